@@ -1,1 +1,1 @@
-"""Sweeps: methods, settings, tasks and seeds in as few programs as can be."""
+"""Sweeps over methods, settings, tasks and seeds in as few programs as possible."""

@@ -1,4 +1,4 @@
-"""A Ray cluster to run a sweep on: joining it, and what its nodes compute with."""
+"""Connection to a Ray cluster for a sweep, and checks of its nodes."""
 
 import contextlib
 import logging
@@ -20,23 +20,23 @@ from experiments.runs.log import say
 from experiments.studies import devices, store
 from experiments.studies.devices import Slot
 
-_PATIENCE = 5  # seconds for an address to answer
-_PATIENCE_WITH_NODES = 180  # seconds for nodes to import everything, be it over a network
-_CLIENT_PORT = 10001  # Ray's own choice
-# Nodes whose versions of these differ may compute other numbers.
+_PATIENCE = 5  # seconds to wait for an answer from an address
+_PATIENCE_WITH_NODES = 180  # seconds for nodes to import the packages, perhaps over a network
+_CLIENT_PORT = 10001  # Ray's default
+# Nodes with different versions of these packages may compute different numbers.
 _DECIDING = ("jax", "jaxlib", "flax", "optax", "chex", "numpy", "gymnax", "brax")
-# What begins a connection of gRPC, which Ray speaks, and the kind of frame that it answers with:
-# Ray itself would try for minutes to reach what is no Ray.
+# Start of a gRPC connection, the protocol of Ray, and the type of frame that a server answers with.
+# Ray itself would retry for minutes to reach an address that serves something else.
 _HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 _SETTINGS_FRAME = b"\x04"
-_ACCELERATORS = ("GPU", "TPU")  # as Ray calls them
+_ACCELERATORS = ("GPU", "TPU")  # Ray's names
 
-# Ray reads these when it is imported: what does not let us in is given up soon, and what it says
-# of nodes and tasks, which is said here in a sweep's terms, is not shown.
+# Ray reads these variables on import. They shorten its retries when a cluster refuses a connection
+# and hide its messages about nodes and tasks, which this package reports in a sweep's terms.
 _SETTINGS = {
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
-    "RAY_ENABLE_AUTO_CONNECT": "0",  # or it would start a cluster where one has gone
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # otherwise Ray starts a new cluster after losing one
     "RAY_NUM_REDIS_GET_RETRIES": "4",
     "RAY_CLIENT_INITIAL_CONNECTION_TIMEOUT_S": "2",
     "RAY_CLIENT_MAX_CONNECTION_TIMEOUT_S": "4",
@@ -47,14 +47,14 @@ for _name_of, _value in _SETTINGS.items():
 
 
 class Cluster(NamedTuple):
-    """A cluster that this process has joined."""
+    """A cluster to which this process is connected."""
 
     address: str
-    slots: tuple[Slot, ...]  # each does one wave at a time
-    accelerator: str | None  # Ray's name of what a slot is; None: a core
+    slots: tuple[Slot, ...]  # each executes one batch at a time
+    accelerator: str | None  # Ray's name of the accelerator; None for CPU cores
 
     def describe(self) -> str:
-        """Say in a line what it is."""
+        """Return a one-line summary of the cluster."""
         nodes = list(dict.fromkeys(slot.node for slot in self.slots))
         shown = ", ".join(nodes[:4]) + (", ..." if len(nodes) > 4 else "")
         what = self.accelerator or "core"
@@ -65,7 +65,7 @@ class Cluster(NamedTuple):
 
 
 def environment(accelerator: str | None) -> dict[str, str]:
-    """Return the variables with which a worker computes what this process would."""
+    """Return the environment variables that make a worker compute like this process."""
     shared = {
         name: value
         for name, value in os.environ.items()
@@ -73,23 +73,23 @@ def environment(accelerator: str | None) -> dict[str, str]:
     }
     if accelerator is None:
         shared["JAX_PLATFORMS"] = "cpu"
-    # XLA cuts large products by the number of threads: it has to be the same on every node.
+    # XLA splits large products by the number of threads, which must match on all nodes.
     return shared | {"NPROC": str(devices.cores())}
 
 
 @contextlib.contextmanager
 def joined(on: str) -> Iterator[Cluster]:
-    """Join a cluster, or start one on this machine if `on` is "ray" and there is none.
+    """Connect to a cluster, or start one on this machine if `on` is "ray" and there is none.
 
     Raises:
-      ValueError: one line: Ray is missing, there is no cluster, or a node of it can't take part.
+      ValueError: Ray is not installed, no cluster answers, or one of its nodes is unsuitable.
     """
     try:
         import ray
     except ImportError:
         raise ValueError(f"--on {on} needs Ray: {commands.install('cluster')}") from None
     address = _address(on)
-    known = ray.is_initialized()  # as in a notebook: then that cluster is used, and stays
+    known = ray.is_initialized()  # as in a notebook, whose cluster is used and left running
     if not known:
         if address is not None:
             _check_answers(on, address)
@@ -102,7 +102,7 @@ def joined(on: str) -> Iterator[Cluster]:
 
 
 def _address(on: str) -> str | None:
-    """Return the address of the cluster that is meant; None: one that has yet to be started."""
+    """Return the address of the cluster, or None if a new one should start."""
     if on.startswith("ray://"):
         return on if re.search(r":\d+$", on) else f"{on}:{_CLIENT_PORT}"
     if on != "ray":
@@ -110,7 +110,7 @@ def _address(on: str) -> str | None:
     told = os.environ.get("RAY_ADDRESS", "")
     if told:
         return None if told == "local" else told
-    # Where `ray start` writes it down. It stays there when a cluster is killed.
+    # `ray start` writes the address to this file, which remains after a cluster is killed.
     path = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"
     with contextlib.suppress(OSError, ValueError):
         found = path.read_text().strip()
@@ -120,7 +120,7 @@ def _address(on: str) -> str | None:
 
 
 def _answers(address: str) -> str | None:
-    """Say why no cluster answers at an address; None: something like one does."""
+    """Return why no cluster answers at an address, or None if something like one does."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), _PATIENCE) as own:
@@ -128,9 +128,9 @@ def _answers(address: str) -> str | None:
                 return None
             own.settimeout(_PATIENCE)
             own.sendall(_HTTP2)
-            return None if own.recv(4)[3:] == _SETTINGS_FRAME else "it is something else"
+            return None if own.recv(4)[3:] == _SETTINGS_FRAME else "another service answers there"
     except TimeoutError:
-        return f"not within {_PATIENCE} s"
+        return f"no answer within {_PATIENCE} s"
     except OSError as error:
         return error.strerror or str(error)
 
@@ -138,21 +138,21 @@ def _answers(address: str) -> str | None:
 def _check_answers(on: str, address: str) -> None:
     if not re.fullmatch(r"(ray://)?\S+:\d{1,5}", address):
         raise ValueError(
-            f"RAY_ADDRESS is '{address}': give HOST:PORT or ray://HOST:PORT, or unset it"
+            f"RAY_ADDRESS is '{address}': set it to HOST:PORT or ray://HOST:PORT, or unset it"
         )
     why = _answers(address)
     if why is not None:
         raise ValueError(
             f"--on {on}: no cluster answers at {address} ({why}): start a cluster there with "
-            "`ray start --head`, or give another address"
+            "`ray start --head`, or use another address"
         )
 
 
 def _init(on: str, address: str | None) -> None:
-    """Let Ray join a cluster, or start one, without a word.
+    """Initialize Ray on an existing or a new cluster, without its output.
 
     Raises:
-      ValueError: one line: it can't.
+      ValueError: Ray can't connect to the cluster or start one.
     """
     import ray
 
@@ -163,24 +163,24 @@ def _init(on: str, address: str | None) -> None:
         options |= {"include_dashboard": False}
     try:
         with _silence():
-            # Of a cluster that it finds by itself, Ray takes the token, too.
+            # With "auto", Ray also finds the token of the cluster.
             ray.init(address="auto" if on == "ray" and address else address or "local", **options)
     except (ImportError, OSError, RuntimeError, ValueError, AssertionError) as error:
         ray.shutdown()
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         why = lines[0] if lines else type(error).__name__
         raise ValueError(
-            f"--on {on}: no cluster lets this process in at {address or 'this machine'} ({why}): "
-            f"it has to be of Ray {ray.__version__}, and RAY_AUTH_MODE as it was started with"
+            f"--on {on}: cannot connect to a cluster at {address or 'this machine'} ({why}): use "
+            f"Ray {ray.__version__} on the cluster, and the RAY_AUTH_MODE with which it was started"
         ) from None
     finally:
-        if main:  # Ray takes the signal by which schedulers end a run
+        if main:  # Ray replaces the handler of the signal with which schedulers end a run
             signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Keep Ray's warnings from the user, also those of its C++: what matters, it raises."""
+    """Suppress Ray's warnings, including those of its C++ code; real problems raise errors."""
     sys.stderr.flush()
     kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
@@ -195,7 +195,7 @@ def _silence() -> Iterator[None]:
 
 
 def _looked_at(on: str, address: str) -> Cluster:
-    """Return what the nodes of the cluster compute with, all of which have to be fit for it."""
+    """Return the cluster with the slots of its nodes, after checking every node."""
     import ray
 
     alive = [node for node in ray.nodes() if node["Alive"]]
@@ -208,7 +208,7 @@ def _looked_at(on: str, address: str) -> Cluster:
     asked = zip(used, _asked(used, accelerator), strict=True)
     there = [(node, about) for node, about in asked if about is not None]
     if not there:
-        raise ValueError(f"--on {on}: no node of the cluster at {address} has a {unit} to offer")
+        raise ValueError(f"--on {on}: no node of the cluster at {address} offers a {unit}")
     slots = []
     for node, about in there:
         _check(_name(node), about, accelerator)
@@ -216,15 +216,15 @@ def _looked_at(on: str, address: str) -> Cluster:
         own = about["bytes"] // (1 if accelerator else number)
         slots += [Slot(about["platform"], about["kind"], _name(node), own)] * number
     if accelerator is None and len({about["processor"] for _, about in there}) > 1:
-        say("nodes have different processors: numbers may differ in last digits between them")
+        say("the nodes have different processors: the last digits of results may differ")
     return Cluster(address, tuple(slots), accelerator)
 
 
 def _asked(nodes: Sequence[dict[str, Any]], accelerator: str | None) -> list[dict[str, Any] | None]:
-    """Return what nodes say of themselves; None of one that has died, which Ray is slow to notice.
+    """Return the facts that nodes report, and None for dead nodes that Ray still lists.
 
     Raises:
-      ValueError: one line: one does not answer.
+      ValueError: a node does not answer, or can't run a task.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -235,7 +235,7 @@ def _asked(nodes: Sequence[dict[str, Any]], accelerator: str | None) -> list[dic
     look = ray.remote(cluster_remote.look)
     needs: dict[str, Any] = {"num_cpus": 0, "max_retries": 0}
     if accelerator == "GPU":
-        needs["num_gpus"] = 0.01  # which is enough to see it
+        needs["num_gpus"] = 0.01  # enough to make it visible
     elif accelerator is not None:
         needs["resources"] = {accelerator: 0.01}
     variables = {"env_vars": environment(accelerator)}
@@ -254,48 +254,48 @@ def _asked(nodes: Sequence[dict[str, Any]], accelerator: str | None) -> list[dic
             found.append(ray.get(reference, timeout=_PATIENCE_WITH_NODES))
         except ray.exceptions.GetTimeoutError:
             raise ValueError(
-                f"node {_name(node)} has not said within {_PATIENCE_WITH_NODES} s what it computes "
-                "with: is it busy with something else?"
+                f"node {_name(node)} has not answered within {_PATIENCE_WITH_NODES} s: check "
+                "whether it is busy with other work"
             ) from None
         except gone as error:
             found.append(None)
-            say(f"node {_name(node)} is gone, and left out ({first_line(error)[:80]})")
+            say(f"node {_name(node)} is unreachable and not used ({first_line(error)[:80]})")
         except ray.exceptions.RayError as error:
             raise ValueError(f"node {_name(node)} can't run a task: {first_line(error)}") from None
     return found
 
 
 def _check(node: str, about: dict[str, Any], accelerator: str | None) -> None:
-    """Refuse a node that would not compute what this machine does.
+    """Check that a node computes the same numbers as this machine.
 
     Raises:
-      ValueError: one line that names it and says why.
+      ValueError: it does not; the message names the node and the reason.
     """
     if "lacks" in about:
         raise ValueError(
-            f"node {node} can't run this ({about['lacks']}): start Ray there by the Python of a "
-            "clone in which `make` was run, or submit the sweep with `ray job submit --working-dir`"
+            f"node {node} can't run this ({about['lacks']}): start Ray there with the Python of "
+            "a clone after `make` there, or submit the sweep with `ray job submit --working-dir`"
         )
     if about["code"] != store.code_version():
         raise ValueError(
             f"node {node} has another version of the code ({about['code']}, here "
-            f"{store.code_version()}): give all nodes the same, and the same settings of JAX"
+            f"{store.code_version()}): use the same code and JAX settings on all nodes"
         )
     for name, other in about["versions"].items():
         if other != metadata.version(name):
             raise ValueError(
-                f"node {node} has {name} {other}, and here is {metadata.version(name)}: give all "
-                "nodes the same"
+                f"node {node} has {name} {other}, this machine {metadata.version(name)}: install "
+                "the same version on all nodes"
             )
     if accelerator is not None and about["platform"] == "cpu":
         raise ValueError(
-            f"node {node} offers a {accelerator}, and its jax computes on the CPU: install jax for "
-            "it there (make setup ACCELERATOR=...), or set JAX_PLATFORMS=cpu here"
+            f"node {node} offers a {accelerator}, but its jax runs on the CPU: install jax for the "
+            "accelerator there (make setup ACCELERATOR=...), or set JAX_PLATFORMS=cpu here"
         )
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an error of Ray's comes down to: what a task raised, or the first line."""
+    """Return the error that a task raised, or the first line of another Ray error."""
     cause = getattr(error, "cause", None)
     if isinstance(cause, BaseException):
         return f"{type(cause).__name__}: {' '.join(str(cause).split())}"
@@ -304,5 +304,5 @@ def first_line(error: BaseException) -> str:
 
 
 def _name(node: dict[str, Any]) -> str:
-    """Return a node's name: of several on one machine, each another."""
+    """Return a node's name, which is unique even among nodes of one machine."""
     return f"{node['NodeManagerHostname']}/{node['NodeID'][:6]}"

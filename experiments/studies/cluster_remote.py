@@ -1,7 +1,7 @@
-"""What nodes of a cluster are asked, and where running waves leave how far they have come.
+"""Code that runs on cluster nodes: a check of a node, and the progress notes of running batches.
 
-Ray is given this module's source, not its name, so that it runs on nodes that lack this package:
-it may import nothing of it at the top.
+Ray serializes this module by value so that it also runs on nodes without this package. Its top
+level must therefore not import the package.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import ray
 
 
 def look(packages: Sequence[str]) -> dict[str, Any]:
-    """Tell what a node computes with; only "lacks", where something is missing."""
+    """Return a node's code, versions and hardware, or only "lacks" with a failed import."""
     from importlib import metadata
 
     try:
@@ -34,10 +34,11 @@ def look(packages: Sequence[str]) -> dict[str, Any]:
 
 
 class Notes:
-    """How far waves have come, and their states at the latest log points that they left; an actor.
+    """Actor that holds the progress of batches and their latest saved states.
 
-    It lies where the sweep was started, so that it is there as long as that is. A wave that begins
-    anew after its node has died says the same again: what it computes is the same.
+    It runs on the node that started the sweep, so it lives as long as the sweep. A batch that
+    restarts after the death of its node reports the same progress again, since its numbers are the
+    same.
     """
 
     def __init__(self) -> None:
@@ -46,24 +47,24 @@ class Notes:
         self._left: dict[int, tuple[int, Any, Any]] = {}
 
     def begin(self, wave: int) -> tuple[int, tuple[int, Any, Any] | None]:
-        """Note that a wave begins; return how often it has, and what it left, as `leave` had it."""
+        """Count a start of a batch; return the count and the values saved by `leave`."""
         self._began[wave] = self._began.get(wave, 0) + 1
         self._steps[wave] = self._left[wave][0] if wave in self._left else 0
         return self._began[wave], self._left.get(wave)
 
     def tell(self, wave: int, steps: int) -> None:
-        """Note how many agent steps of each of its runs a wave has done."""
+        """Record the agent steps that each run of a batch has taken."""
         self._steps[wave] = steps
 
     def leave(self, wave: int, steps: int, stand: Any, state: Any) -> None:
-        """Keep a wave's agent steps, stand and state, in the object store, which spills to disk."""
+        """Save steps, progress and state of a batch in the object store, which spills to disk."""
         self._left[wave] = (steps, stand, ray.put(state))
 
     def forget(self, wave: int) -> None:
-        """Forget a wave that has ended."""
+        """Delete the notes of a batch that has ended."""
         for notes in (self._steps, self._began, self._left):
             notes.pop(wave, None)
 
     def read(self) -> tuple[dict[int, int], dict[int, int]]:
-        """Return of every wave at work its agent steps, and how often it has begun."""
+        """Return the agent steps and the number of starts of every running batch."""
         return self._steps, self._began

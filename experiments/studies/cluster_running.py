@@ -1,8 +1,8 @@
-"""Carrying out a sweep on a Ray cluster: every wave is a task.
+"""Execution of a sweep on a Ray cluster, with one task per batch of runs.
 
-A task computes what a device of this machine would: the same program at the same width, with the
-same flags and threads. Ray places it, and starts it anew elsewhere if its worker or node dies; it
-then goes on from the latest state that it left with `Notes`, which gives the same numbers.
+A task runs the same program, at the same width and with the same flags and number of threads, as a
+device of this machine. If its worker or node dies, Ray restarts the task elsewhere, and it resumes
+from the latest state saved in `Notes` and produces the same numbers.
 """
 
 import contextlib
@@ -31,32 +31,32 @@ from experiments.studies.progress import Bar
 from experiments.studies.store import Lane, Store
 from experiments.studies.waves import Program, Stand
 
-_DEATHS = 5  # of its workers, after which a wave is said to have failed
-_PAUSE = 1.0  # seconds between two looks at how far waves have come
-_SHARE = 20  # times as long as it takes to leave a state, none is left
+_DEATHS = 5  # restarts of a batch after the death of its worker
+_PAUSE = 1.0  # seconds between two reads of the progress of the batches
+_SHARE = 20  # least pause between two saved states, as a multiple of the time to save one
 Cache = Path | Literal["off"] | None
 
 
 class Sent(NamedTuple):
-    """What a worker needs to make the program of a job."""
+    """Input from which a worker makes the program of a job."""
 
-    key: tuple[str, int]  # tells it from all others
-    point: Point  # the first of its group
+    key: tuple[str, int]  # unique identifier of the job
+    point: Point  # first point of its group
     traced: tuple[Place, ...]
     width: int
-    code: str  # its version
-    cache: Cache  # where compiled programs are kept
-    every: float  # seconds between states that are left
+    code: str  # version of the code
+    cache: Cache  # directory of compiled programs
+    every: float  # seconds between two saved states
 
 
 class Came(NamedTuple):
-    """What a worker sends back."""
+    """Result that a worker returns."""
 
-    stand: Stand | None  # None: it failed
+    stand: Stand | None  # None if the batch failed
     why: str
     node: str
-    began: int  # how often
-    first: int  # log points that an earlier worker had left behind
+    began: int  # number of starts of the batch
+    first: int  # log points in the state that an earlier worker saved
 
 
 class _Task(NamedTuple):
@@ -73,18 +73,19 @@ def carry_out(
     every: float,
     bar: Bar | None = None,
 ) -> None:
-    """Run what is missing of a sweep, and keep every wave as it ends.
+    """Execute the missing runs of a sweep and store every batch when it ends.
 
     Args:
-      plan: over the cluster's slots.
-      results: get what ends.
+      plan: plan over the cluster's slots.
+      results: store that receives the results.
       joined: the cluster.
-      cache: where workers keep compiled programs.
-      every: seconds, after which a wave leaves its state at the next log point.
-      bar: that of a larger whole, whose affair it is if runs fail; None: the plan is all there is.
+      cache: directory in which workers keep compiled programs.
+      every: seconds after which a batch saves its state at the next log point.
+      bar: progress bar of an enclosing search, which also handles failed runs; by default, a bar
+        for this plan alone.
 
     Raises:
-      Stopped: the user pressed Ctrl-C, or runs failed; what has ended is kept.
+      Stopped: the user pressed Ctrl-C, or runs failed; finished runs are kept.
     """
     results.facts["versions"]["device"] = plan.devices[0].kind
     with Keeper(plan, results, bar) as keeper:
@@ -101,14 +102,14 @@ def carry_out(
                 keeper.keep(wave)
             raise
         except (ConnectionError, ray.exceptions.RayError) as error:
-            line = f"the cluster at {joined.address} is gone ({cluster.first_line(error)})"
+            line = f"lost the cluster at {joined.address} ({cluster.first_line(error)})"
             raise Stopped(keeper.unfinished(line), 1) from error
         finally:
             engine.cancel()
 
 
 class _Engine:
-    """Waves that wait, and those that Ray has been given."""
+    """Pending batches, and those submitted to Ray."""
 
     def __init__(self, plan: Plan, joined: Cluster, cache: Cache, every: float) -> None:
         self._plan, sweep = plan, uuid.uuid4().hex
@@ -138,7 +139,7 @@ class _Engine:
         self._began: dict[int, int] = {}
 
     def submit(self) -> None:
-        """Give Ray as many waves as there are slots, in order."""
+        """Submit batches to Ray in order until every slot has one."""
         while self.waiting and len(self.running) < len(self._plan.devices):
             task = self.waiting.popleft()
             reference = self._work.remote(
@@ -147,11 +148,11 @@ class _Engine:
             self.running[reference] = task
 
     def ended(self, bar: Bar, wait: float = _PAUSE) -> list[waves.Wave]:
-        """Return the waves that end within so many seconds, or so many that one does."""
+        """Return the batches that have ended, after waiting up to `wait` seconds for the first."""
         if not self.running:
             return []
         done, _ = ray.wait(list(self.running), num_returns=1, timeout=wait)
-        if done:  # and all others that have ended
+        if done:  # and all others that have ended by now
             done, _ = ray.wait(list(self.running), num_returns=len(self.running), timeout=0)
         ended = []
         for reference in done:
@@ -162,7 +163,7 @@ class _Engine:
         return ended
 
     def show(self, bar: Bar) -> None:
-        """Show how far waves have come, and say which had to begin anew."""
+        """Show the progress of the batches, and report those that were restarted."""
         steps, began = ray.get(self._notes.read.remote())
         for task in self.running.values():
             if task.number not in steps:
@@ -174,22 +175,22 @@ class _Engine:
             self._note_deaths(task, times, now)
 
     def _note_deaths(self, task: _Task, times: int, now: int) -> None:
-        """Say so if a wave has begun more often than was known, last from step `now`."""
+        """Report a batch that was restarted since the last call, from step `now`."""
         if times > self._began.get(task.number, 1):
             name = self._plan.jobs[task.job].group.name
-            say(f"{name}: a worker died, and another goes on from step {now:,}")
+            say(f"{name}: a worker died, and another one resumes from step {now:,}")
         self._began[task.number] = times
 
     def _advance(self, bar: Bar, task: _Task, now: int) -> None:
-        """Note how many agent steps each of a task's runs has done."""
+        """Record the agent steps that each run of a task has taken."""
         before = self._shown.get(task.number, 0)
         if now != before:
             bar.advance((now - before) * len(task.lanes))
         self._shown[task.number] = now
 
     def cancel(self) -> None:
-        """End what runs."""
-        with contextlib.suppress(Exception):  # where the cluster is gone, Ray raises just that
+        """Cancel all pending and running batches."""
+        with contextlib.suppress(Exception):  # Ray raises a plain Exception if the cluster is lost
             for reference in self.running:
                 ray.cancel(reference, force=True)
             ray.kill(self._notes)
@@ -197,11 +198,11 @@ class _Engine:
         self.running.clear()
 
     def _wave(self, reference: Any, task: _Task) -> waves.Wave:
-        """Return what has come of a task that has ended."""
+        """Return the outcome of a task that has ended."""
         job = self._plan.jobs[task.job]
         try:
             came: Came = ray.get(reference)
-        except ray.exceptions.RayTaskError as error:  # a module that a node lacks, a bug
+        except ray.exceptions.RayTaskError as error:  # such as a module missing on a node, or a bug
             return self._failed(task, cluster.first_line(error))
         except ray.exceptions.RayError as error:
             return waves.failed(task.lanes, f"its workers died ({cluster.first_line(error)})")
@@ -217,17 +218,17 @@ class _Engine:
         return waves.ended(job, task.lanes, came.stand, **about)
 
     def _failed(self, task: _Task, why: str) -> waves.Wave:
-        """Fail a wave, and all of its program that wait: they would fail, too."""
+        """Fail a batch and all pending batches of its program, which would fail as well."""
         others = [other for other in self.waiting if other.job == task.job]
         self.waiting = deque(other for other in self.waiting if other.job != task.job)
         return waves.failed([lane for each in (task, *others) for lane in each.lanes], why)
 
 
 def work(sent: Sent, lanes: Sequence[Lane], number: int, notes: Any) -> Came:
-    """Train a wave in a worker of the cluster, from where another left it, if one did."""
+    """Train a batch in a worker of the cluster, from its saved state if there is one."""
     began, left = ray.get(notes.begin.remote(number))
     node = f"{socket.gethostname()}/{_own_node()[:6]}"
-    if sent.code != store.code_version():  # of a node that joined later
+    if sent.code != store.code_version():  # on a node that joined later
         return Came(None, f"another version of the code ({store.code_version()})", node, began, 0)
     at = None if left is None else (left[1], ray.get(left[2]))
     try:
@@ -236,16 +237,16 @@ def work(sent: Sent, lanes: Sequence[Lane], number: int, notes: Any) -> Came:
             reached = _leaving(sent, program, number, notes)
             budget = memory.Budget(devices.free_bytes([device]))
             stand = waves.train(program, lanes, device, reached, budget, at)
-    except (RuntimeError, ValueError) as error:  # such as memory that runs out
+    except (RuntimeError, ValueError) as error:  # such as running out of memory
         return Came(None, str(error), node, began, 0)
     return Came(stand, "", node, began, len(at[0].points) if at else 0)
 
 
-_last: dict[tuple[str, int], Program] = {}  # what this process has compiled
+_last: dict[tuple[str, int], Program] = {}  # the latest program that this process compiled
 
 
 def _made(sent: Sent) -> Program:
-    """Return the program of a job; a process keeps the last one, compiled."""
+    """Return the program of a job; a process keeps the latest one compiled."""
     if sent.key in _last:
         return _last[sent.key]
     _last.clear()
@@ -258,7 +259,7 @@ def _made(sent: Sent) -> Program:
 
 
 def _leaving(sent: Sent, program: Program, number: int, notes: Any) -> waves.Reached:
-    """Return what tells of log points, and now and then leaves the state with the notes."""
+    """Return a callback that reports log points and periodically saves the state in the notes."""
     steps = program.job.group.program.schedule.steps
     told = left = time.monotonic()
     pause = sent.every
@@ -279,7 +280,7 @@ def _leaving(sent: Sent, program: Program, number: int, notes: Any) -> waves.Rea
 
 
 def _needs(joined: Cluster) -> dict[str, Any]:
-    """Return what Ray has to know of a task."""
+    """Return the options of a Ray task."""
     needs: dict[str, Any] = {
         "num_cpus": 1,
         "max_retries": _DEATHS,
@@ -287,7 +288,7 @@ def _needs(joined: Cluster) -> dict[str, Any]:
     }
     if joined.accelerator is None:
         return needs
-    # An accelerator is not let go while its process lives: each wave has one of its own.
+    # A process releases an accelerator only when it exits, so each batch gets its own process.
     needs["max_calls"] = 1
     if joined.accelerator == "GPU":
         return needs | {"num_gpus": 1}

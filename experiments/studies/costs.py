@@ -1,4 +1,4 @@
-"""What the runs of a sweep took, by task and method."""
+"""Cost of the runs of a sweep, by task and method."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,17 +10,17 @@ from experiments.training.schedule import Schedule, schedule
 
 
 class Cost(NamedTuple):
-    """What the runs of a method on a task took; programs' times are shared out between runs."""
+    """Cost of the runs of a method on a task; runs share the time of their batch equally."""
 
     runs: int = 0
     steps: int = 0  # agent steps
     updates: int = 0
-    seconds: float = 0.0  # of a device
-    compiling: float = 0.0  # of these
+    seconds: float = 0.0  # device seconds
+    compiling: float = 0.0  # compilation, included in `seconds`
 
 
 def by_method(store: Store) -> dict[tuple[str, str], Cost]:
-    """Return what was spent, by task and label, in the order of the sweep."""
+    """Return the costs by task and label, in the order of the sweep."""
     points = store.facts["points"].values()
     found = {(facts["env"], facts["replay"]): Cost() for facts in points}
     for cost in store.facts["costs"]:
@@ -38,7 +38,7 @@ def by_method(store: Store) -> dict[tuple[str, str], Cost]:
 
 
 def _plan(config: Mapping[str, Any]) -> Schedule:
-    """Return the counts of a run, whatever options it had that are gone."""
+    """Return the schedule of a run, ignoring options that no longer exist."""
     known = {field.name for field in dataclasses.fields(LoopConfig)}
     loop = LoopConfig(**{name: value for name, value in config["loop"].items() if name in known})
     return schedule(loop, config["sizes"]["num_envs"])

@@ -1,4 +1,4 @@
-"""The devices that a sweep's runs are laid over, and their memory."""
+"""The devices of a sweep and their memory."""
 
 import os
 from collections.abc import Sequence
@@ -8,32 +8,32 @@ import jax
 
 from experiments.runs.assembly import device_bytes
 
-_SHARE = 0.8  # of what is free: programs need room for what they compute with
+_SHARE = 0.8  # of the free memory; the rest is for temporary arrays of programs
 
 
 class Slot(NamedTuple):
     """A core or an accelerator of a cluster's node."""
 
     platform: str
-    kind: str  # of device, as JAX has it
-    node: str  # its name
-    bytes: int  # that runs may take on it
+    kind: str  # kind of device, as reported by JAX
+    node: str  # name of the node
+    bytes: int  # memory that runs may take on it
 
 
 Device = jax.Device | Slot
 
 
 def cores() -> int:
-    """Return how many threads XLA has on this machine's CPU, if it has no more devices.
+    """Return the number of XLA's threads on this machine's CPU with a single CPU device.
 
-    How it cuts large matrix products between them decides last digits.
+    It determines how XLA splits large matrix products, which affects the last digits of numbers.
     """
-    told = os.environ.get("NPROC", "")  # which XLA reads
+    told = os.environ.get("NPROC", "")  # a variable that XLA reads
     return int(told) if told.isdecimal() else len(os.sched_getaffinity(0))
 
 
 def free_bytes(devices: Sequence[Device]) -> int:
-    """Return the bytes that runs may take, over all these devices."""
+    """Return the bytes that runs may take on all devices together."""
     slots = [device for device in devices if isinstance(device, Slot)]
     if slots:
         return min(slot.bytes for slot in slots) * len(slots)
@@ -43,12 +43,12 @@ def free_bytes(devices: Sequence[Device]) -> int:
 
 
 def is_cpu(devices: Sequence[Device]) -> bool:
-    """Tell whether these are cores."""
+    """Return whether the devices are cores of a CPU."""
     return devices[0].platform == "cpu"
 
 
 def _free_memory() -> int:
-    """Return the memory of the machine that is free, or if it does not say, all of it."""
+    """Return the free memory of the machine, or all of it if the free part is unknown."""
     try:
         with open("/proc/meminfo") as file:
             sizes = dict(line.split(":") for line in file)

@@ -1,4 +1,4 @@
-"""What carries out a sweep: the devices of this machine, or a Ray cluster."""
+"""Engines that execute a sweep: the devices of this machine, or a Ray cluster."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -20,15 +20,15 @@ from experiments.training import spread
 if TYPE_CHECKING:
     from experiments.studies.cluster import Cluster
 
-_PROGRAMS = 16  # that are kept compiled, if there are no more devices
-Cache = Path | Literal["off"] | None  # where compiled programs are kept
+_PROGRAMS = 16  # least number of compiled programs to keep
+Cache = Path | Literal["off"] | None  # directory of compiled programs
 
 
 class Engine(Protocol):
-    """Takes waves of runs.
+    """Executes batches of runs.
 
     Attributes:
-      devices: each takes one at a time.
+      devices: devices, each of which executes one batch at a time.
       is_cpu: whether they are cores of a CPU.
     """
 
@@ -36,34 +36,35 @@ class Engine(Protocol):
     is_cpu: bool
 
     def carry_out(self, plan: Plan, results: Store, bar: Bar | None = None) -> None:
-        """Run what is missing of a sweep, and keep every wave as it ends.
+        """Execute the missing runs of a sweep and store every batch when it ends.
 
         Args:
-          plan: what is to run.
-          results: get what ends.
-          bar: that of a larger whole, whose affair it is if runs fail; None: this is all there is.
+          plan: missing runs and devices.
+          results: store that receives the results.
+          bar: progress bar of an enclosing search, which also handles failed runs; by default, a
+            bar for this plan alone.
 
         Raises:
-          Stopped: the user pressed Ctrl-C, or runs failed; what has ended is kept.
+          Stopped: the user pressed Ctrl-C, or runs failed; finished runs are kept.
         """
         ...
 
 
 @contextlib.contextmanager
 def opened(where: Where, cache: Cache) -> Iterator[Engine]:
-    """Return the engine that is asked for.
+    """Open the engine that `where` selects, as a context.
 
     Args:
-      where: the engine, and the number of devices that it may use.
-      cache: where compiled programs are kept.
+      where: name of the engine, and the number of devices that it may use.
+      cache: directory of compiled programs.
 
     Raises:
-      ValueError: one line: there is none, or there are fewer devices.
+      ValueError: the engine is unavailable or has fewer devices.
     """
     if where.on == HERE:
         yield Here(spread.chosen(where.device_count), cache, where)
         return
-    from experiments.studies import cluster  # of an optional extra
+    from experiments.studies import cluster  # needs an optional extra
 
     with cluster.joined(where.on) as joined:
         say(joined.describe())
@@ -89,7 +90,7 @@ class _Ray:
         asked = where.device_count or len(joined.slots)
         if asked > len(joined.slots):
             raise ValueError(
-                f"devices is {asked}, and the cluster has {len(joined.slots)}: use as many or fewer"
+                f"devices is {asked}, but the cluster has {len(joined.slots)}: use at most as many"
             )
         self.devices: Sequence[Device] = joined.slots[:asked]
         self.is_cpu = devices_.is_cpu(self.devices)

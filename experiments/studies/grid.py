@@ -1,4 +1,4 @@
-"""What a sweep runs: every method on every task with every combination of the grid's settings."""
+"""The points of a sweep: every method on every task with every combination of settings."""
 
 import argparse
 import dataclasses
@@ -17,88 +17,86 @@ _MOST_POINTS = 100_000
 
 
 class Axis(NamedTuple):
-    """One setting of the grid and its values, as they were written."""
+    """One setting of the grid and its values, as the user wrote them."""
 
-    name: str  # "replay.alpha", "per.alpha" for one label alone, "agent.tau", "n_step"
+    name: str  # "replay.alpha", "per.alpha" for one label only, "agent.tau", "n_step"
     texts: tuple[str, ...]
 
 
 class Place(NamedTuple):
-    """Where a setting stands in a run's configuration."""
+    """Location of a setting in a run's configuration."""
 
     section: str
     field: str
 
     @property
     def name(self) -> str:
-        """Its name, whichever label it was given for: "replay.alpha", "n_step"."""
+        """Name of the setting without a label, such as "replay.alpha" or "n_step"."""
         return PREFIXES[self.section] + self.field
 
 
 class Point(NamedTuple):
-    """One method on one task with one choice of settings, for all seeds."""
+    """One method on one task with one combination of settings, for all seeds."""
 
     env: str
     label: str  # of the method
-    settings: Mapping[Place, Any]  # those of the grid that the run has
+    settings: Mapping[Place, Any]  # settings of the grid that apply to the run
     config: RunConfig
 
     @property
     def id(self) -> str:
-        """What tells it from the others of its sweep."""
+        """Unique identifier within the sweep."""
         shown = (f"{place.name}={shown_value(value)}" for place, value in self.settings.items())
         return " ".join((self.env, self.label, *shown))
 
 
 def shown_value(value: Any) -> str:
-    """Return a setting's value as it is written on the command line."""
+    """Return a setting's value in the syntax of the command line."""
     if isinstance(value, tuple):
         return " ".join(map(shown_value, value))
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value).lower()
 
 
 def read_axis(text: str) -> Axis:
-    """Read `NAME=VALUE,VALUE`: an argparse `type`. The parts of one value are set apart by spaces.
+    """Read `NAME=VALUE,VALUE` as an argparse `type`; spaces separate the parts of one value.
 
     Raises:
-      ArgumentTypeError: one line: there is no name or no value, or one value stands twice.
+      ArgumentTypeError: the name or a value is missing, or a value is repeated.
     """
     name, equals, values = text.partition("=")
     texts = tuple(value.strip() for value in values.split(","))
     if not name or not equals or not all(texts):
         raise argparse.ArgumentTypeError(
-            f"'{text}' is no setting with values: write NAME=VALUE,VALUE, as in "
+            f"'{text}' is not a setting with values: write NAME=VALUE,VALUE, such as "
             "replay.alpha=0.4,0.6"
         )
     for value, count in Counter(texts).items():
         if count > 1:
-            raise argparse.ArgumentTypeError(f"'{text}' names {value} twice: leave one out")
+            raise argparse.ArgumentTypeError(f"'{text}' contains {value} twice: remove one")
     return Axis(name.replace("-", "_"), texts)
 
 
 def expand(
     axes: Sequence[Axis], bases: Mapping[tuple[str, str], RunConfig], defaults: bool = False
 ) -> list[Point]:
-    """Return every point of a grid: task by task, method by method.
+    """Return every point of a grid, ordered by task and then by method.
 
     Args:
-      axes: of the grid.
-      bases: (task, label) -> the configuration that settings are put into.
-      defaults: add that configuration itself where the grid leaves it out.
+      axes: axes of the grid.
+      bases: (task, label) -> the configuration to which settings apply.
+      defaults: whether to add that configuration itself if the grid does not contain it.
 
     Raises:
-      ValueError: one line: a setting is unknown or stands twice, or a value is refused; it names
-        the place in the grid.
+      ValueError: a setting is unknown or repeated, or a value is invalid; the message names its
+        location in the grid.
     """
     check_names(axes, bases)
     count = sum(
         math.prod(len(axis.texts) for axis in placed(axes, label, base).values())
         for (_, label), base in bases.items()
     )
-    if count > _MOST_POINTS:  # before any of them is made
-        raise ValueError(
-            f"the grid has {count:,} points: {_MOST_POINTS:,} are the most: thin it out"
-        )
+    if count > _MOST_POINTS:  # checked before making any of them
+        raise ValueError(f"the grid has {count:,} points: reduce it to at most {_MOST_POINTS:,}")
     points: list[Point] = []
     for (env, label), base in bases.items():
         points += _points(axes, env, label, base, defaults)
@@ -108,14 +106,14 @@ def expand(
 def check_names(
     axes: Sequence[Axis], bases: Mapping[tuple[str, str], RunConfig], where: str = "grid"
 ) -> None:
-    """Refuse settings that stand twice, or that none of the runs has.
+    """Check that every setting is given once and has an effect on at least one run.
 
     Raises:
-      ValueError: one line that names the setting.
+      ValueError: a setting is repeated, unknown or without effect; the message names it.
     """
     for axis in axes:
         if [other.name for other in axes].count(axis.name) > 1:
-            raise ValueError(f"{where} {axis.name} stands twice: give all its values at once")
+            raise ValueError(f"{where} {axis.name} is given twice: give all its values at once")
         if not any(find(axis.name, label, config) for (_, label), config in bases.items()):
             raise ValueError(_unknown(axis.name, _names(bases), where))
     taken: set[Axis] = set()
@@ -124,23 +122,24 @@ def check_names(
     for axis in axes:
         if axis not in taken:
             raise ValueError(
-                f"{where} {axis.name} has no effect: a setting of one method alone takes its place "
-                "in each that has it: leave it out"
+                f"{where} {axis.name} has no effect: a setting for a single label overrides it in "
+                "every method that has it: remove it"
             )
 
 
 def check_fixed(
     axes: Sequence[Axis], bases: Mapping[tuple[str, str], RunConfig], given: Collection[str]
 ) -> None:
-    """Refuse values that were given beside a grid that never takes them.
+    """Check that no explicit option is overridden by a grid that does not contain its value.
 
     Args:
-      axes: of the grid.
-      bases: (task, label) -> the configuration that has them.
-      given: options by name, those of methods by label: "per.alpha", "agent.tau", "steps".
+      axes: axes of the grid.
+      bases: (task, label) -> the configuration with the values.
+      given: names of the explicit options, with the label for options of methods: "per.alpha",
+        "agent.tau", "steps".
 
     Raises:
-      ValueError: one line that names the option, and says where its value may go.
+      ValueError: an option is overridden; the message names it and the ways to include its value.
     """
     for (_, label), base in bases.items():
         for place, axis in placed(axes, label, base).items():
@@ -149,8 +148,8 @@ def check_fixed(
             if name in given and value not in _values(axis, place, base, label):
                 option = f"--{name}".replace("_", "-")
                 raise ValueError(
-                    f"{option} {shown_value(value)} would not run, for the grid's {axis.name} "
-                    "takes its place: leave it out, add it to the grid, or give --defaults true"
+                    f"{option} {shown_value(value)} has no effect because the grid's {axis.name} "
+                    "overrides it: remove it, add it to the grid, or use --defaults true"
                 )
 
 
@@ -159,11 +158,11 @@ def lacking(
     bases: Mapping[tuple[str, str], RunConfig],
     instead: str = "run once without it",
 ) -> list[str]:
-    """Say which settings some of the methods or tasks do not have, and what these do instead."""
+    """Return remarks on settings that some methods or tasks lack, and their effect."""
     remarks = []
     for axis in axes:
         scope = axis.name.rpartition(".")[0]
-        one = scope and scope not in ("agent", "env", "replay")  # for one label alone
+        one = scope and scope not in ("agent", "env", "replay")  # for one label only
         without = [
             label if scope == "replay" else env
             for (env, label), config in bases.items()
@@ -171,14 +170,14 @@ def lacking(
         ]
         if without:
             who = ", ".join(dict.fromkeys(without))
-            remarks.append(f"{axis.name} is no setting of {who}: {instead}")
+            remarks.append(f"{axis.name} does not apply to {who}: {instead}")
     return remarks
 
 
 def base_points(
     points: Sequence[Point], bases: Mapping[tuple[str, str], RunConfig]
 ) -> dict[str, dict[str, str]]:
-    """Return which points are their methods without the grid: task -> label -> the point's id."""
+    """Return the points that equal their method's base: task -> label -> the point's id."""
     found: dict[str, dict[str, str]] = {}
     for point in points:
         if point.config == bases.get((point.env, point.label)):
@@ -201,17 +200,17 @@ def _points(
 
 
 def placed(axes: Sequence[Axis], label: str, base: RunConfig) -> dict[Place, Axis]:
-    """Return where the axes stand that a method has."""
+    """Return the axes that apply to a method, by their place in its configuration."""
     places: dict[Place, Axis] = {}
     for axis in sorted(axes, key=lambda axis: axis.name.startswith(f"{label}.")):
-        found = find(axis.name, label, base)  # what is for one label alone comes last, and wins
+        found = find(axis.name, label, base)  # axes for a single label come last and win
         if found is not None:
             places[found[0]] = axis
     return places
 
 
 def _values(axis: Axis, place: Place, base: RunConfig, label: str) -> list[Any]:
-    """Read and check an axis's values by themselves."""
+    """Read and check each value of an axis on its own."""
     return read_values(option_at(place, base), axis, "grid", label)
 
 
@@ -219,14 +218,14 @@ def read_values(entry: Option, axis: Axis, where: str, label: str) -> list[Any]:
     """Read and check values of an option.
 
     Raises:
-      ValueError: one line that names the first which is refused, with its place.
+      ValueError: a value is invalid or repeated; the message names the first one and its location.
     """
     values: dict[Any, None] = {}  # in order
     for number, text in enumerate(axis.texts, 1):
         at = f"{where} {axis.name}, value {number} of {len(axis.texts)} ('{text}'), {label}"
         value = read_checked(entry, text, at)
         if value in values:
-            raise ValueError(f"{where} {axis.name} names {text} twice: leave one out")
+            raise ValueError(f"{where} {axis.name} contains {text} twice: remove one")
         values[value] = None
     return list(values)
 
@@ -235,7 +234,7 @@ def read_checked(entry: Option, text: str, at: str) -> Any:
     """Read and check one value of an option.
 
     Raises:
-      ValueError: one line that begins with where it stands.
+      ValueError: the value is invalid; the message starts with `at`, its location.
     """
     try:
         value = read_value(entry, text)
@@ -248,10 +247,10 @@ def read_checked(entry: Option, text: str, at: str) -> Any:
 def with_settings(
     base: RunConfig, settings: Mapping[Place, Any], env: str, label: str, where: str = "grid"
 ) -> RunConfig:
-    """Put settings into a configuration, which checks what goes together.
+    """Return a configuration with the settings, which checks their combination.
 
     Raises:
-      ValueError: one line: they do not.
+      ValueError: the settings are incompatible with one another.
     """
     parts = {}
     for section in dict.fromkeys(place.section for place in settings):
@@ -265,7 +264,7 @@ def with_settings(
 
 
 def find(name: str, label: str, config: RunConfig) -> tuple[Place, Option] | None:
-    """Return the place that a name of the grid stands for in a configuration; None: in none."""
+    """Return the place and option that a name of the grid refers to, or None if absent."""
     scope, _, field = name.rpartition(".")
     sections = [section for section in SECTIONS if PREFIXES[section].rstrip(".") == scope]
     if scope == label:
@@ -278,19 +277,19 @@ def find(name: str, label: str, config: RunConfig) -> tuple[Place, Option] | Non
 
 
 def option_at(place: Place, config: RunConfig) -> Option:
-    """Return what is declared of a setting."""
+    """Return the declared option of a setting."""
     return _options(getattr(config, place.section))[place.field]
 
 
 def _unknown(name: str, names: Sequence[str], where: str) -> str:
-    """Return a line about a name that none of the runs has."""
+    """Return an error message for a name that is not a setting of any run."""
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f": did you mean '{near[0]}'?" if near else ""
-    return f"unknown setting '{name}' of the {where}{hint} (--help all lists them)"
+    return f"unknown setting '{name}' in the {where}{hint} (--help all lists all settings)"
 
 
 def _names(bases: Mapping[tuple[str, str], RunConfig]) -> list[str]:
-    """Return every name that a grid over these may have."""
+    """Return all names that a grid over these configurations can contain."""
     names: dict[str, None] = {}
     for (_, label), config in bases.items():
         for section in SECTIONS:

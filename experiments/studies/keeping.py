@@ -1,4 +1,4 @@
-"""What every way of carrying out a sweep shares: runs are kept as they end, and said to be."""
+"""Storage of finished runs and progress display, shared by all engines."""
 
 from types import TracebackType
 
@@ -11,20 +11,20 @@ from experiments.studies.waves import Wave
 
 
 class Keeper:
-    """Puts what ends into a sweep's table, with one bar for the whole.
+    """Stores finished runs in a sweep's table, and shows one progress bar for all runs.
 
-    As a context, it leaves a table with all that has ended, whatever happens; Ctrl-C, and runs that
-    failed, end it with `Stopped`.
+    The context manager writes the table on exit, even after an error. It raises `Stopped` on Ctrl-C
+    and after failed runs.
     """
 
     def __init__(self, plan: Plan, store: Store, bar: Bar | None = None) -> None:
-        """Make it.
+        """Start the progress bar.
 
         Args:
-          plan: what is to run.
-          store: where it goes.
-          bar: that of a larger whole, which stays, and whose affair it is if runs fail; None: the
-            plan is all there is.
+          plan: missing runs.
+          store: store that receives the results.
+          bar: progress bar of an enclosing search, which stays open and handles failed runs; by
+            default, a bar for this plan alone.
         """
         self._plan, self._store, self._is_all = plan, store, bar is None
         self.bar = bar or Bar(plan.steps, plan.runs)
@@ -50,7 +50,7 @@ class Keeper:
             raise Stopped(self.unfinished(line), 1)
 
     def keep(self, wave: Wave) -> None:
-        """Keep what has come of a wave."""
+        """Store the outcome of a batch."""
         if wave.failures:
             self._store.fail(wave.failures)
         if wave.results:
@@ -58,10 +58,10 @@ class Keeper:
         self.bar.ended(len(wave.results) + len(wave.failures), len(wave.failures))
 
     def unfinished(self, what: str) -> str:
-        """Return a line that says why a sweep ends early, and how it goes on."""
+        """Return a message on why a sweep ended early and how to resume it."""
         lanes = {(point.id, seed) for job in self._plan.jobs for point, seed in job.lanes}
         left = len(lanes - self._store.ended())
         return (
-            f"{what}: {self._plan.runs - left} of {self._plan.runs} runs have ended and are kept: "
-            f"--resume {self._store.folder} runs the others"
+            f"{what}: {self._plan.runs - left} of {self._plan.runs} runs have finished and are "
+            f"kept: --resume {self._store.folder} runs the others"
         )

@@ -1,4 +1,4 @@
-"""The memory that waves of runs take while they are at work, as their compiled programs say."""
+"""Memory of running batches, as reported by their compiled programs."""
 
 import threading
 from collections.abc import Iterator
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def bytes_of(compiled: Any) -> int:
-    """Return what a compiled program takes: its arrays, and those that it computes with.
+    """Return the bytes of a compiled program's inputs, outputs and temporary arrays.
 
-    0 where the compiler does not say.
+    The result is 0 if the compiler does not report them.
     """
     found = compiled.memory_analysis()
     if found is None:
@@ -19,7 +19,7 @@ def bytes_of(compiled: Any) -> int:
 
 
 class Budget:
-    """Bytes that waves share: one that would take more than is left waits for another to end."""
+    """Memory shared by batches; a batch waits until enough of it is free."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._left = limit, limit
@@ -27,15 +27,16 @@ class Budget:
 
     @contextmanager
     def taken(self, size: int) -> Iterator[None]:
-        """Hold so many bytes, once they are free.
+        """Reserve `size` bytes for the context, once they are free.
 
         Raises:
-          ValueError: there are not that many.
+          ValueError: `size` is above the limit.
         """
         if size > self._limit:
             raise ValueError(
-                f"one wave takes {size / 1e9:.3g} GB with all that it computes with, and there "
-                f"are {self._limit / 1e9:.3g}: use a smaller --width, capacity or batch"
+                f"one batch of runs takes {size / 1e9:.3g} GB including temporary arrays, more "
+                f"than the {self._limit / 1e9:.3g} GB available: use a smaller --width, capacity "
+                "or batch size"
             )
         with self._changed:
             self._changed.wait_for(lambda: size <= self._left)

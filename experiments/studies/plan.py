@@ -1,4 +1,4 @@
-"""How a sweep is carried out: its programs, and the waves in which their runs go through."""
+"""The plan of a sweep: its programs, and the batches in which their runs execute."""
 
 import math
 from collections import Counter
@@ -17,75 +17,75 @@ from experiments.training.spread import width_of
 
 
 class Job(NamedTuple):
-    """The runs of one program that are missing."""
+    """The missing runs of one program."""
 
     group: Group
     lanes: tuple[Lane, ...]
-    width: int  # how many of them a device does at once
-    lane_bytes: int  # of one lane's state
+    width: int  # number of runs that a device executes at once
+    lane_bytes: int  # size of the state of one run
 
     @property
     def waves(self) -> list[tuple[Lane, ...]]:
-        """The lanes that go together, on one device."""
+        """The batches: runs that execute together on one device."""
         starts = range(0, len(self.lanes), self.width)
         return [self.lanes[start : start + self.width] for start in starts]
 
     @property
     def steps(self) -> int:
-        """Agent steps of one lane."""
+        """Agent steps of one run."""
         return self.group.program.schedule.steps[-1]
 
     @property
     def seconds(self) -> float:
-        """About how long they take, one after another, estimated before anything is measured."""
+        """Estimated time of all runs one after another, from past rates."""
         own = Counter(point.id for point, _ in self.lanes)
         points = {point.id: point.config for point, _ in self.lanes}
         return sum(rates.seconds(points[i]) * n / points[i].seeds for i, n in own.items())
 
 
 class Plan(NamedTuple):
-    """All that is missing of a sweep."""
+    """All missing runs of a sweep."""
 
     jobs: tuple[Job, ...]
-    devices: tuple[Device, ...]  # each does one wave at a time
-    limit: int  # bytes that they may take, all together
+    devices: tuple[Device, ...]  # each executes one batch at a time
+    limit: int  # bytes that the runs may take on all devices together
 
     @property
     def runs(self) -> int:
-        """How many runs there are."""
+        """Number of runs."""
         return sum(len(job.lanes) for job in self.jobs)
 
     @property
     def steps(self) -> int:
-        """Agent steps of all of them."""
+        """Agent steps of all runs."""
         return sum(len(job.lanes) * job.steps for job in self.jobs)
 
     @property
     def waves(self) -> int:
-        """How many waves there are."""
+        """Number of batches."""
         return sum(len(job.waves) for job in self.jobs)
 
     @property
     def bytes(self) -> int:
-        """What states take at once, if every device does the largest wave."""
+        """Size of all states at once if every device executes the largest batch."""
         largest = max((job.width * job.lane_bytes for job in self.jobs), default=0)
         return largest * min(len(self.devices), self.waves)
 
     @property
     def minutes(self) -> float:
-        """About how long it takes, estimated before anything is measured."""
+        """Estimated duration of the whole plan, from past rates."""
         seconds = sum(rates.COMPILING + job.seconds for job in self.jobs)
         return seconds / 60 / max(1, min(len(self.devices), self.waves))
 
     def describe(self) -> list[str]:
-        """Say in lines what there is to do."""
+        """Return lines that summarize the plan."""
         if not self.jobs:
             return ["nothing is missing"]
         lines = [
             f"{count(self.runs, 'run')} in {count(len(self.jobs), 'program')}, "
-            f"{count(self.waves, 'wave')} on {count(len(self.devices), 'device')}, "
-            f"{self.steps:,} agent steps; arrays of up to {self.bytes / 1e9:.2g} GB at once; "
-            f"about {rates.in_words(self.minutes)} by past rates"
+            f"{self.waves:,} batch{'es' * (self.waves != 1)} on "
+            f"{count(len(self.devices), 'device')}, {self.steps:,} agent steps; arrays of up to "
+            f"{self.bytes / 1e9:.2g} GB at once; about {rates.in_words(self.minutes)} by past rates"
         ]
         for job in self.jobs:
             inputs = ", ".join(place.name for place in job.group.traced)
@@ -96,7 +96,7 @@ class Plan(NamedTuple):
         if self.waves < len(self.devices):
             lines.append(
                 f"{count(len(self.devices) - self.waves, 'device')} will be idle: a smaller "
-                "--width makes more waves"
+                "--width makes more batches"
             )
         return lines
 
@@ -109,18 +109,18 @@ def make(
     width: int | None = None,
     memory: float | None = None,
 ) -> Plan:
-    """Lay out what is missing of a sweep.
+    """Plan the missing runs of a sweep.
 
     Args:
-      groups: of its points.
-      parts: of one run of each point, by its id.
+      groups: groups of the sweep's points.
+      parts: parts of one run of each point, by the point's id.
       missing: points and seeds.
-      devices: to use.
-      width: runs of a program; None chooses by the devices.
-      memory: GB that runs may use on all devices; None means four fifths of the free memory.
+      devices: devices to use.
+      width: number of runs of a program at once; by default, chosen from the devices.
+      memory: GB that runs may use on all devices; by default, four fifths of the free memory.
 
     Raises:
-      ValueError: one line: a single run takes more memory than there is.
+      ValueError: a single run takes more memory than is available.
     """
     limit = _limit(devices, memory)
     wanted: dict[str, list[Lane]] = {}
@@ -156,10 +156,10 @@ def _job(
 def check_fits(
     point: Point, parts: Parts, devices: Sequence[Device], memory: float | None = None
 ) -> int:
-    """Refuse a point of which not one run fits on each device; return the bytes of a run's arrays.
+    """Return the bytes of a run's arrays, after checking that one run fits on each device.
 
     Raises:
-      ValueError: one line that names the point.
+      ValueError: a run does not fit; the message names the point.
     """
     size = state_bytes(parts, point.config)
     _fit(point, size, smaller(parts, point.config), _limit(devices, memory), devices)
@@ -173,26 +173,26 @@ def _limit(devices: Sequence[Device], memory: float | None) -> int:
 
 
 def _fit(point: Point, size: int, advice: str, limit: int, devices: Sequence[Device]) -> int:
-    """Return how many runs of so many bytes fit on each device."""
+    """Return the number of runs of `size` bytes that fit on each device."""
     fit = limit // len(devices) // size
     if fit < 1:
         raise ValueError(
             f"{point.id}: one run for each of {count(len(devices), 'device')} takes "
-            f"{len(devices) * size / 1e9:.3g} GB of arrays, and there are {limit / 1e9:.3g}: "
-            f"{advice}, or fewer --devices"
+            f"{len(devices) * size / 1e9:.3g} GB of arrays, more than the {limit / 1e9:.3g} GB "
+            f"available: {advice}, or fewer --devices"
         )
     return fit
 
 
 def check(points: Sequence[Point]) -> dict[str, Parts]:
-    """Make the parts of every point, as if each ran alone.
+    """Return the parts of every point, by its id, after checking that each can run.
 
     Raises:
-      ValueError: one line that names the first point that can't run.
+      ValueError: a point can't run; the message names the first one.
     """
     return {point.id: programs.check(point) for point in points}
 
 
 def count(number: int, what: str) -> str:
-    """Say how many there are of something."""
+    """Return a number with its noun, such as "3 runs"."""
     return f"{number:,} {what}{'s' * (number != 1)}"

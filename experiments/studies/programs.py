@@ -1,8 +1,8 @@
-"""Which points of a sweep share a program: found out by tracing, not declared.
+"""Grouping of a sweep's points by shared programs, which tracing determines.
 
-A number in the grid becomes an input of the program if the program can be traced without knowing
-it. Where it decides a shape, a length or a branch in Python, tracing fails, and each of its values
-is compiled apart.
+A number in the grid becomes an input of the program if the program can be traced with an abstract
+value. If the number determines a shape, a length or a branch in Python, tracing fails, and each of
+its values is compiled separately.
 """
 
 import copy
@@ -27,7 +27,7 @@ from experiments.training.state import LoopState, Metrics
 from jaxreplay.option import options_of
 
 _DTYPES: Mapping[Any, Any] = {int: np.int32, float: np.float32}
-# What tracing raises where Python has to know a value: a branch, a shape, a conversion, a check.
+# Errors of tracing where Python needs a value: in a branch, a shape, a conversion or a check.
 _NEEDS_VALUE = (TypeError, ValueError, AttributeError)
 
 Values = dict[str, Any]  # name of a setting -> [] or [S]
@@ -37,18 +37,18 @@ class Group(NamedTuple):
     """Points that share a program."""
 
     points: tuple[Point, ...]
-    traced: tuple[Place, ...]  # settings that are the program's inputs; (): there are none
-    program: Program  # its `init` takes a lane; without inputs, a key
+    traced: tuple[Place, ...]  # settings that are inputs of the program
+    program: Program  # `init` takes a key and the inputs; without inputs, a key
 
     @property
     def name(self) -> str:
-        """What all of its points have in common."""
+        """Task, label and settings that all points have in common."""
         first = self.points[0]
         fixed = {k: v for k, v in first.settings.items() if k not in self.traced}
         return first._replace(settings=fixed).id
 
     def lanes(self, chosen: Sequence[tuple[Point, int]]) -> Any:
-        """Return what the program's `init` is given for points and seeds: pytree `[S, ...]`."""
+        """Return the argument of the program's `init` for points and seeds: pytree `[S, ...]`."""
         keys = jax.vmap(jax.random.key)(jnp.asarray([seed for _, seed in chosen]))
         if not self.traced:
             return keys
@@ -62,25 +62,25 @@ class Group(NamedTuple):
 
     @property
     def example(self) -> Any:
-        """Shapes and dtypes of one lane."""
+        """Shapes and dtypes of the argument of `init` for one run."""
         return example(self.points[0].config, self.traced)
 
 
 def check(point: Point) -> Parts:
-    """Make the parts of a point as if it ran alone.
+    """Return the parts of a point, after checking that it can run.
 
     Raises:
-      ValueError: one line that names the point and says what does not fit.
+      ValueError: the point can't run; the message names it and the reason.
     """
     if environments.is_host(point.env):
         raise ValueError(
-            f"{point.env} lives on the host, and a sweep's environments have to compile: leave it "
-            "out, or use experiments.compare"
+            f"{point.env} runs on the host, but the environments of a sweep must compile: remove "
+            "it, or use experiments.compare"
         )
     if point.config.sizes.replay_on == "host":
         raise ValueError(
-            f"{point.id}: a sweep's programs keep their replays on the device: leave --replay-on "
-            "out, or use experiments.compare"
+            f"{point.id}: the programs of a sweep store the replay on the device: remove "
+            "--replay-on, or use experiments.compare"
         )
     try:
         parts = assemble(point.config)
@@ -91,13 +91,13 @@ def check(point: Point) -> Parts:
 
 
 def grouped(points: Sequence[Point], missing: Collection[str] | None = None) -> list[Group]:
-    """Put points that can share a program together, tracing what has to be traced.
+    """Group points that can share a program.
 
     Args:
-      points: of the whole sweep. What shares a program hangs on all of them, so that a sweep which
-        was cut short goes on with the programs that it began with.
-      missing: ids of the points that have yet to run: programs that none of them could share are
-        left out; None: all of them.
+      points: points of the whole sweep. All of them determine the groups, so that a resumed sweep
+        has the same programs as before.
+      missing: ids of the points that still have to run; groups without any of them are omitted. By
+        default, all points.
     """
     groups = []
     for members in _partitioned(points, _must_differ):
@@ -107,10 +107,10 @@ def grouped(points: Sequence[Point], missing: Collection[str] | None = None) -> 
 
 
 class Shelf:
-    """Programs of points that come bit by bit, as in a search: each is made once.
+    """Cache of programs for points that arrive one after another, as in a search.
 
-    Other than in `grouped`, every number among the settings of a point is tried as an input, as if
-    it varied: which points share a program does not hang on which of them come together.
+    Unlike the function `grouped`, it tries every numeric setting as an input, as if it varied, so
+    that sharing does not depend on which points arrive together.
     """
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class Shelf:
         self._programs: dict[Any, Program] = {}
 
     def grouped(self, points: Sequence[Point]) -> list[Group]:
-        """Put points that share a program together."""
+        """Group points that share a program."""
         groups = []
         for members in _partitioned(points, _must_differ):
             candidates = _candidates(members)
@@ -144,10 +144,10 @@ class Shelf:
 
 
 def check_kept(names: Sequence[str], groups: Sequence[Group]) -> None:
-    """Refuse to keep a metric that none of these programs has.
+    """Check that every metric of `--keep` exists in at least one program.
 
     Raises:
-      ValueError: one line that names the nearest.
+      ValueError: a metric is unknown; the message names similar ones.
     """
     missing, known = list(names), {"diverged": None}
     for group in {(g.points[0].env, g.points[0].label): g for g in groups}.values():
@@ -159,7 +159,7 @@ def check_kept(names: Sequence[str], groups: Sequence[Group]) -> None:
 
 
 def _metrics(group: Group) -> list[str]:
-    """Return the names of a program's metrics; it is traced, and not compiled."""
+    """Return the names of a program's metrics, by tracing it without compilation."""
 
     def run(lane: Any) -> Metrics:
         return group.program.chunk(group.program.init(lane), jnp.ones((), jnp.int32))[1]
@@ -168,28 +168,28 @@ def _metrics(group: Group) -> list[str]:
 
 
 def group_of(points: Sequence[Point], traced: Sequence[Place]) -> Group:
-    """Return the group of points that differ in settings alone that can be traced."""
+    """Return the group of points that differ only in the `traced` settings."""
     config = points[0].config
     return Group(tuple(points), tuple(traced), _made(config, traced))
 
 
 def unchecked(config: RunConfig, values: Mapping[Place, Any]) -> RunConfig:
-    """Return a configuration with values that are not looked at, as tracers can't be."""
+    """Return a configuration with unchecked values, since tracers can't be checked."""
     for place, value in values.items():
         part = copy.copy(getattr(config, place.section))
-        object.__setattr__(part, place.field, value)  # options are frozen, and checked when made
+        object.__setattr__(part, place.field, value)  # bypasses frozen and checked dataclasses
         config = dataclasses.replace(config, **{place.section: part})
     return config
 
 
 def with_inputs(config: RunConfig, places: Sequence[Place]) -> Program:
-    """Make the program of a run some of whose settings are inputs.
+    """Return the program of a run with some settings as inputs.
 
-    Its `init` takes a lane, which is a key and values by the settings' names; its state is
-    `(values, LoopState)`. It is composed anew from the values wherever it is traced.
+    Its `init` takes a key and the values by the names of the settings; its state is
+    `(values, LoopState)`. Each trace composes the program from the values.
 
     Args:
-      config: of the run; the values of those settings in it do not matter.
+      config: configuration of the run; its own values of these settings are ignored.
       places: the settings.
     """
 
@@ -209,12 +209,12 @@ def with_inputs(config: RunConfig, places: Sequence[Place]) -> Program:
         return (values, inner), metrics
 
     alone = _program(assemble(config), config)
-    composed: Any = (init, chunk)  # of another state than a Program's, which nothing looks into
+    composed: Any = (init, chunk)  # with a different state, which is opaque to callers
     return Program(*composed, alone.schedule, alone.remarks)
 
 
 def example(config: RunConfig, places: Sequence[Place]) -> Any:
-    """Return shapes and dtypes of what `init` takes in a program with these inputs."""
+    """Return shapes and dtypes of the argument of `init` for a program with these inputs."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     if not places:
         return key
@@ -226,14 +226,14 @@ def _dtype(config: RunConfig, place: Place) -> Any:
 
 
 def _kind(config: RunConfig, place: Place) -> Any:
-    """Return the type of a setting's values; None, if they are no single numbers."""
+    """Return the type of a setting's values, or None if they are not single numbers."""
     options = {entry.name: entry for entry in options_of(type(getattr(config, place.section)))}
     entry = options[place.field]
     return entry.kind if entry.kind in _DTYPES and not entry.many else None
 
 
 def _split(points: Sequence[Point], candidates: Sequence[Place]) -> list[Group]:
-    """Make groups of points that differ in candidates alone."""
+    """Return groups of points that differ only in the candidates."""
     config = points[0].config
     varying = [p for p in candidates if len({point.settings[p] for point in points}) > 1]
     traced = _traceable(config, varying)
@@ -242,7 +242,7 @@ def _split(points: Sequence[Point], candidates: Sequence[Place]) -> list[Group]:
         return [group_of(points, traced)]
     groups = []
     for members in _partitioned(points, lambda point: [point.settings[p] for p in apart]):
-        # What one value allows, another may not: each is found out for itself.
+        # The inputs can differ between values, so each subset is traced separately.
         groups += _split(members, traced)
     return groups
 
@@ -252,7 +252,7 @@ def _made(config: RunConfig, traced: Sequence[Place]) -> Program:
 
 
 def _traceable(config: RunConfig, places: Sequence[Place]) -> list[Place]:
-    """Return those settings which a program can have as inputs, all at once."""
+    """Return the settings that can be inputs of a program at the same time."""
     composing = [place for place in places if _composes(config, [place])]
     if _traces(config, composing):
         return composing
@@ -264,7 +264,7 @@ def _traceable(config: RunConfig, places: Sequence[Place]) -> list[Place]:
 
 
 def _composes(config: RunConfig, places: Sequence[Place]) -> bool:
-    """Tell whether a run can be put together without the values: what fails mostly fails here."""
+    """Return whether a run can be assembled with abstract values, which is the quicker check."""
 
     def compose(lane: Any) -> Array:
         own = unchecked(config, {place: lane[1][place.name] for place in places})
@@ -275,7 +275,7 @@ def _composes(config: RunConfig, places: Sequence[Place]) -> bool:
 
 
 def _traces(config: RunConfig, places: Sequence[Place]) -> bool:
-    """Tell whether the whole program can be traced without the values."""
+    """Return whether the whole program can be traced with abstract values."""
     if not places:
         return True
 
@@ -297,7 +297,7 @@ def _succeeds(function: Callable[[Any], Any], lane: Any) -> bool:
 
 @contextmanager
 def _quiet() -> Any:
-    """Keep libraries from warning of values that are only tried."""
+    """Suppress warnings of libraries about trial values."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -312,7 +312,7 @@ def _program(parts: Parts, config: RunConfig) -> Program:
 
 
 def _candidates(points: Sequence[Point]) -> list[Place]:
-    """Return the settings of a point that are single numbers."""
+    """Return the settings of the points that are single numbers."""
     first = points[0]
     return [
         place
@@ -322,7 +322,7 @@ def _candidates(points: Sequence[Point]) -> list[Place]:
 
 
 def _must_differ(point: Point) -> list[Any]:
-    """Return what only points of one program share, whatever can be traced."""
+    """Return the task, label and settings that can never be inputs of a program."""
     fixed = [point.env, point.label]
     for place, value in point.settings.items():
         if value is None or _kind(point.config, place) is None:
@@ -333,7 +333,7 @@ def _must_differ(point: Point) -> list[Any]:
 def _partitioned(
     points: Sequence[Point], key: Callable[[Point], Collection[Any]]
 ) -> list[list[Point]]:
-    """Return points with equal keys together, in the order of their first."""
+    """Return points grouped by key, in order of first occurrence."""
     found: dict[tuple[Any, ...], list[Point]] = {}
     for point in points:
         found.setdefault(tuple(key(point)), []).append(point)

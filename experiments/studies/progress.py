@@ -1,4 +1,4 @@
-"""How far a sweep has come: one bar for the whole, or plain lines without a terminal."""
+"""Progress of a sweep: one bar for all runs, or plain lines without a terminal."""
 
 import time
 
@@ -12,17 +12,17 @@ _PAUSE = 10.0  # seconds between two plain lines
 
 
 class Bar:
-    """Agent steps done of all runs together, what is at work, and how long it will take."""
+    """Progress bar with the agent steps of all runs, the current programs and the time left."""
 
     def __init__(self, steps: int, runs: int) -> None:
-        """Show nothing done of so many agent steps and runs."""
+        """Start a bar for a total of `steps` agent steps and `runs` runs."""
         self._total, self._runs = steps, runs
         self._done, self._ended, self._failed = 0, 0, 0
         self._at_work: dict[int, str] = {}  # by device
-        self._since: float | None = None  # the first steps that were timed
-        self._before = 0  # steps done then
+        self._since: float | None = None  # time of the first steps
+        self._before = 0  # steps done by then
         self._last_line = time.monotonic()
-        self._over = False  # the last plain line was said
+        self._over = False  # whether the last plain line was printed
         console = Console(stderr=True)
         self._bar: Progress | None = None
         if console.is_terminal:
@@ -33,33 +33,33 @@ class Bar:
             self._bar.start()
 
     def works_on(self, device: int, what: str | None) -> None:
-        """Note what a device is at; None: nothing."""
+        """Set the current work of a device, or None if it is idle."""
         self._at_work.pop(device, None)
         if what is not None:
             self._at_work[device] = what
         self._show()
 
     def advance(self, steps: int) -> None:
-        """Note agent steps, of all runs of a wave together."""
+        """Add agent steps, summed over the runs of a batch."""
         self._done += steps
-        if self._since is None:  # the first ones were compiled for
+        if self._since is None:  # excludes compilation from the rate
             self._since, self._before = time.monotonic(), self._done
         self._show()
 
     def spare(self, steps: int, runs: int) -> None:
-        """Note agent steps and runs that are not needed: the whole is less by these."""
+        """Subtract unneeded agent steps and runs from the totals."""
         self._total, self._runs = self._total - steps, self._runs - runs
         if self._bar is not None:
             self._bar.update(self._task, total=self._total)
 
     def ended(self, runs: int, failed: int) -> None:
-        """Note runs that have ended, and how many of them without a result."""
+        """Add finished runs, `failed` of them without a result."""
         self._ended += runs
         self._failed += failed
         self._show()
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Stop the bar and restore the terminal."""
         if self._bar is not None:
             self._bar.stop()
 

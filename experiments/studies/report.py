@@ -1,4 +1,4 @@
-"""What a sweep shows: figures, and tables of methods at their best and of what they cost."""
+"""Report of a sweep: figures, and tables of the best settings and of the costs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ from experiments.studies.judge import Findings
 from experiments.studies.store import Store, paths
 from experiments.studies.study import Study
 
-_MOST_GROUPS = 6  # with figures of their curves
+_MOST_GROUPS = 6  # largest number of groups with figures of learning curves
 
 
 def conclude(store: Store, study: Study, findings: Findings | None) -> str:
@@ -83,7 +83,7 @@ def _compared(store: Store, study: Study, findings: Findings, written: list[Path
 def _curves(
     frames: Mapping[str, pd.DataFrame], study: Study, env: str, suffix: str, out: Path, title: str
 ) -> list[Path]:
-    """Draw learning curves, what was replayed, and the metrics of the methods."""
+    """Draw the learning curves, the replayed transitions and the metrics of the methods."""
     written = [out / f"learning_curves{suffix}.png"]
     named = {plain(name): frame for name, frame in frames.items()}
     learning_curves(named, written[0], title, study.options.threshold_of(env))
@@ -101,10 +101,10 @@ def _settings(store: Store, study: Study, table: pd.DataFrame, written: list[Pat
     )
     metric = study.metric(str(table["env"].iloc[0]))
     how = (
-        "The best point was chosen on every other seed, and is shown on the rest, as are the "
-        "defaults."
+        "The best point was selected on every other seed. The last two columns show the other "
+        "seeds."
         if tuned.has_choice(table)
-        else "Every method has one point: there is nothing to choose, and all seeds are shown."
+        else "Every method has a single point, and the scores include all seeds."
     )
     if study.options.figures:
         agents = ", ".join(sorted(set(store.table["agent"])))
@@ -124,7 +124,7 @@ def _settings(store: Store, study: Study, table: pd.DataFrame, written: list[Pat
 
 
 def _best(rows: Sequence[Tuned]) -> str:
-    header = ["best point", "of", "on the seeds that chose it", "on the others", "by default"]
+    header = ["best point", "of", "on the seeds that selected it", "on the others", "by default"]
     cells = [
         [row.best, str(row.points), shown(row.chosen), shown(row.shown), shown(row.default)]
         for row in rows
@@ -133,7 +133,7 @@ def _best(rows: Sequence[Tuned]) -> str:
 
 
 def shown(found: Estimate | None) -> str:
-    """Return an estimate as tables show it."""
+    """Return an estimate in the format of the tables."""
     if found is None:
         return "-"
     lost = f", {found.diverged} of {found.seeds} diverged" if found.diverged else ""
@@ -142,12 +142,12 @@ def shown(found: Estimate | None) -> str:
 
 def _diverged(table: pd.DataFrame) -> str:
     lost = int((table["diverged"] > 0).sum())
-    rule = "to choose, a seed that did counts as worse than any that did not"
+    rule = "in the selection, a diverged run ranks below all others"
     return f"{lost} of {len(table)} runs diverged: {rule}.\n" if lost else ""
 
 
 def costs(store: Store) -> str:
-    """Return what each method on each task took: runs, agent steps, gradient updates, time."""
+    """Return a table of the runs, agent steps, updates and time of each method on each task."""
     header = ["compute", "runs", "agent steps", "updates", "device seconds", "of these compiling"]
     cells = [
         [

@@ -1,8 +1,8 @@
-"""Carrying out a sweep here: every core or accelerator takes waves of runs until none is left.
+"""Execution of a sweep on this machine: every core or accelerator takes batches of runs in turn.
 
-One program laid over all devices would be a partitioned one, which XLA simplifies differently: its
-numbers would hang on how many devices there are, in the last digit. So each wave is the very
-program of `experiments.train`. Cores share one that is compiled; accelerators have one each.
+XLA optimizes a program that is partitioned over all devices differently, so that the last digits of
+its numbers would depend on the number of devices. Each batch therefore runs the same program as
+`experiments.train`. Cores share one compiled program; each accelerator has its own.
 """
 
 import queue
@@ -23,13 +23,13 @@ from experiments.studies.waves import Program, Programs, Reached, SavedState, St
 
 
 class _News(NamedTuple):
-    """What a device has to say."""
+    """Report of a device to the main thread."""
 
     device: int
-    what: str | None = None  # it is at this now; None: at nothing
-    steps: int = 0  # agent steps it has done, of all runs of the wave
-    wave: Wave | None = None  # it has ended one
-    error: BaseException | None = None  # it can't go on
+    what: str | None = None  # current work; None if the device is idle
+    steps: int = 0  # new agent steps, summed over the runs of the batch
+    wave: Wave | None = None  # a batch that has ended
+    error: BaseException | None = None  # an error that stops the device
 
 
 def carry_out(
@@ -39,17 +39,18 @@ def carry_out(
     every: float = 300.0,
     bar: Bar | None = None,
 ) -> None:
-    """Run what is missing of a sweep, and keep every wave as it ends.
+    """Execute the missing runs of a sweep and store every batch when it ends.
 
     Args:
-      plan: what is to run.
-      store: where results go.
-      programs: what has been compiled, and will be.
-      every: seconds between two saved states of a wave, from which an interrupted study resumes.
-      bar: that of a larger whole, whose affair it is if runs fail; None: the plan is all there is.
+      plan: missing runs and devices.
+      store: store that receives the results.
+      programs: cache of compiled programs.
+      every: seconds between two saved states of a batch, from which an interrupted study resumes.
+      bar: progress bar of an enclosing search, which also handles failed runs; by default, a bar
+        for this plan alone.
 
     Raises:
-      Stopped: the user pressed Ctrl-C, or runs failed; what has ended is kept.
+      Stopped: the user pressed Ctrl-C, or runs failed; finished runs are kept.
     """
     board = _Board(plan, programs, store.folder, every)
     threads = [
@@ -64,10 +65,10 @@ def carry_out(
         except KeyboardInterrupt:
             board.stop.set()
             keeper.bar.close()
-            say("stopping at the next log point; Ctrl-C again stops at once")
+            say("stopping at the next log point; press Ctrl-C again to stop immediately")
             for thread in threads:
                 thread.join()
-            while not board.news.empty():  # what ended meanwhile counts
+            while not board.news.empty():  # keep the batches that ended in the meantime
                 wave = board.news.get().wave
                 if wave is not None:
                     keeper.keep(wave)
@@ -77,7 +78,7 @@ def carry_out(
 
 
 class _Board:
-    """The waves that nobody has taken yet; devices take from it."""
+    """Queue of pending batches, from which the devices take their work."""
 
     def __init__(self, plan: Plan, programs: Programs, folder: Path, every: float) -> None:
         self.folder, self.every = folder, every
@@ -86,7 +87,7 @@ class _Board:
         self._begun: set[int] = set()
         self._programs = [Program(job, programs) for job in plan.jobs]
         here = [device for device in plan.devices if isinstance(device, jax.Device)]
-        if devices.is_cpu(here):  # they share the host's memory
+        if devices.is_cpu(here):  # cores share the host's memory
             self._memory = dict.fromkeys(here, memory.Budget(plan.limit))
         else:
             self._memory = {each: memory.Budget(plan.limit // len(here)) for each in here}
@@ -94,10 +95,10 @@ class _Board:
         self.stop = threading.Event()
 
     def take(self, last: int | None) -> tuple[int, Program, tuple[Lane, ...]] | None:
-        """Return a wave to do next, with the number of its job; None: none is left.
+        """Return the next batch, its program and the number of its job, or None after the last one.
 
         Args:
-          last: the job that the device was at.
+          last: number of the job that the device worked on before; its batches come first.
         """
         with self._lock:
             left = {number: waves for number, waves in self._waiting.items() if waves}
@@ -110,18 +111,18 @@ class _Board:
             return number, self._programs[number], left[number].pop(0)
 
     def budget(self, device: jax.Device) -> memory.Budget:
-        """Return what waves on a device share."""
+        """Return the memory budget shared by the batches on a device."""
         return self._memory[device]
 
     def drop(self, number: int) -> list[tuple[Lane, ...]]:
-        """Take all waves of a job from the board: its program can't run."""
+        """Remove and return all pending batches of a job, whose program can't run."""
         with self._lock:
             waves, self._waiting[number] = self._waiting[number], []
             return waves
 
 
 def _work(board: _Board, number: int, device: jax.Device) -> None:
-    """Do waves on a device until none is left."""
+    """Train batches on a device until the queue is empty."""
     last = None
     try:
         while (taken := board.take(last)) is not None:
@@ -136,7 +137,7 @@ def _work(board: _Board, number: int, device: jax.Device) -> None:
                 wave = waves.ended(job, lanes, stand) if stand else Wave([], [], {})
                 if stand:
                     saved.remove()
-            except (RuntimeError, ValueError) as error:  # such as memory that runs out
+            except (RuntimeError, ValueError) as error:  # such as running out of memory
                 lost = [lane for each in (lanes, *board.drop(last)) for lane in each]
                 wave = waves.failed(lost, str(error))
             board.news.put(_News(number, wave=wave))
@@ -147,7 +148,7 @@ def _work(board: _Board, number: int, device: jax.Device) -> None:
 
 
 def _reporter(board: _Board, number: int, job: Job, runs: int, saved: SavedState) -> Reached:
-    """Return what tells the board of a wave's log points, and asks it whether to go on."""
+    """Return a callback that reports a batch's log points and returns whether to continue."""
     steps = job.group.program.schedule.steps
     latest = [time.monotonic()]
 
@@ -165,10 +166,10 @@ def _reporter(board: _Board, number: int, job: Job, runs: int, saved: SavedState
 
 
 def _listen(board: _Board, keeper: Keeper, bar: Bar, at_work: int) -> None:
-    """Keep what devices report until all have ended.
+    """Store the results that devices report until all devices have finished.
 
     Raises:
-      BaseException: what kept a device from going on.
+      BaseException: the error that stopped a device.
     """
     while at_work:
         news = board.news.get()

@@ -1,7 +1,7 @@
-"""Who chooses the settings that a search tries: at random, or by Optuna from what has been tried.
+"""Samplers that choose the settings of a search, at random or with Optuna.
 
-Both are asked for settings, and told their scores. What they answer is decided by their seed and by
-what they have been asked and told, in that order: a search that was stopped asks and tells again.
+Samplers have an ask-and-tell interface. Their choices depend only on their seed and on the sequence
+of calls, so a resumed search repeats the calls of the interrupted one.
 """
 
 import zlib
@@ -18,42 +18,42 @@ Settings = dict[Place, Any]
 
 
 class Sampler(Protocol):
-    """Chooses settings of one method on one task."""
+    """Ask-and-tell interface for the settings of one method on one task."""
 
     def ask(self) -> Settings:
-        """Return settings to try next; the ones before may not have been told yet."""
+        """Return the settings to try next; earlier ones may still lack scores."""
         ...
 
     def tell(self, number: int, score: float | None) -> None:
-        """Note the score of the settings that were asked for as the `number`-th; None: no score."""
+        """Record the score of the `number`-th settings, or None if they failed."""
         ...
 
 
 class Random:
-    """Settings at random, which no score changes."""
+    """Random search, which ignores the scores."""
 
     def __init__(self, space: Space, seed: int, higher_is_better: bool) -> None:
         del higher_is_better
         self._space, self._seed, self._asked = space, seed, 0
 
     def ask(self) -> Settings:
-        """Draw settings: the same for a number, however many are asked for at once."""
+        """Draw settings, which depend only on the seed and the number of earlier calls."""
         rng = np.random.default_rng([self._seed, self._asked])
         self._asked += 1
         return {place: own.draw(rng) for place, own in self._space.items()}
 
     def tell(self, number: int, score: float | None) -> None:
-        """Ignore it."""
+        """Ignore the score."""
 
 
 class Optuna:
     """Optuna's tree-structured Parzen estimator over all settings together.
 
-    Settings that are still to be told count as bad ones, which keeps a batch apart.
+    Settings without a score count as bad ones, which makes the settings of a batch differ.
     """
 
     def __init__(self, space: Space, seed: int, higher_is_better: bool) -> None:
-        import optuna  # an extra, and slow to import
+        import optuna  # an optional dependency that is slow to import
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._space = space
@@ -68,13 +68,13 @@ class Optuna:
         self._trials: list[Any] = []
 
     def ask(self) -> Settings:
-        """Return what promises most."""
+        """Return the settings that the estimator proposes."""
         trial = self._study.ask(self._distributions)
         self._trials.append(trial)
         return {place: _value(own, trial.params[place.name]) for place, own in self._space.items()}
 
     def tell(self, number: int, score: float | None) -> None:
-        """Learn from it."""
+        """Update the estimator with the score."""
         if score is None:
             self._study.tell(self._trials[number], state=self._failed)
         else:
@@ -85,10 +85,10 @@ SAMPLERS: Mapping[str, Callable[[Space, int, bool], Sampler]] = {"random": Rando
 
 
 def check(name: str) -> None:
-    """Refuse a sampler whose package is not installed.
+    """Check that the package of a sampler is installed.
 
     Raises:
-      ValueError: one line with the command that installs it.
+      ValueError: it is not; the message has the command that installs it.
     """
     if name == "optuna":
         try:
@@ -98,7 +98,7 @@ def check(name: str) -> None:
 
 
 def described(name: str) -> str:
-    """Return a sampler's name, with the version that its choices hang on."""
+    """Return a sampler's name with the version of its package, which determines its choices."""
     if name != "optuna":
         return name
     import optuna
@@ -109,13 +109,13 @@ def described(name: str) -> str:
 def make(
     name: str, env: str, label: str, space: Space, seed: int, higher_is_better: bool
 ) -> Sampler:
-    """Make the sampler of a method on a task, which depends on no other method or task."""
+    """Return the sampler of a method on a task, independent of other methods and tasks."""
     own = np.random.SeedSequence([seed, zlib.crc32(f"{env} {label}".encode())])
     return SAMPLERS[name](space, int(own.generate_state(1)[0]), higher_is_better)
 
 
 def _distribution(kinds: Any, own: Range | Choices) -> Any:
-    if isinstance(own, Choices):  # Optuna takes plain values: their places are told apart by text
+    if isinstance(own, Choices):  # Optuna takes only plain values, so choices are passed as text
         return kinds.CategoricalDistribution([shown_value(value) for value in own.values])
     kind = kinds.IntDistribution if own.whole else kinds.FloatDistribution
     return kind(own.low, own.high, log=own.log)

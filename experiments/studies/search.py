@@ -1,8 +1,9 @@
-"""A search: every method's settings are chosen, tried with the same seeds, and then put to a test.
+"""Search of every method's settings, with equal budgets, followed by runs with fresh seeds.
 
-A batch of settings is asked for, run together in as few programs as can be, and told back, until
-every method has had as many trials. The best settings of each, and its defaults, then run with
-fresh seeds: the best of many on the seeds that chose it is partly luck.
+Each round asks the samplers for settings, runs them together in as few programs as possible, and
+reports their scores, until every method has the same number of trials. The best settings and the
+defaults of each method then run with fresh seeds, because the best of many scores on the seeds that
+selected it is biased.
 """
 
 import dataclasses
@@ -35,12 +36,12 @@ from experiments.training.spread import width_of
 
 
 class Trial(NamedTuple):
-    """Settings that were tried."""
+    """One trial of settings."""
 
     settings: Mapping[Place, Any]
-    point: str  # its id
-    score: float | None = None  # interquartile mean over seeds; None: it failed
-    failed: str | None = None  # why
+    point: str  # id of its point
+    score: float | None = None  # interquartile mean over seeds; None if it failed
+    failed: str | None = None  # reason of the failure
 
 
 @dataclasses.dataclass
@@ -48,11 +49,11 @@ class Tuning:
     """The search of one method on one task.
 
     Attributes:
-      base: the method as it is without a search, with the seeds that choose.
-      space: its settings; {}: it has none of them, and nothing is tried.
-      sampler: chooses them.
-      higher_is_better: of scores.
-      trials: that have ended, in the order in which they were asked for.
+      base: configuration of the method with its default settings and the seeds of the trials.
+      space: search space; {} if the method has none of the settings, and then no trials.
+      sampler: sampler of the settings.
+      higher_is_better: whether higher scores are better.
+      trials: finished trials, in the order of the sampler's proposals.
     """
 
     env: str
@@ -65,13 +66,13 @@ class Tuning:
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the best score, the first of these; None: all failed."""
+        """The first trial with the best score, or None if all failed."""
         scored = [trial for trial in self.trials if trial.score is not None]
         sign = 1 if self.higher_is_better else -1
         return max(scored, key=lambda trial: sign * (trial.score or 0.0), default=None)
 
     def facts(self, default: Point) -> dict[str, Any]:
-        """Return what `study.json` says of it."""
+        """Return the entry of this search in `study.json`."""
         best = self.best
         trials = [
             {"point": trial.point, "score": trial.score, "failed": trial.failed}
@@ -82,14 +83,18 @@ class Tuning:
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """A search that has been checked, of which nothing has run.
+    """A checked search.
 
     Attributes:
-      studies: of every method on every task.
-      asked: what decides its trials, as `study.json` has it.
-      defaults: every method as it is without a search, with fresh seeds, in the studies' order.
-      lane_bytes: the most that the arrays of one run take, at the ends of all ranges.
-      shelf: programs, made when they are first needed.
+      studies: searches of every method on every task.
+      study: the study that defines the search.
+      where: limits of its execution.
+      devices: devices to use.
+      asked: all choices that determine the trials, as stored in `study.json`.
+      defaults: points of the methods with default settings and fresh seeds, in the order of
+        `studies`.
+      lane_bytes: largest size of the arrays of one run, over the ends of all ranges.
+      shelf: programs, which are made when first needed.
     """
 
     studies: tuple[Tuning, ...]
@@ -110,7 +115,7 @@ class Search:
         return found
 
     def describe(self) -> list[str]:
-        """Say in lines what there is to do, if nothing has been done."""
+        """Return lines that summarize the whole search, without regard to finished runs."""
         searched = [study for study in self.studies if study.space]
         runs, steps, made, seconds, how = 0, 0, 0, 0.0, self.study.search
         lines = []
@@ -142,12 +147,12 @@ class Search:
         return [head, total, *lines]
 
     def budget(self, study: Tuning) -> tuple[int, int]:
-        """Return how many runs a method may have: to choose with, and with fresh seeds."""
+        """Return the number of runs of a method in trials, and with fresh seeds."""
         own = self.study.search.trials * study.base.seeds if study.space else 0
         return own, self.study.search.fresh_seeds * (2 if study.space else 1)
 
     def _apart(self, study: Tuning, default: Point) -> tuple[list[Place], int]:
-        """Return the settings that programs are compiled apart for, and at most how many."""
+        """Return the settings that need separate programs, and the largest number of programs."""
         corners = spaces.corners(study.env, study.label, study.base, study.space)
         traced = {
             place for group in self.shelf.grouped([default, *corners]) for place in group.traced
@@ -161,30 +166,30 @@ class Search:
     def _about(self, study: Tuning, apart: Sequence[Place]) -> list[str]:
         name = f"  {study.env} {study.label}"
         if not study.space:
-            return [f"{name}: has none of the settings: its defaults alone, with fresh seeds"]
+            return [f"{name}: has none of the settings: only its defaults run, with fresh seeds"]
         shown = "; ".join(f"{place.name} {own}" for place, own in study.space.items())
         lines = [f"{name}: {shown}"]
         if apart:
-            lines[0] += f"; compiled apart: {', '.join(place.name for place in apart)}"
+            lines[0] += f"; compiled separately for: {', '.join(place.name for place in apart)}"
         size = math.prod(own.size for own in study.space.values())
         if size < self.study.search.trials:
             lines.append(
-                f"{name}: its {size:.0f} settings are fewer than the trials: what is asked for "
-                "again does not run again"
+                f"{name}: its {size:.0f} settings are fewer than the trials: repeated "
+                "settings do not run again"
             )
         return lines
 
 
 def prepare(study: Study, where: Where, devices: Sequence[Device]) -> Search:
-    """Check a search, and make its studies.
+    """Check a search and return it.
 
     Args:
-      study: the study; its seeds choose.
+      study: the study, whose seeds are the seeds of the trials.
       where: limits of its execution.
       devices: devices to use.
 
     Raises:
-      ValueError: one line that names what can't be.
+      ValueError: a setting or a point is invalid or does not fit in memory; the message names it.
     """
     how, bases = study.search, study.bases
     samplers.check(str(how.search))
@@ -219,7 +224,7 @@ def prepare(study: Study, where: Where, devices: Sequence[Device]) -> Search:
 
 
 def carry_out(search: Search, store: Store, engine: Engine) -> None:
-    """Try settings, and put the best to the test; what has ended before does not run again.
+    """Run the trials, then the best settings with fresh seeds; finished runs are not repeated.
 
     Raises:
       Stopped: the user pressed Ctrl-C, or runs with fresh seeds failed.
@@ -240,8 +245,8 @@ def carry_out(search: Search, store: Store, engine: Engine) -> None:
         at_work.test()
     except Stopped as error:
         raise Stopped(
-            f"stopped: {len(store.ended())} of at most {count(runs, 'run')} have ended and are "
-            f"kept: --resume {store.folder} runs the others",
+            f"stopped: {len(store.ended())} of at most {count(runs, 'run')} have finished "
+            f"and are kept: --resume {store.folder} runs the others",
             error.exit_code,
         ) from None
     finally:
@@ -251,20 +256,20 @@ def carry_out(search: Search, store: Store, engine: Engine) -> None:
     if lost:
         raise Stopped(
             f"{count(len(lost), 'run')} with fresh seeds failed, such as {lost[0]}: "
-            f"{store.facts['failed'][lost[0]]}: --resume {store.folder} tries again",
+            f"{store.facts['failed'][lost[0]]}: --resume {store.folder} runs them again",
             1,
         )
 
 
 class _Works:
-    """What a search does, step by step."""
+    """The steps of a search."""
 
     def __init__(self, search: Search, store: Store, engine: Engine, bar: Bar) -> None:
         self._search, self._store, self._engine, self._bar = search, store, engine, bar
         self._parts: dict[str, Parts] = {}
 
     def try_settings(self, number: int) -> None:
-        """Ask for so many settings of every method, run them, and tell their scores."""
+        """Run `number` trials of every method, and report their scores to the samplers."""
         asked: list[tuple[Tuning, dict[Place, Any], Point | str]] = []
         for study in self._search.studies:
             for _ in range(number if study.space else 0):
@@ -283,7 +288,7 @@ class _Works:
         self._note()
 
     def test(self) -> None:
-        """Run every method's best settings, and its defaults, with fresh seeds."""
+        """Run the best and the default settings of every method with fresh seeds."""
         points, expected = [], []
         for study, default in zip(self._search.studies, self._search.defaults, strict=True):
             own = [default]
@@ -297,7 +302,7 @@ class _Works:
         self._note()
 
     def _checked(self, study: Tuning, settings: Mapping[Place, Any]) -> Point | str:
-        """Return settings as a point, or why they can't run."""
+        """Return settings as a point, or the reason why they can't run."""
         try:
             point = spaces.point(study.env, study.label, study.base, settings)
             parts = programs.check(point)
@@ -308,7 +313,7 @@ class _Works:
         return point
 
     def _run(self, points: Sequence[Point], expected: Sequence[tuple[RunConfig, int]]) -> None:
-        """Run what is missing of points; the bar expects so many runs of each configuration."""
+        """Execute the missing runs of points; the bar's totals include the `expected` runs."""
         search, store = self._search, self._store
         unique = list({point.id: point for point in points}.values())
         store.extend(unique)
@@ -327,7 +332,7 @@ class _Works:
         return any(lane_name((point, seed)) in self._store.facts["failed"] for seed in seeds)
 
     def _score(self, point: Point) -> tuple[float | None, str | None]:
-        """Return the score of a point on the seeds that choose, or why it has none."""
+        """Return the score of a point on the seeds of the trials, or why there is none."""
         seeds = range(point.config.seed, _end(point.config))
         for seed in seeds:
             why = self._store.facts["failed"].get(lane_name((point, seed)))
@@ -338,7 +343,7 @@ class _Works:
         return scored(rows, self._search.study.metric(point.env))
 
     def _note(self) -> None:
-        """Write down how far it has come."""
+        """Store the trials so far in the facts of the study."""
         found: dict[str, dict[str, Any]] = {}
         for study, default in zip(self._search.studies, self._search.defaults, strict=True):
             found.setdefault(study.env, {})[study.label] = study.facts(default)
@@ -346,24 +351,23 @@ class _Works:
 
 
 def scored(rows: Any, metric: PrimaryMetric) -> tuple[float | None, str | None]:
-    """Return the interquartile mean of a point's scores over seeds, or why it has none.
+    """Return the interquartile mean of a point's scores over seeds, or why there is none.
 
     Args:
-      rows: of the table, of one point.
-      metric: a number for each seed.
+      rows: rows of the study's table for one point.
+      metric: metric that gives a number for each seed.
     """
     lost = sorted(rows.loc[rows["diverged"] > 0, "seed"].unique())
     if lost:
         return None, f"seed {lost[0]}: diverged"
-    # As float32, whether they have been read back or not: what is chosen next hangs on the bits.
+    # The next proposals depend on the exact bits, so use float32 as after a read from the file.
     values = metric(rows[["seed", "step", "eval_return"]].astype({"eval_return": np.float32}))
     values = values.replace(np.inf, float(rows["step"].max()))
     return float(iqm(values.to_numpy())), None
 
 
 def _width(search: Search) -> int:
-    """Return how many runs a device does at once: the same throughout, so that nothing is compiled
-    anew."""
+    """Return the number of runs that a device executes at once, constant to avoid recompilation."""
     seeds = search.studies[0].base.seeds
     if search.study.options.width is not None:
         return search.study.options.width
@@ -373,7 +377,7 @@ def _width(search: Search) -> int:
 
 
 def _is_fresh(name: str, search: Search) -> bool:
-    """Tell whether a failed run was one with a fresh seed."""
+    """Return whether a failed run has a fresh seed."""
     return int(name.rpartition(" ")[2]) in search.asked["fresh_seeds"]
 
 

@@ -1,4 +1,4 @@
-"""What a search shows: the best settings of each method with fresh seeds, and what was tried."""
+"""Report of a search: the best settings of each method with fresh seeds, and the trials."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,28 +17,28 @@ from experiments.studies.search import scored
 from experiments.studies.store import Store, paths
 from experiments.studies.study import Saved, Study
 
-_MOST_NAMED = 20  # trials that failed
+_MOST_NAMED = 20  # failed trials to list
 _QUANTILES = {"lowest": 0.0, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "highest": 1.0}
 
 
 class Result(NamedTuple):
-    """What a search found for one method on one task; scores `[seeds]` are those of fresh seeds."""
+    """Result of a search for one method on one task, with the scores `[seeds]` of fresh seeds."""
 
     env: str
     label: str
-    best: str | None  # a point's id; None: every trial failed, or there was none
-    chosen: float | None  # its score on the seeds that chose it
-    scores: np.ndarray  # of the best
-    defaults: np.ndarray  # of the method by default
-    lost: np.ndarray  # whether the best diverged
-    defaults_lost: np.ndarray  # and the method by default
+    best: str | None  # id of a point; None without a successful trial
+    chosen: float | None  # its score on the seeds of the trials
+    scores: np.ndarray  # scores of the best point
+    defaults: np.ndarray  # scores of the default settings
+    lost: np.ndarray  # whether each run of the best point diverged
+    defaults_lost: np.ndarray  # and each run of the defaults
 
 
 def trials(store: Store) -> pd.DataFrame:
     """Return a row for each trial of a search.
 
-    Columns: env, replay, method, trial (its number), point, score (NaN where it failed), failed
-    (why, or empty), and the settings.
+    Columns: env, replay, method, trial (its number), point, score (NaN if it failed), failed
+    (the reason, or empty), and the settings.
     """
     rows = []
     for env, label, tuning in _studies(store):
@@ -56,9 +56,9 @@ def trials(store: Store) -> pd.DataFrame:
 
 
 def rescore(store: Store, study: Study | Saved) -> list[str]:
-    """Put the scores that the table gives in place of saved ones; return lines about others.
+    """Replace saved scores by those computed from the table; return lines on the differences.
 
-    A trial that failed stays so, and one whose runs are not all in the table keeps its score.
+    Failed trials remain failed, and a trial keeps its score if the table lacks some of its runs.
     """
     lines, seeds = [], store.facts["search"]["asked"]["seeds"]
     chosen = store.table[store.table["seed"].isin(seeds)]
@@ -84,7 +84,7 @@ def rescore(store: Store, study: Study | Saved) -> list[str]:
 
 
 def best_of(trials: Sequence[Mapping[str, Any]], higher_is_better: bool) -> str | None:
-    """Return the point with the best score, the first of these; None: all failed."""
+    """Return the first point with the best score, or None if all failed."""
     sign = 1 if higher_is_better else -1
     known = [trial for trial in trials if trial["score"] is not None]
     best = max(known, key=lambda trial: sign * trial["score"], default=None)
@@ -92,9 +92,9 @@ def best_of(trials: Sequence[Mapping[str, Any]], higher_is_better: bool) -> str 
 
 
 def results(store: Store, study: Study | Saved) -> list[Result]:
-    """Return what was found for every method on every task, by the scores of fresh seeds.
+    """Return the result for every method on every task, with the scores of fresh seeds.
 
-    Scores are NaN for seeds that have not ended.
+    Scores are NaN for seeds that have not finished.
     """
     fresh = store.facts["search"]["asked"]["fresh_seeds"]
     table = store.table
@@ -119,7 +119,7 @@ def results(store: Store, study: Study | Saved) -> list[Result]:
 
 
 def tuned_rows(store: Store, study: Study | Saved) -> list[Tuned]:
-    """Return methods at their best and by default, as far as all fresh seeds have ended."""
+    """Return the best and default points of methods whose fresh seeds have all finished."""
     points = trials(store).groupby(["env", "replay"])["point"].nunique().to_dict()
     seeds = store.facts["search"]["asked"]["seeds"]
     found = []
@@ -142,16 +142,16 @@ def tuned_rows(store: Store, study: Study | Saved) -> list[Tuned]:
 
 
 def _chosen(store: Store, study: Study | Saved, point: str, seeds: Sequence[int]) -> Estimate:
-    """Return the score of a point on the seeds that chose it."""
+    """Return the score of a point on the seeds of the trials."""
     table = store.table
     own = table[(table["point"] == point) & table["seed"].isin(seeds)]
     return tuned.estimate(tuned.scores(own, store.settings, study.metric)["score"].to_numpy())
 
 
 def compared(row: Result, study: Study | Saved) -> str:
-    """Return on how many fresh seeds the best settings beat the defaults, lost and tied.
+    """Return the numbers of fresh seeds on which the best settings win, lose and tie.
 
-    A seed that diverged is worse than any that did not.
+    The comparison is with the defaults. A diverged run ranks below all others.
     """
     higher = study.metric(row.env).higher_is_better
     own = tuned.ranked(row.scores, row.lost, higher)
@@ -162,15 +162,15 @@ def compared(row: Result, study: Study | Saved) -> str:
 
 
 def conclude(store: Store, study: Study | Saved) -> str:
-    """Write figures and tables of what a search found; return the text to print."""
+    """Write the figures and tables of a search; return the text to print."""
     found, tried = results(store, study), trials(store)
     asked = store.facts["search"]["asked"]
     metric = study.metric(found[0].env)
     text = (
         f"{_best(found, study)}\n"
         f"Scores: {metric.name} ({metric.help}), IQM over {len(asked['fresh_seeds'])} fresh seeds "
-        f"[95 % interval]: none of them was used to choose. Better on: of these seeds, those on "
-        f"which the best settings beat the defaults, lost, tied{_worst(found)}.\n\n"
+        f"[95 % interval]: none of them was used for selection. Better on: number of these "
+        f"seeds on which the best settings beat, lose to and tie the defaults{_worst(found)}.\n\n"
         f"{_tried(tried, asked)}\n{_failed(tried)}{costs(store)}"
     )
     write_bytes(store.folder / "study.md", text.encode())
@@ -198,14 +198,14 @@ def _figures(store: Store, tried: pd.DataFrame, study: Study | Saved, agents: st
 
 
 def linear(store: Store) -> set[str]:
-    """Return the settings that are chosen from a range with a linear scale."""
+    """Return the settings with a range on a linear scale."""
     spaces = store.facts["search"]["asked"]["space"]
     texts = [item for labels in spaces.values() for own in labels.values() for item in own.items()]
     return {name for name, text in texts if ":" in text and not text.endswith(":log")}
 
 
 def _studies(store: Store) -> list[tuple[str, str, Any]]:
-    studies = store.facts["search"].get("studies", {})  # none before the first trials have ended
+    studies = store.facts["search"].get("studies", {})  # empty before the first trials finish
     return [(env, label, own) for env, labels in studies.items() for label, own in labels.items()]
 
 
@@ -224,9 +224,9 @@ def _best(rows: Sequence[Result], study: Study | Saved) -> str:
 
 
 def _worst(rows: Sequence[Result]) -> str:
-    """Return the rule for fresh seeds that diverged; "": none did."""
+    """Return the rule for diverged runs, or an empty string if none diverged."""
     lost = any(row.lost.any() or row.defaults_lost.any() for row in rows)
-    return "; one that diverged is worse than any that did not" if lost else ""
+    return "; a diverged run ranks below all others" if lost else ""
 
 
 def _shown(scores: np.ndarray, lost: np.ndarray) -> str:
@@ -237,7 +237,7 @@ def _shown(scores: np.ndarray, lost: np.ndarray) -> str:
 
 
 def spread(tried: pd.DataFrame) -> list[list[str]]:
-    """Return a header, and for every method its trials and how their scores are spread."""
+    """Return a header, and a row with the trials and score quantiles of every method."""
     header = ["", "trials", "different", "failed", *_QUANTILES]
     cells = []
     for (env, label), own in tried.groupby(["env", "replay"], sort=False):
@@ -251,7 +251,7 @@ def spread(tried: pd.DataFrame) -> list[list[str]]:
 
 
 def budget(asked: Mapping[str, Any]) -> str:
-    """Return in a sentence how much was to be tried."""
+    """Return a sentence on the budget of the search."""
     how = "at random" if asked["search"] == "random" else f"by {asked['search']}"
     about = f"{asked['trials']} trials of each method {how}, with seeds "
     seeds = asked["seeds"]
@@ -260,7 +260,7 @@ def budget(asked: Mapping[str, Any]) -> str:
 
 def _tried(tried: pd.DataFrame, asked: Any) -> str:
     (_, *header), *cells = spread(tried)
-    table = markdown([["tried, on the seeds that choose", *header], *cells])
+    table = markdown([["trials, on the seeds used for selection", *header], *cells])
     return f"{table}\nBudget: {budget(asked)}\n" if cells else ""
 
 
@@ -273,7 +273,7 @@ def _failed(tried: pd.DataFrame) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a setting as a table of settings has it."""
+    """Return a setting in the form of the study's table."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What a search chooses settings from: for each method those that it has, as ranges or choices."""
+"""Search spaces: the ranges and choices of every method's settings."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,16 +11,16 @@ from experiments.studies import grid
 from experiments.studies.grid import Axis, Place, Point
 from jaxreplay.option import Option
 
-_DIGITS = 4  # of a number that is drawn: enough to tell, few enough to type
+_DIGITS = 4  # significant digits of drawn numbers, which keep them short to type
 
 
 class Range(NamedTuple):
-    """Numbers from `low` to `high`, both included."""
+    """Numbers from `low` to `high`, inclusive."""
 
     low: float
     high: float
-    log: bool  # evenly over orders of magnitude
-    whole: bool  # whole numbers
+    log: bool  # uniform in the logarithm
+    whole: bool  # integers only
 
     def draw(self, rng: np.random.Generator) -> float:
         """Draw a number."""
@@ -30,59 +30,59 @@ class Range(NamedTuple):
         return self.near(rng.uniform(low, high))
 
     def near(self, value: float) -> float:
-        """Return the nearest number that a run can have: whole, or of few digits."""
+        """Return the nearest number of the range, rounded to an integer or to four digits."""
         rounded = round(value) if self.whole else float(f"{value:.{_DIGITS}g}")
         return min(max(rounded, self.low), self.high)
 
     @property
     def size(self) -> float:
-        """How many numbers there are."""
+        """Number of values in the range."""
         return self.high - self.low + 1 if self.whole else math.inf
 
     @property
     def ends(self) -> tuple[float, ...]:
-        """What stands for all of them where they are checked."""
+        """Both ends, which validation checks in place of all values."""
         return self.low, self.high
 
     def holds(self, value: Any) -> bool:
-        """Tell whether a value is one of them."""
+        """Return whether a value is in the range."""
         return value is not None and self.low <= value <= self.high
 
     @property
     def text(self) -> str:
-        """How it is written on the command line."""
+        """The range in the syntax of the command line."""
         return f"{self.low}:{self.high}{':log' * self.log}"
 
     def __str__(self) -> str:
-        return f"{self.low:g} to {self.high:g}{', evenly in the logarithm' * self.log}"
+        return f"{self.low:g} to {self.high:g}{', uniform in the logarithm' * self.log}"
 
 
 class Choices(NamedTuple):
-    """Values of any kind."""
+    """A finite set of values of any type."""
 
     values: tuple[Any, ...]
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """Draw one of them."""
+        """Draw one of the values."""
         return self.values[rng.integers(len(self.values))]
 
     @property
     def size(self) -> float:
-        """How many there are."""
+        """Number of values."""
         return len(self.values)
 
     @property
     def ends(self) -> tuple[Any, ...]:
-        """All of them, where they are checked."""
+        """All values, each of which validation checks."""
         return self.values
 
     def holds(self, value: Any) -> bool:
-        """Tell whether a value is one of them."""
+        """Return whether a value is among the choices."""
         return value in self.values
 
     @property
     def text(self) -> str:
-        """How they are written on the command line."""
+        """The values in the syntax of the command line."""
         return ",".join(map(grid.shown_value, self.values))
 
     def __str__(self) -> str:
@@ -95,14 +95,14 @@ Space = Mapping[Place, Range | Choices]  # of one method on one task
 def read(
     axes: Sequence[Axis], bases: Mapping[tuple[str, str], RunConfig]
 ) -> dict[tuple[str, str], Space]:
-    """Return what is searched, by task and label; {} for a method that has none of the settings.
+    """Return the search spaces by task and label; {} for a method without any of the settings.
 
     Args:
       axes: settings with values, or with one text `LOW:HIGH` or `LOW:HIGH:log`.
-      bases: (task, label) -> the configuration that settings are put into.
+      bases: (task, label) -> the configuration to which settings apply.
 
     Raises:
-      ValueError: one line: a setting is unknown or stands twice, or a value or an end is refused.
+      ValueError: a setting is unknown or repeated, or a value or a bound is invalid.
     """
     grid.check_names(axes, bases, "space")
     found: dict[tuple[str, str], Space] = {}
@@ -115,26 +115,26 @@ def read(
 
 
 def point(env: str, label: str, base: RunConfig, settings: Mapping[Place, Any]) -> Point:
-    """Return a method with settings of its space.
+    """Return the point of a method with settings from its space.
 
     Raises:
-      ValueError: one line: they do not go together.
+      ValueError: the settings are incompatible with one another.
     """
     config = grid.with_settings(base, settings, env, label, "space")
     return Point(env, label, dict(settings), config)
 
 
 def default(env: str, label: str, base: RunConfig, space: Space) -> Point:
-    """Return a method as it is without a search, its settings named as the others' are."""
+    """Return the point of a method with its default values of the searched settings."""
     own = {place: getattr(getattr(base, place.section), place.field) for place in space}
     return Point(env, label, own, base)
 
 
 def corners(env: str, label: str, base: RunConfig, space: Space) -> list[Point]:
-    """Return points that stand for a space where it is checked: one setting at a time at its ends.
+    """Return points for validation of a space, with one setting at a time at each of its ends.
 
     Raises:
-      ValueError: one line: a value does not go with the method's other settings.
+      ValueError: a value is incompatible with the other settings of the method.
     """
     own = default(env, label, base, space).settings
     return [
@@ -145,15 +145,15 @@ def corners(env: str, label: str, base: RunConfig, space: Space) -> list[Point]:
 
 
 def _read(axis: Axis, entry: Option, label: str) -> Range | Choices:
-    """Read what a setting is chosen from."""
+    """Read the range or the choices of a setting."""
     if len(axis.texts) > 1 or ":" not in axis.texts[0]:
         return Choices(tuple(grid.read_values(entry, axis, "space", label)))
     (text,) = axis.texts
     words = text.split(":")
     if entry.many or entry.kind not in (int, float):
         raise ValueError(
-            f"space {axis.name} is '{text}', and {entry.name} is no number: list its values with "
-            "commas between them"
+            f"space {axis.name} is '{text}', but {entry.name} is not a number: list its values, "
+            "separated by commas"
         )
     if len(words) not in (2, 3) or words[2:] not in ([], ["log"]):
         raise ValueError(f"space {axis.name} is '{text}': write LOW:HIGH or LOW:HIGH:log")
@@ -162,12 +162,12 @@ def _read(axis: Axis, entry: Option, label: str) -> Range | Choices:
         for word, which in zip(words, ("lower", "upper"), strict=False)
     )
     if low is None or high is None or not math.isfinite(low) or not math.isfinite(high):
-        raise ValueError(f"space {axis.name} is '{text}': both ends have to be finite numbers")
+        raise ValueError(f"space {axis.name} is '{text}': both ends must be finite numbers")
     if low >= high:
-        raise ValueError(f"space {axis.name} is '{text}': its lower end is not below its upper")
+        raise ValueError(f"space {axis.name} is '{text}': the lower end must be below the upper")
     log = len(words) == 3
     if log and low <= 0:
         raise ValueError(
-            f"space {axis.name} is '{text}': on a logarithmic scale the lower end has to be above 0"
+            f"space {axis.name} is '{text}': a logarithmic scale needs a lower end above 0"
         )
     return Range(low, high, log, entry.kind is int)

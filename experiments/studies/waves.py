@@ -1,4 +1,4 @@
-"""Training a wave: the runs of one program that go together, on one device, to their end."""
+"""Training of a batch: runs of one program that execute together on one device."""
 
 import contextlib
 import hashlib
@@ -25,47 +25,47 @@ from experiments.studies.programs import Group
 from experiments.studies.store import Lane
 from experiments.training.seeds import Seeds, over_seeds
 
-UNFINISHED = "unfinished"  # folder of saved states, in that of the study
+UNFINISHED = "unfinished"  # subfolder of the study for saved states
 Metrics = Mapping[str, np.ndarray]  # name -> [width]
 
 
 class Stand(NamedTuple):
-    """How far a wave has come at a log point."""
+    """Progress of a batch at a log point."""
 
-    points: list[Metrics]  # of the log points behind it
-    seconds: float  # that it took, compiling included
-    compiling: float  # seconds of these
-    bytes: int  # that it takes while it runs
+    points: list[Metrics]  # metrics of all log points so far
+    seconds: float  # elapsed time, including compilation
+    compiling: float  # seconds of compilation
+    bytes: int  # memory that the batch takes while it runs
 
 
 class Wave(NamedTuple):
-    """Runs that have ended together."""
+    """Outcome of a batch that has ended."""
 
     results: list[tuple[Lane, pd.DataFrame]]
     failures: list[tuple[Lane, str]]
     cost: dict[str, Any]
 
 
-Reached = Callable[[Stand, Any], bool]  # told of a log point and the state there: go on?
+Reached = Callable[[Stand, Any], bool]  # called at log points; returns whether to go on
 
 
 class Program:
-    """The program of a job."""
+    """The program of a job, compiled when it is first needed."""
 
     def __init__(self, job: Job, programs: "Programs") -> None:
         self.job, self._programs = job, programs
 
     @property
     def seeds(self) -> Seeds:
-        """Its functions, over lanes."""
+        """The functions of the program, vectorized over runs."""
         return self._programs.seeds(self.job.group)
 
     def compiled(self, inputs: Any, device: jax.Device) -> tuple[Any, float]:
-        """Return its training loop, compiled, and the seconds that it took.
+        """Return the compiled training loop, and the seconds that this call took to compile it.
 
         Args:
-          inputs: what `seeds.init` is given for the runs of a wave.
-          device: on which it runs.
+          inputs: argument of `seeds.init` for the runs of a batch.
+          device: device on which it runs.
         """
         return self._programs.compiled(self.job.group, self.job.width, inputs, device)
 
@@ -73,18 +73,18 @@ class Program:
 class Programs:
     """Programs that are traced once, and compiled once for each width and device.
 
-    Cores are one device, on which waves run side by side: XLA lets threads share what is compiled.
-    More than one plan may use them.
+    All cores are one device that runs several batches at a time, since threads can share a compiled
+    program. Several plans can use the same programs.
     """
 
     def __init__(self, most: int) -> None:
-        """Keep so many compiled ones."""
+        """Keep at most `most` compiled programs."""
         self._most, self._lock = most, threading.Lock()
         self._traced: dict[int, tuple[Group, Seeds | None]] = {}
         self._compiled: dict[Any, Future[Any]] = {}
 
     def seeds(self, group: Group) -> Seeds:
-        """Return the functions of a group's program, over lanes."""
+        """Return the functions of a group's program, vectorized over runs."""
         with self._lock:
             found = self._traced.setdefault(id(group.program), (group, None))[1]
             if found is None:
@@ -95,15 +95,15 @@ class Programs:
     def compiled(
         self, group: Group, width: int, inputs: Any, device: jax.Device
     ) -> tuple[Any, float]:
-        """Return a group's training loop, compiled, and the seconds that this call took for it."""
+        """Return a group's compiled training loop, and the seconds that this call compiled."""
         seeds, key = self.seeds(group), (id(group.program), width, device)
         with self._lock:
             mine = key not in self._compiled
             if mine:
                 while len(self._compiled) >= self._most:
-                    del self._compiled[next(iter(self._compiled))]  # who runs it holds it
+                    del self._compiled[next(iter(self._compiled))]  # running batches keep theirs
             found = self._compiled.setdefault(key, Future())
-        if not mine:  # another thread may be at it
+        if not mine:  # another thread may still be compiling it
             return found.result(), 0.0
         began = time.perf_counter()
         try:
@@ -115,7 +115,7 @@ class Programs:
 
 
 def _compile(seeds: Seeds, inputs: Any, device: jax.Device) -> Any:
-    """Compile a training loop for a device, before its state is there."""
+    """Compile a training loop for a device before its state is allocated."""
     at = SingleDeviceSharding(device)
     state, count = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at),
@@ -132,21 +132,21 @@ def train(
     budget: memory.Budget,
     left: tuple[Stand, list[np.ndarray]] | None = None,
 ) -> Stand | None:
-    """Train the runs of a wave to their end; return how it stands then.
+    """Train the runs of a batch to the end of their schedule; return the final progress.
 
     Args:
-      program: theirs.
+      program: program of the runs.
       lanes: points and seeds.
-      device: where.
-      reached: is told of every log point; None is returned where it does not want to go on.
-      budget: of the memory that waves share: this one waits until there is enough.
-      left: where to go on: how it stood, and what `arrays` made of the state there.
+      device: device to train on.
+      reached: called at every log point; if it returns False, training stops and returns None.
+      budget: memory shared by all batches; training waits until enough of it is free.
+      left: progress and `arrays` of a saved state to resume from; by default, training starts over.
 
     Raises:
-      ValueError: the wave takes more memory than there is.
+      ValueError: the batch takes more memory than the whole budget.
     """
     job, plan, start = program.job, program.job.group.program.schedule, time.perf_counter()
-    # The last lane fills up a wave that is too short, and is then left out.
+    # Copies of the last run pad a batch that is too short; their results are dropped.
     full = job.group.lanes([*lanes, *[lanes[-1]] * (job.width - len(lanes))])
     inputs = jax.device_put(full, device)
     compiled, compiling = program.compiled(inputs, device)
@@ -171,13 +171,13 @@ def train(
 
 
 def ended(job: Job, lanes: Sequence[Lane], stand: Stand, **about: Any) -> Wave:
-    """Return what has come of a wave that was trained to its end.
+    """Return the outcome of a batch that finished training.
 
     Args:
-      job: its program's.
+      job: job of the batch.
       lanes: points and seeds.
-      stand: how it stands.
-      **about: what else to say of it.
+      stand: final progress.
+      **about: further facts to store with its cost.
     """
     results, failures = split(lanes, job.group.program.schedule.steps, stand.points)
     cost: dict[str, Any] = {
@@ -195,7 +195,7 @@ def ended(job: Job, lanes: Sequence[Lane], stand: Stand, **about: Any) -> Wave:
 
 
 def failed(lanes: Sequence[Lane], why: str) -> Wave:
-    """Return what has come of runs that could not be trained."""
+    """Return the outcome of runs that could not be trained."""
     line = " ".join(why.split())[:300]
     return Wave([], [(lane, line) for lane in lanes], {})
 
@@ -203,7 +203,7 @@ def failed(lanes: Sequence[Lane], why: str) -> Wave:
 def split(
     lanes: Sequence[Lane], steps: Sequence[int], points: Sequence[Metrics]
 ) -> tuple[list[tuple[Lane, pd.DataFrame]], list[tuple[Lane, str]]]:
-    """Return the metrics of every run of a wave, and why those failed that did."""
+    """Return the metrics of the successful runs of a batch, and the reasons of the failed ones."""
     results, failures = [], []
     for place, (point, seed) in enumerate(lanes):
         own = {name: [at[name][place] for at in points] for name in points[0]}
@@ -270,13 +270,13 @@ class SavedState:
 
 
 def arrays(state: Any) -> list[np.ndarray]:
-    """Return the leaves of a state as arrays of the host, which another process can read."""
+    """Return the leaves of a state as host arrays, which another process can read."""
     leaves = (jax.random.key_data(x) if _is_key(x) else x for x in jax.tree.leaves(state))
     return [np.asarray(leaf) for leaf in leaves]
 
 
 def _restored(saved: Sequence[np.ndarray], like: Any, device: jax.Device) -> Any:
-    """Return the state that `arrays` was given, bit for bit."""
+    """Return the state from which `arrays` made these arrays, bit for bit."""
     leaves, structure = jax.tree.flatten(like)
     restored = []
     for leaf, array in zip(leaves, saved, strict=True):
