@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from experiments.environments import registry
 from experiments.installation import commands
 
 ROOT = Path(__file__).parents[3]
@@ -58,6 +59,8 @@ def test_extras_that_messages_name_exist():
             r"""\b(?:install\(|missing\([^)]*: )["'](\w+)["']""", path.read_text()
         )
     }
+    for family in registry.FAMILIES.values():
+        named |= {extra for name in family.actions for extra in family.needs(name).values()}
     assert named >= {"bench", "report", "papers", "atari", "gymnax", "brax"} and named <= set(
         EXTRAS
     )
