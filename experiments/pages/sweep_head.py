@@ -48,8 +48,7 @@ def warnings(swept: Swept) -> list[str]:
         )
     if "+" in swept.code:
         lines.append(
-            "Several versions of the code or settings of JAX made these results: "
-            f"{swept.code}."
+            f"Several versions of the code or settings of JAX made these results: {swept.code}."
         )
     return lines
 
