@@ -19,11 +19,11 @@ FRONT = Front(
     __doc__.replace(": `python -m experiments.sweep --help`", ""),
     {
         "what runs": (
-            "--agent", "--replays", "--envs", "--grid", "--seeds", "--steps", "--eval-every",
+            "--agent", "--replays", "--envs", "--grid", "--seeds", "--steps",
         ),
-        "a search instead of a grid": ("--search", "--space", "--trials", "--fresh-seeds"),
-        "the question": ("--primary", "--baseline", "--until-decided"),
-        "where it runs": ("--dry-run", "--on", "--devices"),
+        "a search instead of a grid": ("--search", "--space", "--trials"),
+        "the question": ("--primary", "--until-decided"),
+        "where it runs": ("--dry-run", "--on"),
         "results": ("--out", "--resume", "--overwrite"),
     },
     (
