@@ -57,7 +57,7 @@ def _of_group(
     task: str,
 ) -> list[str]:
     lines = []
-    verdicts = ["agrees", "disagrees", "undecided", "pilot"]
+    verdicts = ["agrees", "disagrees", "no difference", "undecided", "pilot"]
     for verdict in verdicts:
         own = [row for row in rows if row.judgement.verdict == verdict and row.method != CONTROL]
         worse_first = verdict == "disagrees"
@@ -87,7 +87,10 @@ def _of_group(
     return lines
 
 
-_UNDECIDED = {"undecided": ": undecided", "pilot": ": too few seeds for a verdict"}
+_UNDECIDED = {
+    "no difference": ": no difference", "undecided": ": undecided",
+    "pilot": ": too few seeds for a verdict",
+}  # fmt: skip
 
 
 def _counts(row: Judged, worse_first: bool) -> tuple[int, int]:

@@ -2,39 +2,16 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from experiments.runs import arms as arms_
-from experiments.runs import run_config
 from experiments.runs.arms import Question
 from experiments.runs.run_config import RunConfig
+from experiments.studies.study import Arm as Arm
+from experiments.studies.study import Options, configured
 
 SizeName = Literal["smoke", "small", "paper"]
 SIZES: tuple[SizeName, ...] = get_args(SizeName)
-Options = Mapping[str, Any]  # option -> value
-
-
-@dataclasses.dataclass(frozen=True)
-class Arm:
-    """One method with its settings: a line in a figure.
-
-    Attributes:
-      replay: the method's name.
-      options: of the method, where they are not the defaults or the preset's.
-      agent: its agent, where an experiment compares agents, too; None: the experiment's.
-      agent_options: of the agent, where they are not the experiment's.
-      loop: of the loop, likewise.
-      sizes: of the replay, likewise.
-      memory: its capacity, in units of that of the size.
-    """
-
-    replay: str
-    options: Options = dataclasses.field(default_factory=dict)
-    agent: str | None = None
-    agent_options: Options = dataclasses.field(default_factory=dict)
-    loop: Options = dataclasses.field(default_factory=dict)
-    sizes: Options = dataclasses.field(default_factory=dict)
-    memory: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,33 +94,12 @@ class Experiment:
         return self.sizes[size].arms or tuple(self.arms)
 
     def _config(self, label: str, env: str, size: Size) -> RunConfig:
-        arm = self.arms[label]
-        agent = arm.agent or self.agent
-        config = run_config.defaults(env, agent, arm.replay, size.preset)
+        shared = {
+            "loop": size.loop, "sizes": size.sizes, "env_options": size.env,
+            "agent_options": size.agent, "replay_options": size.replay,
+        }  # fmt: skip
         try:
-            sizes = dataclasses.replace(config.sizes, **{**size.sizes, **arm.sizes})
-            if sizes.capacity is not None:
-                sizes = dataclasses.replace(sizes, capacity=int(arm.memory * sizes.capacity))
-            return dataclasses.replace(
-                config,
-                seeds=size.seeds,
-                loop=dataclasses.replace(config.loop, **{**size.loop, **arm.loop}),
-                sizes=sizes,
-                env_options=dataclasses.replace(config.env_options, **size.env),
-                agent_options=dataclasses.replace(
-                    config.agent_options,
-                    **{**_known(config.agent_options, size.agent), **arm.agent_options},
-                ),
-                replay_options=dataclasses.replace(
-                    config.replay_options,
-                    **{**_known(config.replay_options, size.replay), **arm.options},
-                ),
-            )
+            config = configured(self.arms[label], env, self.agent, size.preset, shared)
         except (TypeError, ValueError) as error:
             raise ValueError(f"experiment {self.name}, arm {label} on {env}: {error}") from error
-
-
-def _known(options: Any, values: Options) -> Options:
-    """Return those values that are fields of a dataclass."""
-    names = {field.name for field in dataclasses.fields(options)}
-    return {name: value for name, value in values.items() if name in names}
+        return dataclasses.replace(config, seeds=size.seeds)

@@ -220,7 +220,9 @@ def _sides_of_runs(
                 raise _Absent(f"size {size} has no arm {label} on {env}")
             frame, config = frames[label], arms[label].config
             name = claim.primary or source.question.primary
-            facts = facts_of(label, arms[label], frame, made[label], other_code=False)
+            summary = made[label]
+            code, seconds = summary["versions"].get("code", ""), summary["train_seconds"]
+            facts = facts_of(label, config, frame, code, seconds)
             if claim.across:
                 facts = dataclasses.replace(facts, settings={})
             if name == "mean:replayed/effective_buffer":  # it is the gate's own subject

@@ -97,10 +97,11 @@ def draws_evenly(config: RunConfig) -> bool:
 
 def learns(config: RunConfig) -> bool:
     """Tell whether a run's sampler learns from returns."""
-    return _learns_from(config) is not None
+    return learns_from(config) is not None
 
 
-def _learns_from(config: RunConfig) -> EpisodeReturns | None:
+def learns_from(config: RunConfig) -> EpisodeReturns | None:
+    """Return the kind of returns that a run's sampler learns from, or None."""
     return _sampler(config).requires.episode_returns
 
 
@@ -157,7 +158,7 @@ def check_expanded(
         metric.check(len(plan.log_points))
         every = loop.observe_every
         told = len(plan.log_points) if every is None else (loop.steps - loop.warmup) // every
-        if _learns_from(arm.config) == "evaluation" and told - 1 < FEWEST_UPDATES:
+        if learns_from(arm.config) == "evaluation" and told - 1 < FEWEST_UPDATES:
             remarks.append(
                 f"{label} learns from {max(told - 1, 0)} evaluations at most, and counts as tested "
                 f"from {FEWEST_UPDATES} on: --observe-every makes more"

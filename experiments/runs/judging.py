@@ -77,7 +77,13 @@ def judge(
     for label, frame in frames.items():
         values[label][statistics.diverged(frame)] = math.nan
     facts = {
-        label: facts_of(label, arm, frames[label], summaries[label], other_code)
+        label: facts_of(
+            label,
+            arm.config,
+            frames[label],
+            "" if other_code else summaries[label]["versions"].get("code", ""),
+            summaries[label]["train_seconds"],
+        )
         for label, arm in arms.items()
     }
 
@@ -130,16 +136,23 @@ def _pairs(
 
 
 def facts_of(
-    label: str, arm: Arm, frame: pd.DataFrame, summary: Mapping[str, Any], other_code: bool
+    label: str, config: RunConfig, frame: pd.DataFrame, code: str, train_seconds: float | None
 ) -> verdicts.Facts:
-    """Return what the gate asks of an arm."""
-    config = arm.config
+    """Return the facts that the gate needs about an arm.
+
+    Args:
+      label: name of the arm.
+      config: its configuration.
+      frame: its metrics.
+      code: version of the code that made them; "" compares with any version.
+      train_seconds: compute of all seeds together, if known.
+    """
     updates = frame.get("replay/sampler_updates")
     learns = arms_.learns(config)
     return verdicts.Facts(
         label=label,
         env=config.env,
-        code="" if other_code else summary["versions"].get("code", ""),
+        code=code,
         settings=arms_.settings(config),
         seeds=tuple(sorted(int(seed) for seed in frame["seed"].unique())),
         prioritises=not arms_.draws_evenly(config),
@@ -150,5 +163,5 @@ def facts_of(
         sampler_updates=None
         if updates is None or not learns
         else float(frame.assign(n=updates).groupby("seed")["n"].max().mean()),
-        train_seconds=summary["train_seconds"],
+        train_seconds=train_seconds,
     )

@@ -18,8 +18,8 @@ from experiments.analysis.judged import Judged
 from experiments.analysis.paired import Pairs
 from experiments.analysis.primary import PrimaryMetric
 from experiments.analysis.verdicts import CONTROL, Facts, Judgement
-from experiments.runs.run_config import RunConfig
-from experiments.studies import study as studies
+from experiments.runs.arms import replays_per_transition
+from experiments.runs.judging import facts_of, replay_ratio
 from experiments.studies.grid import Place, Point, shown_value
 from experiments.studies.options import Question
 from experiments.studies.study import Study
@@ -93,7 +93,7 @@ class Findings(NamedTuple):
             "method": row.method,
             "group": row.group,
             "learn_every": config.loop.learn_every,
-            "replays_per_transition": studies.replays_per_transition(config),
+            "replays_per_transition": replays_per_transition(config),
             **dataclasses.asdict(row.judgement),
             "pairs": dataclasses.asdict(row.pairs),
         }
@@ -114,7 +114,7 @@ def members_of(study: Study, points: Sequence[Point]) -> dict[str, Member]:
         if len(own) != 1:
             continue
         (base,) = own
-        group = studies.replay_ratio(base.config)
+        group = replay_ratio(base.config)
         extra = [
             f"{place.name} {shown_value(value)}"
             for place, value in base.settings.items()
@@ -199,7 +199,8 @@ class _Asked(NamedTuple):
         if seeds is not None:
             frame = frame[frame["seed"] < point.config.seed + seeds]
         made = self.made[point.id]
-        return facts_of(name, point.config, frame, made, self.other_code)
+        code = "" if self.other_code else str(made.get("code", ""))
+        return facts_of(name, point.config, frame, code, made.get("train_seconds"))
 
     def pairs(self, name: str, seeds: int | None = None) -> Pairs:
         """Return a member and its baseline seed by seed; the k-th with the k-th for a control."""
@@ -238,13 +239,11 @@ def _fixed(asked: _Asked) -> Findings:
 def _sequential(asked: _Asked) -> Findings:
     """Decide every arm at the first look that can."""
     study, question = asked.study, asked.study.question
-    first = next(iter(study.bases.values())).seeds
-    schedule = decisions.looks(first, first, study.looks_ahead)
     looks = {}
     for name, arm in asked.arms.items():
         higher = asked.metrics[arm.point.env].higher_is_better
         own, base = (asked.values[each].to_numpy(float) for each in (name, arm.baseline))
-        looks[name] = decisions.count_looks(own, base, schedule, higher)
+        looks[name] = decisions.count_looks(own, base, study.looks, higher)
     claims = {name: counts for name, counts in looks.items() if asked.is_claim(name)}
     planned = asked.plan and len(claims) <= _PLANNED
     decided = decisions.decide(claims, verdicts.ALPHA, question.margin, plan=planned)
@@ -261,7 +260,7 @@ def _sequential(asked: _Asked) -> Findings:
         if asked.is_claim(name):
             pairs = dataclasses.replace(pairs, p_holm=decided[name].p_value)
         rows.append(Judged(name, arm.method, arm.group, pairs, found))
-        if found.verdict in ("undecided", "pilot") and asked.is_claim(name):
+        if found.verdict == "undecided" and asked.is_claim(name):
             undecided.append(name)
     members = dict(asked.members)
     return Findings(rows, asked.values, members, decided, looks, tuple(undecided))
@@ -298,15 +297,13 @@ def next_look(study: Study, findings: Findings | None) -> tuple[int, list[str]] 
       study: a sequential study.
       findings: results of the latest look, or None before the first.
     """
-    first = next(iter(study.bases.values())).seeds
-    schedule = decisions.looks(first, first, study.looks_ahead)
     points = study.points()
     if findings is None:
-        return schedule[0], [point.id for point in points]
+        return study.looks[0], [point.id for point in points]
     if not findings.undecided:
         return None
     seen = min(findings.looks[name][-1].seeds for name in findings.undecided)
-    later = [seeds for seeds in schedule if seeds > seen]
+    later = [seeds for seeds in study.looks if seeds > seen]
     if not later:
         return None
     needed = {findings.members[name].point.id for name in findings.undecided}
@@ -316,50 +313,6 @@ def next_look(study: Study, findings: Findings | None) -> tuple[int, list[str]] 
         if member.point.label == CONTROL and member.baseline in bases:
             needed.add(member.point.id)
     return later[0], [point.id for point in points if point.id in needed]
-
-
-def facts_of(
-    label: str, config: RunConfig, frame: pd.DataFrame, made: Mapping[str, Any], other_code: bool
-) -> Facts:
-    """Return the facts that the gate needs about a point.
-
-    Args:
-      label: name of the arm.
-      config: its configuration.
-      frame: its metrics.
-      made: "code", the version of the code, and "train_seconds".
-      other_code: whether results of different versions of the code may be compared.
-    """
-    updates = frame.get("replay/sampler_updates")
-    learns = studies.learns_from(config) is not None
-    return Facts(
-        label=label,
-        env=config.env,
-        code="" if other_code else str(made.get("code", "")),
-        settings=shared_settings(config),
-        seeds=tuple(sorted(int(seed) for seed in frame["seed"].unique())),
-        prioritises=not studies.draws_evenly(config),
-        learned=learns,
-        effective_buffer=verdicts.mean_after(
-            frame, "replayed/effective_buffer", config.loop.warmup
-        ),
-        sampler_updates=None
-        if updates is None or not learns
-        else float(frame.assign(n=updates).groupby("seed")["n"].max().mean()),
-        train_seconds=made.get("train_seconds"),
-    )
-
-
-def shared_settings(config: RunConfig) -> dict[str, Any]:
-    """Return the settings that compared arms must share.
-
-    Options of the agent are not among them: a preset may set them for one method, as papers do, and
-    they are then part of the arm.
-    """
-    saved = config.to_json()
-    parts = ("loop", "sizes", "env_options")
-    shared = {f"{part}.{name}": value for part in parts for name, value in saved[part].items()}
-    return {"agent": config.agent, **shared}
 
 
 def _shares(base: Point, point: Point) -> bool:

@@ -5,6 +5,8 @@ import re
 from typing import Literal
 
 from experiments.analysis.primary import PrimaryMetric, parse
+from experiments.analysis.verdicts import FEWEST_SEEDS
+from experiments.runs.arms import Question as ComparisonQuestion
 from experiments.runs.registry import THRESHOLDS
 from jaxreplay.option import Config, option
 
@@ -14,29 +16,16 @@ _ADDRESS = r"ray://[^\s:/]+(:\d{1,5})?|[^\s:/]+:\d{1,5}"
 
 
 @dataclasses.dataclass(frozen=True)
-class Question(Config):
+class Question(ComparisonQuestion):
     """The question of a study, which is fixed before anything runs."""
 
-    primary: str = option(
-        "auc",
-        "metric that decides: auc, final, last_K of K evaluations, best, steps_to_threshold",
-    )
-    baseline: str | None = option(
-        None, "label of the arm that the others are compared with; none: the first uniform sampler"
-    )
-    control: bool = option(
-        True, "train the baseline again with other seeds, as a check: it should be undecided"
-    )
-    ungated: str | None = option(
-        None, "judge arms that behaved like uniform replay too, for the reason given here in words"
-    )
     until_decided: bool = option(
         False,
         "add seeds in batches of --seeds until every arm is decided, by a test that is valid at "
         "every look; false: train --seeds seeds and test once",
     )
     most_seeds: int = option(
-        256, "seeds at which undecided arms stop", at_least=2, needs=("until_decided",)
+        256, "seeds at which undecided arms stop", at_least=FEWEST_SEEDS, needs=("until_decided",)
     )
     margin: float = option(
         0.1,
@@ -45,14 +34,6 @@ class Question(Config):
         below=0.5,
         needs=("until_decided",),
     )
-
-    def check(self) -> None:
-        """Validate that a disabled gate has a reason."""
-        if self.ungated is not None and len(self.ungated.split()) < 2:
-            raise ValueError(
-                "ungated is the reason for judging arms that behaved like uniform replay: give it "
-                "in words, or leave it out"
-            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,7 +29,7 @@ def conclude(store: Store, study: Study, findings: Findings | None) -> str:
         from experiments.studies import search_report
 
         return search_report.conclude(store, study)
-    parts, written = [], [paths(store.folder, store.name)[0], store.folder / "study.md"]
+    parts, written = [], [paths(store.folder)[0], store.folder / "study.md"]
     if findings is not None and findings.rows:
         parts.append(_compared(store, study, findings, written))
     table = store.table[store.table["replay"] != CONTROL]

@@ -113,7 +113,7 @@ def run(
         try:
             with _limited(where.hours, over):
                 findings = job.carry_out()
-        except Stopped as error:
+        except (Stopped, KeyboardInterrupt) as error:
             if not over.is_set():
                 raise
             say(f"the {where.hours:g} hours are over: {error}")
@@ -169,10 +169,13 @@ class _Grid:
     def describe(self) -> list[str]:
         """Return the plan in lines."""
         remarks = dict.fromkeys(each for group in self._groups for each in group.program.remarks)
-        lines = [*remarks, *self._plan(self.results.missing(self.points)).describe()]
+        lines = [
+            *remarks,
+            *self._plan(self.results.missing(self.points, self.study.looks[0])).describe(),
+        ]
         if self.study.question.until_decided:
             lines.append(
-                f"then more seeds for undecided arms, {self.study.looks_ahead} seeds at most"
+                f"then more seeds for undecided arms, {self.study.max_seeds} seeds at most"
             )
             lines += self._expected()
         return lines
@@ -251,8 +254,6 @@ def _to_common_looks(
     study: Study, points: Sequence[Point], frames: dict[str, pd.DataFrame]
 ) -> dict[str, pd.DataFrame]:
     """Return the metrics of each point up to the latest look that is complete."""
-    first = next(iter(study.bases.values())).seeds
-    schedule = judge.decisions.looks(first, first, study.looks_ahead)
     found = {}
     for point in points:
         if point.id not in frames:
@@ -261,7 +262,7 @@ def _to_common_looks(
         seeds, start, complete = set(frame["seed"].unique()), point.config.seed, 0
         while start + complete in seeds:
             complete += 1
-        reached = [look for look in schedule if look <= complete]
+        reached = [look for look in study.looks if look <= complete]
         if reached:
             found[point.id] = frame[frame["seed"] < start + reached[-1]]
     return found

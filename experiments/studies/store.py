@@ -24,7 +24,6 @@ from experiments.studies.grid import Point, shown_value
 from experiments.studies.study import Study
 
 FORMAT = 2  # 1: tables of sweeps, before studies
-NAME = "study"
 KEYS = ("env", "replay", "agent", "method")  # columns of the table before the settings
 _DIGITS = 9  # significant digits that distinguish all float32 numbers
 _PATIENCE = 20  # the table is rewritten after this many times the seconds that writing takes
@@ -37,9 +36,9 @@ def code_version() -> str:
     return code.version(*_SOURCES)
 
 
-def paths(folder: Path, name: str = NAME) -> tuple[Path, Path]:
+def paths(folder: Path) -> tuple[Path, Path]:
     """Return the paths of the table and of the JSON file."""
-    return folder / f"{name}.csv.gz", folder / f"{name}.json"
+    return folder / "study.csv.gz", folder / "study.json"
 
 
 @dataclasses.dataclass
@@ -49,8 +48,6 @@ class Store:
     Attributes:
       folder: the folder.
       facts: content of the JSON file, without format and checksums.
-      name: name of both files.
-      digits: significant digits of numbers in the table.
       frame: the table, one row per run and log point.
       crc32: checksum of the table on disk, or None if there is none yet.
       waiting: rows that are not in the table yet.
@@ -59,8 +56,6 @@ class Store:
 
     folder: Path
     facts: dict[str, Any]
-    name: str = NAME
-    digits: int = _DIGITS
     frame: pd.DataFrame = dataclasses.field(default_factory=pd.DataFrame)
     crc32: int | None = None
     waiting: list[pd.DataFrame] = dataclasses.field(default_factory=list)
@@ -164,8 +159,8 @@ class Store:
         """Write both files. Whenever the process is killed, the files on disk can be read."""
         start = time.monotonic()
         self._gather()
-        table, facts = paths(self.folder, self.name)
-        encoded = stored.encode(self.frame, self.digits) if len(self.frame) else None
+        table, facts = paths(self.folder)
+        encoded = stored.encode(self.frame, _DIGITS) if len(self.frame) else None
         # The table on disk may be the previous or the next one; both checksums are valid.
         known = [self.crc32, encoded.crc32 if encoded else None]
         content = {"format": FORMAT, "crc32": [each for each in known if each is not None]}
@@ -174,17 +169,6 @@ class Store:
             write_bytes(table, encoded.content)
             self.crc32 = encoded.crc32
         self.written = (time.monotonic(), time.monotonic() - start)
-
-    def drop(self, points: Iterable[str]) -> None:
-        """Remove the runs of some points from the table, so that they run again."""
-        lost = set(points)
-        if lost and not self.table.empty:
-            self.frame = self.frame[~self.frame["point"].isin(lost)].reset_index(drop=True)
-        for point in lost & set(self.facts["points"]):
-            self.facts["points"][point]["code"] = []
-        for cost in self.facts["costs"]:
-            cost["runs"] = {k: v for k, v in cost["runs"].items() if k not in lost}
-        self.facts["costs"] = [cost for cost in self.facts["costs"] if cost["runs"]]
 
     def _gather(self) -> None:
         """Move waiting rows into the table."""
@@ -247,8 +231,6 @@ def begin(
     points: Sequence[Point],
     base_points: Mapping[str, Mapping[str, str]],
     search: Mapping[str, Any] | None = None,
-    name: str = NAME,
-    digits: int = _DIGITS,
 ) -> Store:
     """Return the store of a study without runs; nothing is written.
 
@@ -258,8 +240,6 @@ def begin(
       points: its points, as far as they are known.
       base_points: task -> label -> id of the point that is the arm without settings.
       search: what determines the trials of a search, or None.
-      name: name of the files.
-      digits: significant digits of numbers in the table.
     """
     facts: dict[str, Any] = {
         "study": study.to_json(),
@@ -273,7 +253,7 @@ def begin(
     }
     if search is not None:
         facts["search"] = {"asked": dict(search)}
-    return Store(folder, facts, name, digits)
+    return Store(folder, facts)
 
 
 def resumed(
@@ -282,7 +262,6 @@ def resumed(
     points: Sequence[Point],
     other_code: bool = False,
     search: Mapping[str, Any] | None = None,
-    name: str = NAME,
 ) -> Store:
     """Read the store of a study that has begun, and check that it is the same study.
 
@@ -292,13 +271,12 @@ def resumed(
       points: its points.
       other_code: whether results of another version of the code may be continued.
       search: as in `begin`.
-      name: name of the files.
 
     Raises:
       Damaged: If a file is damaged.
       ValueError: If the store contains another study, or another version of the code began it.
     """
-    store = read(folder, name)
+    store = read(folder)
     choose = "use its own options, or choose another --out"
     known, asked = store.facts["points"], {point.id: _plain(point) for point in points}
     before, now = store.facts.get("search", {}).get("asked", {}), dict(search or {})
@@ -334,14 +312,14 @@ def resumed(
     return store
 
 
-def read(folder: Path, name: str = NAME) -> Store:
+def read(folder: Path) -> Store:
     """Read the results of a study, whether it has ended or not.
 
     Raises:
       Damaged: If a file is damaged.
       ValueError: If there is no study, or another version of the code wrote it.
     """
-    table, path = paths(folder, name)
+    table, path = paths(folder)
     if not path.exists():
         raise ValueError(f"{folder} does not contain a study: use the folder of a study")
     facts = stored.read_facts(path, FORMAT)
@@ -350,7 +328,7 @@ def read(folder: Path, name: str = NAME) -> Store:
     _check(path, facts)
     expected = facts.pop("crc32")
     del facts["format"]
-    store = Store(folder, facts, name)
+    store = Store(folder, facts)
     # A process that was killed may not have written the first table.
     if len(expected) > 1 or table.exists():
         found = stored.decode(table, expected, path)

@@ -7,17 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from experiments.analysis import decisions
 from experiments.analysis.primary import PrimaryMetric
 from experiments.analysis.verdicts import CONTROL, FEWEST_SEEDS, FEWEST_UPDATES
+from experiments.runs import arms as arms_
 from experiments.runs import manifest, run_config
 from experiments.runs.run_config import RunConfig
 from experiments.studies import grid
 from experiments.studies.grid import Axis, Point
 from experiments.studies.options import Question, SearchOptions, StudyOptions
 from experiments.training.schedule import schedule
-from jaxreplay.methods import METHODS
-from jaxreplay.sampler import Sampler
-from jaxreplay.types import EpisodeReturns
 
 UNTIL_DECIDED: Literal["until decided"] = "until decided"
 BATCH = 16  # seeds between two looks, unless given
@@ -150,22 +149,27 @@ class Study:
         By default, this is the first arm with uniform replay, else the first with a uniform
         sampler, else the first.
         """
-        if self.question.baseline is not None:
-            return self.question.baseline
         configs = {label: config for (_, label), config in self.bases.items()}
-        plain = [label for label, config in configs.items() if config.replay == "uniform"]
-        even = [label for label, config in configs.items() if draws_evenly(config)]
-        return [*plain, *even, *configs][0]
+        return arms_.baseline_of(self.question, configs)
 
     def metric(self, env: str) -> PrimaryMetric:
         """Return the primary metric on a task."""
         return self.options.metric(self.question, env)
 
     @property
-    def looks_ahead(self) -> int:
-        """Number of seeds of every arm at most."""
+    def max_seeds(self) -> int:
+        """Largest number of seeds of an arm."""
         seeds = next(iter(self.bases.values())).seeds
         return max(self.question.most_seeds, seeds) if self.question.until_decided else seeds
+
+    @property
+    def looks(self) -> list[int]:
+        """Numbers of seeds at which arms are compared; a verdict takes at least ten."""
+        first = next(iter(self.bases.values())).seeds
+        if not self.question.until_decided:
+            return [first]
+        found = decisions.looks(first, first, self.max_seeds)
+        return [seeds for seeds in found if seeds >= FEWEST_SEEDS]
 
     def points(self) -> list[Point]:
         """Return every arm, and the control, on every task with every combination of settings.
@@ -213,7 +217,7 @@ class Study:
             metric.check(len(schedule(point.config.loop, point.config.sizes.num_envs).log_points))
             remarks += _remarks(point)
         fewest = first.seeds
-        if fewest < FEWEST_SEEDS and self.compares:
+        if fewest < FEWEST_SEEDS and self.compares and not question.until_decided:
             remarks.append(
                 f"{fewest} seeds are a pilot without verdicts: use --seeds {FEWEST_SEEDS} or more"
             )
@@ -235,7 +239,7 @@ class Study:
         if self._has_control:
             for env in self.envs:
                 config = bases[env, self.baseline]
-                other = dataclasses.replace(config, seed=config.seed + self.looks_ahead)
+                other = dataclasses.replace(config, seed=config.seed + self.max_seeds)
                 bases[env, CONTROL] = other
         return bases
 
@@ -339,36 +343,10 @@ def configured(
     )
 
 
-def draws_evenly(config: RunConfig) -> bool:
-    """Return whether the sampler of a run is uniform by design."""
-    return _sampler(config).is_uniform
-
-
-def learns_from(config: RunConfig) -> EpisodeReturns | None:
-    """Return the kind of returns that the sampler of a run learns from, or None."""
-    return _sampler(config).requires.episode_returns
-
-
-def replays_per_transition(config: RunConfig) -> float:
-    """Return the replay ratio: how often a stored transition is sampled on average."""
-    loop, sizes = config.loop, config.sizes
-    if loop.offline:
-        plan = schedule(loop, sizes.num_envs)
-        return plan.updates * sizes.batch_size / plan.warmup_steps
-    return loop.updates * sizes.batch_size / (loop.learn_every * sizes.num_envs)
-
-
-def replay_ratio(config: RunConfig) -> str:
-    """Return the replay ratio in words."""
-    steps = config.loop.learn_every * config.sizes.num_envs / config.loop.updates
-    ratio = replays_per_transition(config)
-    return f"{steps:g} agent step{'s' * (steps != 1)} per update, {ratio:g} replays per transition"
-
-
 def _remarks(point: Point) -> list[str]:
     """Return a remark if a learned sampler has too few updates to count as tested."""
     config, loop = point.config, point.config.loop
-    if learns_from(config) != "evaluation":
+    if arms_.learns_from(config) != "evaluation":
         return []
     every = loop.observe_every
     log_points = len(schedule(loop, config.sizes.num_envs).log_points)
@@ -379,10 +357,6 @@ def _remarks(point: Point) -> list[str]:
         f"{point.label} learns from at most {max(updates, 0)} evaluations, and counts as tested "
         f"from {FEWEST_UPDATES} on: lower --observe-every for more"
     ]
-
-
-def _sampler(config: RunConfig) -> Sampler:
-    return METHODS[config.replay].method(config.replay_options).sampler
 
 
 def _text(value: Any) -> str:

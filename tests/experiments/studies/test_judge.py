@@ -13,7 +13,7 @@ from experiments import sweep
 from experiments.analysis import decisions
 from experiments.analysis.verdicts import CONTROL
 from experiments.studies import judge, store, waves
-from experiments.studies.options import Question, Where
+from experiments.studies.options import Question
 from experiments.studies.study import UNTIL_DECIDED, Study
 from tests.refusals import assert_names, refused
 
@@ -124,7 +124,7 @@ def test_a_study_survives_its_file():
 @pytest.mark.parametrize(
     ("change", "parts"),
     [
-        ({"most_seeds": 8}, ("most_seeds", "8", "16")),
+        ({"most_seeds": 12}, ("most_seeds", "12", "16")),
         ({"baseline": "pser"}, ("baseline", "pser", "uniform")),
     ],
 )
@@ -143,7 +143,7 @@ TINY = [
     "--agent", "dqn", "--envs", "walk/4", "--replays", "uniform", "per", "--steps", "200",
     "--warmup", "100", "--eval-every", "50", "--eval-episodes", "1", "--inspect", "0",
     "--batch-size", "8", "--agent.hidden", "8", "--figures", "false", "--report", "false",
-    "--until-decided", "true", "--seeds", "4", "--most-seeds", "12",
+    "--until-decided", "true", "--seeds", "5", "--most-seeds", "15",
 ]  # fmt: skip
 
 
@@ -158,12 +158,12 @@ def test_a_study_that_was_interrupted_between_looks_ends_with_the_same_bytes(dec
     assert (decided / "looks.png").read_bytes().startswith(b"\x89PNG")
     table = pd.read_csv(decided / "study.csv.gz")
     assert table.groupby("point")["seed"].nunique().to_dict() == {
-        "walk/4 uniform": 12, "walk/4 per": 12
+        "walk/4 uniform": 15, "walk/4 per": 15
     }  # fmt: skip
     out = tmp_path / "cut"
     shutil.copytree(decided, out)
     cut = store.read(out)
-    lost = (cut.frame["seed"] > 6) | (cut.frame["seed"] == 5) & (cut.frame["replay"] == "per")
+    lost = (cut.frame["seed"] > 11) | (cut.frame["seed"] == 10) & (cut.frame["replay"] == "per")
     cut.frame = cut.frame[~lost].reset_index(drop=True)
     cut.write()
     assert sweep.main(["--resume", str(out)]) == 0
@@ -177,6 +177,19 @@ def test_a_study_that_was_interrupted_between_looks_ends_with_the_same_bytes(dec
         assert ours == theirs
 
 
+def test_a_verdict_takes_ten_seeds_whatever_the_batch():
+    study = dataclasses.replace(study_of(seeds=4), question=Question(until_decided=True))
+    assert study.looks[:3] == [12, 16, 20] and judge.next_look(study, None)[0] == 12
+
+
+def test_a_study_stops_cleanly_after_its_hours_and_resumes(decided, tmp_path, capsys):
+    out = tmp_path / "hours"
+    assert sweep.main([*TINY, "--out", str(out), "--hours", "0.0005"]) == 0
+    assert "--resume" in capsys.readouterr().err
+    assert sweep.main(["--resume", str(out)]) == 0
+    assert (out / "study.csv.gz").read_bytes() == (decided / "study.csv.gz").read_bytes()
+
+
 def test_the_question_of_a_study_that_has_begun_is_fixed(decided, capsys):
     for words in (["--most-seeds", "50"], ["--margin", "0.2"], ["--until-decided", "false"]):
         with pytest.raises(SystemExit):
@@ -187,7 +200,7 @@ def test_the_question_of_a_study_that_has_begun_is_fixed(decided, capsys):
 
 def test_a_dry_run_reports_the_seeds_that_are_still_needed(decided, capsys):
     assert sweep.main(["--resume", str(decided), "--dry-run"]) == 0
-    assert "12" in capsys.readouterr().err
+    assert "15" in capsys.readouterr().err
 
 
 def test_a_python_file_defines_a_study(tmp_path, capsys):
@@ -236,4 +249,3 @@ def test_a_batch_continues_from_its_saved_state_bit_for_bit(tmp_path):
     assert other.load() is None  # of another version of the code
     saved.remove()
     assert not (tmp_path / waves.UNFINISHED).exists()
-    assert Where(hours=2.0).hours == 2.0
