@@ -113,10 +113,10 @@ def run(
         try:
             with _limited(where.hours, over):
                 findings = job.carry_out()
-        except (Stopped, KeyboardInterrupt) as error:
+        except (Stopped, KeyboardInterrupt):
             if not over.is_set():
                 raise
-            say(f"the {where.hours:g} hours are over: {error}")
+            say(f"the {where.hours:g} hours are over: --resume {out} continues")
             return None
         return conclude(job.results, study, findings)
 

@@ -425,4 +425,6 @@ def _check_table(path: Path, table: pd.DataFrame, facts: Mapping[str, Any]) -> N
 def _check_known(path: Path, facts: Mapping[str, Any], field: str, points: Any) -> None:
     unknown = [point for point in points if point not in facts["points"]]
     if unknown:
-        raise Damaged(f"{path} is damaged ({field} has an unknown {unknown[0]!r}): restore it")
+        raise Damaged(
+            f"{path} is damaged ({field} has an unknown point {unknown[0]!r}): restore it"
+        )

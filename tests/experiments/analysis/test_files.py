@@ -109,14 +109,14 @@ FIELDS = [
     for name, fields in {
         "run/summary.json": ("agent", "env", "seeds", "versions"),
         "sweep/study.json": (
-            "crc32", "command", "code", "versions", "settings", "columns", "base_points", "points",
+            "crc32", "study", "versions", "settings", "columns", "base_points", "points",
             "costs", "failed",
         ),
         "search/study.json": ("search", "base_points", "points"),
     }.items()
     for field in fields
     for value in (None, 3, "\x1b[31m", [None], {"a": None})
-    if not (field in ("agent", "env", "code") and isinstance(value, str))  # what belongs there
+    if not (field in ("agent", "env") and isinstance(value, str))  # what belongs there
 ]  # fmt: skip
 
 

@@ -34,7 +34,6 @@ from tests.refusals import assert_names
         (compare.main, "--replays uniform --uniform.alpha 1", ("--uniform.alpha", "per", "ners")),
         (compare.main, "--replays per --uniform.alpha 1", ("--uniform.alpha", "per", "ners")),
         (compare.main, "--replays per --lap.beta 1", ("--lap.beta", "per", "refer")),
-        (sweep.main, "--replays per --uniform.alpha 1", ("--uniform.alpha", "per", "ners")),
         (sweep.main, "--replays per --replay.alpha 1", ("--replay.alpha", "--per.alpha")),
     ],
 )  # fmt: skip

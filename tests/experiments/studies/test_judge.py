@@ -184,7 +184,7 @@ def test_a_verdict_takes_ten_seeds_whatever_the_batch():
 
 def test_a_study_stops_cleanly_after_its_hours_and_resumes(decided, tmp_path, capsys):
     out = tmp_path / "hours"
-    assert sweep.main([*TINY, "--out", str(out), "--hours", "0.0005"]) == 0
+    assert sweep.main([*TINY, "--out", str(out), "--hours", "1e-6"]) == 0
     assert "--resume" in capsys.readouterr().err
     assert sweep.main(["--resume", str(out)]) == 0
     assert (out / "study.csv.gz").read_bytes() == (decided / "study.csv.gz").read_bytes()
