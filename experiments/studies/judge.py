@@ -1,30 +1,29 @@
 """The judge of a study: every arm against its baseline, seed by seed.
 
-A fixed design tests once, with all seeds (`analysis.verdicts`). A sequential design looks at the
-arms after every batch of seeds (`analysis.decisions`): an arm that is decided, or that the gate
-stops, trains no further seeds.
+A study with claims judges these, too, in families. An arm trains further seeds as long as a claim
+about it is undecided; a study without claims asks whether each arm is better than its baseline.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from experiments.analysis import decisions, paired, statistics, verdicts
+from experiments.analysis import primary
 from experiments.analysis.decisions import Counts, Decision
 from experiments.analysis.judged import Judged
-from experiments.analysis.paired import Pairs
-from experiments.analysis.primary import PrimaryMetric
-from experiments.analysis.verdicts import CONTROL, Facts, Judgement
+from experiments.analysis.verdicts import CONTROL, Facts
 from experiments.runs.arms import replays_per_transition
 from experiments.runs.judging import facts_of, replay_ratio
+from experiments.studies import claims as claims_
+from experiments.studies.claims import Absent, Asked, Claim, Found, NotAsked, Side
 from experiments.studies.grid import Place, Point, shown_value
-from experiments.studies.options import Question
 from experiments.studies.study import Study
 
-_PLANNED = 12  # undecided arms for which the seeds still needed are simulated
 _CADENCE = Place("loop", "learn_every")
 
 
@@ -38,6 +37,14 @@ class Member(NamedTuple):
     method: str  # label, with the settings that the baseline does not have
 
 
+class Need(NamedTuple):
+    """An undecided claim."""
+
+    points: tuple[str, ...]  # ids of the points that need more seeds
+    seeds: int  # at the latest look
+    expected: int | None  # number of seeds that decides it with 80 % probability, if planned
+
+
 class Findings(NamedTuple):
     """Results of a study.
 
@@ -47,7 +54,7 @@ class Findings(NamedTuple):
       members: all points that are compared or baselines, by name.
       decisions: decision of every arm in a sequential design, by name.
       looks: counts of every arm at every look, by name.
-      undecided: names of the arms that need more seeds in a sequential design.
+      undecided: the claims that need more seeds in a sequential design, by name.
     """
 
     rows: list[Judged]
@@ -55,7 +62,7 @@ class Findings(NamedTuple):
     members: dict[str, Member]
     decisions: dict[str, Decision]
     looks: dict[str, list[Counts]]
-    undecided: tuple[str, ...] = ()
+    undecided: Mapping[str, Need] = MappingProxyType({})
 
     @property
     def groups(self) -> dict[str, list[str]]:
@@ -106,7 +113,6 @@ def members_of(study: Study, points: Sequence[Point]) -> dict[str, Member]:
     with the point. Points without exactly one such baseline are left out.
     """
     several = len(study.envs) > 1
-    cadences = len({point.config.loop.learn_every for point in points}) > 1
     bases = [point for point in points if point.label == study.baseline]
     found: dict[str, Member] = {}
     for point in points:
@@ -121,20 +127,20 @@ def members_of(study: Study, points: Sequence[Point]) -> dict[str, Member]:
             if place != _CADENCE
         ]
         parts = [*([base.env] if several else []), group, *extra]
-        found[name_of(point, several, cadences)] = Member(
-            name_of(point, several, cadences),
+        found[name_of(point, several)] = Member(
+            name_of(point, several),
             point,
-            name_of(base, several, cadences),
+            name_of(base, several),
             ", ".join(parts),
             _with_settings(point, [p for p in point.settings if p not in base.settings]),
         )
     return found
 
 
-def name_of(point: Point, several_tasks: bool, several_cadences: bool) -> str:
+def name_of(point: Point, several_tasks: bool) -> str:
     """Return a short name that is unique in the study, such as "per_every4" or "per alpha=0.4"."""
     name = point.label
-    if several_cadences:
+    if _CADENCE in point.settings:
         name += f"_every{point.config.loop.learn_every}"
     settings = [
         f"{place.name}={shown_value(value)}"
@@ -151,10 +157,10 @@ def judge(
     other_code: bool = False,
     plan: bool = True,
 ) -> Findings:
-    """Compare every arm with its baseline.
+    """Compare every arm with its baseline, and judge the claims of the study.
 
-    P-values are corrected over all tested arms of the study (Holm). A seed that diverged is worse
-    than any that did not.
+    P-values are corrected over all tested arms of the study, and over the claims of each family
+    (Holm). A seed that diverged is worse than any that did not.
 
     Args:
       study: the study.
@@ -164,130 +170,187 @@ def judge(
       other_code: whether results of different versions of the code may be compared.
       plan: whether to estimate the seeds that undecided arms still need.
     """
+    results = _Results(study, study.points(), frames, made, other_code)
     members = {
         name: member
-        for name, member in members_of(study, study.points()).items()
+        for name, member in members_of(study, results.points).items()
         if member.point.id in frames
     }
     members = {name: own for name, own in members.items() if own.baseline in members}
-    metrics = {env: study.metric(env) for env in study.envs}
-    values = {}
-    for name, member in members.items():
-        frame = frames[member.point.id]
-        values[name] = metrics[member.point.env](frame).sort_index()
-        values[name][statistics.diverged(frame)] = math.nan
+    sides = {name: results.side(own.point, study.question.primary) for name, own in members.items()}
     arms = {name: own for name, own in members.items() if own.baseline != name}
-    look = _fixed if not study.question.until_decided else _sequential
-    return look(_Asked(study, members, arms, values, metrics, frames, made, other_code, plan))
+    asked = {
+        name: Asked(
+            Claim("", name, own.baseline),
+            [(sides[name], sides[own.baseline])],
+            apart=own.point.label == CONTROL,
+            corrects=own.point.label != CONTROL,
+        )
+        for name, own in arms.items()
+    }
+    found = _found(study, asked, plan and not study.claims)
+    rows = [
+        Judged(name, own.method, own.group, found[name].pairs, found[name].judgement)
+        for name, own in arms.items()
+    ]
+    signs = {env: 1 if study.metric(env).higher_is_better else -1 for env in study.envs}
+    values = {
+        name: sides[name].values * signs[member.point.env] for name, member in members.items()
+    }
+    if study.claims:
+        needs = {}
+        for name, own in study.claims.items():
+            needs |= _needs(study, results, name, own, plan)
+    else:
+        points = {
+            name: (arms[name].point.id, members[arms[name].baseline].point.id)
+            for name, each in asked.items()
+            if each.corrects
+        }
+        needs = _undecided(study, found, points)
+    decided = {name: own.decision for name, own in found.items() if own.decision is not None}
+    looks = {name: list(own.looks) for name, own in found.items() if own.looks}
+    return Findings(rows, values, members, decided, looks, needs)
 
 
-class _Asked(NamedTuple):
+def family(
+    study: Study,
+    claims: Sequence[Claim],
+    frames: Mapping[str, pd.DataFrame],
+    made: Mapping[str, Mapping[str, Any]],
+    other_code: bool = False,
+    plan: bool = True,
+) -> list[Found | NotAsked]:
+    """Judge a family of claims, whose p-values are corrected together (Holm).
+
+    Args:
+      study: the study.
+      claims: the claims.
+      frames: metrics by id of the point.
+      made: "code" and "train_seconds" of every point, by id.
+      other_code: whether results of different versions of the code may be compared.
+      plan: whether to estimate the seeds that undecided claims still need.
+
+    Returns:
+      The verdict of each claim, or the reason why it cannot be judged.
+    """
+    results = _Results(study, study.points(), frames, made, other_code)
+    asked, refused = results.asked(claims)
+    found = _found(study, asked, plan)
+    return [refused.get(str(at)) or found[str(at)] for at in range(len(claims))]
+
+
+def _found(study: Study, asked: Mapping[str, Asked], plan: bool) -> dict[str, Found]:
+    """Return the verdicts of claims, by the design of the study."""
+    question = study.question
+    if not question.until_decided:
+        return claims_.fixed(asked, question.ungated)
+    return claims_.sequential(asked, study.looks, question.margin, question.ungated, plan)
+
+
+def _undecided(
+    study: Study, found: Mapping[str, Found], points: Mapping[str, tuple[str, ...]]
+) -> dict[str, Need]:
+    """Return the undecided claims among those with points."""
+    needs = {}
+    for name, ids in points.items():
+        decision = found[name].decision
+        if decision is not None and found[name].judgement.verdict == "undecided":
+            needs[name] = Need(ids, found[name].looks[-1].seeds, decision.expected)
+    return needs
+
+
+def _needs(
+    study: Study, results: "_Results", name: str, claims: Sequence[Claim], plan: bool
+) -> dict[str, Need]:
+    """Return the undecided claims of a family."""
+    asked, _ = results.asked(claims)
+    points = {
+        at: tuple(point.id for both in results.pairs(each.claim) for point in both)
+        for at, each in asked.items()
+    }
+    found = _undecided(study, _found(study, asked, plan), points)
+    return {f"{name}: {claims[int(at)].says}": need for at, need in found.items()}
+
+
+class _Results(NamedTuple):
+    """The results of a study, from which claims take their numbers."""
+
     study: Study
-    members: Mapping[str, Member]
-    arms: Mapping[str, Member]  # members that are not baselines
-    values: dict[str, pd.Series]  # [seeds] of the primary metric
-    metrics: Mapping[str, PrimaryMetric]  # by task
+    points: Sequence[Point]
     frames: Mapping[str, pd.DataFrame]
     made: Mapping[str, Mapping[str, Any]]
     other_code: bool
-    plan: bool
 
-    def facts(self, name: str, seeds: int | None = None) -> Facts:
-        """Return the gate's facts of a member, from its first seeds only if `seeds` is given."""
-        point = self.members[name].point
-        frame = self.frames[point.id]
-        if seeds is not None:
-            frame = frame[frame["seed"] < point.config.seed + seeds]
-        made = self.made[point.id]
+    def side(self, point: Point, metric: str, across: bool = False) -> Side:
+        """Return the numbers of a point.
+
+        Raises:
+          NotAsked: If its runs do not have the metric.
+        """
+        frame, made = self.frames[point.id], self.made[point.id]
         code = "" if self.other_code else str(made.get("code", ""))
-        return facts_of(name, point.config, frame, code, made.get("train_seconds"))
+        config, label = point.config, self.label(point)
 
-    def pairs(self, name: str, seeds: int | None = None) -> Pairs:
-        """Return a member and its baseline seed by seed; the k-th with the k-th for a control."""
-        arm = self.arms[name]
-        own, base = self.values[name], self.values[arm.baseline]
-        seeds = min(len(own), len(base)) if seeds is None else seeds
-        higher = self.metrics[arm.point.env].higher_is_better
-        if arm.point.label != CONTROL:
-            own, base = paired.aligned({"arm": own[:seeds], "baseline": base[:seeds]}).values()
-        return paired.compare_pairs(own[:seeds], base[:seeds], higher)
+        @functools.cache
+        def facts(seeds: int | None) -> Facts:
+            own = frame if seeds is None else frame[frame["seed"] < config.seed + seeds]
+            found = facts_of(label, config, own, code, made.get("train_seconds"))
+            if across:
+                found = dataclasses.replace(found, settings={})
+            if metric == "mean:replayed/effective_buffer":  # the gate tests the same column
+                found = dataclasses.replace(found, prioritises=False, learned=False)
+            return found
 
-    def is_claim(self, name: str) -> bool:
-        """Whether an arm's p-value is one of those that are corrected: the control's is not."""
-        return self.arms[name].point.label != CONTROL
+        threshold = self.study.options.threshold_of(point.env)
+        values = claims_.values_of(frame, metric, threshold, config.loop.warmup)
+        return Side(facts, values, self.study.untested.get(label))
 
+    def label(self, point: Point) -> str:
+        """Return the name of a point among those of its task."""
+        return name_of(point, False)
 
-def _fixed(asked: _Asked) -> Findings:
-    """Test every arm once, with all seeds."""
-    ungated = asked.study.question.ungated
-    facts = {name: asked.facts(name) for name in asked.members}
-    pairs = {name: asked.pairs(name) for name in asked.arms}
-    tested = [
-        name
-        for name in asked.arms
-        if asked.is_claim(name) and (ungated is not None or verdicts.untested(facts[name]) is None)
-    ]
-    corrected = paired.holm({name: pairs[name].p_value for name in tested})
-    rows = []
-    for name, arm in asked.arms.items():
-        own = dataclasses.replace(pairs[name], p_holm=corrected.get(name))
-        found = verdicts.judge(facts[name], facts[arm.baseline], own, ungated=ungated)
-        rows.append(Judged(name, arm.method, arm.group, own, found))
-    return Findings(rows, asked.values, dict(asked.members), {}, {})
+    def pairs(self, claim: Claim) -> list[tuple[Point, Point]]:
+        """Return the points of arm and baseline on every task of a claim.
 
+        Raises:
+          Absent: If an arm or a task was not run.
+        """
+        by_name = {(point.env, self.label(point)): point for point in self.points}
+        envs = [env for env in self.study.envs if claim.where.get("env", env) == env]
+        for env, label in ((env, each) for env in envs for each in (claim.arm, claim.baseline)):
+            point = by_name.get((env, label))
+            if point is None or point.id not in self.frames:
+                raise Absent(f"there is no arm {label} on {env}")
+        if not envs:
+            raise Absent(f"there is no task {claim.where.get('env')}")
+        return [(by_name[env, claim.arm], by_name[env, claim.baseline]) for env in envs]
 
-def _sequential(asked: _Asked) -> Findings:
-    """Decide every arm at the first look that can."""
-    study, question = asked.study, asked.study.question
-    looks = {}
-    for name, arm in asked.arms.items():
-        higher = asked.metrics[arm.point.env].higher_is_better
-        own, base = (asked.values[each].to_numpy(float) for each in (name, arm.baseline))
-        looks[name] = decisions.count_looks(own, base, study.looks, higher)
-    claims = {name: counts for name, counts in looks.items() if asked.is_claim(name)}
-    planned = asked.plan and len(claims) <= _PLANNED
-    decided = decisions.decide(claims, verdicts.ALPHA, question.margin, plan=planned)
-    for name in looks.keys() - claims.keys():  # controls
-        decided |= decisions.decide(
-            {name: looks[name]}, verdicts.ALPHA, question.margin, plan=False
-        )
-    rows, undecided = [], []
-    for name, arm in asked.arms.items():
-        seeds = decided[name].seeds
-        pairs = asked.pairs(name, seeds)
-        facts, base = asked.facts(name, seeds), asked.facts(arm.baseline, seeds)
-        found = _decided(facts, base, pairs, decided[name], question)
-        if asked.is_claim(name):
-            pairs = dataclasses.replace(pairs, p_holm=decided[name].p_value)
-        rows.append(Judged(name, arm.method, arm.group, pairs, found))
-        if found.verdict == "undecided" and asked.is_claim(name):
-            undecided.append(name)
-    members = dict(asked.members)
-    return Findings(rows, asked.values, members, decided, looks, tuple(undecided))
-
-
-def _decided(
-    arm: Facts, base: Facts, pairs: Pairs, decision: Decision, question: Question
-) -> Judgement:
-    """Return the verdict of a sequential comparison about the claim that the arm is better."""
-    stopped = verdicts.without_numbers(arm, base, pairs.seeds, question.ungated)
-    if stopped is not None:
-        return verdicts.judgement(arm, base, pairs.seeds, *stopped, ungated=question.ungated)
-    low, high = decision.interval
-    verdict = decisions.answer("better", decision.verdict, decision.interval, question.margin)
-    counts = decision.counts
-    reason = (
-        f"{counts.wins} wins, {counts.losses} losses, {counts.ties} ties after {decision.seeds} "
-        f"seeds; probability of improvement {decision.mu:.3g} [{low:.3g}, {high:.3g}], anytime "
-        f"p = {decision.p_value:.2g} (Holm)"
-    )
-    if verdict == "undecided" and decision.expected is not None:
-        reason += f"; about {decision.expected - decision.seeds:,} more seeds to decide"
-    return verdicts.judgement(
-        arm, base, decision.seeds, verdict, reason, quantity="improvement",
-        interval=decision.interval, boundary=0.5, p_value=decision.p_value,
-        ungated=question.ungated,
-    )  # fmt: skip
+    def asked(self, claims: Sequence[Claim]) -> tuple[dict[str, Asked], dict[str, NotAsked]]:
+        """Return the claims with their numbers, and the reasons why others have none."""
+        asked, refused = {}, {}
+        for at, claim in enumerate(claims):
+            name = claim.primary or self.study.question.primary
+            try:
+                both = self.pairs(claim)
+                if claim.least and len(both) > 1:
+                    raise ValueError(
+                        f"'{claim.says}': a least effect is in the unit of a single task: name it "
+                        "in where"
+                    )
+                sides = [
+                    (self.side(arm, name, claim.across), self.side(base, name, claim.across))
+                    for arm, base in both
+                ]
+                unit = ""
+                if not name.startswith(claims_.MEAN):
+                    unit = f"in {primary.parse(name, threshold=0.0).unit}"
+                own = Asked(claim, sides, unit, apart=CONTROL in {p.label for p in both[0]})
+                own.pairs(seeds=2)  # refuses a single seed
+                asked[str(at)] = own
+            except NotAsked as error:
+                refused[str(at)] = error
+        return asked, refused
 
 
 def next_look(study: Study, findings: Findings | None) -> tuple[int, list[str]] | None:
@@ -302,15 +365,14 @@ def next_look(study: Study, findings: Findings | None) -> tuple[int, list[str]] 
         return study.looks[0], [point.id for point in points]
     if not findings.undecided:
         return None
-    seen = min(findings.looks[name][-1].seeds for name in findings.undecided)
+    seen = min(need.seeds for need in findings.undecided.values())
     later = [seeds for seeds in study.looks if seeds > seen]
     if not later:
         return None
-    needed = {findings.members[name].point.id for name in findings.undecided}
-    bases = {findings.members[name].baseline for name in findings.undecided}
-    needed |= {findings.members[name].point.id for name in bases}
+    needed = {point for need in findings.undecided.values() for point in need.points}
     for member in findings.members.values():
-        if member.point.label == CONTROL and member.baseline in bases:
+        base = findings.members[member.baseline].point
+        if member.point.label == CONTROL and base.id in needed:
             needed.add(member.point.id)
     return later[0], [point.id for point in points if point.id in needed]
 

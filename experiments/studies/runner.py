@@ -191,7 +191,7 @@ class _Grid:
             seeds, needed = look
             self._train(self.results.missing([by_id[each] for each in needed], seeds))
             findings = findings_of(self.results, self.study, self.where.other_code)
-            for line in _progress(findings, seeds):
+            for line in _progress(self.study, findings, seeds):
                 say(line)
         return findings
 
@@ -210,14 +210,14 @@ class _Grid:
             return []
         made, lines = self.results.made(), []
         ended = self.results.ended()
-        for name in findings.undecided:
-            decision = findings.decisions.get(name)
-            if decision is None or decision.expected is None:
+        for name, need in findings.undecided.items():
+            if need.expected is None:
                 continue
-            point = findings.members[name].point.id
-            done = sum(1 for each, _ in ended if each == point)
-            seconds = (made[point]["train_seconds"] or 0.0) / max(done, 1)
-            more = decision.expected - decision.seeds
+            seconds = 0.0  # of one more seed of all its points
+            for point in need.points:
+                done = sum(1 for each, _ in ended if each == point)
+                seconds += (made[point]["train_seconds"] or 0.0) / max(done, 1)
+            more = need.expected - need.seeds
             lines.append(
                 f"  {name}: about {more:,} more seeds decide with 80 % probability, "
                 f"{in_words(more * seconds / 60)} of a device"
@@ -268,19 +268,27 @@ def _to_common_looks(
     return found
 
 
-def _progress(findings: Findings | None, seeds: int) -> list[str]:
-    """Return a line about each arm after a look."""
+def _progress(study: Study, findings: Findings | None, seeds: int) -> list[str]:
+    """Return lines about the arms or claims after a look."""
+    if findings is None:
+        return []
+    if study.claims:
+        claims, left = sum(map(len, study.claims.values())), findings.undecided
+        lines = [f"{len(left)} of {claims} claims are undecided after {seeds} seeds"]
+        for name, need in left.items():
+            if need.expected is not None:
+                lines.append(f"  {name}: about {need.expected - need.seeds:,} more seeds")
+        return lines
     lines = []
-    for row in findings.rows if findings is not None else ():
+    for row in findings.rows:
         if row.method == verdicts.CONTROL or row.judgement.seeds < seeds:
             continue  # decided before this look
-        decision = findings.decisions.get(row.label)  # pyright: ignore[reportOptionalMemberAccess]
         line = f"{row.label}: {row.pairs.improvement:.2f} after {row.judgement.seeds} seeds"
+        need = findings.undecided.get(row.label)
         if row.judgement.verdict != "undecided":
             lines.append(f"{line}: {row.judgement.verdict}")
-        elif decision is not None and decision.expected is not None:
-            more = decision.expected - decision.seeds
-            lines.append(f"{line}; about {more:,} more")
+        elif need is not None and need.expected is not None:
+            lines.append(f"{line}; about {need.expected - need.seeds:,} more")
         else:
             lines.append(f"{line}; undecided")
     return lines

@@ -14,6 +14,7 @@ from experiments.runs import arms as arms_
 from experiments.runs import manifest, run_config
 from experiments.runs.run_config import RunConfig
 from experiments.studies import grid
+from experiments.studies.claims import Claim
 from experiments.studies.grid import Axis, Point
 from experiments.studies.options import Question, SearchOptions, StudyOptions
 from experiments.training.schedule import schedule
@@ -63,6 +64,9 @@ class Study:
       question: primary metric, baseline and design, fixed before anything runs.
       options: outputs of the study.
       search: parameters of a search; none by default.
+      claims: families of claims about the arms, by name; p-values are corrected within a family.
+        Without claims, a sequential study asks whether each arm is better than the baseline.
+      untested: arm -> reason why it tests nothing in this study, whatever its numbers are.
     """
 
     bases: Bases
@@ -70,6 +74,8 @@ class Study:
     question: Question = Question()
     options: StudyOptions = StudyOptions()
     search: SearchOptions = SearchOptions()
+    claims: Mapping[str, tuple[Claim, ...]] = dataclasses.field(default_factory=dict)
+    untested: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def make(
@@ -254,6 +260,11 @@ class Study:
             "question": dataclasses.asdict(self.question),
             "options": dataclasses.asdict(self.options),
             "search": dataclasses.asdict(self.search),
+            "claims": {
+                name: [dataclasses.asdict(claim) for claim in own]
+                for name, own in self.claims.items()
+            },
+            "untested": dict(self.untested),
         }
 
 
@@ -265,6 +276,8 @@ class Saved(NamedTuple):
     question: Question
     options: StudyOptions
     search: SearchOptions
+    claims: Mapping[str, tuple[Claim, ...]]
+    untested: Mapping[str, str]
 
     def metric(self, env: str) -> PrimaryMetric:
         """Return the primary metric on a task."""
@@ -295,6 +308,11 @@ def from_json(saved: Any) -> Saved:
         search = _filled(SearchOptions(), saved["search"])
         envs = saved["bases"].items()
         bases = {(env, label): own for env, arms in envs for label, own in arms.items()}
+        claims = {
+            name: tuple(_filled(Claim("", "", ""), claim) for claim in own)
+            for name, own in saved.get("claims", {}).items()
+        }
+        untested = {str(label): str(why) for label, why in saved.get("untested", {}).items()}
         if not bases:
             raise ValueError("it has no arm")
         for (env, label), config in bases.items():
@@ -302,7 +320,7 @@ def from_json(saved: Any) -> Saved:
                 raise ValueError(f"'{env}' and '{label}' are not the names of its configuration")
     except (AttributeError, KeyError, TypeError, argparse.ArgumentTypeError) as error:
         raise ValueError(f"{error}") from None
-    return Saved(bases, tuple(axes), question, options, search)
+    return Saved(bases, tuple(axes), question, options, search, claims, untested)
 
 
 def configured(
