@@ -24,7 +24,7 @@ from experiments.installation.commands import install
 from experiments.papers import figures, rates, report, running
 from experiments.papers.entry import PAPERS, Computation, Entry
 from experiments.papers.experiment import SIZES, Experiment
-from experiments.papers.registry import ENTRIES, of_papers
+from experiments.papers.registry import ENTRIES, claims_about, of_papers
 from experiments.papers.results import COMMITTED
 from experiments.papers.running import Places
 from experiments.papers.tables import Data
@@ -120,6 +120,10 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--yes", action="store_true", help="also what takes more than a day on this machine"
     )
+    parser.add_argument(
+        "--hours", type=float, metavar="NUMBER",
+        help="stop each experiment cleanly after so many hours; the same command continues",
+    )  # fmt: skip
     add_devices(parser)
     add_compilation_cache(parser)
 
@@ -198,7 +202,10 @@ def _run(args: argparse.Namespace) -> None:
         return
     sources = {source.name: source for source in made_of.values()}
     runs = args.runs or args.out / "runs"
-    places = Places(args.out, runs, args.other_code, args.overwrite, args.devices)
+    places = Places(
+        args.out, runs, args.other_code, args.overwrite, args.devices, args.compilation_cache,
+        args.hours,
+    )  # fmt: skip
     known = {name: running.kept(source, args.size, places) for name, source in sources.items()}
     for entry in [entry for entry in entries if entry.id in made_of and entry.layout is not None]:
         path = figures.path_of(entry, args.size, args.out)
@@ -219,7 +226,10 @@ def _run(args: argparse.Namespace) -> None:
         source = made_of[entry.id]
         if source.name not in done:
             with compilation.kept(args.compilation_cache):
-                done[source.name] = running.make(source, args.size, places)
+                made = running.make(source, args.size, places, claims_about(source))
+            if made is None:  # the hours are over
+                return
+            done[source.name] = made
         if entry.layout is not None:
             path = figures.path_of(entry, args.size, args.out)
             shown = dataclasses.replace(entry, source=source)
@@ -270,7 +280,7 @@ def _with_seeds(
         sizes = {**source.sizes, args.size: {**options, "seeds": args.seeds}}
         minutes = source.minutes * args.seeds / options["seeds"]
         return dataclasses.replace(source, sizes=sizes, minutes=minutes)
-    size = dataclasses.replace(source.sizes[args.size], seeds=args.seeds)
+    size = dataclasses.replace(source.sizes[args.size], seeds=args.seeds, most_seeds=0)
     return dataclasses.replace(source, sizes={**source.sizes, args.size: size})
 
 

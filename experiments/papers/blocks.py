@@ -16,10 +16,19 @@ from PIL import Image
 from scipy.spatial import KDTree
 
 from experiments.analysis.files import write_bytes
+from experiments.analysis.judged import Judged
+from experiments.analysis.primary import PrimaryMetric
 from experiments.analysis.style import INK, make_figure, plain
 from experiments.analysis.verdicts import FEWEST_SEEDS
 from experiments.papers.bands import OURS
-from experiments.runs.judging import Findings
+
+
+class Compared(NamedTuple):
+    """The arms of a task, compared with a baseline."""
+
+    rows: list[Judged]
+    metric: PrimaryMetric
+    baseline: str
 
 
 class Plotted(NamedTuple):
@@ -30,7 +39,7 @@ class Plotted(NamedTuple):
         str, str
     ]  # arm -> its replay method, for its colour; arms come as they do here
     title: str
-    judged: Callable[[str], Findings] | None = None  # task -> its arms beside the baseline
+    judged: Callable[[str], Compared] | None = None  # task -> its arms beside the baseline
     table: pd.DataFrame | None = None  # all of what `frame` was chosen from
 
 

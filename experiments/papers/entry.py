@@ -6,10 +6,14 @@ from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
-from experiments.analysis.verdicts import Claim as Direction
+from experiments.analysis import decisions
 from experiments.papers.experiment import SIZES, Experiment, Options, SizeName
 from experiments.papers.tables import Data
+from experiments.studies import claims as claims_
+from experiments.studies.claims import Asked, Found
+from experiments.studies.claims import Claim as Claim
 
+MARGIN = 0.1  # of "no difference", as in studies
 Paper = Literal["per", "lap", "pser", "ners", "refer", "all"]
 PAPERS: Mapping[Paper, str] = {
     "per": "Schaul et al. 2016, Prioritized experience replay",
@@ -21,33 +25,6 @@ PAPERS: Mapping[Paper, str] = {
     "refer": "Novati and Koumoutsakos 2019, Remember and forget for experience replay",
     "all": "No paper's: tasks on which what is replayed matters",
 }
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What a paper says of an arm beside a baseline, written down before it is run here.
-
-    Attributes:
-      says: the claim in words.
-      arm: a label.
-      baseline: another.
-      direction: better, at least as good, or worse; better is up or down as the metric has it.
-      least: the least effect that counts, in the metric's unit; a ratio's logarithm to base 2 for a
-        metric that is one ("better": at least so much; "at least as good": worse by that at most).
-      where: values of columns that choose what it is about, such as {"env": "walk/10"}; what they
-        leave open is taken together, pair by pair.
-      primary: the metric that decides it; None: the experiment's own.
-      across: the arms differ on purpose in agent, loop or sizes, too.
-    """
-
-    says: str
-    arm: str
-    baseline: str
-    direction: Direction = "better"
-    least: float = 0.0
-    where: Mapping[str, Any] = field(default_factory=dict)
-    primary: str | None = None
-    across: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,6 +98,19 @@ class Computation:
         order = [name for name in SIZES if name in self.sizes]
         upto = [name for name in order if SIZES.index(name) <= SIZES.index(size)]
         return self.sizes[(upto or order)[-1]]
+
+    def looks(self, size: SizeName) -> list[int]:
+        """Return the numbers of seeds at which claims are judged; the last is the largest."""
+        options = self.options(size)
+        seeds = options.get("seeds", 0)
+        most = options.get("most_seeds", seeds)
+        return decisions.looks(seeds, seeds, most) if most else []
+
+    def judged(self, size: SizeName, asked: Mapping[str, Asked]) -> dict[str, Found]:
+        """Return the verdicts about claims by the design of a size."""
+        if "most_seeds" in self.options(size):
+            return claims_.sequential(asked, self.looks(size), MARGIN)
+        return claims_.fixed(asked)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,17 @@
-"""What an experiment is: arms that share everything but their methods, on some tasks, in sizes."""
+"""Experiments of the papers: arms that share everything but their methods, on tasks, in sizes."""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Literal, get_args
 
+from experiments.papers.tables import KEPT
 from experiments.runs import arms as arms_
-from experiments.runs.arms import Question
-from experiments.runs.run_config import RunConfig
+from experiments.studies import judge
+from experiments.studies.claims import Claim
+from experiments.studies.grid import Axis, Point
+from experiments.studies.options import Question, StudyOptions
 from experiments.studies.study import Arm as Arm
-from experiments.studies.study import Options, configured
+from experiments.studies.study import Options, Study, configured
 
 SizeName = Literal["smoke", "small", "paper"]
 SIZES: tuple[SizeName, ...] = get_args(SizeName)
@@ -16,7 +19,7 @@ SIZES: tuple[SizeName, ...] = get_args(SizeName)
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """How large an experiment is.
+    """Size of an experiment.
 
     Attributes:
       envs: the tasks, by full name.
@@ -31,6 +34,8 @@ class Size:
       note: why it is so, in one sentence.
       replay: options of the methods; those that an arm's method does not have are left out.
       untested: label -> why an arm says nothing at this size, whatever comes out.
+      most_seeds: seeds at which undecided claims stop, if seeds are added in batches of `seeds`
+        until every claim is decided; 0: `seeds` seeds, tested once.
     """
 
     envs: tuple[str, ...]
@@ -45,6 +50,7 @@ class Size:
     note: str = ""
     replay: Options = dataclasses.field(default_factory=dict)
     untested: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    most_seeds: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +73,12 @@ class Experiment:
     question: Question = Question()
     columns: tuple[str, ...] = ()
 
-    def runs(self, size: SizeName) -> dict[str, dict[str, arms_.Arm]]:
-        """Return what is run: task -> label -> arm, with the control (but at smoke) and cadences.
+    def study(self, size: SizeName, claims: Mapping[str, tuple[Claim, ...]] | None = None) -> Study:
+        """Return the study of a size; size smoke has no control.
+
+        Args:
+          size: name of the size.
+          claims: claims of every entry, by id.
 
         Raises:
           ValueError: an arm does not fit its task, or an option its arm.
@@ -77,23 +87,40 @@ class Experiment:
         question = self.question
         if size == "smoke":
             question = dataclasses.replace(question, control=False)
-        found = {}
-        for env in chosen.envs:
-            bases = {label: self._config(label, env, chosen) for label in self.labels(size)}
-            found[env] = arms_.expand(question, bases, ())
-            if chosen.every:  # labels name their cadence, be it the only one
-                found[env] = {
-                    f"{label}_every{every}": arm
-                    for every in chosen.every
-                    for label, arm in arms_.expand(question, bases, [every]).items()
-                }
+        if chosen.most_seeds:
+            question = dataclasses.replace(
+                question, until_decided=True, most_seeds=chosen.most_seeds
+            )
+        bases = {
+            (env, label): self._config(label, env, chosen)
+            for env in chosen.envs
+            for label in self.labels(size)
+        }
+        axes = (Axis("learn_every", tuple(map(str, chosen.every))),) if chosen.every else ()
+        kept = [*KEPT, *self.columns]
+        if not any(arms_.learns(config) for config in bases.values()):
+            kept.remove("replay/sampler_updates")
+        options = StudyOptions(keep=tuple(dict.fromkeys(kept)), figures=False, report=False)
+        return Study(
+            bases, axes, question, options, claims=dict(claims or {}), untested=chosen.untested
+        )
+
+    def points(self, size: SizeName) -> dict[str, dict[str, Point]]:
+        """Return what is run: task -> name of the arm -> point, with control and cadences.
+
+        Raises:
+          ValueError: an arm does not fit its task, or an option its arm.
+        """
+        found: dict[str, dict[str, Point]] = {env: {} for env in self.sizes[size].envs}
+        for point in self.study(size).points():
+            found[point.env][judge.name_of(point, False)] = point
         return found
 
     def labels(self, size: SizeName) -> tuple[str, ...]:
         """Return the labels of the arms of a size, without the control."""
         return self.sizes[size].arms or tuple(self.arms)
 
-    def _config(self, label: str, env: str, size: Size) -> RunConfig:
+    def _config(self, label: str, env: str, size: Size) -> arms_.RunConfig:
         shared = {
             "loop": size.loop, "sizes": size.sizes, "env_options": size.env,
             "agent_options": size.agent, "replay_options": size.replay,

@@ -5,14 +5,11 @@ from pathlib import Path
 
 from experiments.analysis.judged import Judged
 from experiments.papers import verdict
-from experiments.papers.blocks import Plotted
+from experiments.papers.blocks import Compared, Plotted
 from experiments.papers.entry import Claim, Entry
 from experiments.papers.experiment import Experiment, SizeName
 from experiments.papers.tables import Data
-from experiments.runs import judging
-from experiments.runs.judging import Findings
-from experiments.runs.results import threshold_of
-from experiments.runs.run_config import OutputConfig
+from experiments.studies import judge, runner
 from jaxreplay.methods import METHODS
 
 _ENDINGS = ("_every", ",")  # of labels, before what is not the method
@@ -39,7 +36,7 @@ def draw(entry: Entry, size: SizeName, data: Data, path: Path) -> None:
     source = entry.source
     methods = {}
     if isinstance(source, Experiment):
-        for arms in source.runs(size).values():
+        for arms in source.points(size).values():
             methods |= {label: arm.config.replay for label, arm in arms.items()}
     order = list(entry.arms or methods or dict.fromkeys(frame["arm"]))
     frame = frame[frame["arm"].isin(order)]
@@ -53,7 +50,7 @@ def draw(entry: Entry, size: SizeName, data: Data, path: Path) -> None:
     if isinstance(source, Experiment) and size != "paper":
         about += f" (size {size})"
 
-    def judged(env: str) -> Findings:
+    def judged(env: str) -> Compared:
         assert isinstance(source, Experiment)
         found = comparison(source, size, data, env)
         return found._replace(rows=_as_claimed(entry, size, data, found.rows))
@@ -83,14 +80,20 @@ def _as_claimed(entry: Entry, size: SizeName, data: Data, rows: list[Judged]) ->
     return shown
 
 
-def comparison(source: Experiment, size: SizeName, data: Data, env: str) -> Findings:
-    """Return what an experiment's own question comes to on a task: every arm, its baseline."""
-    arms = source.runs(size)[env]
-    threshold = threshold_of(next(iter(arms.values())).config, OutputConfig())
+def comparison(source: Experiment, size: SizeName, data: Data, env: str) -> Compared:
+    """Return the answer to an experiment's own question on a task: every arm with its baseline."""
+    assert data.store is not None
+    study = source.study(size)
     allowed = len(data.codes()) > 1  # the reports name them
-    return judging.judge(
-        source.question, arms, data.frames(env), data.summaries(env), threshold, allowed
-    )
+    frames = runner.judged_frames(data.store, study)
+    found = judge.judge(study, frames, data.store.made(), allowed, plan=False)
+    several = f"{env} " if len(study.envs) > 1 else ""
+    rows = [
+        row._replace(label=row.label.removeprefix(several))
+        for row in found.rows
+        if found.members[row.label].point.env == env
+    ]
+    return Compared(rows, study.metric(env), study.baseline)
 
 
 def _method(arm: str) -> str:

@@ -7,7 +7,7 @@ from experiments.papers.entry import Claim, Computation, Entry, Exact, Layout
 from experiments.papers.experiment import Arm, Experiment, Options, Size
 from experiments.papers.run_time import RUN_TIME
 from experiments.papers.tasks import ATARI_LAP, MINATAR
-from experiments.runs.arms import Question
+from experiments.studies.options import Question
 
 THEORY = Computation(
     "lap_theory", theory.lap_and_pal,

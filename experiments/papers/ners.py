@@ -10,7 +10,7 @@ name the entries where they are not.
 from experiments.papers import layouts, sampled
 from experiments.papers.entry import Claim, Computation, Entry, Layout
 from experiments.papers.experiment import Arm, Experiment, Options, Size
-from experiments.runs.arms import Question
+from experiments.studies.options import Question
 
 _PENDULUM = "sparse_pendulum/Pendulum-v0"
 _LANDER, _WALKER = "gymnasium/LunarLanderContinuous-v3", "gymnasium/BipedalWalker-v3"

@@ -4,8 +4,8 @@ from experiments.environments import playground
 from experiments.papers import layouts, settings
 from experiments.papers.entry import Claim, Entry, Layout
 from experiments.papers.experiment import Arm, Experiment, Options, Size
-from experiments.runs.arms import Question
 from experiments.runs.presets import PRESETS
+from experiments.studies.options import Question
 
 _CLIPS = (2, 4, 8)  # C
 _SMALL_ENV = ("gymnax/Pendulum-v1",)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from experiments.papers import lap, ners, per, pser, refer, shared
-from experiments.papers.entry import Computation, Entry
+from experiments.papers.entry import Claim, Computation, Entry
 from experiments.papers.experiment import Experiment
 
 ENTRIES: Mapping[str, Entry] = MappingProxyType(
@@ -16,6 +16,17 @@ def of_papers(papers: Iterable[str]) -> list[Entry]:
     """Return the entries of some papers."""
     chosen = set(papers)
     return [entry for entry in ENTRIES.values() if entry.paper in chosen]
+
+
+def claims_about(source: Experiment | Computation) -> dict[str, tuple[Claim, ...]]:
+    """Return the claims of the entries that a source is made for, by id."""
+    found = {}
+    for entry in ENTRIES.values():
+        own = tuple(claim for claim in entry.claims if isinstance(claim, Claim))
+        made_of = {each.name for each in (entry.source, entry.published) if each is not None}
+        if own and source.name in made_of:
+            found[entry.id] = own
+    return found
 
 
 def sources(entries: Iterable[Entry]) -> dict[str, Experiment | Computation]:

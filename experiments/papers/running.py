@@ -1,44 +1,39 @@
-"""Making tables: run what is missing of an experiment or computation, keep what is results."""
+"""Making tables: run the missing parts of an experiment or a computation, and keep the results."""
 
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pandas as pd
-
 from experiments.papers import tables
 from experiments.papers.entry import Computation, Request
 from experiments.papers.experiment import Experiment, SizeName
 from experiments.papers.parts import Parts
 from experiments.papers.tables import Data
-from experiments.runs import (
-    checkpoint,
-    code,
-    folder,
-    interrupt,
-    manifest,
-    results,
-    run_config,
-)
+from experiments.runs import code, folder, interrupt, run_config
 from experiments.runs.log import say
 from experiments.runs.results import versions
-from experiments.runs.run import Stopped, execute
-from experiments.runs.run_config import OutputConfig, RunConfig
-from experiments.training.schedule import schedule
+from experiments.runs.run import Stopped
+from experiments.runs.run_config import RunConfig
+from experiments.studies import runner, store
+from experiments.studies.claims import Claim
+from experiments.studies.engines import Cache
+from experiments.studies.options import Where
 from jaxreplay.saving import check_writable
 
-_TIMES = ("train_seconds", "steps_per_second")
+Claims = Mapping[str, tuple[Claim, ...]]  # by id of the entry
 
 
 class Places(NamedTuple):
-    """Where tables and runs lie, which of those that are there count, and what runs go over."""
+    """Folders of results, and the results in them that may be kept."""
 
-    out: Path  # tables and figures
-    runs: Path  # folders of runs and of parts of tables, with checkpoints until they have ended
-    other_code: bool = False  # keep what another version of the code made
-    overwrite: bool = False  # make anew what other code or settings made
-    devices: int | None = None  # over how many cores or accelerators seeds go; None: all
+    out: Path  # tables, studies and figures
+    runs: Path  # finished parts of unfinished computations
+    other_code: bool = False  # keep results of another version of the code
+    overwrite: bool = False  # discard results of other code or settings
+    devices: int | None = None  # number of cores or accelerators; None: all
+    cache: Cache = None  # folder of compiled programs
+    hours: float | None = None  # limit for every experiment
 
 
 def check_figure(path: Path, name: str, size: SizeName, places: Places) -> None:
@@ -111,19 +106,20 @@ def stale(
             return {("", ""): "was made with other options"}
         return _of_other_code(source, data.made, ("", "")) if not other_code else {}
     found = {}
-    for env, arms in source.runs(size).items():
-        for label, arm in arms.items():
-            made = data.runs.get(env, {}).get(label)
-            if made is None:
-                continue
-            differs = run_config.differing(made["config"], arm.config.to_json())
-            lacking = set(source.columns) - set(data.frame)
-            if differs:
+    points = source.points(size)
+    for env, arms in data.runs.items():
+        for label, made in arms.items():
+            point = points.get(env, {}).get(label)
+            if point is None:
+                found[env, label] = "is not part of the experiment"
+            elif differs := run_config.differing(made["config"], point.config.to_json()):
                 found[env, label] = f"ran with other settings of {', '.join(differs)}"
-            elif lacking:
-                found[env, label] = f"has no column {', '.join(sorted(lacking))}"
             elif not other_code:
                 found |= _of_other_code(source, made, (env, label))
+    lacking = set(source.columns) - set(data.frame)
+    if lacking and data.runs and not found:
+        env = next(iter(data.runs))
+        found[env, next(iter(data.runs[env]))] = f"has no column {', '.join(sorted(lacking))}"
     return found
 
 
@@ -139,79 +135,70 @@ def _of_other_code(
 _OTHER_CODE = "another version of the code or with other settings of JAX"
 
 
-def make(source: Experiment | Computation, size: SizeName, places: Places) -> Data:
-    """Return a whole table; what is missing of it is run first, and kept as it ends.
+def make(
+    source: Experiment | Computation, size: SizeName, places: Places, claims: Claims | None = None
+) -> Data | None:
+    """Return a whole table; its missing parts are run first, and kept as they end.
+
+    Args:
+      source: the experiment or computation.
+      size: name of its size.
+      places: folders and limits.
+      claims: claims about an experiment, which decide when a study with a growing number of seeds
+        ends.
+
+    Returns:
+      The table, or None if the hours are over.
 
     Raises:
-      Stale: as `kept`, or of a run's folder.
+      Stale: as `kept`.
       ValueError: an experiment can't run, its folder is taken, or another process makes the table.
-      Stopped: the user pressed Ctrl-C, or an environment failed; what is finished is kept, of a
-        computation its finished parts.
+      Stopped: the user pressed Ctrl-C, or an environment failed; finished parts are kept.
     """
-    below = places.runs / f"{source.name}.{size}"
     folder.make(places.out)
+    if isinstance(source, Experiment):
+        return _train(source, size, places, claims or {})
+    below = places.runs / f"{source.name}.{size}"
     with folder.held(below):
         data = kept(source, size, places)
-        if isinstance(source, Computation):
-            settings = [source.name, size, plain(source.options(size))]
-            made_on = versions() | code.settings()
-            version = version_of(source).partition(" ")[0]  # files go by it
-            parts = Parts(below, settings, made_on, version, places.other_code)
-            data = data if data.made else _compute(source, size, places, parts)
-            parts.clear()
-            return data
-        for env, label, config in missing(source, size, data):
-            if (found := _elsewhere(source, size, config, places)) is not None:
-                name, frame, facts = found
-                say(f"{source.name}, {env}, {label}: taken from {name}, which has the same run")
-                data = data.with_run(env, label, tables.thinned(frame, source.columns), facts)
-                tables.write(places.out, source.name, size, data)
-        left = missing(source, size, data)
-        for env, label, config in left:  # all are looked at before the first one runs
-            _check_folder(config, _folder(below, env, label), places)
-        for env, label, config in left:
-            title = f"{source.name}, {env}, {label}"
-            frame, facts = _run(config, _folder(below, env, label), title, places)
-            data = data.with_run(env, label, tables.thinned(frame, source.columns), facts)
-            tables.write(places.out, source.name, size, data)
+        settings = [source.name, size, plain(source.options(size))]
+        made_on = versions() | code.settings()
+        version = version_of(source).partition(" ")[0]  # files go by it
+        parts = Parts(below, settings, made_on, version, places.other_code)
+        data = data if data.made else _compute(source, size, places, parts)
+        parts.clear()
         return data
 
 
-def _elsewhere(
-    source: Experiment, size: SizeName, config: RunConfig, places: Places
-) -> tuple[str, pd.DataFrame, dict[str, Any]] | None:
-    """Return a run that another experiment's table has: its name, metrics, what made them."""
-    wanted = plain(config.to_json())
-    for name in tables.names(places.out, size):
-        if name == source.name:
-            continue
-        try:
-            others = tables.runs(places.out, name, size)
-            for env, label in ((env, label) for env, own in others.items() for label in own):
-                made = others[env][label]
-                if made["config"] != wanted or made["versions"]["code"] != version_of(source):
-                    continue
-                data = tables.read(places.out, name, size)
-                assert data is not None
-                frame = data.frames(env)[label]
-                if set(source.columns) <= set(frame):
-                    return name, frame.drop(columns=["env", "arm"]), dict(made)
-        except ValueError:  # damaged, or of a later version: whoever asks for it is told
-            continue
-    return None
-
-
-def _folder(below: Path, env: str, label: str) -> Path:
-    return below / env.replace("/", "_") / label
+def _train(source: Experiment, size: SizeName, places: Places, claims: Claims) -> Data | None:
+    """Run the study of an experiment."""
+    out = tables.study_folder(places.out, source.name, size)
+    resume = bool(kept(source, size, places).runs)
+    where = Where(
+        devices="auto" if places.devices is None else str(places.devices),
+        hours=places.hours, other_code=places.other_code,
+    )  # fmt: skip
+    study = source.study(size, claims)
+    has = store.paths(out)[1].exists()
+    found = runner.run(
+        study, out, resume=resume or (has and not places.overwrite),
+        overwrite=not resume and places.overwrite, where=where, cache=places.cache, show=False,
+    )  # fmt: skip
+    return found and tables.of_study(found.store)
 
 
 def missing(experiment: Experiment, size: SizeName, data: Data) -> list[tuple[str, str, RunConfig]]:
-    """Return task, label and configuration of the runs that a table lacks."""
+    """Return task, label and configuration of the arms without the seeds of the first look."""
+    study = experiment.study(size)
+    ended = data.store.ended() if data.store is not None else set()
     return [
-        (env, label, arm.config)
-        for env, arms in experiment.runs(size).items()
-        for label, arm in arms.items()
-        if label not in data.runs.get(env, {})
+        (env, label, point.config)
+        for env, arms in experiment.points(size).items()
+        for label, point in arms.items()
+        if not all(
+            (point.id, seed) in ended
+            for seed in range(point.config.seed, point.config.seed + study.looks[0])
+        )
     ]
 
 
@@ -225,77 +212,6 @@ def plain(values: Any) -> Any:
     if isinstance(values, dict) or hasattr(values, "items"):
         return {str(name): plain(value) for name, value in values.items()}
     return [plain(value) for value in values] if isinstance(values, (list, tuple)) else values
-
-
-def _run(
-    config: RunConfig, below: Path, label: str, places: Places
-) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Run, or go on with what is in the folder; return metrics, and what made them."""
-    resume = manifest.is_run(below) and _misfit(config, below, places.other_code) is None
-    if resume and manifest.has_ended(below):
-        found = _finished(config, below)
-        if found is not None:
-            return found
-        resume = False
-    output = OutputConfig(tensorboard=False, figures=False, other_code=places.other_code)
-    overwrite = manifest.is_run(below) and not resume
-    try:
-        summary = execute(
-            config, below, output, resume=resume, overwrite=overwrite, label=label,
-            devices=places.devices,
-        )  # fmt: skip
-    except Stopped as error:
-        what = str(error).partition(": --resume")[0]
-        again = f"{what} ({label}): the same command goes on from there"
-        raise Stopped(again, error.exit_code) from error.__cause__
-    # What could go on from them has ended, and they are large.
-    checkpoint.remove(below / "checkpoints")
-    return pd.read_csv(below / "metrics.csv"), _facts(config, summary)
-
-
-def _check_folder(config: RunConfig, below: Path, places: Places) -> None:
-    """Refuse a run's folder that other code or settings filled, unless it may be emptied.
-
-    Raises:
-      Stale: one line.
-      ValueError: the folder can't be used.
-    """
-    if not manifest.is_run(below):
-        folder.check_claim(below, config, resume=False, overwrite=places.overwrite)
-        return
-    why = _misfit(config, below, places.other_code)
-    if why is not None and not places.overwrite:
-        raise Stale(f"{below} {why}: {_WAYS_OUT}")
-
-
-def _misfit(config: RunConfig, below: Path, other_code: bool) -> str | None:
-    """Return why what is in a run's folder is not this run; None: it is."""
-    differs = run_config.differing(run_config.read(below).to_json(), config.to_json())
-    if differs:
-        return f"ran with other settings ({', '.join(differs)})"
-    others = set(manifest.read(below).code) - {code.version()}
-    if others and not other_code:
-        return f"was made by {_OTHER_CODE} ({', '.join(sorted(others))}; this is {code.version()})"
-    return None
-
-
-def _finished(config: RunConfig, below: Path) -> tuple[pd.DataFrame, dict[str, Any]] | None:
-    """Return what a run that has ended left; None: it is damaged, which is said."""
-    try:
-        summary = results.read_summary(below)
-        frame = results.read_metrics(below, summary)
-        points = len(schedule(config.loop, config.sizes.num_envs).log_points)
-        if len(frame) != config.seeds * points or frame["eval_return"].isna().any():
-            raise ValueError(f"metrics.csv has {len(frame)} rows, not {config.seeds * points}")
-        return frame, _facts(config, summary)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        say(f"{below} is damaged ({error}): this run is made anew")
-        return None
-
-
-def _facts(config: RunConfig, summary: Mapping[str, Any]) -> dict[str, Any]:
-    facts = {"config": plain(config.to_json()), "versions": summary["versions"]}
-    return facts | {name: round(summary[name], 2) for name in _TIMES}
 
 
 def _compute(source: Computation, size: SizeName, places: Places, parts: Parts) -> Data:

@@ -15,6 +15,8 @@ from experiments.papers.entry import Claim, Computation, Entry, Exact
 from experiments.papers.experiment import Experiment, SizeName
 from experiments.papers.tables import Data
 from experiments.runs.judging import replay_ratio
+from experiments.runs.registry import THRESHOLDS
+from experiments.studies import claims
 
 Cells = list[list[str]]  # the header first
 
@@ -27,14 +29,16 @@ def conditions(entry: Entry, size: SizeName) -> str:
     assert isinstance(source, Experiment)
     configs = [
         arm.config
-        for arms in source.runs(size).values()
+        for arms in source.points(size).values()
         for label, arm in arms.items()
         if not entry.arms or label in entry.arms
     ]
     steps = _each(f"{config.loop.steps:_}".replace("_", " ") for config in configs)
     batches = _each(str(config.sizes.batch_size) for config in configs)
     ratios = _each(replay_ratio(config) for config in configs)
-    return f"{source.sizes[size].seeds} seeds, {steps} agent steps, batches of {batches}; {ratios}."
+    chosen = source.sizes[size]
+    seeds = f"{chosen.seeds} to {chosen.most_seeds}" if chosen.most_seeds else f"{chosen.seeds}"
+    return f"{seeds} seeds, {steps} agent steps, batches of {batches}; {ratios}."
 
 
 def _each(values: Iterable[str]) -> str:
@@ -51,14 +55,14 @@ def of_runs(entry: Entry, size: SizeName, data: Data) -> Cells:
         if isinstance(claim, Claim)
     )
     deciding = [name for name in asked if name != f"last_{_LAST}"]
-    tables = {env: data.frames(env) for env in source.runs(size)}
+    tables = {env: data.frames(env) for env in source.points(size)}
     lengths = [len(curves(frame)) for frames in tables.values() for frame in frames.values()]
     count = min([_LAST, *lengths])
     header = ["task", "arm", f"return, last {count} evaluations: IQM [95 %]"]
     header += [f"{_named(name)}: IQM [95 %]" for name in deciding]
     header += ["effective buffer", "updates of its network", *(f"mean {n}" for n in entry.columns)]
     rows = []
-    for env, arms in source.runs(size).items():
+    for env, arms in source.points(size).items():
         for label, frame in tables[env].items():
             if entry.arms and label not in entry.arms:
                 continue
@@ -66,9 +70,11 @@ def of_runs(entry: Entry, size: SizeName, data: Data) -> Cells:
             cells = [estimate(last)]
             for name in deciding:
                 try:
-                    values = verdict.values_of(frame, name, arms[label].config)
+                    threshold = THRESHOLDS.get(env)
+                    warmup = arms[label].config.loop.warmup
+                    values = claims.values_of(frame, name, threshold, warmup)
                     cells.append(estimate(_as_it_is(values.to_numpy(float), name)))
-                except verdict.NotAsked:
+                except claims.NotAsked:
                     cells.append("-")
             means = [_mean(frame, name) for name in entry.columns]
             replayed = _mean(frame, "replayed/effective_buffer")
@@ -127,14 +133,14 @@ def _median(values: np.ndarray) -> float | None:
 
 def _as_it_is(values: np.ndarray, name: str) -> np.ndarray:
     """Return values in the metric's own direction, where verdicts have higher as better."""
-    if name.startswith(verdict.MEAN):
+    if name.startswith(claims.MEAN):
         return values
     return values if primary.parse(name, threshold=0.0).higher_is_better else -values
 
 
 def _named(name: str) -> str:
     names = {"auc": "mean of all evaluations", "steps_to_threshold": "agent steps until solved"}
-    return names.get(name, name.replace(verdict.MEAN, "mean ").replace("_", " "))
+    return names.get(name, name.replace(claims.MEAN, "mean ").replace("_", " "))
 
 
 def _without_empty(rows: Cells) -> Cells:

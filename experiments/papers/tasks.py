@@ -4,7 +4,7 @@ import dataclasses
 
 from experiments.analysis.atari_scores import SCORES
 from experiments.papers.experiment import Arm, Experiment, Options, Size
-from experiments.runs.arms import Question
+from experiments.studies.options import Question
 from jaxreplay.methods import lap, pal
 
 _RANDOM: Options = {"epsilon_start": 1.0, "epsilon_end": 1.0}  # what is seen is the same for all

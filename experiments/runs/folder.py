@@ -290,6 +290,14 @@ def _ours(out: Path, kind: Kind) -> Iterator[Path]:
             yield from (out / each for each in own if names.fullmatch(each))
 
 
+def discard(out: Path) -> None:
+    """Remove a run's folder that we made; other people's files in it stay."""
+    _remove(out, "run")
+    for path in (out, out.parent):
+        with contextlib.suppress(OSError):  # holds other files
+            path.rmdir()
+
+
 def _remove(out: Path, kind: Kind) -> None:
     """Remove our files from a folder of this kind, and our folders in it if they are empty then."""
     if not out.is_dir() or manifest.read(out).kind != kind:

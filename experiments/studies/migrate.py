@@ -1,7 +1,7 @@
-"""Convert folders of sweeps from before studies: `python -m experiments.studies.migrate DIR ...`.
+"""Convert results from before studies: `python -m experiments.studies.migrate DIR ...`.
 
-The table keeps its numbers, byte for byte, under its new name. This module will be removed in the
-release after next.
+DIR is the folder of a sweep, or a folder of tables that `experiments.papers run` wrote. Tables keep
+their numbers. This module will be removed in the release after next.
 """
 
 import argparse
@@ -11,25 +11,98 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from experiments.analysis import stored
 from experiments.analysis.files import write_bytes, write_json
 from experiments.runs import manifest
-from experiments.studies import store
-from experiments.studies.grid import shown_value
+from experiments.studies import grid, store
+from experiments.studies.grid import Point, shown_value
 from experiments.studies.options import Question, SearchOptions, StudyOptions
+from experiments.studies.study import Study
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m experiments.studies.migrate")
-    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folder of a sweep")
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folder of results")
     for folder in parser.parse_args(argv).folders:
         try:
-            migrate(folder)
+            if (folder / "sweep.json").is_file():
+                migrate(folder)
+                print(f"{folder}: converted")
+            else:
+                for path in migrate_tables(folder):
+                    print(f"{path}: converted")
         except ValueError as error:
             parser.error(str(error))
-        print(f"{folder}: converted")
     return 0
+
+
+def migrate_tables(folder: Path) -> list[Path]:
+    """Convert the tables of experiments that `experiments.papers run` wrote; return the studies.
+
+    Raises:
+      ValueError: If the folder has none.
+    """
+    from experiments.papers.experiment import Experiment, SizeName
+    from experiments.papers.registry import ENTRIES, claims_about, sources
+
+    converted = []
+    experiments = {
+        own.name: own for own in sources(ENTRIES.values()).values() if isinstance(own, Experiment)
+    }
+    for path in sorted(folder.glob("*.*.json")):
+        name, _, size = path.stem.rpartition(".")
+        source = experiments.get(name)
+        if source is None or size not in source.sizes:
+            continue
+        chosen: SizeName = size  # pyright: ignore[reportAssignmentType]
+        facts = stored.read_facts(path, 1)
+        if "runs" not in facts:
+            continue
+        table = path.with_name(f"{name}.{size}.csv.gz")
+        frame = stored.decode(table, {facts["crc32"]}, path).frame
+        out = folder / f"{name}.{size}"
+        _convert(source.study(chosen, claims_about(source)), source.points(chosen), facts, frame, out)
+        path.unlink()
+        table.unlink()
+        converted.append(out)
+    if not converted:
+        raise ValueError(f"{folder} contains neither sweep.json nor tables of experiments")
+    return converted
+
+
+def _convert(
+    study: Study,
+    points: Mapping[str, Mapping[str, Point]],
+    facts: Mapping[str, Any],
+    frame: pd.DataFrame,
+    out: Path,
+) -> None:
+    """Write the study of an experiment from its table."""
+    out.mkdir(exist_ok=True)
+    every = [point for own in points.values() for point in own.values()]
+    results = store.begin(out, study, every, grid.base_points(every, study.bases))
+    manifest.write(out, manifest.Manifest("study"))
+    for env, own in facts["runs"].items():
+        for label, made in own.items():
+            point, versions = points[env][label], dict(made["versions"])
+            mine = frame[(frame["env"] == env) & (frame["arm"] == label)]
+            known = results.facts["points"][point.id]
+            known |= {"code": versions.pop("code").split("+"), "config": made["config"]}
+            results.facts["versions"] = versions
+            seeds = sorted(int(seed) for seed in mine["seed"].unique())
+            results.facts["costs"].append({
+                "runs": {point.id: seeds}, "seconds": made["train_seconds"], "compiling": 0.0,
+                "width": len(seeds), "bytes": 0, "inputs": [],
+            })  # fmt: skip
+            head = {"point": point.id, "replay": point.label, "agent": point.config.agent,
+                    "method": point.config.replay,
+                    **store.settings_of(point, results.settings)}  # fmt: skip
+            results.waiting.append(mine.drop(columns="arm").assign(**head))
+    results.write()
+    store.read(out)
 
 
 def migrate(folder: Path) -> None:

@@ -15,7 +15,7 @@ from experiments.runs.assembly import Parts
 from experiments.runs.log import say
 from experiments.runs.rates import in_words
 from experiments.runs.run import Stopped
-from experiments.studies import engines, grid, judge, plan, programs, report, search, store
+from experiments.studies import engines, grid, hosted, judge, plan, programs, report, search, store
 from experiments.studies.engines import Cache, Engine
 from experiments.studies.grid import Point
 from experiments.studies.judge import Findings
@@ -70,6 +70,7 @@ def run(
     where: Where = Where(),
     cache: Cache = None,
     dry_run: bool = False,
+    show: bool = True,
 ) -> Results | None:
     """Run a study, and write its results, tables and figures into a folder.
 
@@ -83,6 +84,7 @@ def run(
       where: place and limits of the execution.
       cache: folder of compiled programs, "off", or None for the default.
       dry_run: whether to report the plan only.
+      show: whether to write the tables and figures, and to print the tables.
 
     Returns:
       The results, or None after a dry run or when the hours in `where` are over.
@@ -118,31 +120,37 @@ def run(
                 raise
             say(f"the {where.hours:g} hours are over: --resume {out} continues")
             return None
-        return conclude(job.results, study, findings)
+        results = Results(job.results, study, findings)
+        if show:
+            conclude(results)
+        return results
 
 
-def conclude(results: Store, study: Study, findings: Findings | None) -> Results:
+def conclude(results: Results) -> None:
     """Write and print the tables and figures of a study."""
+    store, study, findings = results
     if findings is not None and findings.rows:
-        checksums.write_json(results.folder / "verdicts.json", findings.to_json(study))
-    print(report.conclude(results, study, findings))
-    return Results(results, study, findings)
+        checksums.write_json(store.folder / "verdicts.json", findings.to_json(study))
+    print(report.conclude(store, study, findings))
 
 
 def findings_of(results: Store, study: Study, other_code: bool = False) -> Findings | None:
     """Return the verdicts that the table of a study gives, or None if nothing is compared."""
     if not study.compares:
         return None
-    frames = results.frames()
-    points = study.points()
-    if not study.question.until_decided:
-        missing = {point.id for point, _ in results.missing(points)}
-        frames = {point: frame for point, frame in frames.items() if point not in missing}
-    else:
-        frames = _to_common_looks(study, points, frames)
+    frames = judged_frames(results, study)
     if not frames:
         return None
     return judge.judge(study, frames, results.made(), other_code)
+
+
+def judged_frames(results: Store, study: Study) -> dict[str, pd.DataFrame]:
+    """Return the metrics of the points that can be judged, by id, up to a common look."""
+    frames, points = results.frames(), study.points()
+    if study.question.until_decided:
+        return _to_common_looks(study, points, frames)
+    missing = {point.id for point, _ in results.missing(points)}
+    return {point: frame for point, frame in frames.items() if point not in missing}
 
 
 class _Grid:
@@ -153,13 +161,17 @@ class _Grid:
         self.points = study.points()
         if len(self.points) > _MANY:
             say(f"checking {plan.count(len(self.points), 'point')}")
-        self._parts: dict[str, Parts] = plan.check(self.points)
+        compiled = [point for point in self.points if not hosted.is_hosted(point)]
+        self._parts: dict[str, Parts] = plan.check(compiled)
+        for point in self.points:
+            if hosted.is_hosted(point):
+                hosted.check(point)
         if resume:
             self.results = store.resumed(out, study, self.points, where.other_code)
         else:
             bases = grid.base_points(self.points, study.bases)
             self.results = store.begin(out, study, self.points, bases)
-        self._groups = programs.grouped(self.points)
+        self._groups = programs.grouped(compiled)
         programs.check_kept(study.options.keep or (), self._groups)
         first = next(iter(study.bases.values())).seeds
         self._width = study.options.width
@@ -169,10 +181,10 @@ class _Grid:
     def describe(self) -> list[str]:
         """Return the plan in lines."""
         remarks = dict.fromkeys(each for group in self._groups for each in group.program.remarks)
-        lines = [
-            *remarks,
-            *self._plan(self.results.missing(self.points, self.study.looks[0])).describe(),
-        ]
+        compiled, on_host = _divided(self.results.missing(self.points, self.study.looks[0]))
+        lines = [*remarks, *(self._plan(compiled).describe() if compiled or not on_host else ())]
+        if on_host:
+            lines.append(f"{plan.count(len(on_host), 'run')} on the host, one point after another")
         if self.study.question.until_decided:
             lines.append(
                 f"then more seeds for undecided arms, {self.study.max_seeds} seeds at most"
@@ -196,8 +208,11 @@ class _Grid:
         return findings
 
     def _train(self, lanes: Sequence[Lane]) -> None:
-        if lanes:
-            self.engine.carry_out(self._plan(lanes), self.results)
+        compiled, on_host = _divided(lanes)
+        if compiled:
+            self.engine.carry_out(self._plan(compiled), self.results)
+        if on_host:
+            hosted.carry_out(on_host, self.results, self.where)
 
     def _plan(self, lanes: Sequence[Lane]) -> plan.Plan:
         devices, memory = self.engine.devices, self.where.memory
@@ -223,6 +238,12 @@ class _Grid:
                 f"{in_words(more * seconds / 60)} of a device"
             )
         return lines
+
+
+def _divided(lanes: Sequence[Lane]) -> tuple[list[Lane], list[Lane]]:
+    """Return the runs that compile, and those that need the host."""
+    on_host = [lane for lane in lanes if hosted.is_hosted(lane[0])]
+    return [lane for lane in lanes if not hosted.is_hosted(lane[0])], on_host
 
 
 class _Search:

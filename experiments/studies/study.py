@@ -11,7 +11,7 @@ from experiments.analysis import decisions
 from experiments.analysis.primary import PrimaryMetric
 from experiments.analysis.verdicts import CONTROL, FEWEST_SEEDS, FEWEST_UPDATES
 from experiments.runs import arms as arms_
-from experiments.runs import manifest, run_config
+from experiments.runs import run_config
 from experiments.runs.run_config import RunConfig
 from experiments.studies import grid
 from experiments.studies.claims import Claim
@@ -22,6 +22,7 @@ from experiments.training.schedule import schedule
 UNTIL_DECIDED: Literal["until decided"] = "until decided"
 BATCH = 16  # seeds between two looks, unless given
 _FEWEST = 2  # seeds of an interval
+_LABEL = r"\w[\w.-]*"  # of an arm in a file
 Options = Mapping[str, Any]  # option -> value
 Bases = Mapping[tuple[str, str], RunConfig]  # (task, label of the arm) -> configuration
 _Config = TypeVar("_Config")
@@ -316,7 +317,7 @@ def from_json(saved: Any) -> Saved:
         if not bases:
             raise ValueError("it has no arm")
         for (env, label), config in bases.items():
-            if config["env"] != env or not re.fullmatch(manifest.LABEL, label):
+            if config["env"] != env or not re.fullmatch(_LABEL, label):
                 raise ValueError(f"'{env}' and '{label}' are not the names of its configuration")
     except (AttributeError, KeyError, TypeError, argparse.ArgumentTypeError) as error:
         raise ValueError(f"{error}") from None

@@ -1,0 +1,90 @@
+"""Runs of a study that do not compile into one program: environments or replays on the host.
+
+They train as `experiments.train` trains them, in folders `runs/POINT.SEED` of the study, and
+resume from the checkpoints there. Their metrics move into the table of the study at the end.
+"""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+import pandas as pd
+
+from experiments import environments
+from experiments.runs import folder, manifest
+from experiments.runs.assembly import assemble
+from experiments.runs.run import Stopped, execute
+from experiments.runs.run_config import OutputConfig
+from experiments.studies.grid import Point
+from experiments.studies.options import Where
+from experiments.studies.store import Lane, Store
+
+RUNS = "runs"  # subfolder of the study
+_OUTPUT = OutputConfig(tensorboard=False, figures=False)
+
+
+def is_hosted(point: Point) -> bool:
+    """Whether the runs of a point cannot compile into one program."""
+    return environments.is_host(point.env) or point.config.sizes.replay_on == "host"
+
+
+def check(point: Point) -> None:
+    """Validate that a point can run.
+
+    Raises:
+      ValueError: If it cannot; the message names the point and the reason.
+    """
+    try:
+        assemble(point.config)
+    except ValueError as error:
+        raise ValueError(f"{point.id}: {error}") from None
+
+
+def carry_out(lanes: Sequence[Lane], store: Store, where: Where) -> None:
+    """Train the missing runs of all points, one point after another, and store their results.
+
+    Args:
+      lanes: points and seeds.
+      store: store that receives the results.
+      where: place and limits of the execution.
+
+    Raises:
+      Stopped: If the user interrupts the runs, or an environment fails. Ended runs are kept.
+    """
+    for point, first, count in _batches(lanes):
+        config = dataclasses.replace(point.config, seed=first, seeds=count)
+        name = re.sub(r"[^\w.=-]+", "_", point.id)
+        out = store.folder / RUNS / f"{name}.{first}"
+        output = dataclasses.replace(_OUTPUT, other_code=where.other_code)
+        try:
+            summary = execute(
+                config, out, output, resume=manifest.is_run(out), label=point.id,
+                resume_folder=store.folder, devices=where.device_count,
+            )  # fmt: skip
+        except Stopped:
+            store.write()
+            raise
+        frame = pd.read_csv(out / "metrics.csv")
+        results = [
+            ((point, int(seed)), own.drop(columns="seed").reset_index(drop=True))  # pyright: ignore[reportArgumentType]
+            for seed, own in frame.groupby("seed")
+        ]
+        cost = {
+            "runs": {point.id: [seed for (_, seed), _ in results]},
+            "seconds": round(summary["train_seconds"], 2), "compiling": 0.0, "width": count,
+            "bytes": 0, "inputs": [],
+        }  # fmt: skip
+        store.add(results, cost)
+        store.write()
+        folder.discard(out)
+
+
+def _batches(lanes: Sequence[Lane]) -> list[tuple[Point, int, int]]:
+    """Return points with their first seed and number of seeds, contiguous seeds together."""
+    found: list[tuple[Point, int, int]] = []
+    for point, seed in lanes:
+        if found and found[-1][0] is point and seed == found[-1][1] + found[-1][2]:
+            found[-1] = (point, found[-1][1], found[-1][2] + 1)
+        else:
+            found.append((point, seed, 1))
+    return found
