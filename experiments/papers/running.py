@@ -43,7 +43,8 @@ def check_figure(path: Path, name: str, size: SizeName, places: Places) -> None:
       Stale: one line; or ValueError: it is a link.
     """
     check_writable(path, "choose another --out")
-    known = tables.paths(places.out, name, size)[1].exists()
+    study = tables.study_folder(places.out, name, size)
+    known = tables.paths(places.out, name, size)[1].exists() or store.paths(study)[1].exists()
     if path.exists() and not known and not places.overwrite:
         raise Stale(f"{path} {_NOT_OURS}")
 
@@ -62,10 +63,11 @@ def kept(source: Experiment | Computation, size: SizeName, places: Places) -> Da
       Stale: another version of the code, or other settings, made it; or something else goes by a
         name of the table's.
     """
-    numbers, facts = tables.paths(places.out, source.name, size)
+    numbers, facts = _files(source, size, places)
     for path in (numbers, facts):
         check_writable(path, "choose another --out")
-    if not places.overwrite and not tables.is_ours(places.out, source.name, size):
+    is_ours = isinstance(source, Experiment) or tables.is_ours(places.out, source.name, size)
+    if not places.overwrite and not is_ours:
         raise Stale(f"{facts if facts.exists() else numbers} {_NOT_OURS}")
     try:
         data = tables.read(places.out, source.name, size)
@@ -76,11 +78,17 @@ def kept(source: Experiment | Computation, size: SizeName, places: Places) -> Da
         return Data()
     reasons = stale(source, size, data, places.other_code)
     if reasons and not places.overwrite:
-        where = tables.paths(places.out, source.name, size)[0]
         (env, label), why = next(iter(reasons.items()))
         about = f"{label} on {env} " if label else ""
-        raise Stale(f"{where}: {about}{why}: {_WAYS_OUT}")
-    return data.without(reasons)
+        raise Stale(f"{numbers}: {about}{why}: {_WAYS_OUT}")
+    return Data() if reasons else data
+
+
+def _files(source: Experiment | Computation, size: SizeName, places: Places) -> tuple[Path, Path]:
+    """Return the paths of the numbers and of their origin."""
+    if isinstance(source, Experiment):
+        return store.paths(tables.study_folder(places.out, source.name, size))
+    return tables.paths(places.out, source.name, size)
 
 
 _NOT_OURS = "was not written by this command: add --overwrite to replace it, or use another --out"
@@ -173,17 +181,21 @@ def make(
 def _train(source: Experiment, size: SizeName, places: Places, claims: Claims) -> Data | None:
     """Run the study of an experiment."""
     out = tables.study_folder(places.out, source.name, size)
-    resume = bool(kept(source, size, places).runs)
+    resume = kept(source, size, places).store is not None
     where = Where(
         devices="auto" if places.devices is None else str(places.devices),
         hours=places.hours, other_code=places.other_code,
     )  # fmt: skip
-    study = source.study(size, claims)
-    has = store.paths(out)[1].exists()
-    found = runner.run(
-        study, out, resume=resume or (has and not places.overwrite),
-        overwrite=not resume and places.overwrite, where=where, cache=places.cache, show=False,
-    )  # fmt: skip
+    damaged = not resume and store.paths(out)[1].exists()
+    try:
+        found = runner.run(
+            source.study(size, claims), out, resume=resume,
+            overwrite=not resume and (damaged or places.overwrite), where=where,
+            cache=places.cache, show=False,
+        )  # fmt: skip
+    except Stopped as error:
+        again = "the same command continues"
+        raise Stopped(f"{source.name}: {error.reason}", error.exit_code, again) from None
     return found and tables.of_study(found.store)
 
 
@@ -204,7 +216,9 @@ def missing(experiment: Experiment, size: SizeName, data: Data) -> list[tuple[st
 
 def version_of(source: Experiment | Computation) -> str:
     """Return the version of the code that decides a table's numbers."""
-    return code.version(*(source.sources if isinstance(source, Computation) else ()))
+    return (
+        code.version(*source.sources) if isinstance(source, Computation) else store.code_version()
+    )
 
 
 def plain(values: Any) -> Any:

@@ -72,8 +72,9 @@ def _of_table(
         try:
             unit = f"in doublings of {source.unit}" if source.ratios else f"in {source.unit}"
             both = [_sides(entry.id, source, claim, size, data)]
-            asked[str(at)] = own = Asked(claim, both, unit if source.unit else "")
+            own = Asked(claim, both, unit if source.unit else "")
             own.pairs(seeds=2)  # refuses a single seed
+            asked[str(at)] = own
         except NotAsked as error:
             refused[str(at)] = error
     found = source.judged(size, asked)

@@ -46,12 +46,13 @@ class Stopped(Exception):
     """A run stopped early; the message gives the reason and how to continue.
 
     Attributes:
+      reason: the reason alone.
       exit_code: of the process: 1 after a failure, and for signals the code that shells use.
     """
 
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+    def __init__(self, reason: str, exit_code: int, how: str = "") -> None:
+        super().__init__(f"{reason}: {how}" if how else reason)
+        self.reason, self.exit_code = reason, exit_code
 
 
 def execute(
@@ -112,13 +113,13 @@ def execute(
             _Training(run, config, out, output, label, resume_folder).train(before, clock)
         except EnvironmentFailed as error:
             saved = checkpoint.latest(out / "checkpoints")
-            kept = f"the last checkpoint is intact: --resume {resume_folder}"
-            raise Stopped(f"{error} ({kept if saved else 'no checkpoint yet'})", 1) from error
-        except KeyboardInterrupt as error:  # the second one, perhaps while a checkpoint is saved
+            how = f"--resume {resume_folder} continues from the last checkpoint" if saved else ""
             raise Stopped(
-                f"stopped at once: --resume {resume_folder} continues from the last checkpoint",
-                interrupt.exit_code(error),
-            ) from None
+                f"{error}" if saved else f"{error} (no checkpoint yet)", 1, how
+            ) from error
+        except KeyboardInterrupt as error:  # the second one, perhaps while a checkpoint is saved
+            how = f"--resume {resume_folder} continues from the last checkpoint"
+            raise Stopped("stopped at once", interrupt.exit_code(error), how) from None
         return results.conclude(config, out, output)
 
 
@@ -201,7 +202,8 @@ class _Training(NamedTuple):
                         raise CutShort(state, 0)
             except CutShort as cut:
                 progress = Progress(index, blocks + cut.blocks)
-                raise Stopped(self._keep(cut.state, progress, table), stopping.exit_code) from None
+                reason, how = self._keep(cut.state, progress, table)
+                raise Stopped(reason, stopping.exit_code, how) from None
 
     def _begin(self, state: Any) -> Any:
         """Return the state after the warm-up, or a saved state prepared to continue."""
@@ -232,17 +234,17 @@ class _Training(NamedTuple):
         step = self.run.schedule.step_at(*progress)
         checkpoint.save(self.out / "checkpoints", step, self.run.to_save(state), about)
 
-    def _keep(self, state: Any, progress: Progress, table: CSVSink) -> str:
-        """Save a run that was cut short; return the message for the user."""
+    def _keep(self, state: Any, progress: Progress, table: CSVSink) -> tuple[str, str]:
+        """Save a run that was cut short; return the reason for the user, and how to continue."""
         plan, resume = self.run.schedule, f"--resume {self.resume_folder}"
         if state is None:
-            return f"stopped in the warm-up, nothing is saved yet: {resume} starts over"
+            return "stopped in the warm-up, nothing is saved yet", f"{resume} starts over"
         at = plan.step_at(*progress)
         if checkpoint.latest(self.out / "checkpoints") != at:
             self._save(state, progress, table)
         total = plan.steps[-1]
         where = f"{at:,} of {total:,} agent steps"
-        return f"stopped at {where}, with a checkpoint there: {resume} continues"
+        return f"stopped at {where}, with a checkpoint there", f"{resume} continues"
 
     def _report_divergence(self, step: int, seeds: set[int]) -> None:
         """Print a line about seeds that diverged, or raise Stopped if the run is to end then."""

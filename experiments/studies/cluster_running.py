@@ -21,7 +21,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from experiments import environments
 from experiments.runs import compilation, outside
 from experiments.runs.log import say
-from experiments.runs.run import Stopped
 from experiments.studies import cluster, cluster_remote, devices, memory, programs, store, waves
 from experiments.studies.cluster import Cluster
 from experiments.studies.grid import Place, Point
@@ -103,7 +102,7 @@ def carry_out(
             raise
         except (ConnectionError, ray.exceptions.RayError) as error:
             line = f"lost the cluster at {joined.address} ({cluster.first_line(error)})"
-            raise Stopped(keeper.unfinished(line), 1) from error
+            raise keeper.unfinished(line, 1) from error
         finally:
             engine.cancel()
 

@@ -42,12 +42,12 @@ class Keeper:
             self.bar.close()
         self._store.write()
         if isinstance(error, KeyboardInterrupt):
-            raise Stopped(self.unfinished("stopped"), interrupt.exit_code(error)) from None
+            raise self.unfinished("stopped", interrupt.exit_code(error)) from None
         failures = self._store.facts["failed"]
         if error is None and failures and self._is_all:
             lane, why = next(iter(failures.items()))
             line = f"{len(failures)} runs failed, such as {lane}: {why}"
-            raise Stopped(self.unfinished(line), 1)
+            raise self.unfinished(line, 1)
 
     def keep(self, wave: Wave) -> None:
         """Store the outcome of a batch."""
@@ -57,11 +57,9 @@ class Keeper:
             self._store.add(wave.results, wave.cost)
         self.bar.ended(len(wave.results) + len(wave.failures), len(wave.failures))
 
-    def unfinished(self, what: str) -> str:
-        """Return a message on why a sweep ended early and how to resume it."""
+    def unfinished(self, what: str, exit_code: int) -> Stopped:
+        """Return the error for a study that ended early, with how to continue it."""
         lanes = {(point.id, seed) for job in self._plan.jobs for point, seed in job.lanes}
         left = len(lanes - self._store.ended())
-        return (
-            f"{what}: {self._plan.runs - left} of {self._plan.runs} runs have finished and are "
-            f"kept: --resume {self._store.folder} runs the others"
-        )
+        reason = f"{what}: {self._plan.runs - left} of {self._plan.runs} runs are finished and kept"
+        return Stopped(reason, exit_code, f"--resume {self._store.folder} runs the others")

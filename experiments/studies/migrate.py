@@ -64,7 +64,9 @@ def migrate_tables(folder: Path) -> list[Path]:
         table = path.with_name(f"{name}.{size}.csv.gz")
         frame = stored.decode(table, {facts["crc32"]}, path).frame
         out = folder / f"{name}.{size}"
-        _convert(source.study(chosen, claims_about(source)), source.points(chosen), facts, frame, out)
+        _convert(
+            source.study(chosen, claims_about(source)), source.points(chosen), facts, frame, out
+        )
         path.unlink()
         table.unlink()
         converted.append(out)

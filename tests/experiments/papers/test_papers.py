@@ -1,7 +1,6 @@
 """The command: what it runs, what it keeps, what it refuses."""
 
 import argparse
-import dataclasses
 import json
 import re
 import shutil
@@ -11,11 +10,11 @@ import pandas as pd
 import pytest
 
 from experiments.papers import __main__ as papers
-from experiments.papers import per, report, running, tables, tasks
+from experiments.papers import per, report, running, tables
 from experiments.papers.registry import ENTRIES
 from experiments.papers.results import COMMITTED
 from experiments.runs import code
-from experiments.training import seeds as seeds_
+from experiments.studies import store, waves
 from tests.refusals import assert_names
 
 WALK = ["run", "all.walk", "--size", "smoke"]
@@ -30,21 +29,19 @@ def walked(tmp_path_factory):
 
 
 def trained(monkeypatch):
-    """Return a list that grows with every chunk that is trained from now on."""
-    chunks, before = [], seeds_.CompiledRun.chunk
-    monkeypatch.setattr(
-        seeds_.CompiledRun, "chunk", lambda *args: (chunks.append(1), before(*args))[1]
-    )
-    return chunks
+    """Return a list that grows with every batch of runs that is trained from now on."""
+    batches, before = [], waves.train
+    monkeypatch.setattr(waves, "train", lambda *args: (batches.append(1), before(*args))[1])
+    return batches
 
 
 def test_a_table_a_figure_and_a_report(walked, capsys):
     data = tables.read(walked, "walk_dqn", "smoke")
     assert data is not None and list(data.runs["walk/10"]) == ["uniform_every16", "per_every16"]
     made = data.runs["walk/10"]["per_every16"]
-    assert made["config"]["replay"] == "per" and made["versions"]["code"] == code.version()
+    assert made["config"]["replay"] == "per" and made["versions"]["code"] == store.code_version()
     assert (walked / "all.walk.smoke.png").read_bytes().startswith(b"\x89PNG")
-    assert not list(walked.glob("runs/**/step_*.safetensors"))  # it has ended
+    assert not (walked / "walk_dqn.smoke/unfinished").exists()  # it has ended
     assert papers.main(["report", "all.walk", "--size", "smoke", "--results", str(walked)]) == 0
     said = capsys.readouterr().out
     assert "### all.walk" in said and "effective buffer" in said
@@ -59,35 +56,15 @@ def test_what_is_finished_is_kept(walked, monkeypatch):
     assert chunks == []
 
 
-def test_a_run_that_another_experiment_has_is_taken_from_there(walked, tmp_path, monkeypatch):
+def test_a_damaged_study_is_made_anew(walked, tmp_path, monkeypatch, capsys):
     shutil.copytree(walked, tmp_path, dirs_exist_ok=True)
-    chunks = trained(monkeypatch)
-    again = dataclasses.replace(tasks.WALK, name="walk_again", columns=())
-    places = running.Places(tmp_path, tmp_path / "runs")
-    made = running.make(again, "smoke", places).frame
-    pd.testing.assert_frame_equal(
-        made, running.make(tasks.WALK, "smoke", places).frame, check_like=True
-    )
-    assert chunks == []
-    lacking = dataclasses.replace(again, name="another", columns=("replayed/abs_td",))
-    monkeypatch.setattr(running, "_run", lambda *args: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        running.make(lacking, "smoke", places)
-
-
-def test_only_what_is_damaged_is_run_again(walked, tmp_path, monkeypatch, capsys):
-    chunks = trained(monkeypatch)
-    numbers = walked / "walk_dqn.smoke.csv.gz"
+    numbers = tmp_path / "walk_dqn.smoke/study.csv.gz"
     numbers.write_bytes(b"")
-    run = walked / "runs/walk_dqn.smoke/walk_10/per_every16"
-    rows = (run / "metrics.csv").read_text().splitlines()
-    (run / "metrics.csv").write_text("\n".join(rows[:-2]) + "\n")
-    assert papers.main([*WALK, "--out", str(walked)]) == 0
-    said = capsys.readouterr().err
-    assert_names(said, numbers, run)
-    log_points = len({row.split(",")[1] for row in rows[1:]})
-    assert len(chunks) == log_points  # of one run
-    assert tables.read(walked, "walk_dqn", "smoke") is not None
+    batches = trained(monkeypatch)
+    assert papers.main([*WALK, "--out", str(tmp_path)]) == 0
+    assert_names(capsys.readouterr().err, numbers)
+    assert len(batches) == 2
+    assert tables.read(tmp_path, "walk_dqn", "smoke") is not None
 
 
 def refused(options, capsys) -> str:
@@ -101,13 +78,12 @@ def test_results_of_other_code_or_settings_are_not_mixed(walked, monkeypatch, ca
     with monkeypatch.context() as patch:
         patch.setattr(code, "version", lambda *more: "0123456789ab")
         said = refused([*WALK, "--out", str(walked)], capsys)
-        assert_names(said, walked / "walk_dqn.smoke.csv.gz", "0123456789ab", "--other-code")
+        numbers = walked / "walk_dqn.smoke/study.csv.gz"
+        assert_names(said, numbers, "0123456789ab", "--other-code")
         assert papers.main([*WALK, "--out", str(walked), "--other-code"]) == 0
     with jax.threefry_partitionable(False):
-        for runs in ([], ["--runs", str(walked / "runs")]):
-            out = walked / "other" if runs else walked
-            said = refused([*WALK, "--out", str(out), *runs], capsys)
-            assert_names(said, "jax_threefry_partitionable=false")
+        said = refused([*WALK, "--out", str(walked)], capsys)
+        assert_names(said, "jax_threefry_partitionable=false")
     said = refused([*WALK, "--seeds", "3", "--out", str(walked)], capsys)
     assert_names(said, "seeds", "--overwrite")
     command = ["report", "all.walk", "--size", "smoke", "--results", str(walked)]
@@ -119,73 +95,76 @@ def test_overwriting_makes_anew_only_what_other_code_or_settings_made(
 ):
     shutil.copytree(walked, tmp_path / "copy")
     out = ["--out", str(tmp_path / "copy")]
-    facts = tmp_path / "copy" / "walk_dqn.smoke.json"
+    facts = tmp_path / "copy/walk_dqn.smoke/study.json"
     saved = json.loads(facts.read_text())
-    saved["runs"]["walk/10"]["per_every16"]["versions"]["code"] = "0123456789ab"
+    for point in saved["points"].values():
+        point["code"] = ["0123456789ab"]
     facts.write_text(json.dumps(saved))
-    manifest = tmp_path / "copy/runs/walk_dqn.smoke/walk_10/per_every16/manifest.json"
-    text = json.loads(manifest.read_text())
-    manifest.write_text(json.dumps(text | {"code": ["0123456789ab"]}))
-    chunks = trained(monkeypatch)
+    batches = trained(monkeypatch)
     assert papers.main([*WALK, *out, "--overwrite"]) == 0
-    assert len(chunks) == 2  # of PER alone
+    assert len(batches) == 2
     assert papers.main([*WALK, *out, "--overwrite"]) == 0  # as it would after Ctrl-C
-    assert len(chunks) == 2
+    assert len(batches) == 2
 
 
-def test_runs_of_other_code_are_not_mixed_either(walked, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(code, "version", lambda *more: "0123456789ab")
-    runs = ["--runs", str(walked / "runs"), "--out", str(tmp_path)]
-    said = refused([*WALK, *runs], capsys)
-    assert_names(said, "walk_10/uniform_every16", "0123456789ab", "--other-code")
-    assert not list(tmp_path.glob("*.csv.gz"))
-
-
-@pytest.mark.parametrize("name", ["all.walk.smoke.png", "walk_dqn.smoke.json",
-                                  "walk_dqn.smoke.csv.gz"])  # fmt: skip
 @pytest.mark.parametrize("link", [False, True])
-def test_files_of_others_are_not_replaced(name, link, walked, tmp_path, monkeypatch, capsys):
+def test_files_of_others_are_not_replaced(link, walked, tmp_path, monkeypatch, capsys):
     mine = tmp_path / "mine"
     (tmp_path / "out").mkdir()
-    path = tmp_path / "out" / name
+    path = tmp_path / "out" / "all.walk.smoke.png"
     mine.write_text('{"mine": 1}')
     path.symlink_to(mine) if link else path.write_text("mine")
-    chunks = trained(monkeypatch)
-    command = [*WALK, "--out", str(tmp_path / "out"), "--runs", str(walked / "runs")]
-    assert name in refused(command, capsys)
+    batches = trained(monkeypatch)
+    command = [*WALK, "--out", str(tmp_path / "out")]
+    assert path.name in refused(command, capsys)
     assert (
         (mine.read_text(), path.read_text()) == ('{"mine": 1}', mine.read_text())
         if link
         else (path.read_text() == "mine")
     )
-    assert path.is_symlink() == link and len(list(path.parent.iterdir())) == 1 and not chunks
+    assert path.is_symlink() == link and len(list(path.parent.iterdir())) == 1 and not batches
     if link:  # not with --overwrite either
-        assert name in refused([*command, "--overwrite"], capsys) and path.is_symlink()
+        assert path.name in refused([*command, "--overwrite"], capsys) and path.is_symlink()
     else:
         assert papers.main([*command, "--overwrite"]) == 0
         assert path.read_bytes() != b"mine"
 
 
-def test_what_was_stopped_goes_on(tmp_path, monkeypatch, capsys):
-    before, chunks = seeds_.CompiledRun.chunk, []
+@pytest.mark.parametrize("kind", ["file", "folder"])
+@pytest.mark.parametrize("more", [[], ["--overwrite"]])
+def test_folders_of_others_are_not_used(kind, more, tmp_path, capsys):
+    path = tmp_path / "out/walk_dqn.smoke"
+    path.parent.mkdir()
+    if kind == "file":
+        path.write_text("mine")
+    else:
+        path.mkdir()
+        (path / "study.json").write_text("mine")
+    said = refused([*WALK, "--out", str(path.parent), *more], capsys)
+    assert_names(said, path)
+    assert (path if kind == "file" else path / "study.json").read_text() == "mine"
 
-    def stopped_in_the_second_run(*args):
-        chunks.append(1)
-        if len(chunks) == 4:
+
+def test_what_was_stopped_goes_on(tmp_path, monkeypatch, capsys):
+    before, batches = waves.train, []
+
+    def stopped_in_the_second_batch(*args):
+        batches.append(1)
+        if len(batches) == 2:
             raise KeyboardInterrupt
         return before(*args)
 
-    monkeypatch.setattr(seeds_.CompiledRun, "chunk", stopped_in_the_second_run)
-    assert papers.main([*WALK, "--out", str(tmp_path)]) == 130
+    monkeypatch.setattr(waves, "train", stopped_in_the_second_batch)
+    assert papers.main([*WALK, "--out", str(tmp_path), "--devices", "1"]) == 130
     last = capsys.readouterr().err.splitlines()[-1]
-    assert_names(last, "walk_dqn", "walk/10", "per_every16")
+    assert_names(last, "walk_dqn")
     assert "--resume" not in last  # an option of other commands
     begun = tables.read(tmp_path, "walk_dqn", "smoke")
     assert begun is not None and list(begun.runs["walk/10"]) == ["uniform_every16"]
     assert papers.main(["list", "all.walk", "--size", "smoke", "--results", str(tmp_path)]) == 0
     assert_names(capsys.readouterr().out, report.status(ENTRIES["all.walk"], "smoke", begun))
-    assert papers.main([*WALK, "--out", str(tmp_path)]) == 0
-    assert len(chunks) == 6  # two a run; the one that was cut short again from its beginning
+    assert papers.main([*WALK, "--out", str(tmp_path), "--devices", "1"]) == 0
+    assert len(batches) == 3
     whole = tables.read(tmp_path, "walk_dqn", "smoke")
     assert whole is not None and len(whole.runs["walk/10"]) == 2
 

@@ -1,5 +1,6 @@
-"""Tables of experiments: what is kept, what is refused, what is named when it is damaged."""
+"""Tables of computations and experiments, and the files that damage is reported in."""
 
+import dataclasses
 import gzip
 import json
 
@@ -7,46 +8,23 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.papers import tables
+from experiments.papers import tables, tasks
 from experiments.papers.tables import Damaged, Data
+from tests.experiments.papers import made
 from tests.refusals import refused
 
 
-def metrics(scale: float = 1.0) -> pd.DataFrame:
-    """Return metrics of two seeds at three log points, as a run writes them."""
-    return pd.DataFrame(
-        {
-            "seed": [0, 1] * 3,
-            "step": np.repeat([10, 20, 30], 2),
-            "eval_return": scale * np.arange(6.0),
-            "agent/loss": [1.0, 1.0, np.nan, 1.0, 1.0, 1.0],
-            "agent/other": 3.0,
-            "replayed/effective_buffer": 0.5,
-        }
-    )
-
-
-def facts(code: str = "abc") -> dict:
-    return {"config": {"env": "walk/10"}, "versions": {"code": code}, "train_seconds": 1.5}
-
-
 def whole() -> Data:
-    data = Data().with_run("walk/10", "per", tables.thinned(metrics(), ()), facts())
-    return data.with_run("walk/10", "uniform", tables.thinned(metrics(2.0), ()), facts())
+    frame = pd.DataFrame({"arm": ["per", "uniform"], "seed": [0, 0], "value": [1.5, np.inf]})
+    made = {"options": {"seeds": 1}, "versions": {"code": "abc"}, "seconds": 1.0}
+    return Data(frame, made=made)
 
 
 def test_a_table_is_read_as_it_was_written(tmp_path):
     tables.write(tmp_path, "walk", "small", whole())
     read = tables.read(tmp_path, "walk", "small")
-    assert read is not None and read.runs == whole().runs and read.codes() == ("abc",)
-    frames = read.frames("walk/10")
-    assert list(frames) == ["per", "uniform"]
-    np.testing.assert_array_equal(
-        frames["uniform"]["eval_return"], 2 * frames["per"]["eval_return"]
-    )
-    # Of the others only what decides: a seed without a finite loss had diverged.
-    assert frames["per"].groupby("seed")["diverged"].max().tolist() == [1, 0]
-    assert "agent/other" not in frames["per"]
+    assert read is not None and read.made == whole().made and read.codes() == ("abc",)
+    pd.testing.assert_frame_equal(read.frame, whole().frame)
     assert tables.read(tmp_path, "walk", "smoke") is None
 
 
@@ -58,18 +36,27 @@ def test_the_bytes_depend_on_the_numbers_alone(tmp_path):
     assert one.read_bytes() == other.read_bytes()
 
 
-def test_a_run_takes_the_place_of_an_older_one():
-    again = whole().with_run("walk/10", "per", tables.thinned(metrics(5.0), ()), facts("def"))
-    assert len(again.frame) == len(whole().frame)
-    assert again.frames("walk/10")["per"]["eval_return"].max() == 25.0
-    assert again.codes() == ("abc", "def")
-
-
-def test_metrics_of_one_arm_alone_are_no_columns_of_another():
-    more = metrics().assign(**{"replay/sampler_updates": 7.0})
-    data = whole().with_run("walk/10", "ners", tables.thinned(more, ()), facts())
-    assert "replay/sampler_updates" in data.frames("walk/10")["ners"]
-    assert "replay/sampler_updates" not in data.frames("walk/10")["per"]
+def test_a_study_is_read_by_task_and_arm(tmp_path):
+    """Metrics of one arm alone are no columns of another; a control is one of the arms."""
+    small = tasks.WALK.sizes["small"]
+    source = dataclasses.replace(
+        tasks.WALK,
+        sizes={"small": dataclasses.replace(small, arms=("uniform", "ners"), every=(4, 16))},
+    )
+    data = made.data_of(source, {
+        ("walk/10", "uniform_every4"): made.metrics(1.0),
+        ("walk/10", "ners_every4"): made.metrics(2.0).assign(**{"replay/sampler_updates": 7.0}),
+        ("walk/10", "control_every16"): made.metrics(3.0),
+    }, tmp_path / "walk_dqn.small")  # fmt: skip
+    read = tables.read(tmp_path, "walk_dqn", "small")
+    assert read is not None and read.codes() == ("abc",)
+    pd.testing.assert_frame_equal(read.frame, data.frame)
+    frames = read.frames("walk/10")
+    assert list(frames) == ["uniform_every4", "ners_every4", "control_every16"]
+    assert "replay/sampler_updates" in frames["ners_every4"]
+    assert "replay/sampler_updates" not in frames["uniform_every4"]
+    assert frames["ners_every4"]["eval_return"].max() == 2.0
+    assert read.runs["walk/10"]["ners_every4"]["config"]["loop"]["learn_every"] == 4
 
 
 @pytest.mark.parametrize(
@@ -89,7 +76,7 @@ def test_metrics_of_one_arm_alone_are_no_columns_of_another():
         ),
         (lambda numbers, facts: facts.write_text("{"), Damaged, ("walk.small.json",)),
         (
-            lambda numbers, facts: facts.write_text('{"format": 1, "crc32": 0, "runs": []}'),
+            lambda numbers, facts: facts.write_text('{"format": 1, "crc32": 0, "made": []}'),
             Damaged,
             ("walk.small.json",),
         ),

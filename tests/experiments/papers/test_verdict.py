@@ -11,7 +11,8 @@ from experiments.papers import tasks, verdict
 from experiments.papers.entry import Claim, Computation, Entry, Exact
 from experiments.papers.experiment import Experiment
 from experiments.papers.tables import Data
-from experiments.runs.arms import Question
+from experiments.studies.options import Question
+from tests.experiments.papers.made import data_of
 from tests.refusals import assert_names, refused
 
 SEEDS = 12
@@ -96,24 +97,34 @@ def test_exact_claims():
     assert_names(found[0].reason, "2", "2.01")
 
 
-def runs(effective_buffer: float, env: str = "walk/10", code: str = "abc") -> Data:
+def frame_of(solved: int, buffer: float, seeds: int = 20) -> pd.DataFrame:
+    """Return metrics of runs that solve the walk after so many evaluations, or a few more."""
+    return pd.DataFrame([
+        {"seed": seed, "step": 1_000 * step, "eval_return": float(step >= solved + seed % 3),
+         "replayed/effective_buffer": buffer}
+        for seed in range(seeds) for step in range(1, 41)
+    ])  # fmt: skip
+
+
+def source_of(*envs: str, **more) -> Experiment:
+    """Return the walk with 20 seeds."""
+    small = dataclasses.replace(
+        tasks.WALK.sizes["small"], seeds=20, most_seeds=0, envs=envs or ("walk/10",), **more
+    )
+    return dataclasses.replace(tasks.WALK, sizes={"small": small})
+
+
+def runs(effective_buffer: float, code: str = "abc", **more) -> Data:
     """Return a table of the walk in which PER solves it sooner in every seed."""
-    data = Data()
-    for label, solved in zip(LABELS, (30, 10), strict=True):
-        steps = np.arange(1, 41) * 1_000
-        rows = [
-            {"seed": seed, "step": step, "eval_return": float(step >= 1_000 * (solved + seed % 3)),
-             "replayed/effective_buffer": 1.0 if label == LABELS[0] else effective_buffer,
-             "diverged": 0}
-            for seed in range(20) for step in steps
-        ]  # fmt: skip
-        made = {"versions": {"code": code if label == LABELS[0] else "abc"}, "train_seconds": 1.0}
-        data = data.with_run(env, label, pd.DataFrame(rows), made)
-    return data
+    frames = {
+        ("walk/10", LABELS[0]): frame_of(30, 1.0),
+        ("walk/10", LABELS[1]): frame_of(10, effective_buffer),
+    }
+    return data_of(source_of(**more), frames, codes={("walk/10", LABELS[0]): code})
 
 
 def walk(*claims: Claim) -> Entry:
-    return Entry("all.walk", "all", "walk", tasks.WALK, claims=claims)
+    return Entry("all.walk", "all", "walk", source_of(), claims=claims)
 
 
 SOONER = Claim("PER solves it sooner", LABELS[1], LABELS[0])
@@ -129,18 +140,21 @@ def test_a_method_that_drew_uniformly_was_not_tested(buffer, expected):
     ("column", "expected"), [("effective_buffer", "agrees"), ("abs_td", "not tested")]
 )
 def test_what_is_replayed_says_nothing_of_a_method_that_drew_uniformly(column, expected):
-    data = runs(0.99)
-    data.frame["replayed/abs_td"] = data.frame["replayed/effective_buffer"]
+    source = dataclasses.replace(source_of(), columns=("replayed/abs_td",))
+    frames = {
+        ("walk/10", label): frame_of(solved, buffer).assign(**{"replayed/abs_td": buffer})
+        for label, solved, buffer in ((LABELS[0], 30, 1.0), (LABELS[1], 10, 0.99))
+    }
+    data = data_of(source, frames)
     claim = Claim("less", LABELS[1], LABELS[0], "worse", primary=f"mean:replayed/{column}")
-    (found,) = verdict.findings(walk(claim), "small", data)
+    entry = dataclasses.replace(walk(claim), source=source)
+    (found,) = verdict.findings(entry, "small", data)
     assert found.verdict == expected
 
 
 def test_a_size_may_be_too_small_for_an_arm():
     why = "its agent learns twice"
-    small = dataclasses.replace(tasks.WALK.sizes["small"], untested={LABELS[1]: why})
-    source = dataclasses.replace(tasks.WALK, sizes={"small": small})
-    entry = dataclasses.replace(walk(SOONER), source=source)
+    entry = dataclasses.replace(walk(SOONER), source=source_of(untested={LABELS[1]: why}))
     (found,) = verdict.findings(entry, "small", runs(0.3))
     assert (found.verdict, found.reason) == ("not tested", why)
 
@@ -153,9 +167,9 @@ def test_arms_of_two_versions_of_the_code_are_not_compared():
 
 def test_a_claim_across_settings_says_so():
     rarer = "uniform_every4"
-    data = runs(0.3)
-    frame = data.frames("walk/10")[LABELS[0]].drop(columns=["env", "arm"])
-    data = data.with_run("walk/10", rarer, frame, data.runs["walk/10"][LABELS[0]])
+    data = data_of(source_of(), {
+        ("walk/10", rarer): frame_of(30, 1.0), ("walk/10", LABELS[1]): frame_of(10, 0.3)
+    })  # fmt: skip
     claim = Claim("another ratio", LABELS[1], rarer)
     (found,) = verdict.findings(walk(claim), "small", data)
     assert found.verdict == "not comparable" and "learn_every" in found.reason
@@ -171,19 +185,13 @@ def test_the_mean_of_a_column_decides_where_a_claim_names_one():
 
 
 def test_several_tasks_are_judged_together_and_seeds_counted_in_each():
-    two = Experiment(
-        "two", "dqn", tasks.WALK.arms,
-        {"small": tasks.WALK.sizes["small"].__class__(
-            ("walk/10", "walk/12"), 20, tasks.WALK.sizes["small"].loop,
-            tasks.WALK.sizes["small"].sizes, tasks.WALK.sizes["small"].agent, every=(16, 4))},
-        tasks.WALK.question,
-    )  # fmt: skip
+    two = source_of("walk/10", "walk/12")
     entry = Entry("x.fig2", "all", "two tasks", two, claims=(SOONER,))
-    data = runs(0.3)
-    other = runs(0.3, env="walk/12")
-    for label in LABELS:
-        frame = other.frames("walk/12")[label].drop(columns=["env", "arm"])
-        data = data.with_run("walk/12", label, frame, other.runs["walk/12"][label])
+    data = data_of(two, {
+        (env, label): frame_of(30 if label == LABELS[0] else 10, 1.0 if label == LABELS[0] else 0.3)
+        for env in ("walk/10", "walk/12")
+        for label in LABELS
+    })  # fmt: skip
     (found,) = verdict.findings(entry, "small", data)
     assert found.verdict == "agrees" and found.pairs.seeds == 20 and found.pairs.wins == 40
     assert_names(found.reason, NAMES["improvement"])
@@ -191,24 +199,20 @@ def test_several_tasks_are_judged_together_and_seeds_counted_in_each():
 
 def two_tasks(scale: float = 1.0, code: str = "abc") -> tuple[Experiment, Data]:
     """Return two tasks; on the second, returns are larger and another version may have run."""
-    size = dataclasses.replace(tasks.WALK.sizes["small"], envs=("walk/10", "walk/12"), every=(16,))
     two = dataclasses.replace(
-        tasks.WALK, name="two", sizes={"small": size}, question=Question(primary="final")
+        source_of("walk/10", "walk/12", every=(16,)), question=Question(primary="final")
     )
-    data, rng = Data(), np.random.default_rng(1)
+    rng, frames, codes = np.random.default_rng(1), {}, {}
     for env, unit in (("walk/10", 1.0), ("walk/12", scale)):
         gain = {LABELS[0]: 0.0, LABELS[1]: 1.0 if env == "walk/10" else -0.1}
         for label in LABELS:
-            rows = [
+            frames[env, label] = pd.DataFrame([
                 {"seed": seed, "step": 40_008, "eval_return": unit * (gain[label] + noise),
-                 "replayed/effective_buffer": 0.3, "diverged": 0}
+                 "replayed/effective_buffer": 0.3}
                 for seed, noise in enumerate(rng.normal(0, 0.3, 20))
-            ]  # fmt: skip
-            version = code if env == "walk/12" else "abc"
-            made = {"versions": {"code": version if label == LABELS[0] else "abc"},
-                    "train_seconds": 1.0}  # fmt: skip
-            data = data.with_run(env, label, pd.DataFrame(rows), made)
-    return two, data
+            ])  # fmt: skip
+            codes[env, label] = code if (env, label) == ("walk/12", LABELS[0]) else "abc"
+    return two, data_of(two, frames, codes=codes)
 
 
 def test_units_of_tasks_do_not_matter_where_they_are_pooled():
@@ -265,8 +269,11 @@ def test_a_margin_is_what_may_be_lost():
 
 
 def test_means_of_seeds_that_diverged_say_nothing():
-    data = runs(0.3)
-    data.frame.loc[data.frame["seed"] == 4, "diverged"] = 1
+    lost = frame_of(10, 0.3)
+    lost["agent/loss"] = np.where(lost["seed"] == 4, np.nan, 1.0)
+    data = data_of(source_of(), {
+        ("walk/10", LABELS[0]): frame_of(30, 1.0), ("walk/10", LABELS[1]): lost
+    })  # fmt: skip
     claim = Claim("uses less", *reversed(LABELS), "worse", primary="mean:replayed/effective_buffer")
     (found,) = verdict.findings(walk(claim), "small", data)
     assert found.verdict == "not tested"
@@ -281,3 +288,20 @@ def test_one_seed_is_a_pilot_and_several_numbers_of_a_seed_are_refused():
     twice = Data(pd.concat([data.frame, data.frame.assign(n=5)]), made=data.made)
     with refused("higher", "x.fig1", "seed"):
         verdict.findings(computed((claim,)), "small", twice)
+
+
+def test_a_computation_may_add_seeds_until_its_claims_are_decided():
+    source = Computation(
+        "made", lambda request: pd.DataFrame(), {"small": {"seeds": 16, "most_seeds": 64}}
+    )
+    claims = (Claim("higher", "per", "uniform"), Claim("higher", "rank", "uniform"))
+    entry = Entry("x.fig1", "per", "made by hand", source, claims=claims)
+    values = {"per": np.ones(16), "rank": np.tile([1.0, -1.0], 8), "uniform": np.zeros(16)}
+    frame = pd.DataFrame([
+        {"arm": arm, "seed": seed, "value": value}
+        for arm, own in values.items() for seed, value in enumerate(own)
+    ])  # fmt: skip
+    data = Data(frame, made={"versions": {"code": "abc"}})
+    found = verdict.findings(entry, "small", data)
+    assert [each.verdict for each in found] == ["agrees", "undecided"]
+    assert_names(found[0].reason, "16 wins", "16 seeds")
