@@ -66,9 +66,23 @@ pygments_dark_style = "github-dark"
 
 
 def setup(app) -> None:
-    """Point links between files that are included here at the pages that include them."""
+    """Write the pages of the papers' results, and link pages that are included here."""
+    app.connect("builder-inited", _write_results)
     app.connect("include-read", _link_pages)
+
+
+def _write_results(app) -> None:
+    from experiments.papers.entry import PAPERS
+    from experiments.papers.report import page
+    from experiments.papers.results import COMMITTED
+
+    for paper in PAPERS:
+        path = DOCS / "results" / f"{paper}.md"
+        text = page(paper, "small", COMMITTED, path.parent)
+        if not path.exists() or path.read_text() != text:  # else its page is not built again
+            path.write_text(text)
 
 
 def _link_pages(app, path, docname: str, content: list[str]) -> None:
     content[0] = content[0].replace("(../../RESULTS.md)", "(claims.md)")
+    content[0] = content[0].replace("(docs/results/", "(")

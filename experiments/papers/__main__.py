@@ -293,7 +293,7 @@ def _report(args: argparse.Namespace) -> None:
     _check_results(args)
     base = args.write.parent if args.write else Path.cwd()
     if args.all:
-        text = report.everything(entries, args.size, args.results, base)
+        text = report.everything(entries, args.size, args.results)
     else:
         text = report.TITLE + "\n".join(
             report.one(entry, args.size, args.results, base) for entry in entries

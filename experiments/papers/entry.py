@@ -150,6 +150,7 @@ class Entry:
       missing: why it can't be had.
       note: how the version here differs, one sentence each.
       figure_of: the entry whose figure is this one's, too, here if not in the paper; "": none.
+      swept: the claims are one claim under many settings, which a report counts; "": they are not.
     """
 
     id: str
@@ -168,6 +169,7 @@ class Entry:
     missing: str = ""
     note: tuple[str, ...] = ()
     figure_of: str = ""
+    swept: str = ""
 
     def at(self, size: SizeName) -> "Entry":
         """Return the entry with the experiment of a size.

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 from experiments.analysis import verdicts
 from experiments.analysis.tables import markdown, number
 from experiments.papers import rates, score_tables, tables, verdict
-from experiments.papers.entry import PAPERS, Claim, Entry
+from experiments.papers.entry import PAPERS, Claim, Entry, Paper
 from experiments.papers.experiment import Experiment, SizeName
 from experiments.papers.figures import path_of
+from experiments.papers.registry import of_papers
 from experiments.papers.running import missing, stale, version_of
 from experiments.papers.tables import Data
 from experiments.papers.verdict import Finding
@@ -56,14 +58,26 @@ def found(entry: Entry, size: SizeName, data: Data | None) -> list[Finding]:
 def claims(
     entry: Entry, size: SizeName, data: Data | None, findings: list[Finding]
 ) -> list[list[str]]:
-    """Return a row for each claim of an entry: what it says, the entry, verdict, why."""
+    """Return a row for each claim of an entry: claim, entry, verdict and numbers.
+
+    The claims of a sweep are counted in one row.
+    """
+    if findings and entry.swept:
+        counts = Counter(each.verdict for each in findings)
+        shown = ", ".join(f"{counts[name]} {name}" for name in _ORDER if counts[name])
+        return [[entry.swept, entry.id, "sweep", f"{len(findings)} settings: {shown}"]]
     if findings:
-        return [
-            [each.says, entry.id, each.verdict, _without(each.verdict, each.reason)]
-            for each in findings
-        ]
+        return [[each.says, entry.id, each.verdict, _numbers_of(each)] for each in findings]
     state = status(entry, size, data)
     return [[claim.says, entry.id, state, "-"] for claim in entry.claims]
+
+
+def _numbers_of(finding: Finding) -> str:
+    """Return the numbers behind a verdict, with wins, losses and ties of the seeds."""
+    reason, pairs = _without(finding.verdict, finding.reason), finding.pairs
+    if pairs is None or f"after {pairs.seeds} seeds" in reason:
+        return reason
+    return f"{pairs.wins}/{pairs.losses}/{pairs.ties} of {pairs.seeds} seeds; {reason}"
 
 
 def _without(verdict_: str, reason: str) -> str:
@@ -130,26 +144,51 @@ def _one(
     return "\n".join(lines)
 
 
-def everything(entries: Iterable[Entry], size: SizeName, results: Path, base: Path) -> str:
-    """Return the report of all entries: first the table of claims, then each paper's."""
-    entries = list(entries)
-    loaded = {entry.source.name: read(entry, size, results) for entry in entries if entry.source}
-    rows, parts, counts, above = [[*CLAIM_COLUMNS]], [], [], {}
+def everything(entries: Iterable[Entry], size: SizeName, results: Path) -> str:
+    """Return all claims with their verdicts, a table for each paper.
+
+    Args:
+      entries: the entries.
+      size: size of their tables.
+      results: folder of the tables.
+    """
+    entries, parts, counts = list(entries), [], []
     for paper, title in PAPERS.items():
-        own = [entry for entry in entries if entry.paper == paper]
-        if not own:
-            continue
-        parts += [f"## {title}", ""]
-        first = len(rows)
-        for entry in own:
-            data = loaded[entry.source.name] if entry.source else None
-            findings = found(entry, size, data)
-            parts.append(_one(entry, size, results, base, data, findings, above))
-            rows += claims(entry, size, data, findings)
-        counts.append([_short(title), [row[2] for row in rows[first:]]])
-    rows[1:] = sorted(rows[1:], key=lambda row: row[2] in _WAITING)  # what has come out is first
-    top = [TITLE.rstrip(), "", _HEAD, "", _counted(counts), _plain_table(rows)]
+        rows = []
+        for entry in [each for each in entries if each.paper == paper]:
+            data = read(entry, size, results)
+            rows += claims(entry, size, data, found(entry, size, data))
+        if rows:
+            rows.sort(key=lambda row: row[2] in _WAITING)
+            counts.append([_short(title), [row[2] for row in rows if row[2] != "sweep"]])
+            linked = [
+                [says, f"[{name}]({SITE[paper]}#{_anchor(name)})", verdict_, why]
+                for says, name, verdict_, why in rows
+            ]
+            parts += [f"## {title}", "", _plain_table([[*CLAIM_COLUMNS], *linked])]
+    top = [TITLE.rstrip(), "", _HEAD, "", _counted(counts)]
     return "\n".join([*top, *parts]).rstrip() + "\n"
+
+
+def _anchor(name: str) -> str:
+    return name.replace(".", "-").lower()
+
+
+def page(paper: Paper, size: SizeName, results: Path, base: Path) -> str:
+    """Return the tables and figures of a paper's entries, as a page of the documentation.
+
+    Args:
+      paper: name of the paper.
+      size: size of the tables.
+      results: folder of the tables and figures.
+      base: folder from which links start.
+    """
+    parts, above = [f"# {PAPERS[paper]}", ""], {}
+    for entry in of_papers([paper]):
+        data = read(entry, size, results)
+        parts += [f"({_anchor(entry.id)})=", ""]
+        parts.append(_one(entry, size, results, base, data, found(entry, size, data), above))
+    return "\n".join(parts).replace("\n### ", "\n## ").rstrip() + "\n"
 
 
 def _short(title: str) -> str:
@@ -166,22 +205,30 @@ def _counted(counts: list[Any]) -> str:
     return markdown(rows)
 
 
-CLAIM_COLUMNS = ("claim", "entry", "verdict", "why")
+CLAIM_COLUMNS = ("claim", "entry", "verdict", "wins/losses/ties and numbers")
+SITE = {paper: f"docs/results/{paper}.md" for paper in PAPERS}  # pages of `page`
 TITLE = "# Results\n\n"  # of every report that is written
-_ORDER = ("agrees", "disagrees", "undecided", "not tested", "not comparable", "pilot")
+_ORDER = (
+    "agrees",
+    "disagrees",
+    "no difference",
+    "undecided",
+    "not tested",
+    "not comparable",
+    "pilot",
+)
 _WAITING = ("begun", "to do", "other settings", "not to be had")
 _HEAD = """\
-Written by `python -m experiments.papers report --all --write RESULTS.md` from the tables in \
-`experiments/results/papers`, and checked against them by the tests. Claims were written down \
-before they were run; those of the last rows are of papers in general, on tasks of our own, and \
-those of `pser.sweep` ask one claim under many settings. A verdict is computed from paired seeds: \
-*agrees* and *disagrees* if the 95 % interval lies on one side and the p-value of no mean \
-difference, corrected over an entry's claims (Holm), is below .05; *undecided* if not; *not \
-tested* if a method behaved like uniform replay, or its agent hardly learned; *pilot* with fewer \
-than ten seeds; *not comparable* if arms differ in more than what is asked. What has not run is \
-*to do*, *begun*, or there with *other settings*. Sizes are small, minutes to a few hours an \
-experiment on one CPU core, so that a claim can hold at the paper's size and fail here; what was \
-changed stands with each entry."""
+`python -m experiments.papers report --all --write RESULTS.md` writes this page from the tables in \
+`experiments/results/papers`, and the tests compare it with them. All claims were written down \
+before the runs. Seeds are paired: a win is a seed on which the arm is better than its baseline. \
+Studies that add seeds until a claim is decided report an anytime-valid p-value and the \
+probability of improvement; *no difference* means that it is within 0.1 of one half. Studies with \
+a fixed number of seeds report the interquartile mean (IQM) of the paired differences with its \
+95 % interval, and need a corrected p-value below .05. *Not tested*: the method behaved like \
+uniform replay, or its agent hardly learned. *Pilot*: fewer than ten seeds. P-values are corrected \
+over the claims of an entry (Holm). Tasks are small, minutes to hours on one CPU core: a claim can \
+fail here and hold at the size of the paper. The entries link to settings, figures and tables."""
 
 
 def _plain_table(rows: list[list[str]]) -> str:

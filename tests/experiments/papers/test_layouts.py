@@ -204,13 +204,14 @@ def test_a_grid_of_settings(figures, tmp_path):
     ]  # fmt: skip
     starts = {"max": "the maximum", "td": "epsilon"}
     settings_grid.draw(Plotted(pd.DataFrame(rows), {}, "A grid"), tmp_path, starts=starts)
-    first, second = figures[-1].axes
-    assert_names(first.get_title(loc="left"), "3", "the maximum")
-    assert_names(second.get_title(loc="left"), "3", "epsilon")
-    assert first.get_xscale() == "log" and first.get_xlim()[0] > 0
-    assert [text.get_text() for text in first.texts] == ["2"]  # of eta 0.7, at the left edge
-    medians = [line for line in first.lines if line.get_marker() == "o"]
-    assert [line.get_xdata()[0] for line in medians] == [1.0]  # of eta 0 alone
+    cells = figures[-1].axes[0]
+    (image,) = cells.images
+    # Equal numbers tie; PSER does not converge on two of three seeds with eta 0.7.
+    np.testing.assert_allclose(image.get_array(), [[0.5, 1 / 6], [0.5, 1 / 6]])
+    assert [text.get_text() for text in cells.texts] == ["0/0", "0/2"] * 2
+    assert_names(cells.get_yticklabels()[0].get_text(), "3", "the maximum")
+    assert_names(cells.get_yticklabels()[1].get_text(), "3", "epsilon")
+    assert_names(cells.get_xticklabels()[1].get_text(), "eta 0.7")
 
 
 @pytest.mark.parametrize(
