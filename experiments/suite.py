@@ -1,0 +1,274 @@
+"""Test a replay method on a fixed set of small tasks: `python -m experiments.suite METHOD`.
+
+METHOD is one of `experiments.compare --list`, or the module of a method of your own, such as
+mypackage.mymethod. It trains on every task at two replay ratios, next to uniform replay and PER,
+and seeds are added until it is decided whether it is better than each. OUT/suite.md has the
+verdicts next to those of the methods here. The same command continues an interrupted suite.
+"""
+
+import dataclasses
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.analysis.files import write_bytes
+from experiments.analysis.style import NAMES
+from experiments.analysis.tables import markdown, number
+from experiments.cli import shared
+from experiments.cli.options import Parser
+from experiments.papers import tables, tasks
+from experiments.papers.experiment import Arm, Experiment
+from experiments.papers.ners import PENDULUM_TD3
+from experiments.papers.results import COMMITTED
+from experiments.runs.log import say, show
+from experiments.studies import judge, runner, store
+from experiments.studies.claims import Claim, Found
+from experiments.studies.options import Where
+from experiments.studies.store import Store
+from experiments.studies.study import Study
+
+_BASELINES = ("uniform", "per")
+_HOURS = 1.5
+_KEPT = ("replayed/effective_buffer",)
+
+
+class Task(NamedTuple):
+    """A task of the suite: an experiment of size small, with fewer arms and ratios."""
+
+    source: Experiment
+    env: str
+    every: tuple[int, int]  # agent steps between two learning phases: two replay ratios
+    most_seeds: int  # at which undecided claims stop
+    steps: int | None = None  # None: those of the experiment
+
+
+# Cheapest first, so that a limit on the hours costs the fewest verdicts.
+TASKS = (
+    Task(tasks.WALK, "walk/10", (4, 16), 64),
+    Task(tasks.WALK, "walk/14", (4, 16), 64),
+    Task(tasks.DEEPSEA, tasks.DEEPSEA.sizes["small"].envs[0], (4, 16), 64),
+    Task(PENDULUM_TD3, PENDULUM_TD3.sizes["small"].envs[0], (4, 16), 16, 110_000),
+    Task(tasks.MINATAR, tasks.GAMES[0], (1, 4), 16, 40_000),
+    Task(tasks.MINATAR, tasks.GAMES[1], (1, 4), 16, 40_000),
+)
+
+
+def study_of(task: Task, methods: Mapping[str, str], smoke: bool = False) -> Study:
+    """Return the study of a task.
+
+    Args:
+      task: the task.
+      methods: methods to test, by label.
+      smoke: whether to train for seconds, without verdicts.
+
+    Raises:
+      ValueError: If a method does not fit the task.
+    """
+    arms = {label: task.source.arms.get(label, Arm(label)) for label in _BASELINES}
+    arms |= {
+        label: task.source.arms[label] if label in task.source.arms else Arm(method)
+        for label, method in methods.items()
+    }
+    small = task.source.sizes["small"]
+    steps = small.loop["steps"] if task.steps is None else task.steps
+    loop = {**small.loop, "steps": steps, "learn_every": task.every[0]}
+    if smoke:
+        loop |= {"steps": 3 * loop["warmup"], "eval_every": loop["warmup"], "eval_episodes": 1}
+    size = dataclasses.replace(
+        small, envs=(task.env,), loop=loop, arms=(), every=task.every,
+        seeds=2 if smoke else 16, most_seeds=0 if smoke else task.most_seeds,
+    )  # fmt: skip
+    source = dataclasses.replace(
+        task.source, name=_name(task), arms=arms, sizes={"small": size}, columns=_KEPT
+    )
+    claims = tuple(
+        Claim(f"{label} is better than {base}", f"{label}_every{every}", f"{base}_every{every}")
+        for label in methods
+        for base in _BASELINES
+        for every in task.every
+        if label != base
+    )
+    return source.study("small", {task.env: claims})
+
+
+def _name(task: Task) -> str:
+    return task.env.replace("/", "_")
+
+
+def run(
+    methods: Mapping[str, str],
+    out: str | Path,
+    *,
+    smoke: bool = False,
+    hours: float = _HOURS,
+    devices: int | None = None,
+) -> str:
+    """Run the suite in a folder, as far as the hours suffice; return its report in Markdown.
+
+    Args:
+      methods: methods to test, by label.
+      out: folder of the studies and of the report.
+      smoke: whether to train for seconds, without verdicts.
+      hours: limit for all tasks together.
+      devices: number of cores or accelerators, by default all.
+
+    Raises:
+      ValueError: If a method does not fit a task, or the folder contains another suite.
+      Stopped: If the user interrupts it, or runs fail. Ended runs are kept.
+    """
+    out, end = Path(out), time.monotonic() + 3600 * hours
+    studies = {task.env: study_of(task, methods, smoke) for task in TASKS}
+    for study in studies.values():
+        study.check()
+    for task in TASKS:
+        left = (end - time.monotonic()) / 3600
+        if left <= 0:
+            say(f"the {hours:g} hours are over: the same command continues")
+            break
+        say(f"{task.env}:")
+        folder = out / _name(task)
+        where = Where(hours=left, devices="auto" if devices is None else str(devices))
+        resume = store.paths(folder)[1].exists()
+        runner.run(studies[task.env], folder, resume=resume, where=where, show=False)
+    found = {
+        task.env: store.read(out / _name(task))
+        for task in TASKS
+        if store.paths(out / _name(task))[1].exists()
+    }
+    text = report(studies, found, methods)
+    write_bytes(out / "suite.md", text.encode())
+    return text
+
+
+def report(
+    studies: Mapping[str, Study], found: Mapping[str, Store], methods: Mapping[str, str]
+) -> str:
+    """Return the verdicts of a suite in Markdown.
+
+    Args:
+      studies: study of every task, by name.
+      found: results of the tasks that were run, by name.
+      methods: tested methods by label.
+    """
+    header = [
+        "task", "method", "replay ratio", *(f"against {NAMES[base]}" for base in _BASELINES),
+        "effective buffer", "time of uniform replay",
+    ]  # fmt: skip
+    rows = [header]
+    for task in [task for task in TASKS if task.env in found]:
+        study, results = studies[task.env], found[task.env]
+        frames, made = runner.judged_frames(results, study), results.made()
+        claims = study.claims[task.env]
+        verdicts = list(zip(claims, judge.family(study, claims, frames, made), strict=True))
+        points = {judge.name_of(point, False): point for point in study.points()}
+        for label in methods:
+            for every in task.every:
+                name = f"{label}_every{every}"
+                point, base = points[name], points[f"{_BASELINES[0]}_every{every}"]
+                if point.id not in frames:
+                    continue
+                cells = {
+                    claim.baseline: _cell(verdict)
+                    for claim, verdict in verdicts
+                    if claim.arm == name
+                }
+                used = frames[point.id].get("replayed/effective_buffer")
+                rows.append([
+                    task.env, label, number(judge.replays_per_transition(point.config)),
+                    *(cells.get(f"{own}_every{every}", "-") for own in _BASELINES),
+                    "-" if used is None else number(float(used.mean())),
+                    _relative_time(results, point.id, base.id),
+                ])  # fmt: skip
+    text = f"# {', '.join(methods)} on the replay suite\n\n{markdown(rows)}\n{_ABOUT}"
+    return text + _of_ours()
+
+
+_ABOUT = """\
+Each verdict names wins, losses and ties over paired seeds, and asks whether the method is better; \
+seeds are added until it is decided. *No difference*: the probability of improvement is within 0.1 \
+of one half. *Not tested*: it drew almost uniformly (effective buffer above 0.95). The last column \
+is the time of training, compared with uniform replay in the same study.
+"""
+
+
+def _cell(found: Found | ValueError) -> str:
+    if not isinstance(found, Found):
+        return str(found)
+    verdict, pairs = found.judgement.verdict, found.pairs
+    words = {"agrees": "**better**", "disagrees": "**worse**"}
+    counts = f" ({pairs.wins}/{pairs.losses}/{pairs.ties})" if pairs is not None else ""
+    return words.get(verdict, verdict) + counts
+
+
+def _relative_time(results: Store, point: str, base: str) -> str:
+    """Return the seconds of a run, without compilation, over those of a baseline's."""
+    seconds = {}
+    for own in (point, base):
+        per_run = [
+            (cost["seconds"] - cost["compiling"]) / sum(map(len, cost["runs"].values()))
+            for cost in results.facts["costs"]
+            if own in cost["runs"]
+        ]
+        seconds[own] = float(np.median(per_run)) if per_run else float("nan")
+    return number(seconds[point] / seconds[base])
+
+
+def _of_ours() -> str:
+    """Return the verdicts of the methods here against uniform replay, from committed studies."""
+    columns: dict[str, dict[tuple[str, str], str]] = {}
+    for source in {task.source.name: task.source for task in TASKS}.values():
+        data = tables.read(COMMITTED, source.name, "small")
+        if data is None or data.store is None:
+            continue
+        study = source.study("small")
+        frames = runner.judged_frames(data.store, study)
+        found = judge.judge(study, frames, data.store.made(), other_code=True, plan=False)
+        for row in found.rows:
+            point = found.members[row.label].point
+            ratio = number(judge.replays_per_transition(point.config))
+            own = columns.setdefault(point.label, {})
+            own[point.env, ratio] = _cell(Found(row.judgement, row.pairs))
+    keys = list(dict.fromkeys(key for own in columns.values() for key in own))
+    if not keys:
+        return ""
+    cells = [[*key, *(own.get(key, "-") for own in columns.values())] for key in keys]
+    table = markdown([["task", "replay ratio", *columns], *cells])
+    return f"\n## Methods here, against uniform replay\n\n{table}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = Parser(prog="python -m experiments.suite", description=__doc__)
+    parser.add_argument(
+        "methods", nargs="+", type=shared.labelled, metavar="METHOD",
+        help="name or module of a method, or LABEL=METHOD",
+    )  # fmt: skip
+    parser.add_argument(
+        "--size", choices=("smoke", "small"), default="small",
+        help="smoke: two seeds and a few updates, to see that it runs [default small]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--hours", type=float, default=_HOURS, metavar="NUMBER",
+        help=f"limit for all tasks; the same command continues [default {_HOURS:g}]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out", type=shared.folder, default=Path("runs/suite"), metavar="DIR",
+        help="folder for results [default runs/suite]",
+    )  # fmt: skip
+    shared.add_devices(parser)
+    args = parser.parse_args(argv)
+
+    def command() -> None:
+        methods = dict(args.methods)
+        smoke = args.size == "smoke"
+        show(run(methods, args.out, smoke=smoke, hours=args.hours, devices=args.devices))
+
+    return shared.ended(parser, command, "give the same command again")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
