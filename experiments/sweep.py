@@ -7,6 +7,11 @@ method alone. Seeds and all settings that allow it share one compiled program. `
 `--file sweep.toml` reads the same names from a file, grid and space from tables [grid] and [space].
 """
 
+from experiments.cli import process
+
+if __name__ == "__main__":
+    process.run("experiments.sweep")
+
 import argparse
 import contextlib
 import dataclasses
@@ -15,8 +20,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.cli import elsewhere, shared, toml, used
+from experiments.cli import shared, toml
 from experiments.cli.help import Guide
+from experiments.cli.listing import print_list
 from experiments.cli.options import Parser, add_options, one_of, read_options
 from experiments.pages import page, swept
 from experiments.runs import folder, lock, presets, registry
@@ -70,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def command() -> None:
         named = _names_parser().parse_known_args(words)[0]
         if named.list:
-            shared.print_list(named.json)
+            print_list(named.json)
             return
         told = [*_of_file(named), *words]
         names, before = _names_parser().parse_known_args(told)[0], _before(named)
@@ -363,9 +369,6 @@ def _parse(
         options, prefix = getattr(first, section), PREFIXES[section]
         group, about = shared.GROUPS[section]
         add_options(parser, options, prefix, group=group, about=about)
-    labels = {label: base.replay for (_, label), base in bases.items()}
-    parser.elsewhere = elsewhere.of_agents() | elsewhere.of_arms(labels)
-    parser.reasons |= elsewhere.of_methods_without()
     named = {"agent": f"options of {first.agent}, and their defaults"}
     for label, base in {label: base for (_, label), base in bases.items()}.items():
         add_options(parser, base.replay_options, f"{label}.", about=f"replay method {base.replay}")
@@ -385,9 +388,5 @@ def _configured(
         config = shared.given(args, base, _SECTIONS)
         own = read_options(args, base.replay_options, f"{label}.")
         found[env, label] = dataclasses.replace(config, replay_options=own)
-    used.check_used(args, found.values())
+    shared.check_used(args, found.values())
     return found
-
-
-if __name__ == "__main__":
-    sys.exit(main())

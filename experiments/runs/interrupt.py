@@ -17,6 +17,18 @@ class Terminated(KeyboardInterrupt):
     """A scheduler wants the process to end; to the rest of the code it is like Ctrl-C."""
 
 
+class Stopped(Exception):
+    """A run stopped early. The message states the reason, and how to continue.
+
+    Attributes:
+      exit_code: exit code of the process: 1 after an error, or the code of shells for a signal.
+    """
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 def exit_code(error: KeyboardInterrupt) -> int:
     """Return the exit code of a process that ends so."""
     return TERMINATED if isinstance(error, Terminated) else INTERRUPTED

@@ -7,8 +7,7 @@ from typing import Any
 import jax
 import pandas as pd
 
-from experiments.analysis import curves, panels, statistics
-from experiments.analysis.style import plain
+from experiments.analysis import statistics
 from experiments.runs import checksums, finished, manifest, registry
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.run_config import RunConfig
@@ -55,6 +54,9 @@ def versions() -> dict[str, str]:
 
 
 def _draw(config: RunConfig, frame: pd.DataFrame, out: Path, threshold: float | None) -> None:
+    from experiments.analysis import curves, panels  # matplotlib takes half a second to import
+    from experiments.analysis.style import plain
+
     label = plain(config.replay)
     title = plain(f"{config.agent} with {config.replay} replay on {config.env}")
     curves.learning_curves({label: frame}, out / "learning_curve.png", title, threshold)

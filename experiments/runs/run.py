@@ -26,6 +26,7 @@ from experiments.runs import (
 )
 from experiments.runs.assembly import build
 from experiments.runs.folder import check_claim, claim
+from experiments.runs.interrupt import Stopped
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.resumption import Progress, Resumed
 from experiments.runs.run_config import RunConfig
@@ -148,18 +149,6 @@ class _Interrupted(Exception):
     ) -> None:
         super().__init__(progress)
         self.state, self.progress, self.metrics = state, progress, metrics
-        self.exit_code = exit_code
-
-
-class Stopped(Exception):
-    """A run stopped early; the message says why, and how to continue.
-
-    Attributes:
-      exit_code: of the process: 1, if the environment failed, or as shells have it for signals.
-    """
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
         self.exit_code = exit_code
 
 
