@@ -61,8 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(config: RunConfig, output: OutputConfig, args: argparse.Namespace) -> None:
     """Train, and print a table of the results."""
-    # Imported here because these modules take a second to import, which `--help` need not wait for.
-    from experiments.analysis import tables
+    from experiments.analysis import tables  # these take a second to import, unlike `--help`
     from experiments.runs.run import execute
 
     out = args.resume or args.out or shared.own_folder(config.agent, config.replay, config.env)
@@ -85,19 +84,16 @@ def _base(known: argparse.Namespace) -> RunConfig:
     shared.check_resumed(known)
     names = {"env": known.env, "agent": known.agent, "replay": known.replay}
     if known.resume is None:
-        default = shared.brought_names(
-            known, known.env and [known.env], known.replay and [known.replay]
-        )
-        return defaults(
-            **{name: given or getattr(default, name) for name, given in names.items()},
-            preset=known.preset,
-        )
+        envs, replays = (names[name] and [names[name]] for name in ("env", "replay"))
+        default = shared.brought_names(known, envs, replays)
+        chosen = [names[name] or getattr(default, name) for name in names]
+        return defaults(*chosen, preset=known.preset)
     saved = run_config.read(known.resume, "run to resume")
     for name, value in names.items():
-        if value not in (None, getattr(saved, name)):
+        if value not in (None, own := getattr(saved, name)):
             raise ValueError(
-                f"the run in {known.resume} has {name} {getattr(saved, name)}, not {value}: "
-                f"remove --{name}, or choose another --out"
+                f"the run in {known.resume} has {name} {own}, not {value}: remove --{name}, or "
+                "choose another --out"
             )
     return saved
 

@@ -196,8 +196,12 @@ def read_options(namespace: argparse.Namespace, instance: Instance, prefix: str 
     try:
         read = dataclasses.replace(instance, **given)  # pyright: ignore
     except ValueError as error:
-        for entry in entries:
-            _check(entry, given[entry.name], _option(prefix + entry.name))
+        for entry in entries:  # errors name the option as on the command line
+            try:
+                entry.check(given[entry.name])
+            except ValueError as own:
+                text = str(own).removeprefix(entry.name)
+                raise ValueError(f"{_option(prefix + entry.name)}{text}") from None
         raise ValueError(f"{prefix.rstrip('.')}: {error}" if prefix else str(error)) from None
     for entry in entries:
         if entry.needs and not any(getattr(read, name) for name in entry.needs):
@@ -235,14 +239,6 @@ def _value(entry: Option, value: Any) -> Any:
     if not entry.many or value == [None]:
         return value[0] if entry.many else value
     return tuple(each for part in value for each in ((None,) if part is None else part))
-
-
-def _check(entry: Option, value: Any, option: str) -> None:
-    """Validate a value; errors name the option as on the command line."""
-    try:
-        entry.check(value)
-    except ValueError as error:
-        raise ValueError(f"{option}{str(error).removeprefix(entry.name)}") from None
 
 
 def _help(entry: Option, default: Any) -> str:

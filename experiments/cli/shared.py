@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 
@@ -119,7 +119,7 @@ def own_module(example: str) -> str:
 def names_parser() -> Parser:
     """Return a parser of the options that decide which other options exist."""
     parser = Parser(add_help=False)
-    _add_names(parser, presets.names(None), "")
+    add_common(parser)
     add_help_asked(parser)
     return parser
 
@@ -141,7 +141,11 @@ def brought_names(
 
 
 def add_common(
-    parser: Parser, env: str, preset: str | None = None, *, own: str = "AGENT-REPLAY-ENV"
+    parser: Parser,
+    env: str | None = None,
+    preset: str | None = None,
+    *,
+    own: str = "AGENT-REPLAY-ENV",
 ) -> None:
     """Add the options that `train` and `compare` share.
 
@@ -151,20 +155,11 @@ def add_common(
       preset: preset whose names the help shows as defaults.
       own: default folder of results below runs/.
     """
-    parser.reasons = {
-        f"--env.{option}".replace("_", "-"): f"--env.{option}: only {whose} has it, not {env}"
-        for option, whose in environments.foreign_options(env).items()
-    }
     parser.reasons["--frames-on-host"] = "--frames-on-host was renamed: use --replay-on host"
-    _add_names(parser, presets.names(preset), own)
-    group = parser.group("run")
-    group.add_argument("--seeds", type=int, metavar="INT", help="seeds, vmapped [default 5]")
-    group.add_argument("--seed", type=int, metavar="INT", help="first seed [default 0]")
-    add_devices(group)
-    add_compilation_cache(group)
-
-
-def _add_names(parser: Parser, default: Names, own: str) -> None:
+    for option, family in environments.foreign_options(env).items() if env else ():
+        name = f"--env.{option}".replace("_", "-")
+        parser.reasons[name] = f"{env} has no {name}, only {family} has: remove it"
+    default = presets.names(preset)
     group = parser.group("run", "what to run, and the folder of results")
     for name, kind, metavar, text in (
         ("agent", agent_name, "NAME", f"{', '.join(registry.AGENTS)}, "
@@ -173,6 +168,8 @@ def _add_names(parser: Parser, default: Names, own: str) -> None:
          f"shows all [default {default.env}]"),
         ("preset", one_of("preset", PRESETS), "NAME", "defaults from a paper, also for names; "
          "explicit options take precedence; --list describes presets [default none]"),
+        ("seeds", int, "INT", "number of seeds, vmapped [default 5]"),
+        ("seed", int, "INT", "first seed [default 0]"),
         ("out", folder, "DIR", f"folder of results [default runs/{own}]"),
         ("resume", folder, "DIR", "continue the run in DIR from its last checkpoint; other options "
          "must match it"),
@@ -184,6 +181,8 @@ def _add_names(parser: Parser, default: Names, own: str) -> None:
         ("json", "with --list: as JSON"),
     ):
         group.add_argument(f"--{name}", action="store_true", help=text)
+    add_devices(group)
+    add_compilation_cache(group)
 
 
 def add_devices(parser: Any) -> None:
@@ -208,13 +207,10 @@ def _devices(text: str) -> int | None:
 def add_compilation_cache(parser: Any) -> None:
     """Add `--compilation-cache` to a parser or a group."""
     parser.add_argument(
-        "--compilation-cache", type=_cache, metavar="DIR|off",
+        "--compilation-cache", metavar="DIR|off",
+        type=lambda text: compilation.OFF if text == compilation.OFF else folder(text),
         help="folder of compiled programs for later runs [default your cache folder]",
     )  # fmt: skip
-
-
-def _cache(text: str) -> Path | Literal["off"]:
-    return compilation.OFF if text == compilation.OFF else folder(text)
 
 
 def check_listed(known: argparse.Namespace) -> None:
@@ -258,15 +254,13 @@ def _stacks_frames(config: RunConfig) -> bool:
     return bool(own) or (own is None and hasattr(config.env_options, "stack"))
 
 
-def _is_discrete(config: RunConfig) -> bool:
-    return registry.AGENTS[config.agent].actions == "discrete"
-
-
 _USED: dict[str, tuple[str, Callable[[RunConfig], bool]]] = {
-    "eval_epsilon": ("for discrete actions", _is_discrete),
+    "eval_epsilon": (
+        "for discrete actions", lambda config: registry.AGENTS[config.agent].actions == "discrete"
+    ),
     "frame_spare": ("with stacked frames (--frame-stack)", _stacks_frames),
     "observe_every": ("with a method that learns from evaluations (ners)", learns_from_evaluations),
-}
+}  # fmt: skip
 
 
 def given(
