@@ -1,5 +1,6 @@
 """The command lines that repeat what a page shows."""
 
+import dataclasses
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -79,7 +80,14 @@ def _train(config: Config) -> list[str]:
 def _learns_from_evaluations(config: Config) -> bool:
     """Return whether a run uses `observe_every`; arms of a comparison share it with others."""
     try:
-        return learns_from_evaluations(run_config.RunConfig.from_json(config))
+        run = run_config.saved_defaults(config["env"], config["agent"], config["replay"])
+        options = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in config["replay_options"].items()
+            if hasattr(run.replay_options, name)
+        }
+        own = dataclasses.replace(run.replay_options, **options)
+        return learns_from_evaluations(dataclasses.replace(run, replay_options=own))
     except (ValueError, ImportError):  # its agent or method is not available here
         return True
 

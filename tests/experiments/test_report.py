@@ -70,7 +70,7 @@ def test_what_does_not_belong_together_is_refused(tmp_path, run, capsys):
     other = RESULTS / "cartpole_dqn" / "per"
     error = refusal(capsys, run, other, *out)
     assert_names(error, "gymnax/Pendulum-v1", "gymnax/CartPole-v1")
-    assert_names(refusal(capsys, run, f"run={other}", *out), "run", "LABEL=FOLDER")
+    assert_names(refusal(capsys, run, f"run={other}", *out), "run", f"other={run}")
     error = refusal(capsys, RESULTS / "cartpole_dqn", run, *out)
     assert_names(error, RESULTS / "cartpole_dqn", "comparison")
     saved = json.loads((run / "summary.json").read_text())
