@@ -83,7 +83,7 @@ def _learns_from_evaluations(config: Config) -> bool:
         run = run_config.saved_defaults(config["env"], config["agent"], config["replay"])
         options = {
             name: tuple(value) if isinstance(value, list) else value
-            for name, value in config["replay_options"].items()
+            for name, value in config.get("replay_options", {}).items()
             if hasattr(run.replay_options, name)
         }
         own = dataclasses.replace(run.replay_options, **options)
