@@ -17,6 +17,18 @@ class Terminated(KeyboardInterrupt):
     """A scheduler ends the process; code that handles Ctrl-C handles this too."""
 
 
+class Stopped(Exception):
+    """A run stopped early. The message states the reason, and how to continue.
+
+    Attributes:
+      exit_code: exit code of the process: 1 after an error, or the code of shells for a signal.
+    """
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 def exit_code(error: KeyboardInterrupt) -> int:
     """Return the exit code of a process that ends by this exception."""
     return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
