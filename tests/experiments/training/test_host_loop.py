@@ -17,7 +17,7 @@ from agents.dqn import DQNConfig, dqn
 from agents.types import Discrete
 from experiments import environments, train
 from experiments.analysis import statistics
-from experiments.environments.host import HostEnvironment, HostStep
+from experiments.environments.host import HostEnvironment
 from experiments.environments.types import Environment, TimeStep
 from experiments.runs import checkpoint, interrupt
 from experiments.training.config import LoopConfig
@@ -63,7 +63,7 @@ class Counting(HostEnvironment):
         self.count = np.where(over, 0, self.count)
         self.episode = self.episode + over
         cut = over & self.cut
-        return self._see(), HostStep(reward, over & ~cut, cut, final)
+        return self._see(), TimeStep(reward, over & ~cut, cut, final)
 
     def close(self):
         self.closed = True

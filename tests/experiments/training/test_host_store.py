@@ -10,7 +10,8 @@ import pytest
 from agents.dqn import DQNConfig, dqn
 from agents.types import Discrete
 from experiments import train
-from experiments.environments.host import HostEnvironment, HostStep
+from experiments.environments.host import HostEnvironment
+from experiments.environments.types import TimeStep
 from experiments.runs import checkpoint
 from experiments.training import host_store
 from experiments.training.config import LoopConfig
@@ -58,7 +59,7 @@ class Painting(HostEnvironment):
         )
         reward = self.count.astype(np.float32)
         self.count, self.episode = self.count * ~over, self.episode + over
-        return self.stacks, HostStep(reward, over & ~cut, cut, final)
+        return self.stacks, TimeStep(reward, over & ~cut, cut, final)
 
     def close(self):
         pass
