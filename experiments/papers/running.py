@@ -21,10 +21,9 @@ from experiments.runs import (
     results,
     run_config,
 )
-from experiments.runs.interrupt import Stopped
 from experiments.runs.log import say
 from experiments.runs.results import versions
-from experiments.runs.run import execute
+from experiments.runs.run import Stopped, execute
 from experiments.runs.run_config import OutputConfig, RunConfig
 from experiments.training.schedule import schedule
 from jaxreplay.saving import check_writable

@@ -20,8 +20,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from experiments import environments
 from experiments.runs import compilation, outside
-from experiments.runs.interrupt import Stopped
 from experiments.runs.log import say
+from experiments.runs.run import Stopped
 from experiments.studies import cluster, cluster_remote, devices, memory, programs, store, waves
 from experiments.studies.cluster import Cluster
 from experiments.studies.grid import Place, Point
