@@ -18,15 +18,16 @@ class Terminated(KeyboardInterrupt):
 
 
 class Stopped(Exception):
-    """A run stopped early. The message states the reason, and how to continue.
+    """A run stopped early; the message gives the reason and how to continue.
 
     Attributes:
+      reason: the reason alone.
       exit_code: exit code of the process: 1 after an error, or the code of shells for a signal.
     """
 
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+    def __init__(self, reason: str, exit_code: int, how: str = "") -> None:
+        super().__init__(f"{reason}: {how}" if how else reason)
+        self.reason, self.exit_code = reason, exit_code
 
 
 def exit_code(error: KeyboardInterrupt) -> int:
