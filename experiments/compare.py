@@ -7,10 +7,14 @@ ners_star=ners --ners_star.reward training`. Several values of `--learn-every` p
 on an axis.
 """
 
+from experiments.cli import process
+
+if __name__ == "__main__":
+    process.run("experiments.compare")
+
 import argparse
 import contextlib
 import dataclasses
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +22,8 @@ from typing import Any
 import pandas as pd
 
 from experiments.analysis import joint
-from experiments.cli import elsewhere
 from experiments.cli.help import Guide
+from experiments.cli.listing import print_list
 from experiments.cli.options import Parser, add_options, read_options
 from experiments.cli.shared import (
     GROUPS,
@@ -28,15 +32,14 @@ from experiments.cli.shared import (
     check_labels,
     check_resume,
     check_resumed,
+    check_used,
     ended,
     given,
     labelled,
     names_parser,
     own_folder,
     own_module,
-    print_list,
 )
-from experiments.cli.used import check_used
 from experiments.installation.commands import missing
 from experiments.pages import page
 from experiments.runs import (
@@ -233,10 +236,6 @@ def _parse(
     argv: Sequence[str] | None,
 ) -> argparse.Namespace:
     add_common(parser, _first(bases).env, known.preset, own="compare-AGENT-ENV")
-    arms_of = {label: base.replay for label, base in bases.items()}
-    if known.resume is None:  # else agent and arms are settled
-        parser.elsewhere = elsewhere.of_agents() | elsewhere.of_arms(arms_of)
-        parser.reasons |= elsewhere.of_methods_without()
     brought = " ".join(presets.names(known.preset).replays)
     parser.group("run").add_argument(
         "--replays", nargs="+", type=labelled, metavar="NAME",
@@ -312,7 +311,3 @@ def _run_all(
             )
             for label, config in configs.items()
         }  # fmt: skip
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,6 +5,11 @@ every arm with a baseline, seed by seed. FILE is a TOML file of options, named a
 `experiments.sweep`, or a Python file that defines `study = Study.make(...)`.
 """
 
+from experiments.cli import process
+
+if __name__ == "__main__":
+    process.run("experiments.study")
+
 import argparse
 import dataclasses
 import runpy
@@ -13,15 +18,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.cli import shared, toml, used
+from experiments.cli import shared, toml
 from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, one_of, read_options
 from experiments.runs import presets, registry
 from experiments.runs.run_config import PREFIXES, RunConfig, defaults
-from experiments.studies import grid, runner, store
+from experiments.studies import grid
 from experiments.studies.grid import Axis
 from experiments.studies.options import Question, SearchOptions, StudyOptions, Where
-from experiments.studies.runner import Results
 from experiments.studies.study import BATCH, Study
 from jaxreplay.methods import METHODS
 
@@ -40,7 +44,7 @@ class Front(NamedTuple):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
+    """Run the command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     parser = Parser(prog="python -m experiments.study", description=__doc__)
     parser.add_argument("file", type=Path, metavar="FILE", help="TOML or Python file of a study")
@@ -74,12 +78,16 @@ def command(front: Front, argv: Sequence[str]) -> int:
     def run() -> None:
         named = _names_parser().parse_known_args(argv)[0]
         if named.list:
-            shared.print_list(named.json)
+            from experiments.cli import listing
+
+            listing.print_list(named.json)
             return
         words = [*_of_file(named), *argv]
         names = _names_parser().parse_known_args(words)[0]
         before = None
         if named.resume is not None:
+            from experiments.studies import store
+
             before = store.read(named.resume).study.validated(named.resume)
         bases = _bases(names) if before is None else _same_names(names, before)
         args = _parse(parser, front, bases, words, before)
@@ -91,19 +99,16 @@ def command(front: Front, argv: Sequence[str]) -> int:
 
 
 def _run(study: Study, out: Path, args: argparse.Namespace, where: Where) -> None:
+    from experiments.studies import runner  # figures and engines take seconds to import
+
     results = runner.run(
         study, out, resume=args.resume is not None, overwrite=args.overwrite, where=where,
         cache=args.compilation_cache, dry_run=args.dry_run,
     )  # fmt: skip
     if results is not None and study.options.report:
-        write_page(results)
+        from experiments.pages import page, swept
 
-
-def write_page(results: Results) -> None:
-    """Write the page of a study into its folder."""
-    from experiments.pages import page, swept  # only when a page is written
-
-    print(page.write_sweep(swept.of(results.store, results.study)))
+        print(page.write_sweep(swept.of(results.store, results.study)))
 
 
 def _of_python(path: Path) -> Study:
@@ -155,7 +160,7 @@ def _study(
         if before is None and args.seeds is None and question.until_decided:
             config = dataclasses.replace(config, seeds=BATCH)
         found[env, label] = dataclasses.replace(config, replay_options=own)
-    used.check_used(args, found.values())
+    shared.check_used(args, found.values())
     if not options.defaults and search.search is None:
         grid.check_fixed(axes, found, vars(args).keys())
     if search.search is None and axes:
@@ -316,6 +321,3 @@ _FRONT = Front(
     Question(),
     "runs/study",
 )
-
-if __name__ == "__main__":
-    sys.exit(main())

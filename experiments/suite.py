@@ -78,8 +78,9 @@ def study_of(task: Task, methods: Mapping[str, str], smoke: bool = False) -> Stu
     loop = {**small.loop, "steps": steps, "learn_every": task.every[0]}
     if smoke:
         loop |= {"steps": 3 * loop["warmup"], "eval_every": loop["warmup"], "eval_episodes": 1}
+    ratios = task.every[:1] if smoke else task.every
     size = dataclasses.replace(
-        small, envs=(task.env,), loop=loop, arms=(), every=task.every,
+        small, envs=(task.env,), loop=loop, arms=(), every=ratios,
         seeds=2 if smoke else 16, most_seeds=0 if smoke else task.most_seeds,
     )  # fmt: skip
     source = dataclasses.replace(
@@ -89,7 +90,7 @@ def study_of(task: Task, methods: Mapping[str, str], smoke: bool = False) -> Stu
         Claim(f"{label} is better than {base}", f"{label}_every{every}", f"{base}_every{every}")
         for label in methods
         for base in _BASELINES
-        for every in task.every
+        for every in ratios
         if label != base
     )
     return source.study("small", {task.env: claims})
@@ -168,9 +169,9 @@ def report(
         for label in methods:
             for every in task.every:
                 name = f"{label}_every{every}"
-                point, base = points[name], points[f"{_BASELINES[0]}_every{every}"]
-                if point.id not in frames:
+                if name not in points or points[name].id not in frames:
                     continue
+                point, base = points[name], points[f"{_BASELINES[0]}_every{every}"]
                 cells = {
                     claim.baseline: _cell(verdict)
                     for claim, verdict in verdicts
@@ -260,7 +261,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="folder for results [default runs/suite]",
     )  # fmt: skip
     shared.add_devices(parser)
-    args = parser.parse_args(argv)
+    args = parser.parse_args(sys.argv[1:] if argv is None else argv)
 
     def command() -> None:
         methods = dict(args.methods)
@@ -268,7 +269,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         show(run(methods, args.out, smoke=smoke, hours=args.hours, devices=args.devices))
 
     return shared.ended(parser, command, "give the same command again")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

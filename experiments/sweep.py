@@ -8,6 +8,11 @@ method only. Seeds, and all settings that can be traced, share one compiled prog
 names from a file, grid and space from tables [grid] and [space].
 """
 
+from experiments.cli import process
+
+if __name__ == "__main__":
+    process.run("experiments.sweep")
+
 import sys
 from collections.abc import Sequence
 
@@ -39,9 +44,5 @@ FRONT = Front(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
+    """Run the command and return its exit code."""
     return command(FRONT, sys.argv[1:] if argv is None else argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,37 +1,23 @@
 """Train one agent with one replay method: `python -m experiments.train --help`."""
 
+from experiments.cli import process
+
+if __name__ == "__main__":
+    process.run("experiments.train")
+
 import argparse
-import sys
 from collections.abc import Sequence
 
-from experiments.analysis import tables
-from experiments.cli import elsewhere
+from experiments.cli import shared
 from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, read_options
-from experiments.cli.shared import (
-    GROUPS,
-    add_common,
-    brought_names,
-    check_resume,
-    check_resumed,
-    ended,
-    given,
-    names_parser,
-    own_folder,
-    own_module,
-    print_list,
-    replay_name,
-)
-from experiments.cli.used import check_used
-from experiments.pages import page
-from experiments.runs import compilation, manifest, presets, run_config
-from experiments.runs.run import execute
-from experiments.runs.run_config import PREFIXES, SECTIONS, RunConfig, defaults
+from experiments.runs import compilation, presets, run_config
+from experiments.runs.run_config import PREFIXES, SECTIONS, OutputConfig, RunConfig, defaults
 from jaxreplay.methods import METHODS
 
 HEADINGS = {
-    "what runs": ("--agent", "--replay", "--env", "--preset", "--seeds", "--seed"),
-    "how long, and how often it learns and is evaluated": (
+    "what to run": ("--agent", "--replay", "--env", "--preset", "--seeds", "--seed"),
+    "length, and frequency of updates and evaluations": (
         "--steps", "--warmup", "--learn-every", "--n-step", "--batch-size", "--capacity",
         "--eval-every", "--eval-episodes",
     ),
@@ -45,88 +31,99 @@ EXAMPLES = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    first = names_parser()
-    first.add_argument("--replay", type=replay_name, default=None)
-    known, _ = first.parse_known_args(argv)
-    if known.list:
-        print_list(known.json)
-        return 0
+    """Run the command and return its exit code."""
     parser = Parser(
         prog="python -m experiments.train", usage="%(prog)s [OPTION VALUE ...]",
         description="Train one agent with one replay method.",
     )  # fmt: skip
+    first = shared.names_parser()
+    first.add_argument("--replay", type=shared.replay_name)
+    known, _ = first.parse_known_args(argv)
 
     def command() -> None:
-        base = _base(known)
-        args = _parse(parser, base, known, argv)
-        config, output = given(args, base), read_options(args, manifest.read(args.resume).output)
-        output.check_report()
-        resume = args.resume is not None
-        check_resume(args)
-        check_used(args, [config])
-        out = args.resume or args.out or own_folder(config.agent, config.replay, config.env)
-        with compilation.kept(args.compilation_cache):
-            summary = execute(
-                config, out, output, resume=resume, overwrite=args.overwrite, devices=args.devices
-            )
-        print(tables.table([summary]))
-        figure = f"  (figure: {out / 'learning_curve.png'})" if output.figures else ""
-        print(f"results: {out}/{figure}")
-        if output.report:
-            print(page.write_run(out))
+        if known.list:
+            from experiments.cli.listing import print_list
 
-    return ended(parser, command)
+            print_list(known.json)
+            return
+        base = _base(known)
+        saved = _saved_output(known)
+        args = _parse(parser, base, saved, known, argv)
+        config, output = shared.given(args, base), read_options(args, saved)
+        output.check_report()
+        shared.check_resume(args)
+        shared.check_used(args, [config])
+        _run(config, output, args)
+
+    return shared.ended(parser, command)
+
+
+def _run(config: RunConfig, output: OutputConfig, args: argparse.Namespace) -> None:
+    """Train, and print a table of the results."""
+    from experiments.analysis import tables  # these take a second to import, unlike `--help`
+    from experiments.runs.run import execute
+
+    out = args.resume or args.out or shared.own_folder(config.agent, config.replay, config.env)
+    resume = args.resume is not None
+    with compilation.kept(args.compilation_cache):
+        summary = execute(
+            config, out, output, resume=resume, overwrite=args.overwrite, devices=args.devices
+        )
+    print(tables.table([summary]))
+    figure = f"  (figure: {out / 'learning_curve.png'})" if output.figures else ""
+    print(f"results: {out}/{figure}")
+    if output.report:
+        from experiments.pages import page
+
+        print(page.write_run(out))
 
 
 def _base(known: argparse.Namespace) -> RunConfig:
-    """Return the run before its options: the one to resume, or the names' defaults."""
-    check_resumed(known)
+    """Return the configuration of the run to resume, or the defaults of the names."""
+    shared.check_resumed(known)
     names = {"env": known.env, "agent": known.agent, "replay": known.replay}
-    if known.resume is not None:
-        saved = run_config.read(known.resume, "run to resume")
-        for name, value in names.items():
-            if value not in (None, getattr(saved, name)):
-                raise ValueError(
-                    f"the run in {known.resume} was made with {name} {getattr(saved, name)}, and "
-                    f"this has {value}: use the same options, or another --out"
-                )
-        return saved
-    brought = brought_names(known, known.env and [known.env], known.replay and [known.replay])
-    return defaults(
-        known.env or brought.env,
-        known.agent or brought.agent,
-        known.replay or brought.replay,
-        known.preset,
-    )
+    if known.resume is None:
+        envs, replays = (names[name] and [names[name]] for name in ("env", "replay"))
+        default = shared.brought_names(known, envs, replays)
+        chosen = [names[name] or getattr(default, name) for name in names]
+        return defaults(*chosen, preset=known.preset)
+    saved = run_config.read(known.resume, "run to resume")
+    for name, value in names.items():
+        if value not in (None, own := getattr(saved, name)):
+            raise ValueError(
+                f"the run in {known.resume} has {name} {own}, not {value}: remove --{name}, or "
+                "choose another --out"
+            )
+    return saved
+
+
+def _saved_output(known: argparse.Namespace) -> OutputConfig:
+    if known.resume is None:
+        return OutputConfig()
+    from experiments.runs import manifest  # imports pandas
+
+    return manifest.read(known.resume).output
 
 
 def _parse(
-    parser: Parser, base: RunConfig, known: argparse.Namespace, argv: Sequence[str] | None
+    parser: Parser,
+    base: RunConfig,
+    output: OutputConfig,
+    known: argparse.Namespace,
+    argv: Sequence[str] | None,
 ) -> argparse.Namespace:
-    add_common(parser, base.env, known.preset)
-    if known.resume is None:  # else agent and method are settled
-        parser.elsewhere = elsewhere.of_agents() | elsewhere.of_replays()
+    shared.add_common(parser, base.env, known.preset)
     parser.group("run").add_argument(
-        "--replay", type=replay_name, metavar="NAME",
-        help=f"{', '.join(METHODS)}, {own_module('mypackage.mymethod')} "
+        "--replay", type=shared.replay_name, metavar="NAME",
+        help=f"{', '.join(METHODS)}, {shared.own_module('mypackage.mymethod')} "
         f"[default {presets.names(known.preset).replay}]",
     )  # fmt: skip
-    for section in SECTIONS:
-        group, about = GROUPS[section]
-        add_options(parser, getattr(base, section), PREFIXES[section], group=group, about=about)
-    group, about = GROUPS["output"]
-    add_options(parser, manifest.read(known.resume).output, group=group, about=about)
-    parser.guide = Guide(
-        HEADINGS,
-        {
-            "agent": f"options of {base.agent}, and their defaults",
-            "replay": f"options of {base.replay}, and theirs",
-        },
-        EXAMPLES,
-    )
+    sections = {name: (getattr(base, name), PREFIXES[name]) for name in SECTIONS}
+    for name, (options, prefix) in (sections | {"output": (output, "")}).items():
+        group, about = shared.GROUPS[name]
+        add_options(parser, options, prefix, group=group, about=about)
+    named = {
+        name: f"options of {getattr(base, name)}, and defaults" for name in ("agent", "replay")
+    }
+    parser.guide = Guide(HEADINGS, named, EXAMPLES)
     return parser.parse_args(argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

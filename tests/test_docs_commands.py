@@ -12,7 +12,7 @@ import pytest
 from experiments import compare, train
 from experiments.cli.options import Parser
 from experiments.environments.registry import FAMILIES
-from experiments.runs import registry, run_config
+from experiments.runs import registry, run, run_config
 from experiments.runs.arms import Question
 from experiments.runs.registry import AGENTS
 from experiments.runs.run_config import OutputConfig
@@ -48,7 +48,7 @@ def only_parse(monkeypatch):
         return parsed if self.prog.split()[-1] in configuring else ends()
 
     monkeypatch.setattr(Parser, "parse_args", parse_args)
-    monkeypatch.setattr(train, "execute", ends)
+    monkeypatch.setattr(run, "execute", ends)
     monkeypatch.setattr(compare, "_run_all", ends)
 
 
@@ -61,9 +61,9 @@ def examples(tmp_path, monkeypatch):
     agent, *_ = documents.python(PAGES["how_to/write_an_agent.md"])
     (package / "myagent.py").write_text(agent.text)
     config = run_config.defaults("gymnax/CartPole-v1", "dqn", "per").to_json()
-    for run in RUNS:
-        (tmp_path / run).mkdir(parents=True)
-        (tmp_path / run / "config.json").write_text(json.dumps(config))
+    for name in RUNS:
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     known, agents = dict(methods._METHODS), dict(registry._AGENTS)

@@ -1,1 +1,1 @@
-"""How commands read their options."""
+"""Command lines: options from dataclasses, help, and error messages of one line."""

@@ -1,8 +1,4 @@
-"""Helps that can be read: first what most people need, and the rest by group.
-
-`--help` fits a screen or two, `--help GROUP` explains the options of a group, `--help all` every
-option. A parser without a guide has few options, and shows all of them at once.
-"""
+"""Help texts: `--help` fits on a page, `--help GROUP` and `--help all` explain every option."""
 
 import argparse
 import copy
@@ -11,17 +7,17 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-WIDTH = 80  # columns
-LINES = 60  # at most, of what `--help` alone shows
+WIDTH, LINES = 80, 60  # maximum size of `--help`
+_JOINED = "\xa0"  # a space at which textwrap does not break a line
 
 
 class Guide(NamedTuple):
-    """What `--help` alone shows of a command with many options.
+    """Content of `--help` for a command with many options.
 
     Attributes:
-      headings: the options that most people need, such as "--steps", by headings.
-      named: groups of options that are shown with their defaults alone, by what is said of them.
-      examples: whole command lines.
+      headings: options that most users need, such as "--steps", by heading.
+      named: descriptions of further groups, whose options are listed with their defaults only.
+      examples: complete command lines.
     """
 
     headings: Mapping[str, Sequence[str]]
@@ -30,77 +26,67 @@ class Guide(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Options that belong together."""
+    """A group of options, with a description and with defaults such as "--replay.alpha 0.6"."""
 
     about: str
-    options: list[argparse.Action]
-    defaults: list[str]  # "--replay.alpha 0.6", of those that have one
+    arguments: argparse._ArgumentGroup
+    defaults: list[str]
+
+    @property
+    def options(self) -> list[argparse.Action]:
+        """The options of the group."""
+        return self.arguments._group_actions
 
 
 def formatter(prog: str, position: int = 34) -> argparse.HelpFormatter:
-    """Return argparse's formatter, as wide as we want it."""
+    """Return argparse's formatter with our width."""
     return argparse.HelpFormatter(prog, max_help_position=position, width=WIDTH)
 
 
-def short(
-    head: str, groups: Mapping[str, Group], guide: Guide, prog: str, choices: Sequence[str]
-) -> str:
-    """Return what most people need, in at most `LINES` lines.
+def short(head: str, groups: Mapping[str, Group], guide: Guide) -> str:
+    """Return the options of a guide, in at most `LINES` lines.
 
     Args:
       head: usage and description.
-      groups: all groups of the command by name.
-      guide: what to show.
-      prog: the command.
-      choices: what `--help` takes.
+      groups: all groups of the command, by name.
+      guide: content of the help.
     """
-    known = {
-        name: option
-        for group in groups.values()
-        for option in group.options
-        for name in option.option_strings
-    }
-    writer = formatter(prog, 24)
+    known = {option.option_strings[0]: option for g in groups.values() for option in g.options}
+    writer = formatter("", 24)
     for heading, names in guide.headings.items():
         writer.start_section(heading)
         writer.add_arguments([_brief(known[name]) for name in names])
         writer.end_section()
-    shown = writer.format_help().rstrip().splitlines()
-    tail = _examples(guide.examples) + ["", f"more: --help GROUP, of {', '.join(choices)}"]
-    tail[-1:] = _wrapped(tail[-1].split(), " ", "", "  ")
-    begin = [*head.rstrip().splitlines(), "", *shown]
-    left = LINES - len(begin) - len(tail)
-    named = [
-        (text, groups[name].defaults) for name, text in guide.named.items() if groups[name].defaults
-    ]
-    named = named[: max(left // 3, 0)]  # each takes a blank line, a heading, and a line at least
-    middle = []
-    for place, (text, defaults) in enumerate(named):
-        lines = _at_most(left // (len(named) - place) - 2, defaults)
-        left -= 2 + len(lines)
-        middle += ["", f"{text}:", *lines]
-    return "\n".join([*begin, *middle, *tail]) + "\n"
+    lines = [*head.rstrip().splitlines(), "", *writer.format_help().rstrip().splitlines()]
+    more = f"more: --help GROUP, of {', '.join([*groups, 'all'])}"
+    tail = [*_examples(guide.examples), "", *textwrap.wrap(more, WIDTH, subsequent_indent="  ")]
+    named = [name for name in guide.named if groups[name].defaults]
+    left = LINES - len(lines) - len(tail)
+    named = named[: max(left // 3, 0)]  # a blank line, a heading and at least one line each
+    for place, name in enumerate(named):
+        count = left // (len(named) - place) - 2
+        defaults = _defaults(name, groups[name].defaults, count)
+        lines += ["", f"{guide.named[name]}:", *defaults]
+        left -= 2 + len(defaults)
+    return "\n".join([*lines, *tail]) + "\n"
 
 
 def full(
-    head: str, groups: Mapping[str, Group], names: Sequence[str], prog: str, examples: Sequence[str]
+    head: str, groups: Mapping[str, Group], names: Sequence[str], examples: Sequence[str]
 ) -> str:
-    """Return whole groups of options, with their sources."""
-    writer = formatter(prog)
+    """Return all options of the named groups, with the sources of their defaults."""
+    writer = formatter("")
     for name in names:
         writer.start_section(f"{name} ({groups[name].about})" if groups[name].about else name)
         writer.add_arguments(groups[name].options)
         writer.end_section()
-    head = "\n\n".join(textwrap.fill(part, WIDTH) for part in head.split("\n\n"))
-    tail = "\n".join(_examples(examples))
-    return f"{head.rstrip()}\n\n{writer.format_help().rstrip()}\n{tail}".strip() + "\n"
+    parts = [textwrap.fill(part, WIDTH) for part in head.strip().split("\n\n")]
+    parts += [writer.format_help().strip(), "\n".join(_examples(examples)).strip()]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _brief(option: argparse.Action) -> argparse.Action:
-    """Return an option as it is shown among few: without bounds, or the default of being left out.
-
-    Its values' kind is the word in "0<=FLOAT<=1|none".
-    """
+    """Return an option without bounds ("0<=FLOAT<=1|none" is FLOAT) and without a default none."""
     brief = copy.copy(option)
     if isinstance(option.metavar, str) and re.search("[<>]", option.metavar):
         brief.metavar = re.sub(r"[^A-Z]|none", "", option.metavar)
@@ -108,40 +94,25 @@ def _brief(option: argparse.Action) -> argparse.Action:
     return brief
 
 
+def _defaults(group: str, defaults: Sequence[str], count: int) -> list[str]:
+    """Return defaults side by side in at most `count` lines."""
+    words = [text if len(text) <= 60 else f"{text[:57]}..." for text in defaults]
+    lines = textwrap.wrap(
+        "  ".join(word.replace(" ", _JOINED) for word in words), WIDTH,
+        initial_indent="  ", subsequent_indent="  ", max_lines=count, break_on_hyphens=False,
+        placeholder=f"  ... (all: --help {group})",
+    )  # fmt: skip
+    return [line.replace(_JOINED, " ") for line in lines]
+
+
 def _examples(examples: Sequence[str]) -> list[str]:
-    """Return examples as lines, each continued as a shell continues it."""
-    if not examples:
-        return []
-    lines = ["", "examples:"]
+    """Return command lines, continued with backslashes between options."""
+    lines = ["", "examples:"] if examples else []
     for example in examples:
-        words = re.split(r" (?=--)", example)  # an option and its value stay together
-        parts = _wrapped(words, " ", "  ", "      ", WIDTH - 2)
-        lines += [f"{part} \\" for part in parts[:-1]] + parts[-1:]
+        text = example.replace(" ", _JOINED).replace(f"{_JOINED}--", " --")
+        parts = textwrap.wrap(
+            text, WIDTH - 2, initial_indent="  ", subsequent_indent="      ",
+            break_on_hyphens=False, break_long_words=False,
+        )  # fmt: skip
+        lines += " \\\n".join(parts).replace(_JOINED, " ").split("\n")
     return lines
-
-
-def _at_most(lines: int, defaults: Sequence[str]) -> list[str]:
-    """Return options with their defaults side by side; say how many do not fit."""
-    cut = [text if len(text) <= 60 else f"{text[:57]}..." for text in defaults]
-    found = _wrapped(cut, "  ", "  ", "  ")
-    if len(found) <= lines:
-        return found
-    for number in range(len(cut) - 1, -1, -1):
-        found = _wrapped([*cut[:number], f"and {len(cut) - number} more"], "  ", "  ", "  ")
-        if len(found) <= lines:
-            break
-    return found
-
-
-def _wrapped(
-    words: Sequence[str], between: str, first: str, then: str, width: int = WIDTH
-) -> list[str]:
-    """Return words in lines; none is broken."""
-    lines, line = [], first + (words[0] if words else "")
-    for word in words[1:]:
-        if len(line) + len(between) + len(word) > width:
-            lines.append(line)
-            line = then + word
-        else:
-            line += between + word
-    return [*lines, line]

@@ -1,94 +1,78 @@
-"""What there is, and what fits what, in columns that a terminal and a pipe show alike."""
+"""Lists of agents, replay methods, environments and presets, for `--list`."""
 
+import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from experiments.runs import registry
+
 WIDTH = 100  # columns
 
 
+def print_list(as_json: bool) -> None:
+    """Print agents, replay methods, environments and presets, and which of them fit."""
+    catalogue = registry.catalogue()
+    print(json.dumps(catalogue, indent=2) if as_json else listed(catalogue))
+
+
 def listed(catalogue: Mapping[str, Any]) -> str:
-    """Return the catalogue of `registry.catalogue` as text."""
+    """Return the result of `registry.catalogue` as text."""
+    agents, replays = catalogue["agents"], catalogue["replays"]
+    head = ["agent", "actions", *(name.rpartition(".")[2] for name in replays)]
+    fits = [
+        [
+            name,
+            entry["actions"],
+            *("x" if replay in entry["replays"] else "-" for replay in replays),
+        ]
+        for name, entry in agents.items()
+    ]
+    needs = [[name, ", ".join(entry["needs"])] for name, entry in replays.items() if entry["needs"]]
     parts = [
-        _fits(catalogue["agents"], list(catalogue["replays"])),
-        _needs(catalogue["replays"]),
+        ["agents (--agent), and the replay methods (--replay) that fit:", *_table([head, *fits])],
+        ["requirements of replay methods on the agent:", *_table(needs)],
         *_environments(catalogue["environments"]),
-        *_presets(catalogue["presets"]),
+        ["presets (--preset), and their differences from the papers:"],
+        *map(_preset, catalogue["presets"], catalogue["presets"].values()),
     ]
     return "\n\n".join("\n".join(part) for part in parts)
 
 
-def _fits(agents: Mapping[str, Any], replays: Sequence[str]) -> list[str]:
-    """Return a row for each agent, with a mark below each method that fits."""
-    shown = {name: name.rpartition(".")[2] for name in replays}  # of a module, its own name
-    rows = [["agent", "actions", *shown.values()]]
-    for name, entry in agents.items():
-        marks = ["x" if replay in entry["replays"] else "-" for replay in replays]
-        rows.append([name, entry["actions"], *marks])
-    return ["agents (--agent), and the replay methods (--replay) that fit:", *_table(rows)]
-
-
-def _needs(replays: Mapping[str, Any]) -> list[str]:
-    rows = [[name, ", ".join(entry["needs"])] for name, entry in replays.items() if entry["needs"]]
-    return ["what replay methods need of the agent:", *_table(rows)]
-
-
 def _environments(environments: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Yield a block for each family, and kind of actions in it."""
-
-    alike: dict[tuple[str, ...], list[str]] = {}
+    """Yield a block for each family and kind of actions."""
+    blocks: dict[tuple[str, ...], list[str]] = {}
     for name, entry in environments.items():
         family = name.partition("/")[0]
         missing = (entry["missing"] or "").replace(name, family)
-        kind = (family, entry["loop"], entry["actions"], missing)
-        alike.setdefault(kind, []).append(name)
-    for (family, loop, actions, missing), names in alike.items():
+        blocks.setdefault((family, entry["loop"], entry["actions"], missing), []).append(name)
+    for (family, loop, actions, missing), names in blocks.items():
         where = "on the host" if loop == "host" else "compiled"
+        reason, _, install = missing.partition(": ")
+        note = [f"{reason}; this command installs it:", install] if missing else []
         head = f"environments (--env) of {family}, {where}, with {actions} actions:"
-        yield [*textwrap.wrap(head, WIDTH), *_lack(missing), *_columns(names)]
+        yield [head, *note, *_columns(names)]
 
 
-def _lack(missing: str) -> list[str]:
-    """Return what is missing, and the command that installs it unbroken, to be copied."""
-    if not missing:
-        return []
-    what, _, command = missing.partition(": ")
-    return [*textwrap.wrap(f"{what}; this installs it:", WIDTH), command]
-
-
-def _presets(presets: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Yield what each preset brings, and where it differs from its paper."""
-    yield ["presets (--preset), and where they differ from their papers:"]
-    for name, entry in presets.items():
-        fitting = f"--agent {'|'.join(entry['agents'])}  --replay {'|'.join(entry['replays'])}"
-        env = f"  --env {entry['environment']}" if entry["environment"] else ""
-        yield [
-            *textwrap.wrap(f"{name}: {entry['about']}", WIDTH, subsequent_indent="  "),
-            *textwrap.wrap(fitting + env, WIDTH, initial_indent="  ", subsequent_indent="    "),
-            *(
-                line
-                for sentence in entry["differs"]
-                for line in textwrap.wrap(
-                    f"- {sentence}", WIDTH, initial_indent="  ", subsequent_indent="    "
-                )
-            ),
-        ]
+def _preset(name: str, entry: Mapping[str, Any]) -> list[str]:
+    """Return the description of a preset, and its differences from the paper."""
+    fitting = f"--agent {'|'.join(entry['agents'])}  --replay {'|'.join(entry['replays'])}"
+    env = f"  --env {entry['environment']}" if entry["environment"] else ""
+    lines = textwrap.wrap(f"{name}: {entry['about']}", WIDTH, subsequent_indent="  ")
+    for text in (fitting + env, *(f"- {difference}" for difference in entry["differs"])):
+        lines += textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
+    return lines
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  "
-        + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    lines = ("  ".join(map(str.ljust, row, widths)) for row in rows)
+    return [f"  {line}".rstrip() for line in lines]
 
 
 def _columns(names: Sequence[str]) -> list[str]:
-    """Return names in columns of one width, to be read downwards."""
+    """Return names in columns of one width, ordered downwards."""
     width = max(map(len, names)) + 2
-    count = -(-len(names) // max((WIDTH - 2) // width, 1))  # lines
-    return [
-        "  " + "".join(name.ljust(width) for name in names[line::count]).rstrip()
-        for line in range(count)
-    ]
+    count = -(-len(names) // ((WIDTH - 2) // width))
+    lines = ("".join(name.ljust(width) for name in names[line::count]) for line in range(count))
+    return [f"  {line}".rstrip() for line in lines]

@@ -1,216 +1,193 @@
-"""What the commands that train share: options, and the messages they end with."""
+"""Options, checks and error handling that several commands share."""
 
 import argparse
 import dataclasses
-import json
+import os
 import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import jax
 
 from experiments import environments
-from experiments.cli import endings
-from experiments.cli.listing import listed
+from experiments.cli import process
 from experiments.cli.options import Ended, Parser, one_of, read_options, unknown
-from experiments.runs import compilation, interrupt, manifest, outside, presets, registry
+from experiments.runs import compilation, interrupt, outside, presets, registry
+from experiments.runs.interrupt import Stopped
 from experiments.runs.presets import PRESETS, Names
-from experiments.runs.run import Stopped
 from experiments.runs.run_config import PREFIXES, SECTIONS, RunConfig
 from jaxreplay.methods import METHODS
 
 _MOST_DEVICES = 256
+_LESS_MEMORY = "a smaller capacity, batch or network, or fewer seeds, --eval-episodes or --inspect"
 
-# The groups that `--help` calls them: name, and what it says of them.
+# Name and description of the group of each section in `--help`.
 GROUPS = {
-    "loop": ("training", "how long and how often it learns and is evaluated"),
-    "sizes": ("sizes", "of batches and of what is remembered"),
+    "loop": ("training", "length, and frequency of updates and evaluations"),
+    "sizes": ("sizes", "batch and replay sizes"),
     "env_options": ("env", "the environment"),
     "agent_options": ("agent", "the agent"),
     "replay_options": ("replay", "the replay method"),
-    "output": ("output", "what is written besides metrics; no number depends on it"),
+    "output": ("output", "files besides metrics; these options change no number"),
 }
 
 
 def environment(text: str) -> str:
-    """Read the name of an environment: an argparse `type`."""
-    try:
-        environments.check(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return text
+    """Parse the name of an environment (argparse `type`)."""
+    return _accepted(text, lambda name: environments.check(name) or True)
 
 
 def agent_name(text: str) -> str:
-    """Read the name of an agent, or of a module that holds one: an argparse `type`."""
-    return _named("agent", text, outside.load_agent, registry.AGENTS)
+    """Parse the name of an agent, or of a module with one (argparse `type`)."""
+    return _accepted(text, outside.load_agent, "agent", registry.AGENTS)
 
 
 def replay_name(text: str) -> str:
-    """Read the name of a replay method, or of a module that holds one: an argparse `type`."""
-    return _named("replay", text, outside.load_method, METHODS)
+    """Parse the name of a replay method, or of a module with one (argparse `type`)."""
+    return _accepted(text, outside.load_method, "replay", METHODS)
 
 
-def labelled(text: str) -> tuple[str, str]:
-    """Read `METHOD` or `LABEL=METHOD`, an argparse `type`; return label and method.
-
-    A method's label is its name, or the last part of its module's.
-    """
-    label, equals, name = text.rpartition("=")
-    name = replay_name(name)
-    label = label if equals else name.rpartition(".")[2]  # of a module, its own name
-    if label in ("agent", "env", "replay"):
-        raise argparse.ArgumentTypeError(f"'{label}' is taken by other options: use another label")
-    if not re.fullmatch(manifest.LABEL, label):
-        raise argparse.ArgumentTypeError(
-            f"'{label}' is no label: use letters, digits and underscores, a letter first"
-        )
-    return label, name
-
-
-def check_labels(replays: Sequence[tuple[str, str]]) -> None:
-    """Refuse a label that is given twice; `replays` are labels and methods.
-
-    Raises:
-      ValueError: one line that says how to tell the two apart.
-    """
-    known: dict[str, str] = {}
-    for label, replay in replays:
-        if known.get(label, replay) != replay:
-            raise ValueError(f"label '{label}' stands for two methods: use LABEL=METHOD")
-        if label in known:
-            raise ValueError(
-                f"'{label}' is named twice: leave one out, or give it another label, as in "
-                f"other={replay}"
-            )
-        known[label] = replay
-
-
-def _named(kind: str, text: str, load: Callable[[str], bool], known: Iterable[str]) -> str:
+def _accepted(
+    text: str, load: Callable[[str], bool], kind: str = "", known: Iterable[str] = ()
+) -> str:
     try:
         found = load(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     if not found and "." in text:
-        raise argparse.ArgumentTypeError(
-            f"unknown {kind} '{text}': no module of that name can be imported from here"
-        )
+        raise argparse.ArgumentTypeError(f"unknown {kind} '{text}': there is no such module here")
     if not found:
         raise argparse.ArgumentTypeError(unknown(kind, text, known))
     return text
 
 
+def labelled(text: str) -> tuple[str, str]:
+    """Parse `METHOD` or `LABEL=METHOD` as label and method (argparse `type`).
+
+    The default label is the name of the method, or the last part of its module's name.
+    """
+    label, equals, name = text.rpartition("=")
+    name = replay_name(name)
+    label = label if equals else name.rpartition(".")[2]
+    if label in ("agent", "env", "replay"):
+        raise argparse.ArgumentTypeError(f"'{label}' names other options: use another label")
+    if not re.fullmatch(r"[A-Za-z]\w*", label):  # also a folder's name
+        raise argparse.ArgumentTypeError(
+            f"'{label}' is not a label: use letters, digits and underscores, a letter first"
+        )
+    return label, name
+
+
+def check_labels(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return labels and values as a dict; raise ValueError if a label is given twice."""
+    labels = [label for label, _ in pairs]
+    for label, value in pairs:
+        if labels.count(label) > 1:
+            raise ValueError(f"'{label}' is given twice: label one, as in other={value}")
+    return dict(pairs)
+
+
 def folder(text: str) -> Path:
-    """Read a folder's name: an argparse `type`."""
+    """Parse the name of a folder or file (argparse `type`)."""
     if not text.strip():
-        raise argparse.ArgumentTypeError("the folder's name is empty: give one, such as runs/x")
+        raise argparse.ArgumentTypeError("the name is empty: use a name such as runs/x")
     return Path(text)
 
 
+def labelled_folder(text: str) -> tuple[str, Path]:
+    """Parse `FOLDER`, labelled by its name, or `LABEL=FOLDER` (argparse `type`)."""
+    label, equals, path = text.rpartition("=")
+    if not path.strip() or (equals and not label.strip()):
+        raise argparse.ArgumentTypeError("empty name: use FOLDER or LABEL=FOLDER, as in x=runs/x")
+    # Letters outside the locale are surrogates, which cannot be drawn.
+    return os.fsencode(label or Path(path).name).decode(errors="replace"), Path(path)
+
+
 def own_folder(*parts: str) -> Path:
-    """Return the folder of results that have not been given one: its name tells what runs."""
+    """Return the default folder of results, which is named after the run."""
     return Path("runs") / re.sub(r"[^\w.-]+", "-", "-".join(parts))
 
 
 def own_module(example: str) -> str:
-    """Return what helps say about names that are modules."""
+    """Return the part of a help text about names of modules."""
     return f"or a module of your own, such as {example}"
 
 
 def names_parser() -> Parser:
-    """Make the parser of the options that decide which other options exist."""
+    """Return a parser of the options that decide which other options exist."""
     parser = Parser(add_help=False)
-    parser.add_argument("--agent", type=agent_name, default=None)
-    parser.add_argument("--env", type=environment, default=None)
-    parser.add_argument("--preset", type=one_of("preset", PRESETS), default=None)
-    parser.add_argument("--resume", type=folder, default=None)
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("--json", action="store_true")
+    add_common(parser)
     add_help_asked(parser)
     return parser
 
 
 def add_help_asked(parser: Parser) -> None:
-    """Add what tells that help was asked for, to a parser that does not show it."""
-    parser.add_argument("-h", "--help", nargs="?", const="", default=None)
+    """Add `--help` to a parser without help; its value is None if it is not given."""
+    parser.add_argument("-h", "--help", nargs="?", const="")
 
 
 def brought_names(
     known: argparse.Namespace, envs: Sequence[str] | None, replays: Sequence[str] | None
 ) -> Names:
-    """Return names in place of those that were not given; help gets such as fit those that were.
-
-    Args:
-      known: with agent, preset and help.
-      envs: that were given; None: none was.
-      replays: methods, the same.
-    """
+    """Return the default names; for `--help`, they fit the names on the command line."""
     if known.help is None:
         return presets.names(known.preset)
     return registry.fitting_names(known.preset, envs, known.agent, replays)
 
 
 def add_common(
-    parser: Parser, env: str, preset: str | None = None, *, own: str = "AGENT-REPLAY-ENV"
+    parser: Parser,
+    env: str | None = None,
+    preset: str | None = None,
+    *,
+    own: str = "AGENT-REPLAY-ENV",
 ) -> None:
-    """Add the options that `train` and `compare` share; say which `--env.` options `env` lacks.
+    """Add the options that `train` and `compare` share.
 
     Args:
-      parser: gets the options.
-      env: the run's environment.
-      preset: the one that was named; its names are then the defaults that the help shows.
-      own: the folder of results that have not been given one, in runs.
+      parser: parser to extend.
+      env: environment of the run. Errors explain which `--env.` options it does not have.
+      preset: preset whose names the help shows as defaults.
+      own: default folder of results below runs/.
     """
-    brought = presets.names(preset)
-    parser.reasons = {
-        f"--env.{option}".replace("_", "-"): f"{env} has no option '--env.{option}': it is for "
-        f"{whose}: leave it out"
-        for option, whose in environments.foreign_options(env).items()
-    }
-    parser.reasons["--frames-on-host"] = (
-        "--frames-on-host is now --replay-on host, for any environment: use that"
-    )
-    names = parser.group("run", "what runs, and where its results go")
-    names.add_argument(
-        "--agent", type=agent_name, metavar="NAME",
-        help=f"{', '.join(registry.AGENTS)}, {own_module('mypackage.myagent')} "
-        f"[default {brought.agent}]",
-    )  # fmt: skip
-    names.add_argument(
-        "--env", type=environment, metavar="NAME",
-        help="such as gymnax/CartPole-v1, brax/ant or atari/Pong; --list names all "
-        f"[default {brought.env}]",
-    )  # fmt: skip
-    names.add_argument(
-        "--preset", type=one_of("preset", PRESETS), metavar="NAME",
-        help="a paper's settings as defaults, of names too; what you give beside it wins; --list "
-        "describes them [default none]",
-    )  # fmt: skip
-    names.add_argument("--seeds", type=int, metavar="INT", help="seeds, vmapped [default 5]")
-    names.add_argument("--seed", type=int, metavar="INT", help="the first seed [default 0]")
-    names.add_argument(
-        "--out", type=folder, metavar="DIR",
-        help=f"folder for the results [default runs/{own}]",
-    )  # fmt: skip
-    names.add_argument(
-        "--resume", type=folder, metavar="DIR",
-        help="continue the run in DIR from its last checkpoint; other options must match it",
-    )  # fmt: skip
-    names.add_argument("--overwrite", action="store_true", help="discard a run that --out holds")
-    names.add_argument("--list", action="store_true", help="list names, and what fits together")
-    names.add_argument("--json", action="store_true", help="with --list: as JSON")
-    add_devices(names)
-    add_compilation_cache(names)
+    parser.reasons["--frames-on-host"] = "--frames-on-host was renamed: use --replay-on host"
+    for option, family in environments.foreign_options(env).items() if env else ():
+        name = f"--env.{option}".replace("_", "-")
+        parser.reasons[name] = f"{env} has no {name}, only {family} has: remove it"
+    default = presets.names(preset)
+    group = parser.group("run", "what to run, and the folder of results")
+    for name, kind, metavar, text in (
+        ("agent", agent_name, "NAME", f"{', '.join(registry.AGENTS)}, "
+         f"{own_module('mypackage.myagent')} [default {default.agent}]"),
+        ("env", environment, "NAME", "such as gymnax/CartPole-v1, brax/ant or atari/Pong; --list "
+         f"shows all [default {default.env}]"),
+        ("preset", one_of("preset", PRESETS), "NAME", "defaults from a paper, also for names; "
+         "explicit options take precedence; --list describes presets [default none]"),
+        ("seeds", int, "INT", "number of seeds, vmapped [default 5]"),
+        ("seed", int, "INT", "first seed [default 0]"),
+        ("out", folder, "DIR", f"folder of results [default runs/{own}]"),
+        ("resume", folder, "DIR", "continue the run in DIR from its last checkpoint; other options "
+         "must match it"),
+    ):  # fmt: skip
+        group.add_argument(f"--{name}", type=kind, metavar=metavar, help=text)
+    for name, text in (
+        ("overwrite", "discard the run in --out"),
+        ("list", "list all names, and which agents and methods fit"),
+        ("json", "with --list: as JSON"),
+    ):
+        group.add_argument(f"--{name}", action="store_true", help=text)
+    add_devices(group)
+    add_compilation_cache(group)
 
 
-def add_devices(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Add the option that says over how many cores or accelerators seeds go; auto is None."""
+def add_devices(parser: Any) -> None:
+    """Add `--devices`, which is None for `auto`, to a parser or a group."""
     parser.add_argument(
-        "--devices", type=_devices, metavar="N|auto", default=None,
-        help="cores or accelerators that seeds go over; on CPU numbers are the same with any "
+        "--devices", type=_devices, metavar="N|auto",
+        help="cores or accelerators that share the seeds; numbers on CPU do not depend on it "
         "[default auto: all]",
     )  # fmt: skip
 
@@ -220,112 +197,74 @@ def _devices(text: str) -> int | None:
         return None
     if not text.isdecimal() or not 1 <= int(text) <= _MOST_DEVICES:
         raise argparse.ArgumentTypeError(
-            f"'{text}' is no number of devices: give 1 to {_MOST_DEVICES}, or auto"
+            f"'{text}' is not a number from 1 to {_MOST_DEVICES}, or auto"
         )
     return int(text)
 
 
-def add_compilation_cache(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Add the option that says where compiled programs are kept."""
+def add_compilation_cache(parser: Any) -> None:
+    """Add `--compilation-cache` to a parser or a group."""
     parser.add_argument(
-        "--compilation-cache", type=_cache, metavar="DIR|off",
-        help="where compiled programs are kept for the next start [default your cache folder]",
+        "--compilation-cache", metavar="DIR|off",
+        type=lambda text: compilation.OFF if text == compilation.OFF else folder(text),
+        help="folder of compiled programs for later runs [default your cache folder]",
     )  # fmt: skip
 
 
-def _cache(text: str) -> Path | Literal["off"]:
-    return compilation.OFF if text == compilation.OFF else folder(text)
-
-
 def check_listed(known: argparse.Namespace) -> None:
-    """Refuse a form for a list that nobody has asked for.
-
-    Raises:
-      ValueError: `--json` was given, and not `--list`.
-    """
+    """Raise ValueError for `--json` without `--list`."""
     if known.json and not known.list:
-        raise ValueError("--json is the form of --list: add that, or leave it out")
+        raise ValueError("--json is the format of --list: add --list, or remove --json")
 
 
 def check_resumed(known: argparse.Namespace) -> None:
-    """Refuse a preset for a resumed run, whose options are in its folder, and `--json` alone.
-
-    Raises:
-      ValueError: both, or that, were given.
-    """
+    """Raise ValueError for a preset of a resumed run, and for `--json` without `--list`."""
     check_listed(known)
     if known.resume is not None and known.preset is not None:
-        raise ValueError(
-            f"--resume {known.resume} continues with its original options: leave out --preset"
-        )
+        raise ValueError(f"--resume {known.resume} keeps its options: remove --preset")
 
 
 def check_resume(args: argparse.Namespace) -> None:
-    """Refuse what contradicts `--resume`.
-
-    Raises:
-      ValueError: another folder to write to, or that the run is to be discarded.
-    """
-    if args.resume is None:
-        return
-    if args.out not in (None, args.resume):
-        raise ValueError("--resume DIR goes on in DIR itself: leave out --out")
-    if args.overwrite:
-        raise ValueError("--resume goes on with what --overwrite would discard: leave one out")
+    """Raise ValueError for options that contradict `--resume`."""
+    if args.resume is not None and args.out not in (None, args.resume):
+        raise ValueError("--resume DIR writes to DIR itself: remove --out")
+    if args.resume is not None and args.overwrite:
+        raise ValueError("--overwrite would discard the run that --resume continues: remove one")
 
 
-_LESS = "use a smaller capacity, batch or network, or fewer seeds, --eval-episodes or --inspect"
+def check_used(args: argparse.Namespace, configs: Iterable[RunConfig]) -> None:
+    """Raise ValueError for an option that is given although none of the runs uses it."""
+    runs = list(configs)
+    for name, (where, is_used) in _USED.items():
+        if name in vars(args) and not any(map(is_used, runs)):
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{option} has an effect only {where}: remove it")
 
 
-def ended(parser: Parser, command: Callable[[], None], again: str = "go on with --resume") -> int:
-    """Run a command to its end, whichever that is; say in one line what kept it from another.
+def learns_from_evaluations(config: RunConfig) -> bool:
+    """Return whether the replay method of a run learns from returns of evaluations."""
+    method = METHODS[config.replay].method(config.replay_options)
+    return method.sampler.requires.episode_returns == "evaluation"
 
-    Args:
-      parser: says that the input is bad.
-      command: raises what kept it.
-      again: what to do once a full disk, or the like, is mended.
 
-    Returns:
-      The exit code; bad input exits with 2.
-    """
-    try:
-        with interrupt.terminable():
-            command()
-    except Ended:
-        raise
-    except SystemExit as error:  # of a module of the user's: it must not pass for success
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        called = f"sys.exit({error.code!r}) in {where.filename}, line {where.lineno}"
-        print(f"error: {called} ended the command: raise an error there instead", file=sys.stderr)
-        return 1
-    except ValueError as error:
-        parser.error(str(error))
-    except Stopped as error:
-        print(f"error: {error}" if error.__cause__ else str(error), file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt as error:
-        print(endings.STOPPED, file=sys.stderr)
-        return interrupt.exit_code(error)
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        line = str(error).partition("\n")[0].partition("RESOURCE_EXHAUSTED: ")[2]
-        print(f"error: the device has no memory left ({line}): {_LESS}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        if isinstance(error, BrokenPipeError) and endings.is_cut_off():
-            return endings.CUT_OFF
-        where = f"{error.filename}: " if error.filename else ""
-        what = f"{where}{error.strerror or error}"
-        print(f"error: {what}: mend that, and {again}", file=sys.stderr)
-        return 1
-    return 0
+def _stacks_frames(config: RunConfig) -> bool:
+    own = config.sizes.frame_stack
+    return bool(own) or (own is None and hasattr(config.env_options, "stack"))
+
+
+_USED: dict[str, tuple[str, Callable[[RunConfig], bool]]] = {
+    "eval_epsilon": (
+        "for discrete actions", lambda config: registry.AGENTS[config.agent].actions == "discrete"
+    ),
+    "frame_spare": ("with stacked frames (--frame-stack)", _stacks_frames),
+    "observe_every": ("with a method that learns from evaluations (ners)", learns_from_evaluations),
+}  # fmt: skip
 
 
 def given(
     args: argparse.Namespace, config: RunConfig, sections: Sequence[str] = SECTIONS
 ) -> RunConfig:
-    """Return a RunConfig with the values that were given on the command line."""
+    """Return a RunConfig with the values from the command line."""
     parts = {s: read_options(args, getattr(config, s), PREFIXES[s]) for s in sections}
     for name in ("seeds", "seed"):
         if getattr(args, name) is not None:
@@ -333,7 +272,44 @@ def given(
     return dataclasses.replace(config, **parts)
 
 
-def print_list(as_json: bool) -> None:
-    """Print agents, replays, environments and presets, and what fits together."""
-    catalogue = registry.catalogue()
-    print(json.dumps(catalogue, indent=2) if as_json else listed(catalogue))
+def ended(parser: Parser, command: Callable[[], None], again: str = "go on with --resume") -> int:
+    """Run a command and report errors in one line.
+
+    Args:
+      parser: reports invalid input, with exit code 2.
+      command: function that runs the command.
+      again: what to do after an error of the operating system, such as a full disk.
+
+    Returns:
+      The exit code.
+    """
+    try:
+        with interrupt.terminable():
+            command()
+        return 0
+    except Ended:
+        raise
+    except SystemExit as error:  # from a module of the user
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        call = f"sys.exit({error.code!r}) in {frame.filename}, line {frame.lineno}"
+        message = f"{call} ended the command: raise an error there instead"
+    except ValueError as error:
+        parser.error(str(error))
+    except Stopped as error:
+        print(f"error: {error}" if error.__cause__ else str(error), file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt as error:
+        print(process.STOPPED, file=sys.stderr)
+        return interrupt.exit_code(error)
+    except jax.errors.JaxRuntimeError as error:
+        line = str(error).partition("\n")[0].partition("RESOURCE_EXHAUSTED: ")[2]
+        if not line:
+            raise
+        message = f"the device is out of memory ({line}): use {_LESS_MEMORY}"
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) and process.discard_unread():
+            return 1
+        where = f"{error.filename}: " if error.filename else ""
+        message = f"{where}{error.strerror or error}: fix this, and {again}"
+    print(f"error: {message}", file=sys.stderr)
+    return 1

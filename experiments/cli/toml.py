@@ -1,4 +1,4 @@
-"""Options from a TOML file, named as on the command line."""
+"""Options from a TOML file, with the same names as on the command line."""
 
 import re
 from collections.abc import Sequence
@@ -8,89 +8,86 @@ from typing import Any
 from experiments.analysis import files
 from experiments.runs import registry, run_config
 
-_NOT_IN_FILES = ("file", "out", "resume", "overwrite", "on", "compilation-cache")
+_COMMAND_LINE_ONLY = ("file", "out", "resume", "overwrite", "on", "compilation-cache")
 _NAME = re.compile(r"[A-Za-z][\w.-]*")
-_OPTION = re.compile(r"-(?!\.?\d)")  # what a command line takes for an option
+_OPTION = re.compile(r"-(?!\.?\d)")  # start of an option, not of a negative number
 
 
 def words_of(path: Path) -> list[str]:
-    """Return a file of options as words of a command line.
+    """Return the options in a file as words of a command line.
 
-    A file may be somebody else's, so that places, hosts and modules are for the command line alone.
+    A file may come from someone else. Only the command line may name folders, hosts and modules.
 
     Raises:
-      ValueError: one line: it can't be read, names an option twice, or a name or a value is none or
-        is not for files.
+      ValueError: one line: the file cannot be read, gives an option twice, or has a name or value
+        that is invalid or not allowed in files.
     """
     try:
         content = files.read_toml(path)
     except OSError as error:
-        raise ValueError(f"{path} can't be read ({error.strerror}): name another --file") from None
+        raise ValueError(f"--file {path}: {error.strerror}") from None
     except files.Unreadable as error:
-        raise ValueError(f"{path} is no TOML ({error}): correct it") from None
-    axes = {name: _flat(content.pop(name, {}), path, table=name) for name in ("grid", "space")}
-    words = []
-    for name, value in _flat(content, path).items():
-        texts = [_text(each) for each in (value if isinstance(value, list) else [value])]
-        _check_words(path, name, texts)
-        for text in texts:
-            try:
-                _check_option(name.replace("_", "-"), text)
-            except ValueError as error:
-                raise ValueError(f"{path}: {error}") from None
-        flag = name in ("dry_run", "dry-run") and value is True
-        words += [f"--{name}", *(() if flag else texts)]
-    for table, own in axes.items():
-        if own:
-            texts = {name: _joined(values) for name, values in own.items()}
-            for name in texts:
-                _check_words(path, name, ())
-            words += [f"--{table}", *(f"{name}={text}" for name, text in texts.items())]
+        raise ValueError(f"{path} is not valid TOML ({error}): correct it") from None
+    try:
+        axes = {table: _flat(content.pop(table, {}), table) for table in ("grid", "space")}
+        words = []
+        for name, value in _flat(content).items():
+            texts = _texts(name, value)
+            flag = name.replace("_", "-") == "dry-run" and value is True
+            words += [f"--{name}", *([] if flag else texts)]
+        for table, own in axes.items():
+            settings = [f"{name}={','.join(_texts(name, own[name], ' '))}" for name in own]
+            words += [f"--{table}", *settings] if own else []
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     return words
 
 
-def _check_option(name: str, value: str) -> None:
-    """Refuse a place or a host, and a module that the command line has not named."""
-    if name in _NOT_IN_FILES:
-        raise ValueError(f"--{name} {value} stands in a file: give it on the command line")
-    if name == "agent":
-        registry.check_known("agent", value)
-    elif name == "replays":
-        registry.check_known("replay", value.rpartition("=")[2])
-    elif name == "envs":
-        run_config.check_imported(value)
-
-
-def _check_words(path: Path, name: str, texts: Sequence[str]) -> None:
-    """Refuse a name or a value that would be read as another option."""
-    for what, text, is_one in (
-        ("name", name, _NAME.fullmatch(name)),
-        *(("value", text, not _OPTION.match(text)) for text in texts),
-    ):
-        if not is_one:
-            raise ValueError(f"{path}: '{text}' is no {what} of an option: mend it")
-
-
-def _flat(content: Any, path: Path, above: str = "", table: str = "grid") -> dict[str, Any]:
-    """Return nested tables as one, with dotted names."""
+def _flat(content: Any, table: str = "", prefix: str = "") -> dict[str, Any]:
+    """Return nested tables as one with dotted names."""
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: [{table}] is no table: write NAME = [VALUE, VALUE] below it")
-    found: dict[str, Any] = {}
+        raise ValueError(f"[{table}] is not a table: write NAME = [VALUE, VALUE] below it")
+    flat: dict[str, Any] = {}
     for name, value in content.items():
         nested = isinstance(value, dict)
-        more = _flat(value, path, f"{above}{name}.") if nested else {above + name: value}
-        spelt = {each.replace("-", "_"): each for each in found}
-        for each in more:
-            if (before := spelt.get(each.replace("-", "_"))) is not None:
-                twice = "" if before == each else f", as {before} too"
-                raise ValueError(f"{path} names {each} twice{twice}: leave one out")
-        found |= more
-    return found
+        inner = _flat(value, table, f"{prefix}{name}.") if nested else {prefix + name: value}
+        for full in inner:
+            if full.replace("-", "_") in {known.replace("-", "_") for known in flat}:
+                raise ValueError(f"{full} is given twice: remove one")
+        flat |= inner
+    return flat
 
 
-def _joined(values: Any) -> str:
-    each = values if isinstance(values, list) else [values]
-    return ",".join(" ".join(map(_text, v)) if isinstance(v, list) else _text(v) for v in each)
+def _texts(name: str, value: Any, joined: str | None = None) -> list[str]:
+    """Return values as words; those of a list within a list are joined, if a separator is given.
+
+    Raises:
+      ValueError: the name or a value is invalid, or not allowed in files.
+    """
+    values = value if isinstance(value, list) else [value]
+    if joined is not None:
+        return [joined.join(_texts(name, v)) if isinstance(v, list) else _text(v) for v in values]
+    texts = [_text(each) for each in values]
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"'{name}' is not the name of an option: correct it")
+    for text in texts:
+        if _OPTION.match(text):
+            raise ValueError(f"{name} = '{text}' looks like an option: correct it")
+    _check_allowed(name.replace("_", "-"), texts)
+    return texts
+
+
+def _check_allowed(name: str, texts: Sequence[str]) -> None:
+    """Refuse folders and hosts, and modules that the command line has not named."""
+    if name in _COMMAND_LINE_ONLY:
+        raise ValueError(f"--{name} is not allowed in files: use it on the command line")
+    for text in texts:
+        if name == "agent":
+            registry.check_known("agent", text)
+        elif name == "replays":
+            registry.check_known("replay", text.rpartition("=")[2])
+        elif name == "envs":
+            run_config.check_imported(text)
 
 
 def _text(value: Any) -> str:

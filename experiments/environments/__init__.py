@@ -1,6 +1,6 @@
 """Environments, with one interface for those that compile and one for those on the host."""
 
-from experiments.environments.host import EnvironmentFailed, HostEnvironment, HostStep
+from experiments.environments.host import EnvironmentFailed, HostEnvironment
 from experiments.environments.registry import (
     action_kind,
     check,
@@ -17,7 +17,7 @@ from experiments.environments.registry import (
 from experiments.environments.types import Environment, EnvironmentSpec, TimeStep
 
 __all__ = [
-    "Environment", "EnvironmentFailed", "EnvironmentSpec", "HostEnvironment", "HostStep",
+    "Environment", "EnvironmentFailed", "EnvironmentSpec", "HostEnvironment",
     "TimeStep", "action_kind", "check", "foreign_options", "is_host", "make", "make_host",
     "missing", "module_of", "names", "options", "renderer",
 ]  # fmt: skip

@@ -25,8 +25,8 @@ import jax
 import numpy as np
 
 from agents.types import Discrete
-from experiments.environments.host import Array, HostEnvironment, HostStep
-from experiments.environments.types import EnvironmentConfig
+from experiments.environments.host import Array, HostEnvironment
+from experiments.environments.types import EnvironmentConfig, TimeStep
 from jaxreplay.option import option
 
 NAMES = (
@@ -163,7 +163,7 @@ class AtariEnvironment(HostEnvironment):
         if self._film is not None:
             self._film.send(actions[:1])
 
-    def _receive(self) -> tuple[Array, HostStep]:
+    def _receive(self) -> tuple[Array, TimeStep]:
         frames, reward, over, _, info = self._games.recv()
         if self._film is not None:
             self._picture = self._film.recv()[0]
@@ -183,7 +183,7 @@ class AtariEnvironment(HostEnvironment):
         self._stack = self._begin(final, shown, ended) if ended.any() else final
         reward = np.clip(reward, -1, 1) if self._clip else reward
         terminated = over | lost
-        step = HostStep(reward.astype(np.float32), terminated, capped & ~terminated, final)
+        step = TimeStep(reward.astype(np.float32), terminated, capped & ~terminated, final)
         return self._stack, step
 
     def _restart(self, games: Array) -> tuple[Array, dict[str, Any]]:

@@ -5,13 +5,13 @@ A step has two halves: between `send` and `receive`, the environments step while
 
 import abc
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from agents.types import Continuous, Discrete
-from experiments.environments.types import EnvironmentSpec
+from experiments.environments.types import EnvironmentSpec, TimeStep
 
 Array = np.ndarray
 
@@ -36,22 +36,12 @@ class OneFailed(Exception):
         self.index, self.reason = index, reason
 
 
-class HostStep(NamedTuple):
-    """The results of one step of all environments, before any reset."""
-
-    reward: Array  # [E] float32
-    terminated: Array  # [E] bool, the task ended: no bootstrapping
-    truncated: Array  # [E] bool, a time limit ended the episode: bootstrap from final_obs
-    final_obs: Array  # [E, ...] the true observation after the action, never one after a reset
-
-
 class HostEnvironment(abc.ABC):
     """A batch of E environments that reset themselves in the step that ends an episode.
 
-    At most one of `terminated` and `truncated` is set; termination takes precedence. Actions are
-    `[E]` integers of a `Discrete` space, or `[E, A]` floats in [-1, 1] of a `Continuous` one, which
-    the adapter clips and scales to the environment's bounds. Results and given actions are never
-    written to afterwards: both are copied here, so that families may reuse their arrays.
+    Steps are `TimeStep`s of NumPy arrays `[E]`. Actions are `[E]` integers of a `Discrete` space,
+    or `[E, A]` floats in [-1, 1] of a `Continuous` one, which the adapter clips and scales to the
+    environment's bounds. Results and given actions are copied, so that families may reuse arrays.
 
     Attributes:
       name: full name, such as gymnasium/Hopper-v5.
@@ -117,7 +107,7 @@ class HostEnvironment(abc.ABC):
         self._guard(self._send, actions)
         self._moving = True
 
-    def receive(self) -> tuple[Array, HostStep]:
+    def receive(self) -> tuple[Array, TimeStep]:
         """Wait for the step that `send` started.
 
         Returns:
@@ -133,13 +123,13 @@ class HostEnvironment(abc.ABC):
             raise RuntimeError(f"{self.name}: receive() without a send() before it")
         self._moving = False
         result = self._guard(self._receive)
-        obs, step = np.array(result[0]), HostStep(*map(np.array, result[1]))
+        obs, step = np.array(result[0]), TimeStep(*map(np.array, result[1]))
         self._check_finite("reward", step.reward)
         self._check_finite("observation", step.final_obs)
         self._check_finite("observation", obs)
         return obs, step
 
-    def step(self, actions: Any) -> tuple[Array, HostStep]:
+    def step(self, actions: Any) -> tuple[Array, TimeStep]:
         """Take one step: `send`, then `receive`."""
         self.send(actions)
         return self.receive()
@@ -163,7 +153,7 @@ class HostEnvironment(abc.ABC):
     def _send(self, actions: Array) -> None: ...
 
     @abc.abstractmethod
-    def _receive(self) -> tuple[Array, HostStep]: ...
+    def _receive(self) -> tuple[Array, TimeStep]: ...
 
     def _read(self, actions: Any) -> Array:
         """Return actions as an array of the space's shape and kind, and count the step."""

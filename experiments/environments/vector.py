@@ -15,7 +15,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from agents.types import Continuous, Discrete
 from experiments.environments import mujoco
-from experiments.environments.host import Array, HostEnvironment, HostStep, OneFailed, raised
+from experiments.environments.host import Array, HostEnvironment, OneFailed, raised
+from experiments.environments.types import TimeStep
 
 _CONTACT_FORCES = 84  # entries of the observation of Ant-v3 and Humanoid-v3, zero with MuJoCo 2
 
@@ -72,7 +73,7 @@ class GymnasiumEnvironment(HostEnvironment):
         if self._in_processes:
             self._vector.step_async(self._actions)
 
-    def _receive(self) -> tuple[Array, HostStep]:
+    def _receive(self) -> tuple[Array, TimeStep]:
         if self._in_processes:
             return self._unpack(*self._vector.step_wait())
         return self._unpack(*self._vector.step(self._actions))
@@ -87,7 +88,7 @@ class GymnasiumEnvironment(HostEnvironment):
 
     def _unpack(
         self, obs: Array, reward: Array, terminated: Array, truncated: Array, infos: dict[str, Any]
-    ) -> tuple[Array, HostStep]:
+    ) -> tuple[Array, TimeStep]:
         obs = obs.astype(self._dtype, copy=False)
         final = obs
         if "final_obs" in infos:
@@ -95,7 +96,7 @@ class GymnasiumEnvironment(HostEnvironment):
             for index in np.flatnonzero(terminated | truncated):
                 final[index] = infos["final_obs"][index]
         reward = reward.astype(np.float32)
-        return obs, HostStep(reward, terminated, truncated & ~terminated, final)
+        return obs, TimeStep(reward, terminated, truncated & ~terminated, final)
 
     def render(self) -> Array:
         if self._in_processes or self._vector.render_mode != "rgb_array":

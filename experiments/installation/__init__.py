@@ -1,1 +1,1 @@
-"""What is installed here, what is missing and the command that mends it, what JAX runs on."""
+"""Missing packages, the commands that install them, and the device that JAX uses."""

@@ -1,4 +1,4 @@
-"""What JAX runs on, and whether it leaves a GPU of the machine unused."""
+"""The device that JAX uses, and a warning about an unused GPU."""
 
 import importlib.util
 import os
@@ -10,7 +10,7 @@ import jax
 
 from experiments.installation.commands import install_accelerator
 
-_CUDA13_DRIVER = 580  # the first major version of NVIDIA's driver that runs CUDA 13
+_CUDA13_DRIVER = 580  # first major version of NVIDIA's driver with CUDA 13
 _PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 
 
@@ -18,8 +18,8 @@ class NvidiaGPU(NamedTuple):
     """An NVIDIA GPU of this machine.
 
     Attributes:
-      driver: the driver's major version; None: it does not say.
-      reachable: whether processes here can open it; those of a container may not.
+      driver: major version of the driver, or None if unknown.
+      reachable: whether processes can open the GPU; those of a container may not.
     """
 
     driver: int | None
@@ -27,19 +27,15 @@ class NvidiaGPU(NamedTuple):
 
 
 def remarks() -> list[str]:
-    """Return what a run says of its device when it starts, in lines."""
-    asked = jax.config.jax_platforms or ""
+    """Return the lines about the device that a run prints when it starts."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    warning = None if hidden else unused(find_nvidia(), jax.default_backend(), asked)
+    gpu = None if hidden else find_nvidia()
+    warning = unused(gpu, jax.default_backend(), jax.config.jax_platforms or "")
     return [describe(jax.local_devices()), *([warning] if warning else [])]
 
 
 def describe(devices: list[jax.Device]) -> str:
-    """Say in one line what JAX runs on.
-
-    Args:
-      devices: those of its default platform.
-    """
+    """Return a line about the devices of JAX's default platform."""
     first = devices[0]
     if first.platform == "cpu":
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -49,35 +45,31 @@ def describe(devices: list[jax.Device]) -> str:
 
 
 def find_nvidia(root: Path = Path("/")) -> NvidiaGPU | None:
-    """Return the machine's NVIDIA GPU, as the driver's files show it; None: there is none.
-
-    Args:
-      root: of the file system.
-    """
-    nodes = list((root / "dev").glob("nvidia[0-9]*"))
-    # Windows shows its GPUs to Linux (WSL) as one device, and lends it the driver's library.
-    windows = (root / "dev/dxg").exists() and (root / "usr/lib/wsl/lib/libcuda.so.1").exists()
+    """Return the NVIDIA GPU that the driver's files below `root` describe, or None."""
     version = root / "proc/driver/nvidia/version"
-    said = re.search(r"\b(\d{3,})\.\d+", version.read_text()) if version.is_file() else None
-    if not (nodes or windows or version.is_file()):
+    # Windows passes its GPUs to Linux (WSL) as one device, and the driver's library.
+    windows = (root / "dev/dxg").exists() and (root / "usr/lib/wsl/lib/libcuda.so.1").exists()
+    reachable = windows or any((root / "dev").glob("nvidia[0-9]*"))
+    if not reachable and not version.is_file():
         return None
-    return NvidiaGPU(int(said[1]) if said else None, bool(nodes or windows))
+    found = re.search(r"\b(\d{3,})\.\d+", version.read_text()) if version.is_file() else None
+    return NvidiaGPU(int(found[1]) if found else None, reachable)
 
 
 def unused(gpu: NvidiaGPU | None, platform: str, asked: str) -> str | None:
-    """Say in one line that JAX leaves a GPU unused, with what mends it; None: it does not.
+    """Return a warning if JAX does not use a GPU, with a remedy, or None.
 
     Args:
-      gpu: what `find_nvidia` found.
-      platform: what JAX runs on.
-      asked: what JAX_PLATFORMS asks for; "" if nothing.
+      gpu: result of `find_nvidia`.
+      platform: JAX's default backend.
+      asked: value of JAX_PLATFORMS.
     """
     if gpu is None or platform != "cpu" or "cpu" in asked.lower().split(","):
         return None
-    what = "warning: this machine has an NVIDIA GPU, but jax runs on the CPU"
+    warning = "warning: JAX runs on the CPU although this machine has an NVIDIA GPU"
     if not gpu.reachable:
-        return f"{what}, as no GPU is reachable from here: start the container with --gpus all"
+        return f"{warning}, which this container cannot reach: start it with --gpus all"
     if any(importlib.util.find_spec(plugin) for plugin in _PLUGINS):
-        return f"{what}, with its CUDA plugin installed: nvidia-smi shows whether the driver works"
+        return f"{warning} and JAX's CUDA plugin: nvidia-smi shows whether the driver works"
     newer = gpu.driver is not None and gpu.driver >= _CUDA13_DRIVER
-    return f"{what}: {install_accelerator('cuda13' if newer else 'cuda12')}"
+    return f"{warning}: {install_accelerator('cuda13' if newer else 'cuda12')}"

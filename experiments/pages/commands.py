@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from experiments.cli.shared import learns_from_evaluations
 from experiments.pages.source import Source
 from experiments.runs import run_config
 from experiments.runs.arms import CONTROL, Question
@@ -73,8 +74,24 @@ def _train(config: Config) -> list[str]:
     usual = _defaults(config)
     for section in (*_SHARED, "replay_options"):
         for name, value in _unusual(config, usual, section).items():
-            words += [option(section, name), *_words(value)]
+            if name != "observe_every" or _learns_from_evaluations(config):
+                words += [option(section, name), *_words(value)]
     return words
+
+
+def _learns_from_evaluations(config: Config) -> bool:
+    """Return whether a run uses `observe_every`; arms of a comparison share it with others."""
+    try:
+        run = run_config.saved_defaults(config["env"], config["agent"], config["replay"])
+        options = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in config.get("replay_options", {}).items()
+            if hasattr(run.replay_options, name)
+        }
+        own = dataclasses.replace(run.replay_options, **options)
+        return learns_from_evaluations(dataclasses.replace(run, replay_options=own))
+    except (ValueError, ImportError):  # its agent or method is not available here
+        return True
 
 
 def _compare(source: Source) -> str | None:

@@ -8,11 +8,15 @@ What two entries share is run once; what is finished is kept, and what was
 stopped goes on.
 """
 
+from experiments.cli import process
+
+if __name__ == "__main__":
+    process.run("experiments.papers.__main__")
+
 import argparse
 import contextlib
 import dataclasses
 import importlib.util
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -317,7 +321,3 @@ _COMMANDS: dict[str, _Command] = {
     "run": ("run what is missing, draw the figure, and report", _add_run, _run),
     "report": ("lay our numbers beside the paper's", _add_report, _report),
 }
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,9 +11,9 @@ from experiments.papers.experiment import Experiment, SizeName
 from experiments.papers.parts import Parts
 from experiments.papers.tables import Data
 from experiments.runs import code, folder, interrupt, run_config
+from experiments.runs.interrupt import Stopped
 from experiments.runs.log import say
 from experiments.runs.results import versions
-from experiments.runs.run import Stopped
 from experiments.runs.run_config import RunConfig
 from experiments.studies import runner, store
 from experiments.studies.claims import Claim

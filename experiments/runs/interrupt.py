@@ -17,6 +17,19 @@ class Terminated(KeyboardInterrupt):
     """A scheduler ends the process; code that handles Ctrl-C handles this too."""
 
 
+class Stopped(Exception):
+    """A run stopped early; the message gives the reason and how to continue.
+
+    Attributes:
+      reason: the reason alone.
+      exit_code: exit code of the process: 1 after an error, or the code of shells for a signal.
+    """
+
+    def __init__(self, reason: str, exit_code: int, how: str = "") -> None:
+        super().__init__(f"{reason}: {how}" if how else reason)
+        self.reason, self.exit_code = reason, exit_code
+
+
 def exit_code(error: KeyboardInterrupt) -> int:
     """Return the exit code of a process that ends by this exception."""
     return TERMINATED if isinstance(error, Terminated) else INTERRUPTED

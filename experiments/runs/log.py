@@ -5,9 +5,9 @@ import functools
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from jax import monitoring
@@ -21,9 +21,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from experiments.runs.tables import Elapsed, Row
 from jaxreplay.saving import printable
 
+Row = Mapping[str, Any]  # seed, step, and metrics by name
 # Events of JAX: a program is ready to be compiled; it is compiled (or was found in the cache).
 _LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
 _COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -80,6 +80,14 @@ def waiting(now: str, then: str = "") -> Iterator[None]:
         monitoring.register_event_duration_secs_listener(update)
         stack.callback(monitoring.unregister_event_duration_listener, update)
         yield
+
+
+class Elapsed(NamedTuple):
+    """Duration of a log point."""
+
+    seconds: float  # of training since the previous log point
+    start_up: float = 0.0  # seconds before that, in which the process prepared to train
+    compiling: float = 0.0  # of both: seconds in which JAX traced, compiled or loaded programs
 
 
 class Sink(Protocol):

@@ -26,10 +26,11 @@ from experiments.runs import (
 from experiments.runs.assembly import build
 from experiments.runs.compilation import Spent, measured
 from experiments.runs.folder import check_claim, claim
-from experiments.runs.log import waiting
+from experiments.runs.interrupt import Stopped
+from experiments.runs.log import Elapsed, waiting
 from experiments.runs.resumption import Progress, Resumed
 from experiments.runs.run_config import OutputConfig, RunConfig
-from experiments.runs.tables import CSVSink, Elapsed, Written
+from experiments.runs.tables import CSVSink, Written
 from experiments.training.seeds import CutShort, Run
 
 _LARGE = 1e9  # bytes of a checkpoint
@@ -40,19 +41,6 @@ class Prepared(NamedTuple):
 
     run: Run
     spent: Spent
-
-
-class Stopped(Exception):
-    """A run stopped early; the message gives the reason and how to continue.
-
-    Attributes:
-      reason: the reason alone.
-      exit_code: of the process: 1 after a failure, and for signals the code that shells use.
-    """
-
-    def __init__(self, reason: str, exit_code: int, how: str = "") -> None:
-        super().__init__(f"{reason}: {how}" if how else reason)
-        self.reason, self.exit_code = reason, exit_code
 
 
 def execute(

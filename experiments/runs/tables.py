@@ -8,7 +8,7 @@ import csv
 import io
 import os
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,16 +16,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.analysis import files
-
-Row = Mapping[str, Any]  # seed, step, and metrics by name
-
-
-class Elapsed(NamedTuple):
-    """Duration of a log point."""
-
-    seconds: float  # of training since the previous log point
-    start_up: float = 0.0  # seconds before that, in which the process prepared to train
-    compiling: float = 0.0  # of both: seconds in which JAX traced, compiled or loaded programs
+from experiments.runs.log import Elapsed, Row
 
 
 class Written(NamedTuple):

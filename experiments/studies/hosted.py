@@ -13,7 +13,8 @@ import pandas as pd
 from experiments import environments
 from experiments.runs import folder, manifest
 from experiments.runs.assembly import assemble
-from experiments.runs.run import Stopped, execute
+from experiments.runs.interrupt import Stopped
+from experiments.runs.run import execute
 from experiments.runs.run_config import OutputConfig
 from experiments.studies.grid import Point
 from experiments.studies.options import Where

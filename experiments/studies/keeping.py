@@ -3,7 +3,7 @@
 from types import TracebackType
 
 from experiments.runs import interrupt
-from experiments.runs.run import Stopped
+from experiments.runs.interrupt import Stopped
 from experiments.studies.plan import Plan
 from experiments.studies.progress import Bar
 from experiments.studies.store import Store

@@ -17,7 +17,7 @@ from experiments.analysis.bootstrap import iqm
 from experiments.analysis.primary import PrimaryMetric
 from experiments.runs import rates
 from experiments.runs.assembly import Parts
-from experiments.runs.run import Stopped
+from experiments.runs.interrupt import Stopped
 from experiments.runs.run_config import RunConfig
 from experiments.studies import devices as devices_
 from experiments.studies import plan, programs, samplers, spaces

@@ -1,7 +1,7 @@
 """The phases of the loop with environments on the host, vmapped over seeds and jitted."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,17 +22,6 @@ from experiments.training.state import (
 )
 from jaxreplay import n_step
 from jaxreplay.types import Sample
-
-
-class FromHost(NamedTuple):
-    """Shapes and dtypes of all inputs from the host, for one seed."""
-
-    obs: Any  # [E, ...]
-    out: TimeStep  # [E]
-    batch: Any  # the host's part of a batch [B]; () for replays on the device
-    looked_at: Any  # the host's part of inspected transitions [n, B]
-    returns: jax.ShapeDtypeStruct  # [N] float32, of an evaluation
-    lengths: jax.ShapeDtypeStruct  # [N] int32
 
 
 class HostPhases:
@@ -59,13 +48,13 @@ class HostPhases:
         self._phases = phases
         obs = with_axis(environment.obs, phases.replay.num_envs)
         self.like = jax.eval_shape(phases.start, a_key(), (), obs)
-        given = _from_host(phases, obs, self.like)
+        given = _given(phases, obs, self.like)
         self.axes = axes = axes_of(
-            lambda key, given: phases.after_warmup(phases.start(key, (), given.obs)),
-            lambda state, key, given: _once(phases, state, given)[0],
-            given,
+            lambda key, obs, *_: phases.after_warmup(phases.start(key, (), obs)),
+            lambda state, _, *given: _once(phases, state, *given)[0],
+            *given,
         )
-        _, learned = jax.eval_shape(functools.partial(_once, phases), self.like, given)
+        _, learned = jax.eval_shape(functools.partial(_once, phases), self.like, *given)
         self.nothing_learned = jax.tree.map(lambda x: jnp.zeros((seeds, *x.shape)), learned)
         self.nothing_played = dict.fromkeys(("returns", "episodes"), jnp.zeros(seeds))
         over = functools.partial(jit_over_seeds, axes=axes)
@@ -133,8 +122,8 @@ class HostPhases:
         return jax.vmap(greedy, (self.axes, 0))(state, obs)
 
 
-def _from_host(phases: Phases, obs: Any, like: LoopState) -> FromHost:
-    """Return the inputs from the host to a loop, given shapes and dtypes of its state."""
+def _given(phases: Phases, obs: Any, like: LoopState) -> tuple[Any, ...]:
+    """Return shapes and dtypes of all inputs from the host, for one seed, as in `_once`."""
 
     def shaped(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
@@ -142,18 +131,20 @@ def _from_host(phases: Phases, obs: Any, like: LoopState) -> FromHost:
     num_envs, episodes = phases.replay.num_envs, phases.config.eval_episodes
     flag = shaped(bool, num_envs)
     draws = phases.sample, phases.looked_at
-    batches = (given_like(like.replay.ring, jax.eval_shape(draw, like)) for draw in draws)
-    out = TimeStep(shaped(jnp.float32, num_envs), flag, flag, obs)
-    return FromHost(obs, out, *batches, shaped(jnp.float32, episodes), shaped(jnp.int32, episodes))
+    parts = [given_like(like.replay.ring, jax.eval_shape(draw, like)) for draw in draws]
+    evaluated = shaped(jnp.float32, episodes), shaped(jnp.int32, episodes)
+    return obs, TimeStep(shaped(jnp.float32, num_envs), flag, flag, obs), *parts, evaluated
 
 
-def _once(phases: Phases, state: LoopState, given: FromHost) -> tuple[LoopState, Sums]:
+def _once(
+    phases: Phases, state: LoopState, obs: Any, out: TimeStep, batch: Any, looked_at: Any,
+    evaluated: tuple[Array, Array],
+) -> tuple[LoopState, Sums]:  # fmt: skip
     """Run every phase of the loop once; return the state and the sums of a gradient update."""
     action, extras = phases.decide(state, "act")
-    state, played = phases.take_in(state, "act", action, extras, None, given.obs, given.out)
-    state, learned = phases.learn_from(state, phases.sample(state), given.batch)
+    state, played = phases.take_in(state, "act", action, extras, None, obs, out)
+    state, learned = phases.learn_from(state, phases.sample(state), batch)
     state = phases.after_block(state)
     if phases.evaluates_for_replay:
-        state = phases.observe(state, given.returns)
-    evaluated = (given.returns, given.lengths, given.looked_at)
-    return phases.log_point(state, played, learned, *evaluated)[0], learned
+        state = phases.observe(state, evaluated[0])
+    return phases.log_point(state, played, learned, *evaluated, looked_at)[0], learned

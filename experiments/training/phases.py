@@ -117,9 +117,13 @@ class Phases:
         )  # fmt: skip
         window, transition = n_step.push(state.window, step, self.config.gamma)
         replay_state = state.replay
-        if mode == "warm-up":
-            replay_state = self._stored_if_emitted(state, transition)
-        elif not self.config.offline:
+        if mode == "warm-up" and self.config.n_step > 1:
+            replay_state = jax.lax.cond(  # the window emits transitions from the n-th step on
+                state.rows >= self.config.n_step - 1,
+                lambda: self._stored(state, transition),
+                lambda: state.replay,
+            )
+        elif mode == "warm-up" or not self.config.offline:
             replay_state = self._stored(state, transition)
         done = out.terminated | out.truncated
         if mode == "act" and self.replay.requires.episode_returns == "training":
@@ -255,16 +259,6 @@ class Phases:
     def _stored(self, state: LoopState, transition: Transition) -> Any:
         """Return the state of the replay after adding transitions."""
         return self.replay.add(state.replay, transition, **self._feedback(state, transition))
-
-    def _stored_if_emitted(self, state: LoopState, transition: Transition) -> Any:
-        """Add transitions from the n-th step on, when the window first emits one."""
-        if self.config.n_step == 1:
-            return self._stored(state, transition)
-        return jax.lax.cond(
-            state.rows >= self.config.n_step - 1,
-            lambda: self._stored(state, transition),
-            lambda: state.replay,
-        )
 
     def _feedback(self, state: LoopState, transition: Transition) -> dict[str, Array]:
         """Return feedback about new transitions, if the replay method reads any."""

@@ -81,11 +81,11 @@ def initial_state(
 
     `window_length` is n of the n-step returns, `key` the PRNG key of the run.
     """
-    roots = _roots(key, replay.num_envs)
+    key_agent, key_replay, _, keys = _roots(key, replay.num_envs)
     one_obs = jax.tree.map(lambda x: x[0], obs)
     one_action = example_action(action_space)
-    agent_state = agent.init(roots.agent, one_obs, one_action)
-    extras = jax.eval_shape(agent.act, agent_state, obs, roots.agent)[1]
+    agent_state = agent.init(key_agent, one_obs, one_action)
+    extras = jax.eval_shape(agent.act, agent_state, obs, key_agent)[1]
     one_extras = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), extras)
     scalar, flag = jnp.zeros((), jnp.float32), jnp.zeros((), bool)
     step = Step(one_obs, one_action, scalar, flag, flag, one_obs, flag, one_extras)
@@ -93,7 +93,7 @@ def initial_state(
     counter = jnp.zeros((), jnp.int32)
     lengths = jnp.zeros(replay.num_envs, jnp.int32)
     return LoopState(
-        keys=roots.keys,
+        keys=keys,
         rows=counter,
         updates=counter,
         env_state=env_state,
@@ -103,7 +103,7 @@ def initial_state(
         window=n_step.init(step, window_length, replay.num_envs),
         fault=counter,
         agent=agent_state,
-        replay=replay.init(roots.replay, transition),
+        replay=replay.init(key_replay, transition),
     )
 
 
@@ -121,7 +121,7 @@ def a_key() -> Any:
 
 def reset_keys(key: Array, num_envs: int) -> Array:
     """Return the keys `[E]` of the environments' reset in the run of `key`."""
-    return _roots(key, num_envs).resets
+    return _roots(key, num_envs)[2]
 
 
 def acting_key(state: LoopState) -> Array:
@@ -164,17 +164,9 @@ def folded(roots: Array, counter: Array) -> Array:
     return jax.vmap(jax.random.fold_in, (0, None))(roots, counter)
 
 
-class _Roots(NamedTuple):
-    """The parts into which the key of a run is split."""
-
-    agent: Array  # [] key
-    replay: Array  # []
-    resets: Array  # [E], of the environments
-    keys: Keys
-
-
-def _roots(key: Array, num_envs: int) -> _Roots:
+def _roots(key: Array, num_envs: int) -> tuple[Array, Array, Array, Keys]:
+    """Return the keys of the agent, the replay and the resets `[E]`, and the root keys."""
     keys = jax.random.split(unrolled(key), 10 + 2 * num_envs)
     agent, replay, evaluate, inspect = keys[:4]
     learn, observe, collect, resets = keys[4:6], keys[6:8], keys[8:-num_envs], keys[-num_envs:]
-    return _Roots(agent, replay, resets, Keys(collect, learn, observe, evaluate, inspect))
+    return agent, replay, resets, Keys(collect, learn, observe, evaluate, inspect)

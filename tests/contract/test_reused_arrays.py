@@ -12,7 +12,8 @@ import pytest
 from agents.types import Continuous, Discrete
 from experiments import environments
 from experiments.environments.episodes import make_episodic
-from experiments.environments.host import HostEnvironment, HostStep
+from experiments.environments.host import HostEnvironment
+from experiments.environments.types import TimeStep
 
 gymnasium = pytest.importorskip("gymnasium")
 
@@ -122,7 +123,7 @@ class Batch(HostEnvironment):
         like = jax.ShapeDtypeStruct((2,), np.dtype(np.float32))
         super().__init__("test/Batch", 3, Continuous(1), 2, like)
         self.after, final = np.zeros((3, 2), np.float32), np.zeros((3, 2), np.float32)
-        self.out = HostStep(np.zeros(3, np.float32), np.zeros(3, bool), np.zeros(3, bool), final)
+        self.out = TimeStep(np.zeros(3, np.float32), np.zeros(3, bool), np.zeros(3, bool), final)
         self.terminates, self.count = terminates, 0
 
     def _reset(self, seeds):

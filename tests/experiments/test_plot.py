@@ -46,7 +46,7 @@ def test_what_cannot_be_plotted_is_refused(runs, capsys):
     for arguments, parts in (
         ([*both, str(runs / "none"), *elsewhere], (runs / "none",)),
         ([*both, str(unfinished), *elsewhere], (f"--resume {unfinished}",)),
-        ([*both, f"naf={runs / 'ddpg'}", *elsewhere], ("naf", "LABEL=FOLDER")),
+        ([*both, f"naf={runs / 'ddpg'}", *elsewhere], ("naf", f"other={runs / 'naf'}")),
         ([*both, "--out", str(runs / "ddpg")], (runs / "ddpg", "--out")),
         ([f"={runs / 'ddpg'}", *elsewhere], ("LABEL=FOLDER", "x=runs/x")),
     ):

@@ -1,5 +1,6 @@
 """The command that makes a page: what it reads and refuses, on committed results."""
 
+import dataclasses
 import json
 import re
 import shlex
@@ -12,6 +13,7 @@ from PIL import Image
 
 from experiments import compare, report, train
 from experiments.pages import commands, films, page, source
+from experiments.runs import run as run_module
 from experiments.runs.run_config import RunConfig, defaults
 from tests.refusals import assert_names
 
@@ -68,7 +70,7 @@ def test_what_does_not_belong_together_is_refused(tmp_path, run, capsys):
     other = RESULTS / "cartpole_dqn" / "per"
     error = refusal(capsys, run, other, *out)
     assert_names(error, "gymnax/Pendulum-v1", "gymnax/CartPole-v1")
-    assert_names(refusal(capsys, run, f"run={other}", *out), "run", "LABEL=FOLDER")
+    assert_names(refusal(capsys, run, f"run={other}", *out), "run", f"other={run}")
     error = refusal(capsys, RESULTS / "cartpole_dqn", run, *out)
     assert_names(error, RESULTS / "cartpole_dqn", "comparison")
     saved = json.loads((run / "summary.json").read_text())
@@ -175,16 +177,21 @@ def test_films_are_embedded_up_to_a_limit(run, monkeypatch):
     assert "<img" not in text and "episode.gif" in text
 
 
-def test_the_command_of_a_run_makes_the_same_run(monkeypatch):
-    """What the page says is parsed by the command itself, which then doesn't train."""
-    base = defaults("gymnax/Pendulum-v1", "td3", "per").to_json()
+@pytest.mark.parametrize(
+    ("replay", "options", "observe_every"),
+    [("per", {"alpha": 0.75, "clip": 3.0}, None), ("ners", {}, 50)],
+)
+def test_the_command_of_a_run_makes_the_same_run(replay, options, observe_every, monkeypatch):
+    """An arm shares `observe_every` with other arms, but not all methods use it."""
+    base = defaults("gymnax/Pendulum-v1", "td3", replay).to_json()
     base["loop"] |= {"steps": 12_345, "observe_every": 50}
     base["agent_options"]["hidden"] = (32, 16)
-    base["replay_options"] |= {"alpha": 0.75, "clip": 3.0}
+    base["replay_options"] |= options
     base |= {"seeds": 3, "seed": 7}
     config = RunConfig.from_json(json.loads(json.dumps(base)))
-    found = parsed(monkeypatch, train, commands.of_run(config.to_json()))
-    assert found == [config]
+    (found,) = parsed(monkeypatch, train, commands.of_run(config.to_json()))
+    loop = dataclasses.replace(config.loop, observe_every=observe_every)
+    assert found == dataclasses.replace(config, loop=loop)
 
 
 def test_options_that_are_gone_are_named_and_not_repeated(run, monkeypatch):
@@ -235,7 +242,7 @@ def parsed(monkeypatch, module, line, folder=None):
             found.append(config)
             raise ValueError("enough")
 
-        monkeypatch.setattr(train, "execute", execute)
+        monkeypatch.setattr(run_module, "execute", execute)
     else:
 
         def run_all(question, runs, *_):

@@ -225,6 +225,11 @@ REFUSALS = [
     (["--replay-on", "host", "--scale-observations", "true"], ("--replay-on",)),
     (["--replay", "ners", "--replay-on", "host"], ("on_host", "obs", "next_obs")),
     (["--env", "atari/Pong", "--env.vectorisation", "async"], ("gymnasium/",)),
+    (["--observe-every", "100"], ("--observe-every", "ners")),
+    (
+        ["--replay", "ners", "--replay.reward", "training", "--observe-every", "100"],
+        ("--observe-every",),
+    ),
     # options without effect
     (["--json"], ("--list",)),
     (["--rescale-every", "10"], ("--rescale-every", "--scale-observations")),
@@ -321,27 +326,26 @@ def test_a_run_that_diverges_says_so_and_may_be_ended(tmp_path, capsys):
     assert json.loads((out / "summary.json").read_text())["diverged"] == [0, 1]
 
 
-def test_folder_with_a_run_is_not_overwritten(finished, capsys):
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--out", "{run}"], ("--overwrite", "--resume {run}", "--out")),
+        (["--resume", "{run}", "--replay.alpha", "0.4"], ("replay.alpha", "0.6", "0.4")),
+        (["--resume", "{run}", "--agent", "rainbow"], ("--agent", "dqn", "rainbow", "--out")),
+        (["--resume", "{run}", "--preset", "lap_atari"], ("--preset",)),
+        (["--resume", "{run}", "--overwrite"], ("--resume", "--overwrite")),
+        (["--resume", "{run}/checkpoints"], ("{run}/checkpoints",)),
+    ],
+)
+def test_a_run_is_neither_overwritten_nor_continued_differently(finished, options, parts, capsys):
     before = (finished / "metrics.csv").read_bytes()
     with pytest.raises(SystemExit) as exit_:
-        train.main([*TINY, "--out", str(finished)])
-    assert exit_.value.code == 2
-    assert_names(capsys.readouterr().err, "--overwrite", f"--resume {finished}", "--out")
-    assert (finished / "metrics.csv").read_bytes() == before
-
-
-def test_resuming_another_configuration_names_the_difference(finished, capsys):
-    with pytest.raises(SystemExit) as exit_:
-        train.main(["--resume", str(finished), "--replay.alpha", "0.4"])
+        train.main([option.format(run=finished) for option in options])
     assert exit_.value.code == 2
     error = capsys.readouterr().err
-    assert_names(error, "replay.alpha", "0.6", "0.4")
-
-
-def test_resuming_nothing_is_refused(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        train.main(["--resume", str(tmp_path)])
-    assert_names(capsys.readouterr().err, tmp_path)
+    assert error.count("\n") == 1
+    assert_names(error, *(part.format(run=finished) for part in parts))
+    assert (finished / "metrics.csv").read_bytes() == before
 
 
 def test_overwrite_replaces_a_run(finished, tmp_path):
@@ -375,14 +379,3 @@ def test_list_says_what_fits_what(capsys):
     assert listed["replays"]["per"]["needs"] == ["td_error"]
     assert train.main(["--list"]) == 0
     assert "gymnax/Pendulum-v1" in capsys.readouterr().out
-
-
-def test_help_shows_every_option_with_default_and_source(capsys):
-    with pytest.raises(SystemExit) as exit_:
-        train.main(
-            ["--replay", "per", "--agent", "td3", "--env", "gymnax/Pendulum-v1", "--help", "all"]
-        )
-    assert exit_.value.code == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert "--replay.alpha" in text and "[default 0.6; Schaul et al. 2016, Tab. 3]" in text
-    assert "--agent.policy-delay" in text and "--batch-size" in text

@@ -127,7 +127,7 @@ def test_return_and_length_are_those_of_the_same_episode_played_by_hand(trained)
     run = trained("sparse_pendulum/Pendulum-v0")  # with scaled observations
     config = policy.read_config(run)
     found = policy.load(run, config, 4)
-    _, total, length, over = watch.play(watch.CompiledEpisode(config, found, 7), 12)
+    _, total, length, over = watch.play(watch.compiled_episode(config, found, 7), 12)
     key, steps = jax.random.split(jax.random.key(7))
     state, obs = found.environment.reset(key)
     by_hand = 0.0

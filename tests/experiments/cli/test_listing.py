@@ -1,4 +1,4 @@
-"""What there is, in columns."""
+"""Lists of names in columns."""
 
 from experiments import environments
 from experiments.cli.listing import WIDTH, listed
@@ -11,8 +11,8 @@ TEXT = listed(registry.catalogue())
 LINES = TEXT.splitlines()
 
 
-def test_it_fits_and_names_everything():
-    shown = [line for line in LINES if " -m pip install " not in line]  # is copied whole
+def test_the_list_has_every_name():
+    shown = [line for line in LINES if " -m pip install " not in line]  # has one line of any length
     assert max(map(len, shown)) <= WIDTH
     words = set(TEXT.replace(":", " ").split())
     assert {*registry.AGENTS, *METHODS, *environments.names(), *PRESETS} <= words
@@ -30,7 +30,7 @@ def test_agents_and_methods_that_fit_are_marked():
         assert fits == {name for name in METHODS if registry.feeds(agent, name)}
 
 
-def test_environments_stand_below_their_kind():
+def test_environments_are_below_their_kind():
     for name, kind in (
         ("gymnax/Pendulum-v1", ("gymnax", "continuous")),
         ("gymnax/CartPole-v1", ("gymnax", "discrete")),
@@ -41,8 +41,8 @@ def test_environments_stand_below_their_kind():
         assert_names(block.splitlines()[0], *kind)
 
 
-def test_what_is_missing_is_said_once_for_a_family():
-    """The command that installs it is a line of its own, however long, to be copied."""
+def test_a_missing_package_is_named_once_for_a_family():
+    """Its install command has a line of its own of any length, so that it can be copied."""
     command = f"{'/a long folder' * 10}/python -m pip install -e '.[x]'"
     catalogue = registry.catalogue()
     for entry in catalogue["environments"].values():

@@ -47,7 +47,7 @@ def refusal(capsys, *words: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Paired(Checked):
-    """Options that count only with others."""
+    """Options that have an effect only with others."""
 
     search: str | None = option(None, "how")
     fixed: bool = option(False, "or so")
@@ -63,7 +63,7 @@ class Paired(Checked):
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("start", [Paired(), Paired(search="x")])
-def test_an_option_that_does_nothing_without_another_is_refused(words, idle, start):
+def test_an_option_without_effect_is_refused(words, idle, start):
     parser = Parser()
     add_options(parser, start, "p.")
     given = parser.parse_args(list(words))
@@ -74,7 +74,7 @@ def test_an_option_that_does_nothing_without_another_is_refused(words, idle, sta
         assert read_options(given, start, "p.").trials in (3, 4)
 
 
-def test_nothing_given_leaves_the_instance_as_it_is():
+def test_without_options_the_instance_is_unchanged():
     start = Config(alpha=0.1, hidden=(7,))
     assert parse(start=start) == start
 
@@ -108,11 +108,8 @@ def test_values_are_read_by_the_type_of_their_field(words, field, value):
     assert type(getattr(read, field)) is type(value)
 
 
-def test_empty_prefix_gives_top_level_options():
+def test_prefixes_are_separate():
     assert parse("--beta-steps", "5", prefix="") == Config(beta_steps=5)
-
-
-def test_two_prefixes_do_not_mix():
     parser = Parser()
     add_options(parser, Config, "replay.")
     add_options(parser, Config, "agent.")
@@ -131,13 +128,9 @@ def test_help_shows_meaning_default_and_source():
     assert "double targets [default true]" in text
     assert "--replay.limit INT|none" in text
     assert "internal" not in text
-
-
-def test_help_gives_no_source_for_a_value_that_is_not_from_there():
     parser = Parser()
-    add_options(parser, Config(alpha=0.25), "replay.")
-    text = " ".join(parser.format_help().split())
-    assert "priority exponent [default 0.25]" in text
+    add_options(parser, Config(alpha=0.25), "replay.")  # not the value of the source
+    assert "priority exponent [default 0.25]" in " ".join(parser.format_help().split())
 
 
 @pytest.mark.parametrize(
@@ -154,6 +147,7 @@ def test_help_gives_no_source_for_a_value_that_is_not_from_there():
         ("--replay.beta-steps 1e30", ("--replay.beta-steps", "1e30")),
         ("--replay.beta-steps inf", ("--replay.beta-steps", "inf")),
         ("--replay.hidden 3 x", ("--replay.hidden", "x")),
+        ("--replay.rates x none", ("--replay.rates", "x")),
         ("--replay.double yes", ("--replay.double", "yes", "true", "false")),
         ("--replay.alpha", ("--replay.alpha",)),
         ("stray", ("stray",)),
@@ -163,19 +157,15 @@ def test_bad_input_is_refused_in_one_line_with_code_2(capsys, words, parts):
     assert_names(refusal(capsys, *words.split(" ")), *parts)
 
 
-def test_unknown_leaves_out_many_choices_where_one_is_near():
+def test_unknown_suggests_a_name_and_lists_short_choices():
+    message = unknown("replay", "perr", ["uniform", "per", "lap"])
+    assert_names(message, "replay", "perr", "uniform", "per", "lap")
+    assert len(re.findall(r"\bper\b", message)) == 2  # as the suggestion, and among all names
     names = [f"per.fig{number}" for number in range(50)]
     message = unknown("entry", "per.figg7", names)
     assert_names(message, "entry", "per.figg7", "per.fig7")
     assert not [name for name in names if name in message.replace("per.fig7", "")]
     assert_names(unknown("entry", "xyz", names), "entry", "xyz", *names)
-
-
-def test_unknown_names_the_nearest_and_all_choices():
-    message = unknown("replay", "perr", ["uniform", "per", "lap"])
-    assert_names(message, "replay", "perr", "uniform", "per", "lap")
-    assert len(re.findall(r"\bper\b", message)) == 2  # as the nearest, and among all
-    assert_names(unknown("replay", "zzz", ["per"]), "replay", "zzz", "per")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +210,7 @@ class Together(Bounded):
             raise ValueError("beta_end is below beta")
 
 
-def test_values_that_do_not_go_together_name_their_group():
+def test_invalid_combinations_name_their_group():
     with refused("--per.beta-end", "-1.0"):
         parse("--per.beta-end", "-1", prefix="per.", start=Together())
     with refused("per", "beta_end is below beta"):
@@ -272,11 +262,11 @@ def test_a_config_written_as_options_is_read_back(config):
     assert parse(*_words(config)) == config
 
 
-def test_an_option_without_its_group_is_recognised(capsys):
+def test_an_option_without_its_group_gets_a_suggestion(capsys):
     assert_names(refusal(capsys, "--alpa", "1"), "--alpa", "--replay.alpha")
     assert_names(refusal(capsys, "--agent.beta-step", "1"), "--replay.beta-steps")
     assert_names(refusal(capsys, "--dry"), "--dry", "--dry-run")
-    # Near in the name of the group alone, or in the dashes.
+    # Similar in the name of the group, or in the dashes, only.
     for word in ("--zzz", "--replay.alone", "--json", "--reply", "--dr"):
         others = refusal(capsys, word, "1").replace(word, "")
         assert set(re.findall(r"--[\w.-]+", others)) <= {"--help"}, word

@@ -1,4 +1,4 @@
-"""What JAX runs on is said, and a GPU that it leaves unused is found by the driver's files."""
+"""The device that JAX uses, and unused GPUs, which the driver's files reveal."""
 
 import jax
 import pytest
@@ -33,19 +33,17 @@ def test_a_machine_without_a_driver_has_no_gpu(tmp_path):
 
 
 @pytest.mark.parametrize("text", DRIVERS)
-def test_a_driver_tells_its_version(tmp_path, text):
+def test_the_version_of_a_driver_is_found(tmp_path, text):
     files(tmp_path, "dev/nvidia0", "dev/nvidia1", "proc/driver/nvidia/version")
     (tmp_path / "proc/driver/nvidia/version").write_text(f"{text}\nGCC version:  gcc 11.4.0\n")
     assert find_nvidia(tmp_path) == NvidiaGPU(DRIVERS[text], reachable=True)
 
 
-def test_a_device_is_enough(tmp_path):
-    assert find_nvidia(files(tmp_path, "dev/nvidia0")) == NvidiaGPU(None, reachable=True)
-
-
-def test_windows_lends_its_gpu(tmp_path):
-    files(tmp_path, "dev/dxg", "usr/lib/wsl/lib/libcuda.so.1")
-    assert find_nvidia(tmp_path) == NvidiaGPU(None, reachable=True)
+@pytest.mark.parametrize(
+    "names", [("dev/nvidia0",), ("dev/dxg", "usr/lib/wsl/lib/libcuda.so.1")], ids=["linux", "wsl"]
+)
+def test_devices_are_enough_to_find_a_gpu(tmp_path, names):
+    assert find_nvidia(files(tmp_path, *names)) == NvidiaGPU(None, reachable=True)
 
 
 def test_a_container_that_was_not_given_the_gpu_cannot_reach_it(tmp_path):
@@ -70,11 +68,11 @@ def test_an_unused_gpu_is_named_with_the_command_that_its_driver_can_run(driver,
         (NvidiaGPU(580, reachable=True), "cpu", "tpu,CPU"),
     ],
 )
-def test_nothing_is_said_without_a_reason(gpu, platform, asked):
+def test_there_is_no_warning_without_an_unused_gpu(gpu, platform, asked):
     assert unused(gpu, platform, asked) is None
 
 
-def test_the_device_is_said_in_one_line():
+def test_the_device_has_one_line():
     first, *more = remarks()
     assert first == describe(jax.local_devices()) and first.startswith("device: ")
     assert all(line.startswith("warning: ") for line in more)

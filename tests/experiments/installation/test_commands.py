@@ -1,9 +1,12 @@
-"""Commands that messages name work as they are printed, from any folder."""
+"""Missing packages, and the commands that install them, which work from any folder."""
 
+import os
 import re
 import shlex
+import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from packaging.requirements import Requirement
 
 from experiments.environments import registry
 from experiments.installation import commands
+from tests.refusals import assert_names
 
 ROOT = Path(__file__).parents[3]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -45,10 +49,9 @@ def test_another_package_is_one_word_too():
     assert shlex.split(commands.install_package("imageio[ffmpeg]"))[-1] == "imageio[ffmpeg]"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_message_writes_its_own_command(path):
-    if path.name not in ("commands.py", "packages.py"):  # of the codebase, and of the library
-        assert "pip install" not in path.read_text()
+def test_no_message_contains_an_install_command_of_its_own():
+    own = ("commands.py", "packages.py")  # of the experiments, and of the library
+    assert not [p for p in SOURCES if p.name not in own and "pip install" in p.read_text()]
 
 
 def test_extras_that_messages_name_exist():
@@ -73,3 +76,54 @@ def test_accelerators_take_jax_in_the_range_of_the_library():
         (wanted,) = map(Requirement, EXTRAS[extra])
         assert (wanted.name, wanted.extras) == ("jax", {extra})
         assert wanted.specifier == library.specifier
+
+
+@pytest.mark.parametrize(
+    ("library", "codebase", "parts"),
+    [
+        (["jax>=99.1,<100"], [], ("jax>=99.1", metadata.version("jax"))),
+        (["numpy"], ["no-such-package>=1"], ("no-such-package",)),
+        (["none-a"], ["none-b", "jax>=99"], ("none-a", "none-b", "jax>=99")),
+        (["jax<0.0.1"], ["numpy>=1", "pandas>=0.1,<0.2"], None),  # newer versions are accepted
+    ],
+)
+def test_missing_and_old_packages_are_named_with_a_command(tmp_path, library, codebase, parts):
+    lines = ("[project]", f"dependencies = {library}", "[project.optional-dependencies]",
+             f"codebase = {codebase}")  # fmt: skip
+    (tmp_path / "pyproject.toml").write_text("\n".join(lines))
+    message = commands.unmet(root=tmp_path)
+    if parts is None:
+        assert message is None
+        return
+    assert "\n" not in message
+    assert_names(message, "experiments", *parts)
+    assert re.search(
+        r"-m pip install -c .*constraints.txt -e .*\[codebase\]|make -C .* setup", message
+    )
+
+
+def test_this_python_is_accepted_and_an_older_one_is_named():
+    assert commands.unmet() is None and commands.unmet(python=(3, 11)) is None
+    message = commands.unmet(python=(3, 9))
+    assert_names(message, "experiments", "3.11", "3.9", f"make -C {ROOT}")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["requires-python"] == f">={'.'.join(map(str, commands.PYTHON))}"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "begins"),
+    [
+        (["-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); import experiments"],
+         1, "ImportError: "),
+        (["-S", "-m", "experiments.train", "--help"], 2, "error: "),
+    ],
+)  # fmt: skip
+def test_without_packages_the_last_line_names_a_command(words, code, begins):
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    ended = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, cwd=ROOT, env=env, timeout=60
+    )
+    last = ended.stderr.splitlines()[-1]
+    assert ended.returncode == code and last.startswith(begins) and not ended.stdout
+    assert code == 1 or ended.stderr.count("\n") == 1
+    assert_names(last, "experiments", "packaging", f"make -C {ROOT}")

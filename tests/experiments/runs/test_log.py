@@ -311,8 +311,7 @@ def test_without_a_terminal_progress_is_few_plain_lines(capsys):
 
 def test_in_a_terminal_progress_is_a_bar():
     code = (
-        "import numpy as np; from experiments.runs.log import TerminalSink\n"
-        "from experiments.runs.tables import Elapsed\n"
+        "import numpy as np; from experiments.runs.log import Elapsed, TerminalSink\n"
         "sink = TerminalSink('per', total=400)\n"
         "for step in (100, 400):\n"
         "    row = {'seed': 0, 'step': step, 'eval_return': np.float32(7)}\n"

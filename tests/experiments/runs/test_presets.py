@@ -8,7 +8,8 @@ from unittest import mock
 import pytest
 
 from experiments import compare, train
-from experiments.runs import presets
+from experiments.analysis import tables
+from experiments.runs import presets, run
 from experiments.runs.presets import PRESETS
 from experiments.runs.registry import AGENTS
 from experiments.runs.run_config import RunConfig, defaults
@@ -96,9 +97,9 @@ def test_a_preset_that_does_not_fit_is_refused(options, parts, capsys, tmp_path)
 def executed(monkeypatch):
     """The configurations of runs, which do not run."""
     configs = []
-    for module in (train, compare):
+    for module in (run, compare):
         monkeypatch.setattr(module, "execute", lambda config, *_, **__: configs.append(config))
-    monkeypatch.setattr(train, "tables", mock.Mock())
+    monkeypatch.setattr(tables, "table", mock.Mock())
     monkeypatch.setattr(compare, "conclude", lambda *_: None)
     return configs
 

@@ -1,10 +1,13 @@
-"""Sizes of a replay, and the replay that is made of them."""
+"""Sizes of a replay, requirements of replay methods, and messages before a run."""
 
 import pytest
 
-from experiments.training.config import ReplaySizes
-from jaxreplay.methods import uniform
-from tests.refusals import refused
+from experiments.training.config import LoopConfig, ReplaySizes, check, remarks
+from jaxreplay import Replay
+from jaxreplay.methods import latest, refer, uniform
+from tests.refusals import assert_names, refused
+
+LOOP = {"n_step": 1, "learn_every": 1, "updates": 1, "warmup": 8}
 
 
 @pytest.mark.parametrize(
@@ -12,12 +15,12 @@ from tests.refusals import refused
     [
         (ReplaySizes(), 500, 500),
         (ReplaySizes(num_envs=3), 500, 501),  # a multiple of the environments
-        (ReplaySizes(), 10, 64),  # holds a batch
+        (ReplaySizes(), 10, 64),  # space for a batch
         (ReplaySizes(), 2_000_000, 1_000_000),
         (ReplaySizes(capacity=100), 500, 100),
     ],
 )
-def test_an_open_capacity_follows_from_the_length_of_the_run(sizes, steps, capacity):
+def test_the_default_capacity_follows_from_the_length_of_the_run(sizes, steps, capacity):
     assert sizes.resolve(steps).capacity == capacity
 
 
@@ -33,6 +36,41 @@ def test_the_replay_has_the_sizes_of_its_config():
         (ReplaySizes(capacity=32), ("batch_size", "64", "capacity", "32")),
     ],
 )
-def test_sizes_that_make_no_replay_are_refused(sizes, parts):
+def test_sizes_that_do_not_fit_are_refused(sizes, parts):
     with refused(*parts):
         sizes.make(uniform.sampler())
+
+
+def replay_of(sampler):
+    return Replay(sampler, capacity=16, batch_size=4)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "loop", "parts"),
+    [
+        (refer.sampler(), {"n_step": 3}, ("n_step", "3", "1")),
+        (refer.sampler(), {"warmup": 17}, ("warmup", "17", "16")),
+        (latest.sampler(), {}, ("updates", "4", "learn_every")),
+        (latest.sampler(), {"learn_every": 4, "updates": 2}, ("updates", "1", "learn_every")),
+        (latest.sampler(), {"learn_every": 4, "offline": True}, ("offline",)),
+        (uniform.sampler(), {"warmup": 3}, ("warmup", "3", "4")),
+    ],
+)
+def test_loops_that_do_not_fit_are_refused(sampler, loop, parts):
+    with refused(*parts):
+        check(LoopConfig(**LOOP | loop), replay_of(sampler))
+
+
+def test_loops_that_fit_pass():
+    check(LoopConfig(**LOOP | {"n_step": 3, "warmup": 100}), replay_of(uniform.sampler()))
+    check(LoopConfig(**LOOP | {"warmup": 4}), replay_of(uniform.sampler()))
+    check(LoopConfig(**LOOP | {"learn_every": 4}), replay_of(latest.sampler()))
+    check(LoopConfig(**LOOP | {"warmup": 16}), replay_of(refer.sampler()))
+
+
+def test_users_read_of_episodes_longer_than_a_capacity_of_whole_episodes():
+    (remark,) = remarks(replay_of(refer.sampler()), "pendulum", 200)
+    assert_names(remark, "pendulum", "200", "16")
+    assert remarks(replay_of(refer.sampler()), "pendulum", 16) == ()
+    for sampler in (uniform.sampler(), latest.sampler()):
+        assert remarks(replay_of(sampler), "pendulum", 200) == ()

@@ -1,7 +1,6 @@
 """The loop for environments on the host: what it collects, faults, stopping and going on."""
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -18,7 +17,7 @@ from agents.dqn import DQNConfig, dqn
 from agents.types import Discrete
 from experiments import environments, train
 from experiments.analysis import statistics
-from experiments.environments.host import HostEnvironment, HostStep
+from experiments.environments.host import HostEnvironment
 from experiments.environments.types import Environment, TimeStep
 from experiments.runs import checkpoint, interrupt
 from experiments.training.config import LoopConfig
@@ -64,7 +63,7 @@ class Counting(HostEnvironment):
         self.count = np.where(over, 0, self.count)
         self.episode = self.episode + over
         cut = over & self.cut
-        return self._see(), HostStep(reward, over & ~cut, cut, final)
+        return self._see(), TimeStep(reward, over & ~cut, cut, final)
 
     def close(self):
         self.closed = True
@@ -345,22 +344,6 @@ def test_what_is_since_a_log_point_survives_a_stop(tmp_path):
         np.testing.assert_array_equal(found["episodes"], episodes)
         assert np.isfinite(found["agent/loss"]).all()
     assert places >= {(False, False), (True, False), (False, True)}
-
-
-def test_atari_frames_are_stored_once(tmp_path):
-    pytest.importorskip("ale_py")
-    config = [
-        "--env", "atari/Pong", "--agent", "dqn", "--replay", "uniform", "--seeds", "1", "--steps",
-        "60", "--warmup", "30", "--eval-every", "60", "--eval-episodes", "1", "--env.max-steps",
-        "25", "--batch-size", "4", "--agent.network", "data_efficient", "--tensorboard", "false",
-        "--figures", "false",
-    ]  # fmt: skip
-    out = tmp_path / "run"
-    assert train.main([*config, "--out", str(out)]) == 0
-    saved = json.loads((out / "summary.json").read_text())
-    assert saved["final_step"] == 60
-    frame = pd.read_csv(out / "metrics.csv")
-    assert (frame["replay/frames_lost"] == 0).all()
 
 
 def test_seeds_share_what_they_share_in_the_compiled_loop():

@@ -4,12 +4,14 @@ import functools
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 
 from agents.dqn import DQNConfig, dqn
 from agents.types import Discrete
 from experiments import train
-from experiments.environments.host import HostEnvironment, HostStep
+from experiments.environments.host import HostEnvironment
+from experiments.environments.types import TimeStep
 from experiments.runs import checkpoint
 from experiments.training import host_store
 from experiments.training.config import LoopConfig
@@ -57,7 +59,7 @@ class Painting(HostEnvironment):
         )
         reward = self.count.astype(np.float32)
         self.count, self.episode = self.count * ~over, self.episode + over
-        return self.stacks, HostStep(reward, over & ~cut, cut, final)
+        return self.stacks, TimeStep(reward, over & ~cut, cut, final)
 
     def close(self):
         pass
@@ -135,18 +137,20 @@ def test_what_is_stored_is_what_a_device_holds_and_a_resumed_run_has_it_still(
         np.testing.assert_allclose(theirs[2][name], ours[2][name], rtol=1e-3)
 
 
-def test_a_run_from_the_command_line(tmp_path):
+@pytest.mark.parametrize("where", ["device", "host"])
+def test_atari_frames_are_stored_once(where, tmp_path):
     pytest.importorskip("ale_py")
     out = tmp_path / "run"
     command = [
         "--env", "atari/Pong", "--agent", "dqn", "--replay", "per", "--seeds", "2", "--steps",
         "60", "--warmup", "30", "--eval-every", "60", "--eval-episodes", "1", "--env.max-steps",
         "25", "--batch-size", "4", "--agent.network", "data_efficient", "--tensorboard", "false",
-        "--figures", "false",
-        "--replay-on", "host",
+        "--figures", "false", "--replay-on", where,
     ]  # fmt: skip
     assert train.main([*command, "--out", str(out)]) == 0
     assert train.main(["--resume", str(out)]) == 0
+    frame = pd.read_csv(out / "metrics.csv")
+    assert (frame["replay/frames_lost"] == 0).all() and frame["step"].max() == 60
 
 
 def test_samplers_that_look_at_observations_are_refused():

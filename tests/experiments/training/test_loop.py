@@ -8,10 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.acer import ACERConfig, acer
 from agents.ddpg import DDPGConfig, ddpg
 from agents.dqn import DQNConfig, dqn
-from agents.ppo import PPOConfig, ppo
 from agents.types import Agent, Discrete, Info
 from experiments import environments
 from experiments.environments.episodes import make_episodic
@@ -32,7 +30,7 @@ from experiments.training.state import (
     step_keys,
 )
 from jaxreplay import Replay, ring
-from jaxreplay.methods import ero, latest, ners, per, refer, uniform, windows
+from jaxreplay.methods import ero, latest, ners, per, refer, uniform
 from jaxreplay.testing import EXAMPLE
 from jaxreplay.types import Requirements
 from tests.refusals import refused
@@ -268,36 +266,6 @@ def test_what_cannot_run_is_refused(change, parts):
         make_program(*small(counting(4, 99), **change))
 
 
-def test_check_accepts_a_warmup_that_just_fits():
-    replay = Replay(uniform.sampler(), capacity=64, batch_size=16)
-    check(LoopConfig(warmup=16), replay)
-
-
-def test_methods_that_walk_episodes_refuse_n_step_returns():
-    replay = Replay(refer.sampler(), capacity=64, batch_size=16)
-    with refused("n_step", "3", "1"):
-        check(LoopConfig(n_step=3), replay)
-
-
-def test_episodes_that_may_outgrow_the_memory_are_announced():
-    environment = environments.make("gymnax/Pendulum-v1")  # of 200 steps
-
-    def remarks(module, config, method, capacity):
-        agent = module(config(hidden=(4,)), environment.action_space, method.objective)
-        replay = Replay(method.sampler, capacity=capacity, batch_size=16)
-        return make_program(
-            environment, agent, replay, LoopConfig(warmup=16, learn_every=16, inspect=0)
-        ).remarks
-
-    (remark,) = remarks(ddpg, DDPGConfig, refer.method(), 128)
-    for part in (environment.name, "200 steps", "128", "only one"):
-        assert part in remark
-    assert remarks(ddpg, DDPGConfig, refer.method(), 200) == ()
-    assert remarks(ddpg, DDPGConfig, uniform.method(), 128) == ()
-    assert remarks(acer, ACERConfig, windows.method(), 128) == ()
-    assert remarks(ppo, PPOConfig, latest.method(), 16) == ()
-
-
 def test_units_are_measured_after_the_warmup_and_rewards_again():
     environment = environments.make("gymnax/Pendulum-v1", max_steps=20)
     agent = ddpg(DDPGConfig(hidden=(4,)), environment.action_space)
@@ -509,10 +477,3 @@ def test_new_transitions_may_enter_with_their_td_error():
     expected = agent.feedback(state.agent, transitions, jax.random.key(0))["td_error"]
     leaves = state.replay.sampler.tree.nodes[: live.size]
     np.testing.assert_allclose(leaves, jnp.abs(expected), rtol=1e-4)
-
-
-def test_a_warm_up_longer_than_the_memory_is_refused():
-    replay = Replay(refer.sampler(), capacity=128, batch_size=16)
-    check(LoopConfig(warmup=128), replay)
-    with refused("warmup", "129", "128"):
-        check(LoopConfig(warmup=129), replay)

@@ -1,0 +1,140 @@
+"""Commands as processes: imports, Ctrl-C, output without a reader, and settings of JAX."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import pytest
+
+from tests.refusals import assert_names
+
+TINY = [
+    "--agent", "dqn", "--env", "walk/4", "--seeds", "1", "--steps", "200", "--warmup", "100",
+    "--eval-every", "100", "--eval-episodes", "1", "--figures", "false",
+]  # fmt: skip
+UNCHANGED = """
+import gc, os, signal, sys
+before = gc.get_threshold(), sys.excepthook, signal.getsignal(signal.SIGINT), dict(os.environ)
+import experiments.train
+after = gc.get_threshold(), sys.excepthook, signal.getsignal(signal.SIGINT), dict(os.environ)
+assert before[:3] == after[:3] and "MPLBACKEND" not in after[3]
+"""
+LOADED = """
+import importlib, sys
+try:
+    importlib.import_module(f"experiments.{sys.argv[1]}").main(sys.argv[2:])
+except SystemExit:
+    pass
+print(*sys.modules)
+"""
+
+
+def run_command(*command, **settings):
+    """Run `python -m experiments.COMMAND`; return the exit code, output and errors."""
+    words = [sys.executable, "-m", f"experiments.{command[0]}", *command[1:]]
+    done = subprocess.run(
+        words, env={**os.environ, **settings}, capture_output=True, text=True, timeout=300
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def loaded(command, *options):
+    """Return the modules that are loaded after a command ran with the options."""
+    words = [sys.executable, "-c", LOADED, command, *options]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_importing_a_command_leaves_the_process_unchanged(ctrl_c):
+    own = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
+    subprocess.run([sys.executable, "-c", UNCHANGED], check=True, env=own, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("command", "also"),
+    [("train", {"pandas"}), ("sweep", {"experiments.studies.runner", "experiments.studies.store"})],
+)
+def test_help_imports_neither_training_nor_plotting(command, also):
+    unused = {"matplotlib", "plotly", "brax", "experiments.runs.run", "experiments.pages"}
+    assert not loaded(command, "--help") & (unused | also)
+
+
+def test_train_imports_a_small_part_of_the_experiments(tmp_path):
+    own = {
+        name
+        for name in loaded("train", *TINY, "--out", str(tmp_path))
+        if name.startswith("experiments")
+    }
+    assert (tmp_path / "summary.json").is_file()
+    packages = {name.split(".")[1] for name in own if "." in name}
+    assert not packages & {"pages", "studies", "papers", "benchmarks"}
+    assert len(own) <= 90
+
+
+@pytest.mark.parametrize("words", ["train --list --json", "papers list", "watch --help"])
+def test_an_output_without_a_reader_ends_a_command_silently(words):
+    command = f"set -o pipefail; {sys.executable} -m experiments.{words} | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
+    assert done.returncode in (0, 1) and done.stderr == ""
+
+
+def test_a_run_continues_without_a_reader_of_its_output(tmp_path):
+    train = f"{sys.executable} -m experiments.train {' '.join(TINY)} --out {tmp_path}/run 2>&1"
+    done = subprocess.run(
+        ["bash", "-c", f"{train} | head -n 1"], capture_output=True, text=True, timeout=300
+    )
+    assert len(done.stdout.splitlines()) == 1 and not done.stderr
+    assert (tmp_path / "run" / "summary.json").is_file()
+
+
+@pytest.mark.parametrize(("seconds", "command"), [(0.1, "train"), (0.5, "watch")])
+def test_ctrl_c_during_imports_ends_a_command_without_a_traceback(seconds, command, ctrl_c):
+    started = subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", f"experiments.{command}", "--help"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    for line in started.stderr:
+        if line.endswith(" experiments.cli.process\n"):
+            break  # the imports of the command itself follow
+    time.sleep(seconds)
+    started.send_signal(signal.SIGINT)
+    rest = [line for line in started.stderr if not line.startswith("import time:")]
+    assert started.wait(timeout=120) == -signal.SIGINT and not rest
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("JAX_PLATFORMS", "cuda"),
+        ("JAX_PLATFORMS", "nonsense"),
+        ("JAX_ENABLE_X64", "maybe"),
+        ("JAX_NUM_CPU_DEVICES", "abc"),
+    ],
+)
+def test_settings_with_which_jax_cannot_start_are_named(variable, value, tmp_path):
+    if value == "cuda" and any(device.platform == "gpu" for device in jax.devices()):
+        pytest.skip("this machine has a GPU")
+    settings = {"JAX_PLATFORMS": "", variable: value}
+    code, _, errors = run_command("train", "--out", str(tmp_path / "x"), **settings)
+    assert code == 2 and errors.count("\n") == 1 and errors.startswith("error: ")
+    assert_names(errors, f"{variable}={value}")
+    assert not (tmp_path / "x").exists()
+
+
+def test_names_that_the_locale_cannot_encode_are_written_and_read(tmp_path):
+    locale = {"LC_ALL": "POSIX", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    settings = {**os.environ, **locale, "PYTHONCOERCECLOCALE": "0", "MPLBACKEND": "nonsense"}
+    out = os.fsencode(tmp_path) + "/\u00fc".encode()
+    for command in (
+        ["train", *TINY, "--report", "true", "--out", out],
+        ["report", out],
+        ["plot", b"\xc3\xbc=" + out, "--out", out + b"2"],
+    ):
+        words = [sys.executable, "-m", f"experiments.{command[0]}", *command[1:]]
+        done = subprocess.run(words, env=settings, capture_output=True, timeout=240)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "\u00fc" / "report.html").is_file()  # written by `train` as well
+    assert "\u00fc".encode() in (tmp_path / "\u00fc" / "report.html").read_bytes()
