@@ -6,6 +6,11 @@ and seeds are added until it is decided whether it is better than each. OUT/suit
 verdicts next to those of the methods here. The same command continues an interrupted suite.
 """
 
+from experiments.cli import process
+
+if __name__ == "__main__":
+    process.run("experiments.suite")
+
 import dataclasses
 import sys
 import time

@@ -5,9 +5,8 @@ import pytest
 
 from experiments.analysis import stored
 from experiments.analysis.files import write_bytes, write_json
-from experiments.papers import tables, tasks, verdict
+from experiments.papers import migrate, tables, tasks, verdict
 from experiments.papers.registry import ENTRIES
-from experiments.studies import migrate
 from tests.experiments.papers.made import data_of, metrics
 from tests.refusals import refused
 

@@ -1,4 +1,4 @@
-"""Convert results from before studies: `python -m experiments.studies.migrate DIR ...`.
+"""Convert results from before studies: `python -m experiments.papers.migrate DIR ...`.
 
 DIR is the folder of a sweep, or a folder of tables that `experiments.papers run` wrote. Tables keep
 their numbers. This module will be removed in the release after next.
@@ -15,6 +15,8 @@ import pandas as pd
 
 from experiments.analysis import stored
 from experiments.analysis.files import write_bytes, write_json
+from experiments.papers.experiment import Experiment, SizeName
+from experiments.papers.registry import ENTRIES, claims_about, sources
 from experiments.runs import manifest
 from experiments.studies import grid, store
 from experiments.studies.grid import Point, shown_value
@@ -24,7 +26,7 @@ from experiments.studies.study import Study
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.studies.migrate")
+    parser = argparse.ArgumentParser(prog="python -m experiments.papers.migrate")
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folder of results")
     for folder in parser.parse_args(argv).folders:
         try:
@@ -45,9 +47,6 @@ def migrate_tables(folder: Path) -> list[Path]:
     Raises:
       ValueError: If the folder has none.
     """
-    from experiments.papers.experiment import Experiment, SizeName
-    from experiments.papers.registry import ENTRIES, claims_about, sources
-
     converted = []
     experiments = {
         own.name: own for own in sources(ENTRIES.values()).values() if isinstance(own, Experiment)
