@@ -47,7 +47,6 @@ from experiments.runs import (
     checksums,
     compilation,
     folder,
-    judging,
     log,
     manifest,
     presets,
@@ -60,6 +59,7 @@ from experiments.runs.manifest import is_run
 from experiments.runs.results import threshold_of
 from experiments.runs.run import execute, prepare
 from experiments.runs.run_config import PREFIXES, OutputConfig, RunConfig, defaults
+from experiments.studies import comparison
 from jaxreplay.methods import METHODS
 
 HEADINGS = {
@@ -135,7 +135,7 @@ def conclude(
     frames = {label: pd.read_csv(out / label / "metrics.csv") for label in runs}
     threshold = threshold_of(config, output)
     allowed = output.other_code
-    found = judging.judge(question, runs, frames, summaries, threshold, allowed)
+    found = comparison.judge(question, runs, frames, summaries, threshold, allowed)
     checksums.write_json(out / "verdicts.json", found.to_json(question, runs))
     title = f"{config.agent} on {config.env}"
     with waiting("drawing the comparison"):

@@ -78,19 +78,19 @@ def study_of(task: Task, methods: Mapping[str, str], smoke: bool = False) -> Stu
         label: task.source.arms[label] if label in task.source.arms else Arm(method)
         for label, method in methods.items()
     }
-    small = task.source.sizes["small"]
-    steps = small.loop["steps"] if task.steps is None else task.steps
-    loop = {**small.loop, "steps": steps, "learn_every": task.every[0]}
-    if smoke:
-        loop |= {"steps": 3 * loop["warmup"], "eval_every": loop["warmup"], "eval_episodes": 1}
+    chosen = task.source.sizes["smoke" if smoke else "small"]
     ratios = task.every[:1] if smoke else task.every
+    loop = dict(chosen.loop)
+    if task.steps is not None and not smoke:
+        loop["steps"] = task.steps
     size = dataclasses.replace(
-        small, envs=(task.env,), loop=loop, arms=(), every=ratios,
+        chosen, envs=(task.env,), loop=loop, arms=(), every=ratios,
         seeds=2 if smoke else 16, most_seeds=0 if smoke else task.most_seeds,
     )  # fmt: skip
     source = dataclasses.replace(
-        task.source, name=_name(task), arms=arms, sizes={"small": size}, columns=_KEPT
-    )
+        task.source, name=_name(task), arms=arms, sizes={"small": size}, columns=_KEPT,
+        question=dataclasses.replace(task.source.question, control=False),
+    )  # fmt: skip
     claims = tuple(
         Claim(f"{label} is better than {base}", f"{label}_every{every}", f"{base}_every{every}")
         for label in methods

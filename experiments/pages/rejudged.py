@@ -9,10 +9,11 @@ from typing import Any
 from experiments.analysis import verdicts
 from experiments.pages import judgements
 from experiments.pages.judgements import Judgements
-from experiments.runs import judging, manifest
+from experiments.runs import manifest
 from experiments.runs.arms import Arm, Question
 from experiments.runs.results import alike
 from experiments.runs.run_config import RunConfig
+from experiments.studies import comparison
 
 
 def rejudged(
@@ -48,7 +49,7 @@ def _judged(
     """Return the conclusions that the runs give; None: they can't be judged here."""
     if any(arm.frame is None or not arm.config for arm in arms.values()):
         return None
-    goals = {arm.summary["threshold"] for arm in arms.values()}
+    threshold = next(iter(arms.values())).summary["threshold"]
     try:
         question, methods = Question(**found.question), {}
         if (folder / manifest.MANIFEST).is_file():
@@ -63,7 +64,7 @@ def _judged(
             runs[label] = Arm(methods.get(label, own), every[label], config)
         frames = {label: arm.frame for label, arm in arms.items()}
         summaries = {label: arm.summary for label, arm in arms.items()}
-        now = judging.judge(question, runs, frames, summaries, goals.pop(), other_code)
+        now = comparison.judge(question, runs, frames, summaries, threshold, other_code)
         plain = json.loads(json.dumps(now.to_json(question, runs)))
         return judgements.of(folder / "verdicts.json", plain)
     except (

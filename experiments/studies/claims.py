@@ -301,7 +301,7 @@ def values_of(frame: pd.DataFrame, name: str, threshold: float | None, warmup: i
             raise NotAsked(f"{name} needs {metric.evaluations} evaluations, and there are {points}")
         values = metric(frame) * (1 if metric.higher_is_better else -1)
         values[statistics.diverged(frame)] = math.nan
-        return _rounded(values.sort_index())
+        return values.sort_index()
     column = name.removeprefix(MEAN)
     if column not in frame:
         raise NotAsked(f"no run recorded {column}")
@@ -309,10 +309,10 @@ def values_of(frame: pd.DataFrame, name: str, threshold: float | None, warmup: i
     lost = set(statistics.diverged(frame)) | set(late.loc[late[column].isna(), "seed"])
     if lost:
         raise NotAsked(f"{column} is not a number in {len(lost)} seeds that diverged")
-    return _rounded(late.groupby("seed")[column].mean())
+    return late.groupby("seed")[column].mean()
 
 
-def _rounded(values: pd.Series) -> pd.Series:
+def rounded(values: pd.Series) -> pd.Series:
     """Return values to seven digits, so that the rounding of float32 does not break ties."""
     return values.map(lambda value: float(f"{value:.7g}"))
 

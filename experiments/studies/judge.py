@@ -304,7 +304,7 @@ class _Results(NamedTuple):
 
         threshold = self.study.options.threshold_of(point.env)
         values = claims_.values_of(frame, metric, threshold, config.loop.warmup)
-        return Side(facts, values, self.study.untested.get(label))
+        return Side(facts, claims_.rounded(values), self.study.untested.get(label))
 
     def label(self, point: Point) -> str:
         """Return the name of a point among those of its task."""

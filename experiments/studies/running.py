@@ -82,6 +82,7 @@ class _Board:
 
     def __init__(self, plan: Plan, programs: Programs, folder: Path, every: float) -> None:
         self.folder, self.every = folder, every
+        self.code = code_version()  # parses files, which threads must not do at the same time
         self._lock = threading.Lock()
         self._waiting = {number: list(job.waves) for number, job in enumerate(plan.jobs)}
         self._begun: set[int] = set()
@@ -130,7 +131,7 @@ def _work(board: _Board, number: int, device: jax.Device) -> None:
             job = program.job
             board.news.put(_News(number, job.group.name))
             try:
-                saved = waves.SavedState(board.folder, job, lanes, code_version())
+                saved = waves.SavedState(board.folder, job, lanes, board.code)
                 reached = _reporter(board, number, job, len(lanes), saved)
                 budget = board.budget(device)
                 stand = waves.train(program, lanes, device, reached, budget, saved.load())

@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.runs import arms, judging
+from experiments.runs import arms
 from experiments.runs.arms import Question
 from experiments.runs.run_config import defaults
+from experiments.studies import comparison
 from tests.refusals import assert_names
 
 SEEDS = 12
@@ -37,7 +38,7 @@ def judged(frames, question=Question(), code=None, **replays):
     summaries = {
         label: {"versions": {"code": codes[label]}, "train_seconds": 1.0} for label in made
     }
-    found = judging.judge(question, made, frames, summaries, 475.0)
+    found = comparison.judge(question, made, frames, summaries, 475.0)
     saved = json.loads(json.dumps(found.to_json(question, made), allow_nan=False))
     return {row.label: row for row in found.rows}, saved
 
