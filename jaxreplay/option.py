@@ -11,7 +11,6 @@ Values are validated when a config is constructed. Command-line options and docu
 generated from the same declarations. Configs can share options through a common base class.
 """
 
-import copy
 import dataclasses
 import functools
 import inspect
@@ -20,6 +19,8 @@ import re
 import typing
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, ParamSpec, Self, TypeVar
+
+from jax.core import Tracer
 
 from jaxreplay._internal.arguments import Bounds, check_choice, check_kind
 
@@ -140,14 +141,23 @@ class Option(NamedTuple):
 class Config:
     """Base class for configs. A config validates all its options on construction.
 
+    Options may be traced, as in a program over many settings. Traced options are not validated, and
+    neither are combinations of options if one of them is traced.
+
     Raises:
       ValueError: If an option or a combination of options (see `check`) is invalid.
     """
 
     def __post_init__(self) -> None:
+        traced = False
         for entry in options_of(type(self)):
-            entry.check(getattr(self, entry.name))
-        self.check()
+            value = getattr(self, entry.name)
+            if isinstance(value, Tracer):
+                traced = True
+            else:
+                entry.check(value)
+        if not traced:
+            self.check()
 
     def for_run(self, updates: int) -> Self:
         """Return a copy of the config for a run of `updates` gradient steps.
@@ -157,13 +167,12 @@ class Config:
         Raises:
           ValueError: If `updates` is not a valid value for such an option.
         """
-        config = copy.copy(self)
-        for field in dataclasses.fields(self):
-            if field.metadata.get("whole_run") and getattr(self, field.name) is None:
-                next(x for x in options_of(type(self)) if x.name == field.name).check(updates)
-                # `dataclasses.replace` would validate all options, which fails if they are traced.
-                object.__setattr__(config, field.name, int(updates))
-        return config
+        names = [
+            field.name
+            for field in dataclasses.fields(self)
+            if field.metadata.get("whole_run") and getattr(self, field.name) is None
+        ]
+        return dataclasses.replace(self, **dict.fromkeys(names, int(updates)))
 
     def check(self) -> None:
         """Validate combinations of individually valid options. Subclasses may override `check`.

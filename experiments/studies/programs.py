@@ -5,7 +5,6 @@ value. If the number determines a shape, a length or a branch in Python, tracing
 its values is compiled separately.
 """
 
-import copy
 import dataclasses
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,8 +26,11 @@ from experiments.training.state import LoopState, Metrics
 from jaxreplay.option import options_of
 
 _DTYPES: Mapping[Any, Any] = {int: np.int32, float: np.float32}
-# Errors of tracing where Python needs a value: in a branch, a shape, a conversion or a check.
-_NEEDS_VALUE = (TypeError, ValueError, AttributeError)
+# Python needs a value: in a branch, a conversion or an index.
+_NEEDS_VALUE = (
+    jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)  # fmt: skip
 
 Values = dict[str, Any]  # name of a setting -> [] or [S]
 
@@ -173,11 +175,10 @@ def group_of(points: Sequence[Point], traced: Sequence[Place]) -> Group:
     return Group(tuple(points), tuple(traced), _made(config, traced))
 
 
-def unchecked(config: RunConfig, values: Mapping[Place, Any]) -> RunConfig:
-    """Return a configuration with unchecked values, since tracers can't be checked."""
+def _with_values(config: RunConfig, values: Mapping[Place, Any]) -> RunConfig:
+    """Return a configuration with values of settings, which may be traced."""
     for place, value in values.items():
-        part = copy.copy(getattr(config, place.section))
-        object.__setattr__(part, place.field, value)  # bypasses frozen and checked dataclasses
+        part = dataclasses.replace(getattr(config, place.section), **{place.field: value})
         config = dataclasses.replace(config, **{place.section: part})
     return config
 
@@ -194,7 +195,7 @@ def with_inputs(config: RunConfig, places: Sequence[Place]) -> Program:
     """
 
     def at(values: Values) -> Program:
-        own = unchecked(config, {place: values[place.name] for place in places})
+        own = _with_values(config, {place: values[place.name] for place in places})
         return _program(assemble(own), own)
 
     def init(lane: tuple[Array, Values]) -> tuple[Values, LoopState]:
@@ -267,11 +268,11 @@ def _composes(config: RunConfig, places: Sequence[Place]) -> bool:
     """Return whether a run can be assembled with abstract values, which is the quicker check."""
 
     def compose(lane: Any) -> Array:
-        own = unchecked(config, {place: lane[1][place.name] for place in places})
+        own = _with_values(config, {place: lane[1][place.name] for place in places})
         _program(assemble(own), own)
         return jnp.zeros(())
 
-    return _succeeds(compose, example(config, places))
+    return _succeeds(compose, config, places)
 
 
 def _traces(config: RunConfig, places: Sequence[Place]) -> bool:
@@ -283,14 +284,27 @@ def _traces(config: RunConfig, places: Sequence[Place]) -> bool:
         program = with_inputs(config, places)
         return program.chunk(program.init(lane), jnp.ones((), jnp.int32))
 
-    return _succeeds(run, example(config, places))
+    return _succeeds(run, config, places)
 
 
-def _succeeds(function: Callable[[Any], Any], lane: Any) -> bool:
+def _succeeds(function: Callable[[Any], Any], config: RunConfig, places: Sequence[Place]) -> bool:
+    """Return whether a function accepts abstract values of settings.
+
+    Raises:
+      Exception: If the program of the run fails with concrete values, too, and so has a bug.
+    """
     try:
         with _quiet():
-            jax.eval_shape(function, lane)
+            jax.eval_shape(function, example(config, places))
     except _NEEDS_VALUE:
+        return False
+    except (TypeError, ValueError, AttributeError):  # a shape or an option that needs a number
+        program = _program(assemble(config), config)
+        with _quiet():
+            jax.eval_shape(
+                lambda key: program.chunk(program.init(key), jnp.ones((), jnp.int32)),
+                example(config, ()),
+            )
         return False
     return True
 
