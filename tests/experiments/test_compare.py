@@ -82,7 +82,7 @@ def test_a_page_is_written_at_the_end_unless_it_is_not_wanted(compared, capsys):
 def test_labels_name_one_method_each(capsys):
     for bad, parts in (
         ("1x=per", ("--replays", "1x")), ("x=pre", ("--replays", "pre", "per", "uniform")),
-        ("agent=ners", ("--replays", "agent")), ("per=lap per", ("per", "LABEL=METHOD")),
+        ("agent=ners", ("--replays", "agent")), ("per=lap per", ("per", "other=lap")),
         ("uniform uniform", ("uniform", "other=uniform")),
     ):  # fmt: skip
         with pytest.raises(SystemExit):
