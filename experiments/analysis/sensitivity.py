@@ -6,24 +6,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
 
-from experiments.analysis.axes import logarithmic
+from experiments.analysis import figures
+from experiments.analysis.drawing import to_matplotlib
+from experiments.analysis.figures import Axis, Figure, Interval, Panel, Style
 from experiments.analysis.primary import PrimaryMetric
-from experiments.analysis.style import (
-    INK,
-    colour_and_dashes,
-    make_figure,
-    plain,
-    save,
-    styles_of,
-    tidy,
-    warn_of_few,
-)
+from experiments.analysis.style import COLOURS, DASHES, styles_of
 from experiments.analysis.tuned import Tuned, estimate
 
+_WIDE = 10.0  # largest over smallest value of a setting with a logarithmic axis
 _MOST_LINES = 6  # in a panel, for each choice of the other settings
+
+
+def logarithmic(values: Sequence[float]) -> bool:
+    """Return whether values of a setting are so far apart that their axis is logarithmic."""
+    return min(values) > 0 and max(values) / min(values) >= _WIDE
 
 
 class Line(NamedTuple):
@@ -63,8 +60,8 @@ def _lines(table: pd.DataFrame, setting: str, others: Sequence[str]) -> list[Lin
         has = [name for name in others if own[name].nunique() > 1]
         parts = own.groupby(has, sort=False) if has else [((), own)]
         for chosen, rows in parts:
-            told = [f"{_short(n)} {value_text(v)}" for n, v in zip(has, chosen, strict=True)]
-            name = ", ".join([str(label), *told])
+            apart = [f"{_short(n)} {value_text(v)}" for n, v in zip(has, chosen, strict=True)]
+            name = ", ".join([str(label), *apart])
             known = rows[rows[setting].notna()]
             at = dict(iter(known.groupby(setting, sort=True)))
             drawn = tuple(at.values()) or (rows,)
@@ -74,12 +71,12 @@ def _lines(table: pd.DataFrame, setting: str, others: Sequence[str]) -> list[Lin
 
 
 def _of_seeds(rows: pd.DataFrame) -> np.ndarray:
-    """Return a score for each seed: its mean over the settings that are not told apart."""
+    """Return a score for each seed, its mean over the settings of one line."""
     return rows.groupby("seed")["score"].mean().to_numpy()
 
 
 def _diverged(rows: pd.DataFrame) -> int:
-    """Return how many seeds diverged with one of the settings that are not told apart."""
+    """Return the number of seeds that diverged with one of the settings of one line."""
     return int((rows.groupby("seed")["diverged"].max() > 0).sum())
 
 
@@ -105,28 +102,43 @@ def sensitivity(
     Returns:
       Whether there was anything to draw.
     """
-    names = swept(table, settings)
-    if not names:
+    found = setting_panels(table, settings, metric)
+    panels = [panel for own in found.values() for panel in own]
+    if not panels:
         return False
-    envs = list(dict.fromkeys(table["env"]))
-    figure = make_figure(0.6 + 6.0 * len(envs), 0.6 + 3.2 * len(names))
-    panels = figure.subplots(len(names), len(envs), squeeze=False)
-    for row, name in zip(panels, names, strict=True):
-        others = [other for other in names if other != name]
-        for axes, env in zip(row, envs, strict=True):
-            drawn = lines(table[table["env"] == env], name, others)
-            if any(line.values for line in drawn):
-                _panel(axes, drawn)
-                axes.set_xlabel(name, color=INK)
-                axes.set_ylabel(metric(env).label("\n"), color=INK)
-                axes.set_title(env, fontsize=10, color=INK)
-            else:
-                axes.set_visible(False)
-    title = f"{plain(title)}: each setting, IQM over seeds with 95 % intervals"
-    figure.suptitle(title, fontsize=11, color=INK)
-    warn_of_few(figure, int(table.groupby("point")["seed"].nunique().min()))
-    save(figure, path)
+    columns = table["env"].nunique()
+    figure = Figure(
+        f"{title}: each setting, IQM over seeds with 95 % intervals", panels,
+        (0.6 + 6.0 * columns, 0.6 + 3.2 * len(found)), columns, legend="beside",
+        seeds=int(table.groupby("point")["seed"].nunique().min()),
+    )  # fmt: skip
+    to_matplotlib(figure, path)
     return True
+
+
+def setting_panels(
+    table: pd.DataFrame, settings: Sequence[str], metric: Callable[[str], PrimaryMetric]
+) -> dict[str, list[Panel | None]]:
+    """Return the panels of every setting with more than one value, one for each task.
+
+    Args:
+      table: of `tuned.scores`.
+      settings: columns.
+      metric: of a task.
+
+    Returns:
+      None instead of a panel where no method on a task has the setting.
+    """
+    names, found = swept(table, settings), {}
+    for name in names:
+        others = [other for other in names if other != name]
+        found[name] = []
+        for env, own in table.groupby("env", sort=False):
+            drawn = lines(own, name, others)
+            some = any(line.values for line in drawn)
+            label = metric(str(env)).label("\n")
+            found[name].append(_panel(drawn, str(env), name, label) if some else None)
+    return found
 
 
 def values(drawn: Sequence[Line]) -> list[Any]:
@@ -134,41 +146,36 @@ def values(drawn: Sequence[Line]) -> list[Any]:
     return sorted({value for line in drawn for value in line.values}, key=_order)
 
 
-def _panel(axes: Axes, drawn: Sequence[Line]) -> None:
+def _panel(drawn: Sequence[Line], env: str, name: str, label: str) -> Panel:
     every = values(drawn)
     numeric = all(isinstance(value, (int, float)) for value in every)
-    place = {value: float(value) if numeric else at for at, value in enumerate(every)}
-    own = styles(drawn)
-    spread = _spread(list(place.values()), len(drawn))
+    place = {value: float(value) if numeric else float(at) for at, value in enumerate(every)}
     log = numeric and logarithmic(every)
-    crossed: list[tuple[float, float, str]] = []
+    own, ends = styles(drawn), [min(place.values()), max(place.values())]
+    gap = 0.0 if log else _spread(list(place.values()), len(drawn))
+    marks = []
     for number, line in enumerate(drawn):
-        style = own[line.label]
         points = [estimate(scores) for scores in line.scores]
+        low, y, high = np.array([(point.low, point.value, point.high) for point in points]).T
         if not line.values:
-            axes.axhspan(points[0].low, points[0].high, color=style["color"], alpha=0.15, lw=0)
-            axes.axhline(points[0].value, label=plain(f"{line.label}{lost_in(line, 0)}"), **style)
+            low, y, high = (np.repeat(end, 2) for end in (low, y, high))
+            text = f"{line.label}{lost_in(line, 0)}, without it"
+            marks.append(
+                figures.Line(line.label, ends, y, own[line.label], low, high, texts=[text] * 2)
+            )
             continue
-        shift = 0.0 if log else spread * (number - (len(drawn) - 1) / 2)
-        x = [place[value] + shift for value in line.values]
-        y = np.array([point.value for point in points])
-        bars = np.abs([[p.low for p in points], [p.high for p in points]] - y)
-        axes.errorbar(
-            x, y, yerr=bars, label=plain(line.label), marker="o", markersize=4, capsize=2,
-            elinewidth=1, **style,
+        x = np.array([place[value] for value in line.values]) + gap * (
+            number - (len(drawn) - 1) / 2
+        )
+        marks.append(
+            figures.Line(
+                line.label, x, y, own[line.label], low, high, bars=True,
+                texts=[f"{value_text(v)}{lost_in(line, at)}" for at, v in enumerate(line.values)],
+                crossed=[at for at, lost in enumerate(line.diverged) if lost],
+            )
         )  # fmt: skip
-        found = zip(x, y, line.diverged, strict=True)
-        crossed += [(*place, style["color"]) for *place, lost in found if lost]
-    for number, (x, y, colour) in enumerate(crossed):
-        label = "_" if number else "some seeds diverged"
-        axes.plot([x], [y], marker="X", markersize=9, color=colour, linestyle="", label=label)
-    if log:
-        axes.set_xscale("log")
-    axes.set_xticks(list(place.values()), [value_text(value) for value in every])
-    axes.minorticks_off()
-    tidy(axes)
-    axes.yaxis.set_major_formatter(FuncFormatter(_counted))
-    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    ticks = [(place[value], value_text(value)) for value in every]
+    return Panel(env, Axis(name, log=log, ticks=ticks), Axis(label), marks, height=320)
 
 
 def lost_in(line: Line, at: int) -> str:
@@ -183,10 +190,12 @@ def styles(drawn: Sequence[Line]) -> dict[str, dict[str, Any]]:
     if len(set(methods)) == len(methods):
         return styles_of({line.label: line.method for line in drawn})
     level = styles_of({line.label: line.method for line in drawn if not line.values})
-    return {
-        line.label: level.get(line.label) or {**colour_and_dashes(number), "linewidth": 1.7}
-        for number, line in enumerate(drawn)
-    }
+    return {line.label: level.get(line.label) or _style(at) for at, line in enumerate(drawn)}
+
+
+def _style(number: int) -> dict[str, Any]:
+    dashes = DASHES[number // len(COLOURS) % len(DASHES)]
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": dashes, "linewidth": 1.7}
 
 
 def _spread(places: Sequence[float], count: int) -> float:
@@ -213,45 +222,55 @@ def best(
       title: of the figure.
       seeds: that are shown, to warn of few.
     """
-    envs = list(dict.fromkeys(row.env for row in rows))
-    most = max(sum(row.env == env for row in rows) for env in envs)
-    figure = make_figure(2.2 + 4.2 * len(envs), 1.4 + 0.5 * most)
-    panels = figure.subplots(1, len(envs), squeeze=False)[0]
     styles = styles_of({row.label: methods[row.label] for row in rows})
-    for axes, env in zip(panels, envs, strict=True):
-        own = [row for row in rows if row.env == env]
-        for at, row in enumerate(own):
-            colour = styles[row.label]["color"]
-            _bar(axes, at - 0.12, row.shown, colour, filled=True)
-            if row.default is not None:
-                _bar(axes, at + 0.12, row.default, colour, filled=False)
-        axes.set_yticks(range(len(own)), [_told(row) for row in own])
-        axes.set_ylim(len(own) - 0.5, -0.5)
-        axes.set_xlabel(metric(env).label(), color=INK)
-        axes.set_title(env, fontsize=10, color=INK)
-        tidy(axes)
-        axes.grid(axis="x", color="#e6e6e6", linewidth=0.8)
-        axes.xaxis.set_major_formatter(FuncFormatter(_counted))
-    figure.suptitle(f"{plain(title)}: at their best, and by default (hollow)", fontsize=11)
-    warn_of_few(figure, seeds)
-    save(figure, path)
+    tasks = {
+        env: [row for row in rows if row.env == env] for env in dict.fromkeys(r.env for r in rows)
+    }
+    panels = [best_panel(own, styles, metric(env)) for env, own in tasks.items()]
+    size = (2.2 + 4.2 * len(tasks), 1.4 + 0.5 * max(map(len, tasks.values())))
+    title = f"{title}: at their best, and by default (hollow)"
+    to_matplotlib(Figure(title, panels, size, len(panels), seeds=seeds), path)
 
 
-def _told(row: Tuned) -> str:
-    """Return a method's label, and below it how many of its seeds diverged, if any."""
+def best_panel(
+    rows: Sequence[Tuned],
+    styles: Mapping[str, Style],
+    metric: PrimaryMetric,
+    described: Callable[[str], str] = str,
+) -> Panel:
+    """Return a panel of one task with every method at its best, and by default (hollow).
+
+    Args:
+      rows: of `tuned.tuned`, of one task.
+      styles: by label.
+      metric: of the task.
+      described: the settings of a point in words.
+    """
+    marks = []
+    for at, row in enumerate(rows):
+        kinds = [(-0.12, row.shown, described(row.best)), (0.12, row.default, "by default")]
+        marks += [
+            Interval(
+                row.label, at + shift, found.value, found.low, found.high, styles[row.label],
+                hollow=shift > 0, text=text,
+            )
+            for shift, found, text in kinds
+            if found is not None
+        ]  # fmt: skip
+    names = figures.rows([_label(row) for row in rows])
+    height = max(240, 115 + 44 * len(rows))
+    return Panel(rows[0].env, Axis(metric.label()), names, marks, height=height)
+
+
+def _label(row: Tuned) -> str:
+    """Return a method's label, and below it the number of its seeds that diverged, if any."""
     lost = {"at its best": row.shown, "by default": row.default}
     lines = [
         f"{each.diverged} of {each.seeds} diverged {kind}"
         for kind, each in lost.items()
         if each is not None and each.diverged
     ]
-    return "\n".join([plain(row.label), *lines])
-
-
-def _bar(axes: Axes, at: float, found: Any, colour: str, filled: bool) -> None:
-    axes.plot([found.low, found.high], [at, at], color=colour, linewidth=1.6)
-    face = colour if filled else "white"
-    axes.plot([found.value], [at], marker="o", color=colour, markerfacecolor=face, linestyle="")
+    return "\n".join([row.label, *lines])
 
 
 def _short(name: str) -> str:
@@ -261,12 +280,6 @@ def _short(name: str) -> str:
 def value_text(value: Any) -> str:
     """Return a setting's value as figures show it."""
     return f"{value:g}" if isinstance(value, (int, float)) else str(value)
-
-
-def _counted(value: float, place: Any) -> str:
-    """Return a tick's label."""
-    del place
-    return f"{value:,g}"
 
 
 def _order(value: Any) -> tuple[bool, Any]:

@@ -2,25 +2,16 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
+from experiments.analysis.drawing import to_matplotlib
+from experiments.analysis.figures import STEPS, Axis, Figure, Key, Line, Panel, Style
 from experiments.analysis.judged import Judged
 from experiments.analysis.primary import PrimaryMetric
-from experiments.analysis.style import (
-    FAINT,
-    INK,
-    NAMES,
-    count_steps,
-    make_figure,
-    plain,
-    save,
-    styles_of,
-    tidy,
-    warn_of_few,
-)
+from experiments.analysis.style import NAMES, styles_of
 from experiments.analysis.verdicts import CONTROL
 
 
@@ -124,62 +115,61 @@ def solved(
       steps: of the runs, the end of the horizontal axis if a seed did not solve the task.
     """
     judged = {row.label: row for row in rows}
-    shown = {label: values[label].to_numpy(np.float64) for label in (baseline, *judged)}
-    figure = make_figure(9, 4.6, dpi=150)
-    axes, beside = figure.subplots(1, 2, width_ratios=(2, 1))
-    styles = styles_of({label: methods[label] for label in shown})
+    labels = (baseline, *judged)
+    panel = solved_panel({label: values[label] for label in labels}, rows, methods, steps, title)
+    lines = {line.label: line for line in panel.marks}
+    order = sorted(lines, key=lambda label: np.minimum(values[label].to_numpy(), steps).mean())
+    keys = [_key(judged.get(label), lines[label].style, methods, baseline) for label in order]
+    _, _, rest = title.partition(": ")
+    figure = Figure(
+        panel.title, [replace(panel, title="")], (9, 4.6), subtitle=rest, keys=keys,
+        legend="listed", seeds=len(values[baseline]), dpi=150,
+    )  # fmt: skip
+    to_matplotlib(figure, path)
+
+
+def solved_panel(
+    values: Mapping[str, pd.Series],
+    rows: Sequence[Judged],
+    methods: Mapping[str, str],
+    steps: int,
+    title: str,
+) -> Panel:
+    """Return a panel with the number of seeds that have solved the task by each agent step.
+
+    Args:
+      values: [seeds] agent steps until solved, by label, the baseline first.
+      rows: the arms beside the baseline.
+      methods: the replay method behind each label.
+      steps: of the runs.
+      title: the environment, ": " and what all runs share.
+    """
+    styles = styles_of({label: methods[label] for label in values})
     for row in rows:
         if row.method == CONTROL:
-            styles[row.label] |= {"linewidth": 1.3, "linestyle": (0, (4, 2))}
-    order = sorted(shown, key=lambda label: np.minimum(shown[label], steps).mean())
-    for label in shown:
-        _count_solved(axes, shown[label], styles[label], steps)
-    _list_verdicts(beside, order, judged, methods, styles, baseline)
-    seeds = len(shown[baseline])
-    task, _, rest = plain(title).partition(": ")
-    axes.set_title(f"Seeds that have solved {task}", loc="left", fontsize=13, color=INK, pad=22)
-    axes.text(0, 1.02, rest, transform=axes.transAxes, fontsize=9.5, color=FAINT)
-    axes.set_ylabel(f"seeds, of {seeds}", fontsize=10.5, color=INK)
-    axes.set_xlabel("agent steps", fontsize=10.5, color=INK)
-    axes.set_ylim(0, seeds * 1.02)
-    late = np.quantile(np.minimum(np.concatenate(list(shown.values())), steps), 0.99)
-    axes.set_xlim(0, min(steps, 1.05 * late))
-    tidy(axes)
-    count_steps(axes, 5)
-    warn_of_few(figure, seeds)
-    save(figure, path)
+            styles[row.label] |= {"linewidth": 1.3, "linestyle": "--"}
+    lines = []
+    for label, own in values.items():
+        solved_at = own.to_numpy(np.float64)
+        at = np.unique([0, *solved_at[np.isfinite(solved_at)], steps])
+        counts = (solved_at <= at[:, None]).sum(axis=1)
+        lines.append(Line(label, at, counts, styles[label]))
+    seeds = max(map(len, values.values()))
+    every = np.minimum(np.concatenate([own.to_numpy(np.float64) for own in values.values()]), steps)
+    x = Axis(STEPS, limits=(0.0, min(float(steps), 1.05 * float(np.quantile(every, 0.99)))))
+    y = Axis(f"seeds, of {seeds}", limits=(0.0, seeds * 1.02), whole=True)
+    return Panel(f"Seeds that have solved {title.partition(': ')[0]}", x, y, lines)
 
 
-def _count_solved(axes: Axes, values: np.ndarray, style: Mapping, steps: int) -> None:
-    at = np.unique([0, *values[np.isfinite(values)], steps])
-    axes.plot(at, (values <= at[:, None]).sum(axis=1), **style)
-
-
-def _list_verdicts(
-    axes: Axes,
-    order: Sequence[str],
-    judged: Mapping[str, Judged],
-    methods: Mapping[str, str],
-    styles: Mapping[str, Mapping],
-    baseline: str,
-) -> None:
-    """List the labels from the earliest curve to the latest, each with its verdict."""
-    axes.set_axis_off()
-    axes.set_xlim(0, 1)
-    axes.set_ylim(len(order) - 0.3, -0.5)
-    for place, label in enumerate(order):
-        row, style = judged.get(label), styles[label]
-        name, note = _name(baseline, methods), "the baseline"
-        if row is not None:
-            name = _name(row.method, methods)
-            note = f"sooner in {row.pairs.wins}, later in {row.pairs.losses}: "
-            note += _VERDICTS.get(row.judgement.verdict, row.judgement.verdict)
-        if row is not None and row.method == CONTROL:
-            name = f"{_name(baseline, methods)}, other seeds"
-        axes.plot([0, 0.09], [place, place], **style)
-        axes.text(0.13, place, plain(name), fontsize=10.5, fontweight="bold", va="center",
-                  color=style["color"])  # fmt: skip
-        axes.text(0.13, place + 0.36, note, fontsize=9, va="center", color=INK)
+def _key(row: Judged | None, style: Style, methods: Mapping[str, str], baseline: str) -> Key:
+    """Return the legend's entry of an arm, with its verdict; None: the baseline."""
+    if row is None:
+        return Key(_name(baseline, methods), style, "the baseline")
+    name = _name(row.method, methods)
+    if row.method == CONTROL:
+        name = f"{_name(baseline, methods)}, other seeds"
+    verdict = _VERDICTS.get(row.judgement.verdict, row.judgement.verdict)
+    return Key(name, style, f"sooner in {row.pairs.wins}, later in {row.pairs.losses}: {verdict}")
 
 
 _VERDICTS = {"agrees": "better", "disagrees": "worse"}

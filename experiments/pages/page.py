@@ -1,6 +1,7 @@
 """A page from its source: sections in their order, rendered into one file that needs no network."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import jinja2
@@ -9,20 +10,15 @@ import markupsafe
 from experiments.analysis.files import write_bytes
 from experiments.installation.commands import missing
 from experiments.pages import (
+    against_settings,
+    best,
+    blocks,
     costs,
-    films,
     groups,
     head,
     plots,
-    returns,
-    search_results,
-    search_trials,
     settings,
     source,
-    sweep_costs,
-    sweep_head,
-    sweep_scores,
-    sweep_settings,
     training,
     verdicts,
 )
@@ -110,40 +106,52 @@ def check_path(path: Path) -> None:
 
 def sections(shown: Source | Swept) -> list[Section]:
     """Return the sections that there is something for."""
-    found = _of_sweep(shown) if isinstance(shown, Swept) else _of_runs(shown)
+    found = _of_study(shown) if isinstance(shown, Swept) else _of_runs(shown)
     return [section for section in found if section is not None]
 
 
-def _of_sweep(swept: Swept) -> list[Section | None]:
+def _of_study(swept: Swept) -> list[Section | None]:
     if swept.tried is None:
-        best, settings_of = sweep_scores.best(swept), [sweep_settings.section(swept)]
+        found, scores = best.best(swept), [against_settings.section(swept)]
     else:
-        best = search_results.best(swept)
-        settings_of = [search_trials.tried(swept), search_trials.against_settings(swept)]
+        found = best.of_search(swept)
+        scores = [against_settings.tried(swept), against_settings.searched_settings(swept)]
+    own = groups.of_study(swept)
     return [
         verdicts.of_study(swept),
-        best,
-        sweep_scores.tasks(swept),
-        *settings_of,
-        sweep_costs.compute(swept),
-        sweep_costs.failures(swept),
-        sweep_costs.repeat(swept),
+        found,
+        best.tasks(swept),
+        *scores,
+        training.curves(own),
+        *_of_training(own),
+        costs.of_study(swept),
+        settings.failures(swept),
+        settings.of_study(swept),
     ]
 
 
 def _of_runs(shown: Source) -> list[Section | None]:
     own = groups.groups(shown)
+    arms, unfinished = shown.arms, any(arm.summary is None for arm in shown.arms.values())
+    timing = {label: arm.timing for label, arm in arms.items() if arm.timing is not None}
+    summaries = {label: arm.summary for label, arm in arms.items() if arm.summary is not None}
     return [
         verdicts.section(shown, own),
-        returns.curves(shown, own),
-        returns.scores(shown, own),
-        films.section(shown),
+        training.curves(own),
+        training.scores(own, groups.last(shown), unfinished),
+        blocks.films({label: arm.film for label, arm in arms.items() if arm.film}),
+        *_of_training(own),
+        costs.of_runs(timing, summaries, own),
+        settings.of_runs(shown),
+    ]
+
+
+def _of_training(own: Sequence[groups.Group]) -> list[Section | None]:
+    return [
         training.replayed(own),
         training.priorities(own),
         training.of_method(own),
         training.of_agent(own),
-        costs.section(shown, own),
-        settings.section(shown),
     ]
 
 
@@ -173,8 +181,8 @@ def render(shown: Source | Swept, title: str | None = None) -> str:
 
 def _head(shown: Source | Swept, title: str | None) -> Head:
     if isinstance(shown, Swept):
-        return sweep_head.head(shown, title)
-    return head.head(shown, title)
+        return head.of_study(shown, title)
+    return head.of_runs(shown, title)
 
 
 def _plot(plot: Plot) -> markupsafe.Markup:

@@ -6,6 +6,7 @@ import pytest
 
 from experiments.analysis import primary, sensitivity, tuned
 from experiments.analysis.bootstrap import iqm
+from experiments.analysis.style import styles_of
 from experiments.studies import report
 from tests.refusals import assert_names
 
@@ -170,20 +171,17 @@ def test_of_points_with_as_many_seeds_that_diverged_the_others_scores_decide():
     assert row.best == "walk/4 per 0.2 0.4"  # at once there, if not for a seed that diverged
 
 
-def test_a_figure_says_how_many_diverged(tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(sensitivity, "save", lambda figure, path: drawn.append(figure))
+def test_panels_name_the_seeds_that_diverged():
     two = {("per", 0.2, 0.4): [120] * 10, ("per", 0.6, 0.4): [100] * 10}
     frame = diverging(two, {0.2: range(10), 0.6: ()})
-    row = chosen(frame)
-    sensitivity.best([row], {"per": "per"}, metric(), tmp_path / "best.png", "dqn", 10)
-    (label,) = drawn[0].axes[0].get_yticklabels()
-    assert_names(label.get_text(), "per", "5", "diverged", "default")
+    panel = sensitivity.best_panel([chosen(frame)], styles_of({"per": "per"}), metric()("walk/4"))
+    ((_, label),) = panel.y.ticks
+    assert_names(label, "per", "5", "diverged", "default")
+    assert [mark.hollow for mark in panel.marks] == [False, True]
     scores = tuned.scores(frame, SETTINGS, metric())
-    sensitivity.sensitivity(scores, SETTINGS, metric(), tmp_path / "lines.png", "dqn")
-    crosses = [line for line in drawn[1].axes[0].lines if line.get_marker() == "X"]
-    assert [tuple(cross.get_xydata()[0]) for cross in crosses] == [(0.2, 120.0)]
-    assert_names(crosses[0].get_label(), "diverged")
+    (panel,) = sensitivity.setting_panels(scores, SETTINGS, metric())["replay.alpha"]
+    (line,) = panel.marks
+    assert list(line.crossed) == [0] and (line.x[0], line.y[0]) == (0.2, 120)
     (line,) = sensitivity.lines(scores, "replay.alpha", ())
     assert line.diverged == (10, 0) and not sensitivity.lost_in(line, 1)
     assert_names(sensitivity.lost_in(line, 0), "10", "diverged")

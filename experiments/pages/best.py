@@ -1,20 +1,21 @@
-"""Sections of a sweep's page: methods at their best and by default, on each task and over tasks."""
+"""Sections of a study: methods at their best and by default, on each task and over tasks."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from experiments.analysis import aggregates, tuned
+from experiments.analysis import aggregates, figures, sensitivity, tuned
 from experiments.analysis.bootstrap import stratified_interval
+from experiments.analysis.figures import Axis, Interval, Panel, Rule
 from experiments.analysis.paired import probability_of_improvement
 from experiments.analysis.tuned import Estimate
 from experiments.pages import plots
-from experiments.pages.blocks import Plot, Plots, Section, Table
+from experiments.pages.blocks import Plots, Section, Table
 from experiments.pages.swept import Swept
+from experiments.studies import search_report
 from experiments.studies.report import shown
 
 _BEST, _DEFAULT = "at its best", "by default"
-_WHITE = {"color": "#ffffff"}
 Scores = Mapping[str, np.ndarray]  # [seeds, tasks] by label
 
 _CHOSEN = (
@@ -39,7 +40,7 @@ def best(swept: Swept) -> Section | None:
         chosen = swept.point_settings(row.best)
         scores = [shown(each) for each in (row.chosen, row.shown, row.default)]
         cells.append([name, chosen, str(row.points), *scores])
-    blocks = [Table([header, *cells]), drawn(swept)]
+    blocks = [Table([header, *cells]), _drawn(swept)]
     metric = swept.metric
     better = "higher" if metric.higher_is_better else "lower"
     seeds = sorted({row.shown.seeds for row in swept.rows})
@@ -56,9 +57,54 @@ def best(swept: Swept) -> Section | None:
     return Section("best", "At their best, and by default", intro, blocks)
 
 
-def drawn(swept: Swept) -> Plots:
+def of_search(swept: Swept) -> Section | None:
+    """Return every method's best settings and its defaults; None: no fresh seed has ended."""
+    if not swept.rows:
+        return None
+    header = [
+        "method", "best settings", "on the seeds that chose", "on fresh seeds",
+        "by default, on fresh seeds", "wins/losses/ties",
+    ]  # fmt: skip
+    several = len(swept.envs) > 1
+    cells = []
+    results = search_report.results(swept.store, swept.study)
+    for found in results:
+        row = swept.row(found.env, found.label)
+        cells.append([f"{found.env} {found.label}" if several else found.label])
+        if found.best is None or row is None:
+            default = "-" if row is None else shown(row.shown)
+            cells[-1] += [_why_none(swept, found), "-", "-", default, "-"]
+            continue
+        complete = not np.isnan(found.defaults).any()
+        cells[-1] += [
+            swept.point_settings(found.best), shown(row.chosen), shown(row.shown),
+            shown(row.default), search_report.compared(found, swept.study) if complete else "-",
+        ]  # fmt: skip
+    metric = swept.metric
+    better = "higher" if metric.higher_is_better else "lower"
+    asked = swept.store.facts["search"]["asked"]
+    fresh = len(asked["fresh_seeds"])
+    intro = (
+        f"Scores: {metric.name} ({metric.help}; {better} is better), IQM over seeds [95 % "
+        "bootstrap interval]. The best of many settings on the seeds that chose it is partly luck. "
+        f"So it runs again on {fresh} fresh seed{'s' * (fresh > 1)}, beside the defaults (hollow); "
+        "on how many of these it beats them, loses and ties stands at the end."
+    )
+    blocks = [Table([header, *cells]), _drawn(swept)]
+    if any(each.lost.any() or each.defaults_lost.any() for each in results):
+        intro += " A seed that diverged is worse than any that did not."
+    return Section("best", "At their best, and by default", intro, blocks)
+
+
+def _drawn(swept: Swept) -> Plots:
     """Return a plot for each task: a row for each method, filled at its best, hollow by default."""
-    return Plots([_of_task(swept, env) for env in swept.envs], plots.legend(swept.styles))
+    rows = {env: [row for row in swept.rows if row.env == env] for env in swept.envs}
+    panels = [
+        sensitivity.best_panel(own, swept.styles, swept.study.metric(env), swept.point_settings)
+        for env, own in rows.items()
+        if own
+    ]
+    return plots.block(panels, styles=swept.styles)
 
 
 def tasks(swept: Swept) -> Section | None:
@@ -72,16 +118,23 @@ def tasks(swept: Swept) -> Section | None:
         return None
     header, cells = ["method", "", f"P(better than {first})"], []
     several = len(swept.envs) > 1
-    figures = [_improvement(swept, scores, first)]
+    odds = {
+        kind: {k: _odds(x, own[first], swept) for k, x in own.items() if k != first}
+        for kind, own in scores.items()
+    }
+    x, half = Axis(f"P(better than {first})", limits=(-0.03, 1.03)), [Rule(0.5, upright=True)]
+    panels = [_rows(swept, odds, x, "Probability of improvement", half)]
+    means: dict[str, dict[str, Estimate]] = {}
     if several:
         header.append("scaled score")
-        figures.append(_aggregated(swept, scores))
+        scaled = _scaled(swept, scores)
+        means = {kind: {k: _iqm(x) for k, x in own.items()} for kind, own in scaled.items()}
+        title = "Scaled scores over all tasks"
+        panels.append(_rows(swept, means, Axis("scaled score, IQM"), title))
     for kind, own in scores.items():
-        scaled = _scaled(swept, scores)[kind] if several else {}
-        for label, values in own.items():
-            odds = "-" if label == first else shown(_odds(values, own[first], swept))
-            row = [label, kind, odds]
-            cells.append([*row, shown(_iqm(scaled[label]))] if several else row)
+        for label in own:
+            row = [label, kind, shown(odds[kind].get(label))]
+            cells.append([*row, shown(means[kind][label])] if several else row)
     intro = (
         f"How probable it is that a seed of a method has a better score than one of {first}, ties "
         "half, methods at their best beside its best and by default (hollow) beside its default, "
@@ -98,95 +151,39 @@ def tasks(swept: Swept) -> Section | None:
     if swept.table["diverged"].any():
         intro += " A seed that diverged is worse than any that did not, and scaled to 0."
     title = "Over all tasks" if several else "Probability of improvement"
-    legend = plots.legend(swept.styles)
-    blocks = [Table([header, *cells]), Plots(figures, legend)]
+    blocks = [Table([header, *cells]), plots.block(panels, styles=swept.styles)]
     return Section("tasks", title, intro, blocks)
 
 
-def _of_task(swept: Swept, env: str) -> Plot:
-    labels = [label for label in swept.methods if swept.row(env, label) is not None]
-    rows = []
-    for place, label in enumerate(labels):
-        row = swept.row(env, label)
-        if row is None:
-            continue
-        chosen = swept.point_settings(row.best)
-        rows.append(_interval(swept, label, place - 0.13, row.shown, chosen))
-        if row.default is not None:
-            rows.append(_interval(swept, label, place + 0.13, row.default, _DEFAULT, hollow=True))
-    metric = swept.study.metric(env)
-    ends = [abs(end) for row in swept.rows if row.env == env for end in row.shown[1:3]]
-    axis = {"tickformat": plots.ticks(ends)}
-    layout = plots.layout(f"{metric.name} ({metric.unit})", "", xaxis=axis, yaxis=_names(labels))
-    return plots.plot(env, rows, layout, _height(labels))
-
-
-def _improvement(swept: Swept, scores: Mapping[str, Scores], first: str) -> Plot:
-    labels = [label for label in swept.methods if label != first]
-    rows = [
-        _interval(
-            swept, label, labels.index(label) + (0.13 if kind == _DEFAULT else -0.13),
-            _odds(values, own[first], swept), kind, hollow=kind == _DEFAULT, digits=".3f",
-        )
-        for kind, own in scores.items()
-        for label, values in own.items()
-        if label != first
-    ]  # fmt: skip
-    layout = plots.layout(
-        f"P(better than {first})", "", xaxis={"range": [-0.03, 1.03]}, yaxis=_names(labels),
-        shapes=[plots.threshold(0.5, upright=True)],
-    )  # fmt: skip
-    return plots.plot("Probability of improvement", rows, layout, _height(labels))
-
-
-def _aggregated(swept: Swept, scores: Mapping[str, Scores]) -> Plot:
-    labels = list(swept.methods)
-    rows = [
-        _interval(
-            swept, label, labels.index(label) + (0.13 if kind == _DEFAULT else -0.13),
-            _iqm(values), kind, hollow=kind == _DEFAULT, digits=".3f",
-        )
-        for kind, own in _scaled(swept, scores).items()
-        for label, values in own.items()
-    ]  # fmt: skip
-    layout = plots.layout("scaled score, IQM", "", yaxis=_names(labels))
-    return plots.plot("Scaled scores over all tasks", rows, layout, _height(labels))
-
-
-def _interval(
+def _rows(
     swept: Swept,
-    label: str,
-    place: float,
-    found: Estimate,
-    about: str,
-    *,
-    hollow: bool = False,
-    digits: str = ".4~g",
-) -> plots.Trace:
-    style = swept.styles[label]
-    colour = style["color"]
-    ends = f"[%{{customdata[0]:{digits}}}, %{{customdata[1]:{digits}}}]"
-    return plots.points(
-        label, [found.value], [place], style,
-        f"%{{x:{digits}}} {ends}, {plots.shown(about)}",
-        marker={"size": 10, "line": {"color": colour, "width": 2}} | (_WHITE if hollow else {}),
-        customdata=[[found.low, found.high]],
-        error_x={
-            "type": "data", "symmetric": False, "array": [found.high - found.value],
-            "arrayminus": [found.value - found.low], "color": colour, "thickness": 2, "width": 0,
-        },
-    )  # fmt: skip
+    found: Mapping[str, Mapping[str, Estimate]],
+    x: Axis,
+    title: str,
+    rules: Sequence[Rule] = (),
+) -> Panel:
+    """Return a panel of estimates: a row for each method, filled at its best, hollow by default."""
+    every = {label for own in found.values() for label in own}
+    labels = [label for label in swept.methods if label in every]
+    marks = [
+        Interval(
+            label, labels.index(label) + (0.13 if kind == _DEFAULT else -0.13), *each[:3],
+            swept.styles[label], hollow=kind == _DEFAULT, text=kind,
+        )
+        for kind, own in found.items()
+        for label, each in own.items()
+    ]  # fmt: skip
+    height = max(240, 115 + 44 * len(labels))
+    return Panel(title, x, figures.rows(labels), marks, rules, height=height)
 
 
-def _names(labels: list[str]) -> dict[str, object]:
-    return {
-        "tickvals": list(range(len(labels))), "ticktext": [plots.shown(each) for each in labels],
-        "tickmode": "array", "range": [len(labels) - 0.4, -0.6], "showgrid": False,
-    }  # fmt: skip
-
-
-def _height(labels: list[str]) -> int:
-    return max(240, 115 + 44 * len(labels))
+def _why_none(swept: Swept, found: search_report.Result) -> str:
+    """Return why a method has no best settings to show."""
+    if found.best is not None:
+        return "not all fresh seeds have ended"
+    tried = swept.tried
+    own = tried[(tried["env"] == found.env) & (tried["replay"] == found.label)]
+    return "none to choose" if own.empty else "every trial failed"
 
 
 def _best_of(swept: Swept, env: str, label: str) -> str | None:
