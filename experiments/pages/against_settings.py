@@ -6,8 +6,9 @@ from typing import Any
 import pandas as pd
 
 from experiments.analysis import searched, sensitivity
+from experiments.analysis.figures import Figure
 from experiments.pages import plots
-from experiments.pages.blocks import Lines, Section, Table
+from experiments.pages.blocks import Lines, Plots, Section, Table
 from experiments.pages.swept import Swept
 from experiments.studies import search_report
 
@@ -16,9 +17,8 @@ _MOST_NAMED = 20  # failed trials
 
 def section(swept: Swept) -> Section | None:
     """Return the score against every setting with more than one value, a plot for each task."""
-    found = sensitivity.setting_panels(swept.table, swept.store.settings, swept.study.metric)
-    blocks = [plots.block(panels, name) for name, panels in found.items()]
-    if not blocks:
+    drawn = sensitivity.sensitivity(swept.table, swept.store.settings, swept.study.metric, "")
+    if drawn is None:
         return None
     intro = (
         f"{swept.metric.name} against each setting, over all seeds: IQM with 95 % bootstrap "
@@ -26,7 +26,7 @@ def section(swept: Swept) -> Section | None:
         "is one line, averaged over them. A level band is a method without the setting. A cross is "
         "a point with diverged seeds: their scores are in it, but select nothing."
     )
-    return Section("settings-swept", "Sensitivity to settings", intro, blocks)
+    return Section("settings-swept", "Sensitivity to settings", intro, _by_setting(drawn, swept))
 
 
 def tried(swept: Swept) -> Section | None:
@@ -38,8 +38,8 @@ def tried(swept: Swept) -> Section | None:
     rows = [[name if several else name.partition(" ")[2], *rest] for name, *rest in cells]
     blocks: list[Any] = [Table([header, *rows])]
     if not (scored := _scored(swept)).empty:
-        panels = searched.trial_panels(scored, swept.study.metric, swept.point_settings)
-        blocks.append(plots.block(panels))
+        drawn = searched.trials(scored, swept.study.metric, "", swept.point_settings)
+        blocks.append(plots.block(drawn.panels))
     lost = swept.tried[swept.tried["failed"] != ""].drop_duplicates("point")
     lines = [f"{row.point}: {row.failed}" for row in lost.itertuples()]
     if len(lines) > _MOST_NAMED:
@@ -58,24 +58,27 @@ def searched_settings(swept: Swept) -> Section | None:
     """Return the score of every trial against each setting, a plot for each task."""
     if swept.tried is None:
         return None
-    found = searched.setting_panels(
-        _scored(swept), swept.settings, search_report.linear(swept.store), swept.study.metric,
+    drawn = searched.settings(
+        _scored(swept), swept.settings, search_report.linear(swept.store), swept.study.metric, "",
         swept.point_settings,
     )  # fmt: skip
-    found = {name: panels for name, panels in found.items() if any(panels)}
-    if not found:
+    if not any(drawn.panels):
         return None
-    if len(swept.envs) > 1:
-        blocks = [plots.block(panels, name) for name, panels in found.items()]
-    else:  # beside one another
-        named = [replace(panel, title=name) for name, (panel,) in found.items() if panel]
-        blocks = [plots.block(named)]
     intro = (
         "Every trial's score against each of its settings, on the seeds that select; each "
         "method's best is ringed. All settings vary at once, so that one of them explains only a "
         "part of the spread."
     )
-    return Section("settings-swept", "Scores against settings", intro, blocks)
+    return Section("settings-swept", "Scores against settings", intro, _by_setting(drawn, swept))
+
+
+def _by_setting(drawn: Figure, swept: Swept) -> list[Plots]:
+    """Return the panels of a figure, a block for each setting if there are several tasks."""
+    panels = [panel for panel in drawn.panels if panel is not None]
+    if len(swept.envs) == 1:
+        return [plots.block([replace(panel, title=panel.x.label) for panel in panels])]
+    names = dict.fromkeys(panel.x.label for panel in panels)
+    return [plots.block([p for p in panels if p.x.label == name], name) for name in names]
 
 
 def _scored(swept: Swept) -> pd.DataFrame:

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from experiments.analysis import primary, searched
+from experiments.analysis.drawing import to_matplotlib
 
 SCORES = [9.0, np.nan, 5.0, 7.0]  # the second trial failed
 LOWER, HIGHER = ("steps_to_threshold", 1.0), ("final", None)
@@ -25,7 +26,7 @@ def table(scores):
     ],
 )
 def test_the_line_is_the_best_so_far(metric, scores, best):
-    (panel,) = searched.trial_panels(table(scores), lambda env: primary.parse(*metric))
+    (panel,) = searched.trials(table(scores), lambda env: primary.parse(*metric), "dqn").panels
     line, dots = panel.marks
     np.testing.assert_array_equal(dots.y, scores)
     np.testing.assert_array_equal(line.y, best)
@@ -34,9 +35,8 @@ def test_the_line_is_the_best_so_far(metric, scores, best):
 @pytest.mark.parametrize(("metric", "best"), [(LOWER, (2.5, 5.0)), (HIGHER, (0.5, 9.0))])
 def test_the_best_trial_is_ringed(tmp_path, metric, best):
     of_task = lambda env: primary.parse(*metric)
-    found = searched.setting_panels(table(SCORES), ["alpha"], ["alpha"], of_task)
-    _, ring = found["alpha"][0].marks
+    drawn = searched.settings(table(SCORES), ["alpha"], ["alpha"], of_task, "dqn")
+    _, ring = drawn.panels[0].marks
     assert ring.ring and (*ring.x, *ring.y) == best
-    path = tmp_path / "x.png"
-    searched.settings(table(SCORES), ["alpha"], [], of_task, path, "dqn")
-    assert path.read_bytes().startswith(b"\x89PNG")
+    to_matplotlib(drawn, tmp_path / "x.png")
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
