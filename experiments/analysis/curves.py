@@ -1,5 +1,6 @@
 """Learning curves of several runs."""
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,16 +17,17 @@ from experiments.analysis.style import styles_of
 CROWD = 4  # more bands than this in one panel hide each other
 _RETURN = "return (greedy evaluation)"
 
+Path = str | os.PathLike
+Methods = Mapping[str, str]  # the replay method behind each label, for its colour
 Frames = Mapping[str, pd.DataFrame]  # metrics by label, with columns seed, step and eval_return
-Styles = Mapping[str, Style]
 
 
 def learning_curves(
     frames: Frames,
-    path: str | os.PathLike,
+    path: Path,
     title: str,
     threshold: float | None = None,
-    methods: Mapping[str, str] | None = None,
+    methods: Methods | None = None,
 ) -> None:
     """Plot learning curves into a PNG 1200 pixels wide: one panel, or one for each of many labels.
 
@@ -40,47 +42,43 @@ def learning_curves(
       threshold: the return that counts as solved; plotted as a thin line.
       methods: the replay method behind each label, for its colour; by default the label itself.
     """
-    styles = styles_of(methods or {label: label for label in frames})
+    methods = methods or {label: label for label in frames}
     seeds = seeds_of(frames)[0] if len(frames) > 1 else None
     figure = Figure(
-        title, [together(frames, styles, threshold)], (8, 5), subtitle=_subtitle(frames),
+        title, [together(frames, methods, threshold)], (8, 5), subtitle=_subtitle(frames),
         legend="ends", seeds=seeds, dpi=150,
     )  # fmt: skip
     if len(frames) > CROWD:
         first, *others = frames
-        columns = min(4, len(others))
+        columns, keys = min(4, len(others)), [Key(first, styles_of(methods)[first])]
         figure = replace(
-            figure, panels=beside_first(frames, styles, threshold), columns=columns,
-            size=(12, 1.1 + 2.6 * -(-len(others) // columns)), keys=[Key(first, styles[first])],
+            figure, panels=beside_first(frames, methods, threshold), columns=columns,
+            size=(12, 1.1 + 2.6 * -(-len(others) // columns)), keys=keys,
             legend="below", shared=True, dpi=100,
         )  # fmt: skip
     to_matplotlib(figure, path)
 
 
-def together(frames: Frames, styles: Styles, threshold: float | None, title: str = "") -> Panel:
+def together(frames: Frames, methods: Methods, threshold: float | None, title: str = "") -> Panel:
     """Return a panel with the learning curves of all labels."""
-    return _panel(
-        title, [curve(label, frame, styles[label]) for label, frame in frames.items()], threshold
-    )
+    return _panel(title, _curves(frames, methods), threshold)
 
 
-def beside_first(frames: Frames, styles: Styles, threshold: float | None) -> list[Panel]:
-    """Return a panel for every label but the first, beside the first one's curve."""
-    first, *others = [curve(label, frame, styles[label]) for label, frame in frames.items()]
-    ends = np.concatenate([np.ravel(part) for line in (first, *others) for part in _extent(line)])
-    ends = ends[np.isfinite(ends)]
-    low, high = (ends.min(), ends.max()) if len(ends) else (0.0, 1.0)
-    if threshold is not None:
-        low, high = min(low, threshold), max(high, threshold)
-    pad = 0.05 * (high - low or 1.0)
-    limits = float(low - pad), float(high + pad)
-    found = [_panel(other.label, [first, other], threshold) for other in others]
-    return [
-        replace(
-            panel, y=replace(panel.y, limits=limits), colour=styles[other.label]["color"]
-        )
-        for panel, other in zip(found, others, strict=True)
-    ]  # fmt: skip
+def beside_first(frames: Frames, methods: Methods, threshold: float | None) -> list[Panel]:
+    """Return a panel for every label but the first, with the first one's curve."""
+    first, *others = lines = _curves(frames, methods)
+    parts = [part for line in lines for part in (line.y, line.low, line.high) if part is not None]
+    ends = np.concatenate([*map(np.ravel, parts), [threshold or math.nan]])
+    ends = ends[np.isfinite(ends)] if np.isfinite(ends).any() else np.array([0.0, 1.0])
+    pad = 0.05 * (float(np.ptp(ends)) or 1.0)
+    y = Axis(_RETURN, limits=(float(ends.min()) - pad, float(ends.max()) + pad))
+    panels = [_panel(other.label, [first, other], threshold) for other in others]
+    return [replace(panel, y=y, colour=panel.marks[1].style["color"]) for panel in panels]
+
+
+def _curves(frames: Frames, methods: Methods) -> list[Line]:
+    styles = styles_of(methods)
+    return [curve(label, frame, styles[label]) for label, frame in frames.items()]
 
 
 def curve(label: str, frame: pd.DataFrame, style: Style) -> Line:
@@ -108,10 +106,6 @@ def _panel(title: str, lines: Sequence[Line], threshold: float | None) -> Panel:
     end = max((float(np.max(line.x, initial=1)) for line in lines), default=1.0)
     rules = [] if threshold is None else [Rule(threshold, f"{threshold:g}")]
     return Panel(title, Axis(STEPS, limits=(0.0, end)), Axis(_RETURN), lines, rules)
-
-
-def _extent(line: Line) -> list[np.ndarray]:
-    return [np.asarray(part) for part in (line.y, line.low, line.high) if part is not None]
 
 
 def _subtitle(frames: Frames) -> str:

@@ -91,7 +91,7 @@ def _panel(axes: Axes, panel: Panel, small: bool) -> None:
     axes.set_title(title, loc="left", fontsize=10, color=panel.colour)
     for name, axis in (("x", panel.x), ("y", panel.y)):
         _axis(axes, name, axis, small)
-    if panel.y.label == panel.title:
+    if panel.y.label.lower() == panel.title.lower():
         axes.set_ylabel("")
     for rule in panel.rules:
         if rule.text:

@@ -16,6 +16,7 @@ from experiments.analysis.style import INK
 STEPS = "agent steps"  # label of an axis with few ticks, in thousands where there is no room
 
 Style = Mapping[str, Any]  # color, linestyle, linewidth and zorder, as `style.styles_of` returns
+Styles = Mapping[str, Style]  # by label
 
 
 @dataclass(frozen=True)
@@ -150,15 +151,12 @@ def symlog_axis(label: str, low: float, high: float) -> Axis:
     """
     largest = int(np.ceil(np.log10(1.0 + max(abs(low), abs(high)))))
     apart = max(1, -(-largest // 4))
-    powers = list(range(apart, largest + 1, apart))
-    below = [-power for power in reversed(powers)] if low < 0 else []
-    ticks = [(float(symlog(np.sign(p) * 10.0 ** abs(p))), _power(p)) for p in below]
-    ticks.append((0.0, "0"))
-    ticks += [(float(symlog(10.0**p)), _power(p)) for p in (powers if high > 0 else [])]
+    ticks = [(0.0, "0")]
+    for power in range(apart, largest + 1, apart):
+        place, name = float(symlog(10.0**power)), f"10{str(power).translate(_RAISED)}"
+        ticks = [(-place, f"\N{MINUS SIGN}{name}")] * (low < 0) + ticks
+        ticks += [(place, name)] * (high > 0)
     return Axis(label, ticks=tuple(ticks))
 
 
-def _power(signed: int) -> str:
-    digits = str(abs(signed)).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    sign = "\N{MINUS SIGN}" if signed < 0 else ""
-    return f"{sign}10{digits}"
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")

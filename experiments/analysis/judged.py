@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from experiments.analysis import figures
 from experiments.analysis.drawing import to_matplotlib
-from experiments.analysis.figures import Axis, Figure, Interval, Panel, Points, Rule, Style
+from experiments.analysis.figures import Axis, Figure, Interval, Panel, Points, Rule, Styles
 from experiments.analysis.paired import Pairs
 from experiments.analysis.primary import PrimaryMetric
 from experiments.analysis.style import styles_of
@@ -92,23 +92,22 @@ def forest(
       path: where to write the PNG.
       title: one line.
     """
-    groups = list(dict.fromkeys(row.group for row in rows))
-    styles = styles_of(methods)
-    own = {group: [row for row in rows if row.group == group] for group in groups}
-    better = "P(better), by seed" if len(groups) > 1 else f"P(better than {baseline}), by seed"
+    groups: dict[str, list[Judged]] = {}
+    for row in rows:
+        groups.setdefault(row.group, []).append(row)
+    several, styles = len(groups) > 1, styles_of(methods)
+    better = "P(better), by seed" if several else f"P(better than {baseline}), by seed"
     panels = [
-        improvement(each, styles, better, group.replace(", ", "\n")) for group, each in own.items()
+        improvement(own, styles, better, group.replace(", ", "\n")) for group, own in groups.items()
     ]
-    size = (max(7.0, 4.0 * len(groups)), 2.1 + 0.38 * max(map(len, own.values())))
+    size = (max(7.0, 4.0 * len(groups)), 2.1 + 0.38 * max(map(len, groups.values())))
     few = min(row.pairs.seeds for row in rows)
     title = f"{title}, by {metric.name}"
     to_matplotlib(Figure(title, panels, size, len(groups), seeds=few, dpi=120), path)
 
 
-def improvement(
-    rows: Sequence[Judged], styles: Mapping[str, Style], label: str, title: str
-) -> Panel:
-    """Return a panel with the probability of improvement of every arm.
+def improvement(rows: Sequence[Judged], styles: Styles, label: str, title: str) -> Panel:
+    """Return the probability of improvement of every arm, with its interval.
 
     Args:
       rows: the arms.
@@ -116,46 +115,37 @@ def improvement(
       label: of the horizontal axis.
       title: of the panel.
     """
-    intervals = [
+    marks = [
         Interval(
             row.label, place, row.pairs.improvement, *row.pairs.improvement_interval,
-            styles[row.label], hollow=row.judgement.verdict == "not tested",
-            note=row.judgement.verdict,
+            styles[row.label], row.judgement.verdict == "not tested", row.judgement.verdict,
         )
         for place, row in enumerate(rows)
     ]  # fmt: skip
-    names, half = figures.rows([row.method for row in rows]), [Rule(0.5, upright=True)]
-    height = 115 + 34 * max(5, len(rows))
-    return Panel(title, Axis(label, limits=(-0.03, 1.03)), names, intervals, half, height=height)
+    return _panel(rows, title, Axis(label, limits=(-0.03, 1.03)), marks, 0.5)
 
 
-def differences(
-    rows: Sequence[Judged], styles: Mapping[str, Style], label: str, title: str
-) -> Panel | None:
-    """Return a panel with every seed's difference from the baseline, its IQM and interval.
+def differences(rows: Sequence[Judged], styles: Styles, label: str, title: str) -> Panel | None:
+    """Return every seed's difference from the baseline, with the IQM and its interval.
 
-    Arms with a seed that never reached the threshold, or diverged, have no differences.
-
-    Args:
-      rows: the arms.
-      styles: by label.
-      label: of the horizontal axis.
-      title: of the panel.
+    Arms with a seed that diverged, or never reached the threshold, have no differences; None if no
+    arm has any. Arguments are as for `improvement`.
     """
     marks: list[Points | Interval] = []
     for place, row in enumerate(rows):
-        if row.pairs.differences is None:
+        each, iqm, ends = row.pairs.differences, row.pairs.iqm, row.pairs.iqm_interval
+        if each is None or iqm is None or ends is None:
             continue
-        each, style = row.pairs.differences, styles[row.label]
+        style, verdict = styles[row.label], row.judgement.verdict
         texts = [f"pair {at}: {difference:.4g}" for at, difference in enumerate(each, 1)]
-        marks.append(Points(row.label, each, [place + 0.22] * len(each), style, texts))
-        if row.pairs.iqm is not None and row.pairs.iqm_interval is not None:
-            marks.append(
-                Interval(
-                    row.label, place - 0.12, row.pairs.iqm, *row.pairs.iqm_interval, style,
-                    hollow=row.judgement.verdict == "not tested", text=row.judgement.verdict,
-                )
-            )  # fmt: skip
-    names, none = figures.rows([row.method for row in rows]), [Rule(0.0, upright=True)]
-    height = 115 + 34 * max(5, len(rows))
-    return Panel(title, Axis(label), names, marks, none, height=height) if marks else None
+        hollow = verdict == "not tested"
+        marks += [
+            Points(row.label, each, [place + 0.22] * len(each), style, texts),
+            Interval(row.label, place - 0.12, iqm, *ends, style, hollow, text=verdict),
+        ]
+    return _panel(rows, title, Axis(label), marks, 0.0) if marks else None
+
+
+def _panel(rows: Sequence[Judged], title: str, x: Axis, marks: Sequence, middle: float) -> Panel:
+    names, height = figures.rows([row.method for row in rows]), 115 + 34 * max(5, len(rows))
+    return Panel(title, x, names, marks, [Rule(middle, upright=True)], height=height)

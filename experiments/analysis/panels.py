@@ -1,7 +1,6 @@
 """Panels over training: replayed transitions, priorities, and metrics of methods and agents."""
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -10,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from experiments.analysis import figures
-from experiments.analysis.curves import Frames, Styles, seeds_of
+from experiments.analysis.curves import Frames, Methods, Path, seeds_of
 from experiments.analysis.drawing import to_matplotlib
-from experiments.analysis.figures import STEPS, Axis, Figure, Key, Line, Panel, Rule, Style
+from experiments.analysis.figures import STEPS, Axis, Figure, Key, Line, Panel, Rule, Style, Styles
 from experiments.analysis.style import FAINT, styles_of
 from experiments.analysis.verdicts import FEWEST_UPDATES, UNIFORM_BUFFER
 from experiments.training.inspection import ODDS_EDGES
@@ -36,7 +35,6 @@ REPLAYED = {  # column of the inspection, without "replayed/"
     "effective_buffer": Name("share of the buffer in use", "1 / (N ΣP²)", True),
 }
 _NAMES = {
-    "replay/priority": Name("Priorities", "priority"),
     "replay/sampler_updates": Name("Updates of the sampler's network", "updates"),
     "replay/replay_reward": Name("Replay reward of the learned sampler", "change of return"),
     "replay/subset": Name("Share of the stored that the policy keeps", "share", True),
@@ -44,19 +42,15 @@ _NAMES = {
     "replay/alpha": Name("Priority exponent alpha", "alpha"),
     "replay/c_max": Name("Importance ratio from which a step is far", "c_max"),
     "replay/far_share": Name("Share of far-policy steps", "share", True),
-    "replay/remembered": Name("Steps remembered", "steps"),
+    "replay/remembered": Name("Steps remembered", STEPS),
     "replay/forgotten_episodes": Name("Episodes forgotten", "episodes"),
     "replay/reclaimed_episodes": Name("Episodes given up for their slots", "episodes"),
     "replay/dropped": Name("Feedback dropped: overwritten, or not finite", "rows"),
-    "replay/frames_lost": Name("Frames lost", "frames"),
     "replay/skipped_leaves": Name("Priorities dropped: not finite, or negative", "priorities"),
     "agent/alpha": Name("Temperature alpha", "alpha"),
     "agent/epsilon": Name("Exploration epsilon", "probability", True),
     "agent/entropy": Name("Entropy of the policy", "nats"),
     "agent/kl": Name("KL divergence of the policy from behaviour", "KL(μ‖π), nats"),
-    "agent/grad_norm": Name("Norm of the gradient", "norm"),
-    "agent/loss": Name("Loss", "loss"),
-    "agent/actor_loss": Name("Loss of the actor", "loss"),
     "agent/q_value": Name("Mean Q of the replayed", "return"),
     "agent/skipped": Name("Share of updates that changed nothing", "share", True),
     "agent/variance": Name("Variance of the policy", "variance of actions"),
@@ -74,110 +68,75 @@ _REFER = "refer"
 _STORED = {"linestyle": ":", "linewidth": 1.0}
 
 
-def replayed(
-    frames: Frames,
-    path: str | os.PathLike,
-    title: str,
-    methods: Mapping[str, str] | None = None,
-) -> bool:
-    """Plot the replayed beside the stored transitions, over training, as PNG of 1200 x 600 pixels.
+def replayed(frames: Frames, path: Path, title: str, methods: Methods | None = None) -> bool:
+    """Plot replayed and stored transitions over training, into a PNG of 1200 x 600 pixels.
 
     Lines are means over seeds. The last panel is a histogram of the stored transitions at the last
-    log point, by N P: the probability of a draw relative to uniform replay.
-
-    Args:
-      frames: metrics by label, with the columns of `inspection.inspect`.
-      path: where to write the PNG.
-      title: one line.
-      methods: the replay method behind each label, for its colour; by default the label itself.
+    log point, by N P: the probability of a draw relative to uniform replay. Arguments are as for
+    `curves.learning_curves`.
 
     Returns:
-      Whether there was anything to plot: runs with `inspect` 0 have no such columns.
+      Whether there was anything to plot: runs with `inspect` 0 lack the columns.
     """
-    styles = styles_of(methods or {label: label for label in frames})
+    methods = methods or {label: label for label in frames}
     frames = {label: frame for label, frame in frames.items() if "replayed/abs_td" in frame}
-    stored = Key("stored (uniformly)", {"color": FAINT, **_STORED})
-    return _draw(replayed_panels(frames, styles), frames, styles, [stored], path, title)
+    stored = [Key("stored (uniformly)", {"color": FAINT, **_STORED})]
+    return _draw(replayed_panels(frames, methods), frames, methods, path, title, stored)
 
 
-def own_metrics(
-    frames: Frames,
-    path: str | os.PathLike,
-    title: str,
-    methods: Mapping[str, str] | None = None,
-) -> bool:
-    """Plot the metrics of methods and agents, over training, into a PNG 1200 pixels wide.
+def own_metrics(frames: Frames, path: Path, title: str, methods: Methods | None = None) -> bool:
+    """Plot the metrics of methods and agents over training, into a PNG 1200 pixels wide.
 
-    One panel per column under `replay/` and `agent/`: priorities or ReF-ER's beta and far share,
-    KL divergences, losses. Lines are means over seeds.
-
-    Args:
-      frames: metrics by label.
-      path: where to write the PNG.
-      title: one line.
-      methods: the replay method behind each label, for its colour; by default the label itself.
+    One panel for each column under `replay/` and `agent/`, with means over seeds. Arguments are as
+    for `curves.learning_curves`.
 
     Returns:
       Whether there was anything to plot.
     """
     methods = methods or {label: label for label in frames}
-    styles = styles_of(methods)
-    panels = metric_panels(frames, methods, styles, ("replay/", "agent/"))
-    return _draw(panels, frames, styles, [], path, title)
+    panels = metric_panels(frames, methods, ("replay/", "agent/"))
+    return _draw(panels, frames, methods, path, title)
 
 
-def replayed_panels(frames: Frames, styles: Styles) -> list[Panel]:
+def replayed_panels(frames: Frames, methods: Methods) -> list[Panel]:
     """Return the panels of replayed and stored transitions; [] without an inspection."""
+    styles = styles_of(methods)
     found = [_replayed(frames, styles, column, name) for column, name in REPLAYED.items()]
     return [panel for panel in (*found, _odds(frames, styles)) if panel is not None]
 
 
 def metric_panels(
-    frames: Frames,
-    methods: Mapping[str, str],
-    styles: Styles,
-    prefixes: tuple[str, ...],
-    without: Sequence[str] = (),
+    frames: Frames, methods: Methods, prefixes: tuple[str, ...], without: Sequence[str] = ()
 ) -> list[Panel]:
     """Return a panel for each metric that is not always 0, as means over seeds.
 
     Args:
       frames: metrics by label.
       methods: the replay method behind each label.
-      styles: of each label.
       prefixes: of the columns, such as "agent/".
       without: columns to leave out.
     """
-    columns = {name: None for frame in frames.values() for name in frame}
-    found = []
-    for column in columns:
+    styles, found = styles_of(methods), []
+    for column in {name: None for frame in frames.values() for name in frame}:
         if not column.startswith(prefixes) or column in without:
             continue
         own = {k: mean for k, mean in _means(frames, column).items() if mean.abs().max() > 0}
         parts = {name_of(column): own}
         if column == "replay/beta":  # the name has two meanings
-            refer = {label for label in own if methods.get(label, label) == _REFER}
-            parts = {
-                BETA: {label: own[label] for label in own if label in refer},
-                EXPONENT: {label: own[label] for label in own if label not in refer},
-            }
+            refer = {label: means for label, means in own.items() if methods[label] == _REFER}
+            parts = {BETA: refer, EXPONENT: {k: own[k] for k in own if k not in refer}}
         found += [_metric(column, name, part, styles) for name, part in parts.items() if part]
     return found
 
 
-def priority_panels(frames: Frames, styles: Styles) -> list[Panel]:
+def priority_panels(frames: Frames, methods: Methods) -> list[Panel]:
     """Return the quantiles of the stored priorities over training, a panel for each label."""
-    return [
-        _quantiles(label, own, styles[label])
-        for label, frame in frames.items()
-        if (
-            own := {
-                name: mean(frame, f"replay/{name}")
-                for name in QUANTILES
-                if f"replay/{name}" in frame
-            }
-        )
-    ]
+    styles, found = styles_of(methods), []
+    for label, frame in frames.items():
+        every = {name: _means({label: frame}, f"replay/{name}") for name in QUANTILES}
+        if own := {name: means[label] for name, means in every.items() if means}:
+            found.append(_quantiles(label, own, styles[label]))
+    return found
 
 
 def name_of(column: str) -> Name:
@@ -185,33 +144,33 @@ def name_of(column: str) -> Name:
     if (known := _NAMES.get(column)) is not None:
         return known
     plain = column.partition("/")[2].replace("_", " ") or column
-    return Name(plain, plain, column.endswith(("_share", "/subset", "/skipped")))
+    return Name(plain.capitalize(), plain, column.endswith("_share"))
 
 
-def mean(frame: pd.DataFrame, column: str) -> pd.Series:
+def _mean(frame: pd.DataFrame, column: str) -> pd.Series:
     """Return a metric's mean over seeds, by agent step, where it is finite."""
     means = frame.groupby("step")[column].mean()
     return means[np.isfinite(means)]
 
 
 def _means(frames: Frames, column: str) -> dict[str, pd.Series]:
-    own = {label: mean(frame, column) for label, frame in frames.items() if column in frame}
+    own = {label: _mean(frame, column) for label, frame in frames.items() if column in frame}
     return {label: means for label, means in own.items() if len(means)}
 
 
 def _draw(
     panels: Sequence[Panel],
     frames: Frames,
-    styles: Styles,
-    keys: Sequence[Key],
-    path: str | os.PathLike,
+    methods: Methods,
+    path: Path,
     title: str,
+    more: Sequence[Key] = (),
 ) -> bool:
     if not panels:
         return False
-    rows = -(-len(panels) // 4)
+    styles, rows = styles_of(methods), -(-len(panels) // 4)
     size = (12, 6 if rows == 2 else 0.9 + 2.4 * rows)
-    keys = [*(Key(label, styles[label]) for label in frames), *keys]
+    keys = [*(Key(label, styles[label]) for label in frames), *more]
     seeds = seeds_of(frames)[0] if len(frames) > 1 else None
     to_matplotlib(Figure(title, panels, size, 4, keys=keys, legend="below", seeds=seeds), path)
     return True
@@ -222,7 +181,7 @@ def _replayed(frames: Frames, styles: Styles, column: str, name: Name) -> Panel 
     for label, means in _means(frames, f"replayed/{column}").items():
         lines.append(Line(label, means.index, means, styles[label]))
         if f"stored/{column}" in frames[label]:
-            means = mean(frames[label], f"stored/{column}")
+            means = _mean(frames[label], f"stored/{column}")
             style = {**styles[label], **_STORED}
             lines.append(Line(label, means.index, means, style, note="stored", named=False))
     if not lines:
@@ -255,7 +214,7 @@ def _metric(column: str, name: Name, means: Mapping[str, pd.Series], styles: Sty
     lines = [
         Line(
             label, own.index, figures.symlog(own) if far else own, styles[label],
-            texts=[f"{value:.4g}" for value in own] if far else (),
+            texts=[f"{y:.4g} at {x:,}" for x, y in own.items()] if far else (),
         )
         for label, own in means.items()
     ]  # fmt: skip

@@ -4,10 +4,11 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from experiments.analysis import statistics
+from experiments.analysis import files, statistics
 from experiments.analysis.figures import Style
 from experiments.analysis.judged import Judged
 from experiments.analysis.style import styles_of
+from experiments.pages import judgements
 from experiments.pages.source import Source
 from experiments.pages.swept import Swept
 
@@ -56,6 +57,29 @@ def of_study(swept: Swept) -> list[Group]:
             goal = swept.study.options.threshold_of(env)
             found.append(Group(title, methods, goal, own, {}, {}, ()))
     return found
+
+
+def judged(swept: Swept) -> list[Group]:
+    """Return the compared arms of a study with their verdicts, a group for each baseline.
+
+    Raises:
+      ValueError: one line: the file of verdicts is damaged.
+    """
+    path = swept.store.folder / "verdicts.json"
+    found: dict[str, list[Judged]] = {}
+    for row in judgements.of(path, files.read_json(path)).rows if path.is_file() else ():
+        found.setdefault(row.group, []).append(row)
+    return [
+        Group(
+            title, {row.label: _method(swept, row) for row in rows}, None, {}, {}, {}, tuple(rows)
+        )
+        for title, rows in found.items()
+    ]
+
+
+def _method(swept: Swept, row: Judged) -> str:
+    label = row.method.partition(" ")[0]  # settings follow
+    return swept.methods.get(label, label)
 
 
 def last(source: Source) -> dict[str, dict[str, Any]]:

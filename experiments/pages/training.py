@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from experiments.analysis import curves as learning
-from experiments.analysis import panels, tables
+from experiments.analysis import judged, panels, tables
 from experiments.analysis.figures import Axis, Line, Panel, Points
 from experiments.analysis.style import FAINT
 from experiments.pages import plots
@@ -28,13 +28,13 @@ def curves(groups: Sequence[Group]) -> Section | None:
             continue
         seeds |= set(learning.seeds_of(frames))
         title = "All arms" if len(frames) > 1 else ""
-        every = learning.together(frames, group.styles, group.threshold, title)
+        every = learning.together(frames, group.methods, group.threshold, title)
         drawn = [replace(every, height=420, wide=True)]
         if len(frames) > learning.CROWD:
             first = next(iter(frames))
             drawn += [
                 replace(panel, title=f"{panel.title} beside {first}")
-                for panel in learning.beside_first(frames, group.styles, group.threshold)
+                for panel in learning.beside_first(frames, group.methods, group.threshold)
             ]
         blocks.append(plots.block(drawn, group.title, group.styles))
     middle = learning.statistic(sorted(seeds)) if seeds else ""
@@ -68,56 +68,53 @@ def scores(groups: Sequence[Group], rows: Summaries, unfinished: bool = False) -
     return Section("scores", "Final scores", intro, [Table(shown), *drawn, _of_every_seed(rows)])
 
 
-def replayed(groups: Sequence[Group]) -> Section | None:
-    """Return the replayed beside the stored transitions, as in `replayed.png`."""
-    intro = (
+def compared(groups: Sequence[Group]) -> Section | None:
+    """Return the probability of improvement of every arm, and the differences of all seeds."""
+    blocks = []
+    for group in groups:
+        base, styles = group.rows[0].judgement.baseline, group.styles
+        better, by = f"P(better than {base}), paired by seed", f"better than {base} by"
+        drawn = [
+            judged.improvement(group.rows, styles, better, "Probability of improvement"),
+            judged.differences(group.rows, styles, by, "Differences, seed by seed"),
+        ]
+        blocks.append(plots.block(drawn, group.title, styles))
+    intro = "Positive differences are better for the arm; hollow arms were not tested."
+    return _section("compared", "Seed by seed", intro, blocks)
+
+
+def metrics(groups: Sequence[Group]) -> list[Section | None]:
+    """Return sections of replayed transitions, priorities, and metrics of method and agent."""
+    inspected = (
         "Means over seeds. Solid: of all updates between two log points. Dotted and thin: of the "
         "stored transitions, drawn uniformly at the log point. The dashed line is the gate: an arm "
         "that uses more of the buffer behaved like uniform replay."
     )
-    title = "Replayed and stored transitions"
-    return _drawn(
-        groups, lambda own: panels.replayed_panels(own.frames, own.styles), "replayed", title,
-        intro, [_STORED],
-    )  # fmt: skip
-
-
-def priorities(groups: Sequence[Group]) -> Section | None:
-    """Return the quantiles of the stored priorities over training, a plot for each arm."""
-    intro = (
+    quantiles = (
         "Of the stored transitions, means over seeds: the band is the middle four fifths, the "
         "line the median, dashes the mean, dots the largest."
     )
-    found = _drawn(
-        groups, lambda own: panels.priority_panels(own.frames, own.styles), "priorities",
-        "Priorities", intro,
-    )  # fmt: skip
-    if found is None:
-        return None
-    return found._replace(blocks=[block._replace(legend=()) for block in found.blocks])
-
-
-def of_method(groups: Sequence[Group]) -> Section | None:
-    """Return the metrics of the replay methods except priorities."""
-    without = [f"replay/{name}" for name in panels.QUANTILES]
-    intro = "Means over seeds."
-    if any("replay/sampler_updates" in own for each in groups for own in each.frames.values()):
-        intro += " The dashed line is the gate of learned samplers."
-    title = "Metrics of the replay methods"
-    return _drawn(groups, _metrics("replay/", without), "method", title, intro)
-
-
-def of_agent(groups: Sequence[Group]) -> Section | None:
-    """Return the metrics of the agent."""
-    title = "Metrics of the agent"
-    return _drawn(groups, _metrics("agent/"), "agent", title, "Means over seeds.")
-
-
-def _metrics(prefix: str, without: Sequence[str] = ()) -> Callable[[Group], list[Panel]]:
-    def drawn(own: Group) -> list[Panel]:
-        return panels.metric_panels(own.frames, own.methods, own.styles, (prefix,), without)
-
-    return drawn
+    means = "Means over seeds. A dashed line is the gate of learned samplers."
+    priorities = [f"replay/{name}" for name in panels.QUANTILES]
+    return [
+        _drawn(
+            groups, lambda own: panels.replayed_panels(own.frames, own.methods), "replayed",
+            "Replayed and stored transitions", inspected, [_STORED],
+        ),
+        _drawn(
+            groups, lambda own: panels.priority_panels(own.frames, own.methods), "priorities",
+            "Priorities", quantiles,
+        ),
+        _drawn(
+            groups,
+            lambda own: panels.metric_panels(own.frames, own.methods, ("replay/",), priorities),
+            "method", "Metrics of the replay methods", means,
+        ),
+        _drawn(
+            groups, lambda own: panels.metric_panels(own.frames, own.methods, ("agent/",)),
+            "agent", "Metrics of the agent", "Means over seeds.",
+        ),
+    ]  # fmt: skip
 
 
 def _drawn(
@@ -128,10 +125,8 @@ def _drawn(
     intro: str,
     more: Sequence[Key] = (),
 ) -> Section | None:
-    found = {group.title: (draw(group), group.styles) for group in groups}
-    blocks = [
-        plots.block(own, title, styles, more) for title, (own, styles) in found.items() if own
-    ]
+    found = [(group, draw(group)) for group in groups]
+    blocks = [plots.block(own, group.title, group.styles, more) for group, own in found if own]
     return _section(name, title, intro, blocks)
 
 

@@ -182,7 +182,7 @@ def test_learning_curves_name_what_diverged():
 
 def own_panels(frames):
     methods = {label: label for label in frames}
-    panels = metric_panels(frames, methods, styles_of(methods), ("replay/",))
+    panels = metric_panels(frames, methods, ("replay/",))
     return {panel.title: panel for panel in panels}
 
 
@@ -196,8 +196,8 @@ def test_rounding_errors_of_a_metric_do_not_fill_its_panel():
         label: frame.rename(columns={"replay/beta": "replay/b"}) for label, frame in frames.items()
     }
     panels = own_panels(frames)
-    assert np.ptp(panels["b"].y.limits) == pytest.approx(5e-4, rel=0.01)
-    assert panels["size"].y.limits is None
+    assert np.ptp(panels["B"].y.limits) == pytest.approx(5e-4, rel=0.01)
+    assert panels["Size"].y.limits is None
 
 
 def test_metrics_that_run_away_keep_their_sign_and_their_order():
@@ -209,9 +209,9 @@ def test_metrics_that_run_away_keep_their_sign_and_their_order():
     minus = "\N{MINUS SIGN}"
     assert names == (f"{minus}10⁶", f"{minus}10⁴", f"{minus}10²", "0", "10²", "10⁴", "10⁶")
     np.testing.assert_allclose(places, figures.symlog([-1e6, -1e4, -100, 0, 100, 1e4, 1e6]))
-    panel = own_panels({"per": metrics(1, 1.0).assign(**{"replay/size": 1e21})})["size"]
+    panel = own_panels({"per": metrics(1, 1.0).assign(**{"replay/size": 1e21})})["Size"]
     np.testing.assert_allclose(panel.marks[0].y, 21.0)
-    assert panel.marks[0].texts[0] == "1e+21"
+    assert panel.marks[0].texts[0] == "1e+21 at 1,000"
 
 
 STYLE = styles_of({"per": "per"})["per"]

@@ -100,7 +100,7 @@ def test_curves_count_the_seeds_that_have_solved_the_task_beside_their_verdicts(
         "per": pd.Series([100.0, 100.0, 200.0, 300.0]),
     }
     rows, methods = [judged("per", BETTER)], {"uniform": "uniform", "per": "per"}
-    panel = solved.solved_panel(values, rows, methods, 500, "walk/10: dqn")
+    panel = solved.panel_of(values, rows, methods, 500)
     uniform, per = (np.stack([line.x, line.y], axis=1).tolist() for line in panel.marks)
     assert uniform == [[0, 0], [100, 1], [300, 2], [400, 3], [500, 3]]
     assert per == [[0, 0], [100, 2], [200, 3], [300, 4], [500, 4]]
