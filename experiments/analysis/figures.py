@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from experiments.analysis.style import INK
 
-STEPS = "agent steps"  # label of an axis with few ticks, in thousands where there is no room
+STEPS = "agent steps"  # label of axes with few ticks
 
 Style = Mapping[str, Any]  # color, linestyle, linewidth and zorder, as `style.styles_of` returns
 Styles = Mapping[str, Style]  # by label
@@ -42,7 +42,7 @@ class Line:
     high: ArrayLike | None = None
     bars: bool = False  # points with error bars instead of a band
     steps: bool = False  # every value holds until the next x
-    note: str = ""  # what the value under the pointer is
+    note: str = ""  # before the value under the pointer
     texts: Sequence[str] = ()  # under the pointer at every point
     crossed: Sequence[int] = ()  # indices of points that are crosses
     named: bool = True  # in a legend of the panel

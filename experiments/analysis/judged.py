@@ -15,7 +15,7 @@ from experiments.analysis.verdicts import Judgement
 
 
 class Judged(NamedTuple):
-    """An arm beside its baseline."""
+    """An arm compared with its baseline."""
 
     label: str
     method: str  # the label without the settings of the group

@@ -57,7 +57,7 @@ _NAMES = {
     "agent/mass_at_ends": Name("Mass at the ends of the support", "probability", True),
 }
 EXPONENT = Name("Importance exponent beta", "beta", True)
-BETA = Name("ReF-ER's beta: weight of the gradient beside the penalty", "beta", True)
+BETA = Name("ReF-ER's beta: weight of the gradient over the penalty's", "beta", True)
 
 QUANTILES = ("priority_p10", "priority_p50", "priority_p90", "mean_priority", "max_priority")
 _GATES = {

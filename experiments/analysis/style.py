@@ -80,7 +80,7 @@ def warn_of_few(figure: Figure, seeds: int) -> None:
     if seeds < FEWEST_SEEDS:
         note = {"x": 0.99, "ha": "right", "fontsize": 9, "color": "#B2182B"}
         count = "one seed carries" if seeds == 1 else f"{seeds} seeds carry"
-        figure.supxlabel(f"pilot: {count} no verdict", **note)  # layouts give it room
+        figure.supxlabel(f"pilot: {count} no verdict", **note)  # the layout leaves space for it
 
 
 def plain(text: str) -> str:

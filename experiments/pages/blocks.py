@@ -98,7 +98,7 @@ def films(paths: Mapping[str, Path]) -> Section | None:
             left_out.append(f"{label}: {error}")
             continue
         if not content.startswith(b"GIF8"):
-            left_out.append(f"{label}: {path.name} is no GIF")
+            left_out.append(f"{label}: {path.name} is not a GIF")
         elif total + len(content) > MOST_BYTES:
             left_out.append(f"{label}: {path.name} has {len(content) / 1e6:.1f} MB")
         else:

@@ -114,8 +114,8 @@ def _kinds(timing: Collection[pd.DataFrame]) -> str:
         whose = "" if len(known) == 1 else " of arms with unknown start-up"
         lines.append(
             f"Compilation{whose} was not recorded. The estimate (~) is the time to the first log "
-            "point beyond the later time of as many steps, which is too little after a long "
-            "warm-up, whose steps learn nothing."
+            "point beyond the usual time of its steps, which is too little after a long warm-up, "
+            "whose steps learn nothing."
         )
     return " ".join(lines)
 

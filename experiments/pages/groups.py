@@ -19,7 +19,7 @@ class Group(NamedTuple):
     title: str  # their common settings; "" for a single group
     methods: dict[str, str]  # the replay method behind each label
     threshold: float | None  # the return that counts as solved
-    frames: dict[str, pd.DataFrame]  # metrics of those that have any
+    frames: dict[str, pd.DataFrame]  # metrics, as far as they exist
     summaries: dict[str, dict[str, Any]]
     timing: dict[str, pd.DataFrame]
     rows: tuple[Judged, ...]  # conclusions about them, with short labels

@@ -71,7 +71,7 @@ def write(shown: Source | Swept, path: Path, title: str | None = None) -> str:
     check_path(path)
     for remark in shown.remarks:
         say(remark)
-    # Surrogates stand for the bytes of file names that the locale cannot decode.
+    # Bytes of file names that the locale cannot decode are surrogates.
     content = render(shown, title).encode(errors="surrogateescape")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, content)

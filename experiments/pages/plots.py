@@ -155,7 +155,7 @@ def threshold(value: float, text: str = "", *, upright: bool = False) -> dict[st
 
 
 def numbers(values: ArrayLike) -> list[float | None]:
-    """Return numbers as JSON has them: None for those that are not finite."""
+    """Return numbers for JSON, with None for values that are not finite."""
     return [
         float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
         for value in np.asarray(values, np.float64).tolist()

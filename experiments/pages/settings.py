@@ -113,7 +113,7 @@ def flat(config: Mapping[str, Any]) -> dict[str, str]:
 def split(
     configs: Mapping[str, Mapping[str, str]],
 ) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """Return the options common to all arms, and those that differ, by option and arm."""
+    """Return the options common to all arms, and the others by option and arm."""
     names = dict.fromkeys(name for config in configs.values() for name in config)
     shared, apart = {}, {}
     for name in names:

@@ -20,7 +20,7 @@ Summaries = Mapping[str, Mapping[str, Any]]  # of runs, by label
 
 
 def curves(groups: Sequence[Group]) -> Section | None:
-    """Return the learning curves of all arms; for many arms, also each beside the first."""
+    """Return the learning curves of all arms; for many arms, also each with the first."""
     blocks, seeds = [], set()
     for group in groups:
         frames = {k: v for k, v in group.frames.items() if v["eval_return"].notna().any()}
@@ -33,7 +33,7 @@ def curves(groups: Sequence[Group]) -> Section | None:
         if len(frames) > learning.CROWD:
             first = next(iter(frames))
             drawn += [
-                replace(panel, title=f"{panel.title} beside {first}")
+                replace(panel, title=f"{panel.title} and {first}")
                 for panel in learning.beside_first(frames, group.methods, group.threshold)
             ]
         blocks.append(plots.block(drawn, group.title, group.styles))
@@ -135,7 +135,7 @@ def _section(name: str, title: str, intro: str, blocks: Sequence[Plots]) -> Sect
 
 
 def _last(group: Group) -> Panel:
-    """Return the last evaluation of every seed, one arm beside the other."""
+    """Return the last evaluation of every seed, arm by arm."""
     marks: list[Points | Line] = []
     for place, (label, row) in enumerate(group.summaries.items()):
         style, returns = group.styles[label], row["final_return"]
