@@ -10,7 +10,7 @@ import pandas as pd
 
 from experiments.analysis.bootstrap import bootstrap_interval, iqm
 from experiments.analysis.drawing import to_matplotlib
-from experiments.analysis.figures import STEPS, Axis, Figure, Key, Line, Panel, Rule, Style
+from experiments.analysis.elements import STEPS, Axis, Figure, Key, Line, Panel, Rule, Style
 from experiments.analysis.statistics import curves, diverged
 from experiments.analysis.style import styles_of
 

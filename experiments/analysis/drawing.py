@@ -9,7 +9,7 @@ from matplotlib.figure import Figure as Drawn
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from experiments.analysis.figures import STEPS, Axis, Figure, Interval, Line, Panel, Points
+from experiments.analysis.elements import STEPS, Axis, Figure, Interval, Line, Panel, Points
 from experiments.analysis.style import (
     FAINT,
     INK,

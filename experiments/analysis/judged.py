@@ -4,9 +4,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from experiments.analysis import figures
+from experiments.analysis import elements
 from experiments.analysis.drawing import to_matplotlib
-from experiments.analysis.figures import Axis, Figure, Interval, Panel, Points, Rule, Styles
+from experiments.analysis.elements import Axis, Figure, Interval, Panel, Points, Rule, Styles
 from experiments.analysis.paired import Pairs
 from experiments.analysis.primary import PrimaryMetric
 from experiments.analysis.style import styles_of
@@ -147,5 +147,5 @@ def differences(rows: Sequence[Judged], styles: Styles, label: str, title: str) 
 
 
 def _panel(rows: Sequence[Judged], title: str, x: Axis, marks: Sequence, middle: float) -> Panel:
-    names, height = figures.rows([row.method for row in rows]), 115 + 34 * max(5, len(rows))
+    names, height = elements.rows([row.method for row in rows]), 115 + 34 * max(5, len(rows))
     return Panel(title, x, names, marks, [Rule(middle, upright=True)], height=height)

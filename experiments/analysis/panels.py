@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from experiments.analysis import figures
+from experiments.analysis import elements
 from experiments.analysis.curves import Frames, Methods, Path, seeds_of
 from experiments.analysis.drawing import to_matplotlib
-from experiments.analysis.figures import STEPS, Axis, Figure, Key, Line, Panel, Rule, Style, Styles
+from experiments.analysis.elements import STEPS, Axis, Figure, Key, Line, Panel, Rule, Style, Styles
 from experiments.analysis.style import FAINT, styles_of
 from experiments.analysis.verdicts import FEWEST_UPDATES, UNIFORM_BUFFER
 from experiments.training.inspection import ODDS_EDGES
@@ -186,7 +186,7 @@ def _replayed(frames: Frames, styles: Styles, column: str, name: Name) -> Panel 
             lines.append(Line(label, means.index, means, style, note="stored", named=False))
     if not lines:
         return None
-    y = figures.share(name.unit) if name.share else Axis(name.unit)
+    y = elements.share(name.unit) if name.share else Axis(name.unit)
     return Panel(name.title, Axis(STEPS), y, lines, _gate(f"replayed/{column}"))
 
 
@@ -204,7 +204,7 @@ def _odds(frames: Frames, styles: Styles) -> Panel | None:
     if not lines:
         return None
     x = Axis("log10 of N P (uniform: 0)")
-    return Panel("share of the stored, at the end", x, figures.share(), lines)
+    return Panel("share of the stored, at the end", x, elements.share(), lines)
 
 
 def _metric(column: str, name: Name, means: Mapping[str, pd.Series], styles: Styles) -> Panel:
@@ -213,16 +213,16 @@ def _metric(column: str, name: Name, means: Mapping[str, pd.Series], styles: Sty
     far = max(-least, most) > _DIVERGED and not name.share
     lines = [
         Line(
-            label, own.index, figures.symlog(own) if far else own, styles[label],
+            label, own.index, elements.symlog(own) if far else own, styles[label],
             texts=[f"{y:.4g} at {x:,}" for x, y in own.items()] if far else (),
         )
         for label, own in means.items()
     ]  # fmt: skip
     y = Axis(name.unit)
     if far:
-        y = figures.symlog_axis(name.unit, least, most)
+        y = elements.symlog_axis(name.unit, least, most)
     elif name.share:
-        y = figures.share(name.unit)
+        y = elements.share(name.unit)
     elif most - least < 1e-3 * max(abs(least), abs(most)):  # rounding errors stay small
         middle, half = (least + most) / 2, 5e-4 * max(abs(least), abs(most))
         y = replace(y, limits=(middle - half, middle + half))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.analysis.figures import Axis, Figure, Line, Panel, Points, Style
+from experiments.analysis.elements import Axis, Figure, Line, Panel, Points, Style
 from experiments.analysis.primary import PrimaryMetric
 from experiments.analysis.sensitivity import Described, Metric, logarithmic, value_text
 from experiments.analysis.style import styles_of

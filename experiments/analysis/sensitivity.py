@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from experiments.analysis import figures
-from experiments.analysis.figures import Axis, Figure, Interval, Panel, Style
+from experiments.analysis import elements
+from experiments.analysis.elements import Axis, Figure, Interval, Panel, Style
 from experiments.analysis.primary import PrimaryMetric
 from experiments.analysis.style import COLOURS, DASHES, styles_of
 from experiments.analysis.tuned import Tuned, estimate
@@ -163,7 +163,7 @@ def _panel(drawn: Sequence[Line], env: str, name: str, metric: PrimaryMetric) ->
             x, low, y, high = ends, *(np.repeat(end, 2) for end in (low, y, high))
             texts, crossed = [f"{line.label}{lost_in(line, 0)}, without it"] * 2, ()
         marks.append(
-            figures.Line(
+            elements.Line(
                 line.label, x, y, styles[line.label], low, high, bars=bool(line.values),
                 texts=texts, crossed=crossed,
             )
@@ -204,4 +204,4 @@ def _best(
             if found.diverged:
                 labels[-1] += f"\n{found.diverged} of {found.seeds} diverged {kind}"
     height = max(240, 115 + 44 * len(rows))
-    return Panel(rows[0].env, Axis(metric.label()), figures.rows(labels), marks, height=height)
+    return Panel(rows[0].env, Axis(metric.label()), elements.rows(labels), marks, height=height)

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.analysis.drawing import to_matplotlib
-from experiments.analysis.figures import STEPS, Axis, Figure, Key, Line, Panel, Style
+from experiments.analysis.elements import STEPS, Axis, Figure, Key, Line, Panel, Style
 from experiments.analysis.judged import Judged
 from experiments.analysis.primary import PrimaryMetric
 from experiments.analysis.style import NAMES, styles_of

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.analysis import searched, sensitivity
-from experiments.analysis.figures import Figure
+from experiments.analysis.elements import Figure
 from experiments.pages import plots
 from experiments.pages.blocks import Lines, Plots, Section, Table
 from experiments.pages.swept import Swept

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from experiments.analysis import aggregates, figures, sensitivity, tuned
+from experiments.analysis import aggregates, elements, sensitivity, tuned
 from experiments.analysis.bootstrap import stratified_interval
-from experiments.analysis.figures import Axis, Interval, Panel, Rule
+from experiments.analysis.elements import Axis, Interval, Panel, Rule
 from experiments.analysis.paired import probability_of_improvement
 from experiments.analysis.tuned import Estimate
 from experiments.pages import plots
@@ -180,7 +180,7 @@ def _rows(
         for label, each in own.items()
     ]  # fmt: skip
     height = max(240, 115 + 44 * len(labels))
-    return Panel(title, x, figures.rows(labels), marks, rules, height=height)
+    return Panel(title, x, elements.rows(labels), marks, rules, height=height)
 
 
 def _why_none(swept: Swept, found: search_report.Result) -> str:

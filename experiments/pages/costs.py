@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from experiments.analysis.figures import STEPS, Axis, Line, Panel
+from experiments.analysis.elements import STEPS, Axis, Line, Panel
 from experiments.pages import plots
 from experiments.pages.blocks import Section, Table
 from experiments.pages.groups import Group

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from experiments.analysis import files, statistics
-from experiments.analysis.figures import Style
+from experiments.analysis.elements import Style
 from experiments.analysis.judged import Judged
 from experiments.analysis.style import styles_of
 from experiments.pages import judgements

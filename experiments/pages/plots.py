@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from experiments.analysis.figures import STEPS, Axis, Interval, Line, Panel, Points, Style
+from experiments.analysis.elements import STEPS, Axis, Interval, Line, Panel, Points, Style
 from experiments.analysis.style import FAINT, INK
 from experiments.pages.blocks import Key, Plot, Plots
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from experiments.analysis import sensitivity, tuned
-from experiments.analysis.figures import Style
+from experiments.analysis.elements import Style
 from experiments.analysis.primary import PrimaryMetric
 from experiments.analysis.style import styles_of
 from experiments.analysis.tuned import Tuned

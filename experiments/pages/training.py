@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.analysis import curves as learning
 from experiments.analysis import judged, panels, tables
-from experiments.analysis.figures import Axis, Line, Panel, Points
+from experiments.analysis.elements import Axis, Line, Panel, Points
 from experiments.analysis.style import FAINT
 from experiments.pages import plots
 from experiments.pages.blocks import Key, Plots, Section, Table

@@ -9,10 +9,10 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 
-from experiments.analysis import figures
+from experiments.analysis import elements
 from experiments.analysis.curves import _subtitle, learning_curves
 from experiments.analysis.drawing import draw, to_matplotlib
-from experiments.analysis.figures import Axis, Figure, Key, Line, Panel
+from experiments.analysis.elements import Axis, Figure, Key, Line, Panel
 from experiments.analysis.panels import metric_panels, own_metrics, replayed
 from experiments.analysis.style import styles_of
 from experiments.analysis.tables import table
@@ -202,13 +202,13 @@ def test_rounding_errors_of_a_metric_do_not_fill_its_panel():
 
 def test_metrics_that_run_away_keep_their_sign_and_their_order():
     values = [-1e21, -5.0, 0.0, 9.0, 99.0, 1e21]
-    found = figures.symlog(values)
+    found = elements.symlog(values)
     np.testing.assert_allclose(found[2:5], [0.0, 1.0, 2.0])
     assert (np.diff(found) > 0).all()
-    places, names = zip(*figures.symlog_axis("loss", -1e6, 1e6).ticks)
+    places, names = zip(*elements.symlog_axis("loss", -1e6, 1e6).ticks)
     minus = "\N{MINUS SIGN}"
     assert names == (f"{minus}10⁶", f"{minus}10⁴", f"{minus}10²", "0", "10²", "10⁴", "10⁶")
-    np.testing.assert_allclose(places, figures.symlog([-1e6, -1e4, -100, 0, 100, 1e4, 1e6]))
+    np.testing.assert_allclose(places, elements.symlog([-1e6, -1e4, -100, 0, 100, 1e4, 1e6]))
     panel = own_panels({"per": metrics(1, 1.0).assign(**{"replay/size": 1e21})})["Size"]
     np.testing.assert_allclose(panel.marks[0].y, 21.0)
     assert panel.marks[0].texts[0] == "1e+21 at 1,000"
