@@ -75,12 +75,12 @@ def compared(groups: Sequence[Group]) -> Section | None:
         base, styles = group.rows[0].judgement.baseline, group.styles
         better, by = f"P(better than {base}), paired by seed", f"better than {base} by"
         drawn = [
-            judged.improvement(group.rows, styles, better, "Probability of improvement"),
+            judged.improvement(group.rows, styles, better, "Improvement, seed by seed"),
             judged.differences(group.rows, styles, by, "Differences, seed by seed"),
         ]
         blocks.append(plots.block(drawn, group.title, styles))
     intro = "Positive differences are better for the arm; hollow arms were not tested."
-    return _section("compared", "Seed by seed", intro, blocks)
+    return _section("compared", "Arms and baseline", intro, blocks)
 
 
 def metrics(groups: Sequence[Group]) -> list[Section | None]:

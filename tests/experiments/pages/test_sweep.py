@@ -123,6 +123,23 @@ def test_every_plot_is_drawn_with_labelled_axes_and_no_network(shown):
     assert shown.warns("5", "10")  # seeds that there are, and those that a verdict takes
 
 
+def test_verdicts_are_drawn_seed_by_seed(tmp_path):
+    folder = Path(shutil.copytree(WALK, tmp_path / "s"))
+    shutil.copy(WALK.parents[1] / "breakout_dqn" / "verdicts.json", folder)
+    saved = json.loads((folder / "verdicts.json").read_text())["arms"]
+    drawn = Page(page.render(swept.read(folder)))
+    better = {trace["meta"]: trace for trace in drawn.plot("improvement, seed by seed")["data"]}
+    assert better.keys() == saved.keys()
+    for label, arm in saved.items():
+        assert better[label]["x"] == pytest.approx([arm["pairs"]["improvement"]])
+        assert better[label]["customdata"][0] == pytest.approx(arm["pairs"]["improvement_interval"])
+        untested = arm["verdict"] == "not tested"
+        assert (better[label]["marker"]["color"] == "#ffffff") == untested
+        seeds, middle = (t for t in drawn.plot("differences")["data"] if t["meta"] == label)
+        np.testing.assert_allclose(seeds["x"], arm["pairs"]["differences"], rtol=1e-6)
+        np.testing.assert_allclose(middle["x"], [arm["pairs"]["iqm"]], rtol=1e-6)
+
+
 def test_the_command_is_the_sweep_s_own(walk, shown, monkeypatch, capsys):
     (line,) = shown.code
     words = shlex.split(line.replace("\\\n", " "))
