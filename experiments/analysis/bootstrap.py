@@ -40,7 +40,7 @@ def bootstrap_interval(
     """Return the percentile bootstrap interval of a statistic over seeds (Agarwal et al. 2021).
 
     Up to eight seeds it is exact: all n^n resamples are counted, and nothing is random. With few
-    seeds it covers less than it says: of the nominal 95 %, an IQM's some 90 % with five, 93 % with
+    seeds it covers less than nominal: of 95 %, an IQM's some 90 % with five, 93 % with
     ten; a mean's some 80 to 84 % with five, 86 to 90 % with ten, 90 to 93 % with twenty.
 
     Args:

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and read whoever wrote them."""
+"""Atomic writing of files, and safe reading of files from other people."""
 
 import contextlib
 import errno
@@ -18,7 +18,7 @@ _MOST = 2**30  # bytes of a file that is read whole; the largest of ours have a 
 
 
 class Unreadable(ValueError):
-    """A file can't be read: it is not what its name promises."""
+    """A file can't be read, or its content does not fit its name."""
 
 
 def read_bytes(path: Path, follow: bool = False) -> bytes:
@@ -114,10 +114,10 @@ def replacing(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
 
     Args:
       path: where to.
-      suffix: of the file that is given, for writers that look at it.
+      suffix: of the yielded file, for writers that depend on it.
     """
     check_writable(path, "remove it, or choose another")
-    # Under a name that nothing else has: what a kill leaves harms nobody.
+    # The name is unique, so that the rest of a killed process does no harm.
     number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=suffix)
     os.close(number)
     temporary = Path(name)

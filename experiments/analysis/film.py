@@ -28,14 +28,14 @@ def check_path(path: Path) -> None:
 
     Raises:
       ValueError: in one line: the name has another ending, the path is a folder, a link or a file
-        that is no film of ours, or a package is missing.
+        that is not a film of ours, or a package is missing.
     """
     if path.suffix not in (".gif", ".mp4"):
         raise ValueError(f"{path} is neither a .gif nor an .mp4 file: use one of these endings")
     check_writable(path, "give the name of a file")
     if path.exists() and not _is_ours(path):
         raise ValueError(
-            f"{path} does not say that this command wrote it: remove it, or choose another --out"
+            f"{path} was not written by this command: remove it, or choose another --out"
         )
     if path.suffix == ".mp4" and not all(
         importlib.util.find_spec(module) for module in ("imageio", "imageio_ffmpeg")

@@ -1,39 +1,31 @@
-"""Judged arms: a table of them, and a figure of their differences from the baseline."""
+"""Judged arms: a table of them, and figures of their differences from the baseline."""
 
 import os
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from matplotlib.axes import Axes
-
+from experiments.analysis import elements
+from experiments.analysis.drawing import to_matplotlib
+from experiments.analysis.elements import Axis, Figure, Interval, Panel, Points, Rule, Styles
 from experiments.analysis.paired import Pairs
 from experiments.analysis.primary import PrimaryMetric
-from experiments.analysis.style import (
-    FAINT,
-    INK,
-    make_figure,
-    save,
-    styles_of,
-    tidy,
-    warn_of_few,
-)
+from experiments.analysis.style import styles_of
 from experiments.analysis.tables import markdown, number
 from experiments.analysis.verdicts import Judgement
 
 
 class Judged(NamedTuple):
-    """An arm beside its baseline."""
+    """An arm compared with its baseline."""
 
     label: str
-    method: str  # the label without what the group shares
-    group: str  # what it shares with its baseline, such as the replay ratio
+    method: str  # the label without the settings of the group
+    group: str  # settings shared with the baseline, such as the replay ratio
     pairs: Pairs
     judgement: Judgement
 
 
 def table(rows: Sequence[Judged], metric: PrimaryMetric) -> str:
-    """Return a Markdown table: what each arm replayed, its paired numbers, and the verdict."""
+    """Return a Markdown table with the paired numbers and the verdict of each arm."""
     return markdown(cells(rows, metric.unit))
 
 
@@ -54,7 +46,7 @@ def cells(rows: Sequence[Judged], unit: str) -> list[list[str]]:
 def _cells(row: Judged) -> list[str]:
     pairs, found = row.pairs, row.judgement
     bootstrap, sequential = pairs.improvement_interval, found.quantity == "improvement"
-    # A control makes no claim, and its p-value is not one of those that are corrected.
+    # A control makes no claim, and its p-value is not corrected.
     alone = f"{pairs.p_value:.2g} (raw)"
     p_value = alone if pairs.p_holm is None else f"{pairs.p_holm:.2g}"
     return [
@@ -70,7 +62,7 @@ def _cells(row: Judged) -> list[str]:
 
 
 def reasons(rows: Sequence[Judged]) -> str:
-    """Return one line for each arm that says why its verdict is what it is."""
+    """Return one line with the reason for the verdict of each arm."""
     return "\n".join(f"- {row.label}: {row.judgement.reason}" for row in rows) + "\n"
 
 
@@ -90,49 +82,70 @@ def forest(
 ) -> None:
     """Plot the probability that each arm improves on the baseline, with 95 % intervals, as PNG.
 
-    One panel for each group. Arms that were not tested are hollow, and say so.
+    One panel for each group. Arms that were not tested are hollow.
 
     Args:
       rows: the arms.
       methods: the replay method behind each label.
       metric: the primary one.
-      baseline: the label that they are held against.
+      baseline: the label of the baseline.
       path: where to write the PNG.
       title: one line.
     """
-    groups = list(dict.fromkeys(row.group for row in rows))
-    longest = max(sum(row.group == group for row in rows) for group in groups)
-    width = max(7.0, 4.0 * len(groups))
-    figure = make_figure(width, 2.1 + 0.38 * longest, dpi=120)
-    shown = textwrap.fill(f"{title}, by {metric.name}", int(8 * width))
-    figure.suptitle(shown, x=0.01, ha="left", fontsize=13, color=INK)
-    panels = figure.subplots(1, len(groups), squeeze=False)[0]
-    for axes, group in zip(panels, groups, strict=True):
-        own = [row for row in rows if row.group == group]
-        _draw(axes, own, styles_of(methods))
-        axes.set_title(group.replace(", ", "\n"), loc="left", fontsize=9.5, color=INK)
-        label = "P(better), by seed" if len(groups) > 1 else f"P(better than {baseline}), by seed"
-        axes.set_xlabel(label, fontsize=9.5, color=INK)
+    groups: dict[str, list[Judged]] = {}
+    for row in rows:
+        groups.setdefault(row.group, []).append(row)
+    several, styles = len(groups) > 1, styles_of(methods)
+    better = "P(better), by seed" if several else f"P(better than {baseline}), by seed"
+    panels = [
+        improvement(own, styles, better, group.replace(", ", "\n")) for group, own in groups.items()
+    ]
+    size = (max(7.0, 4.0 * len(groups)), 2.1 + 0.38 * max(map(len, groups.values())))
     few = min(row.pairs.seeds for row in rows)
-    warn_of_few(figure, few)
-    save(figure, path)
+    title = f"{title}, by {metric.name}"
+    to_matplotlib(Figure(title, panels, size, len(groups), seeds=few, dpi=120), path)
 
 
-def _draw(axes: Axes, rows: Sequence[Judged], styles: Mapping[str, Mapping[str, object]]) -> None:
-    for place, row in enumerate(rows):
-        low, high = row.pairs.improvement_interval
-        colour = styles[row.label]["color"]
-        untested = row.judgement.verdict == "not tested"
-        face = "white" if untested else colour
-        axes.plot([low, high], [place, place], color=colour, linewidth=2, alpha=0.8)
-        axes.plot(
-            row.pairs.improvement, place, "o", markersize=8, color=colour, markerfacecolor=face
+def improvement(rows: Sequence[Judged], styles: Styles, label: str, title: str) -> Panel:
+    """Return the probability of improvement of every arm, with its interval.
+
+    Args:
+      rows: the arms.
+      styles: by label.
+      label: of the horizontal axis.
+      title: of the panel.
+    """
+    marks = [
+        Interval(
+            row.label, place, row.pairs.improvement, *row.pairs.improvement_interval,
+            styles[row.label], row.judgement.verdict == "not tested", row.judgement.verdict,
         )
-        note = {"textcoords": "offset points", "xytext": (0, 7), "fontsize": 8, "color": INK}
-        axes.annotate(row.judgement.verdict, (row.pairs.improvement, place), ha="center", **note)
-    axes.axvline(0.5, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)), zorder=0)
-    axes.set_yticks(range(len(rows)), [row.method for row in rows])
-    axes.set_ylim(len(rows) - 0.4, -0.8)
-    axes.set_xlim(-0.03, 1.03)
-    tidy(axes)
-    axes.grid(axis="y", visible=False)
+        for place, row in enumerate(rows)
+    ]  # fmt: skip
+    return _panel(rows, title, Axis(label, limits=(-0.03, 1.03)), marks, 0.5)
+
+
+def differences(rows: Sequence[Judged], styles: Styles, label: str, title: str) -> Panel | None:
+    """Return every seed's difference from the baseline, with the IQM and its interval.
+
+    Arms with a seed that diverged, or never reached the threshold, have no differences; None if no
+    arm has any. Arguments are as for `improvement`.
+    """
+    marks: list[Points | Interval] = []
+    for place, row in enumerate(rows):
+        each, iqm, ends = row.pairs.differences, row.pairs.iqm, row.pairs.iqm_interval
+        if each is None or iqm is None or ends is None:
+            continue
+        style, verdict = styles[row.label], row.judgement.verdict
+        texts = [f"pair {at}: {difference:.4g}" for at, difference in enumerate(each, 1)]
+        hollow = verdict == "not tested"
+        marks += [
+            Points(row.label, each, [place + 0.22] * len(each), style, texts),
+            Interval(row.label, place - 0.12, iqm, *ends, style, hollow, text=verdict),
+        ]
+    return _panel(rows, title, Axis(label), marks, 0.0) if marks else None
+
+
+def _panel(rows: Sequence[Judged], title: str, x: Axis, marks: Sequence, middle: float) -> Panel:
+    names, height = elements.rows([row.method for row in rows]), 115 + 34 * max(5, len(rows))
+    return Panel(title, x, names, marks, [Rule(middle, upright=True)], height=height)

@@ -1,4 +1,4 @@
-"""Checks that what was read from a file is of the right kind, before anything is made of it."""
+"""Checks of the types of values that were read from a file."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,32 +7,32 @@ Check = Callable[[Any], bool]
 
 
 def number(value: Any) -> bool:
-    """Tell whether a value is a number, NaN and infinity among them."""
+    """Return whether a value is a number; NaN and infinity are."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def whole(value: Any) -> bool:
-    """Tell whether a value is a whole number."""
+    """Return whether a value is an integer."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def text(value: Any) -> bool:
-    """Tell whether a value is a text."""
+    """Return whether a value is a string."""
     return isinstance(value, str)
 
 
 def truth(value: Any) -> bool:
-    """Tell whether a value is true or false."""
+    """Return whether a value is a boolean."""
     return isinstance(value, bool)
 
 
 def optional(check: Check) -> Check:
-    """Return a check that None passes, too."""
+    """Return a check that also accepts None."""
     return lambda value: value is None or check(value)
 
 
 def many(check: Check, count: int | None = None) -> Check:
-    """Return a check of a list of so many values; None: any number but none."""
+    """Return a check of a list of `count` values, or of any number except 0."""
 
     def passes(value: Any) -> bool:
         right = isinstance(value, list) and (len(value) == count if count else len(value) > 0)
@@ -42,7 +42,7 @@ def many(check: Check, count: int | None = None) -> Check:
 
 
 def listed(check: Check) -> Check:
-    """Return a check of a list, perhaps an empty one, whose values all pass another."""
+    """Return a check of a list, which may be empty, by a check of its values."""
     return lambda value: isinstance(value, list) and all(map(check, value))
 
 
@@ -60,26 +60,26 @@ def record(kinds: Mapping[str, Check]) -> Check:
 
 
 def named(check: Check) -> Check:
-    """Return a check of an object whose values all pass another."""
+    """Return a check of an object by a check of its values."""
     return lambda value: isinstance(value, dict) and all(map(check, value.values()))
 
 
 def anything(value: Any) -> bool:
-    """Let any value pass."""
+    """Accept any value."""
     del value
     return True
 
 
 def check(what: str, saved: Mapping[str, Any], kinds: Mapping[str, Check]) -> None:
-    """Refuse an object that lacks a field, or has one of the wrong kind.
+    """Check the fields of an object.
 
     Args:
       what: the name of the file, or of a part of it.
       saved: the object.
-      kinds: checks by field; those with a question mark at the end may be missing.
+      kinds: checks by field; fields with a question mark at the end may be missing.
 
     Raises:
-      ValueError: one line that names the field.
+      ValueError: one line with the field that is missing or of the wrong type.
     """
     for field, passes in kinds.items():
         name = field.removesuffix("?")

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 
 from experiments.analysis.bootstrap import bootstrap_interval, iqm, stratified_interval
 
-# The sign-flip test goes through all flips of so many differences, and counts the flips of more on
-# a grid of so many steps for the sum of all: p-values near 0.05 are then 0.0002 too large at most.
+# The sign-flip test enumerates the flips of up to 20 differences, and counts the flips of more on a
+# grid with 2^18 steps for the sum of all: p-values near 0.05 are then 0.0002 too large at most.
 _EXACT, _STEPS = 20, 2**18
 
 Interval = tuple[float, float]
@@ -22,13 +22,12 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Pairs:
-    """An arm beside its baseline; `dataclasses.asdict` of it is JSON-able.
+    """An arm and its baseline, seed by seed; `dataclasses.asdict` of it is JSON-able.
 
     Differences are signed so that **positive is better for the arm**, whatever the direction of the
-    metric. Where a value is not finite (never solved, or NaN, a diverged seed, which counts as the
-    worst there is) there are no differences, and these fields are None: wins, ties and both
-    probabilities of improvement still hold, for they only ask which of two values is better, and
-    the p-value is that of the signs.
+    metric. Values that are not finite (never solved, or NaN for a diverged seed, which ranks below
+    all others) have no differences, and these fields are None: wins, ties and both probabilities of
+    improvement depend only on the order of two values, and the p-value is of the signs.
     """
 
     seeds: int
@@ -56,7 +55,7 @@ def compare_pairs(
     Args:
       arm: [seeds] one number per seed; infinite or NaN as in `Pairs`.
       baseline: [seeds] of the same seeds in the same order (`aligned`).
-      higher_is_better: False for, say, agent steps until solved.
+      higher_is_better: False for example for agent steps until solved.
       level: nominal coverage of the intervals (percentile bootstrap over pairs).
 
     Raises:

@@ -1,207 +1,249 @@
-"""Small panels over training: what is replayed, and the metrics of methods and agents."""
+"""Panels over training: replayed transitions, priorities, and metrics of methods and agents."""
 
-import os
-from collections.abc import Mapping
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import SymmetricalLogLocator
 
-from experiments.analysis.axes import DIVERGED
-from experiments.analysis.style import (
-    FAINT,
-    INK,
-    count_steps,
-    make_figure,
-    marks,
-    save,
-    styles_of,
-    tidy,
-    warn_of_few,
-)
+from experiments.analysis import elements
+from experiments.analysis.curves import Frames, Methods, Path, seeds_of
+from experiments.analysis.drawing import to_matplotlib
+from experiments.analysis.elements import STEPS, Axis, Figure, Key, Line, Panel, Rule, Style, Styles
+from experiments.analysis.style import FAINT, styles_of
+from experiments.analysis.verdicts import FEWEST_UPDATES, UNIFORM_BUFFER
 from experiments.training.inspection import ODDS_EDGES
 
-PANELS = {  # column of the inspection -> title of its panel
-    "abs_td": "mean |TD error|",
-    "td_std": "std of TD error in a batch",
-    "q_value": "mean Q",
-    "q_std": "std of Q in a batch",
-    "age": "mean age (agent steps)",
-    "distinct": "distinct share of a batch",
-    "effective_buffer": "share of the buffer in use, 1 / (N ΣP²)",
+
+class Name(NamedTuple):
+    """Title and unit of a metric."""
+
+    title: str
+    unit: str  # label of its axis
+    share: bool = False  # in [0, 1]
+
+
+REPLAYED = {  # column of the inspection, without "replayed/"
+    "abs_td": Name("mean |TD error|", "|TD error|, return"),
+    "td_std": Name("std of TD error in a batch", "std, return"),
+    "q_value": Name("mean Q", "Q, return"),
+    "q_std": Name("std of Q in a batch", "std, return"),
+    "age": Name("mean age", STEPS),
+    "distinct": Name("distinct share of a batch", "share", True),
+    "effective_buffer": Name("share of the buffer in use", "1 / (N ΣP²)", True),
 }
+_NAMES = {
+    "replay/sampler_updates": Name("Updates of the sampler's network", "updates"),
+    "replay/replay_reward": Name("Replay reward of the learned sampler", "change of return"),
+    "replay/subset": Name("Share of the stored that the policy keeps", "share", True),
+    "replay/window": Name("Window of recent transitions", "transitions"),
+    "replay/alpha": Name("Priority exponent alpha", "alpha"),
+    "replay/c_max": Name("Importance ratio from which a step is far", "c_max"),
+    "replay/far_share": Name("Share of far-policy steps", "share", True),
+    "replay/remembered": Name("Steps remembered", STEPS),
+    "replay/forgotten_episodes": Name("Episodes forgotten", "episodes"),
+    "replay/reclaimed_episodes": Name("Episodes given up for their slots", "episodes"),
+    "replay/dropped": Name("Feedback dropped: overwritten, or not finite", "rows"),
+    "replay/skipped_leaves": Name("Priorities dropped: not finite, or negative", "priorities"),
+    "agent/alpha": Name("Temperature alpha", "alpha"),
+    "agent/epsilon": Name("Exploration epsilon", "probability", True),
+    "agent/entropy": Name("Entropy of the policy", "nats"),
+    "agent/kl": Name("KL divergence of the policy from behaviour", "KL(μ‖π), nats"),
+    "agent/q_value": Name("Mean Q of the replayed", "return"),
+    "agent/skipped": Name("Share of updates that changed nothing", "share", True),
+    "agent/variance": Name("Variance of the policy", "variance of actions"),
+    "agent/mass_at_ends": Name("Mass at the ends of the support", "probability", True),
+}
+EXPONENT = Name("Importance exponent beta", "beta", True)
+BETA = Name("ReF-ER's beta: weight of the gradient over the penalty's", "beta", True)
+
+QUANTILES = ("priority_p10", "priority_p50", "priority_p90", "mean_priority", "max_priority")
+_GATES = {
+    "replayed/effective_buffer": UNIFORM_BUFFER, "replay/sampler_updates": FEWEST_UPDATES,
+}  # fmt: skip
+_DIVERGED = 1e5  # metrics beyond it take an axis on which the other lines stay visible
+_REFER = "refer"
+_STORED = {"linestyle": ":", "linewidth": 1.0}
 
 
-SHARES = ("distinct", "effective_buffer", "entropy")  # their axes show [0, 1]
-
-
-def replayed(
-    frames: Mapping[str, pd.DataFrame],
-    path: str | os.PathLike,
-    title: str,
-    methods: Mapping[str, str] | None = None,
-) -> bool:
-    """Plot what is replayed beside what is stored, over training, into a PNG of 1200 x 600 pixels.
+def replayed(frames: Frames, path: Path, title: str, methods: Methods | None = None) -> bool:
+    """Plot replayed and stored transitions over training, into a PNG of 1200 x 600 pixels.
 
     Lines are means over seeds. The last panel is a histogram of the stored transitions at the last
-    log point, by N P: how many times likelier to be drawn than under uniform replay they are.
-
-    Args:
-      frames: metrics by label, with the columns of `inspection.inspect`.
-      path: where to write the PNG.
-      title: one line.
-      methods: the replay method behind each label, for its colour; None: the label is its name.
+    log point, by N P: the probability of a draw relative to uniform replay. Arguments are as for
+    `curves.learning_curves`.
 
     Returns:
-      Whether there was anything to plot: runs with `inspect` 0 have no such columns.
+      Whether there was anything to plot: runs with `inspect` 0 lack the columns.
     """
-    styles = _styles(frames, methods)
+    methods = methods or {label: label for label in frames}
     frames = {label: frame for label, frame in frames.items() if "replayed/abs_td" in frame}
-    if not frames:
-        return False
-    figure = make_figure(12, 6)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=13, color=INK)
-    grid = figure.subplots(2, 4).ravel()
-    for axes, (name, label) in zip(grid, PANELS.items(), strict=False):
-        _plot_panel(axes, frames, styles, name, label)
-    _plot_odds(grid[-1], frames, styles)
-    handles = list(grid[0].get_legend_handles_labels())
-    figure.legend(
-        *handles, loc="outside lower center", ncols=min(len(handles[0]), 7), frameon=False
-    )
-    _warn(figure, frames)
-    save(figure, path)
-    return True
+    stored = [Key("stored (uniformly)", {"color": FAINT, **_STORED})]
+    return _draw(replayed_panels(frames, methods), frames, methods, path, title, stored)
 
 
-def own_metrics(
-    frames: Mapping[str, pd.DataFrame],
-    path: str | os.PathLike,
-    title: str,
-    methods: Mapping[str, str] | None = None,
-) -> bool:
-    """Plot the metrics of methods and agents, over training, into a PNG 1200 pixels wide.
+def own_metrics(frames: Frames, path: Path, title: str, methods: Methods | None = None) -> bool:
+    """Plot the metrics of methods and agents over training, into a PNG 1200 pixels wide.
 
-    One panel per column under `replay/` and `agent/`: priorities or ReF-ER's beta and far share,
-    KL divergences, losses. Lines are means over seeds.
-
-    Args:
-      frames: metrics by label.
-      path: where to write the PNG.
-      title: one line.
-      methods: the replay method behind each label, for its colour; None: the label is its name.
+    One panel for each column under `replay/` and `agent/`, with means over seeds. Arguments are as
+    for `curves.learning_curves`.
 
     Returns:
       Whether there was anything to plot.
     """
-    styles = _styles(frames, methods)
-    names = {
-        name: None
-        for frame in frames.values()
-        for name in frame
-        if name.startswith(("replay/", "agent/")) and frame[name].abs().max() > 0
-    }
-    if not names:
+    methods = methods or {label: label for label in frames}
+    panels = metric_panels(frames, methods, ("replay/", "agent/"))
+    return _draw(panels, frames, methods, path, title)
+
+
+def replayed_panels(frames: Frames, methods: Methods) -> list[Panel]:
+    """Return the panels of replayed and stored transitions; [] without an inspection."""
+    styles = styles_of(methods)
+    found = [_replayed(frames, styles, column, name) for column, name in REPLAYED.items()]
+    return [panel for panel in (*found, _odds(frames, styles)) if panel is not None]
+
+
+def metric_panels(
+    frames: Frames, methods: Methods, prefixes: tuple[str, ...], without: Sequence[str] = ()
+) -> list[Panel]:
+    """Return a panel for each metric that is not always 0, as means over seeds.
+
+    Args:
+      frames: metrics by label.
+      methods: the replay method behind each label.
+      prefixes: of the columns, such as "agent/".
+      without: columns to leave out.
+    """
+    styles, found = styles_of(methods), []
+    for column in {name: None for frame in frames.values() for name in frame}:
+        if not column.startswith(prefixes) or column in without:
+            continue
+        own = {k: mean for k, mean in _means(frames, column).items() if mean.abs().max() > 0}
+        parts = {name_of(column): own}
+        if column == "replay/beta":  # the name has two meanings
+            refer = {label: means for label, means in own.items() if methods[label] == _REFER}
+            parts = {BETA: refer, EXPONENT: {k: own[k] for k in own if k not in refer}}
+        found += [_metric(column, name, part, styles) for name, part in parts.items() if part]
+    return found
+
+
+def priority_panels(frames: Frames, methods: Methods) -> list[Panel]:
+    """Return the quantiles of the stored priorities over training, a panel for each label."""
+    styles, found = styles_of(methods), []
+    for label, frame in frames.items():
+        every = {name: _means({label: frame}, f"replay/{name}") for name in QUANTILES}
+        if own := {name: means[label] for name, means in every.items() if means}:
+            found.append(_quantiles(label, own, styles[label]))
+    return found
+
+
+def name_of(column: str) -> Name:
+    """Return the title and unit of a metric; unknown ones go by their own name."""
+    if (known := _NAMES.get(column)) is not None:
+        return known
+    plain = column.partition("/")[2].replace("_", " ") or column
+    return Name(plain.capitalize(), plain, column.endswith("_share"))
+
+
+def _mean(frame: pd.DataFrame, column: str) -> pd.Series:
+    """Return a metric's mean over seeds, by agent step, where it is finite."""
+    means = frame.groupby("step")[column].mean()
+    return means[np.isfinite(means)]
+
+
+def _means(frames: Frames, column: str) -> dict[str, pd.Series]:
+    own = {label: _mean(frame, column) for label, frame in frames.items() if column in frame}
+    return {label: means for label, means in own.items() if len(means)}
+
+
+def _draw(
+    panels: Sequence[Panel],
+    frames: Frames,
+    methods: Methods,
+    path: Path,
+    title: str,
+    more: Sequence[Key] = (),
+) -> bool:
+    if not panels:
         return False
-    rows = -(-len(names) // 4)
-    figure = make_figure(12, 0.9 + 2.4 * rows)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=13, color=INK)
-    grid = figure.subplots(rows, 4, squeeze=False).ravel()
-    for axes, name in zip(grid, names, strict=False):
-        _plot_means(axes, frames, styles, name)
-        axes.set_title(name.replace("_", " "), loc="left", fontsize=10, color=INK)
-    for axes in grid[len(names) :]:
-        axes.set_axis_off()
-    lines = [Line2D([], [], label=label, **styles[label]) for label in frames]
-    figure.legend(
-        handles=lines, loc="outside lower center", ncols=min(len(lines), 7), frameon=False
-    )
-    _warn(figure, frames)
-    save(figure, path)
+    styles, rows = styles_of(methods), -(-len(panels) // 4)
+    size = (12, 6 if rows == 2 else 0.9 + 2.4 * rows)
+    keys = [*(Key(label, styles[label]) for label in frames), *more]
+    seeds = seeds_of(frames)[0] if len(frames) > 1 else None
+    to_matplotlib(Figure(title, panels, size, 4, keys=keys, legend="below", seeds=seeds), path)
     return True
 
 
-def _warn(figure: Figure, frames: Mapping[str, pd.DataFrame]) -> None:
-    if len(frames) > 1:
-        warn_of_few(figure, min(int(frame["seed"].nunique()) for frame in frames.values()))
+def _replayed(frames: Frames, styles: Styles, column: str, name: Name) -> Panel | None:
+    lines = []
+    for label, means in _means(frames, f"replayed/{column}").items():
+        lines.append(Line(label, means.index, means, styles[label]))
+        if f"stored/{column}" in frames[label]:
+            means = _mean(frames[label], f"stored/{column}")
+            style = {**styles[label], **_STORED}
+            lines.append(Line(label, means.index, means, style, note="stored", named=False))
+    if not lines:
+        return None
+    y = elements.share(name.unit) if name.share else Axis(name.unit)
+    return Panel(name.title, Axis(STEPS), y, lines, _gate(f"replayed/{column}"))
 
 
-def _styles(
-    frames: Mapping[str, pd.DataFrame], methods: Mapping[str, str] | None
-) -> dict[str, dict[str, Any]]:
-    return styles_of(methods or {label: label for label in frames})
-
-
-def _plot_panel(
-    axes: Axes,
-    frames: Mapping[str, pd.DataFrame],
-    styles: Mapping[str, Mapping[str, Any]],
-    name: str,
-    label: str,
-) -> None:
-    for method, frame in frames.items():
-        means = frame.groupby("step").mean(numeric_only=True)
-        shown = {"label": method, **styles[method], **marks(len(means))}
-        axes.plot(means.index, means[f"replayed/{name}"], **shown)
-        if f"stored/{name}" in means:
-            faint = {"color": styles[method]["color"], "linestyle": ":", "linewidth": 1.0}
-            axes.plot(means.index, means[f"stored/{name}"], **faint, **marks(len(means), True))
-    axes.plot([], [], color=FAINT, linestyle=":", linewidth=1.0, label="stored (uniformly)")
-    tidy(axes)
-    if name in SHARES:
-        axes.set_ylim(-0.02, 1.02)
-    axes.set_title(label, loc="left", fontsize=10, color=INK)
-    axes.set_xlabel("agent steps", fontsize=8.5, color=INK)
-    count_steps(axes, 3)
-
-
-def _plot_means(
-    axes: Axes,
-    frames: Mapping[str, pd.DataFrame],
-    styles: Mapping[str, Mapping[str, Any]],
-    name: str,
-) -> None:
-    largest = 0.0
-    for label, frame in frames.items():
-        if name in frame:
-            means = frame.groupby("step")[name].mean()
-            axes.plot(means.index, means, **styles[label], **marks(len(means)))
-            largest = max(largest, means.abs().max())
-    if largest > DIVERGED:
-        axes.set_yscale("symlog", linthresh=1.0)
-        axes.yaxis.set_major_locator(SymmetricalLogLocator(base=1e4, linthresh=1.0))
-    else:
-        _widen(axes)
-    tidy(axes)
-    if name.endswith(("_share", "/subset", "/skipped")):
-        axes.set_ylim(-0.02, 1.02)
-    axes.set_xlabel("agent steps", fontsize=8.5, color=INK)
-    count_steps(axes, 3)
-
-
-def _widen(axes: Axes) -> None:
-    """Let no axis make differences of a thousandth look large."""
-    low, high = axes.get_ylim()
-    middle, least = (low + high) / 2, 5e-4 * max(abs(low), abs(high))
-    axes.set_ylim(min(low, middle - least), max(high, middle + least))
-    axes.ticklabel_format(axis="y", useOffset=False)
-
-
-def _plot_odds(
-    axes: Axes,
-    frames: Mapping[str, pd.DataFrame],
-    styles: Mapping[str, Mapping[str, Any]],
-) -> None:
+def _odds(frames: Frames, styles: Styles) -> Panel | None:
+    """Return the shares of the stored transitions by N P, at the last log point."""
     names = [f"replayed/odds_{number}" for number in range(len(ODDS_EDGES) + 1)]
     width = ODDS_EDGES[1] - ODDS_EDGES[0]
     edges = [ODDS_EDGES[0] - width, *ODDS_EDGES, ODDS_EDGES[-1] + width]
+    lines = []
     for label, frame in frames.items():
-        shares = frame[frame["step"] == frame["step"].max()][names].mean()
-        axes.stairs(shares, edges, **styles[label])
-    tidy(axes)
-    axes.set_ylim(-0.02, 1.02)
-    axes.set_title("share of the stored, at the end", loc="left", fontsize=10, color=INK)
-    axes.set_xlabel("log10 of N P (uniform: 0)", fontsize=8.5, color=INK)
+        if set(names) <= set(frame):
+            shares = frame[frame["step"] == frame["step"].max()][names].mean()
+            x, y = [edges[0], *edges], [0.0, *shares, 0.0]
+            lines.append(Line(label, x, y, styles[label], steps=True, note="share from there on"))
+    if not lines:
+        return None
+    x = Axis("log10 of N P (uniform: 0)")
+    return Panel("share of the stored, at the end", x, elements.share(), lines)
+
+
+def _metric(column: str, name: Name, means: Mapping[str, pd.Series], styles: Styles) -> Panel:
+    least = min(float(own.min()) for own in means.values())
+    most = max(float(own.max()) for own in means.values())
+    far = max(-least, most) > _DIVERGED and not name.share
+    lines = [
+        Line(
+            label, own.index, elements.symlog(own) if far else own, styles[label],
+            texts=[f"{y:.4g} at {x:,}" for x, y in own.items()] if far else (),
+        )
+        for label, own in means.items()
+    ]  # fmt: skip
+    y = Axis(name.unit)
+    if far:
+        y = elements.symlog_axis(name.unit, least, most)
+    elif name.share:
+        y = elements.share(name.unit)
+    elif most - least < 1e-3 * max(abs(least), abs(most)):  # rounding errors stay small
+        middle, half = (least + most) / 2, 5e-4 * max(abs(least), abs(most))
+        y = replace(y, limits=(middle - half, middle + half))
+    return Panel(name.title, Axis(STEPS), y, lines, _gate(column))
+
+
+def _quantiles(label: str, found: Mapping[str, pd.Series], style: Style) -> Panel:
+    lines = []
+    for name, note, dashes, width in (
+        ("priority_p50", "median", "-", 2.0), ("mean_priority", "mean", "--", 1.4),
+        ("max_priority", "largest", ":", 1.4),
+    ):  # fmt: skip
+        if (own := found.get(name)) is not None:
+            shown = {**style, "linestyle": dashes, "linewidth": width}
+            around = [None, None]
+            if name == "priority_p50" and {"priority_p10", "priority_p90"} <= set(found):
+                around = [found[end].reindex(own.index) for end in ("priority_p10", "priority_p90")]
+            lines.append(Line(label, own.index, own, shown, *around, note=note))
+    every = [value for own in found.values() for value in own]
+    return Panel(label, Axis(STEPS), Axis("priority", log=min(every, default=math.nan) > 0), lines)
+
+
+def _gate(column: str) -> list[Rule]:
+    return [Rule(_GATES[column], "gate")] if column in _GATES else []

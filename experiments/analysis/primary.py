@@ -20,9 +20,9 @@ class PrimaryMetric:
     unit: str
     higher_is_better: bool
     of_curve: Callable[[np.ndarray, np.ndarray], float]  # agent steps, returns: [evaluations]
-    better: str  # how a sentence puts it: a seed "solved walk/10 sooner" or "had a higher auc"
+    better: str  # in sentences: a seed "solved walk/10 sooner" or "had a higher auc"
     worse: str
-    evaluations: int = 1  # how many it needs
+    evaluations: int = 1  # the least number that it needs
 
     def __call__(self, frame: pd.DataFrame) -> pd.Series:
         """Return [seeds], indexed by seed, from metrics with columns seed, step and eval_return.
@@ -39,7 +39,7 @@ class PrimaryMetric:
         return pd.Series(values, index=table.columns)
 
     def check(self, evaluations: int) -> None:
-        """Check that runs with this many evaluations have the metric; ask before they start.
+        """Check that runs with this many evaluations have the metric.
 
         Raises:
           ValueError: they are too few.
@@ -52,11 +52,11 @@ class PrimaryMetric:
             )
 
     def did(self, task: str) -> str:
-        """Return the verb before `better` and `worse` in a sentence about a task."""
+        """Return the words before `better` and `worse` in a sentence about a task."""
         return "had" if self.higher_is_better else f"solved {task}"
 
     def label(self, between: str = " ") -> str:
-        """Return what an axis of it is called."""
+        """Return the label of its axis."""
         better = "higher" if self.higher_is_better else "lower"
         return f"{self.name}{between}({self.unit}, {better} is better)"
 
@@ -77,14 +77,14 @@ def parse(name: str, threshold: float | None = None) -> PrimaryMetric:
         return _last(int(match[1]))
     if name not in _PLAIN:
         raise ValueError(
-            f"'{name}' is no primary metric: choose {', '.join(_PLAIN)}, steps_to_threshold or "
+            f"'{name}' is not a primary metric: choose {', '.join(_PLAIN)}, steps_to_threshold or "
             "last_K with K evaluations, such as last_10"
         )
     return _PLAIN[name]
 
 
 def described() -> dict[str, str]:
-    """Return what each metric is, by name, for a command's help."""
+    """Return descriptions of the metrics by name, for a command's help."""
     helps = {name: metric.help for name, metric in _PLAIN.items()}
     return helps | {
         "last_K": "mean of the last K evaluations",
@@ -95,7 +95,7 @@ def described() -> dict[str, str]:
 def area(steps: np.ndarray, returns: np.ndarray) -> float:
     """Return the area under a learning curve by trapezoids, divided by its length in agent steps.
 
-    It is a mean return between the first and the last evaluation, however they are spaced.
+    It is a mean return between the first and the last evaluation, for any spacing.
     """
     if len(steps) == 1:
         return float(returns[0])

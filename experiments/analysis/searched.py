@@ -1,127 +1,115 @@
-"""Figures of a search: scores as they were tried, and against every setting."""
+"""Figures of a search: scores in the order of the trials, and against every setting.
 
-import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+Tables have a row for each trial: env, replay, method, trial, point, score (NaN where it failed),
+and a column for every setting, empty where a method has none.
+"""
+
+import math
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
-from experiments.analysis.axes import logarithmic
+from experiments.analysis.elements import Axis, Figure, Line, Panel, Points, Style
 from experiments.analysis.primary import PrimaryMetric
-from experiments.analysis.style import INK, make_figure, plain, save, styles_of, tidy
+from experiments.analysis.sensitivity import Described, Metric, logarithmic, value_text
+from experiments.analysis.style import styles_of
 
 
-def trials(
-    table: pd.DataFrame,
-    metric: Callable[[str], PrimaryMetric],
-    path: str | os.PathLike,
-    title: str,
-) -> None:
-    """Draw the score of every trial, and the best so far, of each method; a panel for each task.
+def trials(table: pd.DataFrame, metric: Metric, title: str, described: Described = str) -> Figure:
+    """Return the score of every trial, and the best so far, of each method; a panel for each task.
 
     Args:
-      table: columns env, replay, method, trial, score; NaN where a trial failed.
+      table: of the trials.
       metric: of a task.
-      path: of the PNG.
       title: of the figure.
+      described: the settings of a point in words.
     """
-    envs = list(dict.fromkeys(table["env"]))
-    figure = make_figure(1.4 + 6.4 * len(envs), 4.2)
-    panels = figure.subplots(1, len(envs), squeeze=False)[0]
-    styles = _styles(table)
-    for axes, env in zip(panels, envs, strict=True):
-        higher = metric(env).higher_is_better
-        for label, own in table[table["env"] == env].groupby("replay", sort=False):
-            style, scores = styles[str(label)], own["score"]
-            best = scores.cummax() if higher else scores.cummin()
-            axes.plot(own["trial"] + 1, scores, **_dots(style))
-            line = {name: style[name] for name in ("color", "linestyle", "linewidth")}
-            axes.step(own["trial"] + 1, best.ffill(), where="post", label=plain(str(label)), **line)
-        axes.set_xlabel("trial", color=INK)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        _finish(axes, env, metric(env))
-    figure.suptitle(
-        f"{plain(title)}: scores on the seeds that choose (dots), and the best so far", fontsize=11
-    )
-    save(figure, path)
+    styles, panels = _styles(table), []
+    for env, rows in table.groupby("env", sort=False):
+        primary, marks = metric(str(env)), []
+        for label, own in rows.groupby("replay", sort=False):
+            scores = own["score"]
+            best = scores.cummax() if primary.higher_is_better else scores.cummin()
+            x, style = own["trial"].to_numpy() + 1, styles[str(label)]
+            line = Line(str(label), x, best.ffill(), style, steps=True, note="best so far")
+            marks += [line, _points(own, x, style, described, named=False)]
+        y = Axis(primary.label("\n"))
+        panels.append(Panel(str(env), Axis("trial", whole=True), y, marks, height=320))
+    title = f"{title}: scores on the seeds that select (dots), and the best so far"
+    size = (1.4 + 6.4 * len(panels), 4.2)
+    return Figure(title, panels, size, len(panels), legend="beside")
 
 
 def settings(
     table: pd.DataFrame,
     names: Sequence[str],
     linear: Collection[str],
-    metric: Callable[[str], PrimaryMetric],
-    path: str | os.PathLike,
+    metric: Metric,
     title: str,
-) -> None:
-    """Draw the score of every trial against each setting; a row for each, a column for each task.
+    described: Described = str,
+) -> Figure:
+    """Return the score of every trial against each setting; a row for each, a column for each task.
 
     Args:
-      table: as of `trials`, and a column for every setting, empty where a method has none.
+      table: of the trials.
       names: of the settings.
-      linear: those that are shown on a linear scale, however wide they are.
+      linear: names of the settings on a linear scale.
       metric: of a task.
-      path: of the PNG.
       title: of the figure.
+      described: the settings of a point in words.
     """
-    envs = list(dict.fromkeys(table["env"]))
-    figure = make_figure(1.4 + 5.4 * len(envs), 0.6 + 3.2 * len(names))
-    panels = figure.subplots(len(names), len(envs), squeeze=False)
-    styles = _styles(table)
-    for row, name in zip(panels, names, strict=True):
-        for axes, env in zip(row, envs, strict=True):
-            own = table[(table["env"] == env) & table[name].notna()]
-            if own.empty:
-                axes.set_visible(False)
-                continue
-            place = _places(axes, list(own[name]), name in linear)
-            for label, part in own.groupby("replay", sort=False):
-                at = [place(value) for value in part[name]]
-                dots = _dots(styles[str(label)], 0.6)
-                axes.plot(at, part["score"], label=plain(str(label)), **dots)
-                scores = part["score"].dropna()
-                if scores.empty:
-                    continue
-                best = scores.idxmax() if metric(env).higher_is_better else scores.idxmin()
-                found = part.loc[[best]]
-                ring = {"markerfacecolor": "none", "markersize": 11, "alpha": 1.0, "label": None}
-                axes.plot([place(v) for v in found[name]], found["score"], **dots | ring)
-            axes.set_xlabel(name, color=INK)
-            _finish(axes, env, metric(env))
-    figure.suptitle(f"{plain(title)}: every trial, the best ringed", fontsize=11)
-    save(figure, path)
+    styles, tasks = _styles(table), list(table.groupby("env", sort=False))
+    panels = [
+        _against(rows, str(env), name, name in linear, metric(str(env)), styles, described)
+        for name in names
+        for env, rows in tasks
+    ]
+    size = (1.4 + 5.4 * len(tasks), 0.6 + 3.2 * len(names))
+    title = f"{title}: every trial, the best ringed"
+    return Figure(title, panels, size, len(tasks), legend="beside")
+
+
+def _against(
+    table: pd.DataFrame,
+    env: str,
+    name: str,
+    linear: bool,
+    metric: PrimaryMetric,
+    styles: dict[str, dict[str, Any]],
+    described: Described,
+) -> Panel | None:
+    own = table[table[name].notna() & table["score"].notna()]
+    if own.empty:
+        return None
+    axis, place = _places(name, list(own[name]), linear)
+    marks = []
+    for label, part in own.groupby("replay", sort=False):
+        x, style = [place(value) for value in part[name]], styles[str(label)]
+        scores = part["score"].to_numpy()
+        at = int(scores.argmax() if metric.higher_is_better else scores.argmin())
+        marks.append(_points(part, x, style, described, opacity=0.6))
+        marks.append(_points(part.iloc[[at]], [x[at]], style, described, ring=True, named=False))
+    return Panel(env, axis, Axis(metric.label("\n")), marks, height=320)
+
+
+def _points(part: pd.DataFrame, x: Any, style: Style, described: Described, **more: Any) -> Points:
+    texts = [
+        "" if math.isnan(score) else f"{score:.4g}, trial {trial + 1}: {described(point)}"
+        for score, trial, point in zip(part["score"], part["trial"], part["point"], strict=True)
+    ]
+    return Points(str(part["replay"].iloc[0]), x, part["score"], style, texts, **more)
 
 
 def _styles(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
     return styles_of(dict(zip(table["replay"], table["method"], strict=True)))
 
 
-def _dots(style: Mapping[str, Any], alpha: float = 0.45) -> dict[str, Any]:
-    return {
-        "color": style["color"], "marker": "o", "markersize": 4.5, "linestyle": "", "alpha": alpha
-    }  # fmt: skip
-
-
-def _places(axes: Axes, values: Sequence[Any], linear: bool) -> Callable[[Any], float]:
-    """Label the horizontal axis for a setting's values; return where one stands."""
+def _places(name: str, values: Sequence[Any], linear: bool) -> tuple[Axis, Callable[[Any], float]]:
+    """Return the horizontal axis of a setting, and the place of a value on it."""
     if all(isinstance(value, (int, float, np.number)) for value in values):
-        if not linear and logarithmic(values):
-            axes.set_xscale("log")
-            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            axes.minorticks_off()
-        return float
-    every = sorted(set(map(str, values)))
-    axes.set_xticks(range(len(every)), [plain(value) for value in every])
-    return lambda value: float(every.index(str(value)))
-
-
-def _finish(axes: Axes, env: str, metric: PrimaryMetric) -> None:
-    axes.set_ylabel(metric.label("\n"), color=INK)
-    axes.set_title(env, fontsize=10, color=INK)
-    tidy(axes)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        return Axis(name, log=not linear and logarithmic(values)), float
+    every = sorted(set(map(value_text, values)))
+    ticks = tuple((float(at), text) for at, text in enumerate(every))
+    return Axis(name, ticks=ticks), lambda value: float(every.index(value_text(value)))

@@ -1,26 +1,16 @@
-"""A comparison at a glance: how many seeds solved the task after how many steps, and sentences."""
+"""A comparison at a glance: sentences, and the seeds that solved the task over agent steps."""
 
 import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
+from experiments.analysis.drawing import to_matplotlib
+from experiments.analysis.elements import STEPS, Axis, Figure, Key, Line, Panel, Style
 from experiments.analysis.judged import Judged
 from experiments.analysis.primary import PrimaryMetric
-from experiments.analysis.style import (
-    FAINT,
-    INK,
-    NAMES,
-    count_steps,
-    make_figure,
-    plain,
-    save,
-    styles_of,
-    tidy,
-    warn_of_few,
-)
+from experiments.analysis.style import NAMES, styles_of
 from experiments.analysis.verdicts import CONTROL
 
 
@@ -40,10 +30,11 @@ def sentences(
       baseline: the label of the baseline's method.
       task: the environment's name.
     """
-    groups = list(dict.fromkeys(row.group for row in rows))
+    groups: dict[str, list[Judged]] = {}
+    for row in rows:
+        groups.setdefault(row.group, []).append(row)
     found = []
-    for group in groups:
-        own = [row for row in rows if row.group == group]
+    for group, own in groups.items():
         lines = _of_group(own, methods, metric, _name(baseline, methods), task)
         found += [f"{group}: {line}" for line in lines] if len(groups) > 1 else lines
     return [line[0].upper() + line[1:] for line in found]
@@ -57,26 +48,27 @@ def _of_group(
     task: str,
 ) -> list[str]:
     lines = []
-    verdicts = ["agrees", "disagrees", "no difference", "undecided", "pilot"]
-    for verdict in verdicts:
-        own = [row for row in rows if row.judgement.verdict == verdict and row.method != CONTROL]
-        worse_first = verdict == "disagrees"
-        counts = [_counts(row, worse_first) for row in own]
-        words = [metric.better, metric.worse][:: -1 if worse_first else 1]
-        others = [
-            f"; {_name(row.method, methods)} in {more} and {fewer}"
-            for row, (more, fewer) in zip(own[1:], counts[1:], strict=True)
+    for verdict in ("agrees", "disagrees", "no difference", "undecided", "pilot"):
+        turn = -1 if verdict == "disagrees" else 1  # the more frequent first
+        word, other = (metric.better, metric.worse)[::turn]
+        own = [
+            (
+                _name(row.method, methods),
+                row.pairs.seeds,
+                *(row.pairs.wins, row.pairs.losses)[::turn],
+            )
+            for row in rows
+            if row.judgement.verdict == verdict and row.method != CONTROL
         ]
-        for row, (more, fewer) in zip(own[:1], counts[:1], strict=True):
+        others = [f"; {name} in {more} and {fewer}" for name, _, more, fewer in own[1:]]
+        for name, seeds, more, fewer in own[:1]:
             lines.append(
-                f"{_name(row.method, methods)} {metric.did(task)} {words[0]} than {baseline} in "
-                f"{more} of {row.pairs.seeds} seeds and {words[1]} in {fewer}{''.join(others)}"
-                f"{_UNDECIDED.get(verdict, '')}."
+                f"{name} {metric.did(task)} {word} than {baseline} in {more} of {seeds} seeds and "
+                f"{other} in {fewer}{''.join(others)}{_UNDECIDED.get(verdict, '')}."
             )
     for row in rows:
-        name = _name(row.method, methods)
         if row.judgement.verdict in ("not tested", "not comparable"):
-            lines.append(f"{name}: {row.judgement.reason}.")
+            lines.append(f"{_name(row.method, methods)}: {row.judgement.reason}.")
         elif row.method == CONTROL:
             expected = row.judgement.verdict in _UNDECIDED
             lines.append(
@@ -93,11 +85,6 @@ _UNDECIDED = {
 }  # fmt: skip
 
 
-def _counts(row: Judged, worse_first: bool) -> tuple[int, int]:
-    counts = row.pairs.wins, row.pairs.losses
-    return counts[::-1] if worse_first else counts
-
-
 def _name(label: str, methods: Mapping[str, str]) -> str:
     """Return the name of a method, or the label that the user gave it."""
     return NAMES.get(label, label) if methods.get(label, label) == label else label
@@ -112,74 +99,66 @@ def solved(
     title: str,
     steps: int,
 ) -> None:
-    """Plot how many seeds have solved the task by each agent step, with verdicts, as PNG.
+    """Plot the number of seeds that have solved the task by each agent step, as PNG.
 
     Args:
       values: [seeds] agent steps until solved, by label; infinite where a seed did not solve it.
-      rows: the arms beside the baseline, of one group.
+      rows: the arms of one group, with their verdicts.
       methods: the replay method behind each label.
       baseline: the baseline's label.
       path: where to write the PNG.
-      title: the environment, ": " and what all runs share.
+      title: the environment, ": " and the common settings of all runs.
       steps: of the runs, the end of the horizontal axis if a seed did not solve the task.
     """
+    task, _, rest = title.partition(": ")
     judged = {row.label: row for row in rows}
-    shown = {label: values[label].to_numpy(np.float64) for label in (baseline, *judged)}
-    figure = make_figure(9, 4.6, dpi=150)
-    axes, beside = figure.subplots(1, 2, width_ratios=(2, 1))
-    styles = styles_of({label: methods[label] for label in shown})
+    panel = panel_of({label: values[label] for label in (baseline, *judged)}, rows, methods, steps)
+    late = {line.label: np.minimum(values[line.label], steps).mean() for line in panel.marks}
+    keys = [
+        _key(judged.get(line.label), line.style, methods, baseline)
+        for line in sorted(panel.marks, key=lambda line: late[line.label])
+    ]
+    figure = Figure(
+        f"Seeds that have solved {task}", [panel], (9, 4.6), subtitle=rest, keys=keys,
+        legend="listed", seeds=len(values[baseline]), dpi=150,
+    )  # fmt: skip
+    to_matplotlib(figure, path)
+
+
+def panel_of(
+    values: Mapping[str, pd.Series],
+    rows: Sequence[Judged],
+    methods: Mapping[str, str],
+    steps: int,
+) -> Panel:
+    """Return a panel with the number of seeds that have solved the task by each agent step.
+
+    `values` has the baseline first; other arguments are as for `solved`.
+    """
+    styles, lines = styles_of({label: methods[label] for label in values}), []
     for row in rows:
         if row.method == CONTROL:
-            styles[row.label] |= {"linewidth": 1.3, "linestyle": (0, (4, 2))}
-    order = sorted(shown, key=lambda label: np.minimum(shown[label], steps).mean())
-    for label in shown:
-        _count_solved(axes, shown[label], styles[label], steps)
-    _list_verdicts(beside, order, judged, methods, styles, baseline)
-    seeds = len(shown[baseline])
-    task, _, rest = plain(title).partition(": ")
-    axes.set_title(f"Seeds that have solved {task}", loc="left", fontsize=13, color=INK, pad=22)
-    axes.text(0, 1.02, rest, transform=axes.transAxes, fontsize=9.5, color=FAINT)
-    axes.set_ylabel(f"seeds, of {seeds}", fontsize=10.5, color=INK)
-    axes.set_xlabel("agent steps", fontsize=10.5, color=INK)
-    axes.set_ylim(0, seeds * 1.02)
-    late = np.quantile(np.minimum(np.concatenate(list(shown.values())), steps), 0.99)
-    axes.set_xlim(0, min(steps, 1.05 * late))
-    tidy(axes)
-    count_steps(axes, 5)
-    warn_of_few(figure, seeds)
-    save(figure, path)
+            styles[row.label] |= {"linewidth": 1.3, "linestyle": "--"}
+    for label, own in values.items():
+        solved_at = own.to_numpy(np.float64)
+        at = np.unique([0, *solved_at[np.isfinite(solved_at)], steps])
+        counts = (solved_at <= at[:, None]).sum(axis=1)
+        lines.append(Line(label, at, counts, styles[label]))
+    late = np.quantile(np.minimum(np.concatenate(list(values.values())), steps), 0.99)
+    seeds = max(map(len, values.values()))
+    x = Axis(STEPS, limits=(0.0, min(float(steps), 1.05 * float(late))))
+    return Panel("", x, Axis(f"seeds, of {seeds}", limits=(0.0, seeds * 1.02), whole=True), lines)
 
 
-def _count_solved(axes: Axes, values: np.ndarray, style: Mapping, steps: int) -> None:
-    at = np.unique([0, *values[np.isfinite(values)], steps])
-    axes.plot(at, (values <= at[:, None]).sum(axis=1), **style)
-
-
-def _list_verdicts(
-    axes: Axes,
-    order: Sequence[str],
-    judged: Mapping[str, Judged],
-    methods: Mapping[str, str],
-    styles: Mapping[str, Mapping],
-    baseline: str,
-) -> None:
-    """List the labels from the earliest curve to the latest, each with its verdict."""
-    axes.set_axis_off()
-    axes.set_xlim(0, 1)
-    axes.set_ylim(len(order) - 0.3, -0.5)
-    for place, label in enumerate(order):
-        row, style = judged.get(label), styles[label]
-        name, note = _name(baseline, methods), "the baseline"
-        if row is not None:
-            name = _name(row.method, methods)
-            note = f"sooner in {row.pairs.wins}, later in {row.pairs.losses}: "
-            note += _VERDICTS.get(row.judgement.verdict, row.judgement.verdict)
-        if row is not None and row.method == CONTROL:
-            name = f"{_name(baseline, methods)}, other seeds"
-        axes.plot([0, 0.09], [place, place], **style)
-        axes.text(0.13, place, plain(name), fontsize=10.5, fontweight="bold", va="center",
-                  color=style["color"])  # fmt: skip
-        axes.text(0.13, place + 0.36, note, fontsize=9, va="center", color=INK)
+def _key(row: Judged | None, style: Style, methods: Mapping[str, str], baseline: str) -> Key:
+    """Return the legend's entry of an arm, with its verdict; None: the baseline."""
+    if row is None:
+        return Key(_name(baseline, methods), style, "the baseline")
+    name = _name(row.method, methods)
+    if row.method == CONTROL:
+        name = f"{_name(baseline, methods)}, other seeds"
+    verdict = _VERDICTS.get(row.judgement.verdict, row.judgement.verdict)
+    return Key(name, style, f"sooner in {row.pairs.wins}, later in {row.pairs.losses}: {verdict}")
 
 
 _VERDICTS = {"agrees": "better", "disagrees": "worse"}

@@ -1,4 +1,4 @@
-"""What a run's metrics say: curves, steps to a threshold, its summary."""
+"""Numbers of a run: curves, steps to a threshold, and its summary."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def curves(frame: pd.DataFrame, column: str = "eval_return") -> pd.DataFrame:
 
 
 def summarise(frame: pd.DataFrame, threshold: float | None = None) -> dict:
-    """Summarise a run as a JSON-able dict (None where there is no number).
+    """Summarise a run as a JSON-able dict, with None for numbers that are not finite.
 
     Args:
       frame: metrics with columns seed, step (agent steps) and eval_return.
@@ -66,9 +66,9 @@ def diverged(frame: pd.DataFrame) -> list[int]:
     """Return the seeds that diverged: once, between two log points, no loss or gradient was finite.
 
     Args:
-      frame: metrics with columns seed, `agent/loss` and `agent/grad_norm`, means over the finite
-        ones (NaN: there was none), and `agent/skipped`, the share of updates that changed nothing;
-        those that are there. Or with a column `diverged`, 1 where it is known that a seed did.
+      frame: metrics with columns seed and, if available, `agent/loss` and `agent/grad_norm`, means
+        over finite values (NaN without any), and `agent/skipped`, the share of updates that changed
+        nothing. A column `diverged`, 1 for seeds known to have diverged, replaces these.
     """
     if "diverged" in frame:
         return sorted(int(seed) for seed in frame.loc[frame["diverged"] > 0, "seed"].unique())

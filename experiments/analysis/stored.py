@@ -1,4 +1,4 @@
-"""A table of numbers as a compressed CSV file, beside a JSON file that says what made it."""
+"""Tables of numbers as compressed CSV files, each described by a JSON file."""
 
 import gzip
 import io
@@ -13,7 +13,7 @@ from experiments.analysis import files
 
 
 class Damaged(ValueError):
-    """A table can't be read, or is not what was written."""
+    """A table can't be read, or has changed since it was written."""
 
 
 class Encoded(NamedTuple):
@@ -31,11 +31,11 @@ class Decoded(NamedTuple):
 
 
 def encode(frame: pd.DataFrame, digits: int) -> Encoded:
-    """Return a table as the bytes of a file: nothing but the numbers decides them.
+    """Return a table as the bytes of a file, which depend on nothing but the numbers.
 
     Args:
       frame: the table.
-      digits: significant ones of each number; nine tell all of float32 apart.
+      digits: significant digits of each number; nine distinguish all float32 values.
     """
     text = frame.to_csv(index=False, float_format=f"%.{digits}g").encode()
     return Encoded(gzip.compress(text, mtime=0), zlib.crc32(text))
@@ -47,7 +47,7 @@ def decode(path: Path, expected: Collection[int], facts: Path) -> Decoded:
     Args:
       path: of its file.
       expected: checksums that its text may have.
-      facts: the file that they are from, for the message.
+      facts: the file with these checksums, for the message.
 
     Raises:
       Damaged: one line that names the file.
@@ -58,16 +58,16 @@ def decode(path: Path, expected: Collection[int], facts: Path) -> Decoded:
         raise Damaged(f"{path} is damaged ({error})") from None
     crc32 = zlib.crc32(text)
     if crc32 not in expected:
-        raise Damaged(f"{path} is damaged, or is not what {facts.name} speaks of")
+        raise Damaged(f"{path} is damaged, or does not belong to {facts.name}")
     return Decoded(pd.read_csv(io.BytesIO(text)), crc32)
 
 
 def read_facts(path: Path, latest: int) -> dict[str, Any]:
-    """Read what is said of a table.
+    """Read the description of a table.
 
     Args:
       path: of its file.
-      latest: format that is understood.
+      latest: the newest format that this version reads.
 
     Raises:
       Damaged: one line that names the file.

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,12 +20,12 @@ from jaxreplay.methods import METHODS
 # Okabe and Ito's palette without yellow: distinct for every kind of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")
-# One for each method, in the order of the registry, whatever a figure shows: grey is uniform.
+# One for each method, in the order of the registry and the same in all figures: grey is uniform.
 _OF_METHODS = (
     "#7f7f7f", "#D55E00", "#E69F00", "#009E73", "#0072B2", "#56B4E9", "#CC79A7", "#8C564B",
     "#6A3D9A", "#B2182B", "#6B8E23", "#000000",
 )  # fmt: skip
-# The methods' names in sentences and figures; any other label stands for itself.
+# The methods' names in sentences and figures; other labels remain as they are.
 NAMES = {
     "uniform": "uniform replay", "per": "PER", "rank": "rank-based PER", "pser": "PSER",
     "lap": "LAP", "pal": "PAL", "ere": "ERE", "ero": "ERO", "ners": "NERS", "refer": "ReF-ER",
@@ -38,19 +39,11 @@ def make_figure(width: float, height: float, dpi: int = 100) -> Figure:
 
 
 def save(figure: Figure, path: str | os.PathLike, software: str | None = None) -> None:
-    """Write a PNG whose bytes depend on nothing but the figure, and the software it is to name."""
-    # Not `savefig`, which draws a figure of this layout twice.
+    """Write a PNG whose bytes depend on nothing but the figure and the name of the software."""
+    # `savefig` would draw a figure of this layout twice.
     canvas, content = FigureCanvasAgg(figure), io.BytesIO()
     canvas.print_png(content, metadata={"Software": software}, pil_kwargs={"optimize": True})
     write_bytes(Path(path), content.getvalue())
-
-
-def colour_and_dashes(number: int) -> dict[str, str]:
-    """Return the style of the `number`-th line of a figure."""
-    return {
-        "color": COLOURS[number % len(COLOURS)],
-        "linestyle": DASHES[number // len(COLOURS) % len(DASHES)],
-    }
 
 
 def styles_of(methods: Mapping[str, str]) -> dict[str, dict[str, Any]]:
@@ -62,7 +55,7 @@ def styles_of(methods: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """
     known = list(METHODS)[: len(_OF_METHODS)]
     taken = {known.index(method) for method in methods.values() if method in known}
-    # A name of no method's own gets a colour that nobody in the figure has; grey stays uniform's.
+    # Names that are not methods get colours that the figure does not use yet, but never grey.
     free = [number for number in range(1, len(_OF_METHODS)) if number not in taken]
     free = free or list(range(1, len(_OF_METHODS)))
     others: dict[str, int] = {}
@@ -82,25 +75,21 @@ def styles_of(methods: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     return styles
 
 
-def marks(points: int, hollow: bool = False) -> dict[str, Any]:
-    """Return what shows a line of a single point, which no line is drawn for."""
-    if points != 1:
-        return {}
-    return {"marker": "o", "clip_on": False, **({"markerfacecolor": "white"} if hollow else {})}
-
-
 def warn_of_few(figure: Figure, seeds: int) -> None:
-    """Write below a figure that so few seeds carry no verdict, if they don't."""
+    """Write below a figure that its seeds are too few for a verdict, if they are."""
     if seeds < FEWEST_SEEDS:
         note = {"x": 0.99, "ha": "right", "fontsize": 9, "color": "#B2182B"}
-        told = "one seed carries" if seeds == 1 else f"{seeds} seeds carry"
-        figure.supxlabel(f"pilot: {told} no verdict", **note)  # layouts give it room
+        count = "one seed carries" if seeds == 1 else f"{seeds} seeds carry"
+        figure.supxlabel(f"pilot: {count} no verdict", **note)  # the layout leaves space for it
 
 
 def plain(text: str) -> str:
-    """Return a text of the user's as figures take it: on one line, no mathematics, and shown."""
-    text = " ".join(text.split()).replace("$", r"\$")
-    return f"\u200b{text}" if text.startswith("_") else text  # else matplotlib hides it
+    """Return a user's text for matplotlib: on one line, without mathematics, and never hidden.
+
+    Applied twice it changes nothing more.
+    """
+    text = re.sub(r"(?<!\\)\$", r"\\$", " ".join(text.split()))
+    return f"\u200b{text}" if text.startswith("_") else text  # a label with "_" would be hidden
 
 
 def tidy(axes: Axes) -> None:

@@ -9,7 +9,7 @@ def table(rows: Sequence[Mapping[str, Any]], called: str = "replay") -> str:
 
     Args:
       rows: as `cells` has them.
-      called: what labels are labels of.
+      called: the header of the labels.
     """
     header, *rest = cells(rows, called)
     return markdown([header, *([row[0].replace("|", "\\|"), *row[1:]] for row in rest)])
@@ -20,9 +20,9 @@ def cells(rows: Sequence[Mapping[str, Any]], called: str = "replay") -> list[lis
 
     Args:
       rows: one per run, with the keys of `statistics.summarise`, `replay` (its label) and
-        `steps_per_second` (agent steps per second over all seeds, or None). Of runs that ended at
-        different agent steps there is a column of these.
-      called: what labels are labels of.
+        `steps_per_second` (agent steps per second over all seeds, or None). Runs with different
+        numbers of agent steps have a column with them.
+      called: the header of the labels.
     """
     threshold = next((row["threshold"] for row in rows if row["threshold"] is not None), None)
     header = [called, "final return: IQM [95 % interval]"]

@@ -1,4 +1,4 @@
-"""What a sweep's table says: a score for each run, and each method at its best and by default."""
+"""Scores of a study: one for each run, and each method at its best and by default."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class Estimate(NamedTuple):
     low: float
     high: float
     seeds: int
-    diverged: int = 0  # of these seeds; their scores are in the mean as they are
+    diverged: int = 0  # of these seeds; their scores are in the mean
 
 
 class Tuned(NamedTuple):
@@ -26,11 +26,11 @@ class Tuned(NamedTuple):
 
     env: str
     label: str
-    points: int  # that it was chosen from
+    points: int  # number of candidates
     best: str  # the point's id
-    chosen: Estimate | None  # on the seeds that chose it: it flatters; None: nothing to choose
+    chosen: Estimate | None  # on the seeds that selected it, optimistic; None without a choice
     shown: Estimate  # on the other seeds
-    default: Estimate | None  # on these, too; None: the sweep lacks that point
+    default: Estimate | None  # on these, too; None if the study lacks that point
 
 
 def scores(
@@ -39,8 +39,8 @@ def scores(
     """Return one row for each run.
 
     Columns: point, env, replay, method, the settings, seed, score, diverged, and ranked, the score
-    as it is compared (see `ranked`). A run that never reached a threshold has the steps of its last
-    evaluation for a score, the least that it can have needed. One without a score diverged.
+    in comparisons (see `ranked`). The score of a run that never reached a threshold is the agent
+    step of its last evaluation, a lower bound. A run without a score diverged.
 
     Args:
       frame: columns point, env, replay, method, the settings, seed, step, eval_return, diverged.
@@ -65,10 +65,7 @@ def scores(
 
 
 def ranked(values: ArrayLike, lost: ArrayLike, higher_is_better: bool) -> np.ndarray:
-    """Return scores `[seeds]` as they are compared: a seed that diverged is worse than any other.
-
-    What an agent returned before it diverged, or by luck afterwards, says nothing for its settings.
-    """
+    """Return scores `[seeds]` for comparisons, where a diverged seed ranks below all others."""
     worst = -np.inf if higher_is_better else np.inf
     return np.where(np.asarray(lost), worst, np.asarray(values, np.float64))
 
@@ -78,19 +75,19 @@ def estimate(values: Sequence[float] | np.ndarray, diverged: int = 0) -> Estimat
 
     Args:
       values: scores.
-      diverged: how many of the seeds did.
+      diverged: number of seeds that diverged.
     """
     low, high = bootstrap_interval(values)
     return Estimate(float(iqm(values)), float(low), float(high), len(values), diverged)
 
 
 def has_choice(table: pd.DataFrame) -> bool:
-    """Tell whether a method has more than one point on a task; `table` is of `scores`."""
+    """Return whether a method has more than one point on a task; `table` is of `scores`."""
     return bool((table.groupby(["env", "replay"])["point"].nunique() > 1).any())
 
 
 def unseen(seeds: Sequence[int], choice: bool) -> list[int]:
-    """Return the seeds that best points are shown on, of sorted ones: they chose nothing."""
+    """Return those of the sorted seeds that show the best points and do not select them."""
     return list(seeds[1::2] or seeds) if choice else list(seeds)
 
 
@@ -99,14 +96,12 @@ def tuned(
     higher_is_better: Callable[[str], bool],
     base_points: Mapping[str, Mapping[str, str]],
 ) -> list[Tuned]:
-    """Choose every method's best point on half of the seeds, and show it on the others.
+    """Select every method's best point on half of the seeds, and score it on the others.
 
-    The best of many points on the seeds it was chosen on is partly luck; on seeds that had no say
-    it is not. With one seed, there is nothing to choose with: that seed is used for both. Where no
-    method has more than one point there is nothing to choose, and all seeds are shown. Seeds that
-    diverged choose as the worst there is (`ranked`), which of three choosing seeds makes a point
-    with a single one the worst; of equal points, those with fewer are better, then those whose
-    other seeds score better, then the first.
+    The best of many points on the seeds that selected it is partly luck; on other seeds it is not.
+    A single seed is used for both, and all seeds are shown if no method has more than one point.
+    Diverged seeds rank below all others (`ranked`). Between equal points, fewer diverged seeds
+    decide, then the score of the other seeds, then the order.
 
     Args:
       table: of `scores`.
@@ -121,7 +116,7 @@ def tuned(
         by_point = {
             str(point): rows.set_index("seed")
             for point, rows in own.groupby("point", sort=False)
-            if set(rows["seed"]) == set(seeds)  # half of a sweep may be there
+            if set(rows["seed"]) == set(seeds)  # a study may be unfinished
         }
         if not by_point:
             continue
@@ -141,13 +136,10 @@ def tuned(
 
 
 def _merit(rows: pd.DataFrame, sign: int) -> tuple[float, int, float]:
-    """Return what a point is chosen by: more is better, and what is behind decides between equals.
-
-    These are its score, how few seeds diverged, and the score of those that did not.
-    """
+    """Return the score of a point, minus its diverged seeds, and the score of the others."""
     sound = rows.loc[rows["diverged"] == 0, "score"]
-    among_them = sign * float(iqm(sound)) if len(sound) else -np.inf
-    return sign * float(iqm(rows["ranked"])), -int(rows["diverged"].sum()), among_them
+    others = sign * float(iqm(sound)) if len(sound) else -np.inf
+    return sign * float(iqm(rows["ranked"])), -int(rows["diverged"].sum()), others
 
 
 def _of(rows: pd.DataFrame) -> Estimate:

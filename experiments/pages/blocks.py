@@ -1,7 +1,13 @@
-"""What a page consists of, for its template: sections of tables, lines, plots, films and code."""
+"""Parts of a page for its template: sections of tables, lines, plots, films and code."""
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
+
+from experiments.analysis import files
+
+MOST_BYTES = 6_000_000  # of all films of a page together
 
 
 class Table(NamedTuple):
@@ -76,3 +82,34 @@ class Section(NamedTuple):
     title: str
     intro: str
     blocks: Sequence[Table | Lines | Code | Plots | Film]
+
+
+def films(paths: Mapping[str, Path]) -> Section | None:
+    """Return the section of films, embedded up to a limit.
+
+    Args:
+      paths: of GIFs, by label.
+    """
+    blocks, left_out, total = [], [], 0
+    for label, path in paths.items():
+        try:
+            content = files.read_bytes(path)
+        except ValueError as error:
+            left_out.append(f"{label}: {error}")
+            continue
+        if not content.startswith(b"GIF8"):
+            left_out.append(f"{label}: {path.name} is not a GIF")
+        elif total + len(content) > MOST_BYTES:
+            left_out.append(f"{label}: {path.name} has {len(content) / 1e6:.1f} MB")
+        else:
+            total += len(content)
+            data = base64.b64encode(content).decode()
+            blocks.append(Film(label, f"data:image/gif;base64,{data}"))
+    if not blocks and not left_out:
+        return None
+    intro = (
+        f"Greedy episodes, as experiments.watch recorded them. A page holds at most "
+        f"{MOST_BYTES / 1e6:g} MB of films; those left out are in the folders of their runs."
+    )
+    more = [Lines(left_out)] if left_out else []
+    return Section("film", "An episode", intro, [*blocks, *more])

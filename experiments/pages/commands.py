@@ -1,4 +1,4 @@
-"""The command lines that repeat what a page shows."""
+"""The command lines that repeat the runs of a page."""
 
 import dataclasses
 import shlex
@@ -32,7 +32,7 @@ def of_run(config: Config) -> str:
 
 
 def gone(config: Config) -> dict[str, str]:
-    """Return the options of a run, and what they were, that the command no longer has."""
+    """Return the options of a run, with their values, that the command no longer has."""
     usual = _defaults(config)
     return {
         option(section, name): shown(value)
@@ -44,7 +44,7 @@ def gone(config: Config) -> dict[str, str]:
 
 
 def option(section: str, name: str) -> str:
-    """Return what an option is called on the command line.
+    """Return the name of an option on the command line.
 
     Args:
       section: of a configuration, such as "agent_options".
@@ -95,7 +95,7 @@ def _learns_from_evaluations(config: Config) -> bool:
 
 
 def _compare(source: Source) -> str | None:
-    """Return the command of a comparison; None: one command does not say it all."""
+    """Return the command of a comparison, or None if a single command is not enough."""
     control = f"{CONTROL}_every"
     configs = {
         label: arm.config
@@ -168,7 +168,7 @@ def of_study(saved: Mapping[str, Any]) -> str:
 
 
 def _asked(source: Source) -> list[str]:
-    """Return the options of the question, and what counts as solved, where they are no defaults."""
+    """Return the options of the question, and the threshold, except defaults."""
     words = []
     usual = Question().__dict__
     unasked = {} if CONTROL in _methods(source) else {"control": False}

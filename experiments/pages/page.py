@@ -1,6 +1,7 @@
 """A page from its source: sections in their order, rendered into one file that needs no network."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import jinja2
@@ -9,33 +10,27 @@ import markupsafe
 from experiments.analysis.files import write_bytes
 from experiments.installation.commands import missing
 from experiments.pages import (
+    against_settings,
+    best,
+    blocks,
     costs,
-    films,
     groups,
     head,
     plots,
-    returns,
-    search_results,
-    search_trials,
     settings,
     source,
-    sweep_costs,
-    sweep_head,
-    sweep_scores,
-    sweep_settings,
     training,
     verdicts,
 )
 from experiments.pages.blocks import Plot, Section
-from experiments.pages.head import Head
 from experiments.pages.source import Source
 from experiments.pages.swept import Swept
 from experiments.runs.log import say
 from jaxreplay.saving import check_writable
 
 NAME = "report.html"
-MARK = '<meta name="generator" content="jaxreplay experiments.report">'  # such files are ours
-_BEGINNING = 1000  # bytes in which the mark stands
+MARK = '<meta name="generator" content="jaxreplay experiments.report">'  # in files of ours
+_BEGINNING = 1000  # bytes that contain the mark
 _TEMPLATES = Path(__file__).with_name("templates")
 
 
@@ -43,35 +38,31 @@ def write_comparison(folder: Path) -> str:
     """Write the page of a comparison into its folder.
 
     Returns:
-      One line to print: where the page is, or why there is none. What was trained is not lost for
-      a page that could not be made.
+      One line to print with the path, or with the reason for a missing page: results are not lost
+      for a page that could not be made.
     """
-    path = folder / NAME
-    try:
-        return write(source.comparison(folder), path)
-    except ValueError as error:
-        return f"report:  none: {error}"
+    return _written(folder, lambda: source.comparison(folder))
 
 
 def write_run(folder: Path) -> str:
     """Write the page of a run into its folder; return one line as `write_comparison` does."""
-    path = folder / NAME
-    try:
-        return write(source.runs({folder.name: folder}, other_code=True), path)
-    except ValueError as error:
-        return f"report:  none: {error}"
+    return _written(folder, lambda: source.runs({folder.name: folder}, other_code=True))
 
 
 def write_sweep(swept: Swept) -> str:
-    """Write the page of a sweep into its folder; return one line as `write_comparison` does."""
+    """Write the page of a study into its folder; return one line as `write_comparison` does."""
+    return _written(swept.store.folder, lambda: swept)
+
+
+def _written(folder: Path, read: Callable[[], Source | Swept]) -> str:
     try:
-        return write(swept, swept.store.folder / NAME)
+        return write(read(), folder / NAME)
     except ValueError as error:
         return f"report:  none: {error}"
 
 
 def write(shown: Source | Swept, path: Path, title: str | None = None) -> str:
-    """Write a page whole or not at all; return one line that says where it is.
+    """Write a page whole or not at all; return one line with its path.
 
     Raises:
       ValueError: a file that is not ours is in the way.
@@ -80,7 +71,7 @@ def write(shown: Source | Swept, path: Path, title: str | None = None) -> str:
     check_path(path)
     for remark in shown.remarks:
         say(remark)
-    # Names of files whose letters the locale lacks are bytes in disguise: they are written as such.
+    # Bytes of file names that the locale cannot decode are surrogates.
     content = render(shown, title).encode(errors="surrogateescape")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, content)
@@ -88,11 +79,11 @@ def write(shown: Source | Swept, path: Path, title: str | None = None) -> str:
 
 
 def check_path(path: Path) -> None:
-    """Refuse a path that a page can't be written to; change nothing.
+    """Check that a page can be written to a path; change nothing.
 
     Raises:
-      ValueError: one line: it has another ending, is a folder, a link, or a file that is not ours;
-        or plotly is not installed.
+      ValueError: one line: another ending, a folder, a link, or a file that is not ours; or plotly
+        is not installed.
     """
     if lacks := missing(path.name, {"plotly": "report"}):
         raise ValueError(lacks)
@@ -109,49 +100,52 @@ def check_path(path: Path) -> None:
 
 
 def sections(shown: Source | Swept) -> list[Section]:
-    """Return the sections that there is something for."""
-    found = _of_sweep(shown) if isinstance(shown, Swept) else _of_runs(shown)
+    """Return the sections with content."""
+    found = _of_study(shown) if isinstance(shown, Swept) else _of_runs(shown)
     return [section for section in found if section is not None]
 
 
-def _of_sweep(swept: Swept) -> list[Section | None]:
+def _of_study(swept: Swept) -> list[Section | None]:
     if swept.tried is None:
-        best, settings_of = sweep_scores.best(swept), [sweep_settings.section(swept)]
+        found, scores = best.best(swept), [against_settings.section(swept)]
     else:
-        best = search_results.best(swept)
-        settings_of = [search_trials.tried(swept), search_trials.against_settings(swept)]
+        found = best.of_search(swept)
+        scores = [against_settings.tried(swept), against_settings.searched_settings(swept)]
+    own = groups.of_study(swept)
     return [
         verdicts.of_study(swept),
-        best,
-        sweep_scores.tasks(swept),
-        *settings_of,
-        sweep_costs.compute(swept),
-        sweep_costs.failures(swept),
-        sweep_costs.repeat(swept),
+        training.compared(groups.judged(swept)),
+        found,
+        best.tasks(swept),
+        *scores,
+        training.curves(own),
+        *training.metrics(own),
+        costs.of_study(swept),
+        settings.failures(swept),
+        settings.of_study(swept),
     ]
 
 
 def _of_runs(shown: Source) -> list[Section | None]:
     own = groups.groups(shown)
+    arms, unfinished = shown.arms, any(arm.summary is None for arm in shown.arms.values())
+    timing = {label: arm.timing for label, arm in arms.items() if arm.timing is not None}
+    summaries = {label: arm.summary for label, arm in arms.items() if arm.summary is not None}
     return [
         verdicts.section(shown, own),
-        returns.curves(shown, own),
-        returns.scores(shown, own),
-        films.section(shown),
-        training.replayed(own),
-        training.priorities(own),
-        training.of_method(own),
-        training.of_agent(own),
-        costs.section(shown, own),
-        settings.section(shown),
+        training.curves(own),
+        training.scores(own, groups.last(shown), unfinished),
+        blocks.films({label: arm.film for label, arm in arms.items() if arm.film}),
+        *training.metrics(own),
+        costs.of_runs(timing, summaries, own),
+        settings.of_runs(shown),
     ]
 
 
 def render(shown: Source | Swept, title: str | None = None) -> str:
-    """Return the page; it depends on nothing but its source.
+    """Return the page, which depends on nothing but its source.
 
-    Everything that comes from files is escaped: by the template where it is text, and as JSON where
-    plots have it.
+    Everything from files is escaped: texts by the template, and plots as JSON.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
@@ -163,7 +157,7 @@ def render(shown: Source | Swept, title: str | None = None) -> str:
     environment.filters["plot"] = _plot
     return environment.get_template("page.html").render(
         mark=markupsafe.Markup(MARK),
-        head=_head(shown, title),
+        head=(head.of_study if isinstance(shown, Swept) else head.of_runs)(shown, title),
         sections=sections(shown),
         style=_asset("page.css"),
         script=_asset("page.js"),
@@ -171,18 +165,12 @@ def render(shown: Source | Swept, title: str | None = None) -> str:
     )
 
 
-def _head(shown: Source | Swept, title: str | None) -> Head:
-    if isinstance(shown, Swept):
-        return sweep_head.head(shown, title)
-    return head.head(shown, title)
-
-
 def _plot(plot: Plot) -> markupsafe.Markup:
     return markupsafe.Markup(plots.to_script({"data": plot.data, "layout": plot.layout}))
 
 
 def _library() -> markupsafe.Markup:
-    """Return plotly's JavaScript, whole: its package holds no smaller part of it."""
+    """Return the whole of plotly's JavaScript, as its package has no smaller part."""
     import plotly.offline  # slow to import
 
     return markupsafe.Markup(plotly.offline.get_plotlyjs())

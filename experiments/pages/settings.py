@@ -1,4 +1,4 @@
-"""The section of settings: what the arms share, where they differ, and what made them."""
+"""Sections of configurations, versions, commands and failures."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -6,52 +6,91 @@ from typing import Any
 from experiments.pages import commands
 from experiments.pages.blocks import Code, Lines, Section, Table
 from experiments.pages.source import Arm, Source
-from experiments.runs.run_config import PREFIXES
+from experiments.pages.swept import Swept
+from experiments.runs.run_config import PREFIXES, up_to_date
 
 _NONE = "-"
+_MOST_NAMED = 20  # runs
 
 
-def section(source: Source) -> Section:
-    """Return configurations, versions, and the command that repeats it all."""
+def of_runs(source: Source) -> Section:
+    """Return configurations, versions, and the command that repeats all runs."""
     blocks: list[Any] = []
     configs = {label: flat(arm.config) for label, arm in source.arms.items() if arm.config}
     if configs:
         shared, apart = split(configs)
         if len(configs) > 1:
             if apart:
-                blocks.append(Table(_apart(apart, list(configs)), "Where the arms differ"))
-            caption = "What all arms share"
+                blocks.append(Table(_apart(apart, list(configs)), "Differences of the arms"))
+            caption = "Common to all arms"
         else:
             caption = "Configuration"
         blocks.append(Table([["option", "value"], *shared.items()], caption, folded=True))
         if lines := _gone(source.arms.values()):
             blocks.append(Lines(lines))
         blocks.append(Code(commands.repeat(source)))
-        intro = "The last lines repeat it, with the version of the code that is named here."
+        intro = "The last lines repeat it, with the version of the code named here."
         if not all(arm.code for arm in source.arms.values()):
-            intro = "The last lines repeat it, if options and defaults are still what they were."
+            intro = "The last lines repeat it, if options and defaults have not changed."
     else:
         intro = "Configurations were not kept with this comparison."
     blocks.insert(0, Table(_made(source.arms.values()), "Device and versions"))
     return Section("settings", "Configuration", intro, blocks)
 
 
+def failures(swept: Swept) -> Section | None:
+    """Return the failed and the diverged runs, or None without any."""
+    lines = [f"Failed: {name}: {why}" for name, why in swept.store.facts["failed"].items()]
+    lost = swept.table[swept.table["diverged"] > 0]
+    lines += [f"Diverged: {row.point}, seed {row.seed}" for row in lost.itertuples()]
+    if len(lines) > _MOST_NAMED:
+        lines = [*lines[:_MOST_NAMED], f"and {len(lines) - _MOST_NAMED} more"]
+    if not lines:
+        return None
+    intro = (
+        "Diverged runs are among the scores and rank below all others; failed runs are not among "
+        "them."
+    )
+    if swept.tried is not None:
+        intro = "A trial with a run that failed or diverged has no score."
+    return Section("failures", "Failures", intro, [Lines(lines)])
+
+
+def of_study(swept: Swept) -> Section:
+    """Return the common configuration of all runs, the versions, and the command."""
+    facts = swept.store.facts
+    versions = [facts["versions"].get(key, "-") for key in ("device", "python", "jax")]
+    header = ["device", "Python", "jax", "code"]
+    configs = {name: up_to_date(point["config"]) for name, point in facts["points"].items()}
+    shared, _ = split({name: flat(own) for name, own in configs.items()})
+    gone = {name: value for own in configs.values() for name, value in commands.gone(own).items()}
+    blocks: list[Table | Lines | Code] = [
+        Table([header, [*map(str, versions), swept.code]], "Device and versions"),
+        Table([["option", "value"], *shared.items()], "Common to all runs", folded=True),
+    ]
+    if gone:
+        blocks.append(Lines([_gone_options(f"{name} {value}" for name, value in gone.items())]))
+    blocks.append(Code([commands.of_study(facts["study"])]))
+    intro = "The last lines repeat it, with the version of the code named here."
+    return Section("settings", "Configuration", intro, blocks)
+
+
 def _gone(arms: Collection[Arm]) -> list[str]:
-    """Return a line for what the commands no longer have of the options that were recorded."""
+    """Return a line about the recorded options that the commands no longer have."""
     found: dict[str, list[str]] = {}
     for arm in arms:
         for name, value in (commands.gone(arm.config) if arm.config else {}).items():
             found.setdefault(f"{name} {value}", []).append(arm.label)
     if not found:
         return []
-    told = [
+    named = [
         each if len(labels) == len(arms) else f"{each} ({', '.join(labels)})"
         for each, labels in found.items()
     ]
-    return [said_gone(told)]
+    return [_gone_options(named)]
 
 
-def said_gone(options: Iterable[str]) -> str:
+def _gone_options(options: Iterable[str]) -> str:
     """Return a line about options that the command no longer has."""
     return (
         "These recorded options are gone, so that the last lines leave them out: "
@@ -74,7 +113,7 @@ def flat(config: Mapping[str, Any]) -> dict[str, str]:
 def split(
     configs: Mapping[str, Mapping[str, str]],
 ) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """Return the options that all arms share, and those that differ, by option and arm."""
+    """Return the options common to all arms, and the others by option and arm."""
     names = dict.fromkeys(name for config in configs.values() for name in config)
     shared, apart = {}, {}
     for name in names:

@@ -1,4 +1,4 @@
-"""What the page of a sweep is made from: its table, its facts, and scores computed from these."""
+"""The data of a study's page: its table, its facts, and scores computed from these."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from experiments.analysis import sensitivity, tuned
+from experiments.analysis.elements import Style
 from experiments.analysis.primary import PrimaryMetric
+from experiments.analysis.style import styles_of
 from experiments.analysis.tuned import Tuned
-from experiments.pages import plots
 from experiments.runs import checksums
 from experiments.studies import search_report, store
 from experiments.studies.store import Store
@@ -16,14 +17,14 @@ from experiments.studies.study import Saved, Study
 
 
 class Swept(NamedTuple):
-    """A sweep, as far as it has come."""
+    """A study with the runs that have finished."""
 
     store: Store
     study: Study | Saved
     table: pd.DataFrame  # of `tuned.scores`
     rows: list[Tuned]
     tried: pd.DataFrame | None = None  # of `search_report.trials`; None: a grid
-    remarks: tuple[str, ...] = ()  # what is not as it was written, a line each
+    remarks: tuple[str, ...] = ()  # on edited files, a line each
 
     @property
     def code(self) -> str:
@@ -42,13 +43,13 @@ class Swept(NamedTuple):
         return dict(zip(self.table["replay"], self.table["method"], strict=True))
 
     @property
-    def styles(self) -> dict[str, plots.Style]:
+    def styles(self) -> dict[str, Style]:
         """The style of each label."""
-        return plots.styles(self.methods)
+        return dict(styles_of(self.methods))
 
     @property
     def metric(self) -> PrimaryMetric:
-        """What scores are; of several tasks, thresholds may differ."""
+        """The primary metric; its thresholds may differ between tasks."""
         return self.study.metric(self.envs[0])
 
     @property
@@ -58,24 +59,24 @@ class Swept(NamedTuple):
 
     @property
     def asked(self) -> int:
-        """How many runs the whole sweep has."""
+        """The number of runs of the whole study."""
         return sum(point["config"]["seeds"] for point in self.store.facts["points"].values())
 
     def unseen(self, env: str) -> list[int]:
-        """Return the seeds of a task on which best points are shown: they chose nothing."""
+        """Return the seeds that show the best points of a task and did not select them."""
         if self.tried is not None:
             return self.store.facts["search"]["asked"]["fresh_seeds"]
         seeds = sorted(self.table.loc[self.table["env"] == env, "seed"].unique())
         return tuned.unseen(seeds, tuned.has_choice(self.table))
 
     def point_settings(self, point: str) -> str:
-        """Return in words the settings of a point that vary."""
+        """Return the varying settings of a point in words."""
         settings = self.store.facts["points"][point]["settings"]
         own = {name: value for name, value in settings.items() if name in self.settings}
         return ", ".join(f"{name} {_value(value)}" for name, value in own.items()) or "-"
 
     def row(self, env: str, label: str) -> Tuned | None:
-        """Return what was found of a method on a task; None: no point has all seeds yet."""
+        """Return the result of a method on a task, or None before a point has all seeds."""
         return next((row for row in self.rows if (row.env, row.label) == (env, label)), None)
 
 
@@ -112,7 +113,7 @@ def of(found: Store, study: Study | Saved) -> Swept:
 
 
 def is_sweep(folder: Path) -> bool:
-    """Tell whether a folder is a sweep's."""
+    """Return whether a folder holds a study."""
     return store.paths(folder)[1].is_file()
 
 

@@ -7,6 +7,7 @@ import pandas as pd
 
 from experiments.analysis import judged, sensitivity, tuned
 from experiments.analysis.curves import learning_curves
+from experiments.analysis.drawing import to_matplotlib
 from experiments.analysis.files import write_bytes
 from experiments.analysis.panels import own_metrics, replayed
 from experiments.analysis.solved import sentences, solved
@@ -109,12 +110,14 @@ def _settings(store: Store, study: Study, table: pd.DataFrame, written: list[Pat
     if study.options.figures:
         agents = ", ".join(sorted(set(store.table["agent"])))
         path = store.folder / "sensitivity.png"
-        if sensitivity.sensitivity(table, store.settings, study.metric, path, agents):
+        drawn = sensitivity.sensitivity(table, store.settings, study.metric, agents)
+        if drawn is not None:
+            to_matplotlib(drawn, path)
             written.append(path)
         methods = dict(zip(table["replay"], table["method"], strict=True))
         path = store.folder / "best.png"
         seeds = min(row.shown.seeds for row in rows)
-        sensitivity.best(rows, methods, study.metric, path, agents, seeds)
+        to_matplotlib(sensitivity.best(rows, methods, study.metric, agents, seeds), path)
         written.append(path)
     return (
         f"{_best(rows)}\n"

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.analysis import searched, sensitivity, tuned
+from experiments.analysis.drawing import to_matplotlib
 from experiments.analysis.files import write_bytes
 from experiments.analysis.tables import markdown, number
 from experiments.analysis.tuned import Estimate, Tuned
@@ -185,15 +186,17 @@ def _figures(store: Store, tried: pd.DataFrame, study: Study | Saved, agents: st
     written = []
     if tried["score"].notna().any():
         path = store.folder / "trials.png"
-        searched.trials(tried, study.metric, path, agents)
+        to_matplotlib(searched.trials(tried, study.metric, agents), path)
         written.append(path)
         path = store.folder / "settings.png"
-        searched.settings(tried, store.settings, linear(store), study.metric, path, agents)
+        drawn = searched.settings(tried, store.settings, linear(store), study.metric, agents)
+        to_matplotlib(drawn, path)
         written.append(path)
     methods = dict(zip(store.table["replay"], store.table["method"], strict=True))
     path = store.folder / "best.png"
     seeds = len(store.facts["search"]["asked"]["fresh_seeds"])
-    sensitivity.best(tuned_rows(store, study), methods, study.metric, path, agents, seeds)
+    drawn = sensitivity.best(tuned_rows(store, study), methods, study.metric, agents, seeds)
+    to_matplotlib(drawn, path)
     return [*written, path]
 
 

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from experiments import compare, report, train
-from experiments.pages import commands, films, page, source
+from experiments.pages import blocks, commands, page, source
 from experiments.runs import run as run_module
 from experiments.runs.run_config import RunConfig, defaults
 from tests.refusals import assert_names
@@ -169,7 +169,7 @@ def test_films_are_embedded_up_to_a_limit(run, monkeypatch):
     Image.new("RGB", (4, 4)).save(run / "episode.gif")
     text = page.render(source.runs({"run": run}, other_code=False))
     assert '<img src="data:image/gif;base64,R0lG' in text and "episode.gif" not in text
-    monkeypatch.setattr(films, "MOST_BYTES", 10)
+    monkeypatch.setattr(blocks, "MOST_BYTES", 10)
     text = page.render(source.runs({"run": run}, other_code=False))
     assert "<img" not in text and "episode.gif" in text
     (run / "episode.gif").write_text("<script>")

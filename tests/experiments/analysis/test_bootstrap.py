@@ -37,21 +37,6 @@ def test_iqm_over_an_axis():
     np.testing.assert_allclose(iqm(x, axis=0), [1.5, 25.0])
 
 
-def test_interval_of_the_mean_matches_the_exact_bootstrap_distribution():
-    # Resampling {0, 1} twice gives means 0, 1/2, 1 with probabilities 1/4, 1/2, 1/4.
-    low, high = bootstrap_interval([0.0, 1.0], statistic=np.mean, level=0.8)
-    assert (low, high) == (0.0, 1.0)
-    low, high = bootstrap_interval([0.0, 1.0], statistic=np.mean, level=0.4)
-    assert (low, high) == (0.5, 0.5)
-
-
-def test_interval_of_the_mean_agrees_with_the_normal_one_for_many_seeds():
-    x = np.random.default_rng(3).normal(size=400)
-    low, high = bootstrap_interval(x, statistic=np.mean)
-    half = 1.96 * x.std(ddof=1) / math.sqrt(400)
-    np.testing.assert_allclose([low, high], [x.mean() - half, x.mean() + half], atol=0.15 * half)
-
-
 @pytest.mark.parametrize("x", [[3.5], [2.0] * 5, [0.1] * 7])
 def test_interval_without_spread_is_the_value_without_warnings(x):
     with warnings.catch_warnings():
@@ -131,12 +116,6 @@ def test_stratified_interval_resamples_every_task_for_itself():
     for level in (0.95, 0.5, 0.2):
         expected = of_all(median(np.array(every)), level)
         assert stratified_interval([scores], median, level) == pytest.approx(expected)
-
-
-def test_stratified_interval_of_one_task_is_the_plain_one():
-    x = np.random.default_rng(0).normal(size=(5, 1))
-    stratified = stratified_interval([x], lambda drawn: drawn.mean(axis=(-2, -1)))
-    np.testing.assert_allclose(stratified, bootstrap_interval(x[:, 0], np.mean))
 
 
 def test_stratified_interval_of_many_seeds_knows_the_variance_of_the_mean_over_tasks():

@@ -126,17 +126,6 @@ def test_a_tie_is_a_bet_on_the_mean(m):
         assert np.exp(log_capital(counts, m)) == pytest.approx(expected)
 
 
-@hypothesis.given(st.lists(st.sampled_from([1.0, 0.5, 0.0]), max_size=60), st.randoms())
-@quickly
-def test_capital_depends_on_counts_alone(scores, random):
-    q, m = np.arange(1, 200) / 200, 0.4
-    counts = [scores.count(x) for x in (1.0, 0.5, 0.0)]
-    random.shuffle(scores)
-    factors = [1 + (q - m) * (x - m) / (m * (1 - m)) for x in scores]
-    capital = np.mean(np.prod(factors, axis=0)) if scores else 1.0
-    assert np.exp(log_capital(counts, m)) == pytest.approx(capital)
-
-
 @hypothesis.given(counts_of_a_look, st.floats(0.01, 0.99))
 @quickly
 def test_exchanging_arm_and_baseline_mirrors_the_null(counts, m):
@@ -183,14 +172,6 @@ def test_an_interval_is_all_nulls_of_small_capital(counts):
         low, high = interval(counts, alpha)
         assert (low, high) == (inside[0], inside[-1])
         assert len(inside) == round((high - low) * 2000) + 1  # no gaps
-
-
-@hypothesis.given(counts_of_a_look, st.integers(2, 20))
-@quickly
-def test_intervals_of_several_arms_are_wider(counts, arms):
-    low, high = interval(counts, 0.05)
-    wide_low, wide_high = interval(counts, 0.05 / arms)
-    assert wide_low <= low <= high <= wide_high
 
 
 def test_intervals_without_seeds_and_with_many():
@@ -278,7 +259,7 @@ def study(seed, seeds=192):
 
 
 @pytest.mark.parametrize("seed", [0, 10, 20])
-def test_a_resumed_study_has_the_same_looks_and_decisions(seed):
+def test_stopped_and_resumed_studies_have_the_same_looks_and_decisions(seed):
     schedule, arms = looks(16, 16, 192), study(seed)
     whole = {label: at(x, schedule) for label, x in arms.items()}
     final = decide(whole, plan=False)
@@ -288,22 +269,9 @@ def test_a_resumed_study_has_the_same_looks_and_decisions(seed):
         assert all(part[label] == whole[label][: stop // 16] for label in arms)
         for label, found in decide(part, plan=False).items():
             assert found == final[label] or found.verdict == "undecided"
-
-
-@pytest.mark.parametrize("seed", [0, 10, 20])
-def test_training_undecided_arms_in_batches_decides_as_all_seeds_do(seed):
-    schedule, arms = looks(16, 16, 192), study(seed)
-    trained, found = dict.fromkeys(arms, 0), {}
-    for seeds in schedule:
-        for label in arms:
-            if label not in found or found[label].verdict == "undecided":
-                trained[label] = seeds
-        found = decide(
-            {label: at(x[: trained[label]], schedule) for label, x in arms.items()}, plan=False
-        )
-    assert min(trained.values()) < 192
-    assert found == decide({label: at(x, schedule) for label, x in arms.items()}, plan=False)
-    assert trained == {label: each.seeds for label, each in found.items()}
+    decided = {label: whole[label][: schedule.index(final[label].seeds) + 1] for label in arms}
+    assert any(len(decided[label]) < len(whole[label]) for label in arms)
+    assert decide(decided, plan=False) == final  # decided arms train no further seeds
 
 
 def test_a_claim_names_its_own_margin():
@@ -368,16 +336,10 @@ def test_bad_input_is_refused():
     [
         (0.5, 0.3, 0.05, 256, 400),
         (0.6, 0.0, 0.05, 240, 512),
-        (0.65, 0.0, 0.05, 112, 208),
         (0.65, 0.3, 0.05, 80, 144),
-        (0.7, 0.0, 0.05, 64, 112),
-        (0.8, 0.0, 0.05, 32, 48),
         (0.9, 0.0, 0.05, 16, 32),
         (0.5, 0.3, 0.0125, 320, 480),
-        (0.65, 0.0, 0.0125, 144, 256),
         (0.65, 0.3, 0.0125, 96, 176),
-        (0.7, 0.0, 0.0125, 80, 144),
-        (0.8, 0.0, 0.0125, 32, 64),
         (0.9, 0.0, 0.0125, 32, 32),
     ],
 )
@@ -385,11 +347,6 @@ def test_seeds_needed_agree_with_simulated_studies(mu, tie, alpha, median, most)
     known = Counts(*(round(1e6 * rate) for rate in (mu - tie / 2, tie, 1 - mu - tie / 2)))
     for chance, expected in ((0.5, median), (0.9, most)):
         assert abs(seeds_needed(known, alpha, chance=chance) - expected) <= max(16, 0.1 * expected)
-
-
-def test_the_same_plan_needs_the_same_seeds():
-    one, other = (seeds_needed(Counts(40, 0, 24), batch=1, chance=0.5) for _ in range(2))
-    assert one == other > 50
 
 
 def test_a_few_wins_promise_little():

@@ -1,18 +1,23 @@
+"""Figures: what is prepared from metrics, and how it is drawn."""
+
 import subprocess
 import sys
 
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
-from matplotlib.text import Text
 
-from experiments.analysis import curves, panels
-from experiments.analysis.curves import learning_curves
-from experiments.analysis.panels import own_metrics, replayed
+from experiments.analysis import elements
+from experiments.analysis.curves import _subtitle, learning_curves
+from experiments.analysis.drawing import draw, to_matplotlib
+from experiments.analysis.elements import Axis, Figure, Key, Line, Panel
+from experiments.analysis.panels import metric_panels, own_metrics, replayed
 from experiments.analysis.style import styles_of
 from experiments.analysis.tables import table
 from jaxreplay.methods import METHODS
+from tests.refusals import assert_names
 
 
 def metrics(seeds: int, level: float, points: int = 12) -> pd.DataFrame:
@@ -168,31 +173,76 @@ def test_runs_of_other_lengths_say_how_long_they_were():
     assert [line[2] for line in cells[2:]] == ["50,000", "2,000"]
 
 
-def texts_of(monkeypatch, module, draw):
-    """Return the texts, and the axes, of the figure that is drawn."""
-    figures = []
-    monkeypatch.setattr(module, "save", lambda figure, path: figures.append(figure))
-    draw()
-    (figure,) = figures
-    return [text.get_text() for text in figure.findobj(Text)], figure.axes
-
-
-def test_learning_curves_name_what_diverged(monkeypatch):
+def test_learning_curves_name_what_diverged():
     whole, broken = metrics(3, 1.0), metrics(3, 2.0)
     broken = broken.assign(**{"agent/loss": np.where(broken["seed"] == 1, np.nan, 0.5)})
     frames = {"uniform": whole.assign(**{"agent/loss": 0.5}), "per": broken}
-    told, _ = texts_of(monkeypatch, curves, lambda: learning_curves(frames, "x.png", "title"))
-    assert any("per" in text and "1/3" in text for text in told)
+    assert_names(_subtitle(frames), "per", "1/3")
 
 
-def test_rounding_errors_of_a_metric_do_not_fill_its_panel(monkeypatch):
+def own_panels(frames):
+    methods = {label: label for label in frames}
+    panels = metric_panels(frames, methods, ("replay/",))
+    return {panel.title: panel for panel in panels}
+
+
+def test_rounding_errors_of_a_metric_do_not_fill_its_panel():
     frames = {
         name: metrics(2, 1.0).assign(**{"replay/beta": 0.5 + off, "replay/size": 10.0 + 20 * off})
         for name, off in (("per", 0.0), ("lap", 1e-7), ("rank", -1e-7))
     }
     frames["rank"]["replay/size"] = 40.0
-    _, (beta, size, *_) = texts_of(
-        monkeypatch, panels, lambda: own_metrics(frames, "x.png", "title")
-    )
-    assert np.ptp(beta.get_ylim()) == pytest.approx(5e-4, rel=0.01)
-    assert np.ptp(size.get_ylim()) == pytest.approx(33, rel=0.01)  # as matplotlib has it
+    frames = {
+        label: frame.rename(columns={"replay/beta": "replay/b"}) for label, frame in frames.items()
+    }
+    panels = own_panels(frames)
+    assert np.ptp(panels["B"].y.limits) == pytest.approx(5e-4, rel=0.01)
+    assert panels["Size"].y.limits is None
+
+
+def test_metrics_that_run_away_keep_their_sign_and_their_order():
+    values = [-1e21, -5.0, 0.0, 9.0, 99.0, 1e21]
+    found = elements.symlog(values)
+    np.testing.assert_allclose(found[2:5], [0.0, 1.0, 2.0])
+    assert (np.diff(found) > 0).all()
+    places, names = zip(*elements.symlog_axis("loss", -1e6, 1e6).ticks)
+    minus = "\N{MINUS SIGN}"
+    assert names == (f"{minus}10⁶", f"{minus}10⁴", f"{minus}10²", "0", "10²", "10⁴", "10⁶")
+    np.testing.assert_allclose(places, elements.symlog([-1e6, -1e4, -100, 0, 100, 1e4, 1e6]))
+    panel = own_panels({"per": metrics(1, 1.0).assign(**{"replay/size": 1e21})})["Size"]
+    np.testing.assert_allclose(panel.marks[0].y, 21.0)
+    assert panel.marks[0].texts[0] == "1e+21 at 1,000"
+
+
+STYLE = styles_of({"per": "per"})["per"]
+
+
+def figure(**more):
+    line = Line("$per_a$", [1, 2], [3.0, 4.0], STYLE)
+    panel = Panel("a title as wide as the axes, " * 2, Axis("a label below"), Axis("y"), [line])
+    title = "a title as wide as the figure, " * 3
+    return Figure(title, [panel], (6, 4), keys=[Key("per", STYLE, "a note")], **more)
+
+
+@pytest.mark.parametrize("legend", ["below", "ends", "beside", "listed", "none"])
+def test_nothing_that_is_written_overlaps(legend):
+    drawn = draw(figure(legend=legend, seeds=5, subtitle="a subtitle"))
+    FigureCanvasAgg(drawn).draw()
+    title, subtitle, note = (text for text in drawn.texts if text.get_text())
+    if title.get_text().startswith("a sub"):
+        title, subtitle = subtitle, title
+    assert_names(note.get_text(), "5", "seeds")
+    boxes = [text.get_window_extent() for text in (subtitle, note)]
+    boxes.append(drawn.axes[0].get_tightbbox())
+    for at, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[:at])
+    assert title.get_window_extent().y0 > boxes[2].y1
+
+
+def test_enough_seeds_carry_no_note():
+    assert not draw(figure(seeds=10)).get_supxlabel()
+
+
+def test_texts_of_the_user_are_no_mathematics(tmp_path):
+    to_matplotlib(figure(legend="ends"), tmp_path / "x.png")
+    assert imread(tmp_path / "x.png").size

@@ -111,7 +111,7 @@ def test_sign_flips_are_all_gone_through(seeds):
 def test_smallest_p_values():
     assert sign_flip_test([1.0, 2.0, 3.0]) == 0.25  # three seeds can never show anything
     assert sign_flip_test(np.arange(1.0, 11.0)) == 2 / 2**10
-    assert sign_flip_test(np.zeros(5)) == 1.0
+    assert sign_flip_test(np.zeros(5)) == sign_flip_test(np.arange(-20.0, 21.0)) == 1.0
     assert sign_flip_test(np.arange(1.0, 21.0)) == 2 / 2**20
 
 
@@ -143,18 +143,6 @@ def test_on_a_grid_it_says_the_same_and_never_less(monkeypatch, values):
 def test_one_seed_far_from_all_others_alone_decides_nothing():
     values = np.append(np.full(30, -1e-3), 100.0)
     assert sign_flip_test(values) == 1.0
-
-
-def test_two_arms_alike_have_a_p_value_of_one(monkeypatch):
-    assert sign_flip_test(np.arange(-20.0, 21.0)) == 1.0  # on the grid
-    assert sign_flip_test(np.arange(-9.0, 10.0)) == 1.0
-
-
-def test_p_values_are_uniform_where_there_is_no_difference():
-    rng = np.random.default_rng(0)
-    p_values = np.array([sign_flip_test(rng.normal(size=8)) for _ in range(200)])
-    for level in (0.05, 0.2, 0.5):
-        assert (p_values <= level).mean() == pytest.approx(level, abs=0.08)
 
 
 def test_holm_by_hand():
@@ -198,13 +186,6 @@ def test_probability_of_improvement_is_that_of_rliable():
     assert probability_of_improvement(X, Y) == pytest.approx(0.6)
     assert probability_of_improvement(Y, X) == pytest.approx(0.4)
     assert probability_of_improvement(X[:, :1], Y[:, :1]) == pytest.approx(0.7)
-
-
-def test_probability_of_improvement_is_the_mann_whitney_statistic():
-    x, y = np.random.default_rng(0).integers(0, 5, size=(2, 30)).astype(float)
-    statistic = scipy.stats.mannwhitneyu(x, y[:20]).statistic
-    ours = probability_of_improvement(x[:, None], y[:20, None])
-    assert ours == pytest.approx(statistic / (30 * 20))
 
 
 def test_intervals_of_the_improvement_are_those_of_rliable():

@@ -5,8 +5,6 @@ import re
 
 import numpy as np
 import pandas as pd
-import pytest
-from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from experiments.analysis import paired, primary, solved, verdicts
@@ -95,32 +93,20 @@ def test_every_replay_ratio_has_its_own_sentences():
     assert_names(second.lower(), "every step", "lap")
 
 
-@pytest.fixture
-def drawn(tmp_path, monkeypatch):
-    """Draw PER beside uniform replay of four seeds, of which one never solves the task."""
-    figures = []
-    monkeypatch.setattr(
-        solved, "save", lambda figure, path: figures.append(figure) or Figure.savefig(figure, path)
-    )
+def test_curves_count_the_seeds_that_have_solved_the_task_beside_their_verdicts(tmp_path):
+    """Of four seeds of uniform replay one never solves the task."""
     values = {
         "uniform": pd.Series([300.0, 100.0, 400.0, math.inf]),
         "per": pd.Series([100.0, 100.0, 200.0, 300.0]),
     }
-    path = tmp_path / "solved.png"
-    methods = {"uniform": "uniform", "per": "per"}
-    solved.solved(values, [judged("per", BETTER)], methods, "uniform", path, "walk/10: dqn", 500)
-    assert imread(path).shape[1] > 1000
-    return figures[0].axes
-
-
-def test_curves_count_the_seeds_that_have_solved_the_task(drawn):
-    uniform, per = (line.get_xydata().tolist() for line in drawn[0].get_lines())
+    rows, methods = [judged("per", BETTER)], {"uniform": "uniform", "per": "per"}
+    panel = solved.panel_of(values, rows, methods, 500)
+    uniform, per = (np.stack([line.x, line.y], axis=1).tolist() for line in panel.marks)
     assert uniform == [[0, 0], [100, 1], [300, 2], [400, 3], [500, 3]]
     assert per == [[0, 0], [100, 2], [200, 3], [300, 4], [500, 4]]
-
-
-def test_verdicts_stand_next_to_the_curves(drawn):
-    texts = [text.get_text() for text in drawn[1].texts]
-    assert texts[0] == "PER"
-    assert_names(texts[1], "15", "2", solved._VERDICTS["agrees"])
-    assert texts[2] == NAMES["uniform"]
+    key = solved._key(rows[0], panel.marks[1].style, methods, "uniform")
+    assert key.label == "PER"
+    assert_names(key.note, "15", "2", solved._VERDICTS["agrees"])
+    assert solved._key(None, panel.marks[0].style, methods, "uniform").label == NAMES["uniform"]
+    solved.solved(values, rows, methods, "uniform", tmp_path / "x.png", "walk/10: dqn", 500)
+    assert imread(tmp_path / "x.png").shape[1] > 1000

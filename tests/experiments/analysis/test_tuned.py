@@ -6,6 +6,7 @@ import pytest
 
 from experiments.analysis import primary, sensitivity, tuned
 from experiments.analysis.bootstrap import iqm
+from experiments.analysis.drawing import to_matplotlib
 from experiments.studies import report
 from tests.refusals import assert_names
 
@@ -106,20 +107,20 @@ def test_the_estimate_is_the_interquartile_mean():
 def test_figures_are_drawn(tmp_path, alphas):
     frame = GRID.assign(**{"replay.alpha": GRID["replay.alpha"].map(dict(zip((0.2, 0.6), alphas)))})
     scores = tuned.scores(frame, SETTINGS, metric())
-    path = tmp_path / "sensitivity.png"
-    assert sensitivity.sensitivity(scores, SETTINGS, metric(), path, "dqn")
-    assert path.read_bytes().startswith(b"\x89PNG")
-    rows = tuned.tuned(
-        scores, lambda env: True, {"walk/4": {"uniform": "walk/4 uniform None None"}}
-    )
-    path = tmp_path / "best.png"
-    sensitivity.best(rows, {"per": "per", "uniform": "uniform"}, metric(), path, "dqn", 10)
-    assert path.read_bytes().startswith(b"\x89PNG")
+    base = {"walk/4": {"uniform": "walk/4 uniform None None"}}
+    rows = tuned.tuned(scores, lambda env: True, base)
+    methods = {"per": "per", "uniform": "uniform"}
+    for figure in (
+        sensitivity.sensitivity(scores, SETTINGS, metric(), "dqn"),
+        sensitivity.best(rows, methods, metric(), "dqn", 10),
+    ):
+        to_matplotlib(figure, tmp_path / "x.png")
+        assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_nothing_is_drawn_of_a_sweep_without_settings(tmp_path):
+def test_nothing_is_drawn_of_a_sweep_without_settings():
     scores = tuned.scores(GRID[GRID["replay"] == "uniform"], SETTINGS, metric())
-    assert not sensitivity.sensitivity(scores, SETTINGS, metric(), tmp_path / "x.png", "dqn")
+    assert sensitivity.sensitivity(scores, SETTINGS, metric(), "dqn") is None
 
 
 def diverging(scores, lost):
@@ -170,20 +171,17 @@ def test_of_points_with_as_many_seeds_that_diverged_the_others_scores_decide():
     assert row.best == "walk/4 per 0.2 0.4"  # at once there, if not for a seed that diverged
 
 
-def test_a_figure_says_how_many_diverged(tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(sensitivity, "save", lambda figure, path: drawn.append(figure))
+def test_panels_name_the_seeds_that_diverged():
     two = {("per", 0.2, 0.4): [120] * 10, ("per", 0.6, 0.4): [100] * 10}
     frame = diverging(two, {0.2: range(10), 0.6: ()})
-    row = chosen(frame)
-    sensitivity.best([row], {"per": "per"}, metric(), tmp_path / "best.png", "dqn", 10)
-    (label,) = drawn[0].axes[0].get_yticklabels()
-    assert_names(label.get_text(), "per", "5", "diverged", "default")
+    (panel,) = sensitivity.best([chosen(frame)], {"per": "per"}, metric(), "dqn", 10).panels
+    ((_, label),) = panel.y.ticks
+    assert_names(label, "per", "5", "diverged", "default")
+    assert [mark.hollow for mark in panel.marks] == [False, True]
     scores = tuned.scores(frame, SETTINGS, metric())
-    sensitivity.sensitivity(scores, SETTINGS, metric(), tmp_path / "lines.png", "dqn")
-    crosses = [line for line in drawn[1].axes[0].lines if line.get_marker() == "X"]
-    assert [tuple(cross.get_xydata()[0]) for cross in crosses] == [(0.2, 120.0)]
-    assert_names(crosses[0].get_label(), "diverged")
+    (panel,) = sensitivity.sensitivity(scores, SETTINGS, metric(), "dqn").panels
+    (line,) = panel.marks
+    assert list(line.crossed) == [0] and (line.x[0], line.y[0]) == (0.2, 120)
     (line,) = sensitivity.lines(scores, "replay.alpha", ())
     assert line.diverged == (10, 0) and not sensitivity.lost_in(line, 1)
     assert_names(sensitivity.lost_in(line, 0), "10", "diverged")

@@ -13,7 +13,7 @@ import pytest
 from experiments.analysis import panels, statistics
 from experiments.analysis.bootstrap import bootstrap_interval, iqm
 from experiments.analysis.tables import number
-from experiments.pages import metrics, page, source
+from experiments.pages import page, source
 from tests.experiments.pages.reader import Page
 from tests.refusals import assert_names
 
@@ -122,9 +122,9 @@ def test_refer_and_per_share_a_column_but_no_plot(pages):
     }
     learning = {label for label, config in configs.items() if config["replay"] == "refer"}
     assert {"refer", "without"} <= learning < set(configs)
-    beta = shown.plot(metrics.BETA.title)
+    beta = shown.plot(panels.BETA.title)
     assert {trace["meta"] for trace in beta["data"]} == learning
-    own = {metrics.name(column).title for column in ("replay/far_share", "agent/kl")}
+    own = {panels.name_of(column).title for column in ("replay/far_share", "agent/kl")}
     assert own <= set(shown.titles)
 
 
@@ -143,7 +143,7 @@ def test_every_plot_is_one_that_plotly_draws_with_labelled_axes(pages, name):
 
 def test_shares_are_shown_on_the_whole_of_their_axis(pages):
     shown = Page(pages("sparse_pendulum_td3"))
-    for title in (panels.PANELS["distinct"], metrics.EXPONENT.title):
+    for title in (panels.REPLAYED["distinct"].title, panels.EXPONENT.title):
         assert shown.plot(title)["layout"]["yaxis"]["range"] == [-0.02, 1.02]
 
 

@@ -15,7 +15,7 @@ from experiments.analysis import aggregates, tuned
 from experiments.analysis.bootstrap import bootstrap_interval, iqm, stratified_interval
 from experiments.analysis.paired import probability_of_improvement
 from experiments.analysis.tables import number
-from experiments.pages import page, sweep_costs, sweep_scores, swept
+from experiments.pages import best, page, settings, swept
 from experiments.studies import store
 from experiments.studies.options import Question
 from tests.experiments.pages.reader import Page
@@ -66,11 +66,11 @@ def test_best_points_are_shown_on_seeds_that_did_not_choose_them(walk, shown):
     rows = {row["method"]: row for row in shown.table("method", "best settings")}
     per = walk.table[walk.table["replay"] == "per"]
     means = {point: iqm(own[own["seed"] % 2 == 0]["score"]) for point, own in per.groupby("point")}
-    best = per[(per["point"] == min(means, key=means.get)) & (per["seed"] % 2 == 1)]
-    low, high = bootstrap_interval(best["score"])
-    value = f"{number(iqm(best['score']))} [{number(low)}, {number(high)}]"
+    own = per[(per["point"] == min(means, key=means.get)) & (per["seed"] % 2 == 1)]
+    low, high = bootstrap_interval(own["score"])
+    value = f"{number(iqm(own['score']))} [{number(low)}, {number(high)}]"
     assert rows["per"]["on the others"] == value
-    alpha, beta = best["replay.alpha"].iloc[0], best["replay.beta"].iloc[0]
+    alpha, beta = own["replay.alpha"].iloc[0], own["replay.beta"].iloc[0]
     assert rows["per"]["best settings"] == f"replay.alpha {alpha}, replay.beta {beta}"
     assert rows["per"]["of points"] == "15" and rows["uniform"]["of points"] == "1"
 
@@ -97,10 +97,10 @@ def test_sensitivity_is_drawn_at_every_value_with_intervals(walk, shown):
     lines = {t["meta"]: t for t in plot["data"] if "error_y" in t}
     assert set(lines) == {"per, beta 0", "per, beta 0.4", "per, beta 1"}
     own = walk.table[(walk.table["replay.beta"] == 0.4) & (walk.table["replay.alpha"] == 0.6)]
-    at = lines["per, beta 0.4"]["x"].index(0.6)
+    at = sorted(walk.table["replay.alpha"].dropna().unique()).index(0.6)
     low, high = bootstrap_interval(own["score"])
     np.testing.assert_allclose(lines["per, beta 0.4"]["y"][at], iqm(own["score"]), rtol=1e-6)
-    np.testing.assert_allclose(lines["per, beta 0.4"]["customdata"][at], [low, high])
+    np.testing.assert_allclose(lines["per, beta 0.4"]["customdata"][at], [low, high], rtol=1e-6)
     assert "uniform" in {t["meta"] for t in plot["data"]}  # a band
 
 
@@ -113,13 +113,31 @@ def test_compute_adds_up(walk, shown):
 
 
 def test_every_plot_is_drawn_with_labelled_axes_and_no_network(shown):
-    assert len(shown.plots) == 4 == len(shown.titles)
+    assert len(shown.plots) == len(shown.titles)
+    assert {"#best", "#tasks", "#settings-swept", "#curves"} <= set(shown.references)
     for plot in shown.plots:
         plotly.graph_objects.Figure(plot["data"], plot["layout"])
         assert plot["layout"]["xaxis"]["title"]["text"]
         assert all(trace["meta"] in shown.arms for trace in plot["data"])
     assert all(each.startswith(("#", "data:")) for each in shown.references)
     assert shown.warns("5", "10")  # seeds that there are, and those that a verdict takes
+
+
+def test_verdicts_are_drawn_seed_by_seed(tmp_path):
+    folder = Path(shutil.copytree(WALK, tmp_path / "s"))
+    shutil.copy(WALK.parents[1] / "breakout_dqn" / "verdicts.json", folder)
+    saved = json.loads((folder / "verdicts.json").read_text())["arms"]
+    drawn = Page(page.render(swept.read(folder)))
+    better = {trace["meta"]: trace for trace in drawn.plot("improvement, seed by seed")["data"]}
+    assert better.keys() == saved.keys()
+    for label, arm in saved.items():
+        assert better[label]["x"] == pytest.approx([arm["pairs"]["improvement"]])
+        assert better[label]["customdata"][0] == pytest.approx(arm["pairs"]["improvement_interval"])
+        untested = arm["verdict"] == "not tested"
+        assert (better[label]["marker"]["color"] == "#ffffff") == untested
+        seeds, middle = (t for t in drawn.plot("differences")["data"] if t["meta"] == label)
+        np.testing.assert_allclose(seeds["x"], arm["pairs"]["differences"], rtol=1e-6)
+        np.testing.assert_allclose(middle["x"], [arm["pairs"]["iqm"]], rtol=1e-6)
 
 
 def test_the_command_is_the_sweep_s_own(walk, shown, monkeypatch, capsys):
@@ -142,7 +160,7 @@ def test_options_that_are_gone_are_left_out_of_the_command():
 
 def test_tasks_count_alike_whatever_their_scores_are():
     both = two_tasks()
-    (table,) = [b for b in sweep_scores.tasks(both).blocks if b.kind == "table"]
+    (table,) = [b for b in best.tasks(both).blocks if b.kind == "table"]
     rows = {(row[0], row[1]): row for row in table.cells[1:]}
     assert rows["per", "at its best"][2] == "1 [1, 1]"
     assert rows["per", "by default"][2] == "1 [1, 1]"
@@ -155,7 +173,7 @@ def test_tasks_count_alike_whatever_their_scores_are():
 
 
 def test_runs_that_failed_diverged_or_are_missing_are_named(walk):
-    assert sweep_costs.failures(walk) is None
+    assert settings.failures(walk) is None
     read = store.read(WALK)
     first = read.frame["point"].iloc[0]
     read.frame.loc[(read.frame["point"] == first) & (read.frame["seed"] == 3), "diverged"] = 1
@@ -196,7 +214,7 @@ def test_half_a_sweep_has_a_page(walk):
     read = store.read(WALK)
     read.frame = read.frame[read.frame["replay"] == "uniform"]
     half = swept.of(read, final(read))
-    assert sweep_scores.tasks(half) is None and [row.label for row in half.rows] == ["uniform"]
+    assert best.tasks(half) is None and [row.label for row in half.rows] == ["uniform"]
     assert Page(page.render(half)).warns("10", "160")
     assert isinstance(half.rows[0], tuned.Tuned)
 
@@ -207,12 +225,12 @@ def test_seeds_that_diverged_are_the_worst_and_counted_in_their_row():
     frame, read = both.store.frame, both.store
     read.frame = frame.assign(diverged=(frame["replay"] == "per").astype(int))
     lost = swept.of(read, final(read))
-    (rows,) = [b.cells[1:] for b in sweep_scores.best(lost).blocks if b.kind == "table"]
+    (rows,) = [b.cells[1:] for b in best.best(lost).blocks if b.kind == "table"]
     for row in rows:
         if row[0].endswith("per"):
             assert_names(row[4], "2", "diverged")
     assert not any("diverged" in " ".join(row) for row in rows if row[0].endswith("uniform"))
-    (table,) = [b for b in sweep_scores.tasks(lost).blocks if b.kind == "table"]
+    (table,) = [b for b in best.tasks(lost).blocks if b.kind == "table"]
     rows = {(row[0], row[1]): row for row in table.cells[1:]}
     assert rows["per", "at its best"][2:] == ["0 [0, 0]", "0 [0, 0]"]
     page.render(lost)  # its numbers are all finite
