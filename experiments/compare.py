@@ -21,7 +21,6 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.analysis import joint
 from experiments.cli.help import Guide
 from experiments.cli.listing import print_list
 from experiments.cli.options import Parser, add_options, read_options
@@ -40,8 +39,9 @@ from experiments.cli.shared import (
     own_folder,
     own_module,
 )
+from experiments.figures import joint
 from experiments.installation.commands import missing
-from experiments.pages import page
+from experiments.report import page
 from experiments.runs import (
     arms,
     checksums,

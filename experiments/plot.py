@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
 
     def command() -> None:
-        from experiments.analysis import joint  # matplotlib takes half a second to import
+        from experiments.figures import joint  # matplotlib takes half a second to import
         from experiments.runs import checksums, folder, results
         from experiments.runs.log import say
 

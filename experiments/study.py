@@ -106,7 +106,7 @@ def _run(study: Study, out: Path, args: argparse.Namespace, where: Where) -> Non
         cache=args.compilation_cache, dry_run=args.dry_run,
     )  # fmt: skip
     if results is not None and study.options.report:
-        from experiments.pages import page, swept
+        from experiments.report import page, swept
 
         print(page.write_sweep(swept.of(results.store, results.study)))
 

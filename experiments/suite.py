@@ -20,16 +20,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.analysis.files import write_bytes
-from experiments.analysis.style import NAMES
-from experiments.analysis.tables import markdown, number
 from experiments.cli import shared
 from experiments.cli.options import Parser
+from experiments.figures.style import NAMES
 from experiments.papers import tables, tasks
 from experiments.papers.experiment import Arm, Experiment
 from experiments.papers.ners import PENDULUM_TD3
 from experiments.papers.results import COMMITTED
 from experiments.runs.log import say, show
+from experiments.statistics.tables import markdown, number
+from experiments.storage.files import write_bytes
 from experiments.studies import judge, runner, store
 from experiments.studies.claims import Claim, Found
 from experiments.studies.options import Where

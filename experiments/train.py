@@ -60,8 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(config: RunConfig, output: OutputConfig, args: argparse.Namespace) -> None:
     """Train, and print a table of the results."""
-    from experiments.analysis import tables  # these take a second to import, unlike `--help`
     from experiments.runs.run import execute
+    from experiments.statistics import tables  # these take a second to import, unlike `--help`
 
     out = args.resume or args.out or shared.own_folder(config.agent, config.replay, config.env)
     resume = args.resume is not None
@@ -73,7 +73,7 @@ def _run(config: RunConfig, output: OutputConfig, args: argparse.Namespace) -> N
     figure = f"  (figure: {out / 'learning_curve.png'})" if output.figures else ""
     print(f"results: {out}/{figure}")
     if output.report:
-        from experiments.pages import page
+        from experiments.report import page
 
         print(page.write_run(out))
 

@@ -20,12 +20,12 @@ from rich.console import Console
 from rich.progress import track
 
 from experiments import environments
-from experiments.analysis import film
-from experiments.analysis.film import Film
 from experiments.cli import shared
 from experiments.cli.options import Parser
 from experiments.environments.host import EnvironmentFailed
 from experiments.environments.mujoco import without_screen
+from experiments.figures import film
+from experiments.figures.film import Film
 from experiments.runs import compilation, policy
 from experiments.runs.interrupt import Stopped
 from experiments.runs.log import waiting

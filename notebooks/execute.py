@@ -23,7 +23,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from PIL import Image
 
-from experiments.analysis import stored
+from experiments.storage import stored
 
 FOLDER = Path(__file__).parent
 COMMITTED = FOLDER.parent / "experiments" / "results"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.analysis import paired, verdicts
 from experiments.papers import figures, report, results, running, tables, verdict
 from experiments.papers.entry import Layout
 from experiments.papers.registry import ENTRIES, sources
+from experiments.statistics import paired, verdicts
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results"

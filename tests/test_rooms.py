@@ -14,11 +14,13 @@ FLOORS = (
     {"experiments.installation"},
     {"experiments.environments"},
     {"experiments.training"},
-    {"experiments.analysis"},
+    {"experiments.storage"},
+    {"experiments.statistics"},
+    {"experiments.figures"},
     {"experiments.runs"},
     {"experiments.cli"},
     {"experiments.benchmarks", "experiments.studies"},
-    {"experiments.papers", "experiments.pages"},
+    {"experiments.papers", "experiments.report"},
     {"experiments"},  # the commands at the top
 )
 FILES = [

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.analysis.files import read_json, write_json
 from experiments.benchmarks import timing
+from experiments.storage.files import read_json, write_json
 from jaxreplay.saving import check_writable
 
 Cell = str | int | float | None

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.analysis import files
 from experiments.runs import registry, run_config
+from experiments.storage import files
 
 _COMMAND_LINE_ONLY = ("file", "out", "resume", "overwrite", "on", "compilation-cache")
 _NAME = re.compile(r"[A-Za-z][\w.-]*")

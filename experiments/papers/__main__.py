@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from experiments import environments
-from experiments.analysis.files import write_bytes
 from experiments.cli.options import Parser, one_of
 from experiments.cli.shared import add_compilation_cache, add_devices, ended
 from experiments.installation.commands import install
@@ -35,6 +34,7 @@ from experiments.papers.tables import Data
 from experiments.runs import compilation
 from experiments.runs.log import say, show
 from experiments.runs.rates import DAY, in_words
+from experiments.storage.files import write_bytes
 from jaxreplay.saving import check_writable
 
 _OUT = Path("runs/papers")  # unless another folder is named

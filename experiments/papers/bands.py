@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from experiments.analysis.bootstrap import bootstrap_interval, iqm
+from experiments.statistics.bootstrap import bootstrap_interval, iqm
 
 Band = tuple[np.ndarray, np.ndarray, np.ndarray]  # line, and both ends of what is around it: [x]
 

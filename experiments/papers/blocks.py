@@ -15,12 +15,12 @@ from matplotlib.figure import Figure
 from PIL import Image
 from scipy.spatial import KDTree
 
-from experiments.analysis.files import write_bytes
-from experiments.analysis.judged import Judged
-from experiments.analysis.primary import PrimaryMetric
-from experiments.analysis.style import INK, make_figure, plain
-from experiments.analysis.verdicts import FEWEST_SEEDS
+from experiments.figures.judged import Judged
+from experiments.figures.style import INK, make_figure, plain
 from experiments.papers.bands import OURS
+from experiments.statistics.primary import PrimaryMetric
+from experiments.statistics.verdicts import FEWEST_SEEDS
+from experiments.storage.files import write_bytes
 
 
 class Compared(NamedTuple):

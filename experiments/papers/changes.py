@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from experiments.analysis.style import INK, make_figure, plain, tidy
+from experiments.figures.style import INK, make_figure, plain, tidy
 from experiments.papers.blocks import Plotted, head, write
 
 

@@ -6,9 +6,9 @@ from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
-from experiments.analysis import decisions
 from experiments.papers.experiment import SIZES, Experiment, Options, SizeName
 from experiments.papers.tables import Data
+from experiments.statistics import decisions
 from experiments.studies import claims as claims_
 from experiments.studies.claims import Asked, Found
 from experiments.studies.claims import Claim as Claim

@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from experiments.analysis.judged import Judged
+from experiments.figures.judged import Judged
 from experiments.papers import verdict
 from experiments.papers.blocks import Compared, Plotted
 from experiments.papers.entry import Claim, Entry

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from experiments.analysis.tables import number
 from experiments.papers.tables import Data
+from experiments.statistics.tables import number
 
 _LAST = 5  # evaluations
 _KEYS = ["arm", "env", "seed"]

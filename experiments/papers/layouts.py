@@ -14,8 +14,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from experiments.analysis import judged
-from experiments.analysis.style import (
+from experiments.figures import judged
+from experiments.figures.style import (
     COLOURS,
     DASHES,
     FAINT,

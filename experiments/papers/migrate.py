@@ -13,11 +13,11 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.analysis import stored
-from experiments.analysis.files import write_bytes, write_json
 from experiments.papers.experiment import Experiment, SizeName
 from experiments.papers.registry import ENTRIES, claims_about, sources
 from experiments.runs import manifest
+from experiments.storage import stored
+from experiments.storage.files import write_bytes, write_json
 from experiments.studies import grid, store
 from experiments.studies.grid import Point, shown_value
 from experiments.studies.options import Question, SearchOptions, StudyOptions

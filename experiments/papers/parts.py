@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from experiments.analysis.files import read_json, write_bytes
 from experiments.papers.entry import Row
 from experiments.runs.log import say
+from experiments.storage.files import read_json, write_bytes
 
 FORMAT = 1
 

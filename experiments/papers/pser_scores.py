@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pandas as pd
 
-from experiments.analysis import aggregates
-from experiments.analysis.atari_scores import SCORES
 from experiments.papers.entry import Computation, Request
+from experiments.statistics import aggregates
+from experiments.statistics.atari_scores import SCORES
 
-_SOURCES = ("experiments/papers/pser_scores.py", "experiments/analysis/a*.py")
+_SOURCES = ("experiments/papers/pser_scores.py", "experiments/statistics/a*.py")
 
 
 def atari_table(request: Request) -> pd.DataFrame:

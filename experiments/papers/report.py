@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.analysis import verdicts
-from experiments.analysis.tables import markdown, number
 from experiments.papers import rates, score_tables, tables, verdict
 from experiments.papers.entry import PAPERS, Claim, Entry, Paper
 from experiments.papers.experiment import Experiment, SizeName
@@ -19,6 +17,8 @@ from experiments.papers.tables import Data
 from experiments.papers.verdict import Finding
 from experiments.runs.log import say
 from experiments.runs.rates import in_words
+from experiments.statistics import verdicts
+from experiments.statistics.tables import markdown, number
 
 _FEW = 3  # claims about what a size lacks; more are counted
 _LONG = 12  # rows; longer tables are folded

@@ -15,7 +15,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize
 
 from agents.types import Agent
-from experiments.analysis.style import INK, make_figure, plain, save
+from experiments.figures.style import INK, make_figure, plain, save
 from experiments.papers.entry import Request
 from experiments.papers.layouts import Plotted
 from experiments.runs import run_config

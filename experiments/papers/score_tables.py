@@ -6,16 +6,16 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from experiments.analysis import primary
-from experiments.analysis.bootstrap import bootstrap_interval, iqm
-from experiments.analysis.statistics import curves
-from experiments.analysis.tables import number
 from experiments.papers import verdict
 from experiments.papers.entry import Claim, Computation, Entry, Exact
 from experiments.papers.experiment import Experiment, SizeName
 from experiments.papers.tables import Data
 from experiments.runs.judging import replay_ratio
 from experiments.runs.registry import THRESHOLDS
+from experiments.statistics import primary
+from experiments.statistics.bootstrap import bootstrap_interval, iqm
+from experiments.statistics.statistics import curves
+from experiments.statistics.tables import number
 from experiments.studies import claims
 
 Cells = list[list[str]]  # the header first

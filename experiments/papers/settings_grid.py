@@ -8,9 +8,9 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from experiments.analysis.decisions import count_pairs
-from experiments.analysis.style import INK, make_figure
+from experiments.figures.style import INK, make_figure
 from experiments.papers.blocks import Plotted, head, seeds_of, write
+from experiments.statistics.decisions import count_pairs
 
 _NAMES = ["alpha", "rho", "window", "eta"]
 

@@ -1,6 +1,6 @@
 """No paper's: tasks on which what is replayed decides what is learned, at three replay ratios."""
 
-from experiments.analysis.style import NAMES
+from experiments.figures.style import NAMES
 from experiments.papers import layouts, tasks
 from experiments.papers.entry import Claim, Entry, Layout
 

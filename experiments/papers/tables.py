@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.analysis import stored
-from experiments.analysis.files import read_json, write_bytes, write_json
-from experiments.analysis.stored import Damaged
+from experiments.storage import stored
+from experiments.storage.files import read_json, write_bytes, write_json
+from experiments.storage.stored import Damaged
 from experiments.studies import store
 from experiments.studies.store import Store
 

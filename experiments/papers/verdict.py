@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from experiments.analysis.paired import Pairs
-from experiments.analysis.tables import number
-from experiments.analysis.verdicts import Facts, Verdict
 from experiments.papers.entry import Claim, Computation, Entry, Exact
 from experiments.papers.experiment import Experiment, SizeName
 from experiments.papers.tables import Data
+from experiments.statistics.paired import Pairs
+from experiments.statistics.tables import number
+from experiments.statistics.verdicts import Facts, Verdict
 from experiments.studies import judge, runner
 from experiments.studies.claims import Absent, Asked, Found, NotAsked, Side
 

@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from experiments.analysis import primary
-from experiments.analysis.verdicts import CONTROL, FEWEST_SEEDS, FEWEST_UPDATES
 from experiments.runs.run_config import RunConfig
+from experiments.statistics import primary
+from experiments.statistics.verdicts import CONTROL, FEWEST_SEEDS, FEWEST_UPDATES
 from experiments.training.schedule import schedule
 from jaxreplay.methods import METHODS
 from jaxreplay.option import Config, option

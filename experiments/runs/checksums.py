@@ -7,10 +7,10 @@ import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from experiments.analysis.files import encode_json, read_bytes, write_bytes
 from experiments.runs import manifest
 from experiments.runs.manifest import MANIFEST
 from experiments.runs.tables import Written
+from experiments.storage.files import encode_json, read_bytes, write_bytes
 
 
 def of(content: bytes) -> Written:

@@ -2,9 +2,9 @@
 
 import pandas as pd
 
-from experiments.analysis import verdicts
 from experiments.runs import arms as arms_
 from experiments.runs.run_config import RunConfig
+from experiments.statistics import verdicts
 
 
 def replay_ratio(config: RunConfig) -> str:

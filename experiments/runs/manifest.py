@@ -12,11 +12,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from experiments.analysis import kinds
-from experiments.analysis.files import Unreadable, read_json, write_json
 from experiments.runs.arms import CONTROL, Question
 from experiments.runs.log import EVENTS_SUFFIX
 from experiments.runs.run_config import OutputConfig
+from experiments.storage import kinds
+from experiments.storage.files import Unreadable, read_json, write_json
 
 FORMAT = 2  # of folders
 MANIFEST = "manifest.json"

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import jax
 import pandas as pd
 
-from experiments.analysis import files, kinds, statistics
 from experiments.runs import checksums, manifest, registry, tables
 from experiments.runs.log import waiting
 from experiments.runs.run_config import OutputConfig, RunConfig
+from experiments.statistics import statistics
+from experiments.storage import files, kinds
 
 _MAYBE = kinds.optional(kinds.number)
 _SUMMARY = {
@@ -64,8 +65,8 @@ def versions() -> dict[str, str]:
 
 
 def _draw(config: RunConfig, frame: pd.DataFrame, out: Path, threshold: float | None) -> None:
-    from experiments.analysis import curves, panels  # matplotlib takes half a second to import
-    from experiments.analysis.style import plain
+    from experiments.figures import curves, panels  # matplotlib takes half a second to import
+    from experiments.figures.style import plain
 
     frames = {plain(config.replay): frame}
     title = plain(f"{config.agent} with {config.replay} replay on {config.env}")

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.analysis import kinds
 from experiments.runs import checkpoint, log, run_config, tables
 from experiments.runs.run_config import RunConfig
 from experiments.runs.tables import Written
+from experiments.storage import kinds
 from experiments.training.schedule import Schedule
 from experiments.training.seeds import Run
 

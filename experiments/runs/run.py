@@ -10,7 +10,6 @@ import jax
 import numpy as np
 import pandas as pd
 
-from experiments.analysis import statistics
 from experiments.environments.host import EnvironmentFailed
 from experiments.installation import accelerator
 from experiments.runs import (
@@ -31,6 +30,7 @@ from experiments.runs.log import Elapsed, waiting
 from experiments.runs.resumption import Progress, Resumed
 from experiments.runs.run_config import OutputConfig, RunConfig
 from experiments.runs.tables import CSVSink, Written
+from experiments.statistics import statistics
 from experiments.training.seeds import CutShort, Run
 
 _LARGE = 1e9  # bytes of a checkpoint

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments import environments
-from experiments.analysis import files
 from experiments.environments.types import EnvironmentConfig
 from experiments.installation import commands
 from experiments.runs import presets, registry
+from experiments.storage import files
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.option import Config, option
 

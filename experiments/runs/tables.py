@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from experiments.analysis import files
 from experiments.runs.log import Elapsed, Row
+from experiments.storage import files
 
 
 class Written(NamedTuple):

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from experiments.analysis import decisions, paired, primary, statistics, verdicts
-from experiments.analysis.bootstrap import DRAWN, stratified_interval
-from experiments.analysis.decisions import Counts, Decision
-from experiments.analysis.paired import Pairs
-from experiments.analysis.verdicts import Claim as Direction
-from experiments.analysis.verdicts import Facts, Judgement, Verdict
+from experiments.statistics import decisions, paired, primary, statistics, verdicts
+from experiments.statistics.bootstrap import DRAWN, stratified_interval
+from experiments.statistics.decisions import Counts, Decision
+from experiments.statistics.paired import Pairs
+from experiments.statistics.verdicts import Claim as Direction
+from experiments.statistics.verdicts import Facts, Judgement, Verdict
 
 MEAN = "mean:"  # prefix of a metric's column, in the name of a claim's primary metric
 _PLANNED = 12  # undecided claims for which the seeds still needed are simulated

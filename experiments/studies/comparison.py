@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from experiments.analysis import primary
-from experiments.analysis.judged import Judged
-from experiments.analysis.verdicts import CONTROL, Facts
+from experiments.figures.judged import Judged
 from experiments.runs import arms as arms_
 from experiments.runs.arms import Arm, Question
 from experiments.runs.judging import facts_of, replay_ratio
+from experiments.statistics import primary
+from experiments.statistics.verdicts import CONTROL, Facts
 from experiments.studies import claims
 from experiments.studies.claims import Asked, Claim, Side
 

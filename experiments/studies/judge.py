@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from experiments.analysis import primary
-from experiments.analysis.decisions import Counts, Decision
-from experiments.analysis.judged import Judged
-from experiments.analysis.verdicts import CONTROL, Facts
+from experiments.figures.judged import Judged
 from experiments.runs.arms import replays_per_transition
 from experiments.runs.judging import facts_of, replay_ratio
+from experiments.statistics import primary
+from experiments.statistics.decisions import Counts, Decision
+from experiments.statistics.verdicts import CONTROL, Facts
 from experiments.studies import claims as claims_
 from experiments.studies.claims import Absent, Asked, Claim, Found, NotAsked, Side
 from experiments.studies.grid import Place, Point, shown_value

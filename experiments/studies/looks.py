@@ -5,10 +5,10 @@ import os
 
 import numpy as np
 
-from experiments.analysis import decisions, verdicts
-from experiments.analysis.decisions import Counts
-from experiments.analysis.style import FAINT, INK, make_figure, plain, save, styles_of, tidy
-from experiments.analysis.verdicts import CONTROL
+from experiments.figures.style import FAINT, INK, make_figure, plain, save, styles_of, tidy
+from experiments.statistics import decisions, verdicts
+from experiments.statistics.decisions import Counts
+from experiments.statistics.verdicts import CONTROL
 from experiments.studies.judge import Findings
 from experiments.studies.study import Study
 

@@ -4,10 +4,10 @@ import dataclasses
 import re
 from typing import Literal
 
-from experiments.analysis.primary import PrimaryMetric, parse
-from experiments.analysis.verdicts import FEWEST_SEEDS
 from experiments.runs.arms import Question as ComparisonQuestion
 from experiments.runs.registry import THRESHOLDS
+from experiments.statistics.primary import PrimaryMetric, parse
+from experiments.statistics.verdicts import FEWEST_SEEDS
 from jaxreplay.option import Config, option
 
 HERE = "here"

@@ -5,16 +5,17 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.analysis import judged, sensitivity, tuned
-from experiments.analysis.curves import learning_curves
-from experiments.analysis.drawing import to_matplotlib
-from experiments.analysis.files import write_bytes
-from experiments.analysis.panels import own_metrics, replayed
-from experiments.analysis.solved import sentences, solved
-from experiments.analysis.style import plain
-from experiments.analysis.tables import markdown, number
-from experiments.analysis.tuned import Estimate, Tuned
-from experiments.analysis.verdicts import CONTROL
+from experiments.figures import judged, sensitivity
+from experiments.figures.curves import learning_curves
+from experiments.figures.drawing import to_matplotlib
+from experiments.figures.panels import own_metrics, replayed
+from experiments.figures.solved import sentences, solved
+from experiments.figures.style import plain
+from experiments.statistics import tuned
+from experiments.statistics.tables import markdown, number
+from experiments.statistics.tuned import Estimate, Tuned
+from experiments.statistics.verdicts import CONTROL
+from experiments.storage.files import write_bytes
 from experiments.studies import looks
 from experiments.studies.costs import by_method
 from experiments.studies.judge import Findings

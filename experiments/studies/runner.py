@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from experiments.analysis import verdicts
 from experiments.runs import checksums, folder
 from experiments.runs.assembly import Parts
 from experiments.runs.interrupt import Stopped
 from experiments.runs.log import say
 from experiments.runs.rates import in_words
+from experiments.statistics import verdicts
 from experiments.studies import engines, grid, hosted, judge, plan, programs, report, search, store
 from experiments.studies.engines import Cache, Engine
 from experiments.studies.grid import Point

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.analysis.bootstrap import iqm
-from experiments.analysis.primary import PrimaryMetric
 from experiments.runs import rates
 from experiments.runs.assembly import Parts
 from experiments.runs.interrupt import Stopped
 from experiments.runs.run_config import RunConfig
+from experiments.statistics.bootstrap import iqm
+from experiments.statistics.primary import PrimaryMetric
 from experiments.studies import devices as devices_
 from experiments.studies import plan, programs, samplers, spaces
 from experiments.studies.devices import Device

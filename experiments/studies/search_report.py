@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from experiments.analysis import searched, sensitivity, tuned
-from experiments.analysis.drawing import to_matplotlib
-from experiments.analysis.files import write_bytes
-from experiments.analysis.tables import markdown, number
-from experiments.analysis.tuned import Estimate, Tuned
+from experiments.figures import searched, sensitivity
+from experiments.figures.drawing import to_matplotlib
 from experiments.runs.results import alike
+from experiments.statistics import tuned
+from experiments.statistics.tables import markdown, number
+from experiments.statistics.tuned import Estimate, Tuned
+from experiments.storage.files import write_bytes
 from experiments.studies.report import costs, shown
 from experiments.studies.search import scored
 from experiments.studies.store import Store, paths

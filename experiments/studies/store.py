@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.analysis import kinds, statistics, stored
-from experiments.analysis.files import write_bytes
-from experiments.analysis.stored import Damaged as Damaged  # raised by `read`
 from experiments.runs import checksums, code, run_config
 from experiments.runs.results import versions
+from experiments.statistics import statistics
+from experiments.storage import kinds, stored
+from experiments.storage.files import write_bytes
+from experiments.storage.stored import Damaged as Damaged  # raised by `read`
 from experiments.studies import study as studies
 from experiments.studies.grid import Point, shown_value
 from experiments.studies.study import Study

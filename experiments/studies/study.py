@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from experiments.analysis import decisions
-from experiments.analysis.primary import PrimaryMetric
-from experiments.analysis.verdicts import CONTROL, FEWEST_SEEDS, FEWEST_UPDATES
 from experiments.runs import arms as arms_
 from experiments.runs import run_config
 from experiments.runs.run_config import RunConfig
+from experiments.statistics import decisions
+from experiments.statistics.primary import PrimaryMetric
+from experiments.statistics.verdicts import CONTROL, FEWEST_SEEDS, FEWEST_UPDATES
 from experiments.studies import grid
 from experiments.studies.claims import Claim
 from experiments.studies.grid import Axis, Point

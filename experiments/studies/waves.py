@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from jax.sharding import SingleDeviceSharding
 
-from experiments.analysis import files
+from experiments.storage import files
 from experiments.studies import memory
 from experiments.studies.plan import Job
 from experiments.studies.programs import Group

@@ -8,8 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments import compare, plot, report, sweep, train, watch
-from experiments.pages import source, swept
+from experiments import compare, plot, sweep, train, watch
+from experiments.report import __main__ as report
+from experiments.report import source, swept
 from experiments.runs import checksums
 from tests.refusals import refused
 

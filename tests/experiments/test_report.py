@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from experiments import compare, report, train
-from experiments.pages import blocks, commands, page, source
+from experiments import compare, train
+from experiments.report import __main__ as report
+from experiments.report import blocks, commands, page, source
 from experiments.runs import run as run_module
 from experiments.runs.run_config import RunConfig, defaults
 from tests.refusals import assert_names

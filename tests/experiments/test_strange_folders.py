@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from experiments import compare, report, sweep, train, watch
-from experiments.pages import source
+from experiments.report import source
 from experiments.runs import manifest, registry
 from tests import refusals
 

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from experiments import sweep
-from experiments.analysis import primary
 from experiments.runs.run_config import RunConfig
+from experiments.statistics import primary
 from experiments.studies import search, search_report, store
 from tests.refusals import assert_names
 

@@ -14,8 +14,8 @@ from PIL import Image
 
 from agents.types import Discrete
 from experiments import environments, train, watch
-from experiments.analysis import film
-from experiments.analysis.film import Film
+from experiments.figures import film
+from experiments.figures.film import Film
 from experiments.installation.commands import install_package
 from experiments.runs import checkpoint, policy
 from experiments.runs.assembly import assemble, build

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from experiments.analysis.style import make_figure
+from experiments.figures.style import make_figure
 from experiments.papers import blocks, changes, layouts, settings_grid
 from experiments.papers.bands import AGGREGATES
 from experiments.papers.blocks import Plotted

@@ -3,10 +3,10 @@
 import pandas as pd
 import pytest
 
-from experiments.analysis import stored
-from experiments.analysis.files import write_bytes, write_json
 from experiments.papers import migrate, tables, tasks, verdict
 from experiments.papers.registry import ENTRIES
+from experiments.storage import stored
+from experiments.storage.files import write_bytes, write_json
 from tests.experiments.papers.made import data_of, metrics
 from tests.refusals import refused
 

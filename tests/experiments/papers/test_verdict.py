@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.analysis.verdicts import NAMES
 from experiments.papers import tasks, verdict
 from experiments.papers.entry import Claim, Computation, Entry, Exact
 from experiments.papers.experiment import Experiment
 from experiments.papers.tables import Data
+from experiments.statistics.verdicts import NAMES
 from experiments.studies.options import Question
 from tests.experiments.papers.made import data_of
 from tests.refusals import assert_names, refused

@@ -40,7 +40,7 @@ def test_comments_docstrings_and_layout_change_no_version(tmp_path):
 def test_the_version_is_of_all_sources_that_decide_numbers():
     names = [path.relative_to(code._ROOT).as_posix() for path in code._sources(())]
     assert "jaxreplay/methods/per.py" in names and "agents/dqn.py" in names
-    assert not any(name.startswith(("tests/", "experiments/analysis")) for name in names)
+    assert not any(name.startswith(("tests/", "experiments/figures")) for name in names)
     assert re.fullmatch("[0-9a-f]{12}", code.digest())
 
 

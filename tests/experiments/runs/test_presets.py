@@ -8,11 +8,11 @@ from unittest import mock
 import pytest
 
 from experiments import compare, train
-from experiments.analysis import tables
 from experiments.runs import presets, run
 from experiments.runs.presets import PRESETS
 from experiments.runs.registry import AGENTS
 from experiments.runs.run_config import RunConfig, defaults
+from experiments.statistics import tables
 from jaxreplay.methods import METHODS
 from tests.refusals import assert_names
 

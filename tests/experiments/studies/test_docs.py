@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments.analysis import tuned
 from experiments.runs.run_config import RunConfig
+from experiments.statistics import tuned
 from experiments.studies import grid, samplers, search_report, spaces, store
 
 ROOT = Path(__file__).parents[3]

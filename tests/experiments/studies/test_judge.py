@@ -10,8 +10,8 @@ import pytest
 
 from experiments import study as command
 from experiments import sweep
-from experiments.analysis import decisions
-from experiments.analysis.verdicts import CONTROL
+from experiments.statistics import decisions
+from experiments.statistics.verdicts import CONTROL
 from experiments.studies import judge, store, waves
 from experiments.studies.options import Question
 from experiments.studies.study import UNTIL_DECIDED, Study

@@ -16,10 +16,10 @@ import pytest
 from agents.dqn import DQNConfig, dqn
 from agents.types import Discrete
 from experiments import environments, train
-from experiments.analysis import statistics
 from experiments.environments.host import HostEnvironment
 from experiments.environments.types import Environment, TimeStep
 from experiments.runs import checkpoint, interrupt
+from experiments.statistics import statistics
 from experiments.training.config import LoopConfig
 from experiments.training.host_loop import HostRun
 from experiments.training.loop import make_program

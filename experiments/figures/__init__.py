@@ -1,0 +1,1 @@
+"""Figures of results, described once and drawn by matplotlib."""

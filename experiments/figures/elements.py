@@ -1,0 +1,162 @@
+"""Descriptions of figures, independent of the library that draws them.
+
+`drawing.to_matplotlib` writes a described figure as PNG; `pages.plots.to_plotly` returns a panel as
+a plot of the page.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from experiments.figures.style import INK
+
+STEPS = "agent steps"  # label of axes with few ticks
+
+Style = Mapping[str, Any]  # color, linestyle, linewidth and zorder, as `style.styles_of` returns
+Styles = Mapping[str, Style]  # by label
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis of a panel."""
+
+    label: str = ""
+    log: bool = False
+    limits: tuple[float, float] | None = None
+    ticks: Sequence[tuple[float, str]] = ()  # the only ticks, with their labels
+    whole: bool = False  # ticks at whole numbers only
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line, with a band or bars from `low` to `high`."""
+
+    label: str
+    x: ArrayLike
+    y: ArrayLike
+    style: Style
+    low: ArrayLike | None = None
+    high: ArrayLike | None = None
+    bars: bool = False  # points with error bars instead of a band
+    steps: bool = False  # every value holds until the next x
+    note: str = ""  # before the value under the pointer
+    texts: Sequence[str] = ()  # under the pointer at every point
+    crossed: Sequence[int] = ()  # indices of points that are crosses
+    named: bool = True  # in a legend of the panel
+
+
+@dataclass(frozen=True)
+class Points:
+    """Points without a line."""
+
+    label: str
+    x: ArrayLike
+    y: ArrayLike
+    style: Style
+    texts: Sequence[str] = ()
+    opacity: float = 0.5
+    ring: bool = False  # a ring around a point that is drawn already
+    named: bool = True
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A horizontal interval around a value, in a row of the panel."""
+
+    label: str
+    row: float
+    value: float
+    low: float
+    high: float
+    style: Style
+    hollow: bool = False
+    note: str = ""  # above the value
+    text: str = ""  # under the pointer
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A thin dashed line across the panel, horizontal unless `upright`."""
+
+    value: float
+    text: str = ""
+    upright: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes."""
+
+    title: str
+    x: Axis
+    y: Axis
+    marks: Sequence[Line | Points | Interval]
+    rules: Sequence[Rule] = ()
+    colour: str = INK  # of the title
+    height: int = 270  # pixels, in the page
+    wide: bool = False  # as wide as the page
+
+
+@dataclass(frozen=True)
+class Key:
+    """An entry of a legend."""
+
+    label: str
+    style: Style
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels in rows of `columns`; None leaves a place empty."""
+
+    title: str
+    panels: Sequence[Panel | None]
+    size: tuple[float, float]  # inches
+    columns: int = 1
+    subtitle: str = ""
+    keys: Sequence[Key] = ()
+    legend: Literal["below", "ends", "beside", "listed", "none"] = "none"
+    shared: bool = False  # all panels have the same limits and share labels of axes
+    seeds: int | None = None  # to note a pilot with too few
+    dpi: int = 100
+
+
+def rows(labels: Sequence[str], label: str = "") -> Axis:
+    """Return the vertical axis of intervals: a named row each, the first at the top."""
+    return Axis(label, limits=(len(labels) - 0.4, -0.8), ticks=tuple(enumerate(labels)))
+
+
+def share(label: str = "share") -> Axis:
+    """Return an axis of shares, which shows all of [0, 1]."""
+    return Axis(label, limits=(-0.02, 1.02))
+
+
+def symlog(values: ArrayLike) -> np.ndarray:
+    """Return sign(x) log10(1 + |x|): linear around zero, logarithmic beyond."""
+    values = np.asarray(values, np.float64)
+    return np.sign(values) * np.log10(1.0 + np.abs(values))
+
+
+def symlog_axis(label: str, low: float, high: float) -> Axis:
+    """Return an axis of `symlog` values, with ticks at zero and at powers of ten.
+
+    Args:
+      label: of the axis.
+      low: smallest value, before `symlog`.
+      high: largest value.
+    """
+    largest = int(np.ceil(np.log10(1.0 + max(abs(low), abs(high)))))
+    apart = max(1, -(-largest // 4))
+    ticks = [(0.0, "0")]
+    for power in range(apart, largest + 1, apart):
+        place, name = float(symlog(10.0**power)), f"10{str(power).translate(_RAISED)}"
+        ticks = [(-place, f"\N{MINUS SIGN}{name}")] * (low < 0) + ticks
+        ticks += [(place, name)] * (high > 0)
+    return Axis(label, ticks=tuple(ticks))
+
+
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")

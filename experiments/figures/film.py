@@ -1,0 +1,123 @@
+"""A film of an episode: pictures, thinned out as it grows longer, written as a GIF or an MP4."""
+
+import importlib.util
+import io
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from experiments.installation.commands import install_package
+from experiments.storage.files import replacing
+from jaxreplay.saving import check_writable
+
+Array = np.ndarray
+
+_MOST = 300  # pictures
+_SIDE = 320  # pixels of the longer side, at most
+_BYTES = 3_000_000  # of a GIF, at most
+_COLOURS = 128  # of a GIF
+
+
+MARK = b"jaxreplay experiments.watch"  # in the comment of a file: such are ours
+_ENDS = 65_536  # bytes at either end of a file, in which comments are
+
+
+def check_path(path: Path) -> None:
+    """Refuse a path that a film cannot be written to; create nothing.
+
+    Raises:
+      ValueError: in one line: the name has another ending, the path is a folder, a link or a file
+        that is not a film of ours, or a package is missing.
+    """
+    if path.suffix not in (".gif", ".mp4"):
+        raise ValueError(f"{path} is neither a .gif nor an .mp4 file: use one of these endings")
+    check_writable(path, "give the name of a file")
+    if path.exists() and not _is_ours(path):
+        raise ValueError(
+            f"{path} was not written by this command: remove it, or choose another --out"
+        )
+    if path.suffix == ".mp4" and not all(
+        importlib.util.find_spec(module) for module in ("imageio", "imageio_ffmpeg")
+    ):
+        raise ValueError(
+            f"{path} needs imageio with ffmpeg: {install_package('imageio[ffmpeg]')}, "
+            "or give a .gif"
+        )
+
+
+def _is_ours(path: Path) -> bool:
+    with path.open("rb") as file:
+        head = file.read(_ENDS)
+        file.seek(max(0, path.stat().st_size - _ENDS))
+        return MARK in head or MARK in file.read(_ENDS)
+
+
+class Film:
+    """At most 300 pictures of an episode of any length, evenly spaced."""
+
+    def __init__(self) -> None:
+        self._pictures: list[Image.Image] = []
+        self.stride = 1  # steps between two pictures
+
+    def wants(self, step: int) -> bool:
+        """Return whether to add a picture of this step, counted from 0."""
+        return step % self.stride == 0
+
+    def add(self, picture: Array) -> None:
+        """Add a picture `[H, W, 3]` uint8, shrunk to at most 320 pixels a side."""
+        image = Image.fromarray(picture)
+        image.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
+        self._pictures.append(image)
+        if len(self._pictures) > _MOST:
+            self._thin_out()
+
+    def write(self, path: Path, fps: int) -> int:
+        """Write the file whole or not at all; return the number of pictures in it.
+
+        As long as a GIF would be larger than about 3 MB, every second picture is dropped.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path, path.suffix) as unfinished:
+            if path.suffix == ".mp4":
+                self._write_mp4(unfinished, fps)
+            else:
+                unfinished.write_bytes(self._gif(fps))
+        return len(self._pictures)
+
+    def _thin_out(self) -> None:
+        self._pictures = self._pictures[::2]
+        self.stride *= 2
+
+    def _gif(self, fps: int) -> bytes:
+        while True:
+            content = _gif(self._pictures, fps)
+            if len(content) <= _BYTES or len(self._pictures) < 3:
+                return content
+            self._thin_out()
+
+    def _write_mp4(self, path: Path, fps: int) -> None:
+        import imageio.v2 as imageio
+
+        width, height = (side // 2 * 2 for side in self._pictures[0].size)  # even, for encoders
+        comment = ["-metadata", f"comment={MARK.decode()}"]
+        with imageio.get_writer(path, fps=fps, macro_block_size=2, output_params=comment) as writer:
+            for image in self._pictures:
+                writer.append_data(np.asarray(image)[:height, :width])
+
+
+def _gif(pictures: list[Image.Image], fps: int) -> bytes:
+    """Encode all pictures with one palette, so that parts that don't move take no bytes."""
+    some = pictures[:: max(1, len(pictures) // 16)]
+    width, height = pictures[0].size
+    joint = Image.new("RGB", (width, height * len(some)))
+    for index, image in enumerate(some):
+        joint.paste(image, (0, index * height))
+    palette = joint.quantize(_COLOURS, Image.Quantize.MEDIANCUT)
+    flat = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in pictures]
+    content = io.BytesIO()
+    flat[0].save(
+        content, "GIF", save_all=True, append_images=flat[1:], duration=round(1000 / fps), loop=0,
+        comment=MARK,
+    )  # fmt: skip
+    return content.getvalue()

@@ -1,0 +1,151 @@
+"""Judged arms: a table of them, and figures of their differences from the baseline."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from experiments.figures import elements
+from experiments.figures.drawing import to_matplotlib
+from experiments.figures.elements import Axis, Figure, Interval, Panel, Points, Rule, Styles
+from experiments.figures.style import styles_of
+from experiments.statistics.paired import Pairs
+from experiments.statistics.primary import PrimaryMetric
+from experiments.statistics.tables import markdown, number
+from experiments.statistics.verdicts import Judgement
+
+
+class Judged(NamedTuple):
+    """An arm compared with its baseline."""
+
+    label: str
+    method: str  # the label without the settings of the group
+    group: str  # settings shared with the baseline, such as the replay ratio
+    pairs: Pairs
+    judgement: Judgement
+
+
+def table(rows: Sequence[Judged], metric: PrimaryMetric) -> str:
+    """Return a Markdown table with the paired numbers and the verdict of each arm."""
+    return markdown(cells(rows, metric.unit))
+
+
+def cells(rows: Sequence[Judged], unit: str) -> list[list[str]]:
+    """Return the cells of that table, the header first.
+
+    Args:
+      rows: the arms.
+      unit: of the primary metric.
+    """
+    header = [
+        "arm", "effective buffer", "sampler updates", "wins/losses/ties",
+        "P(improvement) [95 %]", f"better by ({unit}): IQM [95 %]", "p (Holm)", "verdict",
+    ]  # fmt: skip
+    return [header, *map(_cells, rows)]
+
+
+def _cells(row: Judged) -> list[str]:
+    pairs, found = row.pairs, row.judgement
+    bootstrap, sequential = pairs.improvement_interval, found.quantity == "improvement"
+    # A control makes no claim, and its p-value is not corrected.
+    alone = f"{pairs.p_value:.2g} (raw)"
+    p_value = alone if pairs.p_holm is None else f"{pairs.p_holm:.2g}"
+    return [
+        row.label,
+        number(found.effective_buffer),
+        number(found.sampler_updates),
+        f"{pairs.wins}/{pairs.losses}/{pairs.ties}",
+        _with_interval(pairs.improvement, found.interval if sequential else bootstrap),
+        _with_interval(pairs.iqm, pairs.iqm_interval),
+        "-" if found.verdict == "not tested" else p_value,
+        found.verdict,
+    ]
+
+
+def reasons(rows: Sequence[Judged]) -> str:
+    """Return one line with the reason for the verdict of each arm."""
+    return "\n".join(f"- {row.label}: {row.judgement.reason}" for row in rows) + "\n"
+
+
+def _with_interval(value: float | None, interval: tuple[float, float] | None) -> str:
+    if value is None or interval is None:
+        return "-"
+    return f"{number(value)} [{number(interval[0])}, {number(interval[1])}]"
+
+
+def forest(
+    rows: Sequence[Judged],
+    methods: Mapping[str, str],
+    metric: PrimaryMetric,
+    baseline: str,
+    path: str | os.PathLike,
+    title: str,
+) -> None:
+    """Plot the probability that each arm improves on the baseline, with 95 % intervals, as PNG.
+
+    One panel for each group. Arms that were not tested are hollow.
+
+    Args:
+      rows: the arms.
+      methods: the replay method behind each label.
+      metric: the primary one.
+      baseline: the label of the baseline.
+      path: where to write the PNG.
+      title: one line.
+    """
+    groups: dict[str, list[Judged]] = {}
+    for row in rows:
+        groups.setdefault(row.group, []).append(row)
+    several, styles = len(groups) > 1, styles_of(methods)
+    better = "P(better), by seed" if several else f"P(better than {baseline}), by seed"
+    panels = [
+        improvement(own, styles, better, group.replace(", ", "\n")) for group, own in groups.items()
+    ]
+    size = (max(7.0, 4.0 * len(groups)), 2.1 + 0.38 * max(map(len, groups.values())))
+    few = min(row.pairs.seeds for row in rows)
+    title = f"{title}, by {metric.name}"
+    to_matplotlib(Figure(title, panels, size, len(groups), seeds=few, dpi=120), path)
+
+
+def improvement(rows: Sequence[Judged], styles: Styles, label: str, title: str) -> Panel:
+    """Return the probability of improvement of every arm, with its interval.
+
+    Args:
+      rows: the arms.
+      styles: by label.
+      label: of the horizontal axis.
+      title: of the panel.
+    """
+    marks = [
+        Interval(
+            row.label, place, row.pairs.improvement, *row.pairs.improvement_interval,
+            styles[row.label], row.judgement.verdict == "not tested", row.judgement.verdict,
+        )
+        for place, row in enumerate(rows)
+    ]  # fmt: skip
+    return _panel(rows, title, Axis(label, limits=(-0.03, 1.03)), marks, 0.5)
+
+
+def differences(rows: Sequence[Judged], styles: Styles, label: str, title: str) -> Panel | None:
+    """Return every seed's difference from the baseline, with the IQM and its interval.
+
+    Arms with a seed that diverged, or never reached the threshold, have no differences; None if no
+    arm has any. Arguments are as for `improvement`.
+    """
+    marks: list[Points | Interval] = []
+    for place, row in enumerate(rows):
+        each, iqm, ends = row.pairs.differences, row.pairs.iqm, row.pairs.iqm_interval
+        if each is None or iqm is None or ends is None:
+            continue
+        style, verdict = styles[row.label], row.judgement.verdict
+        texts = [f"pair {at}: {difference:.4g}" for at, difference in enumerate(each, 1)]
+        hollow = verdict == "not tested"
+        marks += [
+            Points(row.label, each, [place + 0.22] * len(each), style, texts),
+            Interval(row.label, place - 0.12, iqm, *ends, style, hollow, text=verdict),
+        ]
+    return _panel(rows, title, Axis(label), marks, 0.0) if marks else None
+
+
+def _panel(rows: Sequence[Judged], title: str, x: Axis, marks: Sequence, middle: float) -> Panel:
+    names, height = elements.rows([row.method for row in rows]), 115 + 34 * max(5, len(rows))
+    return Panel(title, x, names, marks, [Rule(middle, upright=True)], height=height)

@@ -1,0 +1,249 @@
+"""Panels over training: replayed transitions, priorities, and metrics of methods and agents."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from experiments.figures import elements
+from experiments.figures.curves import Frames, Methods, Path, seeds_of
+from experiments.figures.drawing import to_matplotlib
+from experiments.figures.elements import STEPS, Axis, Figure, Key, Line, Panel, Rule, Style, Styles
+from experiments.figures.style import FAINT, styles_of
+from experiments.statistics.verdicts import FEWEST_UPDATES, UNIFORM_BUFFER
+from experiments.training.inspection import ODDS_EDGES
+
+
+class Name(NamedTuple):
+    """Title and unit of a metric."""
+
+    title: str
+    unit: str  # label of its axis
+    share: bool = False  # in [0, 1]
+
+
+REPLAYED = {  # column of the inspection, without "replayed/"
+    "abs_td": Name("mean |TD error|", "|TD error|, return"),
+    "td_std": Name("std of TD error in a batch", "std, return"),
+    "q_value": Name("mean Q", "Q, return"),
+    "q_std": Name("std of Q in a batch", "std, return"),
+    "age": Name("mean age", STEPS),
+    "distinct": Name("distinct share of a batch", "share", True),
+    "effective_buffer": Name("share of the buffer in use", "1 / (N ΣP²)", True),
+}
+_NAMES = {
+    "replay/sampler_updates": Name("Updates of the sampler's network", "updates"),
+    "replay/replay_reward": Name("Replay reward of the learned sampler", "change of return"),
+    "replay/subset": Name("Share of the stored that the policy keeps", "share", True),
+    "replay/window": Name("Window of recent transitions", "transitions"),
+    "replay/alpha": Name("Priority exponent alpha", "alpha"),
+    "replay/c_max": Name("Importance ratio from which a step is far", "c_max"),
+    "replay/far_share": Name("Share of far-policy steps", "share", True),
+    "replay/remembered": Name("Steps remembered", STEPS),
+    "replay/forgotten_episodes": Name("Episodes forgotten", "episodes"),
+    "replay/reclaimed_episodes": Name("Episodes given up for their slots", "episodes"),
+    "replay/dropped": Name("Feedback dropped: overwritten, or not finite", "rows"),
+    "replay/skipped_leaves": Name("Priorities dropped: not finite, or negative", "priorities"),
+    "agent/alpha": Name("Temperature alpha", "alpha"),
+    "agent/epsilon": Name("Exploration epsilon", "probability", True),
+    "agent/entropy": Name("Entropy of the policy", "nats"),
+    "agent/kl": Name("KL divergence of the policy from behaviour", "KL(μ‖π), nats"),
+    "agent/q_value": Name("Mean Q of the replayed", "return"),
+    "agent/skipped": Name("Share of updates that changed nothing", "share", True),
+    "agent/variance": Name("Variance of the policy", "variance of actions"),
+    "agent/mass_at_ends": Name("Mass at the ends of the support", "probability", True),
+}
+EXPONENT = Name("Importance exponent beta", "beta", True)
+BETA = Name("ReF-ER's beta: weight of the gradient over the penalty's", "beta", True)
+
+QUANTILES = ("priority_p10", "priority_p50", "priority_p90", "mean_priority", "max_priority")
+_GATES = {
+    "replayed/effective_buffer": UNIFORM_BUFFER, "replay/sampler_updates": FEWEST_UPDATES,
+}  # fmt: skip
+_DIVERGED = 1e5  # metrics beyond it take an axis on which the other lines stay visible
+_REFER = "refer"
+_STORED = {"linestyle": ":", "linewidth": 1.0}
+
+
+def replayed(frames: Frames, path: Path, title: str, methods: Methods | None = None) -> bool:
+    """Plot replayed and stored transitions over training, into a PNG of 1200 x 600 pixels.
+
+    Lines are means over seeds. The last panel is a histogram of the stored transitions at the last
+    log point, by N P: the probability of a draw relative to uniform replay. Arguments are as for
+    `curves.learning_curves`.
+
+    Returns:
+      Whether there was anything to plot: runs with `inspect` 0 lack the columns.
+    """
+    methods = methods or {label: label for label in frames}
+    frames = {label: frame for label, frame in frames.items() if "replayed/abs_td" in frame}
+    stored = [Key("stored (uniformly)", {"color": FAINT, **_STORED})]
+    return _draw(replayed_panels(frames, methods), frames, methods, path, title, stored)
+
+
+def own_metrics(frames: Frames, path: Path, title: str, methods: Methods | None = None) -> bool:
+    """Plot the metrics of methods and agents over training, into a PNG 1200 pixels wide.
+
+    One panel for each column under `replay/` and `agent/`, with means over seeds. Arguments are as
+    for `curves.learning_curves`.
+
+    Returns:
+      Whether there was anything to plot.
+    """
+    methods = methods or {label: label for label in frames}
+    panels = metric_panels(frames, methods, ("replay/", "agent/"))
+    return _draw(panels, frames, methods, path, title)
+
+
+def replayed_panels(frames: Frames, methods: Methods) -> list[Panel]:
+    """Return the panels of replayed and stored transitions; [] without an inspection."""
+    styles = styles_of(methods)
+    found = [_replayed(frames, styles, column, name) for column, name in REPLAYED.items()]
+    return [panel for panel in (*found, _odds(frames, styles)) if panel is not None]
+
+
+def metric_panels(
+    frames: Frames, methods: Methods, prefixes: tuple[str, ...], without: Sequence[str] = ()
+) -> list[Panel]:
+    """Return a panel for each metric that is not always 0, as means over seeds.
+
+    Args:
+      frames: metrics by label.
+      methods: the replay method behind each label.
+      prefixes: of the columns, such as "agent/".
+      without: columns to leave out.
+    """
+    styles, found = styles_of(methods), []
+    for column in {name: None for frame in frames.values() for name in frame}:
+        if not column.startswith(prefixes) or column in without:
+            continue
+        own = {k: mean for k, mean in _means(frames, column).items() if mean.abs().max() > 0}
+        parts = {name_of(column): own}
+        if column == "replay/beta":  # the name has two meanings
+            refer = {label: means for label, means in own.items() if methods[label] == _REFER}
+            parts = {BETA: refer, EXPONENT: {k: own[k] for k in own if k not in refer}}
+        found += [_metric(column, name, part, styles) for name, part in parts.items() if part]
+    return found
+
+
+def priority_panels(frames: Frames, methods: Methods) -> list[Panel]:
+    """Return the quantiles of the stored priorities over training, a panel for each label."""
+    styles, found = styles_of(methods), []
+    for label, frame in frames.items():
+        every = {name: _means({label: frame}, f"replay/{name}") for name in QUANTILES}
+        if own := {name: means[label] for name, means in every.items() if means}:
+            found.append(_quantiles(label, own, styles[label]))
+    return found
+
+
+def name_of(column: str) -> Name:
+    """Return the title and unit of a metric; unknown ones go by their own name."""
+    if (known := _NAMES.get(column)) is not None:
+        return known
+    plain = column.partition("/")[2].replace("_", " ") or column
+    return Name(plain.capitalize(), plain, column.endswith("_share"))
+
+
+def _mean(frame: pd.DataFrame, column: str) -> pd.Series:
+    """Return a metric's mean over seeds, by agent step, where it is finite."""
+    means = frame.groupby("step")[column].mean()
+    return means[np.isfinite(means)]
+
+
+def _means(frames: Frames, column: str) -> dict[str, pd.Series]:
+    own = {label: _mean(frame, column) for label, frame in frames.items() if column in frame}
+    return {label: means for label, means in own.items() if len(means)}
+
+
+def _draw(
+    panels: Sequence[Panel],
+    frames: Frames,
+    methods: Methods,
+    path: Path,
+    title: str,
+    more: Sequence[Key] = (),
+) -> bool:
+    if not panels:
+        return False
+    styles, rows = styles_of(methods), -(-len(panels) // 4)
+    size = (12, 6 if rows == 2 else 0.9 + 2.4 * rows)
+    keys = [*(Key(label, styles[label]) for label in frames), *more]
+    seeds = seeds_of(frames)[0] if len(frames) > 1 else None
+    to_matplotlib(Figure(title, panels, size, 4, keys=keys, legend="below", seeds=seeds), path)
+    return True
+
+
+def _replayed(frames: Frames, styles: Styles, column: str, name: Name) -> Panel | None:
+    lines = []
+    for label, means in _means(frames, f"replayed/{column}").items():
+        lines.append(Line(label, means.index, means, styles[label]))
+        if f"stored/{column}" in frames[label]:
+            means = _mean(frames[label], f"stored/{column}")
+            style = {**styles[label], **_STORED}
+            lines.append(Line(label, means.index, means, style, note="stored", named=False))
+    if not lines:
+        return None
+    y = elements.share(name.unit) if name.share else Axis(name.unit)
+    return Panel(name.title, Axis(STEPS), y, lines, _gate(f"replayed/{column}"))
+
+
+def _odds(frames: Frames, styles: Styles) -> Panel | None:
+    """Return the shares of the stored transitions by N P, at the last log point."""
+    names = [f"replayed/odds_{number}" for number in range(len(ODDS_EDGES) + 1)]
+    width = ODDS_EDGES[1] - ODDS_EDGES[0]
+    edges = [ODDS_EDGES[0] - width, *ODDS_EDGES, ODDS_EDGES[-1] + width]
+    lines = []
+    for label, frame in frames.items():
+        if set(names) <= set(frame):
+            shares = frame[frame["step"] == frame["step"].max()][names].mean()
+            x, y = [edges[0], *edges], [0.0, *shares, 0.0]
+            lines.append(Line(label, x, y, styles[label], steps=True, note="share from there on"))
+    if not lines:
+        return None
+    x = Axis("log10 of N P (uniform: 0)")
+    return Panel("share of the stored, at the end", x, elements.share(), lines)
+
+
+def _metric(column: str, name: Name, means: Mapping[str, pd.Series], styles: Styles) -> Panel:
+    least = min(float(own.min()) for own in means.values())
+    most = max(float(own.max()) for own in means.values())
+    far = max(-least, most) > _DIVERGED and not name.share
+    lines = [
+        Line(
+            label, own.index, elements.symlog(own) if far else own, styles[label],
+            texts=[f"{y:.4g} at {x:,}" for x, y in own.items()] if far else (),
+        )
+        for label, own in means.items()
+    ]  # fmt: skip
+    y = Axis(name.unit)
+    if far:
+        y = elements.symlog_axis(name.unit, least, most)
+    elif name.share:
+        y = elements.share(name.unit)
+    elif most - least < 1e-3 * max(abs(least), abs(most)):  # rounding errors stay small
+        middle, half = (least + most) / 2, 5e-4 * max(abs(least), abs(most))
+        y = replace(y, limits=(middle - half, middle + half))
+    return Panel(name.title, Axis(STEPS), y, lines, _gate(column))
+
+
+def _quantiles(label: str, found: Mapping[str, pd.Series], style: Style) -> Panel:
+    lines = []
+    for name, note, dashes, width in (
+        ("priority_p50", "median", "-", 2.0), ("mean_priority", "mean", "--", 1.4),
+        ("max_priority", "largest", ":", 1.4),
+    ):  # fmt: skip
+        if (own := found.get(name)) is not None:
+            shown = {**style, "linestyle": dashes, "linewidth": width}
+            around = [None, None]
+            if name == "priority_p50" and {"priority_p10", "priority_p90"} <= set(found):
+                around = [found[end].reindex(own.index) for end in ("priority_p10", "priority_p90")]
+            lines.append(Line(label, own.index, own, shown, *around, note=note))
+    every = [value for own in found.values() for value in own]
+    return Panel(label, Axis(STEPS), Axis("priority", log=min(every, default=math.nan) > 0), lines)
+
+
+def _gate(column: str) -> list[Rule]:
+    return [Rule(_GATES[column], "gate")] if column in _GATES else []

@@ -1,0 +1,164 @@
+"""A comparison at a glance: sentences, and the seeds that solved the task over agent steps."""
+
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from experiments.figures.drawing import to_matplotlib
+from experiments.figures.elements import STEPS, Axis, Figure, Key, Line, Panel, Style
+from experiments.figures.judged import Judged
+from experiments.figures.style import NAMES, styles_of
+from experiments.statistics.primary import PrimaryMetric
+from experiments.statistics.verdicts import CONTROL
+
+
+def sentences(
+    rows: Sequence[Judged],
+    methods: Mapping[str, str],
+    metric: PrimaryMetric,
+    baseline: str,
+    task: str,
+) -> list[str]:
+    """Return the result of a comparison in sentences: one for each verdict, then the control's.
+
+    Args:
+      rows: the arms.
+      methods: the replay method behind each label.
+      metric: the primary one.
+      baseline: the label of the baseline's method.
+      task: the environment's name.
+    """
+    groups: dict[str, list[Judged]] = {}
+    for row in rows:
+        groups.setdefault(row.group, []).append(row)
+    found = []
+    for group, own in groups.items():
+        lines = _of_group(own, methods, metric, _name(baseline, methods), task)
+        found += [f"{group}: {line}" for line in lines] if len(groups) > 1 else lines
+    return [line[0].upper() + line[1:] for line in found]
+
+
+def _of_group(
+    rows: Sequence[Judged],
+    methods: Mapping[str, str],
+    metric: PrimaryMetric,
+    baseline: str,
+    task: str,
+) -> list[str]:
+    lines = []
+    for verdict in ("agrees", "disagrees", "no difference", "undecided", "pilot"):
+        turn = -1 if verdict == "disagrees" else 1  # the more frequent first
+        word, other = (metric.better, metric.worse)[::turn]
+        own = [
+            (
+                _name(row.method, methods),
+                row.pairs.seeds,
+                *(row.pairs.wins, row.pairs.losses)[::turn],
+            )
+            for row in rows
+            if row.judgement.verdict == verdict and row.method != CONTROL
+        ]
+        others = [f"; {name} in {more} and {fewer}" for name, _, more, fewer in own[1:]]
+        for name, seeds, more, fewer in own[:1]:
+            lines.append(
+                f"{name} {metric.did(task)} {word} than {baseline} in {more} of {seeds} seeds and "
+                f"{other} in {fewer}{''.join(others)}{_UNDECIDED.get(verdict, '')}."
+            )
+    for row in rows:
+        if row.judgement.verdict in ("not tested", "not comparable"):
+            lines.append(f"{_name(row.method, methods)}: {row.judgement.reason}.")
+        elif row.method == CONTROL:
+            expected = row.judgement.verdict in _UNDECIDED
+            lines.append(
+                f"{baseline} with other random seeds, as a check, {metric.did(task)} "
+                f"{metric.better} in {row.pairs.wins} and {metric.worse} in {row.pairs.losses}"
+                f"{'' if expected else ': by chance alone, so read the others with care'}."
+            )
+    return lines
+
+
+_UNDECIDED = {
+    "no difference": ": no difference", "undecided": ": undecided",
+    "pilot": ": too few seeds for a verdict",
+}  # fmt: skip
+
+
+def _name(label: str, methods: Mapping[str, str]) -> str:
+    """Return the name of a method, or the label that the user gave it."""
+    return NAMES.get(label, label) if methods.get(label, label) == label else label
+
+
+def solved(
+    values: Mapping[str, pd.Series],
+    rows: Sequence[Judged],
+    methods: Mapping[str, str],
+    baseline: str,
+    path: str | os.PathLike,
+    title: str,
+    steps: int,
+) -> None:
+    """Plot the number of seeds that have solved the task by each agent step, as PNG.
+
+    Args:
+      values: [seeds] agent steps until solved, by label; infinite where a seed did not solve it.
+      rows: the arms of one group, with their verdicts.
+      methods: the replay method behind each label.
+      baseline: the baseline's label.
+      path: where to write the PNG.
+      title: the environment, ": " and the common settings of all runs.
+      steps: of the runs, the end of the horizontal axis if a seed did not solve the task.
+    """
+    task, _, rest = title.partition(": ")
+    judged = {row.label: row for row in rows}
+    panel = panel_of({label: values[label] for label in (baseline, *judged)}, rows, methods, steps)
+    late = {line.label: np.minimum(values[line.label], steps).mean() for line in panel.marks}
+    keys = [
+        _key(judged.get(line.label), line.style, methods, baseline)
+        for line in sorted(panel.marks, key=lambda line: late[line.label])
+    ]
+    figure = Figure(
+        f"Seeds that have solved {task}", [panel], (9, 4.6), subtitle=rest, keys=keys,
+        legend="listed", seeds=len(values[baseline]), dpi=150,
+    )  # fmt: skip
+    to_matplotlib(figure, path)
+
+
+def panel_of(
+    values: Mapping[str, pd.Series],
+    rows: Sequence[Judged],
+    methods: Mapping[str, str],
+    steps: int,
+) -> Panel:
+    """Return a panel with the number of seeds that have solved the task by each agent step.
+
+    `values` has the baseline first; other arguments are as for `solved`.
+    """
+    styles, lines = styles_of({label: methods[label] for label in values}), []
+    for row in rows:
+        if row.method == CONTROL:
+            styles[row.label] |= {"linewidth": 1.3, "linestyle": "--"}
+    for label, own in values.items():
+        solved_at = own.to_numpy(np.float64)
+        at = np.unique([0, *solved_at[np.isfinite(solved_at)], steps])
+        counts = (solved_at <= at[:, None]).sum(axis=1)
+        lines.append(Line(label, at, counts, styles[label]))
+    late = np.quantile(np.minimum(np.concatenate(list(values.values())), steps), 0.99)
+    seeds = max(map(len, values.values()))
+    x = Axis(STEPS, limits=(0.0, min(float(steps), 1.05 * float(late))))
+    return Panel("", x, Axis(f"seeds, of {seeds}", limits=(0.0, seeds * 1.02), whole=True), lines)
+
+
+def _key(row: Judged | None, style: Style, methods: Mapping[str, str], baseline: str) -> Key:
+    """Return the legend's entry of an arm, with its verdict; None: the baseline."""
+    if row is None:
+        return Key(_name(baseline, methods), style, "the baseline")
+    name = _name(row.method, methods)
+    if row.method == CONTROL:
+        name = f"{_name(baseline, methods)}, other seeds"
+    verdict = _VERDICTS.get(row.judgement.verdict, row.judgement.verdict)
+    return Key(name, style, f"sooner in {row.pairs.wins}, later in {row.pairs.losses}: {verdict}")
+
+
+_VERDICTS = {"agrees": "better", "disagrees": "worse"}

@@ -1,0 +1,107 @@
+"""The look that all figures share."""
+
+import io
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from experiments.statistics.verdicts import FEWEST_SEEDS
+from experiments.storage.files import write_bytes
+from jaxreplay.methods import METHODS
+
+# Okabe and Ito's palette without yellow: distinct for every kind of colour vision.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("-", "--", ":", "-.")
+# One for each method, in the order of the registry and the same in all figures: grey is uniform.
+_OF_METHODS = (
+    "#7f7f7f", "#D55E00", "#E69F00", "#009E73", "#0072B2", "#56B4E9", "#CC79A7", "#8C564B",
+    "#6A3D9A", "#B2182B", "#6B8E23", "#000000",
+)  # fmt: skip
+# The methods' names in sentences and figures; other labels remain as they are.
+NAMES = {
+    "uniform": "uniform replay", "per": "PER", "rank": "rank-based PER", "pser": "PSER",
+    "lap": "LAP", "pal": "PAL", "ere": "ERE", "ero": "ERO", "ners": "NERS", "refer": "ReF-ER",
+}  # fmt: skip
+INK, FAINT = "#333333", "#8a8a8a"
+
+
+def make_figure(width: float, height: float, dpi: int = 100) -> Figure:
+    """Make an empty figure of this size in inches, without pyplot and its global state."""
+    return Figure(figsize=(width, height), dpi=dpi, layout="constrained")
+
+
+def save(figure: Figure, path: str | os.PathLike, software: str | None = None) -> None:
+    """Write a PNG whose bytes depend on nothing but the figure and the name of the software."""
+    # `savefig` would draw a figure of this layout twice.
+    canvas, content = FigureCanvasAgg(figure), io.BytesIO()
+    canvas.print_png(content, metadata={"Software": software}, pil_kwargs={"optimize": True})
+    write_bytes(Path(path), content.getvalue())
+
+
+def styles_of(methods: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return a style for each label, the same in every figure for the same method.
+
+    Args:
+      methods: the replay method behind each label; of several labels with the same method, all but
+        the first are dashed.
+    """
+    known = list(METHODS)[: len(_OF_METHODS)]
+    taken = {known.index(method) for method in methods.values() if method in known}
+    # Names that are not methods get colours that the figure does not use yet, but never grey.
+    free = [number for number in range(1, len(_OF_METHODS)) if number not in taken]
+    free = free or list(range(1, len(_OF_METHODS)))
+    others: dict[str, int] = {}
+    styles, seen = {}, Counter()
+    for label, method in methods.items():
+        if method in known:
+            number = known.index(method)
+        else:
+            number = free[others.setdefault(method, len(others)) % len(free)]
+        colour = _OF_METHODS[number]
+        width = 3.2 if number == 0 else 1.7  # uniform stays visible under what draws like it
+        dashes = DASHES[seen[method] % len(DASHES)]
+        styles[label] = {
+            "color": colour, "linestyle": dashes, "linewidth": width, "zorder": 3 - (number == 0)
+        }  # fmt: skip
+        seen[method] += 1
+    return styles
+
+
+def warn_of_few(figure: Figure, seeds: int) -> None:
+    """Write below a figure that its seeds are too few for a verdict, if they are."""
+    if seeds < FEWEST_SEEDS:
+        note = {"x": 0.99, "ha": "right", "fontsize": 9, "color": "#B2182B"}
+        count = "one seed carries" if seeds == 1 else f"{seeds} seeds carry"
+        figure.supxlabel(f"pilot: {count} no verdict", **note)  # the layout leaves space for it
+
+
+def plain(text: str) -> str:
+    """Return a user's text for matplotlib: on one line, without mathematics, and never hidden.
+
+    Applied twice it changes nothing more.
+    """
+    text = re.sub(r"(?<!\\)\$", r"\\$", " ".join(text.split()))
+    return f"\u200b{text}" if text.startswith("_") else text  # a label with "_" would be hidden
+
+
+def tidy(axes: Axes) -> None:
+    """Give axes the look that all figures share."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)
+    axes.tick_params(colors=INK, labelsize=9)
+    axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def count_steps(axes: Axes, ticks: int) -> None:
+    """Label the horizontal axis in agent steps, with at most this many ticks."""
+    axes.xaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))

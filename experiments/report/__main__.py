@@ -1,0 +1,66 @@
+"""Make one page of runs, a comparison or a sweep: `python -m experiments.report --help`.
+
+The page shows all results in the folders: verdicts, curves, replayed transitions, times and
+configurations; for a sweep, the best settings and the effect of each setting. It is one file that
+needs no network. Runs may still be in progress.
+"""
+
+from experiments.cli import process
+
+if __name__ == "__main__":
+    process.run("experiments.report")
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.cli import shared
+from experiments.cli.options import Parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = Parser(prog="python -m experiments.report", description=__doc__)
+    parser.add_argument(
+        "runs", nargs="+", type=shared.labelled_folder, metavar="RUN",
+        help="folder of a comparison or a sweep, or folders of runs, FOLDER or LABEL=FOLDER",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out", type=shared.folder, metavar="FILE",
+        help="page, an .html file [default RUN/report.html]",
+    )  # fmt: skip
+    parser.add_argument("--title", help="title of the page [default: agent and environment]")
+    parser.add_argument(
+        "--other-code", action="store_true",
+        help="accept runs of different versions of the code or settings of JAX",
+    )  # fmt: skip
+    args = parser.parse_args(argv)
+
+    def command() -> None:
+        from experiments.report import page  # pandas and jinja2 take half a second to import
+
+        if args.out is None and len(args.runs) > 1:
+            raise ValueError("several runs have no common folder: add --out FILE.html")
+        out = args.out or args.runs[0][1] / page.NAME
+        page.check_path(out)
+        print(page.write(_read(args.runs, args.other_code), out, args.title))
+
+    return shared.ended(parser, command, "give the same command again")
+
+
+def _read(runs: Sequence[tuple[str, Path]], other_code: bool) -> Any:
+    """Return the content of the page: a `Source`, or `Swept` for a sweep."""
+    from experiments.report import source, swept
+
+    for _, folder in runs:
+        for kind, is_kind, read in (
+            ("sweep", swept.is_sweep, swept.read),
+            ("comparison", source.is_comparison, source.comparison),
+        ):
+            if is_kind(folder):
+                if len(runs) > 1:
+                    raise ValueError(
+                        f"{folder} is a {kind} with a page of its own: remove the others"
+                    )
+                return read(folder)
+    return source.runs(shared.check_labels(runs), other_code)

@@ -1,0 +1,239 @@
+"""Sections of a study: methods at their best and by default, on each task and over tasks."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from experiments.figures import elements, sensitivity
+from experiments.figures.elements import Axis, Interval, Panel, Rule
+from experiments.report import plots
+from experiments.report.blocks import Plots, Section, Table
+from experiments.report.swept import Swept
+from experiments.statistics import aggregates, tuned
+from experiments.statistics.bootstrap import stratified_interval
+from experiments.statistics.paired import probability_of_improvement
+from experiments.statistics.tuned import Estimate
+from experiments.studies import search_report
+from experiments.studies.report import shown
+
+_BEST, _DEFAULT = "at its best", "by default"
+Scores = Mapping[str, np.ndarray]  # [seeds, tasks] by label
+
+_CHOSEN = (
+    "The best of many points on the seeds that selected it is partly luck: every other seed "
+    "selects, and the rest are shown"
+)
+_NO_CHOICE = "Every method has a single point, which is shown on all seeds"
+
+
+def best(swept: Swept) -> Section | None:
+    """Return every method's best point on every task, on seeds that did not select it."""
+    if not swept.rows:
+        return None
+    header = [
+        "method", "best settings", "of points", "on the seeds that chose", "on the others",
+        "by default, on the others",
+    ]  # fmt: skip
+    cells = [
+        [
+            _name(swept, row.env, row.label), swept.point_settings(row.best), str(row.points),
+            *map(shown, (row.chosen, row.shown, row.default)),
+        ]
+        for row in swept.rows
+    ]  # fmt: skip
+    seeds = sorted({row.shown.seeds for row in swept.rows})
+    intro = (
+        f"{_scored(swept)} {_CHOSEN if tuned.has_choice(swept.table) else _NO_CHOICE} "
+        f"({' to '.join(map(str, dict.fromkeys([seeds[0], seeds[-1]])))} of them), with the "
+        "defaults (hollow)."
+    )
+    if swept.table["diverged"].any():
+        intro += " In the selection, a diverged seed ranks below all others."
+    if any(row.default is None for row in swept.rows):
+        intro += " Points without a default are not in the sweep: --defaults true adds them."
+    title = "At their best, and by default"
+    return Section("best", title, intro, [Table([header, *cells]), _drawn(swept)])
+
+
+def of_search(swept: Swept) -> Section | None:
+    """Return every method's best settings and its defaults, or None before a fresh seed ended."""
+    if not swept.rows:
+        return None
+    header = [
+        "method", "best settings", "on the seeds that chose", "on fresh seeds",
+        "by default, on fresh seeds", "wins/losses/ties",
+    ]  # fmt: skip
+    cells = []
+    results = search_report.results(swept.store, swept.study)
+    for found in results:
+        row = swept.row(found.env, found.label)
+        cells.append([_name(swept, found.env, found.label)])
+        if found.best is None or row is None:
+            default = "-" if row is None else shown(row.shown)
+            cells[-1] += [_why_none(swept, found), "-", "-", default, "-"]
+            continue
+        complete = not np.isnan(found.defaults).any()
+        cells[-1] += [
+            swept.point_settings(found.best), shown(row.chosen), shown(row.shown),
+            shown(row.default), search_report.compared(found, swept.study) if complete else "-",
+        ]  # fmt: skip
+    fresh = len(swept.store.facts["search"]["asked"]["fresh_seeds"])
+    intro = (
+        f"{_scored(swept)} The best of many settings on the seeds that selected it is partly luck. "
+        f"So it runs again on {fresh} fresh seed{'s' * (fresh > 1)}, with the defaults (hollow); "
+        "the last column counts the seeds on which it beats, loses to and ties the defaults."
+    )
+    if any(each.lost.any() or each.defaults_lost.any() for each in results):
+        intro += " A diverged seed ranks below all others."
+    title = "At their best, and by default"
+    return Section("best", title, intro, [Table([header, *cells]), _drawn(swept)])
+
+
+def tasks(swept: Swept) -> Section | None:
+    """Return the probability that methods improve on the first, and the mean of several tasks."""
+    if len(swept.methods) < 2:
+        return None
+    points = swept.store.facts["base_points"]
+    best_points = {(row.env, row.label): row.best for row in swept.rows}
+    defaults = {(env, label): point for env, own in points.items() for label, point in own.items()}
+    scores = {_BEST: _scores(swept, best_points), _DEFAULT: _scores(swept, defaults)}
+    first = next(iter(swept.methods))
+    scores = {kind: own for kind, own in scores.items() if first in own and len(own) > 1}
+    if not scores:
+        return None
+    several = len(swept.envs) > 1
+    odds = {
+        kind: {label: _odds(x, own[first], swept) for label, x in own.items() if label != first}
+        for kind, own in scores.items()
+    }
+    x, half = Axis(f"P(better than {first})", limits=(-0.03, 1.03)), [Rule(0.5, upright=True)]
+    panels = [_rows(swept, odds, x, "Probability of improvement", half)]
+    header = ["method", "", x.label]
+    means: dict[str, dict[str, Estimate]] = {}
+    if several:
+        header.append("scaled score")
+        scaled = _scaled(swept, scores)
+        means = {kind: {k: _iqm(x) for k, x in own.items()} for kind, own in scaled.items()}
+        title = "Scaled scores over all tasks"
+        panels.append(_rows(swept, means, Axis("scaled score, IQM"), title))
+    cells = [
+        [
+            label,
+            kind,
+            shown(odds[kind].get(label)),
+            *([shown(means[kind][label])] if several else []),
+        ]
+        for kind, own in scores.items()
+        for label in own
+    ]
+    intro = (
+        f"The probability that a seed of a method has a better score than one of {first}, ties "
+        "half: methods at their best against its best, and by default (hollow) against its "
+        "default, on the seeds that selected nothing, with 95 % bootstrap intervals"
+    )
+    if several:
+        intro += (
+            ", stratified over tasks. Scaled scores are IQMs over all seeds and tasks: on each "
+            "task, 0 is the worst and 1 the best score of any seed here, so they have no meaning "
+            "elsewhere. Methods that are not on every task are left out"
+        )
+    intro += "."
+    if swept.table["diverged"].any():
+        intro += " A diverged seed ranks below all others, and is scaled to 0."
+    title = "Over all tasks" if several else "Probability of improvement"
+    drawn = plots.block(panels, styles=swept.styles)
+    return Section("tasks", title, intro, [Table([header, *cells]), drawn])
+
+
+def _name(swept: Swept, env: str, label: str) -> str:
+    return f"{env} {label}" if len(swept.envs) > 1 else label
+
+
+def _scored(swept: Swept) -> str:
+    metric = swept.metric
+    better = "higher" if metric.higher_is_better else "lower"
+    about = f"{metric.name} ({metric.help}; {better} is better)"
+    return f"Scores: {about}, IQM over seeds [95 % bootstrap interval]."
+
+
+def _drawn(swept: Swept) -> Plots:
+    """Return a plot for each task: a row for each method, filled at its best, hollow by default."""
+    metric, described = swept.study.metric, swept.point_settings
+    figure = sensitivity.best(swept.rows, swept.methods, metric, "", 0, described)
+    return plots.block(figure.panels, styles=swept.styles)
+
+
+def _rows(
+    swept: Swept,
+    found: Mapping[str, Mapping[str, Estimate]],
+    x: Axis,
+    title: str,
+    rules: Sequence[Rule] = (),
+) -> Panel:
+    """Return a panel of estimates: a row for each method, filled at its best, hollow by default."""
+    labels = [label for label in swept.methods if any(label in own for own in found.values())]
+    marks = [
+        Interval(
+            label, labels.index(label) + (0.13 if kind == _DEFAULT else -0.13), *each[:3],
+            swept.styles[label], hollow=kind == _DEFAULT, text=kind,
+        )
+        for kind, own in found.items()
+        for label, each in own.items()
+    ]  # fmt: skip
+    height = max(240, 115 + 44 * len(labels))
+    return Panel(title, x, elements.rows(labels), marks, rules, height=height)
+
+
+def _why_none(swept: Swept, found: search_report.Result) -> str:
+    """Return the reason why a method has no best settings."""
+    if found.best is not None or swept.tried is None:
+        return "not all fresh seeds have ended"
+    tried = swept.tried
+    own = tried[(tried["env"] == found.env) & (tried["replay"] == found.label)]
+    return "none to choose" if own.empty else "every trial failed"
+
+
+def _scores(swept: Swept, points: Mapping[tuple[str, str], str]) -> Scores:
+    """Return the ranked scores [seeds, tasks] of the methods with these points on every task.
+
+    They are of the seeds that selected nothing, and infinitely bad where a seed diverged.
+    """
+    found = {}
+    for label in swept.methods:
+        columns = []
+        for env in swept.envs:
+            row, point = swept.row(env, label), points.get((env, label))
+            own = swept.table[swept.table["point"] == point].sort_values("seed")
+            values = own[own["seed"].isin(swept.unseen(env))]["ranked"].to_numpy(np.float64)
+            columns.append(values if row is not None and len(values) == row.shown.seeds else [])
+        if all(len(column) for column in columns) and len({len(each) for each in columns}) == 1:
+            found[label] = np.stack(columns, axis=-1)
+    return found
+
+
+def _scaled(swept: Swept, scores: Mapping[str, Scores]) -> dict[str, dict[str, np.ndarray]]:
+    """Return scores scaled to [0, 1] per task, over everything shown; 1 is best.
+
+    0 is the worst score of a seed that did not diverge, and the score of all that did.
+    """
+    sign = 1.0 if swept.metric.higher_is_better else -1.0
+    flat = {f"{kind} {label}": sign * x for kind, own in scores.items() for label, x in own.items()}
+    together = np.concatenate(list(flat.values()))
+    worst = np.where(np.isinf(together), np.inf, together).min(axis=0)
+    worst = np.where(np.isinf(worst), 0.0, worst)  # of a task on which all diverged
+    scaled = aggregates.min_max({name: np.maximum(x, worst) for name, x in flat.items()})
+    return {
+        kind: {label: scaled[f"{kind} {label}"] for label in own} for kind, own in scores.items()
+    }
+
+
+def _iqm(scores: np.ndarray) -> Estimate:
+    low, high = stratified_interval([scores], aggregates.iqm_of_runs)
+    return Estimate(float(aggregates.iqm_of_runs(scores)), float(low), float(high), len(scores))
+
+
+def _odds(own: np.ndarray, first: np.ndarray, swept: Swept) -> Estimate:
+    sign = 1.0 if swept.metric.higher_is_better else -1.0
+    arms = [sign * own, sign * first]
+    low, high = stratified_interval(arms, probability_of_improvement)
+    return Estimate(float(probability_of_improvement(*arms)), float(low), float(high), len(own))

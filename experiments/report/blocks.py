@@ -1,0 +1,115 @@
+"""Parts of a page for its template: sections of tables, lines, plots, films and code."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.storage import files
+
+MOST_BYTES = 6_000_000  # of all films of a page together
+
+
+class Table(NamedTuple):
+    """A table; all columns but the first are numbers or short words."""
+
+    cells: Sequence[Sequence[str]]  # the header first
+    caption: str = ""
+    folded: bool = False  # shown on demand, and in print
+
+    kind = "table"
+
+
+class Lines(NamedTuple):
+    """A list of lines."""
+
+    lines: Sequence[str]
+
+    kind = "lines"
+
+
+class Code(NamedTuple):
+    """Command lines, one below the other."""
+
+    lines: Sequence[str]
+
+    kind = "code"
+
+
+class Plot(NamedTuple):
+    """A plot."""
+
+    title: str
+    data: list[dict[str, Any]]  # traces of plotly; "meta" is the arm that a trace shows
+    layout: dict[str, Any]
+    height: int = 240  # pixels
+    wide: bool = False  # as wide as the page
+
+
+class Key(NamedTuple):
+    """A line of a legend."""
+
+    arm: str
+    colour: str
+    dashes: str  # as SVG has them
+    width: float
+
+
+class Plots(NamedTuple):
+    """Plots that share a legend."""
+
+    plots: Sequence[Plot]
+    legend: Sequence[Key] = ()
+    title: str = ""
+    note: str = ""
+
+    kind = "plots"
+
+
+class Film(NamedTuple):
+    """A film of an episode."""
+
+    caption: str
+    data: str  # a data URI
+
+    kind = "film"
+
+
+class Section(NamedTuple):
+    """A section of a page."""
+
+    name: str  # for links
+    title: str
+    intro: str
+    blocks: Sequence[Table | Lines | Code | Plots | Film]
+
+
+def films(paths: Mapping[str, Path]) -> Section | None:
+    """Return the section of films, embedded up to a limit.
+
+    Args:
+      paths: of GIFs, by label.
+    """
+    blocks, left_out, total = [], [], 0
+    for label, path in paths.items():
+        try:
+            content = files.read_bytes(path)
+        except ValueError as error:
+            left_out.append(f"{label}: {error}")
+            continue
+        if not content.startswith(b"GIF8"):
+            left_out.append(f"{label}: {path.name} is not a GIF")
+        elif total + len(content) > MOST_BYTES:
+            left_out.append(f"{label}: {path.name} has {len(content) / 1e6:.1f} MB")
+        else:
+            total += len(content)
+            data = base64.b64encode(content).decode()
+            blocks.append(Film(label, f"data:image/gif;base64,{data}"))
+    if not blocks and not left_out:
+        return None
+    intro = (
+        f"Greedy episodes, as experiments.watch recorded them. A page holds at most "
+        f"{MOST_BYTES / 1e6:g} MB of films; those left out are in the folders of their runs."
+    )
+    more = [Lines(left_out)] if left_out else []
+    return Section("film", "An episode", intro, [*blocks, *more])

@@ -1,0 +1,233 @@
+"""The command lines that repeat the runs of a page."""
+
+import dataclasses
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.cli.shared import learns_from_evaluations
+from experiments.report.source import Source
+from experiments.runs import run_config
+from experiments.runs.arms import CONTROL, Question
+from experiments.runs.registry import THRESHOLDS
+from experiments.studies.options import Question as StudyQuestion
+from experiments.studies.options import SearchOptions, StudyOptions
+
+_SHARED = ("loop", "sizes", "env_options", "agent_options")
+_WIDTH = 80  # characters of a line
+Config = Mapping[str, Any]
+
+
+def repeat(source: Source) -> list[str]:
+    """Return command lines that repeat the runs of a source, options at their defaults left out."""
+    if source.comparison and (line := _compare(source)) is not None:
+        return [line]
+    configs = {label: arm.config for label, arm in source.arms.items() if arm.config}
+    return list(dict.fromkeys(map(of_run, configs.values())))
+
+
+def of_run(config: Config) -> str:
+    """Return the command line that repeats a run, options at their defaults left out."""
+    return wrapped(_train(config))
+
+
+def gone(config: Config) -> dict[str, str]:
+    """Return the options of a run, with their values, that the command no longer has."""
+    usual = _defaults(config)
+    return {
+        option(section, name): shown(value)
+        for section in run_config.PREFIXES
+        if section in usual
+        for name, value in config.get(section, {}).items()
+        if name not in usual[section]
+    }
+
+
+def option(section: str, name: str) -> str:
+    """Return the name of an option on the command line.
+
+    Args:
+      section: of a configuration, such as "agent_options".
+      name: of the field.
+    """
+    return f"--{run_config.PREFIXES[section]}{name}".replace("_", "-")
+
+
+def shown(value: Any) -> str:
+    """Return a value as the command line takes it."""
+    return " ".join(_words(value))
+
+
+def _words(value: Any) -> list[str]:
+    if isinstance(value, (list, tuple)):
+        return [word for each in value for word in _words(each)]
+    if value is None or isinstance(value, bool):
+        return [{True: "true", False: "false", None: "none"}[value]]
+    return [str(value)]
+
+
+def _train(config: Config) -> list[str]:
+    words = ["python", "-m", "experiments.train"]
+    for name in ("agent", "replay", "env", "seeds", "seed"):
+        if (name, config[name]) != ("seed", 0):
+            words += [f"--{name}", str(config[name])]
+    usual = _defaults(config)
+    for section in (*_SHARED, "replay_options"):
+        for name, value in _unusual(config, usual, section).items():
+            if name != "observe_every" or _learns_from_evaluations(config):
+                words += [option(section, name), *_words(value)]
+    return words
+
+
+def _learns_from_evaluations(config: Config) -> bool:
+    """Return whether a run uses `observe_every`; arms of a comparison share it with others."""
+    try:
+        run = run_config.saved_defaults(config["env"], config["agent"], config["replay"])
+        options = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in config.get("replay_options", {}).items()
+            if hasattr(run.replay_options, name)
+        }
+        own = dataclasses.replace(run.replay_options, **options)
+        return learns_from_evaluations(dataclasses.replace(run, replay_options=own))
+    except (ValueError, ImportError):  # its agent or method is not available here
+        return True
+
+
+def _compare(source: Source) -> str | None:
+    """Return the command of a comparison, or None if a single command is not enough."""
+    control = f"{CONTROL}_every"
+    configs = {
+        label: arm.config
+        for label, arm in source.arms.items()
+        if label != CONTROL and not label.startswith(control)
+    }
+    if not configs or not all(configs.values()):
+        return None
+    cadences = list(dict.fromkeys(config["loop"]["learn_every"] for config in configs.values()))
+    methods: dict[str, Config] = {}
+    for label, config in configs.items():
+        every = config["loop"]["learn_every"]
+        own = label.removesuffix(f"_every{every}") if len(cadences) > 1 else label
+        first = methods.setdefault(own, config)
+        if _without_cadence(config) != _without_cadence(first):
+            return None
+    base = next(iter(methods.values()))
+    if any(_common(config) != _common(base) for config in methods.values()):
+        return None  # a preset gave the arms options of their own
+    words = ["python", "-m", "experiments.compare", "--agent", base["agent"], "--env", base["env"]]
+    words += ["--replays"]
+    for label, config in methods.items():
+        words.append(label if label == config["replay"] else f"{label}={config['replay']}")
+    words += ["--seeds", str(base["seeds"]), *(["--seed", str(base["seed"])] * (base["seed"] != 0))]
+    usual = _defaults(base)
+    for section in _SHARED:
+        for name, value in _unusual(base, usual, section).items():
+            if name != "learn_every":
+                words += [option(section, name), *_words(value)]
+    if len(cadences) > 1 or cadences[0] != usual.get("loop", {}).get("learn_every"):
+        words += ["--learn-every", *map(str, cadences)]
+    for label, config in methods.items():
+        for name, value in _unusual(config, _defaults(config), "replay_options").items():
+            words += [f"--{label}.{name}".replace("_", "-"), *_words(value)]
+    return wrapped([*words, *_asked(source)])
+
+
+def of_study(saved: Mapping[str, Any]) -> str:
+    """Return the command line that repeats a study, options at their defaults left out.
+
+    Args:
+      saved: the study, as `Study.to_json` returns it.
+    """
+    envs, arms = list(saved["bases"]), next(iter(saved["bases"].values()))
+    first = next(iter(arms.values()))
+    usual = _defaults(first)
+    named = [k if k == own["replay"] else f"{k}={own['replay']}" for k, own in arms.items()]
+    words = ["python", "-m", "experiments.sweep", "--agent", first["agent"]]
+    words += ["--envs", *envs, "--replays", *named]
+    words += ["--seeds", str(first["seeds"]), "--seed", str(first["seed"])]
+    for section in _SHARED:
+        for name, value in _unusual(first, usual, section).items():
+            words += [option(section, name), *_words(value)]
+    for label, config in arms.items():
+        for name, value in _unusual(config, _defaults(config), "replay_options").items():
+            words += [f"--{label}.{name}".replace("_", "-"), *_words(value)]
+    searched = saved["search"]["search"] is not None
+    if saved["axes"]:
+        axes = [f"{name}={','.join(values)}" for name, values in saved["axes"].items()]
+        words += ["--space" if searched else "--grid", *axes]
+    for part, made in (
+        ("question", StudyQuestion(control=False)), ("options", StudyOptions()),
+        ("search", SearchOptions()),
+    ):  # fmt: skip
+        defaults = dataclasses.asdict(made)
+        for name, value in saved[part].items():
+            if _words(value) != _words(defaults.get(name)):
+                words += [f"--{name}".replace("_", "-"), *_words(value)]
+    return wrapped(words)
+
+
+def _asked(source: Source) -> list[str]:
+    """Return the options of the question, and the threshold, except defaults."""
+    words = []
+    usual = Question().__dict__
+    unasked = {} if CONTROL in _methods(source) else {"control": False}
+    for name, value in (source.question or unasked).items():
+        if name in usual and value != usual[name]:
+            words += [f"--{name}", *_words(value)]
+    summaries = [arm.summary for arm in source.arms.values() if arm.summary]
+    goals = {summary["threshold"] for summary in summaries}
+    if len(goals) == 1 and (goal := goals.pop()) != THRESHOLDS.get(source.env):
+        words += ["--threshold", shown(goal)]
+    return words
+
+
+def _methods(source: Source) -> set[str]:
+    """Return the labels of the arms without their cadences."""
+    return {label.partition("_every")[0] for label in source.arms}
+
+
+def wrapped(words: list[str]) -> str:
+    """Return a command over several lines, broken before options."""
+    lines = [""]
+    quoted = [shlex.quote(word) for word in words]
+    starts = [k for k, word in enumerate(words) if word.startswith("--")]
+    for start, end in zip([0, *starts], [*starts, len(words)], strict=True):
+        part = " ".join(quoted[start:end])
+        if lines[-1] and len(lines[-1]) + len(part) > _WIDTH:
+            lines.append(f"    {part}")
+        else:
+            lines[-1] = f"{lines[-1]} {part}".lstrip() if len(lines) == 1 else f"{lines[-1]} {part}"
+    return " \\\n".join(lines)
+
+
+def _common(config: Config) -> list[Any]:
+    loop = {name: value for name, value in config["loop"].items() if name != "learn_every"}
+    names = ("agent", "env", "seeds", "seed", "sizes", "env_options", "agent_options")
+    return [loop, *(config[name] for name in names)]
+
+
+def _without_cadence(config: Config) -> list[Any]:
+    return [*_common(config), config["replay"], config["replay_options"]]
+
+
+def _defaults(config: Config) -> Config:
+    """Return the defaults of a configuration's names; {}: they are not known here."""
+    try:
+        return run_config.saved_defaults(config["env"], config["agent"], config["replay"]).to_json()
+    except (ValueError, ImportError):  # of a module of the user's, or of a package that is missing
+        return {}
+
+
+def _unusual(config: Config, usual: Config, section: str) -> dict[str, Any]:
+    """Return the options of a section that differ from the defaults, as far as they still exist.
+
+    Where the defaults are not known, these are all that have a value.
+    """
+    known = usual.get(section)
+    return {
+        name: value
+        for name, value in config.get(section, {}).items()
+        if (value is not None if known is None else name in known)
+        and (known is None or _words(value) != _words(known[name]))
+    }

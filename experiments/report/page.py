@@ -1,0 +1,181 @@
+"""A page from its source: sections in their order, rendered into one file that needs no network."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import jinja2
+import markupsafe
+
+from experiments.installation.commands import missing
+from experiments.report import (
+    against_settings,
+    best,
+    blocks,
+    costs,
+    groups,
+    head,
+    plots,
+    settings,
+    source,
+    training,
+    verdicts,
+)
+from experiments.report.blocks import Plot, Section
+from experiments.report.source import Source
+from experiments.report.swept import Swept
+from experiments.runs.log import say
+from experiments.storage.files import write_bytes
+from jaxreplay.saving import check_writable
+
+NAME = "report.html"
+MARK = '<meta name="generator" content="jaxreplay experiments.report">'  # in files of ours
+_BEGINNING = 1000  # bytes that contain the mark
+_TEMPLATES = Path(__file__).with_name("templates")
+
+
+def write_comparison(folder: Path) -> str:
+    """Write the page of a comparison into its folder.
+
+    Returns:
+      One line to print with the path, or with the reason for a missing page: results are not lost
+      for a page that could not be made.
+    """
+    return _written(folder, lambda: source.comparison(folder))
+
+
+def write_run(folder: Path) -> str:
+    """Write the page of a run into its folder; return one line as `write_comparison` does."""
+    return _written(folder, lambda: source.runs({folder.name: folder}, other_code=True))
+
+
+def write_sweep(swept: Swept) -> str:
+    """Write the page of a study into its folder; return one line as `write_comparison` does."""
+    return _written(swept.store.folder, lambda: swept)
+
+
+def _written(folder: Path, read: Callable[[], Source | Swept]) -> str:
+    try:
+        return write(read(), folder / NAME)
+    except ValueError as error:
+        return f"report:  none: {error}"
+
+
+def write(shown: Source | Swept, path: Path, title: str | None = None) -> str:
+    """Write a page whole or not at all; return one line with its path.
+
+    Raises:
+      ValueError: a file that is not ours is in the way.
+      OSError: the disk is full, or the folder is gone.
+    """
+    check_path(path)
+    for remark in shown.remarks:
+        say(remark)
+    # Bytes of file names that the locale cannot decode are surrogates.
+    content = render(shown, title).encode(errors="surrogateescape")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, content)
+    return f"report:  {path} ({len(content) / 1e6:.1f} MB)"
+
+
+def check_path(path: Path) -> None:
+    """Check that a page can be written to a path; change nothing.
+
+    Raises:
+      ValueError: one line: another ending, a folder, a link, or a file that is not ours; or plotly
+        is not installed.
+    """
+    if lacks := missing(path.name, {"plotly": "report"}):
+        raise ValueError(lacks)
+    if path.suffix != ".html":
+        raise ValueError(f"{path} is no .html file: use this ending")
+    check_writable(path, "give the name of a file, or choose another --out")
+    above = next(each for each in path.parents if each.exists())
+    if not above.is_dir():
+        raise ValueError(f"{above} is not a folder: choose another --out")
+    if path.exists():
+        with path.open("rb") as file:
+            if MARK.encode() not in file.read(_BEGINNING):
+                raise ValueError(f"{path} was not written by this command: choose another --out")
+
+
+def sections(shown: Source | Swept) -> list[Section]:
+    """Return the sections with content."""
+    found = _of_study(shown) if isinstance(shown, Swept) else _of_runs(shown)
+    return [section for section in found if section is not None]
+
+
+def _of_study(swept: Swept) -> list[Section | None]:
+    if swept.tried is None:
+        found, scores = best.best(swept), [against_settings.section(swept)]
+    else:
+        found = best.of_search(swept)
+        scores = [against_settings.tried(swept), against_settings.searched_settings(swept)]
+    own = groups.of_study(swept)
+    return [
+        verdicts.of_study(swept),
+        training.compared(groups.judged(swept)),
+        found,
+        best.tasks(swept),
+        *scores,
+        training.curves(own),
+        *training.metrics(own),
+        costs.of_study(swept),
+        settings.failures(swept),
+        settings.of_study(swept),
+    ]
+
+
+def _of_runs(shown: Source) -> list[Section | None]:
+    own = groups.groups(shown)
+    arms, unfinished = shown.arms, any(arm.summary is None for arm in shown.arms.values())
+    timing = {label: arm.timing for label, arm in arms.items() if arm.timing is not None}
+    summaries = {label: arm.summary for label, arm in arms.items() if arm.summary is not None}
+    return [
+        verdicts.section(shown, own),
+        training.curves(own),
+        training.scores(own, groups.last(shown), unfinished),
+        blocks.films({label: arm.film for label, arm in arms.items() if arm.film}),
+        *training.metrics(own),
+        costs.of_runs(timing, summaries, own),
+        settings.of_runs(shown),
+    ]
+
+
+def render(shown: Source | Swept, title: str | None = None) -> str:
+    """Return the page, which depends on nothing but its source.
+
+    Everything from files is escaped: texts by the template, and plots as JSON.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["plot"] = _plot
+    return environment.get_template("page.html").render(
+        mark=markupsafe.Markup(MARK),
+        head=(head.of_study if isinstance(shown, Swept) else head.of_runs)(shown, title),
+        sections=sections(shown),
+        style=_asset("page.css"),
+        script=_asset("page.js"),
+        plotly=_library(),
+    )
+
+
+def _plot(plot: Plot) -> markupsafe.Markup:
+    return markupsafe.Markup(plots.to_script({"data": plot.data, "layout": plot.layout}))
+
+
+def _library() -> markupsafe.Markup:
+    """Return the whole of plotly's JavaScript, as its package has no smaller part."""
+    import plotly.offline  # slow to import
+
+    return markupsafe.Markup(plotly.offline.get_plotlyjs())
+
+
+def _asset(name: str) -> markupsafe.Markup:
+    text = (_TEMPLATES / name).read_text(encoding="utf-8")
+    return markupsafe.Markup(re.sub(r"\n\s*", "\n", text))

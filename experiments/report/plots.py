@@ -1,0 +1,261 @@
+"""Described figures as plots of a page, with the look of all our figures.
+
+Specifications are plain dictionaries: plotly's JavaScript draws them in the browser.
+"""
+
+import html
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from experiments.figures.elements import STEPS, Axis, Interval, Line, Panel, Points, Style
+from experiments.figures.style import FAINT, INK
+from experiments.report.blocks import Key, Plot, Plots
+
+_GRID = "#e6e6e6"
+_DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
+_SVG_DASHES = {"-": "none", "--": "7 4", ":": "2 3", "-.": "8 3 2 3"}
+_LARGE = 10_000  # ticks of axes with such numbers count thousands
+_DIGITS = 7  # of every number: about the precision of float32
+
+Trace = dict[str, Any]
+
+
+def block(
+    panels: Sequence[Panel | None],
+    title: str = "",
+    styles: Mapping[str, Style] | None = None,
+    more: Sequence[Key] = (),
+) -> Plots:
+    """Return panels as plots with a common legend, which a single label does not need.
+
+    Args:
+      panels: None is left out.
+      title: of the block.
+      styles: by label of the legend; by default those of the panels.
+      more: further lines of the legend.
+    """
+    shown = [panel for panel in panels if panel is not None]
+    if styles is None:
+        styles = {}
+        for mark in (mark for panel in shown for mark in panel.marks):
+            styles.setdefault(mark.label, mark.style)
+    return Plots([to_plotly(panel) for panel in shown], [*legend(styles), *more], title)
+
+
+def to_plotly(panel: Panel) -> Plot:
+    """Return a panel as a plot; wide lines are below the others."""
+    traces = []
+    for mark in sorted(panel.marks, key=lambda mark: mark.style.get("zorder", 3)):
+        if isinstance(mark, Line):
+            traces += _line(mark)
+        elif isinstance(mark, Points):
+            traces.append(_points(mark))
+        else:
+            traces.append(_interval(mark))
+    shapes = [threshold(rule.value, rule.text, upright=rule.upright) for rule in panel.rules]
+    large = {} if panel.x.label == STEPS else {"tickformat": _ticks(traces, "x")}
+    own = layout(
+        panel.x.label, panel.y.label, xaxis=large | _axis(panel.x), yaxis=_axis(panel.y),
+        shapes=shapes,
+    )  # fmt: skip
+    return plot(panel.title, traces, own, panel.height, wide=panel.wide)
+
+
+def legend(styles: Mapping[str, Style]) -> list[Key]:
+    """Return the lines of a legend; a single label needs none."""
+    if len(styles) < 2:
+        return []
+    return [
+        Key(label, style["color"], _SVG_DASHES[style["linestyle"]], style["linewidth"])
+        for label, style in styles.items()
+    ]
+
+
+def shown(text: str) -> str:
+    """Return a user's text for plotly: without markup of its own, on the lines that it has."""
+    lines = [html.escape(" ".join(line.split()), quote=False) for line in text.split("\n")]
+    return "<br>".join(lines)
+
+
+def points(label: str, x: ArrayLike, y: ArrayLike, style: Style, hover: str, **more: Any) -> Trace:
+    """Return points.
+
+    Args:
+      label: the arm that they belong to.
+      x: horizontal places.
+      y: vertical places.
+      style: of the arm.
+      hover: the text under the pointer, as a template of plotly.
+      **more: `marker` and further properties of the trace.
+    """
+    marker = {"color": style["color"], "size": 6} | more.pop("marker", {})
+    own = {"mode": "markers", "marker": marker, "hovertemplate": hover}
+    return _trace(label, x, y) | own | more
+
+
+def layout(x: str, y: str, **more: Any) -> dict[str, Any]:
+    """Return a layout with both axes labelled.
+
+    Args:
+      x: label of the horizontal axis, with its unit.
+      y: label of the vertical axis, with its unit.
+      **more: `xaxis` and `yaxis` with further properties, and shapes.
+    """
+    axis = {
+        "gridcolor": _GRID, "zeroline": False, "linecolor": FAINT, "automargin": True,
+        "ticks": "outside", "tickcolor": FAINT, "tickfont": {"size": 11}, "nticks": 6,
+    }  # fmt: skip
+    x_axis = axis | {"showgrid": False, "title": _title(x)}
+    if x == STEPS:
+        x_axis |= {"tickformat": "~s", "hoverformat": ",d", "rangemode": "tozero"}
+    return {
+        "xaxis": x_axis | more.pop("xaxis", {}),
+        "yaxis": axis | {"title": _title(y)} | more.pop("yaxis", {}),
+        "margin": {"l": 8, "r": 14, "t": 32, "b": 8},
+        "font": {"family": "system-ui, sans-serif", "size": 12, "color": INK},
+        "paper_bgcolor": "rgba(255,255,255,0)",  # the title is behind it
+        "plot_bgcolor": "rgba(255,255,255,0)",
+        "modebar": {"bgcolor": "rgba(255,255,255,0)", "color": FAINT, "activecolor": INK},
+        "showlegend": False,
+        "hovermode": "closest",
+        "hoverlabel": {"namelength": -1},
+        **more,
+    }
+
+
+def plot(
+    title: str,
+    traces: list[Trace],
+    layout: dict[str, Any],
+    height: int = 270,
+    *,
+    wide: bool = False,
+) -> Plot:
+    """Return a plot, its vertical axis in thousands and millions where numbers are large."""
+    layout = layout | {"yaxis": {"tickformat": _ticks(traces, "y")} | layout["yaxis"]}
+    return Plot(title, traces, layout, height, wide)
+
+
+def threshold(value: float, text: str = "", *, upright: bool = False) -> dict[str, Any]:
+    """Return a thin dashed line across a plot."""
+    own, other = ("x", "y") if upright else ("y", "x")
+    ends = {f"{own}0": value, f"{own}1": value, f"{other}0": 0, f"{other}1": 1}
+    shape = {
+        "type": "line", "layer": "below", f"{own}ref": own, f"{other}ref": "paper", **ends,
+        "line": {"color": FAINT, "width": 1, "dash": "dash"},
+    }  # fmt: skip
+    font = {"size": 10, "color": FAINT}
+    label = {"text": text, "textposition": "start", "yanchor": "top", "font": font}
+    return shape | ({"label": label} if text else {})
+
+
+def numbers(values: ArrayLike) -> list[float | None]:
+    """Return numbers for JSON, with None for values that are not finite."""
+    return [
+        float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+        for value in np.asarray(values, np.float64).tolist()
+    ]
+
+
+def to_script(value: Any) -> str:
+    """Return JSON for a script in a page, which no text in it can end."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _line(line: Line) -> list[Trace]:
+    style, colour = line.style, line.style["color"]
+    stroke = {"color": colour, "dash": _DASHES[style["linestyle"]], "width": style["linewidth"]}
+    value = "%{y:.4~g} at %{x:,}"
+    own: dict[str, Any] = {"mode": "lines", "line": stroke}
+    own["hovertemplate"] = f"{shown(line.note)}: {value}" if line.note else value
+    if line.steps:
+        own["line"] = stroke | {"shape": "hv"}
+    if line.texts:
+        own |= {"text": [shown(text) for text in line.texts], "hovertemplate": "%{text}"}
+    if line.bars or np.size(line.x) == 1:
+        crossed = [at in line.crossed for at in range(np.size(line.x))]
+        marker = {"color": colour, "size": [10 if each else 6 for each in crossed]}
+        marker["symbol"] = ["x" if each else "circle" for each in crossed]
+        own |= {"mode": "lines+markers", "marker": marker}
+    found = [_trace(line.label, line.x, line.y) | own]
+    if line.low is None or line.high is None:
+        return found
+    x, y, low, high = (np.asarray(v, np.float64) for v in (line.x, line.y, line.low, line.high))
+    if line.bars or len(x) == 1:
+        text = "%{text}: " if line.texts else ""
+        found[0] |= {
+            "hovertemplate": text + "%{y:.4~g} [%{customdata[0]:.4~g}, %{customdata[1]:.4~g}]",
+            "customdata": [[*ends] for ends in zip(numbers(low), numbers(high), strict=True)],
+            "error_y": _bars(y - low, high - y, colour, {"thickness": 1, "width": 3}),
+        }
+        return found
+    around = _trace(line.label, np.concatenate([x, x[::-1]]), np.concatenate([high, low[::-1]]))
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    around |= {
+        "mode": "lines", "line": {"width": 0}, "fill": "toself", "hoverinfo": "skip",
+        "fillcolor": f"rgba({red},{green},{blue},0.15)",
+    }  # fmt: skip
+    return [around, *found]
+
+
+def _points(own: Points) -> Trace:
+    marker: dict[str, Any] = {"size": 7, "opacity": own.opacity}
+    if own.ring:
+        marker |= {"symbol": "circle-open", "size": 13, "line": {"width": 2}}
+    texts = {"text": [shown(text) for text in own.texts]} if own.texts else {}
+    hover = "%{text}" if texts else "(%{x:.4~g}, %{y:.4~g})"
+    return points(own.label, own.x, own.y, own.style, hover, marker=marker, **texts)
+
+
+def _interval(own: Interval) -> Trace:
+    colour, text = own.style["color"], shown(own.text or own.note)
+    hover = "%{x:.4~g} [%{customdata[0]:.4~g}, %{customdata[1]:.4~g}]" + (text and f", {text}")
+    marker = {"size": 10, "line": {"color": colour, "width": 2}}
+    marker |= {"color": "#ffffff"} if own.hollow else {}
+    bars = _bars(
+        [own.value - own.low], [own.high - own.value], colour, {"thickness": 2, "width": 0}
+    )
+    return points(
+        own.label, [own.value], [own.row], own.style, hover, marker=marker,
+        customdata=[numbers([own.low, own.high])], error_x=bars,
+    )  # fmt: skip
+
+
+def _trace(label: str, x: ArrayLike, y: ArrayLike) -> Trace:
+    own = {"type": "scatter", "name": shown(label), "meta": label}
+    return own | {"x": numbers(x), "y": numbers(y)}
+
+
+def _bars(below: ArrayLike, above: ArrayLike, colour: str, look: dict[str, Any]) -> dict[str, Any]:
+    ends = {"array": numbers(above), "arrayminus": numbers(below)}
+    return {"type": "data", "symmetric": False, "color": colour, **ends, **look}
+
+
+def _axis(axis: Axis) -> dict[str, Any]:
+    own: dict[str, Any] = {"type": "log", "tickformat": "~g", "nticks": 5} if axis.log else {}
+    if axis.whole:
+        own |= {"rangemode": "tozero", "tickformat": ",d"}
+    if axis.limits is not None:
+        own["range"] = [math.log10(end) if axis.log else end for end in axis.limits]
+    if axis.ticks:
+        places, names = zip(*axis.ticks, strict=True)
+        own |= {"tickmode": "array", "tickvals": list(places), "ticktext": list(map(shown, names))}
+    if axis.limits is not None and axis.ticks:
+        own["showgrid"] = False  # rows of intervals
+    return own
+
+
+def _ticks(traces: Sequence[Trace], name: str) -> str:
+    """Return the format of ticks: in thousands and millions where numbers are large."""
+    values = [abs(value) for trace in traces for value in trace[name] if value is not None]
+    return "~s" if max(values, default=0) >= _LARGE else "~g"
+
+
+def _title(text: str) -> dict[str, Any]:
+    return {"text": shown(text), "font": {"size": 12}, "standoff": 8}

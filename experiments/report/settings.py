@@ -1,0 +1,147 @@
+"""Sections of configurations, versions, commands and failures."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from experiments.report import commands
+from experiments.report.blocks import Code, Lines, Section, Table
+from experiments.report.source import Arm, Source
+from experiments.report.swept import Swept
+from experiments.runs.run_config import PREFIXES, up_to_date
+
+_NONE = "-"
+_MOST_NAMED = 20  # runs
+
+
+def of_runs(source: Source) -> Section:
+    """Return configurations, versions, and the command that repeats all runs."""
+    blocks: list[Any] = []
+    configs = {label: flat(arm.config) for label, arm in source.arms.items() if arm.config}
+    if configs:
+        shared, apart = split(configs)
+        if len(configs) > 1:
+            if apart:
+                blocks.append(Table(_apart(apart, list(configs)), "Differences of the arms"))
+            caption = "Common to all arms"
+        else:
+            caption = "Configuration"
+        blocks.append(Table([["option", "value"], *shared.items()], caption, folded=True))
+        if lines := _gone(source.arms.values()):
+            blocks.append(Lines(lines))
+        blocks.append(Code(commands.repeat(source)))
+        intro = "The last lines repeat it, with the version of the code named here."
+        if not all(arm.code for arm in source.arms.values()):
+            intro = "The last lines repeat it, if options and defaults have not changed."
+    else:
+        intro = "Configurations were not kept with this comparison."
+    blocks.insert(0, Table(_made(source.arms.values()), "Device and versions"))
+    return Section("settings", "Configuration", intro, blocks)
+
+
+def failures(swept: Swept) -> Section | None:
+    """Return the failed and the diverged runs, or None without any."""
+    lines = [f"Failed: {name}: {why}" for name, why in swept.store.facts["failed"].items()]
+    lost = swept.table[swept.table["diverged"] > 0]
+    lines += [f"Diverged: {row.point}, seed {row.seed}" for row in lost.itertuples()]
+    if len(lines) > _MOST_NAMED:
+        lines = [*lines[:_MOST_NAMED], f"and {len(lines) - _MOST_NAMED} more"]
+    if not lines:
+        return None
+    intro = (
+        "Diverged runs are among the scores and rank below all others; failed runs are not among "
+        "them."
+    )
+    if swept.tried is not None:
+        intro = "A trial with a run that failed or diverged has no score."
+    return Section("failures", "Failures", intro, [Lines(lines)])
+
+
+def of_study(swept: Swept) -> Section:
+    """Return the common configuration of all runs, the versions, and the command."""
+    facts = swept.store.facts
+    versions = [facts["versions"].get(key, "-") for key in ("device", "python", "jax")]
+    header = ["device", "Python", "jax", "code"]
+    configs = {name: up_to_date(point["config"]) for name, point in facts["points"].items()}
+    shared, _ = split({name: flat(own) for name, own in configs.items()})
+    gone = {name: value for own in configs.values() for name, value in commands.gone(own).items()}
+    blocks: list[Table | Lines | Code] = [
+        Table([header, [*map(str, versions), swept.code]], "Device and versions"),
+        Table([["option", "value"], *shared.items()], "Common to all runs", folded=True),
+    ]
+    if gone:
+        blocks.append(Lines([_gone_options(f"{name} {value}" for name, value in gone.items())]))
+    blocks.append(Code([commands.of_study(facts["study"])]))
+    intro = "The last lines repeat it, with the version of the code named here."
+    return Section("settings", "Configuration", intro, blocks)
+
+
+def _gone(arms: Collection[Arm]) -> list[str]:
+    """Return a line about the recorded options that the commands no longer have."""
+    found: dict[str, list[str]] = {}
+    for arm in arms:
+        for name, value in (commands.gone(arm.config) if arm.config else {}).items():
+            found.setdefault(f"{name} {value}", []).append(arm.label)
+    if not found:
+        return []
+    named = [
+        each if len(labels) == len(arms) else f"{each} ({', '.join(labels)})"
+        for each, labels in found.items()
+    ]
+    return [_gone_options(named)]
+
+
+def _gone_options(options: Iterable[str]) -> str:
+    """Return a line about options that the command no longer has."""
+    return (
+        "These recorded options are gone, so that the last lines leave them out: "
+        f"{'; '.join(options)}."
+    )
+
+
+def flat(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return a configuration by the names that options have on the command line."""
+    found = {}
+    for name, value in config.items():
+        if name in PREFIXES and isinstance(value, dict):
+            for key, each in value.items():
+                found[commands.option(name, key)] = commands.shown(each)
+        else:
+            found[f"--{name}"] = commands.shown(value)
+    return found
+
+
+def split(
+    configs: Mapping[str, Mapping[str, str]],
+) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """Return the options common to all arms, and the others by option and arm."""
+    names = dict.fromkeys(name for config in configs.values() for name in config)
+    shared, apart = {}, {}
+    for name in names:
+        values = {label: config.get(name, _NONE) for label, config in configs.items()}
+        if len(set(values.values())) == 1:
+            shared[name] = next(iter(values.values()))
+        else:
+            apart[name] = values
+    return shared, apart
+
+
+def _apart(apart: Mapping[str, Mapping[str, str]], labels: Sequence[str]) -> list[list[str]]:
+    rows = [[name, *(values[label] for label in labels)] for name, values in apart.items()]
+    return [["option", *labels], *rows]
+
+
+def _made(arms: Any) -> list[list[str]]:
+    """Return device and versions, a row for arms that share them."""
+    header = ["arms", "device", "Python", "jax", "code"]
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for arm in arms:
+        rows.setdefault(_versions(arm), []).append(arm.label)
+    if len(rows) == 1:
+        return [header, ["all", *next(iter(rows))]]
+    return [header, *([", ".join(labels), *versions] for versions, labels in rows.items())]
+
+
+def _versions(arm: Arm) -> tuple[str, ...]:
+    saved = (arm.summary or {}).get("versions", {})
+    known = [str(saved.get(key, _NONE)) for key in ("device", "python", "jax")]
+    return (*known, arm.code or _NONE)

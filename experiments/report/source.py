@@ -1,0 +1,224 @@
+"""What a page is made from: the arms of a comparison or several runs, as their folders hold them.
+
+Numbers and verdicts are computed again from the tables where these are there; nothing needs the
+environments or methods of the runs to be installed.
+A run that has not ended is taken as far as it has come.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from experiments.report import judgements, rejudged
+from experiments.report.judgements import Judgements
+from experiments.runs import checksums, manifest, results, run_config, tables
+from experiments.runs.run_config import up_to_date
+from experiments.storage import files, kinds
+
+_CONFIG = {
+    "env": kinds.text, "agent": kinds.text, "replay": kinds.text, "seeds": kinds.whole,
+    "seed": kinds.whole,
+    **{name: kinds.named(kinds.anything) for name in run_config.SECTIONS},
+}  # fmt: skip
+_LOOP = {"steps": kinds.whole, "learn_every": kinds.whole}
+
+
+class Arm(NamedTuple):
+    """One run, as far as it has come; what its folder lacks is None."""
+
+    label: str
+    folder: Path
+    config: dict[str, Any]  # sections of options as in `config.json`; {}: not kept
+    replay: str
+    code: str  # version that trained it; "": unknown
+    frame: pd.DataFrame | None  # metrics, whole log points
+    timing: pd.DataFrame | None
+    summary: dict[str, Any] | None  # None: has not ended
+    remarks: tuple[str, ...] = ()  # what is not as it was written, a line each
+
+    @property
+    def film(self) -> Path | None:
+        """Where the film of an episode is, if there is one."""
+        path = self.folder / "episode.gif"
+        return path if path.is_file() else None
+
+    @property
+    def progress(self) -> tuple[int, int | None]:
+        """Agent steps so far, and of the whole run (None: unknown)."""
+        so_far = 0 if self.frame is None else int(self.frame["step"].max())
+        return so_far, self.config.get("loop", {}).get("steps")
+
+
+class Source(NamedTuple):
+    """What a page shows."""
+
+    arms: dict[str, Arm]
+    judgements: Judgements | None  # of a comparison whose arms have all ended
+    comparison: bool
+    agent: str
+    env: str
+    question: dict[str, Any] | None  # of a comparison, where it is known
+    edited: tuple[str, ...] = ()  # remarks about a comparison's own files
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is not as it was written, a line each."""
+        return [*self.edited, *(line for arm in self.arms.values() for line in arm.remarks)]
+
+
+def comparison(folder: Path) -> Source:
+    """Read the folder of a comparison, finished or not.
+
+    Raises:
+      ValueError: one line: a file is damaged, or nothing has been logged yet.
+    """
+    joint = _json(folder / "summary.json") or {}
+    configs = manifest.runs_of(folder)
+    labels = list(joint) or list(configs)
+    for label in labels:  # else a stranger's could lead elsewhere
+        if not re.fullmatch(manifest.LABEL, label):
+            raise ValueError(f"{folder / 'summary.json'} is damaged (label {label!r}): restore it")
+        if (folder / label).is_symlink():
+            raise ValueError(f"{folder / label} is a link, which is not followed: put a run there")
+    arms = {
+        label: _arm(label, folder / label, configs.get(label), joint.get(label)) for label in labels
+    }
+    if not any(arm.summary or arm.frame is not None for arm in arms.values()):
+        raise ValueError(f"{folder} holds no log point yet: wait for the first")
+    remarks = checksums.differing(folder)
+    found = judgements.read(folder / "verdicts.json", arms)
+    if any(arm.summary is None for arm in arms.values()):
+        found = None  # an earlier end's
+    if found is not None:
+        found, more = rejudged.rejudged(found, arms, folder)
+        remarks += more
+    question = found.question if found else None
+    if question is None and (folder / manifest.MANIFEST).is_file():
+        question = manifest.read(folder).question.__dict__
+    return _source(arms, found, comparison=True, question=question, edited=tuple(remarks))
+
+
+def runs(folders: Mapping[str, Path], other_code: bool) -> Source:
+    """Read folders of runs, finished or not, by label.
+
+    Raises:
+      ValueError: one line: there is no run, a file is damaged, nothing has been logged yet, or the
+        runs don't belong into one figure.
+    """
+    arms = {}
+    for label, folder in folders.items():
+        if not (folder / "config.json").is_file():
+            raise ValueError(
+                f"{folder} holds no run, comparison or sweep: give folders that train, compare or "
+                "sweep wrote"
+            )
+        arms[label] = _arm(label, folder, None, None)
+        if arms[label].frame is None:
+            raise ValueError(f"{folder} holds no log point yet: wait for the first")
+    made = {
+        label: results.Made(arm.config["env"], arm.code or "none") for label, arm in arms.items()
+    }
+    results.check_alike(made, other_code, mend="make a page for each")
+    return _source(arms, None, comparison=False, question=None)
+
+
+def is_comparison(folder: Path) -> bool:
+    """Tell whether a folder is a comparison's, its runs kept or not.
+
+    Raises:
+      ValueError: its manifest is damaged.
+    """
+    if (folder / manifest.MANIFEST).is_file():
+        return manifest.read(folder).kind == "comparison"
+    return all((folder / name).is_file() for name in ("comparison.md", "summary.json"))
+
+
+def _source(arms: dict[str, Arm], found: Judgements | None, **more: Any) -> Source:
+    def distinct(key: str) -> str:
+        values = [(arm.summary or arm.config).get(key, "?") for arm in arms.values()]
+        return ", ".join(dict.fromkeys(map(str, values)))
+
+    return Source(arms, found, agent=distinct("agent"), env=distinct("env"), **more)
+
+
+def _arm(
+    label: str, folder: Path, config: dict[str, Any] | None, summary: dict[str, Any] | None
+) -> Arm:
+    """Read a run's folder; what the comparison that it belongs to says of it stands in for files.
+
+    Raises:
+      ValueError: one line: a file is damaged.
+    """
+    config = _config(folder / "config.json", config) or {}
+    summary = _summary(folder / "summary.json", summary)
+    metrics, remarks = folder / "metrics.csv", checksums.differing(folder)
+    timing, more = results.read_times(folder / "timing.csv")
+    remarks += more
+    if summary is not None and metrics.is_file():
+        frame = results.read_metrics(folder, summary)
+        if "eval_return" in frame:
+            path = folder / "summary.json"
+            summary, more = results.recomputed(summary, frame, timing, path)
+    else:
+        frame, more = _so_far(metrics)
+    remarks += more
+    if frame is not None:
+        tables.check_columns(metrics, frame, ("eval_return",))
+    replay = (summary or config).get("replay", label)
+    code = (summary or {}).get("versions", {}).get("code") or "+".join(manifest.read(folder).code)
+    return Arm(label, folder, config, str(replay), code, frame, timing, summary, tuple(remarks))
+
+
+def _config(path: Path, joint: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Read a run's configuration, or take what its comparison's manifest has of it."""
+    found = _json(path)
+    saved = joint if found is None else found
+    if saved is None:
+        return None
+    kinds.check(str(path), saved, _CONFIG)
+    kinds.check(f"{path}, loop,", saved["loop"], _LOOP)
+    return up_to_date(saved)
+
+
+def _summary(path: Path, joint: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Read a run's summary, or take what its comparison has of it."""
+    saved = _json(path)
+    summary = joint if saved is None else saved
+    if summary is None:
+        return None
+    results.check_summary(path, summary)
+    return summary
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    """Read a JSON object; None: there is no such file."""
+    if not path.is_file():
+        return None
+    try:
+        saved = files.read_json(path)
+    except files.Unreadable as error:
+        raise ValueError(f"{path} is damaged ({error}): restore it") from error
+    if not isinstance(saved, dict):
+        raise ValueError(f"{path} is damaged (no JSON object): restore it")
+    return saved
+
+
+def _so_far(path: Path) -> tuple[pd.DataFrame | None, list[str]]:
+    """Read the metrics of a run that has not ended: log points that every seed has; and remarks.
+
+    Another process may be writing the last one.
+    """
+    columns, remarks = ("seed", "step", "eval_return"), []
+    frame = tables.read_table(path, columns, checksums.beginning)
+    if frame is None:
+        return None, remarks
+    every = tables.read_table(path, columns)
+    if every is not None and every.duplicated(["seed", "step"]).any():
+        remarks.append(f"{path} has rows that are doubled: the first of each is shown")
+        frame = frame.drop_duplicates(["seed", "step"])
+    rows = frame.groupby("step")["seed"].transform("size")
+    frame = frame[rows == frame["seed"].nunique()]
+    return (None if frame.empty else frame), remarks

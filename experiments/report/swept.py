@@ -1,0 +1,122 @@
+"""The data of a study's page: its table, its facts, and scores computed from these."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from experiments.figures import sensitivity
+from experiments.figures.elements import Style
+from experiments.figures.style import styles_of
+from experiments.runs import checksums
+from experiments.statistics import tuned
+from experiments.statistics.primary import PrimaryMetric
+from experiments.statistics.tuned import Tuned
+from experiments.studies import search_report, store
+from experiments.studies.store import Store
+from experiments.studies.study import Saved, Study
+
+
+class Swept(NamedTuple):
+    """A study with the runs that have finished."""
+
+    store: Store
+    study: Study | Saved
+    table: pd.DataFrame  # of `tuned.scores`
+    rows: list[Tuned]
+    tried: pd.DataFrame | None = None  # of `search_report.trials`; None: a grid
+    remarks: tuple[str, ...] = ()  # on edited files, a line each
+
+    @property
+    def code(self) -> str:
+        """Versions of the code that made the results."""
+        points = self.store.facts["points"].values()
+        return "+".join(dict.fromkeys(code for point in points for code in point["code"]))
+
+    @property
+    def envs(self) -> list[str]:
+        """Its tasks."""
+        return list(dict.fromkeys(self.table["env"]))
+
+    @property
+    def methods(self) -> dict[str, str]:
+        """The replay method behind each label, in the order of the sweep."""
+        return dict(zip(self.table["replay"], self.table["method"], strict=True))
+
+    @property
+    def styles(self) -> dict[str, Style]:
+        """The style of each label."""
+        return dict(styles_of(self.methods))
+
+    @property
+    def metric(self) -> PrimaryMetric:
+        """The primary metric; its thresholds may differ between tasks."""
+        return self.study.metric(self.envs[0])
+
+    @property
+    def settings(self) -> list[str]:
+        """The settings that have more than one value."""
+        return sensitivity.swept(self.table, self.store.settings)
+
+    @property
+    def asked(self) -> int:
+        """The number of runs of the whole study."""
+        return sum(point["config"]["seeds"] for point in self.store.facts["points"].values())
+
+    def unseen(self, env: str) -> list[int]:
+        """Return the seeds that show the best points of a task and did not select them."""
+        if self.tried is not None:
+            return self.store.facts["search"]["asked"]["fresh_seeds"]
+        seeds = sorted(self.table.loc[self.table["env"] == env, "seed"].unique())
+        return tuned.unseen(seeds, tuned.has_choice(self.table))
+
+    def point_settings(self, point: str) -> str:
+        """Return the varying settings of a point in words."""
+        settings = self.store.facts["points"][point]["settings"]
+        own = {name: value for name, value in settings.items() if name in self.settings}
+        return ", ".join(f"{name} {_value(value)}" for name, value in own.items()) or "-"
+
+    def row(self, env: str, label: str) -> Tuned | None:
+        """Return the result of a method on a task, or None before a point has all seeds."""
+        return next((row for row in self.rows if (row.env, row.label) == (env, label)), None)
+
+
+def read(folder: Path) -> Swept:
+    """Read a sweep's folder.
+
+    Raises:
+      ValueError: one line: a file is damaged, or no run has ended yet.
+    """
+    found = store.read(folder)
+    return of(found, found.study)
+
+
+def of(found: Store, study: Study | Saved) -> Swept:
+    """Return the scores of a sweep.
+
+    Raises:
+      ValueError: one line: no run has ended yet, or the runs lack the metric.
+    """
+    if found.frame.empty:
+        raise ValueError(f"{found.folder} holds no run that has ended: wait for the first")
+    table = tuned.scores(found.frame, found.settings, study.metric)
+    remarks = checksums.differing(found.folder)
+    if any(cost[name] < 0 for cost in found.facts["costs"] for name in ("seconds", "compiling")):
+        remarks.append(f"{store.paths(found.folder)[1]} has negative times")
+    if "search" in found.facts:
+        remarks += search_report.rescore(found, study)
+        rows, tried = search_report.tuned_rows(found, study), search_report.trials(found)
+        return Swept(found, study, table, rows, tried, tuple(remarks))
+    rows = tuned.tuned(
+        table, lambda env: study.metric(env).higher_is_better, found.facts["base_points"]
+    )
+    return Swept(found, study, table, rows, remarks=tuple(remarks))
+
+
+def is_sweep(folder: Path) -> bool:
+    """Return whether a folder holds a study."""
+    return store.paths(folder)[1].is_file()
+
+
+def _value(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else f"{value}"

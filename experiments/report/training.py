@@ -1,0 +1,164 @@
+"""Sections of returns and metrics during training."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from experiments.figures import curves as learning
+from experiments.figures import judged, panels
+from experiments.figures.elements import Axis, Line, Panel, Points
+from experiments.figures.style import FAINT
+from experiments.report import plots
+from experiments.report.blocks import Key, Plots, Section, Table
+from experiments.report.groups import Group
+from experiments.statistics import tables
+
+_SPREAD = 0.5  # of an arm's points, in distances between two arms
+_STORED = Key("", FAINT, "2 3", 1.0)
+Summaries = Mapping[str, Mapping[str, Any]]  # of runs, by label
+
+
+def curves(groups: Sequence[Group]) -> Section | None:
+    """Return the learning curves of all arms; for many arms, also each with the first."""
+    blocks, seeds = [], set()
+    for group in groups:
+        frames = {k: v for k, v in group.frames.items() if v["eval_return"].notna().any()}
+        if not frames:
+            continue
+        seeds |= set(learning.seeds_of(frames))
+        title = "All arms" if len(frames) > 1 else ""
+        every = learning.together(frames, group.methods, group.threshold, title)
+        drawn = [replace(every, height=420, wide=True)]
+        if len(frames) > learning.CROWD:
+            first = next(iter(frames))
+            drawn += [
+                replace(panel, title=f"{panel.title} and {first}")
+                for panel in learning.beside_first(frames, group.methods, group.threshold)
+            ]
+        blocks.append(plots.block(drawn, group.title, group.styles))
+    middle = learning.statistic(sorted(seeds)) if seeds else ""
+    intro = f"{middle[:1].upper()}{middle[1:]}, of greedy evaluations at every log point."
+    goals = {group.threshold for group in groups}
+    if len(goals) == 1 and (goal := goals.pop()) is not None:
+        intro += f" The dashed line is the return that counts as solved, {goal:g}."
+    return _section("curves", "Learning curves", intro, blocks)
+
+
+def scores(groups: Sequence[Group], rows: Summaries, unfinished: bool = False) -> Section | None:
+    """Return the last evaluation of every arm: all seeds, interquartile mean and interval.
+
+    Args:
+      groups: of the arms.
+      rows: summaries by label, for the tables.
+      unfinished: whether some arms are.
+    """
+    if not rows:
+        return None
+    shown = tables.cells([{**row, "replay": label} for label, row in rows.items()])
+    shown[0][0] = "arm"
+    drawn = [
+        plots.block([_last(group)], group.title, group.styles)
+        for group in groups
+        if group.summaries
+    ]
+    intro = "The last greedy evaluation of every seed."
+    if unfinished:
+        intro += " For unfinished arms, the last so far."
+    return Section("scores", "Final scores", intro, [Table(shown), *drawn, _of_every_seed(rows)])
+
+
+def compared(groups: Sequence[Group]) -> Section | None:
+    """Return the probability of improvement of every arm, and the differences of all seeds."""
+    blocks = []
+    for group in groups:
+        base, styles = group.rows[0].judgement.baseline, group.styles
+        better, by = f"P(better than {base}), paired by seed", f"better than {base} by"
+        drawn = [
+            judged.improvement(group.rows, styles, better, "Improvement, seed by seed"),
+            judged.differences(group.rows, styles, by, "Differences, seed by seed"),
+        ]
+        blocks.append(plots.block(drawn, group.title, styles))
+    intro = "Positive differences are better for the arm; hollow arms were not tested."
+    return _section("compared", "Arms and baseline", intro, blocks)
+
+
+def metrics(groups: Sequence[Group]) -> list[Section | None]:
+    """Return sections of replayed transitions, priorities, and metrics of method and agent."""
+    inspected = (
+        "Means over seeds. Solid: of all updates between two log points. Dotted and thin: of the "
+        "stored transitions, drawn uniformly at the log point. The dashed line is the gate: an arm "
+        "that uses more of the buffer behaved like uniform replay."
+    )
+    quantiles = (
+        "Of the stored transitions, means over seeds: the band is the middle four fifths, the "
+        "line the median, dashes the mean, dots the largest."
+    )
+    means = "Means over seeds. A dashed line is the gate of learned samplers."
+    priorities = [f"replay/{name}" for name in panels.QUANTILES]
+    return [
+        _drawn(
+            groups, lambda own: panels.replayed_panels(own.frames, own.methods), "replayed",
+            "Replayed and stored transitions", inspected, [_STORED],
+        ),
+        _drawn(
+            groups, lambda own: panels.priority_panels(own.frames, own.methods), "priorities",
+            "Priorities", quantiles,
+        ),
+        _drawn(
+            groups,
+            lambda own: panels.metric_panels(own.frames, own.methods, ("replay/",), priorities),
+            "method", "Metrics of the replay methods", means,
+        ),
+        _drawn(
+            groups, lambda own: panels.metric_panels(own.frames, own.methods, ("agent/",)),
+            "agent", "Metrics of the agent", "Means over seeds.",
+        ),
+    ]  # fmt: skip
+
+
+def _drawn(
+    groups: Sequence[Group],
+    draw: Callable[[Group], list[Panel]],
+    name: str,
+    title: str,
+    intro: str,
+    more: Sequence[Key] = (),
+) -> Section | None:
+    found = [(group, draw(group)) for group in groups]
+    blocks = [plots.block(own, group.title, group.styles, more) for group, own in found if own]
+    return _section(name, title, intro, blocks)
+
+
+def _section(name: str, title: str, intro: str, blocks: Sequence[Plots]) -> Section | None:
+    return Section(name, title, intro, blocks) if blocks else None
+
+
+def _last(group: Group) -> Panel:
+    """Return the last evaluation of every seed, arm by arm."""
+    marks: list[Points | Line] = []
+    for place, (label, row) in enumerate(group.summaries.items()):
+        style, returns = group.styles[label], row["final_return"]
+        middle = (len(returns) - 1) / 2
+        x = [place + _SPREAD * (at - middle) / max(len(returns), 2) for at in range(len(returns))]
+        y = [np.nan if value is None else value for value in returns]
+        texts = [f"seed {seed}: {value:.4g}" for seed, value in zip(row["seeds"], y, strict=True)]
+        marks.append(Points(label, x, y, style, texts))
+        if row["final_iqm"] is not None and None not in row["final_interval"]:
+            low, high = (np.array([end]) for end in row["final_interval"])
+            own = {"bars": True, "texts": ["IQM"]}
+            marks.append(Line(label, [place], [row["final_iqm"]], style, low, high, **own))
+    names = tuple(enumerate(group.summaries))
+    x = Axis("arm", limits=(-0.6, len(names) - 0.4), ticks=names)
+    wide = len(names) > 2
+    title = "Last evaluation of every seed"
+    return Panel(title, x, Axis("return (greedy evaluation)"), marks, height=340, wide=wide)
+
+
+def _of_every_seed(rows: Summaries) -> Table:
+    seeds = sorted({int(seed) for row in rows.values() for seed in row["seeds"]})
+    own = [dict(zip(row["seeds"], row["final_return"], strict=True)) for row in rows.values()]
+    cells = [["seed", *rows]]
+    cells += [[str(seed), *(tables.number(each.get(seed)) for each in own)] for seed in seeds]
+    return Table(cells, "Every seed in numbers", folded=True)

@@ -1,0 +1,1 @@
+"""Numbers computed from results: intervals, paired comparisons, verdicts."""

@@ -1,0 +1,87 @@
+"""Numbers of a run: curves, steps to a threshold, and its summary."""
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from experiments.statistics.bootstrap import bootstrap_interval, iqm
+
+
+def steps_to(threshold: float, steps: ArrayLike, returns: ArrayLike) -> int | None:
+    """Return the agent steps at the first log point with return >= threshold, or None."""
+    hits = np.flatnonzero(np.asarray(returns) >= threshold)
+    return int(np.asarray(steps)[hits[0]]) if hits.size else None
+
+
+def curves(frame: pd.DataFrame, column: str = "eval_return") -> pd.DataFrame:
+    """Return one column per seed, one row per log point at which any seed has a value."""
+    return frame.pivot(index="step", columns="seed", values=column).dropna(how="all").sort_index()
+
+
+def summarise(frame: pd.DataFrame, threshold: float | None = None) -> dict:
+    """Summarise a run as a JSON-able dict, with None for numbers that are not finite.
+
+    Args:
+      frame: metrics with columns seed, step (agent steps) and eval_return.
+      threshold: the return that counts as solved, if there is one.
+
+    Returns:
+      `seeds`, `final_step`; `final_return` per seed, its `final_iqm` and `final_interval` (95 %
+      bootstrap); `mean_return` per seed (the mean over log points, which is the area under the
+      curve divided by its length for evenly spaced ones) and `mean_return_iqm`; `threshold`,
+      `diverged` (the seeds that did);
+      `steps_to_threshold` per seed, `reached` (how many seeds) and `median_steps_to_threshold`,
+      where a seed that never reached it counts as infinite (None: the middle one, or one of the
+      middle two, did not).
+    """
+    table = curves(frame)
+    if table.empty:
+        raise ValueError("metrics hold no evaluation: nothing to summarise, train for more steps")
+    final, mean = table.iloc[-1].to_numpy(), table.to_numpy().mean(axis=0)
+    summary = {
+        "seeds": [int(seed) for seed in table.columns],
+        "final_step": int(table.index[-1]),
+        "final_return": _numbers(final),
+        "final_iqm": _number(iqm(final)),
+        "final_interval": _numbers(bootstrap_interval(final)),
+        "mean_return": _numbers(mean),
+        "mean_return_iqm": _number(iqm(mean)),
+        "threshold": threshold,
+        "diverged": diverged(frame),
+    }
+    if threshold is not None:
+        first = [steps_to(threshold, table.index, table[seed]) for seed in table.columns]
+        middle = median([math.inf if steps is None else steps for steps in first])
+        summary["steps_to_threshold"] = first
+        summary["reached"] = sum(steps is not None for steps in first)
+        summary["median_steps_to_threshold"] = None if math.isinf(middle) else int(middle)
+    return summary
+
+
+def diverged(frame: pd.DataFrame) -> list[int]:
+    """Return the seeds that diverged: once, between two log points, no loss or gradient was finite.
+
+    Args:
+      frame: metrics with columns seed and, if available, `agent/loss` and `agent/grad_norm`, means
+        over finite values (NaN without any), and `agent/skipped`, the share of updates that changed
+        nothing. A column `diverged`, 1 for seeds known to have diverged, replaces these.
+    """
+    if "diverged" in frame:
+        return sorted(int(seed) for seed in frame.loc[frame["diverged"] > 0, "seed"].unique())
+    means = [name for name in ("agent/loss", "agent/grad_norm") if name in frame]
+    lost = frame[means].isna().any(axis=1)
+    if "agent/skipped" in frame:
+        lost |= frame["agent/skipped"] >= 1.0
+    return sorted(int(seed) for seed in frame.loc[lost, "seed"].unique())
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _numbers(values: Sequence[float] | np.ndarray) -> list[float | None]:
+    return [_number(value) for value in values]

@@ -1,0 +1,1 @@
+"""Files that are written whole, tables, and checks of what is read."""

@@ -1,0 +1,248 @@
+"""Figures: what is prepared from metrics, and how it is drawn."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.image import imread
+
+from experiments.figures import elements
+from experiments.figures.curves import _subtitle, learning_curves
+from experiments.figures.drawing import draw, to_matplotlib
+from experiments.figures.elements import Axis, Figure, Key, Line, Panel
+from experiments.figures.panels import metric_panels, own_metrics, replayed
+from experiments.figures.style import styles_of
+from experiments.statistics.tables import table
+from jaxreplay.methods import METHODS
+from tests.refusals import assert_names
+
+
+def metrics(seeds: int, level: float, points: int = 12) -> pd.DataFrame:
+    rng = np.random.default_rng(seeds)
+    steps = 1000 * np.arange(1, points + 1)
+    curves = level * (1 - np.exp(-steps / 4000)) + rng.normal(size=(seeds, points)) * level / 10
+    rows = [
+        {"seed": seed, "step": step, "eval_return": curves[seed, i]}
+        for seed in range(seeds)
+        for i, step in enumerate(steps)
+    ]
+    return pd.DataFrame(rows)
+
+
+def row(replay: str, **changes) -> dict:
+    return {
+        "replay": replay, "seeds": [0, 1, 2], "final_iqm": 480.25, "final_interval": [400.0, 500.0],
+        "threshold": 475.0, "reached": 2, "median_steps_to_threshold": 20000,
+        "steps_per_second": 41234.4, "final_step": 50_000,
+    } | changes  # fmt: skip
+
+
+def pixels_of(path, colour: str) -> int:
+    """Count the pixels of exactly this colour."""
+    pixels = np.round(imread(path)[..., :3] * 255).astype(int)
+    return int((pixels == [int(colour[i : i + 2], 16) for i in (1, 3, 5)]).all(-1).sum())
+
+
+def test_figure_plots_every_label_in_its_colour(tmp_path):
+    path = tmp_path / "figure.png"
+    frames = {"uniform": metrics(5, 400.0), "per": metrics(5, 450.0), "one": metrics(1, 300.0)}
+    learning_curves(frames, path, "DQN on CartPole", threshold=420)
+    assert imread(path).shape[:2] == (750, 1200)
+    assert path.stat().st_size < 150_000
+    own = [styles_of({name: name})[name]["color"] for name in ("uniform", "per", "one", "lap")]
+    assert all(pixels_of(path, colour) > 500 for colour in own[:3])
+    assert pixels_of(path, own[3]) == 0
+
+
+@pytest.mark.parametrize("values", [[np.nan, 1.0, 2.0], [1.0, np.nan, np.nan], [np.nan] * 3])
+def test_figure_survives_missing_returns(tmp_path, values):
+    frame = pd.DataFrame({"seed": 0, "step": [1, 2, 3], "eval_return": values})
+    learning_curves({"a": metrics(2, 5.0), "b": frame}, tmp_path / "figure.png", "title")
+    colour = styles_of({"a": "a"})["a"]["color"]
+    assert pixels_of(tmp_path / "figure.png", colour) > 500
+
+
+def test_a_method_has_one_colour_whatever_it_is_called_and_beside_whom():
+    one = styles_of({"uniform": "uniform", "per": "per"})
+    other = styles_of({"mine": "per", "lap": "lap", "flat": "per"})
+    assert one["per"]["color"] == other["mine"]["color"] == other["flat"]["color"]
+    assert other["mine"]["linestyle"] != other["flat"]["linestyle"]
+    assert len({style["color"] for style in styles_of({m: m for m in METHODS}).values()}) == 12
+    assert styles_of({"mine": "mine"})["mine"]["color"] != one["uniform"]["color"]
+    names = ("per", "oracle", "rank", "greedy", "pser", "uniform")  # two are no methods
+    assert len({style["color"] for style in styles_of({m: m for m in names}).values()}) == 6
+    assert one["uniform"]["linewidth"] > one["per"]["linewidth"]  # still seen beneath its equals
+
+
+def test_many_labels_have_a_panel_each(tmp_path):
+    names = ("uniform", "per", "rank", "lap", "pal", "pser")
+    frames = {name: metrics(12, 100.0 * (1 + i)) for i, name in enumerate(names)}
+    learning_curves(frames, tmp_path / "many.png", "DQN on CartPole", threshold=300)
+    assert imread(tmp_path / "many.png").shape[1] == 1200
+    for name, style in styles_of({name: name for name in names}).items():
+        assert pixels_of(tmp_path / "many.png", style["color"]) > 200, name
+
+
+def inspected(seeds: int) -> pd.DataFrame:
+    frame = metrics(seeds, 1.0)
+    shown = ("abs_td", "td_std", "q_value", "q_std", "age")
+    for number, name in enumerate(shown):
+        frame[f"replayed/{name}"] = frame["eval_return"] + number
+        frame[f"stored/{name}"] = frame["eval_return"]
+    for name in ("distinct", "effective_batch", "effective_buffer"):
+        frame[f"replayed/{name}"] = 0.5
+    for number in range(10):
+        frame[f"replayed/odds_{number}"] = 0.1
+    return frame
+
+
+def test_figure_of_what_was_replayed(tmp_path):
+    path = tmp_path / "replayed.png"
+    assert replayed({"uniform": inspected(3), "per": inspected(4)}, path, "What dqn replays")
+    assert imread(path).shape[:2] == (600, 1200)
+    own = [styles_of({name: name})[name]["color"] for name in ("uniform", "per", "lap")]
+    assert all(pixels_of(path, colour) > 500 for colour in own[:2])
+    assert pixels_of(path, own[2]) == 0
+
+
+def test_runs_that_did_not_look_have_no_figure_of_it(tmp_path):
+    assert not replayed({"uniform": metrics(2, 1.0)}, tmp_path / "replayed.png", "title")
+    assert not (tmp_path / "replayed.png").exists()
+
+
+def test_own_metrics_have_a_panel_each(tmp_path):
+    one = metrics(2, 1.0).assign(**{"replay/beta": 0.5, "agent/loss": 1.0, "replay/dropped": 0.0})
+    two = metrics(2, 1.0).assign(**{"agent/kl": 2.0})
+    path = tmp_path / "own_metrics.png"
+    assert own_metrics({"refer": one, "uniform": two}, path, "title")
+    height, width = imread(path).shape[:2]
+    assert width == 1200 and height == 330  # one row of three panels: nothing was ever dropped
+    assert not own_metrics({"uniform": metrics(2, 1.0)}, tmp_path / "none.png", "title")
+
+
+def test_figure_is_a_function_of_its_data(tmp_path):
+    for name in ("a.png", "b.png"):
+        learning_curves({"x": metrics(3, 1.0)}, tmp_path / name, "title")
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
+def test_a_long_title_is_not_cut_off(tmp_path):
+    title = "sac on gymnax/MountainCarContinuous-v0, 16 agent steps per update, 8 replays per step"
+    learning_curves({"a": metrics(2, 5.0)}, tmp_path / "figure.png", title)
+    pixels = imread(tmp_path / "figure.png")[..., :3]
+    assert (pixels[: len(pixels) // 8, -3:] == 1).all()
+
+
+def test_report_leaves_pyplot_alone():
+    code = "import sys, experiments.figures.joint; sys.exit('matplotlib.pyplot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_table_by_hand():
+    rows = [
+        row("uniform"),
+        row("per", reached=0, median_steps_to_threshold=None, steps_per_second=None),
+        row("lap", final_iqm=None, final_interval=[None, None]),
+    ]
+    assert table(rows).splitlines() == [
+        "| replay  | final return: IQM [95 % interval] | seeds at 475 | steps to 475 (median)"
+        " | steps/s |",
+        "| ------- | --------------------------------: | -----------: | --------------------:"
+        " | ------: |",
+        "| uniform |                  480.2 [400, 500] |          2/3 |                20,000"
+        " |  41,234 |",
+        "| per     |                  480.2 [400, 500] |          0/3 |                     -"
+        " |       - |",
+        "| lap     |                          - [-, -] |          2/3 |                20,000"
+        " |  41,234 |",
+    ]
+
+
+def test_table_without_threshold_has_no_threshold_columns():
+    lines = table([row("per", threshold=None)]).splitlines()
+    assert [len(line.split("|")) for line in lines] == [5, 5, 5]
+
+
+def test_runs_of_other_lengths_say_how_long_they_were():
+    lines = table([row("a"), row("b", final_step=2_000)], "run").splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:4]] for line in lines]
+    assert cells[0] == ["run", "final return: IQM [95 % interval]", "agent steps"]
+    assert [line[2] for line in cells[2:]] == ["50,000", "2,000"]
+
+
+def test_learning_curves_name_what_diverged():
+    whole, broken = metrics(3, 1.0), metrics(3, 2.0)
+    broken = broken.assign(**{"agent/loss": np.where(broken["seed"] == 1, np.nan, 0.5)})
+    frames = {"uniform": whole.assign(**{"agent/loss": 0.5}), "per": broken}
+    assert_names(_subtitle(frames), "per", "1/3")
+
+
+def own_panels(frames):
+    methods = {label: label for label in frames}
+    panels = metric_panels(frames, methods, ("replay/",))
+    return {panel.title: panel for panel in panels}
+
+
+def test_rounding_errors_of_a_metric_do_not_fill_its_panel():
+    frames = {
+        name: metrics(2, 1.0).assign(**{"replay/beta": 0.5 + off, "replay/size": 10.0 + 20 * off})
+        for name, off in (("per", 0.0), ("lap", 1e-7), ("rank", -1e-7))
+    }
+    frames["rank"]["replay/size"] = 40.0
+    frames = {
+        label: frame.rename(columns={"replay/beta": "replay/b"}) for label, frame in frames.items()
+    }
+    panels = own_panels(frames)
+    assert np.ptp(panels["B"].y.limits) == pytest.approx(5e-4, rel=0.01)
+    assert panels["Size"].y.limits is None
+
+
+def test_metrics_that_run_away_keep_their_sign_and_their_order():
+    values = [-1e21, -5.0, 0.0, 9.0, 99.0, 1e21]
+    found = elements.symlog(values)
+    np.testing.assert_allclose(found[2:5], [0.0, 1.0, 2.0])
+    assert (np.diff(found) > 0).all()
+    places, names = zip(*elements.symlog_axis("loss", -1e6, 1e6).ticks)
+    minus = "\N{MINUS SIGN}"
+    assert names == (f"{minus}10⁶", f"{minus}10⁴", f"{minus}10²", "0", "10²", "10⁴", "10⁶")
+    np.testing.assert_allclose(places, elements.symlog([-1e6, -1e4, -100, 0, 100, 1e4, 1e6]))
+    panel = own_panels({"per": metrics(1, 1.0).assign(**{"replay/size": 1e21})})["Size"]
+    np.testing.assert_allclose(panel.marks[0].y, 21.0)
+    assert panel.marks[0].texts[0] == "1e+21 at 1,000"
+
+
+STYLE = styles_of({"per": "per"})["per"]
+
+
+def figure(**more):
+    line = Line("$per_a$", [1, 2], [3.0, 4.0], STYLE)
+    panel = Panel("a title as wide as the axes, " * 2, Axis("a label below"), Axis("y"), [line])
+    title = "a title as wide as the figure, " * 3
+    return Figure(title, [panel], (6, 4), keys=[Key("per", STYLE, "a note")], **more)
+
+
+@pytest.mark.parametrize("legend", ["below", "ends", "beside", "listed", "none"])
+def test_nothing_that_is_written_overlaps(legend):
+    drawn = draw(figure(legend=legend, seeds=5, subtitle="a subtitle"))
+    FigureCanvasAgg(drawn).draw()
+    title, subtitle, note = (text for text in drawn.texts if text.get_text())
+    if title.get_text().startswith("a sub"):
+        title, subtitle = subtitle, title
+    assert_names(note.get_text(), "5", "seeds")
+    boxes = [text.get_window_extent() for text in (subtitle, note)]
+    boxes.append(drawn.axes[0].get_tightbbox())
+    for at, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[:at])
+    assert title.get_window_extent().y0 > boxes[2].y1
+
+
+def test_enough_seeds_carry_no_note():
+    assert not draw(figure(seeds=10)).get_supxlabel()
+
+
+def test_texts_of_the_user_are_no_mathematics(tmp_path):
+    to_matplotlib(figure(legend="ends"), tmp_path / "x.png")
+    assert imread(tmp_path / "x.png").size

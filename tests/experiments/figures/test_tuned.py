@@ -1,0 +1,188 @@
+"""What a sweep's table says, on tables made by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.figures import sensitivity
+from experiments.figures.drawing import to_matplotlib
+from experiments.statistics import primary, tuned
+from experiments.statistics.bootstrap import iqm
+from experiments.studies import report
+from tests.refusals import assert_names
+
+SETTINGS = ("replay.alpha", "replay.beta")
+
+
+def table(scores):
+    """Return a sweep's table: (label, alpha, beta) -> returns [seeds] of one evaluation."""
+    rows = [
+        {
+            "point": f"walk/4 {label} {alpha} {beta}", "env": "walk/4", "replay": label,
+            "method": label, "replay.alpha": alpha, "replay.beta": beta, "seed": seed,
+            "step": 100, "eval_return": value, "diverged": 0,
+        }
+        for (label, alpha, beta), values in scores.items()
+        for seed, value in enumerate(values)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def metric(name="final", threshold=None):
+    return lambda env: primary.parse(name, threshold)
+
+
+GRID = table(
+    {
+        ("per", 0.2, 0.4): [1, 9, 1, 9],
+        ("per", 0.6, 0.4): [3, 2, 5, 4],
+        ("per", 0.2, 1.0): [0, 0, 0, 0],
+        ("per", 0.6, 1.0): [2, 2, 2, 2],
+        ("uniform", None, None): [1, 1, 2, 2],
+    }
+)
+
+
+def test_the_best_is_chosen_on_every_other_seed_and_shown_on_the_rest():
+    scores = tuned.scores(GRID, SETTINGS, metric())
+    base = {"walk/4": {"per": "walk/4 per 0.2 0.4"}}
+    per, uniform = tuned.tuned(scores, lambda env: True, base)
+    # On seeds 0 and 2: means of 1, 4, 0 and 2; the highest mean of all seeds is another's.
+    assert (per.best, per.points, per.chosen.value) == ("walk/4 per 0.6 0.4", 4, 4.0)
+    assert (per.shown.value, per.shown.low, per.shown.high) == (3.0, 2.0, 4.0)
+    assert per.default is not None and per.default.value == 9.0
+    assert uniform.default is None and uniform.shown.value == 1.5
+
+
+def test_all_seeds_are_shown_where_there_is_nothing_to_choose():
+    frame = table({("per", None, None): [1, 2, 4, 9], ("uniform", None, None): [1, 1, 2, 2]})
+    base = {"walk/4": {"per": "walk/4 per None None"}}
+    scores = tuned.scores(frame, SETTINGS, metric())
+    per, uniform = tuned.tuned(scores, lambda env: True, base)
+    assert per.chosen is None and (per.shown.value, per.shown.seeds) == (3.0, 4)
+    assert per.default == per.shown and uniform.shown.value == 1.5
+
+
+def test_lower_may_be_better_and_unsolved_runs_count_to_their_end():
+    frame = table({("per", 0.2, 0.4): [1, 1], ("per", 0.6, 0.4): [0, 0]})
+    later = frame.assign(step=200, eval_return=0)
+    scores = tuned.scores(
+        pd.concat([frame, later]), SETTINGS, metric("steps_to_threshold", 1.0)
+    ).set_index("point")
+    assert (scores.loc["walk/4 per 0.2 0.4", "score"] == 100).all()
+    assert (scores.loc["walk/4 per 0.6 0.4", "score"] == 200).all()
+    (row,) = tuned.tuned(scores.reset_index(), lambda env: False, {})
+    assert row.best == "walk/4 per 0.2 0.4"
+
+
+def test_points_that_lack_seeds_are_not_chosen():
+    half = GRID[(GRID["point"] != "walk/4 per 0.6 0.4") | (GRID["seed"] < 2)]
+    per, _ = tuned.tuned(tuned.scores(half, SETTINGS, metric()), lambda env: True, {})
+    assert (per.best, per.points) == ("walk/4 per 0.6 1.0", 3)
+
+
+def test_lines_are_told_apart_by_other_settings_while_they_are_few():
+    scores = tuned.scores(GRID, SETTINGS, metric())
+    lines = sensitivity.lines(scores, "replay.alpha", ["replay.beta"])
+    assert [line.label for line in lines] == ["per, beta 0.4", "per, beta 1", "uniform"]
+    assert lines[0].values == (0.2, 0.6) and lines[2].values == ()
+    np.testing.assert_array_equal(lines[0].scores[1], [3, 2, 5, 4])
+
+    many = {("per", a, b): [a + b, a - b] for a in (0.1, 0.2) for b in range(7)}
+    scores = tuned.scores(table(many), SETTINGS, metric())
+    lost = (scores["replay.beta"] == 3) & (scores["seed"] == 0)
+    scores = scores.assign(diverged=lost.astype(int))
+    (line,) = sensitivity.lines(scores, "replay.alpha", ["replay.beta"])
+    assert line.label == "per"
+    np.testing.assert_allclose(line.scores[0], [0.1 + 3, 0.1 - 3])  # means over beta, seed by seed
+    assert line.diverged == (1, 1)  # a seed that did with one beta of seven counts
+
+
+def test_the_estimate_is_the_interquartile_mean():
+    found = tuned.estimate([1.0, 2.0, 3.0, 100.0])
+    assert found.value == iqm([1.0, 2.0, 3.0, 100.0]) == 2.5
+    assert found.low <= found.value <= found.high and found.seeds == 4
+
+
+@pytest.mark.parametrize("alphas", [(0.2, 0.6), (1e-4, 1e-1), ("stratified", "iid")])
+def test_figures_are_drawn(tmp_path, alphas):
+    frame = GRID.assign(**{"replay.alpha": GRID["replay.alpha"].map(dict(zip((0.2, 0.6), alphas)))})
+    scores = tuned.scores(frame, SETTINGS, metric())
+    base = {"walk/4": {"uniform": "walk/4 uniform None None"}}
+    rows = tuned.tuned(scores, lambda env: True, base)
+    methods = {"per": "per", "uniform": "uniform"}
+    for figure in (
+        sensitivity.sensitivity(scores, SETTINGS, metric(), "dqn"),
+        sensitivity.best(rows, methods, metric(), "dqn", 10),
+    ):
+        to_matplotlib(figure, tmp_path / "x.png")
+        assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_nothing_is_drawn_of_a_sweep_without_settings():
+    scores = tuned.scores(GRID[GRID["replay"] == "uniform"], SETTINGS, metric())
+    assert sensitivity.sensitivity(scores, SETTINGS, metric(), "dqn") is None
+
+
+def diverging(scores, lost):
+    """Return a sweep's table as `table`, in which `lost` seeds of each alpha diverged."""
+    frame = table(scores)
+    return frame.assign(
+        diverged=[int(seed in lost[a]) for a, seed in zip(frame["replay.alpha"], frame["seed"])]
+    )
+
+
+def chosen(frame, higher=True, name="final", threshold=None):
+    scores = tuned.scores(frame, SETTINGS, metric(name, threshold))
+    base = {"walk/4": {"per": "walk/4 per 0.2 0.4"}}
+    (row,) = tuned.tuned(scores, lambda env: higher, base)
+    return row
+
+
+def test_a_point_that_diverged_is_not_chosen_for_its_returns():
+    two = {("per", 0.2, 0.4): [120] * 10, ("per", 0.6, 0.4): [100] * 10}
+    row = chosen(diverging(two, {0.2: range(10), 0.6: ()}))
+    assert row.best == "walk/4 per 0.6 0.4"
+    assert (row.shown.value, row.shown.diverged, row.default.diverged) == (100.0, 0, 5)
+    assert_names(report.shown(row.default), "120 [120, 120]", "5", "diverged")
+    # A quarter of seeds, rounded down, is cut off at either end, whatever they are.
+    row = chosen(diverging(two, {0.2: {2}, 0.6: ()}))
+    assert row.best == "walk/4 per 0.2 0.4" and row.chosen.diverged == 1
+
+
+def test_a_seed_that_diverged_is_the_worst_where_lower_is_better_and_without_a_score():
+    two = {("per", 0.2, 0.4): [9] * 4, ("per", 0.6, 0.4): [0] * 4}
+    row = chosen(diverging(two, {0.2: range(4), 0.6: ()}), False, "steps_to_threshold", 5.0)
+    assert row.best == "walk/4 per 0.6 0.4"
+    two = {("per", 0.2, 0.4): [np.nan, np.nan, np.nan, 9], ("per", 0.6, 0.4): [0] * 4}
+    row = chosen(table(two))
+    assert row.best == "walk/4 per 0.6 0.4" and row.default.diverged == 1
+
+
+def test_of_points_that_all_diverged_the_one_with_the_fewest_seeds_is_best():
+    two = {("per", 0.2, 0.4): [9] * 8, ("per", 0.6, 0.4): [0] * 8}
+    assert chosen(diverging(two, {0.2: range(8), 0.6: {0, 2, 4}})).best == "walk/4 per 0.6 0.4"
+
+
+def test_of_points_with_as_many_seeds_that_diverged_the_others_scores_decide():
+    two = {("per", 0.2, 0.4): [-1000] * 5, ("per", 0.6, 0.4): [100] * 5}
+    assert chosen(diverging(two, {0.2: {0}, 0.6: {2}})).best == "walk/4 per 0.6 0.4"
+    up = {("per", 0.2, 0.4): [9, 9, 1, 1, 0], ("per", 0.6, 0.4): [0, 9, 2, 1, 9]}
+    row = chosen(diverging(up, {0.2: {0}, 0.6: {4}}), False, "steps_to_threshold", 5.0)
+    assert row.best == "walk/4 per 0.2 0.4"  # at once there, if not for a seed that diverged
+
+
+def test_panels_name_the_seeds_that_diverged():
+    two = {("per", 0.2, 0.4): [120] * 10, ("per", 0.6, 0.4): [100] * 10}
+    frame = diverging(two, {0.2: range(10), 0.6: ()})
+    (panel,) = sensitivity.best([chosen(frame)], {"per": "per"}, metric(), "dqn", 10).panels
+    ((_, label),) = panel.y.ticks
+    assert_names(label, "per", "5", "diverged", "default")
+    assert [mark.hollow for mark in panel.marks] == [False, True]
+    scores = tuned.scores(frame, SETTINGS, metric())
+    (panel,) = sensitivity.sensitivity(scores, SETTINGS, metric(), "dqn").panels
+    (line,) = panel.marks
+    assert list(line.crossed) == [0] and (line.x[0], line.y[0]) == (0.2, 120)
+    (line,) = sensitivity.lines(scores, "replay.alpha", ())
+    assert line.diverged == (10, 0) and not sensitivity.lost_in(line, 1)
+    assert_names(sensitivity.lost_in(line, 0), "10", "diverged")

@@ -1,0 +1,71 @@
+"""Parts of a page, with numbers worked by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.report import costs, plots, settings
+
+
+def test_compilation_is_what_was_recorded():
+    """It may have been before the first log point, or after a run was resumed."""
+    timing = pd.DataFrame(
+        {
+            "step": [100, 200, 300], "seconds": [6.0, 2.0, 4.0], "start_up": [5.0, 0.0, 3.0],
+            "compiling": [7.0, 0.0, 3.0],
+        }
+    )  # fmt: skip
+    assert costs.compilation(timing) == (10.0, 20.0, True)
+    assert costs.compilation(timing.iloc[:1]) == (7.0, 11.0, True)
+
+
+def test_unrecorded_compilation_is_what_the_first_log_point_takes_beyond_its_steps():
+    """100 steps take 12 s at first and 2 s later, so that 10 of 20 s are compilation."""
+    timing = pd.DataFrame(
+        {"step": [100, 200, 300, 400, 500], "seconds": [12.0, 2.0, 2.0, 2.0, 2.0]}
+    )
+    assert costs.compilation(timing) == (10.0, 20.0, False)
+    uneven = pd.DataFrame({"step": [50, 100, 300], "seconds": [11.0, 1.0, 4.0]})
+    assert costs.compilation(uneven) == (10.0, 16.0, False)
+    assert costs.compilation(timing.iloc[:1]) is None
+    faster = timing.assign(seconds=[1.0, 2.0, 2.0, 2.0, 2.0])
+    assert costs.compilation(faster) is None  # the warm-up hides it
+
+
+def test_options_that_differ_stand_apart_from_those_that_are_shared():
+    arms = {
+        "per": {"--steps": "100", "--replay": "per", "--replay.alpha": "0.6"},
+        "pal": {"--steps": "100", "--replay": "pal"},
+    }
+    shared, apart = settings.split(arms)
+    assert shared == {"--steps": "100"}
+    assert apart == {
+        "--replay": {"per": "per", "pal": "pal"},
+        "--replay.alpha": {"per": "0.6", "pal": "-"},
+    }
+
+
+def test_options_are_named_and_written_as_on_the_command_line():
+    config = {
+        "env": "walk/10", "loop": {"learn_every": 4, "offline": False},
+        "agent_options": {"hidden": [64, 32], "clip": None}, "replay_options": {"beta_end": 1.0},
+    }  # fmt: skip
+    assert settings.flat(config) == {
+        "--env": "walk/10", "--learn-every": "4", "--offline": "false",
+        "--agent.hidden": "64 32", "--agent.clip": "none", "--replay.beta-end": "1.0",
+    }  # fmt: skip
+
+
+def test_what_is_no_number_is_left_out_of_a_line():
+    assert plots.numbers([1.0, np.nan, np.inf, 0.1234567891]) == [1.0, None, None, 0.1234568]
+
+
+def test_scripts_cannot_be_left_by_texts():
+    text = plots.to_script({"name": "</script><script>alert(1)</script>&"})
+    assert "<" not in text and ">" not in text and "&" not in text
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        plots.to_script([float("nan")])
+
+
+def test_labels_are_shown_by_plotly_as_they_are():
+    assert plots.shown("<b>a</b> \n &") == "&lt;b&gt;a&lt;/b&gt;<br>&amp;"

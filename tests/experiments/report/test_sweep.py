@@ -1,0 +1,236 @@
+"""The page of a sweep: its numbers are those of the table, checked on the committed sweep."""
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects
+import pytest
+from tests.experiments.report.reader import Page
+
+from experiments import report, sweep
+from experiments.report import best, page, settings, swept
+from experiments.statistics import aggregates, tuned
+from experiments.statistics.bootstrap import bootstrap_interval, iqm, stratified_interval
+from experiments.statistics.paired import probability_of_improvement
+from experiments.statistics.tables import number
+from experiments.studies import store
+from experiments.studies.options import Question
+from tests.refusals import assert_names
+
+WALK = Path(__file__).parents[3] / "experiments" / "results" / "sweeps" / "walk_per"
+
+
+@pytest.fixture(scope="module")
+def walk():
+    return swept.read(WALK)
+
+
+def final(read):
+    """Return the study of a store with another primary metric."""
+    return read.study._replace(question=Question(primary="final"))
+
+
+@pytest.fixture(scope="module")
+def shown(walk):
+    return Page(page.render(walk))
+
+
+def two_tasks():
+    """Return a sweep of two tasks and two methods, of which the second is better everywhere."""
+    read = store.read(WALK)
+    per = [name for name, point in read.facts["points"].items() if point["replay"] == "per"][:2]
+    uniform = "walk/10 uniform"
+    points, frames = {}, []
+    for env, gap in (("a", 1.0), ("b", 100.0)):
+        for place, name in enumerate([uniform, *per]):
+            own = f"{env} {name}"
+            points[own] = read.facts["points"][name] | {"env": env}
+            for seed in range(4):
+                frames.append({
+                    "point": own, "env": env, "replay": points[own]["replay"], "agent": "dqn",
+                    "method": points[own]["method"], "replay.alpha": [np.nan, 0.2, 0.4][place],
+                    "replay.beta": np.nan, "seed": seed, "step": 10, "diverged": 0,
+                    "eval_return": gap * (place + seed / 10),
+                })  # fmt: skip
+    base = {e: {"uniform": f"{e} {uniform}", "per": f"{e} {per[0]}"} for e in "ab"}
+    read.facts |= {"points": points, "costs": [], "base_points": base}
+    read.frame = pd.DataFrame(frames)
+    return swept.of(read, final(read))
+
+
+def test_best_points_are_shown_on_seeds_that_did_not_choose_them(walk, shown):
+    rows = {row["method"]: row for row in shown.table("method", "best settings")}
+    per = walk.table[walk.table["replay"] == "per"]
+    means = {point: iqm(own[own["seed"] % 2 == 0]["score"]) for point, own in per.groupby("point")}
+    own = per[(per["point"] == min(means, key=means.get)) & (per["seed"] % 2 == 1)]
+    low, high = bootstrap_interval(own["score"])
+    value = f"{number(iqm(own['score']))} [{number(low)}, {number(high)}]"
+    assert rows["per"]["on the others"] == value
+    alpha, beta = own["replay.alpha"].iloc[0], own["replay.beta"].iloc[0]
+    assert rows["per"]["best settings"] == f"replay.alpha {alpha}, replay.beta {beta}"
+    assert rows["per"]["of points"] == "15" and rows["uniform"]["of points"] == "1"
+
+
+def test_probability_of_improvement_is_that_of_unseen_seeds(walk, shown):
+    rows = {(row["method"], row[""]): row for row in shown.table("method", "")}
+    default = walk.store.facts["base_points"]["walk/10"]
+    own, other = (
+        -walk.table[(walk.table["point"] == default[label]) & (walk.table["seed"] % 2 == 1)][
+            "score"
+        ].to_numpy()[:, None]
+        for label in ("per", "uniform")
+    )
+    low, high = stratified_interval([own, other], probability_of_improvement)
+    middle = probability_of_improvement(own, other)
+    assert rows["per", "by default"]["P(better than uniform)"] == (
+        f"{number(float(middle))} [{number(float(low))}, {number(float(high))}]"
+    )
+
+
+def test_sensitivity_is_drawn_at_every_value_with_intervals(walk, shown):
+    plots = [plot for plot in shown.plots if "replay.alpha" in str(plot["layout"]["xaxis"])]
+    (plot,) = plots
+    lines = {t["meta"]: t for t in plot["data"] if "error_y" in t}
+    assert set(lines) == {"per, beta 0", "per, beta 0.4", "per, beta 1"}
+    own = walk.table[(walk.table["replay.beta"] == 0.4) & (walk.table["replay.alpha"] == 0.6)]
+    at = sorted(walk.table["replay.alpha"].dropna().unique()).index(0.6)
+    low, high = bootstrap_interval(own["score"])
+    np.testing.assert_allclose(lines["per, beta 0.4"]["y"][at], iqm(own["score"]), rtol=1e-6)
+    np.testing.assert_allclose(lines["per, beta 0.4"]["customdata"][at], [low, high], rtol=1e-6)
+    assert "uniform" in {t["meta"] for t in plot["data"]}  # a band
+
+
+def test_compute_adds_up(walk, shown):
+    rows = {row[""]: row for row in shown.table("", "runs")}
+    assert int(rows["all"]["runs"]) == 160 == len(walk.table)
+    costs = walk.store.facts["costs"]
+    assert rows["all"]["device seconds"] == f"{sum(cost['seconds'] for cost in costs):,.0f}"
+    assert rows["all"]["compilation (s)"] == f"{sum(cost['compiling'] for cost in costs):,.0f}"
+
+
+def test_every_plot_is_drawn_with_labelled_axes_and_no_network(shown):
+    assert len(shown.plots) == len(shown.titles)
+    assert {"#best", "#tasks", "#settings-swept", "#curves"} <= set(shown.references)
+    for plot in shown.plots:
+        plotly.graph_objects.Figure(plot["data"], plot["layout"])
+        assert plot["layout"]["xaxis"]["title"]["text"]
+        assert all(trace["meta"] in shown.arms for trace in plot["data"])
+    assert all(each.startswith(("#", "data:")) for each in shown.references)
+    assert shown.warns("5", "10")  # seeds that there are, and those that a verdict takes
+
+
+def test_verdicts_are_drawn_seed_by_seed(tmp_path):
+    folder = Path(shutil.copytree(WALK, tmp_path / "s"))
+    shutil.copy(WALK.parents[1] / "breakout_dqn" / "verdicts.json", folder)
+    saved = json.loads((folder / "verdicts.json").read_text())["arms"]
+    drawn = Page(page.render(swept.read(folder)))
+    better = {trace["meta"]: trace for trace in drawn.plot("improvement, seed by seed")["data"]}
+    assert better.keys() == saved.keys()
+    for label, arm in saved.items():
+        assert better[label]["x"] == pytest.approx([arm["pairs"]["improvement"]])
+        assert better[label]["customdata"][0] == pytest.approx(arm["pairs"]["improvement_interval"])
+        untested = arm["verdict"] == "not tested"
+        assert (better[label]["marker"]["color"] == "#ffffff") == untested
+        seeds, middle = (t for t in drawn.plot("differences")["data"] if t["meta"] == label)
+        np.testing.assert_allclose(seeds["x"], arm["pairs"]["differences"], rtol=1e-6)
+        np.testing.assert_allclose(middle["x"], [arm["pairs"]["iqm"]], rtol=1e-6)
+
+
+def test_the_command_is_the_sweep_s_own(walk, shown, monkeypatch, capsys):
+    (line,) = shown.code
+    words = shlex.split(line.replace("\\\n", " "))
+    assert words[:3] == ["python", "-m", "experiments.sweep"]
+    assert sweep.main([*words[3:], "--dry-run"]) == 0
+    (planned,) = (line for line in capsys.readouterr().err.splitlines() if "160" in line)
+    assert_names(planned, "160", "2")
+
+
+def test_options_that_are_gone_are_left_out_of_the_command():
+    read = store.read(WALK)
+    for point in read.facts["points"].values():
+        point["config"]["loop"]["older"] = 3
+    shown = Page(page.render(swept.of(read, final(read))))
+    assert_names(shown.text, "--older 3")
+    assert not any("--older" in line for line in shown.code)
+
+
+def test_tasks_count_alike_whatever_their_scores_are():
+    both = two_tasks()
+    (table,) = [b for b in best.tasks(both).blocks if b.kind == "table"]
+    rows = {(row[0], row[1]): row for row in table.cells[1:]}
+    assert rows["per", "at its best"][2] == "1 [1, 1]"
+    assert rows["per", "by default"][2] == "1 [1, 1]"
+    scaled = aggregates.min_max({"u": np.array([[0.1], [0.3]]), "d": np.array([[1.1], [1.3]]),
+                                 "b": np.array([[2.1], [2.3]])})  # fmt: skip
+    for key, label in ((("uniform", "by default"), "u"), (("per", "by default"), "d"),
+                       (("per", "at its best"), "b")):  # fmt: skip
+        assert rows[key][3].startswith(number(float(scaled[label].mean()))), key
+    assert Page(page.render(both)).plot("scaled")
+
+
+def test_runs_that_failed_diverged_or_are_missing_are_named(walk):
+    assert settings.failures(walk) is None
+    read = store.read(WALK)
+    first = read.frame["point"].iloc[0]
+    read.frame.loc[(read.frame["point"] == first) & (read.frame["seed"] == 3), "diverged"] = 1
+    read.frame = read.frame[(read.frame["seed"] != 9) | (read.frame["replay"] != "per")]
+    read.facts["failed"] = {"walk/10 per seed 9": "<b>agent step 7: broken"}
+    text = page.render(swept.of(read, final(read)))
+    shown = Page(text)
+    assert_names(shown.text, f"{first}, seed 3")
+    assert_names(shown.text, "walk/10 per seed 9", "<b>agent step 7: broken")
+    assert "<b>agent" not in text
+    assert shown.warns("145", "160")
+    assert shown.warns("1", "failed") and shown.warns("1", "diverged")
+
+
+def refused(capsys, *words):
+    with pytest.raises(SystemExit) as exit_:
+        report.main([str(word) for word in words])
+    error = capsys.readouterr().err
+    assert exit_.value.code == 2 and error.count("\n") == 1
+    return error
+
+
+def test_the_command_writes_it_into_the_folder(tmp_path, capsys):
+    folder = Path(shutil.copytree(WALK, tmp_path / "s"))
+    assert report.main([str(folder)]) == 0
+    assert_names(capsys.readouterr().out, folder / "report.html")
+    assert_names(refused(capsys, folder, WALK, "--out", tmp_path / "x.html"), folder, "sweep")
+    facts = json.loads((folder / "study.json").read_text())
+    (folder / "study.csv.gz").write_bytes(b"mine")
+    assert_names(refused(capsys, folder), folder / "study.csv.gz")
+    (folder / "study.csv.gz").unlink()
+    (folder / "study.json").write_text(json.dumps(facts | {"crc32": []}))
+    assert_names(refused(capsys, folder), folder)
+
+
+def test_half_a_sweep_has_a_page(walk):
+    """A method of which no point has all seeds is not there yet; nothing breaks."""
+    read = store.read(WALK)
+    read.frame = read.frame[read.frame["replay"] == "uniform"]
+    half = swept.of(read, final(read))
+    assert best.tasks(half) is None and [row.label for row in half.rows] == ["uniform"]
+    assert Page(page.render(half)).warns("10", "160")
+    assert isinstance(half.rows[0], tuned.Tuned)
+
+
+def test_seeds_that_diverged_are_the_worst_and_counted_in_their_row():
+    """The better method of two diverges with every seed that shows it: it improves on nothing."""
+    both = two_tasks()
+    frame, read = both.store.frame, both.store
+    read.frame = frame.assign(diverged=(frame["replay"] == "per").astype(int))
+    lost = swept.of(read, final(read))
+    (rows,) = [b.cells[1:] for b in best.best(lost).blocks if b.kind == "table"]
+    for row in rows:
+        if row[0].endswith("per"):
+            assert_names(row[4], "2", "diverged")
+    assert not any("diverged" in " ".join(row) for row in rows if row[0].endswith("uniform"))
+    (table,) = [b for b in best.tasks(lost).blocks if b.kind == "table"]
+    rows = {(row[0], row[1]): row for row in table.cells[1:]}
+    assert rows["per", "at its best"][2:] == ["0 [0, 0]", "0 [0, 0]"]
+    page.render(lost)  # its numbers are all finite
