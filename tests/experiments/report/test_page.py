@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects
 import pytest
-from tests.experiments.report.reader import Page
 
 from experiments.figures import panels
 from experiments.report import page, source
 from experiments.statistics import statistics
 from experiments.statistics.bootstrap import bootstrap_interval, iqm
 from experiments.statistics.tables import number
+from tests.experiments.report.reader import Page
 from tests.refusals import assert_names
 
 RESULTS = Path(__file__).parents[3] / "experiments" / "results"

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import plotly.graph_objects
 import pytest
-from tests.experiments.report.reader import Page
 
 from experiments.report import page, swept
 from experiments.statistics.bootstrap import bootstrap_interval, iqm
 from experiments.statistics.tables import number
 from experiments.studies import search_report, store
+from tests.experiments.report.reader import Page
 from tests.refusals import assert_names
 
 WALK = Path(__file__).parents[3] / "experiments" / "results" / "sweeps" / "walk_search"

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects
 import pytest
-from tests.experiments.report.reader import Page
 
 from experiments import report, sweep
 from experiments.report import best, page, settings, swept
@@ -19,6 +18,7 @@ from experiments.statistics.paired import probability_of_improvement
 from experiments.statistics.tables import number
 from experiments.studies import store
 from experiments.studies.options import Question
+from tests.experiments.report.reader import Page
 from tests.refusals import assert_names
 
 WALK = Path(__file__).parents[3] / "experiments" / "results" / "sweeps" / "walk_per"
