@@ -8,7 +8,7 @@ needs no network. Runs may still be in progress.
 from experiments.cli import process
 
 if __name__ == "__main__":
-    process.run("experiments.report")
+    process.run("experiments.report.__main__")
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from experiments import compare, report, sweep, train, watch
+from experiments import compare, sweep, train, watch
+from experiments.report import __main__ as report
 from experiments.report import source
 from experiments.runs import manifest, registry
 from tests import refusals

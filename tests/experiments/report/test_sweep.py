@@ -10,7 +10,8 @@ import pandas as pd
 import plotly.graph_objects
 import pytest
 
-from experiments import report, sweep
+from experiments import sweep
+from experiments.report import __main__ as report
 from experiments.report import best, page, settings, swept
 from experiments.statistics import aggregates, tuned
 from experiments.statistics.bootstrap import bootstrap_interval, iqm, stratified_interval

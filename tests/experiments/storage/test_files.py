@@ -7,7 +7,8 @@ import shutil
 
 import pytest
 
-from experiments import compare, plot, report, sweep, train, watch
+from experiments import compare, plot, sweep, train, watch
+from experiments.report import __main__ as report
 from experiments.runs import checkpoint
 from experiments.runs.folder import LOCK
 from experiments.runs.run_config import read as read_config
