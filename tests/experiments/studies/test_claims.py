@@ -1,0 +1,132 @@
+"""Claims of a study: directions, effects, several tasks and families, judged look by look."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from experiments.statistics import decisions
+from experiments.statistics.decisions import Counts
+from experiments.studies import judge, study
+from experiments.studies.claims import Absent, Claim
+from experiments.studies.options import Question
+from experiments.studies.study import UNTIL_DECIDED, Study
+from tests.experiments.studies.test_judge import LOOP, frames_of
+from tests.refusals import assert_names, refused
+
+SEEDS = 64
+BETTER = Claim("PER is better", "per", "uniform")
+
+
+def with_claims(*claims, envs="walk/4", **families) -> Study:
+    own = Study.make(
+        envs, "dqn", ["uniform", "per", "lap"], seeds=UNTIL_DECIDED, loop=LOOP,
+        question=Question(primary="final", control=False, most_seeds=SEEDS),
+    )  # fmt: skip
+    return dataclasses.replace(own, claims={"one": claims} if claims else families)
+
+
+def made_of(own):
+    return {point.id: {"code": "x", "train_seconds": 1.0} for point in own.points()}
+
+
+def judged(own, values, family="one"):
+    frames = frames_of(own, values)
+    return judge.family(own, own.claims[family], frames, made_of(own), plan=False)
+
+
+@pytest.mark.parametrize(
+    ("claim", "gain", "expected"),
+    [
+        (BETTER, 1.0, "agrees"),
+        (BETTER, -1.0, "disagrees"),
+        (dataclasses.replace(BETTER, direction="worse"), -1.0, "agrees"),
+        (dataclasses.replace(BETTER, least=0.5), 1.0, "agrees"),
+        (dataclasses.replace(BETTER, least=2.0), 1.0, "disagrees"),
+        (dataclasses.replace(BETTER, direction="at least as good"), -1.0, "disagrees"),
+        # Worse by 1 on every seed, and up to 2 may be lost.
+        (dataclasses.replace(BETTER, direction="at least as good", least=2.0), -1.0, "agrees"),
+        (dataclasses.replace(BETTER, direction="at least as good", least=0.5), -1.0, "disagrees"),
+        (BETTER, 0.0, "no difference"),
+    ],
+)
+def test_directions_and_effects(claim, gain, expected):
+    values = {"uniform": np.zeros(SEEDS), "per": np.full(SEEDS, gain), "lap": np.zeros(SEEDS)}
+    (found,) = judged(with_claims(claim), values)
+    assert found.judgement.verdict == expected
+    assert found.decision.seeds == found.looks[-1].seeds or expected != "undecided"
+
+
+def test_a_claim_over_several_tasks_counts_seeds_by_the_majority_of_tasks():
+    """Better by little on two tasks and worse by much on the third: a win on every seed."""
+    own = with_claims(BETTER, envs=("walk/4", "walk/5", "walk/6"))
+    gains = {"walk/4": 0.1, "walk/5": 0.1, "walk/6": -50.0}
+    frames = frames_of(own, dict.fromkeys(("uniform", "per", "lap"), np.zeros(SEEDS)))
+    for point in own.points():
+        if point.label == "per":
+            frames[point.id]["eval_return"] += gains[point.env]
+    (found,) = judge.family(own, own.claims["one"], frames, made_of(own), plan=False)
+    assert found.judgement.verdict == "agrees"
+    assert found.looks[0] == Counts(16, 0, 0)
+
+
+def test_families_are_corrected_apart_and_one_decides_what_another_cannot():
+    rng = np.random.default_rng(1)
+    wins = np.where(rng.uniform(size=SEEDS) < 0.75, 1.0, -1.0)
+    values = {"uniform": np.zeros(SEEDS), "per": wins, "lap": np.tile([1.0, -1.0], SEEDS // 2)}
+    many = tuple(Claim(f"claim {k}", "lap", "uniform") for k in range(30))
+    own = with_claims(alone=(BETTER,), among=(BETTER, *many))
+    (alone,) = judged(own, values, "alone")
+    among = judged(own, values, "among")[0]
+    assert alone.judgement.p_value <= among.judgement.p_value
+    low, high = alone.judgement.interval
+    assert among.judgement.interval[0] <= low and high <= among.judgement.interval[1]
+
+
+def test_only_arms_of_undecided_claims_need_more_seeds():
+    own = with_claims(BETTER, Claim("LAP is better", "lap", "uniform"))
+    values = {"uniform": np.zeros(16), "per": np.ones(16), "lap": np.tile([1.0, -1.0], 8)}
+    found = judge.judge(own, frames_of(own, values), made_of(own), plan=False)
+    (name,) = found.undecided
+    assert_names(name, "one", "LAP is better")
+    seeds, points = judge.next_look(own, found)
+    assert seeds == 32 and set(points) == {"walk/4 uniform", "walk/4 lap"}
+
+
+def test_the_verdict_at_a_look_does_not_depend_on_later_seeds():
+    rng = np.random.default_rng(2)
+    wins = np.where(rng.uniform(size=SEEDS) < 0.9, 1.0, -1.0)
+    values = {"uniform": np.zeros(SEEDS), "per": wins, "lap": np.zeros(SEEDS)}
+    (all_seeds,) = judged(with_claims(BETTER), values)
+    decided = all_seeds.decision.seeds
+    assert decided < SEEDS
+    fewer = {label: own[:decided] for label, own in values.items()}
+    (cut,) = judged(with_claims(BETTER), fewer)
+    assert cut.judgement == all_seeds.judgement
+
+
+def test_the_simulated_type_1_error_of_a_family_is_below_alpha():
+    """Equals in three arms, looked at after every batch: in at most 5 % is any called better."""
+    rng, looks, wrong = np.random.default_rng(0), list(range(16, 257, 16)), 0
+    trials = 300
+    for _ in range(trials):
+        signs = rng.choice([-1.0, 0.0, 1.0], p=[0.4, 0.2, 0.4], size=(3, 256))
+        counts = {
+            str(k): decisions.count_looks(own, np.zeros(256), looks) for k, own in enumerate(signs)
+        }
+        found = decisions.decide(counts, plan=False)
+        wrong += any(each.verdict in ("better", "worse") for each in found.values())
+    assert wrong / trials <= 0.05
+
+
+def test_claims_about_absent_arms_and_their_files():
+    absent = Claim("rank is better", "rank", "uniform")
+    own = with_claims(absent, BETTER)
+    values = {"uniform": np.zeros(16), "per": np.ones(16), "lap": np.zeros(16)}
+    refused_, found = judged(own, values)
+    assert isinstance(refused_, Absent) and "rank" in str(refused_)
+    assert found.judgement.verdict == "agrees"
+    assert study.from_json(own.to_json()).claims == own.claims
+    several = with_claims(dataclasses.replace(BETTER, least=1.0), envs=("walk/4", "walk/5"))
+    with refused("PER is better", "where"):
+        judged(several, values)
