@@ -12,6 +12,8 @@ if __name__ == "__main__":
     process.run("experiments.suite")
 
 import dataclasses
+import hashlib
+import inspect
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -29,12 +31,14 @@ from experiments.papers.ners import PENDULUM_TD3
 from experiments.papers.results import COMMITTED
 from experiments.runs.log import say, show
 from experiments.statistics.tables import markdown, number
-from experiments.storage.files import write_bytes
+from experiments.statistics.verdicts import mean_after
+from experiments.storage.files import read_json, write_bytes, write_json
 from experiments.studies import judge, runner, store
 from experiments.studies.claims import Claim, Found
 from experiments.studies.options import Where
 from experiments.studies.store import Store
 from experiments.studies.study import Study
+from jaxreplay.methods import METHODS
 
 _BASELINES = ("uniform", "per")
 _HOURS = 1.5
@@ -56,9 +60,9 @@ TASKS = (
     Task(tasks.WALK, "walk/10", (4, 16), 64),
     Task(tasks.WALK, "walk/14", (4, 16), 64),
     Task(tasks.DEEPSEA, tasks.DEEPSEA.sizes["small"].envs[0], (4, 16), 64),
-    Task(PENDULUM_TD3, PENDULUM_TD3.sizes["small"].envs[0], (4, 16), 16, 110_000),
-    Task(tasks.MINATAR, tasks.GAMES[0], (1, 4), 16, 40_000),
-    Task(tasks.MINATAR, tasks.GAMES[1], (1, 4), 16, 40_000),
+    Task(PENDULUM_TD3, PENDULUM_TD3.sizes["small"].envs[0], (4, 16), 32, 110_000),
+    Task(tasks.MINATAR, tasks.GAMES[0], (1, 4), 32, 40_000),
+    Task(tasks.MINATAR, tasks.GAMES[1], (1, 4), 32, 40_000),
 )
 
 
@@ -75,7 +79,7 @@ def study_of(task: Task, methods: Mapping[str, str], smoke: bool = False) -> Stu
     """
     arms = {label: task.source.arms.get(label, Arm(label)) for label in _BASELINES}
     arms |= {
-        label: task.source.arms[label] if label in task.source.arms else Arm(method)
+        label: task.source.arms.get(label, Arm(method)) if method == label else Arm(method)
         for label, method in methods.items()
     }
     chosen = task.source.sizes["smoke" if smoke else "small"]
@@ -92,7 +96,11 @@ def study_of(task: Task, methods: Mapping[str, str], smoke: bool = False) -> Stu
         question=dataclasses.replace(task.source.question, control=False),
     )  # fmt: skip
     claims = tuple(
-        Claim(f"{label} is better than {base}", f"{label}_every{every}", f"{base}_every{every}")
+        Claim(
+            f"{label} is better than {base}, learning every {every}",
+            f"{label}_every{every}",
+            f"{base}_every{every}",
+        )
         for label in methods
         for base in _BASELINES
         for every in ratios
@@ -127,6 +135,7 @@ def run(
       Stopped: If the user interrupts it, or runs fail. Ended runs are kept.
     """
     out, end = Path(out), time.monotonic() + 3600 * hours
+    _check_sources(methods, out)
     studies = {task.env: study_of(task, methods, smoke) for task in TASKS}
     for study in studies.values():
         study.check()
@@ -148,6 +157,31 @@ def run(
     text = report(studies, found, methods)
     write_bytes(out / "suite.md", text.encode())
     return text
+
+
+def _check_sources(methods: Mapping[str, str], out: Path) -> None:
+    """Record the sources of the methods; raise ValueError if an earlier suite had others."""
+    sources = {
+        label: hashlib.sha256(inspect.getsource(inspect.getmodule(made)).encode()).hexdigest()
+        for label, method in methods.items()
+        if (made := METHODS[method].method) is not None
+    }
+    path = out / "methods.json"
+    if not path.exists():
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"methods": dict(methods), "sources": sources})
+        return
+    saved = read_json(path)
+    if saved["methods"] != dict(methods):
+        raise ValueError(
+            f"{out} has a suite of {', '.join(saved['methods'])}: choose another --out"
+        )
+    for label, digest in sources.items():
+        if saved["sources"][label] != digest:
+            raise ValueError(
+                f"{label} has changed since the results in {out}, and seeds of both must not be "
+                "counted together: choose another --out"
+            )
 
 
 def report(
@@ -182,11 +216,12 @@ def report(
                     for claim, verdict in verdicts
                     if claim.arm == name
                 }
-                used = frames[point.id].get("replayed/effective_buffer")
+                warmup = point.config.loop.warmup
+                used = mean_after(frames[point.id], "replayed/effective_buffer", warmup)
                 rows.append([
                     task.env, label, number(judge.replays_per_transition(point.config)),
                     *(cells.get(f"{own}_every{every}", "-") for own in _BASELINES),
-                    "-" if used is None else number(float(used.mean())),
+                    "-" if used is None else number(used),
                     _relative_time(results, point.id, base.id),
                 ])  # fmt: skip
     text = f"# {', '.join(methods)} on the replay suite\n\n{markdown(rows)}\n{_ABOUT}"
@@ -269,6 +304,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(sys.argv[1:] if argv is None else argv)
 
     def command() -> None:
+        shared.check_labels(args.methods)
         methods = dict(args.methods)
         smoke = args.size == "smoke"
         show(run(methods, args.out, smoke=smoke, hours=args.hours, devices=args.devices))

@@ -108,8 +108,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--runs", type=Path, default=None, metavar="DIR",
-        help="folder of runs and of parts of tables, for going on with what was stopped; "
-        "checkpoints and parts go at the end [default OUT/runs]",
+        help="folder of finished parts of unfinished computations [default OUT/runs]",
     )  # fmt: skip
     parser.add_argument(
         "--overwrite",
@@ -232,7 +231,7 @@ def _run(args: argparse.Namespace) -> None:
             with compilation.kept(args.compilation_cache):
                 made = running.make(source, args.size, places, claims_about(source))
             if made is None:  # the hours are over
-                return
+                continue
             done[source.name] = made
         if entry.layout is not None:
             path = figures.path_of(entry, args.size, args.out)

@@ -75,9 +75,11 @@ def claims(
 def _numbers_of(finding: Finding) -> str:
     """Return the numbers behind a verdict, with wins, losses and ties of the seeds."""
     reason, pairs = _without(finding.verdict, finding.reason), finding.pairs
-    if pairs is None or f"after {pairs.seeds} seeds" in reason:
+    if pairs is None or " wins, " in reason:
         return reason
-    return f"{pairs.wins}/{pairs.losses}/{pairs.ties} of {pairs.seeds} seeds; {reason}"
+    counted = pairs.wins + pairs.losses + pairs.ties
+    of = "seeds" if counted == pairs.seeds else "pairs of seeds and tasks"
+    return f"{pairs.wins}/{pairs.losses}/{pairs.ties} of {counted} {of}; {reason}"
 
 
 def _without(verdict_: str, reason: str) -> str:
@@ -254,7 +256,7 @@ def _claims(findings: list[Finding]) -> list[str]:
 def _in_pairs(finding: Finding) -> str:
     """Return how many seeds an arm won, and how probably it improves, unless that is said."""
     pairs = finding.pairs
-    if pairs is None:
+    if pairs is None or " wins, " in finding.reason:
         return ""
     counts = f" {pairs.wins} wins, {pairs.losses} losses, {pairs.ties} ties"
     if verdicts.NAMES["improvement"] in finding.reason:

@@ -72,6 +72,8 @@ def kept(source: Experiment | Computation, size: SizeName, places: Places) -> Da
     try:
         data = tables.read(places.out, source.name, size)
     except tables.Damaged as error:
+        if isinstance(source, Experiment) and not places.overwrite:
+            raise Stale(f"{error}, or add --overwrite to run the experiment again") from None
         say(f"{error}: it is made anew")
         return Data()
     if data is None:
@@ -181,17 +183,24 @@ def make(
 def _train(source: Experiment, size: SizeName, places: Places, claims: Claims) -> Data | None:
     """Run the study of an experiment."""
     out = tables.study_folder(places.out, source.name, size)
-    resume = kept(source, size, places).store is not None
+    data = kept(source, size, places)
+    resume = data.store is not None
+    if resume and data.codes() != (version_of(source),) and not missing(source, size, data):
+        return data  # of another version, which is accepted, and whole
     where = Where(
         devices="auto" if places.devices is None else str(places.devices),
         hours=places.hours, other_code=places.other_code,
     )  # fmt: skip
-    damaged = not resume and store.paths(out)[1].exists()
+    arms = {name for own in source.points(size).values() for name in own}
+    present = {
+        name: tuple(claim for claim in own if {claim.arm, claim.baseline} <= arms)
+        for name, own in claims.items()
+    }
     try:
         found = runner.run(
-            source.study(size, claims), out, resume=resume,
-            overwrite=not resume and (damaged or places.overwrite), where=where,
-            cache=places.cache, show=False,
+            source.study(size, present), out, resume=resume,
+            overwrite=not resume and places.overwrite, where=where, cache=places.cache,
+            show=False,
         )  # fmt: skip
     except Stopped as error:
         again = "the same command continues"

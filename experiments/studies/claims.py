@@ -1,8 +1,8 @@
 """Claims about arms: their verdicts from seeds that are paired, tested once or until decided.
 
-A fixed design tests a claim once, with all seeds (`analysis.verdicts`). A sequential design looks
+A fixed design tests a claim once, with all seeds (`statistics.verdicts`). A sequential design looks
 at the seeds after every batch and decides a claim at the first look that can
-(`analysis.decisions`).
+(`statistics.decisions`).
 """
 
 import dataclasses
@@ -265,6 +265,8 @@ def _sequential(
         return Found(found, pairs, looks, decision)
     low, high = decision.interval
     verdict = decisions.answer(direction, decision.verdict, decision.interval, margin)
+    if verdict == "no difference" and asked.shift:  # as often beyond the least effect as not
+        verdict = "undecided"
     counts = decision.counts
     reason = (
         f"{counts.wins} wins, {counts.losses} losses, {counts.ties} ties after {seeds} "
@@ -282,7 +284,13 @@ def _sequential(
     return Found(found, pairs, looks, decision)
 
 
-def values_of(frame: pd.DataFrame, name: str, threshold: float | None, warmup: int) -> pd.Series:
+def values_of(
+    frame: pd.DataFrame,
+    name: str,
+    threshold: float | None,
+    warmup: int,
+    lost_is_worst: bool = False,
+) -> pd.Series:
     """Return `[seeds]` of a metric, where higher is better; NaN for seeds that diverged.
 
     Args:
@@ -291,6 +299,8 @@ def values_of(frame: pd.DataFrame, name: str, threshold: float | None, warmup: i
         after the warm-up.
       threshold: return that counts as solved, if there is one.
       warmup: agent steps of the warm-up.
+      lost_is_worst: whether the mean of a column is NaN for seeds that diverged. Otherwise the
+        metric cannot be had, which sequential designs must not depend on.
 
     Raises:
       NotAsked: If the runs do not have the metric.
@@ -307,9 +317,11 @@ def values_of(frame: pd.DataFrame, name: str, threshold: float | None, warmup: i
         raise NotAsked(f"no run recorded {column}")
     late = frame[frame["step"] > warmup]
     lost = set(statistics.diverged(frame)) | set(late.loc[late[column].isna(), "seed"])
-    if lost:
+    if lost and not lost_is_worst:
         raise NotAsked(f"{column} is not a number in {len(lost)} seeds that diverged")
-    return late.groupby("seed")[column].mean()
+    values = late.groupby("seed")[column].mean()
+    values[values.index.isin(list(lost))] = math.nan
+    return values
 
 
 def rounded(values: pd.Series) -> pd.Series:

@@ -6,12 +6,11 @@ resume from the checkpoints there. Their metrics move into the table of the stud
 
 import dataclasses
 import re
-from collections.abc import Sequence
-
-import pandas as pd
+from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from experiments import environments
-from experiments.runs import folder, manifest
+from experiments.runs import folder, manifest, results
 from experiments.runs.assembly import assemble
 from experiments.runs.interrupt import Stopped
 from experiments.runs.run import execute
@@ -52,10 +51,11 @@ def carry_out(lanes: Sequence[Lane], store: Store, where: Where) -> None:
     Raises:
       Stopped: If the user interrupts the runs, or an environment fails. Ended runs are kept.
     """
-    for point, first, count in _batches(lanes):
+    batches = _batches(lanes)
+    discard(store.folder, {_name(point, first) for point, first, _ in batches})
+    for point, first, count in batches:
         config = dataclasses.replace(point.config, seed=first, seeds=count)
-        name = re.sub(r"[^\w.=-]+", "_", point.id)
-        out = store.folder / RUNS / f"{name}.{first}"
+        out = store.folder / RUNS / _name(point, first)
         output = dataclasses.replace(_OUTPUT, other_code=where.other_code)
         try:
             summary = execute(
@@ -65,19 +65,34 @@ def carry_out(lanes: Sequence[Lane], store: Store, where: Where) -> None:
         except Stopped:
             store.write()
             raise
-        frame = pd.read_csv(out / "metrics.csv")
-        results = [
+        frame = results.read_metrics(out, summary)
+        ended = [
             ((point, int(seed)), own.drop(columns="seed").reset_index(drop=True))  # pyright: ignore[reportArgumentType]
             for seed, own in frame.groupby("seed")
         ]
         cost = {
-            "runs": {point.id: [seed for (_, seed), _ in results]},
+            "runs": {point.id: [seed for (_, seed), _ in ended]},
             "seconds": round(summary["train_seconds"], 2), "compiling": 0.0, "width": count,
             "bytes": 0, "inputs": [],
         }  # fmt: skip
-        store.add(results, cost)
+        known = store.facts["points"][point.id]["code"]
+        known += [version for version in manifest.read(out).code if version not in known]
+        store.add(ended, cost)
         store.write()
         folder.discard(out)
+
+
+def discard(out: Path, kept: Collection[str] = ()) -> None:
+    """Remove the folders of runs of a study, except those with names in `kept`."""
+    for path in sorted((out / RUNS).glob("*")):
+        if path.name not in kept and not path.is_symlink() and manifest.is_run(path):
+            folder.discard(path)
+
+
+def _name(point: Point, first: int) -> str:
+    """Return the name of the folder of a run."""
+    plain = re.sub(r"[^\w.=-]+", "_", point.id)
+    return f"{plain}.{first}"
 
 
 def _batches(lanes: Sequence[Lane]) -> list[tuple[Point, int, int]]:

@@ -7,7 +7,7 @@ about it is undecided; a study without claims asks whether each arm is better th
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from experiments.studies.claims import Absent, Asked, Claim, Found, NotAsked, Si
 from experiments.studies.grid import Place, Point, shown_value
 from experiments.studies.study import Study
 
+_FEWEST = 2  # seeds of a comparison
 _CADENCE = Place("loop", "learn_every")
 
 
@@ -40,6 +41,7 @@ class Member(NamedTuple):
 class Need(NamedTuple):
     """An undecided claim."""
 
+    says: str  # the claim, or the name of the arm
     points: tuple[str, ...]  # ids of the points that need more seeds
     seeds: int  # at the latest look
     expected: int | None  # number of seeds that decides it with 80 % probability, if planned
@@ -178,7 +180,11 @@ def judge(
     }
     members = {name: own for name, own in members.items() if own.baseline in members}
     sides = {name: results.side(own.point, study.question.primary) for name, own in members.items()}
-    arms = {name: own for name, own in members.items() if own.baseline != name}
+    arms = {
+        name: own
+        for name, own in members.items()
+        if own.baseline != name and len(sides[name].values) >= _FEWEST
+    }
     asked = {
         name: Asked(
             Claim("", name, own.baseline),
@@ -256,7 +262,7 @@ def _undecided(
     for name, ids in points.items():
         decision = found[name].decision
         if decision is not None and found[name].judgement.verdict == "undecided":
-            needs[name] = Need(ids, found[name].looks[-1].seeds, decision.expected)
+            needs[name] = Need(name, ids, found[name].looks[-1].seeds, decision.expected)
     return needs
 
 
@@ -270,7 +276,10 @@ def _needs(
         for at, each in asked.items()
     }
     found = _undecided(study, _found(study, asked, plan), points)
-    return {f"{name}: {claims[int(at)].says}": need for at, need in found.items()}
+    return {
+        f"{name} {at}": need._replace(says=f"{name}: {claims[int(at)].says}")
+        for at, need in found.items()
+    }
 
 
 class _Results(NamedTuple):
@@ -303,7 +312,8 @@ class _Results(NamedTuple):
             return found
 
         threshold = self.study.options.threshold_of(point.env)
-        values = claims_.values_of(frame, metric, threshold, config.loop.warmup)
+        lost_is_worst = self.study.question.until_decided
+        values = claims_.values_of(frame, metric, threshold, config.loop.warmup, lost_is_worst)
         return Side(facts, claims_.rounded(values), self.study.untested.get(label))
 
     def label(self, point: Point) -> str:
@@ -353,23 +363,27 @@ class _Results(NamedTuple):
         return asked, refused
 
 
-def next_look(study: Study, findings: Findings | None) -> tuple[int, list[str]] | None:
+def next_look(
+    study: Study, findings: Findings | None, failed: Collection[str] = ()
+) -> tuple[int, list[str]] | None:
     """Return the next number of seeds and the ids of the points that need them, or None at the end.
 
     Args:
       study: a sequential study.
       findings: results of the latest look, or None before the first.
+      failed: ids of points with runs that failed, whose claims get no further seeds.
     """
     points = study.points()
     if findings is None:
         return study.looks[0], [point.id for point in points]
-    if not findings.undecided:
+    needs = [need for need in findings.undecided.values() if not {*need.points} & {*failed}]
+    if not needs:
         return None
-    seen = min(need.seeds for need in findings.undecided.values())
+    seen = min(need.seeds for need in needs)
     later = [seeds for seeds in study.looks if seeds > seen]
     if not later:
         return None
-    needed = {point for need in findings.undecided.values() for point in need.points}
+    needed = {point for need in needs for point in need.points}
     for member in findings.members.values():
         base = findings.members[member.baseline].point
         if member.point.label == CONTROL and base.id in needed:

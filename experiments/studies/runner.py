@@ -2,6 +2,8 @@
 
 import _thread
 import contextlib
+import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +18,7 @@ from experiments.runs.log import say
 from experiments.runs.rates import in_words
 from experiments.statistics import verdicts
 from experiments.studies import engines, grid, hosted, judge, plan, programs, report, search, store
+from experiments.studies.claims import NotAsked
 from experiments.studies.engines import Cache, Engine
 from experiments.studies.grid import Point
 from experiments.studies.judge import Findings
@@ -39,7 +42,12 @@ class Results(NamedTuple):
         return self.store.table
 
     def verdicts(self) -> pd.DataFrame:
-        """Return one row per compared arm: counts, interval, p-value, verdict and reason."""
+        """Return one row per compared arm: counts, interval, p-value, verdict and reason.
+
+        A study with claims has one row per claim instead.
+        """
+        if self.study.claims:
+            return self._claims()
         rows = self.findings.rows if self.findings else []
         return pd.DataFrame([
             {
@@ -51,6 +59,25 @@ class Results(NamedTuple):
             }
             for row in rows
         ])  # fmt: skip
+
+    def _claims(self) -> pd.DataFrame:
+        frames, made, rows = judged_frames(self.store, self.study), self.store.made(), []
+        for family, claims in self.study.claims.items():
+            judged = judge.family(self.study, claims, frames, made, plan=False)
+            for claim, found in zip(claims, judged, strict=True):
+                row = {"family": family, "claim": claim.says, "arm": claim.arm}
+                row["baseline"] = claim.baseline
+                if isinstance(found, NotAsked):
+                    rows.append(row | {"verdict": found.verdict, "reason": str(found)})
+                    continue
+                own, pairs = found.judgement, found.pairs
+                counts = found.decision.counts if found.decision else pairs
+                rows.append(row | {
+                    "seeds": own.seeds, "wins": counts.wins, "losses": counts.losses,
+                    "ties": counts.ties, "interval": own.interval, "p": own.p_value,
+                    "verdict": own.verdict, "reason": own.reason,
+                })  # fmt: skip
+        return pd.DataFrame(rows)
 
     def scores(self) -> dict[str, dict[str, list[float]]]:
         """Return the primary metric as task -> arm -> seeds, such as rliable expects as arrays."""
@@ -109,6 +136,8 @@ def run(
         if dry_run:
             _say_taken(out, resume, overwrite)
             return None
+        if not resume:
+            hosted.discard(out)
         folder.claim_kind(out, "study", resume=resume, overwrite=overwrite)
         job.results.write()
         over = threading.Event()
@@ -175,7 +204,7 @@ class _Grid:
         programs.check_kept(study.options.keep or (), self._groups)
         first = next(iter(study.bases.values())).seeds
         self._width = study.options.width
-        if self._width is None and study.question.until_decided and engine.is_cpu:
+        if self._width is None and study.question.until_decided:
             self._width = width_of(first)  # must not depend on the number of seeds in the end
 
     def describe(self) -> list[str]:
@@ -197,22 +226,39 @@ class _Grid:
         if not self.study.question.until_decided:
             self._train(self.results.missing(self.points))
             return findings_of(self.results, self.study, self.where.other_code)
-        findings = None
+        findings, failure = None, None
         by_id = {point.id: point for point in self.points}
-        while (look := judge.next_look(self.study, findings)) is not None:
+        while (look := judge.next_look(self.study, findings, self._failed())) is not None:
             seeds, needed = look
-            self._train(self.results.missing([by_id[each] for each in needed], seeds))
+            try:
+                self._train(self.results.missing([by_id[each] for each in needed], seeds))
+            except Stopped as error:
+                if not self._failed() or error.exit_code != 1:
+                    raise
+                failure = error  # the other arms continue
             findings = findings_of(self.results, self.study, self.where.other_code)
             for line in _progress(self.study, findings, seeds):
                 say(line)
+        if failure is not None:
+            raise failure
         return findings
+
+    def _failed(self) -> set[str]:
+        """Return the ids of points with runs that failed."""
+        return {name.rpartition(" seed ")[0] for name in self.results.facts["failed"]}
 
     def _train(self, lanes: Sequence[Lane]) -> None:
         compiled, on_host = _divided(lanes)
-        if compiled:
-            self.engine.carry_out(self._plan(compiled), self.results)
-        if on_host:
-            hosted.carry_out(on_host, self.results, self.where)
+        try:
+            if compiled:
+                self.engine.carry_out(self._plan(compiled), self.results)
+        finally:
+            if on_host and not self._interrupted():
+                hosted.carry_out(on_host, self.results, self.where)
+
+    def _interrupted(self) -> bool:
+        error = sys.exc_info()[1]
+        return error is not None and not (isinstance(error, Stopped) and error.exit_code == 1)
 
     def _plan(self, lanes: Sequence[Lane]) -> plan.Plan:
         devices, memory = self.engine.devices, self.where.memory
@@ -225,7 +271,7 @@ class _Grid:
             return []
         made, lines = self.results.made(), []
         ended = self.results.ended()
-        for name, need in findings.undecided.items():
+        for need in findings.undecided.values():
             if need.expected is None:
                 continue
             seconds = 0.0  # of one more seed of all its points
@@ -234,7 +280,7 @@ class _Grid:
                 seconds += (made[point]["train_seconds"] or 0.0) / max(done, 1)
             more = need.expected - need.seeds
             lines.append(
-                f"  {name}: about {more:,} more seeds decide with 80 % probability, "
+                f"  {need.says}: about {more:,} more seeds decide with 80 % probability, "
                 f"{in_words(more * seconds / 60)} of a device"
             )
         return lines
@@ -296,9 +342,9 @@ def _progress(study: Study, findings: Findings | None, seeds: int) -> list[str]:
     if study.claims:
         claims, left = sum(map(len, study.claims.values())), findings.undecided
         lines = [f"{len(left)} of {claims} claims are undecided after {seeds} seeds"]
-        for name, need in left.items():
+        for need in left.values():
             if need.expected is not None:
-                lines.append(f"  {name}: about {need.expected - need.seeds:,} more seeds")
+                lines.append(f"  {need.says}: about {need.expected - need.seeds:,} more seeds")
         return lines
     lines = []
     for row in findings.rows:
@@ -328,11 +374,17 @@ def _limited(hours: float | None, over: threading.Event) -> Iterator[None]:
 
     timer: Any = threading.Timer(hours * 3600, end)
     timer.daemon = True
+    before = signal.getsignal(signal.SIGINT)
+    ignored = before is signal.SIG_IGN and threading.current_thread() is threading.main_thread()
+    if ignored:  # as in background processes, which could not be interrupted
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _say_taken(out: Path, resume: bool, overwrite: bool) -> None:

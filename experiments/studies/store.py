@@ -298,9 +298,25 @@ def resumed(
             f"the study in {folder} was begun with another {', '.join(differs)}, which is fixed "
             f"before anything runs: {choose}"
         )
+    if store.study.options.threshold != study.options.threshold:
+        raise ValueError(
+            f"the study in {folder} has another threshold, which may decide: leave out --threshold"
+        )
+    claims = _decisive(store.facts["study"]), _decisive(study.to_json())
+    if study.question.until_decided and claims[0] != claims[1]:
+        raise ValueError(
+            f"the study in {folder} was begun with other claims, which are fixed before anything "
+            f"runs: {choose}"
+        )
     if list(study.options.keep or ()) != store.facts["columns"]:
         raise ValueError(f"the study in {folder} keeps other metrics: leave out --keep")
     made = {version for facts in known.values() for version in facts["code"]}
+    if made - {code_version()} and study.question.until_decided:
+        raise ValueError(
+            f"another version of the code or other settings of JAX began the study in {folder} "
+            f"({', '.join(sorted(made))}; this is {code_version()}), and a study that adds seeds "
+            "until it is decided cannot mix them: use that version, or choose another --out"
+        )
     if made - {code_version()} and not other_code:
         raise ValueError(
             f"another version of the code or other settings of JAX began the study in {folder} "
@@ -311,6 +327,15 @@ def resumed(
     if search is None:
         store.facts["failed"] = {}  # failed runs are repeated
     return store
+
+
+def _decisive(saved: Mapping[str, Any]) -> Any:
+    """Return the claims of a saved study without their words."""
+    claims = saved.get("claims", {})
+    return {
+        name: [{k: v for k, v in claim.items() if k != "says"} for claim in own]
+        for name, own in claims.items()
+    }
 
 
 def read(folder: Path) -> Store:

@@ -10,11 +10,11 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from experiments.runs import arms as arms_
 from experiments.runs import run_config
 from experiments.runs.run_config import RunConfig
-from experiments.statistics import decisions
+from experiments.statistics import decisions, primary
 from experiments.statistics.primary import PrimaryMetric
 from experiments.statistics.verdicts import CONTROL, FEWEST_SEEDS, FEWEST_UPDATES
 from experiments.studies import grid
-from experiments.studies.claims import Claim
+from experiments.studies.claims import MEAN, Claim
 from experiments.studies.grid import Axis, Point
 from experiments.studies.options import Question, SearchOptions, StudyOptions
 from experiments.training.schedule import schedule
@@ -96,6 +96,7 @@ class Study:
         grid: Mapping[str, Sequence[Any]] | None = None,
         question: Question = Question(),
         options: StudyOptions = StudyOptions(),
+        claims: Sequence[Claim] = (),
     ) -> "Study":
         """Build a study from names and options.
 
@@ -116,6 +117,7 @@ class Study:
           grid: values by setting, such as `{"replay.alpha": [0.4, 0.6]}`.
           question: primary metric, baseline and design.
           options: outputs.
+          claims: claims about the arms, corrected together.
 
         Raises:
           ValueError: If a name or an option is unknown, or options are incompatible.
@@ -142,7 +144,8 @@ class Study:
                     raise ValueError(f"arm {label} on {env}: {error}") from error
                 bases[env, label] = dataclasses.replace(config, seeds=seeds, seed=seed)
         axes = [Axis(name, tuple(map(_text, values))) for name, values in (grid or {}).items()]
-        return cls(bases, tuple(axes), question, options)
+        families = {"claims": tuple(claims)} if claims else {}
+        return cls(bases, tuple(axes), question, options, claims=families)
 
     @property
     def envs(self) -> tuple[str, ...]:
@@ -217,6 +220,7 @@ class Study:
                 raise ValueError("until_decided compares arms: name a second arm")
         for env in self.envs:
             self.metric(env)
+        self._check_claims()
         instead = ("searched without it",) if self.search.search else ()
         remarks = grid.lacking(self.axes, self.bases, *instead)
         for point in self.points():
@@ -229,6 +233,25 @@ class Study:
                 f"{fewest} seeds are a pilot without verdicts: use --seeds {FEWEST_SEEDS} or more"
             )
         return list(dict.fromkeys(remarks))
+
+    def _check_claims(self) -> None:
+        """Raise ValueError for claims that no results of the study can answer."""
+        points = {(point.env, point.label) for point in self.points()}
+        labels = {label for _, label in points}
+        for claim in (claim for own in self.claims.values() for claim in own):
+            for label in (claim.arm, claim.baseline):
+                if label.partition("_every")[0] not in labels:
+                    raise ValueError(f"'{claim.says}' is about '{label}', which is not an arm")
+            envs = [env for env in self.envs if claim.where.get("env", env) == env]
+            if not envs:
+                raise ValueError(f"'{claim.says}' is about {claim.where}, which is not a task")
+            if claim.least and len(envs) > 1:
+                raise ValueError(
+                    f"'{claim.says}': a least effect is in the unit of a single task: name it in "
+                    "where"
+                )
+            if claim.primary is not None and not claim.primary.startswith(MEAN):
+                primary.parse(claim.primary, self.options.threshold_of(envs[0]))
 
     @property
     def compares(self) -> bool:
@@ -383,9 +406,9 @@ def _text(value: Any) -> str:
 
 
 def _filled(usual: _Config, saved: Mapping[str, Any]) -> _Config:
-    """Return options with saved values; options that are missing or unknown are an error."""
+    """Return options with saved values; those of later versions have their defaults."""
     wanted = {field.name for field in dataclasses.fields(usual)}  # pyright: ignore[reportArgumentType]
-    if odd := sorted(wanted ^ set(saved)):
-        raise ValueError(f"option {odd[0]} is {'missing' if odd[0] in wanted else 'unknown'}")
+    if unknown := sorted(set(saved) - wanted):
+        raise ValueError(f"option {unknown[0]} is unknown")
     values = {name: tuple(v) if isinstance(v, list) else v for name, v in saved.items()}
     return dataclasses.replace(usual, **values)  # pyright: ignore[reportArgumentType]

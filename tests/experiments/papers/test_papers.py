@@ -56,13 +56,15 @@ def test_what_is_finished_is_kept(walked, monkeypatch):
     assert chunks == []
 
 
-def test_a_damaged_study_is_made_anew(walked, tmp_path, monkeypatch, capsys):
+def test_a_damaged_study_is_made_anew_only_if_asked(walked, tmp_path, monkeypatch, capsys):
     shutil.copytree(walked, tmp_path, dirs_exist_ok=True)
     numbers = tmp_path / "walk_dqn.smoke/study.csv.gz"
     numbers.write_bytes(b"")
     batches = trained(monkeypatch)
-    assert papers.main([*WALK, "--out", str(tmp_path)]) == 0
-    assert_names(capsys.readouterr().err, numbers)
+    said = refused([*WALK, "--out", str(tmp_path)], capsys)
+    assert_names(said, numbers, "--overwrite")
+    assert batches == [] and numbers.read_bytes() == b""
+    assert papers.main([*WALK, "--out", str(tmp_path), "--overwrite"]) == 0
     assert len(batches) == 2
     assert tables.read(tmp_path, "walk_dqn", "smoke") is not None
 

@@ -83,12 +83,36 @@ def test_families_are_corrected_apart_and_one_decides_what_another_cannot():
     assert among.judgement.interval[0] <= low and high <= among.judgement.interval[1]
 
 
+def test_claims_with_the_same_words_all_get_seeds():
+    own = with_claims(BETTER, dataclasses.replace(BETTER, arm="lap"))
+    values = dict.fromkeys(("per", "lap"), np.tile([1.0, -1.0], 8)) | {"uniform": np.zeros(16)}
+    found = judge.judge(own, frames_of(own, values), made_of(own), plan=False)
+    assert len(found.undecided) == 2
+    assert len(judge.next_look(own, found)[1]) == 3
+    # A claim about a point that failed gets no further seeds, and the other goes on.
+    assert set(judge.next_look(own, found, {"walk/4 per"})[1]) == {"walk/4 uniform", "walk/4 lap"}
+
+
+def test_a_seed_that_diverges_later_does_not_change_a_decision_about_a_column():
+    claim = dataclasses.replace(BETTER, primary="mean:agent/kl")
+    own = with_claims(claim)
+    values = dict.fromkeys(("uniform", "per", "lap"), np.zeros(SEEDS))
+    frames = frames_of(own, values)
+    for point in own.points():
+        frames[point.id]["agent/kl"] = 1.0 * (point.label == "per")
+    (before,) = judge.family(own, (claim,), frames, made_of(own), plan=False)
+    lost = frames["walk/4 per"]
+    lost["agent/loss"] = np.where(lost["seed"] == SEEDS - 1, np.nan, 1.0)
+    (after,) = judge.family(own, (claim,), frames, made_of(own), plan=False)
+    assert before.judgement == after.judgement and after.judgement.verdict == "agrees"
+
+
 def test_only_arms_of_undecided_claims_need_more_seeds():
     own = with_claims(BETTER, Claim("LAP is better", "lap", "uniform"))
     values = {"uniform": np.zeros(16), "per": np.ones(16), "lap": np.tile([1.0, -1.0], 8)}
     found = judge.judge(own, frames_of(own, values), made_of(own), plan=False)
-    (name,) = found.undecided
-    assert_names(name, "one", "LAP is better")
+    (need,) = found.undecided.values()
+    assert_names(need.says, "one", "LAP is better")
     seeds, points = judge.next_look(own, found)
     assert seeds == 32 and set(points) == {"walk/4 uniform", "walk/4 lap"}
 
@@ -130,3 +154,11 @@ def test_claims_about_absent_arms_and_their_files():
     several = with_claims(dataclasses.replace(BETTER, least=1.0), envs=("walk/4", "walk/5"))
     with refused("PER is better", "where"):
         judged(several, values)
+    # All of these are refused before anything runs.
+    elsewhere = dataclasses.replace(BETTER, where={"env": "walk/9"})
+    unknown = dataclasses.replace(BETTER, primary="medal")
+    for wrong, parts in ((own, ("rank",)), (several, ("where",)),
+                         (with_claims(elsewhere), ("walk/9",)),
+                         (with_claims(unknown), ("medal",))):  # fmt: skip
+        with refused(*parts):
+            wrong.check()

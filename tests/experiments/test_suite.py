@@ -1,0 +1,36 @@
+"""The replay suite: its tasks, its report, and the methods of others."""
+
+import pytest
+
+from experiments import suite
+from experiments.studies import judge, store
+from tests.refusals import refused
+
+
+@pytest.mark.parametrize("task", suite.TASKS, ids=lambda task: task.env)
+@pytest.mark.parametrize("smoke", [False, True])
+def test_every_task_can_be_decided(task, smoke):
+    study = suite.study_of(task, {"lap": "lap"}, smoke)
+    study.check()
+    labels = {judge.name_of(point, False) for point in study.points()}
+    (claims,) = study.claims.values()
+    assert {claim.arm for claim in claims} | {claim.baseline for claim in claims} <= labels
+    assert len({claim.says for claim in claims}) == len(claims) == (2 if smoke else 4)
+    assert study.question.until_decided != smoke
+
+
+def test_a_method_of_ones_own_is_not_replaced_by_an_arm_with_its_label():
+    study = suite.study_of(suite.TASKS[0], {"ners": "rank"})
+    assert study.bases["walk/10", "ners"].replay == "rank"
+
+
+def test_a_suite_is_written_as_a_table_and_not_mixed_with_another(tmp_path, monkeypatch):
+    monkeypatch.setattr(suite, "TASKS", suite.TASKS[:1])
+    text = suite.run({"rank": "rank"}, tmp_path, smoke=True)
+    assert (tmp_path / "suite.md").read_text() == text
+    (row,) = [line for line in text.splitlines() if line.startswith("| walk/10") and "rank" in line]
+    assert "pilot" in row  # two seeds
+    assert len(store.read(tmp_path / "walk_10").ended()) == 6
+    assert suite.run({"rank": "rank"}, tmp_path, smoke=True) == text  # nothing is left to run
+    with refused(tmp_path, "rank"):
+        suite.run({"lap": "lap"}, tmp_path, smoke=True)
