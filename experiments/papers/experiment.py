@@ -100,7 +100,9 @@ class Experiment:
         kept = [*KEPT, *self.columns]
         if not any(arms_.learns(config) for config in bases.values()):
             kept.remove("replay/sampler_updates")
-        options = StudyOptions(keep=tuple(dict.fromkeys(kept)), figures=False, report=False)
+        options = StudyOptions(
+            keep=tuple(dict.fromkeys(kept)), digits=4, figures=False, report=False
+        )
         return Study(
             bases, axes, question, options, claims=dict(claims or {}), untested=chosen.untested
         )

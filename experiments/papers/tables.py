@@ -42,10 +42,6 @@ class Data:
             for label in self.runs.get(env, {})
         }
 
-    def summaries(self, env: str) -> dict[str, Mapping[str, Any]]:
-        """Return what made the runs on a task, by label."""
-        return dict(self.runs.get(env, {}))
-
     def codes(self) -> tuple[str, ...]:
         """Return the versions of the code that made it."""
         facts = [self.made] if self.made else []

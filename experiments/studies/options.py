@@ -46,6 +46,13 @@ class StudyOptions(Config):
     keep: tuple[str, ...] | None = option(
         None, "metrics that the table keeps besides eval_return; none: all"
     )
+    digits: int = option(
+        9,
+        "significant digits of the metrics in the table besides eval_return; nine distinguish all "
+        "float32 numbers",
+        at_least=3,
+        at_most=9,
+    )
     width: int | None = option(
         None,
         "runs in a program; none: on CPU the number that experiments.train uses for as many seeds, "

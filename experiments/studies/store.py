@@ -191,6 +191,14 @@ class Store:
             name for name in metrics if not columns or name in ("step", "eval_return", *columns)
         ]
         values = metrics[kept].assign(diverged=int(diverged))
+        digits = self.facts["study"]["options"].get("digits", _DIGITS)
+        if digits < _DIGITS:
+            rounded = {
+                name: values[name].map(lambda value: float(f"{value:.{digits}g}"))
+                for name in kept
+                if name not in ("step", "eval_return") and values[name].dtype.kind == "f"
+            }
+            values = values.assign(**rounded)
         return pd.DataFrame([head]).merge(values, how="cross")
 
     def _sorted(self, frame: pd.DataFrame) -> pd.DataFrame:
