@@ -99,7 +99,6 @@ def count_pairs(
         raise ValueError(f"arms of shape {x.shape} and {y.shape} make no pairs: give [seeds] each")
     with np.errstate(invalid="ignore"):
         gains = np.where(x == y, 0.0, x - y)
-    gains[(x == y) & np.isinf(x)] = effect  # two seeds without a number are a tie
     wins, losses = int((gains > effect).sum()), int((gains < effect).sum())
     return Counts(wins, len(gains) - wins - losses, losses)
 

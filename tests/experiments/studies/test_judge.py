@@ -116,8 +116,10 @@ def test_a_study_survives_its_file():
     saved = json.loads(json.dumps(study.to_json()))
     read = store.studies.from_json(saved).validated("nowhere")
     assert read == study and hash(read.question) == hash(study.question)
-    del saved["question"]["margin"]
-    with refused("margin"):
+    del saved["question"]["margin"]  # as in files of a version without it
+    assert store.studies.from_json(saved).question == study.question
+    saved["question"]["margins"] = 0.1
+    with refused("margins"):
         store.studies.from_json(saved)
 
 
