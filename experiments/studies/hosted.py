@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from experiments import environments
-from experiments.runs import folder, manifest, results
+from experiments.runs import code, folder, manifest, results
 from experiments.runs.assembly import assemble
 from experiments.runs.interrupt import Stopped
 from experiments.runs.run import execute
@@ -76,7 +76,8 @@ def carry_out(lanes: Sequence[Lane], store: Store, where: Where) -> None:
             "bytes": 0, "inputs": [],
         }  # fmt: skip
         known = store.facts["points"][point.id]["code"]
-        known += [version for version in manifest.read(out).code if version not in known]
+        others = set(manifest.read(out).code) - {code.version()}
+        known += sorted(others - set(known))
         store.add(ended, cost)
         store.write()
         folder.discard(out)
