@@ -226,7 +226,7 @@ def _add_names(parser: Parser, brought: Any) -> None:
     )  # fmt: skip
     add(
         "--envs", "--env", nargs="+", type=shared.environment, metavar="NAME", default=None,
-        help=f"compiled environments; --list names all [default {brought.env}]",
+        help=f"environments; --list names all [default {brought.env}]",
     )  # fmt: skip
     add(
         "--preset", type=one_of("preset", presets.PRESETS), metavar="NAME", default=None,

@@ -167,12 +167,15 @@ class Config:
         Raises:
           ValueError: If `updates` is not a valid value for such an option.
         """
-        names = [
+        open_ended = [
             field.name
             for field in dataclasses.fields(self)
             if field.metadata.get("whole_run") and getattr(self, field.name) is None
         ]
-        return dataclasses.replace(self, **dict.fromkeys(names, int(updates)))
+        for entry in options_of(type(self)):
+            if entry.name in open_ended:
+                entry.check(updates)
+        return dataclasses.replace(self, **{name: int(updates) for name in open_ended})
 
     def check(self) -> None:
         """Validate combinations of individually valid options. Subclasses may override `check`.

@@ -76,13 +76,13 @@ def check(point: Point) -> Parts:
     """
     if environments.is_host(point.env):
         raise ValueError(
-            f"{point.env} runs on the host, but the environments of a sweep must compile: remove "
-            "it, or use experiments.compare"
+            f"{point.env} runs on the host, but the environments of a search must compile: remove "
+            "it, or use --grid"
         )
     if point.config.sizes.replay_on == "host":
         raise ValueError(
-            f"{point.id}: the programs of a sweep store the replay on the device: remove "
-            "--replay-on, or use experiments.compare"
+            f"{point.id}: the programs of a search store the replay on the device: remove "
+            "--replay-on, or use --grid"
         )
     try:
         parts = assemble(point.config)

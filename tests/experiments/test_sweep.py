@@ -210,8 +210,21 @@ def test_a_file_says_the_same_as_the_command_line(tmp_path, capsys):
         (["--envs", "walk/4", "walk/4"], ("environment", "walk/4")),
         (["--grid", "steps=300", "--steps", "200"], ("--steps 200", "grid", "--defaults true")),
         (["--envs", "walk/4", "gymnax/Pendulum-v1"], ("dqn", "discrete", "gymnax/Pendulum-v1")),
-        (["--envs", "gymnasium/CartPole-v1"], ("gymnasium/CartPole-v1", "experiments.compare")),
-        (["--replay-on", "host"], ("--replay-on", "experiments.compare")),
+        (
+            [
+                "--envs",
+                "gymnasium/CartPole-v1",
+                "--search",
+                "random",
+                "--space",
+                "replay.alpha=0:1",
+            ],
+            ("gymnasium/CartPole-v1", "--grid"),
+        ),
+        (
+            ["--replay-on", "host", "--search", "random", "--space", "replay.alpha=0:1"],
+            ("--replay-on", "--grid"),
+        ),
         (["--trials", "3"], ("--trials", "--search")),
         (["--at-once", "3"], ("--at-once", "--search")),
         (["--fresh-seeds", "3"], ("--fresh-seeds", "--search")),

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import re
 import shutil
 
 import jax
@@ -251,8 +250,7 @@ def test_a_report_is_written_where_it_is_wanted(walked, tmp_path, capsys):
     assert papers.main(command) == 0
     text = path.read_text()
     assert text.startswith(report.TITLE) and f"| {' | '.join(report.CLAIM_COLUMNS)} |" in text
-    assert "](../" in text  # figures, seen from where it lies
-    assert re.search(r"^- \*\*not tested\*\*: \d+ ", text, re.MULTILINE)  # more are counted
+    assert "](docs/results/" in text
     foreign = tmp_path / "NOTES.md"
     foreign.write_text("mine")
     assert_names(refused([*command[:-1], str(foreign)], capsys), foreign, "--write")
