@@ -45,9 +45,10 @@ def _walk(name: str, env: str, smallest: int | None = None) -> Experiment:
                 {"hidden": (8,), **_RANDOM}, arms=("uniform", "per"), every=(16,),
             ),
             "small": Size(
-                (env,), 20, {**_WALKS, "steps": 40_000, "observe_every": 50}, sizes,
+                (env,), 16, {**_WALKS, "steps": 40_000, "observe_every": 50}, sizes,
                 {"hidden": (32,), **_RANDOM}, every=(1, 4, 16),
-                note="20 seeds; behaviour is random, and the network has one layer of 32 units.",
+                note="Behaviour is random, and the network has one layer of 32 units.",
+                most_seeds=256,
             ),
         },
         question=Question(primary="steps_to_threshold"),

@@ -13,6 +13,7 @@ Shafer 2023 (e-processes).
 """
 
 import bisect
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -238,6 +239,7 @@ def decide(
     return {label: found[label] for label in arms}
 
 
+@functools.lru_cache(maxsize=1024)  # reports ask again for the same counts
 def seeds_needed(
     pilot: Counts,
     alpha: float = 0.05,

@@ -22,7 +22,6 @@ from experiments.statistics.verdicts import Claim as Direction
 from experiments.statistics.verdicts import Facts, Judgement, Verdict
 
 MEAN = "mean:"  # prefix of a metric's column, in the name of a claim's primary metric
-_PLANNED = 12  # undecided claims for which the seeds still needed are simulated
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,10 +233,8 @@ def sequential(
     looks = {name: each.looks(at) for name, each in asked.items()}
     directions = {name: (each.direction, margin) for name, each in asked.items()}
     family = {name: looks[name] for name, each in asked.items() if each.corrects}
-    stopped = {name for name in family if ungated is None and asked[name].stopped(at[0])}
-    planned = plan and len(family) - len(stopped) <= _PLANNED
     decided = decisions.decide(
-        family, verdicts.ALPHA, margin, claims={n: directions[n] for n in family}, plan=planned
+        family, verdicts.ALPHA, margin, claims={n: directions[n] for n in family}, plan=plan
     )
     for name in looks.keys() - family.keys():
         own = {name: looks[name]}

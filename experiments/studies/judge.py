@@ -25,6 +25,7 @@ from experiments.studies.grid import Place, Point, shown_value
 from experiments.studies.study import Study
 
 _FEWEST = 2  # seeds of a comparison
+_PLANNED = 12  # claims for which the seeds still needed are simulated after each look
 _CADENCE = Place("loop", "learn_every")
 
 
@@ -194,7 +195,8 @@ def judge(
         )
         for name, own in arms.items()
     }
-    found = _found(study, asked, plan and not study.claims)
+    planned = plan and not study.claims and len(asked) <= _PLANNED
+    found = _found(study, asked, planned)
     rows = [
         Judged(name, own.method, own.group, found[name].pairs, found[name].judgement)
         for name, own in arms.items()
@@ -275,7 +277,8 @@ def _needs(
         at: tuple(point.id for both in results.pairs(each.claim) for point in both)
         for at, each in asked.items()
     }
-    found = _undecided(study, _found(study, asked, plan), points)
+    planned = plan and len(asked) <= _PLANNED
+    found = _undecided(study, _found(study, asked, planned), points)
     return {
         f"{name} {at}": need._replace(says=f"{name}: {claims[int(at)].says}")
         for at, need in found.items()
