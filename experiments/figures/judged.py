@@ -106,6 +106,13 @@ def forest(
     to_matplotlib(Figure(title, panels, size, len(groups), seeds=few, dpi=120), path)
 
 
+def _interval(row: Judged) -> tuple[float, float]:
+    """Return the interval that decides if it is of the improvement, else that of the bootstrap."""
+    found = row.judgement
+    decides = found.quantity == "improvement" and found.interval is not None
+    return found.interval if decides else row.pairs.improvement_interval
+
+
 def improvement(rows: Sequence[Judged], styles: Styles, label: str, title: str) -> Panel:
     """Return the probability of improvement of every arm, with its interval.
 
@@ -117,7 +124,7 @@ def improvement(rows: Sequence[Judged], styles: Styles, label: str, title: str) 
     """
     marks = [
         Interval(
-            row.label, place, row.pairs.improvement, *row.pairs.improvement_interval,
+            row.label, place, row.pairs.improvement, *_interval(row),
             styles[row.label], row.judgement.verdict == "not tested", row.judgement.verdict,
         )
         for place, row in enumerate(rows)
