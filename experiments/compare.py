@@ -169,7 +169,7 @@ def _saved_output(resume: Path | None) -> OutputConfig:
 
 
 def _output(args: argparse.Namespace, resume: Path | None) -> OutputConfig:
-    """Return what is written; what counts as solved stays what it was, for it may decide."""
+    """Return the outputs; the threshold of a comparison that has begun is fixed."""
     saved = _saved_output(resume)
     output = read_options(args, saved)
     output.check_report()
@@ -182,7 +182,7 @@ def _output(args: argparse.Namespace, resume: Path | None) -> OutputConfig:
 
 
 def _question(args: argparse.Namespace, asked: Question, resume: Path | None) -> Question:
-    """Return what is asked; a comparison that has begun keeps its question."""
+    """Return the question; that of a comparison that has begun is fixed."""
     question = read_options(args, asked)
     for name, value in dataclasses.asdict(asked).items():
         if resume is not None and getattr(question, name) != value:

@@ -59,7 +59,7 @@ def comparison(
     """Write figures, tables and `summary.json` of a comparison.
 
     Args:
-      rows: every arm beside its baseline.
+      rows: every arm next to its baseline.
       values: [seeds] of the primary metric, by label.
       metric: the one that decides.
       baseline: the label of its method.

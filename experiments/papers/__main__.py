@@ -1,11 +1,11 @@
-"""The papers' figures and tables: list, run, and lay our numbers beside theirs.
+"""The papers' figures and tables: list, run, and lay our numbers next to theirs.
 
   python -m experiments.papers list --paper per
   python -m experiments.papers run per.fig1 lap.fig2 --size small
   python -m experiments.papers report per.fig1
 
-What two entries share is run once; what is finished is kept, and what was
-stopped goes on.
+Runs that two entries share are made once. Finished parts are kept, and the
+same command continues an interrupted one.
 """
 
 from experiments.cli import process
@@ -113,15 +113,15 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="make anew what another version of the code or other settings made, and replace files "
+        help="repeat results of another version of the code or other settings, and replace files "
         "of others",
     )
     parser.add_argument(
         "--other-code", action="store_true",
-        help="keep what another version of the code, or other settings of JAX, made",
+        help="keep results of another version of the code, or other settings of JAX",
     )  # fmt: skip
     parser.add_argument(
-        "--yes", action="store_true", help="also what takes more than a day on this machine"
+        "--yes", action="store_true", help="also start work of more than a day on this machine"
     )
     parser.add_argument(
         "--hours", type=float, metavar="NUMBER",
@@ -167,11 +167,11 @@ def _list(args: argparse.Namespace) -> None:
         )
     if older:
         verb = "is" if older == 1 else "are"
-        say(f"{older} of these {verb} by older code: {_renewing(args)} makes one anew")
+        say(f"{older} of these {verb} by older code: {_renewing(args)} makes one again")
 
 
 def _renewing(args: argparse.Namespace) -> str:
-    """Return the command that makes an entry of a list anew, in the folder that the list shows."""
+    """Return the command that makes an entry of a list again, in the folder that the list shows."""
     shown = args.results
     with contextlib.suppress(ValueError):  # lies elsewhere
         shown = shown.relative_to(Path.cwd())
@@ -247,7 +247,7 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _installed(entry: Entry, args: argparse.Namespace) -> bool:
-    """Return whether what an entry needs is installed; say what is missing if not.
+    """Return whether the packages of an entry are installed; report missing ones.
 
     Raises:
       ValueError: it is not, and the entry was asked for by name.
@@ -317,6 +317,6 @@ _Command = tuple[
 ]
 _COMMANDS: dict[str, _Command] = {
     "list": ("show id, cost, status, verdicts and claim of each entry", _add_list, _list),
-    "run": ("run what is missing, draw the figure, and report", _add_run, _run),
-    "report": ("lay our numbers beside the paper's", _add_report, _report),
+    "run": ("run missing parts, draw the figure, and report", _add_run, _run),
+    "report": ("lay our numbers next to the paper's", _add_report, _report),
 }

@@ -1,4 +1,4 @@
-"""What an entry is: a figure or table of a paper, how it is made here, and what it claims."""
+"""Entries: figures and tables of a paper, how they are made here, and their claims."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -139,7 +139,7 @@ class Entry:
       source: an experiment, a computation, or None: it can't be had, and `missing` says why.
       layout: of its figure; None: it is a table, or `figure_of` names another's.
       arms: labels that it shows; (): all.
-      columns: metrics whose means over training stand beside the final scores.
+      columns: metrics whose means over training stand next to the final scores.
       claims: what the paper says there.
       reported: the paper's own numbers, as a table's cells, the header first; (): none.
       ours: makes the same statistic of our runs, in the same form, where the paper's is one over

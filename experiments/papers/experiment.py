@@ -62,7 +62,7 @@ class Experiment:
       agent: that all arms have which name no other.
       arms: by label.
       sizes: by name.
-      question: what decides, and what the arms are compared with, named before anything runs.
+      question: primary metric and baseline, fixed before anything runs.
       columns: metrics that its table keeps, besides those that every table has.
     """
 
@@ -108,7 +108,7 @@ class Experiment:
         )
 
     def points(self, size: SizeName) -> dict[str, dict[str, Point]]:
-        """Return what is run: task -> name of the arm -> point, with control and cadences.
+        """Return the points: task -> name of the arm -> point, with control and cadences.
 
         Raises:
           ValueError: an arm does not fit its task, or an option its arm.

@@ -108,7 +108,7 @@ def _read(path: Path) -> dict[str, Any] | None:
             return saved
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    say(f"{path} is damaged: this part is made anew")
+    say(f"{path} is damaged: this part is made again")
     return None
 
 

@@ -51,7 +51,7 @@ def status(entry: Entry, size: SizeName, data: Data | None) -> str:
 
 
 def found(entry: Entry, size: SizeName, data: Data | None) -> list[Finding]:
-    """Return what an entry's claims come to; none, as long as its table is not whole."""
+    """Return the verdicts about an entry's claims; none as long as its table is incomplete."""
     return verdict.findings(entry, size, data) if status(entry, size, data) == "done" else []
 
 
@@ -199,7 +199,7 @@ def _short(title: str) -> str:
 
 
 def _counted(counts: list[Any]) -> str:
-    """Return how many claims came to what, a row for each paper."""
+    """Return the number of claims with each verdict, a row for each paper."""
     every = [each for _, own in counts for each in own]
     order = [name for name in (*_ORDER, *_WAITING) if name in every]
     rows = [["claims", *order]]

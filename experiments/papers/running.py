@@ -37,7 +37,7 @@ class Places(NamedTuple):
 
 
 def check_figure(path: Path, name: str, size: SizeName, places: Places) -> None:
-    """Refuse to draw over a figure that is not beside the table that it would show.
+    """Refuse to draw over a figure that is not next to the table that it would show.
 
     Raises:
       Stale: one line; or ValueError: it is a link.
@@ -50,13 +50,13 @@ def check_figure(path: Path, name: str, size: SizeName, places: Places) -> None:
 
 
 class Stale(ValueError):
-    """What is there was made by something else than what is asked for."""
+    """Existing results were made by other code, with other settings, or by another command."""
 
 
 def kept(source: Experiment | Computation, size: SizeName, places: Places) -> Data:
-    """Return what is there already of a table, and may be kept.
+    """Return the existing part of a table that may be kept.
 
-    What is damaged is named and made anew; so is, with `overwrite`, what other code or settings
+    What is damaged is named and made again; so is, with `overwrite`, what other code or settings
     made.
 
     Raises:
@@ -74,7 +74,7 @@ def kept(source: Experiment | Computation, size: SizeName, places: Places) -> Da
     except tables.Damaged as error:
         if isinstance(source, Experiment) and not places.overwrite:
             raise Stale(f"{error}, or add --overwrite to run the experiment again") from None
-        say(f"{error}: it is made anew")
+        say(f"{error}: it is made again")
         return Data()
     if data is None:
         return Data()
@@ -95,7 +95,7 @@ def _files(source: Experiment | Computation, size: SizeName, places: Places) -> 
 
 _NOT_OURS = "was not written by this command: add --overwrite to replace it, or use another --out"
 _WAYS_OUT = (
-    "choose another --out, add --overwrite to make it anew, or --other-code if only the code or "
+    "choose another --out, add --overwrite to make it again, or --other-code if only the code or "
     "JAX's settings are others"
 )
 
@@ -103,12 +103,12 @@ _WAYS_OUT = (
 def stale(
     source: Experiment | Computation, size: SizeName, data: Data, other_code: bool = False
 ) -> dict[tuple[str, str], str]:
-    """Return why parts of a table are not what is asked for: (task, label) -> reason.
+    """Return the reasons why parts of a table cannot be kept: (task, label) -> reason.
 
     Args:
-      source: what is asked for.
+      source: the experiment or computation.
       size: at which size.
-      data: what is there.
+      data: the existing results.
       other_code: other versions of the code are welcome.
     """
     if isinstance(source, Computation):
@@ -248,7 +248,7 @@ def _compute(source: Computation, size: SizeName, places: Places, parts: Parts) 
     try:
         frame = source.function(Request(source.options(size), say, parts))
     except KeyboardInterrupt as error:
-        again = f"stopped: no part of {source.name} was finished: the same command begins it anew"
+        again = f"stopped: no part of {source.name} was finished: the same command begins it again"
         if count := parts.finished():
             kept_parts = f"{_finished_parts(count, source)} kept in {parts.folder}"
             again = f"stopped: {kept_parts}: the same command goes on from there"
@@ -269,7 +269,7 @@ def _say_what_is_there(source: Computation, parts: Parts) -> None:
     if (others := parts.of_other_code()) and not parts.other_code:
         say(
             f"{_finished_parts(sum(others.values()), source)} of another version of the code "
-            f"({', '.join(others)}) and made anew: --other-code keeps them"
+            f"({', '.join(others)}) and made again: --other-code keeps them"
         )
 
 

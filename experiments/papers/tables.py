@@ -19,7 +19,7 @@ KEPT = ("replayed/effective_buffer", "replay/sampler_updates")  # besides return
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Numbers, and what made them.
+    """Numbers and their origin.
 
     Attributes:
       frame: of an experiment: columns env, arm, seed, step, eval_return, diverged (1 if the
@@ -75,7 +75,7 @@ def of_study(results: Store) -> Data:
 
 
 def paths(folder: Path, name: str, size: str) -> tuple[Path, Path]:
-    """Return where a table's numbers lie, and what made them."""
+    """Return the paths of a table and of its origin."""
     return folder / f"{name}.{size}.csv.gz", folder / f"{name}.{size}.json"
 
 
@@ -94,7 +94,7 @@ def write(folder: Path, name: str, size: str, data: Data) -> None:
 
 
 def is_ours(folder: Path, name: str, size: str) -> bool:
-    """Tell whether what goes by a table's names, if anything does, is a table, damaged or not."""
+    """Return whether files with the names of a table are a table, damaged or not."""
     numbers, facts = paths(folder, name, size)
     if not facts.exists():
         return not numbers.exists()

@@ -17,7 +17,7 @@ class Judgements(NamedTuple):
     question: dict[str, Any]
     primary: dict[str, Any]  # name, help, unit, higher_is_better
     baseline: str  # label of its method
-    rows: list[Judged]  # every arm beside its baseline
+    rows: list[Judged]  # every arm next to its baseline
 
 
 def read(path: Path, labels: Container[str]) -> Judgements | None:

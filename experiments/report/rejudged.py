@@ -77,7 +77,7 @@ def _judged(
 
 
 def _alike(one: Judgements, other: Judgements) -> bool:
-    """Tell whether two conclusions are the same but for the last digits of numbers."""
+    """Return whether two conclusions are the same but for the last digits of numbers."""
     same = (one.baseline, one.question, one.primary["name"]) == (
         other.baseline, other.question, other.primary["name"],
     )  # fmt: skip
@@ -86,7 +86,7 @@ def _alike(one: Judgements, other: Judgements) -> bool:
 
 
 def _alike_row(row: Any, among: Judgements) -> bool:
-    """Tell whether an arm came out as among other conclusions."""
+    """Return whether an arm came out as among other conclusions."""
     twin = next((own for own in among.rows if own.label == row.label), None)
     return twin is not None and all(
         alike(*(_numbers(getattr(each, part)) for each in (row, twin)))

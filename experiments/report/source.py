@@ -126,7 +126,7 @@ def runs(folders: Mapping[str, Path], other_code: bool) -> Source:
 
 
 def is_comparison(folder: Path) -> bool:
-    """Tell whether a folder is a comparison's, its runs kept or not.
+    """Return whether a folder is a comparison's, its runs kept or not.
 
     Raises:
       ValueError: its manifest is damaged.

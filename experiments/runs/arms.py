@@ -1,4 +1,4 @@
-"""The arms of a comparison: what is asked, before anything runs, and which runs answer it."""
+"""The arms of a comparison, and the question that they answer."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ _PLAIN = "uniform"  # the method of baselines
 
 @dataclasses.dataclass(frozen=True)
 class Question(Config):
-    """What a comparison asks, decided before it runs."""
+    """The question of a comparison, fixed before it runs."""
 
     primary: str = option(
         "auc",
@@ -36,7 +36,7 @@ class Question(Config):
     )
 
     def check(self) -> None:
-        """Refuse a gate that is off without a reason."""
+        """Raise ValueError for a gate that is off without a reason."""
         if self.ungated is not None and len(self.ungated.split()) < 2:
             raise ValueError(
                 "ungated is the reason for judging arms that behaved like uniform: give it in "
@@ -53,7 +53,7 @@ class Arm(NamedTuple):
 
 
 def check(question: Question, bases: Mapping[str, RunConfig], threshold: float | None) -> None:
-    """Refuse a question that these arms can't answer.
+    """Raise ValueError for a question that these arms can't answer.
 
     Args:
       question: what is asked.
@@ -91,12 +91,12 @@ def baseline_of(question: Question, bases: Mapping[str, RunConfig]) -> str:
 
 
 def draws_evenly(config: RunConfig) -> bool:
-    """Tell whether a run's method means to draw uniformly."""
+    """Return whether a run's method means to draw uniformly."""
     return _sampler(config).is_uniform
 
 
 def learns(config: RunConfig) -> bool:
-    """Tell whether a run's sampler learns from returns."""
+    """Return whether a run's sampler learns from returns."""
     return learns_from(config) is not None
 
 
@@ -135,7 +135,7 @@ def expand(
 def check_expanded(
     question: Question, arms: Mapping[str, Arm], threshold: float | None
 ) -> list[str]:
-    """Refuse runs that are too short for what decides; return what the user should know of others.
+    """Check that runs are long enough for the primary metric; return remarks for the user.
 
     Args:
       question: what is asked.

@@ -47,7 +47,7 @@ def check_claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) 
         before, path = run_config.read(out).to_json(), out / "config.json"
         # A checkpoint has the whole configuration, and its check names the edited option.
         if checksums.is_edited(path) and checkpoint.latest(out / "checkpoints") is None:
-            raise ValueError(f"{path} was edited since the run began: restore it, or start anew")
+            raise ValueError(f"{path} was edited since the run began: restore it, or start again")
         run_config.check_same(before, config.to_json(), out)
         _report_edits(out)
 

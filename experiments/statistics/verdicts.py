@@ -1,7 +1,7 @@
-"""What a comparison may say: whether an arm was tested at all, and what follows for a claim.
+"""Verdicts of comparisons: whether an arm was tested at all, and the answer to a claim.
 
-A prioritised sampler that drew almost uniformly, or a learned one that hardly learned, says nothing
-about its method; neither do arms of different environments, or a handful of seeds.
+A prioritised sampler that drew almost uniformly, or a learned one that hardly learned, is no
+evidence about its method; neither are arms of different environments, or a handful of seeds.
 """
 
 import math
@@ -40,7 +40,7 @@ NAMES: Mapping[Quantity, str] = {
 
 @dataclass(frozen=True)
 class Facts:
-    """What the gate asks of an arm."""
+    """Facts about an arm that the gate needs."""
 
     label: str
     env: str
@@ -60,7 +60,7 @@ class Judgement:
 
     arm: str
     baseline: str
-    claim: Claim  # about the arm, beside the baseline
+    claim: Claim  # about the arm, next to the baseline
     verdict: Verdict
     reason: str  # one line with numbers
     seeds: int
@@ -75,7 +75,7 @@ class Judgement:
 
 
 def untested(arm: Facts) -> str | None:
-    """Return why an arm says nothing about its method, or None if it does (the gate).
+    """Return the reason why an arm does not test its method, or None (the gate).
 
     PAL and other methods that draw uniformly pass: their losses differ, not their draws.
     """
@@ -120,7 +120,7 @@ def judge(
     margin: float = 0.0,
     ungated: str | None = None,
 ) -> Judgement:
-    """Return what a comparison says about a claim.
+    """Return the verdict of a comparison about a claim.
 
     In this order: arms that differ in more than their method are "not comparable"; an arm (or
     baseline) that the gate stops is "not tested"; fewer than ten seeds are a "pilot"; then the
@@ -130,7 +130,7 @@ def judge(
       arm: facts of the arm that the claim is about.
       baseline: facts of the arm that it is compared with.
       pairs: the two compared by the primary metric, named before the runs (`paired`).
-      claim: what is claimed of the arm beside the baseline.
+      claim: what is claimed of the arm next to the baseline.
       quantity: what the interval is of: the IQM or mean of the paired differences (ten seeds cover
         .93 and .86 to .90 of the nominal .95), or the paired probability of improvement, which it
         also is where there are no differences (a seed never solved or diverged).
