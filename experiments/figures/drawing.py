@@ -189,7 +189,7 @@ def _name_ends(axes: Axes) -> None:
     for lower in range(1, len(places)):
         places[lower] = min(places[lower], places[lower - 1] - 0.052)
     lift = max(0.0, -min(places, default=0.0))  # no label falls below the axis
-    next to = {"transform": axes.transAxes, "clip_on": False}
+    beside = {"transform": axes.transAxes, "clip_on": False}
     for place, line in zip(places, lines, strict=True):
         colour = line.get_color()
         style = {"color": colour, "linestyle": line.get_linestyle(), "linewidth": 1.8}
