@@ -207,7 +207,7 @@ def _counted(counts: list[Any]) -> str:
     return markdown(rows)
 
 
-CLAIM_COLUMNS = ("claim", "entry", "verdict", "wins/losses/ties and numbers")
+CLAIM_COLUMNS = ("claim", "entry", "verdict", "why")
 SITE = {paper: f"docs/results/{paper}.md" for paper in PAPERS}  # pages of `page`
 TITLE = "# Results\n\n"  # of every report that is written
 _ORDER = (
@@ -223,7 +223,8 @@ _WAITING = ("begun", "to do", "other settings", "not to be had")
 _HEAD = """\
 `python -m experiments.papers report --all --write RESULTS.md` writes this page from the tables in \
 `experiments/results/papers`, and the tests compare it with them. All claims were written down \
-before the runs. Seeds are paired: a win is a seed on which the arm is better than its baseline. \
+before the runs. Seeds are paired: a win is a seed on which the arm is better than its baseline; \
+three numbers such as 7/2/1 are wins, losses and ties. \
 Studies that add seeds until a claim is decided report an anytime-valid p-value and the \
 probability of improvement; *no difference* means that it is within 0.1 of one half. Studies with \
 a fixed number of seeds report the interquartile mean (IQM) of the paired differences with its \
