@@ -149,5 +149,5 @@ def test_values_that_can_not_run_are_refused_as_if_alone():
 def test_environments_on_the_host_are_refused():
     base = defaults("gymnasium/CartPole-v1", "dqn", "per")
     (point,) = grid.expand([], {("gymnasium/CartPole-v1", "per"): base})
-    with refused("gymnasium/CartPole-v1", "experiments.compare"):
+    with refused("gymnasium/CartPole-v1", "--grid"):
         programs.check(point)
