@@ -1,6 +1,6 @@
 """Runs of a study that do not compile into one program: environments or replays on the host.
 
-They train as `experiments.train` trains them, in folders `runs/POINT.SEED` of the study, and
+They train as `experiments.train` trains them, in folders `unfinished_runs/POINT.SEED`, and
 resume from the checkpoints there. Their metrics move into the table of the study at the end.
 """
 
@@ -19,7 +19,7 @@ from experiments.studies.grid import Point
 from experiments.studies.options import Where
 from experiments.studies.store import Lane, Store
 
-RUNS = "runs"  # subfolder of the study
+RUNS = "unfinished_runs"  # subfolder of the study; `runs` may be the user's
 _OUTPUT = OutputConfig(tensorboard=False, figures=False)
 
 

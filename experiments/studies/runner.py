@@ -3,7 +3,6 @@
 import _thread
 import contextlib
 import signal
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from experiments.runs import checksums, folder
+from experiments.runs import checksums, folder, manifest
 from experiments.runs.assembly import Parts
 from experiments.runs.interrupt import Stopped
 from experiments.runs.log import say
@@ -136,7 +135,7 @@ def run(
         if dry_run:
             _say_taken(out, resume, overwrite)
             return None
-        if not resume:
+        if manifest.read(out).kind == "study" and not resume:
             hosted.discard(out)
         folder.claim_kind(out, "study", resume=resume, overwrite=overwrite)
         job.results.write()
@@ -249,16 +248,18 @@ class _Grid:
 
     def _train(self, lanes: Sequence[Lane]) -> None:
         compiled, on_host = _divided(lanes)
-        try:
-            if compiled:
+        failure = None
+        if compiled:
+            try:
                 self.engine.carry_out(self._plan(compiled), self.results)
-        finally:
-            if on_host and not self._interrupted():
-                hosted.carry_out(on_host, self.results, self.where)
-
-    def _interrupted(self) -> bool:
-        error = sys.exc_info()[1]
-        return error is not None and not (isinstance(error, Stopped) and error.exit_code == 1)
+            except Stopped as error:
+                if error.exit_code != 1:  # interrupted
+                    raise
+                failure = error
+        if on_host:
+            hosted.carry_out(on_host, self.results, self.where)
+        if failure is not None:
+            raise failure
 
     def _plan(self, lanes: Sequence[Lane]) -> plan.Plan:
         devices, memory = self.engine.devices, self.where.memory

@@ -65,3 +65,15 @@ def test_a_replay_on_the_host_is_part_of_a_study(tmp_path):
     own = dataclasses.replace(made, bases={key: dataclasses.replace(config, sizes=sizes)})
     assert all(map(hosted.is_hosted, own.points()))
     assert len(runner.run(own, tmp_path / "study", show=False).store.ended()) == 2
+
+
+def test_runs_of_the_user_next_to_a_study_stay(tmp_path):
+    """A study in a folder that has runs of `experiments.train` in its folder `runs`."""
+    made = Study.make(
+        "walk/4", "dqn", {"uniform": "uniform"}, seeds=2, question=Question(control=False),
+        **OPTIONS,
+    )  # fmt: skip
+    execute(made.bases["walk/4", "uniform"], tmp_path / "runs" / "mine")
+    for more in ({}, {"overwrite": True}):
+        runner.run(made, tmp_path, show=False, **more)
+        assert (tmp_path / "runs" / "mine" / "metrics.csv").is_file()
