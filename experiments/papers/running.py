@@ -56,12 +56,11 @@ class Stale(ValueError):
 def kept(source: Experiment | Computation, size: SizeName, places: Places) -> Data:
     """Return the existing part of a table that may be kept.
 
-    What is damaged is named and made again; so is, with `overwrite`, what other code or settings
-    made.
+    With `overwrite`, damaged results and those of other code or settings do not count.
 
     Raises:
-      Stale: another version of the code, or other settings, made it; or something else goes by a
-        name of the table's.
+      Stale: the results are damaged, from another version of the code or other settings, or not
+        of this command.
     """
     numbers, facts = _files(source, size, places)
     for path in (numbers, facts):
