@@ -17,9 +17,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
 
     def command() -> None:
-        from experiments.figures import joint  # matplotlib takes half a second to import
+        from experiments.figures.joint import during_training  # matplotlib takes half a second
         from experiments.runs import checksums, folder, results
         from experiments.runs.log import say
+        from experiments.statistics.tables import table
+        from experiments.storage.files import write_bytes, write_json
 
         runs = shared.check_labels(args.runs)
         summaries = {label: results.read_summary(path) for label, path in runs.items()}
@@ -43,7 +45,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             ", ".join(dict.fromkeys(summary[key] for summary in every)) for key in ("agent", "env")
         )
         title = args.title or f"{agents} on {envs}"
-        print(joint.joint(frames, summaries, args.out, title, threshold))
+        methods = {label: summary["replay"] for label, summary in summaries.items()}
+        written = during_training(frames, methods, args.out, title, threshold)
+        write_json(args.out / "summary.json", summaries)
+        rows = [{**summary, "replay": label} for label, summary in summaries.items()]
+        text = table(rows, "run")
+        write_bytes(args.out / "comparison.md", text.encode())
+        figures = "\n         ".join(map(str, written))
+        print(f"\n{text}\ntable:   {args.out / 'comparison.md'}\nfigures: {figures}")
 
     return shared.ended(parser, command, "give the same command again")
 

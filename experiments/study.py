@@ -12,6 +12,7 @@ if __name__ == "__main__":
 
 import argparse
 import dataclasses
+import re
 import runpy
 import sys
 from collections.abc import Mapping, Sequence
@@ -40,7 +41,7 @@ class Front(NamedTuple):
     headings: Mapping[str, Sequence[str]]
     examples: Sequence[str]
     question: Question
-    out: str  # default folder
+    out: str  # default folder, in which {agent} and {env} are replaced
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -92,10 +93,17 @@ def command(front: Front, argv: Sequence[str]) -> int:
         bases = _bases(names) if before is None else _same_names(names, before)
         args = _parse(parser, front, bases, words, before)
         study = _study(args, bases, front, before)
-        out = args.resume or args.out or Path(front.out)
+        out = args.resume or args.out or _default_folder(front, bases)
         _run(study, out, args, read_options(args, Where()))
 
     return shared.ended(parser, run)
+
+
+def _default_folder(front: Front, bases: Mapping[tuple[str, str], RunConfig]) -> Path:
+    (env, _), config = next(iter(bases.items()))
+    names = {"agent": config.agent, "env": env}
+    plain = {name: re.sub(r"[^\w.-]+", "-", value) for name, value in names.items()}
+    return Path(front.out.format(**plain))
 
 
 def _run(study: Study, out: Path, args: argparse.Namespace, where: Where) -> None:
@@ -108,7 +116,7 @@ def _run(study: Study, out: Path, args: argparse.Namespace, where: Where) -> Non
     if results is not None and study.options.report:
         from experiments.report import page, swept
 
-        print(page.write_sweep(swept.of(results.store, results.study)))
+        print(page.write_study(swept.of(results.store, results.study, results.findings)))
 
 
 def _of_python(path: Path) -> Study:
@@ -147,12 +155,12 @@ def _study(
     options, search = read_options(args, options), read_options(args, search)
     _check_search(args, search)
     axes = list(args.space if search.search else args.grid)
-    if before is not None and not axes:
-        axes = list(before.axes)
-    elif len(every := vars(args).pop("learn_every", [])) > 1:
+    if len(every := vars(args).pop("learn_every", [])) > 1:
         axes.append(Axis("learn_every", tuple(map(str, every))))
     elif every:
         args.learn_every = every[0]
+    if before is not None and not axes:
+        axes = list(before.axes)
     found = {}
     for (env, label), base in bases.items():
         config = shared.given(args, base, _SECTIONS)
@@ -277,7 +285,12 @@ def _parse(
     add("--file", type=Path, metavar="FILE", help="read options from a TOML file; these win")
     add("--seeds", type=int, metavar="INT", help="seeds of every point [default 5]")
     add("--seed", type=int, metavar="INT", help="the first seed [default 0]")
-    add("--out", type=shared.folder, metavar="DIR", help=f"folder [default {front.out}]")
+    add(
+        "--out",
+        type=shared.folder,
+        metavar="DIR",
+        help=f"folder [default {_default_folder(front, bases)}]",
+    )
     add("--resume", type=shared.folder, metavar="DIR", help="continue the study in DIR")
     _add_modes(parser)
     shared.add_compilation_cache(parser.group("run"))

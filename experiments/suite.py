@@ -33,7 +33,7 @@ from experiments.runs.log import say, show
 from experiments.statistics.tables import markdown, number
 from experiments.statistics.verdicts import mean_after
 from experiments.storage.files import read_json, write_bytes, write_json
-from experiments.studies import judge, runner, store
+from experiments.studies import facts, judge, runner, store
 from experiments.studies.claims import Claim, Found
 from experiments.studies.options import Where
 from experiments.studies.store import Store
@@ -201,7 +201,7 @@ def report(
     rows = [header]
     for task in [task for task in TASKS if task.env in found]:
         study, results = studies[task.env], found[task.env]
-        frames, made = runner.judged_frames(results, study), results.made()
+        frames, made = judge.judged_frames(results, study), results.made()
         claims = study.claims[task.env]
         verdicts = list(zip(claims, judge.family(study, claims, frames, made), strict=True))
         points = {judge.name_of(point, False): point for point in study.points()}
@@ -219,7 +219,7 @@ def report(
                 warmup = point.config.loop.warmup
                 used = mean_after(frames[point.id], "replayed/effective_buffer", warmup)
                 rows.append([
-                    task.env, label, number(judge.replays_per_transition(point.config)),
+                    task.env, label, number(facts.replays_per_transition(point.config)),
                     *(cells.get(f"{own}_every{every}", "-") for own in _BASELINES),
                     "-" if used is None else number(used),
                     _relative_time(results, point.id, base.id),
@@ -266,11 +266,11 @@ def _of_ours() -> str:
         if data is None or data.store is None:
             continue
         study = source.study("small")
-        frames = runner.judged_frames(data.store, study)
+        frames = judge.judged_frames(data.store, study)
         found = judge.judge(study, frames, data.store.made(), other_code=True, plan=False)
         for row in found.rows:
             point = found.members[row.label].point
-            ratio = number(judge.replays_per_transition(point.config))
+            ratio = number(facts.replays_per_transition(point.config))
             own = columns.setdefault(point.label, {})
             own[point.env, ratio] = _cell(Found(row.judgement, row.pairs))
     keys = list(dict.fromkeys(key for own in columns.values() for key in own))

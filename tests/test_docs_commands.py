@@ -9,13 +9,13 @@ import tomllib
 
 import pytest
 
-from experiments import compare, train
+from experiments import study, train
 from experiments.cli.options import Parser
 from experiments.environments.registry import FAMILIES
 from experiments.runs import registry, run, run_config
-from experiments.runs.arms import Question
 from experiments.runs.registry import AGENTS
 from experiments.runs.run_config import OutputConfig
+from experiments.studies.options import Question
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay import methods
 from jaxreplay.methods import METHODS
@@ -49,7 +49,7 @@ def only_parse(monkeypatch):
 
     monkeypatch.setattr(Parser, "parse_args", parse_args)
     monkeypatch.setattr(run, "execute", ends)
-    monkeypatch.setattr(compare, "_run_all", ends)
+    monkeypatch.setattr(study, "_run", ends)
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def test_its_sentences_quote_the_first_seeds():
 def test_the_first_command_decides_when_it_runs_here(tmp_path):
     """Numbers differ between processors and seeds; the verdicts of PER and the control do not."""
     words = WALK.replace("\\\n", " ").partition("--replays")[0].split()
-    options = ["--seed", "5000", "--tensorboard", "false", "--figures", "false"]
+    options = ["--seed", "5000", "--figures", "false"]
     out = ["--report", "false", "--out", str(tmp_path / "walk")]
     assert compare.main([*words, "--replays", "uniform", "per", *options, *out]) == 0
     arms = json.loads((tmp_path / "walk" / "verdicts.json").read_text())["arms"]

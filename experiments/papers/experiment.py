@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Literal, get_args
 
 from experiments.papers.tables import KEPT
-from experiments.runs import arms as arms_
-from experiments.studies import judge
+from experiments.runs.run_config import RunConfig
+from experiments.studies import facts, judge
 from experiments.studies.claims import Claim
 from experiments.studies.grid import Axis, Point
 from experiments.studies.options import Question, StudyOptions
@@ -98,7 +98,7 @@ class Experiment:
         }
         axes = (Axis("learn_every", tuple(map(str, chosen.every))),) if chosen.every else ()
         kept = [*KEPT, *self.columns]
-        if not any(arms_.learns(config) for config in bases.values()):
+        if not any(facts.learns_from(config) for config in bases.values()):
             kept.remove("replay/sampler_updates")
         options = StudyOptions(
             keep=tuple(dict.fromkeys(kept)), digits=4, figures=False, report=False
@@ -122,7 +122,7 @@ class Experiment:
         """Return the labels of the arms of a size, without the control."""
         return self.sizes[size].arms or tuple(self.arms)
 
-    def _config(self, label: str, env: str, size: Size) -> arms_.RunConfig:
+    def _config(self, label: str, env: str, size: Size) -> RunConfig:
         shared = {
             "loop": size.loop, "sizes": size.sizes, "env_options": size.env,
             "agent_options": size.agent, "replay_options": size.replay,

@@ -9,7 +9,7 @@ from experiments.papers.blocks import Compared, Plotted
 from experiments.papers.entry import Claim, Entry
 from experiments.papers.experiment import Experiment, SizeName
 from experiments.papers.tables import Data
-from experiments.studies import judge, runner
+from experiments.studies import judge
 from jaxreplay.methods import METHODS
 
 _ENDINGS = ("_every", ",")  # of labels, before what is not the method
@@ -85,7 +85,7 @@ def comparison(source: Experiment, size: SizeName, data: Data, env: str) -> Comp
     assert data.store is not None
     study = source.study(size)
     allowed = len(data.codes()) > 1  # the reports name them
-    frames = runner.judged_frames(data.store, study)
+    frames = judge.judged_frames(data.store, study)
     found = judge.judge(study, frames, data.store.made(), allowed, plan=False)
     several = f"{env} " if len(study.envs) > 1 else ""
     rows = [

@@ -10,13 +10,13 @@ from experiments.papers import verdict
 from experiments.papers.entry import Claim, Computation, Entry, Exact
 from experiments.papers.experiment import Experiment, SizeName
 from experiments.papers.tables import Data
-from experiments.runs.judging import replay_ratio
 from experiments.runs.registry import THRESHOLDS
 from experiments.statistics import primary
 from experiments.statistics.bootstrap import bootstrap_interval, iqm
 from experiments.statistics.statistics import curves
 from experiments.statistics.tables import number
 from experiments.studies import claims
+from experiments.studies.facts import replay_ratio
 
 Cells = list[list[str]]  # the header first
 

@@ -13,7 +13,7 @@ from experiments.papers.tables import Data
 from experiments.statistics.paired import Pairs
 from experiments.statistics.tables import number
 from experiments.statistics.verdicts import Facts, Verdict
-from experiments.studies import judge, runner
+from experiments.studies import judge
 from experiments.studies.claims import Absent, Asked, Found, NotAsked, Side
 
 
@@ -56,7 +56,7 @@ def _of_study(
     """Return the verdicts that the study of an experiment gives."""
     assert data.store is not None
     study = source.study(size, {entry.id: tuple(claims)})
-    frames = runner.judged_frames(data.store, study)
+    frames = judge.judged_frames(data.store, study)
     return judge.family(study, claims, frames, data.store.made(), plan=True)
 
 

@@ -1,8 +1,8 @@
-"""Make one page of runs, a comparison or a sweep: `python -m experiments.report --help`.
+"""Make one page of runs or of a study: `python -m experiments.report --help`.
 
 The page shows all results in the folders: verdicts, curves, replayed transitions, times and
-configurations; for a sweep, the best settings and the effect of each setting. It is one file that
-needs no network. Runs may still be in progress.
+configurations; for a study with settings, the best settings and the effect of each setting. It is
+one file that needs no network. Runs may still be in progress.
 """
 
 from experiments.cli import process
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m experiments.report", description=__doc__)
     parser.add_argument(
         "runs", nargs="+", type=shared.labelled_folder, metavar="RUN",
-        help="folder of a comparison or a sweep, or folders of runs, FOLDER or LABEL=FOLDER",
+        help="folder of a study (compare, sweep), or folders of runs, FOLDER or LABEL=FOLDER",
     )  # fmt: skip
     parser.add_argument(
         "--out", type=shared.folder, metavar="FILE",
@@ -49,18 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _read(runs: Sequence[tuple[str, Path]], other_code: bool) -> Any:
-    """Return the content of the page: a `Source`, or `Swept` for a sweep."""
+    """Return the content of the page: a `Source`, or `Swept` for a study."""
     from experiments.report import source, swept
 
     for _, folder in runs:
-        for kind, is_kind, read in (
-            ("sweep", swept.is_sweep, swept.read),
-            ("comparison", source.is_comparison, source.comparison),
-        ):
-            if is_kind(folder):
-                if len(runs) > 1:
-                    raise ValueError(
-                        f"{folder} is a {kind} with a page of its own: remove the others"
-                    )
-                return read(folder)
+        if swept.is_study(folder):
+            if len(runs) > 1:
+                raise ValueError(f"{folder} is a study with a page of its own: remove the others")
+            return swept.read(folder)
     return source.runs(shared.check_labels(runs), other_code)

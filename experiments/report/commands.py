@@ -8,10 +8,7 @@ from typing import Any
 from experiments.cli.shared import learns_from_evaluations
 from experiments.report.source import Source
 from experiments.runs import run_config
-from experiments.runs.arms import CONTROL, Question
-from experiments.runs.registry import THRESHOLDS
-from experiments.studies.options import Question as StudyQuestion
-from experiments.studies.options import SearchOptions, StudyOptions
+from experiments.studies.options import Question, SearchOptions, StudyOptions
 
 _SHARED = ("loop", "sizes", "env_options", "agent_options")
 _WIDTH = 80  # characters of a line
@@ -20,10 +17,8 @@ Config = Mapping[str, Any]
 
 def repeat(source: Source) -> list[str]:
     """Return command lines that repeat the runs of a source, options at their defaults left out."""
-    if source.comparison and (line := _compare(source)) is not None:
-        return [line]
-    configs = {label: arm.config for label, arm in source.arms.items() if arm.config}
-    return list(dict.fromkeys(map(of_run, configs.values())))
+    configs = [arm.config for arm in source.arms.values() if arm.config]
+    return list(dict.fromkeys(map(of_run, configs)))
 
 
 def of_run(config: Config) -> str:
@@ -94,56 +89,25 @@ def _learns_from_evaluations(config: Config) -> bool:
         return True
 
 
-def _compare(source: Source) -> str | None:
-    """Return the command of a comparison, or None if a single command is not enough."""
-    control = f"{CONTROL}_every"
-    configs = {
-        label: arm.config
-        for label, arm in source.arms.items()
-        if label != CONTROL and not label.startswith(control)
-    }
-    if not configs or not all(configs.values()):
-        return None
-    cadences = list(dict.fromkeys(config["loop"]["learn_every"] for config in configs.values()))
-    methods: dict[str, Config] = {}
-    for label, config in configs.items():
-        every = config["loop"]["learn_every"]
-        own = label.removesuffix(f"_every{every}") if len(cadences) > 1 else label
-        first = methods.setdefault(own, config)
-        if _without_cadence(config) != _without_cadence(first):
-            return None
-    base = next(iter(methods.values()))
-    if any(_common(config) != _common(base) for config in methods.values()):
-        return None  # a preset gave the arms options of their own
-    words = ["python", "-m", "experiments.compare", "--agent", base["agent"], "--env", base["env"]]
-    words += ["--replays"]
-    for label, config in methods.items():
-        words.append(label if label == config["replay"] else f"{label}={config['replay']}")
-    words += ["--seeds", str(base["seeds"]), *(["--seed", str(base["seed"])] * (base["seed"] != 0))]
-    usual = _defaults(base)
-    for section in _SHARED:
-        for name, value in _unusual(base, usual, section).items():
-            if name != "learn_every":
-                words += [option(section, name), *_words(value)]
-    if len(cadences) > 1 or cadences[0] != usual.get("loop", {}).get("learn_every"):
-        words += ["--learn-every", *map(str, cadences)]
-    for label, config in methods.items():
-        for name, value in _unusual(config, _defaults(config), "replay_options").items():
-            words += [f"--{label}.{name}".replace("_", "-"), *_words(value)]
-    return wrapped([*words, *_asked(source)])
-
-
-def of_study(saved: Mapping[str, Any]) -> str:
-    """Return the command line that repeats a study, options at their defaults left out.
+def of_study(saved: Mapping[str, Any]) -> list[str]:
+    """Return the command lines that repeat a study, options at their defaults left out.
 
     Args:
       saved: the study, as `Study.to_json` returns it.
     """
     envs, arms = list(saved["bases"]), next(iter(saved["bases"].values()))
-    first = next(iter(arms.values()))
+    configs = list(map(run_config.up_to_date, arms.values()))
+    first = configs[0]
+    names = ("agent", *_SHARED)
+    if any(own[name] != first[name] for own in configs for name in names):
+        return [of_run(own) for own in configs]  # a preset, or Python, gave arms their own options
     usual = _defaults(first)
     named = [k if k == own["replay"] else f"{k}={own['replay']}" for k, own in arms.items()]
-    words = ["python", "-m", "experiments.sweep", "--agent", first["agent"]]
+    searched = saved["search"]["search"] is not None
+    axes = dict(saved["axes"])
+    compared = saved["question"]["control"] and not searched and set(axes) <= {"learn_every"}
+    command = "compare" if compared else "sweep"
+    words = ["python", "-m", f"experiments.{command}", "--agent", first["agent"]]
     words += ["--envs", *envs, "--replays", *named]
     words += ["--seeds", str(first["seeds"]), "--seed", str(first["seed"])]
     for section in _SHARED:
@@ -152,39 +116,20 @@ def of_study(saved: Mapping[str, Any]) -> str:
     for label, config in arms.items():
         for name, value in _unusual(config, _defaults(config), "replay_options").items():
             words += [f"--{label}.{name}".replace("_", "-"), *_words(value)]
-    searched = saved["search"]["search"] is not None
-    if saved["axes"]:
-        axes = [f"{name}={','.join(values)}" for name, values in saved["axes"].items()]
-        words += ["--space" if searched else "--grid", *axes]
+    if compared and axes:
+        words += ["--learn-every", *axes["learn_every"]]
+    elif axes:
+        found = [f"{name}={','.join(values)}" for name, values in axes.items()]
+        words += ["--space" if searched else "--grid", *found]
     for part, made in (
-        ("question", StudyQuestion(control=False)), ("options", StudyOptions()),
+        ("question", Question(control=compared)), ("options", StudyOptions()),
         ("search", SearchOptions()),
     ):  # fmt: skip
         defaults = dataclasses.asdict(made)
         for name, value in saved[part].items():
             if _words(value) != _words(defaults.get(name)):
                 words += [f"--{name}".replace("_", "-"), *_words(value)]
-    return wrapped(words)
-
-
-def _asked(source: Source) -> list[str]:
-    """Return the options of the question, and the threshold, except defaults."""
-    words = []
-    usual = Question().__dict__
-    unasked = {} if CONTROL in _methods(source) else {"control": False}
-    for name, value in (source.question or unasked).items():
-        if name in usual and value != usual[name]:
-            words += [f"--{name}", *_words(value)]
-    summaries = [arm.summary for arm in source.arms.values() if arm.summary]
-    goals = {summary["threshold"] for summary in summaries}
-    if len(goals) == 1 and (goal := goals.pop()) != THRESHOLDS.get(source.env):
-        words += ["--threshold", shown(goal)]
-    return words
-
-
-def _methods(source: Source) -> set[str]:
-    """Return the labels of the arms without their cadences."""
-    return {label.partition("_every")[0] for label in source.arms}
+    return [wrapped(words)]
 
 
 def wrapped(words: list[str]) -> str:
@@ -199,16 +144,6 @@ def wrapped(words: list[str]) -> str:
         else:
             lines[-1] = f"{lines[-1]} {part}".lstrip() if len(lines) == 1 else f"{lines[-1]} {part}"
     return " \\\n".join(lines)
-
-
-def _common(config: Config) -> list[Any]:
-    loop = {name: value for name, value in config["loop"].items() if name != "learn_every"}
-    names = ("agent", "env", "seeds", "seed", "sizes", "env_options", "agent_options")
-    return [loop, *(config[name] for name in names)]
-
-
-def _without_cadence(config: Config) -> list[Any]:
-    return [*_common(config), config["replay"], config["replay_options"]]
 
 
 def _defaults(config: Config) -> Config:

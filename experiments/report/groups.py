@@ -1,4 +1,4 @@
-"""Arms in common plots: all of them, or those with the same number of agent steps per update."""
+"""Arms that share plots: runs, the methods of a task, or arms with a common baseline."""
 
 from typing import Any, NamedTuple
 
@@ -7,11 +7,9 @@ import pandas as pd
 from experiments.figures.elements import Style
 from experiments.figures.judged import Judged
 from experiments.figures.style import styles_of
-from experiments.report import judgements
 from experiments.report.source import Source
 from experiments.report.swept import Swept
 from experiments.statistics import statistics
-from experiments.storage import files
 
 
 class Group(NamedTuple):
@@ -31,20 +29,20 @@ class Group(NamedTuple):
         return dict(styles_of(self.methods))
 
 
-def groups(source: Source) -> list[Group]:
-    """Return the groups of a source's arms, one for each number of agent steps per update."""
-    cadences = {label: _cadence(arm.config) for label, arm in source.arms.items()}
-    several = len(set(cadences.values())) > 1 and all(
-        label.endswith(f"_every{every}") for label, every in cadences.items()
-    )
-    if not several:
-        return [_group("", source, {label: label for label in source.arms})]
-    found = []
-    for every in dict.fromkeys(cadences.values()):
-        own = [label for label, each in cadences.items() if each == every]
-        short = {label: label.removesuffix(f"_every{every}") for label in own}
-        found.append(_group(f"learn_every {every}", source, short))
-    return found
+def of_runs(source: Source) -> list[Group]:
+    """Return the group of all runs."""
+    arms, summaries = source.arms, last(source)
+    return [
+        Group(
+            "",
+            {label: arm.replay for label, arm in arms.items()},
+            _threshold(source),
+            {label: arm.frame for label, arm in arms.items() if arm.frame is not None},
+            summaries,
+            {label: arm.timing for label, arm in arms.items() if arm.timing is not None},
+            (),
+        )
+    ]
 
 
 def of_study(swept: Swept) -> list[Group]:
@@ -61,14 +59,9 @@ def of_study(swept: Swept) -> list[Group]:
 
 
 def judged(swept: Swept) -> list[Group]:
-    """Return the compared arms of a study with their verdicts, a group for each baseline.
-
-    Raises:
-      ValueError: one line: the file of verdicts is damaged.
-    """
-    path = swept.store.folder / "verdicts.json"
+    """Return the compared arms of a study with their verdicts, a group for each baseline."""
     found: dict[str, list[Judged]] = {}
-    for row in judgements.of(path, files.read_json(path)).rows if path.is_file() else ():
+    for row in swept.findings.rows if swept.findings else ():
         found.setdefault(row.group, []).append(row)
     return [
         Group(
@@ -98,27 +91,3 @@ def _threshold(source: Source) -> float | None:
     """Return the return that counts as solved, if the finished arms have the same."""
     goals = {arm.summary["threshold"] for arm in source.arms.values() if arm.summary}
     return goals.pop() if len(goals) == 1 else None
-
-
-def _cadence(config: dict[str, Any]) -> Any:
-    return config.get("loop", {}).get("learn_every")
-
-
-def _group(title: str, source: Source, short: dict[str, str]) -> Group:
-    rows = source.judgements.rows if source.judgements else []
-    own = [row for row in rows if row.label in short]
-    if own:
-        base = own[0].judgement.baseline
-        short = {label: short[label] for label in dict.fromkeys([base, *short])}
-        title = own[0].group if title else ""
-    arms = {name: source.arms[label] for label, name in short.items()}
-    summaries = last(source)
-    return Group(
-        title,
-        {name: arm.replay for name, arm in arms.items()},
-        _threshold(source),
-        {name: arm.frame for name, arm in arms.items() if arm.frame is not None},
-        {name: summaries[label] for label, name in short.items() if label in summaries},
-        {name: arm.timing for name, arm in arms.items() if arm.timing is not None},
-        tuple(row._replace(label=short[row.label]) for row in own),
-    )

@@ -27,10 +27,6 @@ def of_runs(source: Source, title: str | None) -> Head:
         facts.append(("replay", ", ".join(arm.replay for arm in arms.values())))
     facts.append(("seeds", span([_seeds(arm) for arm in arms.values()])))
     facts.append(("agent steps", _steps(list(arms.values()))))
-    if source.judgements:
-        facts.append(("primary metric", source.judgements.primary["name"]))
-    elif source.question:
-        facts.append(("primary metric", str(source.question["primary"])))
     return Head(title or _title(source), facts, _warnings(source))
 
 
@@ -47,12 +43,6 @@ def _warnings(source: Source) -> list[str]:
     fewest = min(map(_seeds, source.arms.values()))
     if len(source.arms) > 1 and fewest < FEWEST_SEEDS:
         lines.append(f"Pilot: a verdict takes {FEWEST_SEEDS} seeds, and these are {fewest}.")
-    rows = source.judgements.rows if source.judgements else []
-    for verdict in ("not tested", "not comparable"):
-        if labels := [row.label for row in rows if row.judgement.verdict == verdict]:
-            lines.append(f"{verdict.capitalize()}: {', '.join(labels)} (reasons below).")
-    if reasons := dict.fromkeys(row.judgement.ungated for row in rows if row.judgement.ungated):
-        lines.append(f"Judged without the gate: {', '.join(reasons)}.")
     for label, arm in source.arms.items():
         if seeds := _diverged(arm):
             lines.append(f"{label} diverged with seed{'s' * (len(seeds) > 1)} {_listed(seeds)}.")
@@ -72,18 +62,18 @@ def of_study(swept: Swept, title: str | None) -> Head:
         ("agent", agents),
         ("environments" if len(swept.envs) > 1 else "environment", ", ".join(swept.envs)),
         ("replay", ", ".join(swept.methods)),
-        ("settings", ", ".join(swept.settings) or "none"),
+        *([("settings", ", ".join(swept.settings))] if swept.settings else []),
         ("runs", f"{len(swept.table):,} ({len(points):,} points)"),
         ("seeds", _seeds_of_study(swept)),
         ("agent steps", span(frame.groupby("point")["step"].max().tolist())),
-        ("scores", swept.metric.name),
+        ("primary metric", swept.metric.name),
     ]
-    verb = "swept"
+    verb = "swept " if swept.has_choice else ""
     if swept.tried is not None:
-        verb = "searched"
+        verb = "searched "
         facts.insert(3, ("search", swept.store.facts["search"]["asked"]["search"]))
     return Head(
-        title or f"{agents} {verb} on {', '.join(swept.envs)}", facts, _warnings_of_study(swept)
+        title or f"{agents} {verb}on {', '.join(swept.envs)}", facts, _warnings_of_study(swept)
     )
 
 
@@ -99,8 +89,14 @@ def _warnings_of_study(swept: Swept) -> list[str]:
         lines.append(f"{failed} run{'s' * (failed > 1)} failed.")
     if lost := int((swept.table["diverged"] > 0).sum()):
         lines.append(f"{lost} run{'s' * (lost > 1)} diverged.")
+    rows = swept.findings.rows if swept.findings else []
+    for verdict in ("pilot", "not tested", "not comparable"):
+        if labels := [row.label for row in rows if row.judgement.verdict == verdict]:
+            lines.append(f"{verdict.capitalize()}: {', '.join(labels)} (reasons below).")
+    if reasons := dict.fromkeys(row.judgement.ungated for row in rows if row.judgement.ungated):
+        lines.append(f"Judged without the gate: {', '.join(reasons)}.")
     fewest = min((row.shown.seeds for row in swept.rows), default=0)
-    if fewest < FEWEST_SEEDS and (swept.rows or swept.tried is None):
+    if swept.has_choice and fewest < FEWEST_SEEDS and (swept.rows or swept.tried is None):
         lines.append(
             f"Best settings are shown on {fewest} seed{'s' * (fewest != 1)}: differences between "
             f"methods need a comparison of at least {FEWEST_SEEDS}, with settings fixed before it "
@@ -138,7 +134,7 @@ def _unfinished_search(swept: Swept) -> list[str]:
 
 
 def _title(source: Source) -> str:
-    if len(source.arms) == 1 and not source.comparison:
+    if len(source.arms) == 1:
         (arm,) = source.arms.values()
         return f"{source.agent} with {arm.replay} replay on {source.env}"
     return f"{source.agent} on {source.env}"

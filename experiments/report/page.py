@@ -34,23 +34,18 @@ _BEGINNING = 1000  # bytes that contain the mark
 _TEMPLATES = Path(__file__).with_name("templates")
 
 
-def write_comparison(folder: Path) -> str:
-    """Write the page of a comparison into its folder.
+def write_run(folder: Path) -> str:
+    """Write the page of a run into its folder.
 
     Returns:
       One line to print with the path, or with the reason for a missing page: results are not lost
       for a page that could not be made.
     """
-    return _written(folder, lambda: source.comparison(folder))
-
-
-def write_run(folder: Path) -> str:
-    """Write the page of a run into its folder; return one line as `write_comparison` does."""
     return _written(folder, lambda: source.runs({folder.name: folder}, other_code=True))
 
 
-def write_sweep(swept: Swept) -> str:
-    """Write the page of a study into its folder; return one line as `write_comparison` does."""
+def write_study(swept: Swept) -> str:
+    """Write the page of a study into its folder; return one line as `write_run` does."""
     return _written(swept.store.folder, lambda: swept)
 
 
@@ -113,7 +108,7 @@ def _of_study(swept: Swept) -> list[Section | None]:
         scores = [against_settings.tried(swept), against_settings.searched_settings(swept)]
     own = groups.of_study(swept)
     return [
-        verdicts.of_study(swept),
+        verdicts.section(swept),
         training.compared(groups.judged(swept)),
         found,
         best.tasks(swept),
@@ -127,12 +122,11 @@ def _of_study(swept: Swept) -> list[Section | None]:
 
 
 def _of_runs(shown: Source) -> list[Section | None]:
-    own = groups.groups(shown)
+    own = groups.of_runs(shown)
     arms, unfinished = shown.arms, any(arm.summary is None for arm in shown.arms.values())
     timing = {label: arm.timing for label, arm in arms.items() if arm.timing is not None}
     summaries = {label: arm.summary for label, arm in arms.items() if arm.summary is not None}
     return [
-        verdicts.section(shown, own),
         training.curves(own),
         training.scores(own, groups.last(shown), unfinished),
         blocks.films({label: arm.film for label, arm in arms.items() if arm.film}),

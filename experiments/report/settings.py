@@ -33,7 +33,7 @@ def of_runs(source: Source) -> Section:
         if not all(arm.code for arm in source.arms.values()):
             intro = "The last lines repeat it, if options and defaults have not changed."
     else:
-        intro = "Configurations were not kept with this comparison."
+        intro = "The folders contain no configuration."
     blocks.insert(0, Table(_made(source.arms.values()), "Device and versions"))
     return Section("settings", "Configuration", intro, blocks)
 
@@ -70,7 +70,7 @@ def of_study(swept: Swept) -> Section:
     ]
     if gone:
         blocks.append(Lines([_gone_options(f"{name} {value}" for name, value in gone.items())]))
-    blocks.append(Code([commands.of_study(facts["study"])]))
+    blocks.append(Code(commands.of_study(facts["study"])))
     intro = "The last lines repeat it, with the version of the code named here."
     return Section("settings", "Configuration", intro, blocks)
 

@@ -1,19 +1,15 @@
-"""What a page is made from: the arms of a comparison or several runs, as their folders hold them.
+"""The data of a page of runs, read from their folders.
 
-Numbers and verdicts are computed again from the tables where these are there; nothing needs the
-environments or methods of the runs to be installed.
-A run that has not ended is taken as far as it has come.
+Numbers are recomputed from the tables, and neither the environments nor the methods of the runs
+need to be installed. Unfinished runs are read up to their last log point.
 """
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from experiments.report import judgements, rejudged
-from experiments.report.judgements import Judgements
 from experiments.runs import checksums, manifest, results, run_config, tables
 from experiments.runs.run_config import up_to_date
 from experiments.storage import files, kinds
@@ -56,49 +52,13 @@ class Source(NamedTuple):
     """What a page shows."""
 
     arms: dict[str, Arm]
-    judgements: Judgements | None  # of a comparison whose arms have all ended
-    comparison: bool
     agent: str
     env: str
-    question: dict[str, Any] | None  # of a comparison, where it is known
-    edited: tuple[str, ...] = ()  # remarks about a comparison's own files
 
     @property
     def remarks(self) -> list[str]:
-        """What is not as it was written, a line each."""
-        return [*self.edited, *(line for arm in self.arms.values() for line in arm.remarks)]
-
-
-def comparison(folder: Path) -> Source:
-    """Read the folder of a comparison, finished or not.
-
-    Raises:
-      ValueError: one line: a file is damaged, or nothing has been logged yet.
-    """
-    joint = _json(folder / "summary.json") or {}
-    configs = manifest.runs_of(folder)
-    labels = list(joint) or list(configs)
-    for label in labels:  # else a stranger's could lead elsewhere
-        if not re.fullmatch(manifest.LABEL, label):
-            raise ValueError(f"{folder / 'summary.json'} is damaged (label {label!r}): restore it")
-        if (folder / label).is_symlink():
-            raise ValueError(f"{folder / label} is a link, which is not followed: put a run there")
-    arms = {
-        label: _arm(label, folder / label, configs.get(label), joint.get(label)) for label in labels
-    }
-    if not any(arm.summary or arm.frame is not None for arm in arms.values()):
-        raise ValueError(f"{folder} holds no log point yet: wait for the first")
-    remarks = checksums.differing(folder)
-    found = judgements.read(folder / "verdicts.json", arms)
-    if any(arm.summary is None for arm in arms.values()):
-        found = None  # an earlier end's
-    if found is not None:
-        found, more = rejudged.rejudged(found, arms, folder)
-        remarks += more
-    question = found.question if found else None
-    if question is None and (folder / manifest.MANIFEST).is_file():
-        question = manifest.read(folder).question.__dict__
-    return _source(arms, found, comparison=True, question=question, edited=tuple(remarks))
+        """Lines about edited files."""
+        return [line for arm in self.arms.values() for line in arm.remarks]
 
 
 def runs(folders: Mapping[str, Path], other_code: bool) -> Source:
@@ -112,48 +72,35 @@ def runs(folders: Mapping[str, Path], other_code: bool) -> Source:
     for label, folder in folders.items():
         if not (folder / "config.json").is_file():
             raise ValueError(
-                f"{folder} holds no run, comparison or sweep: give folders that train, compare or "
-                "sweep wrote"
+                f"{folder} contains no run or study: give folders that train, compare or sweep "
+                "wrote"
             )
-        arms[label] = _arm(label, folder, None, None)
+        arms[label] = _arm(label, folder)
         if arms[label].frame is None:
             raise ValueError(f"{folder} holds no log point yet: wait for the first")
     made = {
         label: results.Made(arm.config["env"], arm.code or "none") for label, arm in arms.items()
     }
     results.check_alike(made, other_code, mend="make a page for each")
-    return _source(arms, None, comparison=False, question=None)
+    return _source(arms)
 
 
-def is_comparison(folder: Path) -> bool:
-    """Return whether a folder is a comparison's, its runs kept or not.
-
-    Raises:
-      ValueError: its manifest is damaged.
-    """
-    if (folder / manifest.MANIFEST).is_file():
-        return manifest.read(folder).kind == "comparison"
-    return all((folder / name).is_file() for name in ("comparison.md", "summary.json"))
-
-
-def _source(arms: dict[str, Arm], found: Judgements | None, **more: Any) -> Source:
+def _source(arms: dict[str, Arm]) -> Source:
     def distinct(key: str) -> str:
         values = [(arm.summary or arm.config).get(key, "?") for arm in arms.values()]
         return ", ".join(dict.fromkeys(map(str, values)))
 
-    return Source(arms, found, agent=distinct("agent"), env=distinct("env"), **more)
+    return Source(arms, agent=distinct("agent"), env=distinct("env"))
 
 
-def _arm(
-    label: str, folder: Path, config: dict[str, Any] | None, summary: dict[str, Any] | None
-) -> Arm:
-    """Read a run's folder; what the comparison that it belongs to says of it stands in for files.
+def _arm(label: str, folder: Path) -> Arm:
+    """Read a run's folder.
 
     Raises:
       ValueError: one line: a file is damaged.
     """
-    config = _config(folder / "config.json", config) or {}
-    summary = _summary(folder / "summary.json", summary)
+    config = _config(folder / "config.json") or {}
+    summary = _summary(folder / "summary.json")
     metrics, remarks = folder / "metrics.csv", checksums.differing(folder)
     timing, more = results.read_times(folder / "timing.csv")
     remarks += more
@@ -172,10 +119,9 @@ def _arm(
     return Arm(label, folder, config, str(replay), code, frame, timing, summary, tuple(remarks))
 
 
-def _config(path: Path, joint: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Read a run's configuration, or take what its comparison's manifest has of it."""
-    found = _json(path)
-    saved = joint if found is None else found
+def _config(path: Path) -> dict[str, Any] | None:
+    """Read a run's configuration."""
+    saved = _json(path)
     if saved is None:
         return None
     kinds.check(str(path), saved, _CONFIG)
@@ -183,13 +129,11 @@ def _config(path: Path, joint: dict[str, Any] | None) -> dict[str, Any] | None:
     return up_to_date(saved)
 
 
-def _summary(path: Path, joint: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Read a run's summary, or take what its comparison has of it."""
-    saved = _json(path)
-    summary = joint if saved is None else saved
-    if summary is None:
-        return None
-    results.check_summary(path, summary)
+def _summary(path: Path) -> dict[str, Any] | None:
+    """Read a run's summary, if it has ended."""
+    summary = _json(path)
+    if summary is not None:
+        results.check_summary(path, summary)
     return summary
 
 

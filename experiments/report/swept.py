@@ -12,7 +12,8 @@ from experiments.runs import checksums
 from experiments.statistics import tuned
 from experiments.statistics.primary import PrimaryMetric
 from experiments.statistics.tuned import Tuned
-from experiments.studies import search_report, store
+from experiments.studies import judge, search_report, store
+from experiments.studies.judge import Findings
 from experiments.studies.store import Store
 from experiments.studies.study import Saved, Study
 
@@ -24,7 +25,8 @@ class Swept(NamedTuple):
     study: Study | Saved
     table: pd.DataFrame  # of `tuned.scores`
     rows: list[Tuned]
-    tried: pd.DataFrame | None = None  # of `search_report.trials`; None: a grid
+    tried: pd.DataFrame | None = None  # of `search_report.trials`, for a search
+    findings: Findings | None = None  # verdicts, if arms are compared
     remarks: tuple[str, ...] = ()  # on edited files, a line each
 
     @property
@@ -52,6 +54,11 @@ class Swept(NamedTuple):
     def metric(self) -> PrimaryMetric:
         """The primary metric; its thresholds may differ between tasks."""
         return self.study.metric(self.envs[0])
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether a method has more than one point on a task."""
+        return self.tried is not None or tuned.has_choice(self.table)
 
     @property
     def settings(self) -> list[str]:
@@ -82,17 +89,24 @@ class Swept(NamedTuple):
 
 
 def read(folder: Path) -> Swept:
-    """Read a sweep's folder.
+    """Read a study's folder.
+
+    Verdicts are computed from the table. They are left out if a method of another package that is
+    not imported is among the arms.
 
     Raises:
       ValueError: one line: a file is damaged, or no run has ended yet.
     """
     found = store.read(folder)
-    return of(found, found.study)
+    try:
+        study = found.study.validated(folder)
+    except ValueError as error:
+        return of(found, found.study)._replace(remarks=(f"verdicts are left out: {error}",))
+    return of(found, study, judge.findings_of(found, study, other_code=True))
 
 
-def of(found: Store, study: Study | Saved) -> Swept:
-    """Return the scores of a sweep.
+def of(found: Store, study: Study | Saved, findings: Findings | None = None) -> Swept:
+    """Return the scores of a study.
 
     Raises:
       ValueError: one line: no run has ended yet, or the runs lack the metric.
@@ -106,14 +120,14 @@ def of(found: Store, study: Study | Saved) -> Swept:
     if "search" in found.facts:
         remarks += search_report.rescore(found, study)
         rows, tried = search_report.tuned_rows(found, study), search_report.trials(found)
-        return Swept(found, study, table, rows, tried, tuple(remarks))
+        return Swept(found, study, table, rows, tried, None, tuple(remarks))
     rows = tuned.tuned(
         table, lambda env: study.metric(env).higher_is_better, found.facts["base_points"]
     )
-    return Swept(found, study, table, rows, remarks=tuple(remarks))
+    return Swept(found, study, table, rows, None, findings, tuple(remarks))
 
 
-def is_sweep(folder: Path) -> bool:
+def is_study(folder: Path) -> bool:
     """Return whether a folder holds a study."""
     return store.paths(folder)[1].is_file()
 

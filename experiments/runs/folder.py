@@ -1,4 +1,4 @@
-"""Claiming a folder for a run, a comparison, a plot or a sweep; emptying it, and locking it.
+"""Claiming a folder for a run, a plot or a study; emptying it, and locking it.
 
 Only files that a manifest declares as ours are ever removed. A folder that holds files by our names
 and no manifest is left alone.
@@ -8,13 +8,12 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from experiments.runs import checkpoint, checksums, code, manifest, run_config
-from experiments.runs.arms import Arm, Question
 from experiments.runs.log import say_once
 from experiments.runs.manifest import (
     FILES,
@@ -22,7 +21,6 @@ from experiments.runs.manifest import (
     Kind,
     Manifest,
     has_ended,
-    is_run,
 )
 from experiments.runs.run_config import OutputConfig, RunConfig
 from jaxreplay.saving import check_writable
@@ -81,62 +79,8 @@ def claim(
         checksums.write_json(out / "config.json", config.to_json())
 
 
-def check_claim_comparison(
-    out: Path, configs: Mapping[str, RunConfig], *, resume: bool, overwrite: bool
-) -> None:
-    """Check that a comparison may use a folder, and change nothing.
-
-    Raises:
-      ValueError: as `check_claim`, for the comparison's folder or the folder of one of its runs.
-    """
-    kind = _check_usable(out, "comparison", resume, overwrite)
-    for label in {*configs, *(manifest.read(out).runs if overwrite else ())}:
-        _check_writable([out / label] if (out / label).is_symlink() else _ours(out / label, "run"))
-    if resume and kind != "comparison":
-        raise ValueError(f"{out} holds no comparison to resume: give the folder of a comparison")
-    for label, config in configs.items():
-        again = resume and is_run(out / label)
-        check_claim(out / label, config, resume=again, overwrite=overwrite)
-
-
-def claim_comparison(
-    out: Path,
-    question: Question,
-    arms: Mapping[str, Arm],
-    output: OutputConfig,
-    *,
-    resume: bool,
-    overwrite: bool,
-) -> None:
-    """Make `out` this comparison's folder, and the folders below it those of its runs.
-
-    A run whose folder is lost starts over.
-
-    Raises:
-      ValueError: as `check_claim_comparison`.
-    """
-    configs = {label: arm.config for label, arm in arms.items()}
-    check_claim_comparison(out, configs, resume=resume, overwrite=overwrite)
-    if not resume:
-        for label in manifest.read(out).runs:
-            _remove(out / label, "run")
-            if label not in configs:
-                with contextlib.suppress(OSError):  # holds other people's files
-                    (out / label).rmdir()
-        _remove(out, "comparison")
-    make(out)
-    runs = {label: config.to_json() for label, config in configs.items()}
-    methods = {label: arm.method for label, arm in arms.items()}
-    sums = manifest.read(out).checksums
-    content = Manifest("comparison", output, runs, (), question, methods, sums)
-    manifest.write(out, content)
-    for label, config in configs.items():
-        again = resume and is_run(out / label)
-        claim(out / label, config, output, resume=again, overwrite=overwrite)
-
-
 def check_claim_kind(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool) -> None:
-    """Check that a folder may be used for a plot or a sweep, and change nothing.
+    """Check that a folder may be used for a plot or a study, and change nothing.
 
     Raises:
       ValueError: the folder can't be used, is of another kind, holds one of this kind although
@@ -149,7 +93,7 @@ def check_claim_kind(out: Path, kind: Kind, *, resume: bool = False, overwrite: 
 
 
 def claim_kind(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool) -> None:
-    """Make `out` the folder of a plot or a sweep, and remove our files of an earlier one.
+    """Make `out` the folder of a plot or a study, and remove our files of an earlier one.
 
     Raises:
       ValueError: as `check_claim_kind`.
@@ -161,25 +105,22 @@ def claim_kind(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool) 
         manifest.write(out, Manifest(kind))
 
 
-def check_code(runs: Iterable[Path], allowed: bool) -> None:
-    """Check that one version of the code, under the same settings of JAX, makes all results.
+def check_code(out: Path, allowed: bool) -> None:
+    """Check that one version of the code, under the same settings of JAX, makes a run.
 
     Args:
-      runs: folders, existing or not; runs that have not ended continue with the present code.
+      out: folder of the run; a run that has not ended continues with the present code.
       allowed: whether the user accepts different versions.
 
     Raises:
       ValueError: the versions differ, with their names.
     """
-    by_version: dict[str, Path] = {}
-    for out in runs:
-        versions = [*manifest.read(out).code, *(() if has_ended(out) else (code.version(),))]
-        by_version |= dict.fromkeys(versions, out)
-    if len(by_version) > 1 and not allowed:
-        shown = ", ".join(f"{each} ({out.name})" for each, out in by_version.items())
+    now = () if has_ended(out) else (code.version(),)
+    versions = dict.fromkeys([*manifest.read(out).code, *now])
+    if len(versions) > 1 and not allowed:
         raise ValueError(
-            "these results would come from different versions of the code or settings of JAX: "
-            f"{shown}: start a new run, go back to those, or add --other-code true"
+            f"the run in {out} would come from different versions of the code or settings of JAX "
+            f"({', '.join(versions)}): start a new run, go back to those, or add --other-code true"
         )
 
 

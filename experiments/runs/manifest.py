@@ -1,8 +1,8 @@
 """`manifest.json`: the kind of a folder, which files are ours, and which code wrote them.
 
-A run's folder holds `config.json`, `metrics.csv` (one row per log point and seed, deterministic),
-`timing.csv`, `checkpoints/`, `tensorboard/`, and at the end `summary.json` and figures. A
-comparison's holds a table, figures and a folder for each run; a sweep's, one table of all runs.
+A run's folder contains `config.json`, `metrics.csv` (one row per log point and seed,
+deterministic), `timing.csv`, `checkpoints/`, `tensorboard/`, and at the end `summary.json` and
+figures. A study's contains one table of all runs, and figures.
 """
 
 import dataclasses
@@ -12,7 +12,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from experiments.runs.arms import CONTROL, Question
 from experiments.runs.log import EVENTS_SUFFIX
 from experiments.runs.run_config import OutputConfig
 from experiments.storage import kinds
@@ -20,15 +19,10 @@ from experiments.storage.files import Unreadable, read_json, write_json
 
 FORMAT = 2  # of folders
 MANIFEST = "manifest.json"
-LABEL = r"[A-Za-z]\w*"  # of a run in a comparison
 # Options that send data elsewhere or give consent: only the command line sets them, never a folder.
 _FOR_THE_COMMAND_LINE = {"wandb": False, "other_code": False}
-Kind = Literal["run", "comparison", "plot", "sweep", "study"]
+Kind = Literal["run", "plot", "sweep", "study"]
 
-_JOINT = (
-    r"manifest\.json", r"summary\.json", r"comparison\.md", r"verdicts\.json", r"verdicts\.png",
-    r"(learning_curves|replayed|own_metrics|solved)(_every\d+)?\.png",
-)  # fmt: skip
 _PAGE = r"report\.html"
 # Regular expressions of our file names; no file of a user's matches one by chance.
 FILES: Mapping[Kind, tuple[str, ...]] = {
@@ -40,14 +34,17 @@ FILES: Mapping[Kind, tuple[str, ...]] = {
         r"checkpoints/unfinished/\.tmp\w{6}",  # safetensors' own
         rf"tensorboard/events\.out\.tfevents\.\d+\..*{re.escape(EVENTS_SUFFIX)}",
     ),
-    "comparison": (*_JOINT, _PAGE),
-    "plot": _JOINT,
+    "plot": (
+        r"(manifest|summary)\.json", r"comparison\.md",
+        r"(learning_curves|replayed|own_metrics)\.png",
+    ),
     "sweep": (
         r"manifest\.json", r"sweep\.(csv\.gz|json|md)", _PAGE,
         r"(sensitivity|best|trials|settings)\.png",
     ),
     "study": (
-        *_JOINT, _PAGE, r"study\.(csv\.gz|json|md)", r"(sensitivity|best|trials|settings)\.png",
+        r"(manifest|verdicts)\.json", _PAGE, r"study\.(csv\.gz|json|md)",
+        r"(verdicts|sensitivity|best|trials|settings)\.png",
         r"(looks|solved|learning_curves|replayed|own_metrics)(_\d+)?\.png",
         r"unfinished/[0-9a-f]{16}\.npz",
     ),
@@ -60,10 +57,7 @@ class Manifest(NamedTuple):
 
     kind: Kind | None = None
     output: OutputConfig = OutputConfig()
-    runs: Mapping[str, dict[str, Any]] = MappingProxyType({})  # of a comparison: configs by label
     code: tuple[str, ...] = ()  # of a run: versions of the code that trained it, in order
-    question: Question = Question()  # of a comparison
-    methods: Mapping[str, str] = MappingProxyType({})  # of a comparison: method by label of a run
     # Permitted sizes and checksums of files, by name; for tables, those of their beginning.
     checksums: Mapping[str, list[list[int]]] = MappingProxyType({})
 
@@ -74,8 +68,8 @@ def _is_written(value: Any) -> bool:
 
 _CONTENT = {
     "format": kinds.whole, "kind": lambda kind: isinstance(kind, str) and kind in FILES,
-    "output": _OBJECT, "runs": _OBJECT, "code?": kinds.listed(kinds.text), "question?": _OBJECT,
-    "methods?": kinds.named(kinds.text), "checksums?": kinds.named(kinds.listed(_is_written)),
+    "output": _OBJECT, "code?": kinds.listed(kinds.text),
+    "checksums?": kinds.named(kinds.listed(_is_written)),
 }  # fmt: skip
 
 
@@ -95,18 +89,14 @@ def read(folder: Path | None) -> Manifest:
         if kinds.whole(saved.get("format")) and saved["format"] > FORMAT:
             raise Unreadable(f"written by a later version, in format {saved['format']}")
         kinds.check("the manifest", saved, _CONTENT)
-        labels = (*saved["runs"], *saved.get("methods", {}).values())
         # Other names could be paths to other folders.
-        odd = [label for label in labels if not re.fullmatch(LABEL, label)]
-        odd += [name for name in saved.get("checksums", {}) if Path(name).name != name]
-        if odd:
-            raise Unreadable(f"{odd[0]!r} is not the name of a run or file")
+        if odd := [name for name in saved.get("checksums", {}) if Path(name).name != name]:
+            raise Unreadable(f"{odd[0]!r} is not the name of a file")
         output = OutputConfig(**{**saved["output"], **_FOR_THE_COMMAND_LINE})
-        question = Question(**saved.get("question", {}))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path} can't be used ({error}): choose another folder") from error
-    own = {name: saved[name] for name in ("kind", "runs", "methods", "checksums") if name in saved}
-    return Manifest(**own, output=output, question=question, code=tuple(saved.get("code", ())))
+    own = {name: saved[name] for name in ("kind", "checksums") if name in saved}
+    return Manifest(**own, output=output, code=tuple(saved.get("code", ())))
 
 
 def write(out: Path, manifest: Manifest) -> None:
@@ -117,11 +107,7 @@ def write(out: Path, manifest: Manifest) -> None:
         "kind": manifest.kind,
         "output": dataclasses.asdict(manifest.output) | _FOR_THE_COMMAND_LINE,
         "files": list(FILES[manifest.kind]),
-        "runs": dict(manifest.runs),
     }
-    if manifest.kind == "comparison":
-        content["question"] = dataclasses.asdict(manifest.question)
-        content["methods"] = dict(manifest.methods)
     more = {"code": list(manifest.code), "checksums": dict(manifest.checksums)}
     write_json(out / MANIFEST, content | {name: own for name, own in more.items() if own})
 
@@ -134,32 +120,3 @@ def is_run(out: Path) -> bool:
 def has_ended(out: Path) -> bool:
     """Return whether the run in a folder has ended."""
     return (out / "summary.json").is_file()
-
-
-def runs_of(out: Path) -> Mapping[str, dict[str, Any]]:
-    """Return the configurations of a comparison's runs by label.
-
-    Published comparisons have no manifest; their runs are the folders that hold a configuration.
-    """
-    if (out / MANIFEST).is_file():
-        return read(out).runs
-    found = {path.parent.name: _config(path) for path in sorted(out.glob("*/config.json"))}
-    return {label: config for label, config in found.items() if config is not None}
-
-
-def methods_of(out: Path) -> dict[str, str]:
-    """Return the label of one run of every method of a comparison, without the control."""
-    known = read(out).methods
-    labels = runs_of(out)
-    found = {known.get(label, label): label for label in reversed(list(labels))}
-    return {own: found[own] for own in reversed(list(found)) if own != CONTROL}
-
-
-def _config(path: Path) -> dict[str, Any] | None:
-    """Return the configuration in a file, None if it is not a run's."""
-    try:
-        saved = read_json(path)
-    except (OSError, Unreadable):
-        return None
-    keys = {"env", "agent", "replay", "seeds", "loop"}
-    return saved if isinstance(saved, dict) and keys <= set(saved) else None

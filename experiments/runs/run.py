@@ -36,13 +36,6 @@ from experiments.training.seeds import CutShort, Run
 _LARGE = 1e9  # bytes of a checkpoint
 
 
-class Prepared(NamedTuple):
-    """The programs of a run, and the time spent on making them."""
-
-    run: Run
-    spent: Spent
-
-
 def execute(
     config: RunConfig,
     out: Path,
@@ -52,7 +45,6 @@ def execute(
     overwrite: bool = False,
     label: str | None = None,
     resume_folder: Path | None = None,
-    prepared: Prepared | None = None,
     devices: int | None = None,
 ) -> dict[str, Any]:
     """Train all seeds of a run, log, save checkpoints, and write its results.
@@ -67,8 +59,7 @@ def execute(
       resume: whether to continue from the last checkpoint in `out`.
       overwrite: whether to discard a run in `out`.
       label: name of the run on the terminal, by default its replay method.
-      resume_folder: argument of --resume in messages if it is not `out`, as in a comparison.
-      prepared: result of `prepare(config, ...)`, if the caller has it.
+      resume_folder: argument of --resume in messages if it is not `out`, as in a study.
       devices: number of cores or accelerators for the seeds, by default all of this machine.
 
     Returns:
@@ -80,14 +71,12 @@ def execute(
     """
     check_claim(out, config, resume=resume, overwrite=overwrite)
     if resume:
-        folder.check_code([out], output.other_code)
+        folder.check_code(out, output.other_code)
     resume_folder, label = resume_folder or out, label or config.replay
     with contextlib.ExitStack() as stack:
         if existed := out.is_dir():  # otherwise made only for a run that can start
             stack.enter_context(folder.held(out))
-        run, spent = prepared or prepare(
-            config, out, resume=resume, overwrite=overwrite, devices=devices
-        )
+        run, spent = _prepare(config, out, resume, devices)
         clock = stack.enter_context(measured(before=spent))
         if not existed:
             stack.enter_context(folder.held(out))
@@ -111,15 +100,12 @@ def execute(
         return results.conclude(config, out, output)
 
 
-def prepare(
-    config: RunConfig, out: Path, *, resume: bool, overwrite: bool, devices: int | None = None
-) -> Prepared:
-    """Make the programs of a run, and change nothing on disk.
+def _prepare(config: RunConfig, out: Path, resume: bool, devices: int | None) -> tuple[Run, Spent]:
+    """Return the programs of a run, and the time spent on making them; change nothing on disk.
 
     Raises:
-      ValueError: the configuration cannot run, or the folder is taken.
+      ValueError: the configuration cannot run.
     """
-    check_claim(out, config, resume=resume, overwrite=overwrite)
     with waiting(f"{config.replay}: tracing the programs"), measured() as clock:
         run = build(config, devices)
         if resume:
@@ -127,7 +113,7 @@ def prepare(
                 resumption.check_files(run, config, out)
         if not (resume and manifest.has_ended(out)):
             run.like()  # traces the programs
-        return Prepared(run, clock())
+        return run, clock()
 
 
 class _Training(NamedTuple):

@@ -236,17 +236,6 @@ def decide(
     return "agrees" if agrees else "disagrees", f"{shown} lies {side} {boundary:.4g}"
 
 
-def follows(found: Judgement, pairs: Pairs) -> bool:
-    """Tell whether a saved verdict is one that its own numbers allow."""
-    if found.verdict not in ("agrees", "disagrees", "undecided"):
-        return True
-    if found.seeds < FEWEST_SEEDS or None in (found.quantity, found.interval, found.boundary):
-        return False
-    own = getattr(pairs, f"{found.quantity}_interval")
-    decided = decide(found.claim, found.interval, found.boundary, found.p_value, pairs.mean)
-    return decided[0] == found.verdict and list(own or ()) == list(found.interval)
-
-
 def mean_after(frame: pd.DataFrame, column: str, warm_up: int) -> float | None:
     """Return a metric's mean over log points after the warm-up, then over seeds, or None.
 

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from experiments.figures.judged import Judged
-from experiments.runs.arms import replays_per_transition
-from experiments.runs.judging import facts_of, replay_ratio
 from experiments.statistics import primary
 from experiments.statistics.decisions import Counts, Decision
 from experiments.statistics.verdicts import CONTROL, Facts
 from experiments.studies import claims as claims_
 from experiments.studies.claims import Absent, Asked, Claim, Found, NotAsked, Side
+from experiments.studies.facts import facts_of, replay_ratio, replays_per_transition
 from experiments.studies.grid import Place, Point, shown_value
+from experiments.studies.store import Store
 from experiments.studies.study import Study
 
 _FEWEST = 2  # seeds of a comparison
@@ -283,6 +283,43 @@ def _needs(
         f"{name} {at}": need._replace(says=f"{name}: {claims[int(at)].says}")
         for at, need in found.items()
     }
+
+
+def findings_of(results: Store, study: Study, other_code: bool = False) -> Findings | None:
+    """Return the verdicts that the table of a study gives, or None if nothing is compared."""
+    if not study.compares:
+        return None
+    frames = judged_frames(results, study)
+    if not frames:
+        return None
+    return judge(study, frames, results.made(), other_code)
+
+
+def judged_frames(results: Store, study: Study) -> dict[str, pd.DataFrame]:
+    """Return the metrics of the points that can be judged, by id, up to a common look."""
+    frames, points = results.frames(), study.points()
+    if study.question.until_decided:
+        return _to_common_looks(study, points, frames)
+    missing = {point.id for point, _ in results.missing(points)}
+    return {point: frame for point, frame in frames.items() if point not in missing}
+
+
+def _to_common_looks(
+    study: Study, points: Sequence[Point], frames: dict[str, pd.DataFrame]
+) -> dict[str, pd.DataFrame]:
+    """Return the metrics of each point up to the latest look that is complete."""
+    found = {}
+    for point in points:
+        if point.id not in frames:
+            continue
+        frame = frames[point.id]
+        seeds, start, complete = set(frame["seed"].unique()), point.config.seed, 0
+        while start + complete in seeds:
+            complete += 1
+        reached = [look for look in study.looks if look <= complete]
+        if reached:
+            found[point.id] = frame[frame["seed"] < start + reached[-1]]
+    return found
 
 
 class _Results(NamedTuple):

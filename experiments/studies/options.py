@@ -4,7 +4,6 @@ import dataclasses
 import re
 from typing import Literal
 
-from experiments.runs.arms import Question as ComparisonQuestion
 from experiments.runs.registry import THRESHOLDS
 from experiments.statistics.primary import PrimaryMetric, parse
 from experiments.statistics.verdicts import FEWEST_SEEDS
@@ -16,9 +15,22 @@ _ADDRESS = r"ray://[^\s:/]+(:\d{1,5})?|[^\s:/]+:\d{1,5}"
 
 
 @dataclasses.dataclass(frozen=True)
-class Question(ComparisonQuestion):
+class Question(Config):
     """The question of a study, which is fixed before anything runs."""
 
+    primary: str = option(
+        "auc",
+        "metric that decides: auc, final, last_K of K evaluations, best, steps_to_threshold",
+    )
+    baseline: str | None = option(
+        None, "label that the others are compared with; none: the first with uniform draws"
+    )
+    control: bool = option(
+        True, "run the baseline once more, with other seeds: it should come out undecided"
+    )
+    ungated: str | None = option(
+        None, "judge arms that behaved like uniform, too, for the reason given here in words"
+    )
     until_decided: bool = option(
         False,
         "add seeds in batches of --seeds until every arm is decided, by a test that is valid at "
@@ -34,6 +46,14 @@ class Question(ComparisonQuestion):
         below=0.5,
         needs=("until_decided",),
     )
+
+    def check(self) -> None:
+        """Raise ValueError for a gate that is off without a reason."""
+        if self.ungated is not None and len(self.ungated.split()) < 2:
+            raise ValueError(
+                "ungated is the reason for judging arms that behaved like uniform: give it in "
+                "words, or leave it out"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,18 +1,18 @@
 """Report of a sweep: figures, and tables of the best settings and of the costs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from experiments.figures import judged, sensitivity
-from experiments.figures.curves import learning_curves
 from experiments.figures.drawing import to_matplotlib
-from experiments.figures.panels import own_metrics, replayed
+from experiments.figures.joint import during_training
 from experiments.figures.solved import sentences, solved
 from experiments.figures.style import plain
-from experiments.statistics import tuned
+from experiments.statistics import statistics, tuned
 from experiments.statistics.tables import markdown, number
+from experiments.statistics.tables import table as summary_table
 from experiments.statistics.tuned import Estimate, Tuned
 from experiments.statistics.verdicts import CONTROL
 from experiments.storage.files import write_bytes
@@ -31,72 +31,88 @@ def conclude(store: Store, study: Study, findings: Findings | None) -> str:
         from experiments.studies import search_report
 
         return search_report.conclude(store, study)
-    parts, written = [], [paths(store.folder)[0], store.folder / "study.md"]
+    shown, tables, pictures = [], [], []
     if findings is not None and findings.rows:
-        parts.append(_compared(store, study, findings, written))
+        shown.append(_sentences(study, findings))
+        pictures += _draw_comparison(store, study, findings)
+        tables.append(_compared(store, study, findings))
     table = store.table[store.table["replay"] != CONTROL]
     scored = tuned.scores(table, store.settings, study.metric)
-    if tuned.has_choice(scored) or not parts:
-        parts.append(_settings(store, study, scored, written))
-    parts.append(costs(store))
-    text = "\n".join(parts)
-    write_bytes(store.folder / "study.md", text.encode())
-    return f"\n{text}\nresults: {' '.join(map(str, written))}"
+    if tuned.has_choice(scored) or not shown:
+        shown.append(_best_settings(store, study, scored, pictures))
+    parts = [*shown, *tables, costs(store)]
+    path = store.folder / "study.md"
+    write_bytes(path, "\n".join(parts).encode())
+    lines = "\n         ".join(map(str, pictures))
+    return f"\n{chr(10).join(shown)}\npicture: {lines}\ntables:  {path} {paths(store.folder)[0]}"
 
 
-def _compared(store: Store, study: Study, findings: Findings, written: list[Path]) -> str:
-    """Draw the figures of the comparison; return its sentences and tables."""
-    out, members = store.folder, findings.members
-    methods = {name: member.point.config.replay for name, member in members.items()}
-    metric = study.metric(study.envs[0])
-    frames = store.frames()
-    named = {name: frames[member.point.id] for name, member in members.items()}
+def _sentences(study: Study, findings: Findings) -> str:
+    """Return the verdicts in sentences."""
+    members = findings.members
+    methods = {own.point.label: own.point.config.replay for own in members.values()}
     lines = []
+    for env in study.envs:
+        rows = [row for row in findings.rows if members[row.label].point.env == env]
+        lines += sentences(rows, methods, study.metric(env), study.baseline, env)
+    return "\n".join(lines) + "\n"
+
+
+def _draw_comparison(store: Store, study: Study, findings: Findings) -> list[Path]:
+    """Draw the figures of the verdicts and of training; return the main ones."""
+    out, members, metric = store.folder, findings.members, study.metric(study.envs[0])
+    methods = {name: own.point.config.replay for name, own in members.items()}
+    frames, written = store.frames(), []
     for place, (group, names) in enumerate(findings.groups.items(), 1):
-        rows = [row for row in findings.rows if row.group == group]
-        env = members[names[0]].point.env
-        lines += sentences(rows, methods, study.metric(env), names[0], env)
-        config = members[names[0]].point.config
+        env, config = members[names[0]].point.env, members[names[0]].point.config
         title = plain(f"{config.agent} on {env}, {group.removeprefix(f'{env}, ')}")
         suffix = f"_{place}" if len(findings.groups) > 1 else ""
-        if study.options.figures:
-            written += _curves(
-                {name: named[name] for name in names}, study, env, suffix, out, title
-            )
+        cadence = f"_every{config.loop.learn_every}"
+        short = {name: name.removesuffix(cadence) for name in names}
+        own = {short[name]: methods[name] for name in names}
+        if study.options.figures and place <= _MOST_GROUPS:
+            curves = {short[name]: frames[members[name].point.id] for name in names}
+            goal = study.options.threshold_of(env)
+            during_training(curves, own, out, title, goal, suffix)
         if not study.metric(env).higher_is_better:
             written.append(out / f"solved{suffix}.png")
-            values = {name: findings.values[name] for name in names}
-            steps = int(named[names[0]]["step"].max())
-            solved(values, rows, methods, names[0], written[-1], title, steps)
-    written.append(out / "verdicts.png")
+            rows = [
+                row._replace(label=short[row.label]) for row in findings.rows if row.group == group
+            ]
+            values = {short[name]: findings.values[name] for name in names}
+            steps = int(frames[members[names[0]].point.id]["step"].max())
+            title = f"{env}: {config.agent}, {group.removeprefix(f'{env}, ')}"
+            solved(values, rows, own, short[names[0]], written[-1], title, steps)
+    forest = out / "verdicts.png"
     title = plain(f"{', '.join(study.envs)}: seed by seed")
-    judged.forest(findings.rows, methods, metric, study.baseline, written[-1], title)
+    judged.forest(findings.rows, methods, metric, study.baseline, forest, title)
+    written += [] if written else [forest]
     if findings.looks:
         written.append(out / "looks.png")
         looks.draw(study, findings, written[-1])
+    return written
+
+
+def _compared(store: Store, study: Study, findings: Findings) -> str:
+    """Return the tables of final returns and of verdicts."""
+    metric, frames, cost = study.metric(study.envs[0]), store.frames(), by_method(store)
+    rows = []
+    for name, member in findings.members.items():
+        point = member.point
+        spent = cost.get((point.env, point.label))
+        goal = study.options.threshold_of(point.env)
+        rows.append({
+            **statistics.summarise(frames[point.id], goal), "replay": name,
+            "steps_per_second": spent.steps / spent.seconds if spent and spent.seconds else None,
+        })  # fmt: skip
     return (
-        "\n".join(lines)
-        + f"\n\nPrimary metric: {metric.name} ({metric.help}), seed by seed, against "
-        f"{study.baseline}.\n\n{judged.table(findings.rows, metric)}\n"
+        f"{summary_table(rows, 'arm')}\nPrimary metric: {metric.name} ({metric.help}), seed by "
+        f"seed, against {study.baseline}.\n\n{judged.table(findings.rows, metric)}\n"
         f"{judged.reasons(findings.rows)}"
     )
 
 
-def _curves(
-    frames: Mapping[str, pd.DataFrame], study: Study, env: str, suffix: str, out: Path, title: str
-) -> list[Path]:
-    """Draw the learning curves, the replayed transitions and the metrics of the methods."""
-    written = [out / f"learning_curves{suffix}.png"]
-    named = {plain(name): frame for name, frame in frames.items()}
-    learning_curves(named, written[0], title, study.options.threshold_of(env))
-    for name, draw in (("replayed", replayed), ("own_metrics", own_metrics)):
-        path = out / f"{name}{suffix}.png"
-        if draw(named, path, title):
-            written.append(path)
-    return written
-
-
-def _settings(store: Store, study: Study, table: pd.DataFrame, written: list[Path]) -> str:
+def _best_settings(store: Store, study: Study, table: pd.DataFrame, written: list[Path]) -> str:
     """Draw the scores against the settings; return the table of the best settings."""
     rows = tuned.tuned(
         table, lambda env: study.metric(env).higher_is_better, store.facts["base_points"]

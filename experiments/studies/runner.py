@@ -19,7 +19,6 @@ from experiments.statistics import verdicts
 from experiments.studies import engines, grid, hosted, judge, plan, programs, report, search, store
 from experiments.studies.claims import NotAsked
 from experiments.studies.engines import Cache, Engine
-from experiments.studies.grid import Point
 from experiments.studies.judge import Findings
 from experiments.studies.options import Where
 from experiments.studies.store import Lane, Store
@@ -60,7 +59,7 @@ class Results(NamedTuple):
         ])  # fmt: skip
 
     def _claims(self) -> pd.DataFrame:
-        frames, made, rows = judged_frames(self.store, self.study), self.store.made(), []
+        frames, made, rows = judge.judged_frames(self.store, self.study), self.store.made(), []
         for family, claims in self.study.claims.items():
             judged = judge.family(self.study, claims, frames, made, plan=False)
             for claim, found in zip(claims, judged, strict=True):
@@ -126,11 +125,9 @@ def run(
         if not dry_run:
             stack.enter_context(folder.held(out))
         engine = stack.enter_context(engines.opened(where, cache))
-        for remark in remarks:
-            say(remark)
         kind = _Grid if study.search.search is None else _Search
         job = kind(study, out, where, engine, resume)
-        for line in job.describe():
+        for line in (*remarks, *job.describe()):
             say(line)
         if dry_run:
             _say_taken(out, resume, overwrite)
@@ -160,25 +157,6 @@ def conclude(results: Results) -> None:
     if findings is not None and findings.rows:
         checksums.write_json(store.folder / "verdicts.json", findings.to_json(study))
     print(report.conclude(store, study, findings))
-
-
-def findings_of(results: Store, study: Study, other_code: bool = False) -> Findings | None:
-    """Return the verdicts that the table of a study gives, or None if nothing is compared."""
-    if not study.compares:
-        return None
-    frames = judged_frames(results, study)
-    if not frames:
-        return None
-    return judge.judge(study, frames, results.made(), other_code)
-
-
-def judged_frames(results: Store, study: Study) -> dict[str, pd.DataFrame]:
-    """Return the metrics of the points that can be judged, by id, up to a common look."""
-    frames, points = results.frames(), study.points()
-    if study.question.until_decided:
-        return _to_common_looks(study, points, frames)
-    missing = {point.id for point, _ in results.missing(points)}
-    return {point: frame for point, frame in frames.items() if point not in missing}
 
 
 class _Grid:
@@ -224,7 +202,7 @@ class _Grid:
         """Train all runs; return the verdicts."""
         if not self.study.question.until_decided:
             self._train(self.results.missing(self.points))
-            return findings_of(self.results, self.study, self.where.other_code)
+            return judge.findings_of(self.results, self.study, self.where.other_code)
         findings, failure = None, None
         by_id = {point.id: point for point in self.points}
         while (look := judge.next_look(self.study, findings, self._failed())) is not None:
@@ -235,7 +213,7 @@ class _Grid:
                 if not self._failed() or error.exit_code != 1:
                     raise
                 failure = error  # the other arms continue
-            findings = findings_of(self.results, self.study, self.where.other_code)
+            findings = judge.findings_of(self.results, self.study, self.where.other_code)
             for line in _progress(self.study, findings, seeds):
                 say(line)
         if failure is not None:
@@ -267,7 +245,7 @@ class _Grid:
 
     def _expected(self) -> list[str]:
         """Return the expected number of seeds and hours, if a first look has ended."""
-        findings = findings_of(self.results, self.study, self.where.other_code)
+        findings = judge.findings_of(self.results, self.study, self.where.other_code)
         if findings is None:
             return []
         made, lines = self.results.made(), []
@@ -316,24 +294,6 @@ class _Search:
     def carry_out(self) -> None:
         """Run all trials and the test with fresh seeds."""
         search.carry_out(self._search, self.results, self._engine)
-
-
-def _to_common_looks(
-    study: Study, points: Sequence[Point], frames: dict[str, pd.DataFrame]
-) -> dict[str, pd.DataFrame]:
-    """Return the metrics of each point up to the latest look that is complete."""
-    found = {}
-    for point in points:
-        if point.id not in frames:
-            continue
-        frame = frames[point.id]
-        seeds, start, complete = set(frame["seed"].unique()), point.config.seed, 0
-        while start + complete in seeds:
-            complete += 1
-        reached = [look for look in study.looks if look <= complete]
-        if reached:
-            found[point.id] = frame[frame["seed"] < start + reached[-1]]
-    return found
 
 
 def _progress(study: Study, findings: Findings | None, seeds: int) -> list[str]:

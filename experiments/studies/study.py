@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from experiments.runs import arms as arms_
 from experiments.runs import run_config
 from experiments.runs.run_config import RunConfig
 from experiments.statistics import decisions, primary
 from experiments.statistics.primary import PrimaryMetric
 from experiments.statistics.verdicts import CONTROL, FEWEST_SEEDS, FEWEST_UPDATES
-from experiments.studies import grid
+from experiments.studies import facts, grid
 from experiments.studies.claims import MEAN, Claim
 from experiments.studies.grid import Axis, Point
 from experiments.studies.options import Question, SearchOptions, StudyOptions
@@ -160,7 +159,7 @@ class Study:
         sampler, else the first.
         """
         configs = {label: config for (_, label), config in self.bases.items()}
-        return arms_.baseline_of(self.question, configs)
+        return self.question.baseline or facts.baseline_of(configs)
 
     def metric(self, env: str) -> PrimaryMetric:
         """Return the primary metric on a task."""
@@ -209,6 +208,11 @@ class Study:
         if question.baseline is not None and question.baseline not in labels:
             raise ValueError(
                 f"baseline '{question.baseline}' is not an arm: use one of {', '.join(labels)}"
+            )
+        if question.control and not self.search.search and first.seeds < _FEWEST:
+            raise ValueError(
+                f"seeds is {first.seeds}: a comparison needs {_FEWEST} for an interval, and "
+                f"{FEWEST_SEEDS} for a verdict"
             )
         if question.until_decided:
             if question.most_seeds < first.seeds:
@@ -388,7 +392,7 @@ def configured(
 def _remarks(point: Point) -> list[str]:
     """Return a remark if a learned sampler has too few updates to count as tested."""
     config, loop = point.config, point.config.loop
-    if arms_.learns_from(config) != "evaluation":
+    if facts.learns_from(config) != "evaluation":
         return []
     every = loop.observe_every
     log_points = len(schedule(loop, config.sizes.num_envs).log_points)

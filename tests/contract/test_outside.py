@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
 from experiments import compare, sweep, train, watch
@@ -110,7 +111,7 @@ def test_help_lists_and_comparisons_know_it(tmp_path, capsys):
         "--control", "false", "--report", "false",
     ]  # fmt: skip
     assert compare.main([*options, "--out", str(out)]) == 0
-    assert set(json.loads((out / "summary.json").read_text())) == {"uniform", "mine"}
+    assert set(pd.read_csv(out / "study.csv.gz")["replay"]) == {"uniform", "mine"}
 
 
 def test_a_comparison_calls_a_module_by_its_last_name(tmp_path, monkeypatch):

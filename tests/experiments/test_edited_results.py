@@ -125,73 +125,26 @@ def test_times_are_those_that_passed(folders, capsys, ended, column, value):
     assert (arm.timing is None) == (value < 0)  # no time can be that
 
 
-@pytest.mark.parametrize("kind", ["run", "comparison"])
-def test_resuming_an_ended_run_does_not_adopt_an_edited_table(folders, kind):
-    run = folders / kind if kind == "run" else folders / kind / "per"
+def test_resuming_an_ended_run_does_not_adopt_an_edited_table(folders):
+    run = folders / "run"
     frame = pd.read_csv(run / "timing.csv")
     frame.loc[0, "seconds"] += 1.0
     frame.to_csv(run / "timing.csv", index=False)
-    command = {"run": train, "comparison": compare}[kind]
     for _ in range(2):
-        assert command.main(["--resume", str(folders / kind)]) == 0
+        assert train.main(["--resume", str(run)]) == 0
         (line,) = checksums.differing(run)
         assert str(run / "timing.csv") in line
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda saved: saved["arms"]["per"].update(verdict="agrees"),
-        lambda saved: saved["arms"]["per"].update(p_value=1e-9, interval=[1.0, 2.0]),
-        lambda saved: saved["arms"]["per"]["pairs"].update(wins=200),
-        lambda saved: saved["arms"]["per"].update(effective_buffer=0.1, seeds=10),
-        lambda saved: saved["question"].update(primary="best"),
-        lambda saved: saved["arms"].pop("per"),
-    ],
-)
-@pytest.mark.parametrize("name", ["comparison", "cartpole_dqn"])
-def test_verdicts_are_those_that_the_runs_give(folders, tmp_path, capsys, name, change):
-    folder = folders / name
-    if name == "cartpole_dqn":  # made before there were checksums
-        shutil.copytree(RESULTS / name, folder)
-    before = source.comparison(folder).judgements
-    edited(folder / "verdicts.json", change)
-    if (
-        name == "comparison"
-        or json.loads((folder / "verdicts.json").read_text())["question"]["primary"]
-        == before.question["primary"]
-    ):
-        assert source.comparison(folder).judgements == before
+def test_verdicts_of_a_page_are_computed_from_the_table(folders, capsys):
+    folder = folders / "comparison"
+    before = swept.read(folder).findings.rows
+    edited(folder / "verdicts.json", lambda saved: saved["arms"]["per"].update(verdict="agrees"))
+    assert swept.read(folder).findings.rows == before
     assert "verdicts.json" in page_of(folder, capsys)[1]
 
 
-def test_verdicts_whose_runs_are_gone_follow_from_their_own_numbers(tmp_path, capsys):
-    for name in ("breakout_dqn", "walk_dqn", "host/cheetah_td3"):
-        folder = tmp_path / name
-        shutil.copytree(RESULTS / name, folder)
-        label, arm = next(
-            (label, arm)
-            for label, arm in json.loads((folder / "verdicts.json").read_text())["arms"].items()
-            if arm["verdict"] == "undecided"
-        )
-        edited(
-            folder / "verdicts.json", lambda saved: saved["arms"][label].update(verdict="agrees")
-        )
-        said = page_of(folder, capsys)[1]
-        assert "verdicts.json" in said and label in said
-
-
-def test_committed_verdicts_are_read_as_they_are():
-    paths = [path.with_name("verdicts.json") for path in sorted(RESULTS.rglob("comparison.md"))]
-    paths = [path for path in paths if path.is_file()]
-    assert len(paths) >= 6
-    for path in paths:
-        found = source.comparison(path.parent)
-        saved = json.loads(path.read_text())["arms"]
-        assert found.remarks == []
-        assert {row.label: row.judgement.verdict for row in found.judgements.rows} == {
-            label: arm["verdict"] for label, arm in saved.items()
-        }
+def test_committed_studies_are_as_they_were_written():
     for path in RESULTS.glob("sweeps/*"):
         assert swept.read(path).remarks == ()
 
@@ -233,8 +186,7 @@ def test_scores_of_trials_are_those_that_the_table_gives(folders, capsys, change
 def test_what_no_table_gives_is_known_by_its_checksum(folders, capsys, change):
     edited(folders / "search" / "study.json", change)
     assert "study.json" in page_of(folders / "search", capsys)[1]
-    for path in ("run/summary.json", "run/config.json", "comparison/summary.json",
-                 "comparison/per/summary.json"):  # fmt: skip
+    for path in ("run/summary.json", "run/config.json"):
         edited(folders / path, lambda saved: saved.setdefault("per", {}).update(more="words"))
         assert path in page_of(folders / path.partition("/")[0], capsys)[1]
 

@@ -12,18 +12,20 @@ import pytest
 
 SMALL = shlex.split(
     "--agent dqn --env gymnax/CartPole-v1 --seeds 2 --warmup 100 --eval-every 50 "
-    "--eval-episodes 2 --env.max-steps 50 --agent.hidden 16 --checkpoint-every 1 --inspect 0"
+    "--eval-episodes 2 --env.max-steps 50 --agent.hidden 16 --inspect 0"
 )
 COMMANDS = {
-    "train": ["experiments.train", *SMALL, "--replay", "per", "--steps", "900"],
+    "train": [
+        "experiments.train", *SMALL, "--replay", "per", "--steps", "900", "--checkpoint-every", "1"
+    ],
     "compare": [
         "experiments.compare", *SMALL, "--replays", "uniform", "lap", "--steps", "500",
-        "--report", "false",
+        "--report", "false", "--leave-state", "0",
     ],
 }  # fmt: skip
-BEGUN = {"train": "config.json", "compare": "manifest.json"}
+BEGUN = {"train": "config.json", "compare": "study.json"}
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-COMPARED = ("metrics.csv", "config.json", "step_*.safetensors")
+COMPARED = ("metrics.csv", "config.json", "step_*.safetensors", "study.csv.gz")
 PRESENT = ("summary.json", "*.png", "*.md")  # with times in them
 ROUNDS = 3  # for each command; JAXREPLAY_KILLS for more
 

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from experiments import compare, train
+from experiments import compare, study, sweep, train
 from experiments.report import __main__ as report
-from experiments.report import blocks, commands, page, source
+from experiments.report import blocks, commands, page, source, swept
 from experiments.runs import run as run_module
 from experiments.runs.run_config import RunConfig, defaults
 from tests.refusals import assert_names
@@ -63,7 +63,6 @@ def test_several_runs_become_arms(tmp_path, capsys):
     text = out.read_text()
     assert "<h1>&lt;b&gt;Two &amp; more</h1>" in text
     assert 'data-arm="with"' in text and 'data-arm="without"' in text
-    assert "python -m experiments.compare" in text  # which would give verdicts
 
 
 def test_what_does_not_belong_together_is_refused(tmp_path, run, capsys):
@@ -72,8 +71,8 @@ def test_what_does_not_belong_together_is_refused(tmp_path, run, capsys):
     error = refusal(capsys, run, other, *out)
     assert_names(error, "gymnax/Pendulum-v1", "gymnax/CartPole-v1")
     assert_names(refusal(capsys, run, f"run={other}", *out), "run", f"other={run}")
-    error = refusal(capsys, RESULTS / "cartpole_dqn", run, *out)
-    assert_names(error, RESULTS / "cartpole_dqn", "comparison")
+    error = refusal(capsys, RESULTS / "sweeps" / "walk_per", run, *out)
+    assert_names(error, RESULTS / "sweeps" / "walk_per", "study")
     saved = json.loads((run / "summary.json").read_text())
     saved["versions"]["code"] = "0123456789ab"
     (run / "summary.json").write_text(json.dumps(saved))
@@ -104,22 +103,6 @@ def test_damaged_files_are_named(run, capsys, name, text, parts):
     assert not (run / "report.html").exists()
 
 
-@pytest.mark.parametrize(
-    ("change", "parts"),
-    [
-        (lambda saved: saved.pop("question"), ("question",)),
-        (lambda saved: saved["arms"]["per"].pop("verdict"), ("per", "verdict")),
-        (lambda saved: saved["arms"].update(x=saved["arms"]["per"]), ("x",)),
-    ],
-)
-def test_damaged_verdicts_are_named(tmp_path, capsys, change, parts):
-    folder = Path(shutil.copytree(RESULTS / "breakout_dqn", tmp_path / "c"))
-    saved = json.loads((folder / "verdicts.json").read_text())
-    change(saved)
-    (folder / "verdicts.json").write_text(json.dumps(saved))
-    assert_names(refusal(capsys, folder), folder / "verdicts.json", *parts)
-
-
 def test_a_run_that_is_still_going_on_is_shown_as_far_as_it_has_come(run):
     """Its last log point is only half written: it is left out."""
     frame = pd.read_csv(run / "metrics.csv")
@@ -141,29 +124,6 @@ def test_a_run_without_a_log_point_has_no_page_yet(run, capsys):
     (run / "summary.json").unlink()
     (run / "metrics.csv").write_text("seed,step,eval_return\n0,2500")
     assert_names(refusal(capsys, run), run)
-
-
-def test_what_files_say_is_shown_as_text(tmp_path):
-    """Whoever opens a stranger's page runs nothing of the stranger's."""
-    folder = Path(shutil.copytree(RESULTS / "breakout_dqn", tmp_path / "c"))
-    evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
-    saved = json.loads((folder / "verdicts.json").read_text())
-    saved["primary"]["help"] = saved["primary"]["unit"] = evil
-    saved["arms"]["per"]["reason"] = saved["arms"]["per"]["verdict"] = evil
-    (folder / "verdicts.json").write_text(json.dumps(saved))
-    summary = json.loads((folder / "summary.json").read_text())
-    for own in summary.values():
-        own["env"] = own["versions"]["device"] = evil
-    (folder / "summary.json").write_text(json.dumps(summary))
-    text = page.render(source.comparison(folder))
-    assert "alert(1)" in text and "alert(2)" in text
-    assert "<script>alert" not in text and "<img" not in text
-
-
-def test_labels_cannot_lead_out_of_the_folder(tmp_path, capsys):
-    (tmp_path / "comparison.md").write_text("")
-    (tmp_path / "summary.json").write_text('{"../secret": {}}')
-    assert_names(refusal(capsys, tmp_path), tmp_path / "summary.json", "../secret")
 
 
 def test_films_are_embedded_up_to_a_limit(run, monkeypatch):
@@ -216,46 +176,53 @@ def test_of_an_agent_that_is_not_known_here_every_option_is_repeated(run):
     assert "--agent.hidden 64 64" in commands.of_run(saved).replace("\\\n    ", "")
 
 
-def test_the_command_of_a_comparison_makes_the_same_arms(monkeypatch, tmp_path):
-    folder = RESULTS / "sparse_pendulum_td3"
-    shown = source.comparison(folder)
-    (line,) = commands.repeat(shown)
-    found = parsed(monkeypatch, compare, line, tmp_path)
-    kept = [arm.config for arm in shown.arms.values()]
-    assert len(found) == len(kept)
-    for own, arm in zip(found, kept, strict=True):
-        again = json.loads(json.dumps(own.to_json()))
-        for section, options in arm.items():  # of then: there may be more by now
-            if isinstance(options, dict):
-                assert {k: again[section][k] for k in options if k in again[section]} == {
-                    k: v for k, v in options.items() if k in again[section]
-                }
-            else:
-                assert again[section] == options
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--replays uniform soft=per --soft.alpha 0.3 --learn-every 1 4 --threshold 100",
+        "--replays per lap --baseline lap --control false --steps 3000 --seed 7",
+    ],
+)
+def test_the_command_of_a_comparison_makes_the_same_study(words, monkeypatch):
+    studies = []
+    monkeypatch.setattr(study, "_run", lambda asked, *_: studies.append(asked))
+    assert compare.main(words.split()) == 0
+    (line,) = commands.of_study(studies[0].to_json())
+    again = shlex.split(line.replace("\\\n", " "))
+    assert again[:2] == ["python", "-m"]
+    module = {"experiments.compare": compare, "experiments.sweep": sweep}[again[2]]
+    assert module.main(again[3:]) == 0
+    assert studies[1] == studies[0]
 
 
-def parsed(monkeypatch, module, line, folder=None):
+def parsed(monkeypatch, module, line):
     """Return the configurations that a command line would run."""
     found = []
-    if module is train:
 
-        def execute(config, *_, **__):
-            found.append(config)
-            raise ValueError("enough")
+    def execute(config, *_, **__):
+        found.append(config)
+        raise ValueError("enough")
 
-        monkeypatch.setattr(run_module, "execute", execute)
-    else:
-
-        def run_all(question, runs, *_):
-            found.extend(arm.config for arm in runs.values())
-            raise ValueError("enough")
-
-        monkeypatch.setattr(compare, "_run_all", run_all)
+    monkeypatch.setattr(run_module, "execute", execute)
     words = shlex.split(line.replace("\\\n", " "))
     assert words[:3] == ["python", "-m", module.__name__]
     with pytest.raises(SystemExit):
         module.main(words[3:])
     return found
+
+
+def test_texts_in_files_are_escaped(tmp_path):
+    """A page of another person's study runs no script."""
+    folder = Path(shutil.copytree(RESULTS / "sweeps" / "walk_per", tmp_path / "s"))
+    evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+    path = folder / "study.json"
+    saved = json.loads(path.read_text())
+    saved["versions"]["device"] = saved["failed"]["walk/10 per seed 0"] = evil
+    saved["study"]["question"]["ungated"] = f"why {evil}"
+    path.write_text(json.dumps(saved))
+    text = page.render(swept.read(folder))
+    assert "alert(1)" in text and "alert(2)" in text
+    assert "<script>alert" not in text and "<img" not in text
 
 
 def test_a_page_without_plotly_is_refused_with_what_installs_it(tmp_path, capsys, monkeypatch):

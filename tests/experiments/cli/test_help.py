@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from experiments import compare, plot, sweep, train, watch
+from experiments import compare, plot, study, sweep, train, watch
 from experiments.cli.help import LINES, WIDTH, Guide
 from experiments.cli.options import Parser
 from experiments.papers import __main__ as papers
@@ -79,7 +79,8 @@ def test_every_option_is_in_the_whole_help_and_in_its_group(main, option, capsys
     whole = shown(capsys, main, *names, "all")
     assert max(map(len, whole)) <= WIDTH
     options = {line.split()[0] for line in whole if line.startswith("  --")}
-    assert options == set(used[0]._option_string_actions) - {"-h", "--help"}
+    named = {action.option_strings[0] for action in used[0]._option_string_actions.values()}
+    assert options == named - {"-h"}
     groups = [shown(capsys, main, *names, group) for group in used[0].groups]
     lines = [line for group in groups for line in group]
     assert {line.split()[0] for line in lines if line.startswith("  --")} == options
@@ -120,19 +121,15 @@ def test_examples_of_train_are_valid(example, monkeypatch, capsys):
     assert [config.replay for config in configs] == [words[words.index("--replay") + 1]]
 
 
-@pytest.mark.parametrize("example", compare.EXAMPLES)
+@pytest.mark.parametrize("example", compare.FRONT.examples)
 def test_examples_of_compare_are_valid(example, monkeypatch):
-    arms = []
-
-    def run_all(question, runs, *_):
-        arms.extend(runs)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(compare, "_run_all", run_all)
+    studies = []
+    monkeypatch.setattr(study, "_run", lambda asked, *_: studies.append(asked))
     words = shlex.split(example)
     assert words[:3] == ["python", "-m", "experiments.compare"]
-    assert compare.main(words[3:]) == 130
-    assert len(arms) >= 3
+    assert compare.main(words[3:]) == 0
+    (asked,) = studies
+    assert asked.question.control and len(asked.points()) >= 3
 
 
 def test_examples_of_other_commands_are_valid():

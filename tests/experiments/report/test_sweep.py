@@ -22,7 +22,8 @@ from experiments.studies.options import Question
 from tests.experiments.report.reader import Page
 from tests.refusals import assert_names
 
-WALK = Path(__file__).parents[3] / "experiments" / "results" / "sweeps" / "walk_per"
+RESULTS = Path(__file__).parents[3] / "experiments" / "results"
+WALK = RESULTS / "sweeps" / "walk_per"
 
 
 @pytest.fixture(scope="module")
@@ -124,21 +125,25 @@ def test_every_plot_is_drawn_with_labelled_axes_and_no_network(shown):
     assert shown.warns("5", "10")  # seeds that there are, and those that a verdict takes
 
 
-def test_verdicts_are_drawn_seed_by_seed(tmp_path):
-    folder = Path(shutil.copytree(WALK, tmp_path / "s"))
-    shutil.copy(WALK.parents[1] / "breakout_dqn" / "verdicts.json", folder)
-    saved = json.loads((folder / "verdicts.json").read_text())["arms"]
-    drawn = Page(page.render(swept.read(folder)))
+def test_verdicts_are_shown_and_drawn_seed_by_seed():
+    read = swept.read(RESULTS / "papers" / "minatar_dqn_beta.small")
+    drawn = Page(page.render(read))
+    table = {row["arm"]: row for row in drawn.table("arm", "effective buffer")}
     better = {trace["meta"]: trace for trace in drawn.plot("improvement, seed by seed")["data"]}
-    assert better.keys() == saved.keys()
-    for label, arm in saved.items():
-        assert better[label]["x"] == pytest.approx([arm["pairs"]["improvement"]])
-        assert better[label]["customdata"][0] == pytest.approx(arm["pairs"]["improvement_interval"])
-        untested = arm["verdict"] == "not tested"
+    rows = {row.label: row for row in read.findings.rows}
+    assert table.keys() == better.keys() == rows.keys() and len(rows) >= 2
+    for label, row in rows.items():
+        pairs = row.pairs
+        assert table[label]["wins/losses/ties"] == f"{pairs.wins}/{pairs.losses}/{pairs.ties}"
+        assert table[label]["effective buffer"] == number(row.judgement.effective_buffer)
+        assert table[label]["verdict"] == row.judgement.verdict
+        assert better[label]["x"] == pytest.approx([pairs.improvement])
+        assert better[label]["customdata"][0] == pytest.approx(pairs.improvement_interval)
+        untested = row.judgement.verdict == "not tested"
         assert (better[label]["marker"]["color"] == "#ffffff") == untested
         seeds, middle = (t for t in drawn.plot("differences")["data"] if t["meta"] == label)
-        np.testing.assert_allclose(seeds["x"], arm["pairs"]["differences"], rtol=1e-6)
-        np.testing.assert_allclose(middle["x"], [arm["pairs"]["iqm"]], rtol=1e-6)
+        np.testing.assert_allclose(seeds["x"], pairs.differences, rtol=1e-6)
+        np.testing.assert_allclose(middle["x"], [pairs.iqm], rtol=1e-6)
 
 
 def test_the_command_is_the_sweep_s_own(walk, shown, monkeypatch, capsys):
@@ -201,7 +206,7 @@ def test_the_command_writes_it_into_the_folder(tmp_path, capsys):
     folder = Path(shutil.copytree(WALK, tmp_path / "s"))
     assert report.main([str(folder)]) == 0
     assert_names(capsys.readouterr().out, folder / "report.html")
-    assert_names(refused(capsys, folder, WALK, "--out", tmp_path / "x.html"), folder, "sweep")
+    assert_names(refused(capsys, folder, WALK, "--out", tmp_path / "x.html"), folder, "study")
     facts = json.loads((folder / "study.json").read_text())
     (folder / "study.csv.gz").write_bytes(b"mine")
     assert_names(refused(capsys, folder), folder / "study.csv.gz")

@@ -12,24 +12,18 @@ from hypothesis import strategies as st
 
 from experiments.installation import commands
 from experiments.runs import folder, manifest, run_config
-from experiments.runs.arms import Arm, Question
 from experiments.runs.folder import (
     check_claim,
-    check_claim_comparison,
     claim,
-    claim_comparison,
 )
-from experiments.runs.manifest import runs_of
-from experiments.runs.run_config import OutputConfig, RunConfig, defaults
+from experiments.runs.run_config import OutputConfig, defaults
 from tests.refusals import refused
 
 CONFIG = defaults("gymnax/CartPole-v1", "dqn", "per")
-CONFIGS = {"per": CONFIG, "uniform": defaults("gymnax/CartPole-v1", "dqn", "uniform")}
 
 
-def claimed(out, configs, **how):
-    arms = {label: Arm(label, 1, config) for label, config in configs.items()}
-    claim_comparison(out, Question(), arms, OutputConfig(), **how)
+def claim_study(out, overwrite=False):
+    folder.claim_kind(out, "study", overwrite=overwrite)
 
 
 def tree(path: Path) -> dict[str, bytes]:
@@ -111,7 +105,7 @@ def test_whatever_lies_there_is_there_afterwards(tmp_path_factory, names, overwr
     before = tree(out)
     try:
         if together:
-            claimed(out, CONFIGS, resume=False, overwrite=overwrite)
+            claim_study(out, overwrite)
         else:
             claim(out, CONFIG, resume=False, overwrite=overwrite)
     except ValueError as error:
@@ -131,52 +125,16 @@ def test_overwriting_removes_what_a_run_wrote(tmp_path):
     assert not (out / "checkpoints").exists() and not (out / "tensorboard").exists()
 
 
-def test_runs_and_comparisons_do_not_take_each_others_folders(tmp_path):
+def test_runs_and_studies_do_not_take_each_others_folders(tmp_path):
     started(tmp_path / "run")
-    claimed(tmp_path / "both", CONFIGS, resume=False, overwrite=False)
+    claim_study(tmp_path / "study")
     before = tree(tmp_path)
     for overwrite in (False, True):
-        with refused(tmp_path / "run", "run", "comparison", "--out"):
-            check_claim_comparison(tmp_path / "run", CONFIGS, resume=False, overwrite=overwrite)
-        with refused(tmp_path / "both", "comparison", "run", "--out"):
-            claim(tmp_path / "both", CONFIG, resume=False, overwrite=overwrite)
+        with refused(tmp_path / "run", "run", "study", "--out"):
+            claim_study(tmp_path / "run", overwrite)
+        with refused(tmp_path / "study", "study", "run", "--out"):
+            claim(tmp_path / "study", CONFIG, resume=False, overwrite=overwrite)
     assert tree(tmp_path) == before
-
-
-def test_a_folder_of_runs_is_no_comparison(tmp_path):
-    for name in ("one", "two"):
-        started(tmp_path / name)
-    before = tree(tmp_path)
-    assert manifest.read(tmp_path).kind is None
-    claimed(tmp_path, CONFIGS, resume=False, overwrite=True)
-    assert {name: tree(tmp_path)[name] for name in before} == before
-
-
-def test_a_manifests_labels_lead_nowhere_else(tmp_path):
-    started(tmp_path / "other")
-    for label in ("../other", str(tmp_path / "other"), "a/b", ""):
-        claimed(tmp_path / "x", CONFIGS, resume=False, overwrite=True)
-        saved = json.loads((tmp_path / "x" / "manifest.json").read_text())
-        saved["runs"] = {label: CONFIG.to_json()}
-        (tmp_path / "x" / "manifest.json").write_text(json.dumps(saved))
-        with refused(tmp_path / "x" / "manifest.json", label):
-            claimed(tmp_path / "x", CONFIGS, resume=False, overwrite=True)
-        saved["runs"] = {}
-        (tmp_path / "x" / "manifest.json").write_text(json.dumps(saved))
-    assert (tmp_path / "other" / "metrics.csv").exists()
-
-
-def test_links_to_runs_are_not_followed(tmp_path):
-    started(tmp_path / "elsewhere")
-    claimed(tmp_path / "x", CONFIGS, resume=False, overwrite=False)
-    for path in (tmp_path / "x" / "per").iterdir():
-        path.unlink()
-    (tmp_path / "x" / "per").rmdir()
-    (tmp_path / "x" / "per").symlink_to(tmp_path / "elsewhere")
-    for new in (CONFIGS, {"lap": defaults("gymnax/CartPole-v1", "dqn", "lap")}):
-        with refused(tmp_path / "x" / "per", "--out"):
-            claimed(tmp_path / "x", new, resume=False, overwrite=True)
-    assert (tmp_path / "elsewhere" / "metrics.csv").exists()
 
 
 @pytest.mark.parametrize("kept", [(), ("manifest.json",), ("config.json", "manifest.json")])
@@ -261,34 +219,6 @@ def test_plots_are_drawn_anew_if_asked_but_over_nothing_else(tmp_path):
     assert tree(tmp_path) == before
 
 
-def test_a_comparison_overwrites_its_own_runs_and_tables_alone(tmp_path):
-    claimed(tmp_path, CONFIGS, resume=False, overwrite=False)
-    put(tmp_path, "comparison.md", "per/metrics.csv", "per/mine.txt", "uniform/metrics.csv")
-    put(tmp_path, "other/metrics.csv")
-    with refused(tmp_path, "comparison", "--overwrite", "--out"):
-        claimed(tmp_path, CONFIGS, resume=False, overwrite=False)
-    new = {"lap": defaults("gymnax/CartPole-v1", "dqn", "lap")}
-    claimed(tmp_path, new, resume=False, overwrite=True)
-    assert sorted(tree(tmp_path)) == [
-        "lap/config.json", "lap/manifest.json", "manifest.json", "other/metrics.csv",
-        "per/mine.txt",
-    ]  # fmt: skip
-    assert list(runs_of(tmp_path)) == ["lap"]
-
-
-def test_a_lost_run_of_a_comparison_begins_anew(tmp_path):
-    claimed(tmp_path, CONFIGS, resume=False, overwrite=False)
-    put(tmp_path, "uniform/metrics.csv")
-    for path in (tmp_path / "per").iterdir():
-        path.unlink()
-    (tmp_path / "per").rmdir()
-    found = {name: RunConfig.from_json(saved) for name, saved in runs_of(tmp_path).items()}
-    assert found == CONFIGS
-    claimed(tmp_path, found, resume=True, overwrite=False)
-    assert run_config.read(tmp_path / "per") == CONFIG
-    assert (tmp_path / "uniform" / "metrics.csv").exists()
-
-
 @pytest.mark.parametrize("name", ["checkpoints", "tensorboard"])
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_links_are_not_followed(tmp_path, name, overwrite):
@@ -317,21 +247,12 @@ def test_links_by_our_names_are_neither_written_through_nor_removed(tmp_path, na
     assert tree(tmp_path) == before and path.is_symlink()
 
 
-def test_figures_of_a_comparisons_cadences_are_ours_and_others_beside_them_stay(tmp_path):
-    claimed(tmp_path, CONFIGS, resume=False, overwrite=False)
-    put(
-        tmp_path,
-        "replayed_every4.png",
-        "solved.png",
-        "replayed_every4_mine.png",
-        "learning_curves_talk.png",
-    )
-    (tmp_path / "per").chmod(0o2770)
-    claimed(tmp_path, CONFIGS, resume=False, overwrite=True)
-    assert {path.name for path in tmp_path.glob("*.png")} == {
-        "replayed_every4_mine.png", "learning_curves_talk.png"
-    }  # fmt: skip
-    assert (tmp_path / "per").stat().st_mode & 0o7777 == 0o2770
+def test_figures_of_a_study_are_ours_and_others_next_to_them_stay(tmp_path):
+    claim_study(tmp_path)
+    mine = ("replayed_4_mine.png", "learning_curves_talk.png")
+    put(tmp_path, "replayed_4.png", "solved.png", *mine)
+    claim_study(tmp_path, overwrite=True)
+    assert {path.name for path in tmp_path.glob("*.png")} == set(mine)
 
 
 @pytest.mark.parametrize("before", ["none", "empty", "left by a kill", "a run's"])
@@ -424,7 +345,7 @@ def test_one_process_at_a_time(tmp_path):
 
 
 def test_a_folder_with_a_page_is_read_where_pages_cannot_be_made(tmp_path, monkeypatch):
-    claimed(tmp_path, CONFIGS, resume=False, overwrite=False)
+    claim(tmp_path, CONFIG, resume=False, overwrite=False)
     path = tmp_path / "manifest.json"
     saved = json.loads(path.read_text())
     path.write_text(json.dumps(saved | {"output": saved["output"] | {"report": True}}))

@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from experiments import compare, train
+from experiments import compare, study, train
 from experiments.runs import presets, run
 from experiments.runs.presets import PRESETS
 from experiments.runs.registry import AGENTS
@@ -97,10 +97,11 @@ def test_a_preset_that_does_not_fit_is_refused(options, parts, capsys, tmp_path)
 def executed(monkeypatch):
     """The configurations of runs, which do not run."""
     configs = []
-    for module in (run, compare):
-        monkeypatch.setattr(module, "execute", lambda config, *_, **__: configs.append(config))
+    monkeypatch.setattr(run, "execute", lambda config, *_, **__: configs.append(config))
     monkeypatch.setattr(tables, "table", mock.Mock())
-    monkeypatch.setattr(compare, "conclude", lambda *_: None)
+    monkeypatch.setattr(
+        study, "_run", lambda asked, *_: configs.extend(own for own in asked.bases.values())
+    )
     return configs
 
 
@@ -152,9 +153,8 @@ def test_a_run_goes_on_without_the_preset(executed, tmp_path, capsys):
     train.main(["--resume", str(tmp_path)])
     assert executed == [config]
     capsys.readouterr()
-    for command in (train.main, compare.main):
-        error = refusal(capsys, command, "--resume", str(tmp_path), "--preset", "data_efficient")
-        assert_names(error, "--resume", "--preset")
+    error = refusal(capsys, train.main, "--resume", str(tmp_path), "--preset", "data_efficient")
+    assert_names(error, "--resume", "--preset")
 
 
 def default_of(text, option):

@@ -1,4 +1,4 @@
-"""What arms showed: frames that were made by hand, and what has to come of them."""
+"""Facts of arms, and the verdicts of a fixed design on metrics made by hand."""
 
 import dataclasses
 import json
@@ -7,17 +7,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.runs import arms
-from experiments.runs.arms import Question
 from experiments.runs.run_config import defaults
-from experiments.studies import comparison
-from tests.refusals import assert_names
+from experiments.studies import facts, judge
+from experiments.studies.options import Question
+from experiments.studies.study import Study
+from tests.refusals import assert_names, refused
 
 SEEDS = 12
 
 
+def configs(*names):
+    return {name: defaults("gymnax/CartPole-v1", "dqn", name) for name in names}
+
+
 def frame(first, gain, effective, updates=None):
-    """Two log points after the warm-up; the returns of a seed are its number and the gain."""
+    """Two log points after the warm-up; the return of a seed is its number plus the gain."""
     rows = [
         {"seed": first + seed, "step": step, "eval_return": seed + gain * (1 + 0.01 * seed),
          "replayed/effective_buffer": effective, "replay/sampler_updates": updates}
@@ -25,22 +29,6 @@ def frame(first, gain, effective, updates=None):
         for step in (2_000, 3_000)
     ]  # fmt: skip
     return pd.DataFrame(rows)
-
-
-def judged(frames, question=Question(), code=None, **replays):
-    named = {label: replays.get(label, label) for label in frames if label != "control"}
-    bases = {
-        label: dataclasses.replace(defaults("gymnax/CartPole-v1", "dqn", replay), seeds=SEEDS)
-        for label, replay in named.items()
-    }
-    made = arms.expand(question, bases, ())
-    codes = dict.fromkeys(made, "abc") | (code or {})
-    summaries = {
-        label: {"versions": {"code": codes[label]}, "train_seconds": 1.0} for label in made
-    }
-    found = comparison.judge(question, made, frames, summaries, 475.0)
-    saved = json.loads(json.dumps(found.to_json(question, made), allow_nan=False))
-    return {row.label: row for row in found.rows}, saved
 
 
 FRAMES = {
@@ -55,6 +43,59 @@ FRAMES = {
 }
 
 
+def judged(frames, question=Question(), code=None):
+    study = Study.make(
+        "gymnax/CartPole-v1", "dqn", [label for label in frames if label != "control"],
+        seeds=SEEDS, question=question,
+    )  # fmt: skip
+    ids = {point.label: point.id for point in study.points()}
+    made = {
+        ids[label]: {"code": (code or {}).get(label, "abc"), "train_seconds": 1.0} for label in ids
+    }
+    found = judge.judge(study, {ids[label]: own for label, own in frames.items()}, made)
+    saved = json.loads(json.dumps(found.to_json(study), allow_nan=False))
+    return {row.label: row for row in found.rows}, saved
+
+
+def test_the_baseline_is_the_first_arm_that_draws_uniformly():
+    assert facts.baseline_of(configs("per", "pal", "uniform")) == "uniform"
+    assert facts.baseline_of(configs("per", "pal")) == "pal"
+    assert facts.baseline_of(configs("per", "rank")) == "per"
+    study = Study.make("walk/4", "dqn", ["uniform", "per"], question=Question(baseline="per"))
+    assert study.baseline == "per"
+    learned = [facts.learns_from(own) is not None for own in configs("per", "ero", "ners").values()]
+    assert learned == [False, True, True]
+
+
+def test_the_replay_ratio_counts_how_often_a_transition_is_replayed():
+    (config,) = configs("per").values()
+    assert facts.replays_per_transition(config) == 64
+    rare = dataclasses.replace(config, loop=dataclasses.replace(config.loop, learn_every=16))
+    assert facts.replays_per_transition(rare) == 4
+    loop = dataclasses.replace(config.loop, offline=True, warmup=5_000, steps=55_000)
+    offline = dataclasses.replace(config, loop=loop)
+    assert facts.replays_per_transition(offline) == 64 * 50_000 / 5_000
+
+
+def test_a_remark_names_arms_with_too_few_evaluations_to_learn_from():
+    question = Question(control=False)
+    study = Study.make("gymnax/CartPole-v1", "dqn", ["uniform", "ners"], question=question)
+    (remark,) = study.check()
+    assert_names(remark, "ners", "48", "500")
+    often = Study.make(
+        "gymnax/CartPole-v1", "dqn", ["uniform", "ners"], loop={"observe_every": 50},
+        question=question,
+    )  # fmt: skip
+    assert often.check() == []
+
+
+@pytest.mark.parametrize("reason", ["", "  ", "because"])
+def test_the_gate_is_switched_off_with_a_reason_only(reason):
+    with refused("ungated"):
+        Question(ungated=reason)
+    assert Question(ungated="alpha 0 is meant to be uniform").ungated
+
+
 def test_verdicts_and_the_gate():
     rows, saved = judged(FRAMES)
     verdicts = {label: row.judgement.verdict for label, row in rows.items()}
@@ -65,12 +106,14 @@ def test_verdicts_and_the_gate():
     assert_names(rows["lap"].judgement.reason, "effective buffer", "0.97", "0.95")
     assert_names(rows["ners"].judgement.reason, "29")
     assert (rows["per"].pairs.wins, rows["rank"].pairs.losses) == (SEEDS, SEEDS)
-    assert rows["control"].pairs.ties == SEEDS  # the k-th seed beside the k-th
+    assert rows["control"].pairs.ties == SEEDS  # the k-th seed with the k-th
     assert rows["control"].pairs.p_holm is None
     assert saved["primary"]["name"] == "auc" and saved["baseline"] == "uniform"
-    assert saved["arms"]["lap"]["verdict"] == "not tested"
     assert saved["arms"]["per"]["replays_per_transition"] == 64
     assert saved["values"]["uniform"] == list(range(SEEDS))
+    claims = {label: rows[label].pairs.p_value for label in ("per", "rank", "pal", "ero")}
+    assert rows["per"].pairs.p_holm == pytest.approx(min(1, len(claims) * claims["per"]))
+    assert rows["lap"].pairs.p_holm is None
 
 
 def test_the_gate_may_be_switched_off_for_a_reason_that_is_kept():
@@ -96,17 +139,8 @@ def test_seeds_that_never_solve_are_worst_and_json_has_no_infinity():
     assert rows["per"].judgement.verdict == "agrees"
 
 
-def test_p_values_are_corrected_over_all_arms_that_were_tested():
-    rows, _ = judged(FRAMES)
-    tested = [label for label, row in rows.items() if row.judgement.verdict != "not tested"]
-    claims = {label: rows[label].pairs.p_value for label in tested if label != "control"}
-    assert set(claims) == {"per", "rank", "pal", "ero"}
-    assert rows["per"].pairs.p_holm == pytest.approx(min(1, len(claims) * claims["per"]))
-    assert rows["lap"].pairs.p_holm is None
-
-
 def test_seeds_that_diverged_are_worse_than_any_other():
-    lost = FRAMES["per"].assign(**{"agent/loss": np.where(FRAMES["per"]["seed"] < 2, np.nan, 1.0)})
+    lost = FRAMES["per"].assign(diverged=(FRAMES["per"]["seed"] < 2).astype(int))
     frames = {"uniform": FRAMES["uniform"], "per": lost, "control": FRAMES["control"]}
     rows, saved = judged(frames)
     assert (rows["per"].pairs.wins, rows["per"].pairs.losses) == (SEEDS - 2, 2)

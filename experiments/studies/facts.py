@@ -1,0 +1,94 @@
+"""Facts about the arms of a study: their samplers, their replay ratio, and the gate's numbers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from experiments.runs.run_config import RunConfig
+from experiments.statistics import verdicts
+from experiments.training.schedule import schedule
+from jaxreplay.methods import METHODS
+from jaxreplay.sampler import Sampler
+from jaxreplay.types import EpisodeReturns
+
+_PLAIN = "uniform"  # the method of baselines
+
+
+def baseline_of(configs: Mapping[str, RunConfig]) -> str:
+    """Return the label of the first arm with uniform replay, else of the first uniform sampler.
+
+    Without any, it is the first label.
+    """
+    plain = [label for label, config in configs.items() if config.replay == _PLAIN]
+    uniform = [label for label, config in configs.items() if _sampler(config).is_uniform]
+    return [*plain, *uniform, *configs][0]
+
+
+def learns_from(config: RunConfig) -> EpisodeReturns | None:
+    """Return the kind of returns that the sampler of a run learns from, or None."""
+    return _sampler(config).requires.episode_returns
+
+
+def _sampler(config: RunConfig) -> Sampler:
+    return METHODS[config.replay].method(config.replay_options).sampler
+
+
+def replays_per_transition(config: RunConfig) -> float:
+    """Return the replay ratio: the average number of times that a transition is replayed."""
+    loop, sizes = config.loop, config.sizes
+    if loop.offline:
+        plan = schedule(loop, sizes.num_envs)
+        return plan.updates * sizes.batch_size / plan.warmup_steps
+    return loop.updates * sizes.batch_size / (loop.learn_every * sizes.num_envs)
+
+
+def replay_ratio(config: RunConfig) -> str:
+    """Return the agent steps per update and the replay ratio of a run in words."""
+    steps = config.loop.learn_every * config.sizes.num_envs / config.loop.updates
+    ratio = replays_per_transition(config)
+    return f"{steps:g} agent step{'s' * (steps != 1)} per update, {ratio:g} replays per transition"
+
+
+def facts_of(
+    label: str, config: RunConfig, frame: pd.DataFrame, code: str, train_seconds: float | None
+) -> verdicts.Facts:
+    """Return the facts that the gate needs about an arm.
+
+    Args:
+      label: name of the arm.
+      config: its configuration.
+      frame: its metrics.
+      code: version of the code that made them; "" compares with any version.
+      train_seconds: compute of all seeds together, if known.
+    """
+    updates, sampler = frame.get("replay/sampler_updates"), _sampler(config)
+    learns = sampler.requires.episode_returns is not None
+    return verdicts.Facts(
+        label=label,
+        env=config.env,
+        code=code,
+        settings=_shared_settings(config),
+        seeds=tuple(sorted(int(seed) for seed in frame["seed"].unique())),
+        prioritises=not sampler.is_uniform,
+        learned=learns,
+        effective_buffer=verdicts.mean_after(
+            frame, "replayed/effective_buffer", config.loop.warmup
+        ),
+        sampler_updates=None
+        if updates is None or not learns
+        else float(frame.assign(n=updates).groupby("seed")["n"].max().mean()),
+        train_seconds=train_seconds,
+    )
+
+
+def _shared_settings(config: RunConfig) -> dict[str, Any]:
+    """Return all options that arms must share.
+
+    The agent's options are not among them: within a study they differ only where a preset or an
+    arm sets them, which is part of the arm.
+    """
+    saved = config.to_json()
+    parts = ("loop", "sizes", "env_options")
+    shared = {f"{part}.{name}": value for part in parts for name, value in saved[part].items()}
+    return {"agent": config.agent, **shared}
