@@ -61,8 +61,8 @@ WALK := --agent dqn --env walk/10 --seeds 128 --steps 40_000 --learn-every 16 --
 
 run: $(VENV)/installed
 	@echo "training DQN with five replay methods on the Blind Cliffwalk, 128 seeds each: two minutes"
-	@$(BIN)/python -m experiments.compare $(WALK) --seed $(SEED) --checkpoint-every 1_000 \
-		--tensorboard false --figures false --report false --out $(OUT) --overwrite
+	@$(BIN)/python -m experiments.compare $(WALK) --seed $(SEED) \
+		--figures false --report false --out $(OUT) --overwrite
 
 test: $(VENV)/ready
 	@echo "running the tests: about ten minutes, less the second time"

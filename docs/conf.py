@@ -16,7 +16,7 @@ author = "the authors of jaxreplay"
 release = metadata.version("jaxreplay")
 
 extensions = [
-    "myst_parser",
+    "myst_nb",  # includes myst_parser
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "commented_fields",
@@ -25,7 +25,9 @@ extensions = [
     "option_tables",
     "protocols",
 ]
-source_suffix = {".md": "markdown"}
+source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
+nb_execution_mode = "off"  # the notebooks contain their outputs
+nb_merge_streams = True
 exclude_patterns = ["extensions"]
 
 myst_enable_extensions = ["deflist", "dollarmath"]
@@ -66,8 +68,9 @@ pygments_dark_style = "github-dark"
 
 
 def setup(app) -> None:
-    """Write the pages of the papers' results, and link pages that are included here."""
+    """Write the pages of the papers' results, copy the notebooks, and link included pages."""
     app.connect("builder-inited", _write_results)
+    app.connect("builder-inited", _copy_notebooks)
     app.connect("include-read", _link_pages)
 
 
@@ -81,6 +84,14 @@ def _write_results(app) -> None:
         text = page(paper, "small", COMMITTED, path.parent)
         if not path.exists() or path.read_text() != text:  # else its page is not built again
             path.write_text(text)
+
+
+def _copy_notebooks(app) -> None:
+    (DOCS / "notebooks").mkdir(exist_ok=True)
+    for path in sorted((DOCS.parent / "notebooks").glob("*.ipynb")):
+        copy = DOCS / "notebooks" / path.name
+        if not copy.exists() or copy.read_bytes() != path.read_bytes():
+            copy.write_bytes(path.read_bytes())
 
 
 def _link_pages(app, path, docname: str, content: list[str]) -> None:

@@ -288,7 +288,8 @@ def resumed(
     store = read(folder)
     choose = "use its own options, or choose another --out"
     known, asked = store.facts["points"], {point.id: _plain(point) for point in points}
-    before, now = store.facts.get("search", {}).get("asked", {}), dict(search or {})
+    before = store.facts["study"]["axes"] | store.facts.get("search", {}).get("asked", {})
+    now = study.to_json()["axes"] | dict(search or {})
     if differs := sorted(k for k in {*before, *now} if before.get(k) != now.get(k)):
         raise ValueError(f"the study in {folder} has another {', '.join(differs)}: {choose}")
     if not set(asked) <= set(known) or (search is None and set(known) != set(asked)):
