@@ -19,7 +19,7 @@ from experiments.papers.registry import ENTRIES, of_papers
 from experiments.papers.tables import Data
 from experiments.runs import code
 from experiments.studies import store, waves
-from tests.refusals import assert_names
+from tests.refusals import assert_names, refusal
 
 WALK = ["run", "all.walk", "--size", "smoke"]
 
@@ -89,7 +89,7 @@ def test_a_damaged_study_is_made_anew_only_if_asked(walked, tmp_path, monkeypatc
     numbers = tmp_path / "walk_dqn.smoke/study.csv.gz"
     numbers.write_bytes(b"")
     batches = trained(monkeypatch)
-    said = refused([*WALK, "--out", str(tmp_path)], capsys)
+    said = refusal(capsys, papers.main, *WALK, "--out", str(tmp_path))
     assert_names(said, numbers, "--overwrite")
     assert batches == [] and numbers.read_bytes() == b""
     monkeypatch.setattr(waves, "train", lambda *_: next(iter(())))  # as far as it need go
@@ -97,24 +97,17 @@ def test_a_damaged_study_is_made_anew_only_if_asked(walked, tmp_path, monkeypatc
         papers.main([*WALK, "--out", str(tmp_path), "--overwrite"])
 
 
-def refused(options, capsys) -> str:
-    with pytest.raises(SystemExit) as exit_:
-        papers.main(options)
-    assert exit_.value.code == 2
-    return capsys.readouterr().err
-
-
 def test_results_of_other_code_or_settings_are_not_mixed(walked, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         patch.setattr(code, "version", lambda *more: "0123456789ab")
-        said = refused([*WALK, "--out", str(walked)], capsys)
+        said = refusal(capsys, papers.main, *WALK, "--out", str(walked))
         numbers = walked / "walk_dqn.smoke/study.csv.gz"
         assert_names(said, numbers, "0123456789ab", "--other-code")
         assert papers.main([*WALK, "--out", str(walked), "--other-code"]) == 0
     with jax.threefry_partitionable(False):
-        said = refused([*WALK, "--out", str(walked)], capsys)
+        said = refusal(capsys, papers.main, *WALK, "--out", str(walked))
         assert_names(said, "jax_threefry_partitionable=false")
-    said = refused([*WALK, "--seeds", "3", "--out", str(walked)], capsys)
+    said = refusal(capsys, papers.main, *WALK, "--seeds", "3", "--out", str(walked))
     assert_names(said, "seeds", "--overwrite")
     command = ["report", "all.walk", "--size", "smoke", "--results", str(walked)]
     assert papers.main(command) == 0 and "effective buffer" in capsys.readouterr().out
@@ -151,7 +144,7 @@ def test_files_of_others_are_not_replaced(kind, more, tmp_path, monkeypatch, cap
         path.symlink_to(mine)
     mine.write_text("mine")
     batches = trained(monkeypatch)
-    said = refused([*WALK, "--out", str(tmp_path / "out"), *more], capsys)
+    said = refusal(capsys, papers.main, *WALK, "--out", str(tmp_path / "out"), *more)
     assert_names(said, "walk_dqn.smoke" if kind in names else path.name)
     assert mine.read_text() == "mine" and path.is_symlink() == (kind == "link") and not batches
     assert list(path.parent.iterdir()) == [path]
@@ -189,7 +182,7 @@ def test_what_was_stopped_goes_on(walk):
 )
 def test_refusals(options, parts, tmp_path, capsys):
     more = ["--out", str(tmp_path / "new")] if options[0] == "run" else []
-    assert_names(refused([*options, *more], capsys), *parts)
+    assert_names(refusal(capsys, papers.main, *options, *more), *parts)
     assert not (tmp_path / "new").exists()
 
 
@@ -247,7 +240,7 @@ def test_a_report_is_written_where_it_is_wanted(walked, tmp_path, capsys):
     assert "](docs/results/" in text
     foreign = tmp_path / "NOTES.md"
     foreign.write_text("mine")
-    assert_names(refused([*command[:-1], str(foreign)], capsys), foreign, "--write")
+    assert_names(refusal(capsys, papers.main, *command[:-1], foreign), foreign, "--write")
     assert foreign.read_text() == "mine"
     assert papers.main(command) == 0  # one of ours may be written again
 

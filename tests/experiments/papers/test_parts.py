@@ -145,22 +145,17 @@ def test_what_a_kill_left_beside_its_table_is_removed(tmp_path, monkeypatch):
     assert not (tmp_path / BELOW).exists()
 
 
-def test_rows_come_back_as_they_were(tmp_path):
-    assert Parts(tmp_path, {}, {}, "abc")("one", lambda: ROWS) == ROWS
-    again = Parts(tmp_path, {}, {}, "abc")
+def test_rows_come_back_as_they_were_from_the_same_device(tmp_path):
+    here, there = ({"device": name, "jax": "1"} for name in ("cpu", "gpu"))
+    assert Parts(tmp_path, {}, here, "abc")("one", lambda: ROWS) == ROWS
+    other = Parts(tmp_path, {}, there, "abc", other_code=True)
+    assert not other.finished() and not other.of_other_code()
+    assert other("one", lambda: ROWS[:1]) == ROWS[:1]
+    again = Parts(tmp_path, {}, here, "abc")
     assert again.finished() == 1 and again("one", lambda: 1 / 0) == ROWS
     assert again.seconds > 0 and not again.codes
     with refused("one", error=AssertionError):
         again("one", lambda: ROWS)
-
-
-def test_parts_that_were_made_on_something_else_are_not_mixed_in(tmp_path):
-    here, there = ({"device": name, "jax": "1"} for name in ("cpu", "gpu"))
-    Parts(tmp_path, {}, here, "abc")("one", lambda: ROWS)
-    other = Parts(tmp_path, {}, there, "abc", other_code=True)
-    assert not other.finished() and not other.of_other_code()
-    assert other("one", lambda: ROWS[:1]) == ROWS[:1]
-    assert Parts(tmp_path, {}, here, "abc")("one", lambda: 1 / 0) == ROWS
     other.clear()
     assert not list(tmp_path.iterdir())
 

@@ -118,67 +118,51 @@ def source_of(*envs: str, **more) -> Experiment:
     return dataclasses.replace(tasks.WALK, sizes={"small": small})
 
 
-def runs(effective_buffer: float, code: str = "abc", **more) -> Data:
+def walked(buffer: float = 0.3, baseline: str = LABELS[0], code: str = "abc") -> Data:
     """Return a table of the walk in which PER solves it sooner in every seed."""
+    columns = {"replayed/abs_td": buffer}
     frames = {
-        ("walk/10", LABELS[0]): frame_of(30, 1.0),
-        ("walk/10", LABELS[1]): frame_of(10, effective_buffer),
+        ("walk/10", baseline): frame_of(30, 1.0).assign(**{"replayed/abs_td": 1.0}),
+        ("walk/10", LABELS[1]): frame_of(10, buffer).assign(**columns),
     }
-    return data_of(source_of(**more), frames, codes={("walk/10", LABELS[0]): code})
-
-
-def walk(*claims: Claim) -> Entry:
-    return Entry("all.walk", "all", "walk", source_of(), claims=claims)
+    source = dataclasses.replace(source_of(), columns=tuple(columns))
+    return data_of(source, frames, codes={("walk/10", baseline): code})
 
 
 SOONER = Claim("PER solves it sooner", LABELS[1], LABELS[0])
-
-
-@pytest.mark.parametrize(("buffer", "expected"), [(0.3, "agrees"), (0.99, "not tested")])
-def test_a_method_that_drew_uniformly_was_not_tested(buffer, expected):
-    (found,) = verdict.findings(walk(SOONER), "small", runs(buffer))
-    assert found.verdict == expected
+LESS = dataclasses.replace(SOONER, direction="worse")
+RARER = dataclasses.replace(SOONER, baseline="uniform_every4")
 
 
 @pytest.mark.parametrize(
-    ("column", "expected"), [("effective_buffer", "agrees"), ("abs_td", "not tested")]
-)
-def test_what_is_replayed_says_nothing_of_a_method_that_drew_uniformly(column, expected):
+    ("claim", "data", "expected", "parts"),
+    [
+        (SOONER, {}, "agrees", ()),
+        (SOONER, {"buffer": 0.99}, "not tested", ("0.99",)),
+        # It has not drawn uniformly if it claims just that.
+        (dataclasses.replace(LESS, primary="mean:replayed/effective_buffer"), {"buffer": 0.99},
+         "agrees", ()),
+        (dataclasses.replace(LESS, primary="mean:replayed/abs_td"), {"buffer": 0.99},
+         "not tested", ("0.99",)),
+        (SOONER, {"code": "def"}, "not comparable", ("code", "abc", "def")),
+        (RARER, {"baseline": RARER.baseline}, "not comparable", ("learn_every",)),
+        (dataclasses.replace(RARER, across=True), {"baseline": RARER.baseline}, "agrees", ()),
+    ],
+)  # fmt: skip
+def test_verdicts_on_the_walk(claim, data, expected, parts):
     source = dataclasses.replace(source_of(), columns=("replayed/abs_td",))
-    frames = {
-        ("walk/10", label): frame_of(solved, buffer).assign(**{"replayed/abs_td": buffer})
-        for label, solved, buffer in ((LABELS[0], 30, 1.0), (LABELS[1], 10, 0.99))
-    }
-    data = data_of(source, frames)
-    claim = Claim("less", LABELS[1], LABELS[0], "worse", primary=f"mean:replayed/{column}")
-    entry = dataclasses.replace(walk(claim), source=source)
-    (found,) = verdict.findings(entry, "small", data)
+    entry = Entry("all.walk", "all", "walk", source, claims=(claim,))
+    (found,) = verdict.findings(entry, "small", walked(**data))
     assert found.verdict == expected
+    assert_names(found.reason, *parts)
 
 
 def test_a_size_may_be_too_small_for_an_arm():
     why = "its agent learns twice"
-    entry = dataclasses.replace(walk(SOONER), source=source_of(untested={LABELS[1]: why}))
-    (found,) = verdict.findings(entry, "small", runs(0.3))
+    source = source_of(untested={LABELS[1]: why})
+    entry = Entry("all.walk", "all", "walk", source, claims=(SOONER,))
+    (found,) = verdict.findings(entry, "small", walked())
     assert (found.verdict, found.reason) == ("not tested", why)
-
-
-def test_arms_of_two_versions_of_the_code_are_not_compared():
-    (found,) = verdict.findings(walk(SOONER), "small", runs(0.3, code="def"))
-    assert found.verdict == "not comparable"
-    assert_names(found.reason, "code", "abc", "def")
-
-
-def test_a_claim_across_settings_says_so():
-    rarer = "uniform_every4"
-    data = data_of(source_of(), {
-        ("walk/10", rarer): frame_of(30, 1.0), ("walk/10", LABELS[1]): frame_of(10, 0.3)
-    })  # fmt: skip
-    claim = Claim("another ratio", LABELS[1], rarer)
-    (found,) = verdict.findings(walk(claim), "small", data)
-    assert found.verdict == "not comparable" and "learn_every" in found.reason
-    across = Claim("another ratio", LABELS[1], rarer, across=True)
-    assert verdict.findings(walk(across), "small", data)[0].verdict == "agrees"
 
 
 def test_several_tasks_are_judged_together_and_seeds_counted_in_each():
@@ -249,8 +233,9 @@ def test_means_of_seeds_that_diverged_say_nothing():
     data = data_of(source_of(), {
         ("walk/10", LABELS[0]): frame_of(30, 1.0), ("walk/10", LABELS[1]): lost
     })  # fmt: skip
-    claim = Claim("uses less", *reversed(LABELS), "worse", primary="mean:replayed/effective_buffer")
-    (found,) = verdict.findings(walk(claim), "small", data)
+    claim = dataclasses.replace(LESS, primary="mean:replayed/effective_buffer")
+    entry = Entry("all.walk", "all", "walk", source_of(), claims=(claim,))
+    (found,) = verdict.findings(entry, "small", data)
     assert found.verdict == "not tested"
     assert_names(found.reason, "replayed/effective_buffer", "1")
 

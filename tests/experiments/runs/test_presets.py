@@ -12,18 +12,9 @@ from experiments.runs.presets import PRESETS
 from experiments.runs.run_config import defaults
 from experiments.statistics import tables
 from jaxreplay.methods import METHODS
-from tests.refusals import assert_names
+from tests.refusals import assert_names, refusal
 
 CARTPOLE, PENDULUM = "gymnax/CartPole-v1", "gymnax/Pendulum-v1"
-
-
-def refusal(capsys, command, *options):
-    with pytest.raises(SystemExit) as exit_:
-        command(list(options))
-    assert exit_.value.code == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1
-    return error
 
 
 def test_replay_options_are_set_where_the_method_has_them_all():
@@ -59,7 +50,7 @@ REFUSALS = [
 @pytest.mark.parametrize(("command", "options", "parts"), REFUSALS)
 def test_a_preset_that_does_not_fit_is_refused(command, options, parts, capsys, tmp_path):
     out = tmp_path / "out"
-    assert_names(refusal(capsys, command.main, *options.split(), "--out", str(out)), *parts)
+    assert_names(refusal(capsys, command.main, *options.split(), "--out", out), *parts)
     assert not out.exists()
 
 

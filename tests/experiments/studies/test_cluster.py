@@ -37,12 +37,7 @@ GRID = ["--replays", "per", "--grid", "replay.alpha=0.2,0.6"]
 
 
 def refused(capsys, *words):
-    with pytest.raises(SystemExit) as exit_:
-        sweep.main([*TINY, *GRID, *words])
-    assert exit_.value.code == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("error: ")
-    return error
+    return refusals.refusal(capsys, sweep.main, *TINY, *GRID, *words)
 
 
 def free_port():

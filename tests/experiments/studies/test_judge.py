@@ -16,7 +16,8 @@ from experiments.studies import judge, memory, plan, programs, store, waves
 from experiments.studies.options import Question
 from experiments.studies.study import UNTIL_DECIDED, Study
 from experiments.training import spread
-from tests.refusals import assert_names, refused
+from tests.experiments.studies.test_programs import tiny
+from tests.refusals import assert_names, refusal, refused
 
 LOOP = {"steps": 200, "warmup": 100, "eval_every": 50, "eval_episodes": 1}
 
@@ -189,9 +190,7 @@ def test_the_question_of_a_study_that_has_begun_is_fixed(decided, capsys):
     assert sweep.main(["--resume", str(decided), "--dry-run"]) == 0
     assert "15" in capsys.readouterr().err  # seeds that are needed
     for words in (["--most-seeds", "50"], ["--margin", "0.2"], ["--until-decided", "false"]):
-        with pytest.raises(SystemExit):
-            sweep.main(["--resume", str(decided), *words])
-        said = capsys.readouterr().err.splitlines()[-1]
+        said = refusal(capsys, sweep.main, "--resume", decided, *words)
         assert_names(said, words[0][2:].replace("-", "_"), str(decided))
 
 
@@ -204,13 +203,11 @@ def test_a_python_file_defines_a_study(tmp_path, capsys):
     assert command.main([str(path), "--dry-run"]) == 0
     assert "walk/4 per" in capsys.readouterr().err
     path.write_text("x = 1\n")
-    with pytest.raises(SystemExit):
-        command.main([str(path), "--dry-run"])
-    assert_names(capsys.readouterr().err, path, "Study.make")
+    assert_names(refusal(capsys, command.main, path, "--dry-run"), path, "Study.make")
 
 
 def test_a_batch_continues_from_its_saved_state_bit_for_bit(tmp_path):
-    study = study_of(("per",), 2, control=False)
+    study = Study({("walk/4", "per"): tiny()}, question=Question(control=False))
     points = study.points()
     results = store.begin(tmp_path, study, points, {})
     lanes, devices = results.missing(points), spread.chosen(1)
