@@ -21,7 +21,7 @@ from tests.refusals import assert_names, refused
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(Checked):
+class Config:
     alpha: float = option(0.6, "priority exponent", "Schaul et al. 2016, Table 3")
     beta_steps: int = option(1000, "agent steps, 100 % linear")
     double: bool = option(True, "double targets")
@@ -183,7 +183,8 @@ def test_unknown_suggests_a_name_and_lists_short_choices():
 
 
 @dataclasses.dataclass(frozen=True)
-class Together(Config):
+class Together(Checked):
+    beta: float = option(0.4, "exponent", at_least=0, at_most=1)
     beta_end: float = option(1.0, "exponent at the end", at_least=0)
 
     def check(self) -> None:
@@ -193,7 +194,7 @@ class Together(Config):
 
 def test_values_out_of_bounds_and_invalid_combinations_name_their_group():
     with refused("--replay.beta", "1.5", "0", "1"):
-        parse("--replay.beta", "1.5")
+        parse("--replay.beta", "1.5", start=Together())
     with refused("--per.beta-end", "-1.0"):
         parse("--per.beta-end", "-1", prefix="per.", start=Together())
     with refused("per", "beta_end is below beta"):
