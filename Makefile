@@ -87,8 +87,8 @@ CHECKED := tests/test_rooms.py tests/jaxreplay/internal tests/jaxreplay/methods/
 	tests/agents/test_dqn.py tests/agents/test_munchausen.py tests/agents/test_gaussian.py \
 	tests/experiments/cli tests/experiments/storage tests/experiments/statistics tests/experiments/figures tests/experiments/runs/test_checkpoint.py \
 	tests/experiments/runs/test_registry.py tests/experiments/environments \
-	tests/experiments/training/test_evaluation.py tests/experiments/papers/test_cliffwalk_theory.py \
-	tests/experiments/benchmarks/test_commits.py tests/experiments/installation \
+	tests/experiments/training/test_config.py tests/experiments/papers/test_cliffwalk_theory.py \
+	tests/experiments/benchmarks/test_outputs.py tests/experiments/installation \
 	tests/test_distributions.py tests/test_makefile.py tests/test_release_notes.py
 
 check: lint

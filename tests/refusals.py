@@ -1,7 +1,7 @@
 """Assertions on error messages: the error's type and the names it gives, never its wording."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -23,6 +23,19 @@ def refused(
     message = str(raised.value)
     assert message and "\n" not in message.strip(), f"expected one line: {message}"
     assert_names(message, *parts)
+
+
+def refusal(
+    capsys: pytest.CaptureFixture[str], main: Callable[[list[str]], object], *words: object
+) -> str:
+    """Return the error of a command that refuses its words: the last line, with exit code 2."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: ") and error.isprintable()
+    return error
 
 
 def _contains(text: str, part: str) -> bool:

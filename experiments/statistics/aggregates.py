@@ -82,14 +82,6 @@ def optimality_gap(scores: ArrayLike, target: float = 1.0) -> np.ndarray:
     return target - np.minimum(scores, target).mean(axis=(-2, -1))
 
 
-def best_of_trials(scores: ArrayLike) -> np.ndarray:
-    """Return the mean over tasks of the best seed, [...], as some papers report.
-
-    It grows with the number of seeds, so it compares only arms with equally many.
-    """
-    return np.asarray(scores).max(axis=-2).mean(axis=-1)
-
-
 def share_above(scores: ArrayLike, taus: ArrayLike) -> np.ndarray:
     """Return the share of runs above each score tau, a mean over tasks: [..., taus].
 

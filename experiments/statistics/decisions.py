@@ -168,15 +168,6 @@ def interval(counts: Counts, alpha: float = 0.05) -> Interval:
     return low / _NULLS, high / _NULLS
 
 
-def running_interval(counts: Sequence[Counts], alpha: float = 0.05) -> Interval:
-    """Return the intersection of the intervals of all looks, which has the same coverage.
-
-    With probability alpha at most it is empty: its lower end lies above its upper end.
-    """
-    lows, highs = zip(*(interval(look, alpha) for look in counts), strict=True)
-    return max(lows), min(highs)
-
-
 def answer(claim: "Claim", verdict: Difference, own: Interval, margin: float = 0.1) -> Answer:
     """Return the meaning of a decision for a claim about the arm.
 

@@ -1,13 +1,25 @@
-"""The shared command line of benchmarks: tables, files of numbers, and devices."""
+"""What benchmarks share: command lines, tables, turns, and the comparison of two commits."""
 
 import json
+import math
 
 import jax
+import numpy as np
 import pytest
 
-from experiments.benchmarks import command, compiling, methods, outputs, replay, timing, training
+from experiments.benchmarks import (
+    command,
+    commits,
+    compiling,
+    methods,
+    outputs,
+    replay,
+    timing,
+    training,
+)
+from experiments.benchmarks.commits import Outcome, compare
 from experiments.runs.results import versions
-from tests.refusals import assert_names
+from tests.refusals import assert_names, refusal
 
 COMMANDS = [compiling, methods, replay, training]
 
@@ -36,9 +48,7 @@ def test_numbers_replace_only_numbers_of_a_benchmark(tmp_path, capsys):
         (mine, mine), (summary, summary), (plan, plan, ".json"), (tmp_path, tmp_path, ".json"),
         (mine / "x.json", mine),
     ):  # fmt: skip
-        with pytest.raises(SystemExit):
-            methods.main(["--out", str(path)])
-        assert_names(capsys.readouterr().err, "--out", *parts)
+        assert_names(refusal(capsys, methods.main, "--out", path), "--out", *parts)
     assert mine.read_text() == '{"machine": "mine"}' and plan.read_text() == "notes"
     ours = tmp_path / "new" / "ours.json"
     assert outputs.numbers(str(ours)) == ours and not ours.parent.exists()
@@ -52,19 +62,8 @@ def test_a_missing_device_is_rejected_in_one_line(module, capsys):
     if jax.default_backend() != "cpu":
         pytest.skip("there is another device")
     before = jax.config.jax_platforms
-    with pytest.raises(SystemExit) as stop:
-        module.main(["--device", "tpu"])
-    printed = capsys.readouterr().err
-    assert stop.value.code == 2 and printed.count("\n") == 1
-    assert_names(printed, "device", "tpu", "CPU")
+    assert_names(refusal(capsys, module.main, "--device", "tpu"), "device", "tpu", "CPU")
     assert jax.config.jax_platforms == before
-
-
-@pytest.mark.parametrize("module", COMMANDS, ids=name_of)
-def test_help_lists_devices(module, capsys):
-    with pytest.raises(SystemExit):
-        module.main(["--device", "none", "--help", "all"])
-    assert "--device {cpu,gpu,tpu}|none" in capsys.readouterr().out
 
 
 def test_an_available_device_is_used_and_recorded():
@@ -74,3 +73,83 @@ def test_an_available_device_is_used_and_recorded():
     machine = timing.machine()
     assert machine["platform"] == jax.default_backend()
     assert machine["device"] == jax.devices()[0].device_kind and machine["devices"] >= 1
+
+
+# Turns
+
+
+def test_turns_alternate_and_ratios_are_taken_within_turns():
+    order = []
+
+    def run_of(name, seconds):
+        def run(count):
+            order.append(name)
+            return count * seconds
+
+        return run
+
+    runs = {"a": run_of("a", 1e-3), "b": run_of("b", 2e-3)}
+    times = timing.compare(runs, 3, 1e-3, {"a": "c", "b": "a"})
+    assert order[-6:] == ["a", "b", "b", "a", "a", "b"]
+    assert times["a"].us == pytest.approx([1e3] * 3) and times["a"].ratio is None
+    assert times["b"].median_us == pytest.approx(2e3) and times["b"].ratio == pytest.approx(2)
+    assert timing.ratio([1, 20, 3], [1, 10, 1]) == 2
+    counts = []  # a number that is given is not changed
+    timing.take_turns({"a": lambda count: counts.append(count) or 1.0}, 2, 0.1, {"a": 7})
+    assert counts == [7, 7]
+
+
+def test_cycles_are_chosen_for_the_duration_of_a_turn():
+    assert timing.cycles_for(lambda count: count * 1e-4, 0.1) == pytest.approx(1000, rel=0.01)
+    assert timing.cycles_for(lambda count: 5.0, 0.1) == 1
+    assert timing.cycles_for(lambda count: 0.0, 0.1) == 1_000_000
+    slow = iter([5.0, 0.5])  # compilation in the second call, too
+    assert timing.cycles_for(lambda count: next(slow, count * 1e-4), 0.1) == 1000
+
+
+# Two commits
+
+METRICS = """seed,step,eval_return,loss
+0,200,10.0,0.5
+1,200,12.0,
+0,400,20.0,0.25
+1,400,24.0,0.125
+"""
+ROUNDED = str(float(np.nextafter(np.float32(0.25), np.float32(1))))  # 2^-23 larger, relatively
+INFINITE = METRICS.replace("0.5", "inf")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (METRICS, METRICS, Outcome(True, 0.0, 0.0, ())),
+        (METRICS, METRICS.replace("20.0", "20"), Outcome(False, 0.0, 0.0, ())),
+        (METRICS, METRICS.replace("0.25", ROUNDED),
+         Outcome(False, pytest.approx(2.0**-23, rel=1e-6), 0.0, ("loss",))),
+        # The first log point is reported separately.
+        (METRICS, METRICS.replace("10.0", "8.0").replace("24.0", "12.0"),
+         Outcome(False, 0.5, 0.2, ("eval_return",))),
+        (METRICS, METRICS.replace("12.0,", "12.0,0.5"),
+         Outcome(False, math.inf, math.inf, ("loss",))),
+        (METRICS.replace("12.0,", "12.0,0.5"), METRICS,
+         Outcome(False, math.inf, math.inf, ("loss",))),
+        (INFINITE, INFINITE, Outcome(True, 0.0, 0.0, ())),
+        (METRICS, INFINITE, Outcome(False, math.inf, math.inf, ("loss",))),
+        (METRICS, METRICS.replace("loss", "td_error"),
+         Outcome(False, 0.0, 0.0, ("loss", "td_error"))),
+    ],
+)  # fmt: skip
+def test_metrics_of_two_commits_are_compared_column_by_column(before, after, expected):
+    assert compare(before, after) == expected
+
+
+def test_another_number_of_rows_is_reported():
+    fewer = METRICS[: METRICS.index("1,400")]
+    outcome = compare(METRICS, fewer)
+    assert outcome[:3] == (False, math.inf, math.inf)
+    assert_names(*outcome.columns, "rows")
+
+
+def test_an_unknown_commit_is_rejected_in_one_line(capsys):
+    words = ("no-such-commit", "--runs", "dqn_per")
+    assert_names(refusal(capsys, commits.main, *words), "no-such-commit")

@@ -10,7 +10,6 @@ import pytest
 from experiments.benchmarks import compiling, programs
 from experiments.benchmarks.programs import functions_of, operations
 from experiments.benchmarks.training_loops import CASES, make
-from jaxreplay import sum_tree
 from jaxreplay.testing import large_copies
 
 TABLE = Path(__file__).parents[3] / "experiments" / "results" / "benchmark_compiling.json"
@@ -86,10 +85,3 @@ ENTRY %main (p: f32[40000]) -> f32[40000] {
     assert [name for name in names if name != "ROOT"] == ["copy.4"]
     assert len(names) == 3  # and those of the fusion and of the branch
     assert len(large_copies(text, 40_000)) == 2
-
-
-@pytest.mark.parametrize("branching", [8, 16, 32])
-def test_tree_takes_little_more_memory_than_its_leaves(branching):
-    tree = jax.eval_shape(lambda: sum_tree.init(2**20, branching))
-    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-    assert 1 < size / (4 * 2**20) <= 1.2

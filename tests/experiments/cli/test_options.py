@@ -1,3 +1,5 @@
+"""Options and lists of names, as the command line reads and shows them."""
+
 import dataclasses
 import math
 import re
@@ -7,7 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments import environments
+from experiments.cli.listing import WIDTH, listed
 from experiments.cli.options import Parser, add_options, one_of, read_options, unknown
+from experiments.runs import registry
+from experiments.runs.presets import PRESETS
+from jaxreplay.methods import METHODS
 from jaxreplay.option import Config as Checked
 from jaxreplay.option import option
 from tests.refusals import assert_names, refused
@@ -22,6 +29,9 @@ class Config:
     norm: Literal["batch", "buffer"] = option("batch", "which maximum")
     limit: int | None = option(None, "agent steps")
     rates: tuple[float, ...] | None = option(None, "rates")
+    beta: float = option(0.4, "exponent", at_least=0, at_most=1)
+    clock: Literal["run", "episode"] | None = option(None, "which clock")
+    inputs: tuple[Literal["obs", "time"], ...] = option(("obs",), "what is seen")
     internal: int = 3
 
 
@@ -74,11 +84,6 @@ def test_an_option_without_effect_is_refused(words, idle, start):
         assert read_options(given, start, "p.").trials in (3, 4)
 
 
-def test_without_options_the_instance_is_unchanged():
-    start = Config(alpha=0.1, hidden=(7,))
-    assert parse(start=start) == start
-
-
 @pytest.mark.parametrize(
     ("words", "field", "value"),
     [
@@ -99,10 +104,14 @@ def test_without_options_the_instance_is_unchanged():
         ("--replay.limit none", "limit", None),
         ("--replay.rates .5 -1e-2", "rates", (0.5, -0.01)),
         ("--replay.rates none", "rates", None),
+        ("--replay.clock run", "clock", "run"),
+        ("--replay.clock none", "clock", None),
+        ("--replay.inputs time,obs", "inputs", ("time", "obs")),
     ],
 )
 def test_values_are_read_by_the_type_of_their_field(words, field, value):
-    start = Config(limit=1, rates=(1.0,))
+    start = Config(limit=1, rates=(1.0,), clock="episode")
+    assert parse(start=start) == start
     read = parse(*words.split(" "), start=start)
     assert read == dataclasses.replace(start, **{field: value})
     assert type(getattr(read, field)) is type(value)
@@ -126,7 +135,12 @@ def test_help_shows_meaning_default_and_source():
     assert "agent steps, 100 % linear [default 1000]" in text
     assert "units per layer [default 256 256]" in text
     assert "double targets [default true]" in text
-    assert "--replay.limit INT|none" in text
+    for shown in (
+        "--replay.limit INT|none", "--replay.clock {run,episode}|none",
+        "--replay.inputs {obs,time} [{obs,time} ...]",
+        "--replay.beta 0<=FLOAT<=1 exponent [default 0.4]",
+    ):  # fmt: skip
+        assert shown in text
     assert "internal" not in text
     parser = Parser()
     add_options(parser, Config(alpha=0.25), "replay.")  # not the value of the source
@@ -169,40 +183,8 @@ def test_unknown_suggests_a_name_and_lists_short_choices():
 
 
 @dataclasses.dataclass(frozen=True)
-class Bounded(Checked):
+class Together(Checked):
     beta: float = option(0.4, "exponent", at_least=0, at_most=1)
-    hidden: tuple[int, ...] = option((8,), "sizes", at_least=1)
-    limit: int | None = option(None, "agent steps", above=0)
-    clock: Literal["run", "episode"] | None = option(None, "which clock")
-    inputs: tuple[Literal["obs", "time"], ...] = option(("obs",), "what is seen")
-
-
-def test_help_shows_what_is_allowed():
-    parser = Parser()
-    add_options(parser, Bounded, "replay.")
-    text = " ".join(parser.format_help().split())
-    for shown in (
-        "--replay.beta 0<=FLOAT<=1 exponent [default 0.4]", "--replay.hidden INT>=1 [INT>=1 ...]",
-        "--replay.limit INT>0|none", "--replay.clock {run,episode}|none",
-        "--replay.inputs {obs,time} [{obs,time} ...]",
-    ):  # fmt: skip
-        assert shown in text
-
-
-def test_names_are_read_by_the_literals_of_their_field():
-    words = "--replay.clock run --replay.inputs time,obs --replay.limit 3"
-    expected = Bounded(clock="run", inputs=("time", "obs"), limit=3)
-    assert parse(*words.split(), start=Bounded()) == expected
-    assert parse("--replay.clock", "none", start=expected).clock is None
-
-
-def test_values_out_of_bounds_are_refused_by_the_config():
-    with refused("--replay.beta", "1.5", "0", "1"):
-        parse("--replay.beta", "1.5", start=Bounded())
-
-
-@dataclasses.dataclass(frozen=True)
-class Together(Bounded):
     beta_end: float = option(1.0, "exponent at the end", at_least=0)
 
     def check(self) -> None:
@@ -210,7 +192,9 @@ class Together(Bounded):
             raise ValueError("beta_end is below beta")
 
 
-def test_invalid_combinations_name_their_group():
+def test_values_out_of_bounds_and_invalid_combinations_name_their_group():
+    with refused("--replay.beta", "1.5", "0", "1"):
+        parse("--replay.beta", "1.5", start=Together())
     with refused("--per.beta-end", "-1.0"):
         parse("--per.beta-end", "-1", prefix="per.", start=Together())
     with refused("per", "beta_end is below beta"):
@@ -230,16 +214,9 @@ def test_a_type_that_no_option_fits_is_a_programming_error():
 
 def _words(config: Config) -> list[str]:
     """Write a config as a command line."""
-    words = []
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if field.name == "internal":
-            continue
-        if isinstance(value, tuple):
-            words.append(f"--replay.{field.name}=" + ",".join(map(repr, value)))
-        else:
-            words += [f"--replay.{field.name}", str(value)]
-    return words
+    own = {name: value for name, value in vars(config).items() if name != "internal"}
+    joined = {k: ",".join(map(str, v)) if isinstance(v, tuple) else str(v) for k, v in own.items()}
+    return [f"--replay.{name}={text}" for name, text in joined.items()]
 
 
 _floats = st.floats(allow_nan=False)
@@ -256,6 +233,7 @@ _floats = st.floats(allow_nan=False)
         norm=st.sampled_from(["batch", "buffer"]),
         limit=st.none() | st.integers(),
         rates=st.none() | st.lists(_floats, max_size=3).map(tuple),
+        beta=st.floats(0, 1),
     )
 )
 def test_a_config_written_as_options_is_read_back(config):
@@ -270,3 +248,54 @@ def test_an_option_without_its_group_gets_a_suggestion(capsys):
     for word in ("--zzz", "--replay.alone", "--json", "--reply", "--dr"):
         others = refusal(capsys, word, "1").replace(word, "")
         assert set(re.findall(r"--[\w.-]+", others)) <= {"--help"}, word
+
+
+# Lists of names
+
+TEXT = listed(registry.catalogue())
+LINES = TEXT.splitlines()
+
+
+def test_the_list_has_every_name():
+    shown = [line for line in LINES if " -m pip install " not in line]  # has one line of any length
+    assert max(map(len, shown)) <= WIDTH
+    words = set(TEXT.replace(":", " ").split())
+    assert {*registry.AGENTS, *METHODS, *environments.names(), *PRESETS} <= words
+
+
+def test_agents_and_methods_that_fit_are_marked():
+    head = next(line.split() for line in LINES if line.split()[:2] == ["agent", "actions"])
+    rows = [
+        line.split() for line in LINES if line.split()[:1] and line.split()[0] in registry.AGENTS
+    ]
+    assert [row[0] for row in rows] == list(registry.AGENTS)
+    for agent, actions, *marks in rows:
+        assert actions == registry.AGENTS[agent].actions
+        fits = {name for name, mark in zip(head[2:], marks, strict=True) if mark == "x"}
+        assert fits == {name for name in METHODS if registry.feeds(agent, name)}
+
+
+def test_environments_are_below_their_kind():
+    for name, kind in (
+        ("gymnax/Pendulum-v1", ("gymnax", "continuous")),
+        ("gymnax/CartPole-v1", ("gymnax", "discrete")),
+        ("atari/Pong", ("atari", "discrete")),
+    ):
+        (block,) = [part for part in TEXT.split("\n\n") if name in part.split() and "--env" in
+                    part.splitlines()[0]]  # fmt: skip
+        assert_names(block.splitlines()[0], *kind)
+
+
+def test_a_missing_package_is_named_once_for_a_family():
+    """Its install command has a line of its own of any length, so that it can be copied."""
+    command = f"{'/a long folder' * 10}/python -m pip install -e '.[x]'"
+    catalogue = registry.catalogue()
+    for entry in catalogue["environments"].values():
+        entry["missing"] = None
+    for name in ("gymnax/CartPole-v1", "gymnax/Acrobot-v1"):
+        catalogue["environments"][name]["missing"] = f"{name} needs x: {command}"
+    lines = listed(catalogue).splitlines()
+    assert lines.count(command) == 1
+    said = lines[lines.index(command) - 1]
+    assert_names(said, "gymnax", "x")
+    assert "gymnax/" not in said

@@ -74,7 +74,7 @@ def test_train_imports_a_small_part_of_the_experiments(tmp_path):
     assert len(own) <= 90
 
 
-@pytest.mark.parametrize("words", ["train --list --json", "papers list", "watch --help"])
+@pytest.mark.parametrize("words", ["train --list --json", "papers list --paper lap"])
 def test_an_output_without_a_reader_ends_a_command_silently(words):
     command = f"set -o pipefail; {sys.executable} -m experiments.{words} | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
@@ -107,12 +107,7 @@ def test_ctrl_c_during_imports_ends_a_command_without_a_traceback(seconds, comma
 
 @pytest.mark.parametrize(
     ("variable", "value"),
-    [
-        ("JAX_PLATFORMS", "cuda"),
-        ("JAX_PLATFORMS", "nonsense"),
-        ("JAX_ENABLE_X64", "maybe"),
-        ("JAX_NUM_CPU_DEVICES", "abc"),
-    ],
+    [("JAX_PLATFORMS", "cuda"), ("JAX_PLATFORMS", "nonsense"), ("JAX_ENABLE_X64", "maybe")],
 )
 def test_settings_with_which_jax_cannot_start_are_named(variable, value, tmp_path):
     if value == "cuda" and any(device.platform == "gpu" for device in jax.devices()):
@@ -130,11 +125,9 @@ def test_names_that_the_locale_cannot_encode_are_written_and_read(tmp_path):
     out = os.fsencode(tmp_path) + "/\u00fc".encode()
     for command in (
         ["train", *TINY, "--report", "true", "--out", out],
-        ["report", out],
         ["plot", b"\xc3\xbc=" + out, "--out", out + b"2"],
     ):
         words = [sys.executable, "-m", f"experiments.{command[0]}", *command[1:]]
         done = subprocess.run(words, env=settings, capture_output=True, timeout=240)
         assert done.returncode == 0, done.stderr
-        assert (tmp_path / "\u00fc" / "report.html").is_file()  # written by `train` as well
     assert "\u00fc".encode() in (tmp_path / "\u00fc" / "report.html").read_bytes()

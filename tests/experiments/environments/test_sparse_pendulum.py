@@ -38,17 +38,9 @@ def test_reward_starts_after_twenty_steps_on_end_and_anew_after_leaving():
     assert total([0.0] * 30 + [2.0] + [1.0] * 25) == 10 + 0 + 5
     assert total([0.1] * 200) == 180
     assert total([1.0, 2.0] * 100) == 0
-
-
-def test_angles_are_wrapped():
-    assert total([2 * np.pi + 0.1] * 21) == 1
-    assert total([-4 * np.pi - 1.0] * 21) == 1
-    assert total([np.pi] * 30) == 0
-
-
-def test_upright_reaches_to_a_third_of_pi():
-    assert int(count_upright(jnp.int32(3), jnp.float32(np.pi / 3 - 1e-5))) == 4
-    assert int(count_upright(jnp.int32(3), jnp.float32(np.pi / 3 + 1e-5))) == 0
+    for angle, expected in ((np.pi / 3 - 1e-5, 1), (np.pi / 3 + 1e-5, 0), (np.pi, 0),
+                            (2 * np.pi + 0.1, 1), (-4 * np.pi - 1.0, 1)):  # fmt: skip
+        assert total([angle] * 21) == expected
 
 
 def test_starts_are_uniform_over_all_angles_and_slow_speeds():
@@ -113,23 +105,15 @@ def test_actions_are_scaled_to_the_torque_and_clipped(action, torque):
     np.testing.assert_allclose(one_step(0.0, 0.0, 0, action)[2], expected, atol=1e-6)
 
 
-def test_its_limit_is_200_unless_another_is_asked_for():
-    assert environments.make(NAME).max_steps == 200
+def test_options_are_taken_as_they_are_and_changed_by_name():
     assert environments.make(NAME, max_steps=None).max_steps == 200
-    assert environments.make(NAME, max_steps=7).max_steps == 7
     with refused("max_steps", "0"):
         environments.make(NAME, max_steps=0)
-
-
-def test_options_are_taken_as_they_are_and_changed_by_name():
+    with refused(NAME, "--env.backend"):
+        environments.make(NAME, backend="spring")
     config = environments.options(NAME, max_steps=7)
     assert config == EnvironmentConfig(max_steps=7)
     assert environments.make(NAME, config).max_steps == 7
     assert environments.make(NAME, config, max_steps=8).max_steps == 8
     with refused(NAME, "EnvironmentConfig", "BraxConfig"):
         environments.make(NAME, environments.options("brax/ant"))
-
-
-def test_it_has_no_backend():
-    with refused(NAME, "--env.backend"):
-        environments.make(NAME, backend="spring")

@@ -58,7 +58,13 @@ def in_order(text, first, second):
 def test_arms_of_one_verdict_share_a_sentence_and_the_control_has_its_own():
     rows = [judged("per", BETTER), judged("pser", EVEN), judged("lap", BETTER),
             judged(CONTROL, EVEN), judged("soft", WORSE)]  # fmt: skip
+    *_, other = said([*rows, judged("rank", BETTER, group="every step")])
+    assert_names(other.lower(), "every step", "rank")  # every replay ratio has its own
     better, worse, undecided, control = said(rows)
+    (differs,) = said([judged(CONTROL, BETTER)])
+    assert len(differs) > len(control)  # a warning follows the counts
+    (line,) = said([judged("per", BETTER)], "auc")
+    assert in_order(line, *directions("auc")) == in_order(line, "15", "2")
     assert set(re.findall(r"\d+", better.replace("walk/10", ""))) == {"15", "20", "2"}
     assert_names(better, "PER", "LAP", "walk/10")
     assert_names(worse.lower(), "soft", "16", "20", "3")
@@ -68,30 +74,12 @@ def test_arms_of_one_verdict_share_a_sentence_and_the_control_has_its_own():
     assert_names(control.lower(), "uniform", "9", "8")
 
 
-def test_a_control_that_differs_is_pointed_out():
-    (differs,), (alike,) = (said([judged(CONTROL, each)]) for each in (BETTER, EVEN))
-    assert len(differs) > len(alike) + len("15") + len("2")  # a warning follows the counts
-
-
-def test_returns_are_higher_or_lower():
-    (line,) = said([judged("per", BETTER)], "auc")
-    assert_names(line, "auc", "15", "20", "2")
-    assert in_order(line, *directions("auc")) == in_order(line, "15", "2")
-
-
 def test_few_seeds_and_arms_like_uniform_get_no_verdict():
     few, untested = said(
         [judged("per", BETTER[:4]), judged("ners", BETTER, prioritises=True, effective_buffer=1.0)]
     )
     assert_names(few, "PER", "4", solved._UNDECIDED["pilot"])
     assert_names(untested, "NERS", "not tested")
-
-
-def test_every_replay_ratio_has_its_own_sentences():
-    rows = [judged("per", BETTER), judged("lap", BETTER, group="every step")]
-    first, second = said(rows)
-    assert_names(first, GROUP, "PER")
-    assert_names(second.lower(), "every step", "lap")
 
 
 def test_curves_count_the_seeds_that_have_solved_the_task_beside_their_verdicts(tmp_path):

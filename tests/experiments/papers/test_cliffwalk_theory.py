@@ -104,7 +104,7 @@ def step_by_step(n, process, rho, rng):
 
 @pytest.mark.parametrize("process", PROCESSES)
 def test_aggregated_states_agree_with_the_whole_memory(process):
-    runs, rng = 1000, np.random.default_rng(4)
+    runs, rng = 300, np.random.default_rng(4)
     other = np.array([step_by_step(4, process, 0.65, rng) for _ in range(runs)])
     mean, error = mean_and_error(4, process, 0.65)
     assert abs(mean - other.mean()) < 4 * np.hypot(error, other.std(ddof=1) / np.sqrt(runs))

@@ -1,30 +1,65 @@
 """The command: what it runs, what it keeps, what it refuses."""
 
 import argparse
+import contextlib
 import json
 import shutil
+from io import StringIO
+from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import pandas as pd
 import pytest
 
 from experiments.papers import __main__ as papers
-from experiments.papers import per, report, running, tables
-from experiments.papers.registry import ENTRIES
-from experiments.papers.results import COMMITTED
+from experiments.papers import figures, per, report, running, tables
+from experiments.papers.entry import PAPERS
+from experiments.papers.registry import ENTRIES, of_papers
+from experiments.papers.tables import Data
 from experiments.runs import code
 from experiments.studies import store, waves
-from tests.refusals import assert_names
+from tests.refusals import assert_names, refusal
 
 WALK = ["run", "all.walk", "--size", "smoke"]
 
 
+class Walked(NamedTuple):
+    """The walk at its smallest size, stopped in its second batch and then completed."""
+
+    out: Path
+    code: int
+    said: str  # on the standard error when it was stopped
+    begun: Data | None
+    listed: str  # by the command after the stop
+    batches: int  # in all
+
+
 @pytest.fixture(scope="module")
-def walked(tmp_path_factory):
-    """Run the walk at its smallest size."""
-    out = tmp_path_factory.mktemp("papers")
-    assert papers.main([*WALK, "--out", str(out)]) == 0
-    return out
+def walk(tmp_path_factory):
+    out, before, batches = tmp_path_factory.mktemp("papers"), waves.train, []
+
+    def stopped_in_the_second_batch(*args):
+        batches.append(1)
+        if len(batches) == 2:
+            raise KeyboardInterrupt
+        return before(*args)
+
+    command, said, listed = [*WALK, "--out", str(out), "--devices", "1"], StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(waves, "train", stopped_in_the_second_batch)
+        with contextlib.redirect_stderr(said):
+            code = papers.main(command)
+        begun = tables.read(out, "walk_dqn", "smoke")
+        with contextlib.redirect_stdout(listed):
+            papers.main(["list", "all.walk", "--size", "smoke", "--results", str(out)])
+        assert papers.main(command) == 0
+    return Walked(out, code, said.getvalue(), begun, listed.getvalue(), len(batches))
+
+
+@pytest.fixture
+def walked(walk):
+    return walk.out
 
 
 def trained(monkeypatch):
@@ -34,7 +69,7 @@ def trained(monkeypatch):
     return batches
 
 
-def test_a_table_a_figure_and_a_report(walked, capsys):
+def test_a_table_a_figure_and_a_report(walked, monkeypatch, capsys):
     data = tables.read(walked, "walk_dqn", "smoke")
     assert data is not None and list(data.runs["walk/10"]) == ["uniform_every16", "per_every16"]
     made = data.runs["walk/10"]["per_every16"]
@@ -49,43 +84,30 @@ def test_a_table_a_figure_and_a_report(walked, capsys):
     assert_names(capsys.readouterr().out, report.status(ENTRIES["all.walk"], "smoke", data))
 
 
-def test_what_is_finished_is_kept(walked, monkeypatch):
-    chunks = trained(monkeypatch)
-    assert papers.main([*WALK, "--out", str(walked)]) == 0
-    assert chunks == []
-
-
 def test_a_damaged_study_is_made_anew_only_if_asked(walked, tmp_path, monkeypatch, capsys):
     shutil.copytree(walked, tmp_path, dirs_exist_ok=True)
     numbers = tmp_path / "walk_dqn.smoke/study.csv.gz"
     numbers.write_bytes(b"")
     batches = trained(monkeypatch)
-    said = refused([*WALK, "--out", str(tmp_path)], capsys)
+    said = refusal(capsys, papers.main, *WALK, "--out", str(tmp_path))
     assert_names(said, numbers, "--overwrite")
     assert batches == [] and numbers.read_bytes() == b""
-    assert papers.main([*WALK, "--out", str(tmp_path), "--overwrite"]) == 0
-    assert len(batches) == 2
-    assert tables.read(tmp_path, "walk_dqn", "smoke") is not None
-
-
-def refused(options, capsys) -> str:
-    with pytest.raises(SystemExit) as exit_:
-        papers.main(options)
-    assert exit_.value.code == 2
-    return capsys.readouterr().err
+    monkeypatch.setattr(waves, "train", lambda *_: next(iter(())))  # as far as it need go
+    with pytest.raises(StopIteration):
+        papers.main([*WALK, "--out", str(tmp_path), "--overwrite"])
 
 
 def test_results_of_other_code_or_settings_are_not_mixed(walked, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         patch.setattr(code, "version", lambda *more: "0123456789ab")
-        said = refused([*WALK, "--out", str(walked)], capsys)
+        said = refusal(capsys, papers.main, *WALK, "--out", str(walked))
         numbers = walked / "walk_dqn.smoke/study.csv.gz"
         assert_names(said, numbers, "0123456789ab", "--other-code")
         assert papers.main([*WALK, "--out", str(walked), "--other-code"]) == 0
     with jax.threefry_partitionable(False):
-        said = refused([*WALK, "--out", str(walked)], capsys)
+        said = refusal(capsys, papers.main, *WALK, "--out", str(walked))
         assert_names(said, "jax_threefry_partitionable=false")
-    said = refused([*WALK, "--seeds", "3", "--out", str(walked)], capsys)
+    said = refusal(capsys, papers.main, *WALK, "--seeds", "3", "--out", str(walked))
     assert_names(said, "seeds", "--overwrite")
     command = ["report", "all.walk", "--size", "smoke", "--results", str(walked)]
     assert papers.main(command) == 0 and "effective buffer" in capsys.readouterr().out
@@ -98,76 +120,45 @@ def test_overwriting_makes_anew_only_what_other_code_or_settings_made(
     out = ["--out", str(tmp_path / "copy")]
     facts = tmp_path / "copy/walk_dqn.smoke/study.json"
     saved = json.loads(facts.read_text())
-    for point in saved["points"].values():
-        point["code"] = ["0123456789ab"]
+    next(iter(saved["points"].values()))["code"] = ["0123456789ab"]  # one decides for all
     facts.write_text(json.dumps(saved))
+    picture = tmp_path / "copy/all.walk.smoke.png"
+    picture.write_text("of another program")
     batches = trained(monkeypatch)
     assert papers.main([*WALK, *out, "--overwrite"]) == 0
-    assert len(batches) == 2
+    assert len(batches) == 2 and picture.read_bytes().startswith(b"\x89PNG")
     assert papers.main([*WALK, *out, "--overwrite"]) == 0  # as it would after Ctrl-C
     assert len(batches) == 2
 
 
-@pytest.mark.parametrize("link", [False, True])
-def test_files_of_others_are_not_replaced(link, walked, tmp_path, monkeypatch, capsys):
-    mine = tmp_path / "mine"
-    (tmp_path / "out").mkdir()
-    path = tmp_path / "out" / "all.walk.smoke.png"
-    mine.write_text('{"mine": 1}')
-    path.symlink_to(mine) if link else path.write_text("mine")
-    batches = trained(monkeypatch)
-    command = [*WALK, "--out", str(tmp_path / "out")]
-    assert path.name in refused(command, capsys)
-    assert (
-        (mine.read_text(), path.read_text()) == ('{"mine": 1}', mine.read_text())
-        if link
-        else (path.read_text() == "mine")
-    )
-    assert path.is_symlink() == link and len(list(path.parent.iterdir())) == 1 and not batches
-    if link:  # not with --overwrite either
-        assert path.name in refused([*command, "--overwrite"], capsys) and path.is_symlink()
-    else:
-        assert papers.main([*command, "--overwrite"]) == 0
-        assert path.read_bytes() != b"mine"
-
-
-@pytest.mark.parametrize("kind", ["file", "folder"])
 @pytest.mark.parametrize("more", [[], ["--overwrite"]])
-def test_folders_of_others_are_not_used(kind, more, tmp_path, capsys):
-    path = tmp_path / "out/walk_dqn.smoke"
-    path.parent.mkdir()
-    if kind == "file":
-        path.write_text("mine")
-    else:
-        path.mkdir()
-        (path / "study.json").write_text("mine")
-    said = refused([*WALK, "--out", str(path.parent), *more], capsys)
-    assert_names(said, path)
-    assert (path if kind == "file" else path / "study.json").read_text() == "mine"
+@pytest.mark.parametrize("kind", ["picture", "link", "file", "folder"])
+def test_files_of_others_are_not_replaced(kind, more, tmp_path, monkeypatch, capsys):
+    if kind == "picture" and more:
+        pytest.skip("a picture of that name may be replaced where it is asked for")
+    names = {"file": "walk_dqn.smoke", "folder": "walk_dqn.smoke/study.json"}
+    path = mine = tmp_path / "out" / names.get(kind, "all.walk.smoke.png")
+    path.parent.mkdir(parents=True)
+    if kind == "link":
+        mine = tmp_path / "mine"
+        path.symlink_to(mine)
+    mine.write_text("mine")
+    batches = trained(monkeypatch)
+    said = refusal(capsys, papers.main, *WALK, "--out", str(tmp_path / "out"), *more)
+    assert_names(said, "walk_dqn.smoke" if kind in names else path.name)
+    assert mine.read_text() == "mine" and path.is_symlink() == (kind == "link") and not batches
+    assert list(path.parent.iterdir()) == [path]
 
 
-def test_what_was_stopped_goes_on(tmp_path, monkeypatch, capsys):
-    before, batches = waves.train, []
-
-    def stopped_in_the_second_batch(*args):
-        batches.append(1)
-        if len(batches) == 2:
-            raise KeyboardInterrupt
-        return before(*args)
-
-    monkeypatch.setattr(waves, "train", stopped_in_the_second_batch)
-    assert papers.main([*WALK, "--out", str(tmp_path), "--devices", "1"]) == 130
-    last = capsys.readouterr().err.splitlines()[-1]
+def test_what_was_stopped_goes_on(walk):
+    assert walk.code == 130
+    last = walk.said.splitlines()[-1]
     assert_names(last, "walk_dqn")
     assert "--resume" not in last  # an option of other commands
-    begun = tables.read(tmp_path, "walk_dqn", "smoke")
-    assert begun is not None and list(begun.runs["walk/10"]) == ["uniform_every16"]
-    assert papers.main(["list", "all.walk", "--size", "smoke", "--results", str(tmp_path)]) == 0
-    assert_names(capsys.readouterr().out, report.status(ENTRIES["all.walk"], "smoke", begun))
-    assert papers.main([*WALK, "--out", str(tmp_path), "--devices", "1"]) == 0
-    assert len(batches) == 3
-    whole = tables.read(tmp_path, "walk_dqn", "smoke")
-    assert whole is not None and len(whole.runs["walk/10"]) == 2
+    assert walk.begun is not None and list(walk.begun.runs["walk/10"]) == ["uniform_every16"]
+    assert_names(walk.listed, report.status(ENTRIES["all.walk"], "smoke", walk.begun))
+    whole = tables.read(walk.out, "walk_dqn", "smoke")
+    assert walk.batches == 3 and whole is not None and len(whole.runs["walk/10"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -191,7 +182,7 @@ def test_what_was_stopped_goes_on(tmp_path, monkeypatch, capsys):
 )
 def test_refusals(options, parts, tmp_path, capsys):
     more = ["--out", str(tmp_path / "new")] if options[0] == "run" else []
-    assert_names(refused([*options, *more], capsys), *parts)
+    assert_names(refusal(capsys, papers.main, *options, *more), *parts)
     assert not (tmp_path / "new").exists()
 
 
@@ -201,7 +192,9 @@ def test_lists_say_what_is_to_do(capsys, tmp_path):
     assert "lap.fig3" in said and "per.fig1" not in said
     (line,) = [line for line in said.splitlines() if line.startswith("lap.thm3 ")]
     entry = ENTRIES["lap.thm3"]
-    assert_names(line, report.status(entry, "small", None), entry.claims[0].says)
+    waiting, lacking = (report.status(each, "small", None) for each in (entry, ENTRIES["per.tab4"]))
+    assert waiting != lacking and "done" not in (waiting, lacking)
+    assert_names(line, waiting, entry.claims[0].says)
 
 
 def test_lists_name_the_command_that_makes_a_table_anew(tmp_path, capsys):
@@ -220,12 +213,6 @@ def test_lists_name_the_command_that_makes_a_table_anew(tmp_path, capsys):
     assert papers.main(command.replace("ID", "pser.tab1").split()) == 0
     capsys.readouterr()
     assert papers.main(shown) == 0 and capsys.readouterr().err == ""
-
-
-def test_what_is_committed_is_renewed_where_it_lies(capsys):
-    args = argparse.Namespace(results=COMMITTED, size="small")
-    command = "run ID --size small --overwrite --out experiments/results/papers --runs runs/papers"
-    assert papers._renewing(args) == command
 
 
 def test_a_report_has_no_table_of_what_its_size_lacks(tmp_path, capsys):
@@ -253,7 +240,7 @@ def test_a_report_is_written_where_it_is_wanted(walked, tmp_path, capsys):
     assert "](docs/results/" in text
     foreign = tmp_path / "NOTES.md"
     foreign.write_text("mine")
-    assert_names(refused([*command[:-1], str(foreign)], capsys), foreign, "--write")
+    assert_names(refusal(capsys, papers.main, *command[:-1], foreign), foreign, "--write")
     assert foreign.read_text() == "mine"
     assert papers.main(command) == 0  # one of ours may be written again
 
@@ -264,3 +251,22 @@ def test_what_two_entries_share_is_run_once(tmp_path, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         papers.main(["run", "per.fig4", "per.fig7", "--size", "smoke", "--out", str(tmp_path)])
     assert made == ["minatar_dqn"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_entry_runs(paper, tmp_path, capsys):
+    assert papers.main(["run", "--paper", paper, "--size", "smoke", "--out", str(tmp_path)]) == 0
+    lines = [line.replace(":", " ").split() for line in capsys.readouterr().err.splitlines()]
+    # A line is about the entry that it names first; it may point to others.
+    named = {next((word for word in line if word in ENTRIES), "") for line in lines}
+    for entry in of_papers([paper]):
+        if entry.source is None:
+            continue
+        data = tables.read(tmp_path, entry.source.name, "smoke")
+        if data is None:
+            assert entry.id in named  # left out
+            continue
+        assert report.status(entry, "smoke", data) == "done"
+        drawn = figures.path_of(entry, "smoke", tmp_path).exists()
+        assert drawn == (entry.layout is not None and entry.id not in named)

@@ -48,20 +48,33 @@ def numbers(out) -> bytes:
     return tables.paths(out, NAME, "smoke")[0].read_bytes()
 
 
-@pytest.fixture
-def whole(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
     """Make the table without an interruption; return its bytes."""
-    with monkeypatch.context() as patch:
-        assert len(learned(patch)) == 0
-        assert papers.main([*COMMAND, "--out", str(tmp_path / "whole")]) == 0
-    return numbers(tmp_path / "whole")
+    out = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        learned(patch)
+        assert papers.main([*COMMAND, "--out", str(out)]) == 0
+    return numbers(out)
 
 
-def test_a_computation_that_was_stopped_goes_on(whole, tmp_path, monkeypatch, capsys):
-    out = tmp_path / "out"
-    with monkeypatch.context() as patch:
-        before = learned(patch, stop_at=4)
-        assert papers.main([*COMMAND, "--out", str(out)]) == 130
+@pytest.fixture
+def stopped(tmp_path, monkeypatch):
+    """Return a function that begins the table in a folder, up to its fourth part."""
+
+    def run(*more, **patches):
+        with monkeypatch.context() as patch:
+            before = learned(patch, stop_at=4)
+            for name, value in patches.items():
+                patch.setattr(running, name, value)
+            assert papers.main([*COMMAND, *more, "--out", str(tmp_path / "out")]) == 130
+        return tmp_path / "out", before
+
+    return run
+
+
+def test_a_computation_that_was_stopped_goes_on(whole, stopped, monkeypatch, capsys):
+    out, before = stopped()
     said = capsys.readouterr().err
     assert_names(said, "3", NAME, out / BELOW)
     assert len(list((out / BELOW).glob("part.*.json"))) == 3
@@ -82,11 +95,8 @@ def test_a_scheduler_stops_it_too_and_nothing_finished_is_said(tmp_path, monkeyp
     assert BELOW not in last  # nothing is kept
 
 
-def test_parts_of_other_settings_are_not_used(whole, tmp_path, monkeypatch):
-    out = tmp_path / "out"
-    with monkeypatch.context() as patch:
-        learned(patch, stop_at=4)
-        assert papers.main([*COMMAND, "--seeds", "3", "--out", str(out)]) == 130
+def test_parts_of_other_settings_are_not_used(whole, stopped, tmp_path, monkeypatch):
+    out, _ = stopped("--seeds", "3")
     asked = learned(monkeypatch)
     assert papers.main([*COMMAND, "--out", str(out)]) == 0
     assert len(asked) == 8 and numbers(out) == whole
@@ -96,14 +106,8 @@ def test_parts_of_other_settings_are_not_used(whole, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("welcome", [False, True])
-def test_parts_of_other_code_are_used_only_if_welcome(
-    welcome, whole, tmp_path, monkeypatch, capsys
-):
-    out = tmp_path / "out"
-    with monkeypatch.context() as patch:
-        learned(patch, stop_at=4)
-        patch.setattr(running, "version_of", lambda source: "0123456789ab")
-        assert papers.main([*COMMAND, "--out", str(out)]) == 130
+def test_parts_of_other_code_are_used_only_if_welcome(welcome, whole, stopped, monkeypatch, capsys):
+    out, _ = stopped(version_of=lambda source: "0123456789ab")
     asked = learned(monkeypatch)
     capsys.readouterr()
     assert papers.main([*COMMAND, "--out", str(out), *["--other-code"] * welcome]) == 0
@@ -115,11 +119,8 @@ def test_parts_of_other_code_are_used_only_if_welcome(
     assert numbers(out) == whole and not (out / BELOW).exists()
 
 
-def test_a_damaged_part_is_named_and_made_anew(whole, tmp_path, monkeypatch, capsys):
-    out = tmp_path / "out"
-    with monkeypatch.context() as patch:
-        learned(patch, stop_at=4)
-        assert papers.main([*COMMAND, "--out", str(out)]) == 130
+def test_a_damaged_part_is_named_and_made_anew(whole, stopped, monkeypatch, capsys):
+    out, _ = stopped()
     first, second, _ = sorted((out / BELOW).glob("part.*.json"))
     first.write_bytes(first.read_bytes()[:-20])
     saved = json.loads(second.read_text())
@@ -144,22 +145,17 @@ def test_what_a_kill_left_beside_its_table_is_removed(tmp_path, monkeypatch):
     assert not (tmp_path / BELOW).exists()
 
 
-def test_rows_come_back_as_they_were(tmp_path):
-    assert Parts(tmp_path, {}, {}, "abc")("one", lambda: ROWS) == ROWS
-    again = Parts(tmp_path, {}, {}, "abc")
+def test_rows_come_back_as_they_were_from_the_same_device(tmp_path):
+    here, there = ({"device": name, "jax": "1"} for name in ("cpu", "gpu"))
+    assert Parts(tmp_path, {}, here, "abc")("one", lambda: ROWS) == ROWS
+    other = Parts(tmp_path, {}, there, "abc", other_code=True)
+    assert not other.finished() and not other.of_other_code()
+    assert other("one", lambda: ROWS[:1]) == ROWS[:1]
+    again = Parts(tmp_path, {}, here, "abc")
     assert again.finished() == 1 and again("one", lambda: 1 / 0) == ROWS
     assert again.seconds > 0 and not again.codes
     with refused("one", error=AssertionError):
         again("one", lambda: ROWS)
-
-
-def test_parts_that_were_made_on_something_else_are_not_mixed_in(tmp_path):
-    here, there = ({"device": name, "jax": "1"} for name in ("cpu", "gpu"))
-    Parts(tmp_path, {}, here, "abc")("one", lambda: ROWS)
-    other = Parts(tmp_path, {}, there, "abc", other_code=True)
-    assert not other.finished() and not other.of_other_code()
-    assert other("one", lambda: ROWS[:1]) == ROWS[:1]
-    assert Parts(tmp_path, {}, here, "abc")("one", lambda: 1 / 0) == ROWS
     other.clear()
     assert not list(tmp_path.iterdir())
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from experiments.papers import report
 from experiments.papers.entry import PAPERS, Claim, Computation
 from experiments.papers.experiment import Experiment
 from experiments.papers.registry import ENTRIES, of_papers, sources
@@ -40,8 +39,11 @@ def test_ids_name_their_paper_and_entries_say_enough():
         assert entry.shows[0].isupper() and not entry.shows.endswith(".")
         for sentence in (*entry.note, entry.lost):
             assert not sentence or sentence.endswith("."), f"{name}: {sentence}"
-        widths = {len(row) for row in entry.reported}
-        assert len(widths) <= 1, name
+        assert len({len(row) for row in entry.reported}) <= 1, name
+        for claim in entry.claims:
+            if isinstance(claim, Claim):
+                assert claim.direction in ("better", "at least as good", "worse")
+                assert claim.says.strip() and claim.arm != claim.baseline
     assert {entry.paper for entry in ENTRIES.values()} == set(PAPERS)
     assert [entry.id for entry in of_papers(["lap"])][:2] == ["lap.thm1", "lap.thm2"]
 
@@ -53,8 +55,14 @@ def test_runs_of_every_size_fit_their_tasks(name):
     assert isinstance(experiment, Experiment)
     assert ("smoke" in experiment.sizes) == ("small" in experiment.sizes)
     for size in experiment.sizes:
-        runs = experiment.points(size)
-        assert set(runs) == set(experiment.sizes[size].envs)
+        runs, chosen = experiment.points(size), experiment.sizes[size]
+        assert set(runs) == set(chosen.envs)
+        for section, values in (("agent", chosen.agent), ("replay", chosen.replay)):
+            options = [
+                vars(getattr(arm.config, f"{section}_options"))
+                for arms in runs.values() for arm in arms.values()
+            ]  # fmt: skip
+            assert set(values) <= set().union(*options), f"{name}, {size}"
         for arms in runs.values():
             labels = {arm.label for arm in arms.values()}
             assert set(experiment.labels(size)) <= labels
@@ -105,19 +113,6 @@ def test_what_decides_a_computation_is_part_of_its_version():
             assert any(fnmatch.fnmatch(own, pattern) for pattern in source.sources), source.name
 
 
-def test_options_of_a_size_are_known_to_one_of_its_arms():
-    for source in SOURCES.values():
-        if not isinstance(source, Experiment):
-            continue
-        for size, chosen in source.sizes.items():
-            arms = [arm for runs in source.points(size).values() for arm in runs.values()]
-            for section, values in (("agent", chosen.agent), ("replay", chosen.replay)):
-                known = set().union(
-                    *(getattr(a.config, f"{section}_options").__dict__ for a in arms)
-                )
-                assert set(values) <= known, f"{source.name}, {size}"
-
-
 @pytest.mark.parametrize("size", ["small", "paper"])
 def test_betas_are_compared_at_equal_step_sizes(size):
     entry = ENTRIES["per.fig12.steps"]
@@ -126,14 +121,6 @@ def test_betas_are_compared_at_equal_step_sizes(size):
             options = arms[claim.arm].config.agent_options
             assert options == arms[claim.baseline].config.agent_options
             assert options.learning_rate == 2.5e-4 / (4 if claim.arm.endswith("_quarter") else 1)
-
-
-def test_directions_are_words_of_verdicts():
-    for entry in ENTRIES.values():
-        for claim in entry.claims:
-            if isinstance(claim, Claim):
-                assert claim.direction in ("better", "at least as good", "worse")
-                assert claim.says.strip() and claim.arm != claim.baseline
 
 
 def test_no_picture_is_drawn_twice():
@@ -148,10 +135,3 @@ def test_no_picture_is_drawn_twice():
             key = (name, entry.layout.draw, repr(entry.layout), entry.arms)
             assert key not in drawn, f"{entry.id} is {drawn[key]} again"
             drawn[key] = entry.id
-
-
-def test_what_has_not_been_run_is_said_to_be_so():
-    waiting, lacking = (
-        report.status(ENTRIES[name], "small", None) for name in ("all.walk", "per.tab4")
-    )
-    assert len({waiting, lacking, "done"}) == 3

@@ -1,4 +1,4 @@
-"""Tables of computations and experiments, and the files that damage is reported in."""
+"""Tables of computations and experiments, their damage, and tables of earlier versions."""
 
 import dataclasses
 import gzip
@@ -8,8 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.papers import tables, tasks
+from experiments.papers import migrate, tables, tasks, verdict
+from experiments.papers.registry import ENTRIES
 from experiments.papers.tables import Damaged, Data
+from experiments.storage import stored
+from experiments.storage.files import write_bytes, write_json
 from tests.experiments.papers import made
 from tests.refusals import refused
 
@@ -26,13 +29,11 @@ def test_a_table_is_read_as_it_was_written(tmp_path):
     assert read is not None and read.made == whole().made and read.codes() == ("abc",)
     pd.testing.assert_frame_equal(read.frame, whole().frame)
     assert tables.read(tmp_path, "walk", "smoke") is None
-
-
-def test_the_bytes_depend_on_the_numbers_alone(tmp_path):
-    for folder in ("a", "b"):
-        (tmp_path / folder).mkdir()
-        tables.write(tmp_path / folder, "walk", "small", whole())
-    one, other = (tables.paths(tmp_path / folder, "walk", "small")[0] for folder in "ab")
+    (tmp_path / "again").mkdir()  # the bytes depend on the numbers alone
+    tables.write(tmp_path / "again", "walk", "small", whole())
+    one, other = (
+        tables.paths(folder, "walk", "small")[0] for folder in (tmp_path, tmp_path / "again")
+    )
     assert one.read_bytes() == other.read_bytes()
 
 
@@ -59,39 +60,68 @@ def test_a_study_is_read_by_task_and_arm(tmp_path):
     assert read.runs["walk/10"]["ners_every4"]["config"]["loop"]["learn_every"] == 4
 
 
+NUMBERS, FACTS = "walk.small.csv.gz", "walk.small.json"
+
+
 @pytest.mark.parametrize(
-    ("harm", "error", "parts"),
+    ("name", "content", "parts"),
     [
-        (lambda numbers, facts: numbers.unlink(), Damaged, ("walk.small.csv.gz",)),
-        (lambda numbers, facts: facts.unlink(), Damaged, ("walk.small.json",)),
-        (
-            lambda numbers, facts: numbers.write_bytes(b"nothing"),
-            Damaged,
-            ("walk.small.csv.gz",),
-        ),
-        (
-            lambda numbers, facts: numbers.write_bytes(gzip.compress(b"env,arm\n")),
-            Damaged,
-            ("walk.small.csv.gz", "walk.small.json"),
-        ),
-        (lambda numbers, facts: facts.write_text("{"), Damaged, ("walk.small.json",)),
-        (
-            lambda numbers, facts: facts.write_text('{"format": 1, "crc32": 0, "made": []}'),
-            Damaged,
-            ("walk.small.json",),
-        ),
-        (
-            lambda numbers, facts: facts.write_text(
-                json.dumps({**json.loads(facts.read_text()), "format": 9})
-            ),
-            ValueError,
-            ("walk.small.json", "format", "9"),
-        ),
+        (NUMBERS, None, (NUMBERS,)),
+        (FACTS, None, (FACTS,)),
+        (NUMBERS, b"nothing", (NUMBERS,)),
+        (NUMBERS, gzip.compress(b"env,arm\n"), (NUMBERS, FACTS)),
+        (FACTS, b"{", (FACTS,)),
+        (FACTS, b'{"format": 1, "crc32": 0, "made": []}', (FACTS,)),
     ],
 )
-def test_what_is_damaged_is_named(harm, error, parts, tmp_path):
+def test_what_is_damaged_is_named(name, content, parts, tmp_path):
     tables.write(tmp_path, "walk", "small", whole())
-    harm(*tables.paths(tmp_path, "walk", "small"))
-    with refused(*parts, error=error) as raised:
+    path = tmp_path / name
+    path.unlink() if content is None else path.write_bytes(content)
+    with refused(*parts, error=Damaged):
         tables.read(tmp_path, "walk", "small")
-    assert isinstance(raised.value, Damaged) == (error is Damaged)
+
+
+def test_a_format_of_another_version_is_not_damage(tmp_path):
+    tables.write(tmp_path, "walk", "small", whole())
+    path = tmp_path / FACTS
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 9}))
+    with refused(FACTS, "format", "9") as raised:
+        tables.read(tmp_path, "walk", "small")
+    assert not isinstance(raised.value, Damaged)
+
+
+ARMS = {"uniform_every16": 1.0, "per_every16": 2.0}
+
+
+def old_tables(folder):
+    """Write the table of an experiment as earlier versions did."""
+    frames = {("walk/10", label): made.metrics(value, 20, 5) for label, value in ARMS.items()}
+    data = made.data_of(tasks.WALK, frames)
+    encoded = stored.encode(data.frame, digits=6)
+    runs = {"walk/10": {
+        label: {"config": own["config"], "versions": own["versions"], "train_seconds": 1.5}
+        for label, own in data.runs["walk/10"].items()
+    }}  # fmt: skip
+    write_json(folder / "walk_dqn.small.json", {"format": 1, "crc32": encoded.crc32, "runs": runs})
+    write_bytes(folder / "walk_dqn.small.csv.gz", encoded.content)
+    return data
+
+
+def test_a_table_of_an_experiment_becomes_a_study_with_the_same_verdicts(tmp_path, capsys):
+    before = old_tables(tmp_path)
+    assert migrate.main([str(tmp_path)]) == 0
+    assert str(tmp_path / "walk_dqn.small") in capsys.readouterr().out
+    after = tables.read(tmp_path, "walk_dqn", "small")
+    assert after is not None and after.codes() == before.codes()
+    pd.testing.assert_frame_equal(after.frame, before.frame)
+    entry = ENTRIES["all.walk"]
+    assert verdict.findings(entry, "small", after) == verdict.findings(entry, "small", before)
+    assert not list(tmp_path.glob("*.json")) and not list(tmp_path.glob("*.gz"))
+
+
+def test_folders_without_results_are_refused(tmp_path):
+    with refused(tmp_path, "sweep.json"):
+        migrate.migrate_tables(tmp_path)
+    with pytest.raises(SystemExit):
+        migrate.main([str(tmp_path)])

@@ -35,23 +35,27 @@ def table(**arms: float) -> Data:
     return Data(pd.DataFrame(rows), made={"versions": {"code": "abc"}})
 
 
+FASTER = {"higher_is_better": False, "ratios": True}
+
+
 @pytest.mark.parametrize(
-    ("least", "expected"), [(0.0, "agrees"), (0.9, "agrees"), (1.1, "disagrees")]
+    ("claim", "of_source", "per", "expected"),
+    [
+        ({}, {}, 3.0, "agrees"),
+        ({"direction": "worse"}, {}, 3.0, "disagrees"),
+        ({}, {"higher_is_better": False}, 3.0, "disagrees"),
+        ({"least": 0.9}, FASTER, 1.0, "agrees"),  # twice as fast is one on the scale of ratios
+        ({"least": 1.1}, FASTER, 1.0, "disagrees"),
+        # What may be lost.
+        ({"direction": "at least as good"}, {}, 1.8, "disagrees"),
+        ({"direction": "at least as good", "least": 0.5}, {}, 1.8, "agrees"),
+    ],
 )
-def test_a_ratio_of_two_is_one_on_its_scale(least, expected):
-    entry = computed(
-        (Claim("twice as fast", "per", "uniform", least=least),),
-        higher_is_better=False, ratios=True,
-    )  # fmt: skip
-    (found,) = verdict.findings(entry, "small", table(per=100.0, uniform=200.0))
+def test_directions_scales_and_margins(claim, of_source, per, expected):
+    entry = computed((Claim("a claim", "per", "uniform", **claim),), **of_source)
+    (found,) = verdict.findings(entry, "small", table(per=per, uniform=2.0))
     assert found.verdict == expected
-    assert found.pairs is not None and found.pairs.wins == SEEDS
-
-
-def test_the_direction_of_the_metric_counts():
-    claims = (Claim("higher", "per", "uniform"), Claim("lower", "per", "uniform", "worse"))
-    better, worse = verdict.findings(computed(claims), "small", table(per=3.0, uniform=2.0))
-    assert (better.verdict, worse.verdict) == ("agrees", "disagrees")
+    assert found.pairs is not None and found.pairs.wins in (0, SEEDS)
 
 
 def test_p_values_are_corrected_over_the_claims_of_an_entry():
@@ -114,74 +118,51 @@ def source_of(*envs: str, **more) -> Experiment:
     return dataclasses.replace(tasks.WALK, sizes={"small": small})
 
 
-def runs(effective_buffer: float, code: str = "abc", **more) -> Data:
+def walked(buffer: float = 0.3, baseline: str = LABELS[0], code: str = "abc") -> Data:
     """Return a table of the walk in which PER solves it sooner in every seed."""
+    columns = {"replayed/abs_td": buffer}
     frames = {
-        ("walk/10", LABELS[0]): frame_of(30, 1.0),
-        ("walk/10", LABELS[1]): frame_of(10, effective_buffer),
+        ("walk/10", baseline): frame_of(30, 1.0).assign(**{"replayed/abs_td": 1.0}),
+        ("walk/10", LABELS[1]): frame_of(10, buffer).assign(**columns),
     }
-    return data_of(source_of(**more), frames, codes={("walk/10", LABELS[0]): code})
-
-
-def walk(*claims: Claim) -> Entry:
-    return Entry("all.walk", "all", "walk", source_of(), claims=claims)
+    source = dataclasses.replace(source_of(), columns=tuple(columns))
+    return data_of(source, frames, codes={("walk/10", baseline): code})
 
 
 SOONER = Claim("PER solves it sooner", LABELS[1], LABELS[0])
-
-
-@pytest.mark.parametrize(("buffer", "expected"), [(0.3, "agrees"), (0.99, "not tested")])
-def test_a_method_that_drew_uniformly_was_not_tested(buffer, expected):
-    (found,) = verdict.findings(walk(SOONER), "small", runs(buffer))
-    assert found.verdict == expected
+LESS = dataclasses.replace(SOONER, direction="worse")
+RARER = dataclasses.replace(SOONER, baseline="uniform_every4")
 
 
 @pytest.mark.parametrize(
-    ("column", "expected"), [("effective_buffer", "agrees"), ("abs_td", "not tested")]
-)
-def test_what_is_replayed_says_nothing_of_a_method_that_drew_uniformly(column, expected):
+    ("claim", "data", "expected", "parts"),
+    [
+        (SOONER, {}, "agrees", ()),
+        (SOONER, {"buffer": 0.99}, "not tested", ("0.99",)),
+        # It has not drawn uniformly if it claims just that.
+        (dataclasses.replace(LESS, primary="mean:replayed/effective_buffer"), {"buffer": 0.99},
+         "agrees", ()),
+        (dataclasses.replace(LESS, primary="mean:replayed/abs_td"), {"buffer": 0.99},
+         "not tested", ("0.99",)),
+        (SOONER, {"code": "def"}, "not comparable", ("code", "abc", "def")),
+        (RARER, {"baseline": RARER.baseline}, "not comparable", ("learn_every",)),
+        (dataclasses.replace(RARER, across=True), {"baseline": RARER.baseline}, "agrees", ()),
+    ],
+)  # fmt: skip
+def test_verdicts_on_the_walk(claim, data, expected, parts):
     source = dataclasses.replace(source_of(), columns=("replayed/abs_td",))
-    frames = {
-        ("walk/10", label): frame_of(solved, buffer).assign(**{"replayed/abs_td": buffer})
-        for label, solved, buffer in ((LABELS[0], 30, 1.0), (LABELS[1], 10, 0.99))
-    }
-    data = data_of(source, frames)
-    claim = Claim("less", LABELS[1], LABELS[0], "worse", primary=f"mean:replayed/{column}")
-    entry = dataclasses.replace(walk(claim), source=source)
-    (found,) = verdict.findings(entry, "small", data)
+    entry = Entry("all.walk", "all", "walk", source, claims=(claim,))
+    (found,) = verdict.findings(entry, "small", walked(**data))
     assert found.verdict == expected
+    assert_names(found.reason, *parts)
 
 
 def test_a_size_may_be_too_small_for_an_arm():
     why = "its agent learns twice"
-    entry = dataclasses.replace(walk(SOONER), source=source_of(untested={LABELS[1]: why}))
-    (found,) = verdict.findings(entry, "small", runs(0.3))
+    source = source_of(untested={LABELS[1]: why})
+    entry = Entry("all.walk", "all", "walk", source, claims=(SOONER,))
+    (found,) = verdict.findings(entry, "small", walked())
     assert (found.verdict, found.reason) == ("not tested", why)
-
-
-def test_arms_of_two_versions_of_the_code_are_not_compared():
-    (found,) = verdict.findings(walk(SOONER), "small", runs(0.3, code="def"))
-    assert found.verdict == "not comparable"
-    assert_names(found.reason, "code", "abc", "def")
-
-
-def test_a_claim_across_settings_says_so():
-    rarer = "uniform_every4"
-    data = data_of(source_of(), {
-        ("walk/10", rarer): frame_of(30, 1.0), ("walk/10", LABELS[1]): frame_of(10, 0.3)
-    })  # fmt: skip
-    claim = Claim("another ratio", LABELS[1], rarer)
-    (found,) = verdict.findings(walk(claim), "small", data)
-    assert found.verdict == "not comparable" and "learn_every" in found.reason
-    across = Claim("another ratio", LABELS[1], rarer, across=True)
-    assert verdict.findings(walk(across), "small", data)[0].verdict == "agrees"
-
-
-def test_the_mean_of_a_column_decides_where_a_claim_names_one():
-    claim = Claim(
-        "PER uses less", LABELS[1], LABELS[0], "worse", primary="mean:replayed/effective_buffer"
-    )
-    assert verdict.findings(walk(claim), "small", runs(0.3))[0].verdict == "agrees"
 
 
 def test_several_tasks_are_judged_together_and_seeds_counted_in_each():
@@ -246,36 +227,15 @@ def test_one_seed_that_never_got_there_does_not_drop_the_least_effect():
     assert_names(found.reason, "0.9")
 
 
-def test_the_reason_says_what_the_verdict_went_by():
-    claim = Claim("faster by one", "per", "uniform", least=1.0)
-    values = np.full(50, 2.0)
-    values[:7] = -30.0  # few enough for the interquartile mean, many enough for the mean
-    rows = [(arm, seed, value) for seed, value in enumerate(values) for arm in ("per", "uniform")]
-    frame = pd.DataFrame(rows, columns=["arm", "seed", "value"])
-    frame.loc[frame["arm"] == "uniform", "value"] = np.random.default_rng(0).normal(0, 0.1, 50)
-    data = table(per=1.0, uniform=1.0)
-    (found,) = verdict.findings(computed((claim,)), "small", Data(frame, made=data.made))
-    assert found.verdict == "undecided"
-    assert_names(found.reason, "mean", f"{found.pairs.mean - claim.least:.4g}")
-
-
-def test_a_margin_is_what_may_be_lost():
-    for margin, expected in ((0.0, "disagrees"), (0.5, "agrees")):
-        claim = Claim("about as good", "per", "uniform", "at least as good", least=margin)
-        (found,) = verdict.findings(computed((claim,)), "small", table(per=1.0, uniform=1.2))
-        assert found.verdict == expected, margin
-    assert "[-0.2" in found.reason and found.reason.count("0.5") == 1  # the margin, once
-    assert_names(found.reason, "-0.5")
-
-
 def test_means_of_seeds_that_diverged_say_nothing():
     lost = frame_of(10, 0.3)
     lost["agent/loss"] = np.where(lost["seed"] == 4, np.nan, 1.0)
     data = data_of(source_of(), {
         ("walk/10", LABELS[0]): frame_of(30, 1.0), ("walk/10", LABELS[1]): lost
     })  # fmt: skip
-    claim = Claim("uses less", *reversed(LABELS), "worse", primary="mean:replayed/effective_buffer")
-    (found,) = verdict.findings(walk(claim), "small", data)
+    claim = dataclasses.replace(LESS, primary="mean:replayed/effective_buffer")
+    entry = Entry("all.walk", "all", "walk", source_of(), claims=(claim,))
+    (found,) = verdict.findings(entry, "small", data)
     assert found.verdict == "not tested"
     assert_names(found.reason, "replayed/effective_buffer", "1")
 

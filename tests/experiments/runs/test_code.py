@@ -42,9 +42,7 @@ def test_the_version_is_of_all_sources_that_decide_numbers():
     assert "jaxreplay/methods/per.py" in names and "agents/dqn.py" in names
     assert not any(name.startswith(("tests/", "experiments/figures")) for name in names)
     assert re.fullmatch("[0-9a-f]{12}", code.digest())
-
-
-def test_sources_beside_the_training_loop_give_a_version_of_their_own():
+    # Sources outside the training loop give a version of their own.
     walk = "experiments/papers/cliffwalk*.py"
     assert code.version(walk) == code.version(walk) != code.version()
     assert code.version("experiments/papers/nothing*.py") == code.version()

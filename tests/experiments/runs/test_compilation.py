@@ -57,47 +57,52 @@ def programs(root: Path) -> list[Path]:
     return sorted(root.glob("*/jit_triple-*-cache"))
 
 
-def test_a_program_is_compiled_once(tmp_path):
+def test_a_program_is_compiled_once_unless_none_is_kept(tmp_path):
+    own = jax.config.jax_compilation_cache_dir
     found = []
     for _ in range(2):
-        with compilation.kept(tmp_path / "a" / "b"):
+        with compilation.kept(tmp_path / "a" / "b"), measured() as spent:
+            assert jax.config.jax_compilation_cache_dir.startswith(str(tmp_path))
             found.append(run())
+            assert spent().compiling > 0  # to load it counts, too
     assert found == [(21, 0), (21, 1)]
     (kept,) = programs(tmp_path / "a" / "b")
     assert re.fullmatch("[0-9a-f]{8}", kept.parent.name)  # of this machine's processor
-
-
-def test_off_keeps_and_finds_nothing(tmp_path):
-    with compilation.kept(tmp_path):
-        run()
     with compilation.kept(compilation.OFF):
         assert jax.config.jax_compilation_cache_dir is None
         assert run() == (21, 0)
-
-
-def test_jax_s_own_setting_wins_over_the_default_and_comes_back(tmp_path):
-    own = jax.config.jax_compilation_cache_dir
     assert own  # conftest's
-    with compilation.kept(None):
+    with compilation.kept(None):  # JAX's own setting wins over the default
         assert jax.config.jax_compilation_cache_dir == own
-    with compilation.kept(tmp_path):
-        assert jax.config.jax_compilation_cache_dir.startswith(str(tmp_path))
-    assert jax.config.jax_compilation_cache_dir == own
 
 
-def test_the_default_is_the_user_s_cache_folder(tmp_path, monkeypatch):
+@pytest.fixture
+def default_folder(tmp_path, monkeypatch):
+    """The folder of the user's cache, without a setting of JAX's own."""
     before = jax.config.jax_compilation_cache_dir
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(
         compilation.platformdirs, "user_cache_path", lambda name, appauthor: tmp_path / name
-    )  # where this system has it, as for XDG_CACHE_HOME
+    )
     jax.config.update("jax_compilation_cache_dir", None)
-    try:
-        with compilation.kept(None):
-            run()
-        assert len(programs(tmp_path / "jaxreplay" / "compilation")) == 1
-    finally:
-        jax.config.update("jax_compilation_cache_dir", before)
+    yield tmp_path / "jaxreplay"
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_the_default_is_the_user_s_cache_folder(default_folder):
+    with compilation.kept(None):
+        run()
+    assert len(programs(default_folder / "compilation")) == 1
+
+
+def test_a_default_folder_that_cannot_be_made_is_said_in_one_line(default_folder, capsys):
+    default_folder.write_text("a file")
+    with compilation.kept(None):
+        assert run() == (21, 0)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert_names(line, default_folder, "--compilation-cache", "off")
+    assert default_folder.read_text() == "a file"
+    with refused("--compilation-cache", default_folder, "off"):  # one that was asked for
+        compilation.kept(default_folder).__enter__()
 
 
 def test_a_damaged_program_is_reported_in_one_line_and_compiled(tmp_path, capsys):
@@ -144,29 +149,6 @@ def test_the_least_used_programs_make_room_and_other_files_stay(tmp_path, monkey
     assert not old.exists() and notes.exists() and len(programs(tmp_path)) == 1
 
 
-def test_a_default_folder_that_cannot_be_made_is_said_in_one_line(tmp_path, monkeypatch, capsys):
-    taken = tmp_path / "taken"
-    taken.write_text("a file")
-    monkeypatch.setattr(compilation.platformdirs, "user_cache_path", lambda *_, **__: taken)
-    before = jax.config.jax_compilation_cache_dir
-    jax.config.update("jax_compilation_cache_dir", None)
-    try:
-        with compilation.kept(None):
-            assert run() == (21, 0)
-    finally:
-        jax.config.update("jax_compilation_cache_dir", before)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert_names(line, taken, "--compilation-cache", "off")
-    assert taken.read_text() == "a file"
-
-
-def test_a_folder_that_was_asked_for_has_to_be_usable(tmp_path):
-    taken = tmp_path / "taken"
-    taken.write_text("a file")
-    with refused("--compilation-cache", taken, "off"):
-        compilation.kept(taken).__enter__()
-
-
 def test_a_folder_that_breaks_is_reported_once_and_the_run_continues(tmp_path, capsys):
     with compilation.kept(tmp_path):
         (folder,) = tmp_path.iterdir()
@@ -208,14 +190,6 @@ def test_what_was_spent_before_counts_once():
     assert second.seconds < 100 and second.compiling == 0
 
 
-def test_loading_a_kept_program_counts(tmp_path, monkeypatch):
-    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    for _ in range(2):
-        with compilation.kept(tmp_path), measured() as spent:
-            compiles(11)
-            assert spent().compiling > 0
-
-
 def test_compiling_side_by_side_counts_once():
     with measured() as spent:
         threads = [threading.Thread(target=compiles, args=(20 + each,)) for each in range(4)]
@@ -225,11 +199,6 @@ def test_compiling_side_by_side_counts_once():
             thread.join()
         found = spent()
     assert 0 < found.compiling <= found.seconds
-
-
-def test_covered_by_hand():
-    assert covered([]) == 0
-    assert covered([(3, 4), (0, 1), (0.5, 2), (0.6, 0.7)]) == 3
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)).map(sorted), max_size=6))

@@ -4,439 +4,254 @@ Numbers are transcribed from the papers and, where a comment says so, from the a
 are in the units of the options (agent steps, updates), worked out where the paper has others.
 """
 
+import json
+
 import pytest
 
 from experiments.runs.presets import PRESETS
 from experiments.runs.registry import AGENTS
-from experiments.runs.run_config import SECTIONS, defaults
+from experiments.runs.run_config import PREFIXES, RunConfig, defaults
 
 ENVIRONMENTS = {"discrete": "atari/Breakout", "continuous": "gymnax/Pendulum-v1"}
 FRAMES = 4  # per agent step
+SIZES = ("capacity", "batch_size")
 
+
+def without(prefix, table):
+    return {key: value for key, value in table.items() if not key.startswith(prefix)}
+
+
+# fmt: off
 # Hessel et al. 2018, Tab. 1; evaluations of Sec. "Experimental Methods".
 CANONICAL = {
-    "loop.steps": 200_000_000 // FRAMES,
-    "loop.warmup": 80_000 // FRAMES,  # "Min history to start learning", frames
-    "loop.random_warmup": False,  # noisy nets explore, epsilon is 0
-    "loop.n_step": 3,
-    "loop.gamma": 0.99,
-    "loop.learn_every": 4,
-    "loop.updates": 1,
-    "loop.eval_every": 1_000_000 // FRAMES,
-    "loop.eval_episodes": 10,  # instead of 500 thousand frames
-    "loop.eval_epsilon": 0.001,
-    "sizes.capacity": 1_000_000,
-    "sizes.batch_size": 32,
-    "agent_options.double": True,
-    "agent_options.dueling": True,
-    "agent_options.noisy": True,
-    "agent_options.sigma": 0.5,
-    "agent_options.atoms": 51,
-    "agent_options.v_min": -10.0,
-    "agent_options.v_max": 10.0,
-    "agent_options.priority": "kl",
-    "agent_options.network": "nature",
-    "agent_options.optimiser": "adam",
-    "agent_options.learning_rate": 0.0000625,
-    "agent_options.adam_eps": 1.5e-4,
-    "agent_options.max_grad_norm": 0.0,
-    "agent_options.target_every": 32_000 // FRAMES // 4,  # frames, in updates
-    "replay_options.alpha": 0.5,
-    "replay_options.beta": 0.4,
-    "replay_options.beta_end": 1.0,
-    "env_options.protocol": "per",
+    "steps": 200_000_000 // FRAMES,
+    "warmup": 80_000 // FRAMES,  # "Min history to start learning", frames
+    "random_warmup": False,  # noisy nets explore, epsilon is 0
+    "n_step": 3, "gamma": 0.99, "learn_every": 4, "updates": 1, "eval_every": 1_000_000 // FRAMES,
+    "eval_episodes": 10,  # instead of 500 thousand frames
+    "eval_epsilon": 0.001, "capacity": 1_000_000, "batch_size": 32, "agent.double": True,
+    "agent.dueling": True, "agent.noisy": True, "agent.sigma": 0.5, "agent.atoms": 51,
+    "agent.v_min": -10.0, "agent.v_max": 10.0, "agent.priority": "kl", "agent.network": "nature",
+    "agent.optimiser": "adam", "agent.learning_rate": 0.0000625, "agent.adam_eps": 1.5e-4,
+    "agent.max_grad_norm": 0.0,
+    "agent.target_every": 32_000 // FRAMES // 4,  # frames, in updates
+    "replay.alpha": 0.5, "replay.beta": 0.4, "replay.beta_end": 1.0, "env.protocol": "per",
 }
 # The code of Oh et al. 2021 (main.py's defaults and run.sh), after van Hasselt et al. 2019.
 DATA_EFFICIENT = {
     **CANONICAL,
-    "loop.steps": 100_000,
-    "loop.warmup": 1_600,
-    "loop.n_step": 20,
-    "loop.learn_every": 1,
-    "loop.eval_every": 1_000,
-    "loop.eval_episodes": 5,
-    "sizes.capacity": 100_000,
-    "agent_options.sigma": 0.1,
-    "agent_options.priority": "cross_entropy",
-    "agent_options.network": "data_efficient",
-    "agent_options.learning_rate": 0.0001,
-    "agent_options.max_grad_norm": 10.0,
-    "agent_options.target_every": 2_000,
-    "env_options.protocol": "ners",
+    "steps": 100_000, "warmup": 1_600, "n_step": 20, "learn_every": 1, "eval_every": 1_000,
+    "eval_episodes": 5, "capacity": 100_000, "agent.sigma": 0.1, "agent.priority": "cross_entropy",
+    "agent.network": "data_efficient", "agent.learning_rate": 0.0001, "agent.max_grad_norm": 10.0,
+    "agent.target_every": 2_000, "env.protocol": "ners",
 }
 # The sampler of the same code: memory.py, class NERS.
 NERS_CODE = {
-    "replay_options.reward": "evaluation",
-    "replay_options.gradient": "none",  # -mean(reward * log(score))
-    "replay_options.time_feature": "episode",
-    "replay_options.squash": True,
-    "replay_options.hidden": (128, 256, 128, 64),
-    "replay_options.score_hidden": (128, 64),
-    "replay_options.learning_rate": 0.0001,
-    "replay_options.train_size": 32,
-    "replay_options.normalise": "batch",
+    "replay.reward": "evaluation",
+    "replay.gradient": "none",  # -mean(reward * log(score))
+    "replay.time_feature": "episode", "replay.squash": True, "replay.hidden": (128, 256, 128, 64),
+    "replay.score_hidden": (128, 64), "replay.learning_rate": 0.0001, "replay.train_size": 32,
+    "replay.normalise": "batch",
+}
+# The settings in which Schaul et al. 2016, Fujimoto et al. 2020 and Brittain et al. 2019 agree.
+DQN = {
+    "random_warmup": True, "n_step": 1, "gamma": 0.99,
+    "learn_every": 4,  # "one minibatch update for each 4 new transitions"
+    "updates": 1,
+    "eval_episodes": 10,  # instead of 500 thousand frames (PER) or 125 000 agent steps (PSER)
+    "capacity": 1_000_000, "batch_size": 32, "agent.dueling": False, "agent.munchausen": False,
+    "agent.network": "nature", "agent.optimiser": "rmsprop", "agent.rmsprop_decay": 0.95,
+    "agent.max_grad_norm": 0.0, "agent.tau": 1.0, "agent.epsilon_start": 1.0,
+    "agent.epsilon_end": 0.01,
 }
 # Schaul et al. 2016, Tab. 3 and 5, Sec. 4; "as Double DQN (tuned)": DQN Zoo, prioritized/run_atari.
 PER = {
-    "loop.steps": 200_000_000 // FRAMES,
-    "loop.warmup": 50_000,  # 5 % of the capacity
-    "loop.random_warmup": True,
-    "loop.n_step": 1,
-    "loop.gamma": 0.99,
-    "loop.learn_every": 4,  # "one minibatch update for each 4 new transitions"
-    "loop.updates": 1,
-    "loop.eval_every": 1_000_000 // FRAMES,
-    "loop.eval_episodes": 10,  # instead of 500 thousand frames
-    "loop.eval_epsilon": 0.01,
-    "sizes.capacity": 1_000_000,
-    "sizes.batch_size": 32,
-    "agent_options.double": True,
-    "agent_options.dueling": False,
-    "agent_options.munchausen": False,
-    "agent_options.network": "nature",
-    "agent_options.optimiser": "rmsprop",
-    "agent_options.learning_rate": 0.00025 / 4,
-    "agent_options.rmsprop_decay": 0.95,
-    "agent_options.rmsprop_eps": 6.103515625e-07,  # (0.01 / 32^2) / 4^2
-    "agent_options.rmsprop_eps_in_root": True,
-    "agent_options.max_grad_norm": 0.0,
-    "agent_options.target_every": 120_000 // FRAMES // 4,
-    "agent_options.tau": 1.0,
-    "agent_options.epsilon_start": 1.0,
-    "agent_options.epsilon_end": 0.01,
-    "agent_options.epsilon_updates": 4_000_000 // FRAMES // 4,  # 2 % of 200 million frames
-    "env_options.protocol": "per",
+    **DQN,
+    "steps": 200_000_000 // FRAMES,
+    "warmup": 50_000,  # 5 % of the capacity
+    "eval_every": 1_000_000 // FRAMES, "eval_epsilon": 0.01, "agent.double": True,
+    "agent.learning_rate": 0.00025 / 4,
+    "agent.rmsprop_eps": 6.103515625e-07,  # (0.01 / 32^2) / 4^2
+    "agent.rmsprop_eps_in_root": True, "agent.target_every": 120_000 // FRAMES // 4,
+    "agent.epsilon_updates": 4_000_000 // FRAMES // 4,  # 2 % of 200 million frames
+    "env.protocol": "per",
 }
 PER_ARMS = {
     "per": {
-        "replay_options.alpha": 0.6,
-        "replay_options.beta": 0.4,
-        "replay_options.beta_end": 1.0,
-        "replay_options.clip": 1.0,  # TD errors are clipped (Sec. 4 and 5)
-        "replay_options.normalise": "batch",
+        "replay.alpha": 0.6, "replay.beta": 0.4, "replay.beta_end": 1.0,
+        "replay.clip": 1.0,  # TD errors are clipped (Sec. 4 and 5)
+        "replay.normalise": "batch",
     },
     "rank": {
-        "replay_options.alpha": 0.7,
-        "replay_options.beta": 0.5,
-        "replay_options.beta_end": 1.0,
-        "replay_options.normalise": "batch",
+        "replay.alpha": 0.7, "replay.beta": 0.5, "replay.beta_end": 1.0,
+        "replay.normalise": "batch",
     },
     "uniform": {  # the baseline's column
-        "agent_options.learning_rate": 0.00025,
-        "agent_options.rmsprop_eps": 9.765625e-06,
+        "agent.learning_rate": 0.00025, "agent.rmsprop_eps": 9.765625e-06,
     },
 }
 # Fujimoto et al. 2020, Tab. 6; steps, capacity and independent draws: the authors' code.
 MUJOCO = {
-    "loop.steps": 3_000_000,
-    "loop.warmup": 25_000,
-    "loop.random_warmup": True,
-    "loop.n_step": 1,
-    "loop.gamma": 0.99,
-    "loop.learn_every": 1,
-    "loop.updates": 1,
-    "loop.eval_every": 5_000,
-    "loop.eval_episodes": 10,
-    "loop.scale_observations": False,
-    "loop.scale_rewards": False,
-    "sizes.capacity": 1_000_000,
-    "sizes.batch_size": 256,
-    "agent_options.hidden": (256, 256),
-    "agent_options.actor_learning_rate": 3e-4,
-    "agent_options.critic_learning_rate": 3e-4,
-    "agent_options.tau": 0.005,
+    "steps": 3_000_000, "warmup": 25_000, "random_warmup": True, "n_step": 1, "gamma": 0.99,
+    "learn_every": 1, "updates": 1, "eval_every": 5_000, "eval_episodes": 10,
+    "scale_observations": False, "scale_rewards": False, "capacity": 1_000_000, "batch_size": 256,
+    "agent.hidden": (256, 256), "agent.actor_learning_rate": 3e-4,
+    "agent.critic_learning_rate": 3e-4, "agent.tau": 0.005,
 }
 TD3 = {
-    "agent_options.exploration_noise": 0.1,
-    "agent_options.target_noise": 0.2,
-    "agent_options.target_noise_clip": 0.5,
-    "agent_options.policy_delay": 2,
+    "agent.exploration_noise": 0.1, "agent.target_noise": 0.2, "agent.target_noise_clip": 0.5,
+    "agent.policy_delay": 2,
 }
 SAC = {
-    "agent_options.alpha_learning_rate": 3e-4,
-    "agent_options.target_entropy": -1.0,  # times the dimensions of the action
+    "agent.alpha_learning_rate": 3e-4,
+    "agent.target_entropy": -1.0,  # times the dimensions of the action
 }
 LAP_PER = {
-    "replay_options.alpha": 0.6,
-    "replay_options.beta": 0.4,
-    "replay_options.beta_end": 1.0,  # code
-    "replay_options.epsilon": 1e-10,
-    "replay_options.sampling": "iid",
+    "replay.alpha": 0.6, "replay.beta": 0.4,
+    "replay.beta_end": 1.0,  # code
+    "replay.epsilon": 1e-10, "replay.sampling": "iid",
 }
 MUJOCO_ARMS = {
-    "uniform": {},
-    "per": LAP_PER,
-    "lap": {
-        "replay_options.alpha": 0.4,
-        "replay_options.kappa": 1.0,
-        "replay_options.sampling": "iid",
-    },
-    "pal": {"replay_options.alpha": 0.4, "replay_options.kappa": 1.0},
+    "uniform": {}, "per": LAP_PER,
+    "lap": {"replay.alpha": 0.4, "replay.kappa": 1.0, "replay.sampling": "iid"},
+    "pal": {"replay.alpha": 0.4, "replay.kappa": 1.0},
 }
 # Fujimoto et al. 2020, Tab. 7 and App. D.2.
 ATARI = {
-    "loop.steps": 50_000_000,  # code
-    "loop.warmup": 20_000,
-    "loop.random_warmup": True,
-    "loop.n_step": 1,
-    "loop.gamma": 0.99,
-    "loop.learn_every": 4,
-    "loop.updates": 1,
-    "loop.eval_every": 50_000,
-    "loop.eval_episodes": 10,
-    "loop.eval_epsilon": 0.001,
-    "sizes.capacity": 1_000_000,  # code
-    "sizes.batch_size": 32,
-    "agent_options.double": True,
-    "agent_options.dueling": False,
-    "agent_options.munchausen": False,
-    "agent_options.network": "nature",
-    "agent_options.optimiser": "rmsprop",  # centred, momentum 0
-    "agent_options.learning_rate": 6.25e-5,
-    "agent_options.rmsprop_decay": 0.95,
-    "agent_options.rmsprop_eps": 1e-5,
-    "agent_options.rmsprop_eps_in_root": False,  # Torch
-    "agent_options.max_grad_norm": 0.0,
-    "agent_options.target_every": 8_000,  # training iterations
-    "agent_options.tau": 1.0,
-    "agent_options.epsilon_start": 1.0,
-    "agent_options.epsilon_end": 0.01,
-    "agent_options.epsilon_updates": 250_000,  # training iterations
-    "env_options.protocol": "lap",
+    **DQN,
+    "steps": 50_000_000,  # as the capacity from the authors' code
+    "warmup": 20_000, "eval_every": 50_000, "eval_epsilon": 0.001, "agent.double": True,
+    "agent.learning_rate": 6.25e-5, "agent.rmsprop_eps": 1e-5,
+    "agent.rmsprop_eps_in_root": False,  # Torch
+    "agent.target_every": 8_000, "agent.epsilon_updates": 250_000,  # training iterations
+    "env.protocol": "lap",
 }
 ATARI_ARMS = {
-    "uniform": {},
-    "per": LAP_PER,
-    "lap": {
-        "replay_options.alpha": 0.6,
-        "replay_options.kappa": 0.01,
-        "replay_options.sampling": "iid",
-    },
-    "pal": {"replay_options.alpha": 0.6, "replay_options.kappa": 0.01},
+    "uniform": {}, "per": LAP_PER,
+    "lap": {"replay.alpha": 0.6, "replay.kappa": 0.01, "replay.sampling": "iid"},
+    "pal": {"replay.alpha": 0.6, "replay.kappa": 0.01},
 }
 # Brittain et al. 2019, App. Tab. 2 to 4, and the authors' configurations (agent steps).
 PSER = {
-    "loop.steps": 200 * 250_000,
-    "loop.warmup": 50_000,
-    "loop.random_warmup": True,
-    "loop.n_step": 1,
-    "loop.gamma": 0.99,
-    "loop.learn_every": 4,
-    "loop.updates": 1,
-    "loop.eval_every": 250_000,
-    "loop.eval_episodes": 10,  # instead of 125 000 agent steps
-    "loop.eval_epsilon": 0.001,
-    "sizes.capacity": 1_000_000,
-    "sizes.batch_size": 32,
-    "agent_options.double": False,
-    "agent_options.dueling": False,
-    "agent_options.munchausen": False,
-    "agent_options.network": "nature",
-    "agent_options.optimiser": "rmsprop",
-    "agent_options.learning_rate": 0.00025,
-    "agent_options.rmsprop_decay": 0.95,
-    "agent_options.rmsprop_eps": 1e-5,
-    "agent_options.rmsprop_eps_in_root": True,  # TensorFlow
-    "agent_options.max_grad_norm": 0.0,
-    "agent_options.target_every": 10_000 // 4,
-    "agent_options.tau": 1.0,
-    "agent_options.epsilon_start": 1.0,
-    "agent_options.epsilon_end": 0.01,
-    "agent_options.epsilon_updates": 1_000_000 // 4,
-    "env_options.protocol": "pser",
+    **DQN,
+    "steps": 200 * 250_000, "warmup": 50_000, "eval_every": 250_000, "eval_epsilon": 0.001,
+    "agent.double": False, "agent.learning_rate": 0.00025, "agent.rmsprop_eps": 1e-5,
+    "agent.rmsprop_eps_in_root": True,  # TensorFlow
+    "agent.target_every": 10_000 // 4, "agent.epsilon_updates": 1_000_000 // 4,
+    "env.protocol": "pser",
 }
 PSER_ARMS = {
     "uniform": {},
     "per": {
-        "replay_options.alpha": 0.5,
-        "replay_options.beta": 0.5,
-        "replay_options.beta_end": 0.5,
-        "replay_options.epsilon": 1e-10,
+        "replay.alpha": 0.5, "replay.beta": 0.5, "replay.beta_end": 0.5, "replay.epsilon": 1e-10,
     },
     "pser": {
-        "replay_options.alpha": 0.5,
-        "replay_options.beta": 0.5,
-        "replay_options.rho": 0.4,
-        "replay_options.window": 5,
-        "replay_options.eta": 0.7,
-        "replay_options.combine": "max",
-        "replay_options.initial": "max",
-        "replay_options.decay_on_add": False,
-        "replay_options.decay_space": "leaf",  # code
-        "replay_options.leaf": "sqrt_huber",  # code
+        "replay.alpha": 0.5, "replay.beta": 0.5, "replay.rho": 0.4, "replay.window": 5,
+        "replay.eta": 0.7, "replay.combine": "max", "replay.initial": "max",
+        "replay.decay_on_add": False,
+        "replay.decay_space": "leaf",  # code
+        "replay.leaf": "sqrt_huber",  # code
     },
 }
 # Oh et al. 2021 print steps alone (Sec. 3.1); the agents are those of Fujimoto et al. 2020, alpha
 # and beta PER's, evaluations and networks the authors' code for Atari.
-NERS = {**MUJOCO, "loop.steps": 500_000, "loop.eval_every": 1_000, "loop.eval_episodes": 5}
-NERS_PER = {
-    "replay_options.alpha": 0.6,
-    "replay_options.beta": 0.4,
-    "replay_options.beta_end": 1.0,
-}
+NERS = {**MUJOCO, "steps": 500_000, "eval_every": 1_000, "eval_episodes": 5}
+NERS_PER = {"replay.alpha": 0.6, "replay.beta": 0.4, "replay.beta_end": 1.0}
 NERS_ARMS = {
-    "uniform": {},
-    "ero": {},
-    "per": NERS_PER,
+    "uniform": {}, "ero": {}, "per": NERS_PER,
     "ners": {
         **NERS_CODE,
         **NERS_PER,
-        "replay_options.gradient": "buffer",  # Eq. 1 in Eq. 7
-        "replay_options.time_feature": "run",
-        "replay_options.squash": False,
-        "replay_options.train_size": 256,
-        "replay_options.weigh_actor": True,  # Alg. 1
+        "replay.gradient": "buffer",  # Eq. 1 in Eq. 7
+        "replay.time_feature": "run", "replay.squash": False, "replay.train_size": 256,
+        "replay.weigh_actor": True,  # Alg. 1
     },
 }
 # OpenAI's baselines (ddpg/main.py and models.py), on which the code of Zha et al. 2019 builds.
 ERO = {
-    "loop.steps": 500 * 20 * 100,  # epochs, cycles, roll-out steps
-    "loop.warmup": 100,
-    "loop.random_warmup": False,
-    "loop.n_step": 1,
-    "loop.gamma": 0.99,
-    "loop.learn_every": 100,
-    "loop.updates": 50,
-    "loop.eval_every": 20 * 100,
-    "loop.eval_episodes": 10,
-    "loop.scale_observations": False,
-    "loop.scale_rewards": False,
-    "sizes.capacity": 1_000_000,
-    "sizes.batch_size": 64,
-    "agent_options.bounded": True,
-    "agent_options.hidden": (64, 64),
-    "agent_options.activation": "relu",
-    "agent_options.actor_learning_rate": 1e-4,
-    "agent_options.critic_learning_rate": 1e-3,
-    "agent_options.critic_weight_decay": 1e-2,
-    "agent_options.anneal": 0.0,
-    "agent_options.tau": 0.001,
-    "agent_options.noise": "ou",  # theta 0.15
-    "agent_options.noise_std": 0.2,
+    "steps": 500 * 20 * 100,  # epochs, cycles, roll-out steps
+    "warmup": 100, "random_warmup": False, "n_step": 1, "gamma": 0.99, "learn_every": 100,
+    "updates": 50, "eval_every": 20 * 100, "eval_episodes": 10, "scale_observations": False,
+    "scale_rewards": False, "capacity": 1_000_000, "batch_size": 64, "agent.bounded": True,
+    "agent.hidden": (64, 64), "agent.activation": "relu", "agent.actor_learning_rate": 1e-4,
+    "agent.critic_learning_rate": 1e-3, "agent.critic_weight_decay": 1e-2, "agent.anneal": 0.0,
+    "agent.tau": 0.001,
+    "agent.noise": "ou",  # theta 0.15
+    "agent.noise_std": 0.2,
 }
 ERO_ARMS = {
-    "uniform": {},
-    "per": {},
-    "rank": {},
+    "uniform": {}, "per": {}, "rank": {},
     "ero": {
-        "replay_options.hidden": (64, 64),
-        "replay_options.learning_rate": 1e-4,
-        "replay_options.batch_size": 64,
+        "replay.hidden": (64, 64), "replay.learning_rate": 1e-4, "replay.batch_size": 64,
     },
 }
 # Novati & Koumoutsakos 2019, App. C and D, Tab. 1 (of RACER).
 RACER = {
-    "loop.steps": 10_000_000,
-    "loop.warmup": 262_144,
-    "loop.random_warmup": False,
-    "loop.n_step": 1,
-    "loop.gamma": 0.995,
-    "loop.learn_every": 1,
-    "loop.updates": 1,
-    "loop.eval_every": 200_000,  # windows of training returns
-    "loop.scale_observations": True,
-    "loop.scale_rewards": True,
-    "loop.rescale_every": 1_000,
-    "sizes.capacity": 524_288,
-    "sizes.batch_size": 256,
-    "agent_options.hidden": (128, 128),
-    "agent_options.activation": "softsign",
-    "agent_options.learning_rate": 1e-4,
-    "agent_options.anneal": 5e-7,
-    "agent_options.advantage": "dg",
-    "agent_options.initial_variance": 0.2,
+    "steps": 10_000_000, "warmup": 262_144, "random_warmup": False, "n_step": 1, "gamma": 0.995,
+    "learn_every": 1, "updates": 1,
+    "eval_every": 200_000,  # windows of training returns
+    "scale_observations": True, "scale_rewards": True, "rescale_every": 1_000, "capacity": 524_288,
+    "batch_size": 256, "agent.hidden": (128, 128), "agent.activation": "softsign",
+    "agent.learning_rate": 1e-4, "agent.anneal": 5e-7, "agent.advantage": "dg",
+    "agent.initial_variance": 0.2,
 }
 REFER = {
-    "replay_options.clip": 4.0,  # C
-    "replay_options.anneal": 5e-7,
-    "replay_options.target": 0.1,  # D
-    "replay_options.beta": 0.2,  # code
-    "replay_options.beta_rate": 1e-4,
-    "replay_options.direction": "behaviour",
-    "replay_options.forget": "far",
+    "replay.clip": 4.0,  # C
+    "replay.anneal": 5e-7,
+    "replay.target": 0.1,  # D
+    "replay.beta": 0.2,  # code
+    "replay.beta_rate": 1e-4, "replay.direction": "behaviour", "replay.forget": "far",
 }
 PER_OF_REFER = {  # code: P ~ rank^-1/2, weights by the largest of the whole memory, actor included
-    "replay_options.alpha": 0.5,
-    "replay_options.beta": 0.5,
-    "replay_options.normalise": "buffer",
-    "replay_options.weigh_actor": True,
+    "replay.alpha": 0.5, "replay.beta": 0.5, "replay.normalise": "buffer",
+    "replay.weigh_actor": True,
 }
-NAF = {key: value for key, value in RACER.items() if not key.startswith("agent_options")} | {
-    "agent_options.hidden": (128, 128),
-    "agent_options.activation": "softsign",
-    "agent_options.learning_rate": 1e-4,
-    "agent_options.anneal": 0.0,
-    "agent_options.tau": 0.01,
-    "agent_options.noise": "gaussian",
-    "agent_options.noise_std": 0.2,
+NAF = without("agent", RACER) | {
+    "agent.hidden": (128, 128), "agent.activation": "softsign", "agent.learning_rate": 1e-4,
+    "agent.anneal": 0.0, "agent.tau": 0.01, "agent.noise": "gaussian", "agent.noise_std": 0.2,
 }
 NAF_ARMS = {
-    "refer": {**REFER, "agent_options.anneal": 5e-7},
-    "uniform": {},
+    "refer": {**REFER, "agent.anneal": 5e-7}, "uniform": {},
     "rank": {
         **PER_OF_REFER,
-        "replay_options.beta_end": 1.0,
-        "replay_options.beta_updates": 2_000_000,  # 5e-7 per gradient step
+        "replay.beta_end": 1.0,
+        "replay.beta_updates": 2_000_000,  # 5e-7 per gradient step
     },
 }
-DDPG = {key: value for key, value in NAF.items() if key != "agent_options.learning_rate"} | {
-    "loop.warmup": 131_072,
-    "sizes.batch_size": 128,
-    "agent_options.actor_learning_rate": 1e-5,
-    "agent_options.critic_learning_rate": 1e-4,
-    "agent_options.critic_weight_decay": 1e-4,
-    "agent_options.bounded": True,
-    "agent_options.noise": "ou",  # "when performing regular ER or PER"
+DDPG = without("agent.learning_rate", NAF) | {
+    "warmup": 131_072, "batch_size": 128, "agent.actor_learning_rate": 1e-5,
+    "agent.critic_learning_rate": 1e-4, "agent.critic_weight_decay": 1e-4, "agent.bounded": True,
+    "agent.noise": "ou",  # "when performing regular ER or PER"
 }
 DDPG_ARMS = {
     "refer": {
         **REFER,
-        "agent_options.bounded": False,  # u-DDPG
-        "agent_options.noise": "gaussian",
-        "agent_options.anneal": 5e-7,
+        "agent.bounded": False,  # u-DDPG
+        "agent.noise": "gaussian", "agent.anneal": 5e-7,
     },
     "uniform": {},
     "rank": {
         **PER_OF_REFER,
-        "replay_options.beta_end": 0.5,
-        "replay_options.beta_updates": None,
+        "replay.beta_end": 0.5, "replay.beta_updates": None,
     },
 }
 BASELINE = {
-    **{key: value for key, value in RACER.items() if key.startswith("loop.")},
-    "agent_options.hidden": (64, 64),
-    "agent_options.actor_learning_rate": 1e-4,
-    "agent_options.critic_learning_rate": 3e-4,
+    **{key: value for key, value in without("agent", RACER).items() if key not in SIZES},
+    "agent.hidden": (64, 64), "agent.actor_learning_rate": 1e-4, "agent.critic_learning_rate": 3e-4,
 }
 ACER = {
     **BASELINE,
-    "loop.warmup": 1_000,
-    "sizes.capacity": 100_000,
-    "sizes.batch_size": 24 * 16,
-    "agent_options.anneal": 0.0,
-    "agent_options.truncation": 5.0,
-    "agent_options.trust_region": 1.0,
-    "agent_options.tau": 0.001,
-    "agent_options.samples": 5,
-    "replay_options.length": 16,
+    "warmup": 1_000, "capacity": 100_000, "batch_size": 24 * 16, "agent.anneal": 0.0,
+    "agent.truncation": 5.0, "agent.trust_region": 1.0, "agent.tau": 0.001, "agent.samples": 5,
+    "replay.length": 16,
 }
 PPO = {
     **BASELINE,
-    "loop.warmup": 2_048,
-    "loop.learn_every": 2_048,
-    "sizes.num_envs": 1,
-    "sizes.capacity": 2_048,
-    "sizes.batch_size": 2_048,
-    "agent_options.anneal": 5e-7,
-    "agent_options.clip": 0.2,
-    "agent_options.gae": 0.97,
-    "agent_options.epochs": 10,
-    "agent_options.minibatch": 64,
+    "warmup": 2_048, "learn_every": 2_048, "num_envs": 1, "capacity": 2_048, "batch_size": 2_048,
+    "agent.anneal": 5e-7, "agent.clip": 0.2, "agent.gae": 0.97, "agent.epochs": 10,
+    "agent.minibatch": 64,
 }
-
-
-def without_replay(table):
-    return {key: value for key, value in table.items() if not key.startswith("replay_options")}
+UNIFORM = without("replay", DATA_EFFICIENT)
 
 
 def arms(agent, base, of_methods):
@@ -444,63 +259,60 @@ def arms(agent, base, of_methods):
     return {(agent, name): {**base, **own} for name, own in of_methods.items()}
 
 
-WITHOUT_PRIORITIES = without_replay(DATA_EFFICIENT)
 # Preset -> (agent, replay method) -> option -> value.
 TABLES = {
-    "canonical": {
-        ("rainbow", "per"): CANONICAL,
-        ("rainbow", "uniform"): without_replay(CANONICAL),
-    },
-    "data_efficient": {
-        ("rainbow", "per"): DATA_EFFICIENT,
-        ("rainbow", "uniform"): WITHOUT_PRIORITIES,
-    },
+    "canonical": arms("rainbow", {}, {"per": CANONICAL, "uniform": without("replay", CANONICAL)}),
+    "data_efficient": arms("rainbow", {}, {"per": DATA_EFFICIENT, "uniform": UNIFORM}),
     "per_proportional": arms("dqn", PER, PER_ARMS),
     "per_rank": arms("dqn", PER, PER_ARMS),
-    "lap_mujoco": {
-        **arms("td3", MUJOCO | TD3, MUJOCO_ARMS),
-        **arms("sac", MUJOCO | SAC, MUJOCO_ARMS),
-    },
+    "lap_mujoco": arms("td3", MUJOCO | TD3, MUJOCO_ARMS) | arms("sac", MUJOCO | SAC, MUJOCO_ARMS),
     "lap_atari": arms("dqn", ATARI, ATARI_ARMS),
     "pser": arms("dqn", PSER, PSER_ARMS),
     "ners_td3": arms("td3", NERS | TD3, NERS_ARMS),
     "ners_sac": arms("sac", NERS | SAC, NERS_ARMS),
-    "ners_rainbow": {
-        ("rainbow", "ners"): DATA_EFFICIENT | NERS_CODE,
-        ("rainbow", "per"): DATA_EFFICIENT,
-        ("rainbow", "uniform"): WITHOUT_PRIORITIES,
-        ("rainbow", "ero"): WITHOUT_PRIORITIES,
-    },
+    "ners_rainbow": arms("rainbow", UNIFORM, {
+        "ners": DATA_EFFICIENT | NERS_CODE, "per": DATA_EFFICIENT, "uniform": {}, "ero": {},
+    }),
     "ero": arms("ddpg", ERO, ERO_ARMS),
-    "refer_racer": {
-        ("racer", "refer"): {**RACER, **REFER, "replay_options.returns": True},
-    },
+    "refer_racer": {("racer", "refer"): {**RACER, **REFER, "replay.returns": True}},
     "refer_naf": arms("naf", NAF, NAF_ARMS),
     "refer_ddpg": arms("ddpg", DDPG, DDPG_ARMS),
     "refer_acer": {("acer", "windows"): ACER},
     "refer_ppo": {("ppo", "latest"): PPO},
 }
+# fmt: on
 CASES = [(name, *names) for name, tables in TABLES.items() for names in tables]
 
 
-def found(preset, agent, replay):
-    """Return all options of a run by name, with a preset or, if that is None, without."""
-    config = defaults(ENVIRONMENTS[AGENTS[agent].actions], agent, replay, preset)
+def config_of(preset, agent, replay):
+    return defaults(ENVIRONMENTS[AGENTS[agent].actions], agent, replay, preset)
+
+
+def options_of(config):
+    """Return all options of a run by name."""
     return {
-        f"{section}.{option}": value
-        for section in SECTIONS
+        f"{prefix}{option}": value
+        for section, prefix in PREFIXES.items()
         for option, value in vars(getattr(config, section)).items()
     }
 
 
 @pytest.mark.parametrize(("name", "agent", "replay"), CASES)
 def test_a_preset_is_its_paper_s_table(name, agent, replay):
-    options, table = found(name, agent, replay), TABLES[name][agent, replay]
+    config = config_of(name, agent, replay)
+    assert RunConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+    options, table = options_of(config), TABLES[name][agent, replay]
     assert {key: options[key] for key in table} == table
     assert all(type(options[key]) is type(value) for key, value in table.items())
-    plain = found(None, agent, replay)
-    # Nothing is set that no table vouches for.
-    assert {key for key, value in options.items() if value != plain[key]} <= set(table)
+    # Nothing is set that no table vouches for, even where it happens to be the default.
+    plain, preset = options_of(config_of(None, agent, replay)), PRESETS[name]
+    given = {
+        "": {**preset.loop, **preset.sizes},
+        "agent.": {**preset.agents[agent], **preset.replays[replay].agent},
+        "replay.": preset.replays[replay].replay,
+    }
+    names = {f"{prefix}{option}" for prefix, options in given.items() for option in options}
+    assert names | {key for key, value in options.items() if value != plain[key]} <= set(table)
 
 
 def test_every_preset_and_every_arm_has_a_table():
@@ -510,19 +322,3 @@ def test_every_preset_and_every_arm_has_a_table():
         for agent in preset.agents
         for replay in preset.replays
     } == set(CASES)
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_what_a_preset_sets_is_in_the_tables_of_its_arms(name):
-    """Also where the value happens to be the default."""
-    preset = PRESETS[name]
-    for (agent, replay), table in TABLES[name].items():
-        arm = preset.replays[replay]
-        sections = {
-            "loop": preset.loop,
-            "sizes": preset.sizes,
-            "agent_options": {**preset.agents[agent], **arm.agent},
-            "replay_options": arm.replay,
-        }
-        for section, options in sections.items():
-            assert {f"{section}.{option}" for option in options} <= set(table)

@@ -12,35 +12,40 @@ from jaxreplay import methods
 from jaxreplay.methods import METHODS, refer
 from tests.refusals import refused
 
+CARTPOLE, PENDULUM = "gymnax/CartPole-v1", "gymnax/Pendulum-v1"
+OF_SCALARS = ("uniform", "per", "rank", "pser", "ere", "ero", "ners")
+
 
 def test_every_method_of_errors_fits_every_agent_with_a_scalar_error():
-    for agent, environment in (("dqn", "gymnax/CartPole-v1"), ("td3", "gymnax/Pendulum-v1")):
+    for agent, environment in (("dqn", CARTPOLE), ("td3", PENDULUM)):
         for replay in METHODS:
             if replay not in ("refer", "latest"):
                 check_fit(agent, replay, environment)
+    check_fit("ppo", "latest", PENDULUM)
 
 
-@pytest.mark.parametrize("agent", ["td3", "dqn"])
-def test_methods_that_need_a_density_refuse_agents_without_one(agent):
-    environment = "gymnax/CartPole-v1" if agent == "dqn" else "gymnax/Pendulum-v1"
-    with refused("refer", "log_ratio", agent):
-        check_fit(agent, "refer", environment)
-    space = Discrete(2) if agent == "dqn" else Continuous(1)
-    with refused(agent.upper(), "log_ratio"):
-        AGENTS[agent].make(AGENTS[agent].config(), space, refer.method().objective)
+@pytest.mark.parametrize(
+    ("agent", "replay", "environment", "parts"),
+    [
+        ("dqn", "refer", CARTPOLE, ("refer", "log_ratio", "dqn")),
+        ("td3", "refer", PENDULUM, ("refer", "log_ratio", "td3")),
+        ("ppo", "refer", PENDULUM, ("ppo", "refer", "latest")),
+        ("sac", "latest", PENDULUM, ("latest", "sac", "windows")),
+        ("racer", "per", PENDULUM, ("racer", "returns", "per", "refer")),
+        ("rainbow", "lap", CARTPOLE, ("lap", "rainbow", *OF_SCALARS)),
+        ("rainbow", "pal", CARTPOLE, ("pal", "rainbow", *OF_SCALARS)),
+        ("sac", "per", CARTPOLE, ("sac", "continuous", CARTPOLE)),
+    ],
+)
+def test_what_does_not_fit_is_refused(agent, replay, environment, parts):
+    with refused(*parts):
+        check_fit(agent, replay, environment)
 
 
-def test_on_policy_agents_and_their_replay_want_one_another():
-    check_fit("ppo", "latest", "gymnax/Pendulum-v1")
-    with refused("ppo", "refer", "latest"):
-        check_fit("ppo", "refer", "gymnax/Pendulum-v1")
-    with refused("latest", "sac", "windows"):
-        check_fit("sac", "latest", "gymnax/Pendulum-v1")
-
-
-def test_agents_that_need_returns_refuse_methods_without():
-    with refused("racer", "returns", "per", "refer"):
-        check_fit("racer", "per", "gymnax/Pendulum-v1")
+def test_objectives_and_returns_are_checked_where_they_are_made():
+    for agent, space in (("dqn", Discrete(2)), ("td3", Continuous(1))):
+        with refused(agent.upper(), "log_ratio"):
+            AGENTS[agent].make(AGENTS[agent].config(), space, refer.method().objective)
     assert registry.replay_options("racer", "refer").returns
     assert not registry.replay_options("ddpg", "refer").returns
     with refused("racer", "returns", "refer"):
@@ -53,19 +58,15 @@ def test_defaults_follow_the_kind_of_actions(replay, capsys):
     for agent, expected in (("dqn", (0.6, 0.01)), ("td3", (0.4, 1.0)), ("sac", (0.4, 1.0))):
         options = registry.replay_options(agent, replay)
         assert (options.alpha, options.kappa) == expected
+    for name in METHODS.keys() - {"lap", "pal"}:
+        assert METHODS[name].defaults("discrete") == METHODS[name].defaults("continuous")
     assert METHODS[replay].config() == METHODS[replay].defaults("continuous")
-    for names, kappa in (((), "0.01"), (("--agent", "td3", "--env", "gymnax/Pendulum-v1"), "1.0")):
+    for names, kappa in (((), "0.01"), (("--agent", "td3", "--env", PENDULUM), "1.0")):
         with pytest.raises(SystemExit):
             train.main([*names, "--replay", replay, "--help", "replay"])
         text = " ".join(capsys.readouterr().out.split())
         explained = text.rpartition("--replay.kappa ")[2]
         assert explained.partition("[default ")[2].startswith(kappa)
-
-
-def test_all_other_methods_have_one_default_for_both():
-    for name, entry in METHODS.items():
-        if name not in ("lap", "pal"):
-            assert entry.defaults("discrete") == entry.defaults("continuous")
 
 
 @pytest.mark.parametrize(
@@ -110,22 +111,10 @@ def test_entries_that_make_nothing_are_refused(changes):
     assert "odd" not in METHODS and "odd" not in registry.AGENTS
 
 
-@pytest.mark.parametrize("replay", ["lap", "pal"])
-def test_methods_that_are_a_loss_of_a_scalar_error_need_one(replay):
-    others = ("uniform", "per", "rank", "pser", "ere", "ero", "ners")
-    with refused(replay, "rainbow", *others):
-        check_fit("rainbow", replay, "gymnax/CartPole-v1")
-
-
 def test_the_catalogue_says_so_too():
     listed = registry.catalogue()
     assert "rainbow" not in listed["replays"]["lap"]["agents"]
-    assert listed["agents"]["rainbow"]["replays"] == [
-        "uniform", "per", "rank", "pser", "ere", "ero", "ners", "windows",
-    ]  # fmt: skip
+    assert listed["agents"]["rainbow"]["replays"] == [*OF_SCALARS, "windows"]
     assert listed["replays"]["ners"]["needs"] == ["target", "td_error"]
-
-
-def test_actions_that_do_not_fit_are_refused():
-    with refused("sac", "continuous", "gymnax/CartPole-v1"):
-        check_fit("sac", "per", "gymnax/CartPole-v1")
+    assert "brax/ant" in listed["agents"]["td3"]["environments"]
+    assert "brax/ant" not in listed["agents"]["dqn"]["environments"]

@@ -1,11 +1,12 @@
-"""Configurations: read by field, compared by option, and those of older versions renamed."""
+"""Configurations: read by field, compared by option, renamed from older versions, and timed."""
 
+import dataclasses
 import json
 import sys
 
 import pytest
 
-from experiments.runs import run_config
+from experiments.runs import rates, run_config
 from experiments.runs.run_config import RunConfig, defaults, up_to_date
 from tests.refusals import refused
 
@@ -106,3 +107,18 @@ def test_the_clock_of_ners_is_its_time_feature():
     assert read.replay_options.time_feature == "episode"
     assert run_config.differing(old, read.to_json()) == []
     assert run_config.differing(old, config) == ["replay.time_feature"]
+
+
+def test_estimates_of_the_time_are_proportional_to_steps_and_seeds():
+    longer = dataclasses.replace(CONFIG.loop, steps=3 * CONFIG.loop.steps)
+    twice = dataclasses.replace(CONFIG, loop=longer, seeds=2 * CONFIG.seeds)
+    assert rates.seconds(twice) == pytest.approx(6 * rates.seconds(CONFIG))
+    assert rates.seconds(dataclasses.replace(CONFIG, agent="mypackage.myagent")) > 0
+
+
+@pytest.mark.parametrize(
+    ("minutes", "words"),
+    [(0.5, "30 s"), (2, "2 min"), (179, "179 min"), (240, "4 h"), (3 * rates.DAY, "3 days")],
+)
+def test_lengths_of_time_in_words(minutes, words):
+    assert rates.in_words(minutes) == words

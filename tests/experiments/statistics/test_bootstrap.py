@@ -26,15 +26,8 @@ from tests.refusals import refused
 )
 def test_iqm_is_the_mean_of_the_middle_half(x, expected):
     assert iqm(x) == pytest.approx(expected)
-
-
-def test_iqm_of_a_diverged_seed_is_nan():
-    assert np.isnan(iqm([1.0, 2.0, 3.0, 4.0, np.nan]))
-
-
-def test_iqm_over_an_axis():
-    x = np.array([[0.0, 10.0], [1.0, 20.0], [2.0, 30.0], [9.0, 40.0]])
-    np.testing.assert_allclose(iqm(x, axis=0), [1.5, 25.0])
+    both = np.stack([x, np.append(x[1:], np.nan)], axis=1)
+    np.testing.assert_allclose(iqm(both, axis=0), [expected, np.nan])  # a seed has diverged
 
 
 @pytest.mark.parametrize("x", [[3.5], [2.0] * 5, [0.1] * 7])
@@ -87,13 +80,6 @@ def test_interval_of_few_seeds_is_not_random_and_that_of_many_nearly_what_it_wou
     np.testing.assert_allclose(exact, np.quantile(iqm(x[picks], axis=1), [0.025, 0.975]), atol=0.03)
     nine = np.append(x, 1.0)
     assert bootstrap_interval(nine, seed=0) != bootstrap_interval(nine, seed=1)
-
-
-def test_negation_mirrors_an_exact_interval():
-    x = np.array([0.0, 1.0, 4.0])
-    for level in (0.5, 0.8, 0.95, 7 / 9):
-        low, high = bootstrap_interval(x, np.mean, level)
-        assert bootstrap_interval(-x, np.mean, level) == (-high, -low)
 
 
 @pytest.mark.parametrize("seeds", [4, 12])

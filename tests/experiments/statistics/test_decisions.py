@@ -21,7 +21,6 @@ from experiments.statistics.decisions import (
     log_capital,
     log_sign_capital,
     looks,
-    running_interval,
     seeds_needed,
 )
 from experiments.statistics.paired import compare_pairs
@@ -29,7 +28,7 @@ from tests.refusals import refused
 
 INF, NAN = math.inf, math.nan
 NULLS = np.arange(1, 2000) / 2000
-quickly = hypothesis.settings(max_examples=25, deadline=None)
+quickly = hypothesis.settings(max_examples=15, deadline=None)
 counts_of_a_look = st.builds(Counts, *[st.integers(0, 80)] * 3)
 
 
@@ -73,12 +72,6 @@ def test_counts_are_those_of_the_paired_comparison(values):
     assert count_pairs(x, y, higher_is_better=False) == (pairs.wins, pairs.ties, pairs.losses)
 
 
-@pytest.mark.parametrize(("arm", "baseline"), [([1.0, 2.0], [1.0]), ([[1.0]], [[1.0]])])
-def test_arms_that_make_no_pairs_are_refused(arm, baseline):
-    with refused(np.shape(arm), np.shape(baseline)):
-        count_pairs(arm, baseline)
-
-
 def test_a_schedule_of_looks():
     assert looks(16, 16, 64) == [16, 32, 48, 64]
     assert looks(10, 16, 50) == [10, 26, 42, 50]
@@ -86,9 +79,7 @@ def test_a_schedule_of_looks():
     for first, batch, most in ((0, 1, 2), (3, 0, 9), (10, 1, 9)):
         with refused(first, batch, most):
             looks(first, batch, most)
-
-
-def test_only_complete_looks_are_counted():
+    # Only complete looks are counted.
     assert at([1, 1, 0, -1, 1], looks(2, 2, 8)) == [(2, 0, 0), (2, 1, 1)]
     assert at([1], looks(2, 2, 8)) == []
 
@@ -139,7 +130,7 @@ def test_exchanging_arm_and_baseline_mirrors_the_null(counts, m):
     assert back.p_value == pytest.approx(forth.p_value)
 
 
-@pytest.mark.parametrize("n", [1, 4, 8])
+@pytest.mark.parametrize("n", [1, 8])
 @pytest.mark.parametrize(("m", "tie"), [(0.3, 0.0), (0.3, 0.5), (0.5, 0.0), (0.5, 0.4), (0.8, 0.3)])
 def test_mean_capital_under_the_null_is_one(n, m, tie):
     counts = np.array([c for c in itertools.product(range(n + 1), repeat=3) if sum(c) == n]).T
@@ -172,21 +163,12 @@ def test_an_interval_is_all_nulls_of_small_capital(counts):
         low, high = interval(counts, alpha)
         assert (low, high) == (inside[0], inside[-1])
         assert len(inside) == round((high - low) * 2000) + 1  # no gaps
-
-
-def test_intervals_without_seeds_and_with_many():
     assert interval(Counts()) == (0.0005, 0.9995)
-    assert interval(Counts(100_000, 0, 0))[1] == 0.9995
-    low, high = interval(Counts(50_000, 0, 50_000))
-    assert 0.49 < low < 0.5 < high < 0.51
 
 
-def test_p_values_and_running_intervals_keep_the_evidence_of_earlier_looks():
+def test_p_values_keep_the_evidence_of_earlier_looks():
     early, late = Counts(9, 0, 0), Counts(9, 0, 8)
     assert anytime_p([early]) == anytime_p([early, late]) < anytime_p([late]) == 1.0
-    lows, highs = zip(interval(early), interval(late))
-    assert running_interval([early, late]) == (max(lows), min(highs))
-    assert running_interval([late]) == interval(late)
 
 
 # Decisions
@@ -282,26 +264,23 @@ def test_a_claim_names_its_own_margin():
 
 
 @pytest.mark.parametrize(
-    ("verdict", "better", "worse"),
+    ("claim", "verdict", "interval", "expected"),
     [
-        ("better", "agrees", "disagrees"),
-        ("worse", "disagrees", "agrees"),
-        ("no difference", "no difference", "no difference"),
-        ("undecided", "undecided", "undecided"),
+        ("better", "better", (0.1, 0.9), "agrees"),
+        ("better", "worse", (0.1, 0.9), "disagrees"),
+        ("worse", "better", (0.1, 0.9), "disagrees"),
+        ("worse", "worse", (0.1, 0.9), "agrees"),
+        ("better", "no difference", (0.1, 0.9), "no difference"),
+        ("worse", "undecided", (0.1, 0.9), "undecided"),
+        # The interval above the margin alone decides about at least as good.
+        ("at least as good", "undecided", (0.4005, 0.7), "agrees"),
+        ("at least as good", "undecided", (0.4, 0.7), "undecided"),
+        ("at least as good", "worse", (0.2, 0.45), "undecided"),
+        ("at least as good", "worse", (0.2, 0.3995), "disagrees"),
     ],
 )
-def test_claims_of_a_difference(verdict, better, worse):
-    assert answer("better", verdict, (0.1, 0.9)) == better
-    assert answer("worse", verdict, (0.1, 0.9)) == worse
-
-
-def test_at_least_as_good_is_the_interval_above_the_margin():
-    claim = "at least as good"
-    assert answer(claim, "undecided", (0.4005, 0.7)) == "agrees"
-    assert answer(claim, "undecided", (0.4, 0.7)) == "undecided"
-    assert answer(claim, "worse", (0.2, 0.45)) == "undecided"
-    assert answer(claim, "worse", (0.2, 0.3995)) == "disagrees"
-    assert answer(claim, "undecided", (0.4, 0.7), margin=0.2) == "agrees"
+def test_answers_to_claims(claim, verdict, interval, expected):
+    assert answer(claim, verdict, interval) == expected
 
 
 def test_an_arm_at_least_as_good_is_decided_by_that_alone():
@@ -349,11 +328,6 @@ def test_seeds_needed_agree_with_simulated_studies(mu, tie, alpha, median, most)
         assert abs(seeds_needed(known, alpha, chance=chance) - expected) <= max(16, 0.1 * expected)
 
 
-def test_a_few_wins_promise_little():
-    assert seeds_needed(Counts(3, 0, 0)) > seeds_needed(Counts(30, 0, 0)) == 16
-    assert seeds_needed(Counts(3, 0, 0), batch=1) > 8  # which is enough if all are wins
-
-
 def test_seeds_are_needed_beyond_those_seen():
     pilot = Counts(34, 0, 30)  # 0.53
     assert 500 < seeds_needed(pilot, seen=pilot) < 1500
@@ -361,26 +335,6 @@ def test_seeds_are_needed_beyond_those_seen():
     assert seeds_needed(pilot, most=64) is None
     expected = decide({"a": [pilot]})["a"].expected
     assert expected == 64 + seeds_needed(pilot, seen=pilot)
-
-
-def test_at_least_as_good_needs_fewer_seeds():
-    pilot = Counts(16, 0, 16)
-    assert seeds_needed(pilot, claim="at least as good") < seeds_needed(pilot)
-
-
-# A peer
-
-
-def test_verdicts_agree_with_adastop_where_they_are_clear():
-    adastop = pytest.importorskip("adastop")
-    rng = np.random.default_rng(0)
-    for shift, theirs, ours in ((3.0, "larger", "better"), (-3.0, "smaller", "worse")):
-        arms = {"arm": rng.normal(shift, size=40), "baseline": rng.normal(size=40)}
-        peer = adastop.MultipleAgentsComparator(n=8, K=5, B=2000, alpha=0.05, seed=0)
-        for seeds in looks(8, 8, 40):
-            peer.partial_compare({k: x[:seeds] for k, x in arms.items()}, verbose=False)
-            if peer.is_finished:
-                break
-        assert list(peer.decisions.values()) == [theirs]
-        counts = count_looks(arms["arm"], arms["baseline"], looks(8, 8, 40))
-        assert decide({"arm": counts})["arm"].verdict == ours
+    even = Counts(16, 0, 16)
+    assert seeds_needed(even, claim="at least as good") < seeds_needed(even)
+    assert seeds_needed(Counts(3, 0, 0)) > seeds_needed(Counts(30, 0, 0)) == 16

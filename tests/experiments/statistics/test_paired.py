@@ -11,7 +11,8 @@ import pytest
 import scipy.stats
 
 from experiments.statistics import paired
-from experiments.statistics.bootstrap import iqm, stratified_interval
+from experiments.statistics.bootstrap import stratified_interval
+from experiments.statistics.decisions import count_pairs
 from experiments.statistics.paired import (
     aligned,
     compare_arms,
@@ -20,6 +21,7 @@ from experiments.statistics.paired import (
     probability_of_improvement,
     sign_flip_test,
 )
+from tests.experiments.statistics.test_aggregates import X, Y
 from tests.refusals import refused
 
 INF, NAN = math.inf, math.nan
@@ -37,6 +39,9 @@ def test_pairs_by_hand():
     assert pairs.unpaired_improvement == (1 + 2 + 1 + 4) / 16
     assert pairs.mean_interval[0] < 1.0 < pairs.mean_interval[1]
     assert pairs.p_holm is None
+    # Of the differences, not the difference of two interquartile means, which is 4 - 1 / 3.
+    x, y = [0.0, 1.0, 2.0, 9.0, 9.0], [9.0, 0.0, 0.0, 0.0, 1.0]
+    assert compare_pairs(x, y).iqm == pytest.approx((1 + 2 + 8) / 3)
 
 
 def test_pairing_is_power_where_seeds_are_alike():
@@ -49,12 +54,6 @@ def test_pairing_is_power_where_seeds_are_alike():
     assert low < 0.5 < high
 
 
-def test_differences_are_positive_where_fewer_is_better():
-    pairs = compare_pairs([100.0, 200.0, 300.0], [400.0, 100.0, 300.0], higher_is_better=False)
-    assert pairs.differences == (300.0, -100.0, 0.0)
-    assert (pairs.wins, pairs.losses, pairs.ties) == (1, 1, 1)
-
-
 def test_seeds_that_never_solved_are_compared_by_sign():
     arm, baseline = [100.0, INF, INF, 50.0, 70.0], [INF, INF, 300.0, 60.0, 80.0]
     pairs = compare_pairs(arm, baseline, higher_is_better=False)
@@ -63,13 +62,9 @@ def test_seeds_that_never_solved_are_compared_by_sign():
     assert pairs.differences is pairs.mean is pairs.iqm_interval is None
     assert pairs.p_value == pytest.approx(scipy.stats.binomtest(3, 4).pvalue)
     json.dumps(dataclasses.asdict(pairs), allow_nan=False)
-
-
-@pytest.mark.parametrize("higher_is_better", [True, False])
-def test_a_diverged_seed_is_the_worst(higher_is_better):
-    pairs = compare_pairs([1.0, NAN, NAN], [NAN, NAN, 1.0], higher_is_better)
-    assert (pairs.wins, pairs.losses, pairs.ties) == (1, 1, 1)
-    assert pairs.differences is None
+    diverged = compare_pairs([1.0, NAN, NAN], [NAN, NAN, 1.0])
+    assert (diverged.wins, diverged.losses, diverged.ties) == (1, 1, 1)
+    assert diverged.differences is None
 
 
 @hypothesis.given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=2))
@@ -87,15 +82,13 @@ def test_exchanging_the_arms_mirrors_everything(values):
     assert forth == negated
 
 
+@pytest.mark.parametrize("compare", [compare_pairs, count_pairs])
 @pytest.mark.parametrize(("arm", "baseline"), [([1.0, 2.0], [1.0]), ([[1.0]], [[1.0]])])
-def test_arms_that_make_no_pairs_are_refused(arm, baseline):
+def test_arms_that_make_no_pairs_are_refused(arm, baseline, compare):
     with refused(np.shape(arm), np.shape(baseline)):
-        compare_pairs(arm, baseline)
-
-
-def test_one_seed_has_no_interval():
+        compare(arm, baseline)
     with refused("seeds"):
-        compare_pairs([1.0], [2.0])
+        compare_pairs([1.0], [2.0])  # no interval
 
 
 @pytest.mark.parametrize("seeds", [3, 6, 13, 15])
@@ -111,6 +104,7 @@ def test_sign_flips_are_all_gone_through(seeds):
 def test_smallest_p_values():
     assert sign_flip_test([1.0, 2.0, 3.0]) == 0.25  # three seeds can never show anything
     assert sign_flip_test(np.arange(1.0, 11.0)) == 2 / 2**10
+    assert sign_flip_test(np.append(np.full(30, -1e-3), 100.0)) == 1.0  # one seed far from all
     assert sign_flip_test(np.zeros(5)) == sign_flip_test(np.arange(-20.0, 21.0)) == 1.0
     assert sign_flip_test(np.arange(1.0, 21.0)) == 2 / 2**20
 
@@ -138,11 +132,6 @@ def test_on_a_grid_it_says_the_same_and_never_less(monkeypatch, values):
     monkeypatch.setattr(paired, "_EXACT", 0)
     assert exact <= sign_flip_test(values) <= exact + 2e-4
     assert sign_flip_test(abs(values)) == pytest.approx(2 / 2 ** np.count_nonzero(values))
-
-
-def test_one_seed_far_from_all_others_alone_decides_nothing():
-    values = np.append(np.full(30, -1e-3), 100.0)
-    assert sign_flip_test(values) == 1.0
 
 
 def test_holm_by_hand():
@@ -177,11 +166,6 @@ def test_arms_are_aligned_by_seed():
         aligned(arms)
 
 
-# Scores [seeds, tasks] and what rliable 1.2.0 (numpy 2.4.6, scipy 1.17.1) says of them.
-X = np.array([[0.2, 1.5, 0.0], [0.9, 1.1, 0.4], [0.5, 0.7, 0.4], [1.3, 2.0, 0.1], [0.6, 0.9, 0.8]])
-Y = np.array([[0.5, 0.7, 0.3], [0.1, 1.6, 0.4], [0.9, 0.3, 0.0], [0.4, 1.2, 0.9]])
-
-
 def test_probability_of_improvement_is_that_of_rliable():
     assert probability_of_improvement(X, Y) == pytest.approx(0.6)
     assert probability_of_improvement(Y, X) == pytest.approx(0.4)
@@ -194,9 +178,3 @@ def test_intervals_of_the_improvement_are_those_of_rliable():
     assert exact == pytest.approx((0.3, 1.0))
     drawn = stratified_interval([X, Y], probability_of_improvement, resamples=20_000)
     assert drawn == pytest.approx((0.375, 0.8167), abs=0.01)
-
-
-def test_iqm_of_differences_is_not_the_difference_of_iqms():
-    x, y = np.array([0.0, 1.0, 2.0, 9.0, 9.0]), np.array([9.0, 0.0, 0.0, 0.0, 1.0])
-    assert compare_pairs(x, y).iqm == pytest.approx((1 + 2 + 8) / 3)
-    assert iqm(x) - iqm(y) == pytest.approx(4 - 1 / 3)

@@ -1,12 +1,18 @@
+"""Summaries of runs and the primary metrics of comparisons."""
+
 import json
+import math
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from experiments.statistics import statistics
-from experiments.statistics.statistics import curves, steps_to, summarise
+from experiments.statistics.primary import described, parse
+from experiments.statistics.statistics import summarise
 from tests.refusals import refused
+
+NAN = math.nan
 
 
 def metrics(returns: list[list[float]], steps=(100, 200, 300)) -> pd.DataFrame:
@@ -17,20 +23,6 @@ def metrics(returns: list[list[float]], steps=(100, 200, 300)) -> pd.DataFrame:
         for seed, curve in enumerate(returns)
     ]
     return pd.DataFrame(rows)
-
-
-def test_steps_to_takes_the_first_log_point_at_the_threshold():
-    steps, returns = [10, 20, 30, 40], [1.0, 5.0, 2.0, 9.0]
-    assert steps_to(5.0, steps, returns) == 20
-    assert steps_to(9.5, steps, returns) is None
-    assert steps_to(1.0, steps, [np.nan] * 4) is None
-
-
-def test_curves_drop_log_points_without_evaluation():
-    nan = np.nan
-    table = curves(metrics([[nan, 2.0, 3.0], [nan, 4.0, nan]]))
-    assert list(table.index) == [200, 300]
-    assert table.loc[200].tolist() == [2.0, 4.0]
 
 
 def test_summary_by_hand():
@@ -68,9 +60,10 @@ def test_summary_of_a_diverged_seed_is_json_without_nan():
 
 
 def test_summary_without_threshold_or_order():
-    frame = metrics([[1.0, 2.0, 3.0]]).iloc[::-1]
+    # A log point without any evaluation counts for nothing.
+    frame = metrics([[np.nan, 1.0, 2.0, 3.0]], (50, 100, 200, 300)).iloc[::-1]
     summary = summarise(frame)
-    assert summary["final_return"] == [3.0]
+    assert summary["final_return"] == [3.0] and summary["mean_return"] == [2.0]
     assert summary["final_interval"] == [3.0, 3.0]
     assert "reached" not in summary
 
@@ -92,3 +85,73 @@ def test_seeds_diverge_if_nothing_was_finite_between_two_log_points():
     )
     assert statistics.diverged(frame) == [1, 2, 3]
     assert statistics.diverged(frame[["seed"]]) == []
+
+
+def evaluated(returns, steps=(100, 200, 400)) -> pd.DataFrame:
+    """Rows of seeds x log points, and one without evaluation."""
+    rows = [
+        {"seed": seed, "step": step, "eval_return": value}
+        for seed, curve in returns.items()
+        for step, value in zip(steps, curve)
+    ]
+    return pd.DataFrame([*rows, {"seed": 3, "step": 500, "eval_return": NAN}])
+
+
+FRAME = evaluated({3: [0.0, 9.0, 5.0], 1: [2.0, 3.0, NAN], 7: [1.0, 1.0, 7.0]})
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("final", [NAN, 5.0, 7.0]),
+        ("last_1", [NAN, 5.0, 7.0]),
+        ("last_2", [NAN, 7.0, 4.0]),
+        ("last_3", [NAN, 14 / 3, 3.0]),
+        ("best", [NAN, 9.0, 7.0]),
+        ("auc", [NAN, (450 + 1400) / 300, (100 + 800) / 300]),
+        ("steps_to_threshold", [math.inf, 200.0, 400.0]),
+    ],
+)
+def test_values_by_hand(name, values):
+    metric = parse(name, threshold=5.0)
+    result = metric(FRAME.sample(frac=1.0, random_state=0))
+    assert metric.name == name
+    assert result.index.tolist() == [1, 3, 7]
+    np.testing.assert_allclose(result, values)
+
+
+def test_area_weighs_returns_by_steps_and_one_evaluation_is_itself():
+    evenly = evaluated({0: [4.0, 0.0, 2.0]}, steps=(0, 10, 20))
+    assert parse("auc")(evenly)[0] == pytest.approx((2.0 + 1.0) / 2)
+    assert parse("auc")(evaluated({0: [4.0]}))[0] == 4.0
+
+
+@pytest.mark.parametrize("name", ["final", "last_5", "auc", "best", "steps_to_threshold"])
+def test_metrics_say_how_to_read_them(name):
+    metric = parse(name, threshold=475.0)
+    assert metric.higher_is_better == (name != "steps_to_threshold")
+    assert metric.unit == ("return" if metric.higher_is_better else "agent steps")
+    assert metric.help and "\n" not in metric.help
+    if name == "steps_to_threshold":
+        assert "475" in metric.help
+
+
+@pytest.mark.parametrize("name", ["", "last", "last_0", "last_x", "lowest", "Final"])
+def test_other_names_are_refused_with_those_that_there_are(name):
+    assert set(described()) == {"final", "auc", "best", "last_K", "steps_to_threshold"}
+    with refused(repr(name), *described()):
+        parse(name)
+    with refused("steps_to_threshold", "threshold"):
+        parse("steps_to_threshold")
+
+
+@pytest.mark.parametrize(
+    ("name", "frame", "parts"),
+    [
+        ("last_10", FRAME, ("10", "3")),
+        ("final", evaluated({}), ("1", "0")),
+    ],
+)
+def test_too_few_evaluations_are_refused(name, frame, parts):
+    with refused(name, *parts):
+        parse(name)(frame)

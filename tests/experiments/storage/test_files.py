@@ -15,6 +15,7 @@ from experiments.runs.run_config import read as read_config
 from experiments.storage import files
 from experiments.studies import store
 from jaxreplay.saving import printable, untrusted
+from tests.refusals import refusal
 
 TINY = [
     "--agent", "dqn", "--seeds", "2", "--steps", "200", "--warmup", "100", "--eval-every", "50",
@@ -41,14 +42,15 @@ def studies(tmp_path_factory):
     """Return a folder with a run, a comparison, a sweep and a search."""
     out = tmp_path_factory.mktemp("studies")
     own = [*TINY, "--figures", "false"]
-    assert train.main([*own, "--env", "walk/4", "--replay", "per", "--out", str(out / "run")]) == 0
+    run = ["--env", "walk/4", "--replay", "uniform"]
+    assert train.main([*own, *run, "--out", str(out / "run")]) == 0
     arms = ["--env", "walk/4", "--replays", "uniform", "per"]
     assert compare.main([*own, *arms, "--out", str(out / "comparison")]) == 0
-    sweeps = ["--envs", "walk/4", "--replays", "per"]
-    grid = ["--grid", "replay.alpha=0.2,0.6"]
-    assert sweep.main([*TINY, *sweeps, *grid, "--out", str(out / "sweep")]) == 0
-    space = ["--search", "random", "--trials", "2", "--space", "replay.alpha=0.2:0.8"]
-    assert sweep.main([*TINY, *sweeps, *space, "--out", str(out / "search")]) == 0
+    sweeps = [*own, "--envs", "walk/4", "--replays", "uniform"]
+    grid = ["--grid", "agent.learning_rate=1e-3,1e-2"]
+    assert sweep.main([*sweeps, *grid, "--out", str(out / "sweep")]) == 0
+    space = ["--search", "random", "--trials", "2", "--space", "agent.learning_rate=1e-3:1e-2"]
+    assert sweep.main([*sweeps, *space, "--out", str(out / "search")]) == 0
     return out
 
 
@@ -64,12 +66,7 @@ READERS = {  # file -> commands that read it, and what comes before the folder
 
 
 def refused(capsys, command, *words):
-    with pytest.raises(SystemExit) as exit_:
-        command.main([str(word) for word in words])
-    assert exit_.value.code == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("error: ") and error.isprintable()
-    return error
+    return refusal(capsys, command.main, *words)
 
 
 @pytest.mark.parametrize("text", TEXTS)

@@ -74,7 +74,7 @@ def test_families_are_corrected_apart_and_one_decides_what_another_cannot():
     rng = np.random.default_rng(1)
     wins = np.where(rng.uniform(size=SEEDS) < 0.75, 1.0, -1.0)
     values = {"uniform": np.zeros(SEEDS), "per": wins, "lap": np.tile([1.0, -1.0], SEEDS // 2)}
-    many = tuple(Claim(f"claim {k}", "lap", "uniform") for k in range(30))
+    many = tuple(Claim(f"claim {k}", "lap", "uniform") for k in range(10))
     own = with_claims(alone=(BETTER,), among=(BETTER, *many))
     (alone,) = judged(own, values, "alone")
     among = judged(own, values, "among")[0]
@@ -88,7 +88,9 @@ def test_claims_with_the_same_words_all_get_seeds():
     values = dict.fromkeys(("per", "lap"), np.tile([1.0, -1.0], 8)) | {"uniform": np.zeros(16)}
     found = judge.judge(own, frames_of(own, values), made_of(own), plan=False)
     assert len(found.undecided) == 2
-    assert len(judge.next_look(own, found)[1]) == 3
+    assert_names(next(iter(found.undecided.values())).says, "one", BETTER.says)
+    seeds, points = judge.next_look(own, found)
+    assert seeds == 32 and len(points) == 3
     # A claim about a point that failed gets no further seeds, and the other goes on.
     assert set(judge.next_look(own, found, {"walk/4 per"})[1]) == {"walk/4 uniform", "walk/4 lap"}
 
@@ -107,16 +109,6 @@ def test_a_seed_that_diverges_later_does_not_change_a_decision_about_a_column():
     assert before.judgement == after.judgement and after.judgement.verdict == "agrees"
 
 
-def test_only_arms_of_undecided_claims_need_more_seeds():
-    own = with_claims(BETTER, Claim("LAP is better", "lap", "uniform"))
-    values = {"uniform": np.zeros(16), "per": np.ones(16), "lap": np.tile([1.0, -1.0], 8)}
-    found = judge.judge(own, frames_of(own, values), made_of(own), plan=False)
-    (need,) = found.undecided.values()
-    assert_names(need.says, "one", "LAP is better")
-    seeds, points = judge.next_look(own, found)
-    assert seeds == 32 and set(points) == {"walk/4 uniform", "walk/4 lap"}
-
-
 def test_the_verdict_at_a_look_does_not_depend_on_later_seeds():
     rng = np.random.default_rng(2)
     wins = np.where(rng.uniform(size=SEEDS) < 0.9, 1.0, -1.0)
@@ -132,7 +124,7 @@ def test_the_verdict_at_a_look_does_not_depend_on_later_seeds():
 def test_the_simulated_type_1_error_of_a_family_is_below_alpha():
     """Equals in three arms, looked at after every batch: in at most 5 % is any called better."""
     rng, looks, wrong = np.random.default_rng(0), list(range(16, 257, 16)), 0
-    trials = 300
+    trials = 100
     for _ in range(trials):
         signs = rng.choice([-1.0, 0.0, 1.0], p=[0.4, 0.2, 0.4], size=(3, 256))
         counts = {

@@ -16,22 +16,11 @@ import uuid
 from importlib import metadata
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 
 from experiments import sweep
-from experiments.studies import (
-    cluster,
-    devices,
-    grid,
-    keeping,
-    memory,
-    plan,
-    programs,
-    store,
-    waves,
-)
+from experiments.studies import cluster, devices, grid, keeping, plan, programs, store
 from experiments.studies.options import Where
 from experiments.studies.study import Study
 from experiments.training import spread
@@ -48,12 +37,7 @@ GRID = ["--replays", "per", "--grid", "replay.alpha=0.2,0.6"]
 
 
 def refused(capsys, *words):
-    with pytest.raises(SystemExit) as exit_:
-        sweep.main([*TINY, *GRID, *words])
-    assert exit_.value.code == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("error: ")
-    return error
+    return refusals.refusal(capsys, sweep.main, *TINY, *GRID, *words)
 
 
 def free_port():
@@ -142,34 +126,6 @@ def test_a_plan_over_slots_is_as_wide_as_one_over_cores_and_has_their_memory():
         laid_out(*slots[:2], devices.Slot("cpu", "cpu", "n3", 10))  # the least of them decides
 
 
-def test_a_wave_goes_on_bit_for_bit_from_what_it_left():
-    base = tiny()
-    (group,) = programs.grouped(
-        grid.expand([grid.read_axis("replay.alpha=0.2,0.6")], {("walk/4", "per"): base})
-    )
-    lanes = [(point, seed) for point in group.points for seed in (0, 1)]
-    job = plan.Job(group, tuple(lanes), len(lanes), 0)
-    program, left = waves.Program(job, waves.Programs(1)), []
-    (device,), budget = spread.chosen(1), memory.Budget(10**9)
-
-    def leave(stand, state):
-        copied = [np.array(array) for array in waves.arrays(state)]
-        left.append((stand._replace(points=[*stand.points]), copied))
-        return True
-
-    whole = waves.train(program, lanes, device, leave, budget)
-    assert len(left) == len(whole.points) == 2
-    assert waves.train(program, lanes, device, lambda *_: False, budget) is None  # asked to stop
-    told = []
-    on = (program, lanes, device, lambda stand, _: told.append(stand) or True, budget)
-    rest = waves.train(*on, left[0])
-    assert len(told) == 1  # log points that were left behind are not run again
-    for ours, theirs in zip(rest.points, whole.points, strict=True):
-        for name, values in theirs.items():
-            np.testing.assert_array_equal(ours[name], values, err_msg=name)
-    assert rest.seconds > left[0][0].seconds  # of both workers
-
-
 def test_notes_keep_what_a_wave_left(monkeypatch):
     ray = pytest.importorskip("ray")
     from experiments.studies import cluster_remote
@@ -192,11 +148,8 @@ def marked(mark):
         with contextlib.suppress(psutil.Error):
             name, _, value = mark.partition("=")
             if process.environ().get(name) == value:
-                own = [
-                    process,
-                    *process.children(recursive=True),
-                ]  # Ray's agents hide what they had
-                found |= {each.pid: each for each in own}
+                # Ray's agents hide what they had.
+                found |= {each.pid: each for each in (process, *process.children(recursive=True))}
     return list(found.values())
 
 

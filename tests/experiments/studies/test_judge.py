@@ -12,10 +12,12 @@ from experiments import study as command
 from experiments import sweep
 from experiments.statistics import decisions
 from experiments.statistics.verdicts import CONTROL
-from experiments.studies import judge, store, waves
+from experiments.studies import judge, memory, plan, programs, store, waves
 from experiments.studies.options import Question
 from experiments.studies.study import UNTIL_DECIDED, Study
-from tests.refusals import assert_names, refused
+from experiments.training import spread
+from tests.experiments.studies.test_programs import tiny
+from tests.refusals import assert_names, refusal, refused
 
 LOOP = {"steps": 200, "warmup": 100, "eval_every": 50, "eval_episodes": 1}
 
@@ -96,6 +98,9 @@ def test_seeds_end_at_most_seeds():
     assert judge.next_look(study, judged(study, even))[0] == 20
     more = {name: np.resize(values, 20) for name, values in even.items()}
     assert judge.next_look(study, judged(study, more)) is None
+    # A verdict takes ten seeds, whatever the batch.
+    study = dataclasses.replace(study_of(seeds=4), question=Question(until_decided=True))
+    assert study.looks[:3] == [12, 16, 20] and judge.next_look(study, None)[0] == 12
 
 
 def test_every_setting_is_compared_with_the_baseline_that_shares_it():
@@ -156,7 +161,7 @@ def decided(tmp_path_factory):
     return out
 
 
-def test_a_study_that_was_interrupted_between_looks_ends_with_the_same_bytes(decided, tmp_path):
+def test_a_study_that_stops_between_looks_ends_with_the_same_bytes(decided, tmp_path, capsys):
     assert (decided / "looks.png").read_bytes().startswith(b"\x89PNG")
     table = pd.read_csv(decided / "study.csv.gz")
     assert table.groupby("point")["seed"].nunique().to_dict() == {
@@ -168,6 +173,8 @@ def test_a_study_that_was_interrupted_between_looks_ends_with_the_same_bytes(dec
     lost = (cut.frame["seed"] > 11) | (cut.frame["seed"] == 10) & (cut.frame["replay"] == "per")
     cut.frame = cut.frame[~lost].reset_index(drop=True)
     cut.write()
+    assert sweep.main(["--resume", str(out), "--hours", "1e-6"]) == 0
+    assert_names(capsys.readouterr().err, "--resume")
     assert sweep.main(["--resume", str(out)]) == 0
     for name in ("study.csv.gz", "verdicts.json"):
         ours, theirs = ((folder / name).read_bytes() for folder in (out, decided))
@@ -179,30 +186,12 @@ def test_a_study_that_was_interrupted_between_looks_ends_with_the_same_bytes(dec
         assert ours == theirs
 
 
-def test_a_verdict_takes_ten_seeds_whatever_the_batch():
-    study = dataclasses.replace(study_of(seeds=4), question=Question(until_decided=True))
-    assert study.looks[:3] == [12, 16, 20] and judge.next_look(study, None)[0] == 12
-
-
-def test_a_study_stops_cleanly_after_its_hours_and_resumes(decided, tmp_path, capsys):
-    out = tmp_path / "hours"
-    assert sweep.main([*TINY, "--out", str(out), "--hours", "1e-6"]) == 0
-    assert "--resume" in capsys.readouterr().err
-    assert sweep.main(["--resume", str(out)]) == 0
-    assert (out / "study.csv.gz").read_bytes() == (decided / "study.csv.gz").read_bytes()
-
-
 def test_the_question_of_a_study_that_has_begun_is_fixed(decided, capsys):
-    for words in (["--most-seeds", "50"], ["--margin", "0.2"], ["--until-decided", "false"]):
-        with pytest.raises(SystemExit):
-            sweep.main(["--resume", str(decided), *words])
-        said = capsys.readouterr().err.splitlines()[-1]
-        assert_names(said, words[0][2:].replace("-", "_"), str(decided))
-
-
-def test_a_dry_run_reports_the_seeds_that_are_still_needed(decided, capsys):
     assert sweep.main(["--resume", str(decided), "--dry-run"]) == 0
-    assert "15" in capsys.readouterr().err
+    assert "15" in capsys.readouterr().err  # seeds that are needed
+    for words in (["--most-seeds", "50"], ["--margin", "0.2"], ["--until-decided", "false"]):
+        said = refusal(capsys, sweep.main, "--resume", decided, *words)
+        assert_names(said, words[0][2:].replace("-", "_"), str(decided))
 
 
 def test_a_python_file_defines_a_study(tmp_path, capsys):
@@ -214,16 +203,11 @@ def test_a_python_file_defines_a_study(tmp_path, capsys):
     assert command.main([str(path), "--dry-run"]) == 0
     assert "walk/4 per" in capsys.readouterr().err
     path.write_text("x = 1\n")
-    with pytest.raises(SystemExit):
-        command.main([str(path), "--dry-run"])
-    assert_names(capsys.readouterr().err, path, "Study.make")
+    assert_names(refusal(capsys, command.main, path, "--dry-run"), path, "Study.make")
 
 
 def test_a_batch_continues_from_its_saved_state_bit_for_bit(tmp_path):
-    from experiments.studies import memory, plan, programs
-    from experiments.training import spread
-
-    study = dataclasses.replace(study_of(("per",), 2, control=False))
+    study = Study({("walk/4", "per"): tiny()}, question=Question(control=False))
     points = study.points()
     results = store.begin(tmp_path, study, points, {})
     lanes, devices = results.missing(points), spread.chosen(1)
@@ -243,7 +227,10 @@ def test_a_batch_continues_from_its_saved_state_bit_for_bit(tmp_path):
         return False
 
     assert train(stop) is None and len(saved.load()[0].points) == 1
-    rest = train(lambda *_: True)
+    seconds, reached = saved.load()[0].seconds, []
+    rest = train(lambda *_: reached.append(1) or True)
+    assert len(reached) == len(whole.points) - 1  # no log point runs again
+    assert rest.seconds > seconds  # of both workers
     for one, other in zip(whole.points, rest.points, strict=True):
         for name in one:
             np.testing.assert_array_equal(one[name], other[name])

@@ -39,26 +39,23 @@ def named(groups):
 @pytest.fixture(scope="module")
 def grouped():
     """PER over a setting that can be traced, one that can't, and one that is no number."""
+    # The first of some is off, or short: what a program without it leaves out.
     axes = (
-        "replay.alpha=0.2,0.6", "replay.beta_updates=30,90", "inspect=0,1",
-        "replay.sampling=stratified,iid",
+        "replay.alpha=0.2,0.6", "replay.beta_updates=30,90", "agent.max_grad_norm=0,0.01",
+        "eval_epsilon=0,0.7", "agent.epsilon_updates=20,2000", "replay.sampling=stratified,iid",
     )  # fmt: skip
     return programs.grouped(points(*axes))
 
 
 def test_what_can_be_traced_is_an_input_and_all_else_is_compiled_apart(grouped):
-    assert named(grouped) == [(["replay.alpha", "replay.beta_updates"], 4)] * 4
-    apart = {
-        (g.points[0].config.loop.inspect, g.points[0].config.replay_options.sampling)
-        for g in grouped
-    }
-    assert apart == {(0, "stratified"), (1, "stratified"), (0, "iid"), (1, "iid")}
-    names = {group.name for group in grouped}
-    assert "walk/4 per inspect=1 replay.sampling=iid" in names
+    assert [len(group.traced) for group in grouped] == [5, 5]
+    assert [len(group.points) for group in grouped] == [32, 32]
+    apart = [group.points[0].config.replay_options.sampling for group in grouped]
+    assert apart == ["stratified", "iid"]
+    assert grouped[1].name == "walk/4 per replay.sampling=iid"
 
 
 def test_lengths_sizes_and_nothing_are_apart_from_numbers():
-    # Nothing of this can be composed without its value: no program is traced.
     assert named(programs.grouped(points("n_step=1,2", "batch_size=8,16"))) == [([], 1)] * 4
     assert named(programs.grouped(points("replay.beta_updates=none,50"))) == [([], 1)] * 2
     assert named(programs.grouped(points("replay.alpha=0.3"))) == [([], 1)]
@@ -71,30 +68,25 @@ def test_methods_without_a_setting_have_a_program_of_their_own():
 
 def test_settings_as_inputs_give_the_numbers_of_a_run_alone(grouped):
     both, _, metrics = same_as_alone(grouped[0])
-    # The other setting is another run.
+    # The other settings are another run.
     assert not np.allclose(*metrics["replay/mean_priority"], rtol=1e-3)
     assert not np.allclose(*metrics["replay/beta"], rtol=1e-3)
     # Clocks stay single, whatever the settings: conditions on them remain branches.
     assert both.axes[1].rows is None and both.axes[1].updates is None
 
 
-def test_limits_and_lengths_that_may_be_off_are_inputs_too():
-    # The first of each is off, or short: what a program without it leaves out.
-    axes = (
-        "agent.max_grad_norm=0,0.01", "eval_epsilon=0,0.7", "agent.epsilon_updates=20,2000",
-        "replay.kappa=1,0.01",
-    )  # fmt: skip
-    (group,) = programs.grouped(points(*axes, replays=("lap",)))
-    assert len(group.traced) == 4
-    _, _, metrics = same_as_alone(group, lanes=(0, 1))
+@pytest.mark.slow
+def test_settings_of_losses_are_inputs_too():
+    (group,) = programs.grouped(points("replay.kappa=1,0.01", replays=("lap",)))
+    _, _, metrics = same_as_alone(group)
     assert not np.allclose(*metrics["replay/mean_priority"], rtol=1e-3)
     (group,) = programs.grouped(points("replay.kappa=1,0.01", "replay.alpha=0,1", replays=("pal",)))
     assert len(group.traced) == 2
 
 
-def same_as_alone(group, lanes=(1,)):
-    """Check the first and the last point of a group, or one of them, in the program that they
-    share, against programs of their own; return the shared one, its state and its metrics."""
+def same_as_alone(group):
+    """Check the first and the last point of a group, in the program that they share, against
+    programs of their own; return the shared one, its state and its metrics."""
     pair = (group.points[0], group.points[-1])
     both = over_seeds(group.program, group.example)
     state = both.init(group.lanes([(point, 1) for point in pair]))
@@ -105,7 +97,7 @@ def same_as_alone(group, lanes=(1,)):
     for blocks in (1, 4):
         state, own = many(state, jnp.asarray(blocks, jnp.int32))
         metrics.append(own)
-    for lane in lanes:
+    for lane in (0, 1):
         (single,) = programs.grouped([pair[lane]])
         alone = over_seeds(single.program)
         own_state = alone.init(single.lanes([(pair[lane], 1)]))
@@ -144,9 +136,6 @@ def test_values_that_can_not_run_are_refused_as_if_alone():
     (point,) = points("batch_size=400")
     with refused("walk/4 per batch_size=400", "100", "400"):
         programs.check(point)
-
-
-def test_environments_on_the_host_are_refused():
     base = defaults("gymnasium/CartPole-v1", "dqn", "per")
     (point,) = grid.expand([], {("gymnasium/CartPole-v1", "per"): base})
     with refused("gymnasium/CartPole-v1", "--grid"):

@@ -1,13 +1,17 @@
-"""Which device takes what, how waves are cut, and what failing runs leave; nothing is compiled."""
+"""Which device takes what, how waves are cut and wait for memory, and what failing runs leave."""
 
 import dataclasses
+import threading
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from experiments.runs.run_config import defaults
 from experiments.studies import grid, plan, programs, running, store, waves
+from experiments.studies.memory import Budget, bytes_of
 from experiments.studies.study import Study
 from experiments.training import spread
 from tests.refusals import assert_names, refused
@@ -87,8 +91,48 @@ def test_a_broken_run_fails_alone():
 
 
 def test_minutes_shrink_with_devices():
-    own = points("batch_size=8,16,32,64")
-    one, four = (laid_out(own, devices=n).minutes for n in (1, 4))
-    assert four == pytest.approx(one / 4)
-    assert any("--width" in line for line in laid_out(own, devices=5).describe())  # one is idle
-    assert not any("--width" in line for line in laid_out(own, devices=4).describe())
+    own = points("batch_size=8,16")
+    one, two, three = (laid_out(own, devices=n) for n in (1, 2, 3))
+    assert two.minutes == pytest.approx(one.minutes / 2)
+    assert any("--width" in line for line in three.describe())  # one is idle
+    assert not any("--width" in line for line in two.describe())
+
+
+def test_a_program_says_what_it_takes():
+    def double(x):
+        return 2.0 * x
+
+    x = jnp.zeros(1000)
+    assert bytes_of(jax.jit(double).lower(x).compile()) == 8000
+    assert bytes_of(jax.jit(double, donate_argnums=0).lower(x).compile()) == 4000  # in its place
+
+
+def test_waves_wait_until_there_is_room():
+    budget, held, order = Budget(10), threading.Event(), []
+
+    def wave(name, size, until):
+        with budget.taken(size):
+            order.append(name)
+            held.set()
+            until.wait(10)
+        order.append(f"{name} ended")
+
+    first_ends, now = threading.Event(), threading.Event()
+    now.set()
+    first = threading.Thread(target=wave, args=("first", 6, first_ends))
+    first.start()
+    assert held.wait(10)
+    with budget.taken(4):  # fits beside it
+        pass
+    second = threading.Thread(target=wave, args=("second", 5, now))
+    second.start()
+    second.join(0.2)
+    assert order == ["first"]
+    first_ends.set()
+    for thread in (first, second):
+        thread.join(10)
+    assert set(order) == {"first", "first ended", "second", "second ended"}
+    with budget.taken(10):  # all of it has come back
+        pass
+    with refused("1.1e-08", "1e-08", "--width"), Budget(10).taken(11):
+        pass

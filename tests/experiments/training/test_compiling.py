@@ -9,7 +9,7 @@ from jax.errors import JaxRuntimeError
 from agents.dqn import DQNConfig, dqn
 from experiments import environments
 from experiments.training import compiling
-from experiments.training.compiling import Traced, until_stable
+from experiments.training.compiling import Traced
 from experiments.training.config import LoopConfig
 from experiments.training.loop import make_program
 from experiments.training.seeds import over_seeds
@@ -96,14 +96,6 @@ def test_it_tells_what_batching_does(name):
                     jax.eval_shape(jax.vmap(traced, axes, jax.tree.unflatten(tree, less)), *inputs)
 
 
-def test_by_hand():
-    assert Traced(swap_back, ONE, ONE).depends([True, False], False) == [True, True, True, True]
-    assert Traced(turns, ONE, ONE).depends([True, False], False) == [True, True, True]
-    assert Traced(lambda a, b: turns(b, a), ONE, ONE).depends([True], False) == [False, True, True]
-    assert Traced(operand, ONE, ONE).depends([True], False) == [True, False]
-    assert Traced(operand, ONE, ONE).depends([False], True) == [True, True]
-
-
 def test_a_traced_function_gives_the_same_and_runs_its_python_once():
     calls = []
 
@@ -116,12 +108,6 @@ def test_a_traced_function_gives_the_same_and_runs_its_python_once():
     for result in (traced(ONE, tree), jax.jit(traced)(ONE, tree)):
         assert result["sum"].tolist() == [1, 2, 3] and result["z"].tolist() == [2, 2]
     assert len(calls) == 1
-
-
-def test_what_never_ends_is_what_was_and_what_became():
-    assert (
-        until_stable(lambda flags: [False, flags[0], flags[1]], [True, False, False]) == [True] * 3
-    )
 
 
 @pytest.fixture

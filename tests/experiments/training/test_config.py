@@ -24,11 +24,6 @@ def test_the_default_capacity_follows_from_the_length_of_the_run(sizes, steps, c
     assert sizes.resolve(steps).capacity == capacity
 
 
-def test_the_replay_has_the_sizes_of_its_config():
-    replay = ReplaySizes(num_envs=2, capacity=8, batch_size=4).make(uniform.sampler())
-    assert (replay.num_envs, replay.capacity, replay.batch_size) == (2, 8, 4)
-
-
 @pytest.mark.parametrize(
     ("sizes", "parts"),
     [

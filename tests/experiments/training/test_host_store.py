@@ -137,7 +137,7 @@ def test_what_is_stored_is_what_a_device_holds_and_a_resumed_run_has_it_still(
         np.testing.assert_allclose(theirs[2][name], ours[2][name], rtol=1e-3)
 
 
-@pytest.mark.parametrize("where", ["device", "host"])
+@pytest.mark.parametrize("where", ["host", pytest.param("device", marks=pytest.mark.slow)])
 def test_atari_frames_are_stored_once(where, tmp_path):
     pytest.importorskip("ale_py")
     out = tmp_path / "run"
