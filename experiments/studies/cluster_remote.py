@@ -46,24 +46,24 @@ class Notes:
         self._began: dict[int, int] = {}
         self._left: dict[int, tuple[int, Any, Any]] = {}
 
-    def begin(self, wave: int) -> tuple[int, tuple[int, Any, Any] | None]:
+    def begin(self, batch: int) -> tuple[int, tuple[int, Any, Any] | None]:
         """Count a start of a batch; return the count and the values saved by `leave`."""
-        self._began[wave] = self._began.get(wave, 0) + 1
-        self._steps[wave] = self._left[wave][0] if wave in self._left else 0
-        return self._began[wave], self._left.get(wave)
+        self._began[batch] = self._began.get(batch, 0) + 1
+        self._steps[batch] = self._left[batch][0] if batch in self._left else 0
+        return self._began[batch], self._left.get(batch)
 
-    def tell(self, wave: int, steps: int) -> None:
+    def tell(self, batch: int, steps: int) -> None:
         """Record the agent steps that each run of a batch has taken."""
-        self._steps[wave] = steps
+        self._steps[batch] = steps
 
-    def leave(self, wave: int, steps: int, stand: Any, state: Any) -> None:
+    def leave(self, batch: int, steps: int, progress: Any, state: Any) -> None:
         """Save steps, progress and state of a batch in the object store, which spills to disk."""
-        self._left[wave] = (steps, stand, ray.put(state))
+        self._left[batch] = (steps, progress, ray.put(state))
 
-    def forget(self, wave: int) -> None:
+    def forget(self, batch: int) -> None:
         """Delete the notes of a batch that has ended."""
         for notes in (self._steps, self._began, self._left):
-            notes.pop(wave, None)
+            notes.pop(batch, None)
 
     def read(self) -> tuple[dict[int, int], dict[int, int]]:
         """Return the agent steps and the number of starts of every running batch."""

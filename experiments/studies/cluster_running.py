@@ -21,14 +21,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from experiments import environments
 from experiments.runs import compilation, outside
 from experiments.runs.log import say
-from experiments.studies import cluster, cluster_remote, devices, memory, programs, store, waves
+from experiments.studies import batch, cluster, cluster_remote, devices, memory, programs, store
+from experiments.studies.batch import Program, Progress
 from experiments.studies.cluster import Cluster
 from experiments.studies.grid import Place, Point
 from experiments.studies.keeping import Keeper
 from experiments.studies.plan import Job, Plan
 from experiments.studies.progress import Bar
-from experiments.studies.store import Lane, Store
-from experiments.studies.waves import Program, Stand
+from experiments.studies.store import SeededPoint, Store
 
 _DEATHS = 5  # restarts of a batch after the death of its worker
 _PAUSE = 1.0  # seconds between two reads of the progress of the batches
@@ -51,7 +51,7 @@ class Sent(NamedTuple):
 class Came(NamedTuple):
     """Result that a worker returns."""
 
-    stand: Stand | None  # None if the batch failed
+    progress: Progress | None  # None if the batch failed
     why: str
     node: str
     began: int  # number of starts of the batch
@@ -61,7 +61,7 @@ class Came(NamedTuple):
 class _Task(NamedTuple):
     number: int
     job: int
-    lanes: tuple[Lane, ...]
+    runs: tuple[SeededPoint, ...]
 
 
 def carry_out(
@@ -92,13 +92,13 @@ def carry_out(
         try:
             while engine.running or engine.waiting:
                 engine.submit()
-                for wave in engine.ended(keeper.bar):
-                    keeper.keep(wave)
+                for outcome in engine.ended(keeper.bar):
+                    keeper.keep(outcome)
                 engine.show(keeper.bar)
         except KeyboardInterrupt:
             keeper.bar.close()
-            for wave in engine.ended(keeper.bar, wait=0):
-                keeper.keep(wave)
+            for outcome in engine.ended(keeper.bar, wait=0):
+                keeper.keep(outcome)
             raise
         except (ConnectionError, ray.exceptions.RayError) as error:
             line = f"lost the cluster at {joined.address} ({cluster.first_line(error)})"
@@ -113,9 +113,9 @@ class _Engine:
     def __init__(self, plan: Plan, joined: Cluster, cache: Cache, every: float) -> None:
         self._plan, sweep = plan, uuid.uuid4().hex
         self.waiting = deque(
-            _Task(number, job, lanes)
-            for number, (job, lanes) in enumerate(
-                (job, lanes) for job, own in enumerate(plan.jobs) for lanes in own.waves
+            _Task(number, job, runs)
+            for number, (job, runs) in enumerate(
+                (job, runs) for job, own in enumerate(plan.jobs) for runs in own.batches
             )
         )
         self._sent = [
@@ -141,12 +141,10 @@ class _Engine:
         """Submit batches to Ray in order until every slot has one."""
         while self.waiting and len(self.running) < len(self._plan.devices):
             task = self.waiting.popleft()
-            reference = self._work.remote(
-                self._sent[task.job], task.lanes, task.number, self._notes
-            )
+            reference = self._work.remote(self._sent[task.job], task.runs, task.number, self._notes)
             self.running[reference] = task
 
-    def ended(self, bar: Bar, wait: float = _PAUSE) -> list[waves.Wave]:
+    def ended(self, bar: Bar, wait: float = _PAUSE) -> list[batch.Outcome]:
         """Return the batches that have ended, after waiting up to `wait` seconds for the first."""
         if not self.running:
             return []
@@ -158,7 +156,7 @@ class _Engine:
             task = self.running.pop(reference)
             self._advance(bar, task, self._plan.jobs[task.job].steps)
             bar.works_on(task.number, None)
-            ended.append(self._wave(reference, task))
+            ended.append(self._outcome(reference, task))
         return ended
 
     def show(self, bar: Bar) -> None:
@@ -184,7 +182,7 @@ class _Engine:
         """Record the agent steps that each run of a task has taken."""
         before = self._shown.get(task.number, 0)
         if now != before:
-            bar.advance((now - before) * len(task.lanes))
+            bar.advance((now - before) * len(task.runs))
         self._shown[task.number] = now
 
     def cancel(self) -> None:
@@ -196,7 +194,7 @@ class _Engine:
         self.waiting.clear()
         self.running.clear()
 
-    def _wave(self, reference: Any, task: _Task) -> waves.Wave:
+    def _outcome(self, reference: Any, task: _Task) -> batch.Outcome:
         """Return the outcome of a task that has ended."""
         job = self._plan.jobs[task.job]
         try:
@@ -204,8 +202,8 @@ class _Engine:
         except ray.exceptions.RayTaskError as error:  # such as a module missing on a node, or a bug
             return self._failed(task, cluster.first_line(error))
         except ray.exceptions.RayError as error:
-            return waves.failed(task.lanes, f"its workers died ({cluster.first_line(error)})")
-        if came.stand is None:
+            return batch.failed(task.runs, f"its workers died ({cluster.first_line(error)})")
+        if came.progress is None:
             return self._failed(task, f"on {came.node}: {came.why}")
         self._notes.forget.remote(task.number)
         about = {"node": came.node}
@@ -214,16 +212,16 @@ class _Engine:
             first = steps[came.first - 1] if came.first else 0
             self._note_deaths(task, came.began, first)
             about |= {"began": came.began, "from": first}
-        return waves.ended(job, task.lanes, came.stand, **about)
+        return batch.ended(job, task.runs, came.progress, **about)
 
-    def _failed(self, task: _Task, why: str) -> waves.Wave:
+    def _failed(self, task: _Task, why: str) -> batch.Outcome:
         """Fail a batch and all pending batches of its program, which would fail as well."""
         others = [other for other in self.waiting if other.job == task.job]
         self.waiting = deque(other for other in self.waiting if other.job != task.job)
-        return waves.failed([lane for each in (task, *others) for lane in each.lanes], why)
+        return batch.failed([run for each in (task, *others) for run in each.runs], why)
 
 
-def work(sent: Sent, lanes: Sequence[Lane], number: int, notes: Any) -> Came:
+def work(sent: Sent, runs: Sequence[SeededPoint], number: int, notes: Any) -> Came:
     """Train a batch in a worker of the cluster, from its saved state if there is one."""
     began, left = ray.get(notes.begin.remote(number))
     node = f"{socket.gethostname()}/{_own_node()[:6]}"
@@ -235,10 +233,10 @@ def work(sent: Sent, lanes: Sequence[Lane], number: int, notes: Any) -> Came:
             program, device = _made(sent), jax.local_devices()[0]
             reached = _leaving(sent, program, number, notes)
             budget = memory.Budget(devices.free_bytes([device]))
-            stand = waves.train(program, lanes, device, reached, budget, at)
+            progress = batch.train(program, runs, device, reached, budget, at)
     except (RuntimeError, ValueError) as error:  # such as running out of memory
         return Came(None, str(error), node, began, 0)
-    return Came(stand, "", node, began, len(at[0].points) if at else 0)
+    return Came(progress, "", node, began, len(at[0].points) if at else 0)
 
 
 _last: dict[tuple[str, int], Program] = {}  # the latest program that this process compiled
@@ -253,24 +251,24 @@ def _made(sent: Sent) -> Program:
     outside.load_agent(sent.point.config.agent)
     outside.load_method(sent.point.config.replay)
     job = Job(programs.group_of([sent.point], sent.traced), (), sent.width, 0)
-    _last[sent.key] = Program(job, waves.Programs(1))
+    _last[sent.key] = Program(job, batch.Programs(1))
     return _last[sent.key]
 
 
-def _leaving(sent: Sent, program: Program, number: int, notes: Any) -> waves.Reached:
+def _leaving(sent: Sent, program: Program, number: int, notes: Any) -> batch.Reached:
     """Return a callback that reports log points and periodically saves the state in the notes."""
     steps = program.job.group.program.schedule.steps
     told = left = time.monotonic()
     pause = sent.every
 
-    def reached(stand: Stand, state: Any) -> bool:
+    def reached(progress: Progress, state: Any) -> bool:
         nonlocal told, left, pause
-        now, done = time.monotonic(), len(stand.points)
+        now, done = time.monotonic(), len(progress.points)
         if now - told > _PAUSE:
             told = now
             notes.tell.remote(number, steps[done - 1])
         if now - left > pause and done < len(steps):
-            ray.get(notes.leave.remote(number, steps[done - 1], stand, waves.arrays(state)))
+            ray.get(notes.leave.remote(number, steps[done - 1], progress, batch.arrays(state)))
             left = time.monotonic()
             pause = max(sent.every, _SHARE * (left - now))
         return True

@@ -24,9 +24,9 @@ def by_method(store: Store) -> dict[tuple[str, str], Cost]:
     points = store.facts["points"].values()
     found = {(facts["env"], facts["replay"]): Cost() for facts in points}
     for cost in store.facts["costs"]:
-        lanes = sum(map(len, cost["runs"].values()))
+        runs = sum(map(len, cost["runs"].values()))
         for point, seeds in cost["runs"].items():
-            facts, share = store.facts["points"][point], len(seeds) / lanes
+            facts, share = store.facts["points"][point], len(seeds) / runs
             plan = _plan(facts["config"])
             own = Cost(
                 len(seeds), len(seeds) * plan.steps[-1], len(seeds) * plan.updates,

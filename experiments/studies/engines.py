@@ -9,12 +9,12 @@ from experiments.runs import compilation
 from experiments.runs.log import say
 from experiments.studies import devices as devices_
 from experiments.studies import running
+from experiments.studies.batch import Programs
 from experiments.studies.devices import Device
 from experiments.studies.options import HERE, Where
 from experiments.studies.plan import Plan
 from experiments.studies.progress import Bar
 from experiments.studies.store import Store
-from experiments.studies.waves import Programs
 from experiments.training import spread
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from experiments.runs.run import execute
 from experiments.runs.run_config import OutputConfig
 from experiments.studies.grid import Point
 from experiments.studies.options import Where
-from experiments.studies.store import Lane, Store
+from experiments.studies.store import SeededPoint, Store
 
 RUNS = "unfinished_runs"  # subfolder of the study; `runs` may be the user's
 _OUTPUT = OutputConfig(tensorboard=False, figures=False)
@@ -40,18 +40,18 @@ def check(point: Point) -> None:
         raise ValueError(f"{point.id}: {error}") from None
 
 
-def carry_out(lanes: Sequence[Lane], store: Store, where: Where) -> None:
+def carry_out(runs: Sequence[SeededPoint], store: Store, where: Where) -> None:
     """Train the missing runs of all points, one point after another, and store their results.
 
     Args:
-      lanes: points and seeds.
+      runs: points and seeds.
       store: store that receives the results.
       where: place and limits of the execution.
 
     Raises:
       Stopped: If the user interrupts the runs, or an environment fails. Ended runs are kept.
     """
-    batches = _batches(lanes)
+    batches = _batches(runs)
     discard(store.folder, {_name(point, first) for point, first, _ in batches})
     for point, first, count in batches:
         config = dataclasses.replace(point.config, seed=first, seeds=count)
@@ -96,10 +96,10 @@ def _name(point: Point, first: int) -> str:
     return f"{plain}.{first}"
 
 
-def _batches(lanes: Sequence[Lane]) -> list[tuple[Point, int, int]]:
+def _batches(runs: Sequence[SeededPoint]) -> list[tuple[Point, int, int]]:
     """Return points with their first seed and number of seeds, contiguous seeds together."""
     found: list[tuple[Point, int, int]] = []
-    for point, seed in lanes:
+    for point, seed in runs:
         if found and found[-1][0] is point and seed == found[-1][1] + found[-1][2]:
             found[-1] = (point, found[-1][1], found[-1][2] + 1)
         else:

@@ -4,10 +4,10 @@ from types import TracebackType
 
 from experiments.runs import interrupt
 from experiments.runs.interrupt import Stopped
+from experiments.studies.batch import Outcome
 from experiments.studies.plan import Plan
 from experiments.studies.progress import Bar
 from experiments.studies.store import Store
-from experiments.studies.waves import Wave
 
 
 class Keeper:
@@ -45,21 +45,21 @@ class Keeper:
             raise self.unfinished("stopped", interrupt.exit_code(error)) from None
         failures = self._store.facts["failed"]
         if error is None and failures and self._is_all:
-            lane, why = next(iter(failures.items()))
-            line = f"{len(failures)} runs failed, such as {lane}: {why}"
+            run, why = next(iter(failures.items()))
+            line = f"{len(failures)} runs failed, such as {run}: {why}"
             raise self.unfinished(line, 1)
 
-    def keep(self, wave: Wave) -> None:
+    def keep(self, outcome: Outcome) -> None:
         """Store the outcome of a batch."""
-        if wave.failures:
-            self._store.fail(wave.failures)
-        if wave.results:
-            self._store.add(wave.results, wave.cost)
-        self.bar.ended(len(wave.results) + len(wave.failures), len(wave.failures))
+        if outcome.failures:
+            self._store.fail(outcome.failures)
+        if outcome.results:
+            self._store.add(outcome.results, outcome.cost)
+        self.bar.ended(len(outcome.results) + len(outcome.failures), len(outcome.failures))
 
     def unfinished(self, what: str, exit_code: int) -> Stopped:
         """Return the error for a study that ended early, with how to continue it."""
-        lanes = {(point.id, seed) for job in self._plan.jobs for point, seed in job.lanes}
-        left = len(lanes - self._store.ended())
+        runs = {(point.id, seed) for job in self._plan.jobs for point, seed in job.runs}
+        left = len(runs - self._store.ended())
         reason = f"{what}: {self._plan.runs - left} of {self._plan.runs} runs are finished and kept"
         return Stopped(reason, exit_code, f"--resume {self._store.folder} runs the others")

@@ -12,7 +12,7 @@ from experiments.studies import programs
 from experiments.studies.devices import Device
 from experiments.studies.grid import Point
 from experiments.studies.programs import Group
-from experiments.studies.store import Lane
+from experiments.studies.store import SeededPoint
 from experiments.training.spread import width_of
 
 
@@ -20,15 +20,15 @@ class Job(NamedTuple):
     """The missing runs of one program."""
 
     group: Group
-    lanes: tuple[Lane, ...]
+    runs: tuple[SeededPoint, ...]
     width: int  # number of runs that a device executes at once
-    lane_bytes: int  # size of the state of one run
+    run_bytes: int  # size of the state of one run
 
     @property
-    def waves(self) -> list[tuple[Lane, ...]]:
+    def batches(self) -> list[tuple[SeededPoint, ...]]:
         """The batches: runs that execute together on one device."""
-        starts = range(0, len(self.lanes), self.width)
-        return [self.lanes[start : start + self.width] for start in starts]
+        starts = range(0, len(self.runs), self.width)
+        return [self.runs[start : start + self.width] for start in starts]
 
     @property
     def steps(self) -> int:
@@ -38,8 +38,8 @@ class Job(NamedTuple):
     @property
     def seconds(self) -> float:
         """Estimated time of all runs one after another, from past rates."""
-        own = Counter(point.id for point, _ in self.lanes)
-        points = {point.id: point.config for point, _ in self.lanes}
+        own = Counter(point.id for point, _ in self.runs)
+        points = {point.id: point.config for point, _ in self.runs}
         return sum(rates.seconds(points[i]) * n / points[i].seeds for i, n in own.items())
 
 
@@ -53,29 +53,29 @@ class Plan(NamedTuple):
     @property
     def runs(self) -> int:
         """Number of runs."""
-        return sum(len(job.lanes) for job in self.jobs)
+        return sum(len(job.runs) for job in self.jobs)
 
     @property
     def steps(self) -> int:
         """Agent steps of all runs."""
-        return sum(len(job.lanes) * job.steps for job in self.jobs)
+        return sum(len(job.runs) * job.steps for job in self.jobs)
 
     @property
-    def waves(self) -> int:
+    def batches(self) -> int:
         """Number of batches."""
-        return sum(len(job.waves) for job in self.jobs)
+        return sum(len(job.batches) for job in self.jobs)
 
     @property
     def bytes(self) -> int:
         """Size of all states at once if every device executes the largest batch."""
-        largest = max((job.width * job.lane_bytes for job in self.jobs), default=0)
-        return largest * min(len(self.devices), self.waves)
+        largest = max((job.width * job.run_bytes for job in self.jobs), default=0)
+        return largest * min(len(self.devices), self.batches)
 
     @property
     def minutes(self) -> float:
         """Estimated duration of the whole plan, from past rates."""
         seconds = sum(rates.COMPILING + job.seconds for job in self.jobs)
-        return seconds / 60 / max(1, min(len(self.devices), self.waves))
+        return seconds / 60 / max(1, min(len(self.devices), self.batches))
 
     def describe(self) -> list[str]:
         """Return lines that summarize the plan."""
@@ -83,7 +83,7 @@ class Plan(NamedTuple):
             return ["nothing is missing"]
         lines = [
             f"{count(self.runs, 'run')} in {count(len(self.jobs), 'program')}, "
-            f"{self.waves:,} batch{'es' * (self.waves != 1)} on "
+            f"{self.batches:,} batch{'es' * (self.batches != 1)} on "
             f"{count(len(self.devices), 'device')}, {self.steps:,} agent steps; arrays of up to "
             f"{self.bytes / 1e9:.2g} GB at once; about {rates.in_words(self.minutes)} by past rates"
         ]
@@ -91,11 +91,11 @@ class Plan(NamedTuple):
             inputs = ", ".join(place.name for place in job.group.traced)
             over = f"over {inputs}, " if inputs else ""
             lines.append(
-                f"  {job.group.name}: {over}{count(len(job.lanes), 'run')}, {job.width} at once"
+                f"  {job.group.name}: {over}{count(len(job.runs), 'run')}, {job.width} at once"
             )
-        if self.waves < len(self.devices):
+        if self.batches < len(self.devices):
             lines.append(
-                f"{count(len(self.devices) - self.waves, 'device')} will be idle: a smaller "
+                f"{count(len(self.devices) - self.batches, 'device')} will be idle: a smaller "
                 "--width makes more batches"
             )
         return lines
@@ -104,7 +104,7 @@ class Plan(NamedTuple):
 def make(
     groups: Sequence[Group],
     parts: Mapping[str, Parts],
-    missing: Sequence[Lane],
+    missing: Sequence[SeededPoint],
     devices: Sequence[Device],
     width: int | None = None,
     memory: float | None = None,
@@ -123,24 +123,24 @@ def make(
       ValueError: a single run takes more memory than is available.
     """
     limit = _limit(devices, memory)
-    wanted: dict[str, list[Lane]] = {}
+    wanted: dict[str, list[SeededPoint]] = {}
     for point, seed in missing:
         wanted.setdefault(point.id, []).append((point, seed))
     jobs = []
     for group in groups:
-        lanes = [lane for point in group.points for lane in wanted.get(point.id, ())]
-        if lanes:
+        runs = [run for point in group.points for run in wanted.get(point.id, ())]
+        if runs:
             first = group.points[0]
             size = state_bytes(parts[first.id], first.config)
             advice = smaller(parts[first.id], first.config)
             fit = _fit(first, size, advice, limit, devices)
-            jobs.append(_job(group, lanes, size, fit, devices, width))
+            jobs.append(_job(group, runs, size, fit, devices, width))
     return Plan(tuple(jobs), tuple(devices), limit)
 
 
 def _job(
     group: Group,
-    lanes: Sequence[Lane],
+    runs: Sequence[SeededPoint],
     size: int,
     fit: int,
     devices: Sequence[Device],
@@ -149,8 +149,8 @@ def _job(
     if width is None and devices_.is_cpu(devices):
         width = width_of(group.points[0].config.seeds)
     elif width is None:
-        width = min(len(lanes), math.ceil(len(lanes) / len(devices)))
-    return Job(group, tuple(lanes), min(width, fit), size)
+        width = min(len(runs), math.ceil(len(runs) / len(devices)))
+    return Job(group, tuple(runs), min(width, fit), size)
 
 
 def check_fits(

@@ -49,7 +49,7 @@ class Group(NamedTuple):
         fixed = {k: v for k, v in first.settings.items() if k not in self.traced}
         return first._replace(settings=fixed).id
 
-    def lanes(self, chosen: Sequence[tuple[Point, int]]) -> Any:
+    def inputs(self, chosen: Sequence[tuple[Point, int]]) -> Any:
         """Return the argument of the program's `init` for points and seeds: pytree `[S, ...]`."""
         keys = jax.vmap(jax.random.key)(jnp.asarray([seed for _, seed in chosen]))
         if not self.traced:
@@ -108,7 +108,7 @@ def grouped(points: Sequence[Point], missing: Collection[str] | None = None) -> 
     return groups
 
 
-class Shelf:
+class ProgramCache:
     """Cache of programs for points that arrive one after another, as in a search.
 
     Unlike the function `grouped`, it tries every numeric setting as an input, as if it varied, so
@@ -163,8 +163,8 @@ def check_kept(names: Sequence[str], groups: Sequence[Group]) -> None:
 def _metrics(group: Group) -> list[str]:
     """Return the names of a program's metrics, by tracing it without compilation."""
 
-    def run(lane: Any) -> Metrics:
-        return group.program.chunk(group.program.init(lane), jnp.ones((), jnp.int32))[1]
+    def run(inputs: Any) -> Metrics:
+        return group.program.chunk(group.program.init(inputs), jnp.ones((), jnp.int32))[1]
 
     return [name for name in jax.eval_shape(run, group.example) if name != "fault"]
 
@@ -198,8 +198,8 @@ def with_inputs(config: RunConfig, places: Sequence[Place]) -> Program:
         own = _with_values(config, {place: values[place.name] for place in places})
         return _program(assemble(own), own)
 
-    def init(lane: tuple[Array, Values]) -> tuple[Values, LoopState]:
-        key, values = lane
+    def init(inputs: tuple[Array, Values]) -> tuple[Values, LoopState]:
+        key, values = inputs
         return values, at(values).init(key)
 
     def chunk(
@@ -267,8 +267,8 @@ def _traceable(config: RunConfig, places: Sequence[Place]) -> list[Place]:
 def _composes(config: RunConfig, places: Sequence[Place]) -> bool:
     """Return whether a run can be assembled with abstract values, which is the quicker check."""
 
-    def compose(lane: Any) -> Array:
-        own = _with_values(config, {place: lane[1][place.name] for place in places})
+    def compose(inputs: Any) -> Array:
+        own = _with_values(config, {place: inputs[1][place.name] for place in places})
         _program(assemble(own), own)
         return jnp.zeros(())
 
@@ -280,9 +280,9 @@ def _traces(config: RunConfig, places: Sequence[Place]) -> bool:
     if not places:
         return True
 
-    def run(lane: Any) -> Any:
+    def run(inputs: Any) -> Any:
         program = with_inputs(config, places)
-        return program.chunk(program.init(lane), jnp.ones((), jnp.int32))
+        return program.chunk(program.init(inputs), jnp.ones((), jnp.int32))
 
     return _succeeds(run, config, places)
 

@@ -21,7 +21,7 @@ from experiments.studies.claims import NotAsked
 from experiments.studies.engines import Cache, Engine
 from experiments.studies.judge import Findings
 from experiments.studies.options import Where
-from experiments.studies.store import Lane, Store
+from experiments.studies.store import SeededPoint, Store
 from experiments.studies.study import Study
 from experiments.training.spread import width_of
 
@@ -224,8 +224,8 @@ class _Grid:
         """Return the ids of points with runs that failed."""
         return {name.rpartition(" seed ")[0] for name in self.results.facts["failed"]}
 
-    def _train(self, lanes: Sequence[Lane]) -> None:
-        compiled, on_host = _divided(lanes)
+    def _train(self, runs: Sequence[SeededPoint]) -> None:
+        compiled, on_host = _divided(runs)
         failure = None
         if compiled:
             try:
@@ -239,9 +239,9 @@ class _Grid:
         if failure is not None:
             raise failure
 
-    def _plan(self, lanes: Sequence[Lane]) -> plan.Plan:
+    def _plan(self, runs: Sequence[SeededPoint]) -> plan.Plan:
         devices, memory = self.engine.devices, self.where.memory
-        return plan.make(self._groups, self._parts, lanes, devices, self._width, memory)
+        return plan.make(self._groups, self._parts, runs, devices, self._width, memory)
 
     def _expected(self) -> list[str]:
         """Return the expected number of seeds and hours, if a first look has ended."""
@@ -265,10 +265,10 @@ class _Grid:
         return lines
 
 
-def _divided(lanes: Sequence[Lane]) -> tuple[list[Lane], list[Lane]]:
+def _divided(runs: Sequence[SeededPoint]) -> tuple[list[SeededPoint], list[SeededPoint]]:
     """Return the runs that compile, and those that need the host."""
-    on_host = [lane for lane in lanes if hosted.is_hosted(lane[0])]
-    return [lane for lane in lanes if not hosted.is_hosted(lane[0])], on_host
+    on_host = [run for run in runs if hosted.is_hosted(run[0])]
+    return [run for run in runs if not hosted.is_hosted(run[0])], on_host
 
 
 class _Search:
@@ -281,7 +281,7 @@ class _Search:
             self.results = store.resumed(out, study, found.defaults, where.other_code, found.asked)
         else:
             self.results = store.begin(out, study, found.defaults, found.base_points, found.asked)
-        programs.check_kept(study.options.keep or (), found.shelf.grouped(found.defaults))
+        programs.check_kept(study.options.keep or (), found.program_cache.grouped(found.defaults))
         self._resume = resume
 
     def describe(self) -> list[str]:

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import jax
 
 from experiments.runs.log import say
-from experiments.studies import devices, memory, waves
+from experiments.studies import batch, devices, memory
+from experiments.studies.batch import Outcome, Program, Programs, Progress, Reached, SavedState
 from experiments.studies.keeping import Keeper
 from experiments.studies.plan import Job, Plan
 from experiments.studies.progress import Bar
-from experiments.studies.store import Lane, Store, code_version
-from experiments.studies.waves import Program, Programs, Reached, SavedState, Stand, Wave
+from experiments.studies.store import SeededPoint, Store, code_version
 
 
 class _News(NamedTuple):
@@ -28,7 +28,7 @@ class _News(NamedTuple):
     device: int
     what: str | None = None  # current work; None if the device is idle
     steps: int = 0  # new agent steps, summed over the runs of the batch
-    wave: Wave | None = None  # a batch that has ended
+    outcome: Outcome | None = None  # a batch that has ended
     error: BaseException | None = None  # an error that stops the device
 
 
@@ -55,7 +55,7 @@ def carry_out(
     board = _Board(plan, programs, store.folder, every)
     threads = [
         threading.Thread(target=_work, args=(board, number, device), daemon=True)
-        for number, device in enumerate(plan.devices[: plan.waves])
+        for number, device in enumerate(plan.devices[: plan.batches])
     ]
     with Keeper(plan, store, bar) as keeper:
         try:
@@ -69,9 +69,9 @@ def carry_out(
             for thread in threads:
                 thread.join()
             while not board.news.empty():  # keep the batches that ended in the meantime
-                wave = board.news.get().wave
-                if wave is not None:
-                    keeper.keep(wave)
+                outcome = board.news.get().outcome
+                if outcome is not None:
+                    keeper.keep(outcome)
             raise
         finally:
             board.stop.set()
@@ -84,7 +84,7 @@ class _Board:
         self.folder, self.every = folder, every
         self.code = code_version()  # parses files, which threads must not do at the same time
         self._lock = threading.Lock()
-        self._waiting = {number: list(job.waves) for number, job in enumerate(plan.jobs)}
+        self._waiting = {number: list(job.batches) for number, job in enumerate(plan.jobs)}
         self._begun: set[int] = set()
         self._programs = [Program(job, programs) for job in plan.jobs]
         here = [device for device in plan.devices if isinstance(device, jax.Device)]
@@ -95,14 +95,14 @@ class _Board:
         self.news: queue.Queue[_News] = queue.Queue()
         self.stop = threading.Event()
 
-    def take(self, last: int | None) -> tuple[int, Program, tuple[Lane, ...]] | None:
+    def take(self, last: int | None) -> tuple[int, Program, tuple[SeededPoint, ...]] | None:
         """Return the next batch, its program and the number of its job, or None after the last one.
 
         Args:
           last: number of the job that the device worked on before; its batches come first.
         """
         with self._lock:
-            left = {number: waves for number, waves in self._waiting.items() if waves}
+            left = {number: batches for number, batches in self._waiting.items() if batches}
             if not left or self.stop.is_set():
                 return None
             fresh = [number for number in left if number not in self._begun]
@@ -115,11 +115,11 @@ class _Board:
         """Return the memory budget shared by the batches on a device."""
         return self._memory[device]
 
-    def drop(self, number: int) -> list[tuple[Lane, ...]]:
+    def drop(self, number: int) -> list[tuple[SeededPoint, ...]]:
         """Remove and return all pending batches of a job, whose program can't run."""
         with self._lock:
-            waves, self._waiting[number] = self._waiting[number], []
-            return waves
+            batches, self._waiting[number] = self._waiting[number], []
+            return batches
 
 
 def _work(board: _Board, number: int, device: jax.Device) -> None:
@@ -127,21 +127,21 @@ def _work(board: _Board, number: int, device: jax.Device) -> None:
     last = None
     try:
         while (taken := board.take(last)) is not None:
-            last, program, lanes = taken
+            last, program, runs = taken
             job = program.job
             board.news.put(_News(number, job.group.name))
             try:
-                saved = waves.SavedState(board.folder, job, lanes, board.code)
-                reached = _reporter(board, number, job, len(lanes), saved)
+                saved = batch.SavedState(board.folder, job, runs, board.code)
+                reached = _reporter(board, number, job, len(runs), saved)
                 budget = board.budget(device)
-                stand = waves.train(program, lanes, device, reached, budget, saved.load())
-                wave = waves.ended(job, lanes, stand) if stand else Wave([], [], {})
-                if stand:
+                progress = batch.train(program, runs, device, reached, budget, saved.load())
+                outcome = batch.ended(job, runs, progress) if progress else Outcome([], [], {})
+                if progress:
                     saved.remove()
             except (RuntimeError, ValueError) as error:  # such as running out of memory
-                lost = [lane for each in (lanes, *board.drop(last)) for lane in each]
-                wave = waves.failed(lost, str(error))
-            board.news.put(_News(number, wave=wave))
+                lost = [run for each in (runs, *board.drop(last)) for run in each]
+                outcome = batch.failed(lost, str(error))
+            board.news.put(_News(number, outcome=outcome))
     except BaseException as error:
         board.news.put(_News(number, error=error))
     finally:
@@ -153,11 +153,11 @@ def _reporter(board: _Board, number: int, job: Job, runs: int, saved: SavedState
     steps = job.group.program.schedule.steps
     latest = [time.monotonic()]
 
-    def reached(stand: Stand, state: Any) -> bool:
-        done = len(stand.points)
+    def reached(progress: Progress, state: Any) -> bool:
+        done = len(progress.points)
         stops = board.stop.is_set()
         if done < len(steps) and (stops or time.monotonic() - latest[0] > board.every):
-            saved.save(stand, state)
+            saved.save(progress, state)
             latest[0] = time.monotonic()
         new = steps[done - 1] - (steps[done - 2] if done > 1 else 0)
         board.news.put(_News(number, job.group.name, new * runs))
@@ -179,7 +179,7 @@ def _listen(board: _Board, keeper: Keeper, bar: Bar, at_work: int) -> None:
         bar.works_on(news.device, news.what)
         if news.steps:
             bar.advance(news.steps)
-        if news.wave is not None:
-            keeper.keep(news.wave)
+        if news.outcome is not None:
+            keeper.keep(news.outcome)
         elif news.what is None:
             at_work -= 1

@@ -29,7 +29,7 @@ from experiments.studies.plan import count
 from experiments.studies.progress import Bar
 from experiments.studies.samplers import Sampler
 from experiments.studies.spaces import Space
-from experiments.studies.store import Store, lane_name
+from experiments.studies.store import Store, run_name
 from experiments.studies.study import Study
 from experiments.training.schedule import schedule
 from experiments.training.spread import width_of
@@ -93,8 +93,8 @@ class Search:
       asked: all choices that determine the trials, as stored in `study.json`.
       defaults: points of the methods with default settings and fresh seeds, in the order of
         `studies`.
-      lane_bytes: largest size of the arrays of one run, over the ends of all ranges.
-      shelf: programs, which are made when first needed.
+      run_bytes: largest size of the arrays of one run, over the ends of all ranges.
+      program_cache: programs, which are made when first needed.
     """
 
     studies: tuple[Tuning, ...]
@@ -103,8 +103,8 @@ class Search:
     devices: tuple[Device, ...]
     asked: Mapping[str, Any]
     defaults: tuple[Point, ...]
-    lane_bytes: int
-    shelf: programs.Shelf
+    run_bytes: int
+    program_cache: programs.ProgramCache
 
     @property
     def base_points(self) -> dict[str, dict[str, str]]:
@@ -129,8 +129,8 @@ class Search:
             lines += self._about(study, apart)
         at_once = max(1, self.study.search.at_once * len(searched))
         minutes = (seconds + made * rates.COMPILING) / 60 / min(len(self.devices), at_once)
-        waves = math.ceil(at_once * self.studies[0].base.seeds / _width(self))
-        at_most = _width(self) * self.lane_bytes * min(len(self.devices), waves)
+        batches = math.ceil(at_once * self.studies[0].base.seeds / _width(self))
+        at_most = _width(self) * self.run_bytes * min(len(self.devices), batches)
         tasks = len({study.env for study in searched})
         head = (
             f"search by {how.search}: {count(how.trials, 'trial')} for each of "
@@ -155,7 +155,9 @@ class Search:
         """Return the settings that need separate programs, and the largest number of programs."""
         corners = spaces.corners(study.env, study.label, study.base, study.space)
         traced = {
-            place for group in self.shelf.grouped([default, *corners]) for place in group.traced
+            place
+            for group in self.program_cache.grouped([default, *corners])
+            for place in group.traced
         }
         apart = [place for place in study.space if place not in traced]
         sizes = [study.space[place].size for place in apart]
@@ -219,7 +221,7 @@ def prepare(study: Study, where: Where, devices: Sequence[Device]) -> Search:
     }
     return Search(
         tuple(studies), study, where, tuple(devices), asked, tuple(defaults), max(sizes),
-        programs.Shelf(),
+        programs.ProgramCache(),
     )  # fmt: skip
 
 
@@ -317,25 +319,27 @@ class _Works:
         search, store = self._search, self._store
         unique = list({point.id: point for point in points}.values())
         store.extend(unique)
-        lanes = [lane for lane in store.missing(unique) if not self._has_failed(lane[0])]
+        runs = [run for run in store.missing(unique) if not self._has_failed(run[0])]
         steps = sum(runs * _steps(config) for config, runs in expected)
-        steps -= sum(_steps(point.config) for point, _ in lanes)
-        self._bar.spare(steps, sum(runs for _, runs in expected) - len(lanes))
-        if lanes:
-            groups = search.shelf.grouped(list({lane[0].id: lane[0] for lane in lanes}.values()))
+        steps -= sum(_steps(point.config) for point, _ in runs)
+        self._bar.spare(steps, sum(runs for _, runs in expected) - len(runs))
+        if runs:
+            groups = search.program_cache.grouped(
+                list({run[0].id: run[0] for run in runs}.values())
+            )
             memory = search.where.memory
-            todo = plan.make(groups, self._parts, lanes, search.devices, _width(search), memory)
+            todo = plan.make(groups, self._parts, runs, search.devices, _width(search), memory)
             self._engine.carry_out(todo, store, self._bar)
 
     def _has_failed(self, point: Point) -> bool:
         seeds = range(point.config.seed, _end(point.config))
-        return any(lane_name((point, seed)) in self._store.facts["failed"] for seed in seeds)
+        return any(run_name((point, seed)) in self._store.facts["failed"] for seed in seeds)
 
     def _score(self, point: Point) -> tuple[float | None, str | None]:
         """Return the score of a point on the seeds of the trials, or why there is none."""
         seeds = range(point.config.seed, _end(point.config))
         for seed in seeds:
-            why = self._store.facts["failed"].get(lane_name((point, seed)))
+            why = self._store.facts["failed"].get(run_name((point, seed)))
             if why is not None:
                 return None, f"seed {seed}: {why}"
         table = self._store.table

@@ -29,7 +29,7 @@ KEYS = ("env", "replay", "agent", "method")  # columns of the table before the s
 _DIGITS = 9  # significant digits that distinguish all float32 numbers
 _PATIENCE = 20  # the table is rewritten after this many times the seconds that writing takes
 _SOURCES = ("experiments/studies/programs.py",)  # determine numbers, besides those of any run
-Lane = tuple[Point, int]  # a point and a seed
+SeededPoint = tuple[Point, int]  # a point and a seed
 
 
 def code_version() -> str:
@@ -119,7 +119,7 @@ class Store:
         for point in points:
             self.facts["points"].setdefault(point.id, _plain(point))
 
-    def missing(self, points: Iterable[Point], seeds: int | None = None) -> list[Lane]:
+    def missing(self, points: Iterable[Point], seeds: int | None = None) -> list[SeededPoint]:
         """Return the points and seeds that have not ended, in order.
 
         Args:
@@ -134,16 +134,16 @@ class Store:
             if (point.id, seed) not in ended
         ]
 
-    def add(self, lanes: Sequence[tuple[Lane, pd.DataFrame]], cost: dict[str, Any]) -> None:
+    def add(self, runs: Sequence[tuple[SeededPoint, pd.DataFrame]], cost: dict[str, Any]) -> None:
         """Add runs that have ended, and write the files unless they were written just before.
 
         Args:
-          lanes: metrics of every run, with a column step.
+          runs: metrics of every run, with a column step.
           cost: time and memory that the runs took.
         """
-        self.waiting += [self._rows(lane, metrics) for lane, metrics in lanes]
+        self.waiting += [self._rows(run, metrics) for run, metrics in runs]
         self.facts["costs"].append(cost)
-        for (point, _), _ in lanes:
+        for (point, _), _ in runs:
             known = self.facts["points"][point.id]["code"]
             if code_version() not in known:
                 known.append(code_version())
@@ -151,9 +151,9 @@ class Store:
         if time.monotonic() - when > _PATIENCE * took:
             self.write()
 
-    def fail(self, failures: Sequence[tuple[Lane, str]]) -> None:
+    def fail(self, failures: Sequence[tuple[SeededPoint, str]]) -> None:
         """Record runs that ended without a result."""
-        self.facts["failed"] |= {lane_name(lane): why for lane, why in failures}
+        self.facts["failed"] |= {run_name(run): why for run, why in failures}
         self.write()
 
     def write(self) -> None:
@@ -178,8 +178,8 @@ class Store:
             self.frame = self._sorted(pd.concat([*old, *self.waiting], ignore_index=True))
             self.waiting = []
 
-    def _rows(self, lane: Lane, metrics: pd.DataFrame) -> pd.DataFrame:
-        point, seed = lane
+    def _rows(self, run: SeededPoint, metrics: pd.DataFrame) -> pd.DataFrame:
+        point, seed = run
         config = point.config
         head = {
             "point": point.id, "env": point.env, "replay": point.label, "agent": config.agent,
@@ -211,9 +211,9 @@ class Store:
         return frame[head + rest].reset_index(drop=True)
 
 
-def lane_name(lane: Lane) -> str:
+def run_name(run: SeededPoint) -> str:
     """Return the name of a run in the list of failures."""
-    point, seed = lane
+    point, seed = run
     return f"{point.id} seed {seed}"
 
 

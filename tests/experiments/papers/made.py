@@ -44,12 +44,12 @@ def data_of(
     results = store.begin(out, study, every, {})
     for (env, label), frame in frames.items():
         point = points[env][label]
-        lanes = [
+        runs = [
             ((point, int(seed)), own.drop(columns="seed")) for seed, own in frame.groupby("seed")
         ]
-        cost = {"runs": {point.id: [seed for (_, seed), _ in lanes]}, "seconds": 1.0,
+        cost = {"runs": {point.id: [seed for (_, seed), _ in runs]}, "seconds": 1.0,
                 "compiling": 0.0, "width": 1, "bytes": 0, "inputs": []}  # fmt: skip
-        results.add(lanes, cost)
+        results.add(runs, cost)
         results.facts["points"][point.id]["code"] = [(codes or {}).get((env, label), "abc")]
     results.write()
     read = tables.of_study(store.read(out))

@@ -18,7 +18,7 @@ from experiments.papers.entry import PAPERS
 from experiments.papers.registry import ENTRIES, of_papers
 from experiments.papers.tables import Data
 from experiments.runs import code
-from experiments.studies import store, waves
+from experiments.studies import batch, store
 from tests.refusals import assert_names, refusal
 
 WALK = ["run", "all.walk", "--size", "smoke"]
@@ -37,7 +37,7 @@ class Walked(NamedTuple):
 
 @pytest.fixture(scope="module")
 def walk(tmp_path_factory):
-    out, before, batches = tmp_path_factory.mktemp("papers"), waves.train, []
+    out, before, batches = tmp_path_factory.mktemp("papers"), batch.train, []
 
     def stopped_in_the_second_batch(*args):
         batches.append(1)
@@ -47,7 +47,7 @@ def walk(tmp_path_factory):
 
     command, said, listed = [*WALK, "--out", str(out), "--devices", "1"], StringIO(), StringIO()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(waves, "train", stopped_in_the_second_batch)
+        patch.setattr(batches, "train", stopped_in_the_second_batch)
         with contextlib.redirect_stderr(said):
             code = papers.main(command)
         begun = tables.read(out, "walk_dqn", "smoke")
@@ -64,8 +64,8 @@ def walked(walk):
 
 def trained(monkeypatch):
     """Return a list that grows with every batch of runs that is trained from now on."""
-    batches, before = [], waves.train
-    monkeypatch.setattr(waves, "train", lambda *args: (batches.append(1), before(*args))[1])
+    batches, before = [], batch.train
+    monkeypatch.setattr(batch, "train", lambda *args: (batches.append(1), before(*args))[1])
     return batches
 
 
@@ -92,7 +92,7 @@ def test_a_damaged_study_is_made_anew_only_if_asked(walked, tmp_path, monkeypatc
     said = refusal(capsys, papers.main, *WALK, "--out", str(tmp_path))
     assert_names(said, numbers, "--overwrite")
     assert batches == [] and numbers.read_bytes() == b""
-    monkeypatch.setattr(waves, "train", lambda *_: next(iter(())))  # as far as it need go
+    monkeypatch.setattr(batch, "train", lambda *_: next(iter(())))  # as far as it need go
     with pytest.raises(StopIteration):
         papers.main([*WALK, "--out", str(tmp_path), "--overwrite"])
 

@@ -1,4 +1,4 @@
-"""Sweeps on Ray: what is refused, that waves go on bit for bit, and two real nodes, one killed."""
+"""Studies on Ray: bad input, batches that resume bit for bit, and two real nodes, one killed."""
 
 import contextlib
 import importlib.util
@@ -114,19 +114,19 @@ def test_a_plan_over_slots_is_as_wide_as_one_over_cores_and_has_their_memory():
     (point,) = grid.expand([], {("walk/4", "per"): tiny()})
     study = Study({("walk/4", "per"): tiny()})
     results, parts = store.begin(Path("nowhere"), study, [point], {}), plan.check([point])
-    groups, lanes = programs.grouped([point]), results.missing([point])
+    groups, runs = programs.grouped([point]), results.missing([point])
 
     def laid_out(*own):
-        return plan.make(groups, parts, lanes, own)
+        return plan.make(groups, parts, runs, own)
 
     slots = [devices.Slot("cpu", "cpu", name, 10**9) for name in ("n1", "n1", "n2")]
     (here,), (there,) = laid_out(*spread.chosen(1)).jobs, laid_out(*slots).jobs
-    assert (there.width, there.lanes) == (here.width, here.lanes)
+    assert (there.width, there.runs) == (here.width, here.runs)
     with refusals.refused("walk/4 per", "3", "3e-08", "--devices"):
         laid_out(*slots[:2], devices.Slot("cpu", "cpu", "n3", 10))  # the least of them decides
 
 
-def test_notes_keep_what_a_wave_left(monkeypatch):
+def test_notes_keep_the_state_that_a_batch_left(monkeypatch):
     ray = pytest.importorskip("ray")
     from experiments.studies import cluster_remote
 
@@ -134,8 +134,8 @@ def test_notes_keep_what_a_wave_left(monkeypatch):
     notes = cluster_remote.Notes()
     assert notes.begin(3) == (1, None)
     notes.tell(3, 150)
-    notes.leave(3, 100, "stand", "state")
-    assert notes.begin(3) == (2, (100, "stand", "state"))
+    notes.leave(3, 100, "progress", "state")
+    assert notes.begin(3) == (2, (100, "progress", "state"))
     assert notes.read() == ({3: 100}, {3: 2})  # it goes on from there
     notes.forget(3)
     assert notes.read() == ({}, {})
@@ -243,7 +243,7 @@ def test_a_node_is_killed_and_the_table_is_that_of_one_machine(
         def advance(self, steps):
             super().advance(steps)
             if not done and self._done > 0.3 * self._total and not self._ended:
-                done.append(self._done)  # so both waves are on their way
+                done.append(self._done)  # so both batches are on their way
                 kill(second)
 
     monkeypatch.setattr(keeping, "Bar", Watched)

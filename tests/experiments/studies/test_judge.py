@@ -12,7 +12,7 @@ from experiments import study as command
 from experiments import sweep
 from experiments.statistics import decisions
 from experiments.statistics.verdicts import CONTROL
-from experiments.studies import judge, memory, plan, programs, store, waves
+from experiments.studies import batch, judge, memory, plan, programs, store
 from experiments.studies.options import Question
 from experiments.studies.study import UNTIL_DECIDED, Study
 from experiments.training import spread
@@ -210,20 +210,20 @@ def test_a_batch_continues_from_its_saved_state_bit_for_bit(tmp_path):
     study = Study({("walk/4", "per"): tiny()}, question=Question(control=False))
     points = study.points()
     results = store.begin(tmp_path, study, points, {})
-    lanes, devices = results.missing(points), spread.chosen(1)
-    laid = plan.make(programs.grouped(points), plan.check(points), lanes, devices)
+    runs, devices = results.missing(points), spread.chosen(1)
+    laid = plan.make(programs.grouped(points), plan.check(points), runs, devices)
     (job,) = laid.jobs
-    program = waves.Program(job, waves.Programs(1))
-    saved = waves.SavedState(tmp_path, job, lanes, "x")
+    program = batch.Program(job, batch.Programs(1))
+    saved = batch.SavedState(tmp_path, job, runs, "x")
     assert saved.load() is None
 
     def train(reached):
-        return waves.train(program, lanes, devices[0], reached, memory.Budget(10**12), saved.load())
+        return batch.train(program, runs, devices[0], reached, memory.Budget(10**12), saved.load())
 
     whole = train(lambda *_: True)
 
-    def stop(stand, state):
-        saved.save(stand, state)
+    def stop(progress, state):
+        saved.save(progress, state)
         return False
 
     assert train(stop) is None and len(saved.load()[0].points) == 1
@@ -234,7 +234,7 @@ def test_a_batch_continues_from_its_saved_state_bit_for_bit(tmp_path):
     for one, other in zip(whole.points, rest.points, strict=True):
         for name in one:
             np.testing.assert_array_equal(one[name], other[name])
-    other = waves.SavedState(tmp_path, job, lanes, "y")
+    other = batch.SavedState(tmp_path, job, runs, "y")
     assert other.load() is None  # of another version of the code
     saved.remove()
-    assert not (tmp_path / waves.UNFINISHED).exists()
+    assert not (tmp_path / batch.UNFINISHED).exists()

@@ -89,7 +89,7 @@ def same_as_alone(group):
     programs of their own; return the shared one, its state and its metrics."""
     pair = (group.points[0], group.points[-1])
     both = over_seeds(group.program, group.example)
-    state = both.init(group.lanes([(point, 1) for point in pair]))
+    state = both.init(group.inputs([(point, 1) for point in pair]))
     many = both.chunk.lower(state, jnp.asarray(1, jnp.int32)).compile()
     text = many.as_text()
     assert not [word for word in ("all-reduce", "all-gather", "collective") if word in text]
@@ -97,17 +97,17 @@ def same_as_alone(group):
     for blocks in (1, 4):
         state, own = many(state, jnp.asarray(blocks, jnp.int32))
         metrics.append(own)
-    for lane in (0, 1):
-        (single,) = programs.grouped([pair[lane]])
+    for run in (0, 1):
+        (single,) = programs.grouped([pair[run]])
         alone = over_seeds(single.program)
-        own_state = alone.init(single.lanes([(pair[lane], 1)]))
+        own_state = alone.init(single.inputs([(pair[run], 1)]))
         for blocks, ours in zip((1, 4), metrics):
             own_state, expected = alone.chunk(own_state, jnp.asarray(blocks, jnp.int32))
             for name, value in expected.items():
                 np.testing.assert_allclose(
-                    ours[name][lane : lane + 1], value, rtol=2e-6, atol=1e-7, err_msg=name
+                    ours[name][run : run + 1], value, rtol=2e-6, atol=1e-7, err_msg=name
                 )
-        replay, key = assemble(pair[lane].config).replay, jax.random.key(7)
+        replay, key = assemble(pair[run].config).replay, jax.random.key(7)
         drawn = [
             jax.jit(jax.vmap(lambda each: replay.sample(each, key).indices, (axes,)))(each)
             for each, axes in (
@@ -115,20 +115,20 @@ def same_as_alone(group):
                 (own_state.replay, alone.axes.replay),
             )
         ]
-        np.testing.assert_array_equal(drawn[0][lane : lane + 1], drawn[1])
+        np.testing.assert_array_equal(drawn[0][run : run + 1], drawn[1])
     return both, state, metrics[-1]
 
 
 def test_programs_of_points_that_come_bit_by_bit_are_made_once():
-    shelf = programs.Shelf()
+    program_cache = programs.ProgramCache()
     first, *others = points("replay.alpha=0.2,0.4,0.6", "replay.clip=none,1", "replay.beta=0,1")
-    (one,) = shelf.grouped([first])
+    (one,) = program_cache.grouped([first])
     assert [place.field for place in one.traced] == ["alpha", "beta"]  # though nothing varies
-    without, with_ = shelf.grouped(others)
+    without, with_ = program_cache.grouped(others)
     assert without.program is one.program and len(without.points) == 5
     assert [place.field for place in with_.traced] == ["alpha", "clip", "beta"]
-    assert shelf.grouped(others)[1].program is with_.program
-    hidden = shelf.grouped(points("agent.learning_rate=1e-3", "n_step=1,2"))
+    assert program_cache.grouped(others)[1].program is with_.program
+    hidden = program_cache.grouped(points("agent.learning_rate=1e-3", "n_step=1,2"))
     assert named(hidden) == [(["agent.learning_rate"], 1)] * 2  # n_step decides lengths
 
 

@@ -1,4 +1,4 @@
-"""Which device takes what, how waves are cut and wait for memory, and what failing runs leave."""
+"""Which device takes what, how batches are cut and wait for memory, and what failing runs leave."""
 
 import dataclasses
 import threading
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.runs.run_config import defaults
-from experiments.studies import grid, plan, programs, running, store, waves
+from experiments.studies import batch, grid, plan, programs, running, store
 from experiments.studies.memory import Budget, bytes_of
 from experiments.studies.study import Study
 from experiments.training import spread
@@ -40,19 +40,19 @@ def three():
     return laid_out(points("batch_size=8,16,32"), width=1)
 
 
-def test_waves_hold_every_lane_once(three):
-    assert (three.runs, three.waves, len(three.jobs)) == (9, 9, 3)
+def test_batches_hold_every_run_once(three):
+    assert (three.runs, three.batches, len(three.jobs)) == (9, 9, 3)
     for width, lengths in ((2, [2, 1]), (3, [3]), (7, [3])):
         (job,) = laid_out(points("batch_size=8"), width=width).jobs
-        assert [len(wave) for wave in job.waves] == lengths
-        assert [seed for wave in job.waves for _, seed in wave] == [0, 1, 2]
+        assert [len(outcome) for outcome in job.batches] == lengths
+        assert [seed for outcome in job.batches for _, seed in outcome] == [0, 1, 2]
     (job,) = laid_out(points("batch_size=8")).jobs  # on CPU, a program of a run alone
     assert job.width == 3
 
 
-def test_memory_makes_waves_smaller_and_then_refuses():
+def test_memory_makes_batches_smaller_and_then_refuses():
     own = points("batch_size=8", seeds=10)
-    size = laid_out(own).jobs[0].lane_bytes
+    size = laid_out(own).jobs[0].run_bytes
     plenty = laid_out(own, memory=20.5 * size / 1e9)
     assert plenty.jobs[0].width == 3 and plenty.bytes == 6 * size  # as a run alone, on two devices
     tight = laid_out(own, memory=4.5 * size / 1e9)
@@ -62,7 +62,7 @@ def test_memory_makes_waves_smaller_and_then_refuses():
 
 
 def test_devices_keep_their_program_begin_others_first_and_help_where_most_is_left(three):
-    board = running._Board(three, waves.Programs(1), Path("nowhere"), 300.0)
+    board = running._Board(three, batch.Programs(1), Path("nowhere"), 300.0)
     assert [board.take(None)[0], board.take(None)[0]] == [0, 1]  # each begins one
     assert board.take(0)[0] == 0  # and keeps to it
     assert board.take(0)[0] == 0
@@ -72,17 +72,17 @@ def test_devices_keep_their_program_begin_others_first_and_help_where_most_is_le
     assert board.take(2)[0] == 1  # then it helps
     assert board.take(1)[0] == 1
     assert board.take(1) is None
-    stopped = running._Board(three, waves.Programs(1), Path("nowhere"), 300.0)
+    stopped = running._Board(three, batch.Programs(1), Path("nowhere"), 300.0)
     stopped.stop.set()
     assert stopped.take(None) is None
 
 
 def test_a_broken_run_fails_alone():
     (point,) = points("num_envs=4")
-    lanes = [(point, 0), (point, 1), (point, 2)]
+    runs = [(point, 0), (point, 1), (point, 2)]
     at = {"eval_return": [1.0, 1.0, np.nan], "fault": [0.0, 7.0, 0.0], "agent/loss": [0.1] * 3}
     metrics = [{name: np.array(values, np.float32) for name, values in at.items()}] * 2
-    results, failures = waves.split(lanes, [100, 200], metrics)
+    results, failures = batch.split(runs, [100, 200], metrics)
     assert [seed for (_, seed), _ in results] == [0]
     assert list(results[0][1]["step"]) == [100, 200] and "fault" not in results[0][1]
     whys = {seed: why for (_, seed), why in failures}
@@ -107,10 +107,10 @@ def test_a_program_says_what_it_takes():
     assert bytes_of(jax.jit(double, donate_argnums=0).lower(x).compile()) == 4000  # in its place
 
 
-def test_waves_wait_until_there_is_room():
+def test_batches_wait_until_there_is_room():
     budget, held, order = Budget(10), threading.Event(), []
 
-    def wave(name, size, until):
+    def outcome(name, size, until):
         with budget.taken(size):
             order.append(name)
             held.set()
@@ -119,12 +119,12 @@ def test_waves_wait_until_there_is_room():
 
     first_ends, now = threading.Event(), threading.Event()
     now.set()
-    first = threading.Thread(target=wave, args=("first", 6, first_ends))
+    first = threading.Thread(target=outcome, args=("first", 6, first_ends))
     first.start()
     assert held.wait(10)
     with budget.taken(4):  # fits beside it
         pass
-    second = threading.Thread(target=wave, args=("second", 5, now))
+    second = threading.Thread(target=outcome, args=("second", 5, now))
     second.start()
     second.join(0.2)
     assert order == ["first"]

@@ -22,14 +22,14 @@ from experiments.storage import files
 from experiments.studies import memory
 from experiments.studies.plan import Job
 from experiments.studies.programs import Group
-from experiments.studies.store import Lane
+from experiments.studies.store import SeededPoint
 from experiments.training.seeds import Seeds, over_seeds
 
 UNFINISHED = "unfinished"  # subfolder of the study for saved states
 Metrics = Mapping[str, np.ndarray]  # name -> [width]
 
 
-class Stand(NamedTuple):
+class Progress(NamedTuple):
     """Progress of a batch at a log point."""
 
     points: list[Metrics]  # metrics of all log points so far
@@ -38,15 +38,15 @@ class Stand(NamedTuple):
     bytes: int  # memory that the batch takes while it runs
 
 
-class Wave(NamedTuple):
+class Outcome(NamedTuple):
     """Outcome of a batch that has ended."""
 
-    results: list[tuple[Lane, pd.DataFrame]]
-    failures: list[tuple[Lane, str]]
+    results: list[tuple[SeededPoint, pd.DataFrame]]
+    failures: list[tuple[SeededPoint, str]]
     cost: dict[str, Any]
 
 
-Reached = Callable[[Stand, Any], bool]  # called at log points; returns whether to go on
+Reached = Callable[[Progress, Any], bool]  # called at log points; returns whether to go on
 
 
 class Program:
@@ -126,17 +126,17 @@ def _compile(seeds: Seeds, inputs: Any, device: jax.Device) -> Any:
 
 def train(
     program: Program,
-    lanes: Sequence[Lane],
+    runs: Sequence[SeededPoint],
     device: jax.Device,
     reached: Reached,
     budget: memory.Budget,
-    left: tuple[Stand, list[np.ndarray]] | None = None,
-) -> Stand | None:
+    left: tuple[Progress, list[np.ndarray]] | None = None,
+) -> Progress | None:
     """Train the runs of a batch to the end of their schedule; return the final progress.
 
     Args:
       program: program of the runs.
-      lanes: points and seeds.
+      runs: points and seeds.
       device: device to train on.
       reached: called at every log point; if it returns False, training stops and returns None.
       budget: memory shared by all batches; training waits until enough of it is free.
@@ -147,7 +147,7 @@ def train(
     """
     job, plan, start = program.job, program.job.group.program.schedule, time.perf_counter()
     # Copies of the last run pad a batch that is too short; their results are dropped.
-    full = job.group.lanes([*lanes, *[lanes[-1]] * (job.width - len(lanes))])
+    full = job.group.inputs([*runs, *[runs[-1]] * (job.width - len(runs))])
     inputs = jax.device_put(full, device)
     compiled, compiling = program.compiled(inputs, device)
     size = memory.bytes_of(compiled)
@@ -165,47 +165,47 @@ def train(
             state, metrics = compiled(state, count)
             points.append(jax.device_get(metrics))
             seconds = before + time.perf_counter() - start
-            if not reached(Stand(points, seconds, compiling, size), state):
+            if not reached(Progress(points, seconds, compiling, size), state):
                 return None
-    return Stand(points, before + time.perf_counter() - start, compiling, size)
+    return Progress(points, before + time.perf_counter() - start, compiling, size)
 
 
-def ended(job: Job, lanes: Sequence[Lane], stand: Stand, **about: Any) -> Wave:
+def ended(job: Job, runs: Sequence[SeededPoint], progress: Progress, **about: Any) -> Outcome:
     """Return the outcome of a batch that finished training.
 
     Args:
       job: job of the batch.
-      lanes: points and seeds.
-      stand: final progress.
+      runs: points and seeds.
+      progress: final progress.
       **about: further facts to store with its cost.
     """
-    results, failures = split(lanes, job.group.program.schedule.steps, stand.points)
+    results, failures = split(runs, job.group.program.schedule.steps, progress.points)
     cost: dict[str, Any] = {
         "runs": {},
-        "seconds": round(stand.seconds, 2),
-        "compiling": round(stand.compiling, 2),
+        "seconds": round(progress.seconds, 2),
+        "compiling": round(progress.compiling, 2),
         "width": job.width,
-        "bytes": stand.bytes,
+        "bytes": progress.bytes,
         "inputs": [place.name for place in job.group.traced],
         **about,
     }
-    for point, seed in lanes:
+    for point, seed in runs:
         cost["runs"].setdefault(point.id, []).append(seed)
-    return Wave(results, failures, cost)
+    return Outcome(results, failures, cost)
 
 
-def failed(lanes: Sequence[Lane], why: str) -> Wave:
+def failed(runs: Sequence[SeededPoint], why: str) -> Outcome:
     """Return the outcome of runs that could not be trained."""
     line = " ".join(why.split())[:300]
-    return Wave([], [(lane, line) for lane in lanes], {})
+    return Outcome([], [(run, line) for run in runs], {})
 
 
 def split(
-    lanes: Sequence[Lane], steps: Sequence[int], points: Sequence[Metrics]
-) -> tuple[list[tuple[Lane, pd.DataFrame]], list[tuple[Lane, str]]]:
+    runs: Sequence[SeededPoint], steps: Sequence[int], points: Sequence[Metrics]
+) -> tuple[list[tuple[SeededPoint, pd.DataFrame]], list[tuple[SeededPoint, str]]]:
     """Return the metrics of the successful runs of a batch, and the reasons of the failed ones."""
     results, failures = [], []
-    for place, (point, seed) in enumerate(lanes):
+    for place, (point, seed) in enumerate(runs):
         own = {name: [at[name][place] for at in points] for name in points[0]}
         faults = [int(rows) for rows in own.pop("fault") if rows]
         broken = f"{point.env} returned or received a number that is not finite"
@@ -225,14 +225,14 @@ class SavedState:
     The name of its file depends on everything that determines the numbers of the batch.
     """
 
-    def __init__(self, folder: Path, job: Job, lanes: Sequence[Lane], code: str) -> None:
-        configs = {point.id: point.config.to_json() for point, _ in lanes}
-        runs = [(point.id, seed) for point, seed in lanes]
+    def __init__(self, folder: Path, job: Job, runs: Sequence[SeededPoint], code: str) -> None:
+        configs = {point.id: point.config.to_json() for point, _ in runs}
+        runs = [(point.id, seed) for point, seed in runs]
         traced = [place.name for place in job.group.traced]
         text = json.dumps([runs, configs, job.width, traced, code], sort_keys=True)
         self._path = folder / UNFINISHED / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.npz"
 
-    def load(self) -> tuple[Stand, list[np.ndarray]] | None:
+    def load(self) -> tuple[Progress, list[np.ndarray]] | None:
         """Return the progress and the arrays of the state, or None if there are none."""
         try:
             with np.load(io.BytesIO(files.read_bytes(self._path)), allow_pickle=False) as saved:
@@ -245,18 +245,18 @@ class SavedState:
                 state = [saved[f"array {place}"] for place in range(about["arrays"])]
         except (OSError, ValueError, KeyError, zipfile.BadZipFile):
             return None  # missing or damaged: the batch starts over
-        return Stand(points, about["seconds"], about["compiling"], about["bytes"]), state
+        return Progress(points, about["seconds"], about["compiling"], about["bytes"]), state
 
-    def save(self, stand: Stand, state: Any) -> None:
+    def save(self, progress: Progress, state: Any) -> None:
         """Replace the saved state."""
         own = arrays(state)
         about = {
-            "log_points": len(stand.points), "arrays": len(own), "seconds": stand.seconds,
-            "compiling": stand.compiling, "bytes": stand.bytes,
+            "log_points": len(progress.points), "arrays": len(own), "seconds": progress.seconds,
+            "compiling": progress.compiling, "bytes": progress.bytes,
         }  # fmt: skip
         content = {f"array {place}": array for place, array in enumerate(own)}
-        for name in stand.points[0]:
-            content[f"metric {name}"] = np.stack([np.asarray(at[name]) for at in stand.points])
+        for name in progress.points[0]:
+            content[f"metric {name}"] = np.stack([np.asarray(at[name]) for at in progress.points])
         buffer = io.BytesIO()
         np.savez(buffer, about=np.array(json.dumps(about)), **content)
         self._path.parent.mkdir(exist_ok=True)
