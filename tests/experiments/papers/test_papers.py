@@ -131,11 +131,12 @@ def test_overwriting_makes_anew_only_what_other_code_or_settings_made(
     assert len(batches) == 2
 
 
-@pytest.mark.parametrize("more", [[], ["--overwrite"]])
-@pytest.mark.parametrize("kind", ["picture", "link", "file", "folder"])
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [("picture", []),  # which may be replaced where that is asked for
+     *((kind, more) for kind in ("link", "file", "folder") for more in ([], ["--overwrite"]))],
+)  # fmt: skip
 def test_files_of_others_are_not_replaced(kind, more, tmp_path, monkeypatch, capsys):
-    if kind == "picture" and more:
-        pytest.skip("a picture of that name may be replaced where it is asked for")
     names = {"file": "walk_dqn.smoke", "folder": "walk_dqn.smoke/study.json"}
     path = mine = tmp_path / "out" / names.get(kind, "all.walk.smoke.png")
     path.parent.mkdir(parents=True)
