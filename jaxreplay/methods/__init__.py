@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from jaxreplay._internal.arguments import check_kind
 from jaxreplay.methods import (
+    cer,
     ere,
     ero,
     lap,
@@ -35,7 +36,7 @@ from jaxreplay.option import check_entry
 from jaxreplay.sampler import Method
 
 __all__ = [
-    "METHODS", "MakeMethod", "MethodEntry", "ere", "ero", "lap", "latest", "ners", "pal", "parts",
+    "METHODS", "MakeMethod", "MethodEntry", "cer", "ere", "ero", "lap", "latest", "ners", "pal", "parts",
     "per", "proportional", "pser", "rank", "refer", "register", "sequences", "uniform", "windows",
 ]  # fmt: skip
 
@@ -68,6 +69,7 @@ _METHODS = {
     "refer": MethodEntry(refer.ReFERConfig, refer.method),
     "windows": MethodEntry(windows.WindowsConfig, windows.method),
     "latest": MethodEntry(latest.LatestConfig, latest.method),
+    "cer": MethodEntry(cer.CERConfig, cer.method),
 }
 METHODS: Mapping[str, MethodEntry] = MappingProxyType(_METHODS)  # read-only; see `register`
 
