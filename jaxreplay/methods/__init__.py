@@ -16,10 +16,13 @@ from typing import Any, Literal, NamedTuple
 from jaxreplay._internal.arguments import check_kind
 from jaxreplay.methods import (
     cer,
+    curious,
     ere,
     ero,
+    faded,
     lap,
     latest,
+    masked,
     ners,
     pal,
     parts,
@@ -28,6 +31,8 @@ from jaxreplay.methods import (
     pser,
     rank,
     refer,
+    relo,
+    reshuffled,
     sequences,
     uniform,
     windows,
@@ -36,8 +41,9 @@ from jaxreplay.option import check_entry
 from jaxreplay.sampler import Method
 
 __all__ = [
-    "METHODS", "MakeMethod", "MethodEntry", "cer", "ere", "ero", "lap", "latest", "ners", "pal", "parts",
-    "per", "proportional", "pser", "rank", "refer", "register", "sequences", "uniform", "windows",
+    "METHODS", "MakeMethod", "MethodEntry", "cer", "curious", "ere", "ero", "faded", "lap",
+    "latest", "masked", "ners", "pal", "parts", "per", "proportional", "pser", "rank", "refer",
+    "register", "relo", "reshuffled", "sequences", "uniform", "windows",
 ]  # fmt: skip
 
 
@@ -70,6 +76,11 @@ _METHODS = {
     "windows": MethodEntry(windows.WindowsConfig, windows.method),
     "latest": MethodEntry(latest.LatestConfig, latest.method),
     "cer": MethodEntry(cer.CERConfig, cer.method),
+    "reshuffled": MethodEntry(reshuffled.ReshuffledConfig, reshuffled.method),
+    "masked": MethodEntry(masked.MaskedConfig, masked.method, masked.DISCRETE),
+    "faded": MethodEntry(faded.FadedConfig, faded.method, faded.DISCRETE),
+    "curious": MethodEntry(curious.CuriousConfig, curious.method),
+    "relo": MethodEntry(relo.ReLoConfig, relo.method),
 }
 METHODS: Mapping[str, MethodEntry] = MappingProxyType(_METHODS)  # read-only; see `register`
 

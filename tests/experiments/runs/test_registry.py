@@ -122,6 +122,7 @@ def test_the_catalogue_says_so_too():
     assert "rainbow" not in listed["replays"]["lap"]["agents"]
     assert listed["agents"]["rainbow"]["replays"] == [
         "uniform", "per", "rank", "pser", "ere", "ero", "ners", "windows",
+        "cer", "reshuffled", "curious",
     ]  # fmt: skip
     assert listed["replays"]["ners"]["needs"] == ["target", "td_error"]
 
