@@ -21,7 +21,7 @@ from jaxreplay.methods import lap, proportional
 from jaxreplay.methods.lap import LAPConfig
 from jaxreplay.methods.parts import two_trees
 from jaxreplay.methods.proportional import Proportional, SamplingStats
-from jaxreplay.option import check_config_class, option, override
+from jaxreplay.option import check_config_class, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.sum_tree import Sampling, SumTree
@@ -37,11 +37,11 @@ _TOLERANCE = 1e-3  # excess of a count that is rounding, in draws
 class MaskedConfig(LAPConfig):
     """Hyperparameters of RR-M over LAP; `combine` masks other methods.
 
-    With systematic draws, no batch contains a transition twice, unless its priority calls for more
-    than one draw per batch.
+    With stratified draws, a batch may repeat a few transitions, which count. Systematic draws
+    repeat a transition only if its priority calls for more than one draw per batch, but with nearly
+    equal priorities, they divide the buffer into nearly the same batches in every epoch.
     """
 
-    sampling: Sampling = override(LAPConfig, "sampling", "systematic")
     release_every: int | None = option(
         None,
         "updates between searches of the buffer for transitions to unmask; none: 1/64 of an epoch",
@@ -75,7 +75,8 @@ class Masked(Sampler):
     After every update, the expected count of each transition grows by `B P(i)`, where P is the
     probability of the proportional sampler, and a transition whose actual count exceeds it is
     masked. If fewer than B transitions are left, the rest of the batch consists of masked ones, in
-    proportion to their priorities. With equal priorities, epochs draw every transition once.
+    proportion to their priorities. With equal priorities and systematic draws, epochs draw every
+    transition once.
 
     The search for transitions whose expectation has caught up reads the whole buffer. It takes
     place every `release_every` updates, if there are any such transitions. `update` must be called
@@ -93,7 +94,7 @@ class Masked(Sampler):
     """
 
     base: Proportional = lap.sampler()
-    sampling: Sampling = "systematic"
+    sampling: Sampling = "stratified"
     release_every: int | None = None
 
     def __post_init__(self) -> None:
@@ -241,7 +242,7 @@ def method(config: MaskedConfig = MaskedConfig()) -> Method:
 
 
 def combine(
-    base: Method, sampling: Sampling = "systematic", release_every: int | None = None
+    base: Method, sampling: Sampling = "stratified", release_every: int | None = None
 ) -> Method:
     """Return RR-M over another proportional method, with its priorities, weights and objective.
 
