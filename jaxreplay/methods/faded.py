@@ -1,6 +1,7 @@
 """LAP with priorities that fade with age, as in DR.Q (Lyu et al. 2026)."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 from jaxreplay import objectives, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, counters
-from jaxreplay._internal.branches import cond_if_any
+from jaxreplay._internal.branches import cond_on_schedule
 from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.methods import lap, proportional
 from jaxreplay.methods.lap import LAPConfig
@@ -196,7 +197,8 @@ class Faded(ConfiguredSampler):
             return state
         log = math.log(self.config.fade)
         due = state.later >= transitions
-        young = cond_if_any(due, _scale, state.young, jnp.float32(2.0**-halvings))
+        scale = functools.partial(_scale, factor=2.0**-halvings)
+        young = cond_on_schedule(due, scale, state.young)
         # The rest that is not a whole number of transitions remains in the offset.
         offset = state.offset + jnp.float32(halvings * math.log(2.0) + transitions * log)
         extra = jnp.round(offset * jnp.float32(1 / log))
@@ -233,6 +235,6 @@ def method(config: FadedConfig = FadedConfig()) -> Method:
     return Method(sampler(config), objectives.plain(objectives.huber(config.kappa)))
 
 
-def _scale(tree: SumTree, factor: Array) -> SumTree:
+def _scale(tree: SumTree, factor: float) -> SumTree:
     """Multiply all nodes by a power of two, which keeps sums exact."""
     return tree.replace(nodes=tree.nodes * factor, root=tree.root * factor)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxreplay import ring as ring_
 from jaxreplay import sum_tree
 from jaxreplay._internal import buffer, counters
-from jaxreplay._internal.branches import cond_if_any
+from jaxreplay._internal.branches import cond_on_schedule
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.methods import lap, proportional
@@ -61,7 +61,6 @@ class MaskedState(NamedTuple):
     masked: SumTree  # leaves [C], priorities of masked transitions, otherwise 0
     due: Buffer  # [C] float32, `progress` at which the expected count equals the actual count
     progress: Array  # [] float32, since the latest release
-    release: Array  # [] float32, at most the smallest `due` of masked transitions
     available: Array  # [] int32, number of transitions that may be drawn
     max_leaf: Array  # [] float32, running maximum of the priorities, initially 1
     updates: Array  # [] int32, number of calls to `update`
@@ -79,8 +78,8 @@ class Masked(Sampler):
     transition once.
 
     The search for transitions whose expectation has caught up reads the whole buffer. It takes
-    place every `release_every` updates, if there are any such transitions. `update` must be called
-    once for each batch. New transitions start with counts of 0.
+    place every `release_every` updates. `update` must be called once for each batch. New
+    transitions start with counts of 0.
 
     Args:
       base: sampler with the priorities and importance weights, such as `lap.sampler()`. Weights
@@ -118,7 +117,6 @@ class Masked(Sampler):
             masked=sum_tree.init(ring.capacity),
             due=jnp.zeros(ring.capacity, jnp.float32),
             progress=zero,
-            release=jnp.full((), jnp.inf, jnp.float32),
             available=count,
             max_leaf=jnp.ones((), jnp.float32),
             updates=count,
@@ -135,7 +133,7 @@ class Masked(Sampler):
             found = self.base.leaf(feedback, slots, ring)
             values = jnp.where((found >= 0) & (found < jnp.inf), found, values)
             invalid, largest = proportional.count_invalid_and_max(slots < ring.capacity, found)
-        before = sum_tree.get(state.open, slots)
+        before = buffer.once(sum_tree.get(state.open, slots))
         values = buffer.after(buffer.fence(before), values)
         return state._replace(
             open=sum_tree.set(state.open, slots, values),
@@ -169,7 +167,9 @@ class Masked(Sampler):
         safe = jnp.where(valid, slots, 0)
         leaf = self.base.leaf(feedback, slots, ring)
         invalid, largest = proportional.count_invalid_and_max(valid, leaf)
-        was_open, before = sum_tree.get(state.open, safe) > 0, self._priorities(state, safe)
+        trees = (state.open, state.masked)
+        opened, hidden = buffer.once(tuple(sum_tree.get(tree, safe) for tree in trees))
+        was_open, before = opened > 0, opened + hidden
         leaf = jnp.where((leaf >= 0) & (leaf < jnp.inf), leaf, before)
         progress = state.progress + len(slots) / self._total(state)
         # Every draw postpones `due` by one expected draw, also of duplicates.
@@ -180,21 +180,18 @@ class Masked(Sampler):
         later = jnp.where(leaf > 0, later, progress)
         ahead = (excess > _TOLERANCE) & (leaf > 0)
         closes, opens = valid & was_open & ahead, valid & ~was_open & ~ahead
-        release = jnp.where(valid & ahead, later - _TOLERANCE / jnp.maximum(leaf, 1e-30), jnp.inf)
         state = state._replace(
             open=sum_tree.set(state.open, slots, jnp.where(ahead, 0.0, leaf)),
             masked=sum_tree.set(state.masked, slots, jnp.where(ahead, leaf, 0.0)),
             due=buffer.write(due, slots, later),
             progress=progress,
-            release=jnp.minimum(state.release, release.min()),
             available=state.available - _count(slots, closes) + _count(slots, opens),
             max_leaf=jnp.maximum(state.max_leaf, largest),
             updates=counters.increment(state.updates),
             skipped=counters.saturating_add(state.skipped, invalid),
         )
         every = self.release_every or max(ring.capacity // (64 * len(slots)), 1)
-        turn = (state.updates % every == 0) | (state.available < len(slots))
-        return cond_if_any(turn & (state.progress >= state.release), _release, state)
+        return cond_on_schedule(state.updates % every == 0, _release, state)
 
     @with_default_promotion
     def probability(self, state: MaskedState, ring: Ring, slots: Array, batch_size: int) -> Array:
@@ -263,19 +260,17 @@ def _release(state: MaskedState) -> MaskedState:
     due = state.due - state.progress
     stays = (masked > 0) & (due * masked > _TOLERANCE)
     opened = jnp.where(stays, 0.0, open + masked)
-    later = jnp.where(stays, due - _TOLERANCE / jnp.where(stays, masked, 1.0), jnp.inf)
     return state._replace(
         open=sum_tree.rebuild(state.open, opened),
         masked=sum_tree.rebuild(state.masked, jnp.where(stays, masked, 0.0)),
         due=due,
         progress=jnp.zeros_like(state.progress),
-        release=later.min(),
         available=(opened > 0).sum(dtype=jnp.int32),
     )
 
 
 def _count(slots: Array, chosen: Array) -> Array:
     """Return the number of different slots among the chosen rows, `[]` int32."""
-    ordered = jnp.sort(jnp.where(chosen, slots, IGNORED))
-    new = jnp.concatenate([jnp.ones(1, bool), ordered[1:] != ordered[:-1]])
-    return (new & (ordered != IGNORED)).sum(dtype=jnp.int32)
+    # At typical batch sizes, comparing all pairs is several times faster than sorting.
+    again = jnp.tril(slots[:, None] == slots, -1).any(axis=1)
+    return (chosen & ~again).sum(dtype=jnp.int32)

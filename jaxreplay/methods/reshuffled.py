@@ -38,7 +38,7 @@ class Aux(NamedTuple):
 
     places: Array  # [B] int32, positions in `ReshuffledState.order`
     start: Array  # [] int32, number of slots that the epoch of the last rows had drawn before
-    count: Array  # [] int32, number of rows that are drawn in that epoch: the first in `places`
+    rows: Array  # [] int32, number of rows that are drawn in that epoch: the first in `places`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +85,8 @@ class Reshuffled(ConfiguredSampler):
         self, state: ReshuffledState, ring: Ring, sample: Sample, **feedback: Array
     ) -> ReshuffledState:
         places, start, count = sample.aux
+        # Make the write follow the read in `sample`, of which `aux` is independent.
+        places = buffer.after(buffer.fence(sample.indices), places)
         number = jnp.arange(len(places), dtype=jnp.int32)
         drawn, none = number < count, jnp.int32(ring.capacity)
         at_front = jnp.where(drawn, places - start, len(places))

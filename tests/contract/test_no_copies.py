@@ -112,6 +112,9 @@ def test_scanned_step_copies_nothing_large(name, order, vmapped):
     assert str(CAPACITY) in text
     least = CAPACITY // 4 if name == "rank" else CAPACITY  # its buckets, four slots a word
     copies = large_copies(text, least, CHILDREN)
+    if name == "masked":  # now and then goes through its three arrays, in a loop of its own
+        assert len(copies) <= 3
+        return
     if name.startswith("refer"):  # now and then goes through the whole memory
         copies = [copy for copy in copies if "/cond/branch_1_fun/" not in copy]
     assert copies == []
