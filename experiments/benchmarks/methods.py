@@ -26,7 +26,6 @@ _PSER = {  # 5 steps back
     "pser": pser.PSERConfig(window=5),
     "pser-add": pser.PSERConfig(window=5, combine="add"),
 }
-_FEEDBACK = ("td_error", "target", "log_ratio", "reducible_loss")
 _SINCE = ("cer", "reshuffled", "masked", "faded", "curious", "relo")
 _NAMES = ("per", "uniform", "lap", "ere", "ero", "ners", "refer", "rank", *_PSER, *_SINCE)
 
@@ -61,7 +60,7 @@ def cycles(sampler: Sampler, capacity: int, batch_size: int) -> Loop:
         state = add(state, number)
         batch = replay.sample(state, key)
         td = batch.transition.reward + jax.random.normal(key, (batch_size,))
-        state = replay.update(state, batch, **dict.fromkeys(_FEEDBACK, td))
+        state = replay.update(state, batch, td_error=td, target=td, log_ratio=td, reducible_loss=td)
         return state, seen + batch.weights.sum()
 
     def fill(key: Array) -> Any:
