@@ -142,7 +142,7 @@ def test_a_priority_that_changes_keeps_the_excess():
 
 
 def test_weights_are_those_of_the_base():
-    base = Proportional(leaf, ImportanceWeights(lambda updates: 0.5), initial="td")
+    base = Proportional(leaf, ImportanceWeights(lambda updates: jnp.float32(0.5)), initial="td")
     given = Given([4, 2, 1, 1], 2)
     replay = Replay(Masked(base), capacity=4, batch_size=2)
     given.update([0])
