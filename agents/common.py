@@ -228,6 +228,26 @@ def value_feedback(q: Array, target: Array) -> dict[str, Array]:
     return {"td_error": td_error, "q_value": q.min(axis=0), "target": target}
 
 
+def reducible_feedback(
+    objective: Objective, values: Callable[[Any], Array], params: tuple[Any, Any], target: Array
+) -> dict[str, Array]:
+    """Return the feedback `reducible_loss` `[B]`, or an empty dict if the objective needs none.
+
+    It is the loss of the critics minus that of the target critics, for the same targets, as a mean
+    over critics (Sujit et al. 2022).
+
+    Args:
+      objective: objective with a loss on TD errors.
+      values: function that returns the values `[N, B]` of N critics, given their parameters.
+      params: parameters of the critics and of the target critics.
+      target: `[B]`.
+    """
+    if "reducible_loss" not in objective.requires.feedback or objective.error is None:
+        return {}
+    online, lagged = (objective.error(target - values(each)).mean(axis=0) for each in params)
+    return {"reducible_loss": online - lagged}
+
+
 def trust_feedback(trust: Trust | None) -> dict[str, Array]:
     """Return the feedback `log_ratio` `[B]`, or an empty dict if `trust` is None."""
     return {} if trust is None else {"log_ratio": trust.log_ratio}

@@ -143,12 +143,21 @@ class _DQN:
         target_params = common.periodic_update(
             params, state.target_params, updates, config.target_every, config.tau
         )
+        info.feedback.update(self.reducible(state, t, target))
         info.metrics["epsilon"] = jnp.asarray(self.epsilon(updates), jnp.float32)
         return DQNState(params, target_params, opt_state, updates), info
 
     def feedback(self, state: DQNState, t: Transition, key: Array) -> dict[str, Array]:
         del key
-        return common.value_feedback(self.q_values(state.params, t), self.targets(state, t))
+        target = self.targets(state, t)
+        feedback = common.value_feedback(self.q_values(state.params, t), target)
+        return feedback | self.reducible(state, t, target)
+
+    def reducible(self, state: DQNState, t: Transition, target: Array) -> dict[str, Array]:
+        params = state.params, state.target_params
+        return common.reducible_feedback(
+            self.objective, lambda params: self.q_values(params, t), params, target
+        )
 
 
 def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None = None) -> Agent:

@@ -175,6 +175,7 @@ class _SAC:
             lambda params: Critique(apply_twin(self.critic, params, t.obs, t.action), target),
             state.critics, sample, self.objective, trust,
         )  # fmt: skip
+        info.feedback.update(self.reducible(state, t, target))
         critics, critic_opt_state = common.descend(
             self.critic_optimiser, grads, state.critic_opt_state, state.critics
         )
@@ -187,8 +188,16 @@ class _SAC:
     def feedback(self, state: SACState, t: Transition, key: Array) -> dict[str, Array]:
         q = apply_twin(self.critic, state.critics, t.obs, t.action)
         trust = self.trust(self.policy(state.actor, t.obs), t)
-        feedback = common.value_feedback(q, self.targets(state, t, key))
+        target = self.targets(state, t, key)
+        feedback = common.value_feedback(q, target) | self.reducible(state, t, target)
         return feedback | common.trust_feedback(trust)
+
+    def reducible(self, state: SACState, t: Transition, target: Array) -> dict[str, Array]:
+        def values(critics: tuple[Params, Params]) -> Array:
+            return apply_twin(self.critic, critics, t.obs, t.action)
+
+        params = state.critics, state.target_critics
+        return common.reducible_feedback(self.objective, values, params, target)
 
 
 def _before_tanh(dist: distributions.TanhNormal) -> Behaviour:

@@ -149,12 +149,21 @@ class _TD3:
             lambda: self.improve_policy(state.policy, critics, sample),
             lambda: state.policy,
         )
+        info.feedback.update(self.reducible(state, t, target))
         info.metrics["actor_loss"] = policy.loss
         return TD3State(policy, critics, critic_opt_state, updates), info
 
     def feedback(self, state: TD3State, t: Transition, key: Array) -> dict[str, Array]:
         q = apply_twin(self.critic, state.critics, t.obs, t.action)
-        return common.value_feedback(q, self.targets(state.policy, t, key))
+        target = self.targets(state.policy, t, key)
+        return common.value_feedback(q, target) | self.reducible(state, t, target)
+
+    def reducible(self, state: TD3State, t: Transition, target: Array) -> dict[str, Array]:
+        def values(critics: tuple[Params, Params]) -> Array:
+            return apply_twin(self.critic, critics, t.obs, t.action)
+
+        params = state.critics, state.policy.target_critics
+        return common.reducible_feedback(self.objective, values, params, target)
 
 
 def td3(config: TD3Config, action_space: Continuous, objective: Objective | None = None) -> Agent:

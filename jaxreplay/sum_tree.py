@@ -10,10 +10,11 @@ Example:
 
 When a child changes, its parent becomes the sum of all children; no differences are added.
 Rounding errors therefore do not accumulate, and an updated tree is bitwise identical to a tree that
-`rebuild` computes from the same leaves. With `reduce="min"`, nodes are minima instead of sums.
+`rebuild` computes from the same leaves. With `reduce="min"` or "max",
+nodes are minima or maxima instead of sums.
 
 A single array contains all levels, leaves first, to reduce dispatch overhead. Each level is padded
-to a multiple of the branching factor with the identity element (0 for sums, infinity for minima).
+to a multiple of the branching factor with the identity element (0, or infinity for minima).
 The root is a separate scalar, so reading the root does not delay the next write to the array.
 
 Batched writes scatter into the large levels and recompute the small levels completely. Writing a
@@ -39,6 +40,8 @@ from jaxreplay.types import Array
 
 Sampling = Literal["stratified", "systematic", "iid"]
 SAMPLINGS: tuple[Sampling, ...] = get_args(Sampling)
+Reduction = Literal["sum", "min", "max"]
+REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
 
 # Levels with at most this many nodes are recomputed completely, which is cheaper than a scatter.
 _SMALL = 512
@@ -58,30 +61,28 @@ class _Levels(NamedTuple):
 
 
 class SumTree(struct.PyTreeNode):
-    """Tree of sums (or minima) whose leaves are `capacity` priorities."""
+    """Tree of sums (or minima, or maxima) whose leaves are `capacity` priorities."""
 
     nodes: Buffer  # [T] float32, T nodes in all levels from the leaves up, without the root
-    root: Array  # [] float32, sum or minimum of all leaves
+    root: Array  # [] float32, sum, minimum or maximum of all leaves
     capacity: int = struct.field(pytree_node=False)
     branching: int = struct.field(pytree_node=False)
-    reduce: Literal["sum", "min"] = struct.field(pytree_node=False)
+    reduce: Reduction = struct.field(pytree_node=False)
 
 
-def init(
-    capacity: int, branching: int | None = None, reduce: Literal["sum", "min"] = "sum"
-) -> SumTree:
-    """Return a tree whose leaves are all 0 for sums, or infinity for minima.
+def init(capacity: int, branching: int | None = None, reduce: Reduction = "sum") -> SumTree:
+    """Return a tree whose leaves are all 0, or infinity for minima.
 
     Args:
       capacity: number of leaves C.
       branching: number of children per node. None selects the backend's default, which is 8 on CPU,
         32 on GPU and 128 on TPU.
-      reduce: "sum", or "min" for a tree of minima.
+      reduce: "sum", or "min" or "max" for a tree of minima or maxima.
 
     Raises:
       ValueError: If `capacity` is below 1, `branching` is below 2, or `reduce` is unknown.
     """
-    check_choice("reduce", reduce, ("sum", "min"))
+    check_choice("reduce", reduce, REDUCTIONS)
     if branching is None:
         branching = _BRANCHING.get(jax.default_backend(), 8)
     if capacity < 1:
@@ -200,7 +201,7 @@ def leaves(tree: SumTree) -> Array:
 
 
 def total(tree: SumTree) -> Array:
-    """Return the sum (or minimum) of all leaves, `[]` float32."""
+    """Return the sum (or minimum, or maximum) of all leaves, `[]` float32."""
     return tree.root
 
 
@@ -300,7 +301,7 @@ def check_valid(tree: SumTree) -> None:
 
     Raises:
       ValueError: If a leaf is NaN, infinite or negative, padding is not the identity element, or a
-        node is not the sum (or minimum) of its children.
+        node is not the sum (or minimum, or maximum) of its children.
     """
     live = np.asarray(leaves(tree))
     bad = ~np.isfinite(live) | (live < 0)
@@ -384,7 +385,7 @@ def _root(nodes: Array, tree: SumTree) -> Array:
 
 
 def _neutral(reduce: str) -> float:
-    return 0.0 if reduce == "sum" else math.inf
+    return math.inf if reduce == "min" else 0.0
 
 
 def _combine(children: Array, reduce: str) -> Array:
@@ -400,7 +401,7 @@ def _columns(rows: Array) -> list[Array]:
 
 def _join(columns: list[Array], reduce: str) -> Array:
     """Reduce children to their parent in a fixed order, which makes rounding reproducible."""
-    join = jnp.add if reduce == "sum" else jnp.minimum
+    join = {"sum": jnp.add, "min": jnp.minimum, "max": jnp.maximum}[reduce]
     while len(columns) > 1:
         columns = [functools.reduce(join, columns[i : i + 2]) for i in range(0, len(columns), 2)]
     return columns[0]

@@ -26,7 +26,8 @@ _PSER = {  # 5 steps back
     "pser": pser.PSERConfig(window=5),
     "pser-add": pser.PSERConfig(window=5, combine="add"),
 }
-_NAMES = ("per", "uniform", "lap", "ere", "ero", "ners", "refer", "rank", *_PSER)
+_SINCE = ("cer", "reshuffled", "faded", "curious", "relo")
+_NAMES = ("per", "uniform", "lap", "ere", "ero", "ners", "refer", "rank", *_PSER, *_SINCE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +60,7 @@ def cycles(sampler: Sampler, capacity: int, batch_size: int) -> Loop:
         state = add(state, number)
         batch = replay.sample(state, key)
         td = batch.transition.reward + jax.random.normal(key, (batch_size,))
-        state = replay.update(state, batch, td_error=td, target=td, log_ratio=td)
+        state = replay.update(state, batch, td_error=td, target=td, log_ratio=td, reducible_loss=td)
         return state, seen + batch.weights.sum()
 
     def fill(key: Array) -> Any:

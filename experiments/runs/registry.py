@@ -49,8 +49,10 @@ class AgentEntry(NamedTuple):
 
 _VALUES = frozenset({"td_error", "q_value", "target"})
 _RATIOS = _VALUES | {"log_ratio"}
-_CRITIC = Offers(_VALUES, scalar_loss=True)
+_REDUCIBLE = frozenset({"reducible_loss"})
+_CRITIC = Offers(_VALUES | _REDUCIBLE, scalar_loss=True)
 _STOCHASTIC = Offers(_RATIOS, scalar_loss=True, density=True)
+_SAC = _STOCHASTIC._replace(feedback=_RATIOS | _REDUCIBLE)
 _ESTIMATES = frozenset({"value", "advantage", "next_value"})
 _DISCRETE = LoopConfig(n_step=5)
 _CONTROL = LoopConfig(steps=20_000, warmup=1_000, eval_every=1_000)
@@ -77,7 +79,7 @@ _AGENTS = {
             _sized(64),
         ),
         "td3": (td3.TD3Config, td3.td3, "continuous", _CRITIC, _CONTROL, _sized(256)),
-        "sac": (sac.SACConfig, sac.sac, "continuous", _STOCHASTIC, _OWN_WARMUP, _sized(256)),
+        "sac": (sac.SACConfig, sac.sac, "continuous", _SAC, _OWN_WARMUP, _sized(256)),
         "ddpg": (ddpg.DDPGConfig, ddpg.ddpg, "continuous", _STOCHASTIC, _SCALED, _sized(128)),
         "naf": (naf.NAFConfig, naf.naf, "continuous", _STOCHASTIC, _SCALED, _sized(256)),
         "racer": (racer.RACERConfig, racer.racer, "continuous", _RACER, _SCALED, _sized(256)),

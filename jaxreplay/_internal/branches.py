@@ -43,6 +43,25 @@ def cond_if_any(due: Array, change: Callable[..., Tree], tree: Tree, *others: An
     return _cond_if_any(change, due, tree, *others)
 
 
+def cond_on_schedule(due: Array, change: Callable[[Tree], Tree], tree: Tree) -> Tree:
+    """Return `change(tree)` if `due`, otherwise `tree`, which is not copied.
+
+    The condition must be the same for all elements of a vmapped batch, such as one on a step
+    counter. Otherwise, every element always computes `change`.
+
+    Args:
+      due: `[]` bool.
+      change: `(tree) -> tree`, which preserves all shapes and dtypes. Outside of `jit`, it is
+        compiled once: do not define a new function for every call.
+      tree: pytree of arrays.
+    """
+    if isinstance(due, Tracer):
+        # XLA copies the arrays that a conditional passes on, but not those that a loop carries.
+        turns = varying(due.astype(jnp.int32))
+        return jax.lax.fori_loop(0, turns, lambda _, tree: change(tree), tree)
+    return jax.jit(change)(tree) if due else tree
+
+
 def _cond_if_any(change: Callable[..., Tree], due: Array, tree: Tree, *others: Any) -> Tree:
     leaves, treedef = jax.tree.flatten(tree)
     inputs = [*leaves, *jax.tree.leaves(others)]

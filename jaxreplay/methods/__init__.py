@@ -15,8 +15,11 @@ from typing import Any, Literal, NamedTuple
 
 from jaxreplay._internal.arguments import check_kind
 from jaxreplay.methods import (
+    cer,
+    curious,
     ere,
     ero,
+    faded,
     lap,
     latest,
     ners,
@@ -27,6 +30,8 @@ from jaxreplay.methods import (
     pser,
     rank,
     refer,
+    relo,
+    reshuffled,
     sequences,
     uniform,
     windows,
@@ -35,8 +40,9 @@ from jaxreplay.option import check_entry
 from jaxreplay.sampler import Method
 
 __all__ = [
-    "METHODS", "MakeMethod", "MethodEntry", "ere", "ero", "lap", "latest", "ners", "pal", "parts",
-    "per", "proportional", "pser", "rank", "refer", "register", "sequences", "uniform", "windows",
+    "METHODS", "MakeMethod", "MethodEntry", "cer", "curious", "ere", "ero", "faded", "lap",
+    "latest", "ners", "pal", "parts", "per", "proportional", "pser", "rank", "refer",
+    "register", "relo", "reshuffled", "sequences", "uniform", "windows",
 ]  # fmt: skip
 
 
@@ -68,6 +74,11 @@ _METHODS = {
     "refer": MethodEntry(refer.ReFERConfig, refer.method),
     "windows": MethodEntry(windows.WindowsConfig, windows.method),
     "latest": MethodEntry(latest.LatestConfig, latest.method),
+    "cer": MethodEntry(cer.CERConfig, cer.method),
+    "reshuffled": MethodEntry(reshuffled.ReshuffledConfig, reshuffled.method),
+    "faded": MethodEntry(faded.FadedConfig, faded.method, faded.DISCRETE),
+    "curious": MethodEntry(curious.CuriousConfig, curious.method),
+    "relo": MethodEntry(relo.ReLoConfig, relo.method),
 }
 METHODS: Mapping[str, MethodEntry] = MappingProxyType(_METHODS)  # read-only; see `register`
 

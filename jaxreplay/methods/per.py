@@ -16,6 +16,7 @@ from jaxreplay._internal.numerics import to_power
 from jaxreplay.methods.proportional import (
     ImportanceWeights,
     Initial,
+    Maximum,
     Normalisation,
     Proportional,
 )
@@ -90,7 +91,19 @@ class ImportanceOptions(Config):
 
 
 @dataclasses.dataclass(frozen=True)
-class PERConfig(WeightedLossOptions, ImportanceOptions, PriorityOptions):
+class MaximumOptions(Config):
+    """Option for the maximum that new transitions receive."""
+
+    maximum: Maximum = option(
+        "all_time",
+        "maximum that new transitions receive: of all priorities so far, or of those of the stored "
+        "transitions, which falls again after an outlier",
+        f"{_PER}, Alg. 1: all_time",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class PERConfig(MaximumOptions, WeightedLossOptions, ImportanceOptions, PriorityOptions):
     """Hyperparameters of proportional prioritised replay."""
 
     clip: float | None = option(
@@ -126,6 +139,7 @@ def sampler(config: PERConfig = PERConfig()) -> Proportional:
         config.weight,
         sampling=config.sampling,
         initial=config.initial,
+        maximum=config.maximum,
     )
 
 

@@ -24,6 +24,7 @@ from jaxreplay.sum_tree import Sampling, SumTree
 from jaxreplay.types import Array, Draw, Requirements, Sample, Tree
 
 Initial = Literal["max", "td"]
+Maximum = Literal["all_time", "stored"]
 Normalisation = Literal["batch", "buffer", "none"]
 
 
@@ -35,6 +36,7 @@ class ProportionalState(NamedTuple):
     max_leaf: Array  # [] float32, running maximum of the leaves, initially 1
     updates: Array  # [] int32, number of calls to `update`
     skipped: Array  # [] int32, number of negative, NaN or infinite leaves that were skipped
+    maximum: SumTree | None = None  # max tree over the leaves; None if not tracked
 
 
 class SamplingStats(NamedTuple):
@@ -50,12 +52,16 @@ Leaf = Callable[[Mapping[str, Array], Array, Ring], Array]  # see `Proportional.
 Weight = Callable[[SamplingStats], Array]  # returns importance weights [B] float32
 
 
-def init(capacity: int, *, track_minimum: bool = False) -> ProportionalState:
+def init(
+    capacity: int, *, track_minimum: bool = False, track_maximum: bool = False
+) -> ProportionalState:
     """Return the state for an empty buffer.
 
     Args:
       capacity: C, the number of slots in the ring buffer.
       track_minimum: whether to maintain a min tree, which `SamplingStats.smallest` requires.
+      track_maximum: whether to maintain a max tree, so that `largest` is that of stored
+        transitions.
     """
     minimum = sum_tree.init(capacity, reduce="min") if track_minimum else None
     return ProportionalState(
@@ -64,7 +70,20 @@ def init(capacity: int, *, track_minimum: bool = False) -> ProportionalState:
         max_leaf=jnp.ones((), jnp.float32),
         updates=jnp.zeros((), jnp.int32),
         skipped=jnp.zeros((), jnp.int32),
+        maximum=sum_tree.init(capacity, reduce="max") if track_maximum else None,
     )
+
+
+def largest(state: ProportionalState) -> Array:
+    """Return the maximum of the priorities (tree leaves), `[]` float32, which new ones receive.
+
+    It is the running maximum of all time or, with a max tree, that of the stored transitions, or 1
+    if there are none with a positive priority.
+    """
+    if state.maximum is None:
+        return state.max_leaf
+    stored = sum_tree.total(state.maximum)
+    return jnp.where(stored > 0, stored, 1.0)
 
 
 def insert(
@@ -72,12 +91,12 @@ def insert(
 ) -> ProportionalState:
     """Store priorities (tree leaves) `values` `[E]` of new transitions at `slots` `[E]` int32.
 
-    The running maximum replaces None and values that are negative, NaN or infinite; otherwise, a
-    slot would retain the priority of an overwritten transition.
+    The maximum (see `largest`) replaces None and values that are negative, NaN or infinite;
+    otherwise, a slot would retain the priority of an overwritten transition.
     """
     if values is None:
-        return _set(state, slots, jnp.broadcast_to(state.max_leaf, slots.shape))
-    leaves = jnp.where((values >= 0) & (values < jnp.inf), values, state.max_leaf)
+        return _set(state, slots, jnp.broadcast_to(largest(state), slots.shape))
+    leaves = jnp.where((values >= 0) & (values < jnp.inf), values, largest(state))
     return _update_stats(_set(state, slots, leaves), slots, values)
 
 
@@ -174,7 +193,7 @@ def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
     size = jnp.maximum(ring_.size(ring), 1)
     return {
         "mean_priority": sum_tree.total(state.tree) / size,
-        "max_priority": state.max_leaf,
+        "max_priority": largest(state),
         "skipped_leaves": state.skipped.astype(jnp.float32),
         **quantiles(lambda slots: sum_tree.get(state.tree, slots), size),
     }
@@ -222,6 +241,7 @@ class Proportional(Sampler):
         (Schaul et al. 2016, Alg. 1); "td" computes it from the feedback for `Replay.add`.
       track_minimum: also track `SamplingStats.smallest`; always True if `ImportanceWeights`
         are normalised by the buffer.
+      maximum: maximum for `initial="max"`: of "all_time", or of the "stored" transitions.
 
     Example:
       >>> import jax.numpy as jnp
@@ -236,16 +256,23 @@ class Proportional(Sampler):
     sampling: Sampling = "stratified"
     initial: Initial = "max"
     track_minimum: bool = False
+    maximum: Maximum = "all_time"
 
     @property
     def requires(self) -> Requirements:
         of_new = self.feedback if self.initial == "td" else frozenset()
         return Requirements(feedback=self.feedback, feedback_of_new=of_new)
 
-    def init(self, key: Array, ring: Ring) -> ProportionalState:
+    @property
+    def tracks_minimum(self) -> bool:
+        """Whether `SamplingStats.smallest` is available to `weight`."""
         weight = self.weight
         by_buffer = isinstance(weight, ImportanceWeights) and weight.normalise == "buffer"
-        return init(ring.capacity, track_minimum=self.track_minimum or by_buffer)
+        return self.track_minimum or by_buffer
+
+    def init(self, key: Array, ring: Ring) -> ProportionalState:
+        stored = self.maximum == "stored"
+        return init(ring.capacity, track_minimum=self.tracks_minimum, track_maximum=stored)
 
     def add(
         self,
@@ -301,8 +328,9 @@ def check_valid(state: ProportionalState, ring: Ring) -> None:
         raise ValueError("the priority of an empty slot must be 0")
     if leaves.max() > state.max_leaf:
         raise ValueError(f"leaf {leaves.max()} exceeds the running maximum {state.max_leaf}")
-    if state.minimum is not None:
-        sum_tree.check_valid(state.minimum)
+    for extremes in (state.minimum, state.maximum):
+        if extremes is not None:
+            sum_tree.check_valid(extremes)
 
 
 def _set(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
@@ -310,16 +338,20 @@ def _set(state: ProportionalState, slots: Array, values: Array) -> ProportionalS
     if minimum is not None:
         # Exclude leaves of 0 from the minimum because they are never sampled.
         minimum = sum_tree.set(minimum, slots, jnp.where(values == 0, _LARGEST, values))
-    return state._replace(tree=sum_tree.set(state.tree, slots, values), minimum=minimum)
+    maximum = state.maximum
+    if maximum is not None:
+        maximum = sum_tree.set(maximum, slots, values)
+    tree = sum_tree.set(state.tree, slots, values)
+    return state._replace(tree=tree, minimum=minimum, maximum=maximum)
 
 
 _LARGEST = np.finfo(np.float32).max
 
 
 def _update_stats(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
-    invalid, largest = count_invalid_and_max(slots < state.tree.capacity, values)
+    invalid, highest = count_invalid_and_max(slots < state.tree.capacity, values)
     skipped = counters.saturating_add(state.skipped, invalid)
-    return state._replace(skipped=skipped, max_leaf=jnp.maximum(state.max_leaf, largest))
+    return state._replace(skipped=skipped, max_leaf=jnp.maximum(state.max_leaf, highest))
 
 
 def count_invalid_and_max(live: Array, values: Array) -> tuple[Array, Array]:

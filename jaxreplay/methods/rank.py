@@ -8,23 +8,25 @@ import jax
 import jax.numpy as jnp
 
 from jaxreplay import ring as ring_
+from jaxreplay import sum_tree
 from jaxreplay._internal import bucket_order, counters, numerics, schedules
 from jaxreplay._internal.bucket_order import BucketOrder, Ties
 from jaxreplay._internal.losses import WeightedLossOptions
 from jaxreplay.methods.parts import ConfiguredSampler, rank_mass
 from jaxreplay.methods.parts.rank_mass import Segments
-from jaxreplay.methods.per import ImportanceOptions
+from jaxreplay.methods.per import ImportanceOptions, MaximumOptions
 from jaxreplay.methods.proportional import SamplingStats
 from jaxreplay.option import option, override
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
+from jaxreplay.sum_tree import SumTree
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree
 
 _PAPER = "Schaul et al. 2016"
 
 
 @dataclasses.dataclass(frozen=True)
-class RankConfig(WeightedLossOptions, ImportanceOptions):
+class RankConfig(MaximumOptions, WeightedLossOptions, ImportanceOptions):
     """Hyperparameters of rank-based prioritised replay."""
 
     alpha: float = option(
@@ -77,6 +79,7 @@ class RankState(NamedTuple):
     order: BucketOrder  # bucket order of the slots [C] by |TD error|; `largest` if new
     largest: Array  # [] float32, running maximum of |TD error|, initially 1
     updates: Array  # [] int32, number of calls to `update`
+    maximum: SumTree | None = None  # max tree over |TD errors| [C]; None if not tracked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,17 +106,19 @@ class Rank(ConfiguredSampler):
         return Requirements(feedback=frozenset({"td_error"}))
 
     def init(self, key: Array, ring: Ring) -> RankState:
+        stored = self.config.maximum == "stored"
         return RankState(
             order=bucket_order.init(ring.capacity),
             largest=jnp.ones((), jnp.float32),
             updates=jnp.zeros((), jnp.int32),
+            maximum=sum_tree.init(ring.capacity, reduce="max") if stored else None,
         )
 
     def add(
         self, state: RankState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
     ) -> RankState:
-        values = jnp.broadcast_to(state.largest, slots.shape)
-        return state._replace(order=bucket_order.set(state.order, slots, values))
+        values = jnp.broadcast_to(_maximum(state), slots.shape)
+        return _set(state, slots, values)
 
     def sample(self, state: RankState, ring: Ring, key: Array, batch_size: int) -> Draw:
         if self.config.sampling == "greedy":
@@ -125,8 +130,7 @@ class Rank(ConfiguredSampler):
     def update(self, state: RankState, ring: Ring, sample: Sample, **feedback: Array) -> RankState:
         values = jnp.abs(feedback["td_error"])
         written = jnp.where(sample.indices != IGNORED, values, 0.0)
-        return RankState(
-            order=bucket_order.set(state.order, sample.indices, values),
+        return _set(state, sample.indices, values)._replace(
             largest=jnp.maximum(state.largest, written.max()),
             updates=counters.increment(state.updates),
         )
@@ -157,7 +161,7 @@ class Rank(ConfiguredSampler):
         quantiles = bucket_order.quantiles(state.order, jnp.asarray([0.1, 0.5, 0.9]))
         return {
             "mean_priority": mean,
-            "max_priority": state.largest,
+            "max_priority": _maximum(state),
             **{f"priority_p{q}": x for q, x in zip((10, 50, 90), quantiles, strict=True)},
             "alpha": jnp.asarray(self.config.exponent(state.updates), jnp.float32),
             "beta": self.config.weight.exponent(state.updates),
@@ -267,11 +271,28 @@ def check_valid(state: RankState, ring: Ring) -> None:
         empty slot has a |TD error|, or a |TD error| exceeds `state.largest`.
     """
     bucket_order.check_valid(state.order)
+    if state.maximum is not None:
+        sum_tree.check_valid(state.maximum)
     has_error = bucket_order.values(state.order) >= 0
     if (has_error != (jnp.arange(ring.capacity) < ring_.size(ring))).any():
         raise ValueError("the slots with a |TD error| must be the slots with a stored transition")
     if state.order.values.max() > state.largest:
         raise ValueError(f"|TD errors| must not exceed the running maximum {state.largest}")
+
+
+def _set(state: RankState, slots: Array, values: Array) -> RankState:
+    maximum = state.maximum
+    if maximum is not None:
+        maximum = sum_tree.set(maximum, slots, values)
+    return state._replace(order=bucket_order.set(state.order, slots, values), maximum=maximum)
+
+
+def _maximum(state: RankState) -> Array:
+    """Return the |TD error| `[]` of new transitions."""
+    if state.maximum is None:
+        return state.largest
+    stored = sum_tree.total(state.maximum)
+    return jnp.where(stored > 0, stored, 1.0)
 
 
 def _all_ties(config: RankConfig, state: RankState, ring: Ring) -> Ties:

@@ -251,6 +251,15 @@ def test_tree_of_minima():
     assert np.isinf(sum_tree.total(sum_tree.init(5, 2, "min")))
 
 
+def test_tree_of_maxima():
+    tree = tree_of([3.0, 1.0, 2.0, 5.0, 4.0], branching=2, reduce="max")
+    assert float(sum_tree.total(tree)) == 5
+    tree = _set(tree, np.int32([3, 1]), np.float32([0.5, 2.5]))
+    assert float(sum_tree.total(tree)) == 4
+    sum_tree.check_valid(tree)
+    assert float(sum_tree.total(sum_tree.init(5, 2, "max"))) == 0
+
+
 def test_check_valid_sees_a_broken_node():
     tree = tree_of(LEAVES)
     with refused("root", "17.0", "16.0"):

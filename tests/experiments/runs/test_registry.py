@@ -114,7 +114,9 @@ def test_entries_that_make_nothing_are_refused(changes):
 def test_the_catalogue_says_so_too():
     listed = registry.catalogue()
     assert "rainbow" not in listed["replays"]["lap"]["agents"]
-    assert listed["agents"]["rainbow"]["replays"] == [*OF_SCALARS, "windows"]
+    assert listed["agents"]["rainbow"]["replays"] == [
+        *OF_SCALARS, "windows", "cer", "reshuffled", "curious",
+    ]  # fmt: skip
     assert listed["replays"]["ners"]["needs"] == ["target", "td_error"]
     assert "brax/ant" in listed["agents"]["td3"]["environments"]
     assert "brax/ant" not in listed["agents"]["dqn"]["environments"]

@@ -1,0 +1,195 @@
+"""Combined experience replay, CER (Zhang & Sutton 2017): every batch includes the newest steps."""
+
+import dataclasses
+from typing import Literal
+
+import jax.numpy as jnp
+
+from jaxreplay import objectives
+from jaxreplay import ring as ring_
+from jaxreplay.methods import per, rank, uniform, windows
+from jaxreplay.option import Config, check_config_class, option
+from jaxreplay.ring import Ring
+from jaxreplay.sampler import Method, Sampler
+from jaxreplay.types import Array, Draw, Requirements, Sample, State, Tree
+
+_PAPER = "Zhang & Sutton 2017"
+
+
+@dataclasses.dataclass(frozen=True)
+class CERConfig(Config):
+    """Hyperparameters of CER; the base method has its default options (see `combine`)."""
+
+    base: Literal["uniform", "per", "rank"] = option(
+        "uniform", "method that draws the rest of the batch", f"{_PAPER}: uniform"
+    )
+    newest: int | None = option(
+        None,
+        "number of newest transitions in each batch; none: one for each environment",
+        f"{_PAPER}: 1",
+        at_least=1,
+    )
+    unbiased: bool = option(
+        False, "importance weights 1 / (N P(i)), with which the batch mean estimates the buffer's"
+    )
+    base_updates: int | None = option(
+        None,
+        "gradient steps of the base method's schedules, such as that of beta; none: the whole run",
+        at_least=1,
+        whole_run=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class CombinedExperience(Sampler):
+    """Samples the k newest transitions, and the other B - k rows of a batch from a base sampler.
+
+    The newest transitions are the last rows of the batch, oldest first, with weights of 1. Within a
+    step, transitions are ordered by environment, and the first environment counts as the newest. A
+    batch contains at most B of them. The base may draw them as well, and receives the feedback on
+    all rows.
+
+    Args:
+      base: sampler of single transitions, such as `rank.sampler()`.
+      newest: k; None means one for each environment.
+      unbiased: whether weights are `1 / (N P(i))` instead of the base sampler's.
+
+    Raises:
+      ValueError: If the base samples sequences, windows or only new transitions, or learns from
+        returns.
+    """
+
+    base: Sampler
+    newest: int | None = None
+    unbiased: bool = False
+
+    def __post_init__(self) -> None:
+        base, requires = self.base, self.base.requires
+        several = base.length is not None or isinstance(base, windows.Windows)
+        if several or requires.all_new or requires.episode_returns:
+            raise ValueError(
+                "base must sample single transitions, without learning from returns, such as PER, "
+                f"got {type(base).__name__}"
+            )
+
+    @property
+    def requires(self) -> Requirements:
+        return self.base.requires._replace(new_steps=True)
+
+    @property
+    def capacity_factor(self) -> int:
+        return self.base.capacity_factor
+
+    def check_sizes(self, capacity: int, num_envs: int, batch_size: int) -> None:
+        if drawn := batch_size - self._count(num_envs, batch_size):
+            self.base.check_sizes(capacity, num_envs, drawn)
+
+    def init(self, key: Array, ring: Ring) -> State:
+        return self.base.init(key, ring)
+
+    def add(
+        self, state: State, ring: Ring, slots: Array, transition: Tree, **feedback: Array
+    ) -> State:
+        return self.base.add(state, ring, slots, transition, **feedback)
+
+    def sample(self, state: State, ring: Ring, key: Array, batch_size: int) -> Draw:
+        count = self._count(ring.num_envs, batch_size)
+        drawn = batch_size - count
+        order = jnp.arange(count, dtype=jnp.int32)[::-1] % jnp.maximum(ring_.size(ring), 1)
+        newest = ring_.recent(ring, order)
+        ones = jnp.ones(count, jnp.float32)
+        if not drawn:
+            chance = self.probability(state, ring, newest, batch_size)
+            return Draw(newest, self._weights(ring, ones, chance), probability=chance)
+        draw = self.base.sample(state, ring, key, drawn)
+        slots = jnp.concatenate([draw.indices, newest])
+        weights = jnp.concatenate([draw.weights, ones])
+        if draw.probability is None:
+            chance = self.base.probability(state, ring, slots, drawn)
+        else:
+            chance = self.base.probability(state, ring, newest, drawn)
+            chance = jnp.concatenate([draw.probability, chance])
+        chance = self._mixed(ring, slots, chance, batch_size)
+        return Draw(slots, self._weights(ring, weights, chance), draw.aux, chance)
+
+    def update(self, state: State, ring: Ring, sample: Sample, **feedback: Array) -> State:
+        return self.base.update(state, ring, sample, **feedback)
+
+    def end_episodes(self, state: State, ring: Ring) -> State:
+        return self.base.end_episodes(state, ring)
+
+    def probability(self, state: State, ring: Ring, slots: Array, batch_size: int) -> Array:
+        drawn = batch_size - self._count(ring.num_envs, batch_size)
+        chance = jnp.zeros(slots.shape, jnp.float32)
+        if drawn:
+            chance = self.base.probability(state, ring, slots, drawn)
+        return self._mixed(ring, slots, chance, batch_size)
+
+    def metrics(self, state: State, ring: Ring) -> dict[str, Array]:
+        return self.base.metrics(state, ring)
+
+    def _count(self, num_envs: int, batch_size: int) -> int:
+        return min(num_envs if self.newest is None else self.newest, batch_size)
+
+    def _mixed(self, ring: Ring, slots: Array, chance: Array, batch_size: int) -> Array:
+        """Return the probabilities of `slots` `[n]`, given those of the base, `chance` `[n]`."""
+        count, size = self._count(ring.num_envs, batch_size), jnp.maximum(ring_.size(ring), 1)
+        order = ring_.age(ring, slots) * ring.num_envs + slots % ring.num_envs
+        # A buffer with fewer than k transitions repeats them.
+        times = count // size + (order < count % size)
+        share = chance * jnp.float32((batch_size - count) / batch_size)
+        newest = times.astype(jnp.float32) * jnp.float32(1.0 / batch_size)
+        return share + jnp.where(slots < ring_.size(ring), newest, 0.0)
+
+    def _weights(self, ring: Ring, weights: Array, chance: Array) -> Array:
+        if not self.unbiased:
+            return weights
+        return 1.0 / (jnp.maximum(ring_.size(ring), 1).astype(jnp.float32) * chance)
+
+
+@check_config_class
+def sampler(config: CERConfig = CERConfig()) -> CombinedExperience:
+    """Return the CER sampler, over a base sampler with default options."""
+    return CombinedExperience(_base(config).sampler, config.newest, config.unbiased)
+
+
+@check_config_class
+def method(config: CERConfig = CERConfig()) -> Method:
+    """Return CER: the sampler, and the objective of the base method.
+
+    With `unbiased`, losses are weighted over every base.
+    """
+    combined = combine(_base(config), config.newest, config.unbiased)
+    if config.unbiased and config.base == "uniform":
+        return combined._replace(objective=objectives.weighted())
+    return combined
+
+
+def combine(base: Method, newest: int | None = None, unbiased: bool = False) -> Method:
+    """Return a method whose batches include the newest transitions.
+
+    Args:
+      base: method that draws the rest of each batch, with any options.
+      newest: number of newest transitions in each batch; None means one for each environment.
+      unbiased: whether importance weights are `1 / (N P(i))` instead of the base method's. The
+        objective must be a weighted one, such as that of PER.
+
+    Raises:
+      ValueError: If the base samples sequences, windows or only new transitions, or learns from
+        returns.
+
+    Example:
+      >>> from jaxreplay.methods import rank
+      >>> combine(rank.method(rank.RankConfig(alpha=0.6))).sampler.requires.feedback
+      frozenset({'td_error'})
+    """
+    return base._replace(sampler=CombinedExperience(base.sampler, newest, unbiased))
+
+
+def _base(config: CERConfig) -> Method:
+    bases = {"uniform": uniform.method, "per": per.method, "rank": rank.method}
+    configs = {"uniform": uniform.UniformConfig, "per": per.PERConfig, "rank": rank.RankConfig}
+    options = configs[config.base]()
+    if config.base_updates is not None:
+        options = options.for_run(config.base_updates)
+    return bases[config.base](options)

@@ -1,0 +1,40 @@
+"""Draws from two sum trees, as if their leaves were in one tree."""
+
+import jax.numpy as jnp
+
+from jaxreplay import sum_tree
+from jaxreplay._internal import numerics
+from jaxreplay._internal.tracing import with_default_promotion
+from jaxreplay.sum_tree import SumTree
+from jaxreplay.types import Array
+
+
+@with_default_promotion
+def find(
+    first: SumTree, second: SumTree, shares: Array, total: Array, scale: Array
+) -> tuple[Array, Array, Array]:
+    """Return leaf indices at positions `shares` `[B]` uint32, in units of `total / 2^32`.
+
+    Positions below the sum of the leaves of `first` select a leaf of `first`, and other positions
+    select a leaf of `second`, in units of `1 / scale`.
+
+    Args:
+      first: a tree of sums.
+      second: a tree of sums.
+      shares: `[B]` uint32, from `sum_tree.shares`.
+      total: `[]` float32, at least the sum of the leaves of `first`.
+      scale: `[]` float32, sum of the leaves of `second` per unit of `total`.
+
+    Returns:
+      Indices `[B]` int32 in `first` and in `second`, and a mask `[B]` of positions in `first`.
+    """
+    target, rest = numerics.fraction(shares, total)
+    edge = sum_tree.total(first)
+    inside = (target < edge) | ~(sum_tree.total(second) > 0)
+    near = sum_tree.find(first, jnp.where(inside, target, 0.0), jnp.where(inside, rest, 0.0))
+    beyond = target - edge
+    rest = (target - beyond) - edge + rest  # the first difference is exact
+    beyond, rest = numerics.floor(jnp.maximum(beyond, 0.0) * scale, rest * scale)
+    outside = ~inside & (beyond > 0)
+    far = sum_tree.find(second, jnp.where(outside, beyond, 0.0), jnp.where(outside, rest, 0.0))
+    return near, far, inside

@@ -1,0 +1,73 @@
+"""Prioritisation by reducible loss, ReLo (Sujit et al. 2022)."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal
+
+import jax.numpy as jnp
+
+from jaxreplay._internal.losses import WeightedLossOptions
+from jaxreplay._internal.numerics import to_power
+from jaxreplay.methods.per import ImportanceOptions, SamplingOptions
+from jaxreplay.methods.proportional import Proportional
+from jaxreplay.option import check_config_class, option
+from jaxreplay.ring import Ring
+from jaxreplay.sampler import Method
+from jaxreplay.types import Array, Requirements
+
+_PAPER = "Sujit et al. 2022"
+_FEEDBACK = frozenset({"reducible_loss"})
+
+
+@dataclasses.dataclass(frozen=True)
+class ReLoConfig(WeightedLossOptions, ImportanceOptions, SamplingOptions):
+    """Hyperparameters of ReLo; new transitions get the largest priority so far, initially 1."""
+
+    alpha: float = option(
+        0.6,
+        "prioritisation exponent; 0 is uniform",
+        f"code of {_PAPER}, MinAtar; 0.5 for SAC and Atari",
+        at_least=0,
+    )
+    map: Literal["relu", "exp"] = option(
+        "relu",
+        "non-negative map of the reducible loss x: max(x, 0) + epsilon, or x + 1 if x >= 0 and "
+        "exp(x) otherwise",
+        f"code of {_PAPER}: exp for Rainbow",
+    )
+    epsilon: float = option(
+        1e-5, "added to the map relu before exponentiation", f"code of {_PAPER}", at_least=0
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ReLoLeaf:
+    """Computes priorities `map(loss - loss of the target network)^alpha`."""
+
+    alpha: float
+    map: Literal["relu", "exp"]
+    epsilon: float
+
+    def __call__(self, feedback: Mapping[str, Array], slots: Array, ring: Ring) -> Array:
+        loss = feedback["reducible_loss"]
+        if self.map == "exp":
+            return to_power(jnp.where(loss >= 0, loss + 1.0, jnp.exp(loss)), self.alpha)
+        return to_power(jnp.maximum(loss, 0.0) + self.epsilon, self.alpha)
+
+
+@check_config_class
+def sampler(config: ReLoConfig = ReLoConfig()) -> Proportional:
+    """Return the ReLo sampler: PER with another priority, for feedback `reducible_loss`."""
+    leaf = ReLoLeaf(config.alpha, config.map, config.epsilon)
+    return Proportional(leaf, config.weight, feedback=_FEEDBACK, sampling=config.sampling)
+
+
+@check_config_class
+def method(config: ReLoConfig = ReLoConfig()) -> Method:
+    """Return ReLo: the sampler, and an objective that averages weighted critic losses.
+
+    The objective requires that agents compute `reducible_loss`: the loss of the TD errors minus
+    that of the target network's errors, for the same targets, as a mean over critics.
+    """
+    objective = config.objective()._replace(requires=Requirements(feedback=_FEEDBACK))
+    return Method(sampler(config), objective)

@@ -1,0 +1,110 @@
+"""CER: probabilities worked out by hand, the newest rows, and the base methods."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxreplay import Replay, Transition, testing
+from jaxreplay.methods import cer, lap, latest, ners, per, rank, sequences, uniform, windows
+from jaxreplay.methods.cer import CERConfig, CombinedExperience
+from tests.refusals import refused
+
+EXAMPLE = Transition(reward=jnp.zeros(()))
+
+
+def filled(sampler, count, batch_size=4, num_envs=1, capacity=12):
+    replay = Replay(sampler, capacity=capacity, batch_size=batch_size, num_envs=num_envs)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    for step in range(count):
+        rewards = step * num_envs + jnp.arange(num_envs, dtype=jnp.float32)
+        state = replay.add(state, EXAMPLE._replace(reward=rewards))
+    return replay, state
+
+
+@pytest.mark.parametrize(
+    ("newest", "expected"),
+    [
+        (1, [0.075] * 9 + [0.325]),  # 3 / 4 / 10, and 1 / 4 more for the newest
+        (2, [0.05] * 8 + [0.3] * 2),
+        (9, [0.0] * 6 + [0.25] * 4),  # a batch contains at most four
+    ],
+)
+def test_probabilities(newest, expected):
+    replay, state = filled(cer.sampler(CERConfig(newest=newest)), 10)
+    found = replay.probability(state, jnp.arange(12))
+    np.testing.assert_allclose(found, expected + [0.0] * 2, rtol=1e-6)
+
+
+def test_unbiased_weights():
+    replay, state = filled(cer.sampler(CERConfig(unbiased=True)), 10)
+    for seed in range(5):
+        batch = replay.sample(state, jax.random.key(seed))
+        newest = np.asarray(batch.indices) == 9
+        expected = np.where(newest, 1 / 3.25, 4 / 3)
+        np.testing.assert_allclose(batch.weights, expected, rtol=1e-6)
+    method = cer.method(CERConfig(unbiased=True))
+    loss = method.objective.critic(jnp.array([3.0, 3.0, 0.0, 6.5]), batch, None)
+    assert loss == pytest.approx(np.mean(np.array([3.0, 3.0, 0.0, 6.5]) * expected))
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 3])
+def test_the_last_rows_are_the_newest(num_envs):
+    replay, state = filled(cer.sampler(), 7, num_envs=num_envs)  # 7 steps of 12 / E
+    for step in range(7, 12):
+        rewards = step * num_envs + jnp.arange(num_envs, dtype=jnp.float32)
+        state = replay.add(state, EXAMPLE._replace(reward=rewards))
+        batch = replay.sample(state, jax.random.key(step))
+        assert set(np.asarray(batch.transition.reward[-num_envs:])) == set(np.asarray(rewards))
+
+
+@pytest.mark.parametrize("base", [uniform.method(), per.method(), lap.method(), rank.method()])
+def test_the_other_rows_are_those_of_the_base(base):
+    combined = cer.combine(base, newest=3)
+    assert combined.objective == base.objective
+    replay, state = filled(combined.sampler, 11, batch_size=7)
+    smaller, _ = filled(base.sampler, 0)
+    for seed in range(4):
+        own, expected = (
+            r.sample(state, jax.random.key(seed), size) for r, size in ((replay, 7), (smaller, 4))
+        )
+        np.testing.assert_array_equal(own.indices, [*expected.indices, 8, 9, 10])
+        np.testing.assert_array_equal(own.weights, [*expected.weights, 1, 1, 1])
+        td = jnp.arange(1.0, 8.0)
+        state = replay.update(state, own, **dict.fromkeys(base.requires.feedback, td))
+
+
+def test_a_batch_of_the_newest_alone_is_that_of_latest():
+    replay, state = filled(cer.sampler(CERConfig(newest=4)), 14)
+    other, _ = filled(latest.sampler(), 0)
+    own, expected = (r.sample(state, jax.random.key(1)) for r in (replay, other))
+    np.testing.assert_array_equal(own.indices, expected.indices)
+    np.testing.assert_array_equal(own.probability, expected.probability)
+
+
+def test_fewer_transitions_than_newest_are_repeated():
+    replay, state = filled(cer.sampler(CERConfig(newest=3)), 2)
+    assert sorted(np.asarray(replay.sample(state, jax.random.key(0)).indices[1:])) == [0, 1, 1]
+    found = replay.probability(state, jnp.arange(2))
+    np.testing.assert_allclose(found, [1 / 8 + 1 / 4, 1 / 8 + 2 / 4])
+
+
+@pytest.mark.parametrize(
+    "base", [cer.combine(rank.method()), cer.combine(per.method(), newest=3, unbiased=True)]
+)
+@pytest.mark.parametrize("law", testing.CHECKS, ids=lambda law: law.__name__)
+def test_combinations_keep_the_contract(base, law):
+    law(testing.Case(base))
+
+
+def test_the_schedules_of_the_base_last_as_long_as_the_run():
+    config = CERConfig(base="per").for_run(10)
+    assert cer.sampler(config).base == per.sampler(per.PERConfig().for_run(10))
+    assert cer.sampler(CERConfig(base="rank")).base == rank.sampler()
+
+
+@pytest.mark.parametrize("module", [latest, sequences, windows, ners])
+def test_bases_that_do_not_sample_single_transitions_are_refused(module):
+    base = module.method().sampler
+    with refused("base", type(base).__name__):
+        CombinedExperience(base)

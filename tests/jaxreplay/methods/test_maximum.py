@@ -1,0 +1,70 @@
+"""The maximum that new transitions receive in PER and rank-based PER: of all time, or as stored."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxreplay import Replay, Transition, sum_tree
+from jaxreplay._internal import bucket_order
+from jaxreplay.methods import per, proportional, rank
+
+EXAMPLE = Transition(reward=jnp.zeros(()))
+ROW = Transition(reward=jnp.zeros(1))
+CONFIGS = {"per": per.PERConfig(alpha=1.0, epsilon=0.0), "rank": rank.RankConfig()}
+
+
+def sampler_of(name, maximum):
+    config = CONFIGS[name].__class__(**{**vars(CONFIGS[name]), "maximum": maximum})
+    return (per if name == "per" else rank).sampler(config)
+
+
+def priorities(state):
+    sampler = state.sampler
+    if isinstance(sampler, rank.RankState):
+        return np.asarray(bucket_order.values(sampler.order))
+    return np.asarray(sum_tree.leaves(sampler.tree))
+
+
+def update(replay, state, td):
+    """Update slots 0 to 3, of which the newest is slot `steps_added - 1` modulo 4."""
+    slots = jnp.arange(4)
+    version = state.ring.steps_added - (state.ring.steps_added - 1 - slots) % 4
+    batch = replay.sample(state, jax.random.key(0))
+    batch = batch._replace(indices=slots, version=version)
+    return replay.update(state, batch, td_error=jnp.asarray(td))
+
+
+@pytest.mark.parametrize("maximum", ["all_time", "stored"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_priorities_of_new_transitions(name, maximum):
+    replay = Replay(sampler_of(name, maximum), capacity=4, batch_size=4)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    for _ in range(4):
+        state = replay.add(state, ROW)
+    np.testing.assert_allclose(priorities(state), [1, 1, 1, 1])
+    state = update(replay, state, [0.5, 50.0, 0.25, 2.0])  # slot 1 is an outlier
+    state = replay.add(state, ROW)
+    np.testing.assert_allclose(priorities(state), [50, 50, 0.25, 2], rtol=1e-5)
+    state = update(replay, state, [0.5, 0.125, 0.25, 2.0])
+    state = replay.add(state, ROW)
+    new = 2 if maximum == "stored" else 50
+    np.testing.assert_allclose(priorities(state), [0.5, new, 0.25, 2], rtol=1e-5)
+    np.testing.assert_allclose(replay.metrics(state)["max_priority"], new, rtol=1e-5)
+    (proportional if name == "per" else rank).check_valid(state.sampler, state.ring)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_buffer_of_zeros_gives_new_transitions_one(name):
+    replay = Replay(sampler_of(name, "stored"), capacity=4, batch_size=4)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    for _ in range(4):
+        state = replay.add(state, ROW)
+    state = replay.add(update(replay, state, [0.0] * 4), ROW)
+    np.testing.assert_allclose(priorities(state), [1, 0, 0, 0])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_nothing_is_stored_for_the_maximum_of_all_time(name):
+    replay = Replay(sampler_of(name, "all_time"), capacity=4, batch_size=4)
+    assert replay.init(jax.random.key(0), EXAMPLE).sampler.maximum is None
