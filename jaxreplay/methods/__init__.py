@@ -17,6 +17,7 @@ from jaxreplay._internal.arguments import check_kind
 from jaxreplay.methods import (
     ere,
     ero,
+    her,
     lap,
     latest,
     ners,
@@ -35,7 +36,7 @@ from jaxreplay.option import check_entry
 from jaxreplay.sampler import Method
 
 __all__ = [
-    "METHODS", "MakeMethod", "MethodEntry", "ere", "ero", "lap", "latest", "ners", "pal", "parts",
+    "METHODS", "MakeMethod", "MethodEntry", "ere", "ero", "her", "lap", "latest", "ners", "pal", "parts",
     "per", "proportional", "pser", "rank", "refer", "register", "sequences", "uniform", "windows",
 ]  # fmt: skip
 
@@ -66,6 +67,7 @@ _METHODS = {
     "ero": MethodEntry(ero.EROConfig, ero.method),
     "ners": MethodEntry(ners.NERSConfig, ners.method),
     "refer": MethodEntry(refer.ReFERConfig, refer.method),
+    "her": MethodEntry(her.HERConfig, her.method),
     "windows": MethodEntry(windows.WindowsConfig, windows.method),
     "latest": MethodEntry(latest.LatestConfig, latest.method),
 }
