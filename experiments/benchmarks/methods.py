@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from experiments.benchmarks import command, outputs, timing
 from experiments.benchmarks.loops import Loop, example
 from experiments.runs.log import say
-from jaxreplay import Replay
-from jaxreplay.methods import METHODS, pser
+from jaxreplay import Replay, testing
+from jaxreplay.methods import METHODS, her, pser
 from jaxreplay.option import option
 from jaxreplay.sampler import Sampler
 from jaxreplay.types import Array
@@ -26,7 +26,8 @@ _PSER = {  # 5 steps back
     "pser": pser.PSERConfig(window=5),
     "pser-add": pser.PSERConfig(window=5, combine="add"),
 }
-_NAMES = ("per", "uniform", "lap", "ere", "ero", "ners", "refer", "rank", *_PSER)
+_HER = {"her": her.HERConfig(), "her-per": her.HERConfig(over="per")}
+_NAMES = ("per", "uniform", "lap", "ere", "ero", "ners", "refer", "rank", *_PSER, *_HER)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _sampler(name: str) -> Sampler:
     if name in _PSER:
         return pser.sampler(_PSER[name])
+    if name in _HER:
+        return testing.with_goals(her.method(_HER[name].for_run(1_000_000))).sampler
     method = METHODS[name]
     return method.method(method.config().for_run(1_000_000)).sampler
 

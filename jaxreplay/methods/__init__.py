@@ -36,8 +36,9 @@ from jaxreplay.option import check_entry
 from jaxreplay.sampler import Method
 
 __all__ = [
-    "METHODS", "MakeMethod", "MethodEntry", "ere", "ero", "her", "lap", "latest", "ners", "pal", "parts",
-    "per", "proportional", "pser", "rank", "refer", "register", "sequences", "uniform", "windows",
+    "METHODS", "MakeMethod", "MethodEntry", "ere", "ero", "her", "lap", "latest", "ners", "pal",
+    "parts", "per", "proportional", "pser", "rank", "refer", "register", "sequences", "uniform",
+    "windows",
 ]  # fmt: skip
 
 

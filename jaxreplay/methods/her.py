@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, counters, numerics
@@ -137,7 +138,7 @@ class Hindsight(Sampler):
 
     def __post_init__(self) -> None:
         check_choice("strategy", self.strategy, _STRATEGIES)
-        if not isinstance(self.k, jax.core.Tracer):
+        if not isinstance(self.k, Tracer):
             Bounds(at_least=0).check("k", self.k)
         inner = self.inner
         if (

@@ -213,7 +213,7 @@ def test_only_transitions_with_their_own_goal_change_priorities():
 def test_an_ended_episode_has_no_later_goals():
     replay, state, lists = filled("episode", 4)
     state = replay.end_episodes(state)
-    before = {number for number in lists.stored("episode")}
+    before = set(lists.stored("episode"))
     for env in range(E):
         lists.episodes[env].append([])
     lists.left[:] = 5
