@@ -128,7 +128,7 @@ def _point(config: EnvironmentConfig) -> Environment:
 
     def reset(key: Array) -> tuple[Point, Array]:
         drawn = jax.random.uniform(key, (2, 2), jnp.float32, -1.0, 1.0)
-        state = Point(drawn[0], jnp.zeros(2), drawn[1])
+        state = Point(drawn[0], jnp.zeros(2, jnp.float32), drawn[1])
         return state, see(state)
 
     def step(key: Array, state: Point, action: Array) -> tuple[Point, Array, Array, Array]:

@@ -23,12 +23,13 @@ DASHES = ("-", "--", ":", "-.")
 # One for each method, in the order of the registry and the same in all figures: grey is uniform.
 _OF_METHODS = (
     "#7f7f7f", "#D55E00", "#E69F00", "#009E73", "#0072B2", "#56B4E9", "#CC79A7", "#8C564B",
-    "#6A3D9A", "#B2182B", "#6B8E23", "#000000",
+    "#6A3D9A", "#B2182B", "#6B8E23", "#000000", "#17BECF",
 )  # fmt: skip
 # The methods' names in sentences and figures; other labels remain as they are.
 NAMES = {
     "uniform": "uniform replay", "per": "PER", "rank": "rank-based PER", "pser": "PSER",
     "lap": "LAP", "pal": "PAL", "ere": "ERE", "ero": "ERO", "ners": "NERS", "refer": "ReF-ER",
+    "her": "HER",
 }  # fmt: skip
 INK, FAINT = "#333333", "#8a8a8a"
 

@@ -68,9 +68,9 @@ _METHODS = {
     "ero": MethodEntry(ero.EROConfig, ero.method),
     "ners": MethodEntry(ners.NERSConfig, ners.method),
     "refer": MethodEntry(refer.ReFERConfig, refer.method),
-    "her": MethodEntry(her.HERConfig, her.method),
     "windows": MethodEntry(windows.WindowsConfig, windows.method),
     "latest": MethodEntry(latest.LatestConfig, latest.method),
+    "her": MethodEntry(her.HERConfig, her.method),
 }
 METHODS: Mapping[str, MethodEntry] = MappingProxyType(_METHODS)  # read-only; see `register`
 

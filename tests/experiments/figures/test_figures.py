@@ -70,7 +70,7 @@ def test_a_method_has_one_colour_whatever_it_is_called_and_beside_whom():
     other = styles_of({"mine": "per", "lap": "lap", "flat": "per"})
     assert one["per"]["color"] == other["mine"]["color"] == other["flat"]["color"]
     assert other["mine"]["linestyle"] != other["flat"]["linestyle"]
-    assert len({style["color"] for style in styles_of({m: m for m in METHODS}).values()}) == 12
+    assert len({style["color"] for style in styles_of({m: m for m in METHODS}).values()}) == 13
     assert styles_of({"mine": "mine"})["mine"]["color"] != one["uniform"]["color"]
     names = ("per", "oracle", "rank", "greedy", "pser", "uniform")  # two are no methods
     assert len({style["color"] for style in styles_of({m: m for m in names}).values()}) == 6

@@ -16,8 +16,19 @@ from tests.refusals import refused
 def test_every_method_of_errors_fits_every_agent_with_a_scalar_error():
     for agent, environment in (("dqn", "gymnax/CartPole-v1"), ("td3", "gymnax/Pendulum-v1")):
         for replay in METHODS:
-            if replay not in ("refer", "latest"):
+            if replay not in ("refer", "latest", "her"):
                 check_fit(agent, replay, environment)
+
+
+def test_hindsight_fits_tasks_with_goals_only():
+    check_fit("dqn", "her", "goals/BitFlip-15")
+    check_fit("td3", "her", "goals/PointReach")
+    for agent, environment, other in (
+        ("dqn", "gymnax/CartPole-v1", "goals/BitFlip-15"),
+        ("sac", "gymnasium/Hopper-v5", "goals/PointReach"),
+    ):
+        with refused("her", environment, other):
+            check_fit(agent, "her", environment)
 
 
 @pytest.mark.parametrize("agent", ["td3", "dqn"])
@@ -121,7 +132,7 @@ def test_the_catalogue_says_so_too():
     listed = registry.catalogue()
     assert "rainbow" not in listed["replays"]["lap"]["agents"]
     assert listed["agents"]["rainbow"]["replays"] == [
-        "uniform", "per", "rank", "pser", "ere", "ero", "ners", "windows",
+        "uniform", "per", "rank", "pser", "ere", "ero", "ners", "windows", "her",
     ]  # fmt: skip
     assert listed["replays"]["ners"]["needs"] == ["target", "td_error"]
 
