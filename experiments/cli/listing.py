@@ -19,18 +19,19 @@ def print_list(as_json: bool) -> None:
 def listed(catalogue: Mapping[str, Any]) -> str:
     """Return the result of `registry.catalogue` as text."""
     agents, replays = catalogue["agents"], catalogue["replays"]
-    head = ["agent", "actions", *(name.rpartition(".")[2] for name in replays)]
+    actions = [[name, entry["actions"]] for name, entry in agents.items()]
+    head = ["replay", *(name.rpartition(".")[2] for name in agents)]
     fits = [
         [
-            name,
-            entry["actions"],
-            *("x" if replay in entry["replays"] else "-" for replay in replays),
+            name.rpartition(".")[2],
+            *("x" if agent in entry["agents"] else "-" for agent in agents),
         ]
-        for name, entry in agents.items()
+        for name, entry in replays.items()
     ]
     needs = [[name, ", ".join(entry["needs"])] for name, entry in replays.items() if entry["needs"]]
     parts = [
-        ["agents (--agent), and the replay methods (--replay) that fit:", *_table([head, *fits])],
+        ["agents (--agent):", *_table([["agent", "actions"], *actions])],
+        ["replay methods (--replay), and the agents that they fit:", *_table([head, *fits])],
         ["requirements of replay methods on the agent:", *_table(needs)],
         *_environments(catalogue["environments"]),
         ["presets (--preset), and their differences from the papers:"],

@@ -19,15 +19,14 @@ def test_the_list_has_every_name():
 
 
 def test_agents_and_methods_that_fit_are_marked():
-    head = next(line.split() for line in LINES if line.split()[:2] == ["agent", "actions"])
-    rows = [
-        line.split() for line in LINES if line.split()[:1] and line.split()[0] in registry.AGENTS
-    ]
-    assert [row[0] for row in rows] == list(registry.AGENTS)
-    for agent, actions, *marks in rows:
-        assert actions == registry.AGENTS[agent].actions
-        fits = {name for name, mark in zip(head[2:], marks, strict=True) if mark == "x"}
-        assert fits == {name for name in METHODS if registry.feeds(agent, name)}
+    blocks = [part.splitlines() for part in TEXT.split("\n\n")]
+    agents, fits = ([line.split() for line in block[1:]] for block in blocks[:2])
+    assert dict(agents[1:]) == {name: entry.actions for name, entry in registry.AGENTS.items()}
+    assert fits[0] == ["replay", *registry.AGENTS]
+    assert [row[0] for row in fits[1:]] == list(METHODS)
+    for replay, *marks in fits[1:]:
+        found = {name for name, mark in zip(fits[0][1:], marks, strict=True) if mark == "x"}
+        assert found == {name for name in registry.AGENTS if registry.feeds(name, replay)}
 
 
 def test_environments_are_below_their_kind():
