@@ -108,14 +108,14 @@ class Mixed:
             or dtypes than `example`.
         """
         key_first, key_second = jax.random.split(unrolled(key))
-        first = self.first.init(key_first, example)
-        if second is None:
+        first, other = self.first.init(key_first, example), second
+        if other is None:
             if self.read_only:
                 raise ValueError("a read-only replay must be filled: pass its state as second")
-            second = self.second.init(key_second, example)
-        second = calls.checked_state(self.second, "init", second)
-        _check_alike(first, second)
-        return donatable(MixedState(first, second))
+            other = self.second.init(key_second, example)
+        other: Any = calls.checked_state(self.second, "init", other)
+        _check_alike(first, other)
+        return donatable(MixedState(first, other))
 
     @cached_method
     def add(self, state: MixedState, transition: Tree, **feedback: Array) -> MixedState:
@@ -141,20 +141,17 @@ class Mixed:
             replay.sample(part, key)
             for replay, part, key in zip(self._replays, state, keys, strict=True)
         ]
-        sizes, total = (self.first.batch_size, self.second.batch_size), self.batch_size
-        chances = [part.probability for part in parts]
-        probability = None
-        if all(chance is not None for chance in chances):
-            shares = [x * (n / total) for x, n in zip(chances, sizes, strict=True)]  # pyright: ignore
-            probability = jnp.concatenate(shares)
-        offsets = 0, self.first.slots
-        indices = [part.indices + n for part, n in zip(parts, offsets, strict=True)]
-        joined = jax.tree.map(
-            lambda *x: jnp.concatenate(x), *[_fields(part) for part in parts]
-        )  # fmt: skip
+        indices = [part.indices + n for part, n in zip(parts, (0, self.first.slots), strict=True)]
+        fields = [_fields(part) for part in parts]
+        transition, weights, version = jax.tree.map(lambda *x: jnp.concatenate(x), *fields)
         return Sample(
-            jnp.concatenate(indices), *joined, (parts[0].aux, parts[1].aux), probability
-        )  # fmt: skip
+            indices=jnp.concatenate(indices),
+            transition=transition,
+            weights=weights,
+            version=version,
+            aux=(parts[0].aux, parts[1].aux),
+            probability=self._probability(parts[0].probability, parts[1].probability),
+        )
 
     @cached_method
     def update(self, state: MixedState, sample: Sample, **feedback: Array) -> MixedState:
@@ -213,6 +210,13 @@ class Mixed:
         if self.read_only:
             return state._replace(first=first)
         return MixedState(first, self.second.end_episodes(state.second))
+
+    def _probability(self, first: Array | None, second: Array | None) -> Array | None:
+        """Return the probabilities of slots in a batch of both replays, given those in each."""
+        if first is None or second is None:
+            return None
+        share = self.second.batch_size / self.batch_size
+        return jnp.concatenate([(1.0 - share) * first, share * second])
 
     @property
     def _replays(self) -> tuple[Replay, Replay]:

@@ -84,7 +84,7 @@ class Aux(NamedTuple):
     """The relabelled transitions of a batch, and the inner sampler's auxiliary arrays."""
 
     relabelled: Array  # [B] bool, whether the desired goal was replaced
-    goal: Array  # [B] int32, slot of the step whose achieved goal is desired instead
+    goal: Array  # [B] int32, slot of the step whose achieved goal is desired instead, or own slot
     inner: Tree  # `Draw.aux` of the inner sampler
 
 
@@ -211,15 +211,17 @@ class Hindsight(Sampler):
         # The inner sampler receives the key itself, so that it draws as it would alone.
         bits = numerics.bits(jax.random.fold_in(key, _OWN), (2, batch_size))
         relabelled = (bits[0] >> 8).astype(jnp.float32) * 2.0**-24 < self.k / (self.k + 1)
-        goal = buffer.once(self._goal(state, ring, draw.indices, bits[1]))
+        goal = self._goal(state, ring, draw.indices, bits[1])
+        goal = buffer.once(jnp.where(relabelled, goal, draw.indices))
         return draw._replace(aux=Aux(relabelled, goal, draw.aux))
 
     def complete(self, state: HindsightState, ring: Ring, draw: Draw, transition: Tree) -> Tree:
         aux: Any = draw.aux
         own = draw._replace(aux=aux.inner)
         transition = self.inner.complete(state.inner, ring, own, transition)
-        goals, later = self._goals(), ring_.gather(ring, aux.goal)
-        desired = goals.achieved(get_field(later, "next_obs"))
+        goals, width = self._goals(), get_field(transition, "next_obs").shape[-1]
+        part = range(width)[-2 * goals.size : -goals.size]
+        desired = ring_.gather_part(ring, aux.goal, "next_obs", part)
         changed = relabel(goals, transition, desired, state.gamma)
 
         def choose(new: Array, old: Array) -> Array:
@@ -274,9 +276,9 @@ class Hindsight(Sampler):
 
     def _goal(self, state: HindsightState, ring: Ring, slots: Array, bits: Array) -> Array:
         """Return the slots `[B]` of the steps whose achieved goals are desired instead."""
-        steps = buffer.read(state.steps, slots)
+        steps = buffer.read_few(state.steps, slots)
         age = ring_.age(ring, slots)
-        later = age - ring_.age(ring, buffer.read(state.ends, steps[:, 0]))
+        later = age - ring_.age(ring, buffer.read_few(state.ends, steps[:, 0]))
         if self.strategy == "final":
             offset = later
         else:
