@@ -54,8 +54,8 @@ def check_sampler(sampler: Any, storage: Any) -> None:
         )
     storage.check_reads(sampler.requires.transition_fields)
     own = sampler
-    while isinstance(getattr(own, "inner", None), Sampler):
-        own = own.inner  # wrappers pass `observe` on to their inner sampler
+    while isinstance(inner := getattr(own, "inner", None), Sampler):
+        own = inner  # wrappers pass `observe` on to their inner sampler
     observes = type(own).observe is not Sampler.observe
     if observes != (sampler.requires.episode_returns is not None):
         raise ValueError(
