@@ -100,7 +100,7 @@ class HindsightState(NamedTuple):
     ends: Buffer  # [C] int32, slot of the newest step of each episode; C: slots
     episode: Array  # [E] int32, number of the current episode
     position: Array  # [E] int32, position of the newest step in its episode; -1 after its end
-    gamma: Array  # [] float32, largest discount of all steps: that of a step without termination
+    gamma: Array  # [] float32, largest discount of all steps, which is gamma
     terminated: Array  # [] float32, share of the latest relabelled transitions that terminate
 
 

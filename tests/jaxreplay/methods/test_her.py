@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import Replay, Transition, load, save, testing
+from jaxreplay import Replay, SharedObservations, Transition, Transitions, load, save, testing
 from jaxreplay import ring as ring_
 from jaxreplay.methods import her, latest, per, rank, refer, sequences, uniform, windows
 from jaxreplay.types import Goals
@@ -167,6 +167,29 @@ def test_share_of_successes(horizon):
     t, relabelled = drawn(replay, state, keys=4000)
     share = (1 / np.arange(1, horizon + 1)).sum() / horizon
     assert abs((t.reward[relabelled] == 0).mean() - share) < 0.01
+
+
+@pytest.mark.parametrize("strategy", ["future", "final", "episode"])
+def test_batches_do_not_depend_on_the_storage_of_observations(strategy):
+    """In every episode of six steps, observations follow one another."""
+    batches = []
+    for storage in (Transitions(), SharedObservations(spare=1.0)):
+        sampler = her.Hindsight(per.sampler(), TASK, strategy)
+        replay = Replay(sampler, capacity=16, batch_size=16, num_envs=2, storage=storage)
+        state, add = replay.init(jax.random.key(0), EXAMPLE), jax.jit(replay.add)
+        for time in range(21):
+            obs = np.zeros((2, 4), np.float32)
+            obs[:, 2] = time + 100 * np.arange(2) + time // 6  # one more after the last step
+            after = obs + np.array([0, 0, 1, 0], np.float32)
+            edges = np.full(2, time % 6 == 0), np.full(2, time % 6 == 5)
+            row = jax.tree.map(lambda x: np.stack([x, x]), EXAMPLE)
+            row = row._replace(obs=obs, next_obs=after, discount=np.full(2, GAMMA, np.float32))
+            state = add(state, row._replace(first=edges[0], last=edges[1]))
+        batches.append(jax.jit(replay.sample)(state, jax.random.key(1)))
+        slots = jnp.arange(16)
+        whole = ring_.gather(state.ring, slots).next_obs
+        testing.same(ring_.gather_part(state.ring, slots, "next_obs", range(1, 3)), whole[:, 1:3])
+    testing.same(*batches)
 
 
 INNER = {"uniform": uniform.sampler(), "per": per.sampler(), "rank": rank.sampler()}
