@@ -6,11 +6,10 @@ terminations are computed again.
 """
 
 import dataclasses
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, counters, numerics
@@ -79,6 +78,11 @@ class HERConfig(Config):
         whole_run=True,
     )
 
+    def for_run(self, updates: int) -> Self:
+        """Return a config for a run, which differs only if the other method has schedules."""
+        inner = _INNER[self.over][0]()
+        return self if inner.for_run(1) == inner else super().for_run(updates)
+
 
 class Aux(NamedTuple):
     """The relabelled transitions of a batch, and the inner sampler's auxiliary arrays."""
@@ -96,8 +100,9 @@ class HindsightState(NamedTuple):
     """
 
     inner: State
-    steps: Buffer  # [C, 2] int32: index of the step's episode in `ends`, and position in it
-    ends: Buffer  # [C] int32, slot of the newest step of each episode; C: slots
+    links: Buffer  # [2 C] int32 for C slots: indices, from C on, of the episode of each step; then
+    # the slot of the newest step of each episode. One array takes one write.
+    steps: Buffer | None  # [C] int32, position of each step in its episode, for strategy episode
     episode: Array  # [E] int32, number of the current episode
     position: Array  # [E] int32, position of the newest step in its episode; -1 after its end
     gamma: Array  # [] float32, largest discount of all steps, which is gamma
@@ -138,8 +143,7 @@ class Hindsight(Sampler):
 
     def __post_init__(self) -> None:
         check_choice("strategy", self.strategy, _STRATEGIES)
-        if not isinstance(self.k, Tracer):
-            Bounds(at_least=0).check("k", self.k)
+        Bounds(at_least=0).check("k", self.k)
         inner = self.inner
         if (
             inner.length
@@ -180,8 +184,8 @@ class Hindsight(Sampler):
         _check_obs(ring, self._goals())
         return HindsightState(
             inner=self.inner.init(key, ring),
-            steps=jnp.zeros((ring.capacity, 2), jnp.int32),
-            ends=jnp.zeros(ring.capacity, jnp.int32),
+            links=jnp.zeros(2 * ring.capacity, jnp.int32),
+            steps=jnp.zeros(ring.capacity, jnp.int32) if self.strategy == "episode" else None,
             episode=jnp.full(ring.num_envs, -1, jnp.int32),
             position=jnp.full(ring.num_envs, -1, jnp.int32),
             gamma=jnp.zeros((), jnp.float32),
@@ -196,11 +200,14 @@ class Hindsight(Sampler):
         number = (state.episode + 1) % ring_.num_steps(ring)
         episode = jnp.where(begins, number, state.episode)
         position = jnp.where(begins, 0, counters.increment(state.position))
-        index = episode * ring.num_envs + jnp.arange(ring.num_envs, dtype=jnp.int32)
+        entry = ring.capacity + episode * ring.num_envs
+        entry += jnp.arange(ring.num_envs, dtype=jnp.int32)
+        ends = jnp.concatenate([entry, slots])
+        steps = state.steps
         return state._replace(
             inner=self.inner.add(state.inner, ring, slots, transition, **feedback),
-            steps=buffer.write(state.steps, slots, jnp.stack([index, position], axis=1)),
-            ends=buffer.write(state.ends, index, slots),
+            links=buffer.write(state.links, jnp.concatenate([slots, entry]), ends),
+            steps=None if steps is None else buffer.write(steps, slots, position),
             episode=episode,
             position=position,
             gamma=jnp.maximum(state.gamma, discount.max().astype(jnp.float32)),
@@ -276,16 +283,16 @@ class Hindsight(Sampler):
 
     def _goal(self, state: HindsightState, ring: Ring, slots: Array, bits: Array) -> Array:
         """Return the slots `[B]` of the steps whose achieved goals are desired instead."""
-        steps = buffer.read_few(state.steps, slots)
+        end = buffer.read_few(state.links, buffer.read_few(state.links, slots))
         age = ring_.age(ring, slots)
-        later = age - ring_.age(ring, buffer.read_few(state.ends, steps[:, 0]))
+        later = age - ring_.age(ring, end)
         if self.strategy == "final":
             offset = later
         else:
             earlier = jnp.zeros_like(later)
-            if self.strategy == "episode":  # without steps that have been overwritten
+            if state.steps is not None:  # without steps that have been overwritten
                 stored = ring_.size(ring) // ring.num_envs
-                earlier = jnp.minimum(steps[:, 1], stored - 1 - age)
+                earlier = jnp.minimum(buffer.read_few(state.steps, slots), stored - 1 - age)
             count = (earlier + later + 1).astype(jnp.uint32)
             offset = numerics.multiply_high(bits, count).astype(jnp.int32) - earlier
         return (slots + offset * ring.num_envs) % ring.capacity

@@ -276,6 +276,14 @@ def test_samplers_of_more_than_single_transitions_are_refused(inner):
         her.Hindsight(inner, TASK)
 
 
+def test_schedules_of_the_inner_method_follow_the_run():
+    config = her.HERConfig(over="per").for_run(50)
+    assert config.inner_updates == 50
+    expected = her.Hindsight(per.sampler(per.PERConfig().for_run(50)))
+    assert her.sampler(config) == expected
+    assert her.HERConfig().for_run(50) == her.HERConfig()
+
+
 def test_options_and_tasks_that_do_not_fit_are_refused():
     with refused("strategy", "future", "final", "episode", "random"):
         her.Hindsight(strategy="random")  # pyright: ignore[reportArgumentType]
