@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jaxreplay import (
     loops,
     methods,
+    mixing,
     n_step,
     objectives,
     option,
@@ -39,9 +40,9 @@ __version__ = VERSION
 __all__ = [
     "IGNORED", "Draw", "Frames", "Method", "Objective", "Replay", "ReplayState", "Requirements",
     "Sample", "Sampler", "SharedObservations", "Transition", "Transitions", "Trust", "__version__",
-    "datasets", "donatable", "linear", "load", "load_rows", "loops", "methods", "n_step",
-    "objectives", "option", "replay", "returns", "ring", "sampler", "save", "saving", "storage",
-    "sum_tree", "testing", "types",
+    "datasets", "donatable", "linear", "load", "load_rows", "loops", "methods", "mixing",
+    "n_step", "objectives", "option", "replay", "returns", "ring", "sampler", "save", "saving",
+    "storage", "sum_tree", "testing", "types",
 ]  # fmt: skip
 _LATE = ("datasets", "testing")  # rarely used modules, imported on first use
 

@@ -190,9 +190,10 @@ class Replay:
         self._check_not_empty(state)
         draw = self.sampler.sample(state.sampler, state.ring, unrolled(key), batch_size)
         indices = buffer.once(draw.indices)  # prevents recomputation for every word that is read
+        stored = ring_.gather(state.ring, indices)
         batch = Sample(
             indices=indices,
-            transition=ring_.gather(state.ring, indices),
+            transition=self.sampler.complete(state.sampler, state.ring, draw, stored),
             # Weights are 0 if the replay is empty.
             weights=jnp.where(ring_.size(state.ring) > 0, draw.weights, 0.0),
             version=ring_.version(state.ring, indices),

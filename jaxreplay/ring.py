@@ -19,7 +19,7 @@ from jaxreplay._internal.arguments import as_int32, slots_within
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.packing import Layout
 from jaxreplay._internal.tracing import with_default_promotion
-from jaxreplay.types import Array, Transition, Tree, has_field, replace_fields
+from jaxreplay.types import Array, Transition, Tree, get_field, has_field, replace_fields
 
 
 class Ring(struct.PyTreeNode):
@@ -196,6 +196,23 @@ def gather(ring: Ring, slots: Array) -> Tree:
         return jax.tree.map(lambda x: x.reshape(*slots.shape, *x.shape[1:]), flat)
     row = packing.unpack(ring.layout, buffer.read(ring.words, slots))
     return ring.complete(row, slots)
+
+
+@with_default_promotion
+def gather_part(ring: Ring, slots: Array, name: str, part: range) -> Array:
+    """Return some elements `[B, n]` of a flat field `[C, D]` in slots `[B]` int32.
+
+    The result is that of `gather`, but only the elements in `part` are read, if the field is stored
+    as 32-bit numbers in `words`.
+    """
+    slots = slots_within(slots, ring.capacity)
+    for field in ring.layout.fields:
+        if field.name == name and field.stored.itemsize == 4:
+            start = field.start // 4
+            columns = range(start + part.start, start + part.stop)
+            words = buffer.read_columns(ring.words, slots, columns)
+            return jax.lax.bitcast_convert_type(words, field.stored)
+    return get_field(gather(ring, slots), name)[:, part.start : part.stop]
 
 
 def contents(ring: Ring) -> Tree:

@@ -5,7 +5,17 @@ from typing import NamedTuple
 from jaxreplay import ring as ring_
 from jaxreplay._internal.losses import Objective
 from jaxreplay.ring import Ring
-from jaxreplay.types import Array, Draw, Provision, Requirements, Sample, State, Tree, union
+from jaxreplay.types import (
+    Array,
+    Draw,
+    Goals,
+    Provision,
+    Requirements,
+    Sample,
+    State,
+    Tree,
+    union,
+)
 
 
 class Sampler:
@@ -51,6 +61,21 @@ class Sampler:
         A sequence sampler (see `length`) draws `batch_size` sequences of slots, `[B, T]`.
         """
         raise NotImplementedError(f"{type(self).__name__} must implement sample")
+
+    def complete(self, state: State, ring: Ring, draw: Draw, transition: Tree) -> Tree:
+        """Return a batch with fields that are computed when it is read, such as a new goal.
+
+        The default returns `transition` unchanged.
+
+        Args:
+          state: state of the sampler.
+          ring: the ring buffer, which may be read at other slots.
+          draw: the result of `sample`.
+          transition: `[B, ...]`, the stored transitions at `draw.indices`. The result must have the
+            same structure, shapes and dtypes.
+        """
+        del state, ring, draw
+        return transition
 
     def update(self, state: State, ring: Ring, sample: Sample, **feedback: Array) -> State:
         """Return the state updated with feedback. The default returns `state` unchanged.
@@ -116,6 +141,14 @@ class Sampler:
           num_envs: number of environments E.
           batch_size: batch size, at most `capacity`.
         """
+
+    def for_goals(self, goals: Goals) -> "Sampler":
+        """Return this sampler for a task with these goals. The default ignores goals.
+
+        Samplers with `Requirements.goals` cannot be used without them.
+        """
+        del goals
+        return self
 
     @property
     def requires(self) -> Requirements:

@@ -27,6 +27,7 @@ from jaxreplay.sampler import Method
 from jaxreplay.types import (
     FEEDBACK,
     Array,
+    Goals,
     Sample,
     Transition,
     Tree,
@@ -47,16 +48,33 @@ EXAMPLE = Transition(  # NumPy arrays, which do not initialise a device on impor
 E, CAPACITY, BATCH = 2, 24, 8
 
 
+def _reached(achieved: Array, desired: Array) -> tuple[Array, Array]:
+    reached = (achieved == desired).all(axis=-1)
+    return reached.astype(jnp.float32) - 1.0, reached
+
+
+GOALS = Goals(_reached, size=1)  # the last two elements of a flat observation
+
+
+def with_goals(method: Method) -> Method:
+    """Return a method that is ready for use: with `GOALS` if its sampler requires goals."""
+    if not method.requires.goals:
+        return method
+    return method._replace(sampler=method.sampler.for_goals(GOALS))
+
+
 class Case:
     """A method in a small replay with two environments, and the replay's compiled functions.
 
-    `example` is one unbatched transition of any type, with a scalar reward.
+    `example` is one unbatched transition of any type, with a scalar reward. Methods that require
+    goals receive `GOALS`.
     """
 
     def __init__(
         self, method: Method, example: Tree = EXAMPLE, capacity: int = CAPACITY,
         batch_size: int = BATCH,
     ) -> None:  # fmt: skip
+        method = with_goals(method)
         self.method, self.example = method, example
         self.feedback = FEEDBACK | method.requires.feedback
         self.replay: Replay = Replay(
@@ -220,8 +238,13 @@ def batches_have_the_promised_shapes(case: Case) -> None:
     row = batch.transition
     _ensure(_types(row) == _types(case.example, case.shape), f"transitions are {_types(row)}")
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[len(case.shape) :]), row)  # [B T, ...]
-    obs = _fill_obs(get_field(flat, "reward"), get_field(case.example, "obs"))
-    same(get_field(flat, "obs"), obs)
+    obs, number = get_field(flat, "obs"), get_field(flat, "reward")
+    if case.method.requires.goals:  # rewards and desired goals may be relabelled
+        number = get_field(ring_.gather(case.fill().ring, batch.indices), "reward")
+        obs = obs[:, : -GOALS.size]
+        same(obs, jnp.broadcast_to(number[:, None], obs.shape))
+        return
+    same(obs, _fill_obs(number, get_field(case.example, "obs")))
 
 
 def states_keep_their_types(case: Case) -> None:

@@ -4,10 +4,11 @@ Dimensions: `E` environments, `B` batch size, `T` sequence length, `C` slots in 
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 Array = jax.Array
@@ -82,6 +83,35 @@ class Trust(NamedTuple):
     reverse_kl: Array  # [B] KL(pi || mu)
 
 
+@dataclasses.dataclass(frozen=True)
+class Goals:
+    """Goals of a task: their layout in observations, and the reward of reaching them.
+
+    Observations are flat arrays `[..., D]` that end with the achieved goal, `size` numbers, and the
+    desired goal, another `size` numbers. Hindsight replay replaces the desired goal.
+
+    Args:
+      reward: pure function of the achieved goal, as observed after a step, and the desired goal,
+        both `[..., size]`. It returns the reward and whether the episode terminates, `[...]` each.
+      size: number of elements of a goal.
+    """
+
+    reward: Callable[[Array, Array], tuple[Array, Array]]
+    size: int
+
+    def achieved(self, obs: Array) -> Array:
+        """Return the achieved goals `[..., size]` in observations `[..., D]`."""
+        return obs[..., -2 * self.size : -self.size]
+
+    def desired(self, obs: Array) -> Array:
+        """Return the desired goals `[..., size]` in observations `[..., D]`."""
+        return obs[..., -self.size :]
+
+    def replace(self, obs: Array, desired: Array) -> Array:
+        """Return observations `[..., D]` with other desired goals `[..., size]`."""
+        return jnp.concatenate([obs[..., : -self.size], desired], axis=-1)
+
+
 EpisodeReturns = Literal["evaluation", "training"]
 Provision = Literal["returns", "trajectories"]
 
@@ -108,6 +138,7 @@ class Requirements(NamedTuple):
     # so the agent and the training loop must be on-policy
     new_steps: bool = False  # the training loop must keep adding transitions
     single_steps: bool = False  # transitions must be single-step, not n-step
+    goals: bool = False  # the task must have goals, which the sampler receives by `for_goals`
     whole_episodes: bool = False  # episodes must be stored completely or not at all
     episode_returns: EpisodeReturns | None = None  # type of the returns passed to `observe`
     transition_fields: frozenset[str] = _NONE  # names of fields that the sampler reads

@@ -15,8 +15,9 @@ import jax.numpy as jnp
 from experiments.benchmarks import command, outputs, timing
 from experiments.benchmarks.loops import Loop, example
 from experiments.runs.log import say
-from jaxreplay import Replay
-from jaxreplay.methods import METHODS, pser
+from jaxreplay import Replay, testing
+from jaxreplay.methods import METHODS, her, pser
+from jaxreplay.mixing import Mixed, mix
 from jaxreplay.option import option
 from jaxreplay.sampler import Sampler
 from jaxreplay.types import Array
@@ -27,7 +28,11 @@ _PSER = {  # 5 steps back
     "pser-add": pser.PSERConfig(window=5, combine="add"),
 }
 _SINCE = ("cer", "reshuffled", "faded", "curious", "relo")
-_NAMES = ("per", "uniform", "lap", "ere", "ero", "ners", "refer", "rank", *_PSER, *_SINCE)
+_HER = {"her": her.HERConfig(), "her-per": her.HERConfig(over="per")}
+_MIXED, _PARTS = "mix", ("uniform", "per")
+_HALVES = {f"{name}-half": name for name in _PARTS}  # with half of the batch, as in the mixture
+_NAMES = ("per", "uniform", "lap", "ere", "ero", "ners", "refer", "rank", *_PSER, *_SINCE, *_HER)
+_NAMES = (*_NAMES, _MIXED, *_HALVES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,9 +49,8 @@ class Settings(command.TimedSettings):
             raise ValueError(f"batch_size {self.batch_size} exceeds the capacity {self.capacity}")
 
 
-def cycles(sampler: Sampler, capacity: int, batch_size: int) -> Loop:
+def cycles(replay: Replay | Mixed) -> Loop:
     """Return a loop of cycles over a full replay, in episodes of 200 transitions."""
-    replay = Replay(sampler, capacity=capacity, batch_size=batch_size)
     row = jax.tree.map(lambda x: jnp.zeros_like(x)[None], example())
 
     def add(state: Any, number: Array) -> Any:
@@ -59,13 +63,15 @@ def cycles(sampler: Sampler, capacity: int, batch_size: int) -> Loop:
         key = jax.random.fold_in(jax.random.key(0), number)
         state = add(state, number)
         batch = replay.sample(state, key)
-        td = batch.transition.reward + jax.random.normal(key, (batch_size,))
+        td = batch.transition.reward + jax.random.normal(key, (replay.batch_size,))
         state = replay.update(state, batch, td_error=td, target=td, log_ratio=td, reducible_loss=td)
         return state, seen + batch.weights.sum()
 
     def fill(key: Array) -> Any:
         state = replay.init(key, example())
-        return jax.lax.fori_loop(0, capacity, lambda number, state: add(state, number), state)
+        return jax.lax.fori_loop(
+            0, replay.capacity, lambda number, state: add(state, number), state
+        )
 
     return Loop(step, (jax.jit(fill)(jax.random.key(1)), jnp.zeros(())), ())
 
@@ -76,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs = {}
     for name in settings.methods:
         say(f"{name}: filling and compiling")
-        runs[name] = cycles(_sampler(name), settings.capacity, settings.batch_size).run
+        runs[name] = cycles(_replay(name, settings)).run
     say("taking turns")
     references = dict.fromkeys(runs, "per")
     times = timing.compare(runs, settings.turns, settings.seconds, references)
@@ -87,9 +93,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _replay(name: str, settings: Settings) -> Replay | Mixed:
+    """Return a replay; of `mix`, each half has its own slots, and half of the batch."""
+    size = settings.batch_size
+
+    def one(name: str, size: int) -> Replay:
+        return Replay(_sampler(name), capacity=settings.capacity, batch_size=size)
+
+    if name == _MIXED:
+        return mix(one(_PARTS[0], size), one(_PARTS[1], size))
+    return one(_HALVES[name], size - size // 2) if name in _HALVES else one(name, size)
+
+
 def _sampler(name: str) -> Sampler:
     if name in _PSER:
         return pser.sampler(_PSER[name])
+    if name in _HER:
+        return testing.with_goals(her.method(_HER[name].for_run(1_000_000))).sampler
     method = METHODS[name]
     return method.method(method.config().for_run(1_000_000)).sampler
 

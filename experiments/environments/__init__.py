@@ -5,6 +5,7 @@ from experiments.environments.registry import (
     action_kind,
     check,
     foreign_options,
+    has_goals,
     is_host,
     make,
     make_host,
@@ -18,6 +19,6 @@ from experiments.environments.types import Environment, EnvironmentSpec, TimeSte
 
 __all__ = [
     "Environment", "EnvironmentFailed", "EnvironmentSpec", "HostEnvironment",
-    "TimeStep", "action_kind", "check", "foreign_options", "is_host", "make", "make_host",
-    "missing", "module_of", "names", "options", "renderer",
+    "TimeStep", "action_kind", "check", "foreign_options", "has_goals", "is_host", "make",
+    "make_host", "missing", "module_of", "names", "options", "renderer",
 ]  # fmt: skip

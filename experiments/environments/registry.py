@@ -11,6 +11,7 @@ import numpy as np
 from experiments.environments import (
     atari,
     brax,
+    goals,
     gymnasium,
     gymnax,
     gymnax_pictures,
@@ -37,6 +38,7 @@ class Family(NamedTuple):
     find: Callable[[str], Any] | None = None
     kind: Callable[[str], str] = lambda name: "discrete"  # kind of actions of an unlisted name
     on_host: bool = False
+    has_goals: bool = False  # whether `Environment.goals` is set
 
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
@@ -52,6 +54,9 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "walk": Family(
             dict.fromkeys(walk.NAMES, "discrete"), walk.make, renderer=walk.renderer,
             find=walk.find,
+        ),
+        "goals": Family(
+            goals.ACTIONS, goals.make, renderer=goals.renderer, find=goals.find, has_goals=True,
         ),
         "brax": Family(
             dict.fromkeys(brax.NAMES, "continuous"), brax.make, brax.BraxConfig, brax.renderer,
@@ -110,6 +115,11 @@ def module_of(name: str) -> str | None:
 def is_host(name: str) -> bool:
     """Return whether an environment runs on the host."""
     return _split(name)[0].on_host
+
+
+def has_goals(name: str) -> bool:
+    """Return whether an environment has goals, which hindsight replay needs."""
+    return _split(name)[0].has_goals
 
 
 def missing(name: str) -> str | None:

@@ -8,7 +8,7 @@ import jax
 
 from agents.types import Continuous, Discrete
 from jaxreplay.option import Config, option
-from jaxreplay.types import Tree
+from jaxreplay.types import Goals, Tree
 
 Array = jax.Array
 State = Any  # an environment's own state, any pytree
@@ -80,6 +80,7 @@ class EnvironmentSpec(NamedTuple):
     action_space: Discrete | Continuous
     max_steps: int  # agent steps after which an episode is truncated
     frame_stack: int = 0  # as in `Environment`
+    goals: Goals | None = None  # as in `Environment`
 
 
 class Environment(NamedTuple):
@@ -94,9 +95,12 @@ class Environment(NamedTuple):
     action_space: Discrete | Continuous
     max_steps: int  # agent steps after which an episode is truncated
     frame_stack: int = 0  # frames stacked in an observation, newest last; 0: no stack
+    goals: Goals | None = None  # layout and reward of goals; None: the task has no goals
 
     @property
     def spec(self) -> EnvironmentSpec:
         """The spec; the reset is traced, not executed."""
         obs = jax.eval_shape(self.reset, jax.random.key(0))[1]
-        return EnvironmentSpec(self.name, obs, self.action_space, self.max_steps, self.frame_stack)
+        return EnvironmentSpec(
+            self.name, obs, self.action_space, self.max_steps, self.frame_stack, self.goals
+        )

@@ -31,7 +31,7 @@ NAMES = {
     "uniform": "uniform replay", "per": "PER", "rank": "rank-based PER", "pser": "PSER",
     "lap": "LAP", "pal": "PAL", "ere": "ERE", "ero": "ERO", "ners": "NERS", "refer": "ReF-ER",
     "cer": "CER", "reshuffled": "RR-C", "faded": "faded LAP",
-    "curious": "curious replay", "relo": "ReLo",
+    "curious": "curious replay", "relo": "ReLo", "her": "HER",
 }  # fmt: skip
 INK, FAINT = "#333333", "#8a8a8a"
 

@@ -64,7 +64,8 @@ def assemble(config: RunConfig) -> Parts:
     agent = make_agent(config.agent_options, spec.action_space, method.objective)
     # fails if the network does not fit the observations
     jax.eval_shape(agent.init, a_key(), spec.obs, example_action(spec.action_space))
-    return Parts(spec, environment, agent, sizes.make(method.sampler))
+    sampler = method.sampler if spec.goals is None else method.sampler.for_goals(spec.goals)
+    return Parts(spec, environment, agent, sizes.make(sampler))
 
 
 def build(config: RunConfig, devices: int | None = None) -> Run:

@@ -96,6 +96,9 @@ AGENTS: Mapping[str, AgentEntry] = MappingProxyType(_AGENTS)  # a view: `registe
 EXAMPLES: Mapping[str, str] = MappingProxyType(
     {"discrete": "gymnax/CartPole-v1", "continuous": "gymnax/Pendulum-v1"}
 )
+GOAL_EXAMPLES: Mapping[str, str] = MappingProxyType(
+    {"discrete": "goals/BitFlip-15", "continuous": "goals/PointReach"}
+)
 
 # Returns at which an environment counts as solved, for "steps to" columns.
 THRESHOLDS: Mapping[str, float] = MappingProxyType(
@@ -145,6 +148,13 @@ def fits(agent: str, environment: str) -> bool:
     return AGENTS[agent].actions == environments.action_kind(environment)
 
 
+def suits(replay: str, environment: str) -> bool:
+    """Return whether an environment has goals, if a replay method needs them."""
+    entry = METHODS[replay]
+    needed = entry.method(entry.config()).requires.goals
+    return not needed or environments.has_goals(environment)
+
+
 def feeds(agent: str, replay: str) -> bool:
     """Return whether agent and replay method provide what the other one reads."""
     return not any(_lacking(agent, _default(agent, replay)))
@@ -172,6 +182,12 @@ def check_fit(agent: str, replay: str, environment: str) -> None:
             f"such as {EXAMPLES[AGENTS[agent].actions]} (--envs in a sweep)"
         )
     _check_lacking(agent, replay, _default(agent, replay))
+    if not suits(replay, environment):
+        raise ValueError(
+            f"replay '{replay}' needs a task with goals, and {environment} has none: use another "
+            f"replay, or give --env, such as {GOAL_EXAMPLES[AGENTS[agent].actions]} (--envs in a "
+            "sweep)"
+        )
 
 
 def check_made(agent: str, replay: str, method: Method) -> None:
@@ -213,9 +229,10 @@ def fitting_names(
     others = AGENTS if preset is None else PRESETS[preset].agents
     agents = [agent] if agent else dict.fromkeys([usual.agent, *others])
     methods = [replays] if replays else [usual.replays, *([name] for name in METHODS)]
-    places = [envs] if envs else [[usual.env], *([name] for name in EXAMPLES.values())]
+    examples = (*EXAMPLES.values(), *GOAL_EXAMPLES.values())
+    places = [envs] if envs else [[usual.env], *([name] for name in examples)]
     for own, found, where in itertools.product(agents, methods, places):
-        acts = all(fits(own, env) for env in where)
+        acts = all(fits(own, env) and suits(replay, env) for env in where for replay in found)
         if acts and all(feeds(own, replay) for replay in found):
             return Names(where[0], own, found[0], tuple(found))
     fitting = [where[0] for where in places if agent and all(fits(agent, env) for env in where)]

@@ -62,6 +62,16 @@ def read_few(buffer: Buffer, slots: Array) -> Array:
     return _take(buffer, slots)
 
 
+def read_columns(buffer: Buffer, slots: Array, columns: range) -> Array:
+    """Return some columns `[B, n]` of the rows at `slots` `[B]` of a buffer `[n, W]`.
+
+    This takes less time than `read`, which reads all cache lines of a row.
+    """
+    rows = slots.astype(jnp.uint32)[:, None]
+    read = jnp.asarray(buffer).at[rows, jnp.asarray(columns, jnp.uint32)]
+    return single_threaded(read.get(mode="promise_in_bounds"), slots)
+
+
 def walk(
     buffer: Buffer,
     turns: int,

@@ -53,7 +53,10 @@ def check_sampler(sampler: Any, storage: Any) -> None:
             f"Frames(stack=4), got {storage!r}"
         )
     storage.check_reads(sampler.requires.transition_fields)
-    observes = type(sampler).observe is not Sampler.observe
+    own = sampler
+    while isinstance(inner := getattr(own, "inner", None), Sampler):
+        own = inner  # wrappers pass `observe` on to their inner sampler
+    observes = type(own).observe is not Sampler.observe
     if observes != (sampler.requires.episode_returns is not None):
         raise ValueError(
             f"{type(sampler).__name__} must define both `observe` and `requires.episode_returns` "

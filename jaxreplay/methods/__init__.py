@@ -20,6 +20,7 @@ from jaxreplay.methods import (
     ere,
     ero,
     faded,
+    her,
     lap,
     latest,
     ners,
@@ -40,7 +41,7 @@ from jaxreplay.option import check_entry
 from jaxreplay.sampler import Method
 
 __all__ = [
-    "METHODS", "MakeMethod", "MethodEntry", "cer", "curious", "ere", "ero", "faded", "lap",
+    "METHODS", "MakeMethod", "MethodEntry", "cer", "curious", "ere", "ero", "faded", "her", "lap",
     "latest", "ners", "pal", "parts", "per", "proportional", "pser", "rank", "refer",
     "register", "relo", "reshuffled", "sequences", "uniform", "windows",
 ]  # fmt: skip
@@ -79,6 +80,7 @@ _METHODS = {
     "faded": MethodEntry(faded.FadedConfig, faded.method, faded.DISCRETE),
     "curious": MethodEntry(curious.CuriousConfig, curious.method),
     "relo": MethodEntry(relo.ReLoConfig, relo.method),
+    "her": MethodEntry(her.HERConfig, her.method),
 }
 METHODS: Mapping[str, MethodEntry] = MappingProxyType(_METHODS)  # read-only; see `register`
 

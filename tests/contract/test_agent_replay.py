@@ -11,6 +11,7 @@ from agents.types import Continuous, Discrete
 from experiments.runs.registry import AGENTS, feeds, replay_options
 from jaxreplay import Replay, Transition
 from jaxreplay.methods import METHODS
+from jaxreplay.testing import with_goals
 
 # Every method with one agent, every agent with the methods that differ most; the rest is slow.
 CORE = ("uniform", "refer", "latest")
@@ -32,7 +33,7 @@ def method_of(agent, replay):
     options = replay_options(agent, replay)
     if replay == "windows":
         options = dataclasses.replace(options, length=4)
-    return METHODS[replay].method(options.for_run(100))
+    return with_goals(METHODS[replay].method(options.for_run(100)))
 
 
 def pairs_that(hold):

@@ -11,7 +11,8 @@ from jaxreplay.methods import METHODS, per, pser, refer, sequences, windows
 from jaxreplay.n_step import Step
 
 SAMPLERS = {
-    name: entry.method(entry.config().for_run(100)).sampler for name, entry in METHODS.items()
+    name: testing.with_goals(entry.method(entry.config().for_run(100))).sampler
+    for name, entry in METHODS.items()
 } | {
     "per-buffer": per.sampler(per.PERConfig(normalise="buffer", initial="td").for_run(100)),
     "pser-add": pser.sampler(pser.PSERConfig(combine="add", decay_on_add=True)),

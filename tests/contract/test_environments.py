@@ -17,7 +17,10 @@ from experiments import environments
 from tests.refusals import refused
 
 GYMNAX = [name for name in environments.names() if name.startswith("gymnax/")]
-FEW = [*GYMNAX, "sparse_pendulum/Pendulum-v0", "walk/10", "brax/inverted_pendulum"]
+FEW = [
+    *GYMNAX, "sparse_pendulum/Pendulum-v0", "walk/10", "goals/BitFlip-15", "goals/PointReach",
+    "brax/inverted_pendulum",
+]  # fmt: skip
 COMPILED = [
     name
     for name in environments.names()

@@ -14,6 +14,7 @@ from experiments.training.loop import make_train
 from jaxreplay import Replay
 from jaxreplay.methods import METHODS
 from jaxreplay.methods.refer import ReFERConfig
+from jaxreplay.testing import with_goals
 
 # Methods that ask most of the loop; the others meet the agents in test_agent_replay.
 # And dqn-per in test_train, ddpg-refer and naf-refer in test_plot, ners and ero with dqn in
@@ -41,7 +42,7 @@ def test_trains_as_one_program(agent_name, name):
     options = replay_options(agent_name, name)
     if name == "windows":
         options = dataclasses.replace(options, length=4)
-    method = METHODS[name].method(options.for_run(60))
+    method = with_goals(METHODS[name].method(options.for_run(60)))
     agent = entry.make(entry.config(hidden=(8,)), environment.action_space, method.objective)
     replay = Replay(method.sampler, capacity=64, batch_size=8, num_envs=2)
     rows = 4 if replay.requires.all_new else 1

@@ -19,8 +19,8 @@ from experiments.training.seeds import over_seeds
 from jaxreplay import Frames, Replay, SharedObservations, Transition, Transitions, sum_tree
 from jaxreplay._internal.tuned import gather
 from jaxreplay.loops import packed
-from jaxreplay.methods import METHODS, ners, per, pser, refer, sequences
-from jaxreplay.testing import assert_in_place, large_copies
+from jaxreplay.methods import METHODS, her, ners, per, pser, refer, sequences
+from jaxreplay.testing import assert_in_place, large_copies, with_goals
 from tests.xla import AS_USERS
 
 # A prime: no other array has a dimension of this size. Ring and tree are large enough to be read as
@@ -37,10 +37,13 @@ EXAMPLE = Transition(
     first=jnp.zeros((), bool),
     last=jnp.zeros((), bool),
 )
-VARIANTS = {name: entry.method(entry.config().for_run(100)) for name, entry in METHODS.items()} | {
+VARIANTS = {
+    name: with_goals(entry.method(entry.config().for_run(100))) for name, entry in METHODS.items()
+} | {
     "per-buffer": per.method(per.PERConfig(normalise="buffer")),
     "pser-add": pser.method(pser.PSERConfig(combine="add")),
     "refer-returns": refer.method(refer.ReFERConfig(returns=True)),
+    "her-per": with_goals(her.method(her.HERConfig(over="per", strategy="episode"))),
     "sequences": sequences.method(sequences.SequencesConfig(length=8, period=4, burn_in=2)),
 }
 

@@ -14,7 +14,17 @@ from jax.sharding import PartitionSpec as P
 
 from jaxreplay import Replay, ring, sum_tree, testing
 from jaxreplay._internal import bucket_order
-from jaxreplay.methods import METHODS, per, proportional, pser, rank, refer, sequences, windows
+from jaxreplay.methods import (
+    METHODS,
+    her,
+    per,
+    proportional,
+    pser,
+    rank,
+    refer,
+    sequences,
+    windows,
+)
 from jaxreplay.option import options_of
 from jaxreplay.replay import check_valid
 from jaxreplay.testing import BATCH, CAPACITY, EXAMPLE, E, rows
@@ -33,6 +43,7 @@ VARIANTS = {name: entry.method(entry.config().for_run(100)) for name, entry in M
     "windows": windows.method(windows.WindowsConfig(length=4)),
     "sequences": sequences.method(sequences.SequencesConfig(length=4, period=2, burn_in=1)),
     "rank-sorted": rank.method(rank.RankConfig(order="sorted", alpha_end=0.0).for_run(100)),
+    "her-rank": her.method(her.HERConfig(over="rank", strategy="episode").for_run(100)),
 }
 
 
@@ -49,7 +60,7 @@ MORE = {
     ),
 }
 # Variants of a method that is in the suite anyway.
-SLOW = ("per-none", "rank-sorted", "pser-add", "refer-tight")
+SLOW = ("per-none", "rank-sorted", "her-rank", "pser-add", "refer-tight")
 PARAMS = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in VARIANTS]
 
 
@@ -354,7 +365,8 @@ def test_replays_work_where_programs_may_mix_neither_dtypes_nor_ranks(name, sett
 @pytest.mark.parametrize("name", sorted(METHODS.keys() - {"latest", "sequences", "windows"}))
 def test_nothing_trips_debug_nans(name):
     """Nothing of a replay stops a search for NaN by `jax_debug_nans`, in or outside of jit."""
-    replay = Replay(METHODS[name].method().sampler, capacity=16, batch_size=4)
+    method = testing.with_goals(METHODS[name].method())
+    replay = Replay(method.sampler, capacity=16, batch_size=4)
     row = jax.tree.map(lambda x: jnp.asarray(x)[None], EXAMPLE)
     new = dict.fromkeys(replay.requires.feedback_of_new, jnp.ones(1))
     told = dict.fromkeys(replay.requires.feedback, jnp.ones(4))

@@ -14,7 +14,7 @@ import shlex
 import pytest
 
 from experiments.environments.types import EnvironmentConfig
-from experiments.runs.registry import AGENTS, feeds
+from experiments.runs.registry import AGENTS, GOAL_EXAMPLES, feeds, suits
 from experiments.runs.run_config import OutputConfig, defaults
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.methods import METHODS
@@ -84,7 +84,12 @@ def bad_values(entry):
 
 def option_lines():
     """Yield bad values of every option of every agent, method, loop, size and output."""
-    env_of = lambda agent: DISCRETE if AGENTS[agent].actions == "discrete" else CONTINUOUS
+
+    def env_of(agent, replay):
+        actions = AGENTS[agent].actions
+        own = DISCRETE if actions == "discrete" else CONTINUOUS
+        return own if suits(replay, own) else GOAL_EXAMPLES[actions]
+
     configs = [("--", config, "dqn", "uniform") for config in (LoopConfig, ReplaySizes)]
     configs += [("--", OutputConfig, "dqn", "uniform")]
     configs += [("--env.", EnvironmentConfig, "dqn", "uniform")]
@@ -95,7 +100,7 @@ def option_lines():
         agent = next(agent for agent in AGENTS if feeds(agent, replay))
         configs.append(("--replay.", entry.config, agent, replay))
     for prefix, config, agent, replay in configs:
-        names = ["--agent", agent, "--env", env_of(agent), "--replay", replay]
+        names = ["--agent", agent, "--env", env_of(agent, replay), "--replay", replay]
         for entry in options_of(config):
             for value in bad_values(entry):
                 option = f"{prefix}{entry.name}".replace("_", "-")

@@ -108,6 +108,7 @@ READS = [
         ("ners", {}, ["obs", "action", "reward", "next_obs"]),
         ("ners", {"features": ("td_error",), "time_feature": "episode"}, ["first"]),
         ("refer", {}, ["first", "last"]),
+        ("her", {}, ["obs", "next_obs", "reward", "discount", "first"]),
         ("refer", {"returns": True}, ["first", "last", "reward", "discount"]),
     ]
     for field in read

@@ -96,7 +96,7 @@ def test_replays_built_alike_are_equal_and_hash_alike(name):
     config, method = MAKERS[name]
 
     def build(updates=100, **sizes):
-        sampler = method(config().for_run(updates)).sampler
+        sampler = testing.with_goals(method(config().for_run(updates))).sampler
         sizes = {"capacity": 64, "batch_size": 16, "storage": SharedObservations(ahead=3)} | sizes
         return Replay(sampler, **sizes)
 

@@ -38,15 +38,16 @@ def page(capsys, main, *words: str) -> str:
     return "\n".join(lines)
 
 
-def names_of(agent: str) -> list[str]:
-    return ["--agent", agent, "--env", ENVS[AGENTS[agent].actions]]
+def names_of(agent: str, replay: str = "uniform") -> list[str]:
+    envs = ENVS if registry.suits(replay, ENVS["discrete"]) else registry.GOAL_EXAMPLES
+    return ["--agent", agent, "--env", envs[AGENTS[agent].actions]]
 
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_help_fits_on_a_page_for_every_agent_and_method(agent, capsys):
     for replay in (replay for of, replay in PAIRS if of == agent):
         for main, option in ((train.main, "--replay"), (compare.main, "--replays")):
-            text = page(capsys, main, *names_of(agent), option, replay)
+            text = page(capsys, main, *names_of(agent, replay), option, replay)
             assert_names(text, agent, "--help GROUP", f"python -m {main.__module__}")
             assert "--agent." in text
 

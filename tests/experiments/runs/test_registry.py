@@ -19,9 +19,20 @@ OF_SCALARS = ("uniform", "per", "rank", "pser", "ere", "ero", "ners")
 def test_every_method_of_errors_fits_every_agent_with_a_scalar_error():
     for agent, environment in (("dqn", CARTPOLE), ("td3", PENDULUM)):
         for replay in METHODS:
-            if replay not in ("refer", "latest"):
+            if replay not in ("refer", "latest", "her"):
                 check_fit(agent, replay, environment)
     check_fit("ppo", "latest", PENDULUM)
+
+
+def test_hindsight_fits_tasks_with_goals_only():
+    check_fit("dqn", "her", "goals/BitFlip-15")
+    check_fit("td3", "her", "goals/PointReach")
+    for agent, environment, other in (
+        ("dqn", CARTPOLE, "goals/BitFlip-15"),
+        ("sac", "gymnasium/Hopper-v5", "goals/PointReach"),
+    ):
+        with refused("her", environment, other):
+            check_fit(agent, "her", environment)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +126,7 @@ def test_the_catalogue_says_so_too():
     listed = registry.catalogue()
     assert "rainbow" not in listed["replays"]["lap"]["agents"]
     assert listed["agents"]["rainbow"]["replays"] == [
-        *OF_SCALARS, "windows", "cer", "reshuffled", "curious",
+        *OF_SCALARS, "windows", "cer", "reshuffled", "curious", "her",
     ]  # fmt: skip
     assert listed["replays"]["ners"]["needs"] == ["target", "td_error"]
     assert "brax/ant" in listed["agents"]["td3"]["environments"]

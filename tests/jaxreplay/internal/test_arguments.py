@@ -7,7 +7,7 @@ import pytest
 
 from jaxreplay import Frames, Replay, ring
 from jaxreplay.methods import METHODS, per, refer, uniform
-from jaxreplay.testing import EXAMPLE, rows
+from jaxreplay.testing import EXAMPLE, rows, with_goals
 from tests.refusals import refused
 
 BATCH, E = 8, 2
@@ -204,7 +204,7 @@ def test_stacks_stored_once_are_checked_too():
 def test_batches_of_an_empty_replay_count_nothing(name):
     entry = METHODS[name]
     config = entry.config(**({"length": 4} if name == "windows" else {}))
-    sampler = entry.method(config).sampler
+    sampler = with_goals(entry.method(config)).sampler
     replay = Replay(sampler, capacity=24, batch_size=BATCH, num_envs=E)
     state = replay.init(jax.random.key(0), EXAMPLE)
     assert not bool(replay.can_sample(state))

@@ -14,7 +14,7 @@ from jaxreplay.n_step import Step
 from jaxreplay.testing import E
 from tests.refusals import refused
 
-SAMPLERS = {name: entry.method().sampler for name, entry in METHODS.items()} | {
+SAMPLERS = {name: testing.with_goals(entry.method()).sampler for name, entry in METHODS.items()} | {
     "per-buffer": per.sampler(per.PERConfig(normalise="buffer")),
     "refer-returns": refer.sampler(refer.ReFERConfig(returns=True)),
     "sequences": sequences.sampler(sequences.SequencesConfig(length=4, period=2)),

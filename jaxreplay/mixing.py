@@ -1,0 +1,320 @@
+"""Batches from two replays, each with its own method, capacity and storage.
+
+A mixture draws a fixed number of transitions from each replay, for example from demonstrations and
+from the agent's own experience (RLPD, Ball et al. 2023), or from a small recent and a large replay.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxreplay import ring as ring_
+from jaxreplay._internal import calls
+from jaxreplay._internal.arguments import Bounds, as_int32, check_kind
+from jaxreplay._internal.buffer import unrolled
+from jaxreplay._internal.tracing import cached_method, donatable
+from jaxreplay.replay import Replay, ReplayState
+from jaxreplay.types import IGNORED, Array, Requirements, Sample, Tree, union
+
+
+class MixedState(NamedTuple):
+    """State of a `Mixed` replay: one state for each of its two replays."""
+
+    first: ReplayState
+    second: ReplayState
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixed:
+    """Two replays with the functions of one, created by `mix`.
+
+    Each function corresponds to that of `Replay` with the same name. A batch consists of
+    `first.batch_size` transitions from the first replay, followed by `second.batch_size` from the
+    second, each drawn and weighted by its own method. Slots of the second replay are numbered after
+    those of the first. `Sample.aux` is a pair with the arrays of both methods.
+
+    The weighted average of losses over a batch is the average of the averages over both replays,
+    weighted by their batch sizes. To split a batch into minibatches, permute it, or take every n-th
+    transition: `x[i::n]`.
+
+    Args:
+      first: replay that receives new transitions.
+      second: replay that also receives them, unless `read_only` is True.
+      read_only: whether new transitions are not added to the second replay. Its method still
+        receives feedback.
+
+    Raises:
+      ValueError: If the replays draw sequences of different lengths, or have different numbers of
+        environments and both receive new transitions.
+    """
+
+    first: Replay
+    second: Replay
+    read_only: bool = False
+
+    def __post_init__(self) -> None:
+        check_kind("read_only", self.read_only, bool)
+        first, second = self.first, self.second
+        if first.sampler.length != second.sampler.length:
+            raise ValueError(
+                "both replays must draw transitions, or sequences of the same length, got length "
+                f"{first.sampler.length} and {second.sampler.length}"
+            )
+        if not self.read_only and first.num_envs != second.num_envs:
+            raise ValueError(
+                f"num_envs must be equal, got {first.num_envs} and {second.num_envs}: use "
+                "read_only=True if only the first replay receives new transitions"
+            )
+
+    @property
+    def batch_size(self) -> int:
+        """Number of transitions in a batch."""
+        return self.first.batch_size + self.second.batch_size
+
+    @property
+    def num_envs(self) -> int:
+        """Number of environments whose transitions are added."""
+        return self.first.num_envs
+
+    @property
+    def capacity(self) -> int:
+        """Number of transitions that both replays store."""
+        return self.first.capacity + self.second.capacity
+
+    @property
+    def slots(self) -> int:
+        """Number of slots in both ring buffers."""
+        return self.first.slots + self.second.slots
+
+    @property
+    def requires(self) -> Requirements:
+        """Combined requirements of both samplers."""
+        return union(self.first.requires, self.second.requires)
+
+    @cached_method
+    def init(self, key: Array, example: Tree, second: ReplayState | None = None) -> MixedState:
+        """Return the initial state.
+
+        Args:
+          key: PRNG key.
+          example: one transition without a batch axis.
+          second: state of the second replay, such as `datasets.fill(replay, ...).state` or
+            `load(replay, ...)`. None creates an empty replay.
+
+        Raises:
+          ValueError: If `second` is missing for a read-only replay, or stores other fields, shapes
+            or dtypes than `example`.
+        """
+        key_first, key_second = jax.random.split(unrolled(key))
+        first, other = self.first.init(key_first, example), second
+        if other is None:
+            if self.read_only:
+                raise ValueError("a read-only replay must be filled: pass its state as second")
+            other = self.second.init(key_second, example)
+        other: Any = calls.checked_state(self.second, "init", other)
+        _check_alike(first, other)
+        return donatable(MixedState(first, other))
+
+    @cached_method
+    def add(self, state: MixedState, transition: Tree, **feedback: Array) -> MixedState:
+        """Add one transition per environment, to both replays or only to the first."""
+        first = self.first.add(state.first, transition, **feedback)
+        if self.read_only:
+            return state._replace(first=first)
+        return MixedState(first, self.second.add(state.second, transition, **feedback))
+
+    @cached_method
+    def add_rollout(self, state: MixedState, rollout: Tree, **feedback: Array) -> MixedState:
+        """Add T consecutive transitions per environment, as `add` does."""
+        first = self.first.add_rollout(state.first, rollout, **feedback)
+        if self.read_only:
+            return state._replace(first=first)
+        return MixedState(first, self.second.add_rollout(state.second, rollout, **feedback))
+
+    @cached_method
+    def sample(self, state: MixedState, key: Array) -> Sample:
+        """Sample a batch: transitions from the first replay, then from the second."""
+        keys = jax.random.split(unrolled(key))
+        parts = [
+            replay.sample(part, key)
+            for replay, part, key in zip(self._replays, state, keys, strict=True)
+        ]
+        indices = [part.indices + n for part, n in zip(parts, (0, self.first.slots), strict=True)]
+        fields = [_fields(part) for part in parts]
+        transition, weights, version = jax.tree.map(lambda *x: jnp.concatenate(x), *fields)
+        return Sample(
+            indices=jnp.concatenate(indices),
+            transition=transition,
+            weights=weights,
+            version=version,
+            aux=(parts[0].aux, parts[1].aux),
+            probability=self._probability(parts[0].probability, parts[1].probability),
+        )
+
+    @cached_method
+    def update(self, state: MixedState, sample: Sample, **feedback: Array) -> MixedState:
+        """Update both samplers with the agent's feedback on a batch."""
+        parts = self._split(sample)
+        calls.check_feedback(self.requires.feedback, feedback, "update", sample.indices.shape)
+        size = self.first.batch_size
+        given = [{k: x[part] for k, x in feedback.items()} for part in _rows(size)]
+        return MixedState(
+            *(
+                replay.update(own, part, **replay.requires.known(values))
+                for replay, own, part, values in zip(
+                    self._replays, state, parts, given, strict=True
+                )
+            )
+        )
+
+    @cached_method
+    def after_reading(self, state: MixedState, batch: Sample) -> MixedState:
+        """Return an equal state whose next writes run after a batch has been read."""
+        parts = zip(self._replays, state, self._split(batch), strict=True)
+        return MixedState(*(replay.after_reading(own, part) for replay, own, part in parts))
+
+    @cached_method
+    def observe(self, state: MixedState, episode_return: Array, key: Array) -> MixedState:
+        """Update learned samplers with an episode return."""
+        parts = zip(self._replays, state, jax.random.split(unrolled(key)), strict=True)
+        return MixedState(*(one.observe(own, episode_return, key) for one, own, key in parts))
+
+    @cached_method
+    def can_sample(self, state: MixedState) -> Array:
+        """Return whether a batch can be drawn from both replays, `[]` bool."""
+        return self.first.can_sample(state.first) & self.second.can_sample(state.second)
+
+    @cached_method
+    def probability(self, state: MixedState, slots: Array) -> Array:
+        """Return the expected fractions of a batch from slots of both replays, `[n]` float32."""
+        slots, total = as_int32("slots", slots, -1), 0.0
+        for replay, own, offset in zip(self._replays, state, (0, self.first.slots), strict=True):
+            share = replay.batch_size / self.batch_size
+            total += share * replay.probability(own, slots - offset)
+        return jnp.asarray(total)
+
+    @cached_method
+    def metrics(self, state: MixedState) -> dict[str, Array]:
+        """Return the metrics of both replays, with the prefixes `first/` and `second/`."""
+        found: dict[str, Array] = {}
+        for prefix, replay, own in zip(state._fields, self._replays, state, strict=True):
+            found |= {f"{prefix}/{name}": x for name, x in replay.metrics(own).items()}
+        return found
+
+    @cached_method
+    def end_episodes(self, state: MixedState) -> MixedState:
+        """Truncate the current episode in every environment whose transitions are added."""
+        first = self.first.end_episodes(state.first)
+        if self.read_only:
+            return state._replace(first=first)
+        return MixedState(first, self.second.end_episodes(state.second))
+
+    def _probability(self, first: Array | None, second: Array | None) -> Array | None:
+        """Return the probabilities of slots in a batch of both replays, given those in each."""
+        if first is None or second is None:
+            return None
+        share = self.second.batch_size / self.batch_size
+        return jnp.concatenate([(1.0 - share) * first, share * second])
+
+    @property
+    def _replays(self) -> tuple[Replay, Replay]:
+        return self.first, self.second
+
+    def _split(self, batch: Any) -> tuple[Sample, Sample]:
+        """Return the two parts of a batch, each with the slots and arrays of its own replay."""
+        batch = calls.checked_batch(batch, self.slots, self.first.sampler.length)
+        if len(batch.indices) != self.batch_size or not isinstance(batch.aux, tuple):
+            raise ValueError(
+                f"sample must have {self.batch_size} transitions, got {len(batch.indices)}: pass "
+                "a batch from sample of the same mixture"
+            )
+        parts = []
+        for rows, offset, aux in zip(
+            _rows(self.first.batch_size), (0, self.first.slots), batch.aux, strict=True
+        ):
+            indices = batch.indices[rows]
+            indices = jnp.where(indices == IGNORED, IGNORED, indices - offset)
+            fields = jax.tree.map(lambda x, rows=rows: x[rows], _fields(batch))
+            parts.append(Sample(indices, *fields, aux=aux))
+        return parts[0], parts[1]
+
+
+def mix(
+    first: Replay,
+    second: Replay,
+    share: float = 0.5,
+    batch_size: int | None = None,
+    *,
+    read_only: bool = False,
+) -> Mixed:
+    """Return a replay whose batches contain a fixed share of transitions from a second replay.
+
+    Args:
+      first: replay that receives new transitions.
+      second: replay with its own sampler, capacity and storage.
+      share: share of the second replay in each batch, in (0, 1), rounded to whole transitions. It
+        was 0.5 for demonstrations in Ball et al. 2023.
+      batch_size: number of transitions in a batch. None means `first.batch_size`.
+      read_only: whether new transitions are not added to the second replay.
+
+    Raises:
+      ValueError: If a replay would contribute no transition, or cannot draw batches of this size.
+
+    Example:
+      >>> from jaxreplay import Replay, methods
+      >>> old = Replay(methods.uniform.sampler(), capacity=1000, batch_size=8)
+      >>> new = Replay(methods.per.sampler(), capacity=50, batch_size=8)
+      >>> both = mix(old, new, share=0.25)
+      >>> both.first.batch_size, both.second.batch_size
+      (6, 2)
+    """
+    for name, replay in (("first", first), ("second", second)):
+        if not isinstance(replay, Replay):
+            raise ValueError(f"{name} must be a Replay, got {type(replay).__name__}")
+    Bounds(above=0, below=1).check("share", share)
+    total = first.batch_size if batch_size is None else batch_size
+    calls.check_size("batch_size", total)
+    count = round(share * total)
+    if not 0 < count < total:
+        raise ValueError(
+            f"share must leave each replay at least one of {total} transitions, got {share}: use a "
+            "larger batch_size"
+        )
+    return Mixed(
+        dataclasses.replace(first, batch_size=total - count),
+        dataclasses.replace(second, batch_size=count),
+        read_only,
+    )
+
+
+def _rows(size: int) -> tuple[slice, slice]:
+    """Return the rows of a batch from the first replay, `size` of them, and from the second."""
+    return slice(None, size), slice(size, None)
+
+
+def _fields(batch: Sample) -> tuple[Tree, Array, Array]:
+    return batch.transition, batch.weights, batch.version
+
+
+def _check_alike(first: ReplayState, second: ReplayState) -> None:
+    """Raise ValueError unless both replays return transitions of the same type."""
+
+    def read(state: ReplayState) -> Tree:
+        return ring_.gather(state.ring, jnp.zeros(1, jnp.int32))
+
+    kinds = [jax.eval_shape(read, state) for state in (first, second)]
+    if jax.tree.structure(kinds[0]) != jax.tree.structure(kinds[1]):
+        raise ValueError(
+            f"both replays must store the same fields, got {jax.tree.structure(kinds[0])} and "
+            f"{jax.tree.structure(kinds[1])}"
+        )
+    paths = [jax.tree_util.tree_leaves_with_path(kind) for kind in kinds]
+    for (path, one), (_, other) in zip(*paths, strict=True):
+        if (one.shape, one.dtype) != (other.shape, other.dtype):
+            name = jax.tree_util.keystr(path).lstrip(".")
+            raise ValueError(
+                f"{name} must have the same shape and dtype in both replays, got "
+                f"{one.dtype}{list(one.shape[1:])} and {other.dtype}{list(other.shape[1:])}"
+            )

@@ -1,0 +1,297 @@
+"""Hindsight replay against lists of episodes in NumPy."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxreplay import Replay, SharedObservations, Transition, Transitions, load, save, testing
+from jaxreplay import ring as ring_
+from jaxreplay.methods import her, latest, per, rank, refer, sequences, uniform, windows
+from jaxreplay.types import Goals
+from tests.refusals import refused
+
+E, STEPS, GAMMA = 3, 10, 0.9
+EXAMPLE = Transition(
+    obs=jnp.zeros(4),  # a number, nothing, the achieved goal, the desired goal
+    action=jnp.zeros((), jnp.int32),
+    reward=jnp.zeros(()),
+    discount=jnp.zeros(()),
+    next_obs=jnp.zeros(4),
+    first=jnp.zeros((), bool),
+    last=jnp.zeros((), bool),
+)
+
+
+def reached(achieved, desired):
+    same = (achieved == desired).all(axis=-1)
+    return same - 1.0, same
+
+
+TASK = Goals(reached, size=1)
+
+
+class Lists:
+    """What happened in E environments: one dict for each step, `episodes[env][episode][step]`."""
+
+    def __init__(self, seed):
+        self.random = np.random.default_rng(seed)
+        self.episodes = [[] for _ in range(E)]
+        self.left = np.zeros(E, int)  # steps until the current episode ends
+        self.count = 0
+
+    def step(self):
+        """Return the next transitions `[E, ...]`; each achieves a goal of its own."""
+        rows = []
+        for env in range(E):
+            if first := self.left[env] == 0:
+                self.episodes[env].append([])
+                self.left[env] = self.random.integers(1, 2 * STEPS)
+            self.left[env] -= 1
+            number, last = float(self.count * E + env + 1), bool(self.left[env] == 0)
+            how = self.random.choice(["reached", "failed", "truncated"]) if last else "goes on"
+            goal = number if how == "reached" else -1.0
+            row = {
+                "number": number, "goal": goal, "first": bool(first), "last": last, "how": how,
+                "time": self.count,
+            }  # fmt: skip
+            self.episodes[env][-1].append(row)
+            rows.append(row)
+        self.count += 1
+        return self.transitions(rows)
+
+    def transitions(self, rows):
+        def column(name):
+            return np.array([row[name] for row in rows], np.float32)
+
+        number, goal, blank = column("number"), column("goal"), np.zeros(len(rows), np.float32)
+        ended = np.array([row["how"] in ("reached", "failed") for row in rows])
+        return Transition(
+            obs=np.stack([number, blank, number - 0.5, goal], axis=1),
+            action=number.astype(np.int32),
+            reward=np.where(number == goal, 0.0, -1.0).astype(np.float32),
+            discount=np.where(ended, 0.0, GAMMA).astype(np.float32),
+            next_obs=np.stack([number, blank, number, goal], axis=1),
+            first=column("first").astype(bool),
+            last=column("last").astype(bool),
+        )
+
+    def stored(self, strategy):
+        """Map the number of each stored step to its row and to the goals that may replace its."""
+        found = {}
+        for episode in (episode for env in self.episodes for episode in env):
+            held = [row for row in episode if row["time"] >= self.count - STEPS]
+            for at, row in enumerate(held):
+                choice = {"future": held[at:], "final": held[-1:], "episode": held}[strategy]
+                found[row["number"]] = row, [other["number"] for other in choice]
+        return found
+
+
+def filled(strategy, steps, inner=uniform.sampler(), k=4.0, seed=0, batch_size=30):
+    sampler = her.Hindsight(inner, TASK, strategy, k)
+    replay = Replay(sampler, capacity=E * STEPS, batch_size=batch_size, num_envs=E)
+    lists = Lists(seed)
+    add = jax.jit(replay.add)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    for _ in range(steps):
+        state = add(state, lists.step())
+    return replay, state, lists
+
+
+def drawn(replay, state, keys=400):
+    """Return the transitions of many batches, and which of them are relabelled, in one axis."""
+    keys = jax.random.split(jax.random.key(1), keys)
+    batch = jax.jit(jax.vmap(lambda key: replay.sample(state, key)))(keys)
+    batch = jax.tree.map(lambda x: np.asarray(x).reshape(-1, *x.shape[2:]), batch)
+    return batch.transition, batch.aux.relabelled
+
+
+@pytest.mark.parametrize("strategy", ["future", "final", "episode"])
+@pytest.mark.parametrize("steps", [4, 10, 23, 47])
+def test_goals_are_those_of_the_same_episode_and_equally_likely(strategy, steps):
+    replay, state, lists = filled(strategy, steps)
+    t, relabelled = drawn(replay, state)
+    stored = lists.stored(strategy)
+    assert set(t.next_obs[:, 0].tolist()) == set(stored)
+    assert abs(relabelled.mean() - 0.8) < 0.02
+    for number, (row, goals) in stored.items():
+        mine = (t.next_obs[:, 0] == number) & relabelled
+        found, counts = np.unique(t.next_obs[mine, 3], return_counts=True)
+        assert set(found.tolist()) == set(goals)
+        mean = mine.sum() / len(goals)
+        assert (np.abs(counts - mean) < 5 * np.sqrt(mean)).all()
+        success = t.next_obs[mine, 3] == number
+        np.testing.assert_array_equal(t.reward[mine], success - 1.0)
+        stops = success | (row["how"] == "failed")
+        np.testing.assert_array_equal(t.discount[mine], np.where(stops, 0, np.float32(GAMMA)))
+
+
+def test_all_else_is_as_it_was_stored():
+    replay, state, lists = filled("future", 23)
+    t, relabelled = drawn(replay, state, keys=20)
+    rows = [lists.stored("future")[number][0] for number in t.next_obs[:, 0].tolist()]
+    expected = lists.transitions(rows)
+    for name in ("action", "first", "last"):
+        np.testing.assert_array_equal(getattr(t, name), getattr(expected, name))
+    for name in ("obs", "next_obs"):
+        ours, theirs = getattr(t, name), getattr(expected, name)
+        np.testing.assert_array_equal(ours[:, :3], theirs[:, :3])
+        np.testing.assert_array_equal(ours[~relabelled], theirs[~relabelled])
+    np.testing.assert_array_equal(t.obs[:, 3], t.next_obs[:, 3])
+    for name in ("reward", "discount"):
+        np.testing.assert_array_equal(
+            getattr(t, name)[~relabelled], getattr(expected, name)[~relabelled]
+        )
+
+
+def test_a_transition_with_its_own_goal_again_is_unchanged():
+    lists = Lists(3)
+    t = jax.tree.map(lambda *x: np.concatenate(x), *[lists.step() for _ in range(20)])
+    assert {0.0, np.float32(GAMMA)} == set(t.discount.tolist())
+    again = her.relabel(TASK, t, TASK.desired(t.next_obs), GAMMA)
+    testing.same(again, t)
+
+
+@pytest.mark.parametrize("horizon", [5, 10])
+def test_share_of_successes(horizon):
+    """With T distinct goals, a share H_T / T of relabelled transitions reaches the new goal."""
+    replay = Replay(her.Hindsight(goals=TASK), capacity=horizon, batch_size=horizon)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    for time in range(horizon):
+        row = jax.tree.map(lambda x: jnp.asarray(x)[None], EXAMPLE)
+        obs = jnp.array([[0.0, 0.0, time + 1.0, -1.0]])
+        first = jnp.array([time == 0])
+        state = replay.add(state, row._replace(next_obs=obs, first=first, discount=jnp.ones(1)))
+    t, relabelled = drawn(replay, state, keys=4000)
+    share = (1 / np.arange(1, horizon + 1)).sum() / horizon
+    assert abs((t.reward[relabelled] == 0).mean() - share) < 0.01
+
+
+@pytest.mark.parametrize("strategy", ["future", "final", "episode"])
+def test_batches_do_not_depend_on_the_storage_of_observations(strategy):
+    """In every episode of six steps, observations follow one another."""
+    batches = []
+    for storage in (Transitions(), SharedObservations(spare=1.0)):
+        sampler = her.Hindsight(per.sampler(), TASK, strategy)
+        replay = Replay(sampler, capacity=16, batch_size=16, num_envs=2, storage=storage)
+        state, add = replay.init(jax.random.key(0), EXAMPLE), jax.jit(replay.add)
+        for time in range(21):
+            obs = np.zeros((2, 4), np.float32)
+            obs[:, 2] = time + 100 * np.arange(2) + time // 6  # one more after the last step
+            after = obs + np.array([0, 0, 1, 0], np.float32)
+            edges = np.full(2, time % 6 == 0), np.full(2, time % 6 == 5)
+            row = jax.tree.map(lambda x: np.stack([x, x]), EXAMPLE)
+            row = row._replace(obs=obs, next_obs=after, discount=np.full(2, GAMMA, np.float32))
+            state = add(state, row._replace(first=edges[0], last=edges[1]))
+        batches.append(jax.jit(replay.sample)(state, jax.random.key(1)))
+        slots = jnp.arange(16)
+        whole = ring_.gather(state.ring, slots).next_obs
+        testing.same(ring_.gather_part(state.ring, slots, "next_obs", range(1, 3)), whole[:, 1:3])
+    testing.same(*batches)
+
+
+INNER = {"uniform": uniform.sampler(), "per": per.sampler(), "rank": rank.sampler()}
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_slots_weights_and_probabilities_are_those_of_the_inner_sampler(name):
+    def run(sampler):
+        replay = Replay(sampler, capacity=E * STEPS, batch_size=8, num_envs=E)
+        state, lists = replay.init(jax.random.key(0), EXAMPLE), Lists(0)
+        for time in range(14):
+            state = replay.add(state, lists.step())
+            if time > 3:
+                batch = replay.sample(state, jax.random.key(time))
+                td_error = batch.indices.astype(jnp.float32) - 9.5
+                state = replay.update(state, batch, td_error=td_error)
+        return batch, replay.probability(state, jnp.arange(E * STEPS))
+
+    ours, chances = run(her.Hindsight(INNER[name], TASK, write_back=True))
+    theirs, expected = run(INNER[name])
+    testing.same(ours._replace(aux=None, transition=None), theirs._replace(transition=None))
+    testing.same(chances, expected)
+    ours, chances = run(her.Hindsight(INNER[name], TASK, k=0.0))
+    testing.same(ours._replace(aux=None), theirs)
+    testing.same(chances, expected)
+
+
+def test_only_transitions_with_their_own_goal_change_priorities():
+    replay, state, _ = filled("future", 23, per.sampler(), batch_size=8)
+    batch = replay.sample(state, jax.random.key(0))
+    slots = jnp.arange(8)
+    batch = batch._replace(indices=slots, version=ring_.version(state.ring, slots))
+    after = replay.update(state, batch, td_error=jnp.full(8, 50.0))
+    relabelled = np.asarray(batch.aux.relabelled)
+    assert 0 < relabelled.sum() < 8
+    changed = after.sampler.inner.tree.nodes[:8] != state.sampler.inner.tree.nodes[:8]
+    np.testing.assert_array_equal(changed, ~relabelled)
+    assert int(after.dropped) == 0
+    share = replay.metrics(after)["relabelled_terminated"]
+    stops = np.asarray(batch.transition.discount)[relabelled] == 0
+    np.testing.assert_allclose(share, stops.mean())
+
+
+def test_an_ended_episode_has_no_later_goals():
+    replay, state, lists = filled("episode", 4)
+    state = replay.end_episodes(state)
+    before = set(lists.stored("episode"))
+    for env in range(E):
+        lists.episodes[env].append([])
+    lists.left[:] = 5
+    state = replay.add(state, lists.step())  # without first
+    t, relabelled = drawn(replay, state, keys=50)
+    new = ~np.isin(t.next_obs[:, 0], list(before)) & relabelled
+    assert new.any()
+    np.testing.assert_array_equal(t.next_obs[new, 3], t.next_obs[new, 0])
+
+
+def test_replays_of_different_fill_levels_may_be_vmapped():
+    replay, short, _ = filled("future", 4, seed=1)
+    _, long, _ = filled("future", 23, seed=2)
+    both = jax.tree.map(lambda *x: jnp.stack(x), short, long)
+    found = jax.jit(jax.vmap(replay.sample, (0, None)))(both, jax.random.key(3))
+    for at, state in enumerate((short, long)):
+        expected = jax.jit(replay.sample)(state, jax.random.key(3))
+        testing.same(jax.tree.map(lambda x, at=at: x[at], found), expected)
+
+
+def test_a_saved_replay_relabels_as_before(tmp_path):
+    replay, state, _ = filled("future", 23, per.sampler())
+    save(replay, state, tmp_path / "replay.safetensors")
+    loaded = load(replay, tmp_path / "replay.safetensors", EXAMPLE)
+    key = jax.random.key(5)
+    testing.same(replay.sample(loaded, key), replay.sample(state, key))
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        windows.sampler(), sequences.sampler(), latest.sampler(), refer.sampler(),
+    ],
+)  # fmt: skip
+def test_samplers_of_more_than_single_transitions_are_refused(inner):
+    with refused("inner", type(inner).__name__):
+        her.Hindsight(inner, TASK)
+
+
+def test_schedules_of_the_inner_method_follow_the_run():
+    config = her.HERConfig(over="per").for_run(50)
+    assert config.inner_updates == 50
+    expected = her.Hindsight(per.sampler(per.PERConfig().for_run(50)))
+    assert her.sampler(config) == expected
+    assert her.HERConfig().for_run(50) == her.HERConfig()
+
+
+def test_options_and_tasks_that_do_not_fit_are_refused():
+    with refused("strategy", "future", "final", "episode", "random"):
+        her.Hindsight(strategy="random")  # pyright: ignore[reportArgumentType]
+    with refused("k", "0", "-1"):
+        her.Hindsight(k=-1.0)
+    with refused("goals", "for_goals"):
+        Replay(her.sampler(), capacity=8, batch_size=4)
+    large = dataclasses.replace(TASK, size=3)
+    replay = Replay(her.sampler().for_goals(large), capacity=8, batch_size=4)
+    with refused("obs", "6", "4"):
+        replay.init(jax.random.key(0), EXAMPLE)
