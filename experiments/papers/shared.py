@@ -31,6 +31,24 @@ def _claims(what: str) -> tuple[Claim, ...]:
     return better + same
 
 
+_SINCE = {
+    "cer": "CER", "cer_per": "CER over PER", "reshuffled": "RR-C", "faded": "faded LAP",
+    "curious": "curious replay", "relo": "ReLo",
+}  # fmt: skip
+
+
+def _since() -> tuple[Claim, ...]:
+    return tuple(
+        Claim(
+            f"{name} solves the walk sooner than uniform replay, at an update per {every} steps",
+            f"{label}_every{every}",
+            f"uniform_every{every}",
+        )
+        for label, name in _SINCE.items()
+        for every in (16, 4)
+    )
+
+
 ENTRIES = (
     Entry(
         "all.walk", "all",
@@ -43,5 +61,22 @@ ENTRIES = (
         "DeepSea of 8 by 8, behaviour random: steps until solved",
         tasks.DEEPSEA, Layout(layouts.forest), claims=_claims("DeepSea"),
         note=("ERE's window is 500 steps at least.",),
+    ),
+    Entry(
+        "all.since", "all",
+        "The same walk with methods since PER, behaviour random: steps until solved",
+        tasks.SINCE, Layout(layouts.forest), claims=_since(),
+    ),
+    Entry(
+        "all.bitflip", "all",
+        "BitFlip with 15 bits, whose goals are not reached by chance: final returns",
+        tasks.HINDSIGHT, Layout(layouts.forest), claims=(
+            Claim("HER ends higher than uniform replay", "her", "uniform"),
+            Claim("HER over PER ends higher than uniform replay", "her_per", "uniform"),
+            Claim(
+                "HER over PER ends at least as high as HER", "her_per", "her", "at least as good"
+            ),
+        ),
+        note=("DQN with two layers of 64 units; HER with k = 4 and strategy future.",),
     ),
 )  # fmt: skip

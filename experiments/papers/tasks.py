@@ -1,6 +1,7 @@
 """Experiments that several papers share."""
 
 import dataclasses
+from collections.abc import Mapping
 
 from experiments.papers.experiment import Arm, Experiment, Options, Size
 from experiments.statistics.atari_scores import SCORES
@@ -23,17 +24,17 @@ _METHODS = {
 }
 
 
-def _walk(name: str, env: str, smallest: int | None = None) -> Experiment:
-    """Make one of the two experiments with rare rewards.
+def _walk(
+    name: str, env: str, arms: Mapping[str, Arm], every: tuple[int, ...] = (1, 4, 16)
+) -> Experiment:
+    """Return an experiment on a task with rare rewards and random behaviour.
 
     Args:
       name: of the experiment.
       env: its task.
-      smallest: window of ERE; None: its default.
+      arms: its arms.
+      every: agent steps per update.
     """
-    arms = dict(_METHODS)
-    if smallest is not None:
-        arms["ere"] = Arm("ere", {"smallest": smallest})
     sizes = {"batch_size": 32}
     return Experiment(
         name,
@@ -46,7 +47,7 @@ def _walk(name: str, env: str, smallest: int | None = None) -> Experiment:
             ),
             "small": Size(
                 (env,), 16, {**_WALKS, "steps": 40_000, "observe_every": 50}, sizes,
-                {"hidden": (32,), **_RANDOM}, every=(1, 4, 16),
+                {"hidden": (32,), **_RANDOM}, every=every,
                 note="Behaviour is random, and the network has one layer of 32 units.",
                 most_seeds=256,
             ),
@@ -55,8 +56,40 @@ def _walk(name: str, env: str, smallest: int | None = None) -> Experiment:
     )  # fmt: skip
 
 
-WALK = _walk("walk_dqn", "walk/10")
-DEEPSEA = _walk("deepsea_dqn", "gymnax/DeepSea-bsuite", smallest=500)
+WALK = _walk("walk_dqn", "walk/10", _METHODS)
+DEEPSEA = _walk(
+    "deepsea_dqn", "gymnax/DeepSea-bsuite", {**_METHODS, "ere": Arm("ere", {"smallest": 500})}
+)
+SINCE = _walk(
+    "walk_dqn_since", "walk/10",
+    {
+        "uniform": Arm("uniform"), "per": Arm("per"), "cer": Arm("cer"),
+        "cer_per": Arm("cer", {"base": "per"}), "reshuffled": Arm("reshuffled"),
+        "faded": Arm("faded"), "curious": Arm("curious"), "relo": Arm("relo"),
+    },
+    every=(4, 16),
+)  # fmt: skip
+
+# Goals that are never reached by chance: without hindsight there is no reward.
+HINDSIGHT = Experiment(
+    "bitflip_dqn",
+    "dqn",
+    {"uniform": Arm("uniform"), "her": Arm("her"), "her_per": Arm("her", {"over": "per"})},
+    sizes={
+        "smoke": Size(
+            ("goals/BitFlip-4",), 2, {"n_step": 1, "steps": 400, "eval_every": 100}, agent={
+                "hidden": (8,)
+            }, arms=("uniform", "her"),
+        ),
+        "small": Size(
+            ("goals/BitFlip-15",), 16,
+            {"n_step": 1, "steps": 20_000, "warmup": 1_000, "eval_every": 2_000},
+            {"batch_size": 128}, {"hidden": (64, 64)}, most_seeds=64,
+            note="15 bits, 20 000 agent steps, one update per step.",
+        ),
+    },
+    question=Question(primary="final"),
+)  # fmt: skip
 
 # Ten by ten pixels: the nearest to Atari that ten seeds can be had of.
 _MINATAR: Options = {
