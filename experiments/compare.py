@@ -23,7 +23,7 @@ FRONT = Front(
     __doc__.replace(": `python -m experiments.compare --help`", ""),
     {
         "what runs": ("--agent", "--replays", "--envs", "--preset", "--seeds"),
-        "the question": ("--primary", "--control", "--until-decided"),
+        "the question": ("--primary", "--baseline", "--control", "--until-decided"),
         "how long, and how often it learns and is evaluated": (
             "--steps", "--warmup", "--learn-every", "--batch-size", "--eval-every",
         ),
@@ -35,7 +35,7 @@ FRONT = Front(
         "python -m experiments.compare --replays per soft=per --soft.alpha 0.3 --learn-every 1 4",
     ),
     Question(),
-    "runs/compare-{agent}-{env}",
+    "compare-{agent}-{env}",
 )  # fmt: skip
 
 

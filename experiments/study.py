@@ -12,7 +12,6 @@ if __name__ == "__main__":
 
 import argparse
 import dataclasses
-import re
 import runpy
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 from experiments.cli import shared, toml
 from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, one_of, read_options
+from experiments.installation.commands import missing
 from experiments.runs import presets, registry
 from experiments.runs.run_config import PREFIXES, RunConfig, defaults
 from experiments.studies import grid
@@ -41,7 +41,7 @@ class Front(NamedTuple):
     headings: Mapping[str, Sequence[str]]
     examples: Sequence[str]
     question: Question
-    out: str  # default folder, in which {agent} and {env} are replaced
+    out: str  # default folder below runs/, in which {agent} and {env} are replaced
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     shared.add_compilation_cache(parser)
     args, rest = parser.parse_known_args(words)
     if args.file.suffix == ".toml":
-        front = _FRONT._replace(out=f"runs/{args.file.stem}")
+        front = _FRONT._replace(out=args.file.stem)
         at = words.index(str(args.file))
         return command(front, ["--file", *words[at : at + 1], *words[:at], *words[at + 1 :]])
     if rest:
@@ -101,9 +101,7 @@ def command(front: Front, argv: Sequence[str]) -> int:
 
 def _default_folder(front: Front, bases: Mapping[tuple[str, str], RunConfig]) -> Path:
     (env, _), config = next(iter(bases.items()))
-    names = {"agent": config.agent, "env": env}
-    plain = {name: re.sub(r"[^\w.-]+", "-", value) for name, value in names.items()}
-    return Path(front.out.format(**plain))
+    return shared.own_folder(front.out.format(agent=config.agent, env=env))
 
 
 def _run(study: Study, out: Path, args: argparse.Namespace, where: Where) -> None:
@@ -169,11 +167,22 @@ def _study(
             config = dataclasses.replace(config, seeds=BATCH)
         found[env, label] = dataclasses.replace(config, replay_options=own)
     shared.check_used(args, found.values())
+    lacks = missing("report", {"plotly": "report"}) if options.report else ""
+    if lacks and vars(args).get("report"):
+        raise ValueError(lacks)
+    if lacks:
+        options = dataclasses.replace(options, report=False)
     if not options.defaults and search.search is None:
         grid.check_fixed(axes, found, vars(args).keys())
     if search.search is None and axes:
         grid.check_names(axes, found)
-    return Study(found, tuple(axes), question, options, search)
+    study = Study(found, tuple(axes), question, options, search)
+    if front.question.control and search.search is None and not study.compares:
+        raise ValueError(
+            "one arm without a control has nothing to be compared with: name another, or use "
+            "python -m experiments.train"
+        )
+    return study
 
 
 def _check_search(args: argparse.Namespace, search: SearchOptions) -> None:
@@ -306,6 +315,8 @@ def _parse(
         help="what --search chooses from: LOW:HIGH, LOW:HIGH:log, or values as in --grid, such as "
         "replay.alpha=0:1 agent.learning_rate=1e-5:1e-2:log",
     )  # fmt: skip
+    for name in ("--tensorboard", "--wandb", "--checkpoint-every", "--stop-on-divergence"):
+        parser.reasons[name] = f"{name} is an option of python -m experiments.train: remove it"
     parser.reasons["--metric"] = "--metric is called --primary, as elsewhere: use --primary final"
     first = next(iter(bases.values()))
     for section in _SECTIONS:
@@ -315,7 +326,8 @@ def _parse(
     named = {"agent": f"options of {first.agent}, and their defaults"}
     for label, base in {label: base for (_, label), base in bases.items()}.items():
         add_options(parser, base.replay_options, f"{label}.", about=f"replay method {base.replay}")
-        named[label] = f"options of {base.replay}, which --grid may name as replay.NAME"
+        called = "" if label == base.replay else f", called {label} here"
+        named[label] = f"options of {base.replay}{called}"
     parser.guide = Guide(front.headings, named, front.examples)
     args = parser.parse_args(words)
     shared.check_resume(args)
@@ -332,5 +344,5 @@ _FRONT = Front(
     },
     ("python -m experiments.study study.toml --out runs/s",),
     Question(),
-    "runs/study",
+    "study",
 )

@@ -39,7 +39,7 @@ FRONT = Front(
         "python -m experiments.sweep --file sweep.toml --dry-run",
     ),
     Question(control=False),
-    "runs/sweep",
+    "sweep",
 )  # fmt: skip
 
 

@@ -142,10 +142,8 @@ def add_common(
     parser: Parser,
     env: str | None = None,
     preset: str | None = None,
-    *,
-    own: str = "AGENT-REPLAY-ENV",
 ) -> None:
-    """Add the options that `train` and `compare` share.
+    """Add the options of a run to a parser.
 
     Args:
       parser: parser to extend.
@@ -168,7 +166,7 @@ def add_common(
          "explicit options take precedence; --list describes presets [default none]"),
         ("seeds", int, "INT", "number of seeds, vmapped [default 5]"),
         ("seed", int, "INT", "first seed [default 0]"),
-        ("out", folder, "DIR", f"folder of results [default runs/{own}]"),
+        ("out", folder, "DIR", "folder of results [default runs/AGENT-REPLAY-ENV]"),
         ("resume", folder, "DIR", "continue the run in DIR from its last checkpoint; other options "
          "must match it"),
     ):  # fmt: skip
@@ -229,7 +227,9 @@ def check_resume(args: argparse.Namespace) -> None:
     if args.resume is not None and args.out not in (None, args.resume):
         raise ValueError("--resume DIR writes to DIR itself: remove --out")
     if args.resume is not None and args.overwrite:
-        raise ValueError("--overwrite would discard the run that --resume continues: remove one")
+        raise ValueError(
+            "--overwrite would discard the results that --resume continues: remove one"
+        )
 
 
 def check_used(args: argparse.Namespace, configs: Iterable[RunConfig]) -> None:

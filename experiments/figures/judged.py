@@ -49,6 +49,8 @@ def _cells(row: Judged) -> list[str]:
     # A control makes no claim, and its p-value is not corrected.
     alone = f"{pairs.p_value:.2g} (raw)"
     p_value = alone if pairs.p_holm is None else f"{pairs.p_holm:.2g}"
+    if sequential and pairs.p_holm is None:
+        p_value = f"{found.p_value:.2g} (raw)"
     return [
         row.label,
         number(found.effective_buffer),

@@ -23,7 +23,7 @@ _CHOSEN = (
     "The best of many points on the seeds that selected it is partly luck: every other seed "
     "selects, and the rest are shown"
 )
-_NO_CHOICE = "Every method has a single point, which is shown on all seeds"
+_NO_CHOICE = "Every method has a single setting, which is shown on all seeds"
 
 
 def best(swept: Swept) -> Section | None:

@@ -61,7 +61,6 @@ class Plots(NamedTuple):
     plots: Sequence[Plot]
     legend: Sequence[Key] = ()
     title: str = ""
-    note: str = ""
 
     kind = "plots"
 

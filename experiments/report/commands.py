@@ -100,7 +100,8 @@ def of_study(saved: Mapping[str, Any]) -> list[str]:
     first = configs[0]
     names = ("agent", *_SHARED)
     if any(own[name] != first[name] for own in configs for name in names):
-        return [of_run(own) for own in configs]  # a preset, or Python, gave arms their own options
+        # A preset, or Python, gave the arms options of their own.
+        return ["# the arms, without their comparison", *map(of_run, configs)]
     usual = _defaults(first)
     named = [k if k == own["replay"] else f"{k}={own['replay']}" for k, own in arms.items()]
     searched = saved["search"]["search"] is not None
@@ -129,7 +130,8 @@ def of_study(saved: Mapping[str, Any]) -> list[str]:
         for name, value in saved[part].items():
             if _words(value) != _words(defaults.get(name)):
                 words += [f"--{name}".replace("_", "-"), *_words(value)]
-    return [wrapped(words)]
+    claims = ["# without the claims, which a file in Python defines"] * bool(saved.get("claims"))
+    return [*claims, wrapped(words)]
 
 
 def wrapped(words: list[str]) -> str:

@@ -46,8 +46,21 @@ def of_runs(source: Source) -> list[Group]:
 
 
 def of_study(swept: Swept) -> list[Group]:
-    """Return the methods of a study with their default settings, a group for each task."""
+    """Return the arms of a study, a group for each baseline, or for each task without baselines.
+
+    Without baselines, these are the methods with their default settings.
+    """
     frames, found = swept.store.frames(), []
+    if swept.findings is not None and not swept.has_choice:
+        members = swept.findings.members
+        for title, names in swept.findings.groups.items():
+            points = {_short(swept, name): members[name].point for name in names}
+            env = next(iter(points.values())).env
+            own = {label: frames[point.id] for label, point in points.items()}
+            methods = {label: point.config.replay for label, point in points.items()}
+            goal = swept.study.options.threshold_of(env)
+            found.append(Group(title, methods, goal, own, {}, {}, ()))
+        return found
     for env, points in swept.store.facts["base_points"].items():
         own = {label: frames[point] for label, point in points.items() if point in frames}
         methods = {label: swept.methods.get(label, label) for label in own}
@@ -58,22 +71,25 @@ def of_study(swept: Swept) -> list[Group]:
     return found
 
 
+def _short(swept: Swept, name: str) -> str:
+    """Return the name of an arm without the task and the replay ratio of its group."""
+    assert swept.findings is not None
+    point = swept.findings.members[name].point
+    return name.removeprefix(f"{point.env} ").replace(f"_every{point.config.loop.learn_every}", "")
+
+
 def judged(swept: Swept) -> list[Group]:
     """Return the compared arms of a study with their verdicts, a group for each baseline."""
     found: dict[str, list[Judged]] = {}
+    methods = {}
     for row in swept.findings.rows if swept.findings else ():
-        found.setdefault(row.group, []).append(row)
+        short = _short(swept, row.label)
+        methods[short] = swept.findings.members[row.label].point.config.replay  # pyright: ignore[reportOptionalMemberAccess]
+        found.setdefault(row.group, []).append(row._replace(label=short))
     return [
-        Group(
-            title, {row.label: _method(swept, row) for row in rows}, None, {}, {}, {}, tuple(rows)
-        )
+        Group(title, {row.label: methods[row.label] for row in rows}, None, {}, {}, {}, tuple(rows))
         for title, rows in found.items()
     ]
-
-
-def _method(swept: Swept, row: Judged) -> str:
-    label = row.method.partition(" ")[0]  # settings follow
-    return swept.methods.get(label, label)
 
 
 def last(source: Source) -> dict[str, dict[str, Any]]:

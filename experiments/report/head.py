@@ -63,7 +63,7 @@ def of_study(swept: Swept, title: str | None) -> Head:
         ("environments" if len(swept.envs) > 1 else "environment", ", ".join(swept.envs)),
         ("replay", ", ".join(swept.methods)),
         *([("settings", ", ".join(swept.settings))] if swept.settings else []),
-        ("runs", f"{len(swept.table):,} ({len(points):,} points)"),
+        ("runs", f"{len(swept.table):,} ({len(points):,} point{'s' * (len(points) != 1)})"),
         ("seeds", _seeds_of_study(swept)),
         ("agent steps", span(frame.groupby("point")["step"].max().tolist())),
         ("primary metric", swept.metric.name),
@@ -85,6 +85,10 @@ def _warnings_of_study(swept: Swept) -> list[str]:
         lines += _unfinished_search(swept)
     elif ended < swept.asked:
         lines.append(f"{ended:,} of {swept.asked:,} runs have ended.")
+    if swept.findings and (undecided := len(swept.findings.undecided)):
+        most = swept.study.question.most_seeds
+        if max(swept.seeds) < most:
+            lines.append(f"{undecided} undecided: up to {most:,} seeds follow with --resume.")
     if failed:
         lines.append(f"{failed} run{'s' * (failed > 1)} failed.")
     if lost := int((swept.table["diverged"] > 0).sum()):
@@ -110,9 +114,8 @@ def _warnings_of_study(swept: Swept) -> list[str]:
 
 
 def _seeds_of_study(swept: Swept) -> str:
-    points = swept.store.facts["points"].values()
     if swept.tried is None:
-        return span([point["config"]["seeds"] for point in points])
+        return span(swept.seeds)
     asked = swept.store.facts["search"]["asked"]
     return f"{len(asked['seeds']):,} that choose, {len(asked['fresh_seeds']):,} fresh"
 

@@ -102,7 +102,9 @@ def sections(shown: Source | Swept) -> list[Section]:
 
 def _of_study(swept: Swept) -> list[Section | None]:
     if swept.tried is None:
-        found, scores = best.best(swept), [against_settings.section(swept)]
+        found, scores = None, []
+        if swept.has_choice or swept.findings is None:
+            found, scores = best.best(swept), [against_settings.section(swept)]
     else:
         found = best.of_search(swept)
         scores = [against_settings.tried(swept), against_settings.searched_settings(swept)]
@@ -111,7 +113,7 @@ def _of_study(swept: Swept) -> list[Section | None]:
         verdicts.section(swept),
         training.compared(groups.judged(swept)),
         found,
-        best.tasks(swept),
+        best.tasks(swept) if found is not None else None,
         *scores,
         training.curves(own),
         *training.metrics(own),

@@ -12,6 +12,7 @@ from experiments.runs import checksums
 from experiments.statistics import tuned
 from experiments.statistics.primary import PrimaryMetric
 from experiments.statistics.tuned import Tuned
+from experiments.statistics.verdicts import CONTROL
 from experiments.studies import judge, search_report, store
 from experiments.studies.judge import Findings
 from experiments.studies.store import Store
@@ -57,8 +58,8 @@ class Swept(NamedTuple):
 
     @property
     def has_choice(self) -> bool:
-        """Whether a method has more than one point on a task."""
-        return self.tried is not None or tuned.has_choice(self.table)
+        """Whether settings are to be chosen, which replay ratios are not."""
+        return self.tried is not None or self.study.has_settings
 
     @property
     def settings(self) -> list[str]:
@@ -67,8 +68,13 @@ class Swept(NamedTuple):
 
     @property
     def asked(self) -> int:
-        """The number of runs of the whole study."""
+        """The number of runs of the whole study; of a sequential one, of its first look."""
         return sum(point["config"]["seeds"] for point in self.store.facts["points"].values())
+
+    @property
+    def seeds(self) -> list[int]:
+        """The numbers of seeds of its points so far."""
+        return sorted(set(self.table.groupby("point")["seed"].nunique()))
 
     def unseen(self, env: str) -> list[int]:
         """Return the seeds that show the best points of a task and did not select them."""
@@ -101,7 +107,8 @@ def read(folder: Path) -> Swept:
     try:
         study = found.study.validated(folder)
     except ValueError as error:
-        return of(found, found.study)._replace(remarks=(f"verdicts are left out: {error}",))
+        shown = of(found, found.study)
+        return shown._replace(remarks=(*shown.remarks, f"no verdicts can be computed: {error}"))
     return of(found, study, judge.findings_of(found, study, other_code=True))
 
 
@@ -113,7 +120,8 @@ def of(found: Store, study: Study | Saved, findings: Findings | None = None) -> 
     """
     if found.frame.empty:
         raise ValueError(f"{found.folder} holds no run that has ended: wait for the first")
-    table = tuned.scores(found.frame, found.settings, study.metric)
+    frame = found.frame[found.frame["replay"] != CONTROL]
+    table = tuned.scores(frame, found.settings, study.metric)
     remarks = checksums.differing(found.folder)
     if any(cost[name] < 0 for cost in found.facts["costs"] for name in ("seconds", "compiling")):
         remarks.append(f"{store.paths(found.folder)[1]} has negative times")

@@ -88,13 +88,17 @@ def read(folder: Path | None) -> Manifest:
             raise Unreadable("no JSON object")
         if kinds.whole(saved.get("format")) and saved["format"] > FORMAT:
             raise Unreadable(f"written by a later version, in format {saved['format']}")
+        if saved.get("kind") == "comparison":
+            raise Unreadable("it is of a comparison of an earlier version")
         kinds.check("the manifest", saved, _CONTENT)
         # Other names could be paths to other folders.
         if odd := [name for name in saved.get("checksums", {}) if Path(name).name != name]:
             raise Unreadable(f"{odd[0]!r} is not the name of a file")
         output = OutputConfig(**{**saved["output"], **_FOR_THE_COMMAND_LINE})
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{path} can't be used ({error}): choose another folder") from error
+        raise ValueError(
+            f"{path} can't be used ({error}): remove the folder, or choose another"
+        ) from error
     own = {name: saved[name] for name in ("kind", "checksums") if name in saved}
     return Manifest(**own, output=output, code=tuple(saved.get("code", ())))
 

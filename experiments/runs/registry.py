@@ -179,7 +179,7 @@ def check_fit(agent: str, replay: str, environment: str) -> None:
         raise ValueError(
             f"agent '{agent}' needs {AGENTS[agent].actions} actions and {environment} has "
             f"{environments.action_kind(environment)} ones: use one of {fitting}, or give --env, "
-            f"such as {EXAMPLES[AGENTS[agent].actions]} (--envs in a sweep)"
+            f"such as {EXAMPLES[AGENTS[agent].actions]} (--envs in compare and sweep)"
         )
     _check_lacking(agent, replay, _default(agent, replay))
     if not suits(replay, environment):

@@ -29,9 +29,7 @@ class OutputConfig(Config):
 
     checkpoint_every: int = option(10, "log points between two checkpoints", at_least=1)
     tensorboard: bool = option(True, "write TensorBoard events")
-    figures: bool = option(
-        True, "draw a run's figures at its end; a comparison's own are always drawn"
-    )
+    figures: bool = option(True, "draw the figures at the end")
     report: bool = option(
         False, "write report.html at the end, a self-contained page of 5 MB with all results"
     )
@@ -120,7 +118,7 @@ def check_imported(env: str) -> None:
     if module is not None and module not in sys.modules:
         raise ValueError(
             f"the environment {env} is in module {module}, which is imported only if the command "
-            f"line names it: if you trust it, add --env {env} (--envs in a sweep)"
+            f"line names it: if you trust it, add --env {env} (--envs in compare and sweep)"
         )
 
 
@@ -218,6 +216,8 @@ def up_to_date(config: Any) -> Any:
         rest = {name: value for name, value in sizes.items() if name != "frames_on_host"}
         replay_on = "host" if sizes["frames_on_host"] else "device"
         config = {**config, "sizes": {**rest, "replay_on": replay_on}}
+    if config.get("replay") in ("per", "rank") and isinstance(options, dict):
+        config = {**config, "replay_options": {"maximum": "all_time", **options}}
     if config.get("replay") == "ners" and isinstance(options, dict) and "clock" in options:
         renamed = {"time_feature" if name == "clock" else name: x for name, x in options.items()}
         config = {**config, "replay_options": renamed}

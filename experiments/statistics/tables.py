@@ -20,8 +20,8 @@ def cells(rows: Sequence[Mapping[str, Any]], called: str = "replay") -> list[lis
 
     Args:
       rows: one per run, with the keys of `statistics.summarise`, `replay` (its label) and
-        `steps_per_second` (agent steps per second over all seeds, or None). Runs with different
-        numbers of agent steps have a column with them.
+        perhaps `steps_per_second` (agent steps per second over all seeds, or None). Runs with
+        different numbers of agent steps have a column with them.
       called: the header of the labels.
     """
     threshold = next((row["threshold"] for row in rows if row["threshold"] is not None), None)
@@ -31,8 +31,9 @@ def cells(rows: Sequence[Mapping[str, Any]], called: str = "replay") -> list[lis
     if threshold is not None:
         header += [f"seeds at {threshold:g}", f"steps to {threshold:g} (median)"]
     broken = any(row.get("diverged") for row in rows)
-    header += ["steps/s", *["seeds that diverged"] * broken]
-    return [header, *(_cells(row, lengths, threshold is not None, broken) for row in rows)]
+    timed = any("steps_per_second" in row for row in rows)
+    header += [*["steps/s"] * timed, *["seeds that diverged"] * broken]
+    return [header, *(_cells(row, lengths, threshold is not None, timed, broken) for row in rows)]
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
@@ -51,7 +52,11 @@ def number(value: float | None) -> str:
 
 
 def _cells(
-    row: Mapping[str, Any], with_steps: bool, with_threshold: bool, with_diverged: bool
+    row: Mapping[str, Any],
+    with_steps: bool,
+    with_threshold: bool,
+    with_speed: bool,
+    with_diverged: bool,
 ) -> list[str]:
     low, high = row["final_interval"]
     label = row["replay"].replace("\n", " ")
@@ -60,7 +65,7 @@ def _cells(
     if with_threshold:
         steps = row["median_steps_to_threshold"]
         cells += [f"{row['reached']}/{len(row['seeds'])}", _integer(steps)]
-    cells.append(_integer(row["steps_per_second"]))
+    cells += [_integer(row.get("steps_per_second"))] * with_speed
     if with_diverged:
         cells.append(f"{len(row.get('diverged', ()))}/{len(row['seeds'])}")
     return cells

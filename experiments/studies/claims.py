@@ -268,7 +268,7 @@ def _sequential(
     reason = (
         f"{counts.wins} wins, {counts.losses} losses, {counts.ties} ties after {seeds} "
         f"seeds; probability of improvement {decision.mu:.3g} [{low:.3g}, {high:.3g}], anytime "
-        f"p = {decision.p_value:.2g} (Holm)"
+        f"p = {decision.p_value:.2g} ({'Holm' if asked.corrects else 'raw'})"
     )
     if verdict == "undecided" and decision.expected is not None:
         reason += f"; about {decision.expected - seeds:,} more seeds to decide"

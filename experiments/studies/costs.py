@@ -1,4 +1,4 @@
-"""Cost of the runs of a sweep, by task and method."""
+"""Cost of the runs of a study, by task and method."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -93,7 +93,7 @@ class Plan(NamedTuple):
             lines.append(
                 f"  {job.group.name}: {over}{count(len(job.runs), 'run')}, {job.width} at once"
             )
-        if self.batches < len(self.devices):
+        if self.batches < len(self.devices) and any(job.width > 1 for job in self.jobs):
             lines.append(
                 f"{count(len(self.devices) - self.batches, 'device')} will be idle: a smaller "
                 "--width makes more batches"

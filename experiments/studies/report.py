@@ -1,4 +1,4 @@
-"""Report of a sweep: figures, and tables of the best settings and of the costs."""
+"""Report of a study: figures, and tables of the best settings and of the costs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,8 +37,8 @@ def conclude(store: Store, study: Study, findings: Findings | None) -> str:
         pictures += _draw_comparison(store, study, findings)
         tables.append(_compared(store, study, findings))
     table = store.table[store.table["replay"] != CONTROL]
-    scored = tuned.scores(table, store.settings, study.metric)
-    if tuned.has_choice(scored) or not shown:
+    if study.has_settings or not shown:
+        scored = tuned.scores(table, store.settings, study.metric)
         shown.append(_best_settings(store, study, scored, pictures))
     parts = [*shown, *tables, costs(store)]
     path = store.folder / "study.md"
@@ -95,16 +95,12 @@ def _draw_comparison(store: Store, study: Study, findings: Findings) -> list[Pat
 
 def _compared(store: Store, study: Study, findings: Findings) -> str:
     """Return the tables of final returns and of verdicts."""
-    metric, frames, cost = study.metric(study.envs[0]), store.frames(), by_method(store)
+    metric, frames = study.metric(study.envs[0]), store.frames()
     rows = []
     for name, member in findings.members.items():
-        point = member.point
-        spent = cost.get((point.env, point.label))
-        goal = study.options.threshold_of(point.env)
-        rows.append({
-            **statistics.summarise(frames[point.id], goal), "replay": name,
-            "steps_per_second": spent.steps / spent.seconds if spent and spent.seconds else None,
-        })  # fmt: skip
+        goal = study.options.threshold_of(member.point.env)
+        summary = statistics.summarise(frames[member.point.id], goal)
+        rows.append({**summary, "replay": name})
     return (
         f"{summary_table(rows, 'arm')}\nPrimary metric: {metric.name} ({metric.help}), seed by "
         f"seed, against {study.baseline}.\n\n{judged.table(findings.rows, metric)}\n"

@@ -212,7 +212,7 @@ class Study:
         if question.control and not self.search.search and first.seeds < _FEWEST:
             raise ValueError(
                 f"seeds is {first.seeds}: a comparison needs {_FEWEST} for an interval, and "
-                f"{FEWEST_SEEDS} for a verdict"
+                f"{FEWEST_SEEDS} for a verdict: use more --seeds, or --control false"
             )
         if question.until_decided:
             if question.most_seeds < first.seeds:
@@ -256,6 +256,11 @@ class Study:
                 )
             if claim.primary is not None and not claim.primary.startswith(MEAN):
                 primary.parse(claim.primary, self.options.threshold_of(envs[0]))
+
+    @property
+    def has_settings(self) -> bool:
+        """Whether arms have several settings, besides replay ratios, from which to choose."""
+        return _has_settings(self.axes)
 
     @property
     def compares(self) -> bool:
@@ -310,6 +315,11 @@ class Saved(NamedTuple):
     def metric(self, env: str) -> PrimaryMetric:
         """Return the primary metric on a task."""
         return self.options.metric(self.question, env)
+
+    @property
+    def has_settings(self) -> bool:
+        """Whether arms have several settings, besides replay ratios, from which to choose."""
+        return _has_settings(self.axes)
 
     def validated(self, folder: Path) -> Study:
         """Return the study.
@@ -403,6 +413,10 @@ def _remarks(point: Point) -> list[str]:
         f"{point.label} learns from at most {max(updates, 0)} evaluations, and counts as tested "
         f"from {FEWEST_UPDATES} on: lower --observe-every for more"
     ]
+
+
+def _has_settings(axes: Sequence[Axis]) -> bool:
+    return any(axis.name != "learn_every" for axis in axes)
 
 
 def _text(value: Any) -> str:
