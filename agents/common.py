@@ -231,7 +231,7 @@ def value_feedback(q: Array, target: Array) -> dict[str, Array]:
 def reducible_feedback(
     objective: Objective, values: Callable[[Any], Array], params: tuple[Any, Any], target: Array
 ) -> dict[str, Array]:
-    """Return the feedback `reducible_loss` `[B]`, or an empty dict if the objective needs none.
+    """Return the feedback `reducible_loss` `[B]`, or an empty dict if nothing requires it.
 
     It is the loss of the critics minus that of the target critics, for the same targets, as a mean
     over critics (Sujit et al. 2022).

@@ -56,6 +56,9 @@ class Mixed:
 
     def __post_init__(self) -> None:
         check_kind("read_only", self.read_only, bool)
+        for name in ("first", "second"):
+            if not isinstance(getattr(self, name), Replay):
+                raise ValueError(f"{name} must be a Replay, got {getattr(self, name)!r}")
         first, second = self.first, self.second
         if first.sampler.length != second.sampler.length:
             raise ValueError(
@@ -225,7 +228,8 @@ class Mixed:
     def _split(self, batch: Any) -> tuple[Sample, Sample]:
         """Return the two parts of a batch, each with the slots and arrays of its own replay."""
         batch = calls.checked_batch(batch, self.slots, self.first.sampler.length)
-        if len(batch.indices) != self.batch_size or not isinstance(batch.aux, tuple):
+        pair = type(batch.aux) is tuple and len(batch.aux) == 2
+        if len(batch.indices) != self.batch_size or not pair:
             raise ValueError(
                 f"sample must have {self.batch_size} transitions, got {len(batch.indices)}: pass "
                 "a batch from sample of the same mixture"

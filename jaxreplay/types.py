@@ -99,6 +99,12 @@ class Goals:
     reward: Callable[[Array, Array], tuple[Array, Array]]
     size: int
 
+    def __post_init__(self) -> None:
+        if not callable(self.reward):
+            raise ValueError(f"reward must be a function of two goals, got {self.reward!r}")
+        if not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 1:
+            raise ValueError(f"size must be a positive integer, got {self.size!r}")
+
     def achieved(self, obs: Array) -> Array:
         """Return the achieved goals `[..., size]` in observations `[..., D]`."""
         return obs[..., -2 * self.size : -self.size]

@@ -64,7 +64,7 @@ SINCE = _walk(
     "walk_dqn_since", "walk/10",
     {
         "uniform": Arm("uniform"), "per": Arm("per"), "cer": Arm("cer"),
-        "cer_per": Arm("cer", {"base": "per"}), "reshuffled": Arm("reshuffled"),
+        "cer_per": Arm("cer", {"over": "per"}), "reshuffled": Arm("reshuffled"),
         "faded": Arm("faded"), "curious": Arm("curious"), "relo": Arm("relo"),
     },
     every=(4, 16),

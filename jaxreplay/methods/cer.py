@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from jaxreplay import objectives
 from jaxreplay import ring as ring_
+from jaxreplay._internal.arguments import Bounds, check_kind
 from jaxreplay.methods import per, rank, uniform, windows
 from jaxreplay.option import Config, check_config_class, option
 from jaxreplay.ring import Ring
@@ -20,19 +21,22 @@ _PAPER = "Zhang & Sutton 2017"
 class CERConfig(Config):
     """Hyperparameters of CER; the base method has its default options (see `combine`)."""
 
-    base: Literal["uniform", "per", "rank"] = option(
+    over: Literal["uniform", "per", "rank"] = option(
         "uniform", "method that draws the rest of the batch", f"{_PAPER}: uniform"
     )
     newest: int | None = option(
         None,
-        "number of newest transitions in each batch; none: one for each environment",
+        "number of newest transitions in each batch, a multiple of the number of environments if all "
+        "are to count alike; none: one for each environment",
         f"{_PAPER}: 1",
         at_least=1,
     )
     unbiased: bool = option(
-        False, "importance weights 1 / (N P(i)), with which the batch mean estimates the buffer's"
+        False,
+        "importance weights 1 / (N P(i)), with which the batch mean estimates the buffer's, and "
+        "which replace those of the base method",
     )
-    base_updates: int | None = option(
+    over_updates: int | None = option(
         None,
         "gradient steps of the base method's schedules, such as that of beta; none: the whole run",
         at_least=1,
@@ -64,12 +68,23 @@ class CombinedExperience(Sampler):
     unbiased: bool = False
 
     def __post_init__(self) -> None:
-        base, requires = self.base, self.base.requires
+        base = self.base
+        if not isinstance(base, Sampler):
+            raise ValueError(f"base must be a sampler, such as per.sampler(), got {base!r}")
+        if self.newest is not None:
+            check_kind("newest", self.newest, int)
+            Bounds(at_least=1).check("newest", self.newest)
+        requires = base.requires
         several = base.length is not None or isinstance(base, windows.Windows)
-        if several or requires.all_new or requires.episode_returns:
+        if several or requires.all_new or requires.episode_returns or requires.whole_episodes:
             raise ValueError(
                 "base must sample single transitions, without learning from returns, such as PER, "
                 f"got {type(base).__name__}"
+            )
+        if requires.goals:
+            raise ValueError(
+                "base relabels goals: use hindsight replay over CER, as in "
+                "her.Hindsight(cer.sampler()), instead"
             )
 
     @property
@@ -104,6 +119,8 @@ class CombinedExperience(Sampler):
         draw = self.base.sample(state, ring, key, drawn)
         slots = jnp.concatenate([draw.indices, newest])
         weights = jnp.concatenate([draw.weights, ones])
+        if draw.probability is None and not self.unbiased:
+            return Draw(slots, weights, draw.aux)
         if draw.probability is None:
             chance = self.base.probability(state, ring, slots, drawn)
         else:
@@ -126,7 +143,10 @@ class CombinedExperience(Sampler):
         return self._mixed(ring, slots, chance, batch_size)
 
     def metrics(self, state: State, ring: Ring) -> dict[str, Array]:
-        return self.base.metrics(state, ring)
+        metrics = self.base.metrics(state, ring)
+        if self.unbiased:  # replaces the base's weights, and its beta
+            metrics.pop("beta", None)
+        return metrics
 
     def _count(self, num_envs: int, batch_size: int) -> int:
         return min(num_envs if self.newest is None else self.newest, batch_size)
@@ -155,14 +175,8 @@ def sampler(config: CERConfig = CERConfig()) -> CombinedExperience:
 
 @check_config_class
 def method(config: CERConfig = CERConfig()) -> Method:
-    """Return CER: the sampler, and the objective of the base method.
-
-    With `unbiased`, losses are weighted over every base.
-    """
-    combined = combine(_base(config), config.newest, config.unbiased)
-    if config.unbiased and config.base == "uniform":
-        return combined._replace(objective=objectives.weighted())
-    return combined
+    """Return CER: the sampler, and the objective of the base method."""
+    return combine(_base(config), config.newest, config.unbiased)
 
 
 def combine(base: Method, newest: int | None = None, unbiased: bool = False) -> Method:
@@ -172,24 +186,30 @@ def combine(base: Method, newest: int | None = None, unbiased: bool = False) -> 
       base: method that draws the rest of each batch, with any options.
       newest: number of newest transitions in each batch; None means one for each environment.
       unbiased: whether importance weights are `1 / (N P(i))` instead of the base method's. The
-        objective must be a weighted one, such as that of PER.
+        objective is then `objectives.weighted` with the base method's loss.
 
     Raises:
-      ValueError: If the base samples sequences, windows or only new transitions, or learns from
-        returns.
+      ValueError: If the base is not a method, samples sequences, windows or only new transitions,
+        or learns from returns.
 
     Example:
       >>> from jaxreplay.methods import rank
       >>> combine(rank.method(rank.RankConfig(alpha=0.6))).sampler.requires.feedback
       frozenset({'td_error'})
     """
-    return base._replace(sampler=CombinedExperience(base.sampler, newest, unbiased))
+    if not isinstance(base, Method):
+        raise ValueError(f"base must be a method, such as per.method(), got {base!r}")
+    combined = base._replace(sampler=CombinedExperience(base.sampler, newest, unbiased))
+    weighted = objectives.weighted(base.objective.error)
+    if unbiased and base.objective.critic is not weighted.critic:
+        return combined._replace(objective=weighted)
+    return combined
 
 
 def _base(config: CERConfig) -> Method:
     bases = {"uniform": uniform.method, "per": per.method, "rank": rank.method}
     configs = {"uniform": uniform.UniformConfig, "per": per.PERConfig, "rank": rank.RankConfig}
-    options = configs[config.base]()
-    if config.base_updates is not None:
-        options = options.for_run(config.base_updates)
-    return bases[config.base](options)
+    options = configs[config.over]()
+    if config.over_updates is not None:
+        options = options.for_run(config.over_updates)
+    return bases[config.over](options)

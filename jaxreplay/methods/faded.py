@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree
 _CODE = "code of Lyu et al. 2026"
 
 DISCRETE: Mapping[str, Any] = lap.DISCRETE  # defaults for discrete actions
+_MOST_HALVINGS = 48  # within a step: float32 represents the leaves of all its transitions
 _HALVINGS = 16  # the leaves of young transitions are multiplied by 2^-16 before they grow too large
 
 
@@ -50,11 +51,20 @@ class FadedConfig(LAPConfig):
         return min(max(math.ceil(self._transitions(self.floor) / num_envs), 1), steps)
 
     def rescaling(self, num_envs: int) -> tuple[int, int]:
-        """Return after how many transitions to halve the young tree's leaves, and how often."""
+        """Return after how many transitions to halve the young tree's leaves, and how often.
+
+        Raises:
+          ValueError: If the priorities fade too fast for the number of environments.
+        """
         if self.fade == 1:
             return counters.LAST, 0
         transitions = max(round(self._transitions(2.0**-_HALVINGS)), 1)
-        times = min(math.ceil(num_envs / transitions), 120 // _HALVINGS)
+        times = math.ceil(num_envs / transitions)
+        if times > _MOST_HALVINGS // _HALVINGS:
+            raise ValueError(
+                f"fade is {self.fade}, and the priorities of {num_envs} environments fade too fast "
+                "within a step: use a fade closer to 1, or fewer environments"
+            )
         return transitions * times, _HALVINGS * times
 
     def _transitions(self, factor: float) -> float:
@@ -91,6 +101,9 @@ class Faded(ConfiguredSampler):
     @property
     def requires(self) -> Requirements:
         return Requirements(feedback=frozenset({"td_error"}))
+
+    def check_sizes(self, capacity: int, num_envs: int, batch_size: int) -> None:
+        self.config.rescaling(num_envs)
 
     def init(self, key: Array, ring: Ring) -> FadedState:
         steps, zero = self._steps(ring), jnp.zeros((), jnp.int32)
@@ -197,7 +210,7 @@ class Faded(ConfiguredSampler):
             return state
         log = math.log(self.config.fade)
         due = state.later >= transitions
-        scale = functools.partial(_scale, factor=2.0**-halvings)
+        scale = _scaling(2.0**-halvings)
         young = cond_on_schedule(due, scale, state.young)
         # The rest that is not a whole number of transitions remains in the offset.
         offset = state.offset + jnp.float32(halvings * math.log(2.0) + transitions * log)
@@ -235,6 +248,7 @@ def method(config: FadedConfig = FadedConfig()) -> Method:
     return Method(sampler(config), objectives.plain(objectives.huber(config.kappa)))
 
 
-def _scale(tree: SumTree, factor: float) -> SumTree:
-    """Multiply all nodes by a power of two, which keeps sums exact."""
-    return tree.replace(nodes=tree.nodes * factor, root=tree.root * factor)
+@functools.cache  # one function for each factor, so that it is compiled once
+def _scaling(factor: float) -> Callable[[SumTree], SumTree]:
+    """Return a function that multiplies all nodes by a power of two, which keeps sums exact."""
+    return lambda tree: tree.replace(nodes=tree.nodes * factor, root=tree.root * factor)

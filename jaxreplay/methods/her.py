@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, counters, numerics
-from jaxreplay._internal.arguments import Bounds, check_choice
+from jaxreplay._internal.arguments import Bounds, check_choice, check_kind
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay.methods import ere, per, pser, rank, uniform
 from jaxreplay.methods.uniform import Uniform
@@ -71,7 +71,7 @@ class HERConfig(Config):
     write_back: bool = option(
         False, "pass feedback on relabelled transitions, such as TD errors, to the other method"
     )
-    inner_updates: int | None = option(
+    over_updates: int | None = option(
         None,
         "gradient steps over which the other method anneals its options; none: the whole run",
         at_least=1,
@@ -143,6 +143,11 @@ class Hindsight(Sampler):
 
     def __post_init__(self) -> None:
         check_choice("strategy", self.strategy, _STRATEGIES)
+        check_kind("write_back", self.write_back, bool)
+        if not isinstance(self.inner, Sampler):
+            raise ValueError(f"inner must be a sampler, such as per.sampler(), got {self.inner!r}")
+        if not isinstance(self.goals, Goals | None):
+            raise ValueError(f"goals must be a jaxreplay.types.Goals, got {self.goals!r}")
         Bounds(at_least=0).check("k", self.k)
         inner = self.inner
         if (
@@ -321,10 +326,10 @@ def relabel(goals: Goals, transition: Tree, desired: Array, gamma: Array | float
     """
     obs, next_obs, discount = (get_field(transition, x) for x in ("obs", "next_obs", "discount"))
     achieved = goals.achieved(next_obs)
-    reached = goals.reward(achieved, goals.desired(next_obs))[1]
+    own = goals.reward(achieved, goals.desired(next_obs))[1]
     reward, terminates = goals.reward(achieved, desired)
     # An episode that terminated, but not because of its goal, terminates with every goal.
-    fails = (discount == 0) & ~reached
+    fails = (discount == 0) & ~own
     going_on = jnp.where(discount == 0, gamma, discount)
     return replace_fields(
         transition,
@@ -336,6 +341,14 @@ def relabel(goals: Goals, transition: Tree, desired: Array, gamma: Array | float
 
 
 def _check_obs(ring: Ring, goals: Goals) -> None:
+    goal = jax.ShapeDtypeStruct((2, goals.size), jnp.float32)
+    outputs = jax.eval_shape(goals.reward, goal, goal)
+    shapes = [x.shape for x in jax.tree.leaves(outputs)]
+    if shapes != [(2,), (2,)]:
+        raise ValueError(
+            "Goals.reward must return the reward and whether the episode terminates, [...] each, "
+            f"for goals [..., {goals.size}], got shapes {shapes} for two goals"
+        )
     row = ring_.gather(ring, jnp.zeros(1, jnp.int32))
     for name in ("obs", "next_obs"):
         obs = get_field(row, name)
@@ -368,8 +381,8 @@ def method(config: HERConfig = HERConfig()) -> Method:
 def _parts(config: HERConfig) -> tuple[Hindsight, Any]:
     kind, make = _INNER[config.over]
     options = kind()
-    if config.inner_updates is not None:
-        options = options.for_run(config.inner_updates)
+    if config.over_updates is not None:
+        options = options.for_run(config.over_updates)
     inner = make(options)
     made = Hindsight(
         inner.sampler, strategy=config.strategy, k=config.k, write_back=config.write_back

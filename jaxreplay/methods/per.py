@@ -97,7 +97,8 @@ class MaximumOptions(Config):
     maximum: Maximum = option(
         "all_time",
         "maximum that new transitions receive: of all priorities so far, or of those of the stored "
-        "transitions, which falls again after an outlier",
+        "transitions, which falls after an outlier if batches are larger than the number of "
+        "transitions added between them",
         f"{_PER}, Alg. 1: all_time",
     )
 

@@ -80,10 +80,13 @@ def largest(state: ProportionalState) -> Array:
     It is the running maximum of all time or, with a max tree, that of the stored transitions, or 1
     if there are none with a positive priority.
     """
-    if state.maximum is None:
-        return state.max_leaf
-    stored = sum_tree.total(state.maximum)
-    return jnp.where(stored > 0, stored, 1.0)
+    return state.max_leaf if state.maximum is None else stored_maximum(state.maximum)
+
+
+def stored_maximum(tree: SumTree) -> Array:
+    """Return the root of a max tree, or 1 if no leaf is positive, `[]` float32."""
+    root = sum_tree.total(tree)
+    return jnp.where(root > 0, root, 1.0)
 
 
 def insert(

@@ -15,7 +15,7 @@ from jaxreplay._internal.losses import WeightedLossOptions
 from jaxreplay.methods.parts import ConfiguredSampler, rank_mass
 from jaxreplay.methods.parts.rank_mass import Segments
 from jaxreplay.methods.per import ImportanceOptions, MaximumOptions
-from jaxreplay.methods.proportional import SamplingStats
+from jaxreplay.methods.proportional import SamplingStats, stored_maximum
 from jaxreplay.option import option, override
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
@@ -289,10 +289,7 @@ def _set(state: RankState, slots: Array, values: Array) -> RankState:
 
 def _maximum(state: RankState) -> Array:
     """Return the |TD error| `[]` of new transitions."""
-    if state.maximum is None:
-        return state.largest
-    stored = sum_tree.total(state.maximum)
-    return jnp.where(stored > 0, stored, 1.0)
+    return state.largest if state.maximum is None else stored_maximum(state.maximum)
 
 
 def _all_ties(config: RankConfig, state: RankState, ring: Ring) -> Ties:

@@ -148,8 +148,13 @@ def distinct(key: Array, batch_size: int, count: Array, below: Array) -> Array:
       below: `[]` int32, positive.
     """
     few = (count <= below) & (below <= 2 * batch_size)
+    # Under vmap both branches run: without integers to draw, the second one's loop does not repeat.
     return jax.lax.cond(
-        few, _by_sorting, _by_repeating, key, jnp.arange(batch_size, dtype=jnp.int32), count, below
+        few,
+        lambda key, number: _by_sorting(key, number, count, below),
+        lambda key, number: _by_repeating(key, number, jnp.where(few, 0, count), below),
+        key,
+        jnp.arange(batch_size, dtype=jnp.int32),
     )
 
 

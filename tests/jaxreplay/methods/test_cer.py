@@ -98,9 +98,9 @@ def test_combinations_keep_the_contract(base, law):
 
 
 def test_the_schedules_of_the_base_last_as_long_as_the_run():
-    config = CERConfig(base="per").for_run(10)
+    config = CERConfig(over="per").for_run(10)
     assert cer.sampler(config).base == per.sampler(per.PERConfig().for_run(10))
-    assert cer.sampler(CERConfig(base="rank")).base == rank.sampler()
+    assert cer.sampler(CERConfig(over="rank")).base == rank.sampler()
 
 
 @pytest.mark.parametrize("module", [latest, sequences, windows, ners])

@@ -278,7 +278,7 @@ def test_samplers_of_more_than_single_transitions_are_refused(inner):
 
 def test_schedules_of_the_inner_method_follow_the_run():
     config = her.HERConfig(over="per").for_run(50)
-    assert config.inner_updates == 50
+    assert config.over_updates == 50
     expected = her.Hindsight(per.sampler(per.PERConfig().for_run(50)))
     assert her.sampler(config) == expected
     assert her.HERConfig().for_run(50) == her.HERConfig()
