@@ -100,7 +100,7 @@ def test_shapes_and_dtypes(name, make):
     for seen in (obs, next_obs, step.final_obs):
         assert (seen.shape, seen.dtype) == ((3, *environment.obs.shape), environment.obs.dtype)
     assert environment.spec == (
-        name, environment.obs, environment.action_space, LIMIT, environment.frame_stack
+        name, environment.obs, environment.action_space, LIMIT, environment.frame_stack, None
     )  # fmt: skip
     assert environment.obs.dtype == (np.uint8 if name.startswith("atari") else np.float32)
     assert (step.reward.shape, step.reward.dtype) == ((3,), np.float32)

@@ -24,7 +24,7 @@ NAME = "recent_errors"
 TINY = [
     "--env", "gymnax/CartPole-v1", "--seeds", "1", "--steps", "300", "--warmup", "100",
     "--eval-every", "100", "--eval-episodes", "2", "--env.max-steps", "30", "--agent.hidden", "16",
-    "--tensorboard", "false", "--figures", "false", "--inspect", "0",
+    "--figures", "false", "--inspect", "0",
 ]  # fmt: skip
 
 

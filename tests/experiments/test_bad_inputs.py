@@ -23,7 +23,7 @@ from jaxreplay.option import options_of
 DISCRETE, CONTINUOUS = "gymnax/CartPole-v1", "gymnax/Pendulum-v1"
 TINY = (
     "--steps 300 --warmup 100 --eval-every 100 --eval-episodes 1 --seeds 1 --inspect 0 "
-    "--tensorboard false --out OUT"
+    "--out OUT"
 )
 # Names, combinations, and sizes beyond any machine.
 LINES = {
