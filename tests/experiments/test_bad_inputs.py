@@ -21,10 +21,7 @@ from jaxreplay.methods import METHODS
 from jaxreplay.option import options_of
 
 DISCRETE, CONTINUOUS = "gymnax/CartPole-v1", "gymnax/Pendulum-v1"
-TINY = (
-    "--steps 300 --warmup 100 --eval-every 100 --eval-episodes 1 --seeds 1 --inspect 0 "
-    "--out OUT"
-)
+TINY = "--steps 300 --warmup 100 --eval-every 100 --eval-episodes 1 --seeds 1 --inspect 0 --out OUT"
 # Names, combinations, and sizes beyond any machine.
 LINES = {
     f"experiments.train {TINY}": """
@@ -46,7 +43,7 @@ LINES = {
         --replay per --replay.alpha | --replay per --replay.alpha 1 2 | --overwrite true
         --replay lap --replay.beta 0.5 | --replay per --replay.alhpa 1 | --out '' | --resume no/such
         --out /dev/full | --out /proc/x | --out /dev/null/x""",
-    f"experiments.compare {TINY}": """
+    f"experiments.compare {TINY} --seeds 2": """
         --replays per per=lap | --replays per per | --replays 1x=per | --replays | --out ''
         --replays a=per --b.alpha 1 | --replays per --per.loss l3 | --replays latest | --agent td3
         --replays '$x=per' | --replays =per=lap | --primary nothing | --primary last_0 | --seeds 1
