@@ -69,7 +69,7 @@ NUMBERS, FACTS = "walk.small.csv.gz", "walk.small.json"
         (NUMBERS, None, (NUMBERS,)),
         (FACTS, None, (FACTS,)),
         (NUMBERS, b"nothing", (NUMBERS,)),
-        (NUMBERS, gzip.compress(b"env,arm\n"), (NUMBERS, FACTS)),
+        (NUMBERS, gzip.compress(b"env,arm\n", mtime=0), (NUMBERS, FACTS)),
         (FACTS, b"{", (FACTS,)),
         (FACTS, b'{"format": 1, "crc32": 0, "made": []}', (FACTS,)),
     ],
