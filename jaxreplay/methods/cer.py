@@ -26,8 +26,8 @@ class CERConfig(Config):
     )
     newest: int | None = option(
         None,
-        "number of newest transitions in each batch, a multiple of the number of environments if all "
-        "are to count alike; none: one for each environment",
+        "number of newest transitions in each batch, a multiple of the number of environments to "
+        "treat these equally; none: one for each environment",
         f"{_PAPER}: 1",
         at_least=1,
     )
