@@ -60,7 +60,7 @@ def test_frames_on_host_is_replay_on(before, now):
     assert run_config.differing(old, read.to_json()) == []
     differs = run_config.differing(old, config)
     assert differs == (["replay_on"] if before else [])
-    assert up_to_date(config) is config
+    assert up_to_date(config) == config
 
 
 EDITS = [
