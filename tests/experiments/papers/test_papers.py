@@ -47,7 +47,7 @@ def walk(tmp_path_factory):
 
     command, said, listed = [*WALK, "--out", str(out), "--devices", "1"], StringIO(), StringIO()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batches, "train", stopped_in_the_second_batch)
+        patch.setattr(batch, "train", stopped_in_the_second_batch)
         with contextlib.redirect_stderr(said):
             code = papers.main(command)
         begun = tables.read(out, "walk_dqn", "smoke")
