@@ -242,9 +242,10 @@ def reducible_feedback(
       params: parameters of the critics and of the target critics.
       target: `[B]`.
     """
-    if "reducible_loss" not in objective.requires.feedback or objective.error is None:
+    if "reducible_loss" not in objective.requires.feedback:
         return {}
-    online, lagged = (objective.error(target - values(each)).mean(axis=0) for each in params)
+    errors = [target - values(each) for each in params]
+    online, lagged = (per_sample_loss(objective, td) / len(td) for td in errors)
     return {"reducible_loss": online - lagged}
 
 
