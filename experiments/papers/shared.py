@@ -77,6 +77,9 @@ ENTRIES = (
                 "HER over PER ends at least as high as HER", "her_per", "her", "at least as good"
             ),
         ),
-        note=("DQN with two layers of 64 units; HER with k = 4 and strategy future.",),
+        note=(
+            "DQN with two layers of 64 units; HER with k = 4 and strategy future.",
+            "HER reaches the optimum with and without PER, so that their final returns tie.",
+        ),
     ),
 )  # fmt: skip

@@ -54,7 +54,7 @@ def of_study(swept: Swept) -> list[Group]:
     if swept.findings is not None and not swept.has_choice:
         members = swept.findings.members
         for title, names in swept.findings.groups.items():
-            points = {_short(swept, name): members[name].point for name in names}
+            points = {members[name].method: members[name].point for name in names}
             env = next(iter(points.values())).env
             own = {label: frames[point.id] for label, point in points.items()}
             methods = {label: point.config.replay for label, point in points.items()}
@@ -71,21 +71,14 @@ def of_study(swept: Swept) -> list[Group]:
     return found
 
 
-def _short(swept: Swept, name: str) -> str:
-    """Return the name of an arm without the task and the replay ratio of its group."""
-    assert swept.findings is not None
-    point = swept.findings.members[name].point
-    return name.removeprefix(f"{point.env} ").replace(f"_every{point.config.loop.learn_every}", "")
-
-
 def judged(swept: Swept) -> list[Group]:
     """Return the compared arms of a study with their verdicts, a group for each baseline."""
     found: dict[str, list[Judged]] = {}
     methods = {}
-    for row in swept.findings.rows if swept.findings else ():
-        short = _short(swept, row.label)
-        methods[short] = swept.findings.members[row.label].point.config.replay  # pyright: ignore[reportOptionalMemberAccess]
-        found.setdefault(row.group, []).append(row._replace(label=short))
+    if swept.findings is not None:
+        for row in swept.findings.rows:
+            methods[row.method] = swept.findings.members[row.label].point.config.replay
+            found.setdefault(row.group, []).append(row._replace(label=row.method))
     return [
         Group(title, {row.label: methods[row.label] for row in rows}, None, {}, {}, {}, tuple(rows))
         for title, rows in found.items()

@@ -13,7 +13,7 @@ from experiments.statistics import tuned
 from experiments.statistics.primary import PrimaryMetric
 from experiments.statistics.tuned import Tuned
 from experiments.statistics.verdicts import CONTROL
-from experiments.studies import judge, search_report, store
+from experiments.studies import grid, judge, search_report, store
 from experiments.studies.judge import Findings
 from experiments.studies.store import Store
 from experiments.studies.study import Saved, Study
@@ -59,7 +59,7 @@ class Swept(NamedTuple):
     @property
     def has_choice(self) -> bool:
         """Whether settings are to be chosen, which replay ratios are not."""
-        return self.tried is not None or self.study.has_settings
+        return self.tried is not None or grid.has_settings(self.study.axes)
 
     @property
     def settings(self) -> list[str]:

@@ -185,8 +185,8 @@ def check_fit(agent: str, replay: str, environment: str) -> None:
     if not suits(replay, environment):
         raise ValueError(
             f"replay '{replay}' needs a task with goals, and {environment} has none: use another "
-            f"replay, or give --env, such as {GOAL_EXAMPLES[AGENTS[agent].actions]} (--envs in a "
-            "sweep)"
+            f"replay, or give --env, such as {GOAL_EXAMPLES[AGENTS[agent].actions]} (--envs in "
+            "compare and sweep)"
         )
 
 

@@ -16,7 +16,7 @@ from experiments.statistics.tables import table as summary_table
 from experiments.statistics.tuned import Estimate, Tuned
 from experiments.statistics.verdicts import CONTROL
 from experiments.storage.files import write_bytes
-from experiments.studies import looks
+from experiments.studies import grid, looks
 from experiments.studies.costs import by_method
 from experiments.studies.judge import Findings
 from experiments.studies.store import Store, paths
@@ -37,7 +37,7 @@ def conclude(store: Store, study: Study, findings: Findings | None) -> str:
         pictures += _draw_comparison(store, study, findings)
         tables.append(_compared(store, study, findings))
     table = store.table[store.table["replay"] != CONTROL]
-    if study.has_settings or not shown:
+    if grid.has_settings(study.axes) or not shown:
         scored = tuned.scores(table, store.settings, study.metric)
         shown.append(_best_settings(store, study, scored, pictures))
     parts = [*shown, *tables, costs(store)]
@@ -67,8 +67,7 @@ def _draw_comparison(store: Store, study: Study, findings: Findings) -> list[Pat
         env, config = members[names[0]].point.env, members[names[0]].point.config
         title = plain(f"{config.agent} on {env}, {group.removeprefix(f'{env}, ')}")
         suffix = f"_{place}" if len(findings.groups) > 1 else ""
-        cadence = f"_every{config.loop.learn_every}"
-        short = {name: name.removesuffix(cadence) for name in names}
+        short = {name: members[name].method for name in names}
         own = {short[name]: methods[name] for name in names}
         if study.options.figures and place <= _MOST_GROUPS:
             curves = {short[name]: frames[members[name].point.id] for name in names}
@@ -76,9 +75,7 @@ def _draw_comparison(store: Store, study: Study, findings: Findings) -> list[Pat
             during_training(curves, own, out, title, goal, suffix)
         if not study.metric(env).higher_is_better:
             written.append(out / f"solved{suffix}.png")
-            rows = [
-                row._replace(label=short[row.label]) for row in findings.rows if row.group == group
-            ]
+            rows = [row._replace(label=row.method) for row in findings.rows if row.group == group]
             values = {short[name]: findings.values[name] for name in names}
             steps = int(frames[members[names[0]].point.id]["step"].max())
             title = f"{env}: {config.agent}, {group.removeprefix(f'{env}, ')}"

@@ -258,11 +258,6 @@ class Study:
                 primary.parse(claim.primary, self.options.threshold_of(envs[0]))
 
     @property
-    def has_settings(self) -> bool:
-        """Whether arms have several settings, besides replay ratios, from which to choose."""
-        return _has_settings(self.axes)
-
-    @property
     def compares(self) -> bool:
         """Whether some arm has a baseline to be compared with."""
         several = len({label for _, label in self.bases}) > 1
@@ -315,11 +310,6 @@ class Saved(NamedTuple):
     def metric(self, env: str) -> PrimaryMetric:
         """Return the primary metric on a task."""
         return self.options.metric(self.question, env)
-
-    @property
-    def has_settings(self) -> bool:
-        """Whether arms have several settings, besides replay ratios, from which to choose."""
-        return _has_settings(self.axes)
 
     def validated(self, folder: Path) -> Study:
         """Return the study.
@@ -413,10 +403,6 @@ def _remarks(point: Point) -> list[str]:
         f"{point.label} learns from at most {max(updates, 0)} evaluations, and counts as tested "
         f"from {FEWEST_UPDATES} on: lower --observe-every for more"
     ]
-
-
-def _has_settings(axes: Sequence[Axis]) -> bool:
-    return any(axis.name != "learn_every" for axis in axes)
 
 
 def _text(value: Any) -> str:
