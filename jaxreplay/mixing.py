@@ -56,9 +56,7 @@ class Mixed:
 
     def __post_init__(self) -> None:
         check_kind("read_only", self.read_only, bool)
-        for name in ("first", "second"):
-            if not isinstance(getattr(self, name), Replay):
-                raise ValueError(f"{name} must be a Replay, got {getattr(self, name)!r}")
+        _check_replays(self.first, self.second)
         first, second = self.first, self.second
         if first.sampler.length != second.sampler.length:
             raise ValueError(
@@ -274,9 +272,7 @@ def mix(
       >>> both.first.batch_size, both.second.batch_size
       (6, 2)
     """
-    for name, replay in (("first", first), ("second", second)):
-        if not isinstance(replay, Replay):
-            raise ValueError(f"{name} must be a Replay, got {type(replay).__name__}")
+    _check_replays(first, second)
     Bounds(above=0, below=1).check("share", share)
     total = first.batch_size if batch_size is None else batch_size
     calls.check_size("batch_size", total)
@@ -291,6 +287,12 @@ def mix(
         dataclasses.replace(second, batch_size=count),
         read_only,
     )
+
+
+def _check_replays(first: Any, second: Any) -> None:
+    for name, replay in (("first", first), ("second", second)):
+        if not isinstance(replay, Replay):
+            raise ValueError(f"{name} must be a Replay, got {type(replay).__name__}")
 
 
 def _rows(size: int) -> tuple[slice, slice]:
