@@ -104,7 +104,8 @@ def test_replays_built_alike_are_equal_and_hash_alike(name):
     assert replays[0].sampler is not replays[1].sampler
     assert replays[0] == replays[1] and hash(replays[0]) == hash(replays[1])
     others = [{"capacity": 128}, {"batch_size": 32}, {"storage": Transitions()}]
-    others += [{"updates": 50}] if config().for_run(50) != config().for_run(100) else []
+    # A base method's own horizon (`over_updates`) matters only if that method has schedules.
+    others += [{"updates": 50}] if hasattr(config(), "updates") else []
     assert all(build(**other) != replays[0] for other in others)
     traces = []
 
