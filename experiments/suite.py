@@ -1,9 +1,10 @@
 """Test a replay method on a fixed set of small tasks: `python -m experiments.suite METHOD`.
 
 METHOD is one of `experiments.compare --list`, or the module of a method of your own, such as
-mypackage.mymethod. It trains on every task at two replay ratios, next to uniform replay and PER,
-and seeds are added until it is decided whether it is better than each. OUT/suite.md has the
-verdicts next to those of the methods here. The same command continues an interrupted suite.
+mypackage.mymethod. It trains on every task that it fits, at two replay ratios, next to uniform
+replay and PER, and seeds are added until it is decided whether it is better than each. OUT/suite.md
+has the verdicts next to those of the methods here, and OUT/suite.json the same as data. The same
+command continues an interrupted suite.
 """
 
 from experiments.cli import process
@@ -25,10 +26,9 @@ import numpy as np
 from experiments.cli import shared
 from experiments.cli.options import Parser
 from experiments.figures.style import NAMES
-from experiments.papers import tables, tasks
+from experiments.papers import tasks
 from experiments.papers.experiment import Arm, Experiment
 from experiments.papers.ners import PENDULUM_TD3
-from experiments.papers.results import COMMITTED
 from experiments.runs.log import say, show
 from experiments.statistics.tables import markdown, number
 from experiments.statistics.verdicts import mean_after
@@ -43,6 +43,7 @@ from jaxreplay.methods import METHODS
 _BASELINES = ("uniform", "per")
 _HOURS = 1.5
 _KEPT = ("replayed/effective_buffer",)
+OURS = Path(__file__).parent / "results" / "suite" / "suite.json"  # verdicts of the methods here
 
 
 class Task(NamedTuple):
@@ -60,6 +61,7 @@ TASKS = (
     Task(tasks.WALK, "walk/10", (4, 16), 64),
     Task(tasks.WALK, "walk/14", (4, 16), 64),
     Task(tasks.DEEPSEA, tasks.DEEPSEA.sizes["small"].envs[0], (4, 16), 64),
+    Task(tasks.HINDSIGHT, tasks.HINDSIGHT.sizes["small"].envs[0], (1, 4), 64),
     Task(PENDULUM_TD3, PENDULUM_TD3.sizes["small"].envs[0], (4, 16), 32, 110_000),
     Task(tasks.MINATAR, tasks.GAMES[0], (1, 4), 32, 40_000),
     Task(tasks.MINATAR, tasks.GAMES[1], (1, 4), 32, 40_000),
@@ -113,6 +115,17 @@ def _name(task: Task) -> str:
     return task.env.replace("/", "_")
 
 
+def unfit(task: Task, methods: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels of methods that do not fit a task, with the reason."""
+    reasons = {}
+    for label, method in methods.items():
+        try:
+            study_of(task, {label: method}).check()
+        except ValueError as error:
+            reasons[label] = str(error)
+    return reasons
+
+
 def run(
     methods: Mapping[str, str],
     out: str | Path,
@@ -131,15 +144,24 @@ def run(
       devices: number of cores or accelerators, by default all.
 
     Raises:
-      ValueError: If a method does not fit a task, or the folder contains another suite.
+      ValueError: If no method fits any task, or the folder contains another suite.
       Stopped: If the user interrupts it, or runs fail. Ended runs are kept.
     """
     out, end = Path(out), time.monotonic() + 3600 * hours
     _check_sources(methods, out)
-    studies = {task.env: study_of(task, methods, smoke) for task in TASKS}
-    for study in studies.values():
-        study.check()
+    studies, reasons = {}, {}
     for task in TASKS:
+        reasons[task.env] = unfit(task, methods)
+        fit = {label: name for label, name in methods.items() if label not in reasons[task.env]}
+        if fit:
+            studies[task.env] = study_of(task, fit, smoke)
+    if not studies:
+        raise ValueError(next(iter(reasons[TASKS[0].env].values())))
+    for task in TASKS:
+        for label, reason in reasons[task.env].items():
+            say(f"{task.env} without {label}: {reason}")
+        if task.env not in studies:
+            continue
         left = (end - time.monotonic()) / 3600
         if left <= 0:
             say(f"the {hours:g} hours are over: the same command continues")
@@ -152,9 +174,11 @@ def run(
     found = {
         task.env: store.read(out / _name(task))
         for task in TASKS
-        if store.paths(out / _name(task))[1].exists()
+        if task.env in studies and store.paths(out / _name(task))[1].exists()
     }
-    text = report(studies, found, methods)
+    rows = results(studies, found)
+    text = report(rows)
+    write_json(out / "suite.json", rows)
     write_bytes(out / "suite.md", text.encode())
     return text
 
@@ -184,48 +208,46 @@ def _check_sources(methods: Mapping[str, str], out: Path) -> None:
             )
 
 
-def report(
-    studies: Mapping[str, Study], found: Mapping[str, Store], methods: Mapping[str, str]
-) -> str:
-    """Return the verdicts of a suite in Markdown.
+def results(studies: Mapping[str, Study], found: Mapping[str, Store]) -> list[dict[str, str]]:
+    """Return the verdicts of a suite: a row for each task, method and replay ratio.
 
     Args:
       studies: study of every task, by name.
       found: results of the tasks that were run, by name.
-      methods: tested methods by label.
     """
-    header = [
-        "task", "method", "replay ratio", *(f"against {NAMES[base]}" for base in _BASELINES),
-        "effective buffer", "time of uniform replay",
-    ]  # fmt: skip
-    rows = [header]
+    rows = []
     for task in [task for task in TASKS if task.env in found]:
-        study, results = studies[task.env], found[task.env]
-        frames, made = judge.judged_frames(results, study), results.made()
+        study, store_ = studies[task.env], found[task.env]
+        frames, made = judge.judged_frames(store_, study), store_.made()
         claims = study.claims[task.env]
         verdicts = list(zip(claims, judge.family(study, claims, frames, made), strict=True))
         points = {judge.name_of(point, False): point for point in study.points()}
-        for label in methods:
-            for every in task.every:
-                name = f"{label}_every{every}"
-                if name not in points or points[name].id not in frames:
-                    continue
-                point, base = points[name], points[f"{_BASELINES[0]}_every{every}"]
-                cells = {
-                    claim.baseline: _cell(verdict)
-                    for claim, verdict in verdicts
-                    if claim.arm == name
-                }
-                warmup = point.config.loop.warmup
-                used = mean_after(frames[point.id], "replayed/effective_buffer", warmup)
-                rows.append([
-                    task.env, label, number(facts.replays_per_transition(point.config)),
-                    *(cells.get(f"{own}_every{every}", "-") for own in _BASELINES),
-                    "-" if used is None else number(used),
-                    _relative_time(results, point.id, base.id),
-                ])  # fmt: skip
-    text = f"# {', '.join(methods)} on the replay suite\n\n{markdown(rows)}\n{_ABOUT}"
-    return text + _of_ours()
+        for name in dict.fromkeys(claim.arm for claim in claims):
+            label, every = name.rsplit("_every", 1)
+            if points[name].id not in frames:
+                continue
+            point, base = points[name], points[f"{_BASELINES[0]}_every{every}"]
+            cells = {claim.baseline: _cell(found) for claim, found in verdicts if claim.arm == name}
+            warmup = point.config.loop.warmup
+            used = mean_after(frames[point.id], _KEPT[0], warmup)
+            rows.append({
+                "task": task.env, "method": label,
+                "replay ratio": number(facts.replays_per_transition(point.config)),
+                **{
+                    f"against {NAMES[own]}": cells.get(f"{own}_every{every}", "-")
+                    for own in _BASELINES
+                },
+                "effective buffer": "-" if used is None else number(used),
+                "time of uniform replay": _relative_time(store_, point.id, base.id),
+            })  # fmt: skip
+    return rows
+
+
+def report(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return the results of a suite in Markdown, next to those of the methods here."""
+    tested = ", ".join(dict.fromkeys(row["method"] for row in rows))
+    cells = [list(rows[0]), *(list(row.values()) for row in rows)] if rows else [["task"]]
+    return f"# {tested} on the replay suite\n\n{markdown(cells)}\n{_ABOUT}{_of_ours()}"
 
 
 _ABOUT = """\
@@ -259,25 +281,18 @@ def _relative_time(results: Store, point: str, base: str) -> str:
 
 
 def _of_ours() -> str:
-    """Return the verdicts of the methods here against uniform replay, from committed studies."""
-    columns: dict[str, dict[tuple[str, str], str]] = {}
-    for source in {task.source.name: task.source for task in TASKS}.values():
-        data = tables.read(COMMITTED, source.name, "small")
-        if data is None or data.store is None:
-            continue
-        study = source.study("small")
-        frames = judge.judged_frames(data.store, study)
-        found = judge.judge(study, frames, data.store.made(), other_code=True, plan=False)
-        for row in found.rows:
-            point = found.members[row.label].point
-            ratio = number(facts.replays_per_transition(point.config))
-            own = columns.setdefault(point.label, {})
-            own[point.env, ratio] = _cell(Found(row.judgement, row.pairs))
-    keys = list(dict.fromkeys(key for own in columns.values() for key in own))
-    if not keys:
+    """Return the committed verdicts of the methods here against uniform replay."""
+    if not OURS.exists():
         return ""
-    cells = [[*key, *(own.get(key, "-") for own in columns.values())] for key in keys]
-    table = markdown([["task", "replay ratio", *columns], *cells])
+    rows = read_json(OURS)
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    cells = {(row["task"], row["replay ratio"], row["method"]): row for row in rows}
+    keys = dict.fromkeys((task, ratio) for task, ratio, _ in cells)
+    against = f"against {NAMES[_BASELINES[0]]}"
+    body = [
+        [*key, *(cells.get((*key, name), {}).get(against, "-") for name in methods)] for key in keys
+    ]
+    table = markdown([["task", "replay ratio", *methods], *body])
     return f"\n## Methods here, against uniform replay\n\n{table}"
 
 

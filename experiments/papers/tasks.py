@@ -77,9 +77,9 @@ HINDSIGHT = Experiment(
     {"uniform": Arm("uniform"), "her": Arm("her"), "her_per": Arm("her", {"over": "per"})},
     sizes={
         "smoke": Size(
-            ("goals/BitFlip-4",), 2, {"n_step": 1, "steps": 400, "eval_every": 100}, agent={
-                "hidden": (8,)
-            }, arms=("uniform", "her"),
+            ("goals/BitFlip-4",), 2,
+            {"n_step": 1, "steps": 400, "warmup": 200, "eval_every": 100},
+            agent={"hidden": (8,)}, arms=("uniform", "her"),
         ),
         "small": Size(
             ("goals/BitFlip-15",), 16,

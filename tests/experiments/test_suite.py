@@ -19,6 +19,15 @@ def test_every_task_can_be_decided(task, smoke):
     assert study.question.until_decided != smoke
 
 
+def test_a_method_is_left_out_where_it_does_not_fit(tmp_path):
+    (walk,) = (task for task in suite.TASKS if task.env == "walk/10")
+    (goals,) = (task for task in suite.TASKS if task.env.startswith("goals/"))
+    assert list(suite.unfit(walk, {"her": "her", "per": "per"})) == ["her"]
+    assert not suite.unfit(goals, {"her": "her"})
+    with refused("latest", "dqn"):
+        suite.run({"latest": "latest"}, tmp_path, smoke=True)
+
+
 def test_a_method_of_ones_own_is_not_replaced_by_an_arm_with_its_label():
     study = suite.study_of(suite.TASKS[0], {"ners": "rank"})
     assert study.bases["walk/10", "ners"].replay == "rank"
