@@ -10,7 +10,7 @@ import numpy as np
 from agents.types import Continuous
 from experiments.environments import mujoco
 from experiments.environments.episodes import Step, make_episodic
-from experiments.environments.types import Array, Environment, EnvironmentConfig
+from experiments.environments.types import Array, CompiledConfig, Environment
 from jaxreplay.option import option
 
 NAMES = (
@@ -20,7 +20,7 @@ NAMES = (
 
 
 @dataclasses.dataclass(frozen=True)
-class BraxConfig(EnvironmentConfig):
+class BraxConfig(CompiledConfig):
     """Options of a brax environment."""
 
     backend: Literal["spring", "positional", "generalized", "mjx"] | None = option(
@@ -49,9 +49,8 @@ def make(name: str, config: BraxConfig = BraxConfig()) -> Environment:
 
     # brax's own environments scale actions to actuators with another range.
     step, space = clipped_step(env), Continuous(env.action_size)
-    return make_episodic(
-        f"brax/{name}", reset, step, space, config.max_steps or 1000, costly_reset=True
-    )
+    limit = config.max_steps or 1000
+    return make_episodic(f"brax/{name}", reset, step, space, limit, config, costly_reset=True)
 
 
 def clipped_step(env: Any) -> Step:

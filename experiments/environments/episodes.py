@@ -10,17 +10,20 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from agents.types import Continuous, Discrete
-from experiments.environments.types import Array, Environment, TimeStep
+from experiments.environments.types import Array, CompiledConfig, Environment, TimeStep
 from jaxreplay.loops import cond_if_any
 
 
 class EpisodeState(NamedTuple):
-    """The dynamics' own state and the step counter of the episode."""
+    """The dynamics' own state, the step counter of the episode, and what the options need."""
 
     inner: Any
     steps: Array  # [] int32, agent steps in this episode
+    previous: Array | None = None  # action of the last step, with sticky actions
+    unpaid: Array | None = None  # [] float32, sum of rewards to be paid later, with delayed rewards
 
 
 # Dynamics of a family: reset(key) -> (state, obs), and
@@ -35,17 +38,37 @@ def make_episodic(
     step: Step,
     action_space: Discrete | Continuous,
     max_steps: int,
+    config: CompiledConfig = CompiledConfig(),
     costly_reset: bool = False,
+    ends_with_success: bool = False,
 ) -> Environment:
-    """Add a time limit (agent steps, at least 1) and automatic resets to bare dynamics.
-
-    A costly reset, with about the cost of a step, is computed only where an episode has ended;
-    others in every step, since a branch costs more.
+    """Add a time limit, automatic resets and the options of an environment to bare dynamics.
 
     Leaves of state and observation are cast to their strong dtypes after a reset, so that a jitted
     step compiles once.
+
+    Args:
+      name: full name of the environment.
+      reset: dynamics' reset.
+      step: dynamics' step.
+      action_space: space of the actions.
+      max_steps: agent steps until an episode is truncated, at least 1.
+      config: options; `max_steps` there is not read.
+      costly_reset: whether a reset takes about as long as a step. It is then computed only where an
+        episode has ended; others in every step, since a branch costs more.
+      ends_with_success: whether episodes terminate only by solving the task.
+
+    Raises:
+      ValueError: an option does not fit the environment.
     """
+    hidden = _check(name, reset, config, ends_with_success)
+
+    def see(obs: chex.ArrayTree) -> chex.ArrayTree:
+        return jnp.delete(jnp.asarray(obs), hidden) if hidden.size else obs
+
     shapes = jax.eval_shape(reset, jax.random.key(0))
+    sticks = isinstance(config.sticky, jax.Array) or config.sticky > 0
+    delays = config.delay > 1
 
     def cast(tree: Any) -> Any:
         return jax.tree.map(
@@ -54,18 +77,30 @@ def make_episodic(
 
     def start(key: Array) -> tuple[EpisodeState, chex.ArrayTree]:
         state, obs = cast(reset(key))
-        return EpisodeState(state, jnp.zeros((), jnp.int32)), obs
+        previous = _no_action(action_space) if sticks else None
+        unpaid = jnp.zeros((), jnp.float32) if delays else None
+        return EpisodeState(state, jnp.zeros((), jnp.int32), previous, unpaid), see(obs)
 
     def advance(
         key: Array, state: EpisodeState, action: Array
     ) -> tuple[EpisodeState, chex.ArrayTree, TimeStep]:
         key_step, key_reset = jax.random.split(key)
+        if sticks:
+            drawn = jax.random.uniform(jax.random.fold_in(key_step, 1))
+            repeats = (state.steps > 0) & (drawn < config.sticky)
+            action = jnp.where(repeats, state.previous, action)
         inner, obs, reward, terminated = step(key_step, state.inner, action)
         inner, obs = cast((inner, obs))
-        after = EpisodeState(inner, state.steps + 1)
+        obs = see(obs)
+        after = EpisodeState(inner, state.steps + 1, action if sticks else None)
         terminated = jnp.asarray(terminated, bool)
         truncated = (after.steps >= max_steps) & ~terminated
         over = terminated | truncated
+        reward = jnp.asarray(terminated if config.sparse else reward, jnp.float32)
+        if delays:
+            pays, due = over | (after.steps % config.delay == 0), state.unpaid + reward
+            reward = jnp.where(pays, due, 0.0)
+            after = after._replace(unpaid=jnp.where(pays, 0.0, due))
         if costly_reset:
             next_state, next_obs = cond_if_any(
                 over, lambda _, key: start(key), (after, obs), key_reset
@@ -74,7 +109,36 @@ def make_episodic(
             next_state, next_obs = jax.tree.map(
                 lambda fresh, old: jnp.where(over, fresh, old), start(key_reset), (after, obs)
             )
-        reward = jnp.asarray(reward, jnp.float32)
         return next_state, next_obs, TimeStep(reward, terminated, truncated, obs)
 
     return Environment(name, start, advance, action_space, max_steps)
+
+
+def _check(name: str, reset: Reset, config: CompiledConfig, ends_with_success: bool) -> np.ndarray:
+    """Return the hidden entries of observations, after checking that the options fit."""
+    if config.sparse and not ends_with_success:
+        raise ValueError(
+            f"--env.sparse needs episodes that end only with success, and those of {name} do not: "
+            "leave it out, or use a task such as gymnax/MountainCar-v0"
+        )
+    hidden = np.unique(np.asarray(config.hide or (), int))
+    if hidden.size:
+        obs = jax.eval_shape(reset, jax.random.key(0))[1]
+        size = obs.shape[0] if getattr(obs, "ndim", 0) == 1 else 0
+        if not size:
+            raise ValueError(
+                f"--env.hide needs observations that are vectors, and those of {name} are not: "
+                "leave it out"
+            )
+        if hidden[-1] >= size or len(hidden) == size:
+            raise ValueError(
+                f"--env.hide is {' '.join(map(str, hidden))}: {name} observes entries 0 to "
+                f"{size - 1}, of which one must remain"
+            )
+    return hidden
+
+
+def _no_action(space: Discrete | Continuous) -> Array:
+    if isinstance(space, Discrete):
+        return jnp.zeros((), jnp.int32)
+    return jnp.zeros(space.size, jnp.float32)

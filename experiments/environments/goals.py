@@ -17,7 +17,7 @@ import numpy as np
 from agents.types import Continuous, Discrete
 from experiments.environments import shapes
 from experiments.environments.episodes import make_episodic
-from experiments.environments.types import Array, Environment, EnvironmentConfig, size_of
+from experiments.environments.types import Array, CompiledConfig, Environment, size_of
 from jaxreplay.types import Goals
 
 ACTIONS: Mapping[str, str] = MappingProxyType(
@@ -78,7 +78,7 @@ def find(name: str) -> int | None:
     return size_of(f"goals/{_BITS}", name.removeprefix(_BITS))
 
 
-def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environment:
+def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
     """Make a task with goals.
 
     `BitFlip-N` has N bits, 0 or 1; action i flips bit i, and the desired bits are random. Its
@@ -92,13 +92,18 @@ def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environm
       config: max_steps None is N, or 50 for `PointReach`.
 
     Raises:
-      ValueError: as `find`.
+      ValueError: as `find`, or an option changes goals or rewards.
     """
+    if config.hide or config.delay > 1 or config.sparse:
+        raise ValueError(
+            f"goals/{name} has rewards of goals, which hindsight computes again: leave out "
+            "--env.hide, --env.delay and --env.sparse"
+        )
     n = find(name)
     return _point(config) if n is None else _bits(name, n, config)
 
 
-def _bits(name: str, n: int, config: EnvironmentConfig) -> Environment:
+def _bits(name: str, n: int, config: CompiledConfig) -> Environment:
     goals = Goals(Within(0.5), size=n)
 
     def see(state: Bits) -> Array:
@@ -116,11 +121,11 @@ def _bits(name: str, n: int, config: EnvironmentConfig) -> Environment:
         return state, see(state), *goals.reward(state.bits, state.desired)
 
     limit = config.max_steps or n
-    made = make_episodic(f"goals/{name}", reset, step, Discrete(n), limit)
+    made = make_episodic(f"goals/{name}", reset, step, Discrete(n), limit, config)
     return made._replace(goals=goals)
 
 
-def _point(config: EnvironmentConfig) -> Environment:
+def _point(config: CompiledConfig) -> Environment:
     goals = Goals(Within(_REACH), size=2)
 
     def see(state: Point) -> Array:
@@ -142,13 +147,11 @@ def _point(config: EnvironmentConfig) -> Environment:
         return state, see(state), *goals.reward(state.position, state.desired)
 
     limit = config.max_steps or _REACH_STEPS
-    made = make_episodic("goals/PointReach", reset, step, Continuous(2), limit)
+    made = make_episodic("goals/PointReach", reset, step, Continuous(2), limit, config)
     return made._replace(goals=goals)
 
 
-def renderer(
-    name: str, config: EnvironmentConfig = EnvironmentConfig()
-) -> Callable[[Any], np.ndarray]:
+def renderer(name: str, config: CompiledConfig = CompiledConfig()) -> Callable[[Any], np.ndarray]:
     """Return `render(state) -> [H, W, 3] uint8`.
 
     BitFlip: the bits above the desired bits, blue for 1; PointReach: the point in red, and the

@@ -20,7 +20,7 @@ import numpy as np
 
 from agents.types import Continuous, Discrete
 from experiments.environments.episodes import make_episodic
-from experiments.environments.types import Array, Environment, EnvironmentConfig, size_of
+from experiments.environments.types import Array, CompiledConfig, Environment, size_of
 
 _DEEP_SEA = "DeepSea-bsuite"
 
@@ -35,8 +35,11 @@ NAMES = {
     "PointRobot-misc": "continuous",
 }  # fmt: skip
 
+# Episodes of these terminate only by solving the task.
+_SOLVED_ENDS = ("MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1")
 
-def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environment:
+
+def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
     """Make a gymnax environment.
 
     Binary images (of MinAtar, Catch and DeepSea) become booleans, which take a quarter of the
@@ -68,7 +71,9 @@ def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environm
         obs, state, reward, terminated, _ = env.step_env(key, state, scale(action), params)
         return state, see(obs), reward, terminated
 
-    return make_episodic(f"gymnax/{name}", reset, step, space, limit)
+    return make_episodic(
+        f"gymnax/{name}", reset, step, space, limit, config, ends_with_success=name in _SOLVED_ENDS
+    )
 
 
 def find(name: str) -> int | None:

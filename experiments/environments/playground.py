@@ -14,7 +14,7 @@ from agents.types import Continuous
 from experiments.environments import mujoco
 from experiments.environments.brax import clipped_step
 from experiments.environments.episodes import make_episodic
-from experiments.environments.types import Array, Environment, EnvironmentConfig
+from experiments.environments.types import Array, CompiledConfig, Environment
 
 NAMES = (
     "AcrobotSwingup", "AcrobotSwingupSparse", "BallInCup", "CartpoleBalance",
@@ -25,7 +25,7 @@ NAMES = (
 )  # fmt: skip
 
 
-def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environment:
+def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
     """Make a task of the suite; rewards are in [0, 1], and tasks never terminate.
 
     Actions are clipped to [-1, 1], the control range of all actuators. Diverging physics appears as
@@ -52,12 +52,10 @@ def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environm
 
     limit = config.max_steps or 1000
     step, space = clipped_step(env), Continuous(env.action_size)
-    return make_episodic(f"playground/{name}", reset, step, space, limit, costly_reset=True)
+    return make_episodic(f"playground/{name}", reset, step, space, limit, config, costly_reset=True)
 
 
-def renderer(
-    name: str, config: EnvironmentConfig = EnvironmentConfig()
-) -> Callable[[Any], np.ndarray]:
+def renderer(name: str, config: CompiledConfig = CompiledConfig()) -> Callable[[Any], np.ndarray]:
     """Return `render(state) -> [H, W, 3] uint8` for Playground's own state.
 
     Raises:

@@ -20,7 +20,7 @@ from experiments.environments import (
     walk,
 )
 from experiments.environments.host import HostEnvironment
-from experiments.environments.types import Environment, EnvironmentConfig
+from experiments.environments.types import CompiledConfig, Environment, EnvironmentConfig
 from experiments.installation import commands
 
 
@@ -30,7 +30,7 @@ class Family(NamedTuple):
     actions: Mapping[str, str]  # listed name -> "discrete" or "continuous"
     # (name, config) -> Environment; (name, num_envs, config, training, render) -> HostEnvironment
     make: Callable[..., Any]
-    config: type[EnvironmentConfig] = EnvironmentConfig
+    config: type[EnvironmentConfig] = CompiledConfig
     # (name, config) -> render(the dynamics' own state) -> [H, W, 3] uint8
     renderer: Callable[..., Callable[[Any], np.ndarray]] | None = None
     needs: Callable[[str], Mapping[str, str]] = lambda name: {}  # module -> extra that installs it

@@ -14,7 +14,7 @@ import numpy as np
 from agents.types import Continuous
 from experiments.environments import shapes
 from experiments.environments.episodes import make_episodic
-from experiments.environments.types import Array, Environment, EnvironmentConfig
+from experiments.environments.types import Array, CompiledConfig, Environment
 
 NAMES = ("Pendulum-v0",)
 
@@ -52,7 +52,7 @@ def reward(upright: Array) -> Array:
     return (upright > _PATIENCE).astype(jnp.float32)
 
 
-def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environment:
+def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
     """Make the sparse pendulum; observations are cosine, sine and speed, actions torque / 2.
 
     The number of upright steps is not observed. Episodes never terminate.
@@ -82,11 +82,11 @@ def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environm
         return state, see(state), reward(state.upright), jnp.zeros((), bool)
 
     limit = config.max_steps or _MAX_STEPS
-    return make_episodic(f"sparse_pendulum/{name}", reset, step, Continuous(1), limit)
+    return make_episodic(f"sparse_pendulum/{name}", reset, step, Continuous(1), limit, config)
 
 
 def renderer(
-    name: str, config: EnvironmentConfig = EnvironmentConfig()
+    name: str, config: CompiledConfig = CompiledConfig()
 ) -> Callable[[Pendulum], np.ndarray]:
     """Return `render(state) -> [H, W, 3] uint8`, a picture of the rod."""
     del name, config

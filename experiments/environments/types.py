@@ -27,6 +27,31 @@ class EnvironmentConfig(Config):
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class CompiledConfig(EnvironmentConfig):
+    """Options of environments that compile, which make a task harder for replay."""
+
+    sticky: float = option(
+        0.0,
+        "probability that a step repeats the previous action, except in the first step",
+        "Machado et al. 2018: 0.25 in Atari",
+        at_least=0,
+        at_most=1,
+    )
+    hide: tuple[int, ...] | None = option(
+        None,
+        "entries of vector observations to leave out, such as 1 3 for the velocities of CartPole",
+        at_least=0,
+    )
+    delay: int = option(
+        1, "steps after which their rewards are paid as a sum; the end of an episode pays the rest",
+        at_least=1,
+    )  # fmt: skip
+    sparse: bool = option(
+        False, "reward 1 for success and 0 elsewhere, in tasks whose episodes end with success"
+    )
+
+
 def size_of(family: str, text: str) -> int:
     """Return the size that `text`, the end of a name, gives.
 

@@ -15,7 +15,7 @@ import numpy as np
 from agents.types import Discrete
 from experiments.environments import shapes
 from experiments.environments.episodes import make_episodic
-from experiments.environments.types import Array, Environment, EnvironmentConfig, size_of
+from experiments.environments.types import Array, CompiledConfig, Environment, size_of
 
 NAMES = ("8", "10", "12", "16")  # listed ones; any of `types.SIZES` works
 
@@ -42,7 +42,7 @@ def right_action(state: Numbers) -> Numbers:
     return state % 2
 
 
-def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environment:
+def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
     """Make the walk; observations are one-hot, `[N]` float32, and 0 after the end of an episode.
 
     Args:
@@ -69,11 +69,11 @@ def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environm
         terminated = walker.position == n
         return walker, see(walker), right & terminated, terminated
 
-    return make_episodic(f"walk/{name}", reset, step, Discrete(2), config.max_steps or n)
+    return make_episodic(f"walk/{name}", reset, step, Discrete(2), config.max_steps or n, config)
 
 
 def renderer(
-    name: str, config: EnvironmentConfig = EnvironmentConfig()
+    name: str, config: CompiledConfig = CompiledConfig()
 ) -> Callable[[Walker], np.ndarray]:
     """Return `render(state) -> [H, W, 3] uint8`: the states in a row, then the end in black.
 

@@ -4,10 +4,12 @@ import dataclasses
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from experiments import environments
+from experiments.environments.registry import FAMILIES
 from experiments.environments.types import EnvironmentConfig
 from experiments.installation import commands
 from experiments.runs import presets, registry
@@ -207,6 +209,18 @@ def from_folder(saved: Any, folder: Path) -> RunConfig:
         raise ValueError(f"{folder}: {error}") from error
 
 
+# Options that older runs do not have, with values that change nothing.
+_ADDED: Mapping[str, Mapping[str, Any]] = {
+    "loop": {"reward_noise": 0.0},
+    "env_options": {"sticky": 0.0, "hide": None, "delay": 1, "sparse": False},
+}
+
+
+def _is_host(config: Mapping[str, Any]) -> bool:
+    family = FAMILIES.get(str(config.get("env")).partition("/")[0])
+    return family is not None and family.on_host
+
+
 def up_to_date(config: Any) -> Any:
     """Return a saved configuration, nested plain values, with the present names of options."""
     if not isinstance(config, dict):
@@ -216,6 +230,10 @@ def up_to_date(config: Any) -> Any:
         rest = {name: value for name, value in sizes.items() if name != "frames_on_host"}
         replay_on = "host" if sizes["frames_on_host"] else "device"
         config = {**config, "sizes": {**rest, "replay_on": replay_on}}
+    for section, options_ in _ADDED.items():
+        known = config.get(section)
+        if isinstance(known, dict) and not (section == "env_options" and _is_host(config)):
+            config = {**config, section: {**options_, **known}}
     if config.get("replay") in ("per", "rank") and isinstance(options, dict):
         config = {**config, "replay_options": {"maximum": "all_time", **options}}
     if config.get("replay") == "ners" and isinstance(options, dict) and "clock" in options:

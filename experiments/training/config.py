@@ -4,6 +4,8 @@ import dataclasses
 import math
 from typing import Literal
 
+import jax
+
 from jaxreplay.loops import frames
 from jaxreplay.option import Config, option
 from jaxreplay.replay import Replay
@@ -53,6 +55,11 @@ class LoopConfig(Config):
     )
     scale_rewards: bool = option(
         False, "divide rewards by the root mean square of the stored rewards"
+    )
+    reward_noise: float = option(
+        0.0,
+        "std of normal noise added to stored rewards; logged and evaluated returns have none",
+        at_least=0,
     )
     rescale_every: int = option(
         1_000,
@@ -134,6 +141,12 @@ def check(config: LoopConfig, replay: Replay) -> None:
             "offline: this replay method needs new transitions during training: leave it out"
         )
     requires, new = replay.requires, config.learn_every * replay.num_envs
+    noisy = isinstance(config.reward_noise, jax.Array) or config.reward_noise > 0
+    if noisy and requires.goals:
+        raise ValueError(
+            "reward_noise: this replay method computes rewards of other goals, which have none: "
+            "leave it out"
+        )
     if requires.single_steps and config.n_step != 1:
         raise ValueError(
             f"n_step is {config.n_step}: this replay method follows single steps along their "

@@ -112,8 +112,8 @@ class Phases:
           The state, and sums over the training episodes that ended.
         """
         step = Step(
-            state.obs, action, out.reward, out.terminated, out.truncated, out.final_obs,
-            state.episodes.lengths == 0, extras,
+            state.obs, action, self._noisy(state, out.reward), out.terminated, out.truncated,
+            out.final_obs, state.episodes.lengths == 0, extras,
         )  # fmt: skip
         window, transition = n_step.push(state.window, step, self.config.gamma)
         replay_state = state.replay
@@ -255,6 +255,14 @@ class Phases:
             **self._inspected(state, given),
             **conclude(learned.means()),
         }
+
+    def _noisy(self, state: LoopState, reward: Array) -> Array:
+        """Return rewards `[E]` as they are stored."""
+        scale = self.config.reward_noise
+        if not isinstance(scale, jax.Array) and scale == 0:
+            return reward
+        key = jax.random.fold_in(state_.acting_key(state), 1)
+        return reward + scale * jax.random.normal(key, reward.shape)
 
     def _stored(self, state: LoopState, transition: Transition) -> Any:
         """Return the state of the replay after adding transitions."""

@@ -30,7 +30,7 @@ from experiments.training.state import (
     step_keys,
 )
 from jaxreplay import Replay, ring
-from jaxreplay.methods import ero, ners, per, refer, uniform
+from jaxreplay.methods import ero, her, ners, per, refer, uniform
 from jaxreplay.types import Requirements
 from tests.refusals import refused
 
@@ -312,6 +312,23 @@ def test_warm_up_actions_are_random_or_the_agents_own(random_warmup, noise):
     own = DDPGConfig().noise_std  # the mean is near 0 at first
     expected = 1 / np.sqrt(3) if random_warmup else own
     np.testing.assert_allclose(actions.std(), expected, rtol=0.1)
+
+
+def test_stored_rewards_are_noisy_and_logged_returns_are_not():
+    def stored(noise):
+        parts = small(counting(4, 99), method=uniform.method(), reward_noise=noise)
+        program = make_program(*parts)
+        state, metrics = jax.jit(program.chunk)(jax.jit(program.init)(jax.random.key(0)), 20)
+        return ring.contents(state.replay.ring).reward[:60], metrics
+
+    (clean, _), (noisy, metrics) = stored(0.0), stored(0.5)
+    np.testing.assert_allclose(np.std(noisy - clean), 0.5, rtol=0.3)
+    assert len(np.unique(noisy - clean)) == 60
+    assert metrics["train_return"] == metrics["eval_return"] == 1 + 2 + 3 + 4
+    task = environments.make("goals/BitFlip-4")
+    hindsight = her.method()._replace(sampler=her.sampler().for_goals(task.goals))
+    with refused("reward_noise"):
+        make_program(*small(task, method=hindsight, reward_noise=0.5))
 
 
 def test_a_random_warm_up_is_refused_where_densities_are_stored():

@@ -1,0 +1,108 @@
+"""Options that make a compiled task harder: sticky actions, hidden entries, delayed rewards."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import environments
+from experiments.runs.run_config import RunConfig, defaults
+from tests.refusals import refused
+
+CARTPOLE = "gymnax/CartPole-v1"
+
+
+def played(name, steps, actions=lambda time: time % 2, **options):
+    """Return the steps of one run: observations after them, and their results."""
+    environment = environments.make(name, **options)
+    reset, step = jax.jit(environment.reset), jax.jit(environment.step)
+    (state, first), trace = reset(jax.random.key(0)), []
+    for time in range(steps):
+        state, obs, out = step(jax.random.key(time), state, jnp.int32(actions(time)))
+        trace.append((obs, out))
+    assert step._cache_size() == 1
+    return first, trace
+
+
+def test_hidden_entries_are_missing_and_nothing_else_changes():
+    (first, whole), (less, hidden) = played(CARTPOLE, 60), played(CARTPOLE, 60, hide=(1, 3))
+    np.testing.assert_array_equal(less, first[jnp.array([0, 2])])
+    for (obs, out), (own, step) in zip(whole, hidden, strict=True):
+        np.testing.assert_array_equal(own, obs[jnp.array([0, 2])])
+        np.testing.assert_array_equal(step.final_obs, out.final_obs[jnp.array([0, 2])])
+        assert step.terminated == out.terminated and step.reward == out.reward
+    assert any(out.terminated for _, out in whole)
+    assert environments.make(CARTPOLE, hide=(1, 3)).spec.obs.shape == (2,)
+
+
+@pytest.mark.parametrize("limit", [3, 7, 500])
+def test_delayed_rewards_are_paid_every_few_steps_and_at_the_end(limit):
+    _, now = played(CARTPOLE, 80, max_steps=limit)
+    _, later = played(CARTPOLE, 80, max_steps=limit, delay=4)
+    owed, time = 0.0, 0
+    for (_, out), (_, step) in zip(now, later, strict=True):
+        owed, time = owed + float(out.reward), time + 1
+        over = bool(out.terminated | out.truncated)
+        expected = owed if over or time % 4 == 0 else 0.0
+        assert float(step.reward) == expected
+        owed, time = owed - expected, 0 if over else time
+    assert {float(out.reward) for _, out in later} >= {0.0, min(3.0, limit)}
+
+
+def test_an_action_that_always_sticks_is_that_of_the_first_step_of_the_episode():
+    # On walk/4 the actions 0, 1, 0, 1 lead to the end; the first action of the episode is 0.
+    _, trace = played("walk/4", 6, sticky=1.0, actions=lambda time: time % 2)
+    assert [bool(out.terminated) for _, out in trace] == [False, True] * 3
+    _, free = played("walk/4", 8, sticky=0.0, actions=lambda time: time % 2)
+    assert [float(out.reward) for _, out in free] == [0, 0, 0, 1] * 2
+
+
+def test_actions_stick_as_often_as_asked_for():
+    environment = environments.make("walk/2", sticky=0.3)
+
+    def first_two(key):
+        start, one, two = jax.random.split(key, 3)
+        state, _ = environment.reset(start)
+        state, _, _ = environment.step(one, state, jnp.int32(0))
+        return environment.step(two, state, jnp.int32(1))[2].reward  # 0 if action 0 is repeated
+
+    solved = jax.vmap(first_two)(jax.random.split(jax.random.key(1), 4_000)).mean()
+    assert abs(float(solved) - 0.7) < 0.03  # four standard errors
+
+
+def test_sparse_rewards_are_one_for_success():
+    environment = environments.make("gymnax/MountainCar-v0", sparse=True)
+    state, _ = environment.reset(jax.random.key(0))
+    _, _, out = environment.step(jax.random.key(1), state, jnp.int32(1))
+    assert (float(out.reward), bool(out.terminated)) == (0.0, False)
+    near = state.inner.replace(position=jnp.float32(0.49), velocity=jnp.float32(0.07))
+    _, _, out = environment.step(jax.random.key(1), state._replace(inner=near), jnp.int32(2))
+    assert (float(out.reward), bool(out.terminated)) == (1.0, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "parts"),
+    [
+        ("walk/4", {"sparse": True}, ("--env.sparse", "walk/4")),
+        (CARTPOLE, {"hide": (1, 4)}, ("--env.hide", "1 4", CARTPOLE)),
+        (CARTPOLE, {"hide": (0, 1, 2, 3)}, ("--env.hide", CARTPOLE)),
+        ("gymnax/Breakout-MinAtar", {"hide": (0,)}, ("--env.hide", "gymnax/Breakout-MinAtar")),
+        ("goals/BitFlip-4", {"delay": 2}, ("goals/BitFlip-4", "--env.delay")),
+        ("goals/PointReach", {"hide": (0,)}, ("goals/PointReach", "--env.hide")),
+        (CARTPOLE, {"sticky": 1.5}, ("sticky", "1.5")),
+        (CARTPOLE, {"delay": 0}, ("delay", "0")),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(name, options, parts):
+    with refused(*parts):
+        environments.make(name, **options)
+
+
+@pytest.mark.parametrize("name", [CARTPOLE, "gymnasium/CartPole-v1"])
+def test_runs_from_before_these_options_are_read_with_their_defaults(name):
+    config = defaults(name, "dqn", "uniform")
+    saved = config.to_json()
+    for option in ("sticky", "hide", "delay", "sparse"):
+        saved["env_options"].pop(option, None)
+    del saved["loop"]["reward_noise"]
+    assert RunConfig.from_json(saved) == config
