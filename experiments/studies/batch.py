@@ -101,7 +101,7 @@ class Programs:
             mine = key not in self._compiled
             if mine:
                 while len(self._compiled) >= self._most:
-                    del self._compiled[next(iter(self._compiled))]  # running batches keep theirs
+                    self._forget(next(iter(self._compiled))[0])
             found = self._compiled.setdefault(key, Future())
         if not mine:  # another thread may still be compiling it
             return found.result(), 0.0
@@ -112,6 +112,11 @@ class Programs:
             found.set_exception(error)
             raise
         return found.result(), time.perf_counter() - began
+
+    def _forget(self, program: int) -> None:
+        """Drop a program with its trace, which takes more memory; running batches keep theirs."""
+        self._compiled = {key: at for key, at in self._compiled.items() if key[0] != program}
+        self._traced.pop(program, None)
 
 
 def _compile(seeds: Seeds, inputs: Any, device: jax.Device) -> Any:

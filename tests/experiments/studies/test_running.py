@@ -1,7 +1,9 @@
 """Which device takes what, how batches are cut and wait for memory, and what failing runs leave."""
 
 import dataclasses
+import gc
 import threading
+import weakref
 from pathlib import Path
 
 import jax
@@ -75,6 +77,19 @@ def test_devices_keep_their_program_begin_others_first_and_help_where_most_is_le
     stopped = running._Board(three, batch.Programs(1), Path("nowhere"), 300.0)
     stopped.stop.set()
     assert stopped.take(None) is None
+
+
+def test_programs_of_ended_jobs_are_dropped_with_their_traces(three, monkeypatch):
+    monkeypatch.setattr(batch, "_compile", lambda seeds, inputs, device: seeds.chunk)
+    programs_, (device,) = batch.Programs(1), spread.chosen(1)
+    traces = []
+    for job in three.jobs:
+        inputs = job.group.inputs(job.runs[:1])
+        for _ in range(2):  # the second time, it is kept
+            traces.append(weakref.ref(batch.Program(job, programs_).compiled(inputs, device)[0]))
+    gc.collect()
+    assert [trace() is not None for trace in traces] == [False] * 4 + [True] * 2
+    assert traces[4]() is traces[5]()
 
 
 def test_a_broken_run_fails_alone():
