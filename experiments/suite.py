@@ -221,7 +221,7 @@ def results(studies: Mapping[str, Study], found: Mapping[str, Store]) -> list[di
         frames, made = judge.judged_frames(store_, study), store_.made()
         claims = study.claims[task.env]
         verdicts = list(zip(claims, judge.family(study, claims, frames, made), strict=True))
-        points = {judge.name_of(point, False): point for point in study.points()}
+        points = {point.name: point for point in study.points()}
         for name in dict.fromkeys(claim.arm for claim in claims):
             label, every = name.rsplit("_every", 1)
             if points[name].id not in frames:

@@ -16,6 +16,7 @@ from jaxreplay._internal.arguments import Bounds, as_int32, check_kind
 from jaxreplay._internal.buffer import unrolled
 from jaxreplay._internal.tracing import cached_method, donatable
 from jaxreplay.replay import Replay, ReplayState
+from jaxreplay.ring import Ring
 from jaxreplay.types import IGNORED, Array, Requirements, Sample, Tree, union
 
 
@@ -24,6 +25,11 @@ class MixedState(NamedTuple):
 
     first: ReplayState
     second: ReplayState
+
+    @property
+    def ring(self) -> Ring:
+        """Ring buffer of the first replay."""
+        return self.first.ring
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,7 +163,7 @@ class Mixed:
     @cached_method
     def update(self, state: MixedState, sample: Sample, **feedback: Array) -> MixedState:
         """Update both samplers with the agent's feedback on a batch."""
-        parts = self._split(sample)
+        parts = self.split(sample)
         calls.check_feedback(self.requires.feedback, feedback, "update", sample.indices.shape)
         size = self.first.batch_size
         given = [{k: x[part] for k, x in feedback.items()} for part in _rows(size)]
@@ -173,7 +179,7 @@ class Mixed:
     @cached_method
     def after_reading(self, state: MixedState, batch: Sample) -> MixedState:
         """Return an equal state whose next writes run after a batch has been read."""
-        parts = zip(self._replays, state, self._split(batch), strict=True)
+        parts = zip(self._replays, state, self.split(batch), strict=True)
         return MixedState(*(replay.after_reading(own, part) for replay, own, part in parts))
 
     @cached_method
@@ -212,19 +218,15 @@ class Mixed:
             return state._replace(first=first)
         return MixedState(first, self.second.end_episodes(state.second))
 
-    def _probability(self, first: Array | None, second: Array | None) -> Array | None:
-        """Return the probabilities of slots in a batch of both replays, given those in each."""
-        if first is None or second is None:
-            return None
-        share = self.second.batch_size / self.batch_size
-        return jnp.concatenate([(1.0 - share) * first, share * second])
+    def split(self, batch: Sample) -> tuple[Sample, Sample]:
+        """Return the two parts of a batch, as the replays drew them.
 
-    @property
-    def _replays(self) -> tuple[Replay, Replay]:
-        return self.first, self.second
+        Args:
+          batch: batch returned by `sample`.
 
-    def _split(self, batch: Any) -> tuple[Sample, Sample]:
-        """Return the two parts of a batch, each with the slots and arrays of its own replay."""
+        Raises:
+          ValueError: If the batch is not of this mixture.
+        """
         batch = calls.checked_batch(batch, self.slots, self.first.sampler.length)
         pair = type(batch.aux) is tuple and len(batch.aux) == 2
         if len(batch.indices) != self.batch_size or not pair:
@@ -239,8 +241,22 @@ class Mixed:
             indices = batch.indices[rows]
             indices = jnp.where(indices == IGNORED, IGNORED, indices - offset)
             fields = jax.tree.map(lambda x, rows=rows: x[rows], _fields(batch))
-            parts.append(Sample(indices, *fields, aux=aux))
+            chance = batch.probability
+            if chance is not None:
+                chance = chance[rows] * (self.batch_size / len(indices))
+            parts.append(Sample(indices, *fields, aux=aux, probability=chance))
         return parts[0], parts[1]
+
+    def _probability(self, first: Array | None, second: Array | None) -> Array | None:
+        """Return the probabilities of slots in a batch of both replays, given those in each."""
+        if first is None or second is None:
+            return None
+        share = self.second.batch_size / self.batch_size
+        return jnp.concatenate([(1.0 - share) * first, share * second])
+
+    @property
+    def _replays(self) -> tuple[Replay, Replay]:
+        return self.first, self.second
 
 
 def mix(

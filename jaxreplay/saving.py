@@ -147,6 +147,21 @@ def load_rows(replay: Replay, path: str | os.PathLike, example: Tree, key: Array
         return _add_rows(replay, state, _read_ring(path, file, header, example))
 
 
+def saved_size(path: str | os.PathLike) -> int:
+    """Return the number of transitions in a saved replay.
+
+    Raises:
+      ValueError: If the file is not a saved replay, or its replay stores observations once or
+        transitions on the host.
+      ImportError: If safetensors is not installed.
+    """
+    path = Path(path)
+    with _open(path) as (file, header):
+        _check_complete(path, header)
+        steps = _read(path, file, header, ".ring.steps_added", jnp.int32)
+        return min(int(steps) * header["num_envs"], header["capacity"])
+
+
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Open a saved replay and yield the file and its header."""
@@ -168,21 +183,27 @@ def _open(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 def _read_ring(path: Path, file: Any, header: dict[str, Any], example: Tree) -> Ring:
     """Read the ring buffer of a saved replay, regardless of its size and sampler."""
-    names = [".ring.words", ".ring.steps_added"]
+    _check_complete(path, header)
+    words = _read(path, file, header, ".ring.words", jnp.uint32)
+    steps_added = _read(path, file, header, ".ring.steps_added", jnp.int32)
+    like = jax.eval_shape(lambda: ring_.init(example, len(words), header["num_envs"]))
+    _check_fields(path, header, _fields(like))
+    return like.replace(words=words, steps_added=steps_added)
+
+
+def _check_complete(path: Path, header: dict[str, Any]) -> None:
+    """Raise ValueError unless a saved replay stores complete transitions on the device."""
+    names = {".ring.words", ".ring.steps_added"}
     stored = array_file.list_arrays(header, dict.fromkeys(names, ""))
-    if {x for x in stored if x.startswith(".ring.")} != set(names):
+    if {x for x in stored if x.startswith(".ring.")} != names:
         raise ValueError(
             f"{path} contains a replay that stores observations once or transitions on the host: "
             f"load it into a replay with the same storage and num_envs {header['num_envs']}"
         )
-    kinds = jax.ShapeDtypeStruct((), jnp.uint32), jax.ShapeDtypeStruct((), jnp.int32)
-    words, steps_added = (
-        array_file.read(file, header, name, kind, str(path))
-        for name, kind in zip(names, kinds, strict=True)
-    )
-    like = jax.eval_shape(lambda: ring_.init(example, len(words), header["num_envs"]))
-    _check_fields(path, header, _fields(like))
-    return like.replace(words=words, steps_added=steps_added)
+
+
+def _read(path: Path, file: Any, header: dict[str, Any], name: str, dtype: Any) -> Any:
+    return array_file.read(file, header, name, jax.ShapeDtypeStruct((), dtype), str(path))
 
 
 def _add_rows(replay: Replay, state: ReplayState, ring: Ring) -> ReplayState:

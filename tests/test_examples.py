@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxreplay.saving import saved_size
+
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 
 
@@ -20,7 +22,7 @@ def loaded(name):
 
 
 def test_every_example_is_tested_and_short():
-    tested = {"dqn_in_one_file": 125, "flashbax_api": 100}
+    tested = {"demonstrations": 80, "dqn_in_one_file": 125, "flashbax_api": 100}
     for path in EXAMPLES.glob("*.py"):
         assert len(path.read_text().splitlines()) <= tested[path.stem]
 
@@ -41,6 +43,18 @@ def test_dqn_in_one_file_learns():
     train = jax.jit(jax.vmap(example.make_train(example.CONFIG)))
     returns = train(jax.random.split(jax.random.key(0), example.CONFIG["seeds"]))
     assert float(jnp.median(returns[:, -2_000:].mean(axis=1))) > 100  # at random: 22
+
+
+def test_demonstrations_solve_the_task_and_make_a_study(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    example = loaded("demonstrations")
+    episode = example.play(jax.random.key(1))
+    assert episode.rewards.sum() == 1 and episode.terminations[-1]
+    assert saved_size(example.FILE) > 20 * 80
+    assert {point.config.sizes.demos for point in example.study.points()} == {
+        None, str(example.FILE),
+    }  # fmt: skip
+    example.study.check()
 
 
 def filled(add_batch_size, steps=30):

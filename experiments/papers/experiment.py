@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from experiments.papers.tables import KEPT
 from experiments.runs.run_config import RunConfig
-from experiments.studies import facts, judge
+from experiments.studies import facts
 from experiments.studies.claims import Claim
 from experiments.studies.grid import Axis, Point
 from experiments.studies.options import Question, StudyOptions
@@ -115,7 +115,7 @@ class Experiment:
         """
         found: dict[str, dict[str, Point]] = {env: {} for env in self.sizes[size].envs}
         for point in self.study(size).points():
-            found[point.env][judge.name_of(point, False)] = point
+            found[point.env][point.name] = point
         return found
 
     def labels(self, size: SizeName) -> tuple[str, ...]:

@@ -212,6 +212,7 @@ def from_folder(saved: Any, folder: Path) -> RunConfig:
 # Options that older runs do not have, with values that change nothing.
 _ADDED: Mapping[str, Mapping[str, Any]] = {
     "loop": {"reward_noise": 0.0},
+    "sizes": {"demos": None, "demos_share": 0.5},
     "env_options": {"sticky": 0.0, "hide": None, "delay": 1, "sparse": False},
 }
 

@@ -49,6 +49,17 @@ class Point(NamedTuple):
         shown = (f"{place.name}={shown_value(value)}" for place, value in self.settings.items())
         return " ".join((self.env, self.label, *shown))
 
+    @property
+    def name(self) -> str:
+        """Name within the task, such as "per_every4" or "per alpha=0.4", which claims refer to."""
+        every = f"_every{self.config.loop.learn_every}" if LEARN_EVERY in self.settings else ""
+        rest = {place: value for place, value in self.settings.items() if place != LEARN_EVERY}
+        shown = (f"{place.name}={shown_value(value)}" for place, value in rest.items())
+        return " ".join((self.label + every, *shown))
+
+
+LEARN_EVERY = Place("loop", "learn_every")
+
 
 def shown_value(value: Any) -> str:
     """Return a setting's value in the syntax of the command line."""

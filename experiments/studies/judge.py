@@ -20,13 +20,12 @@ from experiments.statistics.verdicts import CONTROL, Facts
 from experiments.studies import claims as claims_
 from experiments.studies.claims import Absent, Asked, Claim, Found, NotAsked, Side
 from experiments.studies.facts import facts_of, replay_ratio, replays_per_transition
-from experiments.studies.grid import Place, Point, shown_value
+from experiments.studies.grid import LEARN_EVERY, Place, Point, shown_value
 from experiments.studies.store import Store
 from experiments.studies.study import Study
 
 _FEWEST = 2  # seeds of a comparison
 _PLANNED = 12  # claims for which the seeds still needed are simulated after each look
-_CADENCE = Place("loop", "learn_every")
 
 
 class Member(NamedTuple):
@@ -127,30 +126,22 @@ def members_of(study: Study, points: Sequence[Point]) -> dict[str, Member]:
         extra = [
             f"{place.name} {shown_value(value)}"
             for place, value in base.settings.items()
-            if place != _CADENCE
+            if place != LEARN_EVERY
         ]
         parts = [*([base.env] if several else []), group, *extra]
-        found[name_of(point, several)] = Member(
-            name_of(point, several),
+        found[_name_of(point, several)] = Member(
+            _name_of(point, several),
             point,
-            name_of(base, several),
+            _name_of(base, several),
             ", ".join(parts),
             _with_settings(point, [p for p in point.settings if p not in base.settings]),
         )
     return found
 
 
-def name_of(point: Point, several_tasks: bool) -> str:
-    """Return a short name that is unique in the study, such as "per_every4" or "per alpha=0.4"."""
-    name = point.label
-    if _CADENCE in point.settings:
-        name += f"_every{point.config.loop.learn_every}"
-    settings = [
-        f"{place.name}={shown_value(value)}"
-        for place, value in point.settings.items()
-        if place != _CADENCE
-    ]
-    return " ".join([*([point.env] if several_tasks else []), name, *settings])
+def _name_of(point: Point, several_tasks: bool) -> str:
+    """Return a name that is unique in the study."""
+    return f"{point.env} {point.name}" if several_tasks else point.name
 
 
 def judge(
@@ -358,7 +349,7 @@ class _Results(NamedTuple):
 
     def label(self, point: Point) -> str:
         """Return the name of a point among those of its task."""
-        return name_of(point, False)
+        return point.name
 
     def pairs(self, claim: Claim) -> list[tuple[Point, Point]]:
         """Return the points of arm and baseline on every task of a claim.

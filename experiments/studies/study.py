@@ -240,12 +240,16 @@ class Study:
 
     def _check_claims(self) -> None:
         """Raise ValueError for claims that no results of the study can answer."""
-        points = {(point.env, point.label) for point in self.points()}
-        labels = {label for _, label in points}
+        names = dict.fromkeys(point.name for point in self.points())
+        labels = {label for _, label in self.bases}
         for claim in (claim for own in self.claims.values() for claim in own):
             for label in (claim.arm, claim.baseline):
-                if label.partition("_every")[0] not in labels:
-                    raise ValueError(f"'{claim.says}' is about '{label}', which is not an arm")
+                # A size of the study may have fewer replay ratios than there are claims.
+                if label not in names and label.partition("_every")[0] not in labels:
+                    raise ValueError(
+                        f"'{claim.says}' is about '{label}', which is not an arm: use one of "
+                        f"{', '.join(names)}"
+                    )
             envs = [env for env in self.envs if claim.where.get("env", env) == env]
             if not envs:
                 raise ValueError(f"'{claim.says}' is about {claim.where}, which is not a task")

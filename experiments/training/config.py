@@ -6,7 +6,9 @@ from typing import Literal
 
 import jax
 
+from experiments.training.demos import with_demos
 from jaxreplay.loops import frames
+from jaxreplay.mixing import Mixed
 from jaxreplay.option import Config, option
 from jaxreplay.replay import Replay
 from jaxreplay.sampler import Sampler
@@ -99,6 +101,18 @@ class ReplaySizes(Config):
         "frames if each is stored once; scalars and priorities remain on the device",
     )
 
+    demos: str | None = option(
+        None, "file of jaxreplay.save with demonstrations, of which every batch has a share"
+    )
+    demos_share: float = option(
+        0.5,
+        "share of demonstrations in each batch",
+        "Ball et al. 2023: 0.5",
+        above=0,
+        below=1,
+        needs=("demos",),
+    )
+
     def resolve(self, steps: int) -> "ReplaySizes":
         """Return the sizes with the default capacity, a multiple of `num_envs`, for `steps`."""
         if self.capacity is not None:
@@ -106,7 +120,7 @@ class ReplaySizes(Config):
         capacity = max(min(steps, 1_000_000), self.batch_size)
         return dataclasses.replace(self, capacity=round_up(capacity, self.num_envs))
 
-    def make(self, sampler: Sampler) -> Replay:
+    def make(self, sampler: Sampler) -> Replay | Mixed:
         """Make the replay; a `frame_stack` of None stores whole observations.
 
         Raises:
@@ -121,13 +135,16 @@ class ReplaySizes(Config):
             storage = Frames(
                 stack=self.frame_stack, spare=self.frame_spare, ahead=frames.AHEAD, on_host=on_host
             )
-        return Replay(
+        replay = Replay(
             sampler,
             capacity=self.capacity,
             batch_size=self.batch_size,
             num_envs=self.num_envs,
             storage=storage,
         )
+        if self.demos is None:
+            return replay
+        return with_demos(replay, self.demos, self.demos_share)
 
 
 def check(config: LoopConfig, replay: Replay) -> None:

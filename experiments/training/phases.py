@@ -19,6 +19,7 @@ from experiments.environments.types import Array, TimeStep
 from experiments.training import host_store
 from experiments.training import state as state_
 from experiments.training.config import LoopConfig, check
+from experiments.training.demos import own_part
 from experiments.training.inspection import (
     conclude,
     inspect,
@@ -168,9 +169,11 @@ class Phases:
         feedback = self.replay.requires.known(info.feedback)
         replay_state = self.replay.update(state.replay, batch, **feedback)
         metrics = {f"agent/{name}": value for name, value in info.metrics.items()}
-        metrics |= measure_share(batch, state.replay)
+        _, own_state, own = own_part(self.replay, state.replay, batch)
+        metrics |= measure_share(own, own_state)
         if self.config.inspect:
-            metrics |= measure(batch, info.feedback, state.replay.ring)
+            seen = {name: values[: len(own.weights)] for name, values in info.feedback.items()}
+            metrics |= measure(own, seen, own_state.ring)
         state = state._replace(agent=agent_state, replay=replay_state, updates=state.updates + 1)
         return state, _finite(metrics)
 
@@ -221,7 +224,8 @@ class Phases:
         if self.config.inspect == 0:
             return ()
         key, ring = state_.inspection_key(state), state.replay.ring
-        return stored_sample(key, ring, (self.config.inspect, self.replay.batch_size))
+        size = own_part(self.replay, state.replay)[0].batch_size
+        return stored_sample(key, ring, (self.config.inspect, size))
 
     def log_point(
         self,
@@ -289,7 +293,8 @@ class Phases:
         if self.config.inspect == 0:
             return {}
         key, batches = state_.inspection_key(state), self.config.inspect
-        return inspect(self.agent, state.agent, self.replay, state.replay, key, batches, given)
+        replay, replay_state, _ = own_part(self.replay, state.replay)
+        return inspect(self.agent, state.agent, replay, replay_state, key, batches, given)
 
 
 def _count(running: Episodes, reward: Array, done: Array) -> tuple[Episodes, Metrics]:

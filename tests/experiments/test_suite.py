@@ -3,7 +3,7 @@
 import pytest
 
 from experiments import suite
-from experiments.studies import judge, store
+from experiments.studies import store
 from tests.refusals import refused
 
 
@@ -12,7 +12,7 @@ from tests.refusals import refused
 def test_every_task_can_be_decided(task, smoke):
     study = suite.study_of(task, {"lap": "lap"}, smoke)
     study.check()
-    labels = {judge.name_of(point, False) for point in study.points()}
+    labels = {point.name for point in study.points()}
     (claims,) = study.claims.values()
     assert {claim.arm for claim in claims} | {claim.baseline for claim in claims} <= labels
     assert len({claim.says for claim in claims}) == len(claims) == (2 if smoke else 4)

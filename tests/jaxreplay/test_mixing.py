@@ -52,6 +52,10 @@ def test_a_batch_is_the_batches_of_both():
         testing.same(ours, pair)
     testing.same(batch.indices, np.concatenate([one.indices, other.indices + LARGE]))
     testing.same(batch.aux, (one.aux, other.aux))
+    for drawn, part in zip((one, other), both.split(batch), strict=True):
+        given = drawn.probability is not None and batch.probability is not None
+        expected = drawn if given else drawn._replace(probability=None)
+        testing.same(part, expected, rtol=1e-6)
     recent = batch.transition.reward[6:]
     assert (recent >= 15 * E - SMALL).all()
 

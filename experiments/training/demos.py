@@ -1,0 +1,67 @@
+"""Runs that learn from demonstrations as well: every batch has a share of a saved replay (RLPD)."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxreplay import saving
+from jaxreplay.mixing import Mixed, MixedState, mix
+from jaxreplay.replay import Replay, ReplayState
+from jaxreplay.storage import Storage, Transitions
+from jaxreplay.types import Array, Sample, Tree
+
+
+@dataclasses.dataclass(frozen=True)
+class Demonstrated(Mixed):
+    """A mixture whose second replay holds the transitions of a file."""
+
+    path: str = ""
+
+    def init(self, key: Array, example: Tree, second: ReplayState | None = None) -> MixedState:
+        """Return the initial state, with the file's transitions unless `second` is given."""
+        if second is None:
+            blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), example)
+            with jax.ensure_compile_time_eval():
+                second = saving.load_rows(self.second, self.path, blank, jax.random.key(0))
+        return super().init(key, example, second=second)
+
+
+def with_demos(replay: Replay, path: str, share: float) -> Demonstrated:
+    """Return a replay that draws a share of each batch from a file, with the same sampler.
+
+    Args:
+      replay: replay of the agent's own experience.
+      path: file written by `jaxreplay.save`, with the transitions of the same task and agent.
+      share: share of the file in each batch.
+
+    Raises:
+      ValueError: If the file, the storage or the sampler does not fit.
+    """
+    if replay.storage not in (Storage(), Transitions()):
+        raise ValueError(
+            "--demos needs complete transitions on the device: leave out --frame-stack and "
+            "--replay-on, or --demos"
+        )
+    sampler = replay.sampler
+    if sampler.provides or sampler.requires.all_new or sampler.requires.feedback_of_new:
+        raise ValueError(
+            "--demos needs a method that draws stored transitions by the feedback on them: leave "
+            "it out, or use another --replay, such as uniform or per"
+        )
+    size = saving.saved_size(path)
+    if size == 0:
+        raise ValueError(f"--demos {path} has no transitions: choose another file")
+    stored = Replay(sampler, capacity=size, batch_size=min(size, replay.batch_size))
+    both = mix(replay, stored, share, replay.batch_size, read_only=True)
+    return Demonstrated(both.first, both.second, True, path)
+
+
+def own_part(
+    replay: Any, state: Any, batch: Sample | None = None
+) -> tuple[Replay, ReplayState, Any]:
+    """Return the replay of the agent's own experience, its state, and its part of a batch."""
+    if not isinstance(replay, Mixed):
+        return replay, state, batch
+    return replay.first, state.first, None if batch is None else replay.split(batch)[0]

@@ -1,0 +1,114 @@
+"""Demonstrations from a file in every batch of a run."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.dqn import DQNConfig, dqn
+from agents.types import Discrete
+from experiments import environments
+from experiments.runs.assembly import assemble
+from experiments.runs.run_config import defaults
+from experiments.training import demos
+from experiments.training.config import LoopConfig
+from experiments.training.loop import make_program
+from experiments.training.seeds import over_seeds
+from jaxreplay import Replay, SharedObservations, Transition, ring, save
+from jaxreplay.methods import latest, ners, per, uniform
+from tests.refusals import refused
+
+STORED, SHARE = 50, 0.25
+EXAMPLE = Transition(
+    jnp.zeros(4), jnp.zeros((), jnp.int32), jnp.zeros(()), jnp.zeros(()), jnp.zeros(4),
+    jnp.zeros((), bool), jnp.zeros((), bool),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """Transitions of walk/4 whose reward, 9, no step of the task has."""
+    replay = Replay(uniform.sampler(), capacity=64, batch_size=1)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    row = jax.tree.map(lambda x: x[None], EXAMPLE._replace(reward=jnp.full((), 9.0)))
+    for _ in range(STORED):
+        state = replay.add(state, row)
+    return str(save(replay, state, tmp_path_factory.mktemp("demos") / "file.safetensors"))
+
+
+def program(path, method, inspect=2):
+    task = environments.make("walk/4")
+    agent = dqn(DQNConfig(hidden=(8,)), Discrete(2), method.objective)
+    replay = Replay(method.sampler, capacity=80, batch_size=16)
+    replay = demos.with_demos(replay, path, SHARE)
+    config = LoopConfig(steps=80, warmup=40, eval_every=20, eval_episodes=1, inspect=inspect)
+    return replay, make_program(task, agent, replay, config)
+
+
+@pytest.mark.parametrize("method", [uniform.method(), per.method()], ids=["uniform", "per"])
+def test_every_batch_has_its_share_of_the_file(path, method):
+    replay, made = program(path, method)
+    state, metrics = jax.jit(made.chunk)(jax.jit(made.init)(jax.random.key(0)), 20)
+    batch = replay.sample(state.replay, jax.random.key(1))
+    np.testing.assert_array_equal(batch.transition.reward == 9.0, np.arange(16) >= 12)
+    assert int(ring.size(state.replay.first.ring)) == 60
+    assert int(ring.size(state.replay.second.ring)) == STORED  # nothing was added
+    assert not (ring.contents(state.replay.first.ring).reward == 9.0).any()
+    # Metrics are of the agent's own experience.
+    assert metrics["stored/age"] < 60 and metrics["replayed/age"] < 60
+    uniformly = method.sampler.is_uniform
+    assert (metrics["replayed/effective_buffer"] > 0.999) == uniformly
+    assert {"replay/first/dropped", "replay/second/dropped"} <= metrics.keys()
+
+
+def test_seeds_share_the_file_and_agree_with_a_seed_alone(path):
+    _, made = program(path, uniform.method())
+    seeds = over_seeds(made)
+    assert seeds.axes.replay.second.ring.words is None  # one copy for all
+    keys = jax.vmap(jax.random.key)(jnp.arange(3))
+    _, together = seeds.chunk(seeds.init(keys), jnp.int32(20))
+    for seed in range(3):
+        _, alone = seeds.chunk(seeds.init(keys[seed : seed + 1]), jnp.int32(20))
+        assert alone["eval_return"][0] == together["eval_return"][seed]
+
+
+def test_a_run_is_configured_with_demonstrations(path):
+    config = defaults("walk/4", "dqn", "per")
+    config = dataclasses.replace(
+        config, sizes=dataclasses.replace(config.sizes, demos=path, demos_share=0.5)
+    )
+    replay = assemble(config).replay
+    assert (replay.first.batch_size, replay.second.batch_size, replay.second.capacity) == (
+        32, 32, STORED,
+    )  # fmt: skip
+
+
+def test_files_and_replays_that_do_not_fit_are_refused(path, tmp_path):
+    own = Replay(uniform.sampler(), capacity=80, batch_size=16)
+    with refused(tmp_path / "none"):
+        demos.with_demos(own, str(tmp_path / "none"), SHARE)
+    (tmp_path / "text").write_text("text")
+    with refused(tmp_path / "text"):
+        demos.with_demos(own, str(tmp_path / "text"), SHARE)
+    with refused("share", "0.01"):
+        demos.with_demos(own, path, 0.01)
+    with refused("--demos", "--frame-stack"):
+        demos.with_demos(dataclasses.replace(own, storage=SharedObservations()), path, SHARE)
+    for sampler in (latest.sampler(), ners.sampler()):
+        replay = Replay(sampler, capacity=80, batch_size=16)
+        fits = not (sampler.requires.all_new or sampler.requires.feedback_of_new)
+        if not fits or sampler.provides:
+            with refused("--demos"):
+                demos.with_demos(replay, path, SHARE)
+    task = environments.make("walk/10")  # with other observations
+    agent = dqn(DQNConfig(hidden=(8,)), Discrete(2))
+    replay = demos.with_demos(own, path, SHARE)
+    other = make_program(task, agent, replay, LoopConfig(steps=80, warmup=40))
+    with refused(path, "obs"):
+        jax.eval_shape(other.init, jax.random.key(0))
+    empty = Replay(uniform.sampler(), capacity=8, batch_size=1)
+    saved = save(empty, empty.init(jax.random.key(0), EXAMPLE), tmp_path / "empty")
+    with refused("--demos", saved):
+        demos.with_demos(own, str(saved), SHARE)
