@@ -53,6 +53,10 @@ def normalise_inputs(agent: Agent) -> Agent:
     def greedy(state: ScaledState, obs: chex.ArrayTree) -> Array:
         return agent.greedy(state.agent, scale_observations(state.scaling, obs))
 
+    def recall(state: ScaledState, obs: chex.ArrayTree, previous: Any = None):
+        assert agent.recall is not None
+        return agent.recall(state.agent, scale_observations(state.scaling, obs), previous)
+
     def update(state: ScaledState, sample: Sample, key: Array) -> tuple[ScaledState, Info]:
         sample = sample._replace(transition=scale_transition(state.scaling, sample.transition))
         inner, info = agent.update(state.agent, sample, key)
@@ -67,7 +71,8 @@ def normalise_inputs(agent: Agent) -> Agent:
         like = next(iter(feedback.values()))
         return feedback | {"reward_scale": jnp.full_like(like, state.scaling.reward)}
 
-    return Agent(init, act, greedy, update, feedback, agent.extras_of_action)
+    remembers = None if agent.recall is None else recall
+    return Agent(init, act, greedy, update, feedback, agent.extras_of_action, remembers)
 
 
 def scale_observations(scaling: Scaling, obs: chex.ArrayTree) -> chex.ArrayTree:

@@ -65,6 +65,20 @@ class Act(Protocol):
         ...
 
 
+class Recall(Protocol):
+    """Select greedy actions with the agent's memory."""
+
+    def __call__(self, state: State, obs: Tree, previous: Tree = None, /) -> tuple[Array, Tree]:
+        """Return actions `[E, ...]` without exploration, and the extras of the step.
+
+        Args:
+          state: agent state.
+          obs: observations `[E, ...]`.
+          previous: as in `Act`.
+        """
+        ...
+
+
 class UpdateAgent(Protocol):
     """Update the agent on one batch."""
 
@@ -89,6 +103,7 @@ class Agent(NamedTuple):
     * `update(state, sample, key)`: see `UpdateAgent`.
     * `feedback(state, transition, key)` returns the feedback that `update` would compute for
       transitions `[B, ...]`, as a dict of float32 arrays `[B]`.
+    * `recall(state, obs, previous)`: see `Recall`; None for agents without memory.
     """
 
     init: Callable[[Array, Tree, Array], State]
@@ -98,3 +113,4 @@ class Agent(NamedTuple):
     feedback: Callable[[State, Transition, Array], dict[str, Array]]
     extras_of_action: bool = True  # whether the extras describe the action, such as its density;
     # such extras can't be stored with the random actions of a warm-up
+    recall: Recall | None = None

@@ -56,16 +56,19 @@ def compiled_episode(config: RunConfig, trained: Policy, seed: int) -> Episode:
     draw = environments.renderer(config.env, config.env_options)
     reset, steps = jax.random.split(jax.random.key(seed))
     state, obs, time = *jax.jit(environment.reset)(reset), 0
+    memory = trained.no_memory(agent, jax.tree.map(lambda x: x[None], obs))
 
     @jax.jit
-    def advance(agent, key, state, obs):
+    def advance(agent, key, state, obs, memory):
         key_act, key_step = jax.random.split(key)
-        action = trained.greedy(agent, jax.tree.map(lambda x: x[None], obs), key_act)[0]
-        return environment.step(key_step, state, action)
+        seen = jax.tree.map(lambda x: x[None], obs)
+        action, memory = trained.act(agent, seen, key_act, memory)
+        return *environment.step(key_step, state, action[0]), memory
 
     def step() -> tuple[float, bool]:
-        nonlocal state, obs, time
-        state, obs, out = advance(agent, jax.random.fold_in(steps, time), state, obs)
+        nonlocal state, obs, time, memory
+        key = jax.random.fold_in(steps, time)
+        state, obs, out, memory = advance(agent, key, state, obs, memory)
         time += 1
         return float(out.reward), bool(out.terminated | out.truncated)
 
@@ -75,12 +78,14 @@ def compiled_episode(config: RunConfig, trained: Policy, seed: int) -> Episode:
 def host_episode(config: RunConfig, trained: Policy, seed: int) -> Episode:
     """Start an episode of an environment on the host, with the settings of evaluations."""
     batch = environments.make_host(config.env, 1, config.env_options, training=False, render=True)
-    greedy, key = jax.jit(trained.greedy), jax.random.key(seed)
+    act, key = jax.jit(trained.act), jax.random.key(seed)
     obs, time = batch.reset(seed), 0
+    memory = trained.no_memory(trained.agent, obs)
 
     def step() -> tuple[float, bool]:
-        nonlocal obs, time
-        obs, out = batch.step(greedy(trained.agent, obs, jax.random.fold_in(key, time)))
+        nonlocal obs, time, memory
+        action, memory = act(trained.agent, obs, jax.random.fold_in(key, time), memory)
+        obs, out = batch.step(action)
         time += 1
         return float(out.reward[0]), bool(out.terminated[0] | out.truncated[0])
 

@@ -15,6 +15,7 @@ from experiments.environments import (
     gymnasium,
     gymnax,
     gymnax_pictures,
+    memory,
     playground,
     sparse_pendulum,
     walk,
@@ -57,6 +58,10 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "goals": Family(
             goals.ACTIONS, goals.make, renderer=goals.renderer, find=goals.find, has_goals=True,
+        ),
+        "memory": Family(
+            dict.fromkeys(memory.NAMES, "discrete"), memory.make, renderer=memory.renderer,
+            find=memory.find,
         ),
         "brax": Family(
             dict.fromkeys(brax.NAMES, "continuous"), brax.make, brax.BraxConfig, brax.renderer,

@@ -18,11 +18,17 @@ from experiments.training.schedule import schedule
 class Policy(NamedTuple):
     """The policy of one seed of a run.
 
-    * `greedy(agent, obs[N, ...], key) -> action[N, ...]`: pure, as in evaluations; actions in
-      [-1, 1] or integers.
+    All functions are pure and act as in evaluations; actions are in [-1, 1] or integers.
+
+    * `greedy(agent, obs[N, ...], key) -> action[N, ...]`: at the first step of an episode, or at
+      any step for agents without memory.
+    * `act(agent, obs[N, ...], key, memory) -> (action[N, ...], memory)`.
+    * `no_memory(agent, obs[N, ...]) -> memory`: before the first step of an episode.
     """
 
     greedy: Callable[[Any, chex.ArrayTree, Array], Array]
+    act: Callable[[Any, chex.ArrayTree, Array, Any], tuple[Array, Any]]
+    no_memory: Callable[[Any, chex.ArrayTree], Any]
     agent: Any  # the state of the agent
     spec: EnvironmentSpec
     environment: Environment | None  # None if it runs on the host
@@ -73,4 +79,8 @@ def load(folder: Path, config: RunConfig, seed: int) -> Policy:
     )  # fmt: skip
     phases = make_phases(parts.spec.action_space, parts.agent, parts.replay, config.loop)
     compiled = parts.environment if isinstance(parts.environment, Environment) else None
-    return Policy(phases.greedy, agent, parts.spec, compiled, step)
+
+    def greedy(agent: Any, obs: chex.ArrayTree, key: Array) -> Array:
+        return phases.greedy(agent, obs, key, phases.no_memory(agent, obs))[0]
+
+    return Policy(greedy, phases.greedy, phases.no_memory, agent, parts.spec, compiled, step)

@@ -80,7 +80,8 @@ def keys_at(keys: EvaluationKeys, time: Array) -> tuple[Array, Array]:
 
 def evaluate(
     environment: Environment,
-    policy: Callable[[chex.ArrayTree, Array], Array],
+    policy: Callable[[chex.ArrayTree, Array, Any], tuple[Array, Any]],
+    no_memory: Callable[[chex.ArrayTree], Any],
     key: Array,
     episodes: int,
 ) -> tuple[Array, Array]:
@@ -88,7 +89,8 @@ def evaluate(
 
     Args:
       environment: the environment.
-      policy: maps observations `[N, ...]` and a key to actions `[N, ...]`.
+      policy: maps observations `[N, ...]`, a key and a memory to actions `[N, ...]` and a memory.
+      no_memory: maps the first observations `[N, ...]` to the first memory.
       key: PRNG key of the evaluation.
       episodes: N.
 
@@ -98,13 +100,14 @@ def evaluate(
     keys = evaluation_keys(key, episodes)
 
     def step(playing: Any, time: Array) -> tuple[Any, TimeStep]:
-        state, obs = playing
+        state, obs, memory = playing
         key_act, keys_step = keys_at(keys, time)
-        action = policy(obs, key_act)
+        action, memory = policy(obs, key_act, memory)
         state, obs, out = jax.vmap(environment.step)(keys_step, state, action)
-        return (state, obs), out
+        return (state, obs, memory), out
 
-    start = jax.vmap(environment.reset)(keys.resets)
+    state, obs = jax.vmap(environment.reset)(keys.resets)
+    start = state, obs, no_memory(obs)
     return play_out(step, start, (episodes,), jax.lax.while_loop)
 
 

@@ -208,14 +208,17 @@ class HostRun(Run):
         rows = int(state.rows)
         self._testing.when = f"evaluation at {self._agent_step(rows)}"
 
-        def step(obs: np.ndarray, time: np.int32) -> tuple[np.ndarray, TimeStep]:
+        def step(playing: Any, time: np.int32) -> tuple[Any, TimeStep]:
             if self.stop():
                 raise CutShort(self._whole(state, since), blocks)
-            self._testing.send(self.device.greedy(state, obs, time, for_replay))
-            return self._testing.receive()
+            action, memory = self.device.greedy(state, playing[0], time, for_replay, playing[1])
+            self._testing.send(action)
+            obs, out = self._testing.receive()
+            return (obs, memory), out
 
         shape = (len(self._seeds), self._config.eval_episodes)
-        start = self._testing.reset(rows, 2 if for_replay else 1)
+        obs = self._testing.reset(rows, 2 if for_replay else 1)
+        start = obs, self.device.no_memory(obs)
         return play_out(step, start, shape, python_while)
 
     def _learn(self, state: LoopState, learned: Sums) -> tuple[LoopState, Sums]:

@@ -113,13 +113,20 @@ class HostPhases:
             replay=replay, obs=obs, window=window, episodes=zeros[0], extras=zeros[1]
         )
 
-    def _greedy(self, state: LoopState, obs: Array, time: Array, for_replay: bool) -> Array:
-        def greedy(state: LoopState, obs: Array) -> Array:
+    def _greedy(
+        self, state: LoopState, obs: Array, time: Array, for_replay: bool, memory: Any
+    ) -> tuple[Array, Any]:
+        def greedy(state: LoopState, obs: Array, memory: Any) -> tuple[Array, Any]:
             key = observing_keys(state)[1] if for_replay else evaluation_key(state)
             key, _ = keys_at(evaluation_keys(key, len(obs)), time)
-            return self._phases.greedy(state.agent, obs, key)
+            return self._phases.greedy(state.agent, obs, key, memory)
 
-        return jax.vmap(greedy, (self.axes, 0))(state, obs)
+        return jax.vmap(greedy, (self.axes, 0, 0))(state, obs, memory)
+
+    def no_memory(self, obs: Array) -> Any:
+        """Return the agents' memory at the first observations `[S, N, ...]` of episodes."""
+        one = jax.eval_shape(self._phases.no_memory, self.like.agent, obs[0])
+        return jax.tree.map(lambda x: jnp.zeros((len(obs), *x.shape), x.dtype), one)
 
 
 def _given(phases: Phases, obs: Any, like: LoopState) -> tuple[Any, ...]:

@@ -33,8 +33,8 @@ def measure_share(batch: Sample, replay: Any) -> Metrics:
       replay: state of the replay before any transitions were added; its ring is used only for a
         batch with probabilities.
     """
-    if not isinstance(batch.probability, jax.Array):
-        return {}
+    if not isinstance(batch.probability, jax.Array) or batch.indices.ndim > 1:
+        return {}  # probabilities of sequences are not those of transitions
     return {_CONCENTRATION: ring_.size(replay.ring) * batch.probability.mean()}
 
 
@@ -42,14 +42,15 @@ def measure(batch: Sample, feedback: Mapping[str, Array], ring: Ring) -> Metrics
     """Measure a batch of the agent's update; `conclude` converts means over updates to metrics.
 
     Args:
-      batch: `[B]`, as drawn by the replay.
-      feedback: feedback of the agent's update, `[B]` each.
+      batch: `[B]` or `[B, T]`, as drawn by the replay.
+      feedback: feedback of the agent's update, of the same shape; 0 at steps that are not learned.
       ring: the ring before any transitions were added.
     """
-    age = ring_.age(ring, batch.indices) * ring.num_envs
+    slots = batch.indices.ravel()
+    age = ring_.age(ring, slots) * ring.num_envs
     return {f"replayed/{name}": value for name, value in _summary(feedback).items()} | {
         "replayed/age": age.astype(jnp.float32).mean(),
-        "replayed/distinct": _distinct(batch.indices),
+        "replayed/distinct": _distinct(slots),
         "replayed/effective_batch": _effective(batch.weights),
     }
 

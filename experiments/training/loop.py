@@ -8,6 +8,7 @@ program. A chunk is the same for one seed and, vmapped, for many.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -124,7 +125,8 @@ class Loop:
         """Play greedy episodes; return undiscounted returns and lengths, `[N]`."""
         return evaluate(
             self.environment,
-            lambda obs, key: self.phases.greedy(state.agent, obs, key),
+            functools.partial(self.phases.greedy, state.agent),
+            functools.partial(self.phases.no_memory, state.agent),
             key,
             self.phases.config.eval_episodes,
         )

@@ -189,15 +189,34 @@ class Phases:
             state = state._replace(agent=agent_state)
         return state
 
-    def greedy(self, agent_state: Any, obs: chex.ArrayTree, key: Array) -> Array:
-        """Return the actions `[N, ...]` of evaluations, for observations `[N, ...]`."""
-        action = self.agent.greedy(agent_state, obs)
+    def greedy(
+        self, agent_state: Any, obs: chex.ArrayTree, key: Array, memory: Any
+    ) -> tuple[Array, Any]:
+        """Return the actions `[N, ...]` of evaluations, and the agent's memory.
+
+        Args:
+          agent_state: state of the agent.
+          obs: observations `[N, ...]`.
+          key: PRNG key.
+          memory: memory after the previous step, or `no_memory`.
+        """
+        if self.agent.recall is None:
+            action = self.agent.greedy(agent_state, obs)
+        else:
+            action, memory = self.agent.recall(agent_state, obs, memory)
         share = self.config.eval_epsilon
         # A traced share may be 0 at run time, and then no action is random either.
         never = not isinstance(share, jax.Array) and share == 0
         if never or isinstance(self.action_space, Continuous):
-            return action
-        return common.epsilon_greedy(action, key, share, self.action_space.n)
+            return action, memory
+        return common.epsilon_greedy(action, key, share, self.action_space.n), memory
+
+    def no_memory(self, agent_state: Any, obs: chex.ArrayTree) -> Any:
+        """Return the agent's memory at the first observations `[N, ...]` of episodes."""
+        if self.agent.recall is None:
+            return ()
+        shapes = jax.eval_shape(self.agent.recall, agent_state, obs)[1]
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
     @property
     def evaluates_for_replay(self) -> bool:

@@ -117,7 +117,7 @@ def test_the_policy_is_that_of_the_seed_in_the_last_checkpoint(trained):
         for left, right in zip(jax.tree.leaves(own), jax.tree.leaves(found.agent)):
             data = jax.random.key_data if is_key(left) else np.asarray
             np.testing.assert_array_equal(data(left), data(right))
-        acts = greedy(own, obs, KEY)
+        acts, _ = greedy(own, obs, KEY, ())
         np.testing.assert_array_equal(acts, found.greedy(found.agent, obs, KEY))
         networks.append(np.concatenate([np.ravel(x) for x in jax.tree.leaves(own.params)]))
     assert not np.array_equal(*networks)

@@ -7,7 +7,7 @@ import pytest
 
 from experiments import environments
 from experiments.environments.sparse_pendulum import Pendulum, count_upright, reward, swing
-from experiments.environments.types import EnvironmentConfig
+from experiments.environments.types import CompiledConfig
 from tests.refusals import refused
 
 NAME = "sparse_pendulum/Pendulum-v0"
@@ -112,8 +112,8 @@ def test_options_are_taken_as_they_are_and_changed_by_name():
     with refused(NAME, "--env.backend"):
         environments.make(NAME, backend="spring")
     config = environments.options(NAME, max_steps=7)
-    assert config == EnvironmentConfig(max_steps=7)
+    assert config == CompiledConfig(max_steps=7)
     assert environments.make(NAME, config).max_steps == 7
     assert environments.make(NAME, config, max_steps=8).max_steps == 8
-    with refused(NAME, "EnvironmentConfig", "BraxConfig"):
+    with refused(NAME, "CompiledConfig", "BraxConfig"):
         environments.make(NAME, environments.options("brax/ant"))

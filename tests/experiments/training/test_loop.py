@@ -152,7 +152,7 @@ def test_evaluations_may_take_some_random_actions(epsilon, share):
     phases = make_phases(environment.action_space, agent, replay, config)
     state = make_program(environment, agent, replay, config).init(jax.random.key(0))
     obs = jnp.ones((4000, 2))
-    drawn = phases.greedy(state.agent, obs, jax.random.key(1))
+    drawn, _ = phases.greedy(state.agent, obs, jax.random.key(1), ())
     other = (drawn != agent.greedy(state.agent, obs)).mean()
     np.testing.assert_allclose(other, share, atol=0.03)
 

@@ -1,0 +1,300 @@
+"""R2D2: recurrent DQN on sequences, with stored states and burn-in (Kapturowski et al. 2019)."""
+
+import dataclasses
+from typing import Any, Literal, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+
+from agents import common
+from agents.dqn import DQNState
+from agents.networks import MLP, Dense, Network, Obs, Params, QNetwork, Torso, flatten, network_for
+from agents.options import QNetworkOptions
+from agents.types import Agent, Discrete, Info
+from jaxreplay import objectives
+from jaxreplay.loops import counters
+from jaxreplay.objectives import Objective
+from jaxreplay.option import option, override
+from jaxreplay.types import Array, Sample, Transition
+
+_PAPER = "Kapturowski et al. 2019"
+
+
+@dataclasses.dataclass(frozen=True)
+class R2D2Config(QNetworkOptions):
+    """R2D2 hyperparameters; the defaults suit small tasks with vector observations.
+
+    The replay's `length`, `period` and `burn_in` are options of the method `sequences`.
+    """
+
+    hidden: tuple[int, ...] = override(QNetworkOptions, "hidden", (64,))
+    epsilon_updates: int = override(QNetworkOptions, "epsilon_updates", 5_000)
+    tau: float = option(
+        0.005,
+        "soft-update rate; the paper copies the network every 2 500 updates",
+        above=0,
+        at_most=1,
+    )
+    cell: Literal["gru", "lstm"] = option("gru", "recurrent cell", f"{_PAPER}: lstm")
+    memory: int = option(64, "size of the recurrent state", f"{_PAPER}: 512", at_least=1)
+    n_step: int = option(
+        3, "steps of the return within a sequence; the loop's n_step must be 1", f"{_PAPER}: 5",
+        at_least=1,
+    )  # fmt: skip
+    stored_state: bool = option(
+        True, "start sequences from the state stored with their first step; false: from zeros",
+        f"{_PAPER}, Sec. 3",
+    )  # fmt: skip
+    rescale: bool = option(False, "rescale values by `rescale` instead of learning returns", _PAPER)
+
+
+class Memory(NamedTuple):
+    """Extras stored with each step: recurrent states `[..., S]` before and after its observation.
+
+    S is `memory` for a GRU, and twice as much for an LSTM.
+    """
+
+    before: Array
+    after: Array
+
+
+def rescale(x: Array, epsilon: float = 1e-3) -> Array:
+    """Return `h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x` (Pohlen et al. 2018)."""
+    return jnp.sign(x) * (jnp.sqrt(jnp.abs(x) + 1.0) - 1.0) + epsilon * x
+
+
+def unscale(x: Array, epsilon: float = 1e-3) -> Array:
+    """Return the inverse of `rescale`, without the cancellation of its usual form.
+
+    With `s = sqrt(1 + 4 epsilon (epsilon + 1 + |x|))` and
+    `y = |x| (2 - 4 epsilon / (1 + 2 epsilon + s)) / (1 + s)`, it is `sign(x) y (y + 2)`.
+
+    Example:
+      >>> float(jnp.round(unscale(rescale(jnp.float32(100.0))), 3))
+      100.0
+    """
+    size = jnp.abs(x)
+    root = jnp.sqrt(1.0 + 4.0 * epsilon * (epsilon + 1.0 + size))
+    y = size * (2.0 - 4.0 * epsilon / (1.0 + 2.0 * epsilon + root)) / (1.0 + root)
+    return jnp.sign(x) * y * (y + 2.0)
+
+
+def n_step_targets(reward: Array, discount: Array, last: Array, value: Array, n_step: int) -> Array:
+    """Return n-step targets `[T, B]` within sequences.
+
+    The target of step t sums the rewards of up to n steps and bootstraps with the value after the
+    last of them. It ends earlier at the end of an episode or of the sequence.
+
+    Args:
+      reward: `[T, B]`.
+      discount: `[T, B]` of single steps, 0 where the episode terminated.
+      last: `[T, B]` bool, the last step of an episode.
+      value: `[T, B]`, value of the observation after each step.
+      n_step: n.
+    """
+    ends = last.at[-1].set(True)
+    target = reward + discount * value
+    for _ in range(n_step - 1):
+        after = jnp.roll(target, -1, axis=0)
+        target = reward + discount * jnp.where(ends, value, after)
+    return target
+
+
+class RecurrentQ(nn.Module):
+    """Q-values of a recurrent network: `encode`, `step` through time, then `head`.
+
+    The input's part of the gates does not depend on the state, so that `encode` computes it for all
+    steps at once.
+    """
+
+    num_actions: int
+    network: Network
+    hidden: tuple[int, ...]
+    dueling: bool
+    cell: Literal["gru", "lstm"]
+    memory: int
+
+    @property
+    def state_size(self) -> int:
+        """Size S of the recurrent state."""
+        return self.memory if self.cell == "gru" else 2 * self.memory
+
+    def setup(self) -> None:
+        gates = 3 if self.cell == "gru" else 4
+        self.torso = MLP(self.hidden)
+        self.project = Dense(gates * self.memory)
+        shape, orthogonal = (self.memory, gates * self.memory), nn.initializers.orthogonal()
+
+        def init(key: Array, shape: tuple[int, int]) -> Array:
+            keys = jax.random.split(key, gates)
+            return jnp.concatenate([orthogonal(k, (shape[0],) * 2) for k in keys], axis=1)
+
+        self.kernel = self.param("kernel", init, shape)
+        if self.cell == "gru":
+            self.bias = self.param("bias", nn.initializers.zeros, (self.memory,))
+        self.values = QNetwork(self.num_actions, "mlp", self.hidden, self.dueling)
+
+    def encode(self, obs: Obs) -> Array:
+        """Return the input's part of the gates `[B, G]` for observations `[B, ...]`."""
+        network = network_for(obs.shape[1:]) if self.network == "auto" else self.network
+        x = flatten(obs) if network == "mlp" else Torso(network, name="image")(obs)
+        return self.project(nn.relu(self.torso(x)))
+
+    def step(self, gates: Array, state: Array) -> Array:
+        """Return the next recurrent states `[B, S]`."""
+        if self.cell == "gru":
+            reset, update, new = jnp.split(gates, 3, axis=-1)
+            own = jnp.split(state @ self.kernel, 3, axis=-1)
+            reset, update = jax.nn.sigmoid(reset + own[0]), jax.nn.sigmoid(update + own[1])
+            new = jnp.tanh(new + reset * (own[2] + self.bias))
+            return (1.0 - update) * new + update * state
+        hidden, cell = jnp.split(state, 2, axis=-1)
+        into, forget, new, out = jnp.split(gates + hidden @ self.kernel, 4, axis=-1)
+        cell = jax.nn.sigmoid(forget) * cell + jax.nn.sigmoid(into) * jnp.tanh(new)
+        return jnp.concatenate([jax.nn.sigmoid(out) * jnp.tanh(cell), cell], axis=-1)
+
+    def head(self, state: Array) -> Array:
+        """Return Q-values `[B, num_actions]` of recurrent states `[B, S]`."""
+        return self.values(state[..., : self.memory])
+
+    def __call__(self, obs: Obs, state: Array) -> tuple[Array, Array]:
+        """Return Q-values `[B, num_actions]` and the next recurrent states `[B, S]`."""
+        state = self.step(self.encode(obs), state)
+        return self.head(state), state
+
+
+class _R2D2:
+    """Implementation of R2D2."""
+
+    def __init__(self, config: R2D2Config, space: Discrete, objective: Objective | None) -> None:
+        common.check_arguments("R2D2", space, Discrete, objective)
+        self.config, self.objective = config, common.complete(objective, objectives.mse)
+        objectives.check_no_density(self.objective, "R2D2's policy has no density")
+        self.num_actions = space.n
+        self.network: Any = RecurrentQ(
+            space.n, config.network, config.hidden, config.dueling, config.cell, config.memory
+        )
+        self.optimiser, self.epsilon = config.make_optimiser(), config.epsilon()
+
+    def init(self, key: Array, obs: Obs, action: Array) -> DQNState:
+        del action
+        params = self.network.init(key, obs[None], self.zeros(1))
+        updates = jnp.zeros((), jnp.int32)
+        return DQNState(params, params, self.optimiser.init(params), updates)
+
+    def zeros(self, count: int) -> Array:
+        return jnp.zeros((count, self.network.state_size), jnp.float32)
+
+    def recall(self, state: DQNState, obs: Obs, previous: Any = None) -> tuple[Array, Memory]:
+        before = self.zeros(len(obs)) if previous is None else previous.after
+        q, after = self.network.apply(state.params, obs, before)
+        return jnp.argmax(q, axis=-1).astype(jnp.int32), Memory(before, after)
+
+    def greedy(self, state: DQNState, obs: Obs) -> Array:
+        return self.recall(state, obs)[0]
+
+    def act(
+        self, state: DQNState, obs: Obs, key: Array, previous: Any = None
+    ) -> tuple[Array, Memory]:
+        best, memory = self.recall(state, obs, previous)
+        epsilon = self.epsilon(state.updates)
+        return common.epsilon_greedy(best, key, epsilon, self.num_actions), memory
+
+    def unroll(self, params: Params, inputs: Obs, start: Array, burn_in: Array) -> Array:
+        """Return Q-values `[T + 1, B, n]` of `inputs` `[T + 1, B, ...]`, from states `[B, S]`.
+
+        No gradient passes through the states of steps in the mask `burn_in` `[T + 1, B]`.
+        """
+        flat, apply = inputs.reshape(-1, *inputs.shape[2:]), self.network.apply
+        gates = apply(params, flat, method="encode").reshape(*inputs.shape[:2], -1)
+
+        def step(state: Array, given: tuple[Array, Array]) -> tuple[Array, Array]:
+            gates, warms_up = given
+            state = apply(params, gates, state, method="step")
+            state = jnp.where(warms_up[:, None], jax.lax.stop_gradient(state), state)
+            return state, state
+
+        states = jax.lax.scan(step, start, (gates, burn_in))[1]
+        q = apply(params, states.reshape(-1, states.shape[-1]), method="head")
+        return q.reshape(*inputs.shape[:2], -1)
+
+    def target(self, t: Transition, q: Array, q_target: Array) -> Array:
+        """Return targets `[T, B]`, given Q-values `[T + 1, B, n]` of both networks."""
+        best = (q if self.config.double else q_target)[1:].argmax(axis=-1)
+        value = jnp.take_along_axis(q_target[1:], best[..., None], axis=-1)[..., 0]
+        if self.config.rescale:
+            value = unscale(value)
+        target = n_step_targets(t.reward, t.discount, t.last, value, self.config.n_step)
+        return rescale(target) if self.config.rescale else target
+
+    def update(self, state: DQNState, sample: Sample, key: Array) -> tuple[DQNState, Info]:
+        del key
+        config, learn = self.config, sample.aux.learn
+        t = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), sample.transition)  # [T, B, ...]
+        # The observation after the last step of a sequence or an episode is that of its transition.
+        inputs = jnp.concatenate([t.obs[:1], t.next_obs])
+        start = t.extras.before[0] if config.stored_state else self.zeros(learn.shape[0])
+        warms_up = (sample.aux.mask & ~learn).T
+        burn_in = jnp.concatenate([warms_up, jnp.zeros_like(warms_up[:1])])
+        q_target = self.unroll(state.target_params, inputs, start, burn_in)
+        count = jnp.maximum(learn.sum(axis=1), 1)
+
+        def loss(params: Params) -> tuple[Array, tuple[Array, Array, Array]]:
+            q = self.unroll(params, inputs, start, burn_in)
+            chosen = jnp.take_along_axis(q[:-1], t.action[..., None], axis=-1)[..., 0]
+            target = self.target(t, jax.lax.stop_gradient(q), q_target)
+            td = jnp.where(learn.T, target - chosen, 0.0)  # [T, B]
+            errors = common.per_sample_loss(self.objective, td.reshape(1, -1)).reshape(td.shape)
+            per_sequence = jnp.where(learn.T, errors, 0.0).sum(axis=0) / count
+            return self.objective.critic(per_sequence, sample, None), (td, chosen, target)
+
+        (value, (td, chosen, target)), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
+        params, opt_state = common.descend(self.optimiser, grads, state.opt_state, state.params)
+        updates = counters.increment(state.updates, config.target_every)
+        target_params = common.periodic_update(
+            params, state.target_params, updates, config.target_every, config.tau
+        )
+        feedback = {"td_error": td.T, "q_value": chosen.T, "target": target.T}
+        metrics = {
+            "loss": value, "q_value": (chosen * learn.T).sum() / jnp.maximum(learn.sum(), 1),
+            "grad_norm": optax.tree.norm(grads),
+            "epsilon": jnp.asarray(self.epsilon(updates), jnp.float32),
+        }  # fmt: skip
+        return DQNState(params, target_params, opt_state, updates), Info(feedback, metrics)
+
+    def feedback(self, state: DQNState, t: Transition, key: Array) -> dict[str, Array]:
+        """Return the feedback of single transitions `[B]`, from their stored states."""
+        del key
+        chex.assert_rank(t.reward, 1)
+        before = t.extras.before
+        q, after = self.network.apply(state.params, t.obs, before)
+        q_next = self.network.apply(state.params, t.next_obs, after)[0]
+        after = self.network.apply(state.target_params, t.obs, before)[1]
+        q_target = self.network.apply(state.target_params, t.next_obs, after)[0]
+        once = jax.tree.map(lambda x: x[None], t)
+        pair = [jnp.stack([q, each]) for each in (q_next, q_target)]
+        target = self.target(once, pair[0], pair[1])[0]
+        return common.value_feedback(common.batched_index(q, t.action)[None], target)
+
+
+def r2d2(config: R2D2Config, action_space: Discrete, objective: Objective | None = None) -> Agent:
+    """Create an R2D2 agent, which learns from the sequences `[B, T, ...]` of method `sequences`.
+
+    The loss of a sequence is the mean of squared TD errors over the steps that it learns from.
+
+    Args:
+      config: hyperparameters.
+      action_space: action space of the environment.
+      objective: replay method's objective; None selects the importance-weighted mean.
+
+    Raises:
+      ValueError: If `action_space` is not `Discrete`, or if `objective` requires an action density.
+    """
+    agent = _R2D2(config, action_space, objective)
+    return Agent(
+        agent.init, agent.act, agent.greedy, agent.update, agent.feedback,
+        extras_of_action=False, recall=agent.recall,
+    )  # fmt: skip

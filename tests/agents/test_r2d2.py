@@ -1,0 +1,299 @@
+"""R2D2: its equations worked by hand, one update in NumPy, and its memory in training."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from agents.dqn import DQNConfig, dqn
+from agents.r2d2 import Memory, R2D2Config, RecurrentQ, n_step_targets, r2d2, rescale, unscale
+from agents.types import Continuous, Discrete
+from experiments import environments
+from experiments.training.config import LoopConfig
+from experiments.training.evaluation import evaluate
+from experiments.training.loop import make_program
+from experiments.training.seeds import over_seeds
+from jaxreplay import Replay, ring
+from jaxreplay.methods import refer, sequences, uniform
+from jaxreplay.types import Sample, Transition
+from tests.refusals import refused
+
+T, ROWS, ACTIONS = 6, 4, 3
+
+
+def test_rescaling_and_its_inverse_by_hand():
+    np.testing.assert_allclose(rescale(jnp.float32([1, -3])), [0.4152135624, -1.003], rtol=1e-6)
+    found = unscale(jnp.float32([0.1, -3, 10]))
+    np.testing.assert_allclose(found, [0.209539058, -14.8811720727, 117.4303227796], rtol=1e-5)
+
+
+def test_the_inverse_is_exact_where_the_usual_form_cancels():
+    x = np.geomspace(1e-3, 1e5, 200).astype(np.float32)
+    exact = x.astype(np.float64)
+    exact = np.sqrt(exact + 1) - 1 + 1e-3 * exact
+    np.testing.assert_allclose(unscale(jnp.asarray(exact, jnp.float32)), x, rtol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("n", "end", "expected"),
+    [
+        (1, "none", [2.8, 1.35, 1.7, 2.72, -0.04, 2.08]),
+        (1, "terminated", [2.8, 1.35, 1.7, 2.0, -0.04, 2.08]),
+        (3, "none", [2.377, 1.3032, 0.7676, 4.1348, 2.372, 2.08]),
+        (3, "terminated", [2.377, 0.72, 0.8, 2.0, 2.372, 2.08]),
+        (3, "truncated", [2.377, 1.3032, 1.448, 2.72, 2.372, 2.08]),
+        (5, "truncated", [2.17288, 1.3032, 1.448, 2.72, 2.372, 2.08]),
+    ],
+)
+def test_targets_by_hand(n, end, expected):
+    reward = jnp.float32([1, 0, -1, 2, 0.5, 1])[:, None]
+    value = jnp.float32([2, 1.5, 3, 0.8, -0.6, 1.2])[:, None]
+    last = jnp.zeros(T, bool).at[3].set(end != "none")[:, None]
+    discount = jnp.where(last & (end == "terminated"), 0.0, 0.9)
+    found = n_step_targets(reward, discount, last, value, n)[:, 0]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_gru_of_one_unit_by_hand():
+    network = RecurrentQ(2, "mlp", (1,), False, "gru", 1)
+    kernel = jnp.float32([[0.4, 0.7, -0.6]])
+    params = {"params": {"kernel": kernel, "bias": jnp.float32([0.05])}}
+    state, trace = jnp.zeros((1, 1)), []
+    for x in (1.0, -0.5, 0.25):
+        gates = x * jnp.float32([[0.5, -0.3, 0.8]]) + jnp.float32([[0.1, 0.2, -0.1]])
+        state = network.apply(params, gates, state, method="step")
+        trace.append(float(state[0, 0]))
+    np.testing.assert_allclose(trace, [0.3278284856, 0.0243804547, 0.0684203655], rtol=1e-5)
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_cells_are_those_of_flax(cell):
+    size, count = 5, 3
+    network = RecurrentQ(2, "mlp", (4,), False, cell, size)
+    start = jax.random.normal(jax.random.key(0), (count, network.state_size))
+    gates = jax.random.normal(jax.random.key(1), (count, (3 if cell == "gru" else 4) * size))
+    obs = jnp.ones((count, 2))
+    own = network.init(jax.random.key(2), obs, start)
+    after = network.apply(own, gates, start, method="step")
+    kernel = own["params"]["kernel"]
+    eye, zero = jnp.eye(gates.shape[1]), jnp.zeros(size)
+    names = ("r", "z", "n") if cell == "gru" else ("i", "f", "g", "o")
+    params = {}
+    for name, into, hidden in zip(
+        names, jnp.split(eye, len(names), 1), jnp.split(kernel, len(names), 1), strict=True
+    ):
+        bias = {} if cell == "lstm" else {"bias": zero}
+        params[f"i{name}"] = {"kernel": into} | bias
+        params[f"h{name}"] = {"kernel": hidden} | (
+            {"bias": zero} if cell == "lstm" or name == "n" else {}
+        )
+    if cell == "gru":
+        expected, _ = nn.GRUCell(size).apply({"params": params}, start, gates)
+    else:
+        hidden, carried = jnp.split(start, 2, axis=-1)
+        (carried, hidden), _ = nn.LSTMCell(size).apply({"params": params}, (carried, hidden), gates)
+        expected = jnp.concatenate([hidden, carried], axis=-1)
+    np.testing.assert_allclose(after, expected, rtol=1e-5, atol=1e-6)
+
+
+def batch_of(burn_in=2, ends=3):
+    """Return sequences `[ROWS, T]`; the episode of the second one ends after `ends` steps."""
+    rng = np.random.default_rng(0)
+    obs = rng.normal(size=(ROWS, T + 1, 2)).astype(np.float32)
+    next_obs = obs[:, 1:].copy()
+    next_obs[1, ends - 1] = 9.0  # the last observation of an episode, not one of the next
+    last = np.zeros((ROWS, T), bool)
+    last[1, ends - 1] = True
+    mask = np.ones((ROWS, T), bool)
+    mask[1, ends:] = False
+    memory = rng.normal(size=(ROWS, T, 4)).astype(np.float32)
+    transition = Transition(
+        obs[:, :-1], rng.integers(0, ACTIONS, (ROWS, T)).astype(np.int32),
+        rng.normal(size=(ROWS, T)).astype(np.float32), np.full((ROWS, T), 0.9, np.float32),
+        next_obs, np.zeros((ROWS, T), bool), last, Memory(memory, memory),
+    )  # fmt: skip
+    learn = mask & (np.arange(T) >= burn_in)
+    aux = sequences.Aux(jnp.asarray(mask), jnp.asarray(learn))
+    weights = jnp.float32([1, 0.5, 0.25, 1])
+    indices = jnp.zeros((ROWS, T), jnp.int32)
+    return Sample(indices, jax.tree.map(jnp.asarray, transition), weights, indices, aux)
+
+
+def agent_of(**options):
+    config = R2D2Config(**{"hidden": (3,), "memory": 4, "n_step": 2} | options)
+    agent = r2d2(config, Discrete(ACTIONS))
+    state = agent.init(jax.random.key(0), jnp.zeros(2), jnp.int32(0))
+    other = agent.init(jax.random.key(5), jnp.zeros(2), jnp.int32(0))
+    return agent, state._replace(target_params=other.params)
+
+
+def unrolled(params, obs, state):
+    """Return Q-values `[T + 1, n]` of a GRU in plain NumPy, for `obs` `[T + 1, 2]`."""
+    p = jax.tree.map(np.float64, params["params"])
+    sigmoid = lambda x: 1 / (1 + np.exp(-x))
+    found = []
+    for x in obs:
+        torso = p["torso"]["Dense_0"]
+        x = np.maximum(np.maximum(x @ torso["kernel"] + torso["bias"], 0), 0)
+        gates = x @ p["project"]["kernel"] + p["project"]["bias"]
+        own = state @ p["kernel"]
+        r, z = sigmoid(gates[:4] + own[:4]), sigmoid(gates[4:8] + own[4:8])
+        n = np.tanh(gates[8:] + r * (own[8:] + p["bias"]))
+        state = (1 - z) * n + z * state
+        head = p["values"]["MLP_0"]
+        y = np.maximum(state @ head["Dense_0"]["kernel"] + head["Dense_0"]["bias"], 0)
+        found.append(y @ head["Dense_1"]["kernel"] + head["Dense_1"]["bias"])
+    return np.array(found)
+
+
+@pytest.mark.parametrize("stored_state", [True, False])
+@pytest.mark.parametrize("rescaled", [True, False])
+def test_feedback_and_loss_of_an_update_in_numpy(stored_state, rescaled):
+    agent, state = agent_of(stored_state=stored_state, rescale=rescaled)
+    sample = batch_of()
+    t, learn = jax.tree.map(np.asarray, (sample.transition, sample.aux.learn))
+    _, info = jax.jit(agent.update)(state, sample, jax.random.key(1))
+    h = lambda x: np.sign(x) * (np.sqrt(np.abs(x) + 1) - 1) + 1e-3 * x
+    inverse = lambda x: (
+        np.sign(x) * (((np.sqrt(1 + 4e-3 * (1e-3 + 1 + np.abs(x))) - 1) / 2e-3) ** 2 - 1)
+    )
+    losses, errors = [], np.zeros((ROWS, T))
+    for row in range(ROWS):
+        obs = np.concatenate([t.obs[row, :1], t.next_obs[row]])
+        start = t.extras.before[row, 0] if stored_state else np.zeros(4)
+        q, lagged = (unrolled(params, obs, start) for params in (state.params, state.target_params))
+        value = lagged[np.arange(1, T + 1), q[1:].argmax(-1)]
+        value = inverse(value) if rescaled else value
+        for time in range(T):
+            target, scale, step = 0.0, 1.0, time
+            while True:
+                target += scale * t.reward[row, step]
+                scale *= t.discount[row, step]
+                if step + 1 in (T, time + 2) or t.last[row, step]:
+                    break
+                step += 1
+            target += scale * value[step]
+            target = h(target) if rescaled else target
+            errors[row, time] = learn[row, time] * (target - q[time, t.action[row, time]])
+        losses.append(0.5 * (errors[row] ** 2).sum() / max(learn[row].sum(), 1))
+    np.testing.assert_allclose(info.feedback["td_error"], errors, rtol=1e-3, atol=1e-4)
+    expected = (np.asarray(sample.weights) * losses).mean()
+    np.testing.assert_allclose(info.metrics["loss"], expected, rtol=1e-3)
+
+
+def test_steps_outside_the_mask_change_nothing():
+    agent, state = agent_of()
+    sample = batch_of()
+    t = sample.transition
+    other = t._replace(
+        next_obs=t.next_obs.at[1, 3:].add(5.0), reward=t.reward.at[1, 3:].add(7.0),
+        action=t.action.at[1, 3:].set(0),
+    )  # fmt: skip
+    one, _ = jax.jit(agent.update)(state, sample, jax.random.key(1))
+    two, _ = jax.jit(agent.update)(state, sample._replace(transition=other), jax.random.key(1))
+    jax.tree.map(np.testing.assert_array_equal, one, two)
+    nothing = sample.aux._replace(learn=jnp.zeros((ROWS, T), bool))
+    after, info = jax.jit(agent.update)(state, sample._replace(aux=nothing), jax.random.key(1))
+    jax.tree.map(np.testing.assert_array_equal, after.params, state.params)
+    assert info.metrics["loss"] == 0
+
+
+def test_no_gradient_passes_through_the_burn_in():
+    """With the first action's Q alone learned from, only its own input matters for gradients."""
+    agent, state = agent_of(n_step=1)
+    sample, gradients = batch_of(burn_in=2), []
+    for changed in (0.0, 3.0):  # in an input of the burn-in, from the same state after it
+        t = sample.transition
+        learn = sample.aux.learn & (jnp.arange(T) == 2)
+        start = t.extras.before.at[:, 0].set(0.0)
+        t = t._replace(obs=t.obs.at[:, 0].add(changed), extras=Memory(start, start))
+        own = sample._replace(transition=t, aux=sample.aux._replace(learn=learn))
+        gradients.append(agent.update(state, own, jax.random.key(0))[1].metrics["grad_norm"])
+    assert gradients[0] != gradients[1]  # the state differs, and with it the error
+    # Without a burn-in mask, gradients do reach the first steps.
+    whole = sample.aux._replace(mask=sample.aux.learn & (jnp.arange(T) == 2))
+    through = agent.update(state, own._replace(aux=whole._replace(learn=learn)), jax.random.key(0))
+    assert (
+        through[1].metrics["loss"] == agent.update(state, own, jax.random.key(0))[1].metrics["loss"]
+    )
+    assert abs(float(through[1].metrics["grad_norm"] / gradients[1]) - 1) > 1e-3
+
+
+def test_memory_is_stored_with_steps_and_starts_at_zero():
+    task = environments.make("memory/TMaze-3")
+    agent = r2d2(R2D2Config(hidden=(4,), memory=4), task.action_space)
+    method = sequences.method(sequences.SequencesConfig(length=4, period=2))
+    replay = Replay(method.sampler, capacity=64, batch_size=4, num_envs=2)
+    config = LoopConfig(steps=120, warmup=60, eval_every=60, eval_episodes=1, inspect=1)
+    program = make_program(task, agent, replay, config)
+    state, metrics = jax.jit(program.chunk)(jax.jit(program.init)(jax.random.key(0)), 30)
+    rows = ring.contents(state.replay.ring)
+    newest = int(state.replay.ring.steps_added)
+    order = 2 * (np.arange(newest, newest + 32) % 32)  # the first environment, oldest first
+    before, after, first = (np.asarray(x)[order] for x in (*rows.extras, rows.first))
+    assert (before[first] == 0).all() and (np.abs(before[~first]).sum(axis=1) > 0).all()
+    follows = ~first[1:]
+    np.testing.assert_array_equal(before[1:][follows], after[:-1][follows])
+    assert np.isfinite(metrics["eval_return"])
+    assert 0 < metrics["replayed/distinct"] <= 1 and metrics["replayed/effective_buffer"] <= 1.001
+
+
+def test_evaluations_act_with_memory():
+    """An agent that only repeats the cue it saw succeeds if it remembers, and else at random."""
+    task = environments.make("memory/Chain-5")
+
+    def policy(obs, key, memory):
+        del key
+        cue = jnp.where(obs[:, 0] != 0, obs[:, 0], memory)
+        return (cue > 0).astype(jnp.int32), cue
+
+    blank = lambda obs: jnp.zeros(len(obs))
+    returns, lengths = evaluate(task, policy, blank, jax.random.key(0), 40)
+    assert (returns == 1).all() and (lengths == 6).all()
+    forgets = lambda obs, key, memory: (policy(obs, key, memory)[0], jnp.zeros(len(obs)))
+    returns, _ = evaluate(task, forgets, blank, jax.random.key(0), 40)
+    assert 5 < (returns == 1).sum() < 35
+
+
+def test_seeds_vmapped_agree_with_a_seed_alone():
+    task = environments.make("memory/TMaze-3")
+    agent = r2d2(R2D2Config(hidden=(4,), memory=4), task.action_space)
+    method = sequences.method(sequences.SequencesConfig(length=4, period=2))
+    replay = Replay(method.sampler, capacity=64, batch_size=4)
+    config = LoopConfig(steps=60, warmup=40, eval_every=20, eval_episodes=2, inspect=0)
+    seeds = over_seeds(make_program(task, agent, replay, config))
+    keys = jax.vmap(jax.random.key)(jnp.arange(3))
+    together, _ = seeds.chunk(seeds.init(keys), jnp.int32(20))
+    alone, _ = seeds.chunk(seeds.init(keys[1:2]), jnp.int32(20))
+    for one, other in zip(
+        jax.tree.leaves(together.agent.params), jax.tree.leaves(alone.agent.params), strict=True
+    ):
+        np.testing.assert_allclose(one[1], other[0], rtol=1e-5, atol=1e-6)
+
+
+def test_what_does_not_fit_is_refused():
+    with refused("R2D2", "Continuous"):
+        r2d2(R2D2Config(), Continuous(1))
+    with refused("memory", "0"):
+        R2D2Config(memory=0)
+    with refused("R2D2", "density"):
+        r2d2(R2D2Config(), Discrete(2), refer.method().objective)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("agent", "solves"), [("r2d2", True), ("dqn", False)])
+def test_only_an_agent_with_memory_solves_the_maze(agent, solves):
+    task = environments.make("memory/TMaze-10")
+    if agent == "r2d2":
+        method = sequences.method(sequences.SequencesConfig(length=16, period=8))
+        made = r2d2(R2D2Config(learning_rate=1e-3, epsilon_updates=3_000), task.action_space)
+    else:
+        method, made = uniform.method(), dqn(DQNConfig(hidden=(64,)), task.action_space)
+    replay = Replay(method.sampler, capacity=20_000, batch_size=32, num_envs=4)
+    config = LoopConfig(steps=24_000, eval_every=4_000, eval_episodes=50, inspect=0)
+    seeds = over_seeds(make_program(task, made, replay, config))
+    state = seeds.init(jax.vmap(jax.random.key)(jnp.arange(2)))
+    for blocks in make_program(task, made, replay, config).schedule.log_points:
+        state, metrics = seeds.chunk(state, jnp.int32(blocks))
+    assert ((metrics["eval_return"] > 0.8) == solves).all()
