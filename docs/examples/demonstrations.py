@@ -66,9 +66,9 @@ study = Study.make(
     grid={"demos": ["none", str(FILE)]},  # half of each batch; see `demos_share`
     question=Question(primary="auc", control=False),
     options=StudyOptions(threshold=1.0, report=False),
-    claims=[
-        Claim("uniform replay learns faster with them", f"uniform {WITH}", f"uniform {WITHOUT}"),
-        Claim("PER learns faster with them", f"per {WITH}", f"per {WITHOUT}"),
-        Claim("PER learns faster than uniform replay", f"per {WITH}", f"uniform {WITH}"),
+    claims=[  # `across`: the arms may differ in more than their method
+        Claim("faster with them", f"uniform {WITH}", f"uniform {WITHOUT}", across=True),
+        Claim("PER is faster with them", f"per {WITH}", f"per {WITHOUT}", across=True),
+        Claim("PER is faster than uniform replay", f"per {WITH}", f"uniform {WITH}"),
     ],
 )

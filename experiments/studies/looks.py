@@ -22,7 +22,7 @@ def draw(study: Study, findings: Findings, path: str | os.PathLike) -> None:
     arms = {name: own for name, own in findings.members.items() if name in findings.looks}
     methods = {name: member.point.config.replay for name, member in arms.items()}
     styles = styles_of(methods)
-    figure = make_figure(7.2, 4.2)
+    figure = make_figure(8.6, 4.2)
     axes = figure.subplots()
     most = 2
     for name, member in arms.items():
@@ -46,7 +46,8 @@ def draw(study: Study, findings: Findings, path: str | os.PathLike) -> None:
     axes.set_xlabel("seeds")
     axes.set_ylabel("wins minus losses")
     axes.set_title(plain(f"against {study.baseline}, {', '.join(study.envs)}"), color=INK)
-    axes.legend(frameon=False, fontsize=9, loc="upper left")
+    # Beside the lines, which may be anywhere.
+    axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
     tidy(axes)
     save(figure, path)
 
