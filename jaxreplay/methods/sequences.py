@@ -9,7 +9,6 @@ import dataclasses
 from typing import NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 
 from jaxreplay import objectives, sum_tree
 from jaxreplay import ring as ring_
@@ -267,7 +266,7 @@ def _find_complete(
 
     Also return a mask `[E]` of the slots at which a newly complete sequence starts.
     """
-    ages = config.length - 1 - np.array([0, config.burn_in], np.int32)
+    ages = config.length - 1 - jnp.array([0, config.burn_in], jnp.int32)
     environments = jnp.arange(ring.num_envs, dtype=jnp.int32)
     slots = ring_.recent(ring, ages[:, None] * ring.num_envs + environments)
     start, after = buffer.read(positions.steps, slots.ravel()).reshape(slots.shape)
