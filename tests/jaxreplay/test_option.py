@@ -143,7 +143,7 @@ def test_what_cannot_be_the_config_of_a_method_is_refused(config, parts):
         check_class(config)
 
 
-@pytest.mark.parametrize("name", [*METHODS, "sequences"])
+@pytest.mark.parametrize("name", [*METHODS, "sequences", "slices"])
 def test_the_config_of_another_method_is_refused(name):
     module = getattr(methods, name)
     given = {"lap": LAPConfig(), "per": PERConfig(), "dict": {"alpha": 0.5}, "none": None}
