@@ -62,8 +62,8 @@ class Slices(Wrapper):
 
     `Aux.mask` is False after the end of the episode, and after the newest step, which is repeated
     to the length T. Every stored step can be drawn, so each sequence has at least one step to learn
-    from. Whole episodes are drawn as often as the inner sampler draws any of their steps: uniform
-    draws prefer long episodes, such that all steps count alike.
+    from. Whole episodes are drawn as often as the inner sampler draws any of their steps. With
+    uniform draws and losses averaged over `Aux.learn`, all steps then have the same weight.
 
     `batch_size` is the number of sequences. Weights, and probabilities in batches of the drawn
     steps, are those of the inner sampler. `update` passes one number per sequence to the inner
