@@ -34,6 +34,7 @@ from jaxreplay.methods import (
     relo,
     reshuffled,
     sequences,
+    slices,
     uniform,
     windows,
 )
@@ -43,7 +44,7 @@ from jaxreplay.sampler import Method
 __all__ = [
     "METHODS", "MakeMethod", "MethodEntry", "cer", "curious", "ere", "ero", "faded", "her", "lap",
     "latest", "ners", "pal", "parts", "per", "proportional", "pser", "rank", "refer",
-    "register", "relo", "reshuffled", "sequences", "uniform", "windows",
+    "register", "relo", "reshuffled", "sequences", "slices", "uniform", "windows",
 ]  # fmt: skip
 
 

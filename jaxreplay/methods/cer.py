@@ -1,15 +1,14 @@
 """Combined experience replay, CER (Zhang & Sutton 2017): every batch includes the newest steps."""
 
 import dataclasses
-from typing import Literal
 
 import jax.numpy as jnp
 
 from jaxreplay import objectives
 from jaxreplay import ring as ring_
 from jaxreplay._internal.arguments import Bounds, check_kind
-from jaxreplay.methods import per, rank, uniform, windows
-from jaxreplay.option import Config, check_config_class, option
+from jaxreplay.methods.parts.over import OverOptions, check_inner
+from jaxreplay.option import check_config_class, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import Array, Draw, Requirements, Sample, State, Tree
@@ -18,12 +17,9 @@ _PAPER = "Zhang & Sutton 2017"
 
 
 @dataclasses.dataclass(frozen=True)
-class CERConfig(Config):
-    """Hyperparameters of CER; the base method has its default options (see `combine`)."""
+class CERConfig(OverOptions):
+    """Hyperparameters of CER over a method with its default options (see `combine`)."""
 
-    over: Literal["uniform", "per", "rank"] = option(
-        "uniform", "method that draws the rest of the batch", f"{_PAPER}: uniform"
-    )
     newest: int | None = option(
         None,
         "number of newest transitions in each batch, a multiple of the number of environments to "
@@ -35,12 +31,6 @@ class CERConfig(Config):
         False,
         "importance weights 1 / (N P(i)), with which the batch mean estimates the buffer's, and "
         "which replace those of the base method",
-    )
-    over_updates: int | None = option(
-        None,
-        "gradient steps of the base method's schedules, such as that of beta; none: the whole run",
-        at_least=1,
-        whole_run=True,
     )
 
 
@@ -69,22 +59,14 @@ class CombinedExperience(Sampler):
 
     def __post_init__(self) -> None:
         base = self.base
-        if not isinstance(base, Sampler):
-            raise ValueError(f"base must be a sampler, such as per.sampler(), got {base!r}")
+        check_inner("base", base)
         if self.newest is not None:
             check_kind("newest", self.newest, int)
             Bounds(at_least=1).check("newest", self.newest)
-        requires = base.requires
-        several = base.length is not None or isinstance(base, windows.Windows)
-        if several or requires.all_new or requires.episode_returns or requires.whole_episodes:
+        if base.requires.episode_returns:
             raise ValueError(
-                "base must sample single transitions, without learning from returns, such as PER, "
-                f"got {type(base).__name__}"
-            )
-        if requires.goals:
-            raise ValueError(
-                "base relabels goals: use hindsight replay over CER, as in "
-                "her.Hindsight(cer.sampler()), instead"
+                f"base must not learn from returns, got {type(base).__name__}: use another sampler "
+                "of single transitions, such as per.sampler()"
             )
 
     @property
@@ -170,13 +152,13 @@ class CombinedExperience(Sampler):
 @check_config_class
 def sampler(config: CERConfig = CERConfig()) -> CombinedExperience:
     """Return the CER sampler, over a base sampler with default options."""
-    return CombinedExperience(_base(config).sampler, config.newest, config.unbiased)
+    return CombinedExperience(config.inner.sampler, config.newest, config.unbiased)
 
 
 @check_config_class
 def method(config: CERConfig = CERConfig()) -> Method:
     """Return CER: the sampler, and the objective of the base method."""
-    return combine(_base(config), config.newest, config.unbiased)
+    return combine(config.inner, config.newest, config.unbiased)
 
 
 def combine(base: Method, newest: int | None = None, unbiased: bool = False) -> Method:
@@ -204,12 +186,3 @@ def combine(base: Method, newest: int | None = None, unbiased: bool = False) -> 
     if unbiased and base.objective.critic is not weighted.critic:
         return combined._replace(objective=weighted)
     return combined
-
-
-def _base(config: CERConfig) -> Method:
-    bases = {"uniform": uniform.method, "per": per.method, "rank": rank.method}
-    configs = {"uniform": uniform.UniformConfig, "per": per.PERConfig, "rank": rank.RankConfig}
-    options = configs[config.over]()
-    if config.over_updates is not None:
-        options = options.for_run(config.over_updates)
-    return bases[config.over](options)

@@ -6,7 +6,7 @@ terminations are computed again.
 """
 
 import dataclasses
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,17 +15,15 @@ from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, counters, numerics
 from jaxreplay._internal.arguments import Bounds, check_choice, check_kind
 from jaxreplay._internal.buffer import Buffer
-from jaxreplay.methods import ere, per, pser, rank, uniform
-from jaxreplay.methods.uniform import Uniform
-from jaxreplay.option import Config, check_config_class, option
+from jaxreplay.methods.parts.over import OverOptions, Wrapper
+from jaxreplay.option import check_config_class, option
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method, Sampler
+from jaxreplay.sampler import Method
 from jaxreplay.types import (
     IGNORED,
     Array,
     Draw,
     Goals,
-    Provision,
     Requirements,
     Sample,
     State,
@@ -40,22 +38,12 @@ Strategy = Literal["future", "final", "episode"]
 _PAPER = "Andrychowicz et al. 2017"
 _STRATEGIES = ("future", "final", "episode")
 _READS = frozenset({"obs", "next_obs", "reward", "discount", "first"})
-_INNER: dict[str, tuple[type[Any], Any]] = {
-    "uniform": (uniform.UniformConfig, uniform.method),
-    "per": (per.PERConfig, per.method),
-    "rank": (rank.RankConfig, rank.method),
-    "pser": (pser.PSERConfig, pser.method),
-    "ere": (ere.EREConfig, ere.method),
-}
 
 
 @dataclasses.dataclass(frozen=True)
-class HERConfig(Config):
+class HERConfig(OverOptions):
     """Hyperparameters of hindsight replay over a method with its default options."""
 
-    over: Literal["uniform", "per", "rank", "pser", "ere"] = option(
-        "uniform", "replay method that draws the transitions, with its default options", _PAPER
-    )
     strategy: Strategy = option(
         "future",
         "step whose achieved goal replaces the desired one: this or a later step of the episode "
@@ -71,17 +59,6 @@ class HERConfig(Config):
     write_back: bool = option(
         False, "pass feedback on relabelled transitions, such as TD errors, to the other method"
     )
-    over_updates: int | None = option(
-        None,
-        "gradient steps over which the other method anneals its options; none: the whole run",
-        at_least=1,
-        whole_run=True,
-    )
-
-    def for_run(self, updates: int) -> Self:
-        """Return a config for a run, which differs only if the other method has schedules."""
-        inner = _INNER[self.over][0]()
-        return self if inner.for_run(1) == inner else super().for_run(updates)
 
 
 class Aux(NamedTuple):
@@ -110,7 +87,7 @@ class HindsightState(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Hindsight(Sampler):
+class Hindsight(Wrapper):
     """Samples like another sampler, and replaces desired goals by achieved ones.
 
     Each transition of a batch is relabelled with probability `k / (k + 1)`, independently of the
@@ -135,55 +112,30 @@ class Hindsight(Sampler):
         whole episodes or only new transitions.
     """
 
-    inner: Sampler = Uniform()
     goals: Goals | None = None
     strategy: Strategy = "future"
     k: float = 4.0
     write_back: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_choice("strategy", self.strategy, _STRATEGIES)
         check_kind("write_back", self.write_back, bool)
-        if not isinstance(self.inner, Sampler):
-            raise ValueError(f"inner must be a sampler, such as per.sampler(), got {self.inner!r}")
         if not isinstance(self.goals, Goals | None):
             raise ValueError(f"goals must be a jaxreplay.types.Goals, got {self.goals!r}")
         Bounds(at_least=0).check("k", self.k)
-        inner = self.inner
-        if (
-            inner.length
-            or inner.provides
-            or inner.requires.all_new
-            or inner.requires.whole_episodes
-        ):
-            raise ValueError(
-                f"inner must draw single transitions, got {type(inner).__name__}: use a sampler "
-                "such as methods.uniform.sampler() or methods.per.sampler()"
-            )
 
     @property
     def requires(self) -> Requirements:
         own = Requirements(single_steps=True, goals=True, transition_fields=_READS)
-        return union(self.inner.requires, own)
-
-    @property
-    def provides(self) -> frozenset[Provision]:
-        return self.inner.provides
-
-    @property
-    def is_uniform(self) -> bool:
-        return self.inner.is_uniform
-
-    @property
-    def capacity_factor(self) -> int:
-        return self.inner.capacity_factor
+        return union(super().requires, own)
 
     def for_goals(self, goals: Goals) -> "Hindsight":
-        return dataclasses.replace(self, goals=goals, inner=self.inner.for_goals(goals))
+        return dataclasses.replace(self, goals=goals)
 
     def check_sizes(self, capacity: int, num_envs: int, batch_size: int) -> None:
         self._goals()
-        self.inner.check_sizes(capacity, num_envs, batch_size)
+        super().check_sizes(capacity, num_envs, batch_size)
 
     def init(self, key: Array, ring: Ring) -> HindsightState:
         _check_obs(ring, self._goals())
@@ -257,26 +209,13 @@ class Hindsight(Sampler):
             terminated=terminated.sum(dtype=jnp.int32).astype(jnp.float32) / count,
         )
 
-    def observe(
-        self, state: HindsightState, ring: Ring, episode_return: Array, key: Array
-    ) -> HindsightState:
-        return state._replace(inner=self.inner.observe(state.inner, ring, episode_return, key))
-
     def end_episodes(self, state: HindsightState, ring: Ring) -> HindsightState:
         inner = self.inner.end_episodes(state.inner, ring)
         return state._replace(inner=inner, position=jnp.full_like(state.position, -1))
 
-    def probability(
-        self, state: HindsightState, ring: Ring, slots: Array, batch_size: int
-    ) -> Array:
-        return self.inner.probability(state.inner, ring, slots, batch_size)
-
-    def ready(self, state: HindsightState, ring: Ring, batch_size: int) -> Array:
-        return self.inner.ready(state.inner, ring, batch_size)
-
     def metrics(self, state: HindsightState, ring: Ring) -> dict[str, Array]:
         own = {"relabelled_terminated": state.terminated}
-        return {**self.inner.metrics(state.inner, ring), **own}
+        return {**super().metrics(state, ring), **own}
 
     def _goals(self) -> Goals:
         if self.goals is None:
@@ -363,7 +302,8 @@ def _check_obs(ring: Ring, goals: Goals) -> None:
 @check_config_class
 def sampler(config: HERConfig = HERConfig()) -> Hindsight:
     """Return the sampler of `method(config)`, which needs `for_goals` before use."""
-    return _parts(config)[0]
+    inner = config.inner.sampler
+    return Hindsight(inner, None, config.strategy, config.k, config.write_back)
 
 
 @check_config_class
@@ -375,16 +315,4 @@ def method(config: HERConfig = HERConfig()) -> Method:
     Args:
       config: options; `config.for_run(updates)` sets the length of the other method's schedules.
     """
-    return Method(*_parts(config))
-
-
-def _parts(config: HERConfig) -> tuple[Hindsight, Any]:
-    kind, make = _INNER[config.over]
-    options = kind()
-    if config.over_updates is not None:
-        options = options.for_run(config.over_updates)
-    inner = make(options)
-    made = Hindsight(
-        inner.sampler, strategy=config.strategy, k=config.k, write_back=config.write_back
-    )
-    return made, inner.objective
+    return config.inner._replace(sampler=sampler(config))

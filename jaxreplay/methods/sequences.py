@@ -13,38 +13,31 @@ import jax.numpy as jnp
 from jaxreplay import objectives, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, schedules
-from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.numerics import to_power
 from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.methods import proportional
-from jaxreplay.methods.parts import ConfiguredSampler
+from jaxreplay.methods.parts import ConfiguredSampler, episodes
+from jaxreplay.methods.parts.episodes import Positions
 from jaxreplay.methods.per import SamplingOptions
 from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState
-from jaxreplay.option import option
+from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
-from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree, get_field, has_field
+from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree
 
 _PAPER = "Kapturowski et al. 2019"
 
 
 @dataclasses.dataclass(frozen=True)
-class SequencesConfig(SamplingOptions):
-    """Hyperparameters of sequence replay.
-
-    In the paper, a burn-in of 40 steps precedes 80 training steps: set `length=120, burn_in=40`.
-    """
+class LengthOptions(Config):
+    """Options of sequences: their length, and the priority of their TD errors."""
 
     length: int = option(
         80, "T: steps per sequence, including the burn-in", f"{_PAPER}, hyperparameters", at_least=1
     )
-    period: int = option(
-        40, "steps between the starts of consecutive sequences in an episode", _PAPER, at_least=1
-    )
     burn_in: int = option(
         0, "initial steps of a sequence that only warm up the recurrent state", at_least=0
     )
-    prioritised: bool = option(True, "sample by priority; false: uniformly, with weights of 1")
     eta: float = option(
         0.9,
         "weight of the largest |TD error| in a sequence's priority; the mean has weight 1 - eta",
@@ -52,6 +45,24 @@ class SequencesConfig(SamplingOptions):
         at_least=0,
         at_most=1,
     )
+
+    def check(self) -> None:
+        """Raise ValueError if no step would be trained on."""
+        if self.burn_in >= self.length:
+            raise ValueError(f"burn_in must be below length {self.length}, got {self.burn_in}")
+
+
+@dataclasses.dataclass(frozen=True)
+class SequencesConfig(SamplingOptions, LengthOptions):
+    """Hyperparameters of sequence replay.
+
+    In the paper, a burn-in of 40 steps precedes 80 training steps: set `length=120, burn_in=40`.
+    """
+
+    period: int = option(
+        40, "steps between the starts of consecutive sequences in an episode", _PAPER, at_least=1
+    )
+    prioritised: bool = option(True, "sample by priority; false: uniformly, with weights of 1")
     alpha: float = option(
         0.9, "prioritisation exponent; 0 is uniform", f"{_PAPER}, hyperparameters", at_least=0
     )
@@ -73,8 +84,7 @@ class SequencesConfig(SamplingOptions):
 
     def check(self) -> None:
         """Raise ValueError if some steps would never be trained on."""
-        if self.burn_in >= self.length:
-            raise ValueError(f"burn_in must be below length {self.length}, got {self.burn_in}")
+        super().check()
         if self.period > self.length - self.burn_in:
             raise ValueError(
                 f"period must be at most {self.length - self.burn_in} (length - burn_in) to train "
@@ -90,16 +100,10 @@ class Aux(NamedTuple):
 
 
 class SequencesState(NamedTuple):
-    """Priorities of sequences, and the data that identify the episode of each step."""
+    """Priorities of sequences, and the positions of steps in their episodes."""
 
     priorities: ProportionalState  # a sequence's priority is at the slot of its first step
-    episode: Buffer  # [C] int32, episode number of the step in its environment
-    current: Array  # [E] int32, episode number of the newest step
-    position: Array  # [E] int32, position of the newest step in its episode, modulo the period
-    ended: Array  # [E] bool, whether the newest step was the last step of its episode
-    recent: Array  # [T, E] int32, ring buffer of the episode numbers of the T newest steps
-    starts: Array  # [T, E] bool, whether a sequence starts at each of the T newest steps
-    newest: Array  # [] int32, index of the newest step in `recent` and `starts`
+    positions: Positions
 
 
 @with_default_promotion
@@ -154,37 +158,26 @@ class Sequences(ConfiguredSampler):
 
     def init(self, key: Array, ring: Ring) -> SequencesState:
         self._check(ring)
-        num_envs = ring.num_envs
-        return SequencesState(
-            priorities=proportional.init(ring.capacity),
-            episode=jnp.zeros(ring.capacity, jnp.int32),
-            current=jnp.full(num_envs, -1, jnp.int32),
-            position=jnp.full(num_envs, -1, jnp.int32),
-            ended=jnp.ones(num_envs, bool),
-            recent=jnp.zeros((self.config.length, num_envs), jnp.int32),
-            starts=jnp.zeros((self.config.length, num_envs), bool),
-            newest=jnp.full((), self.config.length - 1, jnp.int32),
-        )
+        return SequencesState(proportional.init(ring.capacity), episodes.init_positions(ring))
 
     def add(
         self, state: SequencesState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
     ) -> SequencesState:
         """Insert newly complete sequences, and remove sequences whose first step is overwritten."""
-        state = _count_steps(self.config, state, slots, transition)
-        first, complete = _find_complete(self.config, state, ring)
+        positions = episodes.add_steps(state.positions, slots, transition)
+        first, complete = _find_complete(self.config, positions, ring)
         removed = slots if self.config.length > 1 else jnp.full_like(slots, IGNORED)
         firsts = jnp.concatenate([removed, jnp.where(complete, first, IGNORED)])
         new = jnp.broadcast_to(state.priorities.max_leaf, first.shape)
         values = jnp.concatenate([jnp.zeros_like(new), new])
-        return state._replace(priorities=proportional.insert(state.priorities, firsts, values))
+        return SequencesState(proportional.insert(state.priorities, firsts, values), positions)
 
     def sample(self, state: SequencesState, ring: Ring, key: Array, batch_size: int) -> Draw:
         config = self.config
         first, stats = proportional.draw(state.priorities, ring, key, batch_size, config.sampling)
-        slots = _walk(config, ring, first)
-        episode = buffer.read(state.episode, slots.ravel()).reshape(slots.shape)
+        slots, mask = episodes.follow(state.positions, ring, first, config.length)
         ready = self.ready(state, ring, batch_size)
-        mask = (episode == episode[:, :1]) & ready
+        mask &= ready
         learn = mask & (jnp.arange(config.length) >= config.burn_in)
         weights = jnp.ones(batch_size, jnp.float32)
         if config.prioritised:
@@ -198,12 +191,7 @@ class Sequences(ConfiguredSampler):
             return state
         valid = sample.aux.learn & (sample.indices != IGNORED)
         size = priority(feedback["td_error"], valid, self.config.eta)
-        # The index of the first step may be `IGNORED`: derive its slot from a valid step.
-        step = jnp.argmax(valid, axis=1)
-        slot = jnp.take_along_axis(sample.indices, step[:, None], axis=1)[:, 0]
-        first = (slot - step * ring.num_envs) % ring.capacity
-        stored = valid.any(axis=1) & (ring_.version(ring, first) == sample.version[:, 0])
-        first = jnp.where(stored, first, IGNORED)
+        first = episodes.still_stored(ring, sample, valid, at=0)
         leaf = to_power(size + self.config.epsilon, self.config.alpha)
         return state._replace(priorities=proportional.write(state.priorities, first, leaf))
 
@@ -212,7 +200,7 @@ class Sequences(ConfiguredSampler):
     ) -> Array:
         tree = state.priorities.tree
         # The slots at which sequences that contain each slot may start.
-        firsts = _walk(self.config, ring, slots, back=True)
+        firsts, _ = ring_.previous(ring, slots[:, None], jnp.arange(self.config.length))
         mass = sum_tree.get(tree, firsts.ravel()).reshape(firsts.shape).sum(axis=1)
         total = sum_tree.total(tree)
         return mass / (self.config.length * jnp.where(total > 0, total, 1.0))
@@ -231,7 +219,7 @@ class Sequences(ConfiguredSampler):
         }
 
     def end_episodes(self, state: SequencesState, ring: Ring) -> SequencesState:
-        return state._replace(ended=jnp.ones_like(state.ended))
+        return state._replace(positions=episodes.end_positions(state.positions))
 
     def _check(self, ring: Ring) -> None:
         """Raise ValueError if the ring buffer is too small or lacks episode boundaries."""
@@ -241,13 +229,7 @@ class Sequences(ConfiguredSampler):
                 f"capacity must be at least {length + period - 1} steps per environment for "
                 f"sequences of length {length} with period {period}, got {steps}"
             )
-        blank = ring_.gather(ring, jnp.zeros(1, jnp.int32))
-        if not (has_field(blank, "last") or has_field(blank, "first")):
-            raise ValueError(
-                "the example transition must have a field last or first, got a "
-                f"{type(blank).__name__} with neither; store whether a step ends or starts an "
-                "episode (False without episodes)"
-            )
+        episodes.check_boundaries(ring)
 
 
 sampler = Sequences
@@ -277,46 +259,16 @@ def check_valid(state: SequencesState, ring: Ring, config: SequencesConfig) -> N
         )
 
 
-def _count_steps(
-    config: SequencesConfig, state: SequencesState, slots: Array, transition: Tree
-) -> SequencesState:
-    """Record the episode of each new step at `slots` `[E]`, and whether it starts a sequence."""
-    begins = state.ended
-    if has_field(transition, "first"):
-        begins = begins | get_field(transition, "first").astype(bool)
-    current = state.current + begins
-    position = jnp.where(begins, 0, (state.position + 1) % config.period)
-    ended = jnp.zeros_like(begins)
-    if has_field(transition, "last"):
-        ended = get_field(transition, "last").astype(bool)
-    newest = (state.newest + 1) % config.length
-    return state._replace(
-        episode=buffer.write(state.episode, slots, current),
-        current=current,
-        position=position,
-        ended=ended,
-        recent=state.recent.at[newest].set(current),
-        starts=state.starts.at[newest].set(position == 0),
-        newest=newest,
-    )
-
-
 def _find_complete(
-    config: SequencesConfig, state: SequencesState, ring: Ring
+    config: SequencesConfig, positions: Positions, ring: Ring
 ) -> tuple[Array, Array]:
     """Return the slots `[E]` of the T-th newest steps, where T is `config.length`.
 
     Also return a mask `[E]` of the slots at which a newly complete sequence starts.
     """
-    step = ring.steps_added - config.length
-    start, after = ((state.newest + steps) % config.length for steps in (1, 1 + config.burn_in))
-    outlasts = state.recent[after] == state.recent[start]
+    ages = config.length - 1 - jnp.array([0, config.burn_in], jnp.int32)
     environments = jnp.arange(ring.num_envs, dtype=jnp.int32)
-    slots = step % ring_.num_steps(ring) * ring.num_envs + environments
-    return slots, (step >= 0) & state.starts[start] & outlasts
-
-
-def _walk(config: SequencesConfig, ring: Ring, slots: Array, back: bool = False) -> Array:
-    """Return slots `[n, T]` of `config.length` steps from `slots` `[n]`, forwards or backwards."""
-    steps = jnp.arange(config.length, dtype=jnp.int32) * ring.num_envs
-    return (slots[:, None] + (-steps if back else steps)) % ring.capacity
+    slots = ring_.recent(ring, ages[:, None] * ring.num_envs + environments)
+    start, after = buffer.read(positions.steps, slots.ravel()).reshape(slots.shape)
+    starts = (start % config.period == 0) & (after == start + config.burn_in)
+    return slots[0], starts & (ring.steps_added >= config.length)

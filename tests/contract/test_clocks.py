@@ -7,7 +7,7 @@ import pytest
 
 from jaxreplay import Replay, n_step, testing
 from jaxreplay.loops import counters
-from jaxreplay.methods import METHODS, per, pser, refer, sequences, windows
+from jaxreplay.methods import METHODS, per, pser, refer, sequences, slices, windows
 from jaxreplay.n_step import Step
 
 SAMPLERS = {
@@ -19,6 +19,7 @@ SAMPLERS = {
     "refer-returns": refer.sampler(refer.ReFERConfig(returns=True, capacity_factor=1)),
     "windows": windows.sampler(windows.WindowsConfig(length=4)),
     "sequences": sequences.sampler(sequences.SequencesConfig(length=5, period=3, burn_in=1)),
+    "slices": slices.sampler(slices.SlicesConfig(over="per", length=5, burn_in=2)),
 }
 SIZES = [(12, 1), (32, 4)]
 ALL_SIZES = [*SIZES, (16, 1), (24, 4)]  # powers of two, and not

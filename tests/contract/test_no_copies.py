@@ -19,7 +19,7 @@ from experiments.training.seeds import over_seeds
 from jaxreplay import Frames, Replay, SharedObservations, Transition, Transitions, sum_tree
 from jaxreplay._internal.tuned import gather
 from jaxreplay.loops import packed
-from jaxreplay.methods import METHODS, her, ners, per, pser, refer, sequences
+from jaxreplay.methods import METHODS, her, ners, per, pser, refer, sequences, slices
 from jaxreplay.testing import assert_in_place, large_copies, with_goals
 from tests.xla import AS_USERS
 
@@ -45,6 +45,7 @@ VARIANTS = {
     "refer-returns": refer.method(refer.ReFERConfig(returns=True)),
     "her-per": with_goals(her.method(her.HERConfig(over="per", strategy="episode"))),
     "sequences": sequences.method(sequences.SequencesConfig(length=8, period=4, burn_in=2)),
+    "slices": slices.method(slices.SlicesConfig(over="pser", length=8, burn_in=2)),
 }
 
 
@@ -91,7 +92,7 @@ def train_step(replay, order):
 # The harder order for every method, the other one for two: each compilation is dear. Alone, methods
 # that keep nothing but another's arrays are slow tests, and so are variants of one method.
 ALIKE = ("lap", "pal", "ere", "ero")
-RARE = tuple(name for name in VARIANTS if name not in (*METHODS, "sequences"))
+RARE = tuple(name for name in VARIANTS if name not in (*METHODS, "sequences", "slices"))
 ORDERS = [
     *((name, "add last") for name in VARIANTS),
     ("per", "add first"), ("pser", "add first"), ("per", "add between"), ("uniform", "add between"),

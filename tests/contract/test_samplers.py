@@ -23,6 +23,7 @@ from jaxreplay.methods import (
     rank,
     refer,
     sequences,
+    slices,
     windows,
 )
 from jaxreplay.option import options_of
@@ -42,6 +43,7 @@ VARIANTS = {name: entry.method(entry.config().for_run(100)) for name, entry in M
     ),
     "windows": windows.method(windows.WindowsConfig(length=4)),
     "sequences": sequences.method(sequences.SequencesConfig(length=4, period=2, burn_in=1)),
+    "slices": slices.method(slices.SlicesConfig(length=4, burn_in=1)),
     "rank-sorted": rank.method(rank.RankConfig(order="sorted", alpha_end=0.0).for_run(100)),
     "her-rank": her.method(her.HERConfig(over="rank", strategy="episode").for_run(100)),
 }

@@ -19,6 +19,7 @@ from jaxreplay.methods import (
     rank,
     refer,
     sequences,
+    slices,
     uniform,
     windows,
 )
@@ -38,6 +39,7 @@ METHODS = {
     "refer": refer.method(refer.ReFERConfig(returns=True, refresh_every=2, capacity_factor=1)),
     "windows": windows.method(windows.WindowsConfig(length=4)),
     "sequences": sequences.method(sequences.SequencesConfig(length=4, period=2, burn_in=1)),
+    "slices": slices.method(slices.SlicesConfig(over="per", length=4, burn_in=1)),
 }
 ON_HOST = Transitions(on_host=True)
 SLOW = ("rank", "lap", "ere", "windows")  # others keep the same arrays, or read the same fields

@@ -118,8 +118,7 @@ def test_methods_have_schedules_over_the_run():
     }
     expected = {
         "per": {"beta_updates"}, "ners": {"beta_updates"}, "ere": {"eta_updates"},
-        "rank": {"alpha_updates", "beta_updates"}, "cer": {"over_updates"},
-        "relo": {"beta_updates"},
+        "rank": {"alpha_updates", "beta_updates"}, "relo": {"beta_updates"},
     }  # fmt: skip
     assert filled == {name: expected.get(name, set()) for name in METHODS}
 
@@ -143,7 +142,7 @@ def test_what_cannot_be_the_config_of_a_method_is_refused(config, parts):
         check_class(config)
 
 
-@pytest.mark.parametrize("name", [*METHODS, "sequences"])
+@pytest.mark.parametrize("name", [*METHODS, "sequences", "slices"])
 def test_the_config_of_another_method_is_refused(name):
     module = getattr(methods, name)
     given = {"lap": LAPConfig(), "per": PERConfig(), "dict": {"alpha": 0.5}, "none": None}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxreplay import Frames, Replay, Sampler, SharedObservations, Transitions, testing
-from jaxreplay.methods import METHODS, ero, latest, per, rank, refer, sequences, uniform
+from jaxreplay.methods import METHODS, ero, latest, per, rank, refer, sequences, slices, uniform
 from jaxreplay.testing import large_copies
 from tests.refusals import refused
 from tests.xla import AS_USERS
@@ -89,6 +89,7 @@ def test_storage_of_no_sense_is_refused_when_it_is_made(kind, options, parts):
 
 MAKERS = {name: (entry.config, entry.method) for name, entry in METHODS.items()}
 MAKERS["sequences"] = sequences.SequencesConfig, sequences.method
+MAKERS["slices"] = slices.SlicesConfig, slices.method
 
 
 @pytest.mark.parametrize("name", MAKERS)

@@ -1,4 +1,4 @@
-"""Positions of stored transitions within episodes, and selection of episodes to forget."""
+"""Positions of transitions within episodes, sequences of them, and choice of what to forget."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -6,11 +6,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, counters
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.tracing import varying
 from jaxreplay.ring import Ring
-from jaxreplay.types import Array
+from jaxreplay.types import IGNORED, Array, Sample, Tree, get_field, has_field
 
 
 class Positions(NamedTuple):
@@ -32,13 +33,76 @@ def init_positions(ring: Ring) -> Positions:
 
 def add_positions(positions: Positions, slots: Array, first: Array) -> Positions:
     """Record positions of new transitions at `slots` `[E]`; `first` `[E]` marks episode starts."""
-    latest = jnp.where(first, 0, counters.increment(positions.latest))
+    # After 2^31 steps without an end, positions go on as in another episode.
+    latest = jnp.where(first, 0, counters.increment(positions.latest, counters.rewind(1)))
     return Positions(buffer.write(positions.steps, slots, latest), latest)
 
 
 def end_positions(positions: Positions) -> Positions:
     """Make the next transition of every environment start a new episode."""
     return positions._replace(latest=jnp.full_like(positions.latest, -1))
+
+
+def check_boundaries(ring: Ring) -> None:
+    """Raise ValueError unless transitions have the field `first`, `last`, or both."""
+    blank = ring_.gather(ring, jnp.zeros(1, jnp.int32))
+    if not (has_field(blank, "last") or has_field(blank, "first")):
+        raise ValueError(
+            "the example transition must have a field last or first, got a "
+            f"{type(blank).__name__} with neither; store whether a step ends or starts an "
+            "episode (False without episodes)"
+        )
+
+
+def add_steps(positions: Positions, slots: Array, transition: Tree) -> Positions:
+    """Record positions of new transitions with the field `first`, `last`, or both."""
+    first = jnp.zeros(slots.shape, bool)
+    if has_field(transition, "first"):
+        first = get_field(transition, "first").astype(bool)
+    positions = add_positions(positions, slots, first)
+    if has_field(transition, "last"):
+        last = get_field(transition, "last").astype(bool)
+        positions = positions._replace(latest=jnp.where(last, -1, positions.latest))
+    return positions
+
+
+def follow(positions: Positions, ring: Ring, first: Array, length: int) -> tuple[Array, Array]:
+    """Return the slots of sequences that start at `first` `[B]` int32.
+
+    Returns:
+      Slots `[B, T]` of T successive steps, where T is `length`; steps after the newest one repeat
+      it. And a mask `[B, T]` bool of the steps in the same episode as the first step.
+    """
+    steps = jnp.arange(length, dtype=jnp.int32)
+    later = jnp.minimum(steps, ring_.age(ring, first)[:, None])
+    slots = (first[:, None] + later * ring.num_envs) % ring.capacity
+    position = buffer.read(positions.steps, slots.ravel()).reshape(slots.shape)
+    return slots, position == position[:, :1] + steps
+
+
+def still_stored(ring: Ring, sample: Sample, valid: Array, at: Array | int) -> Array:
+    """Return the slots `[B]` int32 of step `at` of each sequence, or `IGNORED`.
+
+    A slot is `IGNORED` if its step has been overwritten since sampling, or if no step is valid.
+
+    Args:
+      ring: the ring buffer.
+      sample: `[B, T]`, as passed to `Sampler.update`.
+      valid: `[B, T]` bool, mask of steps with feedback whose index is not `IGNORED`.
+      at: `[B]` int32, or an integer.
+    """
+    # The index of step `at` itself may be `IGNORED`: derive its slot from a valid step.
+    at = jnp.broadcast_to(at, valid.shape[:1])
+    step = jnp.argmax(valid, axis=1).astype(jnp.int32)
+    slots = (pick(sample.indices, step) - (step - at) * ring.num_envs) % ring.capacity
+    stored = valid.any(axis=1) & (ring_.version(ring, slots) == pick(sample.version, at))
+    return jnp.where(stored, slots, IGNORED)
+
+
+def pick(values: Array, at: Array) -> Array:
+    """Return step `at` `[B]` int32 of each sequence, `[B, ...]`, from `values` `[B, T, ...]`."""
+    at = at.reshape(-1, *[1] * (values.ndim - 1))
+    return jnp.take_along_axis(values, at, axis=1)[:, 0]
 
 
 def choose_forgotten(share: Array, steps: Array, oldness: Array, memory: int) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxreplay import IGNORED, Replay, n_step, ring, sum_tree, testing
-from jaxreplay.methods import METHODS, per, refer, sequences
+from jaxreplay.methods import METHODS, per, refer, sequences, slices
 from jaxreplay.n_step import Step
 from jaxreplay.testing import E
 from tests.refusals import refused
@@ -18,6 +18,7 @@ SAMPLERS = {name: testing.with_goals(entry.method()).sampler for name, entry in 
     "per-buffer": per.sampler(per.PERConfig(normalise="buffer")),
     "refer-returns": refer.sampler(refer.ReFERConfig(returns=True)),
     "sequences": sequences.sampler(sequences.SequencesConfig(length=4, period=2)),
+    "slices": slices.sampler(slices.SlicesConfig(length=4)),
 }
 del SAMPLERS["windows"]  # 16 steps long
 KEY = jax.random.key(1)

@@ -1,0 +1,193 @@
+"""Sequences around the steps that another sampler draws, and whole episodes.
+
+Batches have shape `[B, T, ...]`, like those of `sequences`. Any sampler of single transitions draws
+one step of each sequence, so that sequences may begin at any step.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxreplay import ring as ring_
+from jaxreplay._internal import buffer
+from jaxreplay.methods.parts import episodes
+from jaxreplay.methods.parts.episodes import Positions, pick
+from jaxreplay.methods.parts.over import OverOptions, Wrapper
+from jaxreplay.methods.sequences import LengthOptions, priority
+from jaxreplay.option import check_config_class, option
+from jaxreplay.ring import Ring
+from jaxreplay.sampler import Method
+from jaxreplay.types import IGNORED, Array, Draw, Sample, State, Tree
+
+
+@dataclasses.dataclass(frozen=True)
+class SlicesConfig(OverOptions, LengthOptions):
+    """Hyperparameters of slices over a method with its default options."""
+
+    whole: bool = option(False, "start at the first step of the episode, without a burn-in")
+
+    def check(self) -> None:
+        """Raise ValueError if no step would be trained on, or whole episodes have a burn-in."""
+        super().check()
+        if self.whole and self.burn_in:
+            raise ValueError(f"burn_in must be 0 for whole episodes, got {self.burn_in}")
+
+
+class Aux(NamedTuple):
+    """Masks over the steps in a batch, as of `sequences`, and data of the inner sampler."""
+
+    mask: Array  # [B, T] bool, whether the step is stored and in the episode of the drawn step
+    learn: Array  # [B, T] bool, `mask` without the burn-in; average losses over these steps
+    drawn: Array  # [B] int32, position of the drawn step in the sequence
+    inner: Tree  # `Draw.aux` of the inner sampler
+
+
+class SlicesState(NamedTuple):
+    """State of the inner sampler, and the positions of steps in their episodes."""
+
+    inner: State
+    positions: Positions
+
+
+@dataclasses.dataclass(frozen=True)
+class Slices(Wrapper):
+    """Samples sequences `[B, T]` of successive steps around the steps that a sampler draws.
+
+    The drawn step is the first one to learn from. It follows up to `burn_in` steps of its episode:
+    fewer if the episode, or what is stored of it, begins later. With `whole=True`, a sequence
+    starts at the first stored step of the episode instead, and all its steps are learned from. Of
+    an episode of more than T steps, it then contains T, the drawn step among them.
+
+    `Aux.mask` is False after the end of the episode, and after the newest step, which is repeated
+    to the length T. Every stored step can be drawn, so each sequence has at least one step to learn
+    from. Whole episodes are drawn as often as the inner sampler draws any of their steps. With
+    uniform draws and losses averaged over `Aux.learn`, all steps then have the same weight.
+
+    `batch_size` is the number of sequences. Weights, and probabilities in batches of the drawn
+    steps, are those of the inner sampler. `update` passes one number per sequence to the inner
+    sampler, for the drawn step: of TD errors `[B, T]`, `sequences.priority`; of other feedback,
+    the mean. Both are over the steps in `Aux.learn`. Transitions must have the field `last`,
+    `first`, or both.
+
+    Args:
+      inner: sampler that draws a step of each sequence.
+      length: T, steps per sequence.
+      burn_in: maximum number of steps before the drawn one, which only warm up the recurrent state.
+      eta: weight of the largest |TD error| in the number for the inner sampler.
+      whole: whether sequences start with their episodes.
+
+    Raises:
+      ValueError: If an option is invalid, `whole` has a burn-in, or the inner sampler draws
+        sequences, trajectories, whole episodes or only new transitions, or relabels goals.
+
+    Example:
+      >>> from jaxreplay import Replay
+      >>> from jaxreplay.methods import per
+      >>> replay = Replay(Slices(per.sampler(), length=3), capacity=100, batch_size=2)
+      >>> example = {"reward": jnp.zeros(()), "last": jnp.zeros((), bool)}
+      >>> state = replay.init(jax.random.key(0), example)
+      >>> for _ in range(2):
+      ...     state = replay.add(state, jax.tree.map(lambda x: x[None], example))
+      >>> batch = replay.sample(state, jax.random.key(0))
+      >>> batch.indices.tolist(), batch.aux.learn.tolist()
+      ([[0, 1, 1], [1, 1, 1]], [[True, True, False], [True, False, False]])
+    """
+
+    length: int = 80  # pyright: ignore[reportIncompatibleMethodOverride]
+    burn_in: int = 0
+    eta: float = 0.9
+    whole: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        SlicesConfig(length=self.length, burn_in=self.burn_in, eta=self.eta, whole=self.whole)
+
+    def init(self, key: Array, ring: Ring) -> SlicesState:
+        episodes.check_boundaries(ring)
+        return SlicesState(self.inner.init(key, ring), episodes.init_positions(ring))
+
+    def add(
+        self, state: SlicesState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
+    ) -> SlicesState:
+        return SlicesState(
+            self.inner.add(state.inner, ring, slots, transition, **feedback),
+            episodes.add_steps(state.positions, slots, transition),
+        )
+
+    def sample(self, state: SlicesState, ring: Ring, key: Array, batch_size: int) -> Draw:
+        draw = self.inner.sample(state.inner, ring, key, batch_size)
+        drawn = self._before(state, ring, draw.indices)
+        first = (draw.indices - drawn * ring.num_envs) % ring.capacity
+        slots, mask = episodes.follow(state.positions, ring, first, self.length)
+        learn = mask
+        if not self.whole:
+            learn = mask & (jnp.arange(self.length) >= drawn[:, None])
+        aux = Aux(mask, learn, drawn, draw.aux)
+        # Several draws of one whole episode are the same sequence.
+        return Draw(slots, draw.weights, aux, None if self.whole else draw.probability)
+
+    def update(
+        self, state: SlicesState, ring: Ring, sample: Sample, **feedback: Array
+    ) -> SlicesState:
+        aux: Any = sample.aux
+        valid = aux.learn & (sample.indices != IGNORED)
+        own = sample._replace(
+            indices=episodes.still_stored(ring, sample, valid, aux.drawn),
+            transition=jax.tree.map(lambda x: pick(x, aux.drawn), sample.transition),
+            version=pick(sample.version, aux.drawn),
+            aux=aux.inner,
+        )
+        count = jnp.maximum(valid.sum(axis=1), 1)
+        told = {
+            name: jnp.where(valid, values, 0.0).sum(axis=1) / count
+            for name, values in feedback.items()
+        }
+        if "td_error" in feedback:
+            told["td_error"] = priority(feedback["td_error"], valid, self.eta)
+        return state._replace(inner=self.inner.update(state.inner, ring, own, **told))
+
+    def end_episodes(self, state: SlicesState, ring: Ring) -> SlicesState:
+        inner = self.inner.end_episodes(state.inner, ring)
+        return SlicesState(inner, episodes.end_positions(state.positions))
+
+    def probability(self, state: SlicesState, ring: Ring, slots: Array, batch_size: int) -> Array:
+        # A sequence that contains a slot was drawn by one of these steps before or after it.
+        later = jnp.arange(1 - self.length, self._most_before + 1, dtype=jnp.int32)
+        age = ring_.age(ring, slots)[:, None]
+        stored = (later <= age) & (age - later < ring_.size(ring) // ring.num_envs)
+        drawn = (slots[:, None] + later * ring.num_envs) % ring.capacity
+        chance = super().probability(state, ring, drawn.ravel(), batch_size).reshape(drawn.shape)
+        step = self._before(state, ring, drawn.ravel()).reshape(drawn.shape) - later
+        within = stored & (step >= 0) & (step < self.length)
+        times = jnp.where(age == 0, self.length - step, 1)  # the newest step is repeated
+        return jnp.where(within, chance * times, 0.0).sum(axis=1) / self.length
+
+    @property
+    def _most_before(self) -> int:
+        return self.length - 1 if self.whole else self.burn_in
+
+    def _before(self, state: SlicesState, ring: Ring, slots: Array) -> Array:
+        """Return how many steps of a sequence precede its drawn step at `slots` `[n]`, `[n]`."""
+        if not self._most_before:
+            return jnp.zeros_like(slots)
+        stored = ring_.size(ring) // ring.num_envs - 1 - ring_.age(ring, slots)
+        position = buffer.read_few(state.positions.steps, slots)
+        return jnp.clip(jnp.minimum(position, stored), 0, self._most_before)
+
+
+@check_config_class
+def sampler(config: SlicesConfig = SlicesConfig()) -> Slices:
+    """Return the sampler of slices, over a sampler with default options."""
+    return Slices(config.inner.sampler, config.length, config.burn_in, config.eta, config.whole)
+
+
+@check_config_class
+def method(config: SlicesConfig = SlicesConfig()) -> Method:
+    """Return slices over another method, with the objective of that method.
+
+    The agent must provide one loss per sequence, the mean over its steps in the mask
+    `Sample.aux.learn` `[B, T]`.
+    """
+    return config.inner._replace(sampler=sampler(config))

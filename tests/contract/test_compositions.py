@@ -1,0 +1,187 @@
+"""Methods over other methods keep the laws of methods, and impossible ones are refused."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxreplay import Replay, testing
+from jaxreplay.methods import (
+    cer,
+    ere,
+    ero,
+    her,
+    lap,
+    latest,
+    ners,
+    per,
+    pser,
+    rank,
+    refer,
+    reshuffled,
+    sequences,
+    slices,
+    uniform,
+    windows,
+)
+from jaxreplay.mixing import mix
+from jaxreplay.sampler import Method
+from jaxreplay.testing import EXAMPLE, E, rows
+from tests.refusals import refused
+
+
+def over(wrap, method: Method, **options) -> Method:
+    return method._replace(sampler=wrap(method.sampler, **options))
+
+
+def sliced(method: Method, **options) -> Method:
+    return over(slices.Slices, method, **({"length": 3} | options))
+
+
+COMPOSITIONS = {
+    "her(per)": over(her.Hindsight, per.method()),
+    "her(lap)": over(her.Hindsight, lap.method(), strategy="final", write_back=True),
+    "her(cer(rank))": over(her.Hindsight, cer.combine(rank.method())),
+    "her(reshuffled)": over(her.Hindsight, reshuffled.method()),
+    "cer(rank)": cer.combine(rank.method()),
+    "cer(lap)": cer.combine(lap.method(), newest=3),
+    "cer(pser)": cer.combine(pser.method(), unbiased=True),
+    "cer(ere)": cer.combine(ere.method()),
+    "slices(uniform)": sliced(uniform.method()),
+    "slices(per)": sliced(per.method(), burn_in=1),
+    "slices(pser)": sliced(pser.method(), length=4, burn_in=3),
+    "slices(lap) whole": sliced(lap.method(), length=5, whole=True),
+    "slices(rank) whole": sliced(rank.method(), whole=True),
+    "slices(cer(rank))": sliced(cer.combine(rank.method())),
+    "slices(reshuffled)": sliced(reshuffled.method(), length=1),
+    "slices(ero)": sliced(ero.method()),
+    "slices(ners)": sliced(ners.method(), burn_in=2),
+}
+SLOW = ("her(lap)", "her(reshuffled)", "cer(ere)", "cer(pser)", "slices(rank) whole",
+        "slices(reshuffled)", "slices(ero)", "slices(ners)")  # fmt: skip
+PARAMS = [pytest.param(x, marks=pytest.mark.slow if x in SLOW else ()) for x in COMPOSITIONS]
+
+
+@functools.cache
+def case_of(name):
+    return testing.Case(COMPOSITIONS[name])
+
+
+@pytest.mark.parametrize("law", testing.CHECKS, ids=lambda law: law.__name__)
+@pytest.mark.parametrize("name", PARAMS)
+def test_laws(name, law):
+    law(case_of(name))
+
+
+MIXTURES = {
+    "mix(lap, uniform)": (lap.method(), uniform.method()),
+    "mix(her, per)": (over(her.Hindsight, uniform.method()), per.method()),
+    "mix(cer(rank), pser)": (cer.combine(rank.method()), pser.method()),
+    "mix(slices(per), slices)": (sliced(per.method()), sliced(uniform.method(), whole=True)),
+    "mix(slices(per), sequences)": (
+        sliced(per.method(), burn_in=1),
+        sequences.method(sequences.SequencesConfig(length=3, period=2)),
+    ),
+}
+
+
+def mixture(name):
+    samplers = [testing.with_goals(method).sampler for method in MIXTURES[name]]
+    sizes = ((24, 8), (12, 8))
+    parts = [
+        Replay(sampler, capacity=capacity, batch_size=batch_size, num_envs=E)
+        for sampler, (capacity, batch_size) in zip(samplers, sizes, strict=True)
+    ]
+    return mix(*parts, 0.5)
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_mixtures_keep_types_probabilities_and_in_place_equivalence(name):
+    both = mixture(name)
+
+    def cycle(state, time):
+        state = both.add(state, rows(time))
+        batch = both.sample(state, jax.random.key(time))
+        td = jax.random.normal(jax.random.key(99), batch.indices.shape) + time
+        return both.update(state, batch, td_error=td), batch
+
+    start = both.init(jax.random.key(0), EXAMPLE)
+    for time in range(9):
+        start = both.add(start, rows(time))
+    times, step = jnp.arange(9, 15), jax.jit(cycle)
+    state = start
+    for time in times:
+        state, batch = step(state, time)
+    found, batches = jax.jit(lambda state: jax.lax.scan(cycle, state, times))(start)
+    testing.same((found, jax.tree.map(lambda x: x[-1], batches)), (state, batch), rtol=1e-5)
+    assert jax.eval_shape(cycle, start, 0)[0] == jax.eval_shape(lambda x: x, start)
+    chance = np.asarray(both.probability(state, jnp.arange(both.slots)), np.float64)
+    np.testing.assert_allclose(chance.sum(), 1.0, rtol=1e-5)
+    keys = jax.random.split(jax.random.key(1), 2000)
+    drawn = np.asarray(jax.jit(jax.vmap(lambda key: both.sample(state, key)))(keys).indices)
+    counts = np.bincount(drawn.ravel(), minlength=both.slots)
+    expected = drawn.size * chance
+    assert (np.abs(counts - expected) <= 5 * np.sqrt(expected)).all()
+
+
+SEVERAL = {
+    "sequences": sequences.sampler(), "windows": windows.sampler(), "latest": latest.sampler(),
+    "refer": refer.sampler(), "slices": slices.Slices(uniform.sampler(), length=3),
+    "her": her.Hindsight(),
+}  # fmt: skip
+WRAPPERS = {
+    "cer": ("base", cer.CombinedExperience),
+    "her": ("inner", her.Hindsight),
+    "slices": ("inner", slices.Slices),
+}
+
+
+@pytest.mark.parametrize("inner", SEVERAL)
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_methods_over_more_than_stored_transitions_are_refused(wrapper, inner):
+    name, wrap = WRAPPERS[wrapper]
+    with refused(name, type(SEVERAL[inner]).__name__):
+        wrap(SEVERAL[inner])
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_methods_over_no_sampler_are_refused(wrapper):
+    name, wrap = WRAPPERS[wrapper]
+    with refused(name, "sampler", "3"):
+        wrap(3)
+    with refused(name, "sampler", "Method"):
+        wrap(per.method())
+
+
+@pytest.mark.parametrize("module", [ero, ners])
+def test_the_newest_transitions_are_not_added_to_batches_that_returns_judge(module):
+    with refused("base", "returns"):
+        cer.CombinedExperience(module.sampler())
+
+
+def test_mixtures_of_transitions_and_sequences_are_refused():
+    one, three, four = (
+        Replay(sampler, capacity=16, batch_size=4)
+        for sampler in (per.sampler(), *(slices.Slices(per.sampler(), n) for n in (3, 4)))
+    )
+    with refused("length", "None", "3"):
+        mix(one, three)
+    with refused("length", "3", "4"):
+        mix(three, four)
+
+
+@pytest.mark.parametrize("module", [cer, her, slices])
+def test_schedules_of_the_inner_method_follow_the_run(module):
+    make = {"cer": cer.CERConfig, "her": her.HERConfig, "slices": slices.SlicesConfig}
+    config = make[module.__name__.rpartition(".")[2]]
+    timed = config(over="per").for_run(50)
+    assert timed.over_updates == 50
+    assert timed.inner == per.method(per.PERConfig().for_run(50))
+    assert timed.for_run(70) == timed
+    assert config().for_run(50) == config()
+    made = module.method(timed)
+    assert made.objective == timed.inner.objective
+    assert made.sampler == module.sampler(timed)
+    assert made.sampler != module.sampler(config(over="per").for_run(70))
