@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
-from agents import acer, ddpg, dqn, naf, ppo, racer, rainbow, sac, td3
+from agents import acer, ddpg, dqn, naf, ppo, r2d2, racer, rainbow, sac, td3
 from agents.types import Agent, Offers
 from experiments import environments
 from experiments.environments.types import SIZES
@@ -69,6 +69,7 @@ def _sized(batch_size: int) -> ReplaySizes:
 
 _RACER = Offers(_RATIOS | _ESTIMATES, density=True, reads=frozenset({"returns"}))
 _ACER = Offers(_RATIOS, reads=frozenset({"trajectories"}))
+_R2D2 = Offers(_VALUES, scalar_loss=True, reads=frozenset({"sequences"}))
 _PPO_SIZES = ReplaySizes(num_envs=8, capacity=2_048, batch_size=2_048)
 _AGENTS = {
     name: AgentEntry(*parts)
@@ -77,6 +78,10 @@ _AGENTS = {
         "rainbow": (
             rainbow.RainbowConfig, rainbow.rainbow, "discrete", Offers(_VALUES), _DISCRETE,
             _sized(64),
+        ),
+        "r2d2": (
+            r2d2.R2D2Config, r2d2.r2d2, "discrete", _R2D2, LoopConfig(),
+            ReplaySizes(num_envs=4, batch_size=32),
         ),
         "td3": (td3.TD3Config, td3.td3, "continuous", _CRITIC, _CONTROL, _sized(256)),
         "sac": (sac.SACConfig, sac.sac, "continuous", _SAC, _OWN_WARMUP, _sized(256)),
@@ -112,6 +117,7 @@ THRESHOLDS: Mapping[str, float] = MappingProxyType(
         "gymnax/Catch-bsuite": 0.9,  # an episode returns 1 or -1
         "gymnax/DeepSea-bsuite": 0.98,  # at best 0.99, whatever its size
         **{f"gymnax/DeepSea-bsuite-{n}": 0.98 for n in SIZES},
+        **{f"memory/{kind}-{n}": 0.9 for kind in ("Chain", "TMaze") for n in SIZES},  # at best 1
         **{f"walk/{n}": 1.0 for n in SIZES},  # an episode returns 1 or 0
     }
 )
@@ -246,10 +252,10 @@ def _default(agent: str, replay: str) -> Method:
 def _lacking(agent: str, method: Method) -> tuple[list[str], list[str]]:
     """Return in words what the agent lacks for the method, and the method for the agent."""
     offers, requires = AGENTS[agent].offers, method.requires
-    return (
-        lacking_in_agent(requires, offers),
-        lacking_in_method(requires, method.sampler.provides, offers),
-    )
+    of_agent = lacking_in_agent(requires, offers)
+    if method.sampler.length is not None and "sequences" not in offers.reads:
+        of_agent.append("an agent that learns from sequences")
+    return of_agent, lacking_in_method(requires, method.sampler.provides, offers)
 
 
 def _check_lacking(

@@ -82,6 +82,8 @@ _METHODS = {
     "curious": MethodEntry(curious.CuriousConfig, curious.method),
     "relo": MethodEntry(relo.ReLoConfig, relo.method),
     "her": MethodEntry(her.HERConfig, her.method),
+    "sequences": MethodEntry(sequences.SequencesConfig, sequences.method),
+    "slices": MethodEntry(slices.SlicesConfig, slices.method),
 }
 METHODS: Mapping[str, MethodEntry] = MappingProxyType(_METHODS)  # read-only; see `register`
 

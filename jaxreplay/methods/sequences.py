@@ -23,7 +23,15 @@ from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState
 from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
-from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree
+from jaxreplay.types import (
+    IGNORED,
+    Array,
+    Draw,
+    Provision,
+    Requirements,
+    Sample,
+    Tree,
+)
 
 _PAPER = "Kapturowski et al. 2019"
 
@@ -146,7 +154,11 @@ class Sequences(ConfiguredSampler):
     @property
     def requires(self) -> Requirements:
         names = {"td_error"} if self.config.prioritised else set()
-        return Requirements(feedback=frozenset(names))
+        return Requirements(feedback=frozenset(names), single_steps=True)
+
+    @property
+    def provides(self) -> frozenset[Provision]:
+        return frozenset({"sequences"})
 
     @property
     def is_uniform(self) -> bool:

@@ -19,7 +19,16 @@ from jaxreplay.methods.sequences import LengthOptions, priority
 from jaxreplay.option import check_config_class, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
-from jaxreplay.types import IGNORED, Array, Draw, Sample, State, Tree
+from jaxreplay.types import (
+    IGNORED,
+    Array,
+    Draw,
+    Provision,
+    Requirements,
+    Sample,
+    State,
+    Tree,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +112,14 @@ class Slices(Wrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         SlicesConfig(length=self.length, burn_in=self.burn_in, eta=self.eta, whole=self.whole)
+
+    @property
+    def requires(self) -> Requirements:
+        return self.inner.requires._replace(single_steps=True)
+
+    @property
+    def provides(self) -> frozenset[Provision]:
+        return frozenset({"sequences"})
 
     def init(self, key: Array, ring: Ring) -> SlicesState:
         episodes.check_boundaries(ring)
