@@ -234,6 +234,8 @@ class _R2D2:
         del key
         config, learn = self.config, sample.aux.learn
         t = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), sample.transition)  # [T, B, ...]
+        # Slices also end at the newest step, whose episode may go on.
+        t = t._replace(last=t.last | ~jnp.roll(sample.aux.mask.T, -1, axis=0))
         # The observation after the last step of a sequence or an episode is that of its transition.
         inputs = jnp.concatenate([t.obs[:1], t.next_obs])
         start = t.extras.before[0] if config.stored_state else self.zeros(learn.shape[0])
@@ -281,7 +283,7 @@ class _R2D2:
 
 
 def r2d2(config: R2D2Config, action_space: Discrete, objective: Objective | None = None) -> Agent:
-    """Create an R2D2 agent, which learns from the sequences `[B, T, ...]` of method `sequences`.
+    """Create an R2D2 agent, for the sequences `[B, T, ...]` of `sequences` or `slices`.
 
     The loss of a sequence is the mean of squared TD errors over the steps that it learns from.
 

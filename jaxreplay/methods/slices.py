@@ -70,9 +70,11 @@ class Slices(Wrapper):
     an episode of more than T steps, it then contains T, the drawn step among them.
 
     `Aux.mask` is False after the end of the episode, and after the newest step, which is repeated
-    to the length T. Every stored step can be drawn, so each sequence has at least one step to learn
-    from. Whole episodes are drawn as often as the inner sampler draws any of their steps. With
-    uniform draws and losses averaged over `Aux.learn`, all steps then have the same weight.
+    to the length T. Returns over several steps must end with the mask, since the newest step need
+    not be the `last` one of its episode. Every stored step can be drawn, so each sequence has at
+    least one step to learn from. Whole episodes are drawn as often as the inner sampler draws any
+    of their steps. With uniform draws and losses averaged over `Aux.learn`, all steps then have
+    the same weight.
 
     `batch_size` is the number of sequences. Weights, and probabilities in batches of the drawn
     steps, are those of the inner sampler. `update` passes one number per sequence to the inner

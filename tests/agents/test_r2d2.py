@@ -15,7 +15,7 @@ from experiments.training.evaluation import evaluate
 from experiments.training.loop import make_program
 from experiments.training.seeds import over_seeds
 from jaxreplay import Replay, ring
-from jaxreplay.methods import refer, sequences, uniform
+from jaxreplay.methods import per, refer, sequences, slices, uniform
 from jaxreplay.types import Sample, Transition
 from tests.refusals import refused
 
@@ -128,6 +128,17 @@ def agent_of(**options):
     return agent, state._replace(target_params=other.params)
 
 
+def test_sequences_cut_by_the_newest_step_end_there():
+    agent, state = agent_of(n_step=3)
+    whole = batch_of()
+    last = jnp.zeros_like(whole.transition.last)
+    cut = whole._replace(transition=whole.transition._replace(last=last))
+    found, expected = (agent.update(state, x, jax.random.key(1))[1] for x in (cut, whole))
+    for name, values in expected.feedback.items():
+        learn = np.asarray(whole.aux.learn)
+        np.testing.assert_array_equal(found.feedback[name][learn], values[learn])
+
+
 def unrolled(params, obs, state):
     """Return Q-values `[T + 1, n]` of a GRU in plain NumPy, for `obs` `[T + 1, 2]`."""
     p = jax.tree.map(np.float64, params["params"])
@@ -220,11 +231,18 @@ def test_no_gradient_passes_through_the_burn_in():
     assert abs(float(through[1].metrics["grad_norm"] / gradients[1]) - 1) > 1e-3
 
 
-def test_memory_is_stored_with_steps_and_starts_at_zero():
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        sequences.sampler(sequences.SequencesConfig(length=4, period=2)),
+        slices.Slices(per.sampler(), length=4, burn_in=1),
+    ],
+    ids=["sequences", "slices"],
+)
+def test_memory_is_stored_with_steps_and_starts_at_zero(sampler):
     task = environments.make("memory/TMaze-3")
     agent = r2d2(R2D2Config(hidden=(4,), memory=4), task.action_space)
-    method = sequences.method(sequences.SequencesConfig(length=4, period=2))
-    replay = Replay(method.sampler, capacity=64, batch_size=4, num_envs=2)
+    replay = Replay(sampler, capacity=64, batch_size=4, num_envs=2)
     config = LoopConfig(steps=120, warmup=60, eval_every=60, eval_episodes=1, inspect=1)
     program = make_program(task, agent, replay, config)
     state, metrics = jax.jit(program.chunk)(jax.jit(program.init)(jax.random.key(0)), 30)
