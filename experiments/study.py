@@ -28,7 +28,6 @@ from experiments.studies import grid
 from experiments.studies.grid import Axis
 from experiments.studies.options import Question, SearchOptions, StudyOptions, Where
 from experiments.studies.study import BATCH, Study
-from jaxreplay.methods import METHODS
 
 _SECTIONS = ("loop", "sizes", "env_options", "agent_options")
 
@@ -238,7 +237,7 @@ def _add_names(parser: Parser, brought: Any) -> None:
     )  # fmt: skip
     add(
         "--replays", nargs="+", type=shared.labelled, metavar="NAME", default=None,
-        help=f"or LABEL=METHOD, of {', '.join(METHODS)}, "
+        help="replay methods, of which --list names all, or LABEL=METHOD; "
         f"{shared.own_module('mypackage.mymethod')} [default {' '.join(brought.replays)}]",
     )  # fmt: skip
     add(

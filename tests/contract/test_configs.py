@@ -72,6 +72,6 @@ def test_options_explain_themselves_in_one_line(config):
         assert entry.help and "\n" not in entry.help + entry.source
         assert entry.kind in (bool, int, float, str)
         # A name is chosen from some; but labels, metrics, addresses and folders are the user's.
-        folders = ("purejaxrl", "rejax")
+        folders = ("demos", "purejaxrl", "rejax")
         free = config.__name__ in ("Question", "StudyOptions", "Where") or entry.name in folders
         assert entry.choices or entry.kind is not str or free
