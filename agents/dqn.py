@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from agents import common
-from agents.common import Critique
+from agents.common import Critics
 from agents.networks import Obs, Params, QNetwork, apply
 from agents.options import QNetworkOptions
 from agents.types import Agent, Discrete, Info
@@ -116,8 +116,11 @@ class _DQN:
         epsilon = self.epsilon(state.updates)
         return common.epsilon_greedy(self.greedy(state, obs), key, epsilon, self.num_actions), None
 
-    def q_values(self, params: Params, t: Transition) -> Array:
-        return common.batched_index(apply(self.network, params, t.obs), t.action)[None]  # [1, B]
+    def value(self, params: Params, t: Transition) -> Array:
+        return common.batched_index(apply(self.network, params, t.obs), t.action)
+
+    def critics(self, state: DQNState) -> Critics:
+        return Critics(self.value, (state.params,), (state.target_params,))
 
     def targets(self, state: DQNState, t: Transition) -> Array:
         q_target = apply(self.network, state.target_params, t.next_obs)
@@ -131,33 +134,20 @@ class _DQN:
         return jax.vmap(double_q_target)(q_target, q_select, t.reward, t.discount)
 
     def update(self, state: DQNState, sample: Sample, key: Array) -> tuple[DQNState, Info]:
-        del key
-        t, config = sample.transition, self.config
-        target = self.targets(state, t)
-        grads, info, _ = common.critic_gradient(
-            lambda params: Critique(self.q_values(params, t), target),
-            state.params, sample, self.objective,
-        )  # fmt: skip
+        config, target = self.config, self.targets(state, sample.transition)
+        (grads,), info, _ = common.fit(self.critics(state), sample, target, self.objective, key)
         params, opt_state = common.descend(self.optimiser, grads, state.opt_state, state.params)
         updates = counters.increment(state.updates, config.target_every)
         target_params = common.periodic_update(
             params, state.target_params, updates, config.target_every, config.tau
         )
-        info.feedback.update(self.reducible(state, t, target))
         info.metrics["epsilon"] = jnp.asarray(self.epsilon(updates), jnp.float32)
         return DQNState(params, target_params, opt_state, updates), info
 
     def feedback(self, state: DQNState, t: Transition, key: Array) -> dict[str, Array]:
         del key
         target = self.targets(state, t)
-        feedback = common.value_feedback(self.q_values(state.params, t), target)
-        return feedback | self.reducible(state, t, target)
-
-    def reducible(self, state: DQNState, t: Transition, target: Array) -> dict[str, Array]:
-        params = state.params, state.target_params
-        return common.reducible_feedback(
-            self.objective, lambda params: self.q_values(params, t), params, target
-        )
+        return common.critic_feedback(self.critics(state), t, target, self.objective)
 
 
 def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None = None) -> Agent:

@@ -21,6 +21,7 @@ from jaxreplay.methods import (
     ero,
     faded,
     her,
+    laber,
     lap,
     latest,
     ners,
@@ -41,8 +42,8 @@ from jaxreplay.option import check_entry
 from jaxreplay.sampler import Method
 
 __all__ = [
-    "METHODS", "MakeMethod", "MethodEntry", "cer", "curious", "ere", "ero", "faded", "her", "lap",
-    "latest", "ners", "pal", "parts", "per", "proportional", "pser", "rank", "refer",
+    "METHODS", "MakeMethod", "MethodEntry", "cer", "curious", "ere", "ero", "faded", "her", "laber",
+    "lap", "latest", "ners", "pal", "parts", "per", "proportional", "pser", "rank", "refer",
     "register", "relo", "reshuffled", "sequences", "uniform", "windows",
 ]  # fmt: skip
 
@@ -80,6 +81,7 @@ _METHODS = {
     "faded": MethodEntry(faded.FadedConfig, faded.method, faded.DISCRETE),
     "curious": MethodEntry(curious.CuriousConfig, curious.method),
     "relo": MethodEntry(relo.ReLoConfig, relo.method),
+    "laber": MethodEntry(laber.LaBERConfig, laber.method),
     "her": MethodEntry(her.HERConfig, her.method),
 }
 METHODS: Mapping[str, MethodEntry] = MappingProxyType(_METHODS)  # read-only; see `register`
