@@ -126,7 +126,7 @@ Provision = Literal["returns", "trajectories"]
 FEEDBACK = frozenset(
     {
         "td_error", "q_value", "target", "log_ratio", "value", "advantage", "next_value",
-        "reward_scale", "reducible_loss", "model_loss",
+        "reward_scale", "reducible_loss", "model_loss", "expected_td_error",
     }
 )  # fmt: skip
 DENSITY = "a policy with an action density (log_ratio)"

@@ -28,8 +28,9 @@ _PSER = {  # 5 steps back
     "pser": pser.PSERConfig(window=5),
     "pser-add": pser.PSERConfig(window=5, combine="add"),
 }
-_SINCE = ("cer", "reshuffled", "faded", "curious", "relo")
+_SINCE = ("cer", "reshuffled", "faded", "curious", "relo", "eper")
 _HER = {"her": her.HERConfig(), "her-per": her.HERConfig(over="per")}
+_FEEDBACK = ("td_error", "target", "log_ratio", "reducible_loss", "expected_td_error")
 _LARGE = "uniform-large"  # uniform replay with as many transitions per batch as LaBER
 _MIXED, _PARTS = "mix", ("uniform", "per")
 _HALVES = {f"{name}-half": name for name in _PARTS}  # with half of the batch, as in the mixture
@@ -66,7 +67,7 @@ def cycles(replay: Replay | Mixed, choose: Choose | None = None) -> Loop:
         state = add(state, number)
         batch = replay.sample(state, key)
         td = batch.transition.reward + jax.random.normal(key, (replay.batch_size,))
-        state = replay.update(state, batch, td_error=td, target=td, log_ratio=td, reducible_loss=td)
+        state = replay.update(state, batch, **dict.fromkeys(_FEEDBACK, td))
         weights = batch.weights
         if choose is not None:
             weights = choose(jnp.abs(td)[None], key).weights

@@ -31,7 +31,8 @@ NAMES = {
     "uniform": "uniform replay", "per": "PER", "rank": "rank-based PER", "pser": "PSER",
     "lap": "LAP", "pal": "PAL", "ere": "ERE", "ero": "ERO", "ners": "NERS", "refer": "ReF-ER",
     "cer": "CER", "reshuffled": "RR-C", "faded": "faded LAP",
-    "curious": "curious replay", "relo": "ReLo", "laber": "LaBER", "her": "HER",
+    "curious": "curious replay", "relo": "ReLo", "laber": "LaBER", "eper": "EPER",
+    "her": "HER",
 }  # fmt: skip
 INK, FAINT = "#333333", "#8a8a8a"
 

@@ -52,6 +52,7 @@ _RATIOS = _VALUES | {"log_ratio"}
 _CRITIC = Offers(_VALUES | {"reducible_loss"}, scalar_loss=True, chooses=True)
 _STOCHASTIC = _CRITIC._replace(feedback=_CRITIC.feedback | _RATIOS, density=True)
 _ESTIMATES = frozenset({"value", "advantage", "next_value"})
+_DQN = _CRITIC._replace(feedback=_CRITIC.feedback | {"expected_td_error"})
 _DISCRETE = LoopConfig(n_step=5)
 _CONTROL = LoopConfig(steps=20_000, warmup=1_000, eval_every=1_000)
 # Agents with a density, which some methods need, act by themselves from the start with all methods,
@@ -71,7 +72,7 @@ _PPO_SIZES = ReplaySizes(num_envs=8, capacity=2_048, batch_size=2_048)
 _AGENTS = {
     name: AgentEntry(*parts)
     for name, parts in {
-        "dqn": (dqn.DQNConfig, dqn.dqn, "discrete", _CRITIC, _DISCRETE, _sized(64)),
+        "dqn": (dqn.DQNConfig, dqn.dqn, "discrete", _DQN, _DISCRETE, _sized(64)),
         "rainbow": (
             rainbow.RainbowConfig, rainbow.rainbow, "discrete", Offers(_VALUES, chooses=True),
             _DISCRETE, _sized(64),

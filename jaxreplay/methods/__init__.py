@@ -17,6 +17,7 @@ from jaxreplay._internal.arguments import check_kind
 from jaxreplay.methods import (
     cer,
     curious,
+    eper,
     ere,
     ero,
     faded,
@@ -42,9 +43,9 @@ from jaxreplay.option import check_entry
 from jaxreplay.sampler import Method
 
 __all__ = [
-    "METHODS", "MakeMethod", "MethodEntry", "cer", "curious", "ere", "ero", "faded", "her", "laber",
-    "lap", "latest", "ners", "pal", "parts", "per", "proportional", "pser", "rank", "refer",
-    "register", "relo", "reshuffled", "sequences", "uniform", "windows",
+    "METHODS", "MakeMethod", "MethodEntry", "cer", "curious", "eper", "ere", "ero", "faded", "her",
+    "laber", "lap", "latest", "ners", "pal", "parts", "per", "proportional", "pser", "rank",
+    "refer", "register", "relo", "reshuffled", "sequences", "uniform", "windows",
 ]  # fmt: skip
 
 
@@ -82,6 +83,7 @@ _METHODS = {
     "curious": MethodEntry(curious.CuriousConfig, curious.method),
     "relo": MethodEntry(relo.ReLoConfig, relo.method),
     "laber": MethodEntry(laber.LaBERConfig, laber.method),
+    "eper": MethodEntry(eper.EPERConfig, eper.method),
     "her": MethodEntry(her.HERConfig, her.method),
 }
 METHODS: Mapping[str, MethodEntry] = MappingProxyType(_METHODS)  # read-only; see `register`
