@@ -32,7 +32,7 @@ NAMES = {
     "lap": "LAP", "pal": "PAL", "ere": "ERE", "ero": "ERO", "ners": "NERS", "refer": "ReF-ER",
     "cer": "CER", "reshuffled": "RR-C", "faded": "faded LAP",
     "curious": "curious replay", "relo": "ReLo", "laber": "LaBER", "eper": "EPER",
-    "her": "HER",
+    "reverse": "reverse replay", "her": "HER",
 }  # fmt: skip
 INK, FAINT = "#333333", "#8a8a8a"
 

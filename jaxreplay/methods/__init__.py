@@ -35,6 +35,7 @@ from jaxreplay.methods import (
     refer,
     relo,
     reshuffled,
+    reverse,
     sequences,
     uniform,
     windows,
@@ -45,7 +46,7 @@ from jaxreplay.sampler import Method
 __all__ = [
     "METHODS", "MakeMethod", "MethodEntry", "cer", "curious", "eper", "ere", "ero", "faded", "her",
     "laber", "lap", "latest", "ners", "pal", "parts", "per", "proportional", "pser", "rank",
-    "refer", "register", "relo", "reshuffled", "sequences", "uniform", "windows",
+    "refer", "register", "relo", "reshuffled", "reverse", "sequences", "uniform", "windows",
 ]  # fmt: skip
 
 
@@ -84,6 +85,7 @@ _METHODS = {
     "relo": MethodEntry(relo.ReLoConfig, relo.method),
     "laber": MethodEntry(laber.LaBERConfig, laber.method),
     "eper": MethodEntry(eper.EPERConfig, eper.method),
+    "reverse": MethodEntry(reverse.ReverseConfig, reverse.method),
     "her": MethodEntry(her.HERConfig, her.method),
 }
 METHODS: Mapping[str, MethodEntry] = MappingProxyType(_METHODS)  # read-only; see `register`
