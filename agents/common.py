@@ -228,8 +228,29 @@ def value_feedback(q: Array, target: Array) -> dict[str, Array]:
     return {"td_error": td_error, "q_value": q.min(axis=0), "target": target}
 
 
+class Critics(NamedTuple):
+    """N critics with target networks: a function and its parameters."""
+
+    value: Callable[[Any, Any], Array]  # maps parameters and transitions [B, ...] to Q [B]
+    params: tuple[Any, ...]  # of the N critics
+    lagged: tuple[Any, ...]  # of their N target networks
+
+    def values(self, params: tuple[Any, ...], transition: Any) -> Array:
+        """Return the Q-values `[N, B]` of critics with these parameters."""
+        values = [self.value(each, transition) for each in params]
+        return jnp.stack(values) if len(values) > 1 else values[0][None]
+
+
+def critic_feedback(
+    critics: Critics, transition: Any, target: Array, objective: Objective
+) -> dict[str, Array]:
+    """Return `value_feedback` and `reducible_feedback` for transitions `[B, ...]`."""
+    feedback = value_feedback(critics.values(critics.params, transition), target)
+    return feedback | reducible_feedback(critics, transition, target, objective)
+
+
 def reducible_feedback(
-    objective: Objective, values: Callable[[Any], Array], params: tuple[Any, Any], target: Array
+    critics: Critics, transition: Any, target: Array, objective: Objective
 ) -> dict[str, Array]:
     """Return the feedback `reducible_loss` `[B]`, or an empty dict if nothing requires it.
 
@@ -237,14 +258,16 @@ def reducible_feedback(
     over critics (Sujit et al. 2022).
 
     Args:
-      objective: objective with a loss on TD errors.
-      values: function that returns the values `[N, B]` of N critics, given their parameters.
-      params: parameters of the critics and of the target critics.
+      critics: the critics.
+      transition: `[B, ...]`.
       target: `[B]`.
+      objective: objective with a loss on TD errors.
     """
     if "reducible_loss" not in objective.requires.feedback:
         return {}
-    errors = [target - values(each) for each in params]
+    errors = [
+        target - critics.values(params, transition) for params in (critics.params, critics.lagged)
+    ]
     online, lagged = (per_sample_loss(objective, td) / len(td) for td in errors)
     return {"reducible_loss": online - lagged}
 
@@ -319,3 +342,99 @@ def critic_gradient(
     (_, (loss, critique)), grads = jax.value_and_grad(total, has_aux=True)(params)
     metrics = {"loss": loss, "q_value": critique.q.mean(), "grad_norm": optax.tree.norm(grads)}
     return grads, Info(value_feedback(critique.q, critique.target), metrics), critique.aux
+
+
+class Chosen(NamedTuple):
+    """The rows of a batch of candidates from which a critic or the actor learns."""
+
+    rows: Array  # [B] int32
+    sample: Sample  # [B, ...], with the weights of the choice
+
+
+def choose(
+    objective: Objective, norms: Array, sample: Sample, key: Array
+) -> tuple[list[Chosen], Sample]:
+    """Let an objective choose from candidates, and return the choice of each critic and the actor.
+
+    Args:
+      objective: objective with `choose`.
+      norms: `[N, M]`, norms of the gradients of N critics' losses by their outputs.
+      sample: M candidates.
+      key: PRNG key of the update, which may have been used for other numbers.
+
+    Returns:
+      The choices of N critics, and the batch for the actor, whose weights are 1.
+
+    Raises:
+      ValueError: If `objective.choose` is None.
+    """
+    if objective.choose is None:
+        raise ValueError("objective.choose is None: learn from the whole batch instead")
+    choice = objective.choose(norms, jax.random.fold_in(key, _CHOICE))
+
+    def rows_of(rows: Array, weights: Array) -> Sample:
+        indices, transition, version = jax.tree.map(
+            lambda x: x[rows], (sample.indices, sample.transition, sample.version)
+        )
+        return Sample(indices, transition, weights, version)
+
+    pairs = zip(choice.rows, choice.weights, strict=True)
+    chosen = [Chosen(rows, rows_of(rows, weights)) for rows, weights in pairs]
+    return chosen, rows_of(choice.actor, jnp.ones(choice.actor.shape, jnp.float32))
+
+
+_CHOICE = 0x1ABE12  # distinguishes the key of a choice from the others of an update
+
+
+def fit(
+    critics: Critics,
+    sample: Sample,
+    target: Array,
+    objective: Objective,
+    key: Array,
+    trust: Trust | None = None,
+    penalty: Callable[[tuple[Any, ...]], Array] | None = None,
+) -> tuple[tuple[Any, ...], Info, Sample]:
+    """Differentiate the loss of N critics for targets without gradients.
+
+    If the objective chooses from candidates, gradients are those of the chosen rows, and the
+    feedback is that of all candidates.
+
+    Args:
+      critics: the critics.
+      sample: batch of B transitions, or candidates.
+      target: `[B]`, targets of all transitions.
+      objective: objective with `error` set (see `complete`).
+      key: PRNG key of the update, for the choice.
+      trust: see `critic_gradient`.
+      penalty: maps the critics' parameters to `Critique.penalty`; not with `objective.choose`.
+
+    Returns:
+      The gradients of the critics, an Info as of `critic_gradient` that includes
+      `reducible_feedback`, and the batch from which the actor learns.
+    """
+    t, actor = sample.transition, sample
+    if objective.choose is None:
+
+        def criticise(params: tuple[Any, ...]) -> Critique:
+            added = 0.0 if penalty is None else penalty(params)
+            return Critique(critics.values(params, t), target, added)
+
+        grads, info, _ = critic_gradient(criticise, critics.params, sample, objective, trust)
+    else:
+        q, error = critics.values(critics.params, t), objective.error or objectives.mse
+        norms = objectives.minimal_variance_priority(error)(target - q)
+        chosen, actor = choose(objective, norms, sample, key)
+
+        def total(params: tuple[Any, ...]) -> Array:
+            losses = []
+            for each, (rows, own) in zip(params, chosen, strict=True):
+                td = target[rows] - critics.value(each, own.transition)
+                losses.append(objective.critic(error(td), own, trust))
+            return jnp.stack(losses).sum()
+
+        loss, grads = jax.value_and_grad(total)(critics.params)
+        metrics = {"loss": loss, "q_value": q.mean(), "grad_norm": optax.tree.norm(grads)}
+        info = Info(value_feedback(q, target), metrics)
+    info.feedback.update(reducible_feedback(critics, t, target, objective))
+    return grads, info, actor

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from agents import common, exploration
-from agents.common import Critique
+from agents.common import Critics
 from agents.networks import Actor, Critic, Obs, Params, apply
 from agents.options import NoisyTargetOptions
 from agents.types import Agent, Continuous, Info
@@ -91,8 +91,11 @@ class _DDPG(exploration.NoisyPolicy):
     def greedy(self, state: DDPGState, obs: Obs) -> Array:
         return self.policy(state.networks.actor, obs)
 
-    def q_values(self, params: Params, t: Transition) -> Array:
-        return apply(self.critic, params, t.obs, t.action)[None]  # [1, B]
+    def value(self, params: Params, t: Transition) -> Array:
+        return apply(self.critic, params, t.obs, t.action)
+
+    def critics(self, state: DDPGState) -> Critics:
+        return Critics(self.value, (state.networks.critic,), (state.targets.critic,))
 
     def targets(self, state: DDPGState, t: Transition) -> Array:
         action = self.policy(state.targets.actor, t.next_obs)
@@ -113,17 +116,15 @@ class _DDPG(exploration.NoisyPolicy):
         return jax.value_and_grad(loss)(params)
 
     def update(self, state: DDPGState, sample: Sample, key: Array) -> tuple[DDPGState, Info]:
-        del key
         t, networks = sample.transition, state.networks
         trust, target = self.trust(self.greedy(state, t.obs), t), self.targets(state, t)
-        grads, info, _ = common.critic_gradient(
-            lambda params: Critique(self.q_values(params, t), target),
-            networks.critic, sample, self.objective, trust,
-        )  # fmt: skip
+        (grads,), info, chosen = common.fit(
+            self.critics(state), sample, target, self.objective, key, trust
+        )
         critic, critic_opt_state = common.descend(
             self.critic_optimiser, grads, state.critic_opt_state, networks.critic
         )
-        info.metrics["actor_loss"], grads = self.actor_gradient(networks.actor, critic, sample)
+        info.metrics["actor_loss"], grads = self.actor_gradient(networks.actor, critic, chosen)
         actor, actor_opt_state = common.descend(
             self.actor_optimiser, grads, state.actor_opt_state, networks.actor
         )
@@ -134,9 +135,8 @@ class _DDPG(exploration.NoisyPolicy):
 
     def feedback(self, state: DDPGState, t: Transition, key: Array) -> dict[str, Array]:
         del key
-        q = self.q_values(state.networks.critic, t)
-        trust = self.trust(self.greedy(state, t.obs), t)
-        feedback = common.value_feedback(q, self.targets(state, t))
+        trust, target = self.trust(self.greedy(state, t.obs), t), self.targets(state, t)
+        feedback = common.critic_feedback(self.critics(state), t, target, self.objective)
         return feedback | common.trust_feedback(trust)
 
 

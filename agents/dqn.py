@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from agents import common
-from agents.common import Critique
+from agents.common import Critics
 from agents.networks import Obs, Params, QNetwork, apply
 from agents.options import QNetworkOptions
 from agents.types import Agent, Discrete, Info
@@ -38,6 +38,13 @@ class DQNConfig(QNetworkOptions):
     munchausen_clip: float = option(-1.0, "lower bound on tau * log policy", _MUNCHAUSEN, at_most=0)
 
 
+class ExpectedError(NamedTuple):
+    """A network with the layers of Q that predicts the mean TD error, for EPER."""
+
+    params: Params
+    opt_state: optax.OptState
+
+
 class DQNState(NamedTuple):
     """DQN or Rainbow agent state."""
 
@@ -45,6 +52,7 @@ class DQNState(NamedTuple):
     target_params: Params  # target network parameters
     opt_state: optax.OptState
     updates: Array  # [] int32, update count for the epsilon schedule and target network updates
+    expected: ExpectedError | None = None  # None if the replay method does not require it
 
 
 def double_q_target(q_target_t: Array, q_online_t: Array, reward: Array, discount: Array) -> Array:
@@ -103,8 +111,11 @@ class _DQN:
     def init(self, key: Array, obs: Obs, action: Array) -> DQNState:
         del action
         params = self.network.init(key, obs[None])
-        updates = jnp.zeros((), jnp.int32)
-        return DQNState(params, params, self.optimiser.init(params), updates)
+        updates, expected = jnp.zeros((), jnp.int32), None
+        if "expected_td_error" in self.objective.requires.feedback:
+            own = self.network.init(jax.random.fold_in(key, 1), obs[None])
+            expected = ExpectedError(own, self.optimiser.init(own))
+        return DQNState(params, params, self.optimiser.init(params), updates, expected)
 
     def greedy(self, state: DQNState, obs: Obs) -> Array:
         return jnp.argmax(apply(self.network, state.params, obs), axis=-1).astype(jnp.int32)
@@ -116,8 +127,11 @@ class _DQN:
         epsilon = self.epsilon(state.updates)
         return common.epsilon_greedy(self.greedy(state, obs), key, epsilon, self.num_actions), None
 
-    def q_values(self, params: Params, t: Transition) -> Array:
-        return common.batched_index(apply(self.network, params, t.obs), t.action)[None]  # [1, B]
+    def value(self, params: Params, t: Transition) -> Array:
+        return common.batched_index(apply(self.network, params, t.obs), t.action)
+
+    def critics(self, state: DQNState) -> Critics:
+        return Critics(self.value, (state.params,), (state.target_params,))
 
     def targets(self, state: DQNState, t: Transition) -> Array:
         q_target = apply(self.network, state.target_params, t.next_obs)
@@ -131,33 +145,42 @@ class _DQN:
         return jax.vmap(double_q_target)(q_target, q_select, t.reward, t.discount)
 
     def update(self, state: DQNState, sample: Sample, key: Array) -> tuple[DQNState, Info]:
-        del key
-        t, config = sample.transition, self.config
-        target = self.targets(state, t)
-        grads, info, _ = common.critic_gradient(
-            lambda params: Critique(self.q_values(params, t), target),
-            state.params, sample, self.objective,
-        )  # fmt: skip
+        config, target = self.config, self.targets(state, sample.transition)
+        (grads,), info, _ = common.fit(self.critics(state), sample, target, self.objective, key)
+        expected = state.expected
+        if expected is not None:
+            td_error, t = info.feedback["td_error"], sample.transition
+            info.feedback.update(self.expected_feedback(state, t))
+            expected = self.learn_error(expected, t, td_error)
         params, opt_state = common.descend(self.optimiser, grads, state.opt_state, state.params)
         updates = counters.increment(state.updates, config.target_every)
         target_params = common.periodic_update(
             params, state.target_params, updates, config.target_every, config.tau
         )
-        info.feedback.update(self.reducible(state, t, target))
         info.metrics["epsilon"] = jnp.asarray(self.epsilon(updates), jnp.float32)
-        return DQNState(params, target_params, opt_state, updates), info
+        return DQNState(params, target_params, opt_state, updates, expected), info
+
+    def learn_error(self, expected: ExpectedError, t: Transition, td_error: Array) -> ExpectedError:
+        """Take a gradient step on the squared difference to TD errors `[B]`."""
+
+        def loss(params: Params) -> Array:
+            return jnp.square(td_error - self.value(params, t)).mean()
+
+        grads = jax.grad(loss)(expected.params)
+        return ExpectedError(
+            *common.descend(self.optimiser, grads, expected.opt_state, expected.params)
+        )
+
+    def expected_feedback(self, state: DQNState, t: Transition) -> dict[str, Array]:
+        if state.expected is None:
+            return {}
+        return {"expected_td_error": self.value(state.expected.params, t)}
 
     def feedback(self, state: DQNState, t: Transition, key: Array) -> dict[str, Array]:
         del key
         target = self.targets(state, t)
-        feedback = common.value_feedback(self.q_values(state.params, t), target)
-        return feedback | self.reducible(state, t, target)
-
-    def reducible(self, state: DQNState, t: Transition, target: Array) -> dict[str, Array]:
-        params = state.params, state.target_params
-        return common.reducible_feedback(
-            self.objective, lambda params: self.q_values(params, t), params, target
-        )
+        feedback = common.critic_feedback(self.critics(state), t, target, self.objective)
+        return feedback | self.expected_feedback(state, t)
 
 
 def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None = None) -> Agent:

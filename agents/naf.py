@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from agents import advantages, common, exploration
-from agents.common import Critique
+from agents.common import Critics
 from agents.networks import Actor, Obs, Params, apply
 from agents.options import NoisyTargetOptions
 from agents.types import Agent, Continuous, Info
@@ -80,14 +80,15 @@ class _NAF(exploration.NoisyPolicy):
         next_value = self.outputs(state.target, t.next_obs).value
         return t.reward + t.discount * next_value
 
-    def criticise(self, params: Params, sample: Sample, target: Array) -> Critique:
-        t, outputs = sample.transition, self.outputs(params, sample.transition.obs)
-        if not self.objective.requires.density:
-            return Critique(q_value(outputs, t.action)[None], target)
-        # The critic loss trains only V(s) and L, and the actor loss trains only the policy mean.
-        fixed_mean = outputs._replace(mean=jax.lax.stop_gradient(outputs.mean))
-        q = q_value(fixed_mean, t.action)[None]
-        return Critique(q, target, penalty=self.mean_loss(params, sample, target))
+    def value(self, params: Params, t: Transition) -> Array:
+        outputs = self.outputs(params, t.obs)
+        if self.objective.requires.density:
+            # The critic loss trains only V(s) and L, and `mean_loss` trains only the policy mean.
+            outputs = outputs._replace(mean=jax.lax.stop_gradient(outputs.mean))
+        return q_value(outputs, t.action)
+
+    def critics(self, state: NAFState) -> Critics:
+        return Critics(self.value, (state.params,), (state.target,))
 
     def mean_loss(self, params: Params, sample: Sample, target: Array) -> Array:
         """Return the actor loss `[]`. Its gradient reaches only the policy mean."""
@@ -98,12 +99,15 @@ class _NAF(exploration.NoisyPolicy):
         return self.objective.actor(loss, sample, self.trust(outputs.mean, t))
 
     def update(self, state: NAFState, sample: Sample, key: Array) -> tuple[NAFState, Info]:
-        del key
         t = sample.transition
         trust, target = self.trust(self.greedy(state, t.obs), t), self.targets(state, t)
-        grads, info, _ = common.critic_gradient(
-            lambda params: self.criticise(params, sample, target),
-            state.params, sample, self.objective, trust,
+
+        def penalty(params: tuple[Params, ...]) -> Array:
+            return self.mean_loss(params[0], sample, target)
+
+        (grads,), info, _ = common.fit(
+            self.critics(state), sample, target, self.objective, key, trust,
+            penalty if self.objective.requires.density else None,
         )  # fmt: skip
         params, opt_state = common.descend(self.optimiser, grads, state.opt_state, state.params)
         target_params = common.soft_update(params, state.target, self.config.tau)
@@ -111,10 +115,9 @@ class _NAF(exploration.NoisyPolicy):
 
     def feedback(self, state: NAFState, t: Transition, key: Array) -> dict[str, Array]:
         del key
-        outputs = self.outputs(state.params, t.obs)
-        q = q_value(outputs, t.action)[None]
-        feedback = common.value_feedback(q, self.targets(state, t))
-        return feedback | common.trust_feedback(self.trust(outputs.mean, t))
+        trust, target = self.trust(self.greedy(state, t.obs), t), self.targets(state, t)
+        feedback = common.critic_feedback(self.critics(state), t, target, self.objective)
+        return feedback | common.trust_feedback(trust)
 
 
 def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:

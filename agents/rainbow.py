@@ -193,6 +193,13 @@ class _Rainbow:
         taken = common.batched_index(self.logits(params, t.obs, noise), t.action)  # [B, m]
         return jax.vmap(cross_entropy)(target, taken), jax.nn.softmax(taken) @ self.support
 
+    def gradient_norms(
+        self, params: Params, t: Transition, target: Array, noise: Noise | None
+    ) -> Array:
+        """Return norms `[B]` of the gradients of cross-entropies by the stored actions' logits."""
+        taken = common.batched_index(self.logits(params, t.obs, noise), t.action)
+        return jnp.linalg.norm(jax.nn.softmax(taken) - target, axis=-1)
+
     def _feedback(self, error: Array, q: Array, target: Array) -> dict[str, Array]:
         if self.config.priority == "kl":
             error = jax.vmap(kl_divergence)(error, target)
@@ -201,12 +208,19 @@ class _Rainbow:
     def update(self, state: DQNState, sample: Sample, key: Array) -> tuple[DQNState, Info]:
         t, config = sample.transition, self.config
         target, noise = self.prepare(state, t, key)
+        learned, learned_target = sample, target
+        if self.objective.choose is not None:
+            norms = self.gradient_norms(state.params, t, target, noise)[None]
+            ((rows, learned),), _ = common.choose(self.objective, norms, sample, key)
+            learned_target = target[rows]
 
         def loss(params: Params) -> tuple[Array, tuple[Array, Array]]:
-            error, q = self.errors(params, t, target, noise)
-            return self.objective.critic(error, sample, None), (error, q)
+            error, q = self.errors(params, learned.transition, learned_target, noise)
+            return self.objective.critic(error, learned, None), (error, q)
 
         (value, (error, q)), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
+        if self.objective.choose is not None:  # feedback is that of all candidates
+            error, q = self.errors(state.params, t, target, noise)
         params, opt_state = common.descend(self.optimiser, grads, state.opt_state, state.params)
         updates = counters.increment(state.updates, config.target_every)
         target_params = common.periodic_update(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from agents import common, distributions, gaussian
-from agents.common import Critique
+from agents.common import Critics
 from agents.gaussian import Behaviour
 from agents.networks import Actor, Critic, Obs, Params, apply, apply_twin, init_twin
 from agents.options import TwinCriticOptions
@@ -129,6 +129,12 @@ class _SAC:
         extras = cast(Extras, t.extras)
         return gaussian.trust(*_before_tanh(dist), extras.behaviour, extras.pre_tanh)
 
+    def value(self, params: Params, t: Transition) -> Array:
+        return apply(self.critic, params, t.obs, t.action)
+
+    def critics(self, state: SACState) -> Critics:
+        return Critics(self.value, state.critics, state.target_critics)
+
     def targets(self, state: SACState, t: Transition, key: Array) -> Array:
         dist = self.policy(state.actor, t.next_obs)
         action, log_prob = distributions.sample_and_log_prob(dist, key)
@@ -171,33 +177,23 @@ class _SAC:
         t, alpha = sample.transition, jnp.exp(state.log_alpha)
         trust = self.trust(self.policy(state.actor, t.obs), t)
         target = self.targets(state, t, target_key)
-        grads, info, _ = common.critic_gradient(
-            lambda params: Critique(apply_twin(self.critic, params, t.obs, t.action), target),
-            state.critics, sample, self.objective, trust,
-        )  # fmt: skip
-        info.feedback.update(self.reducible(state, t, target))
+        grads, info, chosen = common.fit(
+            self.critics(state), sample, target, self.objective, key, trust
+        )
         critics, critic_opt_state = common.descend(
             self.critic_optimiser, grads, state.critic_opt_state, state.critics
         )
         state = state._replace(critics=critics, critic_opt_state=critic_opt_state)
-        state, metrics = self.improve_actor(state, sample, actor_key)
+        state, metrics = self.improve_actor(state, chosen, actor_key)
         info.metrics.update(metrics, alpha=alpha)
         target_critics = common.soft_update(critics, state.target_critics, self.config.tau)
         return state._replace(target_critics=target_critics), common.add_trust(info, trust)
 
     def feedback(self, state: SACState, t: Transition, key: Array) -> dict[str, Array]:
-        q = apply_twin(self.critic, state.critics, t.obs, t.action)
         trust = self.trust(self.policy(state.actor, t.obs), t)
         target = self.targets(state, t, key)
-        feedback = common.value_feedback(q, target) | self.reducible(state, t, target)
+        feedback = common.critic_feedback(self.critics(state), t, target, self.objective)
         return feedback | common.trust_feedback(trust)
-
-    def reducible(self, state: SACState, t: Transition, target: Array) -> dict[str, Array]:
-        def values(critics: tuple[Params, Params]) -> Array:
-            return apply_twin(self.critic, critics, t.obs, t.action)
-
-        params = state.critics, state.target_critics
-        return common.reducible_feedback(self.objective, values, params, target)
 
 
 def _before_tanh(dist: distributions.TanhNormal) -> Behaviour:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from agents import common
-from agents.common import Critique
+from agents.common import Critics
 from agents.networks import Actor, Critic, Obs, Params, apply, apply_twin, init_twin
 from agents.options import TwinCriticOptions
 from agents.types import Agent, Continuous, Info
@@ -106,6 +106,12 @@ class _TD3:
         noise = self.config.exploration_noise * jax.random.normal(key, action.shape)
         return jnp.clip(action + noise, -1, 1), None
 
+    def value(self, params: Params, t: Transition) -> Array:
+        return apply(self.critic, params, t.obs, t.action)
+
+    def critics(self, state: TD3State) -> Critics:
+        return Critics(self.value, state.critics, state.policy.target_critics)
+
     def targets(self, policy: Policy, t: Transition, key: Array) -> Array:
         action = self.policy_action(policy.target_actor, t.next_obs)
         bound = self.config.target_noise_clip
@@ -134,36 +140,23 @@ class _TD3:
         return Policy(actor, target_actor, target_critics, opt_state, loss)
 
     def update(self, state: TD3State, sample: Sample, key: Array) -> tuple[TD3State, Info]:
-        t = sample.transition
-        target = self.targets(state.policy, t, key)
-        grads, info, _ = common.critic_gradient(
-            lambda params: Critique(apply_twin(self.critic, params, t.obs, t.action), target),
-            state.critics, sample, self.objective,
-        )  # fmt: skip
+        target = self.targets(state.policy, sample.transition, key)
+        grads, info, chosen = common.fit(self.critics(state), sample, target, self.objective, key)
         critics, critic_opt_state = common.descend(
             self.critic_optimiser, grads, state.critic_opt_state, state.critics
         )
         updates = counters.increment(state.updates, self.config.policy_delay)
         policy = jax.lax.cond(
             updates % self.config.policy_delay == 0,
-            lambda: self.improve_policy(state.policy, critics, sample),
+            lambda: self.improve_policy(state.policy, critics, chosen),
             lambda: state.policy,
         )
-        info.feedback.update(self.reducible(state, t, target))
         info.metrics["actor_loss"] = policy.loss
         return TD3State(policy, critics, critic_opt_state, updates), info
 
     def feedback(self, state: TD3State, t: Transition, key: Array) -> dict[str, Array]:
-        q = apply_twin(self.critic, state.critics, t.obs, t.action)
         target = self.targets(state.policy, t, key)
-        return common.value_feedback(q, target) | self.reducible(state, t, target)
-
-    def reducible(self, state: TD3State, t: Transition, target: Array) -> dict[str, Array]:
-        def values(critics: tuple[Params, Params]) -> Array:
-            return apply_twin(self.critic, critics, t.obs, t.action)
-
-        params = state.critics, state.policy.target_critics
-        return common.reducible_feedback(self.objective, values, params, target)
+        return common.critic_feedback(self.critics(state), t, target, self.objective)
 
 
 def td3(config: TD3Config, action_space: Continuous, objective: Objective | None = None) -> Agent:

@@ -39,6 +39,9 @@ class Offers(NamedTuple):
     feedback: frozenset[str]  # names of the feedback arrays, such as "td_error"
     density: bool = False  # whether the policy has an action density, as `Trust` requires
     scalar_loss: bool = False  # whether a replay method may replace the TD error loss
+    chooses: bool = (
+        False  # whether the agent evaluates candidates, from which the objective chooses
+    )
     on_policy: bool = False  # whether the agent trains on each step only once
     reads: frozenset[Provision] = frozenset()  # contents of `Sample.aux` that the agent requires
 

@@ -11,12 +11,25 @@ import jax
 import jax.numpy as jnp
 
 from jaxreplay._internal.arguments import Bounds, check_choice
-from jaxreplay._internal.losses import Loss, Objective, Reduce, huber, l1, mse, plain, weighted
+from jaxreplay._internal.losses import (
+    Choice,
+    Choose,
+    Loss,
+    Objective,
+    Reduce,
+    huber,
+    l1,
+    mse,
+    plain,
+    weighted,
+)
 from jaxreplay._internal.numerics import to_power
 from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.types import DENSITY, Array
 
 __all__ = [
+    "Choice",
+    "Choose",
     "Form",
     "Loss",
     "Objective",

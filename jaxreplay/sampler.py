@@ -185,5 +185,6 @@ class Method(NamedTuple):
     @property
     def requires(self) -> Requirements:
         """Combined requirements; an objective with its own loss requires scalar TD errors."""
-        own = Requirements(scalar_loss=self.objective.error is not None)
+        error, choose = self.objective.error, self.objective.choose
+        own = Requirements(scalar_loss=error is not None, chooses=choose is not None)
         return union(union(self.sampler.requires, self.objective.requires), own)

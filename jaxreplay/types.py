@@ -126,7 +126,7 @@ Provision = Literal["returns", "sequences", "trajectories"]
 FEEDBACK = frozenset(
     {
         "td_error", "q_value", "target", "log_ratio", "value", "advantage", "next_value",
-        "reward_scale", "reducible_loss", "model_loss",
+        "reward_scale", "reducible_loss", "model_loss", "expected_td_error",
     }
 )  # fmt: skip
 DENSITY = "a policy with an action density (log_ratio)"
@@ -140,6 +140,7 @@ class Requirements(NamedTuple):
     feedback_of_new: frozenset[str] = _NONE  # names of feedback for `Replay.add`
     density: bool = False  # the objective reads `Trust`, so the policy must have an action density
     scalar_loss: bool = False  # the objective replaces the agent's loss for scalar TD errors
+    chooses: bool = False  # the objective chooses the rows from which the agent learns
     all_new: bool = False  # each batch consists of the transitions added since the previous batch,
     # so the agent and the training loop must be on-policy
     new_steps: bool = False  # the training loop must keep adding transitions

@@ -16,8 +16,9 @@ from experiments.benchmarks import command, outputs, timing
 from experiments.benchmarks.loops import Loop, example
 from experiments.runs.log import say
 from jaxreplay import Replay, testing
-from jaxreplay.methods import METHODS, her, pser
+from jaxreplay.methods import METHODS, her, laber, pser
 from jaxreplay.mixing import Mixed, mix
+from jaxreplay.objectives import Choose
 from jaxreplay.option import option
 from jaxreplay.sampler import Sampler
 from jaxreplay.types import Array
@@ -27,12 +28,14 @@ _PSER = {  # 5 steps back
     "pser": pser.PSERConfig(window=5),
     "pser-add": pser.PSERConfig(window=5, combine="add"),
 }
-_SINCE = ("cer", "reshuffled", "faded", "curious", "relo")
+_SINCE = ("cer", "reshuffled", "faded", "curious", "relo", "eper", "reverse")
 _HER = {"her": her.HERConfig(), "her-per": her.HERConfig(over="per")}
+_FEEDBACK = ("td_error", "target", "log_ratio", "reducible_loss", "expected_td_error")
+_LARGE = "uniform-large"  # uniform replay with as many transitions per batch as LaBER
 _MIXED, _PARTS = "mix", ("uniform", "per")
 _HALVES = {f"{name}-half": name for name in _PARTS}  # with half of the batch, as in the mixture
 _NAMES = ("per", "uniform", "lap", "ere", "ero", "ners", "refer", "rank", *_PSER, *_SINCE, *_HER)
-_NAMES = (*_NAMES, _MIXED, *_HALVES)
+_NAMES = (*_NAMES, "laber", _LARGE, _MIXED, *_HALVES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Settings(command.TimedSettings):
             raise ValueError(f"batch_size {self.batch_size} exceeds the capacity {self.capacity}")
 
 
-def cycles(replay: Replay | Mixed) -> Loop:
+def cycles(replay: Replay | Mixed, choose: Choose | None = None) -> Loop:
     """Return a loop of cycles over a full replay, in episodes of 200 transitions."""
     row = jax.tree.map(lambda x: jnp.zeros_like(x)[None], example())
 
@@ -64,8 +67,11 @@ def cycles(replay: Replay | Mixed) -> Loop:
         state = add(state, number)
         batch = replay.sample(state, key)
         td = batch.transition.reward + jax.random.normal(key, (replay.batch_size,))
-        state = replay.update(state, batch, td_error=td, target=td, log_ratio=td, reducible_loss=td)
-        return state, seen + batch.weights.sum()
+        state = replay.update(state, batch, **dict.fromkeys(_FEEDBACK, td))
+        weights = batch.weights
+        if choose is not None:
+            weights = choose(jnp.abs(td)[None], key).weights
+        return state, seen + weights.sum()
 
     def fill(key: Array) -> Any:
         state = replay.init(key, example())
@@ -82,7 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs = {}
     for name in settings.methods:
         say(f"{name}: filling and compiling")
-        runs[name] = cycles(_replay(name, settings)).run
+        choose = METHODS[name].method().objective.choose if name in METHODS else None
+        runs[name] = cycles(_replay(name, settings), choose).run
     say("taking turns")
     references = dict.fromkeys(runs, "per")
     times = timing.compare(runs, settings.turns, settings.seconds, references)
@@ -102,6 +109,8 @@ def _replay(name: str, settings: Settings) -> Replay | Mixed:
 
     if name == _MIXED:
         return mix(one(_PARTS[0], size), one(_PARTS[1], size))
+    if name in ("laber", _LARGE):
+        return one("uniform", laber.LaBERConfig().candidates * size)
     return one(_HALVES[name], size - size // 2) if name in _HALVES else one(name, size)
 
 

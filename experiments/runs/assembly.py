@@ -65,7 +65,7 @@ def assemble(config: RunConfig) -> Parts:
     # fails if the network does not fit the observations
     jax.eval_shape(agent.init, a_key(), spec.obs, example_action(spec.action_space))
     sampler = method.sampler if spec.goals is None else method.sampler.for_goals(spec.goals)
-    return Parts(spec, environment, agent, sizes.make(sampler))
+    return Parts(spec, environment, agent, sizes.make(sampler, method.objective.candidates))
 
 
 def build(config: RunConfig, devices: int | None = None) -> Run:

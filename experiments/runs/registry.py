@@ -49,11 +49,10 @@ class AgentEntry(NamedTuple):
 
 _VALUES = frozenset({"td_error", "q_value", "target"})
 _RATIOS = _VALUES | {"log_ratio"}
-_REDUCIBLE = frozenset({"reducible_loss"})
-_CRITIC = Offers(_VALUES | _REDUCIBLE, scalar_loss=True)
-_STOCHASTIC = Offers(_RATIOS, scalar_loss=True, density=True)
-_SAC = _STOCHASTIC._replace(feedback=_RATIOS | _REDUCIBLE)
+_CRITIC = Offers(_VALUES | {"reducible_loss"}, scalar_loss=True, chooses=True)
+_STOCHASTIC = _CRITIC._replace(feedback=_CRITIC.feedback | _RATIOS, density=True)
 _ESTIMATES = frozenset({"value", "advantage", "next_value"})
+_DQN = _CRITIC._replace(feedback=_CRITIC.feedback | {"expected_td_error"})
 _DISCRETE = LoopConfig(n_step=5)
 _CONTROL = LoopConfig(steps=20_000, warmup=1_000, eval_every=1_000)
 # Agents with a density, which some methods need, act by themselves from the start with all methods,
@@ -74,17 +73,17 @@ _PPO_SIZES = ReplaySizes(num_envs=8, capacity=2_048, batch_size=2_048)
 _AGENTS = {
     name: AgentEntry(*parts)
     for name, parts in {
-        "dqn": (dqn.DQNConfig, dqn.dqn, "discrete", _CRITIC, _DISCRETE, _sized(64)),
+        "dqn": (dqn.DQNConfig, dqn.dqn, "discrete", _DQN, _DISCRETE, _sized(64)),
         "rainbow": (
-            rainbow.RainbowConfig, rainbow.rainbow, "discrete", Offers(_VALUES), _DISCRETE,
-            _sized(64),
+            rainbow.RainbowConfig, rainbow.rainbow, "discrete", Offers(_VALUES, chooses=True),
+            _DISCRETE, _sized(64),
         ),
         "r2d2": (
             r2d2.R2D2Config, r2d2.r2d2, "discrete", _R2D2, LoopConfig(),
             ReplaySizes(num_envs=4, batch_size=32),
         ),
         "td3": (td3.TD3Config, td3.td3, "continuous", _CRITIC, _CONTROL, _sized(256)),
-        "sac": (sac.SACConfig, sac.sac, "continuous", _SAC, _OWN_WARMUP, _sized(256)),
+        "sac": (sac.SACConfig, sac.sac, "continuous", _STOCHASTIC, _OWN_WARMUP, _sized(256)),
         "ddpg": (ddpg.DDPGConfig, ddpg.ddpg, "continuous", _STOCHASTIC, _SCALED, _sized(128)),
         "naf": (naf.NAFConfig, naf.naf, "continuous", _STOCHASTIC, _SCALED, _sized(256)),
         "racer": (racer.RACERConfig, racer.racer, "continuous", _RACER, _SCALED, _sized(256)),
@@ -317,7 +316,7 @@ def catalogue() -> dict[str, Any]:
 
 def asked_of_agent(requires: Requirements) -> list[str]:
     """Return the feedback, then the properties that a method needs of an agent, by name."""
-    properties = ("density", "scalar_loss", "all_new")
+    properties = ("density", "scalar_loss", "chooses", "all_new")
     asked = [name for name in properties if getattr(requires, name)]
     return sorted(requires.feedback | requires.feedback_of_new) + asked
 
@@ -329,6 +328,8 @@ def lacking_in_agent(requires: Requirements, offers: Offers) -> list[str]:
         lacking = [name for name in lacking if name != "log_ratio"] + [DENSITY]
     if requires.scalar_loss and not offers.scalar_loss:
         lacking.append("a scalar TD error to shape the loss of")
+    if requires.chooses and not offers.chooses:
+        lacking.append("an evaluation of candidates to choose from")
     if requires.all_new and not offers.on_policy:
         lacking.append("an agent that learns on-policy")
     return lacking

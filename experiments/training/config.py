@@ -120,8 +120,12 @@ class ReplaySizes(Config):
         capacity = max(min(steps, 1_000_000), self.batch_size)
         return dataclasses.replace(self, capacity=round_up(capacity, self.num_envs))
 
-    def make(self, sampler: Sampler) -> Replay | Mixed:
+    def make(self, sampler: Sampler, candidates: int = 1) -> Replay | Mixed:
         """Make the replay; a `frame_stack` of None stores whole observations.
+
+        Args:
+          sampler: sampler of the replay.
+          candidates: transitions to draw for each one in a gradient step.
 
         Raises:
           ValueError: the sizes do not fit each other, or the capacity is None (see `resolve`).
@@ -138,7 +142,7 @@ class ReplaySizes(Config):
         replay = Replay(
             sampler,
             capacity=self.capacity,
-            batch_size=self.batch_size,
+            batch_size=self.batch_size * candidates,
             num_envs=self.num_envs,
             storage=storage,
         )

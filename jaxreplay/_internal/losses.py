@@ -5,7 +5,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import jax.numpy as jnp
 
@@ -51,11 +51,40 @@ def huber(kappa: float = 1.0) -> Loss:
     return loss
 
 
+class Choice(NamedTuple):
+    """The rows of a batch of M candidates from which N critics and the actor learn."""
+
+    rows: Array  # [N, B] int32, rows for each critic
+    weights: Array  # [N, B] float32, `Sample.weights` of these rows
+    actor: Array  # [B] int32
+
+
+class Choose(Protocol):
+    """Choose the rows to learn from; implement it as a frozen dataclass."""
+
+    @property
+    def candidates(self) -> int:
+        """Number of candidates M / B for each row that is chosen."""
+        ...
+
+    def __call__(self, norms: Array, key: Array, /) -> Choice:
+        """Return the choice.
+
+        Args:
+          norms: `[N, M]` float32, norms of the gradients of the losses by the critics' outputs. For
+            losses of TD errors, these are `|d loss / d td|`.
+          key: PRNG key.
+        """
+        ...
+
+
 class Objective(NamedTuple):
     """The part of a replay method that modifies an agent's losses.
 
     An agent computes its critic loss as `critic(error(td_error).sum(axis=0), sample, trust)`, and
-    its actor loss as `actor(losses, sample, trust)`.
+    its actor loss as `actor(losses, sample, trust)`. With `choose`, the batch holds candidates: the
+    agent evaluates all of them without gradients, and each critic learns from the rows that are
+    chosen for it, `sum_n critic(error(td_error_n), sample_n, trust)`.
     """
 
     error: Loss | None  # maps TD errors [N, B] of N critics to losses [N, B]; None uses the agent's
@@ -63,6 +92,12 @@ class Objective(NamedTuple):
     critic: Reduce  # for critic losses; `trust` is None if the policy has no action density
     actor: Reduce  # for actor losses
     requires: Requirements = Requirements()  # what the objective requires of agents
+    choose: Choose | None = None  # chooses rows of a batch of candidates; None keeps all rows
+
+    @property
+    def candidates(self) -> int:
+        """Number of transitions to draw for each one that is learned from."""
+        return 1 if self.choose is None else self.choose.candidates
 
 
 def _mean(loss: Array, sample: Sample, trust: Trust | None) -> Array:

@@ -17,10 +17,12 @@ from jaxreplay._internal.arguments import check_kind
 from jaxreplay.methods import (
     cer,
     curious,
+    eper,
     ere,
     ero,
     faded,
     her,
+    laber,
     lap,
     latest,
     ners,
@@ -33,6 +35,7 @@ from jaxreplay.methods import (
     refer,
     relo,
     reshuffled,
+    reverse,
     sequences,
     slices,
     uniform,
@@ -42,9 +45,10 @@ from jaxreplay.option import check_entry
 from jaxreplay.sampler import Method
 
 __all__ = [
-    "METHODS", "MakeMethod", "MethodEntry", "cer", "curious", "ere", "ero", "faded", "her", "lap",
-    "latest", "ners", "pal", "parts", "per", "proportional", "pser", "rank", "refer",
-    "register", "relo", "reshuffled", "sequences", "slices", "uniform", "windows",
+    "METHODS", "MakeMethod", "MethodEntry", "cer", "curious", "eper", "ere", "ero", "faded", "her",
+    "laber", "lap", "latest", "ners", "pal", "parts", "per", "proportional", "pser", "rank",
+    "refer", "register", "relo", "reshuffled", "reverse", "sequences", "slices",
+    "uniform", "windows",
 ]  # fmt: skip
 
 
@@ -81,6 +85,9 @@ _METHODS = {
     "faded": MethodEntry(faded.FadedConfig, faded.method, faded.DISCRETE),
     "curious": MethodEntry(curious.CuriousConfig, curious.method),
     "relo": MethodEntry(relo.ReLoConfig, relo.method),
+    "laber": MethodEntry(laber.LaBERConfig, laber.method),
+    "eper": MethodEntry(eper.EPERConfig, eper.method),
+    "reverse": MethodEntry(reverse.ReverseConfig, reverse.method),
     "her": MethodEntry(her.HERConfig, her.method),
     "sequences": MethodEntry(sequences.SequencesConfig, sequences.method),
     "slices": MethodEntry(slices.SlicesConfig, slices.method),

@@ -119,9 +119,10 @@ class PERLeaf:
     alpha: float
     epsilon: float
     clip: float | None
+    td: str = "td_error"  # name of the feedback
 
     def __call__(self, feedback: Mapping[str, Array], slots: Array, ring: Ring) -> Array:
-        size = jnp.abs(feedback["td_error"])
+        size = jnp.abs(feedback[self.td])
         if self.clip is not None:
             size = jnp.minimum(size, self.clip)
         return to_power(size + self.epsilon, self.alpha)

@@ -69,7 +69,7 @@ def train_step(replay, order):
         (_, td), grads = jax.value_and_grad(critic, has_aux=True)(params, batch)
         params = jax.tree.map(lambda p, g: p - 0.01 * g, params, grads)
         names = ("td_error", "target", "log_ratio", "value", "advantage", "next_value")
-        names += ("reducible_loss",)
+        names += ("reducible_loss", "expected_td_error")
         return params, replay.update(state, batch, **dict.fromkeys(names, td))
 
     def add(state, row):

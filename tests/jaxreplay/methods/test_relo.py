@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from agents import common
+from agents.common import Critics
 from experiments.runs import registry
 from jaxreplay import objectives
 from jaxreplay.methods import per, relo
@@ -20,12 +21,15 @@ HUBER = np.array([-0.195, 0.125, 1.0, -0.075])  # of the first critic
 NEEDS = Requirements(feedback=frozenset({"reducible_loss"}))
 
 
+def critics_of(values):
+    """Critics with given values for all transitions, as their parameters."""
+    return Critics(lambda q, transition: jnp.asarray(q), *map(tuple, values))
+
+
 def reducible(error, critics):
     objective = objectives.plain(error)._replace(requires=NEEDS)
-    values = {"online": Q[:critics], "lagged": LAGGED[:critics]}
-    found = common.reducible_feedback(
-        objective, lambda which: jnp.asarray(values[which]), ("online", "lagged"), TARGET
-    )
+    values = Q[:critics], LAGGED[:critics]
+    found = common.reducible_feedback(critics_of(values), None, TARGET, objective)
     return found["reducible_loss"]
 
 
@@ -38,7 +42,8 @@ def test_reducible_losses():
 
 def test_nothing_is_computed_that_the_method_does_not_read():
     objective = objectives.plain(objectives.mse)
-    assert common.reducible_feedback(objective, lambda _: 1 / 0, (0, 0), jnp.zeros(1)) == {}
+    critics = Critics(lambda params, transition: 1 / 0, (0,), (0,))
+    assert common.reducible_feedback(critics, None, jnp.zeros(1), objective) == {}
 
 
 @pytest.mark.parametrize(
@@ -92,6 +97,6 @@ def test_agents_report_the_reduction_since_the_latest_target(name):
 
 
 def test_agents_and_their_objectives():
-    assert AGENTS == ["dqn", "td3", "sac"]
+    assert AGENTS == ["dqn", "td3", "sac", "ddpg", "naf"]
     with refused("relo", "rainbow", "reducible_loss"):
         registry.check_fit("rainbow", "relo", "gymnax/CartPole-v1")

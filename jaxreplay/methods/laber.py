@@ -1,0 +1,105 @@
+"""Large batch experience replay, LaBER (Lahire et al. 2022): candidates with the largest gradients.
+
+A large batch is drawn uniformly, and the agent learns from a part of it, drawn in proportion to
+priorities of the current networks.
+"""
+
+import dataclasses
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from jaxreplay import objectives, sum_tree
+from jaxreplay._internal import numerics
+from jaxreplay._internal.losses import LossOptions
+from jaxreplay._internal.tracing import with_default_promotion
+from jaxreplay.methods import uniform
+from jaxreplay.objectives import Choice
+from jaxreplay.option import check_config_class, option
+from jaxreplay.sampler import Method
+from jaxreplay.types import Array
+
+_PAPER = "Lahire et al. 2022"
+
+Weights = Literal["mean", "lazy", "max"]
+
+
+@dataclasses.dataclass(frozen=True)
+class LaBERConfig(LossOptions):
+    """Hyperparameters of LaBER."""
+
+    candidates: int = option(
+        4, "transitions to draw for each one that is learned from", f"code of {_PAPER}", at_least=1
+    )
+    weights: Weights = option(
+        "mean",
+        "importance weights of a transition with gradient norm g: mean(g) / g over all candidates, "
+        "with which gradients are unbiased, 1 / g (lazy), or min(g) / g over the chosen ones (max)",
+        f"{_PAPER}: all three; code for Atari: lazy",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ChooseByGradient:
+    """Chooses B of M candidates for each critic, with probability `norm_i / sum_j norm_j`.
+
+    Draws are independent and with replacement. If all norms are 0, they are uniform. The actor's
+    rows are drawn uniformly with replacement. NaN and infinite norms count as 0, which is never
+    drawn if others are positive.
+
+    Args:
+      candidates: M / B.
+      weights: see `LaBERConfig.weights`; 1 if all norms are 0.
+    """
+
+    candidates: int = 4
+    weights: Weights = "mean"
+
+    @with_default_promotion
+    def __call__(self, norms: Array, key: Array, /) -> Choice:
+        """Return the rows `[N, B]`, their weights, and the actor's rows `[B]`.
+
+        Args:
+          norms: `[N, M]` float32, gradient norms of N critics.
+          key: PRNG key.
+
+        Raises:
+          ValueError: If M is not a multiple of `candidates`.
+        """
+        count, rest = divmod(norms.shape[-1], self.candidates)
+        if rest:
+            raise ValueError(
+                f"batch_size must be a multiple of the {self.candidates} candidates for each row "
+                f"that is learned from, got {norms.shape[-1]}"
+            )
+        actor_key, *keys = jax.random.split(key, len(norms) + 1)
+        chosen = [self._draw(own, key, count) for own, key in zip(norms, keys, strict=True)]
+        rows, weights = (jnp.stack(parts) for parts in zip(*chosen, strict=True))
+        return Choice(rows, weights, numerics.integers(actor_key, (count,), norms.shape[-1]))
+
+    def _draw(self, norms: Array, key: Array, count: int) -> tuple[Array, Array]:
+        norms = jnp.where(jnp.isfinite(norms), norms, 0.0).astype(jnp.float32)
+        largest = norms.max()
+        norms = jnp.where(largest > 0, norms, 1.0)
+        shares = norms / jnp.where(largest > 0, largest, 1.0)  # whose sum does not overflow
+        tree = sum_tree.rebuild(sum_tree.init(len(norms)), shares)
+        rows = sum_tree.sample(tree, key, count, "iid")
+        norm = norms[rows]
+        scale = {"mean": norms.mean(), "lazy": jnp.ones(()), "max": norm.min()}[self.weights]
+        return rows, scale / norm
+
+
+sampler = uniform.sampler
+
+
+@check_config_class
+def method(config: LaBERConfig = LaBERConfig()) -> Method:
+    """Return LaBER: the sampler of uniform replay, and an objective that chooses from its batches.
+
+    The batch size of the replay is the number of candidates, `candidates` times the number of
+    transitions from which the agent learns. The agent computes the norms for all candidates without
+    gradients, per critic: `|td|` for the squared error, `min(|td|, 1)` for the Huber loss.
+    """
+    choose = ChooseByGradient(config.candidates, config.weights)
+    return Method(sampler(), objectives.weighted(config.named_loss)._replace(choose=choose))

@@ -1,0 +1,178 @@
+"""Reverse replay (Lee et al. 2019; Rotinov 2019): sweeps backwards through stored episodes."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxreplay import objectives, sum_tree
+from jaxreplay import ring as ring_
+from jaxreplay._internal import buffer, numerics
+from jaxreplay._internal.losses import LossOptions
+from jaxreplay._internal.tracing import with_default_promotion
+from jaxreplay.methods.parts import ConfiguredSampler, episodes
+from jaxreplay.methods.parts.episodes import Positions
+from jaxreplay.option import option
+from jaxreplay.ring import Ring
+from jaxreplay.sampler import Method
+from jaxreplay.sum_tree import SumTree
+from jaxreplay.types import Array, Draw, Requirements, Sample, Tree, get_field
+
+
+@dataclasses.dataclass(frozen=True)
+class ReverseConfig(LossOptions):
+    """Hyperparameters of reverse replay."""
+
+    sweeps: int = option(
+        64,
+        "simultaneous sweeps, which take turns; each moves one step per batch if there are as many "
+        "as transitions in a batch",
+        "Lee et al. 2019: 1",
+        at_least=1,
+    )
+
+
+class ReverseState(NamedTuple):
+    """Ends of episodes, and the transitions that K sweeps have reached."""
+
+    ends: SumTree  # leaves [C], 1 at the newest stored step of every episode, otherwise 0
+    positions: Positions
+    slots: Array  # [K] int32, latest transition of every sweep
+    versions: Array  # [K] int32, versions of these transitions; _NEVER before the first one
+    turn: Array  # [] int32, sweep of the first transition in the next batch
+
+
+_NEVER = np.iinfo(np.int32).min
+
+
+@dataclasses.dataclass(frozen=True)
+class Reverse(ConfiguredSampler):
+    """Samples steps of episodes in reverse, in K sweeps; importance weights are 1.
+
+    Row b of a batch belongs to sweep `(turn + b) % K`, where `turn` counts all earlier rows. A
+    sweep begins at the last step of an episode, drawn uniformly from all episodes with stored
+    steps, and moves to the previous step whenever it has a row. After the first stored step, or if
+    its step has been overwritten, it begins anew. In a running episode, it begins at the newest
+    step. The first step of every sweep in a run is a random transition, so that sweeps through
+    episodes of equal lengths are not at the same step.
+
+    Each sweep visits every step of its episode once, so that in the long run, every transition is
+    equally likely. `update` must be called once for each batch, before the next one is sampled.
+    """
+
+    config: ReverseConfig = ReverseConfig()
+
+    @property
+    def requires(self) -> Requirements:
+        return Requirements(transition_fields=frozenset({"first"}))
+
+    @property
+    def is_uniform(self) -> bool:
+        return True
+
+    def init(self, key: Array, ring: Ring) -> ReverseState:
+        count = self.config.sweeps
+        return ReverseState(
+            ends=sum_tree.init(ring.capacity),
+            positions=episodes.init_positions(ring),
+            slots=jnp.zeros(count, jnp.int32),
+            versions=jnp.full(count, _NEVER, jnp.int32),
+            turn=jnp.zeros((), jnp.int32),
+        )
+
+    def add(
+        self, state: ReverseState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
+    ) -> ReverseState:
+        first = get_field(transition, "first")
+        positions = episodes.add_positions(state.positions, slots, first)
+        before, stored = ring_.previous(ring, slots)
+        continues = stored & (positions.latest > 0)
+        changed = jnp.concatenate([jnp.where(continues, before, ring.capacity), slots])
+        values = jnp.concatenate([jnp.zeros(slots.shape), jnp.ones(slots.shape)])
+        ends = sum_tree.set(state.ends, changed, values.astype(jnp.float32))
+        return state._replace(ends=ends, positions=positions)
+
+    @with_default_promotion
+    def sample(self, state: ReverseState, ring: Ring, key: Array, batch_size: int) -> Draw:
+        slots, moves, fresh = self._sweeps(state, ring)
+        shares, count = sum_tree.shares(key, batch_size, "iid"), self.config.sweeps
+        size, rows = jnp.maximum(ring_.size(ring), 1).astype(jnp.uint32), []
+        for start in range(0, batch_size, count):
+            own = shares[start : start + count]
+            slots, moves, fresh = (x[: len(own)] for x in (slots, moves, fresh))
+            earlier, stored = ring_.previous(ring, slots)
+            moves &= stored & (buffer.read(state.positions.steps, slots) > 0)
+            anywhere = numerics.multiply_high(own, size).astype(jnp.int32)
+            fresh |= ~(sum_tree.total(state.ends) > 0)  # of an empty buffer
+            begin = jnp.where(fresh, anywhere, sum_tree.at_shares(state.ends, own))
+            slots = buffer.once(jnp.where(moves, earlier, begin))
+            moves, fresh = jnp.ones_like(moves), jnp.zeros_like(fresh)
+            rows.append(slots)
+        drawn = jnp.concatenate(rows)
+        return Draw(drawn, jnp.ones(batch_size, jnp.float32), aux=drawn)
+
+    def update(
+        self, state: ReverseState, ring: Ring, sample: Sample, **feedback: Array
+    ) -> ReverseState:
+        size, count = len(sample.aux), self.config.sweeps
+        latest = min(size, count)
+        sweeps = state.turn + np.arange(size - latest, size, dtype=np.int32)
+        return state._replace(
+            slots=state.slots.at[sweeps % count].set(sample.aux[-latest:]),
+            versions=state.versions.at[sweeps % count].set(sample.version[-latest:]),
+            turn=(state.turn + size) % count,
+        )
+
+    def end_episodes(self, state: ReverseState, ring: Ring) -> ReverseState:
+        return state._replace(positions=episodes.end_positions(state.positions))
+
+    @with_default_promotion
+    def probability(self, state: ReverseState, ring: Ring, slots: Array, batch_size: int) -> Array:
+        number = jnp.arange(self.config.sweeps, dtype=jnp.int32)
+        turns = batch_size // self.config.sweeps
+        more = self._expected(state, ring, number < batch_size % self.config.sweeps, turns + 1)
+        fewer = self._expected(state, ring, number >= batch_size % self.config.sweeps, turns)
+        return (more + fewer)[slots] / batch_size
+
+    @with_default_promotion
+    def metrics(self, state: ReverseState, ring: Ring) -> dict[str, Array]:
+        left = jnp.where(state.versions == _NEVER, 0, state.positions.steps[state.slots])
+        return {
+            "episodes": sum_tree.total(state.ends),
+            "steps_left": left.astype(jnp.float32).mean(),
+        }
+
+    def _sweeps(self, state: ReverseState, ring: Ring) -> tuple[Array, Array, Array]:
+        """Return the sweeps' slots in order of their turn, and which move on or are the first."""
+        order = (state.turn + np.arange(self.config.sweeps, dtype=np.int32)) % self.config.sweeps
+        slots, versions = state.slots[order], state.versions[order]
+        return slots, ring_.version(ring, slots) == versions, versions == _NEVER
+
+    def _expected(self, state: ReverseState, ring: Ring, chosen: Array, turns: int) -> Array:
+        """Return expected numbers of rows `[C]` over `turns` turns of the `chosen` sweeps `[K]`."""
+        slots, moves, fresh = self._sweeps(state, ring)
+        everywhere, total = jnp.arange(ring.capacity), sum_tree.total(state.ends)
+        ends = sum_tree.leaves(state.ends) / jnp.where(total > 0, total, 1.0)
+        stored = ring_.previous(ring, everywhere)[1] & (everywhere < ring_.size(ring))
+        continues = stored & (state.positions.steps > 0)
+        alive = (chosen & moves).astype(jnp.float32)
+        at = jnp.zeros(ring.capacity, jnp.float32).at[slots].add(alive)
+        anew, first = (chosen & ~moves & ~fresh).sum(), (chosen & ~moves & fresh).sum()
+        expected = jnp.zeros_like(at)
+        for _ in range(turns):
+            moving = jnp.where(continues, at, 0.0)
+            anew = anew + (at - moving).sum()
+            at = jnp.roll(moving, -ring.num_envs) + anew * ends
+            at = at + first * ring_.even_probability(ring, everywhere)
+            anew, first = jnp.zeros(()), jnp.zeros(())
+            expected = expected + at
+        return expected
+
+
+sampler = Reverse
+
+
+def method(config: ReverseConfig = ReverseConfig()) -> Method:
+    """Return reverse replay: the sampler, and an objective that averages losses."""
+    return Method(sampler(config), objectives.plain(config.named_loss))

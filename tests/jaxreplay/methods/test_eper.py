@@ -1,0 +1,111 @@
+"""EPER: priorities worked out by hand, and DQN's prediction of the mean TD error."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.dqn import DQNConfig, dqn
+from agents.types import Discrete
+from experiments.runs import registry
+from jaxreplay import Replay, ring, testing
+from jaxreplay.methods import eper, per
+from jaxreplay.methods.eper import EPERConfig
+from jaxreplay.methods.per import PERConfig
+from jaxreplay.types import Requirements, Sample, Transition
+from tests.refusals import refused
+
+
+def test_noise_without_a_mean_has_no_priority():
+    """Rows 0 to 3 have TD errors of +-1, and the others of 0.5."""
+    expected = jnp.array([0.0] * 4 + [0.5] * 4)
+    td = jnp.array([1.0, -1.0] * 2 + [0.5] * 4)
+    shares = []
+    for method, feedback in (
+        (per.method(PERConfig(alpha=1.0, epsilon=0.0)), {"td_error": td}),
+        (eper.method(EPERConfig(alpha=1.0, epsilon=0.0)), {"expected_td_error": expected}),
+    ):
+        replay = Replay(method.sampler, capacity=8, batch_size=8)
+        state = replay.init(jax.random.key(0), testing.EXAMPLE)
+        one = jax.tree.map(lambda x: jnp.zeros_like(x)[None], testing.EXAMPLE)
+        for _ in range(8):
+            state = replay.add(state, one)
+        slots = jnp.arange(8, dtype=jnp.int32)
+        batch = replay.sample(state, jax.random.key(1))._replace(indices=slots)
+        batch = batch._replace(version=ring.version(state.ring, slots))
+        state = replay.update(state, batch, **feedback)
+        chance = replay.probability(state, slots)
+        shares.append([float(chance[:4].sum()), float(chance[4:].sum())])
+    np.testing.assert_allclose(shares, [[2 / 3, 1 / 3], [0, 1]], rtol=1e-6)
+
+
+def test_it_is_per_of_another_error():
+    """With the same errors, both have the same state and draws."""
+    ours, theirs = testing.Case(eper.method()), testing.Case(per.method())
+    state, other = ours.full, theirs.full
+    for seed in range(5):
+        key = jax.random.key(seed)
+        batch, second = ours.replay.sample(state, key), theirs.replay.sample(other, key)
+        np.testing.assert_array_equal(batch.indices, second.indices)
+        np.testing.assert_array_equal(batch.weights, second.weights)
+        td = jax.random.normal(key, batch.indices.shape)
+        state = ours.replay.update(state, batch, expected_td_error=td)
+        other = theirs.replay.update(other, second, td_error=td)
+    objective = eper.method().objective._replace(requires=Requirements())
+    assert objective == per.method().objective
+
+
+def rows(rewards):
+    """Terminal transitions from alternating states, one-hot of two."""
+    count = len(rewards)
+    obs = jnp.eye(2)[jnp.arange(count) % 2]
+    zeros = jnp.zeros(count)
+    row = Transition(obs, zeros.astype(jnp.int32), rewards, zeros, obs)
+    return Sample(jnp.arange(count), row, jnp.ones(count), jnp.ones(count, jnp.int32))
+
+
+def test_dqn_predicts_the_mean_of_noisy_errors():
+    """State 0 pays +-1 and state 1 always 1, and the critic stays as it is."""
+    config = DQNConfig(hidden=(16,), learning_rate=0.01)
+    agent = dqn(config, Discrete(2), eper.method().objective)
+    state = agent.init(jax.random.key(0), jnp.zeros(2), jnp.int32(0))
+    fixed = state
+
+    @jax.jit
+    def step(expected, key):
+        noise = jnp.where(jax.random.bernoulli(key, 0.5, (16,)), 1.0, -1.0)
+        rewards = jnp.where(jnp.arange(32) % 2 == 0, jnp.repeat(noise, 2), 1.0)
+        after, info = agent.update(fixed._replace(expected=expected), rows(rewards), key)
+        return after.expected, info.feedback
+
+    expected, told = jax.lax.scan(step, state.expected, jax.random.split(jax.random.key(1), 1500))
+    q = agent.feedback(fixed, rows(jnp.zeros(2)).transition, jax.random.key(0))["q_value"]
+    late = np.asarray(told["expected_td_error"][-300:]).mean(axis=0)[:2]
+    np.testing.assert_allclose(late, [0 - q[0], 1 - q[1]], atol=0.1)
+    assert np.abs(told["td_error"][:, 0]).mean() > 0.8  # which PER would follow
+    row = rows(jnp.zeros(2)).transition
+    ours = agent.feedback(fixed._replace(expected=expected), row, jax.random.key(0))
+    np.testing.assert_allclose(ours["expected_td_error"], late, atol=0.15)
+
+
+def test_predictions_do_not_change_the_critic():
+    config = DQNConfig(hidden=(16,))
+    batch, found = rows(jnp.arange(4.0)), []
+    for method in (eper.method(), per.method()):
+        agent = dqn(config, Discrete(2), method.objective)
+        state = agent.init(jax.random.key(0), jnp.zeros(2), jnp.int32(0))
+        for seed in range(3):
+            state, info = jax.jit(agent.update)(state, batch, jax.random.key(seed))
+        found.append((state, info))
+    (ours, told), (theirs, plain) = found
+    np.testing.assert_allclose(told.feedback["td_error"], plain.feedback["td_error"], rtol=1e-5)
+    assert theirs.expected is None and "expected_td_error" not in plain.feedback
+    for one, other in zip(*(jax.tree.leaves(s.params) for s in (ours, theirs)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("agent", ["td3", "rainbow"])
+def test_other_agents_are_refused(agent):
+    assert [name for name in registry.AGENTS if registry.feeds(name, "eper")] == ["dqn"]
+    with refused("eper", agent, "expected_td_error"):
+        registry.check_fit(agent, "eper", registry.EXAMPLES[registry.AGENTS[agent].actions])

@@ -1,0 +1,187 @@
+"""LaBER: choices and weights worked out by hand, and the agents that learn from chosen rows."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents import common
+from agents.common import Critics
+from experiments.runs import registry
+from jaxreplay import objectives
+from jaxreplay.methods import laber, uniform
+from jaxreplay.methods.laber import ChooseByGradient, LaBERConfig
+from jaxreplay.types import Requirements, Sample, Transition
+from tests.refusals import refused
+
+TD = np.array([0.5, -2.0, 0.1, 1.0, 4.0, 0.0, -0.25, 0.75], np.float32)
+SHARES = {  # of the squared error and of the Huber loss
+    "mse": [0.0581395, 0.2325581, 0.0116279, 0.1162791, 0.4651163, 0, 0.0290698, 0.0872093],
+    "huber": [0.1086957, 0.2173913, 0.0217391, 0.2173913, 0.2173913, 0, 0.0543478, 0.1630435],
+}
+MEAN_WEIGHTS = [2.15, 0.5375, 10.75, 1.075, 0.26875, 0.0, 4.3, 1.4333333]  # of the squared error
+
+
+def norms_of(loss):
+    error = {"mse": objectives.mse, "huber": objectives.huber(1.0)}[loss]
+    return objectives.minimal_variance_priority(error)(jnp.asarray(TD))
+
+
+def draws(norms, weights="mean", count=4000):
+    """Rows and weights `[count, B]` of one critic, of independent choices."""
+    keys = jax.random.split(jax.random.key(0), count)
+    found = jax.vmap(lambda key: ChooseByGradient(2, weights)(norms[None], key))(keys)
+    return np.asarray(found.rows[:, 0]), np.asarray(found.weights[:, 0])
+
+
+@pytest.mark.parametrize("loss", SHARES)
+def test_rows_are_drawn_in_proportion_to_gradients(loss):
+    rows, _ = draws(norms_of(loss))
+    counts = np.bincount(rows.ravel(), minlength=8) / rows.size
+    np.testing.assert_allclose(counts, SHARES[loss], atol=0.015)
+    assert counts[5] == 0
+
+
+def test_weights_worked_by_hand():
+    norms = norms_of("mse")
+    rows, weights = draws(norms, "mean")
+    np.testing.assert_allclose(weights, np.take(MEAN_WEIGHTS, rows), rtol=1e-5)
+    rows, weights = draws(norms, "lazy")
+    np.testing.assert_allclose(weights, 1 / np.abs(TD)[rows], rtol=1e-5)
+    rows, weights = draws(norms, "max")
+    inverse = 1 / np.abs(TD)[rows]
+    np.testing.assert_allclose(weights, inverse / inverse.max(axis=1, keepdims=True), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("loss", "mean", "variance", "plain"), [
+    ("mse", 0.5125, 0.89297, 2.47297), ("huber", 0.2625, 0.26172, 0.41672),
+])  # fmt: skip
+def test_gradients_are_unbiased_with_the_least_variance(loss, mean, variance, plain):
+    """All weighted gradients have the same size, the mean of the sizes of the candidates'."""
+    norms = norms_of(loss)
+    gradient = np.asarray(norms) * np.sign(TD)
+    np.testing.assert_allclose([gradient.mean(), gradient.var()], [mean, plain], rtol=1e-4)
+    rows, weights = draws(norms)
+    weighted = weights * gradient[rows]
+    np.testing.assert_allclose(np.abs(weighted), np.asarray(norms).mean(), rtol=1e-5)
+    np.testing.assert_allclose(weighted.mean(), mean, atol=0.03)
+    np.testing.assert_allclose(weighted.var(), variance, rtol=0.05)
+
+
+def test_scales_of_norms_change_only_lazy_weights():
+    norms, key = norms_of("mse")[None], jax.random.key(3)
+    for weights in ("mean", "max", "lazy"):
+        small, large = (ChooseByGradient(2, weights)(scale * norms, key) for scale in (1, 2.0**70))
+        np.testing.assert_array_equal(small.rows, large.rows)
+        factor = 2.0**70 if weights == "lazy" else 1
+        np.testing.assert_allclose(small.weights, large.weights * factor, rtol=1e-6)
+
+
+@pytest.mark.parametrize("weights", ["mean", "lazy", "max"])
+def test_without_gradients_every_candidate_is_equally_likely(weights):
+    rows, found = draws(jnp.zeros(8), weights)
+    np.testing.assert_allclose(np.bincount(rows.ravel()) / rows.size, 1 / 8, atol=0.01)
+    assert (found == 1).all()
+
+
+def test_norms_that_are_not_finite_are_not_drawn():
+    rows, weights = draws(jnp.array([1.0, jnp.nan, jnp.inf, 1.0]))
+    assert set(rows.ravel()) == {0, 3} and (weights == 0.5).all()
+
+
+def test_each_critic_and_the_actor_have_their_own_rows():
+    norms = jnp.array([[1.0, 0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0, 1.0]])
+    choose, actors = ChooseByGradient(2), []
+    for seed in range(200):
+        rows, _, actor = choose(norms, jax.random.key(seed))
+        np.testing.assert_array_equal(rows, [[0] * 4, [7] * 4])
+        actors.append(np.asarray(actor))
+    np.testing.assert_allclose(np.bincount(np.ravel(actors)) / 800, 1 / 8, atol=0.05)
+
+
+def test_batches_must_be_multiples_of_the_candidates():
+    with refused("batch_size", "4", "10"):
+        ChooseByGradient(4)(jnp.ones((1, 10)), jax.random.key(0))
+
+
+def test_the_sampler_is_uniform():
+    method = laber.method(LaBERConfig(candidates=3, loss="huber"))
+    assert method.sampler == uniform.sampler()
+    assert method.requires.chooses and method.requires.scalar_loss
+    assert method.objective.candidates == 3 and uniform.method().objective.candidates == 1
+
+
+def linear_critics(count):
+    weights = tuple(jnp.array([0.3 + n, -0.2]) for n in range(count))
+    return Critics(lambda w, t: t.obs @ w, weights, weights)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("loss", [objectives.mse, objectives.huber(1.0)])
+def test_gradients_of_chosen_rows_average_to_those_of_all_candidates(count, loss):
+    """Compare with the gradients of the plain mean over candidates, in expectation and exactly."""
+    critics = linear_critics(count)
+    obs = jax.random.normal(jax.random.key(1), (8, 2))
+    target = jax.random.normal(jax.random.key(2), (8,))
+    sample = Sample(jnp.arange(8), Transition(obs), jnp.ones(8), jnp.ones(8, jnp.int32))
+    objective = laber.method(LaBERConfig(candidates=2)).objective._replace(error=loss)
+    fit = jax.jit(lambda key: common.fit(critics, sample, target, objective, key))
+    plain, info, _ = common.fit(critics, sample, target, objectives.plain(loss), jax.random.key(0))
+    keys = jax.random.split(jax.random.key(4), 4000)
+    grads, found, actor = jax.vmap(fit)(keys)
+    for ours, theirs in zip(grads, plain, strict=True):
+        np.testing.assert_allclose(ours.mean(axis=0), theirs, atol=0.04)
+    for name, value in info.feedback.items():
+        np.testing.assert_allclose(found.feedback[name][0], value, rtol=1e-6)
+    assert actor.weights.shape == (4000, 4)
+    # One choice, by hand.
+    key = keys[0]
+    td = target - jnp.stack([obs @ w for w in critics.params])
+    norms = objectives.minimal_variance_priority(loss)(td)
+    chosen, _ = common.choose(objective, norms, sample, key)
+    for number, (rows, own) in enumerate(chosen):
+        slope = -np.sign(td[number, rows]) * norms[number, rows] * own.weights
+        expected = (np.asarray(slope)[:, None] * np.asarray(obs[rows])).mean(axis=0)
+        np.testing.assert_allclose(grads[number][0], expected, rtol=1e-4, atol=1e-6)
+        np.testing.assert_array_equal(own.indices, rows)
+
+
+AGENTS = [name for name in registry.AGENTS if registry.feeds(name, "laber")]
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_agents_learn_from_the_rows_that_are_chosen(name):
+    """Feedback is that of all candidates; those with an undefined target are not learned from."""
+    entry, config = registry.AGENTS[name], registry.AGENTS[name].config(hidden=(8,))
+    discrete = entry.actions == "discrete"
+    space = registry.environments.make(registry.EXAMPLES[entry.actions]).action_space
+    agent = entry.make(config, space, laber.method().objective)
+    obs = jax.random.normal(jax.random.key(1), (8, 3))
+    action = jnp.zeros(8, jnp.int32) if discrete else jnp.full((8, space.size), 0.3)
+    row = Transition(obs, action, jnp.arange(8.0), jnp.full(8, 0.9), obs[::-1])
+    state = agent.init(jax.random.key(0), obs[0], action[0])
+    sample = Sample(jnp.arange(8), row, jnp.ones(8), jnp.ones(8, jnp.int32))
+    _, info = jax.jit(agent.update)(state, sample, jax.random.key(2))
+    assert {values.shape for values in info.feedback.values()} == {(8,)}
+    told = agent.feedback(state, row, jax.random.key(2))
+    if discrete:  # other agents split the key of an update
+        np.testing.assert_allclose(info.feedback["td_error"], told["td_error"], rtol=1e-4)
+    broken = row._replace(reward=jnp.where(jnp.arange(8) < 4, row.reward, jnp.nan))
+    after, info = jax.jit(agent.update)(
+        state, sample._replace(transition=broken), jax.random.key(2)
+    )
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after))
+    assert np.isfinite(info.metrics["loss"])
+
+
+def test_agents_and_their_refusals():
+    assert AGENTS == ["dqn", "rainbow", "td3", "sac", "ddpg", "naf"]
+    racer = registry.AGENTS["racer"].offers
+    assert registry.lacking_in_agent(Requirements(chooses=True), racer)
+    with refused("laber", "racer"):
+        registry.check_fit("racer", "laber", "gymnax/Pendulum-v1")
+
+
+def test_training_draws_the_candidates_of_every_gradient_step():
+    config = registry.ReplaySizes(capacity=100, batch_size=8)
+    assert config.make(uniform.sampler(), 4).batch_size == 32
