@@ -30,6 +30,7 @@ from jaxreplay.methods import (
     proportional,
     pser,
     rank,
+    reaper,
     refer,
     relo,
     reshuffled,
@@ -42,7 +43,7 @@ from jaxreplay.sampler import Method
 
 __all__ = [
     "METHODS", "MakeMethod", "MethodEntry", "cer", "curious", "ere", "ero", "faded", "her", "lap",
-    "latest", "ners", "pal", "parts", "per", "proportional", "pser", "rank", "refer",
+    "latest", "ners", "pal", "parts", "per", "proportional", "pser", "rank", "reaper", "refer",
     "register", "relo", "reshuffled", "sequences", "uniform", "windows",
 ]  # fmt: skip
 
@@ -80,6 +81,7 @@ _METHODS = {
     "faded": MethodEntry(faded.FadedConfig, faded.method, faded.DISCRETE),
     "curious": MethodEntry(curious.CuriousConfig, curious.method),
     "relo": MethodEntry(relo.ReLoConfig, relo.method),
+    "reaper": MethodEntry(reaper.ReaPERConfig, reaper.method),
     "her": MethodEntry(her.HERConfig, her.method),
 }
 METHODS: Mapping[str, MethodEntry] = MappingProxyType(_METHODS)  # read-only; see `register`
