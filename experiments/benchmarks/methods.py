@@ -27,7 +27,7 @@ _PSER = {  # 5 steps back
     "pser": pser.PSERConfig(window=5),
     "pser-add": pser.PSERConfig(window=5, combine="add"),
 }
-_SINCE = ("cer", "reshuffled", "faded", "curious", "relo", "reaper")
+_SINCE = ("cer", "reshuffled", "faded", "curious", "relo", "la3p", "reaper")
 _HER = {"her": her.HERConfig(), "her-per": her.HERConfig(over="per")}
 _MIXED, _PARTS = "mix", ("uniform", "per")
 _HALVES = {f"{name}-half": name for name in _PARTS}  # with half of the batch, as in the mixture

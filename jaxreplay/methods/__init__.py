@@ -21,6 +21,7 @@ from jaxreplay.methods import (
     ero,
     faded,
     her,
+    la3p,
     lap,
     latest,
     ners,
@@ -42,8 +43,8 @@ from jaxreplay.option import check_entry
 from jaxreplay.sampler import Method
 
 __all__ = [
-    "METHODS", "MakeMethod", "MethodEntry", "cer", "curious", "ere", "ero", "faded", "her", "lap",
-    "latest", "ners", "pal", "parts", "per", "proportional", "pser", "rank", "reaper", "refer",
+    "METHODS", "MakeMethod", "MethodEntry", "cer", "curious", "ere", "ero", "faded", "her", "la3p",
+    "lap", "latest", "ners", "pal", "parts", "per", "proportional", "pser", "rank", "reaper", "refer",
     "register", "relo", "reshuffled", "sequences", "uniform", "windows",
 ]  # fmt: skip
 
@@ -81,6 +82,7 @@ _METHODS = {
     "faded": MethodEntry(faded.FadedConfig, faded.method, faded.DISCRETE),
     "curious": MethodEntry(curious.CuriousConfig, curious.method),
     "relo": MethodEntry(relo.ReLoConfig, relo.method),
+    "la3p": MethodEntry(la3p.LA3PConfig, la3p.method, la3p.DISCRETE),
     "reaper": MethodEntry(reaper.ReaPERConfig, reaper.method),
     "her": MethodEntry(her.HERConfig, her.method),
 }

@@ -36,9 +36,7 @@ class ReaPERConfig(LossOptions, PriorityOptions):
     omega: float = option(
         0.3, "exponent of the reliability; 0 is PER with a constant beta", _CODE, at_least=0
     )
-    beta: float = option(
-        0.5, "constant importance-sampling exponent", _CODE, at_least=0, at_most=1
-    )
+    beta: float = option(0.5, "constant importance-sampling exponent", _CODE, at_least=0, at_most=1)
 
     @property
     def weight(self) -> ImportanceWeights:
@@ -108,7 +106,10 @@ class ReaPER(ConfiguredSampler):
         leaves = to_power(values, config.alpha)
         spans = episodes.add_spans(state.spans, ring, slots, get_field(transition, "first"))
         # The next slot is now the oldest, so its episode starts there.
-        places, oldest = _places(ring, slots), _places(ring, (slots + ring.num_envs) % ring.capacity)
+        places, oldest = (
+            _places(ring, slots),
+            _places(ring, (slots + ring.num_envs) % ring.capacity),
+        )
         if ring_.num_steps(ring) == 1:
             oldest = jnp.full_like(oldest, IGNORED)
         kept, _ = episode_sums.get(state.sums, jnp.minimum(oldest, ring.capacity - 1))
@@ -129,8 +130,10 @@ class ReaPER(ConfiguredSampler):
         mass = sum_tree.get(state.priorities.tree, slots) * to_power(reliability, self.config.omega)
         # The unknown sum of all masses cancels in weights that are divided by their maximum.
         stats = SamplingStats(mass, None, jnp.ones((), jnp.int32), state.priorities.updates)
-        positive = proportional.weights(self.config.weight, stats._replace(
-            probability=jnp.maximum(mass, jnp.finfo(jnp.float32).tiny)))
+        positive = proportional.weights(
+            self.config.weight,
+            stats._replace(probability=jnp.maximum(mass, jnp.finfo(jnp.float32).tiny)),
+        )
         return Draw(slots, positive, Aux(ended))
 
     @with_default_promotion
@@ -175,9 +178,7 @@ class ReaPER(ConfiguredSampler):
             "mean_reliability": self._reliability(state, ring, slots)[0].mean(),
         }
 
-    def _reliability(
-        self, state: ReaPERState, ring: Ring, slots: Array
-    ) -> tuple[Array, Array]:
+    def _reliability(self, state: ReaPERState, ring: Ring, slots: Array) -> tuple[Array, Array]:
         """Return the reliabilities of `slots` `[B]`, and the sums of their episodes, if ended."""
         capacity, num_envs = ring.capacity, ring.num_envs
         earlier, later, running = episodes.read_spans(state.spans, ring, slots)
@@ -222,14 +223,18 @@ class ReaPER(ConfiguredSampler):
             sum_tree.shares(second_key, more, "iid"),
         ]
         found, accepted = candidates(jnp.concatenate(shares), accept_key)
-        batch, extra = (jax.tree.map(lambda x: x[part], found) for part in (
-            slice(batch_size), slice(batch_size, None)))
+        batch, extra = (
+            jax.tree.map(lambda x: x[part], found)
+            for part in (slice(batch_size), slice(batch_size, None))
+        )
         batch, full = _fill(batch, accepted[:batch_size], extra, accepted[batch_size:])
 
         def unfinished(carry: tuple[_Candidates, Array, Array, Array]) -> Array:
             return ~carry[1].all() & (carry[3] < _MOST_ROUNDS)
 
-        def turn(carry: tuple[_Candidates, Array, Array, Array]) -> tuple[_Candidates, Array, Array, Array]:
+        def turn(
+            carry: tuple[_Candidates, Array, Array, Array],
+        ) -> tuple[_Candidates, Array, Array, Array]:
             batch, full, key, rounds = carry
             key, shares_key, accept_key = jax.random.split(key, 3)
             extra, accepted = candidates(sum_tree.shares(shares_key, more, "iid"), accept_key)
@@ -250,9 +255,10 @@ def _fill(
 ) -> tuple[_Candidates, Array]:
     """Replace the entries of a batch that are not `full` `[B]` by the first accepted candidates."""
     count = len(accepted)
-    rank = jnp.where(accepted, jnp.cumsum(accepted) - 1, count)
-    order = jnp.full(count, count, jnp.int32).at[rank].set(jnp.arange(count), mode="drop")
-    wanted = jnp.where(full, count, jnp.cumsum(~full) - 1)
+    rank = jnp.where(accepted, jnp.cumsum(accepted, dtype=jnp.int32) - 1, count)
+    numbers = jnp.arange(count, dtype=jnp.int32)
+    order = jnp.full_like(numbers, count).at[rank].set(numbers, mode="drop")
+    wanted = jnp.where(full, count, jnp.cumsum(~full, dtype=jnp.int32) - 1)
     chosen = order.at[wanted].get(mode="fill", fill_value=count)
     found = chosen < count
     chosen = jnp.minimum(chosen, count - 1)

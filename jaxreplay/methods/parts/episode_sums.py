@@ -7,7 +7,6 @@ number per level, and as no differences are taken, values of other episodes caus
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from jaxreplay._internal import buffer
@@ -36,7 +35,7 @@ def init(capacity: int) -> EpisodeSums:
 
 def get(sums: EpisodeSums, places: Array) -> tuple[Array, Array]:
     """Return the values `[B]` float32 at `places` `[B]`, and whether an episode starts there."""
-    signed = buffer.read(sums.values, places)
+    signed = buffer.read_few(sums.values, places)
     return jnp.abs(signed), jnp.signbit(signed)
 
 
@@ -79,12 +78,16 @@ def write(
 def upto(sums: EpisodeSums, capacity: int, places: Array) -> Array:
     """Return the sums `[B]` from the last start of an episode up to `places` `[B]` int32."""
     large, small = _levels(capacity)
-    total = buffer.read(sums.prefixes, places)
-    node, start = places // _CHILDREN, large[0]
+    start, node, reads, follows = large[0], places // _CHILDREN, [places], []
     for count in (*large[1:], *small):
-        earlier = buffer.read(sums.prefixes, start + jnp.maximum(node - 1, 0))
-        total = _join(jnp.where(node % _CHILDREN > 0, earlier, 0.0), total)
+        reads.append(start + jnp.maximum(node - 1, 0))
+        follows.append(node % _CHILDREN > 0)
         node, start = node // _CHILDREN, start + count
+    total, *siblings = buffer.read_few(sums.prefixes, jnp.stack(reads).ravel()).reshape(
+        len(reads), -1
+    )
+    for earlier, exists in zip(siblings, follows, strict=True):
+        total = _join(jnp.where(exists, earlier, 0.0), total)
     return jnp.abs(total)
 
 
@@ -98,7 +101,10 @@ def _join(earlier: Array, later: Array) -> Array:
 
 
 def _scan(rows: Array) -> Array:
-    return jax.lax.associative_scan(_join, rows, axis=1)
+    columns = [rows[:, 0]]
+    for child in range(1, _CHILDREN):
+        columns.append(_join(columns[-1], rows[:, child]))
+    return buffer.once(jnp.stack(columns, axis=1))
 
 
 def _levels(capacity: int) -> tuple[list[int], list[int]]:
