@@ -28,7 +28,9 @@ _PSER = {  # 5 steps back
     "pser": pser.PSERConfig(window=5),
     "pser-add": pser.PSERConfig(window=5, combine="add"),
 }
-_SINCE = ("cer", "reshuffled", "faded", "curious", "relo", "eper", "reverse")
+_SINCE = (
+    "cer", "reshuffled", "faded", "curious", "relo", "eper", "reverse", "la3p", "reaper",
+)  # fmt: skip
 _HER = {"her": her.HERConfig(), "her-per": her.HERConfig(over="per")}
 _FEEDBACK = ("td_error", "target", "log_ratio", "reducible_loss", "expected_td_error")
 _LARGE = "uniform-large"  # uniform replay with as many transitions per batch as LaBER

@@ -22,6 +22,7 @@ from jaxreplay.methods import (
     ero,
     faded,
     her,
+    la3p,
     laber,
     lap,
     latest,
@@ -32,6 +33,7 @@ from jaxreplay.methods import (
     proportional,
     pser,
     rank,
+    reaper,
     refer,
     relo,
     reshuffled,
@@ -46,8 +48,8 @@ from jaxreplay.sampler import Method
 
 __all__ = [
     "METHODS", "MakeMethod", "MethodEntry", "cer", "curious", "eper", "ere", "ero", "faded", "her",
-    "laber", "lap", "latest", "ners", "pal", "parts", "per", "proportional", "pser", "rank",
-    "refer", "register", "relo", "reshuffled", "reverse", "sequences", "slices",
+    "la3p", "laber", "lap", "latest", "ners", "pal", "parts", "per", "proportional", "pser", "rank",
+    "reaper", "refer", "register", "relo", "reshuffled", "reverse", "sequences", "slices",
     "uniform", "windows",
 ]  # fmt: skip
 
@@ -88,6 +90,8 @@ _METHODS = {
     "laber": MethodEntry(laber.LaBERConfig, laber.method),
     "eper": MethodEntry(eper.EPERConfig, eper.method),
     "reverse": MethodEntry(reverse.ReverseConfig, reverse.method),
+    "la3p": MethodEntry(la3p.LA3PConfig, la3p.method, la3p.DISCRETE),
+    "reaper": MethodEntry(reaper.ReaPERConfig, reaper.method),
     "her": MethodEntry(her.HERConfig, her.method),
     "sequences": MethodEntry(sequences.SequencesConfig, sequences.method),
     "slices": MethodEntry(slices.SlicesConfig, slices.method),

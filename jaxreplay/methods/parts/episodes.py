@@ -105,6 +105,58 @@ def pick(values: Array, at: Array) -> Array:
     return jnp.take_along_axis(values, at, axis=1)[:, 0]
 
 
+class Spans(NamedTuple):
+    """Extents of stored episodes, which a read of two numbers per transition gives."""
+
+    links: Buffer  # [C] int32, number of earlier steps in the episode of each step; of a first
+    # step, minus the number of later ones
+    latest: Array  # [E] int32, position of the newest transition; -1 initially and after `end`
+    cut: Array  # [E] int32, slot of the last step of the episode whose first step was overwritten
+
+
+def init_spans(ring: Ring) -> Spans:
+    """Return initial extents, for an empty ring buffer."""
+    latest = jnp.full(ring.num_envs, -1, jnp.int32)
+    return Spans(jnp.zeros(ring.capacity, jnp.int32), latest, jnp.zeros_like(latest))
+
+
+def add_spans(spans: Spans, ring: Ring, slots: Array, first: Array) -> Spans:
+    """Record new transitions at `slots` `[E]`; `first` `[E]` marks the starts of episodes."""
+    overwritten = buffer.once(buffer.read(spans.links, slots))
+    ends = (slots - overwritten * ring.num_envs) % ring.capacity
+    latest = jnp.where(first, 0, counters.increment(spans.latest))
+    # The first step of a running episode that is longer than the ring buffer is not stored.
+    longer = latest >= ring_.num_steps(ring)
+    cut = jnp.where(longer, slots, jnp.where(overwritten <= 0, ends, spans.cut))
+    starts = (slots - latest * ring.num_envs) % ring.capacity
+    starts = jnp.where((latest > 0) & ~longer, starts, IGNORED)
+    places, values = jnp.concatenate([slots, starts]), jnp.concatenate([latest, -latest])
+    values = buffer.after(buffer.fence(overwritten), values)
+    return Spans(buffer.write(spans.links, places, values), latest, cut)
+
+
+def end_spans(spans: Spans) -> Spans:
+    """Make the next transition of every environment start a new episode."""
+    return spans._replace(latest=jnp.full_like(spans.latest, -1))
+
+
+def read_spans(spans: Spans, ring: Ring, slots: Array) -> tuple[Array, Array, Array]:
+    """Return the numbers of stored earlier and later steps in the episodes of stored slots `[B]`.
+
+    Returns:
+      Both numbers, `[B]` int32, and whether the episode is running, `[B]` bool.
+    """
+    age, env = ring_.age(ring, slots), slots % ring.num_envs
+    steps = jnp.maximum(buffer.read_few(spans.links, slots), 0)
+    stored = ring_.size(ring) // ring.num_envs
+    earlier = jnp.minimum(steps, jnp.maximum(stored - 1 - age, 0))
+    starts = (slots - earlier * ring.num_envs) % ring.capacity
+    later = -buffer.read_few(spans.links, starts) - steps
+    later = jnp.where(earlier == steps, later, age - ring_.age(ring, spans.cut[env]))
+    running = age <= spans.latest[env]
+    return earlier, jnp.where(running, age, later), running
+
+
 def choose_forgotten(share: Array, steps: Array, oldness: Array, memory: int) -> Array:
     """Return a mask `[n]` of the fewest episodes to forget so that at most `memory` steps remain.
 

@@ -1,0 +1,279 @@
+"""Reliability-adjusted prioritised replay, ReaPER (Pleiss, Sutter & Schiffer 2026)."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxreplay import objectives, sum_tree
+from jaxreplay import ring as ring_
+from jaxreplay._internal import buffer, schedules
+from jaxreplay._internal.losses import LossOptions
+from jaxreplay._internal.numerics import to_power
+from jaxreplay._internal.tracing import varying, with_default_promotion
+from jaxreplay.methods import proportional
+from jaxreplay.methods.parts import ConfiguredSampler, episode_sums, episodes
+from jaxreplay.methods.parts.episode_sums import EpisodeSums
+from jaxreplay.methods.parts.episodes import Spans
+from jaxreplay.methods.per import PriorityOptions
+from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState, SamplingStats
+from jaxreplay.option import option, override
+from jaxreplay.ring import Ring
+from jaxreplay.sampler import Method
+from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree, get_field
+
+_CODE = "code of Pleiss et al. 2026"
+_MOST_ROUNDS = 64  # of candidates; then the remaining ones are kept, whatever their reliability
+_MAX_METRIC_SLOTS = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class ReaPERConfig(LossOptions, PriorityOptions):
+    """Hyperparameters of ReaPER."""
+
+    alpha: float = override(PriorityOptions, "alpha", 0.3, _CODE)
+    omega: float = option(
+        0.3, "exponent of the reliability; 0 is PER with a constant beta", _CODE, at_least=0
+    )
+    beta: float = option(0.5, "constant importance-sampling exponent", _CODE, at_least=0, at_most=1)
+
+    @property
+    def weight(self) -> ImportanceWeights:
+        """Importance weights with a constant beta, divided by their batch maximum."""
+        return ImportanceWeights(schedules.linear(self.beta, self.beta, None))
+
+
+class ReaPERState(NamedTuple):
+    """Priorities without reliability, and TD errors summed over episodes."""
+
+    priorities: ProportionalState  # leaves (|td| + epsilon)^alpha
+    sums: EpisodeSums  # values |td| + epsilon, of one environment after the other
+    spans: Spans
+    largest: Array  # [] float32, running maximum of the values, initially 1
+    largest_sum: Array  # [] float32, running maximum of the sums of ended episodes in batches
+
+
+class Aux(NamedTuple):
+    """What the sampler computed for a batch."""
+
+    ended_sum: Array  # [B] float32, sum of the episode, or 0 if it is running
+
+
+@dataclasses.dataclass(frozen=True)
+class ReaPER(ConfiguredSampler):
+    """Samples with `P(t) ~ x_t^alpha R_t^omega`, where `x = |td| + epsilon`.
+
+    The reliability `R_t` is the sum of x over the stored steps of the episode up to t, divided by
+    that of the whole episode. In running episodes, it is divided by the largest sum of all ended
+    episodes that were in a batch, or by the sum so far if this is larger.
+
+    A changed TD error changes the reliability of the whole episode, so no tree stores it. Instead,
+    candidates are drawn by `x^alpha` and accepted with probability `R^omega`. A batch has the
+    probabilities above exactly, except for the remaining candidates after 64 rounds.
+    """
+
+    config: ReaPERConfig = ReaPERConfig()
+
+    @property
+    def requires(self) -> Requirements:
+        td_error = frozenset({"td_error"})
+        return Requirements(
+            feedback=td_error,
+            feedback_of_new=td_error if self.config.initial == "td" else frozenset(),
+            transition_fields=frozenset({"first"}),
+        )
+
+    def init(self, key: Array, ring: Ring) -> ReaPERState:
+        return ReaPERState(
+            priorities=proportional.init(ring.capacity),
+            sums=episode_sums.init(ring.capacity),
+            spans=episodes.init_spans(ring),
+            largest=jnp.ones((), jnp.float32),
+            largest_sum=jnp.zeros((), jnp.float32),
+        )
+
+    @with_default_promotion
+    def add(
+        self, state: ReaPERState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
+    ) -> ReaPERState:
+        config, largest = self.config, state.largest
+        values = jnp.broadcast_to(largest, slots.shape)
+        if config.initial == "td":
+            given = jnp.abs(feedback["td_error"]) + config.epsilon
+            values = jnp.where(given < jnp.inf, given, values)
+            largest = jnp.maximum(largest, values.max())
+        leaves = to_power(values, config.alpha)
+        spans = episodes.add_spans(state.spans, ring, slots, get_field(transition, "first"))
+        # The next slot is now the oldest, so its episode starts there.
+        places, oldest = (
+            _places(ring, slots),
+            _places(ring, (slots + ring.num_envs) % ring.capacity),
+        )
+        if ring_.num_steps(ring) == 1:
+            oldest = jnp.full_like(oldest, IGNORED)
+        kept, _ = episode_sums.get(state.sums, jnp.minimum(oldest, ring.capacity - 1))
+        first = (spans.latest == 0) | (slots < ring.num_envs)
+        sums = episode_sums.write(
+            state.sums,
+            ring.capacity,
+            jnp.concatenate([places, oldest]),
+            jnp.concatenate([values, kept]),
+            jnp.concatenate([first, jnp.ones_like(first)]),
+        )
+        priorities = proportional.insert(state.priorities, slots, leaves)
+        return state._replace(priorities=priorities, sums=sums, spans=spans, largest=largest)
+
+    @with_default_promotion
+    def sample(self, state: ReaPERState, ring: Ring, key: Array, batch_size: int) -> Draw:
+        slots, reliability, ended = self._draw(state, ring, key, batch_size)
+        mass = sum_tree.get(state.priorities.tree, slots) * to_power(reliability, self.config.omega)
+        # The unknown sum of all masses cancels in weights that are divided by their maximum.
+        stats = SamplingStats(mass, None, jnp.ones((), jnp.int32), state.priorities.updates)
+        positive = proportional.weights(
+            self.config.weight,
+            stats._replace(probability=jnp.maximum(mass, jnp.finfo(jnp.float32).tiny)),
+        )
+        return Draw(slots, positive, Aux(ended))
+
+    @with_default_promotion
+    def update(
+        self, state: ReaPERState, ring: Ring, sample: Sample, **feedback: Array
+    ) -> ReaPERState:
+        slots, valid = sample.indices, sample.indices != IGNORED
+        values = jnp.abs(feedback["td_error"]) + self.config.epsilon
+        values = jnp.minimum(values, jnp.finfo(jnp.float32).max / ring.capacity)  # finite sums
+        places = _places(ring, jnp.where(valid, slots, 0))
+        _, starts = episode_sums.get(state.sums, places)
+        places = jnp.where(valid, places, IGNORED)
+        sums = episode_sums.write(state.sums, ring.capacity, places, values, starts)
+        ended = jnp.where(valid, sample.aux.ended_sum, 0.0)
+        leaves = to_power(values, self.config.alpha)
+        return state._replace(
+            priorities=proportional.write(state.priorities, slots, leaves),
+            sums=sums,
+            largest=jnp.maximum(state.largest, jnp.where(valid, values, 0.0).max()),
+            largest_sum=jnp.maximum(state.largest_sum, ended.max()),
+        )
+
+    def end_episodes(self, state: ReaPERState, ring: Ring) -> ReaPERState:
+        return state._replace(spans=episodes.end_spans(state.spans))
+
+    @with_default_promotion
+    def probability(self, state: ReaPERState, ring: Ring, slots: Array, batch_size: int) -> Array:
+        everything = jnp.arange(ring.capacity)
+        reliability, _ = self._reliability(state, ring, everything)
+        mass = sum_tree.leaves(state.priorities.tree) * reliability**self.config.omega
+        total = mass.sum()
+        even = ring_.even_probability(ring, slots)
+        return jnp.where(total > 0, mass[slots] / jnp.where(total > 0, total, 1.0), even)
+
+    @with_default_promotion
+    def metrics(self, state: ReaPERState, ring: Ring) -> dict[str, Array]:
+        size = jnp.maximum(ring_.size(ring), 1)
+        number = jnp.arange(min(_MAX_METRIC_SLOTS, ring.capacity))
+        slots = (number * (size / number.size)).astype(jnp.int32)
+        return {
+            **proportional.metrics(state.priorities, ring),
+            "mean_reliability": self._reliability(state, ring, slots)[0].mean(),
+        }
+
+    def _reliability(self, state: ReaPERState, ring: Ring, slots: Array) -> tuple[Array, Array]:
+        """Return the reliabilities of `slots` `[B]`, and the sums of their episodes, if ended."""
+        capacity, num_envs = ring.capacity, ring.num_envs
+        earlier, later, running = episodes.read_spans(state.spans, ring, slots)
+        step, env = slots // num_envs, slots % num_envs
+        steps = ring_.num_steps(ring)
+        end = (step + later) % steps
+        base = env * steps
+        newest = jnp.arange(1, num_envs + 1, dtype=jnp.int32) * steps - 1
+        places = jnp.concatenate([base + step, base + end, newest])
+        sums = episode_sums.upto(state.sums, capacity, places)
+        size = len(slots)
+        # The tree starts anew at slot 0, so add the part of the episode before it.
+        before = sums[2 * size :][env]
+        here = sums[:size] + jnp.where(earlier > step, before, 0.0)
+        whole = sums[size : 2 * size] + jnp.where(earlier + later > end, before, 0.0)
+        largest = jnp.where(running, jnp.maximum(whole, state.largest_sum), whole)
+        reliability = jnp.where(largest > 0, here / jnp.where(largest > 0, largest, 1.0), 1.0)
+        return jnp.minimum(reliability, 1.0), jnp.where(running, 0.0, whole)
+
+    def _draw(
+        self, state: ReaPERState, ring: Ring, key: Array, batch_size: int
+    ) -> tuple[Array, Array, Array]:
+        """Draw slots `[B]`, with their reliabilities and the sums of their episodes, if ended."""
+        more = batch_size // 2 + 1
+        key, first_key, second_key, accept_key = jax.random.split(key, 4)
+
+        def candidates(shares: Array, key: Array) -> tuple[_Candidates, Array]:
+            size = jnp.maximum(ring_.size(ring), 1)
+            total = sum_tree.total(state.priorities.tree)
+            evenly = (shares % size.astype(jnp.uint32)).astype(jnp.int32)
+            slots = sum_tree.at_shares(state.priorities.tree, shares)
+            slots = buffer.once(jnp.where(total > 0, slots, evenly))
+            reliability, ended = self._reliability(state, ring, slots)
+            chance = to_power(reliability, self.config.omega)
+            accepted = jax.random.uniform(key, slots.shape) < chance
+            return _Candidates(slots, reliability, ended), accepted
+
+        # The first round is stratified and keeps what it accepts. The rest of the batch is filled
+        # with the first accepted of independent candidates. Expected counts are exact.
+        shares = [
+            sum_tree.shares(first_key, batch_size, self.config.sampling),
+            sum_tree.shares(second_key, more, "iid"),
+        ]
+        found, accepted = candidates(jnp.concatenate(shares), accept_key)
+        batch, extra = (
+            jax.tree.map(lambda x, part=part: x[part], found)
+            for part in (slice(batch_size), slice(batch_size, None))
+        )
+        batch, full = _fill(batch, accepted[:batch_size], extra, accepted[batch_size:])
+
+        def unfinished(carry: tuple[_Candidates, Array, Array, Array]) -> Array:
+            return ~carry[1].all() & (carry[3] < _MOST_ROUNDS)
+
+        def turn(
+            carry: tuple[_Candidates, Array, Array, Array],
+        ) -> tuple[_Candidates, Array, Array, Array]:
+            batch, full, key, rounds = carry
+            key, shares_key, accept_key = jax.random.split(key, 3)
+            extra, accepted = candidates(sum_tree.shares(shares_key, more, "iid"), accept_key)
+            return *_fill(batch, full, extra, accepted), key, rounds + 1
+
+        start = (batch, full, key, varying(jnp.zeros((), jnp.int32)))
+        return jax.lax.while_loop(unfinished, turn, start)[0]
+
+
+class _Candidates(NamedTuple):
+    slots: Array  # [n] int32
+    reliability: Array  # [n] float32
+    ended: Array  # [n] float32
+
+
+def _fill(
+    batch: _Candidates, full: Array, extra: _Candidates, accepted: Array
+) -> tuple[_Candidates, Array]:
+    """Replace the entries of a batch that are not `full` `[B]` by the first accepted candidates."""
+    count = len(accepted)
+    rank = jnp.where(accepted, jnp.cumsum(accepted, dtype=jnp.int32) - 1, count)
+    numbers = jnp.arange(count, dtype=jnp.int32)
+    order = jnp.full_like(numbers, count).at[rank].set(numbers, mode="drop")
+    wanted = jnp.where(full, count, jnp.cumsum(~full, dtype=jnp.int32) - 1)
+    chosen = order.at[wanted].get(mode="fill", fill_value=count)
+    found = chosen < count
+    chosen = jnp.minimum(chosen, count - 1)
+    batch = jax.tree.map(lambda old, new: jnp.where(found, new[chosen], old), batch, extra)
+    return batch, full | found
+
+
+def _places(ring: Ring, slots: Array) -> Array:
+    """Return the places `[B]` of slots in an order by environment."""
+    return slots % ring.num_envs * ring_.num_steps(ring) + slots // ring.num_envs
+
+
+sampler = ReaPER
+
+
+def method(config: ReaPERConfig = ReaPERConfig()) -> Method:
+    """Return ReaPER: the sampler, and an objective that averages weighted critic losses."""
+    return Method(sampler(config), objectives.weighted(config.named_loss))
