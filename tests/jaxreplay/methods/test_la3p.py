@@ -118,7 +118,7 @@ def test_actor_and_critic_learn_from_their_rows(name):
     extras = agent.act(state, obs, jax.random.key(3))[1]
 
     def learned(changed, field):
-        row = Transition(obs, action, jnp.arange(6.0), jnp.full(6, 0.9), obs[::-1], extras=extras)
+        row = Transition(obs, action, jnp.arange(6.0) / 10, jnp.full(6, 0.9), obs[::-1], extras=extras)
         values = getattr(row, field)
         row = row._replace(**{field: values.at[changed].multiply(1.5)})
         sample = Sample(jnp.arange(6), row, jnp.ones(6), jnp.ones(6, jnp.int32))
