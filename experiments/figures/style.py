@@ -24,14 +24,15 @@ DASHES = ("-", "--", ":", "-.")
 _OF_METHODS = (
     "#7f7f7f", "#D55E00", "#E69F00", "#009E73", "#0072B2", "#56B4E9", "#CC79A7", "#8C564B",
     "#6A3D9A", "#B2182B", "#6B8E23", "#000000", "#1B7F79", "#A6761D", "#E7298A", "#4B5CC4",
-    "#9E9AC8", "#3D2B1F",
+    "#9E9AC8", "#3D2B1F", "#F781BF", "#B15928",
 )  # fmt: skip
 # The methods' names in sentences and figures; other labels remain as they are.
 NAMES = {
     "uniform": "uniform replay", "per": "PER", "rank": "rank-based PER", "pser": "PSER",
     "lap": "LAP", "pal": "PAL", "ere": "ERE", "ero": "ERO", "ners": "NERS", "refer": "ReF-ER",
     "cer": "CER", "reshuffled": "RR-C", "faded": "faded LAP",
-    "curious": "curious replay", "relo": "ReLo", "her": "HER",
+    "curious": "curious replay", "relo": "ReLo", "la3p": "LA3P",
+    "reaper": "ReaPER", "her": "HER",
 }  # fmt: skip
 INK, FAINT = "#333333", "#8a8a8a"
 

@@ -44,8 +44,8 @@ from jaxreplay.sampler import Method
 
 __all__ = [
     "METHODS", "MakeMethod", "MethodEntry", "cer", "curious", "ere", "ero", "faded", "her", "la3p",
-    "lap", "latest", "ners", "pal", "parts", "per", "proportional", "pser", "rank", "reaper", "refer",
-    "register", "relo", "reshuffled", "sequences", "uniform", "windows",
+    "lap", "latest", "ners", "pal", "parts", "per", "proportional", "pser", "rank", "reaper",
+    "refer", "register", "relo", "reshuffled", "sequences", "uniform", "windows",
 ]  # fmt: skip
 
 

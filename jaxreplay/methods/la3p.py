@@ -16,7 +16,7 @@ from jaxreplay.methods.lap import LAPConfig
 from jaxreplay.methods.parts import ConfiguredSampler
 from jaxreplay.methods.proportional import ProportionalState
 from jaxreplay.objectives import Objective
-from jaxreplay.option import option
+from jaxreplay.option import check_config_class, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
 from jaxreplay.sum_tree import SumTree
@@ -125,6 +125,7 @@ class LA3P(ConfiguredSampler):
 sampler = LA3P
 
 
+@check_config_class
 def method(config: LA3PConfig = LA3PConfig()) -> Method:
     """Return LA3P: the sampler, and an objective in which critic and actor read different rows.
 
@@ -134,7 +135,7 @@ def method(config: LA3PConfig = LA3PConfig()) -> Method:
     pal, huber = objectives.pal(config.alpha, config.kappa), objectives.huber(config.kappa)
 
     def error(td: Array) -> Array:  # [N, B]
-        uniform, prioritised = config.parts(td.shape[-1])
+        uniform, _ = config.parts(td.shape[-1])
         losses = [huber(td[..., uniform:])]
         if uniform:
             losses = [pal(td[..., :uniform]), *losses]
