@@ -16,7 +16,7 @@ from jaxreplay.methods.lap import LAPConfig
 from jaxreplay.methods.parts import ConfiguredSampler
 from jaxreplay.methods.proportional import ProportionalState
 from jaxreplay.objectives import Objective
-from jaxreplay.option import option
+from jaxreplay.option import check_config_class, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
 from jaxreplay.sum_tree import SumTree
@@ -125,6 +125,7 @@ class LA3P(ConfiguredSampler):
 sampler = LA3P
 
 
+@check_config_class
 def method(config: LA3PConfig = LA3PConfig()) -> Method:
     """Return LA3P: the sampler, and an objective in which critic and actor read different rows.
 

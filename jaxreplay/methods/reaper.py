@@ -223,10 +223,8 @@ class ReaPER(ConfiguredSampler):
             sum_tree.shares(second_key, more, "iid"),
         ]
         found, accepted = candidates(jnp.concatenate(shares), accept_key)
-        batch, extra = (
-            jax.tree.map(lambda x, part=part: x[part], found)
-            for part in (slice(batch_size), slice(batch_size, None))
-        )
+        batch = jax.tree.map(lambda x: x[:batch_size], found)
+        extra = jax.tree.map(lambda x: x[batch_size:], found)
         batch, full = _fill(batch, accepted[:batch_size], extra, accepted[batch_size:])
 
         def unfinished(carry: tuple[_Candidates, Array, Array, Array]) -> Array:
