@@ -290,16 +290,16 @@ def _of_ours() -> str:
     """Return the committed verdicts of the methods here against uniform replay."""
     if not OURS.exists():
         return ""
-    rows = read_json(OURS)
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    cells = {(row["task"], row["replay ratio"], row["method"]): row for row in rows}
-    keys = dict.fromkeys((task, ratio) for task, ratio, _ in cells)
     against = f"against {NAMES[_BASELINES[0]]}"
-    body = [
-        [*key, *(cells.get((*key, name), {}).get(against, "-") for name in methods)] for key in keys
-    ]
-    table = markdown([["task", "replay ratio", *methods], *body])
-    return f"\n## Methods here, against uniform replay\n\n{table}"
+    cells = {
+        (row["method"], f"{row['task']}, {row['replay ratio']}"): row[against]
+        for row in read_json(OURS)
+    }
+    methods, columns = (list(dict.fromkeys(each)) for each in zip(*cells, strict=True))
+    body = [[name, *(cells.get((name, each), "-") for each in columns)] for name in methods]
+    table = markdown([["method", *columns], *body])
+    about = "Wins, losses and ties on each task and replay ratio."
+    return f"\n## Methods here, against uniform replay\n\n{about}\n\n{table}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
