@@ -23,14 +23,18 @@ class EpisodeSums(NamedTuple):
     All arrays contain the levels of the tree, leaves first, padded to whole families of siblings.
     """
 
-    values: Buffer  # [V] float32, large levels: sums since the last start below a node
-    prefixes: Buffer  # [T] float32, all levels: sums of a node and its earlier siblings
+    values: (
+        Buffer  # [V] float32, large levels and the next one: sums since the last start below a node
+    )
+    prefixes: Buffer  # [F, 8] float32, all levels: sums of a node and its earlier siblings
 
 
 def init(capacity: int) -> EpisodeSums:
     """Return sums for `capacity` values, all 0."""
     large, small = _levels(capacity)
-    return EpisodeSums(*(jnp.zeros(sum(x), jnp.float32) for x in (large, large + small)))
+    families = sum(large + small) // _CHILDREN
+    values = jnp.zeros(sum(large + small[:1]), jnp.float32)
+    return EpisodeSums(values, jnp.zeros((families, _CHILDREN), jnp.float32))
 
 
 def get(sums: EpisodeSums, places: Array) -> tuple[Array, Array]:
@@ -54,25 +58,24 @@ def write(
     large, small = _levels(capacity)
     valid = (places >= 0) & (places < capacity)
     size = sums.values.size
-    leaves = buffer.write(sums.values, jnp.where(valid, places, size), _signed(values, starts))
-    prefixes, start, node = sums.prefixes, 0, jnp.where(valid, places, 0)
-    for level, count in enumerate(large):
+    nodes = buffer.write(sums.values, jnp.where(valid, places, size), _signed(values, starts))
+    start, node, families, found = 0, jnp.where(valid, places, 0), [], []
+    for count in large:
         family = start // _CHILDREN + node // _CHILDREN
-        rows = buffer.read_few(leaves.reshape(-1, _CHILDREN), family)
-        rows = _scan(rows)
-        prefixes = buffer.write(prefixes.reshape(-1, _CHILDREN), family, rows).reshape(-1)
+        families.append(family)
+        found.append(_scan(buffer.read_few(nodes.reshape(-1, _CHILDREN), family)))
         node, start = node // _CHILDREN, start + count
-        if level + 1 < len(large):
-            leaves = buffer.write(leaves, start + node, rows[:, -1])
-    ends = prefixes[start - large[-1] : start].reshape(-1, _CHILDREN)[:, -1]
-    top = []
+        if start < size:
+            nodes = buffer.write(nodes, start + node, found[-1][:, -1])
+    rows, sums_above = jnp.concatenate(families), nodes[start:]
     for count in small:
-        rows = _scan(jnp.pad(ends, (0, count - ends.size)).reshape(-1, _CHILDREN))
-        top.append(rows.reshape(-1))
-        ends = rows[:, -1]
-    if top:  # writes to the array that was read keep the next writes in place
-        prefixes = buffer.write(prefixes, jnp.arange(start, prefixes.size), jnp.concatenate(top))
-    return EpisodeSums(leaves, prefixes)
+        above = _scan(jnp.pad(sums_above, (0, count - sums_above.size)).reshape(-1, _CHILDREN))
+        found.append(above)
+        sums_above = above[:, -1]
+    tops = jnp.arange(start // _CHILDREN, len(sums.prefixes), dtype=rows.dtype)
+    rows = jnp.concatenate([rows, tops])
+    prefixes = buffer.write(sums.prefixes, rows, jnp.concatenate(found))
+    return EpisodeSums(nodes, prefixes)
 
 
 def upto(sums: EpisodeSums, capacity: int, places: Array) -> Array:
@@ -83,12 +86,12 @@ def upto(sums: EpisodeSums, capacity: int, places: Array) -> Array:
         reads.append(start + jnp.maximum(node - 1, 0))
         follows.append(node % _CHILDREN > 0)
         node, start = node // _CHILDREN, start + count
-    total, *siblings = buffer.read_few(sums.prefixes, jnp.stack(reads).ravel()).reshape(
+    total, *siblings = buffer.read_few(sums.prefixes.reshape(-1), jnp.stack(reads).ravel()).reshape(
         len(reads), -1
     )
     for earlier, exists in zip(siblings, follows, strict=True):
         total = _join(jnp.where(exists, earlier, 0.0), total)
-    return jnp.abs(total)
+    return buffer.once(jnp.abs(total))
 
 
 def _signed(sums: Array, starts: Array) -> Array:
@@ -104,7 +107,7 @@ def _scan(rows: Array) -> Array:
     columns = [rows[:, 0]]
     for child in range(1, _CHILDREN):
         columns.append(_join(columns[-1], rows[:, child]))
-    return buffer.once(jnp.stack(columns, axis=1))
+    return jnp.stack(buffer.once(columns), axis=1)
 
 
 def _levels(capacity: int) -> tuple[list[int], list[int]]:
