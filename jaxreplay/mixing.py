@@ -309,6 +309,11 @@ def _check_replays(first: Any, second: Any) -> None:
     for name, replay in (("first", first), ("second", second)):
         if not isinstance(replay, Replay):
             raise ValueError(f"{name} must be a Replay, got {type(replay).__name__}")
+        if "roles" in replay.sampler.provides:
+            raise ValueError(
+                f"{name} must not use {type(replay.sampler).__name__}, whose transitions have "
+                "roles by their position in the batch: use another sampler"
+            )
 
 
 def _rows(size: int) -> tuple[slice, slice]:

@@ -119,7 +119,7 @@ class Goals:
 
 
 EpisodeReturns = Literal["evaluation", "training"]
-Provision = Literal["returns", "sequences", "trajectories"]
+Provision = Literal["returns", "roles", "sequences", "trajectories"]
 
 # Names of feedback: outputs of the agent, one number per transition, for the sampler. Agents may
 # pass all of them, regardless of which the sampler reads.

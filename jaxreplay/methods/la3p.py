@@ -20,7 +20,7 @@ from jaxreplay.option import check_config_class, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
 from jaxreplay.sum_tree import SumTree
-from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree, Trust
+from jaxreplay.types import IGNORED, Array, Draw, Provision, Requirements, Sample, Tree, Trust
 
 DISCRETE: Mapping[str, Any] = lap.DISCRETE  # defaults for discrete actions
 
@@ -68,6 +68,10 @@ class LA3P(ConfiguredSampler):
     @property
     def requires(self) -> Requirements:
         return Requirements(feedback=frozenset({"td_error"}))
+
+    @property
+    def provides(self) -> frozenset[Provision]:
+        return frozenset({"roles"})  # of transitions, by their position in the batch
 
     def init(self, key: Array, ring: Ring) -> LA3PState:
         return LA3PState(proportional.init(ring.capacity), sum_tree.init(ring.capacity))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxreplay import IGNORED, Replay, SharedObservations, Transition, datasets, load, save, testing
-from jaxreplay.methods import her, per, rank, sequences, uniform
+from jaxreplay.methods import her, la3p, per, rank, sequences, uniform
 from jaxreplay.mixing import Mixed, mix
 from jaxreplay.testing import EXAMPLE, E, assert_in_place, rows
 from tests.refusals import refused
@@ -223,6 +223,8 @@ def test_mixtures_that_cannot_be_are_refused():
     other = one.init(jax.random.key(0), Transition(obs=np.zeros(3, np.float32)))
     with refused("fields"):
         both.init(jax.random.key(0), EXAMPLE, other)
+    with refused("second", "LA3P"):
+        mixture(second=la3p.sampler())
 
 
 def test_a_batch_of_another_mixture_is_refused():
