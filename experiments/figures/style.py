@@ -33,7 +33,8 @@ NAMES = {
     "lap": "LAP", "pal": "PAL", "ere": "ERE", "ero": "ERO", "ners": "NERS", "refer": "ReF-ER",
     "cer": "CER", "reshuffled": "RR-C", "faded": "faded LAP",
     "curious": "curious replay", "relo": "ReLo", "laber": "LaBER", "eper": "EPER",
-    "reverse": "reverse replay", "la3p": "LA3P", "reaper": "ReaPER", "her": "HER",
+    "reverse": "reverse replay", "la3p": "LA3P", "reaper": "ReaPER", "masked": "RR-M",
+    "her": "HER",
 }  # fmt: skip
 INK, FAINT = "#333333", "#8a8a8a"
 

@@ -26,6 +26,7 @@ from jaxreplay.methods import (
     laber,
     lap,
     latest,
+    masked,
     ners,
     pal,
     parts,
@@ -48,9 +49,9 @@ from jaxreplay.sampler import Method
 
 __all__ = [
     "METHODS", "MakeMethod", "MethodEntry", "cer", "curious", "eper", "ere", "ero", "faded", "her",
-    "la3p", "laber", "lap", "latest", "ners", "pal", "parts", "per", "proportional", "pser", "rank",
-    "reaper", "refer", "register", "relo", "reshuffled", "reverse", "sequences", "slices",
-    "uniform", "windows",
+    "la3p", "laber", "lap", "latest", "masked", "ners", "pal", "parts", "per", "proportional",
+    "pser", "rank", "reaper", "refer", "register", "relo", "reshuffled", "reverse", "sequences",
+    "slices", "uniform", "windows",
 ]  # fmt: skip
 
 
@@ -92,6 +93,7 @@ _METHODS = {
     "reverse": MethodEntry(reverse.ReverseConfig, reverse.method),
     "la3p": MethodEntry(la3p.LA3PConfig, la3p.method, la3p.DISCRETE),
     "reaper": MethodEntry(reaper.ReaPERConfig, reaper.method),
+    "masked": MethodEntry(masked.MaskedConfig, masked.method),
     "her": MethodEntry(her.HERConfig, her.method),
     "sequences": MethodEntry(sequences.SequencesConfig, sequences.method),
     "slices": MethodEntry(slices.SlicesConfig, slices.method),

@@ -119,7 +119,7 @@ def test_methods_have_schedules_over_the_run():
     expected = {
         "per": {"beta_updates"}, "ners": {"beta_updates"}, "ere": {"eta_updates"},
         "rank": {"alpha_updates", "beta_updates"}, "relo": {"beta_updates"},
-        "eper": {"beta_updates"},
+        "eper": {"beta_updates"}, "masked": {"over_updates"},
     }  # fmt: skip
     assert filled == {name: expected.get(name, set()) for name in METHODS}
 

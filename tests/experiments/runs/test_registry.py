@@ -127,7 +127,8 @@ def test_the_catalogue_says_so_too():
     listed = registry.catalogue()
     assert "rainbow" not in listed["replays"]["lap"]["agents"]
     assert listed["agents"]["rainbow"]["replays"] == [
-        *OF_SCALARS, "windows", "cer", "reshuffled", "curious", "laber", "reverse", "reaper", "her",
+        *OF_SCALARS, "windows", "cer", "reshuffled", "curious", "laber", "reverse", "reaper",
+        "masked", "her",
     ]  # fmt: skip
     assert listed["replays"]["ners"]["needs"] == ["target", "td_error"]
     assert "brax/ant" in listed["agents"]["td3"]["environments"]

@@ -1,0 +1,219 @@
+"""Prioritised replay with random reshuffling, after RR-M (Fujita 2025): counts follow priorities.
+
+RR-M masks transitions that were drawn more often than their priorities call for. Here, the mask is
+soft: it multiplies priorities by a factor that depends on the count.
+"""
+
+import dataclasses
+from typing import Literal, NamedTuple
+
+import jax.numpy as jnp
+
+from jaxreplay import ring as ring_
+from jaxreplay import sum_tree
+from jaxreplay._internal import buffer
+from jaxreplay._internal.arguments import Bounds
+from jaxreplay._internal.buffer import Buffer
+from jaxreplay._internal.tracing import with_default_promotion
+from jaxreplay.methods import lap, per, proportional
+from jaxreplay.methods.proportional import Proportional, ProportionalState
+from jaxreplay.option import Config, check_config_class, option
+from jaxreplay.ring import Ring
+from jaxreplay.sampler import Method, Sampler
+from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree
+
+_PAPER = "Fujita 2025"
+_STRENGTH = 0.3  # of the mask: keeps variances of excesses near 2.5
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedConfig(Config):
+    """Hyperparameters of reshuffling; the base method has its default options (see `combine`)."""
+
+    over: Literal["per", "lap"] = option(
+        "per", "method with the priorities, weights and loss", f"{_PAPER}: lap"
+    )
+    strength: float = option(
+        _STRENGTH,
+        "strength k of the mask exp(-k x) for x draws more than expected; 0: no mask",
+        at_least=0,
+        at_most=1,
+    )
+    over_updates: int | None = option(
+        None,
+        "gradient steps of the base method's schedules, such as that of beta; none: the whole run",
+        at_least=1,
+        whole_run=True,
+    )
+
+
+class MaskedState(NamedTuple):
+    """Priorities, masked priorities and counts.
+
+    `progress` is the sum over updates of B / (sum of the masked priorities), so that a transition
+    with priority p is expected to be drawn `p * change` times while `progress` changes.
+    """
+
+    masked: ProportionalState  # its leaves are masked priorities, and its maximum is not masked
+    counts: Buffer  # [C, 3] float32: priority, excess when it was last drawn, `progress` then
+    progress: Array  # [] float32
+    rest: Array  # [] float32, part of `progress` that is lost by rounding
+
+
+@dataclasses.dataclass(frozen=True)
+class Masked(Sampler):
+    """Samples like a proportional sampler, but its counts stay close to their expectations.
+
+    An update increases the expected count of each transition in proportion to its priority p, and
+    the actual count of each row by 1. The excess x is the actual minus the expected count when the
+    transition was last drawn. Transitions are drawn in proportion to `p exp(-k x)`, where the
+    factor is clipped to [1/4, 4]. A positive excess delays the next draw, and a negative one brings
+    it forward, so that excesses stay bounded, and shares of draws converge to shares of priorities
+    as 1 / (number of batches). New transitions have counts of 0. `update` must be called once for
+    each batch.
+
+    Importance weights are those of the base, for probabilities without the mask.
+
+    Args:
+      base: sampler with the priorities and importance weights, such as `lap.sampler()`.
+      strength: k, in [0, 1].
+
+    Raises:
+      ValueError: If the base is not a `Proportional`, or tracks the smallest probability or the
+        largest stored priority, or if `strength` is out of range.
+    """
+
+    base: Proportional = per.sampler()
+    strength: float = _STRENGTH
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.base, Proportional):
+            raise ValueError(f"base must be a Proportional, such as per.sampler(), got {self.base}")
+        if self.base.tracks_minimum:
+            raise ValueError('base must not use normalise="buffer": use "batch" or "none"')
+        if self.base.maximum != "all_time":
+            raise ValueError('base must use maximum="all_time", got "stored"')
+        Bounds(at_least=0, at_most=1).check("strength", self.strength)
+
+    @property
+    def requires(self) -> Requirements:
+        return self.base.requires
+
+    def init(self, key: Array, ring: Ring) -> MaskedState:
+        counts, zero = jnp.zeros((ring.capacity, 3), jnp.float32), jnp.zeros((), jnp.float32)
+        return MaskedState(self.base.init(key, ring), counts, zero, zero)
+
+    def add(
+        self, state: MaskedState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
+    ) -> MaskedState:
+        masked = self.base.add(state.masked, ring, slots, transition, **feedback)
+        new = sum_tree.get(masked.tree, slots)
+        counts = _row(new, jnp.zeros_like(new), state.progress)
+        return state._replace(masked=masked, counts=buffer.write(state.counts, slots, counts))
+
+    @with_default_promotion
+    def sample(self, state: MaskedState, ring: Ring, key: Array, batch_size: int) -> Draw:
+        slots, stats = proportional.draw(state.masked, ring, key, batch_size, self.base.sampling)
+        if self.base.weight is not proportional.unweighted:
+            slots, total = buffer.once(slots), sum_tree.total(state.masked.tree)
+            # The sum of masked priorities approaches that of priorities.
+            chance = buffer.read_columns(state.counts, slots, range(1))[:, 0] / jnp.where(
+                total > 0, total, 1.0
+            )
+            chance = jnp.where(total > 0, chance, stats.probability)
+            stats = stats._replace(probability=chance)
+        return Draw(slots, proportional.weights(self.base.weight, stats))
+
+    @with_default_promotion
+    def update(
+        self, state: MaskedState, ring: Ring, sample: Sample, **feedback: Array
+    ) -> MaskedState:
+        slots, total = sample.indices, sum_tree.total(state.masked.tree)
+        valid = slots != IGNORED
+        rest = state.rest + jnp.where(total > 0, len(slots) / jnp.where(total > 0, total, 1.0), 0.0)
+        progress = state.progress + rest
+        rest = rest - (progress - state.progress)
+        # Each of several rows with the same transition counts.
+        ones = jnp.ones(slots.shape, jnp.float32)
+        counts = buffer.add(state.counts, slots, _row(0 * ones, ones, jnp.zeros(())))
+        before, excess, since = buffer.read(counts, jnp.where(valid, slots, 0)).T
+        excess = excess - before * ((progress - since) + rest)
+        leaf = self.base.leaf(feedback, slots, ring)
+        largest = proportional.count_invalid_and_max(valid, leaf)[1]
+        masked = proportional.write(state.masked, slots, leaf * mask(excess, self.strength))
+        masked = masked._replace(max_leaf=jnp.maximum(state.masked.max_leaf, largest))
+        priority = jnp.where((leaf >= 0) & (leaf < jnp.inf), leaf, before)
+        counts = buffer.write(counts, slots, _row(priority, excess, progress))
+        return MaskedState(masked, counts, progress, rest)
+
+    def probability(self, state: MaskedState, ring: Ring, slots: Array, batch_size: int) -> Array:
+        return proportional.probability(state.masked, ring, slots)
+
+    @with_default_promotion
+    def metrics(self, state: MaskedState, ring: Ring) -> dict[str, Array]:
+        priority, excess, since = state.counts.T
+        excess = excess - priority * ((state.progress - since) + state.rest)
+        size = jnp.maximum(ring_.size(ring), 1)
+        excess = jnp.where(jnp.arange(ring.capacity) < size, excess, 0.0)
+        return {
+            **self.base.metrics(state.masked, ring),
+            "rms_excess": jnp.sqrt(jnp.square(excess).sum() / size),
+        }
+
+
+def _row(priority: Array, excess: Array, progress: Array) -> Array:
+    return jnp.stack([priority, excess, jnp.broadcast_to(progress, excess.shape)], axis=-1)
+
+
+@with_default_promotion
+def mask(excess: Array, strength: float) -> Array:
+    """Return factors `[B]` of priorities, `exp(-strength excess)` clipped to [1/4, 4].
+
+    Example:
+      >>> mask(jnp.array([0.0, 100.0, -100.0]), 0.3).tolist()
+      [1.0, 0.25, 4.0]
+    """
+    return jnp.clip(jnp.exp(-strength * excess), 0.25, 4.0)
+
+
+@check_config_class
+def sampler(config: MaskedConfig = MaskedConfig()) -> Masked:
+    """Return the sampler over a base sampler with default options."""
+    base = _base(config).sampler
+    assert isinstance(base, Proportional)
+    return Masked(base, config.strength)
+
+
+@check_config_class
+def method(config: MaskedConfig = MaskedConfig()) -> Method:
+    """Return reshuffled prioritised replay: the sampler, and the objective of the base method."""
+    return combine(_base(config), config.strength)
+
+
+def combine(base: Method, strength: float = _STRENGTH) -> Method:
+    """Return a proportional method, with any options, whose counts follow its priorities.
+
+    Args:
+      base: method with the priorities, importance weights and loss.
+      strength: strength of the mask, in [0, 1].
+
+    Raises:
+      ValueError: If the base is not a method with a `Proportional` sampler, or `Masked` raises.
+
+    Example:
+      >>> from jaxreplay.methods import relo
+      >>> combine(relo.method(relo.ReLoConfig(alpha=0.5))).sampler.requires.feedback
+      frozenset({'reducible_loss'})
+    """
+    if not isinstance(base, Method) or not isinstance(base.sampler, Proportional):
+        raise ValueError(f"base must be a proportional method, such as per.method(), got {base!r}")
+    return base._replace(sampler=Masked(base.sampler, strength))
+
+
+def _base(config: MaskedConfig) -> Method:
+    if config.over == "lap":
+        return lap.method()
+    options = per.PERConfig()
+    if config.over_updates is not None:
+        options = options.for_run(config.over_updates)
+    return per.method(options)

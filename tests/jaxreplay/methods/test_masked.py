@@ -1,0 +1,170 @@
+"""Reshuffled prioritised replay: counts follow priorities, by hand and against a plain model."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxreplay import Replay, Transition, ring, sum_tree
+from jaxreplay.methods import lap, masked, per, rank
+from jaxreplay.methods.masked import Masked, MaskedConfig
+from jaxreplay.methods.per import PERConfig
+from jaxreplay.methods.proportional import Proportional
+from tests.refusals import refused
+
+EXAMPLE = Transition(reward=jnp.zeros(()))
+ROW = Transition(reward=jnp.zeros(1))
+
+
+def leaf(feedback, slots, ring):
+    return jnp.abs(feedback["td_error"])
+
+
+class Play:
+    """A full replay whose feedback sets priorities directly, beside a plain model of counts."""
+
+    def __init__(self, priorities, batch_size, strength=0.3, sampling="stratified"):
+        sampler = Masked(Proportional(leaf, sampling=sampling), strength)
+        count = len(priorities)
+        self.replay = Replay(sampler, capacity=count, batch_size=batch_size)
+        self.state = self.replay.init(jax.random.key(0), EXAMPLE)
+        self.add = jax.jit(self.replay.add)
+        for _ in range(count):
+            self.state = self.add(self.state, ROW)
+        self.priorities = np.asarray(priorities, np.float32)
+        masked = self.state.sampler.masked
+        slots = jnp.arange(count, dtype=jnp.int32)
+        masked = masked._replace(tree=sum_tree.rebuild(masked.tree, jnp.asarray(self.priorities)))
+        counts = self.state.sampler.counts.at[:, 0].set(self.priorities)
+        inner = self.state.sampler._replace(masked=masked, counts=counts)
+        self.state, self.slots = self.state._replace(sampler=inner), slots
+
+    def run(self, updates, change=None):
+        """Draw batches, and return actual and expected counts `[updates, C]`.
+
+        `change(key, td)` returns new priorities of a batch; None keeps them.
+        """
+
+        def step(carry, key):
+            state, priorities = carry
+            masks = state.sampler.masked.tree.nodes[: len(priorities)]
+            batch = self.replay.sample(state, key)
+            own = priorities[batch.indices]
+            expected = self.replay.batch_size * priorities / masks.sum()
+            td = own if change is None else change(batch.indices, key)
+            state = self.replay.update(state, batch, td_error=td)
+            count = jnp.zeros(len(priorities)).at[batch.indices].add(1.0)
+            priorities = priorities.at[batch.indices].set(td)
+            return (state, priorities), (count, expected)
+
+        keys = jax.random.split(jax.random.key(1), updates)
+        start = self.state, jnp.asarray(self.priorities)
+        (self.state, _), found = jax.jit(lambda: jax.lax.scan(step, start, keys))()
+        return tuple(np.cumsum(np.asarray(x, np.float64), axis=0) for x in found)
+
+
+PRIORITIES = {
+    "some": [8.0, 4.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0],
+    "equal": [1.0] * 40,
+    "heavy": list(np.random.default_rng(0).pareto(1.5, 60) + 0.05),
+}
+
+
+@pytest.mark.parametrize("sampling", ["stratified", "iid"])
+@pytest.mark.parametrize("name", PRIORITIES)
+def test_excesses_stay_bounded_and_shares_equal_those_of_priorities(name, sampling):
+    priorities = np.array(PRIORITIES[name])
+    play = Play(priorities, 2 + len(priorities) // 10, sampling=sampling)
+    actual, expected = play.run(8000)
+    excess = (actual - expected)[2000:]
+    assert excess.var(axis=0).mean() < 5 and np.abs(excess).max() < 40
+    shares = actual[-1] / actual[-1].sum()
+    np.testing.assert_allclose(shares, priorities / priorities.sum(), atol=1e-3)
+    metrics = play.replay.metrics(play.state)
+    assert 0.5 < float(metrics["rms_excess"]) < 3
+
+
+def test_without_a_mask_excesses_grow():
+    actual, expected = Play(PRIORITIES["equal"], 6, strength=0.0).run(8000)
+    assert (actual - expected)[-1].var() > 100
+
+
+def test_shares_follow_priorities_that_change():
+    """The priority of slot i is i + 1 or twice as much at random, whenever it is drawn."""
+
+    def change(slots, key):
+        return (slots + 1.0) * jnp.where(jax.random.bernoulli(key, 0.5, slots.shape), 2.0, 1.0)
+
+    actual, expected = Play(np.arange(1, 21), 4, sampling="iid").run(20_000, change)
+    excess = (actual - expected)[5000:]
+    assert excess.var(axis=0).mean() < 6
+    np.testing.assert_allclose(actual[-1], expected[-1], atol=30)
+
+
+def test_a_draw_by_hand():
+    """Of priorities 4 2 1 1, slots 0 and 1 are drawn, once and twice; slot 1 is now worth 3."""
+    play = Play([4.0, 2.0, 1.0, 1.0], 3)
+    drawn = jnp.array([0, 1, 1], jnp.int32)
+    batch = play.replay.sample(play.state, jax.random.key(0))
+    batch = batch._replace(indices=drawn, version=ring.version(play.state.ring, drawn))
+    after = play.replay.update(play.state, batch, td_error=jnp.array([4.0, 3.0, 3.0]))
+    inner = after.sampler
+    expected = 3 * np.array([4, 2]) / 8
+    excess = np.array([1, 2]) - expected
+    np.testing.assert_allclose(inner.counts[:2, 1], excess, rtol=1e-6)
+    np.testing.assert_allclose(inner.counts[:, 0], [4, 3, 1, 1])
+    np.testing.assert_allclose(float(inner.progress), 3 / 8)
+    leaves = np.array([4, 3]) * np.exp(-0.3 * excess)
+    found = play.replay.probability(after, jnp.arange(4))
+    np.testing.assert_allclose(found, np.append(leaves, [1, 1]) / (leaves.sum() + 2), rtol=1e-5)
+    # A transition in slot 0 replaces the one that was drawn.
+    later = play.add(after, ROW)
+    np.testing.assert_allclose(later.sampler.counts[0], [4, 0, 3 / 8])
+
+
+@settings(max_examples=6, deadline=None, derandomize=True)
+@given(st.integers(0, 99), st.sampled_from([np.nan, np.inf, 1.0]))
+def test_the_largest_priority_has_no_mask(seed, bad):
+    """New transitions get the largest priority, which a factor of the mask must not raise."""
+    replay = Replay(masked.sampler(MaskedConfig(over="lap")), capacity=16, batch_size=4)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    add, update = jax.jit(replay.add), jax.jit(replay.update)
+    for step in range(40):
+        state = add(state, ROW)
+        if step >= 4:
+            batch = replay.sample(state, jax.random.key(seed + step))
+            state = update(state, batch, td_error=jnp.ones(4).at[0].set(bad))
+    assert float(state.sampler.masked.max_leaf) == 1.0
+    assert np.isfinite(state.sampler.counts).all()
+    assert int(state.dropped) == (0 if bad == 1.0 else 36)
+
+
+def test_weights_are_those_of_priorities():
+    """Of PER without a mask, whatever the mask of a transition is."""
+    config = PERConfig(alpha=1.0, beta=1.0, normalise="none", epsilon=0.0)
+    replay = Replay(masked.combine(per.method(config)).sampler, capacity=8, batch_size=4)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    for _ in range(8):
+        state = replay.add(state, ROW)
+    for seed in range(5):
+        batch = replay.sample(state, jax.random.key(seed))
+        state = replay.update(state, batch, td_error=1.0 + batch.indices)
+    batch = replay.sample(state, jax.random.key(9))
+    total = np.asarray(state.sampler.masked.tree.nodes[:8]).sum()
+    priority = np.asarray(state.sampler.counts)[np.asarray(batch.indices), 0]
+    np.testing.assert_allclose(batch.weights, total / (8 * priority), rtol=1e-5)
+
+
+def test_bases_and_their_refusals():
+    assert masked.method(MaskedConfig(over="lap")).sampler.base == lap.sampler()
+    assert masked.method().sampler == Masked(per.sampler())
+    with refused("rank"):
+        masked.combine(rank.method())
+    with refused("buffer", "batch"):
+        masked.combine(per.method(PERConfig(normalise="buffer")))
+    with refused("stored", "all_time"):
+        masked.combine(per.method(PERConfig(maximum="stored")))
+    with refused("strength", "2"):
+        masked.combine(per.method(), 2.0)
