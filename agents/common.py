@@ -27,7 +27,11 @@ def require(ok: bool, message: str) -> None:
 
 
 def check_arguments(
-    agent: str, action_space: Any, kind: type[Discrete] | type[Continuous], objective: Any
+    agent: str,
+    action_space: Any,
+    kind: type[Discrete] | type[Continuous],
+    objective: Any,
+    chooses: bool = False,
 ) -> None:
     """Raise ValueError if an agent does not support these arguments.
 
@@ -36,6 +40,7 @@ def check_arguments(
       action_space: a `kind` with at least one action or dimension.
       kind: the action space type that the agent supports.
       objective: an `Objective`, or None.
+      chooses: whether the agent scores candidates for `Objective.choose`.
     """
     needed, other = "discrete", "continuous"
     if kind is Continuous:
@@ -60,6 +65,11 @@ def check_arguments(
         objective is None or isinstance(objective, Objective),
         f"{agent} requires objective to be an Objective or None, got {type(objective).__name__}"
         + (": pass the method's .objective" if isinstance(objective, Method) else ""),
+    )
+    require(
+        chooses or getattr(objective, "choose", None) is None,
+        f"{agent} does not score candidates, from which this objective chooses: use another replay "
+        "method, or an agent such as DQN or TD3",
     )
 
 
@@ -363,7 +373,7 @@ def choose(
       key: PRNG key of the update, which may have been used for other numbers.
 
     Returns:
-      The choices of N critics, and the batch for the actor, whose weights are 1.
+      The choices of N critics, and the batch for the actor.
 
     Raises:
       ValueError: If `objective.choose` is None.
@@ -373,6 +383,7 @@ def choose(
     choice = objective.choose(norms, jax.random.fold_in(key, _CHOICE))
 
     def rows_of(rows: Array, weights: Array) -> Sample:
+        weights = weights * sample.weights[rows]  # of the sampler that drew the candidates
         indices, transition, version = jax.tree.map(
             lambda x: x[rows], (sample.indices, sample.transition, sample.version)
         )
@@ -414,6 +425,10 @@ def fit(
       `reducible_feedback`, and the batch from which the actor learns.
     """
     t, actor = sample.transition, sample
+    require(
+        objective.choose is None or penalty is None,
+        "objective.choose does not work with a penalty on the critics: use another replay method",
+    )
     if objective.choose is None:
 
         def criticise(params: tuple[Any, ...]) -> Critique:

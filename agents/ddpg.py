@@ -61,7 +61,7 @@ class _DDPG(exploration.NoisyPolicy):
     """Implementation of DDPG."""
 
     def __init__(self, config: DDPGConfig, space: Continuous, objective: Objective | None) -> None:
-        common.check_arguments("DDPG", space, Continuous, objective)
+        common.check_arguments("DDPG", space, Continuous, objective, chooses=True)
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         exploration.check_noise(config, self.objective.requires.density)
         self.actor = Actor(space.size, config.hidden, config.activation)

@@ -100,7 +100,7 @@ class _DQN:
     """Implementation of DQN."""
 
     def __init__(self, config: DQNConfig, space: Discrete, objective: Objective | None) -> None:
-        common.check_arguments("DQN", space, Discrete, objective)
+        common.check_arguments("DQN", space, Discrete, objective, chooses=True)
         self.config, self.objective = config, common.complete(objective, objectives.huber(1.0))
         self.num_actions = space.n
         self.network = QNetwork(space.n, config.network, config.hidden, config.dueling)

@@ -55,7 +55,7 @@ class _NAF(exploration.NoisyPolicy):
     """Implementation of NAF."""
 
     def __init__(self, config: NAFConfig, space: Continuous, objective: Objective | None) -> None:
-        common.check_arguments("NAF", space, Continuous, objective)
+        common.check_arguments("NAF", space, Continuous, objective, chooses=True)
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         self.size = size = space.size
         self.network = Actor(size + 1 + size * (size + 1) // 2, config.hidden, config.activation)

@@ -54,7 +54,8 @@ class R2D2Config(QNetworkOptions):
 class Memory(NamedTuple):
     """Extras stored with each step: recurrent states `[..., S]` before and after its observation.
 
-    S is `memory` for a GRU, and twice as much for an LSTM.
+    Updates read the first; acting reads the second, of the previous step. S is `memory` for a GRU,
+    and twice as much for an LSTM.
     """
 
     before: Array

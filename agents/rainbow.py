@@ -110,7 +110,7 @@ class _Rainbow:
     """Implementation of Rainbow."""
 
     def __init__(self, config: RainbowConfig, space: Discrete, objective: Objective | None) -> None:
-        common.check_arguments("Rainbow", space, Discrete, objective)
+        common.check_arguments("Rainbow", space, Discrete, objective, chooses=True)
         self.config, self.objective = config, objective or objectives.weighted()
         common.require(
             self.objective.error is None,

@@ -84,7 +84,7 @@ class _SAC:
     """Implementation of SAC."""
 
     def __init__(self, config: SACConfig, space: Continuous, objective: Objective | None) -> None:
-        common.check_arguments("SAC", space, Continuous, objective)
+        common.check_arguments("SAC", space, Continuous, objective, chooses=True)
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         self.target_entropy = config.target_entropy * space.size
         self.actor, self.critic = Actor(2 * space.size, config.hidden), Critic(config.hidden)

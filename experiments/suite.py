@@ -220,8 +220,8 @@ def results(studies: Mapping[str, Study], found: Mapping[str, Store]) -> list[di
     """
     rows = []
     for task in [task for task in TASKS if task.env in found]:
-        study, store_ = studies[task.env], found[task.env]
-        frames, made = judge.judged_frames(store_, study), store_.made()
+        study, results_ = studies[task.env], found[task.env]
+        frames, made = judge.judged_frames(results_, study), results_.made()
         verdicts = [
             each
             for claims in study.claims.values()
@@ -233,7 +233,7 @@ def results(studies: Mapping[str, Study], found: Mapping[str, Store]) -> list[di
             if points[name].id not in frames:
                 continue
             point, base = points[name], points[f"{_BASELINES[0]}_every{every}"]
-            cells = {claim.baseline: _cell(found) for claim, found in verdicts if claim.arm == name}
+            cells = {claim.baseline: _cell(each) for claim, each in verdicts if claim.arm == name}
             warmup = point.config.loop.warmup
             used = mean_after(frames[point.id], _KEPT[0], warmup)
             rows.append({
@@ -244,7 +244,7 @@ def results(studies: Mapping[str, Study], found: Mapping[str, Store]) -> list[di
                     for own in _BASELINES
                 },
                 "effective buffer": "-" if used is None else number(used),
-                "time of uniform replay": _relative_time(store_, point.id, base.id),
+                "time of uniform replay": _relative_time(results_, point.id, base.id),
             })  # fmt: skip
     return rows
 

@@ -19,6 +19,7 @@ from jaxreplay import Replay, datasets, save
 from jaxreplay.methods import uniform
 
 ENV, FILE = "gymnax/MountainCar-v0", Path("demonstrations.safetensors")
+N_STEP = 5  # of the returns in the file and in the runs
 
 
 def play(key):
@@ -49,7 +50,7 @@ def record(path, episodes=20):
     played = [play(key) for key in jax.random.split(jax.random.key(0), episodes)]
     size = sum(len(episode.actions) for episode in played)
     replay = Replay(uniform.sampler(), capacity=size, batch_size=1)
-    filled = datasets.fill(replay, played, key=jax.random.key(0), gamma=0.99)
+    filled = datasets.fill(replay, played, key=jax.random.key(0), gamma=0.99, n_step=N_STEP)
     return save(replay, filled.state, path)
 
 
@@ -61,7 +62,7 @@ study = Study.make(
     "dqn",
     ["uniform", "per"],
     seeds="until decided",
-    loop={"steps": 20_000},
+    loop={"steps": 20_000, "n_step": N_STEP},
     env_options={"sparse": True},
     grid={"demos": ["none", str(FILE)]},  # half of each batch; see `demos_share`
     question=Question(primary="auc", control=False),

@@ -6,7 +6,7 @@ from typing import Literal
 
 import jax
 
-from experiments.training.demos import with_demos
+from experiments.training.demos import own_part, with_demos
 from jaxreplay.loops import frames
 from jaxreplay.mixing import Mixed
 from jaxreplay.option import Config, option
@@ -60,7 +60,8 @@ class LoopConfig(Config):
     )
     reward_noise: float = option(
         0.0,
-        "std of normal noise added to stored rewards; logged and evaluated returns have none",
+        "std of normal noise added to the reward of each stored step; logged and evaluated returns "
+        "have none",
         at_least=0,
     )
     rescale_every: int = option(
@@ -148,6 +149,11 @@ class ReplaySizes(Config):
         )
         if self.demos is None:
             return replay
+        if candidates > 1:
+            raise ValueError(
+                "--demos keeps its share of every batch, and this replay method learns from a "
+                "choice of them: leave it out, or use another --replay"
+            )
         return with_demos(replay, self.demos, self.demos_share)
 
 
@@ -178,9 +184,10 @@ def check(config: LoopConfig, replay: Replay) -> None:
             f"this replay method needs one update per {replay.batch_size} new transitions: use "
             f"updates 1 and {replay.batch_size} = learn_every * num_envs (now {new})"
         )
-    if requires.single_steps and config.warmup > replay.capacity:
+    capacity = own_part(replay, None)[0].capacity
+    if requires.single_steps and config.warmup > capacity:
         raise ValueError(
-            f"warmup {config.warmup} is more than the capacity {replay.capacity}: use a shorter "
+            f"warmup {config.warmup} is more than the capacity {capacity}: use a shorter "
             "warm-up or a larger capacity"
         )
     lost = (config.n_step - 1) * replay.num_envs  # steps in the n-step window

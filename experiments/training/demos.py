@@ -58,10 +58,9 @@ def with_demos(replay: Replay, path: str, share: float) -> Demonstrated:
     return Demonstrated(both.first, both.second, True, path)
 
 
-def own_part(
-    replay: Any, state: Any, batch: Sample | None = None
-) -> tuple[Replay, ReplayState, Any]:
+def own_part(replay: Any, state: Any, batch: Sample | None = None) -> tuple[Replay, Any, Any]:
     """Return the replay of the agent's own experience, its state, and its part of a batch."""
     if not isinstance(replay, Mixed):
         return replay, state, batch
-    return replay.first, state.first, None if batch is None else replay.split(batch)[0]
+    own = None if state is None else state.first
+    return replay.first, own, None if batch is None else replay.split(batch)[0]

@@ -43,12 +43,14 @@ def measure(batch: Sample, feedback: Mapping[str, Array], ring: Ring) -> Metrics
 
     Args:
       batch: `[B]` or `[B, T]`, as drawn by the replay.
-      feedback: feedback of the agent's update, of the same shape; 0 at steps that are not learned.
+      feedback: feedback of the agent's update, of the same shape; only steps that are learned from
+        count.
       ring: the ring before any transitions were added.
     """
     slots = batch.indices.ravel()
     age = ring_.age(ring, slots) * ring.num_envs
-    return {f"replayed/{name}": value for name, value in _summary(feedback).items()} | {
+    learned = batch.aux.learn if batch.indices.ndim > 1 else None  # of sequences
+    return {f"replayed/{name}": value for name, value in _summary(feedback, learned).items()} | {
         "replayed/age": age.astype(jnp.float32).mean(),
         "replayed/distinct": _distinct(slots),
         "replayed/effective_batch": _effective(batch.weights),
@@ -133,12 +135,13 @@ def _stored_slots(key: Array, ring: Ring, shape: tuple[int, int]) -> Array:
     return jax.random.randint(key, shape, 0, jnp.maximum(ring_.size(ring), 1), jnp.int32)
 
 
-def _summary(seen: Mapping[str, Array]) -> Metrics:
+def _summary(seen: Mapping[str, Array], where: Array | None = None) -> Metrics:
+    td_error, q_value = seen["td_error"], seen["q_value"]
     return {
-        "abs_td": jnp.abs(seen["td_error"]).mean(),
-        "td_std": seen["td_error"].std(),
-        "q_value": seen["q_value"].mean(),
-        "q_std": seen["q_value"].std(),
+        "abs_td": jnp.abs(td_error).mean(where=where),
+        "td_std": td_error.std(where=where),
+        "q_value": q_value.mean(where=where),
+        "q_std": q_value.std(where=where),
     }
 
 

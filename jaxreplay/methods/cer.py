@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 
 from jaxreplay import objectives
@@ -41,7 +42,7 @@ class CombinedExperience(Sampler):
     The newest transitions are the last rows of the batch, oldest first, with weights of 1. Within a
     step, transitions are ordered by environment, and the first environment counts as the newest. A
     batch contains at most B of them. The base may draw them as well, and receives the feedback on
-    all rows.
+    all rows, or on its own rows if it describes them by auxiliary arrays.
 
     Args:
       base: sampler of single transitions, such as `rank.sampler()`.
@@ -112,6 +113,12 @@ class CombinedExperience(Sampler):
         return Draw(slots, self._weights(ring, weights, chance), draw.aux, chance)
 
     def update(self, state: State, ring: Ring, sample: Sample, **feedback: Array) -> State:
+        if jax.tree.leaves(sample.aux):  # describes the rows that the base drew
+            batch_size = len(sample.indices)
+            drawn = slice(batch_size - self._count(ring.num_envs, batch_size))
+            rest = jax.tree.map(lambda x: x[drawn], sample._replace(aux=None))
+            sample = rest._replace(aux=sample.aux)
+            feedback = {name: values[drawn] for name, values in feedback.items()}
         return self.base.update(state, ring, sample, **feedback)
 
     def end_episodes(self, state: State, ring: Ring) -> State:

@@ -130,7 +130,8 @@ class Masked(Sampler):
     ) -> MaskedState:
         slots, total = sample.indices, sum_tree.total(state.masked.tree)
         valid = slots != IGNORED
-        rest = state.rest + jnp.where(total > 0, len(slots) / jnp.where(total > 0, total, 1.0), 0.0)
+        count = valid.sum().astype(jnp.float32)
+        rest = state.rest + jnp.where(total > 0, count / jnp.where(total > 0, total, 1.0), 0.0)
         progress = state.progress + rest
         rest = rest - (progress - state.progress)
         # Each of several rows with the same transition counts.

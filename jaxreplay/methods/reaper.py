@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from jaxreplay import objectives, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer, schedules
+from jaxreplay._internal import buffer, numerics, schedules
 from jaxreplay._internal.losses import LossOptions
 from jaxreplay._internal.numerics import to_power
 from jaxreplay._internal.tracing import varying, with_default_promotion
@@ -208,7 +208,7 @@ class ReaPER(ConfiguredSampler):
         def candidates(shares: Array, key: Array) -> tuple[_Candidates, Array]:
             size = jnp.maximum(ring_.size(ring), 1)
             total = sum_tree.total(state.priorities.tree)
-            evenly = (shares % size.astype(jnp.uint32)).astype(jnp.int32)
+            evenly = numerics.multiply_high(shares, size.astype(jnp.uint32)).astype(jnp.int32)
             slots = sum_tree.at_shares(state.priorities.tree, shares)
             slots = buffer.once(jnp.where(total > 0, slots, evenly))
             reliability, ended = self._reliability(state, ring, slots)

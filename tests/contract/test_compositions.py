@@ -15,12 +15,15 @@ from jaxreplay.methods import (
     her,
     lap,
     latest,
+    masked,
     ners,
     per,
     pser,
     rank,
+    reaper,
     refer,
     reshuffled,
+    reverse,
     sequences,
     slices,
     uniform,
@@ -44,11 +47,15 @@ COMPOSITIONS = {
     "her(per)": over(her.Hindsight, per.method()),
     "her(lap)": over(her.Hindsight, lap.method(), strategy="final", write_back=True),
     "her(cer(rank))": over(her.Hindsight, cer.combine(rank.method())),
+    "her(masked)": over(her.Hindsight, masked.method()),
     "her(reshuffled)": over(her.Hindsight, reshuffled.method()),
     "cer(rank)": cer.combine(rank.method()),
     "cer(lap)": cer.combine(lap.method(), newest=3),
     "cer(pser)": cer.combine(pser.method(), unbiased=True),
     "cer(ere)": cer.combine(ere.method()),
+    "cer(reaper)": cer.combine(reaper.method()),
+    "cer(reverse)": cer.combine(reverse.method(reverse.ReverseConfig(sweeps=3))),
+    "slices(masked)": sliced(masked.method()),
     "slices(uniform)": sliced(uniform.method()),
     "slices(per)": sliced(per.method(), burn_in=1),
     "slices(pser)": sliced(pser.method(), length=4, burn_in=3),
@@ -59,8 +66,8 @@ COMPOSITIONS = {
     "slices(ero)": sliced(ero.method()),
     "slices(ners)": sliced(ners.method(), burn_in=2),
 }
-SLOW = ("her(lap)", "her(reshuffled)", "cer(ere)", "cer(pser)", "slices(rank) whole",
-        "slices(reshuffled)", "slices(ero)", "slices(ners)")  # fmt: skip
+SLOW = ("her(lap)", "her(reshuffled)", "cer(ere)", "cer(pser)", "cer(reaper)", "slices(masked)",
+        "slices(rank) whole", "slices(reshuffled)", "slices(ero)", "slices(ners)")  # fmt: skip
 PARAMS = [pytest.param(x, marks=pytest.mark.slow if x in SLOW else ()) for x in COMPOSITIONS]
 
 

@@ -56,6 +56,11 @@ def check_inner(name: str, sampler: Any) -> None:
     if not isinstance(sampler, Sampler):
         raise ValueError(f"{name} must be a sampler, such as per.sampler(), got {sampler!r}")
     requires, kind = sampler.requires, type(sampler).__name__
+    if "roles" in sampler.provides:
+        raise ValueError(
+            f"{name} must not be {kind}, whose transitions have roles by their position in the "
+            "batch: use another sampler"
+        )
     if sampler.length or sampler.provides or requires.all_new or requires.whole_episodes:
         raise ValueError(
             f"{name} must draw single transitions, got {kind}: use a sampler such as "

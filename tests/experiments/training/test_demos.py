@@ -13,11 +13,11 @@ from experiments import environments
 from experiments.runs.assembly import assemble
 from experiments.runs.run_config import defaults
 from experiments.training import demos
-from experiments.training.config import LoopConfig
+from experiments.training.config import LoopConfig, ReplaySizes
 from experiments.training.loop import make_program
 from experiments.training.seeds import over_seeds
 from jaxreplay import Replay, SharedObservations, Transition, ring, save
-from jaxreplay.methods import latest, ners, per, uniform
+from jaxreplay.methods import la3p, latest, per, sequences, uniform
 from tests.refusals import refused
 
 STORED, SHARE = 50, 0.25
@@ -96,12 +96,14 @@ def test_files_and_replays_that_do_not_fit_are_refused(path, tmp_path):
         demos.with_demos(own, path, 0.01)
     with refused("--demos", "--frame-stack"):
         demos.with_demos(dataclasses.replace(own, storage=SharedObservations()), path, SHARE)
-    for sampler in (latest.sampler(), ners.sampler()):
-        replay = Replay(sampler, capacity=80, batch_size=16)
-        fits = not (sampler.requires.all_new or sampler.requires.feedback_of_new)
-        if not fits or sampler.provides:
-            with refused("--demos"):
-                demos.with_demos(replay, path, SHARE)
+    on_new = per.sampler(per.PERConfig(initial="td"))
+    for sampler in (latest.sampler(), on_new, la3p.sampler(), sequences.sampler()):
+        replay = Replay(sampler, capacity=800, batch_size=15)
+        with refused("--demos"):
+            demos.with_demos(replay, path, SHARE)
+    sizes = ReplaySizes(capacity=80, batch_size=8, demos=path)
+    with refused("--demos"):
+        sizes.make(uniform.sampler(), candidates=4)  # as LaBER draws
     task = environments.make("walk/10")  # with other observations
     agent = dqn(DQNConfig(hidden=(8,)), Discrete(2))
     replay = demos.with_demos(own, path, SHARE)

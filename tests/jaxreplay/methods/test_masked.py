@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay import Replay, Transition, ring, sum_tree
-from jaxreplay.methods import lap, masked, per, rank
+from jaxreplay import Replay, Transition, ring, sum_tree, testing
+from jaxreplay.methods import her, lap, masked, per, rank
 from jaxreplay.methods.masked import Masked, MaskedConfig
 from jaxreplay.methods.per import PERConfig
 from jaxreplay.methods.proportional import Proportional
@@ -168,3 +168,21 @@ def test_bases_and_their_refusals():
         masked.combine(per.method(PERConfig(maximum="stored")))
     with refused("strength", "2"):
         masked.combine(per.method(), 2.0)
+
+
+def test_rows_without_feedback_raise_no_expectations():
+    """Hindsight passes no feedback on relabelled transitions: they are not counted either way."""
+    method = masked.method()
+    sampler = testing.with_goals(method._replace(sampler=her.Hindsight(method.sampler))).sampler
+    replay = Replay(sampler, capacity=64, batch_size=16, num_envs=testing.E)
+    state = jax.jit(replay.init)(jax.random.key(0), testing.EXAMPLE)
+    for time in range(32):
+        state = jax.jit(replay.add)(state, testing.rows(time))
+
+    def step(state, key):
+        batch = replay.sample(state, key)
+        return replay.update(state, batch, td_error=jnp.ones(16)), None
+
+    keys = jax.random.split(jax.random.key(1), 400)
+    state, _ = jax.jit(lambda state: jax.lax.scan(step, state, keys))(state)
+    assert float(replay.metrics(state)["rms_excess"]) < 3.0  # 10 with all rows in expectations
