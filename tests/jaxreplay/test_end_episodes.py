@@ -11,6 +11,7 @@ from jaxreplay import ring as ring_
 from jaxreplay.methods import METHODS, ere, pser, refer, sequences, windows
 from jaxreplay.testing import EXAMPLE, E
 from jaxreplay.types import has_field
+from tests.methods import short
 
 
 def run_of(replay, example, state, episode, count, ended):
@@ -48,8 +49,7 @@ def test_no_sequence_leads_from_an_episode_that_was_left_into_the_next(marks, do
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_ends_episodes(name):
-    options = {"length": 4} if name == "windows" else {}
-    case = testing.Case(METHODS[name].method(METHODS[name].config(**options)))
+    case = testing.Case(short(name))
     end = jax.jit(case.replay.end_episodes)
     empty = case.init(jax.random.key(0))
     jaxreplay.replay.check_valid(end(empty))  # there is nothing yet to be marked

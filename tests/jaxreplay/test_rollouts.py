@@ -7,6 +7,7 @@ import pytest
 
 from jaxreplay import Replay, SharedObservations, Transitions, testing
 from jaxreplay.methods import METHODS, per, uniform
+from tests.methods import short
 from tests.refusals import refused
 
 T, E = 30, testing.E  # more rows than the ring has
@@ -18,8 +19,7 @@ def together(rows):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_rollout_is_as_many_adds(name):
-    options = {"length": 4} if name == "windows" else {}
-    case = testing.Case(METHODS[name].method(METHODS[name].config(**options)))
+    case = testing.Case(short(name))
     rollout = together([case.rows(time) for time in range(T)])
     new = dict.fromkeys(case.replay.requires.feedback_of_new, rollout.reward)
     add = jax.jit(case.replay.add_rollout)

@@ -19,6 +19,7 @@ from jaxreplay import Frames, Replay, SharedObservations, Transitions, ring, sum
 from jaxreplay._internal import calls, tracing
 from jaxreplay.methods import METHODS, ero, per, proportional, rank, sequences, uniform
 from jaxreplay.saving import Damaged, array_file
+from tests.methods import short
 from tests.refusals import refused
 
 EXAMPLE = {
@@ -161,8 +162,7 @@ def test_keys_and_odd_types_of_a_sampler_s_own_are_kept(tmp_path):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_s_state_can_be_saved(name, tmp_path):
-    options = {"length": 4} if name == "windows" else {}  # of which the case's batches hold some
-    case = testing.Case(METHODS[name].method(METHODS[name].config(**options).for_run(100)))
+    case = testing.Case(short(name, 100))
     shapes = jax.eval_shape(case.replay.init, jax.random.key(0), case.example)
     number = iter(range(10**6))
     state = jax.tree.map(lambda x: np.full(x.shape, next(number) % 2, x.dtype), shapes)
@@ -335,18 +335,6 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
     with pytest.raises(ImportError, match="pip install safetensors"):
         jaxreplay.save(replay, state, tmp_path / "r")
     assert os.listdir(tmp_path) == []
-
-
-def test_sequences_keep_their_length(tmp_path):
-    def made(length):
-        config = sequences.SequencesConfig(length=length, period=1)
-        return Replay(sequences.sampler(config), capacity=24, batch_size=2, num_envs=2)
-
-    example = {"last": np.bool_(0)}
-    state = made(4).init(jax.random.key(0), example)
-    path = jaxreplay.save(made(4), state, tmp_path / "r")
-    with refused(".sampler.recent", "int32[4,2]", "int32[5,2]"):
-        jaxreplay.load(made(5), path, example)
 
 
 def test_a_state_of_another_replay_is_not_saved_over_a_good_one(tmp_path):

@@ -8,11 +8,10 @@ import pytest
 from jaxreplay import Frames, Replay, ring
 from jaxreplay.methods import METHODS, per, refer, uniform
 from jaxreplay.testing import EXAMPLE, rows, with_goals
+from tests.methods import short
 from tests.refusals import refused
 
 BATCH, E = 8, 2
-# Short enough for the replays here.
-SIZES = {"windows": {"length": 4}, "sequences": {"length": 4, "period": 2}, "slices": {"length": 4}}
 READS = [name for name, entry in METHODS.items() if entry.method().sampler.requires.feedback]
 READS.remove("sequences")  # reads [B, T]
 
@@ -205,9 +204,7 @@ def test_stacks_stored_once_are_checked_too():
 
 @pytest.mark.parametrize("name", METHODS)
 def test_batches_of_an_empty_replay_count_nothing(name):
-    entry = METHODS[name]
-    config = entry.config(**SIZES.get(name, {}))
-    sampler = with_goals(entry.method(config)).sampler
+    sampler = with_goals(short(name)).sampler
     replay = Replay(sampler, capacity=24, batch_size=BATCH, num_envs=E)
     state = replay.init(jax.random.key(0), EXAMPLE)
     assert not bool(replay.can_sample(state))
