@@ -299,7 +299,7 @@ def _of_ours() -> str:
     body = [[name, *(cells.get((name, each), "-") for each in columns)] for name in methods]
     table = markdown([["method", *columns], *body])
     about = "Wins, losses and ties on each task and replay ratio."
-    return f"\n## Methods here, against uniform replay\n\n{about}\n\n{table}"
+    return f"\n## Methods here, against uniform replay\n\n<!-- ours -->\n\n{about}\n\n{table}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
