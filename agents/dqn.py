@@ -39,7 +39,7 @@ class DQNConfig(QNetworkOptions):
 
 
 class ExpectedError(NamedTuple):
-    """A network with the layers of Q that predicts the mean TD error, for EPER."""
+    """A network with the layers of Q that predicts the mean TD error, as some methods require."""
 
     params: Params
     opt_state: optax.OptState

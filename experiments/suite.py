@@ -151,6 +151,8 @@ def run(
       Stopped: If the user interrupts it, or runs fail. Ended runs are kept.
     """
     out, end = Path(out), time.monotonic() + 3600 * hours
+    for method in methods.values():
+        METHODS[method].method(METHODS[method].config())  # raises for mistakes of its own
     _check_sources(methods, out)
     studies, reasons = {}, {}
     for task in TASKS:

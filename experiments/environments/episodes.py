@@ -61,7 +61,7 @@ def make_episodic(
     Raises:
       ValueError: an option does not fit the environment.
     """
-    hidden = _check(name, reset, config, ends_with_success)
+    hidden = _hidden_entries(name, reset, config, ends_with_success)
 
     def see(obs: chex.ArrayTree) -> chex.ArrayTree:
         return jnp.delete(jnp.asarray(obs), hidden) if hidden.size else obs
@@ -114,7 +114,9 @@ def make_episodic(
     return Environment(name, start, advance, action_space, max_steps)
 
 
-def _check(name: str, reset: Reset, config: CompiledConfig, ends_with_success: bool) -> np.ndarray:
+def _hidden_entries(
+    name: str, reset: Reset, config: CompiledConfig, ends_with_success: bool
+) -> np.ndarray:
     """Return the hidden entries of observations, after checking that the options fit."""
     if config.sparse and not ends_with_success:
         raise ValueError(

@@ -5,7 +5,7 @@ soft: it multiplies priorities by a factor that depends on the count.
 """
 
 import dataclasses
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import jax.numpy as jnp
 
@@ -15,9 +15,10 @@ from jaxreplay._internal import buffer
 from jaxreplay._internal.arguments import Bounds
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.tracing import with_default_promotion
-from jaxreplay.methods import lap, per, proportional
+from jaxreplay.methods import per, proportional
+from jaxreplay.methods.parts.over import OverOptions
 from jaxreplay.methods.proportional import Proportional, ProportionalState
-from jaxreplay.option import Config, check_config_class, option
+from jaxreplay.option import check_config_class, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree
@@ -27,10 +28,10 @@ _STRENGTH = 0.3  # of the mask: keeps variances of excesses near 2.5
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedConfig(Config):
+class MaskedConfig(OverOptions):
     """Hyperparameters of reshuffling; the base method has its default options (see `combine`)."""
 
-    over: Literal["per", "lap"] = option(
+    over: Literal["per", "lap"] = option(  # pyright: ignore[reportIncompatibleVariableOverride]
         "per", "method with the priorities, weights and loss", f"{_PAPER}: lap"
     )
     strength: float = option(
@@ -38,12 +39,6 @@ class MaskedConfig(Config):
         "strength k of the mask exp(-k x) for x draws more than expected; 0: no mask",
         at_least=0,
         at_most=1,
-    )
-    over_updates: int | None = option(
-        None,
-        "gradient steps of the base method's schedules, such as that of beta; none: the whole run",
-        at_least=1,
-        whole_run=True,
     )
 
 
@@ -180,15 +175,13 @@ def mask(excess: Array, strength: float) -> Array:
 @check_config_class
 def sampler(config: MaskedConfig = MaskedConfig()) -> Masked:
     """Return the sampler over a base sampler with default options."""
-    base = _base(config).sampler
-    assert isinstance(base, Proportional)
-    return Masked(base, config.strength)
+    return Masked(cast(Proportional, config.inner.sampler), config.strength)
 
 
 @check_config_class
 def method(config: MaskedConfig = MaskedConfig()) -> Method:
     """Return reshuffled prioritised replay: the sampler, and the objective of the base method."""
-    return combine(_base(config), config.strength)
+    return combine(config.inner, config.strength)
 
 
 def combine(base: Method, strength: float = _STRENGTH) -> Method:
@@ -209,12 +202,3 @@ def combine(base: Method, strength: float = _STRENGTH) -> Method:
     if not isinstance(base, Method) or not isinstance(base.sampler, Proportional):
         raise ValueError(f"base must be a proportional method, such as per.method(), got {base!r}")
     return base._replace(sampler=Masked(base.sampler, strength))
-
-
-def _base(config: MaskedConfig) -> Method:
-    if config.over == "lap":
-        return lap.method()
-    options = per.PERConfig()
-    if config.over_updates is not None:
-        options = options.for_run(config.over_updates)
-    return per.method(options)

@@ -129,12 +129,9 @@ class ReaPER(ConfiguredSampler):
         slots, reliability, ended = self._draw(state, ring, key, batch_size)
         mass = sum_tree.get(state.priorities.tree, slots) * to_power(reliability, self.config.omega)
         # The unknown sum of all masses cancels in weights that are divided by their maximum.
+        mass = jnp.maximum(mass, jnp.finfo(jnp.float32).tiny)
         stats = SamplingStats(mass, None, jnp.ones((), jnp.int32), state.priorities.updates)
-        positive = proportional.weights(
-            self.config.weight,
-            stats._replace(probability=jnp.maximum(mass, jnp.finfo(jnp.float32).tiny)),
-        )
-        return Draw(slots, positive, Aux(ended))
+        return Draw(slots, proportional.weights(self.config.weight, stats), Aux(ended))
 
     @with_default_promotion
     def update(

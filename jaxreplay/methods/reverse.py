@@ -1,8 +1,9 @@
 """Reverse replay (Lee et al. 2019; Rotinov 2019): sweeps backwards through stored episodes."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -10,7 +11,7 @@ from jaxreplay import objectives, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, numerics
 from jaxreplay._internal.losses import LossOptions
-from jaxreplay._internal.tracing import with_default_promotion
+from jaxreplay._internal.tracing import varying, with_default_promotion
 from jaxreplay.methods.parts import ConfiguredSampler, episodes
 from jaxreplay.methods.parts.episodes import Positions
 from jaxreplay.option import option
@@ -44,6 +45,7 @@ class ReverseState(NamedTuple):
 
 
 _NEVER = np.iinfo(np.int32).min
+_UNROLLED = 4  # turns of the sweeps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,21 +97,26 @@ class Reverse(ConfiguredSampler):
 
     @with_default_promotion
     def sample(self, state: ReverseState, ring: Ring, key: Array, batch_size: int) -> Draw:
-        slots, moves, fresh = self._sweeps(state, ring)
-        shares, count = sum_tree.shares(key, batch_size, "iid"), self.config.sweeps
-        size, rows = jnp.maximum(ring_.size(ring), 1).astype(jnp.uint32), []
-        for start in range(0, batch_size, count):
-            own = shares[start : start + count]
-            slots, moves, fresh = (x[: len(own)] for x in (slots, moves, fresh))
+        count = self.config.sweeps
+        turns = -(-batch_size // count)
+        shares = sum_tree.shares(key, batch_size, "iid")
+        shares = jnp.pad(shares, (0, turns * count - batch_size)).reshape(turns, count)
+        size = jnp.maximum(ring_.size(ring), 1).astype(jnp.uint32)
+        empty = ~(sum_tree.total(state.ends) > 0)
+
+        def turn(sweeps: tuple[Array, Array, Array], own: Array) -> tuple[Any, Array]:
+            slots, moves, fresh = sweeps
             earlier, stored = ring_.previous(ring, slots)
             moves &= stored & (buffer.read(state.positions.steps, slots) > 0)
             anywhere = numerics.multiply_high(own, size).astype(jnp.int32)
-            fresh |= ~(sum_tree.total(state.ends) > 0)  # of an empty buffer
-            begin = jnp.where(fresh, anywhere, sum_tree.at_shares(state.ends, own))
+            begin = jnp.where(fresh | empty, anywhere, sum_tree.at_shares(state.ends, own))
             slots = buffer.once(jnp.where(moves, earlier, begin))
-            moves, fresh = jnp.ones_like(moves), jnp.zeros_like(fresh)
-            rows.append(slots)
-        drawn = jnp.concatenate(rows)
+            return varying((slots, jnp.ones_like(moves), jnp.zeros_like(fresh))), slots
+
+        # Few turns are faster without a loop, and many take long to compile.
+        sweeps = varying(self._sweeps(state, ring))
+        _, rows = jax.lax.scan(turn, sweeps, shares, unroll=min(turns, _UNROLLED))
+        drawn = rows.ravel()[:batch_size]
         return Draw(drawn, jnp.ones(batch_size, jnp.float32), aux=drawn)
 
     def update(
@@ -159,15 +166,16 @@ class Reverse(ConfiguredSampler):
         alive = (chosen & moves).astype(jnp.float32)
         at = jnp.zeros(ring.capacity, jnp.float32).at[slots].add(alive)
         anew, first = (chosen & ~moves & ~fresh).sum(), (chosen & ~moves & fresh).sum()
-        expected = jnp.zeros_like(at)
-        for _ in range(turns):
+        begins = anew * ends + first * ring_.even_probability(ring, everywhere)
+
+        def turn(_: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            at, begins, expected = carry
             moving = jnp.where(continues, at, 0.0)
-            anew = anew + (at - moving).sum()
-            at = jnp.roll(moving, -ring.num_envs) + anew * ends
-            at = at + first * ring_.even_probability(ring, everywhere)
-            anew, first = jnp.zeros(()), jnp.zeros(())
-            expected = expected + at
-        return expected
+            at = jnp.roll(moving, -ring.num_envs) + (at - moving).sum() * ends + begins
+            return at, jnp.zeros_like(begins), expected + at
+
+        start = varying((at, begins, jnp.zeros_like(at)))
+        return jax.lax.fori_loop(0, turns, turn, start)[2]
 
 
 sampler = Reverse

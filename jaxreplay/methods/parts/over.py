@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal, Self
 
-from jaxreplay.methods import ere, per, pser, rank, uniform
+from jaxreplay.methods import ere, lap, per, pser, rank, uniform
 from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
@@ -16,6 +16,7 @@ _METHODS: dict[str, tuple[type[Config], Callable[[Any], Method]]] = {
     "rank": (rank.RankConfig, rank.method),
     "pser": (pser.PSERConfig, pser.method),
     "ere": (ere.EREConfig, ere.method),
+    "lap": (lap.LAPConfig, lap.method),
 }
 
 
