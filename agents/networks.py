@@ -135,6 +135,8 @@ class Torso(nn.Module):
 def network_for(shape: tuple[int, ...]) -> Network:
     """Return the default network for the shape of a single observation.
 
+    Images of 3 to 16 pixels a side have MinAtar's network, images of 84 x 84 Atari's.
+
     >>> network_for((84, 84, 4))
     'nature'
 
@@ -145,7 +147,7 @@ def network_for(shape: tuple[int, ...]) -> Network:
         return "mlp"
     if len(shape) == 3 and shape[:2] == (84, 84):
         return "nature"
-    if len(shape) == 3 and shape[:2] == (10, 10):
+    if len(shape) == 3 and all(3 <= size <= 16 for size in shape[:2]):
         return "minatar"
     raise ValueError(
         f"network 'auto' has no default for observations of shape {shape}: choose one of "

@@ -11,6 +11,7 @@ import pytest
 
 from experiments import study, train
 from experiments.cli.options import Parser
+from experiments.environments import registry as environments
 from experiments.environments.registry import FAMILIES
 from experiments.runs import registry, run, run_config
 from experiments.runs.registry import AGENTS
@@ -54,22 +55,25 @@ def only_parse(monkeypatch):
 
 @pytest.fixture
 def examples(tmp_path, monkeypatch):
-    """Modules and folders that pages name as examples: a method, an agent, runs."""
+    """Modules and folders that pages name as examples: a method, an agent, tasks, runs."""
     package = tmp_path / "mypackage"
     package.mkdir()
     shutil.copy(ROOT / "tests/contract/outside/recent_errors.py", package / "mymethod.py")
     agent, *_ = documents.python(PAGES["how_to/write_an_agent.md"])
     (package / "myagent.py").write_text(agent.text)
+    tasks, *_ = documents.python(PAGES["how_to/add_an_environment.md"])
+    (package / "mytasks.py").write_text(tasks.text)
     config = run_config.defaults("gymnax/CartPole-v1", "dqn", "per").to_json()
     for name in RUNS:
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "config.json").write_text(json.dumps(config))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    known, agents = dict(methods._METHODS), dict(registry._AGENTS)
+    tables = (methods._METHODS, registry._AGENTS, environments._families)
+    copies = [dict(table) for table in tables]
     forget_package()  # another test may have imported its own package of this name
     yield
-    for held, before in ((methods._METHODS, known), (registry._AGENTS, agents)):
+    for held, before in zip(tables, copies, strict=True):
         held.clear()
         held.update(before)
     forget_package()

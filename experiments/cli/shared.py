@@ -36,8 +36,13 @@ GROUPS = {
 
 
 def environment(text: str) -> str:
-    """Parse the name of an environment (argparse `type`)."""
-    return _accepted(text, lambda name: environments.check(name) or True)
+    """Parse the name of an environment, perhaps `module/Name` (argparse `type`)."""
+
+    def known(name: str) -> bool:
+        outside.load_environment(name)
+        return environments.check(name) or True
+
+    return _accepted(text, known)
 
 
 def agent_name(text: str) -> str:

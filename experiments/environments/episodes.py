@@ -71,9 +71,12 @@ def make_episodic(
     delays = config.delay > 1
 
     def cast(tree: Any) -> Any:
-        return jax.tree.map(
-            lambda x, like: jax.lax.convert_element_type(jnp.asarray(x), like.dtype), tree, shapes
-        )
+        def strong(x: Any, like: jax.ShapeDtypeStruct) -> Array:
+            if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
+                return x
+            return jax.lax.convert_element_type(jnp.asarray(x), like.dtype)
+
+        return jax.tree.map(strong, tree, shapes)
 
     def start(key: Array) -> tuple[EpisodeState, chex.ArrayTree]:
         state, obs = cast(reset(key))

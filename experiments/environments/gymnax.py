@@ -14,6 +14,7 @@ import importlib
 import math
 import sys
 from types import ModuleType
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -54,10 +55,36 @@ def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
       ValueError: as `find`.
     """
     env, params = load(name)
-    limit = config.max_steps or int(params.max_steps_in_episode)
-    # Some dynamics check the limit themselves; here `make_episodic` applies it.
-    params = params.replace(max_steps_in_episode=np.iinfo(np.int32).max)
     image = name.endswith("MinAtar") or name.startswith(("Catch", "DeepSea"))
+    solved = name in _SOLVED_ENDS
+    return from_gymnax(f"gymnax/{name}", env, params, config, image, solved)
+
+
+def from_gymnax(
+    name: str,
+    env: Any,
+    params: Any,
+    config: CompiledConfig = CompiledConfig(),
+    image: bool = False,
+    ends_with_success: bool = False,
+) -> Environment:
+    """Make an Environment of one with gymnax's functions, which other packages have as well.
+
+    Args:
+      name: full name, such as craftax/Craftax-Symbolic-v1.
+      env: has `reset_env`, `step_env` and `action_space`.
+      params: its parameters, with the time limit as `max_steps_in_episode` or `max_timesteps`.
+      config: options; max_steps None keeps the time limit of `params`.
+      image: whether observations are binary images.
+      ends_with_success: whether episodes terminate only by solving the task.
+
+    Raises:
+      ValueError: actions are unbounded, or an option does not fit the environment.
+    """
+    field = "max_timesteps" if hasattr(params, "max_timesteps") else "max_steps_in_episode"
+    limit = config.max_steps or int(getattr(params, field))
+    # Some dynamics check the limit themselves; here `make_episodic` applies it.
+    params = params.replace(**{field: np.iinfo(np.int32).max})
     space, scale = _actions(env, params, name)
 
     def see(obs: Array) -> Array:
@@ -72,7 +99,7 @@ def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
         return state, see(obs), reward, terminated
 
     return make_episodic(
-        f"gymnax/{name}", reset, step, space, limit, config, ends_with_success=name in _SOLVED_ENDS
+        name, reset, step, space, limit, config, ends_with_success=ends_with_success
     )
 
 
@@ -115,7 +142,7 @@ def _actions(env, params, name: str):
     low = np.broadcast_to(np.asarray(space.low, np.float32), shape)
     high = np.broadcast_to(np.asarray(space.high, np.float32), shape)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        raise ValueError(f"gymnax/{name} has unbounded actions: choose another environment")
+        raise ValueError(f"{name} has unbounded actions: choose another environment")
 
     def scale(action: Array) -> Array:
         unit = jnp.clip(action, -1.0, 1.0).reshape(shape)

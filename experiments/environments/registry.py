@@ -16,6 +16,7 @@ from experiments.environments import (
     gymnax,
     gymnax_pictures,
     memory,
+    packages,
     playground,
     sparse_pendulum,
     walk,
@@ -42,46 +43,62 @@ class Family(NamedTuple):
     has_goals: bool = False  # whether `Environment.goals` is set
 
 
-FAMILIES: Mapping[str, Family] = MappingProxyType(
-    {
-        "gymnax": Family(
-            gymnax.NAMES, gymnax.make, renderer=gymnax_pictures.renderer,
-            needs=lambda name: {"gymnax": "gymnax"}, find=gymnax.find,
-        ),
-        "sparse_pendulum": Family(
-            dict.fromkeys(sparse_pendulum.NAMES, "continuous"), sparse_pendulum.make,
-            renderer=sparse_pendulum.renderer,
-        ),
-        "walk": Family(
-            dict.fromkeys(walk.NAMES, "discrete"), walk.make, renderer=walk.renderer,
-            find=walk.find,
-        ),
-        "goals": Family(
-            goals.ACTIONS, goals.make, renderer=goals.renderer, find=goals.find, has_goals=True,
-        ),
-        "memory": Family(
-            dict.fromkeys(memory.NAMES, "discrete"), memory.make, renderer=memory.renderer,
-            find=memory.find,
-        ),
-        "brax": Family(
-            dict.fromkeys(brax.NAMES, "continuous"), brax.make, brax.BraxConfig, brax.renderer,
-            needs=lambda name: {"brax": "brax"},
-        ),
-        "playground": Family(
-            dict.fromkeys(playground.NAMES, "continuous"), playground.make,
-            renderer=playground.renderer, needs=lambda name: {"mujoco_playground": "playground"},
-        ),
-        "gymnasium": Family(
-            gymnasium.NAMES, gymnasium.make, gymnasium.GymnasiumConfig, needs=gymnasium.needs,
-            find=gymnasium.find, kind=gymnasium.kind, on_host=True,
-        ),
-        "atari": Family(
-            dict.fromkeys(atari.NAMES, "discrete"), atari.make, atari.AtariConfig,
-            # gymnasium for the spaces of the vectorised emulator
-            needs=lambda name: {"ale_py": "atari", "gymnasium": "atari"}, on_host=True,
-        ),
-    }
-)  # fmt: skip
+_families: dict[str, Family] = {
+    "gymnax": Family(
+        gymnax.NAMES, gymnax.make, renderer=gymnax_pictures.renderer,
+        needs=lambda name: {"gymnax": "gymnax"}, find=gymnax.find,
+    ),
+    "sparse_pendulum": Family(
+        dict.fromkeys(sparse_pendulum.NAMES, "continuous"), sparse_pendulum.make,
+        renderer=sparse_pendulum.renderer,
+    ),
+    "walk": Family(
+        dict.fromkeys(walk.NAMES, "discrete"), walk.make, renderer=walk.renderer,
+        find=walk.find,
+    ),
+    "goals": Family(
+        goals.ACTIONS, goals.make, renderer=goals.renderer, find=goals.find, has_goals=True,
+    ),
+    "memory": Family(
+        dict.fromkeys(memory.NAMES, "discrete"), memory.make, renderer=memory.renderer,
+        find=memory.find,
+    ),
+    "brax": Family(
+        dict.fromkeys(brax.NAMES, "continuous"), brax.make, brax.BraxConfig, brax.renderer,
+        needs=lambda name: {"brax": "brax"},
+    ),
+    "playground": Family(
+        dict.fromkeys(playground.NAMES, "continuous"), playground.make,
+        renderer=playground.renderer, needs=lambda name: {"mujoco_playground": "playground"},
+    ),
+    "xminigrid": Family(
+        dict.fromkeys(packages.XMINIGRID, "discrete"), packages.make_xminigrid,
+        needs=lambda name: {"xminigrid": "xminigrid"}, find=packages.find_xminigrid,
+    ),
+    "jumanji": Family(
+        dict.fromkeys(packages.JUMANJI, "discrete"), packages.make_jumanji,
+        needs=lambda name: {"jumanji": "jumanji"}, find=packages.find_jumanji,
+    ),
+    "craftax": Family(
+        dict.fromkeys(packages.CRAFTAX, "discrete"), packages.make_craftax,
+        needs=lambda name: {"craftax": "craftax"},
+    ),
+    "gymnasium": Family(
+        gymnasium.NAMES, gymnasium.make, gymnasium.GymnasiumConfig, needs=gymnasium.needs,
+        find=gymnasium.find, kind=gymnasium.kind, on_host=True,
+    ),
+    "atari": Family(
+        dict.fromkeys(atari.NAMES, "discrete"), atari.make, atari.AtariConfig,
+        # gymnasium for the spaces of the vectorised emulator
+        needs=lambda name: {"ale_py": "atari", "gymnasium": "atari"}, on_host=True,
+    ),
+}  # fmt: skip
+FAMILIES: Mapping[str, Family] = MappingProxyType(_families)
+
+
+def register(name: str, family: Family) -> None:
+    """Add a family of environments, `name/...`; one of the same name is replaced."""
+    _families[name] = family
 
 
 def names() -> tuple[str, ...]:
@@ -104,17 +121,20 @@ def check(name: str) -> None:
             raise ValueError(reason)
         if family.find(short) is not None:
             return
-    near = difflib.get_close_matches(name, names(), n=1, cutoff=0.4)
+    near = difflib.get_close_matches(name, names(), n=1, cutoff=0.5)
     hint = f": did you mean '{near[0]}'?" if near else ""
     raise ValueError(
-        f"unknown environment '{name}'{hint} (families: {', '.join(FAMILIES)}; --list names all)"
+        f"unknown environment '{name}'{hint} (families: {', '.join(FAMILIES)}; --list names all; "
+        "mypackage.mytasks/NAME for your own)"
     )
 
 
 def module_of(name: str) -> str | None:
-    """Return the module that registers an environment, such as `a.b` for gymnasium/a.b:Name-v0."""
+    """Return the module that holds an environment, `a.b` for gymnasium/a.b:Name-v0 or a.b/Name."""
     family, _, short = name.partition("/")
-    return short.rpartition(":")[0] or None if family == "gymnasium" else None
+    if family == "gymnasium":
+        return short.rpartition(":")[0] or None
+    return family if "." in family or family not in FAMILIES else None
 
 
 def is_host(name: str) -> bool:

@@ -1,15 +1,20 @@
-"""Replay methods and agents outside this repository, registered under their module's name.
+"""Methods, agents and environments outside this repository, named after their modules.
 
 Only the command line causes an import; reading a run's folder imports nothing.
 """
 
 import dataclasses
+import functools
 import importlib
 import importlib.util
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
+from agents.types import Discrete
+from experiments.environments import registry
+from experiments.environments.registry import Family
+from experiments.environments.types import CompiledConfig, Environment
 from experiments.runs.registry import AGENTS, AgentEntry, register_agent
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.methods import METHODS, register
@@ -52,6 +57,46 @@ def load_agent(name: str) -> bool:
         entry = AgentEntry(_config_of(module), make, actions, offers, loop, sizes)
         register_agent(name, entry)
     return name in AGENTS
+
+
+def load_environment(name: str) -> bool:
+    """Import and register the environments in a module, unless the family is known.
+
+    The module has `make(name, config) -> Environment`, which raises ValueError for an unknown name.
+    Optional are `Config`, a subclass of `CompiledConfig`, and `renderer(name, config)`.
+
+    Args:
+      name: of a known environment, or of a module and an environment, such as
+        `mypackage.mytasks/Corridor`.
+
+    Returns:
+      Whether there is such a family or module.
+
+    Raises:
+      ValueError: the module cannot be imported, or holds no environments.
+    """
+    prefix = name.partition("/")[0]
+    if prefix not in registry.FAMILIES and (module := _import(prefix)) is not None:
+        make = _part_of(module, "make", "a module of environments", registry.FAMILIES)
+        kind = getattr(module, "Config", CompiledConfig)
+
+        def named(short: str, config: CompiledConfig) -> Environment:
+            made = make(short, config)
+            if not isinstance(made, Environment):
+                raise ValueError(
+                    f"{prefix}.make('{short}', config) returned {type(made).__name__}, not an "
+                    "Environment: return experiments.environments.episodes.make_episodic(...)"
+                )
+            return made._replace(name=f"{prefix}/{short}")
+
+        @functools.cache
+        def action_kind(short: str) -> str:
+            space = named(short, kind()).action_space
+            return "discrete" if isinstance(space, Discrete) else "continuous"
+
+        family = Family({}, named, kind, getattr(module, "renderer", None))
+        registry.register(prefix, family._replace(find=action_kind, kind=action_kind))
+    return prefix in registry.FAMILIES
 
 
 def _import(name: str) -> ModuleType | None:

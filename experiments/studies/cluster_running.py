@@ -247,6 +247,7 @@ def _made(sent: Sent) -> Program:
     if sent.key in _last:
         return _last[sent.key]
     _last.clear()
+    outside.load_environment(sent.point.env)
     environments.check(sent.point.env)
     outside.load_agent(sent.point.config.agent)
     outside.load_method(sent.point.config.replay)

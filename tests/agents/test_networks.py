@@ -39,9 +39,12 @@ def test_torso_sizes(network, shape, size):
 
 def test_network_is_chosen_by_shape():
     shapes = {(4,): "mlp", (10, 5): "mlp", (84, 84, 4): "nature", (10, 10, 7): "minatar"}
+    shapes |= {(3, 3, 25): "minatar", (16, 7, 1): "minatar"}
     assert {shape: network_for(shape) for shape in shapes} == shapes
     with refused("(64, 64, 3)", "mlp", "nature", "minatar"):
         network_for((64, 64, 3))
+    with refused("(2, 10, 3)", "minatar"):
+        network_for((2, 10, 3))
 
 
 def test_image_network_refuses_vectors():

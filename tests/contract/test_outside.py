@@ -13,6 +13,7 @@ import pytest
 
 from experiments import compare, sweep, train, watch
 from experiments.cli.shared import labelled
+from experiments.environments import registry as environments
 from experiments.runs import outside, registry
 from jaxreplay import Replay, Sampler, methods, testing
 from jaxreplay.methods import METHODS, proportional, uniform
@@ -32,9 +33,10 @@ TINY = [
 def elsewhere(monkeypatch):
     """Modules of one's own can be imported; what they register is forgotten afterwards."""
     monkeypatch.syspath_prepend(str(FOLDER))
-    known, agents = dict(methods._METHODS), dict(registry._AGENTS)
+    tables = (methods._METHODS, registry._AGENTS, environments._families)
+    copies = [dict(table) for table in tables]
     yield
-    for held, before in ((methods._METHODS, known), (registry._AGENTS, agents)):
+    for held, before in zip(tables, copies, strict=True):
         held.clear()
         held.update(before)
     for path in FOLDER.glob("*.py"):
@@ -217,6 +219,64 @@ def test_an_agent_may_live_elsewhere(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         train.main(["--agent", "my_agent", "--replay", "ners"])
     assert_names(capsys.readouterr().err, "ners", "target", "my_agent")
+
+
+TASKS = """
+import jax.numpy as jnp
+from agents.types import Discrete
+from experiments.environments.episodes import make_episodic
+
+def make(name, config):
+    if name == "none":
+        return None
+    if name != "corridor":
+        raise ValueError(f"there is no {name}: use corridor")
+    def reset(key):
+        return jnp.zeros((), jnp.int32), jnp.zeros(1)
+    def step(key, place, action):
+        place = place + jnp.where(action == 1, 1, 0)
+        return place, place[None] / 5.0, jnp.where(place == 5, 1.0, 0.0), place == 5
+    return make_episodic(name, reset, step, Discrete(2), config.max_steps or 20, config)
+"""
+
+
+def test_environments_may_live_elsewhere(tmp_path, monkeypatch, capsys):
+    (tmp_path / "my_tasks.py").write_text(TASKS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    out, options = tmp_path / "run", ["--agent", "dqn", "--env", "my_tasks/corridor", *TINY[2:]]
+    assert train.main([*options, "--env.sticky", "0.1", "--out", str(out)]) == 0
+    saved = json.loads((out / "config.json").read_text())
+    assert (saved["env"], saved["env_options"]["sticky"]) == ("my_tasks/corridor", 0.1)
+    assert environments.make("my_tasks/corridor").name == "my_tasks/corridor"
+    assert train.main(["--resume", str(out), "--env", "my_tasks/corridor"]) == 0
+    del environments._families["my_tasks"]
+    del sys.modules["my_tasks"]
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        train.main(["--resume", str(out)])
+    assert_names(capsys.readouterr().err, out, "--env my_tasks/corridor")
+    assert "my_tasks" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["--env", "my_tasks/hall"], ("hall", "corridor")),
+        (["--env", "my_tasks/none"], ("my_tasks.make", "NoneType", "make_episodic")),
+        (["--env", "dataclasses/corridor"], ("dataclasses", "make", "gymnax")),
+        (["--env", "my_task/corridor"], ("my_task/corridor", "gymnax")),
+        (["--env", "my_tasks/corridor", "--agent", "sac"], ("sac", "continuous")),
+    ],
+)
+def test_environments_elsewhere_that_do_not_work_are_refused(
+    words, parts, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "my_tasks.py").write_text(TASKS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(SystemExit) as stop:
+        train.main(words)
+    assert stop.value.code == 2
+    assert_names(" ".join(capsys.readouterr().err.split()), *parts)
 
 
 def test_a_method_that_breaks_a_law_is_told_which():

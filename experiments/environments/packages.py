@@ -1,0 +1,120 @@
+"""Compiled environments of other packages: xminigrid, jumanji and craftax.
+
+Each has one listed set of names, as `--list` prints them; `find` accepts all names that the
+installed package registers.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.types import Discrete
+from experiments.environments.episodes import make_episodic
+from experiments.environments.gymnax import from_gymnax
+from experiments.environments.types import Array, CompiledConfig, Environment
+
+XMINIGRID = (
+    "MiniGrid-Empty-8x8", "MiniGrid-EmptyRandom-8x8", "MiniGrid-FourRooms", "MiniGrid-DoorKey-5x5",
+    "MiniGrid-DoorKey-8x8", "MiniGrid-Unlock", "MiniGrid-MemoryS8", "MiniGrid-MemoryS16",
+)  # fmt: skip
+JUMANJI = ("Game2048-v1", "Maze-v0", "PacMan-v1", "SlidingTilePuzzle-v0", "Snake-v1")
+CRAFTAX = ("Craftax-Classic-Symbolic-v1", "Craftax-Symbolic-v1")
+
+
+def make_xminigrid(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
+    """Make an environment of XLand-MiniGrid (Nikulin et al. 2023).
+
+    An observation is a boolean image `[V, V, 25]` of the V x V cells in view, with one-hot tiles
+    and colours.
+
+    Raises:
+      ValueError: as `find_xminigrid`.
+    """
+    import xminigrid
+    from xminigrid.core.constants import NUM_COLORS, NUM_TILES
+
+    find_xminigrid(name)
+    env, params = xminigrid.make(name)
+
+    def see(timestep) -> Array:
+        tile, colour = timestep.observation[..., 0], timestep.observation[..., 1]
+        parts = jax.nn.one_hot(tile, NUM_TILES), jax.nn.one_hot(colour, NUM_COLORS)
+        return jnp.concatenate(parts, axis=-1) > 0
+
+    def reset(key: Array):
+        timestep = env.reset(params, key)
+        return timestep, see(timestep)
+
+    def step(key: Array, timestep, action: Array):
+        del key
+        timestep = env.step(params, timestep, action)
+        return timestep, see(timestep), timestep.reward, timestep.discount == 0
+
+    limit, space = config.max_steps or int(params.max_steps), Discrete(env.num_actions(params))
+    return make_episodic(f"xminigrid/{name}", reset, step, space, limit, config)
+
+
+def find_xminigrid(name: str) -> str | None:
+    """Return the name if the package registers it, else None."""
+    import xminigrid
+
+    return name if name in xminigrid.registered_environments() else None
+
+
+def make_jumanji(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
+    """Make an environment of jumanji (Bonnet et al. 2024) with one discrete action per step.
+
+    Observations are vectors of all arrays that jumanji returns but the step counter and the mask of
+    legal actions, of which agents know nothing: illegal actions have the effect that jumanji gives
+    them.
+
+    Raises:
+      ValueError: actions are not one discrete number, or nothing limits the length of episodes.
+    """
+    import jumanji
+
+    env = jumanji.make(name)
+    actions = getattr(env.action_spec, "num_values", None)
+    if np.ndim(actions) != 0 or actions is None:
+        raise ValueError(
+            f"jumanji/{name} has actions {env.action_spec}, of which no agent here is capable: "
+            f"choose another environment, such as jumanji/{JUMANJI[0]}"
+        )
+    # jumanji terminates episodes at its own limit, so that they are truncated one step before.
+    own = getattr(env, "time_limit", None)
+    limits = [limit for limit in (config.max_steps, own and own - 1) if limit]
+
+    def see(timestep) -> Array:
+        parts = timestep.observation._asdict()
+        kept = [part for name, part in parts.items() if name not in ("step_count", "action_mask")]
+        return jnp.concatenate([jnp.ravel(x).astype(jnp.float32) for x in jax.tree.leaves(kept)])
+
+    def reset(key: Array):
+        state, timestep = env.reset(key)
+        return state, see(timestep)
+
+    def step(key: Array, state, action: Array):
+        del key
+        state, timestep = env.step(state, action)
+        return state, see(timestep), timestep.reward, timestep.discount == 0
+
+    limit = min(limits, default=_UNLIMITED)
+    return make_episodic(f"jumanji/{name}", reset, step, Discrete(int(actions)), limit, config)
+
+
+_UNLIMITED = 10_000  # steps, for tasks that have no limit of their own
+
+
+def find_jumanji(name: str) -> str | None:
+    """Return the name if the package registers it, else None."""
+    import jumanji
+
+    return name if name in jumanji.registered_environments() else None
+
+
+def make_craftax(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
+    """Make an environment of Craftax (Matthews et al. 2024) with symbolic observations."""
+    from craftax.craftax_env import make_craftax_env_from_name
+
+    env = make_craftax_env_from_name(name, auto_reset=False)
+    return from_gymnax(f"craftax/{name}", env, env.default_params, config)
