@@ -167,7 +167,11 @@ class QNetwork(nn.Module):
     earlier layers (Wang et al. 2016). With `atoms`, the output is `[B, num_actions, atoms]`, and
     value and advantages are combined per atom (Hessel et al. 2018). `hidden` sets the hidden
     layer sizes for "mlp"; image networks have fixed sizes. `layer` creates all layers except
-    convolutions.
+    convolutions and the embedding.
+
+    With `fractions` `[B, K]`, the output `[B, num_actions, K]` is quantiles at these probabilities.
+    The last hidden layer receives its inputs times an embedding of `embedding` cosines of the
+    fraction (Dabney et al. 2018b, Eq. 4, with frequencies from 1 to `embedding`).
     """
 
     num_actions: int
@@ -176,9 +180,10 @@ class QNetwork(nn.Module):
     dueling: bool = False
     atoms: int | None = None
     layer: Layer = dense
+    embedding: int = 64
 
     @nn.compact
-    def __call__(self, obs: Array) -> Array:
+    def __call__(self, obs: Array, fractions: Array | None = None) -> Array:
         shape = obs.shape[1:]
         network = network_for(shape) if self.network == "auto" else self.network
         if network == "mlp":
@@ -193,6 +198,22 @@ class QNetwork(nn.Module):
             raise ValueError(
                 f"network {network!r} requires images [H, W, C], got {shape}: use network auto"
             )
+        if fractions is None:
+            return self._values(x, hidden)
+        for size in hidden[:-1]:
+            x = nn.relu(self.layer(x, size))
+        q = self._values(self._embed(x, fractions), hidden[-1:])  # [B K, num_actions]
+        return jnp.moveaxis(q.reshape(*fractions.shape, self.num_actions), 1, 2)
+
+    def _embed(self, x: Array, fractions: Array) -> Array:
+        """Multiply features `[B, D]` by embeddings of fractions `[B, K]`; return `[B K, D]`."""
+        waves = jnp.pi * jnp.arange(1, self.embedding + 1)
+        cosines = jnp.cos(fractions[..., None] * waves).reshape(-1, self.embedding)
+        embedded = nn.relu(MLP((x.shape[-1],), name="fractions")(cosines))
+        return jnp.repeat(x, fractions.shape[1], axis=0) * embedded
+
+    def _values(self, x: Array, hidden: tuple[int, ...]) -> Array:
+        """Apply the remaining hidden layers and the outputs to features `[B, D]`."""
         if not self.dueling:
             return self._head(x, (*hidden, self.num_actions))
         for size in hidden[:-1]:

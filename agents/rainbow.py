@@ -1,20 +1,20 @@
 """Rainbow: distributional DQN with noisy layers (Hessel et al. 2018).
 
-Double Q-learning, dueling and noisy layers are options of the agent. Multi-step returns are an
-option of the training loop, and prioritised replay is a replay method. For non-distributional
-DQN, see `agents.dqn`.
+Double Q-learning, dueling and noisy layers are options of the agent, as is the representation of
+return distributions: C51, QR-DQN or IQN. Multi-step returns are an option of the training loop, and
+prioritised replay is a replay method. For non-distributional DQN, see `agents.dqn`.
 """
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 import optax
 
 from agents import common
 from agents.dqn import DQNState
+from agents.heads import Categorical, Head, ImplicitQuantiles, Quantiles
 from agents.networks import Obs, Params, QNetwork, apply, dense
 from agents.noisy import Noise, draw_noises, noisy, with_noise
 from agents.options import QNetworkOptions
@@ -26,6 +26,7 @@ from jaxreplay.option import option, override
 from jaxreplay.types import Array, Sample, Transition
 
 _PAPER = "Hessel et al. 2018, Tab. 1"
+_QR, _IQN = "Dabney et al. 2018a", "Dabney et al. 2018b"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,11 @@ class RainbowConfig(QNetworkOptions):
     sigma: float = option(
         0.1, "initial noisy-layer sigma times sqrt(inputs); 0.5 is common for Atari", above=0
     )
+    head: Literal["c51", "quantile", "implicit"] = option(
+        "c51",
+        "return distribution: probabilities of atoms, fixed quantiles (QR-DQN), or quantiles at "
+        "drawn fractions (IQN)",
+    )
     atoms: int = option(
         51, "number of atoms of the return distribution", "Bellemare et al. 2017", at_least=2
     )
@@ -54,56 +60,62 @@ class RainbowConfig(QNetworkOptions):
         "largest atom; larger targets are clipped (CartPole returns reach 100)",
         "Bellemare et al. 2017",
     )
+    quantiles: int = option(
+        32,
+        "quantiles of head quantile (QR-DQN: 200), or fractions drawn for each prediction and "
+        "target of head implicit (IQN: 64)",
+        at_least=1,
+    )
+    averaged: int = option(
+        32, "quantiles whose mean is Q, for head implicit", f"{_IQN}, Sec. 4", at_least=1
+    )
+    embedding: int = option(
+        64, "cosines of a fraction, for head implicit", f"{_IQN}, Eq. 4", at_least=1
+    )
+    kappa: float = option(1.0, "kappa of the quantile Huber loss", f"{_QR}; {_IQN}", above=0)
 
     priority: Literal["cross_entropy", "kl"] = option(
         "cross_entropy",
         "feedback td_error: the cross-entropy, as in the code of Oh et al. 2021, or the KL "
-        "divergence, which subtracts the target entropy (Hessel et al. 2018)",
+        "divergence, which subtracts the target entropy (Hessel et al. 2018); heads of quantiles "
+        "give their loss",
     )
 
     def check(self) -> None:
-        """Raise ValueError unless `v_min` is less than `v_max`."""
+        """Raise ValueError unless `v_min` is less than `v_max`, and the priority fits the head."""
+        if self.head != "c51" and self.priority == "kl":
+            raise ValueError(
+                f"priority kl is the divergence between probabilities of atoms, and head "
+                f"{self.head} has quantiles: use priority cross_entropy, or head c51"
+            )
         if not self.v_min < self.v_max:
             raise ValueError(
                 f"v_min must be less than v_max, got v_min {self.v_min} and v_max {self.v_max}"
             )
 
+    def make_head(self) -> Head:
+        """Create the representation of return distributions."""
+        if self.head == "c51":
+            support = jnp.linspace(self.v_min, self.v_max, self.atoms)  # [m], ascending
+            return Categorical(support, self.priority == "kl")
+        if self.head == "quantile":
+            return Quantiles(self.kappa)
+        return ImplicitQuantiles(self.kappa, self.quantiles, self.averaged)
 
-def project(probability: Array, reward: Array, discount: Array, support: Array) -> Array:
-    """Project one example's target distribution onto the m atoms (Bellemare et al. 2017, Eq. 7).
-
-    Each atom z moves to `reward + discount * z`, clipped to the range of `support`. Linear
-    interpolation splits the probability of z between the two neighbouring atoms. Each receives the
-    fraction `1 - distance / gap`, where `gap` is the spacing of the atoms.
-
-    Args:
-      probability: `[m]`, return distribution of the next state.
-      reward: `[]`.
-      discount: `[]`, 0 if the episode terminated; all probability then moves to the reward.
-      support: `[m]`, evenly spaced atoms in ascending order.
-    """
-    chex.assert_rank([probability, reward, discount, support], [1, 0, 0, 1])
-    chex.assert_equal_shape([probability, support])
-    gap = (support[-1] - support[0]) / (support.shape[0] - 1)
-    moved = jnp.clip(reward + discount * support, support[0], support[-1])
-    share = jnp.clip(1 - jnp.abs(moved[None, :] - support[:, None]) / gap, 0, 1)  # [m, m]
-    return share @ probability
+    def make_network(self, num_actions: int) -> QNetwork:
+        """Create the network, whose outputs are `[B, num_actions, m]`."""
+        outputs = {"c51": self.atoms, "quantile": self.quantiles, "implicit": None}[self.head]
+        layer = noisy(self.sigma) if self.noisy else dense
+        return QNetwork(
+            num_actions, self.network, self.hidden, self.dueling, outputs, layer, self.embedding
+        )
 
 
-def cross_entropy(target: Array, logits: Array) -> Array:
-    """Return the cross-entropy `[]` of `softmax(logits)` `[m]` relative to `target` `[m]`."""
-    chex.assert_rank([target, logits], 1)
-    return -jnp.dot(target, jax.nn.log_softmax(logits))
+class Draws(NamedTuple):
+    """Random numbers of the predictions in an update."""
 
-
-def kl_divergence(cross_entropy: Array, target: Array) -> Array:
-    """Return `KL(target || prediction)` `[]` from their cross-entropy `[]` and `target` `[m]`.
-
-    The divergence is the cross-entropy minus the target entropy, and has the same gradient. Hessel
-    et al. 2018 use the divergence as the priority (Sec. "The Integrated Agent").
-    """
-    chex.assert_rank([cross_entropy, target], [0, 1])
-    return jnp.maximum(cross_entropy - jax.scipy.special.entr(target).sum(), 0.0)
+    noise: Noise | None  # of the online network's noisy layers
+    fractions: Array | None  # [B, N], at which an implicit head predicts quantiles
 
 
 class _Rainbow:
@@ -114,22 +126,18 @@ class _Rainbow:
         self.config, self.objective = config, objective or objectives.weighted()
         common.require(
             self.objective.error is None,
-            "objective.error must be None for Rainbow, whose loss is a cross-entropy and not a "
+            "objective.error must be None for Rainbow, whose loss is of distributions and not a "
             "function of TD errors: use --replay.loss agent, or another replay method",
         )
         self.num_actions = space.n
-        layer = noisy(config.sigma) if config.noisy else dense
-        self.network = QNetwork(
-            space.n, config.network, config.hidden, config.dueling, config.atoms, layer
-        )
-        self.support = jnp.linspace(config.v_min, config.v_max, config.atoms)  # [m], ascending
+        self.network, self.head = config.make_network(space.n), config.make_head()
         self.optimiser = config.make_optimiser()
         self.epsilon = config.epsilon()
         objectives.check_no_density(self.objective, "Rainbow's policy has no density")
 
     def init(self, key: Array, obs: Obs, action: Array) -> DQNState:
         del action
-        params = self.network.init(key, obs[None])
+        params = self.network.init(key, obs[None], self.head.grid(1))
         updates = jnp.zeros((), jnp.int32)
         return DQNState(params, params, self.optimiser.init(params), updates)
 
@@ -137,13 +145,15 @@ class _Rainbow:
         """Draw `count` noise samples, arrays `[count, ...]`; None without noisy layers."""
         return draw_noises(params, key, count) if self.config.noisy else None
 
-    def logits(self, params: Params, obs: Obs, noise: Noise | None) -> Array:
+    def outputs(
+        self, params: Params, obs: Obs, noise: Noise | None, fractions: Array | None
+    ) -> Array:
         params = params if noise is None else with_noise(params, noise)
-        return apply(self.network, params, obs)  # [B, n, m]
+        return apply(self.network, params, obs, fractions)  # [B, n, m]
 
     def best(self, params: Params, obs: Obs, noise: Noise | None) -> Array:
-        q = jax.nn.softmax(self.logits(params, obs, noise)) @ self.support
-        return jnp.argmax(q, axis=-1).astype(jnp.int32)
+        outputs = self.outputs(params, obs, noise, self.head.grid(obs.shape[0]))
+        return jnp.argmax(self.head.mean(outputs), axis=-1).astype(jnp.int32)
 
     def greedy(self, state: DQNState, obs: Obs) -> Array:
         return self.best(state.params, obs, None)
@@ -160,67 +170,72 @@ class _Rainbow:
         return common.epsilon_greedy(self.greedy(state, obs), key, epsilon, self.num_actions), None
 
     def targets(
-        self, state: DQNState, t: Transition, select: Noise | None, evaluate: Noise | None
+        self,
+        state: DQNState,
+        t: Transition,
+        select: Noise | None,
+        evaluate: Noise | None,
+        fractions: Array | None,
     ) -> Array:
         """Return target distributions `[B, m]`.
 
         `select` and `evaluate` are noise for the online and the target network.
         """
-        next_logits = self.logits(state.target_params, t.next_obs, evaluate)
+        outputs = self.outputs(state.target_params, t.next_obs, evaluate, fractions)
         if self.config.double:
             action = self.best(state.params, t.next_obs, select)
+        elif fractions is None:
+            action = jnp.argmax(self.head.mean(outputs), axis=-1)
         else:
-            action = jnp.argmax(jax.nn.softmax(next_logits) @ self.support, axis=-1)
-        probability = jax.nn.softmax(common.batched_index(next_logits, action))
-        return jax.vmap(project, in_axes=(0, 0, 0, None))(
-            probability, t.reward, t.discount, self.support
-        )
+            action = self.best(state.target_params, t.next_obs, evaluate)
+        return self.head.move(common.batched_index(outputs, action), t.reward, t.discount)
 
-    def prepare(self, state: DQNState, t: Transition, key: Array) -> tuple[Array, Noise | None]:
-        """Return target distributions `[B, m]`, and noise for the online network's predictions.
+    def prepare(self, state: DQNState, t: Transition, key: Array) -> tuple[Array, Draws]:
+        """Return target distributions `[B, m]`, and random numbers for the predictions.
 
         Predictions, next-action selection and next-action evaluation use independent noise
         (Fortunato et al. 2018, Sec. 3.1).
         """
         noises = self.noises(state.params, key, 3)
         learn, select, evaluate = (jax.tree.map(lambda x, i=i: x[i], noises) for i in range(3))
-        return self.targets(state, t, select, evaluate), learn
+        predicted, aimed = self.head.draw(key, t.reward.shape[0])
+        return self.targets(state, t, select, evaluate, aimed), Draws(learn, predicted)
 
     def errors(
-        self, params: Params, t: Transition, target: Array, noise: Noise | None
+        self, params: Params, t: Transition, target: Array, draws: Draws
     ) -> tuple[Array, Array]:
-        """Return cross-entropies `[B]` and expected returns `[B]` for the stored actions."""
-        taken = common.batched_index(self.logits(params, t.obs, noise), t.action)  # [B, m]
-        return jax.vmap(cross_entropy)(target, taken), jax.nn.softmax(taken) @ self.support
+        """Return losses `[B]` and expected returns `[B]` for the stored actions."""
+        outputs = self.outputs(params, t.obs, *draws)
+        taken = common.batched_index(outputs, t.action)  # [B, m]
+        return self.head.loss(target, taken, draws.fractions), self.head.mean(taken)
 
-    def gradient_norms(
-        self, params: Params, t: Transition, target: Array, noise: Noise | None
-    ) -> Array:
-        """Return norms `[B]` of the gradients of cross-entropies by the stored actions' logits."""
-        taken = common.batched_index(self.logits(params, t.obs, noise), t.action)
-        return jnp.linalg.norm(jax.nn.softmax(taken) - target, axis=-1)
+    def gradient_norms(self, params: Params, t: Transition, target: Array, draws: Draws) -> Array:
+        """Return norms `[B]` of the losses' gradients by the outputs for the stored actions."""
+        taken = common.batched_index(self.outputs(params, t.obs, *draws), t.action)
+        return jnp.linalg.norm(self.head.gradient(target, taken, draws.fractions), axis=-1)
 
     def _feedback(self, error: Array, q: Array, target: Array) -> dict[str, Array]:
-        if self.config.priority == "kl":
-            error = jax.vmap(kl_divergence)(error, target)
-        return {"td_error": error, "q_value": q, "target": target @ self.support}
+        error = self.head.priority(error, target)
+        return {"td_error": error, "q_value": q, "target": self.head.mean_of_target(target)}
 
     def update(self, state: DQNState, sample: Sample, key: Array) -> tuple[DQNState, Info]:
         t, config = sample.transition, self.config
-        target, noise = self.prepare(state, t, key)
-        learned, learned_target = sample, target
+        target, draws = self.prepare(state, t, key)
+        learned, learned_target, own = sample, target, draws
         if self.objective.choose is not None:
-            norms = self.gradient_norms(state.params, t, target, noise)[None]
+            norms = self.gradient_norms(state.params, t, target, draws)[None]
             ((rows, learned),), _ = common.choose(self.objective, norms, sample, key)
             learned_target = target[rows]
+            if draws.fractions is not None:
+                own = draws._replace(fractions=draws.fractions[rows])
 
         def loss(params: Params) -> tuple[Array, tuple[Array, Array]]:
-            error, q = self.errors(params, learned.transition, learned_target, noise)
+            error, q = self.errors(params, learned.transition, learned_target, own)
             return self.objective.critic(error, learned, None), (error, q)
 
         (value, (error, q)), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
         if self.objective.choose is not None:  # feedback is that of all candidates
-            error, q = self.errors(state.params, t, target, noise)
+            error, q = self.errors(state.params, t, target, draws)
         params, opt_state = common.descend(self.optimiser, grads, state.opt_state, state.params)
         updates = counters.increment(state.updates, config.target_every)
         target_params = common.periodic_update(
@@ -230,8 +245,7 @@ class _Rainbow:
             "loss": value,
             "q_value": q.mean(),
             "grad_norm": optax.tree.norm(grads),
-            # A large probability of the end atoms indicates that [v_min, v_max] is too narrow.
-            "mass_at_ends": (target[:, 0] + target[:, -1]).mean(),
+            **self.head.metrics(target),
         }
         if not config.noisy:
             metrics["epsilon"] = jnp.asarray(self.epsilon(updates), jnp.float32)
@@ -239,8 +253,8 @@ class _Rainbow:
         return DQNState(params, target_params, opt_state, updates), info
 
     def feedback(self, state: DQNState, t: Transition, key: Array) -> dict[str, Array]:
-        target, noise = self.prepare(state, t, key)
-        return self._feedback(*self.errors(state.params, t, target, noise), target)
+        target, draws = self.prepare(state, t, key)
+        return self._feedback(*self.errors(state.params, t, target, draws), target)
 
 
 def rainbow(
@@ -249,14 +263,15 @@ def rainbow(
     """Create a Rainbow agent.
 
     The feedback `td_error` is the non-negative unweighted cross-entropy or KL divergence, depending
-    on `config.priority`. `q_value` and `target` are the means of the predicted distribution for the
-    stored action and of the projected target. Noise is sampled for each step of each
+    on `config.priority`, and for quantiles their Huber loss, as in Toromanoff et al. 2019.
+    `q_value` and `target` are the means of the predicted distribution for the stored action and of
+    the target, for IQN over the drawn fractions. Noise is sampled for each step of each
     environment, and three times per update; `greedy` uses the mean weights.
 
     Args:
       config: hyperparameters.
       action_space: action space of the environment.
-      objective: replay method's objective; None selects the importance-weighted cross-entropy.
+      objective: replay method's objective; None selects the importance-weighted loss.
 
     Raises:
       ValueError: If `action_space` is not `Discrete`, or if `objective` has an `error` or requires

@@ -215,6 +215,9 @@ _ADDED: Mapping[str, Mapping[str, Any]] = {
     "sizes": {"demos": None, "demos_share": 0.5},
     "env_options": {"sticky": 0.0, "hide": None, "delay": 1, "sparse": False},
 }
+_ADDED_TO_AGENTS: Mapping[str, Mapping[str, Any]] = {
+    "rainbow": {"head": "c51", "quantiles": 32, "averaged": 32, "embedding": 64, "kappa": 1.0},
+}
 
 
 def _is_host(config: Mapping[str, Any]) -> bool:
@@ -235,6 +238,9 @@ def up_to_date(config: Any) -> Any:
         known = config.get(section)
         if isinstance(known, dict) and not (section == "env_options" and _is_host(config)):
             config = {**config, section: {**options_, **known}}
+    own, added = config.get("agent_options"), _ADDED_TO_AGENTS.get(str(config.get("agent")))
+    if isinstance(own, dict) and added:
+        config = {**config, "agent_options": {**added, **own}}
     if config.get("replay") in ("per", "rank") and isinstance(options, dict):
         config = {**config, "replay_options": {"maximum": "all_time", **options}}
     if config.get("replay") == "ners" and isinstance(options, dict) and "clock" in options:

@@ -1,5 +1,6 @@
 """What every agent must do, whatever its algorithm."""
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -51,6 +52,8 @@ def _agents() -> dict[str, Agent]:
     return {
         "dqn": dqn(q, Discrete(3)),
         "rainbow": rainbow(c51, Discrete(3)),
+        "qr_dqn": rainbow(dataclasses.replace(c51, head="quantile", quantiles=8), Discrete(3)),
+        "iqn": rainbow(dataclasses.replace(c51, head="implicit", quantiles=8), Discrete(3)),
         "td3": td3(TD3Config(HIDDEN, **rates), Continuous(2)),
         "sac": sac(SACConfig(HIDDEN, **rates, initial_alpha=0.01), Continuous(2)),
         "ddpg": ddpg(DDPGConfig(HIDDEN, **rates), Continuous(2)),
@@ -58,7 +61,8 @@ def _agents() -> dict[str, Agent]:
     }
 
 
-DISCRETE = ("dqn", "rainbow")
+DISTRIBUTIONAL = ("rainbow", "qr_dqn", "iqn")  # whose td_error is a loss
+DISCRETE = ("dqn", *DISTRIBUTIONAL)
 BOUNDED = (*DISCRETE, "td3", "sac")  # agents whose every action lies in the space
 
 
@@ -195,12 +199,13 @@ def test_rows_of_zero_weight_teach_nothing(case):
 def test_feedback_is_of_the_networks_before_the_update(case):
     zero = change(case.sample, discount=np.zeros(ROWS, np.float32))
     _, info = case.update(case.state, zero, jax.random.key(1))
-    if case.name != "rainbow":  # whose td_error is a cross-entropy
+    if case.name not in DISTRIBUTIONAL:
         # With no bootstrap td = reward - Q of some critic, and q_value is the least Q.
         q = zero.transition.reward - np.asarray(info.feedback["td_error"])
         assert (q - np.asarray(info.feedback["q_value"]) > -1e-5).all()
     after, again = case.update(case.state, zero, jax.random.key(2))
-    np.testing.assert_array_equal(info.feedback["q_value"], again.feedback["q_value"])
+    if case.name != "iqn":  # whose q_value is a mean over fractions drawn with the key
+        np.testing.assert_array_equal(info.feedback["q_value"], again.feedback["q_value"])
     _, later = case.update(after, zero, jax.random.key(2))
     assert np.not_equal(later.feedback["q_value"], info.feedback["q_value"]).all()
 

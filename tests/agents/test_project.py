@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.rainbow import cross_entropy, project
+from agents.heads import cross_entropy, project
 
 SUPPORT = np.linspace(-1, 1, 5).astype(np.float32)  # -1, -0.5, 0, 0.5, 1
 project_ = jax.jit(project)

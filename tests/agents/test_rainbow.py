@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from agents.heads import cross_entropy, kl_divergence, project
 from agents.networks import QNetwork
 from agents.noisy import draw_noises, noisy, with_noise
-from agents.rainbow import RainbowConfig, cross_entropy, kl_divergence, project, rainbow
+from agents.rainbow import RainbowConfig, rainbow
 from agents.types import Discrete
 from jaxreplay import objectives
 from tests.refusals import refused

@@ -1,7 +1,8 @@
-"""Rainbow's settings (Hessel et al. 2018), and those for little data (van Hasselt et al. 2019)."""
+"""Settings of Rainbow (Hessel et al. 2018), also for little data, and of QR-DQN and IQN."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from experiments.runs.presets.preset import Options, Preset, Settings
 
@@ -50,6 +51,48 @@ LITTLE_DATA = Preset(
     env="atari/MsPacman",
 )
 
+# Of the papers and the code of their first author's group, dqn_zoo, in agent steps of 4 frames.
+QUANTILES: Options = MappingProxyType(
+    {
+        "double": False,
+        "dueling": False,
+        "noisy": False,
+        "kappa": 1.0,
+        "network": "nature",
+        "optimiser": "adam",
+        "learning_rate": 5e-5,
+        "adam_eps": 0.01 / 32,
+        "target_every": 2_500,
+        "epsilon_start": 1.0,
+        "epsilon_end": 0.01,
+        "epsilon_updates": 250_000,
+    }
+)
+
+
+def _quantiles(about: str, warmup: int, **agent: Any) -> Preset:
+    return Preset(
+        f"{about} for Atari, 200 million frames",
+        agents={"rainbow": {**QUANTILES, **agent}},
+        replays={"uniform": Settings()},
+        loop={
+            "steps": 50_000_000,
+            "n_step": 1,
+            "gamma": 0.99,
+            "warmup": warmup,
+            "random_warmup": True,
+            "learn_every": 4,
+            "updates": 1,
+            "eval_every": 250_000,
+            "eval_episodes": 10,
+            "eval_epsilon": 0.001,
+        },
+        sizes={"capacity": 1_000_000, "batch_size": 32},
+        env="atari/Breakout",
+        differs=("Evaluations are 10 whole games, not 500 thousand frames.",),
+    )
+
+
 PRESETS: Mapping[str, Preset] = {
     # Hessel et al. 2018, Tab. 1, in agent steps of 4 frames. Its target network is copied every
     # 32 000 frames, 8 000 steps: every 2 000 updates. Gradients are not clipped.
@@ -84,4 +127,16 @@ PRESETS: Mapping[str, Preset] = {
         differs=("Evaluations are 10 whole games, not 500 thousand frames.",),
     ),
     "data_efficient": LITTLE_DATA,
+    "qr_dqn": _quantiles(
+        "QR-DQN (Dabney et al. 2018a)", 50_000, head="quantile", quantiles=200, max_grad_norm=10.0
+    ),
+    "iqn": _quantiles(
+        "IQN (Dabney et al. 2018b)",
+        20_000,
+        head="implicit",
+        quantiles=64,
+        averaged=32,
+        embedding=64,
+        max_grad_norm=0.0,
+    ),
 }

@@ -252,6 +252,25 @@ PPO = {
     "agent.minibatch": 64,
 }
 UNIFORM = without("replay", DATA_EFFICIENT)
+# Dabney et al. 2018a and b; where they refer to DQN, flags of dqn_zoo, which are in frames.
+QUANTILES = {
+    "steps": 200_000_000 // FRAMES, "random_warmup": True, "n_step": 1, "gamma": 0.99,
+    "learn_every": 16 // FRAMES, "updates": 1, "eval_every": 1_000_000 // FRAMES,
+    "eval_episodes": 10,  # instead of 500 thousand frames
+    "eval_epsilon": 0.001, "capacity": 1_000_000, "batch_size": 32, "agent.double": False,
+    "agent.dueling": False, "agent.noisy": False, "agent.network": "nature", "agent.kappa": 1.0,
+    "agent.optimiser": "adam", "agent.learning_rate": 0.00005, "agent.adam_eps": 0.01 / 32,
+    "agent.target_every": 40_000 // 16, "agent.epsilon_start": 1.0, "agent.epsilon_end": 0.01,
+    "agent.epsilon_updates": int(0.02 * 200_000_000) // 16,
+}
+QR_DQN = {
+    **QUANTILES, "agent.head": "quantile", "agent.quantiles": 200, "agent.max_grad_norm": 10.0,
+    "warmup": 50_000,
+}
+IQN = {
+    **QUANTILES, "agent.head": "implicit", "agent.quantiles": 64, "agent.averaged": 32,
+    "agent.embedding": 64, "agent.max_grad_norm": 0.0, "warmup": 20_000,
+}
 
 
 def arms(agent, base, of_methods):
@@ -263,6 +282,8 @@ def arms(agent, base, of_methods):
 TABLES = {
     "canonical": arms("rainbow", {}, {"per": CANONICAL, "uniform": without("replay", CANONICAL)}),
     "data_efficient": arms("rainbow", {}, {"per": DATA_EFFICIENT, "uniform": UNIFORM}),
+    "qr_dqn": {("rainbow", "uniform"): QR_DQN},
+    "iqn": {("rainbow", "uniform"): IQN},
     "per_proportional": arms("dqn", PER, PER_ARMS),
     "per_rank": arms("dqn", PER, PER_ARMS),
     "lap_mujoco": arms("td3", MUJOCO | TD3, MUJOCO_ARMS) | arms("sac", MUJOCO | SAC, MUJOCO_ARMS),
