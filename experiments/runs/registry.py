@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
-from agents import acer, ddpg, dqn, naf, ppo, r2d2, racer, rainbow, sac, td3
+from agents import acer, ddpg, discrete_sac, dqn, naf, ppo, r2d2, racer, rainbow, sac, td3
 from agents.types import Agent, Offers
 from experiments import environments
 from experiments.environments.types import SIZES
@@ -81,6 +81,10 @@ _AGENTS = {
         "r2d2": (
             r2d2.R2D2Config, r2d2.r2d2, "discrete", _R2D2, LoopConfig(),
             ReplaySizes(num_envs=4, batch_size=32),
+        ),
+        "discrete_sac": (
+            discrete_sac.DiscreteSACConfig, discrete_sac.discrete_sac, "discrete", _CRITIC,
+            LoopConfig(), _sized(64),
         ),
         "td3": (td3.TD3Config, td3.td3, "continuous", _CRITIC, _CONTROL, _sized(256)),
         "sac": (sac.SACConfig, sac.sac, "continuous", _STOCHASTIC, _OWN_WARMUP, _sized(256)),

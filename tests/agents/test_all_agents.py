@@ -11,6 +11,7 @@ import pytest
 
 from agents.acer import ACERConfig, acer
 from agents.ddpg import DDPGConfig, ddpg
+from agents.discrete_sac import DiscreteSACConfig, discrete_sac
 from agents.dqn import DQNConfig, dqn
 from agents.naf import NAFConfig, naf
 from agents.ppo import PPOConfig, ppo
@@ -54,6 +55,9 @@ def _agents() -> dict[str, Agent]:
         "rainbow": rainbow(c51, Discrete(3)),
         "qr_dqn": rainbow(dataclasses.replace(c51, head="quantile", quantiles=8), Discrete(3)),
         "iqn": rainbow(dataclasses.replace(c51, head="implicit", quantiles=8), Discrete(3)),
+        "discrete_sac": discrete_sac(
+            DiscreteSACConfig(hidden=HIDDEN, initial_alpha=0.01, **rates), Discrete(3)
+        ),
         "td3": td3(TD3Config(HIDDEN, **rates), Continuous(2)),
         "sac": sac(SACConfig(HIDDEN, **rates, initial_alpha=0.01), Continuous(2)),
         "ddpg": ddpg(DDPGConfig(HIDDEN, **rates), Continuous(2)),
@@ -62,7 +66,7 @@ def _agents() -> dict[str, Agent]:
 
 
 DISTRIBUTIONAL = ("rainbow", "qr_dqn", "iqn")  # whose td_error is a loss
-DISCRETE = ("dqn", *DISTRIBUTIONAL)
+DISCRETE = ("dqn", *DISTRIBUTIONAL, "discrete_sac")
 BOUNDED = (*DISCRETE, "td3", "sac")  # agents whose every action lies in the space
 
 
@@ -252,7 +256,10 @@ def test_feedback_without_learning_is_that_of_an_update(case):
 
 
 MADE = {
-    Discrete: ((dqn, DQNConfig), (rainbow, RainbowConfig), (tabular, TabularConfig)),
+    Discrete: (
+        (dqn, DQNConfig), (rainbow, RainbowConfig), (discrete_sac, DiscreteSACConfig),
+        (tabular, TabularConfig),
+    ),
     Continuous: (
         (td3, TD3Config), (sac, SACConfig), (ddpg, DDPGConfig), (naf, NAFConfig),
         (racer, RACERConfig), (acer, ACERConfig), (ppo, PPOConfig),
@@ -294,6 +301,7 @@ def test_what_agents_can_not_be_made_with_is_refused(make, config, kind):
     [
         (dqn, DQNConfig, Discrete(2), "DQN"),
         (rainbow, RainbowConfig, Discrete(2), "Rainbow"),
+        (discrete_sac, DiscreteSACConfig, Discrete(2), "discrete SAC"),
         (tabular, TabularConfig, Discrete(2), "tabular"),
         (td3, TD3Config, Continuous(2), "TD3"),
         (acer, ACERConfig, Continuous(2), "ACER"),

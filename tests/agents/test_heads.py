@@ -10,7 +10,11 @@ import pytest
 from agents.heads import ImplicitQuantiles, midpoints, quantile_huber
 from agents.rainbow import RainbowConfig, rainbow
 from agents.types import Discrete
-from jaxreplay.methods import laber
+from experiments import environments
+from experiments.training.config import LoopConfig
+from experiments.training.loop import make_train
+from jaxreplay import Replay
+from jaxreplay.methods import laber, uniform
 from tests.refusals import refused
 
 STATES = np.eye(2, dtype=np.float32)
@@ -194,3 +198,15 @@ def test_options_that_do_not_fit_are_refused():
             RainbowConfig(**{name: 0})
     with refused("kappa", "0.0"):
         RainbowConfig(kappa=0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", ["quantile", "implicit"])
+def test_cartpole_is_learned(head):
+    task = environments.make("gymnax/CartPole-v1")
+    agent = rainbow(RainbowConfig(head=head, noisy=False, hidden=(64, 64)), task.action_space)
+    replay = Replay(uniform.sampler(), capacity=15_000, batch_size=64)
+    config = LoopConfig(steps=15_000, n_step=5, eval_every=3_000, inspect=0)
+    metrics = jax.jit(make_train(task, agent, replay, config))(jax.random.key(0))[1]
+    print(metrics["eval_return"])
+    assert metrics["eval_return"].max() > 200  # a random policy's is about 20

@@ -175,7 +175,7 @@ def test_agents_learn_from_the_rows_that_are_chosen(name):
 
 
 def test_agents_and_their_refusals():
-    assert AGENTS == ["dqn", "rainbow", "td3", "sac", "ddpg", "naf"]
+    assert AGENTS == ["dqn", "rainbow", "discrete_sac", "td3", "sac", "ddpg", "naf"]
     racer = registry.AGENTS["racer"].offers
     assert registry.lacking_in_agent(Requirements(chooses=True), racer)
     with refused("laber", "racer"):
