@@ -1,4 +1,4 @@
-"""TD3: twin delayed deep deterministic policy gradient (Fujimoto et al. 2018)."""
+"""TD3: twin delayed deep deterministic policy gradient (Fujimoto et al. 2018), and TD3+BC."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from jaxreplay.option import option
 from jaxreplay.types import Array, Sample, Transition
 
 _PAPER = "Fujimoto et al. 2020, Tab. 6"
+_SMALLEST = 1e-8  # scale of Q in TD3+BC
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +37,12 @@ class TD3Config(TwinCriticOptions):
         "critic updates per actor and target network update",
         "Fujimoto et al. 2018, Alg. 1",
         at_least=1,
+    )
+    bc_alpha: float | None = option(
+        None,
+        "alpha of TD3+BC, the weight of Q beside behaviour cloning, 2.5 in the paper; none: TD3",
+        "Fujimoto & Gu 2021, Eq. 5",
+        at_least=0,
     )
 
 
@@ -70,6 +77,23 @@ def clipped_double_q_target(q_t: Array, reward: Array, discount: Array) -> Array
     """
     chex.assert_rank([q_t, reward, discount], [1, 0, 0])
     return reward + discount * q_t.min()
+
+
+def cloning_loss(q: Array, action: Array, stored: Array, alpha: float) -> Array:
+    """Return the actor's losses `[B]` in TD3+BC (Fujimoto & Gu 2021, Eq. 3 to 5).
+
+    The loss is `-lambda q + mean_d (action[d] - stored[d])^2`, with `lambda = alpha / mean(|q|)`
+    over the batch, without gradient.
+
+    Args:
+      q: `[B]`, Q-values of the policy's actions.
+      action: `[B, A]`, actions of the policy.
+      stored: `[B, A]`, actions of the data.
+      alpha: weight of Q. The loss of cloning alone has alpha 0.
+    """
+    chex.assert_rank([q, action, stored], [1, 2, 2])
+    scale = jnp.maximum(jax.lax.stop_gradient(jnp.abs(q).mean()), _SMALLEST)
+    return -alpha / scale * q + jnp.square(action - stored).mean(axis=-1)
 
 
 class _TD3:
@@ -124,11 +148,13 @@ class _TD3:
         self, policy: Policy, critics: tuple[Params, Params], sample: Sample
     ) -> Policy:
         """Apply one actor gradient step, and update all target networks."""
-        obs = sample.transition.obs
+        obs, stored, alpha = sample.transition.obs, sample.transition.action, self.config.bc_alpha
 
         def actor_loss(params: Params) -> Array:
-            q = apply(self.critic, critics[0], obs, self.policy_action(params, obs))
-            return self.objective.actor(-q, sample, None)
+            action = self.policy_action(params, obs)
+            q = apply(self.critic, critics[0], obs, action)
+            loss = -q if alpha is None else cloning_loss(q, action, stored, alpha)
+            return self.objective.actor(loss, sample, None)
 
         loss, grads = jax.value_and_grad(actor_loss)(policy.actor)
         actor, opt_state = common.descend(

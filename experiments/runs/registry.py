@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
-from agents import acer, ddpg, discrete_sac, dqn, naf, ppo, r2d2, racer, rainbow, sac, td3
+from agents import acer, ddpg, discrete_sac, dqn, iql, naf, ppo, r2d2, racer, rainbow, sac, td3
 from agents.types import Agent, Offers
 from experiments import environments
 from experiments.environments.types import SIZES
@@ -88,6 +88,10 @@ _AGENTS = {
         ),
         "td3": (td3.TD3Config, td3.td3, "continuous", _CRITIC, _CONTROL, _sized(256)),
         "sac": (sac.SACConfig, sac.sac, "continuous", _STOCHASTIC, _OWN_WARMUP, _sized(256)),
+        "iql": (
+            iql.IQLConfig, iql.iql, "continuous", _CRITIC._replace(chooses=False), _CONTROL,
+            _sized(256),
+        ),
         "ddpg": (ddpg.DDPGConfig, ddpg.ddpg, "continuous", _STOCHASTIC, _SCALED, _sized(128)),
         "naf": (naf.NAFConfig, naf.naf, "continuous", _STOCHASTIC, _SCALED, _sized(256)),
         "racer": (racer.RACERConfig, racer.racer, "continuous", _RACER, _SCALED, _sized(256)),

@@ -217,6 +217,7 @@ _ADDED: Mapping[str, Mapping[str, Any]] = {
 }
 _ADDED_TO_AGENTS: Mapping[str, Mapping[str, Any]] = {
     "rainbow": {"head": "c51", "quantiles": 32, "averaged": 32, "embedding": 64, "kappa": 1.0},
+    "td3": {"bc_alpha": None},
 }
 
 

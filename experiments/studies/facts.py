@@ -10,6 +10,7 @@ from experiments.statistics import verdicts
 from experiments.training.schedule import schedule
 from jaxreplay.methods import METHODS
 from jaxreplay.sampler import Sampler
+from jaxreplay.saving import saved_size
 from jaxreplay.types import EpisodeReturns
 
 _PLAIN = "uniform"  # the method of baselines
@@ -37,9 +38,11 @@ def _sampler(config: RunConfig) -> Sampler:
 def replays_per_transition(config: RunConfig) -> float:
     """Return the replay ratio: the average number of times that a transition is replayed."""
     loop, sizes = config.loop, config.sizes
-    if loop.offline:
+    recorded = sizes.demos is not None and sizes.demos_share == 1
+    if loop.offline or recorded:
         plan = schedule(loop, sizes.num_envs)
-        return plan.updates * sizes.batch_size / plan.warmup_steps
+        stored = saved_size(sizes.demos) if recorded else plan.warmup_steps
+        return plan.updates * sizes.batch_size / stored
     return loop.updates * sizes.batch_size / (loop.learn_every * sizes.num_envs)
 
 

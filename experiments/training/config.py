@@ -6,7 +6,7 @@ from typing import Literal
 
 import jax
 
-from experiments.training.demos import own_part, with_demos
+from experiments.training.demos import Recorded, own_part, with_demos
 from jaxreplay.loops import frames
 from jaxreplay.mixing import Mixed
 from jaxreplay.option import Config, option
@@ -107,10 +107,10 @@ class ReplaySizes(Config):
     )
     demos_share: float = option(
         0.5,
-        "share of demonstrations in each batch",
+        "share of demonstrations in each batch; 1: learn offline, from the file only",
         "Ball et al. 2023: 0.5",
         above=0,
-        below=1,
+        at_most=1,
         needs=("demos",),
     )
 
@@ -148,8 +148,10 @@ class ReplaySizes(Config):
             storage=storage,
         )
         if self.demos is None:
+            if self.demos_share == 1:
+                raise ValueError("demos_share 1 learns from a file only: give --demos FILE")
             return replay
-        if candidates > 1:
+        if candidates > 1 and self.demos_share < 1:
             raise ValueError(
                 "--demos keeps its share of every batch, and this replay method learns from a "
                 "choice of them: leave it out, or use another --replay"
@@ -179,6 +181,8 @@ def check(config: LoopConfig, replay: Replay) -> None:
             f"n_step is {config.n_step}: this replay method follows single steps along their "
             "episode: use n_step 1"
         )
+    if isinstance(replay, Recorded):  # filled before the first step
+        return
     if requires.all_new and (new != replay.batch_size or config.updates != 1):
         raise ValueError(
             f"this replay method needs one update per {replay.batch_size} new transitions: use "

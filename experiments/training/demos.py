@@ -1,4 +1,4 @@
-"""Runs that learn from demonstrations as well: every batch has a share of a saved replay (RLPD)."""
+"""Runs that learn from a saved replay: a share of every batch (RLPD), or all of it (offline)."""
 
 import dataclasses
 from typing import Any
@@ -22,19 +22,48 @@ class Demonstrated(Mixed):
     def init(self, key: Array, example: Tree, second: ReplayState | None = None) -> MixedState:
         """Return the initial state, with the file's transitions unless `second` is given."""
         if second is None:
-            blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), example)
-            with jax.ensure_compile_time_eval():
-                second = saving.load_rows(self.second, self.path, blank, jax.random.key(0))
+            second = _loaded(self.second, self.path, example)
         return super().init(key, example, second=second)
 
 
-def with_demos(replay: Replay, path: str, share: float) -> Demonstrated:
+@dataclasses.dataclass(frozen=True)
+class Recorded(Replay):
+    """A replay with the transitions of a file, to which no others are added."""
+
+    path: str = ""
+
+    def init(self, key: Array, example: Tree) -> ReplayState:
+        """Return the state with the file's transitions, which is the same for all keys."""
+        del key
+        plain = Replay(
+            self.sampler,
+            capacity=self.capacity,
+            batch_size=self.batch_size,
+            num_envs=self.num_envs,
+            storage=self.storage,
+        )
+        return _loaded(plain, self.path, example)
+
+    def add(self, state: ReplayState, transition: Tree, **feedback: Array) -> ReplayState:
+        """Return the same state."""
+        del transition, feedback
+        return state
+
+
+def _loaded(replay: Replay, path: str, example: Tree) -> ReplayState:
+    """Return the state of a replay with the transitions of a file, read when tracing."""
+    blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), example)
+    with jax.ensure_compile_time_eval():
+        return saving.load_rows(replay, path, blank, jax.random.key(0))
+
+
+def with_demos(replay: Replay, path: str, share: float) -> Demonstrated | Recorded:
     """Return a replay that draws a share of each batch from a file, with the same sampler.
 
     Args:
       replay: replay of the agent's own experience.
       path: file written by `jaxreplay.save`, with the transitions of the same task and agent.
-      share: share of the file in each batch.
+      share: share of the file in each batch; 1 stores none of the agent's own experience.
 
     Raises:
       ValueError: If the file, the storage or the sampler does not fit.
@@ -45,7 +74,9 @@ def with_demos(replay: Replay, path: str, share: float) -> Demonstrated:
             "--replay-on, or --demos"
         )
     sampler = replay.sampler
-    if sampler.provides or sampler.requires.all_new or sampler.requires.feedback_of_new:
+    alone, requires = share == 1, sampler.requires
+    fits = not requires.new_steps if alone else not sampler.provides
+    if not fits or requires.all_new or requires.feedback_of_new:
         raise ValueError(
             "--demos needs a method that draws stored transitions by the feedback on them: leave "
             "it out, or use another --replay, such as uniform or per"
@@ -53,6 +84,20 @@ def with_demos(replay: Replay, path: str, share: float) -> Demonstrated:
     size = saving.saved_size(path)
     if size == 0:
         raise ValueError(f"--demos {path} has no transitions: choose another file")
+    if alone:
+        capacity = size - size % replay.num_envs
+        if capacity < replay.batch_size:
+            raise ValueError(
+                f"--demos {path} has {size} transitions, fewer than a batch of "
+                f"{replay.batch_size}: use a smaller --batch-size, or another file"
+            )
+        return Recorded(
+            sampler,
+            capacity=capacity,
+            batch_size=replay.batch_size,
+            num_envs=replay.num_envs,
+            path=path,
+        )
     stored = Replay(sampler, capacity=size, batch_size=min(size, replay.batch_size))
     both = mix(replay, stored, share, replay.batch_size, read_only=True)
     return Demonstrated(both.first, both.second, True, path)

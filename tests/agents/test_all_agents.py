@@ -13,6 +13,7 @@ from agents.acer import ACERConfig, acer
 from agents.ddpg import DDPGConfig, ddpg
 from agents.discrete_sac import DiscreteSACConfig, discrete_sac
 from agents.dqn import DQNConfig, dqn
+from agents.iql import IQLConfig, iql
 from agents.naf import NAFConfig, naf
 from agents.ppo import PPOConfig, ppo
 from agents.racer import RACERConfig, racer
@@ -60,6 +61,7 @@ def _agents() -> dict[str, Agent]:
         ),
         "td3": td3(TD3Config(HIDDEN, **rates), Continuous(2)),
         "sac": sac(SACConfig(HIDDEN, **rates, initial_alpha=0.01), Continuous(2)),
+        "iql": iql(IQLConfig(HIDDEN, **rates, value_learning_rate=1e-2), Continuous(2)),
         "ddpg": ddpg(DDPGConfig(HIDDEN, **rates), Continuous(2)),
         "naf": naf(NAFConfig(HIDDEN, learning_rate=1e-2), Continuous(2)),
     }
@@ -67,10 +69,10 @@ def _agents() -> dict[str, Agent]:
 
 DISTRIBUTIONAL = ("rainbow", "qr_dqn", "iqn")  # whose td_error is a loss
 DISCRETE = ("dqn", *DISTRIBUTIONAL, "discrete_sac")
-BOUNDED = (*DISCRETE, "td3", "sac")  # agents whose every action lies in the space
+BOUNDED = (*DISCRETE, "td3", "sac", "iql")  # agents whose every action lies in the space
 
 
-@pytest.fixture(scope="module", params=[*DISCRETE, "td3", "sac", "ddpg", "naf"])
+@pytest.fixture(scope="module", params=[*DISCRETE, "td3", "sac", "iql", "ddpg", "naf"])
 def case(request, make_sample) -> Case:
     agent = _agents()[request.param]
     rng = np.random.default_rng(0)
@@ -261,7 +263,7 @@ MADE = {
         (tabular, TabularConfig),
     ),
     Continuous: (
-        (td3, TD3Config), (sac, SACConfig), (ddpg, DDPGConfig), (naf, NAFConfig),
+        (td3, TD3Config), (sac, SACConfig), (iql, IQLConfig), (ddpg, DDPGConfig), (naf, NAFConfig),
         (racer, RACERConfig), (acer, ACERConfig), (ppo, PPOConfig),
     ),
 }  # fmt: skip
@@ -304,6 +306,7 @@ def test_what_agents_can_not_be_made_with_is_refused(make, config, kind):
         (discrete_sac, DiscreteSACConfig, Discrete(2), "discrete SAC"),
         (tabular, TabularConfig, Discrete(2), "tabular"),
         (td3, TD3Config, Continuous(2), "TD3"),
+        (iql, IQLConfig, Continuous(2), "IQL"),
         (acer, ACERConfig, Continuous(2), "ACER"),
         (ppo, PPOConfig, Continuous(2), "PPO"),
     ],

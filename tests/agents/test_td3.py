@@ -3,10 +3,11 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.td3 import TD3Config, clipped_double_q_target, td3
+from agents.td3 import TD3Config, clipped_double_q_target, cloning_loss, td3
 from agents.types import Continuous
 from tests.refusals import refused
 
@@ -146,8 +147,29 @@ def test_delay_stays_a_branch_under_vmap(sample):
         ({"tau": 0.0}, ("tau", "0.0")),
         ({"target_noise": -0.1}, ("target_noise", "-0.1")),
         ({"policy_delay": 0}, ("policy_delay", "0")),
+        ({"bc_alpha": -1.0}, ("bc_alpha", "-1.0")),
     ],
 )
 def test_bad_options_are_refused(options, parts):
     with refused(*parts):
         TD3Config(**options)
+
+
+def test_cloning_by_hand():
+    """Mean |Q| is 2, so that lambda is 1.25; squared distances are .25 and .5 per dimension."""
+    q, stored = jnp.float32([1, -3]), jnp.float32([[0.5, 0], [0, 0]])
+    action = jnp.float32([[0, 0.5], [1, 0]])
+    found = cloning_loss(q, action, stored, 2.5)
+    np.testing.assert_allclose(found, [-1.25 + 0.25, 3.75 + 0.5], rtol=1e-6)
+    slope = jax.grad(lambda q: cloning_loss(q, action, stored, 2.5).sum())(q)
+    np.testing.assert_allclose(slope, [-1.25, -1.25], rtol=1e-6)  # lambda has no gradient
+
+
+def test_the_actor_clones_the_data_beside_its_critic(sample):
+    agent, state = make(policy_delay=1, bc_alpha=2.5)
+    after, info = jax.jit(agent.update)(state, sample, jax.random.key(1))
+    t = sample.transition
+    action = np.tanh(forward(state.policy.actor, np.asarray(t.obs)))
+    q = forward(after.critics[0], np.concatenate([t.obs, action], axis=1))[:, 0]
+    expected = -2.5 * q.mean() / np.abs(q).mean() + ((action - t.action) ** 2).mean()
+    np.testing.assert_allclose(info.metrics["actor_loss"], expected, rtol=1e-4)

@@ -17,7 +17,7 @@ from experiments.training.config import LoopConfig, ReplaySizes
 from experiments.training.loop import make_program
 from experiments.training.seeds import over_seeds
 from jaxreplay import Replay, SharedObservations, Transition, ring, save
-from jaxreplay.methods import la3p, latest, per, sequences, uniform
+from jaxreplay.methods import cer, ere, la3p, latest, per, sequences, uniform
 from tests.refusals import refused
 
 STORED, SHARE = 50, 0.25
@@ -72,6 +72,61 @@ def test_seeds_share_the_file_and_agree_with_a_seed_alone(path):
     for seed in range(3):
         _, alone = seeds.chunk(seeds.init(keys[seed : seed + 1]), jnp.int32(20))
         assert alone["eval_return"][0] == together["eval_return"][seed]
+
+
+def recorded(path, method):
+    task = environments.make("walk/4")
+    agent = dqn(DQNConfig(hidden=(8,)), Discrete(2), method.objective)
+    replay = Replay(method.sampler, capacity=80, batch_size=16)
+    replay = demos.with_demos(replay, path, 1.0)
+    config = LoopConfig(steps=40, warmup=0, eval_every=20, eval_episodes=1, inspect=2)
+    return replay, make_program(task, agent, replay, config)
+
+
+@pytest.mark.parametrize("method", [uniform.method(), per.method()], ids=["uniform", "per"])
+def test_an_offline_run_learns_from_the_file_only(path, method):
+    replay, made = recorded(path, method)
+    start = jax.jit(made.init)(jax.random.key(0))
+    state, metrics = jax.jit(made.chunk)(start, 20)
+    assert int(state.updates) == int(state.rows) == 20  # from the first step on
+    batch = replay.sample(state.replay, jax.random.key(1))
+    assert (batch.transition.reward == 9.0).all()
+    for found, before in zip(
+        jax.tree.leaves(state.replay.ring), jax.tree.leaves(start.replay.ring), strict=True
+    ):
+        np.testing.assert_array_equal(found, before)  # nothing was stored
+    assert int(ring.size(state.replay.ring)) == replay.capacity == STORED
+    same = jax.tree.map(np.array_equal, state.replay.sampler, start.replay.sampler)
+    assert all(jax.tree.leaves(same)) == method.sampler.is_uniform  # priorities follow feedback
+    for name, values in metrics.items():
+        assert np.isfinite(values).all() or name == "train_return", name
+
+
+def test_seeds_of_an_offline_run_share_the_file_and_agree_with_a_seed_alone(path):
+    _, made = recorded(path, per.method())
+    seeds = over_seeds(made)
+    assert seeds.axes.replay.ring.words is None  # one copy for all
+    keys = jax.vmap(jax.random.key)(jnp.arange(2))
+    _, together = seeds.chunk(seeds.init(keys), jnp.int32(20))
+    for seed in range(2):
+        _, alone = seeds.chunk(seeds.init(keys[seed : seed + 1]), jnp.int32(20))
+        assert alone["agent/loss"][0] == together["agent/loss"][seed]
+    assert together["agent/loss"][0] != together["agent/loss"][1]
+
+
+def test_what_an_offline_run_can_not_do_is_refused(path):
+    own = Replay(uniform.sampler(), capacity=80, batch_size=16)
+    on_new = per.sampler(per.PERConfig(initial="td"))
+    for sampler in (latest.sampler(), on_new, ere.sampler(), cer.sampler()):
+        with refused("--demos", "--replay"):
+            demos.with_demos(dataclasses.replace(own, sampler=sampler, batch_size=40), path, 1.0)
+    with refused("--demos", path, "--batch-size", "64", STORED):
+        demos.with_demos(dataclasses.replace(own, batch_size=64), path, 1.0)
+    with refused("demos_share", "--demos"):
+        ReplaySizes(capacity=80, batch_size=8, demos_share=1.0).make(uniform.sampler())
+    sizes = ReplaySizes(capacity=80, batch_size=8, num_envs=4, demos=path, demos_share=1.0)
+    replay = sizes.make(uniform.sampler(), candidates=2)  # as LaBER draws
+    assert (replay.capacity, replay.batch_size, replay.num_envs) == (48, 16, 4)
 
 
 def test_a_run_is_configured_with_demonstrations(path):
