@@ -106,6 +106,19 @@ SAC = {
     "agent.alpha_learning_rate": 3e-4,
     "agent.target_entropy": -1.0,  # times the dimensions of the action
 }
+# Fujimoto & Gu 2021, Tab. 3, and Kostrikov et al. 2022, App. B, with the code of both.
+OFFLINE = {
+    "steps": 1_000_000, "n_step": 1, "gamma": 0.99, "warmup": 0, "learn_every": 1, "updates": 1,
+    "eval_every": 5_000, "eval_episodes": 10, "scale_rewards": False, "batch_size": 256,
+    "demos_share": 1.0, "agent.hidden": (256, 256), "agent.actor_learning_rate": 3e-4,
+    "agent.critic_learning_rate": 3e-4, "agent.tau": 0.005,
+}
+TD3_BC = {**OFFLINE, **TD3, "scale_observations": True, "agent.bc_alpha": 2.5}
+IQL = {
+    **OFFLINE, "scale_observations": False, "agent.value_learning_rate": 3e-4,
+    "agent.expectile": 0.7, "agent.temperature": 3.0, "agent.largest_weight": 100.0,
+    "agent.actor_updates": 1_000_000,
+}
 LAP_PER = {
     "replay.alpha": 0.6, "replay.beta": 0.4,
     "replay.beta_end": 1.0,  # code
@@ -284,6 +297,8 @@ TABLES = {
     "data_efficient": arms("rainbow", {}, {"per": DATA_EFFICIENT, "uniform": UNIFORM}),
     "qr_dqn": {("rainbow", "uniform"): QR_DQN},
     "iqn": {("rainbow", "uniform"): IQN},
+    "td3_bc": {("td3", "uniform"): TD3_BC},
+    "iql": {("iql", "uniform"): IQL},
     "per_proportional": arms("dqn", PER, PER_ARMS),
     "per_rank": arms("dqn", PER, PER_ARMS),
     "lap_mujoco": arms("td3", MUJOCO | TD3, MUJOCO_ARMS) | arms("sac", MUJOCO | SAC, MUJOCO_ARMS),

@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 
 from agents.dqn import DQNConfig, dqn
+from agents.iql import IQLConfig, iql
+from agents.sac import SACConfig, sac
+from agents.td3 import TD3Config, td3
 from agents.types import Discrete
 from experiments import environments
 from experiments.runs.assembly import assemble
 from experiments.runs.run_config import defaults
 from experiments.training import demos
 from experiments.training.config import LoopConfig, ReplaySizes
-from experiments.training.loop import make_program
+from experiments.training.loop import make_program, make_train
 from experiments.training.seeds import over_seeds
 from jaxreplay import Replay, SharedObservations, Transition, ring, save
 from jaxreplay.methods import cer, ere, la3p, latest, per, sequences, uniform
@@ -169,3 +172,24 @@ def test_files_and_replays_that_do_not_fit_are_refused(path, tmp_path):
     saved = save(empty, empty.init(jax.random.key(0), EXAMPLE), tmp_path / "empty")
     with refused("--demos", saved):
         demos.with_demos(own, str(saved), SHARE)
+
+
+@pytest.mark.slow
+def test_agents_learn_a_policy_offline(tmp_path):
+    """From all 10 000 steps of SAC on Pendulum, where a random policy returns about -1 200."""
+    task = environments.make("gymnax/Pendulum-v1")
+    made = sac(SACConfig(hidden=(64, 64)), task.action_space)
+    replay = Replay(uniform.sampler(), capacity=10_000, batch_size=128)
+    config = LoopConfig(steps=10_000, eval_every=10_000, inspect=0)
+    state, _ = jax.jit(make_train(task, made, replay, config))(jax.random.key(0))
+    path = str(save(replay, state.replay, tmp_path / "pendulum.safetensors"))
+    offline = demos.with_demos(replay, path, 1.0)
+    for made, scaled, bound in (
+        (iql(IQLConfig(hidden=(64, 64)), task.action_space), False, -600),
+        (td3(TD3Config(hidden=(64, 64), bc_alpha=2.5), task.action_space), True, -950),
+    ):
+        config = LoopConfig(
+            steps=6_000, warmup=0, eval_every=2_000, inspect=0, scale_observations=scaled
+        )
+        train = jax.jit(make_train(task, made, offline, config))
+        assert train(jax.random.key(1))[1]["eval_return"].max() > bound
