@@ -72,7 +72,13 @@ DISCRETE = ("dqn", *DISTRIBUTIONAL, "discrete_sac")
 BOUNDED = (*DISCRETE, "td3", "sac", "iql")  # agents whose every action lies in the space
 
 
-@pytest.fixture(scope="module", params=[*DISCRETE, "td3", "sac", "iql", "ddpg", "naf"])
+NAMES = [
+    pytest.param(name, marks=pytest.mark.slow) if name == "qr_dqn" else name
+    for name in (*DISCRETE, "td3", "sac", "iql", "ddpg", "naf")
+]
+
+
+@pytest.fixture(scope="module", params=NAMES)
 def case(request, make_sample) -> Case:
     agent = _agents()[request.param]
     rng = np.random.default_rng(0)

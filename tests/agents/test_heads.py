@@ -167,7 +167,7 @@ def test_the_distribution_of_a_coin_is_learned(make_sample, head):
     assert agent.greedy(state, obs)[0] == 0
 
 
-@pytest.mark.parametrize("head", ["quantile", "implicit"])
+@pytest.mark.parametrize("head", [pytest.param("quantile", marks=pytest.mark.slow), "implicit"])
 def test_choices_from_candidates_keep_their_fractions(make_sample, head):
     """Gradient norms and losses of chosen rows are those of the same draws."""
     config = RainbowConfig(head=head, quantiles=4, hidden=(4,), averaged=4)

@@ -86,9 +86,8 @@ def recorded(path, method):
     return replay, make_program(task, agent, replay, config)
 
 
-@pytest.mark.parametrize("method", [uniform.method(), per.method()], ids=["uniform", "per"])
-def test_an_offline_run_learns_from_the_file_only(path, method):
-    replay, made = recorded(path, method)
+def test_an_offline_run_learns_from_the_file_only(path):
+    replay, made = recorded(path, per.method())
     start = jax.jit(made.init)(jax.random.key(0))
     state, metrics = jax.jit(made.chunk)(start, 20)
     assert int(state.updates) == int(state.rows) == 20  # from the first step on
@@ -100,11 +99,12 @@ def test_an_offline_run_learns_from_the_file_only(path, method):
         np.testing.assert_array_equal(found, before)  # nothing was stored
     assert int(ring.size(state.replay.ring)) == replay.capacity == STORED
     same = jax.tree.map(np.array_equal, state.replay.sampler, start.replay.sampler)
-    assert all(jax.tree.leaves(same)) == method.sampler.is_uniform  # priorities follow feedback
+    assert not all(jax.tree.leaves(same))  # priorities follow feedback
     for name, values in metrics.items():
         assert np.isfinite(values).all() or name == "train_return", name
 
 
+@pytest.mark.slow
 def test_seeds_of_an_offline_run_share_the_file_and_agree_with_a_seed_alone(path):
     _, made = recorded(path, per.method())
     seeds = over_seeds(made)
