@@ -51,7 +51,7 @@ class Head(Protocol):
         ...
 
     def grid(self, rows: int) -> Array | None:
-        """Return the fractions `[rows, K]` whose quantiles' mean is Q, or None."""
+        """Return the fractions `[rows, K]` over which Q averages quantiles, or None."""
         ...
 
     def draw(self, key: Array, rows: int) -> tuple[Array | None, Array | None]:
@@ -147,7 +147,7 @@ class ImplicitQuantiles(Quantiles):
     """Quantiles at fractions that the network takes as inputs (IQN, Dabney et al. 2018b)."""
 
     drawn: int = 32  # N and N', fractions drawn for each prediction and target
-    averaged: int = 32  # K, fractions whose quantiles' mean is Q
+    averaged: int = 32  # K, fractions over which Q averages quantiles
 
     def grid(self, rows: int) -> Array:
         return jnp.broadcast_to(midpoints(self.averaged), (rows, self.averaged))

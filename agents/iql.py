@@ -50,7 +50,7 @@ class IQLConfig(TwinCriticOptions):
 
 
 class Policy(NamedTuple):
-    """Parameters of a Gaussian policy whose std is the same in all states."""
+    """Parameters of a Gaussian policy with the same std in all states."""
 
     mean: Params  # of a network, whose outputs pass through tanh
     log_std: Array  # [A] float32

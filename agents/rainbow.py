@@ -67,7 +67,7 @@ class RainbowConfig(QNetworkOptions):
         at_least=1,
     )
     averaged: int = option(
-        32, "quantiles whose mean is Q, for head implicit", f"{_IQN}, Sec. 4", at_least=1
+        32, "quantiles over which Q averages, for head implicit", f"{_IQN}, Sec. 4", at_least=1
     )
     embedding: int = option(
         64, "cosines of a fraction, for head implicit", f"{_IQN}, Eq. 4", at_least=1

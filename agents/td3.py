@@ -40,7 +40,7 @@ class TD3Config(TwinCriticOptions):
     )
     bc_alpha: float | None = option(
         None,
-        "alpha of TD3+BC, the weight of Q beside behaviour cloning, 2.5 in the paper; none: TD3",
+        "alpha of TD3+BC, the weight of Q relative to cloning, 2.5 in the paper; none: TD3",
         "Fujimoto & Gu 2021, Eq. 5",
         at_least=0,
     )

@@ -14,6 +14,7 @@ _BLOCK = re.compile(r"(<!-- slow -->\n)?^```(\S*)[^\n]*\n(.*?)^```", re.DOTALL |
 # Fewer steps and slots than the pages show; a block says the rest as it stands.
 _SHRUNK = {
     "50_000": "2_000", "20_000": "700", "10_000": "200", "2**20": "2**10",
+    "warmup=1_000": "warmup=150",
     "--steps 20_000": "--steps 400 --warmup 100 --eval-every 200 --eval-episodes 1",
 }  # fmt: skip
 
