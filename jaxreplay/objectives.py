@@ -1,7 +1,7 @@
 """Loss functions of TD errors, equivalent losses for other sampling schemes, and objectives.
 
 A loss function maps TD errors of any shape, such as `[N, B]` for N critics, to losses of the same
-shape. All loss functions are even, so the sign convention of the TD error does not matter.
+shape. TD errors are targets minus values. All loss functions in this module are even.
 """
 
 from collections.abc import Callable

@@ -87,8 +87,8 @@ class Objective(NamedTuple):
     chosen for it, `sum_n critic(error(td_error_n), sample_n, trust)`.
     """
 
-    error: Loss | None  # maps TD errors [N, B] of N critics to losses [N, B]; None uses the agent's
-    # default loss, which is Huber with kappa 1 for DQN, and squared for TD3 and SAC
+    error: Loss | None  # maps TD errors [N, B], targets minus values of N critics, to losses of the
+    # same shape; None uses the agent's default, Huber with kappa 1 for DQN, squared for TD3 and SAC
     critic: Reduce  # for critic losses; `trust` is None if the policy has no action density
     actor: Reduce  # for actor losses
     requires: Requirements = Requirements()  # what the objective requires of agents

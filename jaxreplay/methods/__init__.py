@@ -40,6 +40,7 @@ from jaxreplay.methods import (
     reshuffled,
     reverse,
     sequences,
+    sil,
     slices,
     uniform,
     windows,
@@ -51,7 +52,7 @@ __all__ = [
     "METHODS", "MakeMethod", "MethodEntry", "cer", "curious", "eper", "ere", "ero", "faded", "her",
     "la3p", "laber", "lap", "latest", "masked", "ners", "pal", "parts", "per", "proportional",
     "pser", "rank", "reaper", "refer", "register", "relo", "reshuffled", "reverse", "sequences",
-    "slices", "uniform", "windows",
+    "sil", "slices", "uniform", "windows",
 ]  # fmt: skip
 
 
@@ -97,6 +98,7 @@ _METHODS = {
     "her": MethodEntry(her.HERConfig, her.method),
     "sequences": MethodEntry(sequences.SequencesConfig, sequences.method),
     "slices": MethodEntry(slices.SlicesConfig, slices.method),
+    "sil": MethodEntry(sil.SILConfig, sil.method, sil.DISCRETE),
 }
 METHODS: Mapping[str, MethodEntry] = MappingProxyType(_METHODS)  # read-only; see `register`
 
