@@ -14,6 +14,7 @@ from jaxreplay._internal.arguments import Bounds, check_choice
 from jaxreplay._internal.losses import (
     Choice,
     Choose,
+    LearnedWeights,
     Loss,
     Objective,
     Reduce,
@@ -31,6 +32,7 @@ __all__ = [
     "Choice",
     "Choose",
     "Form",
+    "LearnedWeights",
     "Loss",
     "Objective",
     "Priority",
