@@ -131,7 +131,7 @@ class DistributionCorrection:
         return {
             "error_temperature": state.temperature,
             "mean_error": state.error,
-            "effective_batch": state.effective,
+            "effective_weights": state.effective,
         }
 
     def _next_errors(

@@ -148,11 +148,11 @@ def test_without_errors_agents_learn_as_with_uniform_replay(name):
     after, info = update(even, sample, jax.random.key(2))
     expected, _ = alone_update(alone, sample, jax.random.key(2))
     testing.same(after.agent, expected, rtol=1e-5)
-    np.testing.assert_allclose(info.metrics["effective_batch"], 1, rtol=1e-6)
+    np.testing.assert_allclose(info.metrics["effective_weights"], 1, rtol=1e-6)
     assert after.weights.temperature != even.weights.temperature
     hot = even.weights._replace(target_params=state.weights.params, temperature=jnp.float32(1e-2))
     other, info = update(even._replace(weights=hot), sample, jax.random.key(2))
-    assert info.metrics["effective_batch"] < 1
+    assert info.metrics["effective_weights"] < 1
     pairs = zip(jax.tree.leaves(other.agent), jax.tree.leaves(after.agent), strict=True)
     assert any((a != b).any() for a, b in pairs)
     told = agent.feedback(state, sample.transition, jax.random.key(2))
