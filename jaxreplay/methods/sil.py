@@ -14,13 +14,13 @@ import jax
 import jax.numpy as jnp
 
 from jaxreplay import objectives, sum_tree
-from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, schedules
 from jaxreplay._internal.arguments import Bounds, check_kind
-from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.numerics import to_power
 from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.methods import proportional
+from jaxreplay.methods.parts import episode_returns
+from jaxreplay.methods.parts.episode_returns import EpisodeReturns
 from jaxreplay.methods.parts.over import OverOptions, Wrapper
 from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState
 from jaxreplay.objectives import Loss, Objective
@@ -45,8 +45,6 @@ from jaxreplay.types import (
 _PAPER = "Oh et al. 2018"
 _CODE = f"code of {_PAPER}"
 _FLOOR = 1e-6  # smallest advantage in priorities, as in the code
-_TURNS = 2  # steps that receive their return per new step of the same environment; at least two, so
-# that this work keeps up with the new steps
 DISCRETE: Mapping[str, Any] = MappingProxyType({"loss": "huber"})  # defaults for discrete actions
 
 
@@ -76,30 +74,12 @@ class SILConfig(OverOptions):
     )
 
 
-class Sweep(NamedTuple):
-    """Progress of the computation of returns, which moves backwards through finished episodes.
-
-    A pass starts at the newest end of an episode, and stops where the previous pass started. Ages
-    are in steps; the number of steps in the ring buffer stands for steps that do not exist.
-    """
-
-    end: Array  # [E] int32, age of the newest end of an episode
-    start: Array  # [E] int32, age of the step at which the current pass started
-    cursor: Array  # [E] int32, age of the step that is next
-    done: Array  # [E] int32, age of the step at which the previous pass started
-    later: Array  # [E] float32, return of the step after the next one
-    running: Array  # [E] bool, whether the newest step does not end its episode
-
-
 class SILState(NamedTuple):
     """State of the inner sampler, priorities of the steps with a known return, and returns."""
 
     inner: State
     priorities: ProportionalState  # leaf 0 as long as the return of a step is not known
-    returns: Buffer  # [C] float32, return of a step, or its reward as long as that is not known;
-    # -inf in a truncated episode
-    decays: Buffer  # [C] float32, discount, or 0 at the end of an episode
-    sweep: Sweep
+    returns: EpisodeReturns
     useful: Array  # [] float32, share of the latest imitated transitions with R > Q
 
 
@@ -181,15 +161,10 @@ class SelfImitation(Wrapper):
         super().check_sizes(capacity, num_envs, drawn(batch_size, self.share))
 
     def init(self, key: Array, ring: Ring) -> SILState:
-        beyond, envs = ring_.num_steps(ring), ring.num_envs
-        end, start, cursor, done = (jnp.full(envs, beyond, jnp.int32) for _ in range(4))
-        later, running = jnp.zeros(envs, jnp.float32), jnp.zeros(envs, bool)
         return SILState(
             inner=self.inner.init(key, ring),
             priorities=proportional.init(ring.capacity, track_minimum=True),
-            returns=jnp.zeros(ring.capacity, jnp.float32),
-            decays=jnp.zeros(ring.capacity, jnp.float32),
-            sweep=Sweep(end, start, cursor, done, later, running),
+            returns=episode_returns.init(ring),
             useful=jnp.zeros((), jnp.float32),
         )
 
@@ -198,23 +173,16 @@ class SelfImitation(Wrapper):
         self, state: SILState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
     ) -> SILState:
         reward, discount, last = (get_field(transition, x) for x in ("reward", "discount", "last"))
-        reward, last = reward.astype(jnp.float32), last.astype(bool)
-        if not self.truncated:
-            reward = jnp.where(last & (discount > 0), -jnp.inf, reward)
-        decay = jnp.where(last, 0.0, discount.astype(jnp.float32))
-        sweep, swept, known = self._move(state, ring, slots)
-        decay = buffer.after(buffer.fence(known), decay)  # known was computed from decays
-        largest = proportional.largest(state.priorities)
-        leaves = jnp.where(known > -jnp.inf, largest, 0.0)
+        returns, swept, known = episode_returns.add(
+            state.returns, ring, slots, reward, discount, last.astype(bool), self.truncated
+        )
+        leaves = jnp.where(known, proportional.largest(state.priorities), 0.0)
+        leaves = jnp.concatenate([jnp.zeros(slots.shape, jnp.float32), leaves])
         places = jnp.concatenate([slots, swept])
         return state._replace(
             inner=self.inner.add(state.inner, ring, slots, transition, **feedback),
-            priorities=proportional.insert(
-                state.priorities, places, jnp.concatenate([jnp.zeros_like(reward), leaves])
-            ),
-            returns=buffer.write(state.returns, places, jnp.concatenate([reward, known])),
-            decays=buffer.write(state.decays, slots, decay),
-            sweep=sweep._replace(end=jnp.where(last, 0, sweep.end), running=~last),
+            priorities=proportional.insert(state.priorities, places, leaves),
+            returns=returns,
         )
 
     @with_default_promotion
@@ -226,7 +194,7 @@ class SelfImitation(Wrapper):
         slots, stats = proportional.draw(
             state.priorities, ring, key, batch_size - count, "stratified"
         )
-        returns = buffer.read(state.returns, slots)
+        returns = buffer.read(state.returns.values, slots)
         known = jnp.broadcast_to(sum_tree.total(state.priorities.tree) > 0, slots.shape)
         aux = Aux(jnp.where(known, returns, 0.0), known, inner.aux)
         beta = schedules.linear(self.beta, self.beta, None)
@@ -279,22 +247,9 @@ class SelfImitation(Wrapper):
         return jnp.maximum(to_power(advantage, self.alpha), jnp.finfo(jnp.float32).tiny)
 
     def end_episodes(self, state: SILState, ring: Ring) -> SILState:
-        sweep = state.sweep
-        newest = ring_.recent(ring, jnp.arange(ring.num_envs, dtype=jnp.int32))
-        newest = jnp.sort(newest)  # by environment
-        slots = jnp.where(sweep.running, newest, IGNORED)
-        returns = state.returns
-        if not self.truncated:
-            unknown = jnp.full(slots.shape, -jnp.inf, jnp.float32)
-            returns = buffer.write(returns, slots, unknown)
         return state._replace(
             inner=self.inner.end_episodes(state.inner, ring),
-            returns=returns,
-            decays=buffer.write(state.decays, slots, jnp.zeros(slots.shape, jnp.float32)),
-            sweep=sweep._replace(
-                end=jnp.where(sweep.running, 0, sweep.end),
-                running=jnp.zeros_like(sweep.running),
-            ),
+            returns=episode_returns.end_episodes(state.returns, ring, self.truncated),
         )
 
     @with_default_promotion
@@ -313,36 +268,6 @@ class SelfImitation(Wrapper):
         share = drawn(batch_size, self.share) / batch_size
         own = proportional.probability(state.priorities, ring, slots)
         return share * chance + (1.0 - share) * own
-
-    def _move(self, state: SILState, ring: Ring, slots: Array) -> tuple[Sweep, Array, Array]:
-        """Continue the sweep over older steps than those at `slots` `[E]`.
-
-        Returns:
-          The sweep, and slots `[2 E]` with their returns `[2 E]`; slots may be `IGNORED`.
-        """
-        beyond = ring_.num_steps(ring)
-        ages = [jnp.minimum(age + 1, beyond) for age in state.sweep[:4]]
-        end, start, cursor, done = ages
-        oldest = jnp.minimum(ring.steps_added, beyond)  # age of the newest step not stored
-        ended = cursor >= jnp.minimum(done, oldest)
-        done = jnp.where(ended, start, done)
-        begins = ended & (end < done)
-        start, cursor = (jnp.where(begins, end, age) for age in (start, cursor))
-        limit = jnp.where(ended & ~begins, 0, jnp.minimum(done, oldest))
-        turns = [cursor + turn for turn in range(_TURNS)]
-        places = [(slots - age * ring.num_envs) % ring.capacity for age in turns]
-        reads = jnp.concatenate(places)
-        rewards, decays = (
-            buffer.read(x, reads).reshape(_TURNS, -1) for x in (state.returns, state.decays)
-        )
-        later, known, swept = state.sweep.later, [], []
-        for age, place, reward, decay in zip(turns, places, rewards, decays, strict=True):
-            later = reward + jnp.where(decay == 0, 0.0, decay * later)
-            known.append(later)
-            swept.append(jnp.where(age < limit, place, IGNORED))
-        cursor = jnp.minimum(cursor + _TURNS, beyond)
-        moved = Sweep(end, start, cursor, done, later, state.sweep.running)
-        return moved, jnp.concatenate(swept), buffer.once(jnp.concatenate(known))
 
 
 _OWN = 0x53494C00  # `fold_in` with a small number would repeat a key of `jax.random.split`
@@ -397,8 +322,8 @@ def combine(inner: Method, config: SILConfig = SILConfig()) -> Method:
       config: options, of which `over` and `over_updates` are ignored.
 
     Raises:
-      ValueError: If the inner method is not a method, draws other than single transitions, or
-        chooses from candidates.
+      ValueError: If the inner method is not a method, draws other than single transitions, chooses
+        from candidates, or learns weights.
 
     Example:
       >>> from jaxreplay.methods import per
@@ -411,6 +336,11 @@ def combine(inner: Method, config: SILConfig = SILConfig()) -> Method:
         raise ValueError(
             "inner must not choose from candidates, whose rows have no roles: use another method, "
             "such as per.method()"
+        )
+    if inner.objective.learned_weights is not None:
+        raise ValueError(
+            "inner must not learn weights, as they would learn from returns as well: use another "
+            "method, such as per.method()"
         )
     return Method(_sampler(inner, config), _objective(inner.objective, config))
 

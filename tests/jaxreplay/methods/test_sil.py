@@ -9,7 +9,7 @@ from agents import common
 from agents.common import Critics
 from experiments.runs import registry
 from jaxreplay import Replay, objectives, sum_tree
-from jaxreplay.methods import laber, lap, latest, per, sil, uniform
+from jaxreplay.methods import discor, laber, lap, latest, per, sil, uniform
 from jaxreplay.methods.proportional import ImportanceWeights, SamplingStats
 from jaxreplay.methods.sil import SelfImitation, SILConfig
 from jaxreplay.mixing import mix
@@ -101,7 +101,7 @@ def compiled(replay):
 
 def known_returns(state, time, num_envs):
     """Returns `[steps, E]` of the stored steps, oldest first, and NaN where not known."""
-    leaves, returns = sum_tree.leaves(state.priorities.tree), np.asarray(state.returns)
+    leaves, returns = sum_tree.leaves(state.priorities.tree), np.asarray(state.returns.values)
     values = np.where(np.asarray(leaves) > 0, returns, np.nan).reshape(-1, num_envs)
     steps = len(values)
     return np.roll(values, -(time % steps), axis=0) if time > steps else values[:time]
@@ -275,6 +275,8 @@ def test_options_out_of_range(options, name):
 def test_impossible_compositions():
     with refused("inner", "candidates"):
         sil.combine(laber.method())
+    with refused("inner", "weights"):
+        sil.combine(discor.method())
     with refused("inner", "Latest"):
         sil.combine(latest.method())
     with refused("inner", "SelfImitation"):
