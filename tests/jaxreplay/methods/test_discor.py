@@ -135,7 +135,12 @@ def made(name, objective, options=None):
     return agent, sample, agent.init(jax.random.key(0), obs[0], action[0])
 
 
-@pytest.mark.parametrize("name", AGENTS)
+SLOW = ("td3", "ddpg", "naf")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=pytest.mark.slow if x in SLOW else ()) for x in AGENTS]
+)
 def test_without_errors_agents_learn_as_with_uniform_replay(name):
     """Then they learn errors, and weights change what they learn."""
     agent, sample, state = made(name, discor.method(DisCorConfig(hidden=(8,))).objective)
