@@ -32,6 +32,7 @@ def check_arguments(
     kind: type[Discrete] | type[Continuous],
     objective: Any,
     chooses: bool = False,
+    learned_weights: bool = False,
 ) -> None:
     """Raise ValueError if an agent does not support these arguments.
 
@@ -41,6 +42,7 @@ def check_arguments(
       kind: the action space type that the agent supports.
       objective: an `Objective`, or None.
       chooses: whether the agent scores candidates for `Objective.choose`.
+      learned_weights: whether it is wrapped by `learned_weights.learn_weights`.
     """
     needed, other = "discrete", "continuous"
     if kind is Continuous:
@@ -70,6 +72,11 @@ def check_arguments(
         chooses or getattr(objective, "choose", None) is None,
         f"{agent} does not score candidates, from which this objective chooses: use another replay "
         "method, or an agent such as DQN or TD3",
+    )
+    require(
+        learned_weights or getattr(objective, "learned_weights", None) is None,
+        f"{agent} does not learn weights of transitions, as this objective requires: use another "
+        "replay method, or an agent such as DQN or TD3",
     )
 
 

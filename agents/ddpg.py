@@ -12,6 +12,7 @@ import optax
 
 from agents import common, exploration
 from agents.common import Critics
+from agents.learned_weights import learn_weights
 from agents.networks import Actor, Critic, Obs, Params, apply
 from agents.options import NoisyTargetOptions
 from agents.types import Agent, Continuous, Info
@@ -61,7 +62,9 @@ class _DDPG(exploration.NoisyPolicy):
     """Implementation of DDPG."""
 
     def __init__(self, config: DDPGConfig, space: Continuous, objective: Objective | None) -> None:
-        common.check_arguments("DDPG", space, Continuous, objective, chooses=True)
+        common.check_arguments(
+            "DDPG", space, Continuous, objective, chooses=True, learned_weights=True
+        )
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         exploration.check_noise(config, self.objective.requires.density)
         self.actor = Actor(space.size, config.hidden, config.activation)
@@ -154,4 +157,5 @@ def ddpg(config: DDPGConfig, action_space: Continuous, objective: Objective | No
     """
     agent = _DDPG(config, action_space, objective)
     of_action = agent.objective.requires.density  # otherwise, extras hold only noise
-    return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback, of_action)
+    made = Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback, of_action)
+    return learn_weights(made, objective, action_space)

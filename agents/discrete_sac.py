@@ -11,6 +11,7 @@ import optax
 
 from agents import common
 from agents.common import Critics
+from agents.learned_weights import learn_weights
 from agents.networks import Network, Obs, Params, QNetwork, apply
 from agents.options import TwinCriticOptions
 from agents.sac import temperature_loss
@@ -78,7 +79,9 @@ class _DiscreteSAC:
     def __init__(
         self, config: DiscreteSACConfig, space: Discrete, objective: Objective | None
     ) -> None:
-        common.check_arguments("discrete SAC", space, Discrete, objective, chooses=True)
+        common.check_arguments(
+            "discrete SAC", space, Discrete, objective, chooses=True, learned_weights=True
+        )
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         self.target_entropy = config.target_entropy * math.log(space.n)
         self.network = QNetwork(space.n, config.network, config.hidden)
@@ -198,4 +201,5 @@ def discrete_sac(
       ValueError: If `action_space` is not `Discrete`, or if `objective` requires an action density.
     """
     agent = _DiscreteSAC(config, action_space, objective)
-    return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)
+    made = Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)
+    return learn_weights(made, objective, action_space)

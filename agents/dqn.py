@@ -10,6 +10,7 @@ import optax
 
 from agents import common
 from agents.common import Critics
+from agents.learned_weights import learn_weights
 from agents.networks import Obs, Params, QNetwork, apply
 from agents.options import QNetworkOptions
 from agents.types import Agent, Discrete, Info
@@ -100,7 +101,9 @@ class _DQN:
     """Implementation of DQN."""
 
     def __init__(self, config: DQNConfig, space: Discrete, objective: Objective | None) -> None:
-        common.check_arguments("DQN", space, Discrete, objective, chooses=True)
+        common.check_arguments(
+            "DQN", space, Discrete, objective, chooses=True, learned_weights=True
+        )
         self.config, self.objective = config, common.complete(objective, objectives.huber(1.0))
         self.num_actions = space.n
         self.network = QNetwork(space.n, config.network, config.hidden, config.dueling)
@@ -196,4 +199,5 @@ def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None =
       ValueError: If `action_space` is not `Discrete`, or if `objective` requires an action density.
     """
     agent = _DQN(config, action_space, objective)
-    return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)
+    made = Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)
+    return learn_weights(made, objective, action_space)

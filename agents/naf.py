@@ -9,6 +9,7 @@ import optax
 
 from agents import advantages, common, exploration
 from agents.common import Critics
+from agents.learned_weights import learn_weights
 from agents.networks import Actor, Obs, Params, apply
 from agents.options import NoisyTargetOptions
 from agents.types import Agent, Continuous, Info
@@ -55,7 +56,9 @@ class _NAF(exploration.NoisyPolicy):
     """Implementation of NAF."""
 
     def __init__(self, config: NAFConfig, space: Continuous, objective: Objective | None) -> None:
-        common.check_arguments("NAF", space, Continuous, objective, chooses=True)
+        common.check_arguments(
+            "NAF", space, Continuous, objective, chooses=True, learned_weights=True
+        )
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         self.size = size = space.size
         self.network = Actor(size + 1 + size * (size + 1) // 2, config.hidden, config.activation)
@@ -137,4 +140,5 @@ def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None
     """
     agent = _NAF(config, action_space, objective)
     of_action = agent.objective.requires.density  # otherwise, extras hold only noise
-    return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback, of_action)
+    made = Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback, of_action)
+    return learn_weights(made, objective, action_space)

@@ -12,6 +12,7 @@ import optax
 from agents import common, distributions, gaussian
 from agents.common import Critics
 from agents.gaussian import Behaviour
+from agents.learned_weights import learn_weights
 from agents.networks import Actor, Critic, Obs, Params, apply, apply_twin, init_twin
 from agents.options import TwinCriticOptions
 from agents.types import Agent, Continuous, Info
@@ -84,7 +85,9 @@ class _SAC:
     """Implementation of SAC."""
 
     def __init__(self, config: SACConfig, space: Continuous, objective: Objective | None) -> None:
-        common.check_arguments("SAC", space, Continuous, objective, chooses=True)
+        common.check_arguments(
+            "SAC", space, Continuous, objective, chooses=True, learned_weights=True
+        )
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         self.target_entropy = config.target_entropy * space.size
         self.actor, self.critic = Actor(2 * space.size, config.hidden), Critic(config.hidden)
@@ -212,4 +215,5 @@ def sac(config: SACConfig, action_space: Continuous, objective: Objective | None
       ValueError: If `action_space` is not `Continuous`.
     """
     agent = _SAC(config, action_space, objective)
-    return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)
+    made = Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)
+    return learn_weights(made, objective, action_space)

@@ -10,6 +10,7 @@ import optax
 
 from agents import common
 from agents.common import Critics
+from agents.learned_weights import learn_weights
 from agents.networks import Actor, Critic, Obs, Params, apply, apply_twin, init_twin
 from agents.options import TwinCriticOptions
 from agents.types import Agent, Continuous, Info
@@ -100,7 +101,9 @@ class _TD3:
     """Implementation of TD3."""
 
     def __init__(self, config: TD3Config, space: Continuous, objective: Objective | None) -> None:
-        common.check_arguments("TD3", space, Continuous, objective, chooses=True)
+        common.check_arguments(
+            "TD3", space, Continuous, objective, chooses=True, learned_weights=True
+        )
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         self.actor, self.critic = Actor(space.size, config.hidden), Critic(config.hidden)
         self.actor_optimiser = optax.adam(config.actor_learning_rate)
@@ -198,4 +201,5 @@ def td3(config: TD3Config, action_space: Continuous, objective: Objective | None
         density.
     """
     agent = _TD3(config, action_space, objective)
-    return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)
+    made = Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)
+    return learn_weights(made, objective, action_space)

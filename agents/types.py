@@ -42,6 +42,7 @@ class Offers(NamedTuple):
     chooses: bool = (
         False  # whether the agent evaluates candidates, from which the objective chooses
     )
+    learned_weights: bool = False  # whether the agent's state may include weights that learn
     on_policy: bool = False  # whether the agent trains on each step only once
     reads: frozenset[Provision] = frozenset()  # contents of `Sample.aux` that the agent requires
 

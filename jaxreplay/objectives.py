@@ -1,7 +1,7 @@
 """Loss functions of TD errors, equivalent losses for other sampling schemes, and objectives.
 
 A loss function maps TD errors of any shape, such as `[N, B]` for N critics, to losses of the same
-shape. All loss functions are even, so the sign convention of the TD error does not matter.
+shape. TD errors are targets minus values. All loss functions in this module are even.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from jaxreplay._internal.arguments import Bounds, check_choice
 from jaxreplay._internal.losses import (
     Choice,
     Choose,
+    LearnedWeights,
     Loss,
     Objective,
     Reduce,
@@ -31,6 +32,7 @@ __all__ = [
     "Choice",
     "Choose",
     "Form",
+    "LearnedWeights",
     "Loss",
     "Objective",
     "Priority",

@@ -30,7 +30,7 @@ _PSER = {  # 5 steps back
 }
 _SINCE = (
     "cer", "reshuffled", "faded", "curious", "relo", "eper", "reverse", "la3p", "reaper",
-    "masked",
+    "masked", "sil",
 )  # fmt: skip
 _HER = {"her": her.HERConfig(), "her-per": her.HERConfig(over="per")}
 _FEEDBACK = ("td_error", "target", "log_ratio", "reducible_loss", "expected_td_error")

@@ -34,7 +34,7 @@ NAMES = {
     "cer": "CER", "reshuffled": "RR-C", "faded": "faded LAP",
     "curious": "curious replay", "relo": "ReLo", "laber": "LaBER", "eper": "EPER",
     "reverse": "reverse replay", "la3p": "LA3P", "reaper": "ReaPER", "masked": "RR-M",
-    "her": "HER",
+    "her": "HER", "sil": "SIL", "discor": "DisCor",
 }  # fmt: skip
 INK, FAINT = "#333333", "#8a8a8a"
 

@@ -49,7 +49,7 @@ class AgentEntry(NamedTuple):
 
 _VALUES = frozenset({"td_error", "q_value", "target"})
 _RATIOS = _VALUES | {"log_ratio"}
-_CRITIC = Offers(_VALUES | {"reducible_loss"}, scalar_loss=True, chooses=True)
+_CRITIC = Offers(_VALUES | {"reducible_loss"}, scalar_loss=True, chooses=True, learned_weights=True)
 _STOCHASTIC = _CRITIC._replace(feedback=_CRITIC.feedback | _RATIOS, density=True)
 _ESTIMATES = frozenset({"value", "advantage", "next_value"})
 _DQN = _CRITIC._replace(feedback=_CRITIC.feedback | {"expected_td_error"})
@@ -89,8 +89,8 @@ _AGENTS = {
         "td3": (td3.TD3Config, td3.td3, "continuous", _CRITIC, _CONTROL, _sized(256)),
         "sac": (sac.SACConfig, sac.sac, "continuous", _STOCHASTIC, _OWN_WARMUP, _sized(256)),
         "iql": (
-            iql.IQLConfig, iql.iql, "continuous", _CRITIC._replace(chooses=False), _CONTROL,
-            _sized(256),
+            iql.IQLConfig, iql.iql, "continuous",
+            _CRITIC._replace(chooses=False, learned_weights=False), _CONTROL, _sized(256),
         ),
         "ddpg": (ddpg.DDPGConfig, ddpg.ddpg, "continuous", _STOCHASTIC, _SCALED, _sized(128)),
         "naf": (naf.NAFConfig, naf.naf, "continuous", _STOCHASTIC, _SCALED, _sized(256)),
@@ -324,7 +324,7 @@ def catalogue() -> dict[str, Any]:
 
 def asked_of_agent(requires: Requirements) -> list[str]:
     """Return the feedback, then the properties that a method needs of an agent, by name."""
-    properties = ("density", "scalar_loss", "chooses", "all_new")
+    properties = ("density", "scalar_loss", "chooses", "learned_weights", "all_new")
     asked = [name for name in properties if getattr(requires, name)]
     return sorted(requires.feedback | requires.feedback_of_new) + asked
 
@@ -338,6 +338,8 @@ def lacking_in_agent(requires: Requirements, offers: Offers) -> list[str]:
         lacking.append("a scalar TD error to shape the loss of")
     if requires.chooses and not offers.chooses:
         lacking.append("an evaluation of candidates to choose from")
+    if requires.learned_weights and not offers.learned_weights:
+        lacking.append("a state for learned weights")
     if requires.all_new and not offers.on_policy:
         lacking.append("an agent that learns on-policy")
     return lacking

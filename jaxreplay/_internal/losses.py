@@ -5,13 +5,13 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jax.numpy as jnp
 
 from jaxreplay._internal.arguments import Bounds
 from jaxreplay.option import Config, option
-from jaxreplay.types import Array, Requirements, Sample, Trust
+from jaxreplay.types import Array, Requirements, Sample, State, Tree, Trust
 
 Loss = Callable[[Array], Array]
 Reduce = Callable[[Array, Sample, Trust | None], Array]  # maps losses [B] to a scalar loss
@@ -78,21 +78,63 @@ class Choose(Protocol):
         ...
 
 
+ValueOf = Callable[[Tree, Tree, Array], Array]  # (params, obs, action) -> values [B] of a network
+
+
+class LearnedWeights(Protocol):
+    """Weights of transitions that learn from TD errors; implement it as a frozen dataclass.
+
+    The agent provides a network: the function `value`, and its initial parameters.
+    """
+
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        """Hidden layer sizes of the network."""
+        ...
+
+    def init(self, params: Tree, /) -> State:
+        """Return the initial state for parameters of the network."""
+        ...
+
+    def weights(self, state: Any, value: ValueOf, sample: Sample, next_action: Array, /) -> Array:
+        """Return the `[B]` float32 that replace `Sample.weights`.
+
+        Args:
+          state: state before the update.
+          value: the network, for observations and actions `[B, ...]`.
+          sample: the batch.
+          next_action: `[B, ...]`, actions of the agent in `next_obs`.
+        """
+        ...
+
+    def learn(
+        self, state: Any, value: ValueOf, sample: Sample, next_action: Array, td: Array, /
+    ) -> State:
+        """Return the state after learning from TD errors `[B]` of the agent before its update."""
+        ...
+
+    def metrics(self, state: Any, /) -> dict[str, Array]:
+        """Return scalar float32 metrics."""
+        ...
+
+
 class Objective(NamedTuple):
     """The part of a replay method that modifies an agent's losses.
 
     An agent computes its critic loss as `critic(error(td_error).sum(axis=0), sample, trust)`, and
     its actor loss as `actor(losses, sample, trust)`. With `choose`, the batch holds candidates: the
     agent evaluates all of them without gradients, and each critic learns from the rows that are
-    chosen for it, `sum_n critic(error(td_error_n), sample_n, trust)`.
+    chosen for it, `sum_n critic(error(td_error_n), sample_n, trust)`. With `learned_weights`, the
+    agent's state includes theirs, and they replace `Sample.weights`.
     """
 
-    error: Loss | None  # maps TD errors [N, B] of N critics to losses [N, B]; None uses the agent's
-    # default loss, which is Huber with kappa 1 for DQN, and squared for TD3 and SAC
+    error: Loss | None  # maps TD errors [N, B], targets minus values of N critics, to losses of the
+    # same shape; None uses the agent's default, Huber with kappa 1 for DQN, squared for TD3 and SAC
     critic: Reduce  # for critic losses; `trust` is None if the policy has no action density
     actor: Reduce  # for actor losses
     requires: Requirements = Requirements()  # what the objective requires of agents
     choose: Choose | None = None  # chooses rows of a batch of candidates; None keeps all rows
+    learned_weights: LearnedWeights | None = None  # weights with a state; None keeps the sampler's
 
     @property
     def candidates(self) -> int:

@@ -17,6 +17,7 @@ from jaxreplay._internal.arguments import check_kind
 from jaxreplay.methods import (
     cer,
     curious,
+    discor,
     eper,
     ere,
     ero,
@@ -40,6 +41,7 @@ from jaxreplay.methods import (
     reshuffled,
     reverse,
     sequences,
+    sil,
     slices,
     uniform,
     windows,
@@ -48,10 +50,10 @@ from jaxreplay.option import check_entry
 from jaxreplay.sampler import Method
 
 __all__ = [
-    "METHODS", "MakeMethod", "MethodEntry", "cer", "curious", "eper", "ere", "ero", "faded", "her",
-    "la3p", "laber", "lap", "latest", "masked", "ners", "pal", "parts", "per", "proportional",
-    "pser", "rank", "reaper", "refer", "register", "relo", "reshuffled", "reverse", "sequences",
-    "slices", "uniform", "windows",
+    "METHODS", "MakeMethod", "MethodEntry", "cer", "curious", "discor", "eper", "ere", "ero",
+    "faded", "her", "la3p", "laber", "lap", "latest", "masked", "ners", "pal", "parts", "per",
+    "proportional", "pser", "rank", "reaper", "refer", "register", "relo", "reshuffled", "reverse",
+    "sequences", "sil", "slices", "uniform", "windows",
 ]  # fmt: skip
 
 
@@ -97,6 +99,8 @@ _METHODS = {
     "her": MethodEntry(her.HERConfig, her.method),
     "sequences": MethodEntry(sequences.SequencesConfig, sequences.method),
     "slices": MethodEntry(slices.SlicesConfig, slices.method),
+    "discor": MethodEntry(discor.DisCorConfig, discor.method),
+    "sil": MethodEntry(sil.SILConfig, sil.method, sil.DISCRETE),
 }
 METHODS: Mapping[str, MethodEntry] = MappingProxyType(_METHODS)  # read-only; see `register`
 

@@ -25,6 +25,7 @@ from jaxreplay.methods import (
     reshuffled,
     reverse,
     sequences,
+    sil,
     slices,
     uniform,
     windows,
@@ -55,6 +56,7 @@ COMPOSITIONS = {
     "cer(ere)": cer.combine(ere.method()),
     "cer(reaper)": cer.combine(reaper.method()),
     "cer(reverse)": cer.combine(reverse.method(reverse.ReverseConfig(sweeps=3))),
+    "sil(cer(rank))": sil.combine(cer.combine(rank.method())),
     "slices(masked)": sliced(masked.method()),
     "slices(uniform)": sliced(uniform.method()),
     "slices(per)": sliced(per.method(), burn_in=1),
@@ -67,7 +69,8 @@ COMPOSITIONS = {
     "slices(ners)": sliced(ners.method(), burn_in=2),
 }
 SLOW = ("her(lap)", "her(reshuffled)", "cer(ere)", "cer(pser)", "cer(reaper)", "slices(masked)",
-        "slices(rank) whole", "slices(reshuffled)", "slices(ero)", "slices(ners)")  # fmt: skip
+        "sil(cer(rank))", "slices(rank) whole", "slices(reshuffled)", "slices(ero)",
+        "slices(ners)")  # fmt: skip
 PARAMS = [pytest.param(x, marks=pytest.mark.slow if x in SLOW else ()) for x in COMPOSITIONS]
 
 
@@ -136,11 +139,12 @@ def test_mixtures_keep_types_probabilities_and_in_place_equivalence(name):
 SEVERAL = {
     "sequences": sequences.sampler(), "windows": windows.sampler(), "latest": latest.sampler(),
     "refer": refer.sampler(), "slices": slices.Slices(uniform.sampler(), length=3),
-    "her": her.Hindsight(),
+    "her": her.Hindsight(), "sil": sil.SelfImitation(),
 }  # fmt: skip
 WRAPPERS = {
     "cer": ("base", cer.CombinedExperience),
     "her": ("inner", her.Hindsight),
+    "sil": ("inner", sil.SelfImitation),
     "slices": ("inner", slices.Slices),
 }
 

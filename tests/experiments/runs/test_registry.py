@@ -70,7 +70,7 @@ def test_defaults_follow_the_kind_of_actions(replay, capsys):
     for agent, expected in (("dqn", (0.6, 0.01)), ("td3", (0.4, 1.0)), ("sac", (0.4, 1.0))):
         options = registry.replay_options(agent, replay)
         assert (options.alpha, options.kappa) == expected
-    for name in METHODS.keys() - {"lap", "pal", "faded", "la3p"}:
+    for name in METHODS.keys() - {"lap", "pal", "faded", "la3p", "sil"}:
         assert METHODS[name].defaults("discrete") == METHODS[name].defaults("continuous")
     assert METHODS[replay].config() == METHODS[replay].defaults("continuous")
     for names, kappa in (((), "0.01"), (("--agent", "td3", "--env", PENDULUM), "1.0")):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxreplay import IGNORED, Replay, n_step, ring, sum_tree, testing
-from jaxreplay.methods import METHODS, per, refer, sequences, slices
+from jaxreplay.methods import METHODS, per, refer, sequences, sil, slices
 from jaxreplay.n_step import Step
 from jaxreplay.testing import E
 from tests.refusals import refused
@@ -18,6 +18,7 @@ SAMPLERS = {name: testing.with_goals(entry.method()).sampler for name, entry in 
     "per-buffer": per.sampler(per.PERConfig(normalise="buffer")),
     "refer-returns": refer.sampler(refer.ReFERConfig(returns=True)),
     "sequences": sequences.sampler(sequences.SequencesConfig(length=4, period=2)),
+    "sil": sil.sampler(sil.SILConfig(clip=None)),  # so that large feedback changes priorities
     "slices": slices.sampler(slices.SlicesConfig(length=4)),
 }
 del SAMPLERS["windows"]  # 16 steps long
@@ -151,7 +152,8 @@ def test_vmapped_rings_and_windows_are_refused():
 def test_a_replay_minds_no_setting_that_looks_for_mistakes(name):
     """Not `jax_numpy_rank_promotion`, and, unless it keeps infinities, not `jax_debug_infs`."""
     replay, state, batch = held(name)
-    infs = jax.debug_infs(name != "per-buffer")  # a tree of minima is infinite where it is empty
+    minima = ("per-buffer", "sil")  # a tree of minima is infinite where it is empty
+    infs = jax.debug_infs(name not in minima)
     with jax.numpy_rank_promotion("raise"), infs:
         jax.jit(replay.init)(KEY, testing.EXAMPLE)
         for _, call in calls(replay, state, batch):

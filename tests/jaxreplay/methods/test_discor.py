@@ -1,0 +1,193 @@
+"""DisCor: weights and errors worked out by hand, and the agents that learn them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.learned_weights import WeightedState
+from experiments.runs import registry
+from jaxreplay import objectives, testing
+from jaxreplay.methods import discor, per, uniform
+from jaxreplay.methods.discor import DisCorConfig, DistributionCorrection
+from jaxreplay.types import Requirements, Sample, Transition
+from tests.refusals import refused
+
+ERRORS = np.array([10.0, 20, 0, 5])  # of the target network at the next states
+DISCOUNT = np.array([0.99, 0.99, 0.99, 0])
+SHARES = [0.1480594082, 0.055015425, 0.3984625834, 0.3984625834]
+TD = np.array([1.0, -2, 0.5, 3])
+
+
+def sample_of(discount=DISCOUNT, weights=None):
+    """A batch whose observations are the numbers of its rows."""
+    count = len(discount)
+    rows = jnp.arange(count)
+    row = Transition(rows[:, None], rows, jnp.zeros(count), jnp.float32(discount), rows[:, None])
+    return Sample(rows, row, jnp.ones(count) if weights is None else weights, rows)
+
+
+def of_table(params, obs, action):
+    """A network whose parameters are its values at each row."""
+    return params[obs[:, 0]]
+
+
+def state_of(learned, now, later, **changes):
+    state = learned.init(jnp.float32(now))
+    return state._replace(target_params=jnp.float32(later), **changes)
+
+
+def weights_of(errors, discount=DISCOUNT, temperature=10.0, given=None):
+    given = jnp.ones(len(errors)) if given is None else given
+    arrays = map(jnp.float32, (errors, discount, temperature, given))
+    return np.asarray(discor.weights(*arrays))
+
+
+def test_weights_and_loss_worked_by_hand():
+    np.testing.assert_allclose(weights_of(ERRORS), 4 * np.array(SHARES), rtol=1e-5)
+    n_step = weights_of(ERRORS, np.full(4, 0.99**3))
+    expected = [0.1772383156, 0.0671679529, 0.4676846495, 0.287909082]
+    np.testing.assert_allclose(n_step, 4 * np.array(expected), rtol=1e-5)
+    objective = discor.method(DisCorConfig(loss="mse")).objective
+    sample = sample_of(weights=jnp.float32(weights_of(ERRORS)))
+    loss = objective.critic(objective.error(jnp.float32(TD)), sample, None)
+    np.testing.assert_allclose(2 * loss, 4.0539000045, rtol=1e-5)
+
+
+def test_one_update_worked_by_hand():
+    """Compare with NumPy: the first step of Adam has the size of the learning rate."""
+    learned = DistributionCorrection(DisCorConfig(learning_rate=0.5))
+    now, targets = np.array([8.0, 15, 3, 4]), np.array([10.9, 21.8, 0.5, 3])
+    state, sample = state_of(learned, now, ERRORS), sample_of()
+    after = learned.learn(state, of_table, sample, jnp.arange(4), jnp.float32(TD))
+    moved = now - 0.5 * np.sign(now - targets)
+    np.testing.assert_allclose(after.params, moved, rtol=1e-5)
+    np.testing.assert_allclose(after.target_params, 0.995 * ERRORS + 0.005 * moved, rtol=1e-5)
+    np.testing.assert_allclose(after.temperature, 9.9875, rtol=1e-6)
+    assert after.error == 7.5
+    np.testing.assert_allclose(4 * after.effective, 2.919766458, rtol=1e-5)
+    gradient = 2 * (now - targets) / 4
+    moments = [x for x in jax.tree.leaves(after.opt_state) if jnp.shape(x) == (4,)]
+    np.testing.assert_allclose(moments[0], 0.1 * gradient, rtol=1e-5)
+
+
+def test_negative_errors():
+    sample, errors = sample_of(), [-10.0, 0, 0, 0]
+    for nonnegative, expected in ((False, np.exp([0.99, 0, 0, 0])), (True, np.ones(4))):
+        learned = DistributionCorrection(DisCorConfig(nonnegative=nonnegative))
+        found = learned.weights(state_of(learned, errors, errors), of_table, sample, jnp.arange(4))
+        np.testing.assert_allclose(found, 4 * expected / expected.sum(), rtol=1e-5)
+
+
+def test_laws_of_weights():
+    even, order = np.full(4, 0.9), np.array([2, 0, 3, 1])
+    np.testing.assert_array_equal(weights_of(np.zeros(4)), np.ones(4))  # terminal ones as well
+    np.testing.assert_array_equal(weights_of(np.full(4, 7.0), even), np.ones(4))
+    shifted = weights_of(ERRORS + 100, even)
+    np.testing.assert_allclose(shifted, weights_of(ERRORS, even), rtol=1e-4)
+    np.testing.assert_allclose(weights_of(ERRORS, temperature=1e9), np.ones(4), rtol=1e-6)
+    permuted = weights_of(ERRORS[order], DISCOUNT[order])
+    np.testing.assert_allclose(permuted, weights_of(ERRORS)[order], rtol=1e-6)
+    np.testing.assert_allclose(weights_of(ERRORS).sum(), 4, rtol=1e-6)
+    extreme = weights_of(np.array([0.0, 3e38, 0, -3e38]), even, temperature=1e-3)
+    np.testing.assert_array_equal(extreme, [0, 0, 0, 4])
+    lost = weights_of(np.array([np.nan, 0, np.inf, 0]), even)
+    np.testing.assert_allclose(lost, np.array([4, 4, 0, 4]) / 3, rtol=1e-6)
+
+
+def test_weights_of_the_sampler_are_factors():
+    given = np.array([1.0, 0.5, 0.5, 1.0])
+    expected = given * SHARES / (given * SHARES).sum()
+    np.testing.assert_allclose(weights_of(ERRORS, given=given), 4 * expected, rtol=1e-5)
+
+
+def test_the_temperature_stays_positive_and_finite():
+    learned = DistributionCorrection(DisCorConfig(rate=1.0, least=0.25))
+    for now, expected in ((-3.0, 0.25), (np.inf, 10.0), (6.0, 6.0)):
+        state = state_of(learned, np.full(4, now), ERRORS)
+        after = learned.learn(state, of_table, sample_of(), jnp.arange(4), jnp.float32(TD))
+        assert after.temperature == expected
+
+
+def test_the_method_is_uniform_with_a_weighted_loss():
+    method = discor.method()
+    assert method.sampler == uniform.sampler() and method.requires.learned_weights
+    assert (
+        method.objective._replace(requires=Requirements(), learned_weights=None)
+        == objectives.weighted()
+    )
+    assert discor.method() == discor.method()
+
+
+AGENTS = [name for name in registry.AGENTS if registry.feeds(name, "discor")]
+
+
+def made(name, objective, options=None):
+    """An agent, a batch, and the agent's initial state."""
+    entry = registry.AGENTS[name]
+    discrete = entry.actions == "discrete"
+    space = registry.environments.make(registry.EXAMPLES[entry.actions]).action_space
+    agent = entry.make(entry.config(hidden=(8,)), space, objective)
+    obs = jax.random.normal(jax.random.key(1), (4, 3))
+    action = jnp.zeros(4, jnp.int32) if discrete else jnp.full((4, space.size), 0.3)
+    row = Transition(obs, action, jnp.arange(4.0), jnp.full(4, 0.9), obs[::-1])
+    sample = Sample(jnp.arange(4), row, jnp.ones(4), jnp.ones(4, jnp.int32))
+    return agent, sample, agent.init(jax.random.key(0), obs[0], action[0])
+
+
+SLOW = ("td3", "ddpg", "naf")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=pytest.mark.slow if x in SLOW else ()) for x in AGENTS]
+)
+def test_without_errors_agents_learn_as_with_uniform_replay(name):
+    """Then they learn errors, and weights change what they learn."""
+    agent, sample, state = made(name, discor.method(DisCorConfig(hidden=(8,))).objective)
+    plain, _, alone = made(name, objectives.weighted())
+    assert isinstance(state, WeightedState) and not isinstance(alone, WeightedState)
+    jax.tree.map(np.testing.assert_array_equal, state.agent, alone)
+    zeros = jax.tree.map(jnp.zeros_like, state.weights.target_params)
+    update, alone_update = jax.jit(agent.update), jax.jit(plain.update)
+    even = state._replace(weights=state.weights._replace(target_params=zeros))
+    after, info = update(even, sample, jax.random.key(2))
+    expected, _ = alone_update(alone, sample, jax.random.key(2))
+    testing.same(after.agent, expected, rtol=1e-5)
+    np.testing.assert_allclose(info.metrics["effective_weights"], 1, rtol=1e-6)
+    assert after.weights.temperature != even.weights.temperature
+    hot = even.weights._replace(target_params=state.weights.params, temperature=jnp.float32(1e-2))
+    other, info = update(even._replace(weights=hot), sample, jax.random.key(2))
+    assert info.metrics["effective_weights"] < 1
+    pairs = zip(jax.tree.leaves(other.agent), jax.tree.leaves(after.agent), strict=True)
+    assert any((a != b).any() for a, b in pairs)
+    told = agent.feedback(state, sample.transition, jax.random.key(2))
+    np.testing.assert_array_equal(
+        told["td_error"], plain.feedback(alone, sample.transition, jax.random.key(2))["td_error"]
+    )
+
+
+def test_errors_grow_to_the_discounted_sum_of_td_errors():
+    """A terminal step with |td| = 1 before it another: errors 1 and 1 + 0.9."""
+    config = DisCorConfig(learning_rate=0.05, tau=0.1)
+    learned = DistributionCorrection(config)
+    sample = sample_of(np.array([0.9, 0.0]))
+    following = sample.transition._replace(next_obs=jnp.array([[1], [1]]))
+    sample = sample._replace(transition=following)
+    state, td = learned.init(jnp.zeros(2)), jnp.array([-1.0, 1.0])
+    state, _ = jax.lax.scan(
+        lambda state, _: (learned.learn(state, of_table, sample, jnp.arange(2), td), None),
+        state, None, length=400,
+    )  # fmt: skip
+    np.testing.assert_allclose(state.params, [1.9, 1.0], atol=0.02)
+
+
+def test_agents_and_their_refusals():
+    assert AGENTS == ["dqn", "td3", "sac", "ddpg", "naf"]
+    objective = discor.method().objective
+    for name in registry.AGENTS.keys() - {*AGENTS}:
+        with refused("discor", name):
+            registry.check_fit(name, "discor", registry.EXAMPLES[registry.AGENTS[name].actions])
+        with refused("weights"):
+            made(name, objective)
+    both = per.method()._replace(objective=objective)
+    assert registry.lacking_in_agent(both.requires, registry.AGENTS["td3"].offers) == []
