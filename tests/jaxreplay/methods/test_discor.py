@@ -182,7 +182,7 @@ def test_errors_grow_to_the_discounted_sum_of_td_errors():
 
 
 def test_agents_and_their_refusals():
-    assert AGENTS == ["dqn", "td3", "sac", "ddpg", "naf"]
+    assert AGENTS == ["dqn", "discrete_sac", "td3", "sac", "ddpg", "naf"]
     objective = discor.method().objective
     for name in registry.AGENTS.keys() - {*AGENTS}:
         with refused("discor", name):
