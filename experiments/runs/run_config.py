@@ -215,6 +215,13 @@ _ADDED: Mapping[str, Mapping[str, Any]] = {
     "sizes": {"demos": None, "demos_share": 0.5},
     "env_options": {"sticky": 0.0, "hide": None, "delay": 1, "sparse": False},
 }
+_ADDED_TO_SAC: Mapping[str, Any] = {
+    "alpha_loss": "alpha", "backup_entropy": True, "critics": 2, "target_subset": None,
+    "target_reduce": "min", "actor_reduce": "min", "priority_from": "largest",
+    "critic_hidden": None, "network": "mlp", "layer_norm": False, "dropout": 0.0,
+    "batch_renorm": False, "renorm_warmup": 100_000, "target_network": True, "adam_b1": 0.9,
+    "weight_decay": 0.0, "policy_delay": 1, "reset_every": None,
+}  # fmt: skip
 
 
 def _is_host(config: Mapping[str, Any]) -> bool:
@@ -235,6 +242,8 @@ def up_to_date(config: Any) -> Any:
         known = config.get(section)
         if isinstance(known, dict) and not (section == "env_options" and _is_host(config)):
             config = {**config, section: {**options_, **known}}
+    if config.get("agent") == "sac" and isinstance(config.get("agent_options"), dict):
+        config = {**config, "agent_options": {**_ADDED_TO_SAC, **config["agent_options"]}}
     if config.get("replay") in ("per", "rank") and isinstance(options, dict):
         config = {**config, "replay_options": {"maximum": "all_time", **options}}
     if config.get("replay") == "ners" and isinstance(options, dict) and "clock" in options:
