@@ -9,7 +9,15 @@ import pytest
 from flax import linen as nn
 
 from agents import common, distributions, ensembles
-from agents.networks import BatchRenorm, Critic, LayerOptions, ResidualMLP, apply, learning
+from agents.networks import (
+    BatchRenorm,
+    Critic,
+    LayerNorm,
+    LayerOptions,
+    ResidualMLP,
+    apply,
+    learning,
+)
 from agents.sac import SACConfig, sac, soft_target, temperature_loss
 from agents.types import Continuous
 from experiments.runs.presets import PRESETS
@@ -157,7 +165,8 @@ def test_layer_norm_follows_dropout_and_the_last_layer_is_plain():
 
 def test_layer_norm_vector():
     x = jnp.float32([[1.0, -2.0, 0.5, 3.0], [4 / 3, 0.0, 2 / 3, 4.0]])  # plain, after dropout
-    out = nn.relu(nn.LayerNorm().apply({"params": {"scale": jnp.ones(4), "bias": jnp.zeros(4)}}, x))
+    params = {"scale": jnp.ones(4), "shift": jnp.zeros(4)}
+    out = nn.relu(LayerNorm().apply({"params": params}, x))
     expected = [[0.2105586887, 0, 0, 1.3335383618], [0, 0, 0, 1.6464635428]]
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
 
@@ -246,7 +255,7 @@ def numpy_critic(params, x, kind, frozen=None):
 
     h = layer(x, 0)
     if kind == "norm":
-        h = normalised(h) * p["LayerNorm_0"]["scale"] + p["LayerNorm_0"]["bias"]
+        h = normalised(h) * p["LayerNorm_0"]["scale"] + p["LayerNorm_0"]["shift"]
     return layer(np.maximum(h, 0), 1)[:, 0], corrections
 
 
@@ -476,16 +485,10 @@ def test_as_many_targets_as_critics_are_all_of_them(sample):
     assert_close(*(f(state, sample, jax.random.key(0)) for f in (update, subset)), rtol=1e-6)
 
 
-SAC_PRESETS = ("redq", "crossq", "droq", "simba", "sr_sac", "rlpd", "crossq_small")
+SLOW = [pytest.param(x, marks=pytest.mark.slow) for x in ("crossq", "droq", "simba", "sr_sac")]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(n, marks=() if n in ("redq", "crossq") else pytest.mark.slow)
-        for n in SAC_PRESETS
-    ],
-)
+@pytest.mark.parametrize("name", ["redq", *SLOW])
 def test_seeds_of_presets_can_be_vmapped(sample, name):
     small = {"hidden": (4, 4), "critic_hidden": (4, 4)}
     agent, _, update = make(sample, **{**PRESETS[name].agents["sac"], **small, "policy_delay": 2})
