@@ -20,9 +20,13 @@ from agents.networks import (
 )
 from agents.sac import SACConfig, sac, soft_target, temperature_loss
 from agents.types import Continuous
+from experiments import environments
 from experiments.runs.presets import PRESETS
-from jaxreplay import objectives
-from jaxreplay.methods import laber, refer, relo
+from experiments.training.config import LoopConfig
+from experiments.training.loop import make_program
+from experiments.training.seeds import over_seeds
+from jaxreplay import Replay, objectives
+from jaxreplay.methods import laber, refer, relo, uniform
 from tests.refusals import refused
 
 ROWS, ALPHA = 8, 0.2
@@ -496,14 +500,15 @@ def test_seeds_of_presets_can_be_vmapped(sample, name):
     states = jax.vmap(lambda key: agent.init(key, t.obs[0], t.action[0]))(keys)
     together = jax.jit(jax.vmap(agent.update, in_axes=(0, None, 0)))
     alone = [jax.tree.map(lambda x, n=n: x[n], states) for n in range(2)]
-    for _ in range(2):
+    for _ in range(3):
         states, infos = together(states, sample, keys)
-        alone = [update(state, sample, key)[0] for state, key in zip(alone, keys)]
+        alone, own = zip(*(update(state, sample, key) for state, key in zip(alone, keys)))
+    # Biases before batch normalisation have gradients of rounding, so values are compared.
     for n in range(2):
-        got = jax.tree.map(lambda x, n=n: x[n], states)
-        assert_close(got.critics, alone[n].critics, rtol=1e-3, atol=1e-4)
-        assert_close(got.actor, alone[n].actor, rtol=1e-3, atol=1e-4)
-    assert np.isfinite(infos.feedback["td_error"]).all()
+        got = jax.tree.map(lambda x, n=n: x[n], infos)
+        assert_close(got.feedback, own[n].feedback, rtol=1e-2, atol=1e-3)
+        assert_close(got.metrics["actor_loss"], own[n].metrics["actor_loss"], rtol=1e-2, atol=1e-3)
+    assert differs(got.feedback, own[0].feedback)
 
 
 @pytest.mark.parametrize(
@@ -542,3 +547,30 @@ def test_methods_that_options_leave_nothing_to_are_refused(sample):
     agent, state, _ = make(sample, batch_renorm=True)
     with refused("batch_renorm", "batch size", "2"):
         agent.update(state, one, jax.random.key(0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options", "updates"),
+    [
+        ("redq", {"critics": 3, "policy_delay": 2}, 2),
+        ("droq", {"policy_delay": 2}, 2),
+        ("crossq_small", {"critic_hidden": (64, 64)}, 1),
+        ("simba", {"hidden": (32,), "critic_hidden": (64,), "critic_learning_rate": 1e-3,
+                   "actor_learning_rate": 1e-3}, 2),
+        ("sr_sac", {"reset_every": 2_500, "actor_learning_rate": 1e-3,
+                    "critic_learning_rate": 1e-3}, 2),
+    ],
+)  # fmt: skip
+def test_presets_swing_the_pendulum_up(name, options, updates):
+    task = environments.make("gymnax/Pendulum-v1")
+    config = SACConfig(**{**PRESETS[name].agents["sac"], "hidden": (64, 64), **options})
+    method, agent = uniform.method(), sac(config, task.action_space)
+    replay = Replay(method.sampler, capacity=5_000, batch_size=128)
+    loop = LoopConfig(steps=5_000, warmup=500, eval_every=5_000, updates=updates, inspect=0)
+    program = make_program(task, agent, replay, loop)
+    seeds = over_seeds(program)
+    state = seeds.init(jax.vmap(jax.random.key)(jnp.arange(2)))
+    for blocks in program.schedule.log_points:
+        state, metrics = seeds.chunk(state, jnp.int32(blocks))
+    assert np.mean(metrics["eval_return"]) > -250  # random actions return -1200
