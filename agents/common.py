@@ -10,6 +10,8 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
+from agents import ensembles
+from agents.ensembles import Ensemble
 from agents.types import Continuous, Discrete, Info
 from jaxreplay import objectives
 from jaxreplay.loops import if_finite
@@ -100,7 +102,11 @@ def inverse_time_decay(rate: float, anneal: float) -> optax.Schedule:
 
 
 def adam(
-    rate: float, anneal: float = 0.0, weight_decay: float = 0.0
+    rate: float,
+    anneal: float = 0.0,
+    weight_decay: float = 0.0,
+    b1: float = 0.9,
+    decoupled_decay: float = 0.0,
 ) -> optax.GradientTransformation:
     """Create Adam for agents whose importance ratios or advantages may diverge.
 
@@ -110,8 +116,14 @@ def adam(
       rate: initial learning rate.
       anneal: learning rate decay; see `inverse_time_decay`.
       weight_decay: L2 coefficient; the Adam moments include the gradient of the L2 penalty.
+      b1: decay rate of the first moment.
+      decoupled_decay: share of the parameters that each step subtracts, times the learning rate, as
+        in AdamW (Loshchilov & Hutter 2019).
     """
-    inner = optax.adam(inverse_time_decay(rate, anneal))
+    schedule = inverse_time_decay(rate, anneal)
+    inner = optax.adam(schedule, b1)
+    if decoupled_decay:
+        inner = optax.adamw(schedule, b1, weight_decay=decoupled_decay)
     if weight_decay:
         inner = optax.chain(optax.add_decayed_weights(weight_decay), inner)
     return if_finite(inner)
@@ -234,35 +246,55 @@ def largest_magnitude(td: Array) -> Array:
     return jnp.where(highest >= -lowest, highest, lowest)
 
 
-def value_feedback(q: Array, target: Array) -> dict[str, Array]:
+def mean_magnitude(td: Array) -> Array:
+    """Return the mean `[]` of the magnitudes of `td` `[N]`.
+
+    Unlike the largest magnitude, it does not grow with the number of critics by noise alone.
+    """
+    chex.assert_rank(td, 1)
+    return jnp.abs(td).mean()
+
+
+def value_feedback(
+    q: Array, target: Array, combine: Callable[[Array], Array] = largest_magnitude
+) -> dict[str, Array]:
     """Return feedback such as TD errors for N critics' values `[N, B]` and a target `[B]`.
 
+    Args:
+      q: `[N, B]`.
+      target: `[B]`.
+      combine: maps the errors `[N]` of a transition, target minus Q, to its TD error `[]`.
+
     Returns:
-      A dict of float32 arrays `[B]`: `td_error`, the target minus Q of the critic with the largest
-      absolute error; `q_value`, the minimum of Q over the critics; and `target`.
+      A dict of float32 arrays `[B]`: `td_error`, by default the error of the critic with the
+      largest absolute error; `q_value`, the minimum of Q over the critics; and `target`.
     """
-    td_error = jax.vmap(largest_magnitude, in_axes=1)(target - q)
+    td_error = jax.vmap(combine, in_axes=1)(target - q)
     return {"td_error": td_error, "q_value": q.min(axis=0), "target": target}
 
 
 class Critics(NamedTuple):
     """N critics with target networks: a function and its parameters."""
 
-    value: Callable[[Any, Any], Array]  # maps parameters and transitions [B, ...] to Q [B]
-    params: tuple[Any, ...]  # of the N critics
-    lagged: tuple[Any, ...]  # of their N target networks
+    value: Callable[..., Array]  # maps parameters and transitions [B, ...] to Q [B]
+    params: Ensemble  # of the N critics
+    lagged: Ensemble  # of their N target networks
+    key: Array | None = None  # for dropout; if given, `value` takes a key after the transitions
+    combine: Callable[[Array], Array] = largest_magnitude  # see `value_feedback`
 
-    def values(self, params: tuple[Any, ...], transition: Any) -> Array:
+    def values(self, params: Ensemble, transition: Any) -> Array:
         """Return the Q-values `[N, B]` of critics with these parameters."""
-        values = [self.value(each, transition) for each in params]
-        return jnp.stack(values) if len(values) > 1 else values[0][None]
+        return ensembles.each(
+            lambda each, *key: self.value(each, transition, *key), params, self.key
+        )
 
 
 def critic_feedback(
     critics: Critics, transition: Any, target: Array, objective: Objective
 ) -> dict[str, Array]:
     """Return `value_feedback` and `reducible_feedback` for transitions `[B, ...]`."""
-    feedback = value_feedback(critics.values(critics.params, transition), target)
+    q = critics.values(critics.params, transition)
+    feedback = value_feedback(q, target, critics.combine)
     return feedback | reducible_feedback(critics, transition, target, objective)
 
 
@@ -321,6 +353,7 @@ class Critique(NamedTuple):
     target: Array  # [B] float32
     penalty: Array | float = 0.0  # [] float32, added to the loss
     aux: Any = None  # `critic_gradient` returns it; may hold batch normalisation statistics
+    combine: Callable[[Array], Array] = largest_magnitude  # see `value_feedback`
 
 
 def critic_gradient(
@@ -358,7 +391,8 @@ def critic_gradient(
 
     (_, (loss, critique)), grads = jax.value_and_grad(total, has_aux=True)(params)
     metrics = {"loss": loss, "q_value": critique.q.mean(), "grad_norm": optax.tree.norm(grads)}
-    return grads, Info(value_feedback(critique.q, critique.target), metrics), critique.aux
+    feedback = value_feedback(critique.q, critique.target, critique.combine)
+    return grads, Info(feedback, metrics), critique.aux
 
 
 class Chosen(NamedTuple):
@@ -411,8 +445,8 @@ def fit(
     objective: Objective,
     key: Array,
     trust: Trust | None = None,
-    penalty: Callable[[tuple[Any, ...]], Array] | None = None,
-) -> tuple[tuple[Any, ...], Info, Sample]:
+    penalty: Callable[[Ensemble], Array] | None = None,
+) -> tuple[Ensemble, Info, Sample]:
     """Differentiate the loss of N critics for targets without gradients.
 
     If the objective chooses from candidates, gradients are those of the chosen rows, and the
@@ -438,9 +472,9 @@ def fit(
     )
     if objective.choose is None:
 
-        def criticise(params: tuple[Any, ...]) -> Critique:
+        def criticise(params: Ensemble) -> Critique:
             added = 0.0 if penalty is None else penalty(params)
-            return Critique(critics.values(params, t), target, added)
+            return Critique(critics.values(params, t), target, added, combine=critics.combine)
 
         grads, info, _ = critic_gradient(criticise, critics.params, sample, objective, trust)
     else:
@@ -448,15 +482,15 @@ def fit(
         norms = objectives.minimal_variance_priority(error)(target - q)
         chosen, actor = choose(objective, norms, sample, key)
 
-        def total(params: tuple[Any, ...]) -> Array:
-            losses = []
-            for each, (rows, own) in zip(params, chosen, strict=True):
-                td = target[rows] - critics.value(each, own.transition)
-                losses.append(objective.critic(error(td), own, trust))
-            return jnp.stack(losses).sum()
+        def loss_of(params: Any, chosen: Chosen, *key: Array) -> Array:
+            td = target[chosen.rows] - critics.value(params, chosen.sample.transition, *key)
+            return objective.critic(error(td), chosen.sample, trust)
+
+        def total(params: Ensemble) -> Array:
+            return ensembles.each(loss_of, params, critics.key, chosen).sum()
 
         loss, grads = jax.value_and_grad(total)(critics.params)
         metrics = {"loss": loss, "q_value": q.mean(), "grad_norm": optax.tree.norm(grads)}
-        info = Info(value_feedback(q, target), metrics)
+        info = Info(value_feedback(q, target, critics.combine), metrics)
     info.feedback.update(reducible_feedback(critics, t, target, objective))
     return grads, info, actor

@@ -6,7 +6,7 @@ TD3 and their successors were trained with this initialisation (Fujimoto et al. 
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +58,110 @@ def dense(x: Array, features: int) -> Array:
     return Dense(features, kernel_init=uniform_kernel, bias_init=bias)(x)
 
 
+class Dropout(nn.Module):
+    """Dropout that is active if the module is applied with a PRNG key (see `apply`)."""
+
+    rate: float
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        return nn.Dropout(self.rate, deterministic=not self.has_rng("dropout"))(x)
+
+
+# Under vmap over seeds on CPU, sums over an axis and gradients of broadcast vectors take several
+# times as long as products with vectors of ones, which the normalisations below use instead.
+_dot = functools.partial(jnp.matmul, precision="highest")
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation of `[B, D]` (Ba et al. 2016), as flax's `nn.LayerNorm`."""
+
+    epsilon: float = 1e-6
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        scale, shift = _scale_and_shift(self, x)
+        ones = jnp.ones((x.shape[-1], 1), x.dtype)
+        centred = x - _dot(_dot(x, ones) / x.shape[-1], ones.T)
+        variance = _dot(jnp.square(centred), ones) / x.shape[-1]
+        return centred * _dot(jax.lax.rsqrt(variance + self.epsilon), scale[None]) + shift
+
+
+class BatchRenorm(nn.Module):
+    """Batch renormalisation of `[B, D]` (Ioffe 2017, Alg. 1), with a learned scale and shift.
+
+    While the collection "batch_stats" is mutable (see `learning`), it normalises by mean and
+    variance of the batch, corrected towards the running statistics within bounds, and moves these.
+    Otherwise it normalises by the running statistics. Gradients flow through the statistics of the
+    batch, not through the correction.
+
+    Constants are those of CrossQ (Bhatt et al. 2024). In the first `warmup` batches there is no
+    correction, which is batch normalisation.
+    """
+
+    warmup: int = 100_000
+    momentum: float = 0.99
+    epsilon: float = 1e-3
+    r_max: float = 3.0
+    d_max: float = 5.0
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        size = x.shape[-1:]
+        scale, shift = _scale_and_shift(self, x)
+        mean = self.variable("batch_stats", "mean", jnp.zeros, size, jnp.float32)
+        variance = self.variable("batch_stats", "variance", jnp.ones, size, jnp.float32)
+        # float32, as gradients are taken of all variables; it stays at 2^24, past any warm-up.
+        batches = self.variable("batch_stats", "batches", jnp.zeros, (), jnp.float32)
+        running = jnp.sqrt(variance.value + self.epsilon)
+        if not self.is_mutable_collection("batch_stats") or self.is_initializing():
+            return (x - mean.value) / running * scale + shift
+        ones = jnp.ones((len(x), 1), x.dtype)
+        own_mean = _dot(ones.T, x) / len(x)
+        centred = x - _dot(ones, own_mean)
+        own_variance = _dot(ones.T, jnp.square(centred)) / len(x)
+        own = jnp.sqrt(own_variance + self.epsilon)
+        warm = batches.value >= self.warmup
+        r = jnp.clip(own / running, 1 / self.r_max, self.r_max)
+        d = jnp.clip((own_mean - mean.value) / running, -self.d_max, self.d_max)
+        r, d = jax.lax.stop_gradient((jnp.where(warm, r, 1.0), jnp.where(warm, d, 0.0)))
+        for old, new in ((mean, own_mean), (variance, own_variance)):
+            old.value = self.momentum * old.value + (1 - self.momentum) * new[0]
+        batches.value += 1
+        return centred * _dot(ones, r / own * scale) + (d * scale + shift)
+
+
+def _scale_and_shift(module: nn.Module, x: Array) -> tuple[Array, Array]:
+    size = x.shape[-1:]
+    return (
+        module.param("scale", nn.initializers.ones, size, jnp.float32),
+        module.param("shift", nn.initializers.zeros, size, jnp.float32),
+    )
+
+
+class LayerOptions(NamedTuple):
+    """Normalisation and dropout in the layers of an `MLP`."""
+
+    renorm_warmup: int | None = None  # of a `BatchRenorm` before each layer; None: without
+    dropout: float = 0.0  # rate, after hidden layers
+    layer_norm: bool = False  # after dropout
+
+    def layers(self) -> tuple[Layer, Layer]:
+        """Return the functions that create the hidden layers and the last layer."""
+        return (dense if self == LayerOptions() else self._hidden), self._last
+
+    def _last(self, x: Array, features: int) -> Array:
+        if self.renorm_warmup is not None:
+            x = BatchRenorm(self.renorm_warmup)(x)
+        return dense(x, features)
+
+    def _hidden(self, x: Array, features: int) -> Array:
+        x = self._last(x, features)
+        if self.dropout:
+            x = Dropout(self.dropout)(x)
+        return LayerNorm()(x) if self.layer_norm else x
+
+
 def _patch_convolution(x: Array, features: int, size: int, stride: int) -> Array:
     """Convolve small images by a matrix product over patches.
 
@@ -102,6 +206,7 @@ class MLP(nn.Module):
     features: tuple[int, ...]
     activation: Activation = "relu"
     layer: Layer = dense  # creates each layer of a ReLU network, such as a noisy layer
+    last: Layer | None = None  # creates the last layer of a ReLU network; None: `layer` does
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -112,7 +217,24 @@ class MLP(nn.Module):
             return Dense(self.features[-1], kernel_init=_small_kernel)(x)
         for size in self.features[:-1]:
             x = nn.relu(self.layer(x, size))
-        return self.layer(x, self.features[-1])
+        return (self.last or self.layer)(x, self.features[-1])
+
+
+class ResidualMLP(nn.Module):
+    """SimBa's residual network `[B, D] -> [B, features[-1]]` (Lee et al. 2025, Sec. 4).
+
+    `features[:-1]` are the equal widths of the residual blocks. A block adds a perceptron with one
+    hidden layer of four times the width to its layer-normalised input.
+    """
+
+    features: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        x = dense(x, self.features[0])
+        for size in self.features[:-1]:
+            x += dense(nn.relu(dense(LayerNorm()(x), 4 * size)), size)
+        return dense(LayerNorm()(x), self.features[-1])
 
 
 class Torso(nn.Module):
@@ -236,37 +358,61 @@ class QNetwork(nn.Module):
 class Critic(nn.Module):
     """Q-values `[B]` for observations `[B, ...]` and actions `[B, A]`.
 
-    `layer` creates the layers of ReLU networks. Layers may have mutable variables, such as batch
-    normalisation statistics. `critic.apply(..., mutable=[...])` then returns the new values. The
-    agent returns them from its loss in `common.Critique.aux` and stores them in its state.
+    `layer` and `last` create the layers of ReLU networks; `residual` selects a `ResidualMLP`.
+    Layers may have mutable variables, such as batch normalisation statistics.
+    `critic.apply(..., mutable=[...])` then returns the new values. The agent returns them from its
+    loss in `common.Critique.aux` and stores them in its state.
     """
 
     hidden: tuple[int, ...]
     activation: Activation = "relu"
     layer: Layer = dense
+    last: Layer | None = None
+    residual: bool = False
 
     @nn.compact
     def __call__(self, obs: Obs, action: Array) -> Array:
-        x = jnp.concatenate([flatten(obs), action], axis=-1)
-        return MLP((*self.hidden, 1), self.activation, self.layer)(x)[..., 0]
+        x, sizes = jnp.concatenate([flatten(obs), action], axis=-1), (*self.hidden, 1)
+        if self.residual:
+            return ResidualMLP(sizes)(x)[..., 0]
+        return MLP(sizes, self.activation, self.layer, self.last)(x)[..., 0]
 
 
 class Actor(nn.Module):
-    """Unbounded outputs `[B, size]` for observations `[B, ...]`; for `layer`, see `Critic`."""
+    """Unbounded outputs `[B, size]` for observations `[B, ...]`; for its options, see `Critic`."""
 
     size: int
     hidden: tuple[int, ...]
     activation: Activation = "relu"
     layer: Layer = dense
+    last: Layer | None = None
+    residual: bool = False
 
     @nn.compact
     def __call__(self, obs: Obs) -> Array:
-        return MLP((*self.hidden, self.size), self.activation, self.layer)(flatten(obs))
+        sizes = (*self.hidden, self.size)
+        if self.residual:
+            return ResidualMLP(sizes)(flatten(obs))
+        return MLP(sizes, self.activation, self.layer, self.last)(flatten(obs))
 
 
-def apply(network: nn.Module, params: Params, *inputs: Any) -> Any:
-    """Apply a network to batched inputs, and return its output, such as values `[B, n]`."""
-    return network.apply(params, *inputs)
+def apply(network: nn.Module, params: Params, *inputs: Any, key: Array | None = None) -> Any:
+    """Apply a network to batched inputs, and return its output, such as values `[B, n]`.
+
+    A `key` switches dropout on.
+    """
+    return network.apply(params, *inputs, rngs=None if key is None else {"dropout": key})
+
+
+def learning(
+    network: nn.Module, variables: Params, *inputs: Any, key: Array | None = None
+) -> tuple[Any, Params]:
+    """Apply a network that normalises by the batch, and return its output and new statistics.
+
+    The statistics are `{"batch_stats": ...}`, or empty for networks without `BatchRenorm`.
+    """
+    rngs = None if key is None else {"dropout": key}
+    return network.apply(variables, *inputs, rngs=rngs, mutable=["batch_stats"])
 
 
 def init_twin(critic: nn.Module, key: Array, obs: Obs, action: Array) -> tuple[Params, Params]:

@@ -218,7 +218,14 @@ _ADDED: Mapping[str, Mapping[str, Any]] = {
 _ADDED_TO_AGENTS: Mapping[str, Mapping[str, Any]] = {
     "rainbow": {"head": "c51", "quantiles": 32, "averaged": 32, "embedding": 64, "kappa": 1.0},
     "td3": {"bc_alpha": None},
-}
+    "sac": {
+        "alpha_loss": "alpha", "backup_entropy": True, "critics": 2, "target_subset": None,
+        "target_reduce": "min", "actor_reduce": "min", "priority_from": "largest",
+        "critic_hidden": None, "network": "mlp", "layer_norm": False, "dropout": 0.0,
+        "batch_renorm": False, "renorm_warmup": 100_000, "target_network": True, "adam_b1": 0.9,
+        "weight_decay": 0.0, "policy_delay": 1, "reset_every": None,
+    },
+}  # fmt: skip
 
 
 def _is_host(config: Mapping[str, Any]) -> bool:

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from experiments.runs.presets import ero, lap, ners, offline, per, pser, rainbow, refer
+from experiments.runs.presets import ero, lap, ners, offline, per, pser, rainbow, refer, sac
 from experiments.runs.presets.preset import Preset
 
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
         name: preset
-        for paper in (rainbow, per, lap, pser, ners, ero, refer, offline)
+        for paper in (rainbow, per, lap, pser, ners, ero, refer, offline, sac)
         for name, preset in paper.PRESETS.items()
     }
 )

@@ -284,6 +284,60 @@ IQN = {
     **QUANTILES, "agent.head": "implicit", "agent.quantiles": 64, "agent.averaged": 32,
     "agent.embedding": 64, "agent.max_grad_norm": 0.0, "warmup": 20_000,
 }
+# Chen et al. 2021, Tab. 1, and the authors' code (train_redq_sac.py, core.py): one evaluation per
+# epoch of 1 000 steps, the target entropy of Ant (-4) for each of its 8 dimensions of actions.
+REDQ = {
+    "steps": 300_000, "warmup": 5_000, "random_warmup": True, "n_step": 1, "gamma": 0.99,
+    "learn_every": 1, "updates": 20, "eval_every": 1_000, "eval_episodes": 1,
+    "capacity": 1_000_000, "batch_size": 256, "agent.hidden": (256, 256),
+    "agent.actor_learning_rate": 3e-4, "agent.critic_learning_rate": 3e-4,
+    "agent.alpha_learning_rate": 3e-4, "agent.initial_alpha": 1.0,
+    "agent.target_entropy": -4 / 8, "agent.tau": 0.005, "agent.critics": 10,
+    "agent.target_subset": 2, "agent.actor_reduce": "mean", "agent.policy_delay": 20,
+    "agent.alpha_loss": "log_alpha",
+}
+# Hiraoka et al. 2022, and the authors' code, which extends REDQ's.
+DROQ = {
+    **REDQ,
+    "agent.critics": 2, "agent.target_subset": None, "agent.layer_norm": True,
+    "agent.dropout": 0.01,
+}
+# Ball et al. 2023, Tab. 1, and the authors' code for locomotion (README, rlpd_config.py).
+RLPD = {
+    **without("agent.alpha_loss", REDQ),
+    "steps": 250_000, "eval_every": 5_000, "eval_episodes": 10, "capacity": 250_000,
+    "demos_share": 0.5, "agent.layer_norm": True,
+}
+# Bhatt et al. 2024, Tab. 1, and the authors' code (train.py).
+CROSSQ = {
+    **{key: value for key, value in REDQ.items() if not key.startswith("agent")},
+    "steps": 5_000_000, "updates": 1, "eval_every": 16_666, "agent.hidden": (256, 256),
+    "agent.critic_hidden": (2048, 2048), "agent.actor_learning_rate": 1e-3,
+    "agent.critic_learning_rate": 1e-3, "agent.alpha_learning_rate": 1e-3, "agent.adam_b1": 0.5,
+    "agent.initial_alpha": 1.0, "agent.target_entropy": -1.0, "agent.batch_renorm": True,
+    "agent.renorm_warmup": 100_000, "agent.target_network": False, "agent.policy_delay": 3,
+}
+# D'Oro et al. 2023, and the authors' code (README, train_parallel.py).
+SR_SAC = {
+    **{key: value for key, value in REDQ.items() if not key.startswith("agent")},
+    **{key: REDQ[key] for key in (
+        "agent.hidden", "agent.actor_learning_rate", "agent.critic_learning_rate",
+        "agent.alpha_learning_rate", "agent.initial_alpha", "agent.tau",
+    )},
+    "steps": 500_000, "warmup": 10_000, "updates": 32, "eval_every": 5_000, "eval_episodes": 10,
+    "agent.target_entropy": -0.5, "agent.reset_every": 2_560_000,
+}
+# Lee et al. 2025, and the authors' code (sac_simba.yaml, base.yaml, dmc_hard.yaml): 1e6 steps of
+# the environment, two for each action.
+SIMBA = {
+    **{key: value for key, value in REDQ.items() if not key.startswith("agent")},
+    "steps": 500_000, "updates": 2, "eval_every": 25_000, "eval_episodes": 10,
+    "scale_observations": True, "agent.network": "residual", "agent.hidden": (128,),
+    "agent.critic_hidden": (512, 512), "agent.critics": 1, "agent.actor_learning_rate": 1e-4,
+    "agent.critic_learning_rate": 1e-4, "agent.alpha_learning_rate": 1e-4,
+    "agent.weight_decay": 0.01, "agent.initial_alpha": 0.01, "agent.target_entropy": -0.5,
+    "agent.tau": 0.005,
+}
 
 
 def arms(agent, base, of_methods):
@@ -315,6 +369,13 @@ TABLES = {
     "refer_ddpg": arms("ddpg", DDPG, DDPG_ARMS),
     "refer_acer": {("acer", "windows"): ACER},
     "refer_ppo": {("ppo", "latest"): PPO},
+    "redq": {("sac", "uniform"): REDQ},
+    "droq": {("sac", "uniform"): DROQ},
+    "crossq": {("sac", "uniform"): CROSSQ},
+    "crossq_small": {("sac", "uniform"): {**CROSSQ, "agent.critic_hidden": (256, 256)}},
+    "sr_sac": {("sac", "uniform"): SR_SAC},
+    "simba": {("sac", "uniform"): SIMBA},
+    "rlpd": {("sac", "uniform"): RLPD},
 }
 # fmt: on
 CASES = [(name, *names) for name, tables in TABLES.items() for names in tables]

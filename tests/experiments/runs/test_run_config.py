@@ -63,6 +63,14 @@ def test_frames_on_host_is_replay_on(before, now):
     assert up_to_date(config) == config
 
 
+def test_runs_of_sac_before_its_options_are_those_of_its_defaults():
+    config = defaults("gymnax/Pendulum-v1", "sac", "per").to_json()
+    kept = ("hidden", "tau", "target_entropy", "initial_alpha", "actor_learning_rate")
+    kept = (*kept, "critic_learning_rate", "alpha_learning_rate")
+    old = {**config, "agent_options": {name: config["agent_options"][name] for name in kept}}
+    assert RunConfig.from_json(json.loads(json.dumps(old))).to_json() == config
+
+
 EDITS = [
     (lambda c: c["loop"].update(gamma="high"), ("loop", "gamma", "high")),
     (lambda c: c["loop"].update(gamma=2.0), ("loop", "gamma", "2.0")),

@@ -1,0 +1,111 @@
+"""Ensembles of critics: initialisation, evaluation of all or some members, and their statistics.
+
+Parameters of up to two critics are a tuple of trees. Those of more are one tree of stacked arrays
+`[N, ...]`, evaluated in one batched product: Adam and target networks then take one operation per
+layer, and compilation does not grow with N.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, cast
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from agents.networks import Obs, Params, apply, learning
+from jaxreplay.types import Array
+
+Ensemble: TypeAlias = Any  # a tuple of N trees of variables, or one tree of arrays [N, ...]
+
+
+def init_ensemble(critic: nn.Module, key: Array, obs: Obs, action: Array, size: int) -> Ensemble:
+    """Initialise `size` critics independently, and return their variables.
+
+    Two parameter trees and two calls are faster than one stacked tree under vmap. On one core, they
+    save 1 % of the time of a SAC update for one seed and 12 % for eight seeds.
+    """
+    keys = jax.random.split(key, size)
+    if size <= 2:
+        return tuple(critic.init(key, obs, action) for key in keys)
+    return jax.vmap(lambda key: critic.init(key, obs, action))(keys)
+
+
+def each(
+    function: Callable[..., Any],
+    ensemble: Ensemble,
+    key: Array | None = None,
+    own: Sequence[Any] | None = None,
+) -> Any:
+    """Apply a function to every member, and return its stacked outputs `[N, ...]`.
+
+    Args:
+      function: maps a member's parameters, its element of `own` and its key, if given, to a pytree
+        of arrays.
+      ensemble: the members.
+      key: PRNG key to split among the members.
+      own: one pytree per member, all of the same structure and shapes.
+    """
+    if not isinstance(ensemble, tuple):
+        size = jax.tree.leaves(ensemble)[0].shape[0]
+        more = () if own is None else (_stack(own),)
+        keys = () if key is None else (jax.random.split(key, size),)
+        return jax.vmap(function)(ensemble, *more, *keys)
+    keys = None if key is None else jax.random.split(key, len(ensemble))
+    given = [part for part in (ensemble, own, keys) if part is not None]
+    outputs = [function(*inputs) for inputs in zip(*given, strict=True)]
+    return _stack(outputs) if len(outputs) > 1 else jax.tree.map(lambda x: x[None], outputs[0])
+
+
+def apply_ensemble(
+    critic: nn.Module, ensemble: Ensemble, obs: Obs, action: Array, key: Array | None = None
+) -> Array:
+    """Return the Q-values `[N, B]` of all members; `key` switches dropout on."""
+
+    def value(params: Params, key: Array | None = None) -> Array:
+        return apply(critic, params, obs, action, key=key)
+
+    return each(value, ensemble, key)
+
+
+def apply_learning(
+    critic: nn.Module, ensemble: Ensemble, obs: Obs, action: Array, key: Array | None = None
+) -> tuple[Array, Ensemble]:
+    """Return the Q-values `[N, B]` of members that normalise by the batch, and new statistics.
+
+    `replace_statistics` puts these into an ensemble.
+    """
+
+    def value(params: Params, key: Array | None = None) -> tuple[Array, Params]:
+        return learning(critic, params, obs, action, key=key)
+
+    q, statistics = each(value, ensemble, key)
+    if isinstance(ensemble, tuple):
+        statistics = tuple(_take(statistics, n) for n in range(len(ensemble)))
+    return q, statistics
+
+
+def replace_statistics(ensemble: Ensemble, statistics: Ensemble | None) -> Ensemble:
+    """Return an ensemble with the statistics of `apply_learning`; None changes nothing."""
+    if statistics is None:
+        return ensemble
+    if isinstance(ensemble, tuple):
+        return tuple({**old, **new} for old, new in zip(ensemble, statistics, strict=True))
+    return {**ensemble, **statistics}
+
+
+def take(ensemble: Ensemble, members: Array) -> Ensemble:
+    """Return the members with these indices `[M]` int32, stacked."""
+    return _take(_stack(ensemble) if isinstance(ensemble, tuple) else ensemble, members)
+
+
+def draw_members(key: Array, size: int, count: int) -> Array:
+    """Draw `count` of `size` members without replacement, and return their indices int32."""
+    return jax.random.choice(key, size, (count,), replace=False)
+
+
+def _stack(trees: Sequence[Any]) -> Any:
+    return jax.tree.map(lambda *x: jnp.stack(x), *trees)
+
+
+def _take(tree: Any, index: Any) -> Any:
+    return cast(Any, jax.tree.map(lambda x: x[index], tree))
