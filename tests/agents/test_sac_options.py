@@ -558,7 +558,7 @@ def test_methods_that_options_leave_nothing_to_are_refused(sample):
         ("crossq_small", {"critic_hidden": (64, 64)}, 1),
         ("simba", {"hidden": (32,), "critic_hidden": (64,), "critic_learning_rate": 1e-3,
                    "actor_learning_rate": 1e-3}, 2),
-        ("sr_sac", {"reset_every": 2_500, "actor_learning_rate": 1e-3,
+        ("sr_sac", {"reset_every": 5_000, "actor_learning_rate": 1e-3,
                     "critic_learning_rate": 1e-3}, 2),
     ],
 )  # fmt: skip
