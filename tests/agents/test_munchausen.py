@@ -115,7 +115,7 @@ def test_off_its_options_change_nothing(make_sample):
     sample = batch(make_sample)
     plain, state = states(0)
     other, _ = states(0, munchausen_alpha=0.1, munchausen_tau=5.0, munchausen_clip=-9.0)
-    one, two = (agent.update(state, sample, jax.random.key(0)) for agent in (plain, other))
+    one, two = (jax.jit(agent.update)(state, sample, jax.random.key(0)) for agent in (plain, other))
     jax.tree.map(np.testing.assert_array_equal, one, two)
 
 
