@@ -9,7 +9,7 @@ import optax
 
 from agents import common, gaussian
 from agents.gaussian import Behaviour
-from agents.networks import MLP, Actor, Critic, Obs, Params, apply, flatten
+from agents.networks import Actor, Critic, Obs, Params, Value, apply, batch_of_one
 from agents.options import BaselineOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives, returns
@@ -118,7 +118,7 @@ class _ACER:
         self.size = space.size
         self.variance = config.noise_std**2
         self.policy = Actor(self.size, hidden, activation)
-        self.value = MLP((*hidden, 1), activation)
+        self.value = Value((*hidden, 1), activation)
         self.advantage = Critic(hidden, activation)
         self.optimiser = common.adam_per_field(
             config.anneal,
@@ -130,9 +130,9 @@ class _ACER:
     def init(self, key: Array, obs: Obs, action: Array) -> ACERState:
         keys = jax.random.split(key, 3)
         networks = Networks(
-            self.policy.init(keys[0], obs[None]),
-            self.value.init(keys[1], flatten(obs[None])),
-            self.advantage.init(keys[2], obs[None], action[None]),
+            self.policy.init(keys[0], batch_of_one(obs)),
+            self.value.init(keys[1], batch_of_one(obs)),
+            self.advantage.init(keys[2], batch_of_one(obs), action[None]),
         )
         average = networks.policy
         return ACERState(networks, average, self.optimiser.init(networks))
@@ -141,7 +141,7 @@ class _ACER:
         return apply(self.policy, params, obs)
 
     def values(self, networks: Networks, obs: Obs) -> Array:
-        return apply(self.value, networks.value, flatten(obs))[:, 0]
+        return apply(self.value, networks.value, obs)[:, 0]
 
     def q_values(self, networks: Networks, obs: Obs, action: Array, samples: Array) -> Array:
         """Return Q-values `[B]` from the stochastic dueling network (Wang et al. 2017, Eq. 13).

@@ -13,7 +13,7 @@ import optax
 from agents import common, exploration
 from agents.common import Critics
 from agents.learned_weights import learn_weights
-from agents.networks import Actor, Critic, Obs, Params, apply
+from agents.networks import Actor, Critic, Obs, Params, apply, batch_of_one
 from agents.options import NoisyTargetOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
@@ -77,8 +77,8 @@ class _DDPG(exploration.NoisyPolicy):
     def init(self, key: Array, obs: Obs, action: Array) -> DDPGState:
         actor_key, critic_key = jax.random.split(key)
         networks = Networks(
-            self.actor.init(actor_key, obs[None]),
-            self.critic.init(critic_key, obs[None], action[None]),
+            self.actor.init(actor_key, batch_of_one(obs)),
+            self.critic.init(critic_key, batch_of_one(obs), action[None]),
         )
         return DDPGState(
             networks=networks,

@@ -12,7 +12,7 @@ import optax
 from agents import common
 from agents.common import Critics
 from agents.learned_weights import learn_weights
-from agents.networks import Network, Obs, Params, QNetwork, apply
+from agents.networks import Network, Obs, Params, QNetwork, apply, batch_of_one
 from agents.options import TwinCriticOptions
 from agents.sac import temperature_loss
 from agents.types import Agent, Discrete, Info
@@ -92,7 +92,9 @@ class _DiscreteSAC:
 
     def init(self, key: Array, obs: Obs, action: Array) -> DiscreteSACState:
         del action
-        actor, *critics = (self.network.init(each, obs[None]) for each in jax.random.split(key, 3))
+        actor, *critics = (
+            self.network.init(each, batch_of_one(obs)) for each in jax.random.split(key, 3)
+        )
         critics = critics[0], critics[1]
         log_alpha = jnp.asarray(math.log(self.config.initial_alpha), jnp.float32)
         return DiscreteSACState(

@@ -11,7 +11,7 @@ import optax
 from agents import common
 from agents.common import Critics
 from agents.learned_weights import learn_weights
-from agents.networks import Obs, Params, QNetwork, apply
+from agents.networks import Obs, Params, QNetwork, apply, batch_of_one
 from agents.options import QNetworkOptions
 from agents.types import Agent, Discrete, Info
 from jaxreplay import objectives
@@ -113,10 +113,10 @@ class _DQN:
 
     def init(self, key: Array, obs: Obs, action: Array) -> DQNState:
         del action
-        params = self.network.init(key, obs[None])
+        params = self.network.init(key, batch_of_one(obs))
         updates, expected = jnp.zeros((), jnp.int32), None
         if "expected_td_error" in self.objective.requires.feedback:
-            own = self.network.init(jax.random.fold_in(key, 1), obs[None])
+            own = self.network.init(jax.random.fold_in(key, 1), batch_of_one(obs))
             expected = ExpectedError(own, self.optimiser.init(own))
         return DQNState(params, params, self.optimiser.init(params), updates, expected)
 

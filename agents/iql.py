@@ -11,7 +11,7 @@ import optax
 
 from agents import common
 from agents.common import Critics
-from agents.networks import Actor, Critic, Obs, Params, apply, apply_twin, init_twin
+from agents.networks import Actor, Critic, Obs, Params, apply, apply_twin, batch_of_one, init_twin
 from agents.options import TwinCriticOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
@@ -102,10 +102,10 @@ class _IQL:
 
     def init(self, key: Array, obs: Obs, action: Array) -> IQLState:
         actor_key, critic_key, value_key = jax.random.split(key, 3)
-        mean = self.mean.init(actor_key, obs[None])
+        mean = self.mean.init(actor_key, batch_of_one(obs))
         actor = Policy(mean, jnp.zeros(self.size, jnp.float32))
-        critics = init_twin(self.critic, critic_key, obs[None], action[None])
-        value = self.value_network.init(value_key, obs[None])
+        critics = init_twin(self.critic, critic_key, batch_of_one(obs), action[None])
+        value = self.value_network.init(value_key, batch_of_one(obs))
         return IQLState(
             actor=actor,
             critics=critics,

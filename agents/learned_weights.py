@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 
 from agents import common
-from agents.networks import Critic, Obs, Params, QNetwork, apply
+from agents.networks import Critic, Obs, Params, QNetwork, apply, batch_of_one
 from agents.types import Agent, Continuous, Discrete, Info
 from jaxreplay.objectives import Objective
 from jaxreplay.types import Array, Sample, Transition
@@ -48,7 +48,11 @@ def learn_weights(
         return apply(network, params, obs, action)
 
     def init(key: Array, obs: Obs, action: Array) -> WeightedState:
-        inputs = (obs[None],) if isinstance(action_space, Discrete) else (obs[None], action[None])
+        inputs = (
+            (batch_of_one(obs),)
+            if isinstance(action_space, Discrete)
+            else (batch_of_one(obs), action[None])
+        )
         params = network.init(jax.random.fold_in(key, _OWN), *inputs)
         return WeightedState(agent.init(key, obs, action), learned.init(params))
 

@@ -10,7 +10,7 @@ import optax
 from agents import advantages, common, exploration
 from agents.common import Critics
 from agents.learned_weights import learn_weights
-from agents.networks import Actor, Obs, Params, apply
+from agents.networks import Actor, Obs, Params, apply, batch_of_one
 from agents.options import NoisyTargetOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
@@ -67,7 +67,7 @@ class _NAF(exploration.NoisyPolicy):
 
     def init(self, key: Array, obs: Obs, action: Array) -> NAFState:
         del action
-        params = self.network.init(key, obs[None])
+        params = self.network.init(key, batch_of_one(obs))
         return NAFState(params, params, self.optimiser.init(params))
 
     def outputs(self, params: Params, obs: Obs) -> Outputs:

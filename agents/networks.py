@@ -16,7 +16,7 @@ from jaxreplay.loops import product
 
 Array = jax.Array
 Params: TypeAlias = Mapping[str, Any]  # module variables: {"params": {layer: {"kernel": ...}}}
-Obs: TypeAlias = Any  # one array of observations [B, ...]; replays accept any pytree
+Obs: TypeAlias = Any  # observations: an array [B, ...], or a tree of arrays, such as a dict
 Layer = Callable[[Array, int], Array]  # (x [B, D], features) -> y [B, features], inside a module
 
 Activation: TypeAlias = Literal["relu", "softsign", "tanh"]
@@ -29,6 +29,7 @@ _CONVOLUTIONS = {
     "data_efficient": ((32, 5, 5), (64, 5, 5)),  # van Hasselt et al. 2019
 }
 _HIDDEN = {"minatar": 128, "nature": 512, "data_efficient": 256}
+_LEAST_FOR_NATURE = 36  # pixels a side
 
 uniform_kernel = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 _small_kernel = nn.initializers.variance_scaling(0.01 / 3, "fan_in", "uniform")  # +-0.1/sqrt(fan)
@@ -191,8 +192,18 @@ def as_float(obs: Obs) -> Array:
     return obs.astype(jnp.float32) / scale
 
 
-def flatten(obs: Obs) -> Array:
-    """Convert observations `[B, ...]` to float32 vectors `[B, D]`."""
+def batch_of_one(obs: Obs) -> Obs:
+    """Convert one observation `[...]` to a batch `[1, ...]`."""
+    return jax.tree.map(lambda x: x[None], obs)
+
+
+def rows(obs: Obs) -> int:
+    """Return the number B of observations `[B, ...]`."""
+    return jax.tree.leaves(obs)[0].shape[0]
+
+
+def flatten(obs: Array) -> Array:
+    """Convert observations `[B, ...]` of one array to float32 vectors `[B, D]`."""
     return as_float(obs).reshape(obs.shape[0], -1)
 
 
@@ -273,8 +284,62 @@ def network_for(shape: tuple[int, ...]) -> Network:
         return "minatar"
     raise ValueError(
         f"network 'auto' has no default for observations of shape {shape}: choose one of "
-        f"{get_args(Network)[1:]}"
+        f"{get_args(Network)[1:]}, or flatten them in the environment"
     )
+
+
+def encode(obs: Obs, network: Network = "auto") -> tuple[Array, int]:
+    """Convert observations `[B, ...]` to features, inside a module.
+
+    Vectors and scalars are flattened, and images `[B, H, W, C]` pass through a `Torso` each. The
+    features of a tree of arrays are joined in the order of `jax.tree.leaves`.
+
+    Args:
+      obs: one array, or a tree of arrays such as a dict.
+      network: network of all images, or "mlp" to flatten them. "auto" is that of `network_for`, or
+        in a tree "nature" for images of at least 36 pixels a side.
+
+    Returns:
+      Features `[B, D]` float32, and the width of the hidden layer that follows the images' torsos,
+      the largest if they differ, or 0 without images.
+
+    Raises:
+      ValueError: If `network` does not fit the images, or "auto" has no default for an array.
+    """
+    alone = jax.tree_util.all_leaves([obs])
+    features, widths = [], []
+    for part in jax.tree.leaves(obs):
+        own = _network_of(part.shape[1:], network, alone)
+        if own == "mlp":
+            features.append(flatten(part))
+            continue
+        features.append(Torso(own)(part))
+        widths.append(_HIDDEN[own])
+        if features[-1].shape[-1] == 0:
+            raise ValueError(
+                f"network {own!r} is too deep for images of shape {part.shape[1:]}: use network "
+                "auto"
+            )
+    if network not in ("auto", "mlp") and not widths:
+        shapes = ", ".join(str(part.shape[1:]) for part in jax.tree.leaves(obs))
+        raise ValueError(
+            f"network {network!r} requires images [H, W, C], got {shapes}: use network auto"
+        )
+    return features[0] if alone else jnp.concatenate(features, axis=-1), max(widths, default=0)
+
+
+def _network_of(shape: tuple[int, ...], network: Network, alone: bool) -> Network:
+    """Return the network for one array of an observation, its only one if `alone`."""
+    is_image = len(shape) == 3
+    if network != "auto":
+        return network if is_image else "mlp"
+    large = is_image and min(shape[:2]) >= _LEAST_FOR_NATURE
+    return "nature" if large and not alone else network_for(shape)
+
+
+def flat_or_encoded(obs: Obs) -> Array:
+    """Return the features `[B, D]` of agents that flatten an image, but encode it in a tree."""
+    return flatten(obs) if jax.tree_util.all_leaves([obs]) else encode(obs)[0]
 
 
 def dueling_q(value: Array, advantages: Array) -> Array:
@@ -283,7 +348,7 @@ def dueling_q(value: Array, advantages: Array) -> Array:
 
 
 class QNetwork(nn.Module):
-    """Q-values for all actions, `[B, ...] -> [B, num_actions]`.
+    """Q-values for all actions, `[B, ...] -> [B, num_actions]`; `encode` reads observations.
 
     With `dueling`, the value and advantage streams have separate last hidden layers and share all
     earlier layers (Wang et al. 2016). With `atoms`, the output is `[B, num_actions, atoms]`, and
@@ -305,21 +370,9 @@ class QNetwork(nn.Module):
     embedding: int = 64
 
     @nn.compact
-    def __call__(self, obs: Array, fractions: Array | None = None) -> Array:
-        shape = obs.shape[1:]
-        network = network_for(shape) if self.network == "auto" else self.network
-        if network == "mlp":
-            x, hidden = flatten(obs), self.hidden
-        elif len(shape) == 3:
-            x, hidden = Torso(network)(obs), (_HIDDEN[network],)
-            if x.shape[-1] == 0:
-                raise ValueError(
-                    f"network {network!r} is too deep for images of shape {shape}: use network auto"
-                )
-        else:
-            raise ValueError(
-                f"network {network!r} requires images [H, W, C], got {shape}: use network auto"
-            )
+    def __call__(self, obs: Obs, fractions: Array | None = None) -> Array:
+        x, width = encode(obs, self.network)
+        hidden = (width,) if width else self.hidden
         if fractions is None:
             return self._values(x, hidden)
         for size in hidden[:-1]:
@@ -372,7 +425,7 @@ class Critic(nn.Module):
 
     @nn.compact
     def __call__(self, obs: Obs, action: Array) -> Array:
-        x, sizes = jnp.concatenate([flatten(obs), action], axis=-1), (*self.hidden, 1)
+        x, sizes = jnp.concatenate([flat_or_encoded(obs), action], axis=-1), (*self.hidden, 1)
         if self.residual:
             return ResidualMLP(sizes)(x)[..., 0]
         return MLP(sizes, self.activation, self.layer, self.last)(x)[..., 0]
@@ -390,10 +443,18 @@ class Actor(nn.Module):
 
     @nn.compact
     def __call__(self, obs: Obs) -> Array:
-        sizes = (*self.hidden, self.size)
+        x, sizes = flat_or_encoded(obs), (*self.hidden, self.size)
         if self.residual:
-            return ResidualMLP(sizes)(flatten(obs))
-        return MLP(sizes, self.activation, self.layer, self.last)(flatten(obs))
+            return ResidualMLP(sizes)(x)
+        return MLP(sizes, self.activation, self.layer, self.last)(x)
+
+
+class Value(MLP):
+    """An `MLP` of observations `[B, ...]`, with the parameter tree of an MLP."""
+
+    @nn.compact
+    def __call__(self, obs: Obs) -> Array:
+        return super().__call__(flat_or_encoded(obs))
 
 
 def apply(network: nn.Module, params: Params, *inputs: Any, key: Array | None = None) -> Any:

@@ -11,7 +11,7 @@ from flax import linen as nn
 
 from agents import common, gaussian
 from agents.gaussian import Behaviour
-from agents.networks import MLP, Actor, Obs, Params, apply, flatten
+from agents.networks import Actor, Obs, Params, Value, apply, batch_of_one
 from agents.options import BaselineOptions, NetworkOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives, returns
@@ -92,7 +92,7 @@ class _PPO:
         objectives.check_no_density(objective, "PPO already limits its policy updates")
         self.config = config
         self.policy_network = Policy(space.size, config)
-        self.value_network = MLP((*config.hidden, 1), config.activation)
+        self.value_network = Value((*config.hidden, 1), config.activation)
         self.optimiser = common.adam_per_field(
             config.anneal, policy=config.actor_learning_rate, value=config.critic_learning_rate
         )
@@ -101,13 +101,13 @@ class _PPO:
         del action
         policy_key, value_key = jax.random.split(key)
         networks = Networks(
-            self.policy_network.init(policy_key, obs[None]),
-            self.value_network.init(value_key, flatten(obs[None])),
+            self.policy_network.init(policy_key, batch_of_one(obs)),
+            self.value_network.init(value_key, batch_of_one(obs)),
         )
         return PPOState(networks, self.optimiser.init(networks))
 
     def value(self, networks: Networks, obs: Obs) -> Array:
-        return apply(self.value_network, networks.value, flatten(obs))[:, 0]
+        return apply(self.value_network, networks.value, obs)[:, 0]
 
     def policy(self, networks: Networks, obs: Obs) -> tuple[Array, Array]:
         """Return the policy mean `[B, A]` and variance `[A]`."""

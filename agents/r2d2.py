@@ -11,7 +11,7 @@ from flax import linen as nn
 
 from agents import common
 from agents.dqn import DQNState
-from agents.networks import MLP, Dense, Network, Obs, Params, QNetwork, Torso, flatten, network_for
+from agents.networks import MLP, Dense, Network, Obs, Params, QNetwork, batch_of_one, encode, rows
 from agents.options import QNetworkOptions
 from agents.types import Agent, Discrete, Info
 from jaxreplay import objectives
@@ -104,6 +104,16 @@ def n_step_targets(reward: Array, discount: Array, last: Array, value: Array, n_
     return target
 
 
+class Encoder(nn.Module):
+    """Features `[B, D]` of observations `[B, ...]`; see `networks.encode`."""
+
+    network: Network
+
+    @nn.compact
+    def __call__(self, obs: Obs) -> Array:
+        return encode(obs, self.network)[0]
+
+
 class RecurrentQ(nn.Module):
     """Q-values of a recurrent network: `encode`, `step` through time, then `head`.
 
@@ -125,7 +135,7 @@ class RecurrentQ(nn.Module):
 
     def setup(self) -> None:
         gates = 3 if self.cell == "gru" else 4
-        self.torso = MLP(self.hidden)
+        self.encoder, self.torso = Encoder(self.network), MLP(self.hidden)
         self.project = Dense(gates * self.memory)
         shape, orthogonal = (self.memory, gates * self.memory), nn.initializers.orthogonal()
 
@@ -140,9 +150,7 @@ class RecurrentQ(nn.Module):
 
     def encode(self, obs: Obs) -> Array:
         """Return the input's part of the gates `[B, G]` for observations `[B, ...]`."""
-        network = network_for(obs.shape[1:]) if self.network == "auto" else self.network
-        x = flatten(obs) if network == "mlp" else Torso(network, name="image")(obs)
-        return self.project(nn.relu(self.torso(x)))
+        return self.project(nn.relu(self.torso(self.encoder(obs))))
 
     def step(self, gates: Array, state: Array) -> Array:
         """Return the next recurrent states `[B, S]`."""
@@ -182,7 +190,7 @@ class _R2D2:
 
     def init(self, key: Array, obs: Obs, action: Array) -> DQNState:
         del action
-        params = self.network.init(key, obs[None], self.zeros(1))
+        params = self.network.init(key, batch_of_one(obs), self.zeros(1))
         updates = jnp.zeros((), jnp.int32)
         return DQNState(params, params, self.optimiser.init(params), updates)
 
@@ -190,7 +198,7 @@ class _R2D2:
         return jnp.zeros((count, self.network.state_size), jnp.float32)
 
     def recall(self, state: DQNState, obs: Obs, previous: Any = None) -> tuple[Array, Memory]:
-        before = self.zeros(len(obs)) if previous is None else previous.after
+        before = self.zeros(rows(obs)) if previous is None else previous.after
         q, after = self.network.apply(state.params, obs, before)
         return jnp.argmax(q, axis=-1).astype(jnp.int32), Memory(before, after)
 
@@ -209,8 +217,9 @@ class _R2D2:
 
         No gradient passes through the states of steps in the mask `burn_in` `[T + 1, B]`.
         """
-        flat, apply = inputs.reshape(-1, *inputs.shape[2:]), self.network.apply
-        gates = apply(params, flat, method="encode").reshape(*inputs.shape[:2], -1)
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), inputs)
+        apply = self.network.apply
+        gates = apply(params, flat, method="encode").reshape(*burn_in.shape, -1)
 
         def step(state: Array, given: tuple[Array, Array]) -> tuple[Array, Array]:
             gates, warms_up = given
@@ -220,7 +229,7 @@ class _R2D2:
 
         states = jax.lax.scan(step, start, (gates, burn_in))[1]
         q = apply(params, states.reshape(-1, states.shape[-1]), method="head")
-        return q.reshape(*inputs.shape[:2], -1)
+        return q.reshape(*burn_in.shape, -1)
 
     def target(self, t: Transition, q: Array, q_target: Array) -> Array:
         """Return targets `[T, B]`, given Q-values `[T + 1, B, n]` of both networks."""
@@ -238,7 +247,7 @@ class _R2D2:
         # Slices also end at the newest step, whose episode may go on.
         t = t._replace(last=t.last | ~jnp.roll(sample.aux.mask.T, -1, axis=0))
         # The observation after the last step of a sequence or an episode is that of its transition.
-        inputs = jnp.concatenate([t.obs[:1], t.next_obs])
+        inputs = jax.tree.map(lambda x, y: jnp.concatenate([x[:1], y]), t.obs, t.next_obs)
         start = t.extras.before[0] if config.stored_state else self.zeros(learn.shape[0])
         warms_up = (sample.aux.mask & ~learn).T
         burn_in = jnp.concatenate([warms_up, jnp.zeros_like(warms_up[:1])])

@@ -12,7 +12,7 @@ from flax import linen as nn
 from agents import common, gaussian
 from agents.advantages import FORMS, FormName
 from agents.gaussian import Behaviour
-from agents.networks import MLP, Obs, Params, apply, flatten
+from agents.networks import MLP, Obs, Params, apply, batch_of_one, flat_or_encoded
 from agents.options import NetworkOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import returns
@@ -62,7 +62,7 @@ class Network(nn.Module):
     def __call__(self, obs: Obs) -> Outputs:
         form = FORMS[self.config.advantage]
         width = self.size + 1 + form.size(self.size)
-        out = MLP((*self.config.hidden, width), self.config.activation)(flatten(obs))
+        out = MLP((*self.config.hidden, width), self.config.activation)(flat_or_encoded(obs))
         mean, value, shape = jnp.split(out, [self.size, self.size + 1], axis=-1)
         start = float(np.log(np.expm1(self.config.initial_variance)))  # inverse of softplus
         variance = self.param("variance", nn.initializers.constant(start), (self.size,))
@@ -102,7 +102,7 @@ class _RACER:
 
     def init(self, key: Array, obs: Obs, action: Array) -> RACERState:
         del action
-        params = self.network.init(key, obs[None])
+        params = self.network.init(key, batch_of_one(obs))
         return RACERState(params, self.optimiser.init(params))
 
     def outputs(self, params: Params, obs: Obs) -> Outputs:

@@ -15,7 +15,7 @@ import optax
 from agents import common
 from agents.dqn import DQNState
 from agents.heads import Categorical, Head, ImplicitQuantiles, Quantiles
-from agents.networks import Obs, Params, QNetwork, apply, dense
+from agents.networks import Obs, Params, QNetwork, apply, batch_of_one, dense, rows
 from agents.noisy import Noise, draw_noises, noisy, with_noise
 from agents.options import QNetworkOptions
 from agents.types import Agent, Discrete, Info
@@ -137,7 +137,7 @@ class _Rainbow:
 
     def init(self, key: Array, obs: Obs, action: Array) -> DQNState:
         del action
-        params = self.network.init(key, obs[None], self.head.grid(1))
+        params = self.network.init(key, batch_of_one(obs), self.head.grid(1))
         updates = jnp.zeros((), jnp.int32)
         return DQNState(params, params, self.optimiser.init(params), updates)
 
@@ -152,7 +152,7 @@ class _Rainbow:
         return apply(self.network, params, obs, fractions)  # [B, n, m]
 
     def best(self, params: Params, obs: Obs, noise: Noise | None) -> Array:
-        outputs = self.outputs(params, obs, noise, self.head.grid(obs.shape[0]))
+        outputs = self.outputs(params, obs, noise, self.head.grid(rows(obs)))
         return jnp.argmax(self.head.mean(outputs), axis=-1).astype(jnp.int32)
 
     def greedy(self, state: DQNState, obs: Obs) -> Array:
@@ -163,9 +163,10 @@ class _Rainbow:
     ) -> tuple[Array, None]:
         del previous
         if self.config.noisy:  # independent noise per environment
-            noises = self.noises(state.params, key, obs.shape[0])
+            noises = self.noises(state.params, key, rows(obs))
             best = jax.vmap(self.best, in_axes=(None, 0, 0))
-            return best(state.params, obs[:, None], noises)[:, 0], None
+            each = jax.tree.map(lambda x: x[:, None], obs)
+            return best(state.params, each, noises)[:, 0], None
         epsilon = self.epsilon(state.updates)
         return common.epsilon_greedy(self.greedy(state, obs), key, epsilon, self.num_actions), None
 

@@ -11,7 +11,7 @@ import optax
 from agents import common
 from agents.common import Critics
 from agents.learned_weights import learn_weights
-from agents.networks import Actor, Critic, Obs, Params, apply, apply_twin, init_twin
+from agents.networks import Actor, Critic, Obs, Params, apply, apply_twin, batch_of_one, init_twin
 from agents.options import TwinCriticOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
@@ -112,8 +112,8 @@ class _TD3:
 
     def init(self, key: Array, obs: Obs, action: Array) -> TD3State:
         actor_key, critic_key = jax.random.split(key)
-        actor = self.actor.init(actor_key, obs[None])
-        critics = init_twin(self.critic, critic_key, obs[None], action[None])
+        actor = self.actor.init(actor_key, batch_of_one(obs))
+        critics = init_twin(self.critic, critic_key, batch_of_one(obs), action[None])
         opt_state, loss = self.actor_optimiser.init(actor), jnp.zeros((), jnp.float32)
         policy = Policy(actor, actor, critics, opt_state, loss)
         updates = jnp.zeros((), jnp.int32)

@@ -12,6 +12,7 @@ import numpy as np
 
 from agents.types import Continuous, Discrete
 from experiments.environments.types import EnvironmentSpec, TimeStep
+from jaxreplay.types import Tree
 
 Array = np.ndarray
 
@@ -48,7 +49,7 @@ class HostEnvironment(abc.ABC):
       num_envs: E.
       action_space: action space of each environment.
       max_steps: agent steps after which an episode is truncated.
-      obs: shape and dtype of one environment's observation.
+      obs: shape and dtype of one environment's observation, or a tree of those of its arrays.
       frame_stack: frames stacked in an observation, newest last; 0: no stack.
 
     Families implement the abstract methods.
@@ -62,7 +63,7 @@ class HostEnvironment(abc.ABC):
         num_envs: int,
         action_space: Discrete | Continuous,
         max_steps: int,
-        obs: jax.ShapeDtypeStruct,
+        obs: Tree,
     ) -> None:
         self.name, self.num_envs = name, num_envs
         self.action_space, self.max_steps, self.obs = action_space, max_steps, obs
@@ -77,13 +78,13 @@ class HostEnvironment(abc.ABC):
             self.name, self.obs, self.action_space, self.max_steps, self.frame_stack
         )
 
-    def reset(self, seed: int) -> Array:
+    def reset(self, seed: int) -> Tree:
         """Start an episode in every environment, with a seed for each derived from `seed`.
 
         The current step, if any, is discarded.
 
         Returns:
-          Observations `[E, ...]`.
+          Observations `[E, ...]`, an array or a tree of arrays, as `obs`.
 
         Raises:
           EnvironmentFailed: an environment raised an error, or its observation is not finite.
@@ -91,7 +92,8 @@ class HostEnvironment(abc.ABC):
         if self._moving:
             self.receive()
         self._seed, self._steps = seed, 0
-        obs = np.array(self._guard(self._reset, environment_seeds(seed, self.num_envs)))
+        obs = self._guard(self._reset, environment_seeds(seed, self.num_envs))
+        obs = jax.tree.map(np.array, obs)
         self._check_finite("observation", obs)
         return obs
 
@@ -107,7 +109,7 @@ class HostEnvironment(abc.ABC):
         self._guard(self._send, actions)
         self._moving = True
 
-    def receive(self) -> tuple[Array, TimeStep]:
+    def receive(self) -> tuple[Tree, TimeStep]:
         """Wait for the step that `send` started.
 
         Returns:
@@ -122,14 +124,13 @@ class HostEnvironment(abc.ABC):
         if not self._moving:
             raise RuntimeError(f"{self.name}: receive() without a send() before it")
         self._moving = False
-        result = self._guard(self._receive)
-        obs, step = np.array(result[0]), TimeStep(*map(np.array, result[1]))
+        obs, step = jax.tree.map(np.array, self._guard(self._receive))
         self._check_finite("reward", step.reward)
         self._check_finite("observation", step.final_obs)
         self._check_finite("observation", obs)
         return obs, step
 
-    def step(self, actions: Any) -> tuple[Array, TimeStep]:
+    def step(self, actions: Any) -> tuple[Tree, TimeStep]:
         """Take one step: `send`, then `receive`."""
         self.send(actions)
         return self.receive()
@@ -147,13 +148,13 @@ class HostEnvironment(abc.ABC):
         """Free the environments' resources; may be called more than once."""
 
     @abc.abstractmethod
-    def _reset(self, seeds: list[int]) -> Array: ...
+    def _reset(self, seeds: list[int]) -> Tree: ...
 
     @abc.abstractmethod
     def _send(self, actions: Array) -> None: ...
 
     @abc.abstractmethod
-    def _receive(self) -> tuple[Array, TimeStep]: ...
+    def _receive(self) -> tuple[Tree, TimeStep]: ...
 
     def _read(self, actions: Any) -> Array:
         """Return actions as an array of the space's shape and kind, and count the step."""
@@ -173,14 +174,15 @@ class HostEnvironment(abc.ABC):
             self._check_finite("action", actions, "received")
         return actions
 
-    def _check_finite(self, kind: str, values: Array, verb: str = "returned") -> None:
+    def _check_finite(self, kind: str, values: Tree, verb: str = "returned") -> None:
         """Raise for the first environment with `values` `[E, ...]` that are not all finite."""
-        if values.dtype.kind != "f" or np.isfinite(values).all():
-            return
-        ok = np.isfinite(values).reshape(self.num_envs, -1).all(axis=1)
-        article = "an" if kind[0] in "aeiou" else "a"
-        bad = int(np.argmin(ok))
-        raise EnvironmentFailed(self._where(bad, f"{verb} {article} {kind} that is not finite"))
+        for part in jax.tree.leaves(values):
+            if part.dtype.kind != "f" or np.isfinite(part).all():
+                continue
+            ok = np.isfinite(part).reshape(self.num_envs, -1).all(axis=1)
+            article = "an" if kind[0] in "aeiou" else "a"
+            bad = int(np.argmin(ok))
+            raise EnvironmentFailed(self._where(bad, f"{verb} {article} {kind} that is not finite"))
 
     def _guard(self, call: Callable[..., Any], *args: Any) -> Any:
         """Call a function of the environments; turn all errors into EnvironmentFailed."""

@@ -34,16 +34,8 @@ def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
     Args:
       name: one of `NAMES`.
       config: max_steps None is 1000.
-
-    Raises:
-      ValueError: the observation of the task is more than one array.
     """
     env = _load(name)
-    shapes = jax.eval_shape(env.reset, jax.random.key(0)).obs
-    if not hasattr(shapes, "shape"):
-        raise ValueError(
-            f"playground/{name} observes several arrays ({', '.join(shapes)}): only one can be used"
-        )
 
     def reset(key: Array):
         # Some tasks store the key in their state, which must contain plain arrays only.
@@ -59,7 +51,7 @@ def renderer(name: str, config: CompiledConfig = CompiledConfig()) -> Callable[[
     """Return `render(state) -> [H, W, 3] uint8` for Playground's own state.
 
     Raises:
-      ValueError: as `make`, or OpenGL is missing.
+      ValueError: OpenGL is missing.
     """
     del config
 

@@ -17,12 +17,13 @@ from agents.types import Continuous, Discrete
 from experiments.environments import mujoco
 from experiments.environments.host import Array, HostEnvironment, OneFailed, raised
 from experiments.environments.types import TimeStep
+from jaxreplay.types import Tree
 
 _CONTACT_FORCES = 84  # entries of the observation of Ant-v3 and Humanoid-v3, zero with MuJoCo 2
 
 
 class Indexed(gymnasium.Wrapper):
-    """One environment of the batch, with errors that give its index.
+    """One environment of the batch, with one-hot Discrete observations, and the index in errors.
 
     All results are copied at once, because many environments write into the same arrays at every
     step and in the reset at the end of an episode. Infos are dropped, because gathering them over
@@ -31,11 +32,12 @@ class Indexed(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env, index: int) -> None:
         super().__init__(env)
+        self.observation_space = _one_hot_space(env.observation_space)
         self._index = index
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
         try:
-            return np.array(self.env.reset(seed=seed, options=options)[0]), {}
+            return self._see(self.env.reset(seed=seed, options=options)[0]), {}
         except (Exception, SystemExit) as error:
             raise OneFailed(self._index, raised(error)) from error
 
@@ -43,9 +45,12 @@ class Indexed(gymnasium.Wrapper):
         try:
             obs, *numbers = self.env.step(action)[:4]
             reward, terminated, truncated = (np.asarray(number).item() for number in numbers)
-            return np.array(obs), reward, terminated, truncated, {}
+            return self._see(obs), reward, terminated, truncated, {}
         except (Exception, SystemExit) as error:
             raise OneFailed(self._index, raised(error)) from error
+
+    def _see(self, obs: Any) -> Tree:
+        return _copied(self.env.observation_space, obs)
 
 
 class GymnasiumEnvironment(HostEnvironment):
@@ -60,20 +65,18 @@ class GymnasiumEnvironment(HostEnvironment):
         self._space = vector.single_action_space
         self._in_processes = isinstance(vector, AsyncVectorEnv)
         self._actions: Array | None = None  # of the current step, in this thread
-        space = vector.single_observation_space
-        self._dtype = np.dtype(np.float32) if space.dtype.kind == "f" else space.dtype
-        shape = jax.ShapeDtypeStruct(space.shape, self._dtype)
-        super().__init__(name, vector.num_envs, _actions(name, self._space), max_steps, shape)
+        like = _shapes(vector.single_observation_space)
+        super().__init__(name, vector.num_envs, _actions(name, self._space), max_steps, like)
 
-    def _reset(self, seeds: list[int]) -> Array:
-        return self._vector.reset(seed=seeds)[0].astype(self._dtype, copy=False)
+    def _reset(self, seeds: list[int]) -> Tree:
+        return self._cast(self._vector.reset(seed=seeds)[0])
 
     def _send(self, actions: Array) -> None:
         self._actions = self._scale(actions)
         if self._in_processes:
             self._vector.step_async(self._actions)
 
-    def _receive(self) -> tuple[Array, TimeStep]:
+    def _receive(self) -> tuple[Tree, TimeStep]:
         if self._in_processes:
             return self._unpack(*self._vector.step_wait())
         return self._unpack(*self._vector.step(self._actions))
@@ -87,16 +90,18 @@ class GymnasiumEnvironment(HostEnvironment):
         return np.clip(low + (unit + 1.0) * 0.5 * (high - low), low, high).astype(low.dtype)
 
     def _unpack(
-        self, obs: Array, reward: Array, terminated: Array, truncated: Array, infos: dict[str, Any]
-    ) -> tuple[Array, TimeStep]:
-        obs = obs.astype(self._dtype, copy=False)
-        final = obs
+        self, obs: Any, reward: Array, terminated: Array, truncated: Array, infos: dict[str, Any]
+    ) -> tuple[Tree, TimeStep]:
+        obs = final = self._cast(obs)
         if "final_obs" in infos:
-            final = obs.copy()
+            final = jax.tree.map(np.copy, obs)
             for index in np.flatnonzero(terminated | truncated):
-                final[index] = infos["final_obs"][index]
+                jax.tree.map(functools.partial(_put, index), final, infos["final_obs"][index])
         reward = reward.astype(np.float32)
         return obs, TimeStep(reward, terminated, truncated & ~terminated, final)
+
+    def _cast(self, obs: Any) -> Tree:
+        return jax.tree.map(lambda x, like: x.astype(like.dtype, copy=False), obs, self.obs)
 
     def render(self) -> Array:
         if self._in_processes or self._vector.render_mode != "rgb_array":
@@ -135,9 +140,10 @@ def make(
         raise ValueError(f"{full} cannot be made: making it {raised(error)}") from error
     with contextlib.closing(first):
         _actions(full, first.action_space)
-        if not isinstance(first.observation_space, spaces.Box):
+        if not _is_supported(first.observation_space):
             raise ValueError(
-                f"{full} has observations {first.observation_space}: only Box is supported"
+                f"{full} has observations {first.observation_space}: only Box, and Dict of Box and "
+                "Discrete, are supported"
             )
     if vectorisation == "async" and not render:
         return GymnasiumEnvironment(full, _in_processes(each), limit)
@@ -167,6 +173,43 @@ def _without_contact_forces(env: gymnasium.Env, pad: bool) -> gymnasium.Env:
         return np.concatenate([obs if pad else obs[:-_CONTACT_FORCES], zeros])
 
     return gymnasium.wrappers.TransformObservation(env, see, space)
+
+
+def _is_supported(space: spaces.Space) -> bool:
+    if not isinstance(space, spaces.Dict):
+        return isinstance(space, spaces.Box)
+    parts = space.spaces.values()
+    return bool(parts) and all(isinstance(x, spaces.Discrete) or _is_supported(x) for x in parts)
+
+
+def _one_hot_space(space: spaces.Space) -> spaces.Space:
+    """Return the space of what `_copied` returns; unsupported spaces stay as they are."""
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({key: _one_hot_space(part) for key, part in space.items()})
+    if isinstance(space, spaces.Discrete):
+        return spaces.Box(False, True, (int(space.n),), np.bool_)
+    return space
+
+
+def _copied(space: spaces.Space, obs: Any) -> Tree:
+    """Copy an observation, with Discrete entries one-hot."""
+    if isinstance(space, spaces.Dict):
+        return {key: _copied(part, obs[key]) for key, part in space.items()}
+    if isinstance(space, spaces.Discrete):
+        return np.arange(space.start, space.start + space.n) == obs
+    return np.array(obs)
+
+
+def _shapes(space: Any) -> Tree:
+    """Return the shapes and dtypes of observations, floats as float32."""
+    if isinstance(space, spaces.Dict):
+        return {key: _shapes(part) for key, part in space.items()}
+    dtype = np.dtype(np.float32) if space.dtype.kind == "f" else space.dtype
+    return jax.ShapeDtypeStruct(space.shape, dtype)
+
+
+def _put(index: int, into: Array, value: Array) -> None:
+    into[index] = value
 
 
 def _in_processes(each: list[Any]) -> AsyncVectorEnv:

@@ -59,7 +59,7 @@ def assemble(config: RunConfig) -> Parts:
     environment, spec = _environment(config)
     if sizes.frame_stack is None:
         sizes = dataclasses.replace(sizes, frame_stack=spec.frame_stack)
-    _check_frames(config, sizes)
+    _check_frames(config, sizes, spec)
     make_agent = registry.AGENTS[config.agent].make
     agent = make_agent(config.agent_options, spec.action_space, method.objective)
     # fails if the network does not fit the observations
@@ -109,9 +109,14 @@ def _environment(config: RunConfig) -> tuple[Environment | MakeHost, Environment
         return make, batch.spec
 
 
-def _check_frames(config: RunConfig, sizes: ReplaySizes) -> None:
+def _check_frames(config: RunConfig, sizes: ReplaySizes, spec: EnvironmentSpec) -> None:
     """Raise ValueError for options that do not work with frames stored once, or on the host."""
     scaled, on_host = config.loop.scale_observations, sizes.replay_on == "host"
+    if sizes.frame_stack and not jax.tree_util.all_leaves([spec.obs]):
+        raise ValueError(
+            f"frames are stored once only of observations of one array, and {config.env} observes "
+            f"{len(jax.tree.leaves(spec.obs))}: give --frame-stack 0"
+        )
     if sizes.frame_stack and scaled:
         raise ValueError(
             "scale_observations reads whole observations, and this replay stores each frame once: "

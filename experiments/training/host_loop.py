@@ -24,6 +24,7 @@ from experiments.training.schedule import schedule
 from experiments.training.seeds import CutShort, Run, keys_of, with_axis
 from experiments.training.state import LoopState, Metrics, Sums
 from jaxreplay.replay import Replay
+from jaxreplay.types import Tree
 
 MakeHost = Callable[[int, bool], HostEnvironment]  # (num_envs, training) -> a batch
 
@@ -40,20 +41,19 @@ class Batches:
         self._seeds = list(seeds)
         self.when = ""
 
-    def reset(self, *purpose: int) -> np.ndarray:
+    def reset(self, *purpose: int) -> Tree:
         """Reset every batch with a seed derived from the run's seed and `purpose`."""
         words = [np.random.SeedSequence([s, *purpose]).generate_state(1)[0] for s in self._seeds]
         seeds = [int(word) >> 1 for word in words]
-        return np.stack(self._each(lambda batch, seed: batch.reset(seed), seeds))
+        return _stacked(self._each(lambda batch, seed: batch.reset(seed), seeds))
 
     def send(self, actions: Any) -> None:
         """Start a step with actions `[S, E, ...]`."""
         self._each(lambda batch, action: batch.send(action), np.asarray(actions))
 
-    def receive(self) -> tuple[np.ndarray, TimeStep]:
+    def receive(self) -> tuple[Tree, TimeStep]:
         """Return the next observations `[S, E, ...]` and the step `[S, E]`."""
-        obs, steps = zip(*self._each(lambda batch, _: batch.receive(), self._seeds), strict=True)
-        return np.stack(obs), TimeStep(*map(np.stack, zip(*steps, strict=True)))
+        return _stacked(self._each(lambda batch, _: batch.receive(), self._seeds))
 
     def close(self) -> None:
         """Close all batches."""
@@ -69,6 +69,10 @@ class Batches:
             except EnvironmentFailed as error:
                 raise EnvironmentFailed(f"seed {seed}, {self.when}: {error}") from error
         return results
+
+
+def _stacked(trees: list[Any]) -> Any:
+    return jax.tree.map(lambda *x: np.stack(x), *trees)
 
 
 class Since(NamedTuple):
@@ -234,7 +238,7 @@ class HostRun(Run):
         updates, rows = self._config.updates, self._config.learn_every
         return (row + 1) * updates // rows - row * updates // rows
 
-    def _receive(self) -> tuple[np.ndarray, TimeStep]:
+    def _receive(self) -> tuple[Tree, TimeStep]:
         """Receive a step of the environments and store its frames."""
         self._rows += 1
         self.playing.when = self._agent_step(self._rows)
@@ -243,15 +247,15 @@ class HostRun(Run):
         self._obs, self._first = obs, out.terminated | out.truncated
         return obs, out
 
-    def _reset(self, rows: int) -> np.ndarray:
+    def _reset(self, rows: int) -> Tree:
+        num_envs, episodes = self._phases.replay.num_envs, self._config.eval_episodes
         if self.playing is None:
-            num_envs, episodes = self._phases.replay.num_envs, self._config.eval_episodes
             self.playing = Batches(self._make, self._seeds, num_envs, True)
             self._testing = Batches(self._make, self._seeds, episodes, False)
         self._rows = rows
         self.playing.when = self._agent_step(rows)
         self._obs = self.playing.reset(rows, 0)
-        self._first = np.ones(self._obs.shape[:2], bool)
+        self._first = np.ones((len(self._seeds), num_envs), bool)
         return self._obs
 
     def _whole(self, state: LoopState, since: Since | None = None) -> LoopState:

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from agents.networks import rows
 from experiments.environments.types import Array, EnvironmentSpec, TimeStep
 from experiments.training.compiling import jit_once
 from experiments.training.evaluation import evaluation_keys, keys_at
@@ -118,15 +119,16 @@ class HostPhases:
     ) -> tuple[Array, Any]:
         def greedy(state: LoopState, obs: Array, memory: Any) -> tuple[Array, Any]:
             key = observing_keys(state)[1] if for_replay else evaluation_key(state)
-            key, _ = keys_at(evaluation_keys(key, len(obs)), time)
+            key, _ = keys_at(evaluation_keys(key, rows(obs)), time)
             return self._phases.greedy(state.agent, obs, key, memory)
 
         return jax.vmap(greedy, (self.axes, 0, 0))(state, obs, memory)
 
     def no_memory(self, obs: Array) -> Any:
         """Return the agents' memory at the first observations `[S, N, ...]` of episodes."""
-        one = jax.eval_shape(self._phases.no_memory, self.like.agent, obs[0])
-        return jax.tree.map(lambda x: jnp.zeros((len(obs), *x.shape), x.dtype), one)
+        first = jax.tree.map(lambda x: x[0], obs)
+        one = jax.eval_shape(self._phases.no_memory, self.like.agent, first)
+        return jax.tree.map(lambda x: jnp.zeros((rows(obs), *x.shape), x.dtype), one)
 
 
 def _given(phases: Phases, obs: Any, like: LoopState) -> tuple[Any, ...]:

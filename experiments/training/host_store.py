@@ -20,7 +20,7 @@ from jaxreplay.loops import frames as frames_
 from jaxreplay.loops import host_rows
 from jaxreplay.ring import Ring
 from jaxreplay.storage import FrameRing, HostRing
-from jaxreplay.types import Sample
+from jaxreplay.types import Sample, Tree
 
 
 def given_like(ring: Ring, batch: Sample | tuple[()]) -> Any:
@@ -61,7 +61,7 @@ class Store:
 
     kept: Any = ()
 
-    def step(self, obs: np.ndarray, next_obs: np.ndarray, first: np.ndarray) -> None:
+    def step(self, obs: Tree, next_obs: Tree, first: np.ndarray) -> None:
         """Store one step of all environments, `[S, E, ...]`."""
 
     def add(self, ring: Ring) -> None:
