@@ -23,7 +23,7 @@ _CONTACT_FORCES = 84  # entries of the observation of Ant-v3 and Humanoid-v3, ze
 
 
 class Indexed(gymnasium.Wrapper):
-    """One environment of the batch, with one-hot Discrete observations, and the index in errors.
+    """One environment of the batch, with one-hot Discrete observations, and its index in errors.
 
     All results are copied at once, because many environments write into the same arrays at every
     step and in the reset at the end of an episode. Infos are dropped, because gathering them over
@@ -140,10 +140,9 @@ def make(
         raise ValueError(f"{full} cannot be made: making it {raised(error)}") from error
     with contextlib.closing(first):
         _actions(full, first.action_space)
-        if not _is_supported(first.observation_space):
+        if not _is_supported(space := first.env.observation_space):
             raise ValueError(
-                f"{full} has observations {first.observation_space}: only Box, and Dict of Box and "
-                "Discrete, are supported"
+                f"{full} has observations {space}: only Box, Discrete and Dict are supported"
             )
     if vectorisation == "async" and not render:
         return GymnasiumEnvironment(full, _in_processes(each), limit)
@@ -176,10 +175,9 @@ def _without_contact_forces(env: gymnasium.Env, pad: bool) -> gymnasium.Env:
 
 
 def _is_supported(space: spaces.Space) -> bool:
-    if not isinstance(space, spaces.Dict):
-        return isinstance(space, spaces.Box)
-    parts = space.spaces.values()
-    return bool(parts) and all(isinstance(x, spaces.Discrete) or _is_supported(x) for x in parts)
+    if isinstance(space, spaces.Dict):
+        return len(space) > 0 and all(map(_is_supported, space.values()))
+    return isinstance(space, spaces.Box | spaces.Discrete)
 
 
 def _one_hot_space(space: spaces.Space) -> spaces.Space:
@@ -187,7 +185,7 @@ def _one_hot_space(space: spaces.Space) -> spaces.Space:
     if isinstance(space, spaces.Dict):
         return spaces.Dict({key: _one_hot_space(part) for key, part in space.items()})
     if isinstance(space, spaces.Discrete):
-        return spaces.Box(False, True, (int(space.n),), np.bool_)
+        return spaces.Box(0, 1, (int(space.n),), np.int8)
     return space
 
 
@@ -196,7 +194,7 @@ def _copied(space: spaces.Space, obs: Any) -> Tree:
     if isinstance(space, spaces.Dict):
         return {key: _copied(part, obs[key]) for key, part in space.items()}
     if isinstance(space, spaces.Discrete):
-        return np.arange(space.start, space.start + space.n) == obs
+        return (np.arange(space.n) == np.asarray(obs) - space.start).astype(np.int8)
     return np.array(obs)
 
 
