@@ -51,7 +51,7 @@ class HostPhases:
         self.like = jax.eval_shape(phases.start, a_key(), (), obs)
         given = _given(phases, obs, self.like)
         self.axes = axes = axes_of(
-            lambda key, obs, *_: phases.after_warmup(phases.start(key, (), obs)),
+            lambda key, obs, *_: phases.start(key, (), obs),
             lambda state, _, *given: _once(phases, state, *given)[0],
             *given,
         )
@@ -152,6 +152,7 @@ def _once(
     """Run every phase of the loop once; return the state and the sums of a gradient update."""
     action, extras = phases.decide(state, "act")
     state, played = phases.take_in(state, "act", action, extras, None, obs, out)
+    state = phases.after_warmup(state)
     state, learned = phases.learn_from(state, phases.sample(state), batch)
     state = phases.after_block(state)
     if phases.evaluates_for_replay:
