@@ -7,6 +7,7 @@ import pytest
 
 from agents.networks import (
     MLP,
+    Actor,
     Critic,
     QNetwork,
     Torso,
@@ -56,6 +57,68 @@ def test_image_network_refuses_vectors():
 def test_image_network_refuses_small_images(network):
     with refused(network, "(10, 10, 4)", "auto"):
         start(QNetwork(3, network), np.zeros((1, 10, 10, 4), np.float32))
+
+
+PARTS = {
+    "image": np.random.default_rng(0).integers(0, 256, (2, 4, 5, 1), np.uint8),
+    "speed": np.random.default_rng(1).normal(size=(2, 3)).astype(np.float32),
+    "time": np.float32([1, 2]),
+}
+
+
+def features_by_hand(layer):
+    """Return PARTS' features: the image's six patches of 3 x 3 pixels, then the numbers."""
+    image = np.lib.stride_tricks.sliding_window_view(PARTS["image"][..., 0] / 255.0, (3, 3), (1, 2))
+    image = np.maximum(image.reshape(2, 6, 9) @ layer["kernel"] + layer["bias"], 0)
+    return np.concatenate([image.reshape(2, -1), PARTS["speed"], PARTS["time"][:, None]], axis=1)
+
+
+def perceptron(layers, x):
+    *hidden, last = (layers[name] for name in sorted(layers))
+    for layer in hidden:
+        x = np.maximum(x @ layer["kernel"] + layer["bias"], 0)
+    return x @ last["kernel"] + last["bias"]
+
+
+@pytest.mark.parametrize(
+    ("net", "inputs", "widths"),
+    [
+        (QNetwork(3, hidden=(7,)), (), (100, 128, 3)),  # an image's hidden layer
+        (Actor(2, (7,)), (), (100, 7, 2)),
+        (Critic((7,)), (np.float32([[1, 2], [3, 4]]),), (102, 7, 1)),
+    ],
+)
+def test_an_observation_of_vector_and_image(net, inputs, widths):
+    out, params = jax.tree.map(
+        np.asarray, jax.jit(net.init_with_output)(jax.random.key(1), PARTS, *inputs)
+    )
+    torso, layers = params["params"]["Torso_0"]["Dense_0"], params["params"]["MLP_0"]
+    assert torso["kernel"].shape == (9, 16)
+    shapes = [layers[name]["kernel"].shape for name in sorted(layers)]
+    assert shapes == list(zip(widths[:-1], widths[1:], strict=True))
+    expected = perceptron(layers, np.concatenate([features_by_hand(torso), *inputs], axis=1))
+    np.testing.assert_allclose(out, expected.reshape(out.shape), atol=1e-5)
+
+
+def shapes_of(net, obs):
+    params = jax.eval_shape(net.init, jax.random.key(0), obs)["params"]
+    return {name: jax.tree.leaves(params[name])[-1].shape for name in sorted(params)}
+
+
+def test_each_image_of_an_observation_has_its_network():
+    small, large = np.zeros((1, 4, 4, 1), np.uint8), np.zeros((1, 36, 40, 3), np.uint8)
+    obs = {"a": large, "b": small, "c": np.zeros((1, 2), np.float32)}
+    found = shapes_of(QNetwork(3), obs)
+    assert found == {"MLP_0": (512, 3), "Torso_0": (3, 3, 64, 64), "Torso_1": (9, 16)}
+    assert shapes_of(QNetwork(3, "mlp", (8,)), obs) == {"MLP_0": (8, 3)}
+    found = shapes_of(QNetwork(3, "data_efficient"), {"a": large, "c": obs["c"]})
+    assert found == {"MLP_0": (256, 3), "Torso_0": (5, 5, 32, 64)}
+    with refused("data_efficient", "(4, 4, 1)", "auto"):
+        shapes_of(QNetwork(3, "data_efficient"), obs)
+    with refused("nature", "[H, W, C]", "(2,)", "()", "auto"):
+        shapes_of(QNetwork(3, "nature"), {"c": obs["c"], "d": np.zeros(1, np.float32)})
+    with refused("(20, 4, 1)", "minatar"):
+        shapes_of(Actor(3, (8,)), {"a": np.zeros((1, 20, 4, 1), np.uint8)})
 
 
 def test_patch_convolution_is_a_convolution():

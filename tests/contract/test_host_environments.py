@@ -341,7 +341,11 @@ def test_ids_that_are_not_listed_work_as_well(make, registry):
     [
         ("gymnasium/Hoper-v5", {}, ("Hoper-v5", "gymnasium/Hopper-v5")),
         ("gymnasium/nosuchmodule:Env-v0", {}, ("nosuchmodule", "ModuleNotFoundError")),
-        ("gymnasium/FrozenLake-v1", {}, ("gymnasium/FrozenLake-v1", "Discrete(16)", "Box")),
+        (
+            "gymnasium/Blackjack-v1",
+            {"max_steps": 5},
+            ("gymnasium/Blackjack-v1", "Tuple", "Box", "Dict"),
+        ),
         ("atari/Pung", {}, ("atari/Pung", "atari/Pong")),
         ("gymnax/CartPole-v1", {}, ("gymnax/CartPole-v1", "environments.make")),
         ("gymnasium/CartPole-v1", {"max_steps": 0}, ("max_steps", "0")),
