@@ -1,5 +1,7 @@
 """Shapes, initial values and identities of the networks."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -95,7 +97,7 @@ def test_an_observation_of_vector_and_image(net, inputs, widths):
     torso, layers = params["params"]["Torso_0"]["Dense_0"], params["params"]["MLP_0"]
     assert torso["kernel"].shape == (9, 16)
     shapes = [layers[name]["kernel"].shape for name in sorted(layers)]
-    assert shapes == list(zip(widths[:-1], widths[1:], strict=True))
+    assert shapes == list(itertools.pairwise(widths))
     expected = perceptron(layers, np.concatenate([features_by_hand(torso), *inputs], axis=1))
     np.testing.assert_allclose(out, expected.reshape(out.shape), atol=1e-5)
 

@@ -97,7 +97,7 @@ def test_image_and_numbers(name, space):
 
 
 def task(space):
-    """A task whose reward is 1 if the action agrees with the image, and with episodes of 4 steps."""
+    """A task of 4 steps an episode, with reward 1 if the action agrees with the image."""
 
     def see(bright, time):
         image = jnp.full((3, 3, 1), 255 * bright, jnp.uint8)
