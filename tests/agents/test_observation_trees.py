@@ -120,7 +120,11 @@ def task(space):
 def trained(name):
     space = Continuous(1) if name == "td3" else Discrete(2)
     recurrent = name == "r2d2"
-    method = sequences.method(sequences.SequencesConfig(length=4)) if recurrent else per.method()
+    method = (
+        sequences.method(sequences.SequencesConfig(length=4, period=2))
+        if recurrent
+        else per.method()
+    )
     make, config = (MADE[Continuous(2)] | MADE[Discrete(3)])[name]
     agent = make(config(hidden=HIDDEN), space, method.objective)
     replay = Replay(method.sampler, capacity=64, batch_size=8)
