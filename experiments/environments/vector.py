@@ -15,7 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from agents.types import Continuous, Discrete
 from experiments.environments import mujoco
-from experiments.environments.host import Array, HostEnvironment, OneFailed, raised
+from experiments.environments.host import Array, HostEnvironment, OneFailed, mapped, raised
 from experiments.environments.types import TimeStep
 from jaxreplay.types import Tree
 
@@ -32,8 +32,10 @@ class Indexed(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env, index: int) -> None:
         super().__init__(env)
-        self.observation_space = _one_hot_space(env.observation_space)
+        space = env.observation_space
+        self.observation_space = _one_hot_space(space)
         self._index = index
+        self._see = np.array if isinstance(space, spaces.Box) else functools.partial(_copied, space)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
         try:
@@ -48,9 +50,6 @@ class Indexed(gymnasium.Wrapper):
             return self._see(obs), reward, terminated, truncated, {}
         except (Exception, SystemExit) as error:
             raise OneFailed(self._index, raised(error)) from error
-
-    def _see(self, obs: Any) -> Tree:
-        return _copied(self.env.observation_space, obs)
 
 
 class GymnasiumEnvironment(HostEnvironment):
@@ -94,14 +93,14 @@ class GymnasiumEnvironment(HostEnvironment):
     ) -> tuple[Tree, TimeStep]:
         obs = final = self._cast(obs)
         if "final_obs" in infos:
-            final = jax.tree.map(np.copy, obs)
+            final = mapped(np.copy, obs)
             for index in np.flatnonzero(terminated | truncated):
-                jax.tree.map(functools.partial(_put, index), final, infos["final_obs"][index])
+                mapped(functools.partial(_put, index), final, infos["final_obs"][index])
         reward = reward.astype(np.float32)
         return obs, TimeStep(reward, terminated, truncated & ~terminated, final)
 
     def _cast(self, obs: Any) -> Tree:
-        return jax.tree.map(lambda x, like: x.astype(like.dtype, copy=False), obs, self.obs)
+        return mapped(lambda x, like: x.astype(like.dtype, copy=False), obs, self.obs)
 
     def render(self) -> Array:
         if self._in_processes or self._vector.render_mode != "rgb_array":
