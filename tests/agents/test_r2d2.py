@@ -330,3 +330,10 @@ def test_only_an_agent_with_memory_solves_the_maze(agent, solves):
     for blocks in make_program(task, made, replay, config).schedule.log_points:
         state, metrics = seeds.chunk(state, jnp.int32(blocks))
     assert ((metrics["eval_return"] > 0.8) == solves).all()
+
+
+def test_an_image_has_a_torso():
+    agent = r2d2(R2D2Config(hidden=(8,), memory=4), Discrete(2))
+    image = jax.ShapeDtypeStruct((3, 4, 1), jnp.uint8)
+    state = jax.eval_shape(agent.init, jax.random.key(0), image, jnp.zeros((), jnp.int32))
+    assert state.params["params"]["encoder"]["Torso_0"]["Dense_0"]["kernel"].shape == (9, 16)
