@@ -20,7 +20,7 @@ from agents.common import Critics, Critique
 from agents.ensembles import Ensemble
 from agents.gaussian import Behaviour
 from agents.learned_weights import learn_weights
-from agents.networks import Actor, Critic, LayerOptions, Obs, Params, apply, learning
+from agents.networks import Actor, Critic, LayerOptions, Obs, Params, apply, batch_of_one, learning
 from agents.options import TwinCriticOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
@@ -218,9 +218,9 @@ class _SAC:
 
     def init(self, key: Array, obs: Obs, action: Array) -> SACState:
         actor_key, critic_key = jax.random.split(key)
-        actor_params = self.actor.init(actor_key, obs[None])
+        actor_params = self.actor.init(actor_key, batch_of_one(obs))
         critics = ensembles.init_ensemble(
-            self.critic, critic_key, obs[None], action[None], self.config.critics
+            self.critic, critic_key, batch_of_one(obs), action[None], self.config.critics
         )
         log_alpha = jnp.asarray(math.log(self.config.initial_alpha), jnp.float32)
         clock = None

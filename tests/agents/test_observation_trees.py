@@ -17,6 +17,7 @@ from agents.ppo import PPOConfig, ppo
 from agents.r2d2 import R2D2Config, r2d2
 from agents.racer import RACERConfig, racer
 from agents.rainbow import RainbowConfig, rainbow
+from agents.sac import SACConfig, sac
 from agents.td3 import TD3Config, td3
 from agents.types import Agent, Continuous, Discrete
 from experiments.environments.episodes import make_episodic
@@ -33,9 +34,9 @@ MADE = {
         "discrete_sac": (discrete_sac, DiscreteSACConfig),
     },
     Continuous(2): {
-        "td3": (td3, TD3Config), "iql": (iql, IQLConfig), "ddpg": (ddpg, DDPGConfig),
-        "naf": (naf, NAFConfig), "racer": (racer, RACERConfig), "acer": (acer, ACERConfig),
-        "ppo": (ppo, PPOConfig),
+        "td3": (td3, TD3Config), "sac": (sac, SACConfig), "iql": (iql, IQLConfig),
+        "ddpg": (ddpg, DDPGConfig), "naf": (naf, NAFConfig), "racer": (racer, RACERConfig),
+        "acer": (acer, ACERConfig), "ppo": (ppo, PPOConfig),
     },
 }  # fmt: skip
 CASES = [(name, space) for space, agents in MADE.items() for name in agents]
@@ -96,6 +97,24 @@ def test_image_and_numbers(name, space):
         assert values.shape == (ROWS,)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"critics": 3, "network": "residual", "policy_delay": 2, "reset_every": 4},
+        {"batch_renorm": True, "target_network": False},
+    ],
+)
+def test_options_of_sac(options, make_sample):
+    agent = sac(SACConfig(hidden=HIDDEN, **options), Continuous(2))
+    obs = {"image": np.zeros((ROWS, 4, 4, 1), np.uint8), "speed": joined(ROWS)}
+    one, numbers = jax.tree.map(lambda x: x[0], obs), np.zeros(ROWS)
+    sample = make_sample(numbers, np.zeros((ROWS, 2), np.float32), numbers, numbers, numbers)
+    transition = sample.transition._replace(obs=obs, next_obs=obs)
+    state = jax.eval_shape(agent.init, jax.random.key(0), one, jnp.zeros(2))
+    sample = sample._replace(transition=transition)
+    assert jax.eval_shape(agent.update, state, sample, jax.random.key(0))[0] == state
+
+
 def task(space):
     """A task of 4 steps an episode, with reward 1 if the action agrees with the image."""
 
@@ -118,7 +137,7 @@ def task(space):
 
 
 def trained(name):
-    space = Continuous(1) if name == "td3" else Discrete(2)
+    space = Continuous(1) if name in ("td3", "sac") else Discrete(2)
     recurrent = name == "r2d2"
     method = (
         sequences.method(sequences.SequencesConfig(length=4, period=2))
@@ -137,7 +156,8 @@ def trained(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["dqn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("td3", "r2d2"))]
+    "name",
+    ["dqn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("td3", "sac", "r2d2"))],
 )
 def test_seeds_learn_together_in_a_compiled_environment(name):
     state, metrics = trained(name)
