@@ -65,7 +65,7 @@ class QNetworkOptions(Config):
 
 
 @dataclasses.dataclass(frozen=True)
-class TwinCriticOptions(Config):
+class TwinNetworkOptions(Config):
     """Network and optimiser options for agents with two critics."""
 
     hidden: tuple[int, ...] = option(
@@ -77,6 +77,12 @@ class TwinCriticOptions(Config):
     critic_learning_rate: float = option(
         3e-4, "Adam learning rate for the critics", _TWINS, above=0, at_most=10
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class TwinCriticOptions(TwinNetworkOptions):
+    """Options for agents with two critics and soft updates of target networks."""
+
     tau: float = option(0.005, "soft-update rate for target networks", _TWINS, above=0, at_most=1)
 
 

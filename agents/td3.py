@@ -17,7 +17,7 @@ from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
 from jaxreplay.loops import counters
 from jaxreplay.objectives import Objective
-from jaxreplay.option import option
+from jaxreplay.option import Config, option
 from jaxreplay.types import Array, Sample, Transition
 
 _PAPER = "Fujimoto et al. 2020, Tab. 6"
@@ -25,8 +25,8 @@ _SMALLEST = 1e-8  # scale of Q in TD3+BC
 
 
 @dataclasses.dataclass(frozen=True)
-class TD3Config(TwinCriticOptions):
-    """TD3 hyperparameters; the noise scales assume actions in [-1, 1]."""
+class DelayedPolicyOptions(Config):
+    """Options for the noise and the delay of a deterministic policy; actions are in [-1, 1]."""
 
     exploration_noise: float = option(0.1, "std of the exploration noise", _PAPER, at_least=0)
     target_noise: float = option(0.2, "std of the target action noise", _PAPER, at_least=0)
@@ -35,10 +35,16 @@ class TD3Config(TwinCriticOptions):
     )
     policy_delay: int = option(
         2,
-        "critic updates per actor and target network update",
+        "critic updates per actor update, and in TD3 per update of target networks",
         "Fujimoto et al. 2018, Alg. 1",
         at_least=1,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class TD3Config(DelayedPolicyOptions, TwinCriticOptions):
+    """TD3 hyperparameters."""
+
     bc_alpha: float | None = option(
         None,
         "alpha of TD3+BC, the weight of Q relative to cloning, 2.5 in the paper; none: TD3",
@@ -78,6 +84,18 @@ def clipped_double_q_target(q_t: Array, reward: Array, discount: Array) -> Array
     """
     chex.assert_rank([q_t, reward, discount], [1, 0, 0])
     return reward + discount * q_t.min()
+
+
+def explore(action: Array, key: Array, std: float) -> Array:
+    """Return actions `[B, A]` with Gaussian noise of a standard deviation, clipped to [-1, 1]."""
+    return jnp.clip(action + std * jax.random.normal(key, action.shape), -1, 1)
+
+
+def smooth(action: Array, key: Array, config: DelayedPolicyOptions) -> Array:
+    """Return target actions `[B, A]` with clipped noise (Fujimoto et al. 2018, Alg. 1)."""
+    bound = config.target_noise_clip
+    noise = config.target_noise * jax.random.normal(key, action.shape)
+    return jnp.clip(action + jnp.clip(noise, -bound, bound), -1, 1)
 
 
 def cloning_loss(q: Array, action: Array, stored: Array, alpha: float) -> Array:
@@ -129,9 +147,7 @@ class _TD3:
         self, state: TD3State, obs: Obs, key: Array, previous: Any = None
     ) -> tuple[Array, None]:
         del previous
-        action = self.greedy(state, obs)
-        noise = self.config.exploration_noise * jax.random.normal(key, action.shape)
-        return jnp.clip(action + noise, -1, 1), None
+        return explore(self.greedy(state, obs), key, self.config.exploration_noise), None
 
     def value(self, params: Params, t: Transition) -> Array:
         return apply(self.critic, params, t.obs, t.action)
@@ -140,10 +156,7 @@ class _TD3:
         return Critics(self.value, state.critics, state.policy.target_critics)
 
     def targets(self, policy: Policy, t: Transition, key: Array) -> Array:
-        action = self.policy_action(policy.target_actor, t.next_obs)
-        bound = self.config.target_noise_clip
-        noise = self.config.target_noise * jax.random.normal(key, action.shape)
-        action = jnp.clip(action + jnp.clip(noise, -bound, bound), -1, 1)
+        action = smooth(self.policy_action(policy.target_actor, t.next_obs), key, self.config)
         q = apply_twin(self.critic, policy.target_critics, t.next_obs, action)
         return jax.vmap(clipped_double_q_target, in_axes=(1, 0, 0))(q, t.reward, t.discount)
 

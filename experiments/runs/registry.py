@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
-from agents import acer, ddpg, discrete_sac, dqn, iql, naf, ppo, r2d2, racer, rainbow, sac, td3
+from agents import acer, ddpg, discrete_sac, dqn, iql, naf, ppo, r2d2, racer, rainbow, sac, td3, td7
 from agents.types import Agent, Offers
 from experiments import environments
 from experiments.environments.types import SIZES
@@ -87,6 +87,7 @@ _AGENTS = {
             LoopConfig(), _sized(64),
         ),
         "td3": (td3.TD3Config, td3.td3, "continuous", _CRITIC, _CONTROL, _sized(256)),
+        "td7": (td7.TD7Config, td7.td7, "continuous", _CRITIC, _CONTROL, _sized(256)),
         "sac": (sac.SACConfig, sac.sac, "continuous", _STOCHASTIC, _OWN_WARMUP, _sized(256)),
         "iql": (
             iql.IQLConfig, iql.iql, "continuous",

@@ -249,7 +249,7 @@ def up_to_date(config: Any) -> Any:
     own, added = config.get("agent_options"), _ADDED_TO_AGENTS.get(str(config.get("agent")))
     if isinstance(own, dict) and added:
         config = {**config, "agent_options": {**added, **own}}
-    if config.get("replay") in ("per", "rank") and isinstance(options, dict):
+    if config.get("replay") in ("per", "rank", "lap") and isinstance(options, dict):
         config = {**config, "replay_options": {"maximum": "all_time", **options}}
     if config.get("replay") == "ners" and isinstance(options, dict) and "clock" in options:
         renamed = {"time_feature" if name == "clock" else name: x for name, x in options.items()}

@@ -14,7 +14,7 @@ from jaxreplay._internal import buffer, counters
 from jaxreplay._internal.branches import cond_on_schedule
 from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.methods import lap, proportional
-from jaxreplay.methods.lap import LAPConfig
+from jaxreplay.methods.lap import LAPOptions
 from jaxreplay.methods.parts import ConfiguredSampler, two_trees
 from jaxreplay.option import option
 from jaxreplay.ring import Ring
@@ -30,7 +30,7 @@ _HALVINGS = 16  # the leaves of young transitions are multiplied by 2^-16 before
 
 
 @dataclasses.dataclass(frozen=True)
-class FadedConfig(LAPConfig):
+class FadedConfig(LAPOptions):
     """Hyperparameters of faded LAP; `FadedConfig(**DISCRETE)` suits discrete actions."""
 
     fade: float = option(

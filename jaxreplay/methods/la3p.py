@@ -12,7 +12,7 @@ from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, numerics
 from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.methods import lap, proportional
-from jaxreplay.methods.lap import LAPConfig
+from jaxreplay.methods.lap import LAPOptions
 from jaxreplay.methods.parts import ConfiguredSampler
 from jaxreplay.methods.proportional import ProportionalState
 from jaxreplay.objectives import Objective
@@ -26,7 +26,7 @@ DISCRETE: Mapping[str, Any] = lap.DISCRETE  # defaults for discrete actions
 
 
 @dataclasses.dataclass(frozen=True)
-class LA3PConfig(LAPConfig):
+class LA3PConfig(LAPOptions):
     """Hyperparameters of LA3P, with the priorities of LAP."""
 
     fraction: float = option(

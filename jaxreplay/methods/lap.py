@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from jaxreplay import objectives
-from jaxreplay.methods.per import SamplingOptions
+from jaxreplay.methods.per import MaximumOptions, SamplingOptions
 from jaxreplay.methods.proportional import Proportional
 from jaxreplay.option import check_config_class, option
 from jaxreplay.ring import Ring
@@ -21,13 +21,8 @@ DISCRETE: Mapping[str, Any] = MappingProxyType({"alpha": 0.6, "kappa": 0.01})
 
 
 @dataclasses.dataclass(frozen=True)
-class LAPConfig(SamplingOptions):
-    """Hyperparameters of LAP; `LAPConfig(**DISCRETE)` has the paper's values for Atari.
-
-    Kappa bounds the gradient of the loss. Optimisers that normalise gradients (Adam, RMSProp)
-    cancel a small bound unless epsilon is comparable to the gradient, such as 1.5e-4; Adam's
-    default of 1e-8 is too small. The authors' code uses independent draws (`sampling="iid"`).
-    """
+class LAPOptions(SamplingOptions):
+    """Options for priorities `max(|td|, kappa)^alpha`."""
 
     alpha: float = option(
         0.4, "prioritisation exponent; 0 is uniform", f"{_PAPER}, Tab. 6", at_least=0
@@ -38,6 +33,16 @@ class LAPConfig(SamplingOptions):
         f"{_PAPER}, Tab. 6",
         above=0,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class LAPConfig(MaximumOptions, LAPOptions):
+    """Hyperparameters of LAP; `LAPConfig(**DISCRETE)` has the paper's values for Atari.
+
+    Kappa bounds the gradient of the loss. Optimisers that normalise gradients (Adam, RMSProp)
+    cancel a small bound unless epsilon is comparable to the gradient, such as 1.5e-4; Adam's
+    default of 1e-8 is too small. The authors' code uses independent draws (`sampling="iid"`).
+    """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,9 +60,10 @@ class LAPLeaf:
 def sampler(config: LAPConfig = LAPConfig()) -> Proportional:
     """Return the LAP sampler: `P(i) ~ max(|td_i|, kappa)^alpha` (Fujimoto et al. 2020, Eq. 9).
 
-    Importance weights are 1. New transitions receive the running maximum of the priorities.
+    Importance weights are 1. New transitions receive the maximum of the priorities.
     """
-    return Proportional(LAPLeaf(config.alpha, config.kappa), sampling=config.sampling)
+    leaf = LAPLeaf(config.alpha, config.kappa)
+    return Proportional(leaf, sampling=config.sampling, maximum=config.maximum)
 
 
 def method(config: LAPConfig = LAPConfig()) -> Method:

@@ -48,6 +48,11 @@ CONTINUOUS_AGENTS: Mapping[str, Options] = {
     },
 }
 
+
+def _without_tau(options: Options) -> Options:
+    return {name: value for name, value in options.items() if name != "tau"}
+
+
 PRESETS: Mapping[str, Preset] = {
     "lap_mujoco": Preset(
         "TD3 and SAC for MuJoCo, 3 million agent steps (Fujimoto et al. 2020, Tab. 6)",
@@ -65,6 +70,30 @@ PRESETS: Mapping[str, Preset] = {
             "Versions 3 of the tasks ran on another MuJoCo: scores differ, their order may not.",
             "The table gives beta 0.4; the authors' code raises it to 1, as here.",
             "The paper gives no options of ERE.",
+        ),
+    ),
+    "td7": Preset(
+        "TD7 for MuJoCo, 5 million agent steps, without checkpoints (Fujimoto et al. 2023)",
+        agents={
+            "td7": {
+                **_without_tau(CONTINUOUS_AGENTS["td3"]),
+                "encoder_learning_rate": 3e-4,
+                "embedding": 256,
+                "target_every": 250,
+            }
+        },
+        replays={
+            "lap": Settings({**_SAMPLED, "alpha": 0.4, "kappa": 1.0, "maximum": "stored"}),
+            "uniform": Settings(),
+        },
+        loop=continuous_loop(5_000_000),
+        sizes={"capacity": 1_000_000, "batch_size": 256},
+        env="gymnasium/HalfCheetah-v5",
+        differs=(
+            "Every step has an update and evaluations are of the policy that learns, as in the "
+            "authors' code with its option against checkpoints.",
+            "The authors lower the running maximum of the priorities to that of the stored ones "
+            "every 250 updates, here it always is the latter.",
         ),
     ),
     "lap_atari": Preset(
