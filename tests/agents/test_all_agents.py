@@ -21,6 +21,7 @@ from agents.rainbow import RainbowConfig, rainbow
 from agents.sac import SACConfig, sac
 from agents.tabular import TabularConfig, tabular
 from agents.td3 import TD3Config, td3
+from agents.td7 import TD7Config, td7
 from agents.types import Agent, Continuous, Discrete
 from jaxreplay import objectives
 from jaxreplay.methods import per
@@ -60,6 +61,7 @@ def _agents() -> dict[str, Agent]:
             DiscreteSACConfig(hidden=HIDDEN, initial_alpha=0.01, **rates), Discrete(3)
         ),
         "td3": td3(TD3Config(HIDDEN, **rates), Continuous(2)),
+        "td7": td7(TD7Config(HIDDEN, **rates, embedding=16, target_every=4), Continuous(2)),
         "sac": sac(SACConfig(HIDDEN, **rates, initial_alpha=0.01), Continuous(2)),
         "iql": iql(IQLConfig(HIDDEN, **rates, value_learning_rate=1e-2), Continuous(2)),
         "ddpg": ddpg(DDPGConfig(HIDDEN, **rates), Continuous(2)),
@@ -69,12 +71,12 @@ def _agents() -> dict[str, Agent]:
 
 DISTRIBUTIONAL = ("rainbow", "qr_dqn", "iqn")  # whose td_error is a loss
 DISCRETE = ("dqn", *DISTRIBUTIONAL, "discrete_sac")
-BOUNDED = (*DISCRETE, "td3", "sac", "iql")  # agents whose every action lies in the space
+BOUNDED = (*DISCRETE, "td3", "td7", "sac", "iql")  # agents whose every action lies in the space
 
 
 NAMES = [
-    pytest.param(name, marks=pytest.mark.slow) if name == "qr_dqn" else name
-    for name in (*DISCRETE, "td3", "sac", "iql", "ddpg", "naf")
+    pytest.param(name, marks=pytest.mark.slow) if name in ("qr_dqn", "td7") else name
+    for name in (*DISCRETE, "td3", "td7", "sac", "iql", "ddpg", "naf")
 ]
 
 
@@ -89,6 +91,8 @@ def case(request, make_sample) -> Case:
     sample = make_sample(obs, action, rng.normal(size=ROWS), np.full(ROWS, 0.9), next_obs)
     init = jax.jit(agent.init)
     state = init(jax.random.key(0), sample.transition.obs[0], sample.transition.action[0])
+    if request.param == "td7":  # until its first copy, bounds of 0 hide the next observation
+        state = state._replace(bounds=jnp.float32([-100, 100]))
     act, greedy, update = (jax.jit(f) for f in (agent.act, agent.greedy, agent.update))
     return Case(request.param, agent, act, greedy, update, state, sample)
 
@@ -237,7 +241,9 @@ def test_seeds_can_be_vmapped(case):
     assert not np.allclose(td[0], td[1])
 
 
-@pytest.mark.parametrize("name", ["td3", "sac", "ddpg", "naf"])
+@pytest.mark.parametrize(
+    "name", ["td3", pytest.param("td7", marks=pytest.mark.slow), "sac", "ddpg", "naf"]
+)
 def test_continuous_bandit(make_sample, name):
     """The reward peaks at (0.5, -0.3): critics learn the bowl, the actor finds its top."""
     best = np.float32([0.5, -0.3])
@@ -269,8 +275,9 @@ MADE = {
         (tabular, TabularConfig),
     ),
     Continuous: (
-        (td3, TD3Config), (sac, SACConfig), (iql, IQLConfig), (ddpg, DDPGConfig), (naf, NAFConfig),
-        (racer, RACERConfig), (acer, ACERConfig), (ppo, PPOConfig),
+        (td3, TD3Config), (td7, TD7Config), (sac, SACConfig), (iql, IQLConfig),
+        (ddpg, DDPGConfig), (naf, NAFConfig), (racer, RACERConfig), (acer, ACERConfig),
+        (ppo, PPOConfig),
     ),
 }  # fmt: skip
 
@@ -312,6 +319,7 @@ def test_what_agents_can_not_be_made_with_is_refused(make, config, kind):
         (discrete_sac, DiscreteSACConfig, Discrete(2), "discrete SAC"),
         (tabular, TabularConfig, Discrete(2), "tabular"),
         (td3, TD3Config, Continuous(2), "TD3"),
+        (td7, TD7Config, Continuous(2), "TD7"),
         (iql, IQLConfig, Continuous(2), "IQL"),
         (acer, ACERConfig, Continuous(2), "ACER"),
         (ppo, PPOConfig, Continuous(2), "PPO"),
@@ -322,13 +330,16 @@ def test_objectives_that_compare_densities_are_refused(make, config, space, agen
         make(config(), space, objectives.plain()._replace(requires=Requirements(density=True)))
 
 
-@pytest.mark.parametrize("name", ["dqn", "rainbow", "td3"])
+@pytest.mark.parametrize(
+    "name", ["dqn", "rainbow", "td3", pytest.param("td7", marks=pytest.mark.slow)]
+)
 def test_clocks_of_updates_go_on_past_32_bits(name, make_sample):
     """What is due every third update stays so, and schedules stay at their end."""
     agent = {
         "dqn": dqn(DQNConfig(hidden=HIDDEN, target_every=3), Discrete(3)),
         "rainbow": rainbow(RainbowConfig(hidden=HIDDEN, target_every=3), Discrete(3)),
         "td3": td3(TD3Config(HIDDEN, policy_delay=3), Continuous(2)),
+        "td7": td7(TD7Config(HIDDEN, policy_delay=3, target_every=3), Continuous(2)),
     }[name]
     rng = np.random.default_rng(0)
     obs, next_obs = rng.normal(size=(2, ROWS, 4)).astype(np.float32)

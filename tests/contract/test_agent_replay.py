@@ -84,7 +84,7 @@ def pair(request):
         state, info = agent.update(state, sample, key_agent)
         return state, replay.update(held, sample, **info.feedback), info
 
-    bounded = name in ("dqn", "rainbow", "discrete_sac", "td3", "sac", "iql")
+    bounded = name in ("dqn", "rainbow", "discrete_sac", "td3", "td7", "sac", "iql")
     return (
         (method_name, method),
         agent,

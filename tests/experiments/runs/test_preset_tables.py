@@ -119,6 +119,12 @@ IQL = {
     "agent.expectile": 0.7, "agent.temperature": 3.0, "agent.largest_weight": 100.0,
     "agent.actor_updates": 1_000_000,
 }
+# Fujimoto et al. 2023, with the authors' code (TD7.py, main.py).
+TD7 = {
+    **without("agent.tau", MUJOCO | TD3),
+    "steps": 5_000_000, "agent.encoder_learning_rate": 3e-4, "agent.embedding": 256,
+    "agent.target_every": 250,
+}
 LAP_PER = {
     "replay.alpha": 0.6, "replay.beta": 0.4,
     "replay.beta_end": 1.0,  # code
@@ -139,6 +145,7 @@ ATARI = {
     "agent.target_every": 8_000, "agent.epsilon_updates": 250_000,  # training iterations
     "env.protocol": "lap",
 }
+TD7_ARMS = {"uniform": {}, "lap": {**MUJOCO_ARMS["lap"], "replay.maximum": "stored"}}
 ATARI_ARMS = {
     "uniform": {}, "per": LAP_PER,
     "lap": {"replay.alpha": 0.6, "replay.kappa": 0.01, "replay.sampling": "iid"},
@@ -356,6 +363,7 @@ TABLES = {
     "per_proportional": arms("dqn", PER, PER_ARMS),
     "per_rank": arms("dqn", PER, PER_ARMS),
     "lap_mujoco": arms("td3", MUJOCO | TD3, MUJOCO_ARMS) | arms("sac", MUJOCO | SAC, MUJOCO_ARMS),
+    "td7": arms("td7", TD7, TD7_ARMS),
     "lap_atari": arms("dqn", ATARI, ATARI_ARMS),
     "pser": arms("dqn", PSER, PSER_ARMS),
     "ners_td3": arms("td3", NERS | TD3, NERS_ARMS),

@@ -135,7 +135,7 @@ def made(name, objective, options=None):
     return agent, sample, agent.init(jax.random.key(0), obs[0], action[0])
 
 
-SLOW = ("td3", "ddpg", "naf")
+SLOW = ("td3", "td7", "ddpg", "naf")
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_errors_grow_to_the_discounted_sum_of_td_errors():
 
 
 def test_agents_and_their_refusals():
-    assert AGENTS == ["dqn", "discrete_sac", "td3", "sac", "ddpg", "naf"]
+    assert AGENTS == ["dqn", "discrete_sac", "td3", "td7", "sac", "ddpg", "naf"]
     objective = discor.method().objective
     for name in registry.AGENTS.keys() - {*AGENTS}:
         with refused("discor", name):

@@ -8,6 +8,7 @@ import pytest
 from agents.ddpg import DDPGConfig, ddpg
 from agents.sac import SACConfig, sac
 from agents.td3 import TD3Config, td3
+from agents.td7 import TD7Config, td7
 from agents.types import Continuous
 from jaxreplay import Replay, Transition, objectives, sum_tree, testing
 from jaxreplay.methods import la3p, pal
@@ -103,12 +104,15 @@ def test_with_prioritised_parts_only_it_is_lap_for_the_critic():
 
 AGENTS = {  # with the moments of the gradients of the actor; Adam's first step is but a sign
     "td3": (td3, TD3Config(hidden=(8,), policy_delay=1), lambda s: s.policy.opt_state),
+    "td7": (td7, TD7Config(hidden=(8,), policy_delay=1), lambda s: s.actor_opt_state),
     "sac": (sac, SACConfig(hidden=(8,)), lambda s: s.actor_opt_state),
     "ddpg": (ddpg, DDPGConfig(hidden=(8,)), lambda s: s.actor_opt_state),
 }
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=pytest.mark.slow if x == "td7" else ()) for x in AGENTS]
+)
 def test_actor_and_critic_learn_from_their_rows(name):
     make, config, of_actor = AGENTS[name]
     agent = make(config, Continuous(2), la3p.method().objective)

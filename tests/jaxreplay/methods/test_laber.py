@@ -149,7 +149,9 @@ def test_gradients_of_chosen_rows_average_to_those_of_all_candidates(count, loss
 AGENTS = [name for name in registry.AGENTS if registry.feeds(name, "laber")]
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=pytest.mark.slow if x == "td7" else ()) for x in AGENTS]
+)
 def test_agents_learn_from_the_rows_that_are_chosen(name):
     """Feedback is that of all candidates; those with an undefined target are not learned from."""
     entry, config = registry.AGENTS[name], registry.AGENTS[name].config(hidden=(8,))
@@ -175,7 +177,7 @@ def test_agents_learn_from_the_rows_that_are_chosen(name):
 
 
 def test_agents_and_their_refusals():
-    assert AGENTS == ["dqn", "rainbow", "discrete_sac", "td3", "sac", "ddpg", "naf"]
+    assert AGENTS == ["dqn", "rainbow", "discrete_sac", "td3", "td7", "sac", "ddpg", "naf"]
     racer = registry.AGENTS["racer"].offers
     assert registry.lacking_in_agent(Requirements(chooses=True), racer)
     with refused("laber", "racer"):

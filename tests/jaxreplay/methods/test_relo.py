@@ -70,7 +70,9 @@ def test_the_objective_is_that_of_per():
 AGENTS = [name for name in registry.AGENTS if registry.feeds(name, "relo")]
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=pytest.mark.slow if x == "td7" else ()) for x in AGENTS]
+)
 def test_agents_report_the_reduction_since_the_latest_target(name):
     """It is 0 as long as both networks are equal, and the same from `feedback` and `update`."""
     entry, config = registry.AGENTS[name], registry.AGENTS[name].config(hidden=(8,))
@@ -97,6 +99,6 @@ def test_agents_report_the_reduction_since_the_latest_target(name):
 
 
 def test_agents_and_their_objectives():
-    assert AGENTS == ["dqn", "td3", "sac", "ddpg", "naf"]
+    assert AGENTS == ["dqn", "td3", "td7", "sac", "ddpg", "naf"]
     with refused("relo", "rainbow", "reducible_loss"):
         registry.check_fit("rainbow", "relo", "gymnax/CartPole-v1")

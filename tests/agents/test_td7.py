@@ -1,0 +1,283 @@
+"""TD7: targets, losses and gradients against NumPy, and the copies of its networks."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.sale import avg_l1_norm
+from agents.td7 import TD7Config, td7, widen
+from agents.types import Continuous
+from experiments import environments
+from experiments.training.config import LoopConfig
+from experiments.training.loop import make_train
+from jaxreplay import Replay, objectives
+from jaxreplay.methods import lap, relo
+from tests.refusals import refused
+
+SMALL = {"hidden": (8, 6), "embedding": 5, "target_noise": 0.0}
+DIRECTIONS, STEP = 3, 1e-6
+
+
+def make(objective=None, **options):
+    return td7(TD7Config(**SMALL | options), Continuous(2), objective)
+
+
+@functools.cache
+def start():
+    """Return a state whose networks all differ, with bounds that clip some targets."""
+    state = make().init(jax.random.key(0), np.zeros(3, np.float32), np.zeros(2, np.float32))
+    times = lambda tree, x: jax.tree.map(lambda leaf: leaf * x, tree)
+    return state._replace(
+        targets=times(state.targets, 1.5),
+        encoder=times(state.encoder, 0.7),
+        bounds=jnp.float32([-0.1, 0.4]),
+        seen=jnp.float32([-0.3, 0.2]),
+    )
+
+
+@functools.cache
+def compiled():
+    """Return the update, with the actor in every second and copies in every third one."""
+    return jax.jit(make(policy_delay=2, target_every=3).update)
+
+
+def layers(x, params, activation):
+    params = params.get("params", params)
+    for i in range(3):
+        layer = params[f"Dense_{i}"]
+        x = x @ layer["kernel"] + layer["bias"]
+        x = activation(x) if i < 2 else x
+    return x
+
+
+def elu(x):
+    return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
+
+
+def normal(x):
+    return x / np.abs(x).mean(axis=1, keepdims=True)
+
+
+def wide(x, params):
+    layer = params["params"]["Dense_0"]
+    return normal(x @ layer["kernel"] + layer["bias"])
+
+
+def joined(*parts):
+    return np.concatenate(parts, axis=1)
+
+
+def pair(encoder, z, action):
+    return layers(joined(z, action), encoder.pair, elu)
+
+
+def encoded(encoder, obs):
+    return normal(layers(obs, encoder.state, elu))
+
+
+def act(actor, obs, z):
+    return np.tanh(
+        layers(joined(wide(obs, actor), z), actor["params"]["MLP_0"], lambda x: np.maximum(x, 0))
+    )
+
+
+def values(critics, encoder, obs, action):
+    """Return the Q-values `[2, B]` of critics that read the embeddings of an encoder."""
+    z = encoded(encoder, obs)
+    return np.stack([
+        layers(
+            joined(wide(joined(obs, action), p), pair(encoder, z, action), z),
+            p["params"]["ELUNetwork_0"], elu,
+        )[:, 0]
+        for p in critics
+    ])  # fmt: skip
+
+
+def huber(td):
+    return np.where(np.abs(td) <= 1, 0.5 * td**2, np.abs(td) - 0.5)
+
+
+def in_double(tree):
+    return jax.tree.map(lambda x: np.asarray(x, np.float64), tree)
+
+
+def targets(state, t):
+    networks = state.targets
+    z = encoded(networks.encoder, t.next_obs)
+    action = act(networks.actor, t.next_obs, z)
+    q = values(networks.critics, networks.encoder, t.next_obs, action).min(axis=0)
+    return q, t.reward + t.discount * np.clip(q, *state.bounds)
+
+
+def assert_gradient(opt_state, loss, params):
+    """Compare the gradient in Adam's first moment with differences of a loss in NumPy."""
+    gradient = [np.asarray(x, np.float64) / 0.1 for x in jax.tree.leaves(opt_state[0].mu)]
+    leaves, structure = jax.tree.flatten(params)
+    rng = np.random.default_rng(1)
+    for _ in range(DIRECTIONS):
+        way = [rng.normal(size=x.shape) for x in leaves]
+        moved = (
+            loss(structure.unflatten([x + s * v for x, v in zip(leaves, way, strict=True)]))
+            for s in (STEP, -STEP)
+        )
+        expected = (next(moved) - next(moved)) / (2 * STEP)
+        slope = sum((g * v).sum() for g, v in zip(gradient, way, strict=True))
+        np.testing.assert_allclose(slope, expected, rtol=2e-3, atol=1e-5)
+
+
+def test_one_update_by_hand(sample):
+    weights = np.float32([0.5, 1, 2, 0, 1, 1, 0.25, 1])
+    sample = sample._replace(weights=weights)
+    state = start()._replace(updates=jnp.int32(1))
+    after, info = compiled()(state, sample, jax.random.key(1))
+    before, new, t = in_double(state), in_double(after), in_double(sample.transition)
+    networks, fixed = before.networks, before.networks.encoder
+
+    q_next, target = targets(before, t)
+    clipped = (q_next < state.bounds[0]) | (q_next > state.bounds[1])
+    assert clipped.any() and not clipped.all()
+    td = target - values(networks.critics, fixed, t.obs, t.action)
+    larger = np.where(np.abs(td[0]) >= np.abs(td[1]), td[0], td[1])
+    np.testing.assert_allclose(info.feedback["td_error"], larger, atol=1e-5)
+    np.testing.assert_allclose(info.feedback["target"], target, atol=1e-5)
+    learned = target[weights > 0]
+    seen = [min(-0.3, learned.min()), max(0.2, learned.max())]
+    np.testing.assert_allclose(after.seen, seen, rtol=1e-5)
+
+    def critic_loss(critics):
+        errors = target - values(critics, fixed, t.obs, t.action)
+        return (weights * huber(errors).sum(axis=0)).mean()
+
+    following = encoded(before.encoder, t.next_obs)  # without gradient
+
+    def encoder_loss(encoder):
+        predicted = pair(encoder, encoded(encoder, t.obs), t.action)
+        return (weights * ((predicted - following) ** 2).mean(axis=1)).mean()
+
+    def actor_loss(actor):
+        action = act(actor, t.obs, encoded(fixed, t.obs))
+        return -values(new.networks.critics, fixed, t.obs, action).mean()
+
+    for name, loss, params, opt_state in (
+        ("loss", critic_loss, networks.critics, after.critic_opt_state),
+        ("encoder_loss", encoder_loss, before.encoder, after.encoder_opt_state),
+        ("actor_loss", actor_loss, networks.actor, after.actor_opt_state),
+    ):
+        np.testing.assert_allclose(info.metrics[name], loss(params), rtol=1e-4)
+        assert_gradient(opt_state, loss, params)
+
+
+def assert_same(left, right):
+    jax.tree.map(np.testing.assert_array_equal, left, right)
+
+
+def moved(new, old):
+    return {bool(x) for x in jax.tree.leaves(jax.tree.map(lambda a, b: (a != b).any(), new, old))}
+
+
+def test_copies_and_delays(sample):
+    update, state = compiled(), start()
+    for count in range(1, 7):
+        before = state
+        state, _ = update(state, sample, jax.random.key(count))
+        assert int(state.updates) == count
+        assert moved(state.encoder, before.encoder) == {True}
+        assert moved(state.networks.critics, before.networks.critics) == {True}
+        assert moved(state.networks.actor, before.networks.actor) == {count % 2 == 0}
+        if count % 3 == 0:
+            assert_same(state.networks.encoder, state.encoder)
+            assert_same(state.targets.encoder, before.networks.encoder)
+            assert_same(state.targets[:2], state.networks[:2])
+            assert_same(state.bounds, state.seen)
+        else:
+            assert_same(state.networks.encoder, before.networks.encoder)
+            assert_same((state.targets, state.bounds), (before.targets, before.bounds))
+
+
+def test_norm_of_embeddings():
+    x = np.float32([[1, -2, 3, 0], [0, 0, 0, 0]])
+    expected = [[0.6666666667, -1.3333333333, 2, 0], [0, 0, 0, 0]]
+    np.testing.assert_allclose(avg_l1_norm(x), expected, rtol=1e-6)
+
+
+def test_the_authors_loss_has_the_gradient_of_lap():
+    theirs = lambda td: jnp.where(jnp.abs(td) < 1, 0.5 * td**2, jnp.abs(td))
+    td = jnp.float32([0.5, 1, 2, -3])
+    np.testing.assert_allclose(theirs(td), [0.125, 1, 2, 3])
+    ours = lap.method().objective.error
+    np.testing.assert_allclose(ours(td), [0.125, 0.5, 1.5, 2.5])
+    slopes = [jax.vmap(jax.grad(loss))(td) for loss in (theirs, ours, objectives.huber())]
+    for slope in slopes:
+        np.testing.assert_allclose(slope, [0.5, 1, 1, -1])
+
+
+def test_targets_stay_in_the_range_of_those_before_the_latest_copy(sample):
+    """Target critics return constants; until the first copy, every target is the reward."""
+    state = start()._replace(bounds=jnp.zeros(2), seen=jnp.float32([jnp.inf, -jnp.inf]))
+    ones = np.ones(8, np.float32)
+    found = []
+    for turn, (q, reward) in enumerate(((5, 1), (-2, 0.5), (9, 1), (9, 1))):
+        kept = state.targets._replace(critics=constant(state.targets.critics, q))
+        t = sample.transition._replace(reward=reward * ones, discount=np.float32(0.99) * ones)
+        state = state._replace(targets=kept, updates=jnp.int32(1 + turn % 2))  # copies in turn 2, 4
+        state, info = compiled()(state, sample._replace(transition=t), jax.random.key(0))
+        found.append((info.feedback["target"][0], *state.bounds))
+    expected = [(1, 0, 0), (0.5, 0.5, 1), (1.99, 0.5, 1), (1.99, 0.5, 1.99)]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def constant(critics, q):
+    """Return critics whose Q-value is `q` for every input."""
+
+    def last(path, leaf):
+        name = jax.tree_util.keystr(path)
+        if "ELUNetwork_0" not in name or "Dense_2" not in name:
+            return leaf
+        return jnp.full_like(leaf, q if "bias" in name else 0)
+
+    return jax.tree_util.tree_map_with_path(last, critics)
+
+
+def test_targets_of_rows_without_weight_do_not_count():
+    seen = widen(jnp.float32([-1, 1]), jnp.float32([5, -0.5, -3]), jnp.array([False, True, True]))
+    np.testing.assert_array_equal(seen, [-3, 1])
+
+
+def test_reducible_loss_is_of_target_critics_with_their_own_encoder(sample):
+    agent, state = make(relo.method().objective._replace(error=objectives.huber())), start()
+    found = agent.feedback(state, sample.transition, jax.random.key(1))["reducible_loss"]
+    before, t = in_double(state), in_double(sample.transition)
+    _, target = targets(before, t)
+    online, lagged = (
+        huber(target - values(own.critics, own.encoder, t.obs, t.action)).mean(axis=0)
+        for own in (before.networks, before.targets)
+    )
+    np.testing.assert_allclose(found, online - lagged, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options, parts",
+    [
+        ({"embedding": 0}, ("embedding", "0")),
+        ({"target_every": 0}, ("target_every", "0")),
+        ({"encoder_learning_rate": -1.0}, ("encoder_learning_rate", "-1.0")),
+    ],
+)
+def test_bad_options_are_refused(options, parts):
+    with refused(*parts):
+        TD7Config(**options)
+
+
+@pytest.mark.slow
+def test_it_learns_pendulum():
+    """A random policy returns about -1 200."""
+    task = environments.make("gymnax/Pendulum-v1")
+    method = lap.method(lap.LAPConfig(maximum="stored"))
+    agent = td7(TD7Config(hidden=(64, 64), embedding=64), task.action_space, method.objective)
+    replay = Replay(method.sampler, capacity=10_000, batch_size=128)
+    config = LoopConfig(steps=10_000, warmup=1_000, eval_every=2_500, inspect=0)
+    metrics = jax.jit(make_train(task, agent, replay, config))(jax.random.key(0))[1]
+    assert metrics["eval_return"].max() > -250
