@@ -5,6 +5,8 @@ sampler arrays match, and `load_rows` checks only the fields.
 """
 
 import contextlib
+import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -160,6 +162,19 @@ def saved_size(path: str | os.PathLike) -> int:
         _check_complete(path, header)
         steps = _read(path, file, header, ".ring.steps_added", jnp.int32)
         return min(int(steps) * header["num_envs"], header["capacity"])
+
+
+def saved_digest(path: str | os.PathLike) -> str:
+    """Return a digest of a saved replay, which differs for other sizes, fields or arrays.
+
+    Only the header is read, which holds checksums of the arrays.
+
+    Raises:
+      ValueError: If the file is not a saved replay.
+      ImportError: If safetensors is not installed.
+    """
+    with _open(Path(path)) as (_, header):
+        return hashlib.sha256(json.dumps(header).encode()).hexdigest()[:12]
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from experiments.runs.manifest import (
     has_ended,
 )
 from experiments.runs.run_config import OutputConfig, RunConfig
-from jaxreplay.saving import check_writable
+from jaxreplay.saving import check_writable, saved_digest
 
 LOCK = ".jaxreplay.lock"
 _ADVICE = "choose another --out"
@@ -64,7 +64,7 @@ def claim(
       ValueError: as `check_claim`.
     """
     check_claim(out, config, resume=resume, overwrite=overwrite)
-    before = manifest.read(out) if resume else Manifest("run")
+    before = manifest.read(out) if resume else Manifest("run", demos=_digest_of_demos(config))
     if not resume:
         _remove(out, "run")
     make(out)
@@ -122,6 +122,21 @@ def check_code(out: Path, allowed: bool) -> None:
             f"the run in {out} would come from different versions of the code or settings of JAX "
             f"({', '.join(versions)}): start a new run, go back to those, or add --other-code true"
         )
+
+
+def check_demos(out: Path, config: RunConfig) -> None:
+    """Raise ValueError if the file of --demos is not the one with which a run began."""
+    known = manifest.read(out).demos
+    if known and known != _digest_of_demos(config):
+        raise ValueError(
+            f"--demos {config.sizes.demos} has changed since the run in {out} began: restore the "
+            "file, or start a new run"
+        )
+
+
+def _digest_of_demos(config: RunConfig) -> str:
+    path = config.sizes.demos
+    return "" if path is None else saved_digest(path)
 
 
 def make(out: Path) -> None:

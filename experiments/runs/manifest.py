@@ -58,6 +58,7 @@ class Manifest(NamedTuple):
     kind: Kind | None = None
     output: OutputConfig = OutputConfig()
     code: tuple[str, ...] = ()  # of a run: versions of the code that trained it, in order
+    demos: str = ""  # of a run with --demos: digest of the file
     # Permitted sizes and checksums of files, by name; for tables, those of their beginning.
     checksums: Mapping[str, list[list[int]]] = MappingProxyType({})
 
@@ -68,7 +69,7 @@ def _is_written(value: Any) -> bool:
 
 _CONTENT = {
     "format": kinds.whole, "kind": lambda kind: isinstance(kind, str) and kind in FILES,
-    "output": _OBJECT, "code?": kinds.listed(kinds.text),
+    "output": _OBJECT, "code?": kinds.listed(kinds.text), "demos?": kinds.text,
     "checksums?": kinds.named(kinds.listed(_is_written)),
 }  # fmt: skip
 
@@ -99,7 +100,7 @@ def read(folder: Path | None) -> Manifest:
         raise ValueError(
             f"{path} can't be used ({error}): remove the folder, or choose another"
         ) from error
-    own = {name: saved[name] for name in ("kind", "checksums") if name in saved}
+    own = {name: saved[name] for name in ("kind", "checksums", "demos") if name in saved}
     return Manifest(**own, output=output, code=tuple(saved.get("code", ())))
 
 
@@ -112,7 +113,8 @@ def write(out: Path, manifest: Manifest) -> None:
         "output": dataclasses.asdict(manifest.output) | _FOR_THE_COMMAND_LINE,
         "files": list(FILES[manifest.kind]),
     }
-    more = {"code": list(manifest.code), "checksums": dict(manifest.checksums)}
+    more: dict[str, Any] = {"code": list(manifest.code), "demos": manifest.demos}
+    more["checksums"] = dict(manifest.checksums)
     write_json(out / MANIFEST, content | {name: own for name, own in more.items() if own})
 
 

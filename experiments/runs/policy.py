@@ -10,6 +10,7 @@ import jax
 from experiments.environments.types import Array, Environment, EnvironmentSpec
 from experiments.runs import checkpoint, resumption, run_config
 from experiments.runs.assembly import assemble, joined
+from experiments.runs.folder import check_demos
 from experiments.runs.run_config import RunConfig
 from experiments.training.phases import make_phases
 from experiments.training.schedule import schedule
@@ -58,6 +59,7 @@ def load(folder: Path, config: RunConfig, seed: int) -> Policy:
     Raises:
       ValueError: a package is missing, or the checkpoint does not fit or is damaged.
     """
+    check_demos(folder, config)
     parts = assemble(config)
     run = joined(parts, config)
     checkpoints = folder / "checkpoints"

@@ -72,6 +72,7 @@ def execute(
     check_claim(out, config, resume=resume, overwrite=overwrite)
     if resume:
         folder.check_code(out, output.other_code)
+        folder.check_demos(out, config)
     resume_folder, label = resume_folder or out, label or config.replay
     with contextlib.ExitStack() as stack:
         if existed := out.is_dir():  # otherwise made only for a run that can start

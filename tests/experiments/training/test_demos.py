@@ -13,7 +13,9 @@ from agents.sac import SACConfig, sac
 from agents.td3 import TD3Config, td3
 from agents.types import Discrete
 from experiments import environments
+from experiments.runs import folder, manifest, policy
 from experiments.runs.assembly import assemble
+from experiments.runs.run import execute
 from experiments.runs.run_config import defaults
 from experiments.training import demos
 from experiments.training.config import LoopConfig, ReplaySizes
@@ -141,6 +143,29 @@ def test_a_run_is_configured_with_demonstrations(path):
     assert (replay.first.batch_size, replay.second.batch_size, replay.second.capacity) == (
         32, 32, STORED,
     )  # fmt: skip
+
+
+def test_a_run_continues_with_its_own_file_only(tmp_path):
+    replay, path = Replay(uniform.sampler(), capacity=64, batch_size=1), tmp_path / "file"
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    row = jax.tree.map(lambda x: x[None], EXAMPLE)
+    state = replay.add(state, row)
+    save(replay, state, path)
+    config = defaults("walk/4", "dqn", "uniform")
+    sizes = dataclasses.replace(config.sizes, demos=str(path))
+    config, out = dataclasses.replace(config, sizes=sizes), tmp_path / "run"
+    folder.claim(out, config, resume=False, overwrite=False)
+    folder.check_demos(out, config)
+    folder.claim(out, config, resume=True, overwrite=False)
+    assert len(manifest.read(out).demos) == 12
+    changed = row._replace(reward=row.reward + 1)
+    save(replay, replay.add(replay.init(jax.random.key(0), EXAMPLE), changed), path)
+    with refused("--demos", path, out):
+        execute(config, out, resume=True)
+    with refused("--demos", path, out):
+        policy.load(out, config, 0)
+    folder.claim(out, config, resume=False, overwrite=True)
+    folder.check_demos(out, config)
 
 
 def test_files_and_replays_that_do_not_fit_are_refused(path, tmp_path):
