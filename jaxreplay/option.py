@@ -20,6 +20,7 @@ import typing
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, ParamSpec, Self, TypeVar
 
+import jax
 from jax.core import Tracer
 
 from jaxreplay._internal.arguments import Bounds, check_choice, check_kind
@@ -210,6 +211,11 @@ def _parse(field: dataclasses.Field, hint: Any) -> Option:
         field.name, field.default, field.metadata["help"], field.metadata["source"],
         kind, many, optional, choices, field.metadata["bounds"], field.metadata["needs"],
     )  # fmt: skip
+
+
+def is_zero(value: Any) -> bool:
+    """Return whether an option is 0, False if it is traced, because programs then serve others."""
+    return not isinstance(value, jax.Array) and value == 0
 
 
 def check_entry(name: Any, config: Any, make: Any) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from agents.types import Continuous, Discrete
 from experiments.environments.types import Array, CompiledConfig, Environment, TimeStep
 from jaxreplay.loops import cond_if_any
+from jaxreplay.option import is_zero
 
 
 class EpisodeState(NamedTuple):
@@ -67,7 +68,7 @@ def make_episodic(
         return jnp.delete(jnp.asarray(obs), hidden) if hidden.size else obs
 
     shapes = jax.eval_shape(reset, jax.random.key(0))
-    sticks = isinstance(config.sticky, jax.Array) or config.sticky > 0
+    sticks = not is_zero(config.sticky)
     delays = config.delay > 1
 
     def cast(tree: Any) -> Any:

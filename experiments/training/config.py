@@ -4,12 +4,10 @@ import dataclasses
 import math
 from typing import Literal
 
-import jax
-
 from experiments.training.demos import Recorded, own_part, with_demos
 from jaxreplay.loops import frames
 from jaxreplay.mixing import Mixed
-from jaxreplay.option import Config, option
+from jaxreplay.option import Config, is_zero, option
 from jaxreplay.replay import Replay
 from jaxreplay.sampler import Sampler
 from jaxreplay.storage import Frames, Storage, Transitions
@@ -170,8 +168,7 @@ def check(config: LoopConfig, replay: Replay) -> None:
             "offline: this replay method needs new transitions during training: leave it out"
         )
     requires, new = replay.requires, config.learn_every * replay.num_envs
-    noisy = isinstance(config.reward_noise, jax.Array) or config.reward_noise > 0
-    if noisy and requires.goals:
+    if requires.goals and not is_zero(config.reward_noise):
         raise ValueError(
             "reward_noise: this replay method computes rewards of other goals, which have none: "
             "leave it out"

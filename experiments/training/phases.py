@@ -30,6 +30,7 @@ from experiments.training.inspection import (
 from experiments.training.state import Episodes, LoopState, Metrics, Sums
 from jaxreplay import n_step
 from jaxreplay.n_step import Step
+from jaxreplay.option import is_zero
 from jaxreplay.replay import Replay
 from jaxreplay.types import Sample, Transition
 
@@ -205,9 +206,7 @@ class Phases:
         else:
             action, memory = self.agent.recall(agent_state, obs, memory)
         share = self.config.eval_epsilon
-        # A traced share may be 0 at run time, and then no action is random either.
-        never = not isinstance(share, jax.Array) and share == 0
-        if never or isinstance(self.action_space, Continuous):
+        if is_zero(share) or isinstance(self.action_space, Continuous):
             return action, memory
         return common.epsilon_greedy(action, key, share, self.action_space.n), memory
 
@@ -282,7 +281,7 @@ class Phases:
     def _noisy(self, state: LoopState, reward: Array) -> Array:
         """Return rewards `[E]` as they are stored."""
         scale = self.config.reward_noise
-        if not isinstance(scale, jax.Array) and scale == 0:
+        if is_zero(scale):
             return reward
         key = jax.random.fold_in(state_.acting_key(state), 1)
         return reward + scale * jax.random.normal(key, reward.shape)
