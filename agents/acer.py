@@ -111,7 +111,7 @@ class _ACER:
     """Implementation of ACER."""
 
     def __init__(self, config: ACERConfig, space: Continuous, objective: Objective | None) -> None:
-        common.check_arguments("ACER", space, Continuous, objective)
+        common.check_arguments("ACER", space, Continuous, objective, scalar_loss=False)
         objectives.check_no_density(objective, "ACER already limits its policy updates")
         hidden, activation = config.hidden, config.activation
         self.config = config
@@ -254,7 +254,7 @@ def acer(config: ACERConfig, action_space: Continuous, objective: Objective | No
 
     Raises:
       ValueError: If `action_space` is not `Continuous`, or if `objective` requires an action
-        density.
+        density or replaces a loss of TD errors.
     """
     agent = _ACER(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

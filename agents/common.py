@@ -35,6 +35,8 @@ def check_arguments(
     objective: Any,
     chooses: bool = False,
     learned_weights: bool = False,
+    scalar_loss: bool = True,
+    roles: bool = True,
 ) -> None:
     """Raise ValueError if an agent does not support these arguments.
 
@@ -45,6 +47,8 @@ def check_arguments(
       objective: an `Objective`, or None.
       chooses: whether the agent scores candidates for `Objective.choose`.
       learned_weights: whether it is wrapped by `learned_weights.learn_weights`.
+      scalar_loss: whether `Objective.error` may replace its loss.
+      roles: whether a batch is one of transitions `[B]`, whose positions decide their losses.
     """
     needed, other = "discrete", "continuous"
     if kind is Continuous:
@@ -79,6 +83,16 @@ def check_arguments(
         learned_weights or getattr(objective, "learned_weights", None) is None,
         f"{agent} does not learn weights of transitions, as this objective requires: use another "
         "replay method, or an agent such as DQN or TD3",
+    )
+    require(
+        scalar_loss or getattr(objective, "error", None) is None,
+        f"{agent} has no loss of scalar TD errors, which objective.error would replace: use "
+        "--replay.loss agent, another replay method, or an agent such as DQN or TD3",
+    )
+    require(
+        roles or not getattr(objective, "roles", False),
+        f"{agent} learns from sequences, whose steps have no roles by their position in the batch, "
+        "as this objective requires: use another replay method, or an agent such as DQN or TD3",
     )
 
 

@@ -88,7 +88,7 @@ class _PPO:
     """Implementation of PPO."""
 
     def __init__(self, config: PPOConfig, space: Continuous, objective: Objective | None) -> None:
-        common.check_arguments("PPO", space, Continuous, objective)
+        common.check_arguments("PPO", space, Continuous, objective, scalar_loss=False)
         objectives.check_no_density(objective, "PPO already limits its policy updates")
         self.config = config
         self.policy_network = Policy(space.size, config)
@@ -189,7 +189,7 @@ def ppo(config: PPOConfig, action_space: Continuous, objective: Objective | None
 
     Raises:
       ValueError: If `action_space` is not `Continuous`, or if `objective` requires an action
-        density.
+        density or replaces a loss of TD errors.
     """
     agent = _PPO(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

@@ -179,7 +179,7 @@ class _R2D2:
     """Implementation of R2D2."""
 
     def __init__(self, config: R2D2Config, space: Discrete, objective: Objective | None) -> None:
-        common.check_arguments("R2D2", space, Discrete, objective)
+        common.check_arguments("R2D2", space, Discrete, objective, roles=False)
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         objectives.check_no_density(self.objective, "R2D2's policy has no density")
         self.num_actions = space.n
@@ -303,7 +303,8 @@ def r2d2(config: R2D2Config, action_space: Discrete, objective: Objective | None
       objective: replay method's objective; None selects the importance-weighted mean.
 
     Raises:
-      ValueError: If `action_space` is not `Discrete`, or if `objective` requires an action density.
+      ValueError: If `action_space` is not `Discrete`, or if `objective` requires an action
+        density, or roles of transitions in a batch.
     """
     agent = _R2D2(config, action_space, objective)
     return Agent(

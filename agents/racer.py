@@ -94,7 +94,7 @@ class _RACER:
     """Implementation of RACER."""
 
     def __init__(self, config: RACERConfig, space: Continuous, objective: Objective | None) -> None:
-        common.check_arguments("RACER", space, Continuous, objective)
+        common.check_arguments("RACER", space, Continuous, objective, scalar_loss=False)
         self.objective = common.complete(objective, jnp.square)  # RACER ignores `error`
         self.form = FORMS[config.advantage]
         self.network = Network(space.size, config)
@@ -204,7 +204,8 @@ def racer(
       objective: replay method's objective; `objective.actor` reduces the losses, and None averages.
 
     Raises:
-      ValueError: If `action_space` is not `Continuous`.
+      ValueError: If `action_space` is not `Continuous`, or if `objective` replaces a loss of TD
+        errors.
     """
     agent = _RACER(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

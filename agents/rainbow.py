@@ -122,13 +122,10 @@ class _Rainbow:
     """Implementation of Rainbow."""
 
     def __init__(self, config: RainbowConfig, space: Discrete, objective: Objective | None) -> None:
-        common.check_arguments("Rainbow", space, Discrete, objective, chooses=True)
-        self.config, self.objective = config, objective or objectives.weighted()
-        common.require(
-            self.objective.error is None,
-            "objective.error must be None for Rainbow, whose loss is of distributions and not a "
-            "function of TD errors: use --replay.loss agent, or another replay method",
+        common.check_arguments(
+            "Rainbow", space, Discrete, objective, chooses=True, scalar_loss=False
         )
+        self.config, self.objective = config, objective or objectives.weighted()
         self.num_actions = space.n
         self.network, self.head = config.make_network(space.n), config.make_head()
         self.optimiser = config.make_optimiser()

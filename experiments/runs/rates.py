@@ -7,7 +7,7 @@ DAY = 24 * 60  # minutes
 COMPILING = 20.0  # seconds a program
 # Agent steps per second, of all seeds together, with an update per step on one of two cores.
 _STEPS = {
-    "dqn": 14_000.0, "td3": 2_000.0, "td7": 500.0, "sac": 1_600.0, "ddpg": 1_500.0, "naf": 1_500.0,
+    "dqn": 14_000.0, "td3": 2_000.0, "td7": 300.0, "sac": 1_600.0, "ddpg": 1_500.0, "naf": 1_500.0,
     "racer": 3_000.0, "ppo": 8_000.0, "acer": 600.0, "rainbow": 1_500.0,
 }  # fmt: skip
 _UNKNOWN = 1_500.0  # for an agent of another package

@@ -135,6 +135,7 @@ class Objective(NamedTuple):
     requires: Requirements = Requirements()  # what the objective requires of agents
     choose: Choose | None = None  # chooses rows of a batch of candidates; None keeps all rows
     learned_weights: LearnedWeights | None = None  # weights with a state; None keeps the sampler's
+    roles: bool = False  # whether the position of a row in the batch decides its loss
 
     @property
     def candidates(self) -> int:

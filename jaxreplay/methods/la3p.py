@@ -154,4 +154,4 @@ def method(config: LA3PConfig = LA3PConfig()) -> Method:
         mask = (rows < uniform) | (rows >= uniform + prioritised)
         return jnp.where(mask, loss, 0.0).sum() / (uniform + prioritised)
 
-    return Method(sampler(config), Objective(error=error, critic=critic, actor=actor))
+    return Method(sampler(config), Objective(error, critic, actor, roles=True))

@@ -377,4 +377,4 @@ def _objective(inner: Objective, config: SILConfig) -> Objective:
     def actor(loss: Array, sample: Sample, trust: Trust | None) -> Array:
         return inner.actor(*of_inner(loss, sample, trust))
 
-    return inner._replace(error=error, critic=critic, actor=actor)
+    return inner._replace(error=error, critic=critic, actor=actor, roles=True)

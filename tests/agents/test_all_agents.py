@@ -24,7 +24,7 @@ from agents.td3 import TD3Config, td3
 from agents.td7 import TD7Config, td7
 from agents.types import Agent, Continuous, Discrete
 from jaxreplay import objectives
-from jaxreplay.methods import per
+from jaxreplay.methods import la3p, lap, pal, per, sil
 from jaxreplay.types import Requirements, Sample
 from tests.refusals import refused
 
@@ -328,6 +328,21 @@ def test_what_agents_can_not_be_made_with_is_refused(make, config, kind):
 def test_objectives_that_compare_densities_are_refused(make, config, space, agent):
     with refused(agent, "density", "log_ratio"):
         make(config(), space, objectives.plain()._replace(requires=Requirements(density=True)))
+
+
+@pytest.mark.parametrize("method", [lap, pal, la3p, sil])
+@pytest.mark.parametrize(
+    ("make", "config", "space", "agent"),
+    [
+        (rainbow, RainbowConfig, Discrete(2), "Rainbow"),
+        (racer, RACERConfig, Continuous(2), "RACER"),
+        (acer, ACERConfig, Continuous(2), "ACER"),
+        (ppo, PPOConfig, Continuous(2), "PPO"),
+    ],
+)
+def test_losses_of_scalar_errors_are_refused(make, config, space, agent, method):
+    with refused(agent, "objective.error", "--replay.loss agent"):
+        make(config(), space, method.method().objective)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from experiments.training.evaluation import evaluate
 from experiments.training.loop import make_program
 from experiments.training.seeds import over_seeds
 from jaxreplay import Replay, ring
-from jaxreplay.methods import laber, per, refer, sequences, slices, uniform
+from jaxreplay.methods import la3p, laber, per, refer, sequences, sil, slices, uniform
 from jaxreplay.types import Sample, Transition
 from tests.refusals import refused
 
@@ -310,6 +310,9 @@ def test_what_does_not_fit_is_refused():
         R2D2Config(memory=0)
     with refused("R2D2", "DQN"):
         r2d2(R2D2Config(), Discrete(2), laber.method().objective)
+    for method in (la3p, sil):
+        with refused("R2D2", "sequences", "roles"):
+            r2d2(R2D2Config(), Discrete(2), method.method().objective)
     with refused("R2D2", "density"):
         r2d2(R2D2Config(), Discrete(2), refer.method().objective)
 

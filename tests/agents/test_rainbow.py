@@ -14,7 +14,6 @@ from agents.networks import QNetwork
 from agents.noisy import draw_noises, noisy, with_noise
 from agents.rainbow import RainbowConfig, rainbow
 from agents.types import Discrete
-from jaxreplay import objectives
 from tests.refusals import refused
 
 STATES = np.eye(2, dtype=np.float32)
@@ -322,9 +321,3 @@ def test_values_of_a_chain(make_sample, noisy):
 def test_bad_options_are_refused(options, parts):
     with refused(*parts):
         RainbowConfig(**options)
-
-
-@pytest.mark.parametrize("error", [objectives.l1, objectives.huber(1.0), objectives.pal()])
-def test_losses_of_a_scalar_error_are_refused(error):
-    with refused("Rainbow", "--replay.loss agent"):
-        rainbow(RainbowConfig(), Discrete(2), objectives.weighted(error))

@@ -278,6 +278,6 @@ def test_it_learns_pendulum():
     method = lap.method(lap.LAPConfig(maximum="stored"))
     agent = td7(TD7Config(hidden=(64, 64), embedding=64), task.action_space, method.objective)
     replay = Replay(method.sampler, capacity=10_000, batch_size=128)
-    config = LoopConfig(steps=10_000, warmup=1_000, eval_every=2_500, inspect=0)
+    config = LoopConfig(steps=5_000, warmup=1_000, eval_every=2_500, inspect=0)
     metrics = jax.jit(make_train(task, agent, replay, config))(jax.random.key(0))[1]
     assert metrics["eval_return"].max() > -250
