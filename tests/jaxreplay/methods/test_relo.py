@@ -99,6 +99,6 @@ def test_agents_report_the_reduction_since_the_latest_target(name):
 
 
 def test_agents_and_their_objectives():
-    assert AGENTS == ["dqn", "td3", "td7", "sac", "ddpg", "naf"]
+    assert AGENTS == ["dqn", "discrete_sac", "td3", "td7", "sac", "iql", "ddpg", "naf"]
     with refused("relo", "rainbow", "reducible_loss"):
         registry.check_fit("rainbow", "relo", "gymnax/CartPole-v1")

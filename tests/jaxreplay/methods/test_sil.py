@@ -258,7 +258,7 @@ AGENTS = [name for name in registry.AGENTS if registry.feeds(name, "sil")]
 
 
 def test_agents_and_defaults():
-    assert AGENTS == ["dqn", "td3", "td7", "sac", "ddpg", "naf"]
+    assert AGENTS == ["dqn", "discrete_sac", "td3", "td7", "sac", "iql", "ddpg", "naf"]
     assert registry.replay_options("dqn", "sil").loss == "huber"
     assert registry.replay_options("td3", "sil").loss == "mse"
 
