@@ -72,8 +72,9 @@ class TD7State(NamedTuple):
 def widen(seen: Array, target: Array, learned: Array) -> Array:
     """Return the least and largest target `[2]`, of those before and of targets `[B]`.
 
-    Targets count where `learned` `[B]` bool is True.
+    Targets count if they are finite and `learned` `[B]` bool is True.
     """
+    learned &= jnp.isfinite(target)
     least = target.min(where=learned, initial=seen[0])
     return jnp.stack([least, target.max(where=learned, initial=seen[1])])
 

@@ -241,8 +241,9 @@ def constant(critics, q):
     return jax.tree_util.tree_map_with_path(last, critics)
 
 
-def test_targets_of_rows_without_weight_do_not_count():
-    seen = widen(jnp.float32([-1, 1]), jnp.float32([5, -0.5, -3]), jnp.array([False, True, True]))
+def test_targets_without_weight_or_value_do_not_count():
+    target = jnp.float32([5, -0.5, -3, jnp.nan, jnp.inf])
+    seen = widen(jnp.float32([-1, 1]), target, jnp.array([False, True, True, True, True]))
     np.testing.assert_array_equal(seen, [-3, 1])
 
 
