@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from agents.networks import MLP, Obs, Params, apply, dense, flatten
+from agents.networks import MLP, Obs, Params, apply, dense, flat_or_encoded
 from jaxreplay.types import Array
 
 _SMALLEST = 1e-8  # mean magnitude that divides embeddings
@@ -37,12 +37,16 @@ def avg_l1_norm(x: Array) -> Array:
 
 
 class ELUNetwork(nn.Module):
-    """A multilayer perceptron `[B, D] -> [B, features[-1]]` with ELU and a linear last layer."""
+    """A multilayer perceptron with ELU and a linear last layer.
+
+    It maps vectors `[B, D]` or observations to `[B, features[-1]]`.
+    """
 
     features: tuple[int, ...]
 
     @nn.compact
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Obs) -> Array:
+        x = flat_or_encoded(x)
         for size in self.features[:-1]:
             x = nn.elu(dense(x, size))
         return dense(x, self.features[-1])
@@ -55,7 +59,7 @@ class EmbeddedCritic(nn.Module):
 
     @nn.compact
     def __call__(self, obs: Embedded, action: Array) -> Array:
-        x = avg_l1_norm(dense(_joined(flatten(obs.obs), action), self.hidden[0]))
+        x = avg_l1_norm(dense(_joined(flat_or_encoded(obs.obs), action), self.hidden[0]))
         return ELUNetwork((*self.hidden, 1))(_joined(x, obs.pair, obs.state))[..., 0]
 
 
@@ -67,20 +71,20 @@ class EmbeddedActor(nn.Module):
 
     @nn.compact
     def __call__(self, obs: Embedded) -> Array:
-        x = avg_l1_norm(dense(flatten(obs.obs), self.hidden[0]))
+        x = avg_l1_norm(dense(flat_or_encoded(obs.obs), self.hidden[0]))
         return MLP((*self.hidden, self.size))(_joined(x, obs.state))
 
 
 def init_encoder(network: ELUNetwork, key: Array, obs: Obs, action: Array) -> Encoder:
     """Initialise an encoder whose two networks have the shape of `network`."""
     first, second = jax.random.split(key)
-    state = network.init(first, flatten(obs))
+    state = network.init(first, obs)
     return Encoder(state, network.init(second, _joined(encode(network, state, obs), action)))
 
 
 def encode(network: ELUNetwork, params: Params, obs: Obs) -> Array:
     """Return the embeddings z_s `[B, Z]` of observations, by the parameters `Encoder.state`."""
-    return avg_l1_norm(apply(network, params, flatten(obs)))
+    return avg_l1_norm(apply(network, params, obs))
 
 
 def embed(network: ELUNetwork, encoder: Encoder, obs: Obs, action: Array) -> Embedded:

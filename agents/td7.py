@@ -12,7 +12,7 @@ import optax
 from agents import common, sale
 from agents.common import Critics
 from agents.learned_weights import learn_weights
-from agents.networks import Obs, Params, apply, apply_twin, init_twin
+from agents.networks import Obs, Params, apply, apply_twin, batch_of_one, init_twin
 from agents.options import TwinNetworkOptions
 from agents.sale import Embedded, Encoder
 from agents.td3 import DelayedPolicyOptions, clipped_double_q_target, explore, smooth
@@ -101,10 +101,11 @@ class _TD7:
 
     def init(self, key: Array, obs: Obs, action: Array) -> TD7State:
         encoder_key, actor_key, critic_key = jax.random.split(key, 3)
-        encoder = sale.init_encoder(self.encoder, encoder_key, obs[None], action[None])
-        inputs = self.embed(encoder, obs[None], action[None])
+        obs, action = batch_of_one((obs, action))
+        encoder = sale.init_encoder(self.encoder, encoder_key, obs, action)
+        inputs = self.embed(encoder, obs, action)
         actor = self.actor.init(actor_key, inputs)
-        critics = init_twin(self.critic, critic_key, inputs, action[None])
+        critics = init_twin(self.critic, critic_key, inputs, action)
         networks, zero = Networks(actor, critics, encoder), jnp.zeros((), jnp.float32)
         return TD7State(
             networks=networks,
@@ -210,7 +211,11 @@ class _TD7:
         networks = networks._replace(actor=actor)
         networks, targets, bounds = jax.lax.cond(
             updates % config.target_every == 0,
-            lambda: (networks._replace(encoder=encoder), networks, seen),
+            lambda: (
+                networks._replace(encoder=encoder),
+                networks,
+                jnp.where(seen[0] <= seen[1], seen, state.bounds),
+            ),
             lambda: (networks, state.targets, state.bounds),
         )
         info.metrics.update(actor_loss=actor_loss, encoder_loss=encoder_loss)
