@@ -19,6 +19,7 @@ from agents.racer import RACERConfig, racer
 from agents.rainbow import RainbowConfig, rainbow
 from agents.sac import SACConfig, sac
 from agents.td3 import TD3Config, td3
+from agents.td7 import TD7Config, td7
 from agents.types import Agent, Continuous, Discrete
 from experiments.environments.episodes import make_episodic
 from experiments.training.config import LoopConfig
@@ -34,9 +35,9 @@ MADE = {
         "discrete_sac": (discrete_sac, DiscreteSACConfig),
     },
     Continuous(2): {
-        "td3": (td3, TD3Config), "sac": (sac, SACConfig), "iql": (iql, IQLConfig),
-        "ddpg": (ddpg, DDPGConfig), "naf": (naf, NAFConfig), "racer": (racer, RACERConfig),
-        "acer": (acer, ACERConfig), "ppo": (ppo, PPOConfig),
+        "td3": (td3, TD3Config), "td7": (td7, TD7Config), "sac": (sac, SACConfig),
+        "iql": (iql, IQLConfig), "ddpg": (ddpg, DDPGConfig), "naf": (naf, NAFConfig),
+        "racer": (racer, RACERConfig), "acer": (acer, ACERConfig), "ppo": (ppo, PPOConfig),
     },
 }  # fmt: skip
 CASES = [(name, space) for space, agents in MADE.items() for name in agents]
