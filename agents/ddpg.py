@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from agents import common, exploration
-from agents.common import Critics
+from agents.critics import Critics, critic_feedback, fit
 from agents.learned_weights import learn_weights
 from agents.networks import Actor, Critic, Obs, Params, apply, batch_of_one
 from agents.options import NoisyTargetOptions
@@ -121,7 +121,7 @@ class _DDPG(exploration.NoisyPolicy):
     def update(self, state: DDPGState, sample: Sample, key: Array) -> tuple[DDPGState, Info]:
         t, networks = sample.transition, state.networks
         trust, target = self.trust(self.greedy(state, t.obs), t), self.targets(state, t)
-        (grads,), info, chosen = common.fit(
+        (grads,), info, chosen = fit(
             self.critics(state), sample, target, self.objective, key, trust
         )
         critic, critic_opt_state = common.descend(
@@ -139,7 +139,7 @@ class _DDPG(exploration.NoisyPolicy):
     def feedback(self, state: DDPGState, t: Transition, key: Array) -> dict[str, Array]:
         del key
         trust, target = self.trust(self.greedy(state, t.obs), t), self.targets(state, t)
-        feedback = common.critic_feedback(self.critics(state), t, target, self.objective)
+        feedback = critic_feedback(self.critics(state), t, target, self.objective)
         return feedback | common.trust_feedback(trust)
 
 

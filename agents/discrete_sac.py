@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from agents import common
-from agents.common import Critics
+from agents.critics import Critics, critic_feedback, fit
 from agents.learned_weights import learn_weights
 from agents.networks import Network, Obs, Params, QNetwork, apply, batch_of_one
 from agents.options import TwinCriticOptions
@@ -169,7 +169,7 @@ class _DiscreteSAC:
         self, state: DiscreteSACState, sample: Sample, key: Array
     ) -> tuple[DiscreteSACState, Info]:
         target = self.targets(state, sample.transition)
-        grads, info, chosen = common.fit(self.critics(state), sample, target, self.objective, key)
+        grads, info, chosen = fit(self.critics(state), sample, target, self.objective, key)
         critics, critic_opt_state = common.descend(
             self.critic_optimiser, grads, state.critic_opt_state, state.critics
         )
@@ -184,9 +184,7 @@ class _DiscreteSAC:
 
     def feedback(self, state: DiscreteSACState, t: Transition, key: Array) -> dict[str, Array]:
         del key
-        return common.critic_feedback(
-            self.critics(state), t, self.targets(state, t), self.objective
-        )
+        return critic_feedback(self.critics(state), t, self.targets(state, t), self.objective)
 
 
 def discrete_sac(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from agents import common
-from agents.common import Critics
+from agents.critics import Critics, critic_feedback, fit
 from agents.learned_weights import learn_weights
 from agents.networks import Obs, Params, QNetwork, apply, batch_of_one
 from agents.options import QNetworkOptions
@@ -149,7 +149,7 @@ class _DQN:
 
     def update(self, state: DQNState, sample: Sample, key: Array) -> tuple[DQNState, Info]:
         config, target = self.config, self.targets(state, sample.transition)
-        (grads,), info, _ = common.fit(self.critics(state), sample, target, self.objective, key)
+        (grads,), info, _ = fit(self.critics(state), sample, target, self.objective, key)
         expected = state.expected
         if expected is not None:
             td_error, t = info.feedback["td_error"], sample.transition
@@ -182,7 +182,7 @@ class _DQN:
     def feedback(self, state: DQNState, t: Transition, key: Array) -> dict[str, Array]:
         del key
         target = self.targets(state, t)
-        feedback = common.critic_feedback(self.critics(state), t, target, self.objective)
+        feedback = critic_feedback(self.critics(state), t, target, self.objective)
         return feedback | self.expected_feedback(state, t)
 
 

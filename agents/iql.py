@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import optax
 
 from agents import common
-from agents.common import Critics
-from agents.networks import Actor, Critic, Obs, Params, apply, apply_twin, batch_of_one, init_twin
+from agents.critics import Critics, critic_feedback, fit
+from agents.ensembles import apply_ensemble, init_ensemble
+from agents.networks import Actor, Critic, Obs, Params, apply, batch_of_one
 from agents.options import TwinCriticOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
@@ -104,7 +105,7 @@ class _IQL:
         actor_key, critic_key, value_key = jax.random.split(key, 3)
         mean = self.mean.init(actor_key, batch_of_one(obs))
         actor = Policy(mean, jnp.zeros(self.size, jnp.float32))
-        critics = init_twin(self.critic, critic_key, batch_of_one(obs), action[None])
+        critics = init_ensemble(self.critic, critic_key, batch_of_one(obs), action[None], 2)
         value = self.value_network.init(value_key, batch_of_one(obs))
         return IQLState(
             actor=actor,
@@ -146,7 +147,9 @@ class _IQL:
 
     def update(self, state: IQLState, sample: Sample, key: Array) -> tuple[IQLState, Info]:
         t, config = sample.transition, self.config
-        least = apply_twin(self.critic, state.target_critics, t.obs, t.action).min(axis=0)  # [B]
+        least = apply_ensemble(self.critic, state.target_critics, t.obs, t.action).min(
+            axis=0
+        )  # [B]
 
         def value_loss(params: Params) -> Array:
             losses = expectile_loss(least - self.value(params, t.obs), config.expectile)
@@ -168,7 +171,7 @@ class _IQL:
         actor, actor_opt_state = common.descend(
             self.actor_optimiser, actor_grads, state.actor_opt_state, state.actor
         )
-        critic_grads, info, _ = common.fit(
+        critic_grads, info, _ = fit(
             self.critics(state), sample, self.targets(value, t), self.objective, key
         )
         critics, critic_opt_state = common.descend(
@@ -186,7 +189,7 @@ class _IQL:
     def feedback(self, state: IQLState, t: Transition, key: Array) -> dict[str, Array]:
         del key
         target = self.targets(state.value, t)
-        return common.critic_feedback(self.critics(state), t, target, self.objective)
+        return critic_feedback(self.critics(state), t, target, self.objective)
 
 
 def iql(config: IQLConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:

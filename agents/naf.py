@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from agents import advantages, common, exploration
-from agents.common import Critics
+from agents.critics import Critics, critic_feedback, fit, per_sample_loss
 from agents.learned_weights import learn_weights
 from agents.networks import Actor, Obs, Params, apply, batch_of_one
 from agents.options import NoisyTargetOptions
@@ -98,7 +98,7 @@ class _NAF(exploration.NoisyPolicy):
         t, outputs = sample.transition, self.outputs(params, sample.transition.obs)
         mean_only = jax.lax.stop_gradient(outputs)._replace(mean=outputs.mean)
         td = target - q_value(mean_only, t.action)
-        loss = common.per_sample_loss(self.objective, td[None])
+        loss = per_sample_loss(self.objective, td[None])
         return self.objective.actor(loss, sample, self.trust(outputs.mean, t))
 
     def update(self, state: NAFState, sample: Sample, key: Array) -> tuple[NAFState, Info]:
@@ -108,7 +108,7 @@ class _NAF(exploration.NoisyPolicy):
         def penalty(params: tuple[Params, ...]) -> Array:
             return self.mean_loss(params[0], sample, target)
 
-        (grads,), info, _ = common.fit(
+        (grads,), info, _ = fit(
             self.critics(state), sample, target, self.objective, key, trust,
             penalty if self.objective.requires.density else None,
         )  # fmt: skip
@@ -119,7 +119,7 @@ class _NAF(exploration.NoisyPolicy):
     def feedback(self, state: NAFState, t: Transition, key: Array) -> dict[str, Array]:
         del key
         trust, target = self.trust(self.greedy(state, t.obs), t), self.targets(state, t)
-        feedback = common.critic_feedback(self.critics(state), t, target, self.objective)
+        feedback = critic_feedback(self.critics(state), t, target, self.objective)
         return feedback | common.trust_feedback(trust)
 
 

@@ -414,7 +414,7 @@ class Critic(nn.Module):
     `layer` and `last` create the layers of ReLU networks; `residual` selects a `ResidualMLP`.
     Layers may have mutable variables, such as batch normalisation statistics.
     `critic.apply(..., mutable=[...])` then returns the new values. The agent returns them from its
-    loss in `common.Critique.aux` and stores them in its state.
+    loss in `critics.Critique.aux` and stores them in its state.
     """
 
     hidden: tuple[int, ...]
@@ -474,18 +474,3 @@ def learning(
     """
     rngs = None if key is None else {"dropout": key}
     return network.apply(variables, *inputs, rngs=rngs, mutable=["batch_stats"])
-
-
-def init_twin(critic: nn.Module, key: Array, obs: Obs, action: Array) -> tuple[Params, Params]:
-    """Initialise two critics independently, and return their parameters.
-
-    Two parameter trees and two calls are faster than one stacked tree under vmap. On one core, they
-    save 1 % of the time of a SAC update for one seed and 12 % for eight seeds.
-    """
-    first, second = jax.random.split(key)
-    return critic.init(first, obs, action), critic.init(second, obs, action)
-
-
-def apply_twin(critic: nn.Module, params: tuple[Params, Params], obs: Obs, action: Array) -> Array:
-    """Return the Q-values `[2, B]` of both critics."""
-    return jnp.stack([apply(critic, p, obs, action) for p in params])

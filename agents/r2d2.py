@@ -10,6 +10,7 @@ import optax
 from flax import linen as nn
 
 from agents import common
+from agents.critics import per_sample_loss, value_feedback
 from agents.dqn import DQNState
 from agents.networks import MLP, Dense, Network, Obs, Params, QNetwork, batch_of_one, encode, rows
 from agents.options import QNetworkOptions
@@ -259,7 +260,7 @@ class _R2D2:
             chosen = jnp.take_along_axis(q[:-1], t.action[..., None], axis=-1)[..., 0]
             target = self.target(t, jax.lax.stop_gradient(q), q_target)
             td = jnp.where(learn.T, target - chosen, 0.0)  # [T, B]
-            errors = common.per_sample_loss(self.objective, td.reshape(1, -1)).reshape(td.shape)
+            errors = per_sample_loss(self.objective, td.reshape(1, -1)).reshape(td.shape)
             per_sequence = jnp.where(learn.T, errors, 0.0).sum(axis=0) / count
             return self.objective.critic(per_sequence, sample, None), (td, chosen, target)
 
@@ -289,7 +290,7 @@ class _R2D2:
         once = jax.tree.map(lambda x: x[None], t)
         pair = [jnp.stack([q, each]) for each in (q_next, q_target)]
         target = self.target(once, pair[0], pair[1])[0]
-        return common.value_feedback(common.batched_index(q, t.action)[None], target)
+        return value_feedback(common.batched_index(q, t.action)[None], target)
 
 
 def r2d2(config: R2D2Config, action_space: Discrete, objective: Objective | None = None) -> Agent:

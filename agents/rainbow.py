@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from agents import common
+from agents.critics import choose
 from agents.dqn import DQNState
 from agents.heads import Categorical, Head, ImplicitQuantiles, Quantiles
 from agents.networks import Obs, Params, QNetwork, apply, batch_of_one, dense, rows
@@ -222,7 +223,7 @@ class _Rainbow:
         learned, learned_target, own = sample, target, draws
         if self.objective.choose is not None:
             norms = self.gradient_norms(state.params, t, target, draws)[None]
-            ((rows, learned),), _ = common.choose(self.objective, norms, sample, key)
+            ((rows, learned),), _ = choose(self.objective, norms, sample, key)
             learned_target = target[rows]
             if draws.fractions is not None:
                 own = draws._replace(fractions=draws.fractions[rows])

@@ -16,7 +16,15 @@ import jax.numpy as jnp
 import optax
 
 from agents import common, distributions, ensembles, gaussian
-from agents.common import Critics, Critique
+from agents.critics import (
+    Critics,
+    Critique,
+    critic_feedback,
+    critic_gradient,
+    fit,
+    largest_magnitude,
+    mean_magnitude,
+)
 from agents.ensembles import Ensemble
 from agents.gaussian import Behaviour
 from agents.learned_weights import learn_weights
@@ -274,7 +282,7 @@ class _SAC:
     @property
     def combine(self) -> Callable[[Array], Array]:
         mean = self.config.priority_from == "mean"
-        return common.mean_magnitude if mean else common.largest_magnitude
+        return mean_magnitude if mean else largest_magnitude
 
     def members(self, key: Array) -> Array | None:
         """Draw the critics of a target, `[M]` int32, or None for all."""
@@ -333,14 +341,14 @@ class _SAC:
         target_key = jax.random.split(key)[0]
         t, chosen, statistics = sample.transition, sample, None
         if self.config.batch_renorm:
-            grads, info, statistics = common.critic_gradient(
+            grads, info, statistics = critic_gradient(
                 lambda critics: self.criticise(critics, state, t, target_key),
                 state.critics, sample, self.objective,
             )  # fmt: skip
         else:
             target = self.targets(state, t, target_key)
             critics = self.critics(state, target_key)
-            grads, info, chosen = common.fit(critics, sample, target, self.objective, key, trust)
+            grads, info, chosen = fit(critics, sample, target, self.objective, key, trust)
         critics, critic_opt_state = common.descend(
             self.critic_optimiser, grads, state.critic_opt_state, state.critics
         )
@@ -437,7 +445,7 @@ class _SAC:
     def feedback(self, state: SACState, t: Transition, key: Array) -> dict[str, Array]:
         trust = self.trust(self.policy(state.actor, t.obs), t)
         target = self.targets(state, t, key)
-        feedback = common.critic_feedback(self.critics(state, key), t, target, self.objective)
+        feedback = critic_feedback(self.critics(state, key), t, target, self.objective)
         return feedback | common.trust_feedback(trust)
 
 

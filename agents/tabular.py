@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from agents import common
-from agents.common import Critique
+from agents.critics import Critique, critic_gradient, value_feedback
 from agents.networks import Obs
 from agents.types import Agent, Discrete, Info
 from jaxreplay import objectives
@@ -76,7 +76,7 @@ class _Tabular:
         del key
         t = sample.transition
         target = self.targets(state, t)
-        grads, info, _ = common.critic_gradient(
+        grads, info, _ = critic_gradient(
             lambda weights: Critique(self.q_values(weights, t), target),
             state.weights, sample, self.objective,
         )  # fmt: skip
@@ -85,7 +85,7 @@ class _Tabular:
 
     def feedback(self, state: TabularState, t: Transition, key: Array) -> dict[str, Array]:
         del key
-        return common.value_feedback(self.q_values(state.weights, t), self.targets(state, t))
+        return value_feedback(self.q_values(state.weights, t), self.targets(state, t))
 
 
 def _values(config: TabularConfig, weights: Array, states: Obs) -> Array:

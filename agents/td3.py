@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import optax
 
 from agents import common
-from agents.common import Critics
+from agents.critics import Critics, critic_feedback, fit
+from agents.ensembles import apply_ensemble, init_ensemble
 from agents.learned_weights import learn_weights
-from agents.networks import Actor, Critic, Obs, Params, apply, apply_twin, batch_of_one, init_twin
+from agents.networks import Actor, Critic, Obs, Params, apply, batch_of_one
 from agents.options import TwinCriticOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
@@ -131,7 +132,7 @@ class _TD3:
     def init(self, key: Array, obs: Obs, action: Array) -> TD3State:
         actor_key, critic_key = jax.random.split(key)
         actor = self.actor.init(actor_key, batch_of_one(obs))
-        critics = init_twin(self.critic, critic_key, batch_of_one(obs), action[None])
+        critics = init_ensemble(self.critic, critic_key, batch_of_one(obs), action[None], 2)
         opt_state, loss = self.actor_optimiser.init(actor), jnp.zeros((), jnp.float32)
         policy = Policy(actor, actor, critics, opt_state, loss)
         updates = jnp.zeros((), jnp.int32)
@@ -157,7 +158,7 @@ class _TD3:
 
     def targets(self, policy: Policy, t: Transition, key: Array) -> Array:
         action = smooth(self.policy_action(policy.target_actor, t.next_obs), key, self.config)
-        q = apply_twin(self.critic, policy.target_critics, t.next_obs, action)
+        q = apply_ensemble(self.critic, policy.target_critics, t.next_obs, action)
         return jax.vmap(clipped_double_q_target, in_axes=(1, 0, 0))(q, t.reward, t.discount)
 
     def improve_policy(
@@ -183,7 +184,7 @@ class _TD3:
 
     def update(self, state: TD3State, sample: Sample, key: Array) -> tuple[TD3State, Info]:
         target = self.targets(state.policy, sample.transition, key)
-        grads, info, chosen = common.fit(self.critics(state), sample, target, self.objective, key)
+        grads, info, chosen = fit(self.critics(state), sample, target, self.objective, key)
         critics, critic_opt_state = common.descend(
             self.critic_optimiser, grads, state.critic_opt_state, state.critics
         )
@@ -198,7 +199,7 @@ class _TD3:
 
     def feedback(self, state: TD3State, t: Transition, key: Array) -> dict[str, Array]:
         target = self.targets(state.policy, t, key)
-        return common.critic_feedback(self.critics(state), t, target, self.objective)
+        return critic_feedback(self.critics(state), t, target, self.objective)
 
 
 def td3(config: TD3Config, action_space: Continuous, objective: Objective | None = None) -> Agent:

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import optax
 
 from agents import common, sale
-from agents.common import Critics
+from agents.critics import Critics, critic_feedback, fit
+from agents.ensembles import apply_ensemble, init_ensemble
 from agents.learned_weights import learn_weights
-from agents.networks import Obs, Params, apply, apply_twin, batch_of_one, init_twin
+from agents.networks import Obs, Params, apply, batch_of_one
 from agents.options import TwinNetworkOptions
 from agents.sale import Embedded, Encoder
 from agents.td3 import DelayedPolicyOptions, clipped_double_q_target, explore, smooth
@@ -105,7 +106,7 @@ class _TD7:
         encoder = sale.init_encoder(self.encoder, encoder_key, obs, action)
         inputs = self.embed(encoder, obs, action)
         actor = self.actor.init(actor_key, inputs)
-        critics = init_twin(self.critic, critic_key, inputs, action)
+        critics = init_ensemble(self.critic, critic_key, inputs, action, 2)
         networks, zero = Networks(actor, critics, encoder), jnp.zeros((), jnp.float32)
         return TD7State(
             networks=networks,
@@ -154,7 +155,7 @@ class _TD7:
         actor, critics, encoder = state.targets
         obs = Embedded(t.next_obs, self.encode(encoder.state, t.next_obs))
         action = smooth(self.policy(actor, obs), key, self.config)
-        q = apply_twin(self.critic, critics, self.with_pair(encoder, obs, action), action)
+        q = apply_ensemble(self.critic, critics, self.with_pair(encoder, obs, action), action)
         q = jnp.clip(q, *state.bounds)
         return jax.vmap(clipped_double_q_target, in_axes=(1, 0, 0))(q, t.reward, t.discount)
 
@@ -185,7 +186,7 @@ class _TD7:
         def loss_of(params: Params) -> Array:
             action = self.policy(params, obs)
             inputs = self.with_pair(networks.encoder, obs, action)
-            q = apply_twin(self.critic, networks.critics, inputs, action)
+            q = apply_ensemble(self.critic, networks.critics, inputs, action)
             return self.objective.actor(-q.mean(axis=0), sample, None)
 
         loss, grads = jax.value_and_grad(loss_of)(networks.actor)
@@ -196,7 +197,7 @@ class _TD7:
         target = self.targets(state, t, key)
         seen = widen(state.seen, target, sample.weights > 0)
         sample = sample._replace(transition=self.embedded(state, t))
-        grads, info, chosen = common.fit(self.critics(state), sample, target, self.objective, key)
+        grads, info, chosen = fit(self.critics(state), sample, target, self.objective, key)
         critics, critic_opt_state = common.descend(
             self.critic_optimiser, grads, state.critic_opt_state, state.networks.critics
         )
@@ -226,9 +227,7 @@ class _TD7:
 
     def feedback(self, state: TD7State, t: Transition, key: Array) -> dict[str, Array]:
         target = self.targets(state, t, key)
-        return common.critic_feedback(
-            self.critics(state), self.embedded(state, t), target, self.objective
-        )
+        return critic_feedback(self.critics(state), self.embedded(state, t), target, self.objective)
 
 
 def td7(config: TD7Config, action_space: Continuous, objective: Objective | None = None) -> Agent:

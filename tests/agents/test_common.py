@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from agents import common
-from agents.common import Critique
+from agents.critics import Critique, critic_gradient, largest_magnitude
 from jaxreplay import objectives
 from tests.refusals import refused
 
@@ -23,7 +23,7 @@ def four_rows(make_sample, weights=None):
 
 def gradient(make_sample, objective, weights=None):
     objective = common.complete(objective, objectives.mse)
-    grads, info, _ = common.critic_gradient(
+    grads, info, _ = critic_gradient(
         lambda q: Critique(q, jnp.zeros(4)), Q, four_rows(make_sample, weights), objective
     )
     return grads, info
@@ -37,9 +37,9 @@ def test_feedback_is_the_larger_error_with_its_sign_and_the_least_q(make_sample)
 
 def test_the_larger_error_that_is_no_number_is_none():
     for td in ([jnp.nan, 1.0], [1.0, jnp.nan]):
-        assert jnp.isnan(common.largest_magnitude(jnp.float32(td)))
+        assert jnp.isnan(largest_magnitude(jnp.float32(td)))
     for values in ([-2, 2], [2, -2]):
-        assert common.largest_magnitude(jnp.float32(values)) == 2
+        assert largest_magnitude(jnp.float32(values)) == 2
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (5, 3, 4)])
@@ -92,9 +92,9 @@ def test_the_gradient_runs_through_targets_unless_they_are_stopped(make_sample):
 
     td = np.float32([0, -1, 3, -1])  # at w = 2: targets 2, 3, 3, 1 and values 2, 4, 0, 2
     w = jnp.float32(2)
-    residual, info, aux = common.critic_gradient(criticise, w, sample, objective)
+    residual, info, aux = critic_gradient(criticise, w, sample, objective)
     stopped = lambda w: criticise(w, jax.lax.stop_gradient)
-    semi, _, _ = common.critic_gradient(stopped, w, sample, objective)
+    semi, _, _ = critic_gradient(stopped, w, sample, objective)
     np.testing.assert_allclose(info.feedback["td_error"], td)
     np.testing.assert_allclose(residual, (td * (y - x)).mean())
     np.testing.assert_allclose(semi, (-td * x).mean())
@@ -104,7 +104,7 @@ def test_the_gradient_runs_through_targets_unless_they_are_stopped(make_sample):
 def test_a_penalty_is_minimised_but_not_reported_as_loss_and_aux_comes_back(make_sample):
     criticise = lambda q: Critique(q, jnp.zeros(4), 3.0 * q.sum(), {"largest": q.max()})
     objective = common.complete(None, objectives.mse)
-    grads, info, aux = common.critic_gradient(criticise, Q, four_rows(make_sample), objective)
+    grads, info, aux = critic_gradient(criticise, Q, four_rows(make_sample), objective)
     plain, alone = gradient(make_sample, None)
     np.testing.assert_allclose(grads, plain + 3.0, rtol=1e-6)
     np.testing.assert_allclose(info.metrics["loss"], alone.metrics["loss"])
@@ -113,7 +113,7 @@ def test_a_penalty_is_minimised_but_not_reported_as_loss_and_aux_comes_back(make
 
 def test_an_objective_without_a_loss_is_refused(make_sample):
     with refused("loss", "complete"):
-        common.critic_gradient(
+        critic_gradient(
             lambda q: Critique(q, jnp.zeros(4)), Q, four_rows(make_sample), objectives.plain()
         )
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from agents import distributions
-from agents.networks import Actor, Critic, apply_twin
+from agents.ensembles import apply_ensemble
+from agents.networks import Actor, Critic
 from agents.sac import SACConfig, sac, soft_target, temperature_loss
 from agents.types import Continuous
 from tests.refusals import refused
@@ -39,8 +40,8 @@ def test_td_error_against_a_deterministic_policy(sample):
     t, alive = sample.transition, np.asarray(sample.transition.discount > 0)
     mean = Actor(4, HIDDEN).apply(state.actor, t.next_obs)[:, :2]
     critic, action = Critic(HIDDEN), jnp.tanh(mean)
-    next_q = np.asarray(apply_twin(critic, state.target_critics, t.next_obs, action))
-    q = np.asarray(apply_twin(critic, state.critics, t.obs, t.action))
+    next_q = np.asarray(apply_ensemble(critic, state.target_critics, t.next_obs, action))
+    q = np.asarray(apply_ensemble(critic, state.critics, t.obs, t.action))
     # log pi = sum of 20 - z^2/2 - log(2 pi)/2 - log(1 - a^2 + 1e-6) over dimensions.
     known = (20 - 0.5 * np.log(2 * np.pi) - np.log(1 - np.square(action) + 1e-6)).sum(1)
     base = np.asarray(t.reward + t.discount * (next_q.min(0) - 0.2 * known))

@@ -9,6 +9,7 @@ import pytest
 from flax import linen as nn
 
 from agents import common, distributions, ensembles
+from agents.critics import Critics, fit, largest_magnitude, mean_magnitude, value_feedback
 from agents.networks import (
     BatchRenorm,
     Critic,
@@ -100,11 +101,11 @@ def test_critics_of_one_tree_learn_as_critics_of_three(sample):
         objective = common.complete(objective, objectives.mse)
 
         @jax.jit
-        def fit(params, objective=objective):
-            critics = common.Critics(value, params, params, jax.random.key(2))
-            return common.fit(critics, sample, target, objective, key)
+        def gradients(params, objective=objective):
+            critics = Critics(value, params, params, jax.random.key(2))
+            return fit(critics, sample, target, objective, key)
 
-        one, three = fit(stacked), fit(tuple(trees))
+        one, three = gradients(stacked), gradients(tuple(trees))
         grads = jax.tree.map(lambda *x: jnp.stack(x), *three[0])
         assert_close((one[0], *one[1:]), (grads, *three[1:]))
 
@@ -112,10 +113,10 @@ def test_critics_of_one_tree_learn_as_critics_of_three(sample):
 def test_td_error_of_many_critics():
     errors = jnp.float32([-3.0, 1.0, 2.5])[:, None]
     for combine, expected in (
-        (common.largest_magnitude, -3.0),
-        (common.mean_magnitude, 2.1666666667),
+        (largest_magnitude, -3.0),
+        (mean_magnitude, 2.1666666667),
     ):
-        feedback = common.value_feedback(-errors, jnp.zeros(1), combine)
+        feedback = value_feedback(-errors, jnp.zeros(1), combine)
         np.testing.assert_allclose(feedback["td_error"], [expected], rtol=1e-6)
 
 

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents import common
-from agents.common import Critics
+from agents.critics import Critics, choose, fit
 from experiments.runs import registry
 from jaxreplay import objectives
 from jaxreplay.methods import laber, uniform
@@ -125,10 +124,10 @@ def test_gradients_of_chosen_rows_average_to_those_of_all_candidates(count, loss
     target = jax.random.normal(jax.random.key(2), (8,))
     sample = Sample(jnp.arange(8), Transition(obs), jnp.ones(8), jnp.ones(8, jnp.int32))
     objective = laber.method(LaBERConfig(candidates=2)).objective._replace(error=loss)
-    fit = jax.jit(lambda key: common.fit(critics, sample, target, objective, key))
-    plain, info, _ = common.fit(critics, sample, target, objectives.plain(loss), jax.random.key(0))
+    fitted = jax.jit(lambda key: fit(critics, sample, target, objective, key))
+    plain, info, _ = fit(critics, sample, target, objectives.plain(loss), jax.random.key(0))
     keys = jax.random.split(jax.random.key(4), 4000)
-    grads, found, actor = jax.vmap(fit)(keys)
+    grads, found, actor = jax.vmap(fitted)(keys)
     for ours, theirs in zip(grads, plain, strict=True):
         np.testing.assert_allclose(ours.mean(axis=0), theirs, atol=0.04)
     for name, value in info.feedback.items():
@@ -138,7 +137,7 @@ def test_gradients_of_chosen_rows_average_to_those_of_all_candidates(count, loss
     key = keys[0]
     td = target - jnp.stack([obs @ w for w in critics.params])
     norms = objectives.minimal_variance_priority(loss)(td)
-    chosen, _ = common.choose(objective, norms, sample, key)
+    chosen, _ = choose(objective, norms, sample, key)
     for number, (rows, own) in enumerate(chosen):
         slope = -np.sign(td[number, rows]) * norms[number, rows] * own.weights
         expected = (np.asarray(slope)[:, None] * np.asarray(obs[rows])).mean(axis=0)

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents import common
-from agents.common import Critics
+from agents.critics import Critics, reducible_feedback
 from experiments.runs import registry
 from jaxreplay import objectives
 from jaxreplay.methods import per, relo
@@ -29,7 +28,7 @@ def critics_of(values):
 def reducible(error, critics):
     objective = objectives.plain(error)._replace(requires=NEEDS)
     values = Q[:critics], LAGGED[:critics]
-    found = common.reducible_feedback(critics_of(values), None, TARGET, objective)
+    found = reducible_feedback(critics_of(values), None, TARGET, objective)
     return found["reducible_loss"]
 
 
@@ -43,7 +42,7 @@ def test_reducible_losses():
 def test_nothing_is_computed_that_the_method_does_not_read():
     objective = objectives.plain(objectives.mse)
     critics = Critics(lambda params, transition: 1 / 0, (0,), (0,))
-    assert common.reducible_feedback(critics, None, jnp.zeros(1), objective) == {}
+    assert reducible_feedback(critics, None, jnp.zeros(1), objective) == {}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,268 @@
+"""N critics with target networks: their losses, gradients and feedback on a batch."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+
+from agents import ensembles
+from agents.common import require
+from agents.ensembles import Ensemble
+from agents.types import Info
+from jaxreplay import objectives
+from jaxreplay.objectives import Objective
+from jaxreplay.types import Array, Sample, Trust
+
+P = TypeVar("P")  # learned parameters of one or more networks, a pytree of arrays
+
+
+def largest_magnitude(td: Array) -> Array:
+    """Return the signed entry `[]` of `td` `[N]` with the largest magnitude.
+
+    Fujimoto et al. 2020 found this TD error the best priority for twin critics (App. D.1). Ties
+    resolve to the positive entry. The result is NaN if any entry is NaN.
+    """
+    chex.assert_rank(td, 1)
+    highest, lowest = td.max(), td.min()
+    return jnp.where(highest >= -lowest, highest, lowest)
+
+
+def mean_magnitude(td: Array) -> Array:
+    """Return the mean `[]` of the magnitudes of `td` `[N]`.
+
+    Unlike the largest magnitude, it does not grow with the number of critics by noise alone.
+    """
+    chex.assert_rank(td, 1)
+    return jnp.abs(td).mean()
+
+
+def value_feedback(
+    q: Array, target: Array, combine: Callable[[Array], Array] = largest_magnitude
+) -> dict[str, Array]:
+    """Return feedback such as TD errors for N critics' values `[N, B]` and a target `[B]`.
+
+    Args:
+      q: `[N, B]`.
+      target: `[B]`.
+      combine: maps the errors `[N]` of a transition, target minus Q, to its TD error `[]`.
+
+    Returns:
+      A dict of float32 arrays `[B]`: `td_error`, by default the error of the critic with the
+      largest absolute error; `q_value`, the minimum of Q over the critics; and `target`.
+    """
+    td_error = jax.vmap(combine, in_axes=1)(target - q)
+    return {"td_error": td_error, "q_value": q.min(axis=0), "target": target}
+
+
+class Critics(NamedTuple):
+    """N critics with target networks: a function and its parameters."""
+
+    value: Callable[..., Array]  # maps parameters and transitions [B, ...] to Q [B]
+    params: Ensemble  # of the N critics
+    lagged: Ensemble  # of their N target networks
+    key: Array | None = None  # for dropout; if given, `value` takes a key after the transitions
+    combine: Callable[[Array], Array] = largest_magnitude  # see `value_feedback`
+
+    def values(self, params: Ensemble, transition: Any) -> Array:
+        """Return the Q-values `[N, B]` of critics with these parameters."""
+        return ensembles.each(
+            lambda each, *key: self.value(each, transition, *key), params, self.key
+        )
+
+
+def critic_feedback(
+    critics: Critics, transition: Any, target: Array, objective: Objective
+) -> dict[str, Array]:
+    """Return `value_feedback` and `reducible_feedback` for transitions `[B, ...]`."""
+    q = critics.values(critics.params, transition)
+    feedback = value_feedback(q, target, critics.combine)
+    return feedback | reducible_feedback(critics, transition, target, objective)
+
+
+def reducible_feedback(
+    critics: Critics, transition: Any, target: Array, objective: Objective
+) -> dict[str, Array]:
+    """Return the feedback `reducible_loss` `[B]`, or an empty dict if nothing requires it.
+
+    It is the loss of the critics minus that of the target critics, for the same targets, as a mean
+    over critics (Sujit et al. 2022).
+
+    Args:
+      critics: the critics.
+      transition: `[B, ...]`.
+      target: `[B]`.
+      objective: objective with a loss on TD errors.
+    """
+    if "reducible_loss" not in objective.requires.feedback:
+        return {}
+    errors = [
+        target - critics.values(params, transition) for params in (critics.params, critics.lagged)
+    ]
+    online, lagged = (per_sample_loss(objective, td) / len(td) for td in errors)
+    return {"reducible_loss": online - lagged}
+
+
+def per_sample_loss(objective: Objective, td: Array) -> Array:
+    """Return losses `[B]` for the TD errors `[N, B]` of N critics, summed over the critics.
+
+    Raises:
+      ValueError: If `objective.error` is None.
+    """
+    if objective.error is None:
+        raise ValueError(
+            "objective.error is None: fill in the agent's loss by agents.common.complete"
+        )
+    return objective.error(td).sum(axis=0)
+
+
+class Critique(NamedTuple):
+    """Values and a common target for N critics on a batch."""
+
+    q: Array  # [N, B] float32, each critic's values of the stored actions
+    target: Array  # [B] float32
+    penalty: Array | float = 0.0  # [] float32, added to the loss
+    aux: Any = None  # `critic_gradient` returns it; may hold batch normalisation statistics
+    combine: Callable[[Array], Array] = largest_magnitude  # see `value_feedback`
+
+
+def critic_gradient(
+    criticise: Callable[[P], Critique],
+    params: P,
+    sample: Sample,
+    objective: Objective,
+    trust: Trust | None = None,
+) -> tuple[P, Info, Any]:
+    """Differentiate the loss of N critics with a common target.
+
+    The loss is `objective.critic(sum_n error(target - q_n), sample, trust) + penalty`. The
+    gradient also flows through the target. To treat the target as a constant, compute it outside
+    `criticise` or apply `jax.lax.stop_gradient`. Compute the target inside `criticise` if it shares
+    a forward pass with the values, as in CrossQ, or for residual gradients.
+
+    Args:
+      criticise: function that maps `params` to a Critique.
+      params: parameters at which to evaluate the gradient.
+      sample: batch to pass to the objective.
+      objective: objective with `error` set (see `complete`).
+      trust: importance ratios and KL divergences, for objectives that require them.
+
+    Returns:
+      A tuple of the gradient, an Info, and the Critique's `aux`. The Info contains `value_feedback`
+      and the metrics `loss`, `q_value` and `grad_norm`.
+    """
+
+    def total(params: P) -> tuple[Array, tuple[Array, Critique]]:
+        critique = criticise(params)
+        chex.assert_rank([critique.target, critique.q], [1, 2])
+        per_sample = per_sample_loss(objective, critique.target - critique.q)
+        loss = objective.critic(per_sample, sample, trust)
+        return loss + critique.penalty, (loss, critique)
+
+    (_, (loss, critique)), grads = jax.value_and_grad(total, has_aux=True)(params)
+    metrics = {"loss": loss, "q_value": critique.q.mean(), "grad_norm": optax.tree.norm(grads)}
+    feedback = value_feedback(critique.q, critique.target, critique.combine)
+    return grads, Info(feedback, metrics), critique.aux
+
+
+class Chosen(NamedTuple):
+    """The rows of a batch of candidates from which a critic or the actor learns."""
+
+    rows: Array  # [B] int32
+    sample: Sample  # [B, ...], with the weights of the choice
+
+
+def choose(
+    objective: Objective, norms: Array, sample: Sample, key: Array
+) -> tuple[list[Chosen], Sample]:
+    """Let an objective choose from candidates, and return the choice of each critic and the actor.
+
+    Args:
+      objective: objective with `choose`.
+      norms: `[N, M]`, norms of the gradients of N critics' losses by their outputs.
+      sample: M candidates.
+      key: PRNG key of the update, which may have been used for other numbers.
+
+    Returns:
+      The choices of N critics, and the batch for the actor.
+
+    Raises:
+      ValueError: If `objective.choose` is None.
+    """
+    if objective.choose is None:
+        raise ValueError("objective.choose is None: learn from the whole batch instead")
+    choice = objective.choose(norms, jax.random.fold_in(key, _CHOICE))
+
+    def rows_of(rows: Array, weights: Array) -> Sample:
+        weights = weights * sample.weights[rows]  # of the sampler that drew the candidates
+        indices, transition, version = jax.tree.map(
+            lambda x: x[rows], (sample.indices, sample.transition, sample.version)
+        )
+        return Sample(indices, transition, weights, version)
+
+    pairs = zip(choice.rows, choice.weights, strict=True)
+    chosen = [Chosen(rows, rows_of(rows, weights)) for rows, weights in pairs]
+    return chosen, rows_of(choice.actor, jnp.ones(choice.actor.shape, jnp.float32))
+
+
+_CHOICE = 0x1ABE12  # distinguishes the key of a choice from the others of an update
+
+
+def fit(
+    critics: Critics,
+    sample: Sample,
+    target: Array,
+    objective: Objective,
+    key: Array,
+    trust: Trust | None = None,
+    penalty: Callable[[Ensemble], Array] | None = None,
+) -> tuple[Ensemble, Info, Sample]:
+    """Differentiate the loss of N critics for targets without gradients.
+
+    If the objective chooses from candidates, gradients are those of the chosen rows, and the
+    feedback is that of all candidates.
+
+    Args:
+      critics: the critics.
+      sample: batch of B transitions, or candidates.
+      target: `[B]`, targets of all transitions.
+      objective: objective with `error` set (see `complete`).
+      key: PRNG key of the update, for the choice.
+      trust: see `critic_gradient`.
+      penalty: maps the critics' parameters to `Critique.penalty`; not with `objective.choose`.
+
+    Returns:
+      The gradients of the critics, an Info as of `critic_gradient` that includes
+      `reducible_feedback`, and the batch from which the actor learns.
+    """
+    t, actor = sample.transition, sample
+    require(
+        objective.choose is None or penalty is None,
+        "objective.choose does not work with a penalty on the critics: use another replay method",
+    )
+    if objective.choose is None:
+
+        def criticise(params: Ensemble) -> Critique:
+            added = 0.0 if penalty is None else penalty(params)
+            return Critique(critics.values(params, t), target, added, combine=critics.combine)
+
+        grads, info, _ = critic_gradient(criticise, critics.params, sample, objective, trust)
+    else:
+        q, error = critics.values(critics.params, t), objective.error or objectives.mse
+        norms = objectives.minimal_variance_priority(error)(target - q)
+        chosen, actor = choose(objective, norms, sample, key)
+
+        def loss_of(params: Any, chosen: Chosen, *key: Array) -> Array:
+            td = target[chosen.rows] - critics.value(params, chosen.sample.transition, *key)
+            return objective.critic(error(td), chosen.sample, trust)
+
+        def total(params: Ensemble) -> Array:
+            return ensembles.each(loss_of, params, critics.key, chosen).sum()
+
+        loss, grads = jax.value_and_grad(total)(critics.params)
+        metrics = {"loss": loss, "q_value": q.mean(), "grad_norm": optax.tree.norm(grads)}
+        info = Info(value_feedback(q, target, critics.combine), metrics)
+    info.feedback.update(reducible_feedback(critics, t, target, objective))
+    return grads, info, actor
