@@ -1,9 +1,29 @@
-"""Methods with options that fit the small replays of tests."""
+"""Methods with options that fit the small replays of tests, and the methods of quick tests."""
+
+from collections.abc import Iterable
+
+import pytest
 
 from jaxreplay.methods import METHODS
 from jaxreplay.sampler import Method
 
 SHORT = {"windows": {"length": 4}, "sequences": {"length": 4, "period": 2}, "slices": {"length": 4}}
+
+# Methods whose code differs most. Others consist of parts of these.
+DISTINCT = (
+    "uniform", "per", "rank", "pser", "ners", "refer", "her", "reshuffled", "reaper", "sequences",
+)  # fmt: skip
+
+
+def quick(names: Iterable[str]) -> list[object]:
+    """Return names as parameters of a test, which is slow for all but `DISTINCT` methods.
+
+    The contract checks of `make test` have all methods; what JAX does to programs (other dtypes,
+    derivatives, devices, NumPy arrays) depends on their parts.
+    """
+    return [
+        pytest.param(name, marks=() if name in DISTINCT else pytest.mark.slow) for name in names
+    ]
 
 
 def short(name: str, updates: int | None = None) -> Method:

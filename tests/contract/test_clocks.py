@@ -9,6 +9,7 @@ from jaxreplay import Replay, n_step, testing
 from jaxreplay.loops import counters
 from jaxreplay.methods import METHODS, per, pser, refer, sequences, slices, windows
 from jaxreplay.n_step import Step
+from tests.methods import DISTINCT
 
 SAMPLERS = {
     name: testing.with_goals(entry.method(entry.config().for_run(100))).sampler
@@ -24,7 +25,7 @@ SAMPLERS = {
 SIZES = [(12, 1), (32, 4)]
 ALL_SIZES = [*SIZES, (16, 1), (24, 4)]  # powers of two, and not
 CASES = [
-    (name, *size)
+    pytest.param(name, *size, marks=() if name in DISTINCT else pytest.mark.slow)
     for name in SAMPLERS
     for size in (ALL_SIZES if name in ("uniform", "per", "refer", "windows") else SIZES)
 ]

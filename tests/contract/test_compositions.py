@@ -68,9 +68,11 @@ COMPOSITIONS = {
     "slices(ero)": sliced(ero.method()),
     "slices(ners)": sliced(ners.method(), burn_in=2),
 }
-SLOW = ("her(lap)", "her(reshuffled)", "cer(ere)", "cer(pser)", "cer(reaper)", "slices(masked)",
-        "sil(cer(rank))", "slices(rank) whole", "slices(reshuffled)", "slices(ero)",
-        "slices(ners)")  # fmt: skip
+SLOW = (
+    "her(lap)", "her(masked)", "her(reshuffled)", "cer(lap)", "cer(ere)", "cer(pser)",
+    "cer(reaper)", "sil(cer(rank))", "slices(masked)", "slices(uniform)", "slices(cer(rank))",
+    "slices(rank) whole", "slices(reshuffled)", "slices(ero)", "slices(ners)",
+)  # fmt: skip
 PARAMS = [pytest.param(x, marks=pytest.mark.slow if x in SLOW else ()) for x in COMPOSITIONS]
 
 

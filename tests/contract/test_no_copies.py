@@ -21,6 +21,7 @@ from jaxreplay._internal.tuned import gather
 from jaxreplay.loops import packed
 from jaxreplay.methods import METHODS, her, ners, per, pser, refer, sequences, slices
 from jaxreplay.testing import assert_in_place, large_copies, with_goals
+from tests.methods import DISTINCT
 from tests.xla import AS_USERS
 
 # A prime: no other array has a dimension of this size. Ring and tree are large enough to be read as
@@ -90,8 +91,7 @@ def train_step(replay, order):
 
 
 # The harder order for every method, the other one for two: each compilation is dear. Alone, methods
-# that keep nothing but another's arrays are slow tests, and so are variants of one method.
-ALIKE = ("lap", "pal", "ere", "ero")
+# of parts of others are slow tests, and so are variants of one method.
 RARE = tuple(name for name in VARIANTS if name not in (*METHODS, "sequences", "slices"))
 ORDERS = [
     *((name, "add last") for name in VARIANTS),
@@ -103,7 +103,7 @@ CASES = [
         order,
         vmapped,
         id=f"{'vmapped' if vmapped else 'alone'}-{name}-{order}",
-        marks=pytest.mark.slow if name in RARE or (name in ALIKE and not vmapped) else (),
+        marks=pytest.mark.slow if name in RARE or not (vmapped or name in DISTINCT) else (),
     )
     for vmapped in (False, True)
     for name, order in ORDERS

@@ -29,6 +29,7 @@ from jaxreplay.methods import (
 from jaxreplay.option import options_of
 from jaxreplay.replay import check_valid
 from jaxreplay.testing import BATCH, CAPACITY, EXAMPLE, E, rows
+from tests.methods import quick
 from tests.refusals import refused
 
 VARIANTS = {name: entry.method(entry.config().for_run(100)) for name, entry in METHODS.items()} | {
@@ -277,7 +278,7 @@ def test_sizes_that_do_not_fit_are_refused(sizes, parts):
         Replay(VARIANTS["uniform"].sampler, **sizes)
 
 
-@pytest.mark.parametrize("name", sorted(VARIANTS | MORE))
+@pytest.mark.parametrize("name", quick(sorted(VARIANTS | MORE)))
 @pytest.mark.filterwarnings("error")
 def test_dtypes_stay_where_doubles_are_enabled(name):
     """Of the state, and of all that is made of it: batches, probabilities and metrics."""
@@ -309,7 +310,7 @@ def test_dtypes_stay_where_doubles_are_enabled(name):
 
 @pytest.mark.parametrize("seeds", [None, 2])
 @pytest.mark.parametrize("varies", ["key", "rows"])
-@pytest.mark.parametrize("name", sorted(VARIANTS))
+@pytest.mark.parametrize("name", quick(sorted(VARIANTS)))
 def test_replays_are_made_and_carried_by_loops_within_shard_map(name, varies, seeds):
     """One device makes a mesh of which everything is checked."""
     case, mesh = case_of(name), Mesh(jax.devices()[:1], "d")
@@ -342,7 +343,7 @@ STRICT = {"jax_numpy_dtype_promotion": "strict", "jax_numpy_rank_promotion": "ra
 
 
 @pytest.mark.parametrize("setting", STRICT)
-@pytest.mark.parametrize("name", sorted(VARIANTS | MORE))
+@pytest.mark.parametrize("name", quick(sorted(VARIANTS | MORE)))
 def test_replays_work_where_programs_may_mix_neither_dtypes_nor_ranks(name, setting):
     case = case_of(name)
     replay, key = case.replay, jax.random.key(0)
@@ -364,7 +365,7 @@ def test_replays_work_where_programs_may_mix_neither_dtypes_nor_ranks(name, sett
         assert jax.eval_shape(steps, key) == expected
 
 
-@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"latest", "sequences", "windows"}))
+@pytest.mark.parametrize("name", quick(sorted(METHODS.keys() - {"latest", "sequences", "windows"})))
 def test_nothing_trips_debug_nans(name):
     """Nothing of a replay stops a search for NaN by `jax_debug_nans`, in or outside of jit."""
     method = testing.with_goals(METHODS[name].method())
@@ -423,7 +424,7 @@ DERIVED = {
 
 
 @pytest.mark.parametrize("how", DERIVED)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", quick(METHODS))
 def test_a_loss_may_tell_the_replay_of_itself(name, how):
     case = case_of(name)
     weight = jnp.array([0.5, 2.0]) if how == "vmap" else 0.5
@@ -434,7 +435,7 @@ def test_a_loss_may_tell_the_replay_of_itself(name, how):
     testing.same(found, expected)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", quick(METHODS))
 def test_an_update_changes_no_gradient_of_the_loss_that_does_it(name):
     case = case_of(name)
 

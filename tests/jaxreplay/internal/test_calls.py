@@ -12,6 +12,7 @@ from jaxreplay import IGNORED, Replay, n_step, ring, sum_tree, testing
 from jaxreplay.methods import METHODS, per, refer, sequences, sil, slices
 from jaxreplay.n_step import Step
 from jaxreplay.testing import E
+from tests.methods import DISTINCT, quick
 from tests.refusals import refused
 
 SAMPLERS = {name: testing.with_goals(entry.method()).sampler for name, entry in METHODS.items()} | {
@@ -58,7 +59,7 @@ def stacked(tree):
 
 
 def test_the_state_of_another_sampler_is_refused():
-    kept = {name: jax.tree.map(jnp.shape, held(name)[1].sampler) for name in SAMPLERS}
+    kept = {name: jax.tree.map(jnp.shape, held(name)[1].sampler) for name in DISTINCT}
     for (name, own), (other, theirs) in itertools.permutations(kept.items(), 2):
         alike = own == theirs and jax.tree.structure(own) == jax.tree.structure(theirs)
         if alike or SAMPLERS[name].capacity_factor != SAMPLERS[other].capacity_factor:
@@ -70,7 +71,7 @@ def test_the_state_of_another_sampler_is_refused():
                 call()
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", quick(SAMPLERS))
 def test_states_of_other_sizes_and_vmapped_ones_are_refused(name):
     replay, state, batch = held(name)
     for other, said in (
@@ -85,7 +86,7 @@ def test_states_of_other_sizes_and_vmapped_ones_are_refused(name):
             dict(calls(replay, state, stacked(batch)))[verb]()
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", quick(SAMPLERS))
 def test_states_and_batches_may_be_of_numpy(name):
     replay, *both = held(name)
     for (_, ours), (_, theirs) in zip(calls(replay, *both), calls(replay, *jax.device_get(both))):
@@ -148,7 +149,7 @@ def test_vmapped_rings_and_windows_are_refused():
         n_step.push(window, jax.tree.map(lambda x: np.stack([x, x]), one), 0.9)
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", quick(SAMPLERS))
 def test_a_replay_minds_no_setting_that_looks_for_mistakes(name):
     """Not `jax_numpy_rank_promotion`, and, unless it keeps infinities, not `jax_debug_infs`."""
     replay, state, batch = held(name)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import Replay, Transition, testing
+from jaxreplay import Replay, Transition
 from jaxreplay.methods import cer, lap, latest, ners, per, rank, sequences, uniform, windows
 from jaxreplay.methods.cer import CERConfig, CombinedExperience
 from tests.refusals import refused
@@ -87,14 +87,6 @@ def test_fewer_transitions_than_newest_are_repeated():
     assert sorted(np.asarray(replay.sample(state, jax.random.key(0)).indices[1:])) == [0, 1, 1]
     found = replay.probability(state, jnp.arange(2))
     np.testing.assert_allclose(found, [1 / 8 + 1 / 4, 1 / 8 + 2 / 4])
-
-
-@pytest.mark.parametrize(
-    "base", [cer.combine(rank.method()), cer.combine(per.method(), newest=3, unbiased=True)]
-)
-@pytest.mark.parametrize("law", testing.CHECKS, ids=lambda law: law.__name__)
-def test_combinations_keep_the_contract(base, law):
-    law(testing.Case(base))
 
 
 def test_the_schedules_of_the_base_last_as_long_as_the_run():

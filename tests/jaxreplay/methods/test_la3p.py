@@ -111,7 +111,8 @@ AGENTS = {  # with the moments of the gradients of the actor; Adam's first step 
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=pytest.mark.slow if x == "td7" else ()) for x in AGENTS]
+    "name",
+    [pytest.param(x, marks=() if x in ("dqn", "td3") else pytest.mark.slow) for x in AGENTS],
 )
 def test_actor_and_critic_learn_from_their_rows(name):
     make, config, of_actor = AGENTS[name]

@@ -149,7 +149,8 @@ AGENTS = [name for name in registry.AGENTS if registry.feeds(name, "laber")]
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=pytest.mark.slow if x == "td7" else ()) for x in AGENTS]
+    "name",
+    [pytest.param(x, marks=() if x in ("dqn", "td3") else pytest.mark.slow) for x in AGENTS],
 )
 def test_agents_learn_from_the_rows_that_are_chosen(name):
     """Feedback is that of all candidates; those with an undefined target are not learned from."""
