@@ -15,15 +15,13 @@ DISTINCT = (
 )  # fmt: skip
 
 
-def quick(names: Iterable[str]) -> list[object]:
-    """Return names as parameters of a test, which is slow for all but `DISTINCT` methods.
+def quick(names: Iterable[str], of: Iterable[str] = DISTINCT) -> list[object]:
+    """Return names as parameters of a test, which is slow for all but a few methods.
 
     The contract checks of `make test` have all methods; what JAX does to programs (other dtypes,
     derivatives, devices, NumPy arrays) depends on their parts.
     """
-    return [
-        pytest.param(name, marks=() if name in DISTINCT else pytest.mark.slow) for name in names
-    ]
+    return [pytest.param(name, marks=() if name in of else pytest.mark.slow) for name in names]
 
 
 def short(name: str, updates: int | None = None) -> Method:

@@ -169,7 +169,7 @@ def draws_of(case, state, count):
 
 
 @pytest.mark.parametrize("updates", [0, 9])
-@pytest.mark.parametrize("name", INDEPENDENT)
+@pytest.mark.parametrize("name", quick(INDEPENDENT))
 def test_two_draws_coincide_as_often_as_independent_ones(name, updates):
     """Of two rows of a batch, both are slot i with probability P(i)^2: of ties, too."""
     case = testing.Case(INDEPENDENT[name])
@@ -424,7 +424,7 @@ DERIVED = {
 
 
 @pytest.mark.parametrize("how", DERIVED)
-@pytest.mark.parametrize("name", quick(METHODS))
+@pytest.mark.parametrize("name", quick(METHODS, of=("per", "ners", "refer")))
 def test_a_loss_may_tell_the_replay_of_itself(name, how):
     case = case_of(name)
     weight = jnp.array([0.5, 2.0]) if how == "vmap" else 0.5
