@@ -22,7 +22,7 @@ def loaded(name):
 
 
 def test_every_example_is_tested_and_short():
-    tested = {"demonstrations": 80, "dqn_in_one_file": 125, "flashbax_api": 100}
+    tested = {"demonstrations": 80, "dqn_in_one_file": 125, "flashbax_api": 100, "memory": 50}
     for path in EXAMPLES.glob("*.py"):
         assert len(path.read_text().splitlines()) <= tested[path.stem]
 
@@ -55,6 +55,19 @@ def test_demonstrations_solve_the_task_and_make_a_study(tmp_path, monkeypatch):
         None, str(example.FILE),
     }  # fmt: skip
     example.study.check()
+
+
+def test_memory_makes_a_study_of_two_agents():
+    study = loaded("memory").study
+    study.check()
+    agents = {point.label: point.config.agent for point in study.points()}
+    assert agents.pop("dqn") == "dqn" and set(agents.values()) == {"r2d2"}
+    starts = {
+        p.label: getattr(p.config.agent_options, "stored_state", None) for p in study.points()
+    }
+    assert [name for name, stored in starts.items() if stored is False] == [
+        "short_zero", "long_zero",
+    ]  # fmt: skip
 
 
 def filled(add_batch_size, steps=30):
