@@ -1,7 +1,6 @@
 """Compiled environments of other packages: xminigrid, jumanji and craftax.
 
-Each has one listed set of names, as `--list` prints them; `find` accepts all names that the
-installed package registers.
+`--list` prints the names below; `find_...` accepts all names that the installed package registers.
 """
 
 import jax
@@ -64,9 +63,9 @@ def find_xminigrid(name: str) -> str | None:
 def make_jumanji(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
     """Make an environment of jumanji (Bonnet et al. 2024) with one discrete action per step.
 
-    Observations are vectors of all arrays that jumanji returns but the step counter and the mask of
-    legal actions, of which agents know nothing: illegal actions have the effect that jumanji gives
-    them.
+    Observations are vectors of all arrays that jumanji returns, without the step counter and the
+    mask of legal actions. Agents do not use the mask: illegal actions have the effect that jumanji
+    defines.
 
     Raises:
       ValueError: actions are not one discrete number, or nothing limits the length of episodes.
@@ -77,7 +76,7 @@ def make_jumanji(name: str, config: CompiledConfig = CompiledConfig()) -> Enviro
     actions = getattr(env.action_spec, "num_values", None)
     if np.ndim(actions) != 0 or actions is None:
         raise ValueError(
-            f"jumanji/{name} has actions {env.action_spec}, of which no agent here is capable: "
+            f"jumanji/{name} has actions {env.action_spec}, and agents need one discrete number: "
             f"choose another environment, such as jumanji/{JUMANJI[0]}"
         )
     # jumanji terminates episodes at its own limit, so that they are truncated one step before.
