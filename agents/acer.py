@@ -7,16 +7,17 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common, gaussian
+from agents import common, critics, gaussian
 from agents.gaussian import Behaviour
 from agents.networks import Actor, Critic, Obs, Params, Value, apply, batch_of_one
 from agents.options import BaselineOptions
-from agents.types import Agent, Continuous, Info
-from jaxreplay import objectives, returns
+from agents.types import Agent, Continuous, Info, Offers
+from jaxreplay import returns
 from jaxreplay.objectives import Objective
 from jaxreplay.option import option
 from jaxreplay.types import Array, Sample, Transition, Trust
 
+OFFERS = Offers(critics.VALUES | {"log_ratio"}, reads=frozenset({"trajectories"}))
 _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
 
@@ -111,8 +112,7 @@ class _ACER:
     """Implementation of ACER."""
 
     def __init__(self, config: ACERConfig, space: Continuous, objective: Objective | None) -> None:
-        common.check_arguments("ACER", space, Continuous, objective, scalar_loss=False)
-        objectives.check_no_density(objective, "ACER already limits its policy updates")
+        common.check_arguments("ACER", space, Continuous, objective, OFFERS)
         hidden, activation = config.hidden, config.activation
         self.config = config
         self.size = space.size

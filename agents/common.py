@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from agents.types import Continuous, Discrete, Info
+from agents.types import Continuous, Discrete, Info, Offers
 from jaxreplay import objectives
 from jaxreplay.loops import if_finite
 from jaxreplay.objectives import Objective
@@ -31,10 +31,7 @@ def check_arguments(
     action_space: Any,
     kind: type[Discrete] | type[Continuous],
     objective: Any,
-    chooses: bool = False,
-    learned_weights: bool = False,
-    scalar_loss: bool = True,
-    roles: bool = True,
+    offers: Offers,
 ) -> None:
     """Raise ValueError if an agent does not support these arguments.
 
@@ -43,10 +40,7 @@ def check_arguments(
       action_space: a `kind` with at least one action or dimension.
       kind: the action space type that the agent supports.
       objective: an `Objective`, or None.
-      chooses: whether the agent scores candidates for `Objective.choose`.
-      learned_weights: whether it is wrapped by `learned_weights.learn_weights`.
-      scalar_loss: whether `Objective.error` may replace its loss.
-      roles: whether a batch is one of transitions `[B]`, whose positions decide their losses.
+      offers: properties of the agent, among them those that the objective requires.
     """
     needed, other = "discrete", "continuous"
     if kind is Continuous:
@@ -72,25 +66,11 @@ def check_arguments(
         f"{agent} requires objective to be an Objective or None, got {type(objective).__name__}"
         + (": pass the method's .objective" if isinstance(objective, Method) else ""),
     )
+    lacking = offers.lack(objective.needs) if isinstance(objective, Objective) else []
     require(
-        chooses or getattr(objective, "choose", None) is None,
-        f"{agent} does not score candidates, from which this objective chooses: use another replay "
-        "method, or an agent such as DQN or TD3",
-    )
-    require(
-        learned_weights or getattr(objective, "learned_weights", None) is None,
-        f"{agent} does not learn weights of transitions, as this objective requires: use another "
-        "replay method, or an agent such as DQN or TD3",
-    )
-    require(
-        scalar_loss or getattr(objective, "error", None) is None,
-        f"{agent} has no loss of scalar TD errors, which objective.error would replace: use "
-        "--replay.loss agent, another replay method, or an agent such as DQN or TD3",
-    )
-    require(
-        roles or not getattr(objective, "roles", False),
-        f"{agent} learns from sequences, whose steps have no roles by their position in the batch, "
-        "as this objective requires: use another replay method, or an agent such as DQN or TD3",
+        not lacking,
+        f"{agent} lacks {', '.join(lacking)}, which this replay method requires: use another "
+        "replay method, or an agent such as DQN or SAC",
     )
 
 

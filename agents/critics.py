@@ -11,12 +11,17 @@ import optax
 from agents import ensembles
 from agents.common import require
 from agents.ensembles import Ensemble
-from agents.types import Info
+from agents.types import Info, Offers
 from jaxreplay import objectives
 from jaxreplay.objectives import Objective
 from jaxreplay.types import Array, Sample, Trust
 
 P = TypeVar("P")  # learned parameters of one or more networks, a pytree of arrays
+
+VALUES = frozenset({"td_error", "q_value", "target"})  # feedback of `value_feedback`
+# of agents that use `critic_feedback`, `fit` and `learn_weights`
+OFFERS = Offers(VALUES | {"reducible_loss"}, scalar_loss=True, chooses=True, learned_weights=True)
+DENSITY_OFFERS = OFFERS._replace(feedback=OFFERS.feedback | {"log_ratio"}, density=True)
 
 
 def largest_magnitude(td: Array) -> Array:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common, exploration
+from agents import common, critics, exploration
 from agents.critics import Critics, critic_feedback, fit
 from agents.learned_weights import learn_weights
 from agents.networks import Actor, Critic, Obs, Params, apply, batch_of_one
@@ -21,6 +21,7 @@ from jaxreplay.objectives import Objective
 from jaxreplay.option import option
 from jaxreplay.types import Array, Sample, Transition
 
+OFFERS = critics.DENSITY_OFFERS
 _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
 
@@ -62,9 +63,7 @@ class _DDPG(exploration.NoisyPolicy):
     """Implementation of DDPG."""
 
     def __init__(self, config: DDPGConfig, space: Continuous, objective: Objective | None) -> None:
-        common.check_arguments(
-            "DDPG", space, Continuous, objective, chooses=True, learned_weights=True
-        )
+        common.check_arguments("DDPG", space, Continuous, objective, OFFERS)
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         exploration.check_noise(config, self.objective.requires.density)
         self.actor = Actor(space.size, config.hidden, config.activation)

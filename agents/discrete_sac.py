@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common
+from agents import common, critics
 from agents.critics import Critics, critic_feedback, fit
 from agents.learned_weights import learn_weights
 from agents.networks import Network, Obs, Params, QNetwork, apply, batch_of_one
@@ -22,6 +22,7 @@ from jaxreplay.objectives import Objective
 from jaxreplay.option import option, override
 from jaxreplay.types import Array, Sample, Transition
 
+OFFERS = critics.OFFERS
 _PAPER = "Christodoulou 2019"
 
 
@@ -79,16 +80,13 @@ class _DiscreteSAC:
     def __init__(
         self, config: DiscreteSACConfig, space: Discrete, objective: Objective | None
     ) -> None:
-        common.check_arguments(
-            "discrete SAC", space, Discrete, objective, chooses=True, learned_weights=True
-        )
+        common.check_arguments("discrete SAC", space, Discrete, objective, OFFERS)
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         self.target_entropy = config.target_entropy * math.log(space.n)
         self.network = QNetwork(space.n, config.network, config.hidden)
         self.actor_optimiser = common.adam(config.actor_learning_rate)
         self.critic_optimiser = common.adam(config.critic_learning_rate)
         self.alpha_optimiser = common.adam(config.alpha_learning_rate)
-        objectives.check_no_density(self.objective, "discrete SAC stores no density")
 
     def init(self, key: Array, obs: Obs, action: Array) -> DiscreteSACState:
         del action

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common
+from agents import common, critics
 from agents.critics import Critics, critic_feedback, fit
 from agents.learned_weights import learn_weights
 from agents.networks import Obs, Params, QNetwork, apply, batch_of_one
@@ -20,6 +20,7 @@ from jaxreplay.objectives import Objective
 from jaxreplay.option import option
 from jaxreplay.types import Array, Sample, Transition
 
+OFFERS = critics.OFFERS._replace(feedback=critics.OFFERS.feedback | {"expected_td_error"})
 _MUNCHAUSEN = "Vieillard et al. 2020"
 
 
@@ -101,15 +102,12 @@ class _DQN:
     """Implementation of DQN."""
 
     def __init__(self, config: DQNConfig, space: Discrete, objective: Objective | None) -> None:
-        common.check_arguments(
-            "DQN", space, Discrete, objective, chooses=True, learned_weights=True
-        )
+        common.check_arguments("DQN", space, Discrete, objective, OFFERS)
         self.config, self.objective = config, common.complete(objective, objectives.huber(1.0))
         self.num_actions = space.n
         self.network = QNetwork(space.n, config.network, config.hidden, config.dueling)
         self.optimiser = config.make_optimiser()
         self.epsilon = config.epsilon()
-        objectives.check_no_density(self.objective, "DQN's policy has no density")
 
     def init(self, key: Array, obs: Obs, action: Array) -> DQNState:
         del action

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common
+from agents import common, critics
 from agents.critics import Critics, critic_feedback, fit
 from agents.ensembles import apply_ensemble, init_ensemble
 from agents.networks import Actor, Critic, Obs, Params, apply, batch_of_one
@@ -21,6 +21,7 @@ from jaxreplay.objectives import Objective
 from jaxreplay.option import option
 from jaxreplay.types import Array, Sample, Transition
 
+OFFERS = critics.OFFERS._replace(chooses=False, learned_weights=False)
 _PAPER = "Kostrikov et al. 2022"
 _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0  # of the authors' code
 
@@ -88,7 +89,7 @@ class _IQL:
     """Implementation of IQL."""
 
     def __init__(self, config: IQLConfig, space: Continuous, objective: Objective | None) -> None:
-        common.check_arguments("IQL", space, Continuous, objective)
+        common.check_arguments("IQL", space, Continuous, objective, OFFERS)
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         self.size = space.size
         self.mean, self.critic = Actor(space.size, config.hidden), Critic(config.hidden)
@@ -99,7 +100,6 @@ class _IQL:
             self.actor_optimiser = if_finite(optax.adam(rate))
         self.critic_optimiser = common.adam(config.critic_learning_rate)
         self.value_optimiser = common.adam(config.value_learning_rate)
-        objectives.check_no_density(self.objective, "IQL stores no density")
 
     def init(self, key: Array, obs: Obs, action: Array) -> IQLState:
         actor_key, critic_key, value_key = jax.random.split(key, 3)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import advantages, common, exploration
+from agents import advantages, common, critics, exploration
 from agents.critics import Critics, critic_feedback, fit, per_sample_loss
 from agents.learned_weights import learn_weights
 from agents.networks import Actor, Obs, Params, apply, batch_of_one
@@ -18,6 +18,7 @@ from jaxreplay.objectives import Objective
 from jaxreplay.option import option
 from jaxreplay.types import Array, Sample, Transition
 
+OFFERS = critics.DENSITY_OFFERS
 _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
 
@@ -56,9 +57,7 @@ class _NAF(exploration.NoisyPolicy):
     """Implementation of NAF."""
 
     def __init__(self, config: NAFConfig, space: Continuous, objective: Objective | None) -> None:
-        common.check_arguments(
-            "NAF", space, Continuous, objective, chooses=True, learned_weights=True
-        )
+        common.check_arguments("NAF", space, Continuous, objective, OFFERS)
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         self.size = size = space.size
         self.network = Actor(size + 1 + size * (size + 1) // 2, config.hidden, config.activation)

@@ -9,16 +9,17 @@ import numpy as np
 import optax
 from flax import linen as nn
 
-from agents import common, gaussian
+from agents import common, critics, gaussian
 from agents.gaussian import Behaviour
 from agents.networks import Actor, Obs, Params, Value, apply, batch_of_one
 from agents.options import BaselineOptions, NetworkOptions
-from agents.types import Agent, Continuous, Info
-from jaxreplay import objectives, returns
+from agents.types import Agent, Continuous, Info, Offers
+from jaxreplay import returns
 from jaxreplay.objectives import Objective
 from jaxreplay.option import option, override
 from jaxreplay.types import Array, Sample, Transition, Trust
 
+OFFERS = Offers(critics.VALUES | {"log_ratio"}, on_policy=True)
 _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
 
@@ -88,8 +89,7 @@ class _PPO:
     """Implementation of PPO."""
 
     def __init__(self, config: PPOConfig, space: Continuous, objective: Objective | None) -> None:
-        common.check_arguments("PPO", space, Continuous, objective, scalar_loss=False)
-        objectives.check_no_density(objective, "PPO already limits its policy updates")
+        common.check_arguments("PPO", space, Continuous, objective, OFFERS)
         self.config = config
         self.policy_network = Policy(space.size, config)
         self.value_network = Value((*config.hidden, 1), config.activation)

@@ -9,18 +9,19 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-from agents import common
+from agents import common, critics
 from agents.critics import per_sample_loss, value_feedback
 from agents.dqn import DQNState
 from agents.networks import MLP, Dense, Network, Obs, Params, QNetwork, batch_of_one, encode, rows
 from agents.options import QNetworkOptions
-from agents.types import Agent, Discrete, Info
+from agents.types import Agent, Discrete, Info, Offers
 from jaxreplay import objectives
 from jaxreplay.loops import counters
 from jaxreplay.objectives import Objective
 from jaxreplay.option import option, override
 from jaxreplay.types import Array, Sample, Transition
 
+OFFERS = Offers(critics.VALUES, scalar_loss=True, reads=frozenset({"sequences"}))
 _PAPER = "Kapturowski et al. 2019"
 
 
@@ -180,9 +181,13 @@ class _R2D2:
     """Implementation of R2D2."""
 
     def __init__(self, config: R2D2Config, space: Discrete, objective: Objective | None) -> None:
-        common.check_arguments("R2D2", space, Discrete, objective, roles=False)
+        common.check_arguments("R2D2", space, Discrete, objective, OFFERS)
         self.config, self.objective = config, common.complete(objective, objectives.mse)
-        objectives.check_no_density(self.objective, "R2D2's policy has no density")
+        common.require(
+            not self.objective.roles,
+            "R2D2 learns from sequences, whose steps have no roles by their position in the batch: "
+            "use another replay method",
+        )
         self.num_actions = space.n
         self.network: Any = RecurrentQ(
             space.n, config.network, config.hidden, config.dueling, config.cell, config.memory

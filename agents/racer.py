@@ -9,18 +9,23 @@ import numpy as np
 import optax
 from flax import linen as nn
 
-from agents import common, gaussian
+from agents import common, critics, gaussian
 from agents.advantages import FORMS, FormName
 from agents.gaussian import Behaviour
 from agents.networks import MLP, Obs, Params, apply, batch_of_one, flat_or_encoded
 from agents.options import NetworkOptions
-from agents.types import Agent, Continuous, Info
+from agents.types import Agent, Continuous, Info, Offers
 from jaxreplay import returns
 from jaxreplay.loops import IfFiniteState
 from jaxreplay.objectives import Objective
 from jaxreplay.option import option, override
 from jaxreplay.types import Array, Sample, Transition, Trust
 
+OFFERS = Offers(
+    critics.VALUES | {"log_ratio", "value", "advantage", "next_value"},
+    density=True,
+    reads=frozenset({"returns"}),
+)
 _PAPER = "Novati & Koumoutsakos 2019, Tab. 1"
 
 
@@ -94,7 +99,7 @@ class _RACER:
     """Implementation of RACER."""
 
     def __init__(self, config: RACERConfig, space: Continuous, objective: Objective | None) -> None:
-        common.check_arguments("RACER", space, Continuous, objective, scalar_loss=False)
+        common.check_arguments("RACER", space, Continuous, objective, OFFERS)
         self.objective = common.complete(objective, jnp.square)  # RACER ignores `error`
         self.form = FORMS[config.advantage]
         self.network = Network(space.size, config)

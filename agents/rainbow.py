@@ -12,20 +12,21 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common
+from agents import common, critics
 from agents.critics import choose
 from agents.dqn import DQNState
 from agents.heads import Categorical, Head, ImplicitQuantiles, Quantiles
 from agents.networks import Obs, Params, QNetwork, apply, batch_of_one, dense, rows
 from agents.noisy import Noise, draw_noises, noisy, with_noise
 from agents.options import QNetworkOptions
-from agents.types import Agent, Discrete, Info
+from agents.types import Agent, Discrete, Info, Offers
 from jaxreplay import objectives
 from jaxreplay.loops import counters
 from jaxreplay.objectives import Objective
 from jaxreplay.option import option, override
 from jaxreplay.types import Array, Sample, Transition
 
+OFFERS = Offers(critics.VALUES, chooses=True)
 _PAPER = "Hessel et al. 2018, Tab. 1"
 _QR, _IQN = "Dabney et al. 2018a", "Dabney et al. 2018b"
 
@@ -123,15 +124,12 @@ class _Rainbow:
     """Implementation of Rainbow."""
 
     def __init__(self, config: RainbowConfig, space: Discrete, objective: Objective | None) -> None:
-        common.check_arguments(
-            "Rainbow", space, Discrete, objective, chooses=True, scalar_loss=False
-        )
+        common.check_arguments("Rainbow", space, Discrete, objective, OFFERS)
         self.config, self.objective = config, objective or objectives.weighted()
         self.num_actions = space.n
         self.network, self.head = config.make_network(space.n), config.make_head()
         self.optimiser = config.make_optimiser()
         self.epsilon = config.epsilon()
-        objectives.check_no_density(self.objective, "Rainbow's policy has no density")
 
     def init(self, key: Array, obs: Obs, action: Array) -> DQNState:
         del action

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common, distributions, ensembles, gaussian
+from agents import common, critics, distributions, ensembles, gaussian
 from agents.critics import (
     Critics,
     Critique,
@@ -37,6 +37,7 @@ from jaxreplay.objectives import Objective
 from jaxreplay.option import option
 from jaxreplay.types import Array, Sample, Transition, Trust
 
+OFFERS = critics.DENSITY_OFFERS
 _PAPER = "Haarnoja et al. 2018, Tab. 1"
 _REDQ, _DROQ = "Chen et al. 2021", "Hiraoka et al. 2022"
 _CROSSQ = "Bhatt et al. 2024"
@@ -210,9 +211,7 @@ class _SAC:
     """Implementation of SAC."""
 
     def __init__(self, config: SACConfig, space: Continuous, objective: Objective | None) -> None:
-        common.check_arguments(
-            "SAC", space, Continuous, objective, chooses=True, learned_weights=True
-        )
+        common.check_arguments("SAC", space, Continuous, objective, OFFERS)
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         _check_objective(config, self.objective)
         self.target_entropy = config.target_entropy * space.size

@@ -6,15 +6,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from agents import common
+from agents import common, critics
 from agents.critics import Critique, critic_gradient, value_feedback
 from agents.networks import Obs
-from agents.types import Agent, Discrete, Info
+from agents.types import Agent, Discrete, Info, Offers
 from jaxreplay import objectives
 from jaxreplay.objectives import Objective
 from jaxreplay.option import Config, option
 from jaxreplay.types import Array, Sample, Transition
 
+OFFERS = Offers(critics.VALUES, scalar_loss=True)
 _PAPER = "Schaul et al. 2016, App. B.1"
 
 
@@ -44,10 +45,9 @@ class _Tabular:
     """Implementation of the tabular agent."""
 
     def __init__(self, config: TabularConfig, space: Discrete, objective: Objective | None) -> None:
-        common.check_arguments("The tabular agent", space, Discrete, objective)
+        common.check_arguments("The tabular agent", space, Discrete, objective, OFFERS)
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         self.num_actions = space.n
-        objectives.check_no_density(self.objective, "the tabular agent's policy has no density")
 
     def init(self, key: Array, obs: Obs, action: Array) -> TabularState:
         del obs, action

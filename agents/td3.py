@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common
+from agents import common, critics
 from agents.critics import Critics, critic_feedback, fit
 from agents.ensembles import apply_ensemble, init_ensemble
 from agents.learned_weights import learn_weights
@@ -21,6 +21,7 @@ from jaxreplay.objectives import Objective
 from jaxreplay.option import Config, option
 from jaxreplay.types import Array, Sample, Transition
 
+OFFERS = critics.OFFERS
 _PAPER = "Fujimoto et al. 2020, Tab. 6"
 _SMALLEST = 1e-8  # scale of Q in TD3+BC
 
@@ -120,14 +121,11 @@ class _TD3:
     """Implementation of TD3."""
 
     def __init__(self, config: TD3Config, space: Continuous, objective: Objective | None) -> None:
-        common.check_arguments(
-            "TD3", space, Continuous, objective, chooses=True, learned_weights=True
-        )
+        common.check_arguments("TD3", space, Continuous, objective, OFFERS)
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         self.actor, self.critic = Actor(space.size, config.hidden), Critic(config.hidden)
         self.actor_optimiser = optax.adam(config.actor_learning_rate)
         self.critic_optimiser = optax.adam(config.critic_learning_rate)
-        objectives.check_no_density(self.objective, "TD3's policy has no density")
 
     def init(self, key: Array, obs: Obs, action: Array) -> TD3State:
         actor_key, critic_key = jax.random.split(key)

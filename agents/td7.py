@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common, sale
+from agents import common, critics, sale
 from agents.critics import Critics, critic_feedback, fit
 from agents.ensembles import apply_ensemble, init_ensemble
 from agents.learned_weights import learn_weights
@@ -24,6 +24,7 @@ from jaxreplay.objectives import Objective
 from jaxreplay.option import option
 from jaxreplay.types import Array, Sample, Transition
 
+OFFERS = critics.OFFERS
 _PAPER = "Fujimoto et al. 2023"
 
 
@@ -84,10 +85,7 @@ class _TD7:
     """Implementation of TD7."""
 
     def __init__(self, config: TD7Config, space: Continuous, objective: Objective | None) -> None:
-        common.check_arguments(
-            "TD7", space, Continuous, objective, chooses=True, learned_weights=True
-        )
-        objectives.check_no_density(objective, "TD7's policy has no density")
+        common.check_arguments("TD7", space, Continuous, objective, OFFERS)
         self.config, self.objective = config, common.complete(objective, objectives.huber())
         self.encoder = sale.ELUNetwork((*config.hidden, config.embedding))
         self.actor = sale.EmbeddedActor(space.size, config.hidden)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
-from jaxreplay.types import Provision, Sample, Transition, Tree
+from jaxreplay.types import DENSITY, Provision, Requirements, Sample, Transition, Tree
 
 Array = jax.Array
 State = Any  # agent state, any pytree
@@ -39,12 +39,25 @@ class Offers(NamedTuple):
     feedback: frozenset[str]  # names of the feedback arrays, such as "td_error"
     density: bool = False  # whether the policy has an action density, as `Trust` requires
     scalar_loss: bool = False  # whether a replay method may replace the TD error loss
-    chooses: bool = (
-        False  # whether the agent evaluates candidates, from which the objective chooses
-    )
+    chooses: bool = False  # whether the agent scores candidates for `Objective.choose`
     learned_weights: bool = False  # whether the agent's state may include weights that learn
     on_policy: bool = False  # whether the agent trains on each step only once
     reads: frozenset[Provision] = frozenset()  # contents of `Sample.aux` that the agent requires
+
+    def lack(self, requires: Requirements) -> list[str]:
+        """Return in words the requirements that an agent does not meet; empty if it meets all."""
+        lacking = sorted((requires.feedback | requires.feedback_of_new) - self.feedback)
+        if requires.density and not self.density:
+            lacking = [name for name in lacking if name != "log_ratio"] + [DENSITY]
+        if requires.scalar_loss and not self.scalar_loss:
+            lacking.append("a loss of scalar TD errors to replace (objective.error)")
+        if requires.chooses and not self.chooses:
+            lacking.append("an evaluation of candidates to choose from")
+        if requires.learned_weights and not self.learned_weights:
+            lacking.append("a state for learned weights")
+        if requires.all_new and not self.on_policy:
+            lacking.append("an agent that learns on-policy")
+        return lacking
 
 
 class Act(Protocol):

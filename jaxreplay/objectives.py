@@ -26,7 +26,7 @@ from jaxreplay._internal.losses import (
 )
 from jaxreplay._internal.numerics import to_power
 from jaxreplay._internal.tracing import with_default_promotion
-from jaxreplay.types import DENSITY, Array
+from jaxreplay.types import Array
 
 __all__ = [
     "Choice",
@@ -38,7 +38,6 @@ __all__ = [
     "Priority",
     "Reduce",
     "Twin",
-    "check_no_density",
     "huber",
     "l1",
     "lap_priority",
@@ -242,17 +241,3 @@ def per_equivalent(alpha: float, beta: float, tau: float = 2.0) -> Loss:
         return power(exponent, scale / exponent)(td)
 
     return loss
-
-
-def check_no_density(objective: Objective | None, reason: str) -> None:
-    """Raise ValueError if an objective requires an action density, for agents without one.
-
-    Args:
-      objective: objective passed to the agent, or None.
-      reason: start of the error message, such as "DQN's policy has no density".
-    """
-    if objective is not None and objective.requires.density:
-        raise ValueError(
-            f"{reason}, but this replay method requires {DENSITY}: use an agent that has such a "
-            "policy, or a different replay method"
-        )

@@ -184,7 +184,5 @@ class Method(NamedTuple):
 
     @property
     def requires(self) -> Requirements:
-        """Combined requirements; an objective with its own loss requires scalar TD errors."""
-        error, choose = self.objective.error, self.objective.choose
-        own = Requirements(scalar_loss=error is not None, chooses=choose is not None)
-        return union(union(self.sampler.requires, self.objective.requires), own)
+        """Combined requirements of the sampler and the objective."""
+        return union(self.sampler.requires, self.objective.needs)

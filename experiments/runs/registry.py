@@ -17,7 +17,7 @@ from jaxreplay.methods import METHODS
 from jaxreplay.objectives import Objective
 from jaxreplay.option import check_entry
 from jaxreplay.sampler import Method
-from jaxreplay.types import DENSITY, Provision, Requirements
+from jaxreplay.types import Provision, Requirements
 
 
 class MakeAgent(Protocol):
@@ -47,12 +47,6 @@ class AgentEntry(NamedTuple):
     sizes: ReplaySizes = ReplaySizes()
 
 
-_VALUES = frozenset({"td_error", "q_value", "target"})
-_RATIOS = _VALUES | {"log_ratio"}
-_CRITIC = Offers(_VALUES | {"reducible_loss"}, scalar_loss=True, chooses=True, learned_weights=True)
-_STOCHASTIC = _CRITIC._replace(feedback=_CRITIC.feedback | _RATIOS, density=True)
-_ESTIMATES = frozenset({"value", "advantage", "next_value"})
-_DQN = _CRITIC._replace(feedback=_CRITIC.feedback | {"expected_td_error"})
 _DISCRETE = LoopConfig(n_step=5)
 _CONTROL = LoopConfig(steps=20_000, warmup=1_000, eval_every=1_000)
 # Agents with a density, which some methods need, act by themselves from the start with all methods,
@@ -66,41 +60,32 @@ def _sized(batch_size: int) -> ReplaySizes:
     return ReplaySizes(batch_size=batch_size)
 
 
-_RACER = Offers(_RATIOS | _ESTIMATES, density=True, reads=frozenset({"returns"}))
-_ACER = Offers(_RATIOS, reads=frozenset({"trajectories"}))
-_R2D2 = Offers(_VALUES, scalar_loss=True, reads=frozenset({"sequences"}))
 _PPO_SIZES = ReplaySizes(num_envs=8, capacity=2_048, batch_size=2_048)
+_DQN, _CONTINUOUS = _sized(64), _sized(256)
 _AGENTS = {
     name: AgentEntry(*parts)
     for name, parts in {
-        "dqn": (dqn.DQNConfig, dqn.dqn, "discrete", _DQN, _DISCRETE, _sized(64)),
+        "dqn": (dqn.DQNConfig, dqn.dqn, "discrete", dqn.OFFERS, _DISCRETE, _DQN),
         "rainbow": (
-            rainbow.RainbowConfig, rainbow.rainbow, "discrete", Offers(_VALUES, chooses=True),
-            _DISCRETE, _sized(64),
+            rainbow.RainbowConfig, rainbow.rainbow, "discrete", rainbow.OFFERS, _DISCRETE, _DQN
         ),
         "r2d2": (
-            r2d2.R2D2Config, r2d2.r2d2, "discrete", _R2D2, LoopConfig(),
+            r2d2.R2D2Config, r2d2.r2d2, "discrete", r2d2.OFFERS, LoopConfig(),
             ReplaySizes(num_envs=4, batch_size=32),
         ),
         "discrete_sac": (
-            discrete_sac.DiscreteSACConfig, discrete_sac.discrete_sac, "discrete", _CRITIC,
-            LoopConfig(), _sized(64),
+            discrete_sac.DiscreteSACConfig, discrete_sac.discrete_sac, "discrete",
+            discrete_sac.OFFERS, LoopConfig(), _DQN,
         ),
-        "td3": (td3.TD3Config, td3.td3, "continuous", _CRITIC, _CONTROL, _sized(256)),
-        "td7": (td7.TD7Config, td7.td7, "continuous", _CRITIC, _CONTROL, _sized(256)),
-        "sac": (sac.SACConfig, sac.sac, "continuous", _STOCHASTIC, _OWN_WARMUP, _sized(256)),
-        "iql": (
-            iql.IQLConfig, iql.iql, "continuous",
-            _CRITIC._replace(chooses=False, learned_weights=False), _CONTROL, _sized(256),
-        ),
-        "ddpg": (ddpg.DDPGConfig, ddpg.ddpg, "continuous", _STOCHASTIC, _SCALED, _sized(128)),
-        "naf": (naf.NAFConfig, naf.naf, "continuous", _STOCHASTIC, _SCALED, _sized(256)),
-        "racer": (racer.RACERConfig, racer.racer, "continuous", _RACER, _SCALED, _sized(256)),
-        "acer": (acer.ACERConfig, acer.acer, "continuous", _ACER, _SCALED, _sized(384)),
-        "ppo": (
-            ppo.PPOConfig, ppo.ppo, "continuous", Offers(_RATIOS, on_policy=True), _ON_POLICY,
-            _PPO_SIZES,
-        ),
+        "td3": (td3.TD3Config, td3.td3, "continuous", td3.OFFERS, _CONTROL, _CONTINUOUS),
+        "td7": (td7.TD7Config, td7.td7, "continuous", td7.OFFERS, _CONTROL, _CONTINUOUS),
+        "sac": (sac.SACConfig, sac.sac, "continuous", sac.OFFERS, _OWN_WARMUP, _CONTINUOUS),
+        "iql": (iql.IQLConfig, iql.iql, "continuous", iql.OFFERS, _CONTROL, _CONTINUOUS),
+        "ddpg": (ddpg.DDPGConfig, ddpg.ddpg, "continuous", ddpg.OFFERS, _SCALED, _sized(128)),
+        "naf": (naf.NAFConfig, naf.naf, "continuous", naf.OFFERS, _SCALED, _CONTINUOUS),
+        "racer": (racer.RACERConfig, racer.racer, "continuous", racer.OFFERS, _SCALED, _CONTINUOUS),
+        "acer": (acer.ACERConfig, acer.acer, "continuous", acer.OFFERS, _SCALED, _sized(384)),
+        "ppo": (ppo.PPOConfig, ppo.ppo, "continuous", ppo.OFFERS, _ON_POLICY, _PPO_SIZES),
     }.items()
 }  # fmt: skip
 AGENTS: Mapping[str, AgentEntry] = MappingProxyType(_AGENTS)  # a view: `register_agent` adds to it
@@ -260,7 +245,7 @@ def _default(agent: str, replay: str) -> Method:
 def _lacking(agent: str, method: Method) -> tuple[list[str], list[str]]:
     """Return in words what the agent lacks for the method, and the method for the agent."""
     offers, requires = AGENTS[agent].offers, method.requires
-    of_agent = lacking_in_agent(requires, offers)
+    of_agent = offers.lack(requires)
     if method.sampler.length is not None and "sequences" not in offers.reads:
         of_agent.append("an agent that learns from sequences")
     return of_agent, lacking_in_method(requires, method.sampler.provides, offers)
@@ -328,22 +313,6 @@ def asked_of_agent(requires: Requirements) -> list[str]:
     properties = ("density", "scalar_loss", "chooses", "learned_weights", "all_new")
     asked = [name for name in properties if getattr(requires, name)]
     return sorted(requires.feedback | requires.feedback_of_new) + asked
-
-
-def lacking_in_agent(requires: Requirements, offers: Offers) -> list[str]:
-    """Return in words the needs of a method that an agent does not meet; empty if it fits."""
-    lacking = sorted((requires.feedback | requires.feedback_of_new) - offers.feedback)
-    if requires.density and not offers.density:
-        lacking = [name for name in lacking if name != "log_ratio"] + [DENSITY]
-    if requires.scalar_loss and not offers.scalar_loss:
-        lacking.append("a scalar TD error to shape the loss of")
-    if requires.chooses and not offers.chooses:
-        lacking.append("an evaluation of candidates to choose from")
-    if requires.learned_weights and not offers.learned_weights:
-        lacking.append("a state for learned weights")
-    if requires.all_new and not offers.on_policy:
-        lacking.append("an agent that learns on-policy")
-    return lacking
 
 
 def lacking_in_method(

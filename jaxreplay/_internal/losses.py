@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxreplay._internal.arguments import Bounds
 from jaxreplay.option import Config, option
-from jaxreplay.types import Array, Requirements, Sample, State, Tree, Trust
+from jaxreplay.types import Array, Requirements, Sample, State, Tree, Trust, union
 
 Loss = Callable[[Array], Array]
 Reduce = Callable[[Array, Sample, Trust | None], Array]  # maps losses [B] to a scalar loss
@@ -136,6 +136,16 @@ class Objective(NamedTuple):
     choose: Choose | None = None  # chooses rows of a batch of candidates; None keeps all rows
     learned_weights: LearnedWeights | None = None  # weights with a state; None keeps the sampler's
     roles: bool = False  # whether the position of a row in the batch decides its loss
+
+    @property
+    def needs(self) -> Requirements:
+        """`requires`, together with the properties that follow from the other fields."""
+        own = Requirements(
+            scalar_loss=self.error is not None,
+            chooses=self.choose is not None,
+            learned_weights=self.learned_weights is not None,
+        )
+        return union(self.requires, own)
 
     @property
     def candidates(self) -> int:

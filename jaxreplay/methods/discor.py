@@ -18,7 +18,7 @@ from jaxreplay.loops import if_finite
 from jaxreplay.methods import uniform
 from jaxreplay.option import check_config_class, option
 from jaxreplay.sampler import Method
-from jaxreplay.types import Array, Requirements, Sample, Tree, get_field
+from jaxreplay.types import Array, Sample, Tree, get_field
 
 _PAPER = "Kumar et al. 2020"
 _CODE = "third-party code"  # the authors' code was not available
@@ -187,5 +187,4 @@ def method(config: DisCorConfig = DisCorConfig()) -> Method:
     """
     objective = objectives.weighted(config.named_loss)
     learned: LearnedWeights = DistributionCorrection(config)
-    requires = Requirements(learned_weights=True)
-    return Method(sampler(), objective._replace(requires=requires, learned_weights=learned))
+    return Method(sampler(), objective._replace(learned_weights=learned))

@@ -341,7 +341,7 @@ def test_objectives_that_compare_densities_are_refused(make, config, space, agen
     ],
 )
 def test_losses_of_scalar_errors_are_refused(make, config, space, agent, method):
-    with refused(agent, "objective.error", "--replay.loss agent"):
+    with refused(agent, "objective.error"):
         make(config(), space, method.method().objective)
 
 

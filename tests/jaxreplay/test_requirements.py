@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from agents.types import Offers
-from experiments.runs.registry import asked_of_agent, lacking_in_agent, lacking_in_method
-from jaxreplay import Frames, Replay, SharedObservations, Transitions, objectives
-from jaxreplay.methods import METHODS, ere, ero, ners, per, pser, refer, uniform
+from experiments.runs.registry import asked_of_agent, lacking_in_method
+from jaxreplay import Frames, Replay, SharedObservations, Transitions
+from jaxreplay.methods import METHODS, ere, ero, ners, per, pser, uniform
 from jaxreplay.testing import EXAMPLE
 from jaxreplay.types import Requirements, union
 from tests.refusals import assert_names, refused
@@ -50,13 +50,13 @@ def test_options_decide_what_a_method_needs():
 
 
 def test_what_an_agent_lacks_is_said_in_words():
-    assert lacking_in_agent(requires("uniform"), VALUES) == []
-    assert lacking_in_agent(requires("per"), VALUES) == []
-    assert lacking_in_agent(requires("per"), Offers(frozenset())) == ["td_error"]
-    assert len(lacking_in_agent(requires("lap"), VALUES)) == 1
-    (density,) = lacking_in_agent(requires("refer"), VALUES)
+    assert VALUES.lack(requires("uniform")) == []
+    assert VALUES.lack(requires("per")) == []
+    assert Offers(frozenset()).lack(requires("per")) == ["td_error"]
+    assert len(VALUES.lack(requires("lap"))) == 1
+    (density,) = VALUES.lack(requires("refer"))
     assert_names(density, "log_ratio")
-    assert len(lacking_in_agent(requires("latest"), VALUES)) == 1
+    assert len(VALUES.lack(requires("latest"))) == 1
     assert asked_of_agent(requires("lap")) == ["td_error", "scalar_loss"]
 
 
@@ -67,13 +67,6 @@ def test_what_a_method_lacks_is_said_in_words():
     on_policy = VALUES._replace(on_policy=True)
     assert len(lacking_in_method(requires("per"), (), on_policy)) == 1
     assert lacking_in_method(requires("latest"), (), on_policy) == []
-
-
-def test_objectives_that_compare_densities_are_refused():
-    objectives.check_no_density(None, "it has none")
-    objectives.check_no_density(objectives.weighted(), "it has none")
-    with refused("it has none", "log_ratio"):
-        objectives.check_no_density(refer.objective(), "it has none")
 
 
 class Unasked(ners.NERS):

@@ -190,4 +190,4 @@ def test_agents_and_their_refusals():
         with refused("weights"):
             made(name, objective)
     both = per.method()._replace(objective=objective)
-    assert registry.lacking_in_agent(both.requires, registry.AGENTS["td3"].offers) == []
+    assert registry.AGENTS["td3"].offers.lack(both.requires) == []

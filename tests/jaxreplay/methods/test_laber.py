@@ -179,7 +179,7 @@ def test_agents_learn_from_the_rows_that_are_chosen(name):
 def test_agents_and_their_refusals():
     assert AGENTS == ["dqn", "rainbow", "discrete_sac", "td3", "td7", "sac", "ddpg", "naf"]
     racer = registry.AGENTS["racer"].offers
-    assert registry.lacking_in_agent(Requirements(chooses=True), racer)
+    assert racer.lack(Requirements(chooses=True))
     with refused("laber", "racer"):
         registry.check_fit("racer", "laber", "gymnax/Pendulum-v1")
 
