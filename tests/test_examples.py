@@ -1,6 +1,7 @@
 """The examples run, and do what they say."""
 
 import importlib.util
+import itertools
 import sys
 from pathlib import Path
 
@@ -22,7 +23,10 @@ def loaded(name):
 
 
 def test_every_example_is_tested_and_short():
-    tested = {"demonstrations": 80, "dqn_in_one_file": 125, "flashbax_api": 100, "memory": 50}
+    tested = {
+        "demonstrations": 80, "dqn_in_one_file": 125, "flashbax_api": 100,
+        "gradient_variance": 142, "memory": 50,
+    }  # fmt: skip
     for path in EXAMPLES.glob("*.py"):
         assert len(path.read_text().splitlines()) <= tested[path.stem]
 
@@ -68,6 +72,34 @@ def test_memory_makes_a_study_of_two_agents():
     assert [name for name, stored in starts.items() if stored is False] == [
         "short_zero", "long_zero",
     ]  # fmt: skip
+
+
+def test_the_variance_of_laber_is_that_of_all_its_draws():
+    example = loaded("gradient_variance")
+    gradient, h, weights = (
+        np.array([[1.0, 0], [2, 1], [0, -4]]),
+        np.array([1.0, 3, 2]),
+        np.ones(3) / 3,
+    )
+    whole, variance = gradient.mean(axis=0), 0.0
+    for candidates in itertools.product(range(3), repeat=2):  # one of two is drawn
+        for i in candidates:
+            drawn = h[i] / h[[*candidates]].sum()
+            estimate = gradient[i] * h[[*candidates]].mean() / h[i]
+            variance += drawn * ((estimate - whole) ** 2).sum() / 9
+    square = (gradient**2).sum(axis=1)
+    found = example.laber(square, h, weights, (whole**2).sum(), 2, 1)
+    assert float(found) == pytest.approx(variance)
+
+
+def test_no_sampler_has_less_variance_than_the_bound(monkeypatch):
+    example = loaded("gradient_variance")
+    for name, value in {"FILL": 100, "EVERY": 40, "TIMES": 2}.items():
+        monkeypatch.setattr(example, name, value)
+    found = example.run(0)
+    assert set(found) == set(example.NAMES)
+    samplers = [found[name] for name in example.NAMES if not name.startswith("uniform")]
+    assert all((value >= found["bound"]).all() for value in samplers)
 
 
 def filled(add_batch_size, steps=30):
