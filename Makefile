@@ -60,7 +60,7 @@ WALK := --agent dqn --env walk/10 --seeds 128 --steps 40_000 --learn-every 16 --
 	--replays uniform per rank lap pser
 
 run: $(VENV)/installed
-	@echo "training DQN with five replay methods on the Blind Cliffwalk, 128 seeds each: two minutes"
+	@echo "training DQN with five replay methods on the Blind Cliffwalk, 128 seeds each: up to four minutes"
 	@$(BIN)/python -m experiments.compare $(WALK) --seed $(SEED) \
 		--figures false --report false --out $(OUT) --overwrite
 

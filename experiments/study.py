@@ -23,6 +23,7 @@ from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, one_of, read_options
 from experiments.installation.commands import missing
 from experiments.runs import presets, registry
+from experiments.runs.log import say
 from experiments.runs.run_config import PREFIXES, RunConfig, defaults
 from experiments.studies import grid
 from experiments.studies.grid import Axis
@@ -41,6 +42,7 @@ class Front(NamedTuple):
     examples: Sequence[str]
     question: Question
     out: str  # default folder below runs/, in which {agent} and {env} are replaced
+    seeds: int = 5  # of every point by default
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -162,14 +164,16 @@ def _study(
     for (env, label), base in bases.items():
         config = shared.given(args, base, _SECTIONS)
         own = read_options(args, base.replay_options, f"{label}.")
-        if before is None and args.seeds is None and question.until_decided:
-            config = dataclasses.replace(config, seeds=BATCH)
+        if before is None and args.seeds is None:
+            seeds = BATCH if question.until_decided else front.seeds
+            config = dataclasses.replace(config, seeds=seeds)
         found[env, label] = dataclasses.replace(config, replay_options=own)
     shared.check_used(args, found.values())
     lacks = missing("report", {"plotly": "report"}) if options.report else ""
     if lacks and vars(args).get("report"):
         raise ValueError(lacks)
     if lacks:
+        say(f"without report.html: {lacks}")
         options = dataclasses.replace(options, report=False)
     if not options.defaults and search.search is None:
         grid.check_fixed(axes, found, vars(args).keys())
@@ -291,7 +295,7 @@ def _parse(
         help="settings and their values, such as replay.alpha=0.4,0.6",
     )  # fmt: skip
     add("--file", type=Path, metavar="FILE", help="read options from a TOML file; these win")
-    add("--seeds", type=int, metavar="INT", help="seeds of every point [default 5]")
+    add("--seeds", type=int, metavar="INT", help=f"seeds of every point [default {front.seeds}]")
     add("--seed", type=int, metavar="INT", help="the first seed [default 0]")
     add(
         "--out",

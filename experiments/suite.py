@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from experiments import environments
 from experiments.cli import shared
 from experiments.cli.options import Parser
 from experiments.figures.style import NAMES
@@ -147,7 +148,8 @@ def run(
       devices: number of cores or accelerators, by default all.
 
     Raises:
-      ValueError: If no method fits any task, or the folder contains another suite.
+      ValueError: If no method fits any task, a task's package is not installed, or the folder
+        contains another suite.
       Stopped: If the user interrupts it, or runs fail. Ended runs are kept.
     """
     out, end = Path(out), time.monotonic() + 3600 * hours
@@ -162,6 +164,9 @@ def run(
             studies[task.env] = study_of(task, fit, smoke)
     if not studies:
         raise ValueError(next(iter(reasons[TASKS[0].env].values())))
+    for env in studies:
+        if lacks := environments.missing(env):
+            raise ValueError(lacks)
     for task in TASKS:
         for label, reason in reasons[task.env].items():
             say(f"{task.env} without {label}: {reason}")
