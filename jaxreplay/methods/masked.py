@@ -29,7 +29,7 @@ _STRENGTH = 0.3  # of the mask: keeps variances of excesses near 2.5
 
 @dataclasses.dataclass(frozen=True)
 class MaskedConfig(OverOptions):
-    """Hyperparameters of reshuffling; the base method has its default options (see `combine`)."""
+    """Hyperparameters of reshuffling; the inner method has its default options (see `combine`)."""
 
     over: Literal["per", "lap"] = option(  # pyright: ignore[reportIncompatibleVariableOverride]
         "per", "method with the priorities, weights and loss", f"{_PAPER}: lap"
@@ -67,49 +67,51 @@ class Masked(Sampler):
     as 1 / (number of batches). New transitions have counts of 0. `update` must be called once for
     each batch.
 
-    Importance weights are those of the base, for probabilities without the mask.
+    Importance weights are those of the inner sampler, for probabilities without the mask.
 
     Args:
-      base: sampler with the priorities and importance weights, such as `lap.sampler()`.
+      inner: sampler with the priorities and importance weights, such as `lap.sampler()`.
       strength: k, in [0, 1].
 
     Raises:
-      ValueError: If the base is not a `Proportional`, or tracks the smallest probability or the
-        largest stored priority, or if `strength` is out of range.
+      ValueError: If the inner sampler is not a `Proportional`, or tracks the smallest probability
+        or the largest stored priority, or if `strength` is out of range.
     """
 
-    base: Proportional = per.sampler()
+    inner: Proportional = per.sampler()
     strength: float = _STRENGTH
 
     def __post_init__(self) -> None:
-        if not isinstance(self.base, Proportional):
-            raise ValueError(f"base must be a Proportional, such as per.sampler(), got {self.base}")
-        if self.base.tracks_minimum:
-            raise ValueError('base must not use normalise="buffer": use "batch" or "none"')
-        if self.base.maximum != "all_time":
-            raise ValueError('base must use maximum="all_time", got "stored"')
+        if not isinstance(self.inner, Proportional):
+            raise ValueError(
+                f"inner must be a Proportional, such as per.sampler(), got {self.inner}"
+            )
+        if self.inner.tracks_minimum:
+            raise ValueError('inner must not use normalise="buffer": use "batch" or "none"')
+        if self.inner.maximum != "all_time":
+            raise ValueError('inner must use maximum="all_time", got "stored"')
         Bounds(at_least=0, at_most=1).check("strength", self.strength)
 
     @property
     def requires(self) -> Requirements:
-        return self.base.requires
+        return self.inner.requires
 
     def init(self, key: Array, ring: Ring) -> MaskedState:
         counts, zero = jnp.zeros((ring.capacity, 3), jnp.float32), jnp.zeros((), jnp.float32)
-        return MaskedState(self.base.init(key, ring), counts, zero, zero)
+        return MaskedState(self.inner.init(key, ring), counts, zero, zero)
 
     def add(
         self, state: MaskedState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
     ) -> MaskedState:
-        masked = self.base.add(state.masked, ring, slots, transition, **feedback)
+        masked = self.inner.add(state.masked, ring, slots, transition, **feedback)
         new = sum_tree.get(masked.tree, slots)
         counts = _row(new, jnp.zeros_like(new), state.progress)
         return state._replace(masked=masked, counts=buffer.write(state.counts, slots, counts))
 
     @with_default_promotion
     def sample(self, state: MaskedState, ring: Ring, key: Array, batch_size: int) -> Draw:
-        slots, stats = proportional.draw(state.masked, ring, key, batch_size, self.base.sampling)
-        if self.base.weight is not proportional.unweighted:
+        slots, stats = proportional.draw(state.masked, ring, key, batch_size, self.inner.sampling)
+        if self.inner.weight is not proportional.unweighted:
             slots, total = buffer.once(slots), sum_tree.total(state.masked.tree)
             # The sum of masked priorities approaches that of priorities.
             chance = buffer.read_columns(state.counts, slots, range(1))[:, 0] / jnp.where(
@@ -117,7 +119,7 @@ class Masked(Sampler):
             )
             chance = jnp.where(total > 0, chance, stats.probability)
             stats = stats._replace(probability=chance)
-        return Draw(slots, proportional.weights(self.base.weight, stats))
+        return Draw(slots, proportional.weights(self.inner.weight, stats))
 
     @with_default_promotion
     def update(
@@ -134,7 +136,7 @@ class Masked(Sampler):
         counts = buffer.add(state.counts, slots, _row(0 * ones, ones, jnp.zeros(())))
         before, excess, since = buffer.read(counts, jnp.where(valid, slots, 0)).T
         excess = excess - before * ((progress - since) + rest)
-        leaf = self.base.leaf(feedback, slots, ring)
+        leaf = self.inner.leaf(feedback, slots, ring)
         largest = proportional.count_invalid_and_max(valid, leaf)[1]
         masked = proportional.write(state.masked, slots, leaf * mask(excess, self.strength))
         masked = masked._replace(max_leaf=jnp.maximum(state.masked.max_leaf, largest))
@@ -152,7 +154,7 @@ class Masked(Sampler):
         size = jnp.maximum(ring_.size(ring), 1)
         excess = jnp.where(jnp.arange(ring.capacity) < size, excess, 0.0)
         return {
-            **self.base.metrics(state.masked, ring),
+            **self.inner.metrics(state.masked, ring),
             "rms_excess": jnp.sqrt(jnp.square(excess).sum() / size),
         }
 
@@ -174,31 +176,33 @@ def mask(excess: Array, strength: float) -> Array:
 
 @check_config_class
 def sampler(config: MaskedConfig = MaskedConfig()) -> Masked:
-    """Return the sampler over a base sampler with default options."""
+    """Return the sampler over an inner sampler with default options."""
     return Masked(cast(Proportional, config.inner.sampler), config.strength)
 
 
 @check_config_class
 def method(config: MaskedConfig = MaskedConfig()) -> Method:
-    """Return reshuffled prioritised replay: the sampler, and the objective of the base method."""
+    """Return reshuffled prioritised replay: the sampler, and the objective of the inner method."""
     return combine(config.inner, config.strength)
 
 
-def combine(base: Method, strength: float = _STRENGTH) -> Method:
+def combine(inner: Method, strength: float = _STRENGTH) -> Method:
     """Return a proportional method, with any options, whose counts follow its priorities.
 
     Args:
-      base: method with the priorities, importance weights and loss.
+      inner: method with the priorities, importance weights and loss.
       strength: strength of the mask, in [0, 1].
 
     Raises:
-      ValueError: If the base is not a method with a `Proportional` sampler, or `Masked` raises.
+      ValueError: If `inner` is not a method with a `Proportional` sampler, or `Masked` raises.
 
     Example:
       >>> from jaxreplay.methods import relo
       >>> combine(relo.method(relo.ReLoConfig(alpha=0.5))).sampler.requires.feedback
       frozenset({'reducible_loss'})
     """
-    if not isinstance(base, Method) or not isinstance(base.sampler, Proportional):
-        raise ValueError(f"base must be a proportional method, such as per.method(), got {base!r}")
-    return base._replace(sampler=Masked(base.sampler, strength))
+    if not isinstance(inner, Method) or not isinstance(inner.sampler, Proportional):
+        raise ValueError(
+            f"inner must be a proportional method, such as per.method(), got {inner!r}"
+        )
+    return inner._replace(sampler=Masked(inner.sampler, strength))

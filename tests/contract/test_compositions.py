@@ -144,33 +144,31 @@ SEVERAL = {
     "her": her.Hindsight(), "sil": sil.SelfImitation(),
 }  # fmt: skip
 WRAPPERS = {
-    "cer": ("base", cer.CombinedExperience),
-    "her": ("inner", her.Hindsight),
-    "sil": ("inner", sil.SelfImitation),
-    "slices": ("inner", slices.Slices),
+    "cer": cer.CombinedExperience,
+    "her": her.Hindsight,
+    "sil": sil.SelfImitation,
+    "slices": slices.Slices,
 }
 
 
 @pytest.mark.parametrize("inner", SEVERAL)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_methods_over_more_than_stored_transitions_are_refused(wrapper, inner):
-    name, wrap = WRAPPERS[wrapper]
-    with refused(name, type(SEVERAL[inner]).__name__):
-        wrap(SEVERAL[inner])
+    with refused("inner", type(SEVERAL[inner]).__name__):
+        WRAPPERS[wrapper](SEVERAL[inner])
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_methods_over_no_sampler_are_refused(wrapper):
-    name, wrap = WRAPPERS[wrapper]
-    with refused(name, "sampler", "3"):
-        wrap(3)
-    with refused(name, "sampler", "Method"):
-        wrap(per.method())
+    with refused("inner", "sampler", "3"):
+        WRAPPERS[wrapper](3)
+    with refused("inner", "sampler", "Method"):
+        WRAPPERS[wrapper](per.method())
 
 
 @pytest.mark.parametrize("module", [ero, ners])
 def test_the_newest_transitions_are_not_added_to_batches_that_returns_judge(module):
-    with refused("base", "returns"):
+    with refused("inner", "returns"):
         cer.CombinedExperience(module.sampler())
 
 

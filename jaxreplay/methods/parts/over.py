@@ -47,29 +47,24 @@ class OverOptions(Config):
         return self if inner.for_run(1) == inner else super().for_run(updates)
 
 
-def check_inner(name: str, sampler: Any) -> None:
-    """Raise ValueError unless an argument is a sampler of single transitions, as they are stored.
-
-    Args:
-      name: name of the argument.
-      sampler: its value.
-    """
+def check_inner(sampler: Any) -> None:
+    """Raise ValueError unless an inner sampler draws single transitions, as they are stored."""
     if not isinstance(sampler, Sampler):
-        raise ValueError(f"{name} must be a sampler, such as per.sampler(), got {sampler!r}")
+        raise ValueError(f"inner must be a sampler, such as per.sampler(), got {sampler!r}")
     requires, kind = sampler.requires, type(sampler).__name__
     if "roles" in sampler.provides:
         raise ValueError(
-            f"{name} must not be {kind}, whose transitions have roles by their position in the "
+            f"inner must not be {kind}, whose transitions have roles by their position in the "
             "batch: use another sampler"
         )
     if sampler.length or sampler.provides or requires.all_new or requires.whole_episodes:
         raise ValueError(
-            f"{name} must draw single transitions, got {kind}: use a sampler such as "
+            f"inner must draw single transitions, got {kind}: use a sampler such as "
             "methods.uniform.sampler() or methods.per.sampler()"
         )
     if requires.goals:
         raise ValueError(
-            f"{name} must not relabel goals, got {kind}: use hindsight replay over a sampler of "
+            f"inner must not relabel goals, got {kind}: use hindsight replay over a sampler of "
             "single transitions, as in her.Hindsight(cer.sampler())"
         )
 
@@ -85,7 +80,7 @@ class Wrapper(Sampler):
     inner: Sampler = uniform.Uniform()
 
     def __post_init__(self) -> None:
-        check_inner("inner", self.inner)
+        check_inner(self.inner)
 
     @property
     def requires(self) -> Requirements:

@@ -91,12 +91,12 @@ def test_fewer_transitions_than_newest_are_repeated():
 
 def test_the_schedules_of_the_base_last_as_long_as_the_run():
     config = CERConfig(over="per").for_run(10)
-    assert cer.sampler(config).base == per.sampler(per.PERConfig().for_run(10))
-    assert cer.sampler(CERConfig(over="rank")).base == rank.sampler()
+    assert cer.sampler(config).inner == per.sampler(per.PERConfig().for_run(10))
+    assert cer.sampler(CERConfig(over="rank")).inner == rank.sampler()
 
 
 @pytest.mark.parametrize("module", [latest, sequences, windows, ners])
 def test_bases_that_do_not_sample_single_transitions_are_refused(module):
     base = module.method().sampler
-    with refused("base", type(base).__name__):
+    with refused("inner", type(base).__name__):
         CombinedExperience(base)

@@ -158,7 +158,7 @@ def test_weights_are_those_of_priorities():
 
 
 def test_bases_and_their_refusals():
-    assert masked.method(MaskedConfig(over="lap")).sampler.base == lap.sampler()
+    assert masked.method(MaskedConfig(over="lap")).sampler.inner == lap.sampler()
     assert masked.method().sampler == Masked(per.sampler())
     with refused("rank"):
         masked.combine(rank.method())
