@@ -209,8 +209,7 @@ def _read_ring(path: Path, file: Any, header: dict[str, Any], example: Tree) -> 
 def _check_complete(path: Path, header: dict[str, Any]) -> None:
     """Raise ValueError unless a saved replay stores complete transitions on the device."""
     names = {".ring.words", ".ring.steps_added"}
-    stored = array_file.list_arrays(header, dict.fromkeys(names, ""))
-    if {x for x in stored if x.startswith(".ring.")} != names:
+    if {x for x in header["leaves"] if x.startswith(".ring.")} != names:
         raise ValueError(
             f"{path} contains a replay that stores observations once or transitions on the host: "
             f"load it into a replay with the same storage and num_envs {header['num_envs']}"
@@ -302,7 +301,7 @@ def _check_same(path: Path, header: dict[str, Any], replay: Replay, like: Replay
     _check_fields(path, header, _fields(like.ring))
     advice = "create the replay with the same sampler and options as the saved replay"
     own = _describe(like)
-    _check_equal(path, array_file.list_arrays(header, own), own, "array", "this replay", advice)
+    _check_equal(path, header["leaves"], own, "array", "this replay", advice)
 
 
 def _check_fields(path: Path, header: dict[str, Any], fields: list[list[str]]) -> None:

@@ -111,7 +111,7 @@ def load(
         places = array_file.flatten(like_state)
         likes = {part + jax.tree_util.keystr(path): leaf for path, leaf in places}
         wanted = {name: array_file.describe(leaf) for name, leaf in likes.items()}
-        stated = array_file.list_arrays(header, wanted)
+        stated = header["leaves"]
         saved = {name: leaf for name, leaf in stated.items() if _is_in(part, name)}
         _check_same_leaves(saved, wanted, folder)
         what = f"the checkpoint in {folder}"

@@ -132,16 +132,13 @@ def read(file: Any, header: dict[str, Any], name: str, like: Any, what: str) -> 
       Damaged: If the array has changed since it was written.
     """
     safetensors = _safetensors()
-    stored = next((x for x in _names_of(name) if x in header["crc32"]), name)
     try:
-        array = file.get_tensor(stored)
+        array = file.get_tensor(name)
     except (safetensors.SafetensorError, ValueError, TypeError) as error:
         raise Damaged(f"{what} is damaged ({name}: {untrusted.printable(error)})") from None
-    if _checksum(array) != header["crc32"].get(stored):
+    if _checksum(array) != header["crc32"].get(name):
         raise Damaged(f"{what} is damaged ({name or 'its only array'}: checksum mismatch)")
     try:
-        if stored.endswith("nodes"):  # a sum tree's leaves precede its inner nodes
-            array = array[..., : like.shape[-1]]
         return _restore(array, like)
     except (ValueError, TypeError) as error:  # the dtype or shape differs from the header
         raise Damaged(f"{what} is damaged ({name}: {untrusted.printable(error)})") from None
@@ -160,24 +157,6 @@ def unflatten(like: Tree, leaves: list[Any]) -> Tree:
         return sum_tree.rebuild_batched(like, read.leaves) if _is_tree(like) else read
 
     return jax.tree.map(whole, like, read, is_leaf=_is_tree)
-
-
-def list_arrays(header: dict[str, Any], wanted: dict[str, str]) -> dict[str, str]:
-    """Return the dtype and shape of every array in a file, by its path in the current version.
-
-    `wanted` contains the expected dtypes and shapes. Files from earlier library versions contain
-    all nodes of a sum tree; `read` returns only the leaves.
-    """
-    stated = dict(header["leaves"])
-    for name in wanted:
-        _, old, nodes = _names_of(name)
-        root = nodes.removesuffix("nodes") + "root"
-        if name not in stated and old in stated:
-            stated[name] = stated.pop(old)
-        elif name not in stated and nodes in stated and root in stated:
-            stated[name] = wanted[name]
-            del stated[nodes], stated[root]
-    return stated
 
 
 def describe(leaf: Any) -> str:
@@ -223,15 +202,6 @@ def _without_nodes(tree: Tree) -> Tree:
         return _Leaves(found)
 
     return jax.tree.map(bare, tree, is_leaf=_is_tree)
-
-
-_RENAMED = {".steps_added": ".rows_added", ".has_observed": ".told", ".malformed": ".odd"}
-
-
-def _names_of(name: str) -> tuple[str, str, str]:
-    """Return an array's current name, its former name, and the former name for tree nodes."""
-    old = re.sub(r"\.\w+$", lambda match: _RENAMED.get(match[0], match[0]), name)
-    return name, old, name.removesuffix("leaves") + "nodes"
 
 
 def _checksum(array: np.ndarray) -> int:
