@@ -19,7 +19,7 @@ import pandas as pd
 from jax.sharding import SingleDeviceSharding
 
 from experiments.storage import files
-from experiments.studies import memory
+from experiments.studies import devices
 from experiments.studies.plan import Job
 from experiments.studies.programs import Group
 from experiments.studies.store import SeededPoint
@@ -134,7 +134,7 @@ def train(
     runs: Sequence[SeededPoint],
     device: jax.Device,
     reached: Reached,
-    budget: memory.Budget,
+    budget: devices.Budget,
     left: tuple[Progress, list[np.ndarray]] | None = None,
 ) -> Progress | None:
     """Train the runs of a batch to the end of their schedule; return the final progress.
@@ -155,7 +155,7 @@ def train(
     full = job.group.inputs([*runs, *[runs[-1]] * (job.width - len(runs))])
     inputs = jax.device_put(full, device)
     compiled, compiling = program.compiled(inputs, device)
-    size = memory.bytes_of(compiled)
+    size = devices.bytes_of(compiled)
     points, before = [], 0.0
     if left is not None:
         points, before = [*left[0].points], left[0].seconds

@@ -21,13 +21,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from experiments import environments
 from experiments.runs import compilation, outside
 from experiments.runs.log import say
-from experiments.studies import batch, cluster, cluster_remote, devices, memory, programs, store
+from experiments.studies import batch, cluster, cluster_remote, devices, programs, store
 from experiments.studies.batch import Program, Progress
 from experiments.studies.cluster import Cluster
 from experiments.studies.grid import Place, Point
-from experiments.studies.keeping import Keeper
 from experiments.studies.plan import Job, Plan
-from experiments.studies.progress import Bar
+from experiments.studies.progress import Bar, Keeper
 from experiments.studies.store import SeededPoint, Store
 
 _DEATHS = 5  # restarts of a batch after the death of its worker
@@ -232,7 +231,7 @@ def work(sent: Sent, runs: Sequence[SeededPoint], number: int, notes: Any) -> Ca
         with compilation.kept(sent.cache):
             program, device = _made(sent), jax.local_devices()[0]
             reached = _leaving(sent, program, number, notes)
-            budget = memory.Budget(devices.free_bytes([device]))
+            budget = devices.Budget(devices.free_bytes([device]))
             progress = batch.train(program, runs, device, reached, budget, at)
     except (RuntimeError, ValueError) as error:  # such as running out of memory
         return Came(None, str(error), node, began, 0)

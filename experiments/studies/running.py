@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 import jax
 
 from experiments.runs.log import say
-from experiments.studies import batch, devices, memory
+from experiments.studies import batch, devices
 from experiments.studies.batch import Outcome, Program, Programs, Progress, Reached, SavedState
-from experiments.studies.keeping import Keeper
 from experiments.studies.plan import Job, Plan
-from experiments.studies.progress import Bar
+from experiments.studies.progress import Bar, Keeper
 from experiments.studies.store import SeededPoint, Store, code_version
 
 
@@ -89,9 +88,9 @@ class _Board:
         self._programs = [Program(job, programs) for job in plan.jobs]
         here = [device for device in plan.devices if isinstance(device, jax.Device)]
         if devices.is_cpu(here):  # cores share the host's memory
-            self._memory = dict.fromkeys(here, memory.Budget(plan.limit))
+            self._memory = dict.fromkeys(here, devices.Budget(plan.limit))
         else:
-            self._memory = {each: memory.Budget(plan.limit // len(here)) for each in here}
+            self._memory = {each: devices.Budget(plan.limit // len(here)) for each in here}
         self.news: queue.Queue[_News] = queue.Queue()
         self.stop = threading.Event()
 
@@ -111,7 +110,7 @@ class _Board:
             self._begun.add(number)
             return number, self._programs[number], left[number].pop(0)
 
-    def budget(self, device: jax.Device) -> memory.Budget:
+    def budget(self, device: jax.Device) -> devices.Budget:
         """Return the memory budget shared by the batches on a device."""
         return self._memory[device]
 

@@ -12,7 +12,8 @@ from experiments import study as command
 from experiments import sweep
 from experiments.statistics import decisions
 from experiments.statistics.verdicts import CONTROL
-from experiments.studies import batch, judge, memory, plan, programs, store
+from experiments.studies import batch, judge, plan, programs, store
+from experiments.studies.devices import Budget
 from experiments.studies.options import Question
 from experiments.studies.study import UNTIL_DECIDED, Study
 from experiments.training import spread
@@ -218,7 +219,7 @@ def test_a_batch_continues_from_its_saved_state_bit_for_bit(tmp_path):
     assert saved.load() is None
 
     def train(reached):
-        return batch.train(program, runs, devices[0], reached, memory.Budget(10**12), saved.load())
+        return batch.train(program, runs, devices[0], reached, Budget(10**12), saved.load())
 
     whole = train(lambda *_: True)
 

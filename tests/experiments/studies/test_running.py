@@ -13,7 +13,7 @@ import pytest
 
 from experiments.runs.run_config import defaults
 from experiments.studies import batch, grid, plan, programs, running, store
-from experiments.studies.memory import Budget, bytes_of
+from experiments.studies.devices import Budget, bytes_of
 from experiments.studies.study import Study
 from experiments.training import spread
 from tests.refusals import assert_names, refused
