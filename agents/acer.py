@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common, critics, gaussian
+from agents import common, gaussian
+from agents.critics import VALUES
 from agents.gaussian import Behaviour
 from agents.networks import Actor, Critic, Obs, Params, Value, apply, batch_of_one
 from agents.options import BaselineOptions
@@ -17,7 +18,7 @@ from jaxreplay.objectives import Objective
 from jaxreplay.option import option
 from jaxreplay.types import Array, Sample, Transition, Trust
 
-OFFERS = Offers(critics.VALUES | {"log_ratio"}, reads=frozenset({"trajectories"}))
+OFFERS = Offers(VALUES | {"log_ratio"}, reads=frozenset({"trajectories"}))
 _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
 

@@ -20,8 +20,12 @@ P = TypeVar("P")  # learned parameters of one or more networks, a pytree of arra
 
 VALUES = frozenset({"td_error", "q_value", "target"})  # feedback of `value_feedback`
 # of agents that use `critic_feedback`, `fit` and `learn_weights`
-OFFERS = Offers(VALUES | {"reducible_loss"}, scalar_loss=True, chooses=True, learned_weights=True)
-DENSITY_OFFERS = OFFERS._replace(feedback=OFFERS.feedback | {"log_ratio"}, density=True)
+CRITIC_OFFERS = Offers(
+    VALUES | {"reducible_loss"}, scalar_loss=True, chooses=True, learned_weights=True
+)
+DENSITY_OFFERS = CRITIC_OFFERS._replace(
+    feedback=CRITIC_OFFERS.feedback | {"log_ratio"}, density=True
+)
 
 
 def largest_magnitude(td: Array) -> Array:

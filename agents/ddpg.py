@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common, critics, exploration
-from agents.critics import Critics, critic_feedback, fit
+from agents import common, exploration
+from agents.critics import DENSITY_OFFERS, Critics, critic_feedback, fit
 from agents.learned_weights import learn_weights
 from agents.networks import Actor, Critic, Obs, Params, apply, batch_of_one
 from agents.options import NoisyTargetOptions
@@ -21,7 +21,7 @@ from jaxreplay.objectives import Objective
 from jaxreplay.option import option
 from jaxreplay.types import Array, Sample, Transition
 
-OFFERS = critics.DENSITY_OFFERS
+OFFERS = DENSITY_OFFERS
 _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
 

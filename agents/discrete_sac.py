@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common, critics
-from agents.critics import Critics, critic_feedback, fit
+from agents import common
+from agents.critics import CRITIC_OFFERS, Critics, critic_feedback, fit
 from agents.learned_weights import learn_weights
 from agents.networks import Network, Obs, Params, QNetwork, apply, batch_of_one
 from agents.options import TwinCriticOptions
@@ -22,7 +22,7 @@ from jaxreplay.objectives import Objective
 from jaxreplay.option import option, override
 from jaxreplay.types import Array, Sample, Transition
 
-OFFERS = critics.OFFERS
+OFFERS = CRITIC_OFFERS
 _PAPER = "Christodoulou 2019"
 
 

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common, critics
-from agents.critics import Critics, critic_feedback, fit
+from agents import common
+from agents.critics import CRITIC_OFFERS, Critics, critic_feedback, fit
 from agents.learned_weights import learn_weights
 from agents.networks import Obs, Params, QNetwork, apply, batch_of_one
 from agents.options import QNetworkOptions
@@ -20,7 +20,7 @@ from jaxreplay.objectives import Objective
 from jaxreplay.option import option
 from jaxreplay.types import Array, Sample, Transition
 
-OFFERS = critics.OFFERS._replace(feedback=critics.OFFERS.feedback | {"expected_td_error"})
+OFFERS = CRITIC_OFFERS._replace(feedback=CRITIC_OFFERS.feedback | {"expected_td_error"})
 _MUNCHAUSEN = "Vieillard et al. 2020"
 
 

@@ -1,16 +1,14 @@
 """IQL: implicit Q-learning from recorded transitions (Kostrikov et al. 2022)."""
 
 import dataclasses
-import math
 from typing import Any, NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common, critics
-from agents.critics import Critics, critic_feedback, fit
+from agents import common, gaussian
+from agents.critics import CRITIC_OFFERS, Critics, critic_feedback, fit
 from agents.ensembles import apply_ensemble, init_ensemble
 from agents.networks import Actor, Critic, Obs, Params, apply, batch_of_one
 from agents.options import TwinCriticOptions
@@ -21,7 +19,7 @@ from jaxreplay.objectives import Objective
 from jaxreplay.option import option
 from jaxreplay.types import Array, Sample, Transition
 
-OFFERS = critics.OFFERS._replace(chooses=False, learned_weights=False)
+OFFERS = CRITIC_OFFERS._replace(chooses=False, learned_weights=False)
 _PAPER = "Kostrikov et al. 2022"
 _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0  # of the authors' code
 
@@ -76,13 +74,6 @@ def expectile_loss(difference: Array, expectile: float) -> Array:
     Kostrikov et al. 2022, Eq. 3.
     """
     return jnp.abs(expectile - (difference < 0)) * jnp.square(difference)
-
-
-def gaussian_log_prob(action: Array, mean: Array, log_std: Array) -> Array:
-    """Return log densities `[B]` of actions `[B, A]`, for means `[B, A]` and log stds `[A]`."""
-    chex.assert_rank([action, mean, log_std], [2, 2, 1])
-    z = (action - mean) * jnp.exp(-log_std)
-    return jnp.sum(-0.5 * jnp.square(z) - log_std - 0.5 * math.log(2 * math.pi), axis=-1)
 
 
 class _IQL:
@@ -164,7 +155,8 @@ class _IQL:
         weight = jnp.minimum(jnp.exp(config.temperature * advantage), config.largest_weight)
 
         def actor_loss(params: Policy) -> Array:
-            log_prob = gaussian_log_prob(t.action, *self.policy(params, t.obs))
+            mean, log_std = self.policy(params, t.obs)
+            log_prob = gaussian.log_prob(mean, jnp.exp(2 * log_std), t.action)
             return self.objective.actor(-weight * log_prob, sample, None)
 
         of_actor, actor_grads = jax.value_and_grad(actor_loss)(state.actor)

@@ -9,7 +9,8 @@ import numpy as np
 import optax
 from flax import linen as nn
 
-from agents import common, critics, gaussian
+from agents import common, gaussian
+from agents.critics import VALUES
 from agents.gaussian import Behaviour
 from agents.networks import Actor, Obs, Params, Value, apply, batch_of_one
 from agents.options import BaselineOptions, NetworkOptions
@@ -19,7 +20,7 @@ from jaxreplay.objectives import Objective
 from jaxreplay.option import option, override
 from jaxreplay.types import Array, Sample, Transition, Trust
 
-OFFERS = Offers(critics.VALUES | {"log_ratio"}, on_policy=True)
+OFFERS = Offers(VALUES | {"log_ratio"}, on_policy=True)
 _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
 

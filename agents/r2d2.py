@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-from agents import common, critics
-from agents.critics import per_sample_loss, value_feedback
+from agents import common
+from agents.critics import VALUES, per_sample_loss, value_feedback
 from agents.dqn import DQNState
 from agents.networks import MLP, Dense, Network, Obs, Params, QNetwork, batch_of_one, encode, rows
 from agents.options import QNetworkOptions
@@ -21,7 +21,7 @@ from jaxreplay.objectives import Objective
 from jaxreplay.option import option, override
 from jaxreplay.types import Array, Sample, Transition
 
-OFFERS = Offers(critics.VALUES, scalar_loss=True, reads=frozenset({"sequences"}))
+OFFERS = Offers(VALUES, scalar_loss=True, reads=frozenset({"sequences"}))
 _PAPER = "Kapturowski et al. 2019"
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import optax
 from flax import linen as nn
 
-from agents import common, critics, gaussian
+from agents import common, gaussian
 from agents.advantages import FORMS, FormName
+from agents.critics import VALUES
 from agents.gaussian import Behaviour
 from agents.networks import MLP, Obs, Params, apply, batch_of_one, flat_or_encoded
 from agents.options import NetworkOptions
@@ -22,7 +23,7 @@ from jaxreplay.option import option, override
 from jaxreplay.types import Array, Sample, Transition, Trust
 
 OFFERS = Offers(
-    critics.VALUES | {"log_ratio", "value", "advantage", "next_value"},
+    VALUES | {"log_ratio", "value", "advantage", "next_value"},
     density=True,
     reads=frozenset({"returns"}),
 )

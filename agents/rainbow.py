@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common, critics
-from agents.critics import choose
+from agents import common
+from agents.critics import VALUES, choose
 from agents.dqn import DQNState
 from agents.heads import Categorical, Head, ImplicitQuantiles, Quantiles
 from agents.networks import Obs, Params, QNetwork, apply, batch_of_one, dense, rows
@@ -26,7 +26,7 @@ from jaxreplay.objectives import Objective
 from jaxreplay.option import option, override
 from jaxreplay.types import Array, Sample, Transition
 
-OFFERS = Offers(critics.VALUES, chooses=True)
+OFFERS = Offers(VALUES, chooses=True)
 _PAPER = "Hessel et al. 2018, Tab. 1"
 _QR, _IQN = "Dabney et al. 2018a", "Dabney et al. 2018b"
 

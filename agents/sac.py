@@ -15,8 +15,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common, critics, distributions, ensembles, gaussian
+from agents import common, distributions, ensembles, gaussian
 from agents.critics import (
+    DENSITY_OFFERS,
     Critics,
     Critique,
     critic_feedback,
@@ -37,7 +38,7 @@ from jaxreplay.objectives import Objective
 from jaxreplay.option import option
 from jaxreplay.types import Array, Sample, Transition, Trust
 
-OFFERS = critics.DENSITY_OFFERS
+OFFERS = DENSITY_OFFERS
 _PAPER = "Haarnoja et al. 2018, Tab. 1"
 _REDQ, _DROQ = "Chen et al. 2021", "Hiraoka et al. 2022"
 _CROSSQ = "Bhatt et al. 2024"

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from agents import common, critics
-from agents.critics import Critique, critic_gradient, value_feedback
+from agents import common
+from agents.critics import VALUES, Critique, critic_gradient, value_feedback
 from agents.networks import Obs
 from agents.types import Agent, Discrete, Info, Offers
 from jaxreplay import objectives
@@ -15,7 +15,7 @@ from jaxreplay.objectives import Objective
 from jaxreplay.option import Config, option
 from jaxreplay.types import Array, Sample, Transition
 
-OFFERS = Offers(critics.VALUES, scalar_loss=True)
+OFFERS = Offers(VALUES, scalar_loss=True)
 _PAPER = "Schaul et al. 2016, App. B.1"
 
 

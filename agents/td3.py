@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common, critics
-from agents.critics import Critics, critic_feedback, fit
+from agents import common
+from agents.critics import CRITIC_OFFERS, Critics, critic_feedback, fit
 from agents.ensembles import apply_ensemble, init_ensemble
 from agents.learned_weights import learn_weights
 from agents.networks import Actor, Critic, Obs, Params, apply, batch_of_one
@@ -21,7 +21,7 @@ from jaxreplay.objectives import Objective
 from jaxreplay.option import Config, option
 from jaxreplay.types import Array, Sample, Transition
 
-OFFERS = critics.OFFERS
+OFFERS = CRITIC_OFFERS
 _PAPER = "Fujimoto et al. 2020, Tab. 6"
 _SMALLEST = 1e-8  # scale of Q in TD3+BC
 

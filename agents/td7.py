@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common, critics, sale
-from agents.critics import Critics, critic_feedback, fit
+from agents import common, sale
+from agents.critics import CRITIC_OFFERS, Critics, critic_feedback, fit
 from agents.ensembles import apply_ensemble, init_ensemble
 from agents.learned_weights import learn_weights
 from agents.networks import Obs, Params, apply, batch_of_one
@@ -24,7 +24,7 @@ from jaxreplay.objectives import Objective
 from jaxreplay.option import option
 from jaxreplay.types import Array, Sample, Transition
 
-OFFERS = critics.OFFERS
+OFFERS = CRITIC_OFFERS
 _PAPER = "Fujimoto et al. 2023"
 
 

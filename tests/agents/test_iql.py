@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from agents.iql import IQLConfig, expectile_loss, gaussian_log_prob, iql
+from agents.iql import IQLConfig, expectile_loss, iql
 from agents.types import Continuous
 from jaxreplay import objectives
 from jaxreplay.methods import laber, per
@@ -43,10 +43,6 @@ def forward(params, x):
 def test_losses_by_hand():
     found = expectile_loss(np.float32([2, -2, 0]), 0.7)
     np.testing.assert_allclose(found, [2.8, 1.2, 0], rtol=1e-6)
-    density = gaussian_log_prob(
-        np.float32([[0.5, 0]]), np.float32([[0, 0]]), np.log(np.float32([0.5, 2]))
-    )
-    np.testing.assert_allclose(density, [-0.5 - np.log(2 * np.pi)], rtol=1e-6)
 
 
 @pytest.mark.parametrize("method", [None, per.method()], ids=["plain", "weighted"])
