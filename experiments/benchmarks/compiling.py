@@ -19,13 +19,13 @@ from experiments.benchmarks import command, outputs
 from experiments.benchmarks.programs import compile_run
 from experiments.benchmarks.training_loops import CASES, make
 from experiments.runs.log import say
-from jaxreplay.option import option
+from jaxreplay.option import Config, option
 
 _REPLAYS = ("uniform", "per", "rank", "lap", "pal", "pser", "ere", "ero", "ners")
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(command.Settings):
+class Settings(Config):
     """Programs to compile."""
 
     cases: tuple[str, ...] = option(tuple(CASES), "agents, each on its task", choices=tuple(CASES))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.benchmarks import timing
+from experiments.statistics.tables import markdown
 from experiments.storage.files import read_json, write_json
 from jaxreplay.saving import check_writable
 
@@ -18,18 +19,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
 
     Numbers have three significant digits; None is a dash.
     """
-    lines = [list(head), *([_text(cell) for cell in row] for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-
-    def line(cells: Sequence[str]) -> str:
-        first, *rest = (
-            cell.rjust(width) if column else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        )
-        return "| " + " | ".join([first, *rest]) + " |"
-
-    rules = [("-" * width if not i else "-" * (width - 1) + ":") for i, width in enumerate(widths)]
-    return "\n".join([line(lines[0]), line(rules), *map(line, lines[1:])])
+    return markdown([list(head), *([_text(cell) for cell in row] for row in rows)]).rstrip()
 
 
 def add_out(parser: argparse.ArgumentParser) -> None:

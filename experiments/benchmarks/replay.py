@@ -21,7 +21,7 @@ import numpy as np
 
 from experiments.benchmarks import calls, command, loops, outputs, peers, timing
 from experiments.benchmarks.peers import ours, types
-from experiments.benchmarks.peers.types import ORDERS, Buffer, CompiledBuffer, Peer
+from experiments.benchmarks.peers.types import ORDERS, Buffer, Peer
 from experiments.benchmarks.timing import Run
 from experiments.runs.log import say
 from jaxreplay.option import option
@@ -114,12 +114,10 @@ def _run_of(peer: Peer, mode: str, order: str, sizes: tuple[int, int, int]) -> _
     if mode in ("scan", "vmapped") and not isinstance(made, Buffer):
         loop = loops.loop_of(made, order, seeds if mode == "vmapped" else None)
         return loop.run, loop.copies(capacity)
-    if mode == "vmapped" or (mode == "scan" and not isinstance(made, CompiledBuffer)):
+    if mode in ("scan", "vmapped"):
         return None
     buffer = made if isinstance(made, Buffer) else calls.Called(made, updates=peer.prioritised)
     buffer.fill(types.endless_episode(np.random.default_rng(0), capacity))
-    if isinstance(buffer, CompiledBuffer) and mode == "scan":
-        return timing.timed(lambda count: buffer.run(order, count)), None
     if isinstance(buffer, calls.Called) and mode != "dispatched":
         return calls.one_call_per_cycle(buffer, batch_size, mode == "packed-call"), None
     return calls.one_call_per_function(buffer, batch_size, order), None

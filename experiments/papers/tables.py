@@ -122,11 +122,6 @@ def read(folder: Path, name: str, size: str) -> Data | None:
         if not path.exists():
             raise Damaged(f"{path} is missing")
     saved = stored.read_facts(facts, FORMAT)
-    if "runs" in saved:
-        raise ValueError(
-            f"{facts} is from an older version: python -m experiments.papers.migrate {folder} "
-            "converts it"
-        )
     try:
         crc, made = saved["crc32"], saved["made"]
         _ = made["versions"]["code"], made["options"]

@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Mapping
 
+from experiments.papers.atari_scores import SCORES
 from experiments.papers.experiment import Arm, Experiment, Options, Size
-from experiments.statistics.atari_scores import SCORES
 from experiments.studies.options import Question
 from jaxreplay.methods import lap, pal
 

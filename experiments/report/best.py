@@ -9,8 +9,8 @@ from experiments.figures.elements import Axis, Interval, Panel, Rule
 from experiments.report import plots
 from experiments.report.blocks import Plots, Section, Table
 from experiments.report.swept import Swept
-from experiments.statistics import aggregates, tuned
-from experiments.statistics.bootstrap import stratified_interval
+from experiments.statistics import tuned
+from experiments.statistics.bootstrap import iqm_of_runs, stratified_interval
 from experiments.statistics.paired import probability_of_improvement
 from experiments.statistics.tuned import Estimate
 from experiments.studies import search_report
@@ -214,22 +214,24 @@ def _scores(swept: Swept, points: Mapping[tuple[str, str], str]) -> Scores:
 def _scaled(swept: Swept, scores: Mapping[str, Scores]) -> dict[str, dict[str, np.ndarray]]:
     """Return scores scaled to [0, 1] per task, over everything shown; 1 is best.
 
-    0 is the worst score of a seed that did not diverge, and the score of all that did.
+    0 is the worst score of a seed that did not diverge, and the score of all that did; where all
+    are equal it is 0, too.
     """
     sign = 1.0 if swept.metric.higher_is_better else -1.0
-    flat = {f"{kind} {label}": sign * x for kind, own in scores.items() for label, x in own.items()}
-    together = np.concatenate(list(flat.values()))
+    together = sign * np.concatenate([x for own in scores.values() for x in own.values()])
     worst = np.where(np.isinf(together), np.inf, together).min(axis=0)
     worst = np.where(np.isinf(worst), 0.0, worst)  # of a task on which all diverged
-    scaled = aggregates.min_max({name: np.maximum(x, worst) for name, x in flat.items()})
+    span = np.maximum(together, worst).max(axis=0) - worst
+    unit = np.where(span > 0, span, 1.0)
     return {
-        kind: {label: scaled[f"{kind} {label}"] for label in own} for kind, own in scores.items()
+        kind: {label: (np.maximum(sign * x, worst) - worst) / unit for label, x in own.items()}
+        for kind, own in scores.items()
     }
 
 
 def _iqm(scores: np.ndarray) -> Estimate:
-    low, high = stratified_interval([scores], aggregates.iqm_of_runs)
-    return Estimate(float(aggregates.iqm_of_runs(scores)), float(low), float(high), len(scores))
+    low, high = stratified_interval([scores], iqm_of_runs)
+    return Estimate(float(iqm_of_runs(scores)), float(low), float(high), len(scores))
 
 
 def _odds(own: np.ndarray, first: np.ndarray, swept: Swept) -> Estimate:

@@ -13,7 +13,6 @@ from experiments.benchmarks.peers.types import Peer
 from experiments.installation.commands import install, install_package
 
 _EXTRA = install("bench")
-_TORCH = "with PyTorch, which by default includes gigabytes of CUDA"
 
 
 class Source(NamedTuple):
@@ -26,10 +25,10 @@ class Source(NamedTuple):
 SOURCES = {
     "ours": Source(None),
     "flashbax": Source("flashbax", _EXTRA),
-    "compiled_loop": Source("numba", _EXTRA),
     "cpprb": Source("cpprb", f"{_EXTRA}, Python 3.12 at most"),
-    "tianshou": Source("tianshou", f"{install_package('tianshou')} ({_TORCH})"),
-    "torchrl": Source("torchrl", f"{install_package('torchrl')} ({_TORCH})"),
+    "torchrl": Source(
+        "torchrl", f"{install_package('torchrl')} (with PyTorch: gigabytes of CUDA by default)"
+    ),
 }
 
 

@@ -58,14 +58,6 @@ class Buffer(abc.ABC):
         """Return when all calls have finished."""
 
 
-class CompiledBuffer(Buffer):
-    """A buffer that also runs many cycles in one compiled call, without Python in between."""
-
-    @abc.abstractmethod
-    def run(self, order: str, count: int) -> None:
-        """Run `count` cycles in one of `ORDERS`."""
-
-
 class Peer(NamedTuple):
     """A contender."""
 

@@ -7,25 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.benchmarks import (
-    command,
-    commits,
-    compiling,
-    methods,
-    outputs,
-    replay,
-    timing,
-    training,
-)
+from experiments.benchmarks import commits, methods, outputs, timing
 from experiments.benchmarks.commits import Outcome, compare
 from experiments.runs.results import versions
 from tests.refusals import assert_names, refusal
-
-COMMANDS = [compiling, methods, replay, training]
-
-
-def name_of(module):
-    return module.__name__.split(".")[-1]
 
 
 def test_tables_are_markdown():
@@ -57,19 +42,7 @@ def test_numbers_replace_only_numbers_of_a_benchmark(tmp_path, capsys):
     assert json.loads(ours.read_text())["us"] == [1.0]
 
 
-@pytest.mark.parametrize("module", COMMANDS, ids=name_of)
-def test_a_missing_device_is_rejected_in_one_line(module, capsys):
-    if jax.default_backend() != "cpu":
-        pytest.skip("there is another device")
-    before = jax.config.jax_platforms
-    assert_names(refusal(capsys, module.main, "--device", "tpu"), "device", "tpu", "CPU")
-    assert jax.config.jax_platforms == before
-
-
-def test_an_available_device_is_used_and_recorded():
-    for device in (None, jax.default_backend()):
-        options = command.Settings(device=device)
-        assert command.read("x", "", options, []) == (options, None)
+def test_the_machine_is_recorded():
     machine = timing.machine()
     assert machine["platform"] == jax.default_backend()
     assert machine["device"] == jax.devices()[0].device_kind and machine["devices"] >= 1

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from experiments.benchmarks import calls, methods, peers, replay
-from experiments.benchmarks.peers.types import ACTION, ALPHA, BETA, OBS, ORDERS, Buffer, Rows, row
+from experiments.benchmarks.peers.types import ALPHA, BETA, OBS, ORDERS, Buffer, Rows, row
 from experiments.benchmarks.peers.types import endless_episode as episode
 from experiments.installation.commands import install, install_package
 from jaxreplay.loops import packed
@@ -37,18 +37,9 @@ def drawn(name, batch):
         rows = Rows(**{field: np.array(batch[field]) for field in Rows._fields})
         rows = rows._replace(reward=rows.reward[:, 0], discount=rows.discount[:, 0])
         return Drawn(np.array(batch["indexes"]), rows, np.array(batch["weights"]))
-    if name == "tianshou":
-        content, indices = batch
-        discount = np.where(content.terminated, 0.0, 0.99).astype(np.float32)
-        rows = Rows(content.obs, content.act, content.rew, discount, content.obs_next)
-        return Drawn(indices, rows, content.weight)
     if name == "torchrl":
         rows = Rows(*(batch[field].numpy() for field in Rows._fields))
         return Drawn(batch["index"].numpy().reshape(-1), rows, batch["priority_weight"].numpy())
-    if name.startswith("compiled loop"):
-        indices, matrix, weights = (array.copy() for array in batch)
-        parts = np.split(matrix, np.cumsum([OBS, ACTION, 1, 1]), axis=1)
-        return Drawn(indices, Rows(*(x[:, 0] if x.shape[1] == 1 else x for x in parts)), weights)
     rows = Rows(*(np.asarray(getattr(batch.transition, field)) for field in Rows._fields))
     return Drawn(np.asarray(batch.indices), rows, np.asarray(batch.weights))
 
@@ -136,21 +127,6 @@ def test_one_call_equals_calls_of_each_function():
     jax.tree.map(np.testing.assert_array_equal, packed.unpack(few.state), together.state)
     np.testing.assert_array_equal(together.state.ring.words, apart.state.ring.words)
     np.testing.assert_array_equal(together.state.sampler.tree.nodes, apart.state.sampler.tree.nodes)
-
-
-def test_compiled_loop_keeps_its_tree_valid():
-    pytest.importorskip("numba")
-    (peer,) = peers.find(["compiled_loop"]).peers
-    buffer = peer.make(CAPACITY + 3, BATCH)
-    buffer.fill(episode(np.random.default_rng(0), CAPACITY + 3))
-    for order in ORDERS:
-        buffer.run(order, 5)
-    state = buffer._state
-    leaves = state.nodes[: CAPACITY + 3]
-    assert (leaves > 0).all()
-    assert state.nodes[-1] == pytest.approx(leaves.sum(dtype=np.float64), rel=1e-6)
-    assert state.largest[0] >= leaves.max()
-    assert len(np.unique(leaves)) > 10
 
 
 def test_replay_command_measures_every_mode_and_lists_missing_peers(tmp_path, capsys, monkeypatch):

@@ -10,8 +10,17 @@ import numpy as np
 import pytest
 
 from experiments.statistics import bootstrap
-from experiments.statistics.bootstrap import bootstrap_interval, iqm, stratified_interval
+from experiments.statistics.bootstrap import (
+    bootstrap_interval,
+    iqm,
+    iqm_of_runs,
+    stratified_interval,
+)
 from tests.refusals import refused
+
+# Scores [seeds, tasks], and below what rliable 1.2.0 (numpy 2.4.6, scipy 1.17.1) says of them.
+X = np.array([[0.2, 1.5, 0.0], [0.9, 1.1, 0.4], [0.5, 0.7, 0.4], [1.3, 2.0, 0.1], [0.6, 0.9, 0.8]])
+Y = np.array([[0.5, 0.7, 0.3], [0.1, 1.6, 0.4], [0.9, 0.3, 0.0], [0.4, 1.2, 0.9]])
 
 
 @pytest.mark.parametrize(
@@ -102,6 +111,15 @@ def test_stratified_interval_resamples_every_task_for_itself():
     for level in (0.95, 0.5, 0.2):
         expected = of_all(median(np.array(every)), level)
         assert stratified_interval([scores], median, level) == pytest.approx(expected)
+
+
+def test_iqm_of_runs_and_its_interval_are_those_of_rliable():
+    for scores, middle, interval in (
+        (X, 0.7, [0.511111, 0.922222]), (Y, 0.533333, [0.316667, 0.8])  # of 50 000 resamples
+    ):  # fmt: skip
+        np.testing.assert_allclose(iqm_of_runs(np.stack([scores, scores])), [middle] * 2, atol=1e-6)
+        ends = stratified_interval([scores], iqm_of_runs, resamples=20_000)
+        np.testing.assert_allclose(ends, interval, atol=0.026)
 
 
 def test_stratified_interval_of_many_seeds_knows_the_variance_of_the_mean_over_tasks():

@@ -21,7 +21,7 @@ from experiments.statistics.paired import (
     probability_of_improvement,
     sign_flip_test,
 )
-from tests.experiments.statistics.test_aggregates import X, Y
+from tests.experiments.statistics.test_bootstrap import X, Y
 from tests.refusals import refused
 
 INF, NAN = math.inf, math.nan

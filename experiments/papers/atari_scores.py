@@ -1,6 +1,17 @@
-"""Scores of random play, of a human and of two agents on Atari, to normalise by."""
+"""Scores on Atari that PSER's authors print, and what follows from them.
 
+Brittain et al. 2019, Tab. 1 and 5: random play, a human, PER and PSER.
+"""
+
+import math
 from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from experiments.papers.entry import Computation, Request
+
+_SOURCES = ("experiments/papers/atari_scores.py",)
 
 
 class Scores(NamedTuple):
@@ -70,3 +81,43 @@ SCORES = {
     "YarsRevenge": Scores(3_092.9, 54_576.9, 19_538.9, 28_049.8),
     "Zaxxon": Scores(32.5, 9_173.3, 790, 6_207.5),
 }
+
+
+def atari_table(request: Request) -> pd.DataFrame:
+    """Return Tab. 1 recomputed from Tab. 5, beside what the paper prints."""
+    random, human, per, pser = (
+        np.array([getattr(row, name) for row in SCORES.values()])
+        for name in ("random", "human", "per", "pser")
+    )
+    rows = []
+    for name, scores, printed in (("PER", per, (88, 607)), ("PSER", pser, (109, 832))):
+        share = 100 * (scores - random) / np.abs(human - random)
+        for what, value, expected in zip(
+            ("median", "mean"), (np.median(share), share.mean()), printed, strict=True
+        ):
+            rows.append(
+                {"claim": "tab1", "arm": name, "what": what, "found": value,
+                 "expected": float(expected), "tolerance": 0.5 + 1e-9}
+            )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def atari_changes(request: Request) -> pd.DataFrame:
+    """Return the percent change of PSER over PER in every game of Tab. 5 (Eq. 38)."""
+    rows = [
+        {"arm": game, "env": "PSER over PER", "seed": 0, "value": 100 * (row.pser - row.per)
+         / abs(row.per) if row.per else math.nan}
+        for game, row in sorted(SCORES.items())
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def atari_scores(request: Request) -> pd.DataFrame:
+    """Return Tab. 5 as it is printed."""
+    rows = [{"game": game, **row._asdict()} for game, row in sorted(SCORES.items())]
+    return pd.DataFrame(rows)
+
+
+TABLE = Computation("pser_atari_table", atari_table, {"smoke": {}}, _SOURCES, minutes=0.01)
+CHANGES = Computation("pser_atari_changes", atari_changes, {"smoke": {}}, _SOURCES, minutes=0.01)
+SCORED = Computation("pser_atari_scores", atari_scores, {"smoke": {}}, _SOURCES, minutes=0.01)
