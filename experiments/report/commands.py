@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.cli.shared import learns_from_evaluations
-from experiments.report.source import Source
 from experiments.runs import run_config
 from experiments.studies.options import Question, SearchOptions, StudyOptions
 
@@ -15,27 +14,9 @@ _WIDTH = 80  # characters of a line
 Config = Mapping[str, Any]
 
 
-def repeat(source: Source) -> list[str]:
-    """Return command lines that repeat the runs of a source, options at their defaults left out."""
-    configs = [arm.config for arm in source.arms.values() if arm.config]
-    return list(dict.fromkeys(map(of_run, configs)))
-
-
 def of_run(config: Config) -> str:
     """Return the command line that repeats a run, options at their defaults left out."""
     return wrapped(_train(config))
-
-
-def gone(config: Config) -> dict[str, str]:
-    """Return the options of a run, with their values, that the command no longer has."""
-    usual = _defaults(config)
-    return {
-        option(section, name): shown(value)
-        for section in run_config.PREFIXES
-        if section in usual
-        for name, value in config.get(section, {}).items()
-        if name not in usual[section]
-    }
 
 
 def option(section: str, name: str) -> str:

@@ -1,7 +1,7 @@
 """Sections of time: of runs, and of a study's methods."""
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -13,7 +13,11 @@ from experiments.report.swept import Swept
 from experiments.studies import costs
 from experiments.studies.costs import Cost
 
-_RECORDED = frozenset({"start_up", "compiling"})  # columns of `timing.csv` in newer runs
+_INTRO = (
+    "Training: of all seeds together, with evaluations. Start-up: before training began, with the "
+    "warm-up. Compilation is the time that JAX recorded for tracing, lowering, compiling "
+    "and loading programs; its share is of start-up and training together."
+)
 
 
 def of_runs(
@@ -39,8 +43,7 @@ def of_runs(
     drawn = [
         plots.block([_speed(group)], group.title, group.styles) for group in groups if group.timing
     ]
-    intro = f"Training: of all seeds together, with evaluations. {_kinds(timing.values())}"
-    return Section("time", "Time", intro, [Table([header, *rows]), *drawn])
+    return Section("time", "Time", _INTRO, [Table([header, *rows]), *drawn])
 
 
 def of_study(swept: Swept) -> Section:
@@ -62,34 +65,6 @@ def of_study(swept: Swept) -> Section:
     return Section("time", "Compute", intro, [Table([header, *rows, _cost("all", total)])])
 
 
-class Compilation(NamedTuple):
-    """The part of a run's time that compilation took."""
-
-    seconds: float
-    total: float  # start-up and training
-    recorded: bool  # else an estimate
-
-
-def compilation(timing: pd.DataFrame) -> Compilation | None:
-    """Return the recorded time of compilation, or else an estimate.
-
-    None: nothing was recorded, and there is one log point only, or a warm-up so quick that it hides
-    compilation.
-
-    Args:
-      timing: the rows of `timing.csv`.
-    """
-    seconds, total = timing["seconds"].to_numpy(), float(timing["seconds"].sum())
-    if set(timing) >= _RECORDED:
-        own = float(timing["compiling"].sum())
-        return Compilation(own, total + float(timing["start_up"].sum()), recorded=True)
-    if len(timing) < 2:
-        return None
-    usual = pd.Series(seconds[1:] / timing["step"].diff().to_numpy()[1:]).median()
-    beyond = float(seconds[0] - usual * timing["step"].iloc[0])
-    return Compilation(beyond, total, recorded=False) if beyond > 0 else None
-
-
 def _speed(group: Group) -> Panel:
     lines = [
         Line(label, own["step"], own["steps_per_second"], group.styles[label])
@@ -100,38 +75,16 @@ def _speed(group: Group) -> Panel:
     return Panel("Speed", Axis(STEPS), y, lines, height=290, wide=True)
 
 
-def _kinds(timing: Collection[pd.DataFrame]) -> str:
-    """Describe how the time of compilation is known."""
-    known = {set(own) >= _RECORDED for own in timing}
-    lines = []
-    if True in known:
-        lines.append(
-            "Start-up is the time before training began, with the warm-up. Compilation is the time "
-            "that JAX recorded for tracing, lowering, compiling and loading programs; its share is "
-            "of start-up and training together."
-        )
-    if False in known:
-        whose = "" if len(known) == 1 else " of arms with unknown start-up"
-        lines.append(
-            f"Compilation{whose} was not recorded. The estimate (~) is the time to the first log "
-            "point beyond the usual time of its steps, which is too little after a long warm-up, "
-            "whose steps learn nothing."
-        )
-    return " ".join(lines)
-
-
 def _row(label: str, timing: pd.DataFrame | None, summary: Mapping[str, Any] | None) -> list[str]:
     cells = [label, *["-"] * 6]
     if timing is not None:
         seconds, speed = timing["seconds"], timing["steps_per_second"]
         cells[1:3] = f"{seconds.sum():,.1f}", f"{speed.median():,.0f}"
-        if "start_up" in timing:
-            cells[3] = f"{timing['start_up'].sum():,.1f}"
         cells[4] = f"{seconds.iloc[0]:,.1f}"
-        if (found := compilation(timing)) is not None:
-            about = "" if found.recorded else "~"
-            cells[5] = f"{about}{found.seconds:,.1f}"
-            cells[6] = f"{about}{100 * found.seconds / found.total:.0f} %"
+        if {"start_up", "compiling"} <= set(timing):  # as recorded
+            start_up, compiling = timing["start_up"].sum(), timing["compiling"].sum()
+            cells[3], cells[5] = f"{start_up:,.1f}", f"{compiling:,.1f}"
+            cells[6] = f"{100 * compiling / (start_up + seconds.sum()):.0f} %"
     if summary is not None:
         seconds, speed = summary["train_seconds"], summary["steps_per_second"]
         cells[1], cells[2] = f"{seconds:,.1f}", f"{speed:,.0f}"

@@ -19,7 +19,6 @@ from experiments.report import (
     settings,
     source,
     training,
-    verdicts,
 )
 from experiments.report.blocks import Plot, Section
 from experiments.report.source import Source
@@ -110,7 +109,7 @@ def _of_study(swept: Swept) -> list[Section | None]:
         scores = [against_settings.tried(swept), against_settings.searched_settings(swept)]
     own = groups.of_study(swept)
     return [
-        verdicts.section(swept),
+        training.verdicts(swept),
         training.compared(groups.judged(swept)),
         found,
         best.tasks(swept) if found is not None else None,

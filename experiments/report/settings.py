@@ -1,6 +1,6 @@
 """Sections of configurations, versions, commands and failures."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.report import commands
@@ -26,9 +26,8 @@ def of_runs(source: Source) -> Section:
         else:
             caption = "Configuration"
         blocks.append(Table([["option", "value"], *shared.items()], caption, folded=True))
-        if lines := _gone(source.arms.values()):
-            blocks.append(Lines(lines))
-        blocks.append(Code(commands.repeat(source)))
+        configs = [arm.config for arm in source.arms.values() if arm.config]
+        blocks.append(Code(list(dict.fromkeys(map(commands.of_run, configs)))))
         intro = "The last lines repeat it, with the version of the code named here."
         if not all(arm.code for arm in source.arms.values()):
             intro = "The last lines repeat it, if options and defaults have not changed."
@@ -63,39 +62,13 @@ def of_study(swept: Swept) -> Section:
     header = ["device", "Python", "jax", "code"]
     configs = {name: up_to_date(point["config"]) for name, point in facts["points"].items()}
     shared, _ = split({name: flat(own) for name, own in configs.items()})
-    gone = {name: value for own in configs.values() for name, value in commands.gone(own).items()}
-    blocks: list[Table | Lines | Code] = [
+    blocks = [
         Table([header, [*map(str, versions), swept.code]], "Device and versions"),
         Table([["option", "value"], *shared.items()], "Common to all runs", folded=True),
+        Code(commands.of_study(facts["study"])),
     ]
-    if gone:
-        blocks.append(Lines([_gone_options(f"{name} {value}" for name, value in gone.items())]))
-    blocks.append(Code(commands.of_study(facts["study"])))
     intro = "The last lines repeat it, with the version of the code named here."
     return Section("settings", "Configuration", intro, blocks)
-
-
-def _gone(arms: Collection[Arm]) -> list[str]:
-    """Return a line about the recorded options that the commands no longer have."""
-    found: dict[str, list[str]] = {}
-    for arm in arms:
-        for name, value in (commands.gone(arm.config) if arm.config else {}).items():
-            found.setdefault(f"{name} {value}", []).append(arm.label)
-    if not found:
-        return []
-    named = [
-        each if len(labels) == len(arms) else f"{each} ({', '.join(labels)})"
-        for each, labels in found.items()
-    ]
-    return [_gone_options(named)]
-
-
-def _gone_options(options: Iterable[str]) -> str:
-    """Return a line about options that the command no longer has."""
-    return (
-        "These recorded options are gone, so that the last lines leave them out: "
-        f"{'; '.join(options)}."
-    )
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Sections of returns and metrics during training."""
+"""Sections of verdicts, and of returns and metrics during training."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,9 +11,12 @@ from experiments.figures import judged, panels
 from experiments.figures.elements import Axis, Line, Panel, Points
 from experiments.figures.style import FAINT
 from experiments.report import plots
-from experiments.report.blocks import Key, Plots, Section, Table
+from experiments.report.blocks import Key, Lines, Plots, Section, Table
 from experiments.report.groups import Group
+from experiments.report.swept import Swept
 from experiments.statistics import tables
+from experiments.statistics.verdicts import FEWEST_UPDATES, UNIFORM_BUFFER
+from experiments.studies.study import Study
 
 _SPREAD = 0.5  # of an arm's points, in distances between two arms
 _STORED = Key("", FAINT, "2 3", 1.0)
@@ -67,6 +70,26 @@ def scores(groups: Sequence[Group], rows: Summaries, unfinished: bool = False) -
     if unfinished:
         intro += " For unfinished arms, the last so far."
     return Section("scores", "Final scores", intro, [Table(shown), *drawn, _of_every_seed(rows)])
+
+
+def verdicts(swept: Swept) -> Section | None:
+    """Return the verdicts of a study with their numbers, or None if nothing was compared."""
+    if swept.findings is None or not swept.findings.rows:
+        return None
+    rows, metric, study = swept.findings.rows, swept.metric, swept.study
+    assert isinstance(study, Study)  # as it has findings
+    blocks = [
+        Table(judged.cells(rows, metric.unit)),
+        Lines([f"{row.label}: {row.judgement.reason}" for row in rows]),
+    ]
+    intro = (
+        f"Primary metric, fixed before anything ran: {metric.name} ({metric.help}). Every arm is "
+        f"compared with {study.baseline}, seed by seed; "
+        "positive differences are better for the arm. An arm is tested if it used at most "
+        f"{UNIFORM_BUFFER:g} of the buffer, and a learned sampler if its network was "
+        f"updated {FEWEST_UPDATES} times."
+    )
+    return Section("verdicts", "Verdicts", intro, blocks)
 
 
 def compared(groups: Sequence[Group]) -> Section | None:

@@ -155,24 +155,8 @@ def test_the_command_of_a_run_makes_the_same_run(replay, options, observe_every,
     assert found == dataclasses.replace(config, loop=loop)
 
 
-def test_options_that_are_gone_are_named_and_not_repeated(run, monkeypatch):
-    """Older versions had them: the command that is shown is one that can be run."""
-    saved = json.loads((run / "config.json").read_text())
-    saved["loop"]["older"] = 3
-    saved["agent_options"]["former"] = [1, 2]
-    (run / "config.json").write_text(json.dumps(saved))
-    shown = source.runs({"run": run}, other_code=False)
-    text = page.render(shown)
-    assert_names(text, "--older 3", "--agent.former 1 2")
-    (line,) = commands.repeat(shown)
-    assert "older" not in line and "former" not in line
-    (again,) = parsed(monkeypatch, train, line)
-    assert again.agent == saved["agent"] and again.loop.steps == saved["loop"]["steps"]
-
-
 def test_of_an_agent_that_is_not_known_here_every_option_is_repeated(run):
     saved = json.loads((run / "config.json").read_text()) | {"agent": "elsewhere.agent"}
-    assert commands.gone(saved) == {}
     assert "--agent.hidden 64 64" in commands.of_run(saved).replace("\\\n    ", "")
 
 

@@ -12,24 +12,16 @@ def test_compilation_is_what_was_recorded():
     timing = pd.DataFrame(
         {
             "step": [100, 200, 300], "seconds": [6.0, 2.0, 4.0], "start_up": [5.0, 0.0, 3.0],
-            "compiling": [7.0, 0.0, 3.0],
+            "compiling": [7.0, 0.0, 3.0], "steps_per_second": [16.0, 50.0, 25.0],
         }
     )  # fmt: skip
-    assert costs.compilation(timing) == (10.0, 20.0, True)
-    assert costs.compilation(timing.iloc[:1]) == (7.0, 11.0, True)
-
-
-def test_unrecorded_compilation_is_what_the_first_log_point_takes_beyond_its_steps():
-    """100 steps take 12 s at first and 2 s later, so that 10 of 20 s are compilation."""
-    timing = pd.DataFrame(
-        {"step": [100, 200, 300, 400, 500], "seconds": [12.0, 2.0, 2.0, 2.0, 2.0]}
-    )
-    assert costs.compilation(timing) == (10.0, 20.0, False)
-    uneven = pd.DataFrame({"step": [50, 100, 300], "seconds": [11.0, 1.0, 4.0]})
-    assert costs.compilation(uneven) == (10.0, 16.0, False)
-    assert costs.compilation(timing.iloc[:1]) is None
-    faster = timing.assign(seconds=[1.0, 2.0, 2.0, 2.0, 2.0])
-    assert costs.compilation(faster) is None  # the warm-up hides it
+    before = timing[["step", "seconds", "steps_per_second"]]
+    section = costs.of_runs({"per": timing, "lap": before}, {}, [])
+    assert section is not None
+    assert section.blocks[0].cells[1:] == [
+        ["per", "12.0", "25", "8.0", "6.0", "10.0", "50 %"],
+        ["lap", "12.0", "25", "-", "6.0", "-", "-"],
+    ]
 
 
 def test_options_that_differ_stand_apart_from_those_that_are_shared():
