@@ -8,15 +8,16 @@ import pytest
 
 from experiments.papers import figures, report, results, running, tables, verdict
 from experiments.papers.entry import Layout
-from experiments.papers.registry import ENTRIES, sources
+from experiments.papers.registry import ENTRIES
 from experiments.statistics import decisions, paired, verdicts
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results"
 PAPERS = RESULTS / "papers"
+SOURCES = {entry.source.name: entry.source for entry in ENTRIES.values() if entry.source}
 COMMITTED = [
     name
-    for name in sources(ENTRIES.values())
+    for name in SOURCES
     if (PAPERS / f"{name}.small.json").exists() or (PAPERS / f"{name}.small").exists()
 ]
 
@@ -36,9 +37,9 @@ def test_every_figure_of_the_report_is_there():
 
 @pytest.mark.parametrize("name", COMMITTED)
 def test_tables_hold_what_their_entries_are_made_of(name):
-    source = sources(ENTRIES.values())[name]
+    source = SOURCES[name]
     data = tables.read(PAPERS, name, "small")
-    assert data is not None and running.stale(source, "small", data, other_code=True) == {}
+    assert data is not None and not running.stale(source, "small", data, other_code=True)
     if data.runs:
         wanted = {env: set(arms) for env, arms in source.points("small").items()}
         assert all(set(runs) <= wanted[env] for env, runs in data.runs.items())

@@ -14,22 +14,21 @@ if __name__ == "__main__":
     process.run("experiments.papers.__main__")
 
 import argparse
-import contextlib
 import dataclasses
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from experiments import environments
 from experiments.cli.options import Parser, one_of
 from experiments.cli.shared import add_compilation_cache, add_devices, ended
 from experiments.installation.commands import install
-from experiments.papers import figures, rates, report, running
+from experiments.papers import figures, report, running
 from experiments.papers.entry import PAPERS, Computation, Entry
 from experiments.papers.experiment import SIZES, Experiment
 from experiments.papers.registry import ENTRIES, claims_about, of_papers
 from experiments.papers.results import COMMITTED
-from experiments.papers.running import Places
+from experiments.papers.running import Places, Source
 from experiments.papers.tables import Data
 from experiments.runs import compilation
 from experiments.runs.log import say, show
@@ -47,16 +46,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
-    for name, (about, add, _) in _COMMANDS.items():
-        add(commands.add_parser(name, help=about, description=about))
+    functions = {"list": _list, "run": _run, "report": _report}
+    for name, about in (
+        ("list", "show id, cost, status, verdicts and claim of each entry"),
+        ("run", "run missing parts, draw the figure, and report"),
+        ("report", "lay our numbers next to the paper's"),
+    ):
+        _add_options(commands.add_parser(name, help=about, description=about), name)
     args = parser.parse_args(argv)
     again = "give the same command again"
-    return ended(parser, lambda: _COMMANDS[args.command][2](args), again)
+    return ended(parser, lambda: functions[args.command](args), again)
 
 
-def _entries(parser: argparse.ArgumentParser, nargs: str) -> None:
+def _add_options(parser: argparse.ArgumentParser, command: str) -> None:
     parser.add_argument(
-        "ids", nargs=nargs, type=one_of("entry", ENTRIES), metavar="ID", default=[],
+        "ids", nargs="*", type=one_of("entry", ENTRIES), metavar="ID", default=[],
         help="entries, such as per.fig1 (list shows them)",
     )  # fmt: skip
     parser.add_argument(
@@ -68,6 +72,20 @@ def _entries(parser: argparse.ArgumentParser, nargs: str) -> None:
         help="smoke: seconds, to see that it runs; small: what is committed; paper: as published "
         "[default small]",
     )  # fmt: skip
+    if command == "run":
+        _add_run(parser)
+        return
+    parser.add_argument(
+        "--results", type=Path, default=COMMITTED, metavar="DIR",
+        help="folder of the tables [default: the committed ones]",
+    )  # fmt: skip
+    if command == "report":
+        parser.add_argument(
+            "--all", action="store_true", help="all entries, the table of claims first"
+        )
+        parser.add_argument(
+            "--write", type=Path, metavar="FILE", help="write it there instead of printing it"
+        )
 
 
 def _paper(text: str) -> str:
@@ -76,39 +94,13 @@ def _paper(text: str) -> str:
     return one_of("paper", PAPERS)(text)
 
 
-def _add_list(parser: argparse.ArgumentParser) -> None:
-    _entries(parser, "*")
-    _add_results(parser)
-
-
-def _add_results(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--results", type=Path, default=COMMITTED, metavar="DIR",
-        help="folder of the tables [default: the committed ones]",
-    )  # fmt: skip
-
-
-def _add_report(parser: argparse.ArgumentParser) -> None:
-    _entries(parser, "*")
-    _add_results(parser)
-    parser.add_argument("--all", action="store_true", help="all entries, the table of claims first")
-    parser.add_argument(
-        "--write", type=Path, metavar="FILE", help="write it there instead of printing it"
-    )
-
-
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    _entries(parser, "*")
     parser.add_argument(
         "--seeds", type=int, metavar="INT", help="seeds of every arm [default: the size's]"
     )
     parser.add_argument(
         "--out", type=Path, default=_OUT, metavar="DIR",
         help=f"folder of the tables and figures [default {_OUT}]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--runs", type=Path, default=None, metavar="DIR",
-        help="folder of finished parts of unfinished computations [default OUT/runs]",
     )  # fmt: skip
     parser.add_argument(
         "--overwrite",
@@ -167,20 +159,8 @@ def _list(args: argparse.Namespace) -> None:
         )
     if older:
         verb = "is" if older == 1 else "are"
-        say(f"{older} of these {verb} by older code: {_renewing(args)} makes one again")
-
-
-def _renewing(args: argparse.Namespace) -> str:
-    """Return the command that makes an entry of a list again, in the folder that the list shows."""
-    shown = args.results
-    with contextlib.suppress(ValueError):  # lies elsewhere
-        shown = shown.relative_to(Path.cwd())
-    runs = f" --runs {_OUT}" * _is_committed(args.results)  # folders of runs are not committed
-    return f"run ID --size {args.size} --overwrite --out {shown}{runs}"
-
-
-def _is_committed(folder: Path) -> bool:
-    return folder.resolve() == COMMITTED.resolve()
+        command = f"run ID --size {args.size} --overwrite --out {args.results}"
+        say(f"{older} of these {verb} by older code: {command} makes one again")
 
 
 def _check_results(args: argparse.Namespace) -> None:
@@ -196,24 +176,26 @@ def _run(args: argparse.Namespace) -> None:
         raise ValueError("nothing to run: name entries (list shows them), or --paper PAPER")
     for entry in [entry for entry in entries if entry.source is None]:
         say(f"{entry.id}: not to be had: {entry.missing}")
-    made_of = {
-        entry.id: _with_seeds(entry.source, args)
+    asked = [
+        (entry, _with_seeds(entry.source, args))
         for entry in entries
-        if entry.source is not None and _installed(entry, args)
-    }
-    if not made_of:
+        if entry.source is not None and _installed(entry, entry.source, args)
+    ]
+    if not asked:
         return
-    sources = {source.name: source for source in made_of.values()}
-    runs = args.runs or args.out / "runs"
     places = Places(
-        args.out, runs, args.other_code, args.overwrite, args.devices, args.compilation_cache,
-        args.hours,
-    )  # fmt: skip
-    known = {name: running.kept(source, args.size, places) for name, source in sources.items()}
-    for entry in [entry for entry in entries if entry.id in made_of and entry.layout is not None]:
-        path = figures.path_of(entry, args.size, args.out)
-        running.check_figure(path, made_of[entry.id].name, args.size, places)
-    left = {name: rates.left(source, args.size, known[name]) for name, source in sources.items()}
+        args.out, args.other_code, args.overwrite, args.devices, args.compilation_cache, args.hours
+    )
+    left = {
+        source.name: running.minutes_left(
+            source, args.size, running.kept(source, args.size, places)
+        )
+        for source in {source.name: source for _, source in asked}.values()
+    }
+    for entry, source in asked:
+        if entry.layout is not None:
+            path = figures.path_of(entry, args.size, args.out)
+            running.check_figure(path, source.name, args.size, places)
     total = sum(left.values())
     if total > DAY and not args.yes:
         longest = max(left, key=left.__getitem__)
@@ -221,42 +203,38 @@ def _run(args: argparse.Namespace) -> None:
             f"that would take about {in_words(total)} on this machine, {longest} alone "
             f"{in_words(left[longest])}: add --yes to start it, or choose --size small"
         )
-    say(f"about {in_words(total)} for {', '.join(sources)}")
+    say(f"about {in_words(total)} for {', '.join(left)}")
     done: dict[str, Data] = {}
-    for entry in entries:
-        if entry.id not in made_of:
-            continue
-        source = made_of[entry.id]
+    for entry, source in asked:
         if source.name not in done:
             with compilation.kept(args.compilation_cache):
                 made = running.make(source, args.size, places, claims_about(source))
             if made is None:  # the hours are over
                 continue
             done[source.name] = made
+        shown = dataclasses.replace(entry, source=source)
         if entry.layout is not None:
             path = figures.path_of(entry, args.size, args.out)
-            shown = dataclasses.replace(entry, source=source)
             try:
                 figures.draw(shown, args.size, done[source.name], path)
                 show(f"{entry.id}: {path}")
             except figures.NothingToShow as error:
                 say(f"{entry.id} has no figure: {error}")
-        show(report.one(dataclasses.replace(entry, source=source), args.size, args.out, args.out))
-    if not _is_committed(args.out):
+        show(report.one(shown, args.size, args.out, args.out))
+    if args.out.resolve() != COMMITTED.resolve():
         say(f"list and report show these with --results {args.out}")
 
 
-def _installed(entry: Entry, args: argparse.Namespace) -> bool:
+def _installed(entry: Entry, source: Source, args: argparse.Namespace) -> bool:
     """Return whether the packages of an entry are installed; report missing ones.
 
     Raises:
       ValueError: it is not, and the entry was asked for by name.
     """
-    source = entry.source
     reasons = []
     if isinstance(source, Experiment):
         reasons = [environments.missing(env) for env in source.sizes[args.size].envs]
-    elif source is not None and source.needs and importlib.util.find_spec(source.needs) is None:
+    elif source.needs and importlib.util.find_spec(source.needs) is None:
         reasons = [f"it needs {source.needs}: {install('papers')}"]
     for why in filter(None, reasons):
         if entry.id in args.ids:
@@ -266,9 +244,7 @@ def _installed(entry: Entry, args: argparse.Namespace) -> bool:
     return True
 
 
-def _with_seeds(
-    source: Experiment | Computation, args: argparse.Namespace
-) -> Experiment | Computation:
+def _with_seeds(source: Source, args: argparse.Namespace) -> Source:
     """Return a source with the seeds that are asked for."""
     if args.seeds is None:
         return source
@@ -310,13 +286,3 @@ def _report(args: argparse.Namespace) -> None:
     if not args.write.parent.is_dir():
         raise ValueError(f"{args.write.parent} is no folder: make it, or choose another --write")
     write_bytes(args.write, text.encode())
-
-
-_Command = tuple[
-    str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], None]
-]
-_COMMANDS: dict[str, _Command] = {
-    "list": ("show id, cost, status, verdicts and claim of each entry", _add_list, _list),
-    "run": ("run missing parts, draw the figure, and report", _add_run, _run),
-    "report": ("lay our numbers next to the paper's", _add_report, _report),
-}

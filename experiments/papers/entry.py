@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -14,8 +14,7 @@ from experiments.studies.claims import Asked, Found
 from experiments.studies.claims import Claim as Claim
 
 MARGIN = 0.1  # of "no difference", as in studies
-Paper = Literal["per", "lap", "pser", "ners", "refer", "all"]
-PAPERS: Mapping[Paper, str] = {
+PAPERS: Mapping[str, str] = {
     "per": "Schaul et al. 2016, Prioritized experience replay",
     "lap": "Fujimoto, Meger and Precup 2020, An equivalence between loss functions and "
     "non-uniform sampling in experience replay",
@@ -133,8 +132,7 @@ class Entry:
     """A figure or a table of a paper.
 
     Attributes:
-      id: such as `per.fig1`.
-      paper: one of PAPERS.
+      id: such as `per.fig1`: one of PAPERS, and what it is there.
       shows: what it shows, in one line.
       source: an experiment, a computation, or None: it can't be had, and `missing` says why.
       layout: of its figure; None: it is a table, or `figure_of` names another's.
@@ -154,7 +152,6 @@ class Entry:
     """
 
     id: str
-    paper: Paper
     shows: str
     source: Experiment | Computation | None
     layout: Layout | None = None
@@ -170,6 +167,11 @@ class Entry:
     note: tuple[str, ...] = ()
     figure_of: str = ""
     swept: str = ""
+
+    @property
+    def paper(self) -> str:
+        """One of PAPERS."""
+        return self.id.partition(".")[0]
 
     def at(self, size: SizeName) -> "Entry":
         """Return the entry with the experiment of a size.

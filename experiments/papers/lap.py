@@ -164,21 +164,21 @@ _OBSERVED = (
 
 ENTRIES = (
     *(
-        Entry(f"lap.{name}", "lap", shows, THEORY,
+        Entry(f"lap.{name}", shows, THEORY,
               claims=(Exact(shows.partition(": ")[2], name),))
         for name, shows in _OBSERVED
     ),
     Entry(
-        "lap.fig1", "lap", "MuJoCo: learning curves of TD3 with uniform replay, PER, LAP, PAL",
+        "lap.fig1", "MuJoCo: learning curves of TD3 with uniform replay, PER, LAP, PAL",
         MUJOCO, _CURVES, claims=_BOTH, comparable=False,
         note=(_GYM, "PAL and SAC run at size paper alone; PAL is an arm of lap.fig4 and lap.fig5."),
     ),
     Entry(
-        "lap.tab1", "lap", "MuJoCo: the last evaluations", MUJOCO,
+        "lap.tab1", "MuJoCo: the last evaluations", MUJOCO,
         reported=_SCORES, comparable=False, note=("The runs of lap.fig1.", _GYM),
     ),
     Entry(
-        "lap.fig4", "lap", "MuJoCo, ablations: Huber, Huber over lambda, PAL without lambda",
+        "lap.fig4", "MuJoCo, ablations: Huber, Huber over lambda, PAL without lambda",
         ABLATIONS, _CURVES, ("uniform", "huber", "huber_divided", "pal_undivided", "pal"),
         claims=(
             Claim("PAL ends higher than the Huber loss", "pal", "huber"),
@@ -188,12 +188,12 @@ ENTRIES = (
         comparable=False, note=(_GYM,),
     ),
     Entry(
-        "lap.tab4", "lap", "MuJoCo, ablations: the last evaluations", ABLATIONS,
+        "lap.tab4", "MuJoCo, ablations: the last evaluations", ABLATIONS,
         arms=("uniform", "huber", "huber_divided", "pal_undivided", "pal"), reported=_LOSSES,
         comparable=False, note=("The runs of lap.fig4.", _GYM),
     ),
     Entry(
-        "lap.fig5", "lap", "MuJoCo, more baselines: ERE, and L1 with alpha", ABLATIONS, _CURVES,
+        "lap.fig5", "MuJoCo, more baselines: ERE, and L1 with alpha", ABLATIONS, _CURVES,
         ("uniform", "ere", "l1_alpha", "lap", "pal"),
         claims=(
             Claim("LAP ends at least as high as ERE", "lap", "ere", "at least as good"),
@@ -203,27 +203,27 @@ ENTRIES = (
         comparable=False, note=(_GYM, "The paper gives no settings of ERE."),
     ),
     Entry(
-        "lap.tab5", "lap", "MuJoCo, more baselines: the last evaluations", ABLATIONS,
+        "lap.tab5", "MuJoCo, more baselines: the last evaluations", ABLATIONS,
         arms=("uniform", "ere", "l1_alpha", "lap", "pal"), reported=_LOSSES, comparable=False,
         note=("The runs of lap.fig5.", _GYM),
     ),
     Entry(
-        "lap.fig2", "lap", "Atari: gain in the final score over DDQN, game by game", MINATAR,
+        "lap.fig2", "Atari: gain in the final score over DDQN, game by game", MINATAR,
         Layout(layouts.scores, {"baseline": "uniform"}), _DISCRETE, claims=_GAMES,
         reported=_GAINS, lost="the names of the games.", **_ATARI, note=(_SMALLER,),
     ),
     Entry(
-        "lap.fig6", "lap", "Atari: learning curves", MINATAR,
+        "lap.fig6", "Atari: learning curves", MINATAR,
         Layout(layouts.lines, {"aggregate": "mean, 95 % interval", "smooth": 0.01}), _DISCRETE,
         **_ATARI, note=("The runs of lap.fig2.", _SMALLER),
     ),
     Entry(
-        "lap.tab2", "lap", "Atari: mean and median gain", MINATAR, arms=_DISCRETE,
+        "lap.tab2", "Atari: mean and median gain", MINATAR, arms=_DISCRETE,
         reported=_GAINS, ours=lambda data: gains.mean_and_median(data, _PAIRS), **_ATARI,
         note=("The runs of lap.fig2.", _SMALLER),
     ),
     Entry(
-        "lap.fig3", "lap", "Extra run time of PER", RUN_TIME,
+        "lap.fig3", "Extra run time of PER", RUN_TIME,
         Layout(layouts.bars, {"y_label": "run time over uniform replay's", "panel": "task",
                               "repeats": "turns"}),
         claims=(
@@ -233,11 +233,11 @@ ENTRIES = (
         reported=_RUN_TIMES, comparable=False, note=(_COMPILED,),
     ),
     Entry(
-        "lap.tab3", "lap", "Run times", RUN_TIME, reported=_RUN_TIMES, comparable=False,
+        "lap.tab3", "Run times", RUN_TIME, reported=_RUN_TIMES, comparable=False,
         note=(_COMPILED,),
     ),
     *(
-        Entry(f"lap.{name}", "lap", shows, settings.table(f"lap_{name}", preset, parts=parts))
+        Entry(f"lap.{name}", shows, settings.table(f"lap_{name}", preset, parts=parts))
         for name, shows, preset, parts in (
             ("fig7", "Networks of the MuJoCo experiments", "lap_mujoco", ("agent",)),
             ("tab6", "Settings for MuJoCo", "lap_mujoco", ()),

@@ -3,6 +3,7 @@
 A layout is a function of what is plotted and of a path; entries give its options as data.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,17 +22,19 @@ from experiments.figures.style import (
     FAINT,
     INK,
     count_steps,
+    make_figure,
     plain,
     styles_of,
     tidy,
 )
 from experiments.papers import blocks, gains
-from experiments.papers.bands import AGGREGATES, OURS, Band
-from experiments.papers.blocks import Panel, Plotted
+from experiments.papers.blocks import AGGREGATES, OURS, Band, Panel, Plotted
 from experiments.papers.verdict import chosen
+from experiments.statistics.decisions import count_pairs
 
 _MARKERS = ("o", "s", "^", "D")  # of closed forms
 _STEPS = "agent steps"
+_OF_PSER = ["alpha", "rho", "window", "eta"]  # settings
 
 
 def lines(
@@ -205,6 +208,76 @@ def sooner(plotted: Plotted, path: Path, *, baseline: str) -> None:
     bars(shown, path, y_label=label, aggregate="median, range")
 
 
+def ranked(plotted: Plotted, path: Path, *, label: str, lacking: str) -> None:
+    """Plot a bar per arm, the longest first, and name the arms that have no number.
+
+    Args:
+      plotted: what to plot, in column `value`.
+      path: the PNG.
+      label: what the lengths are, with their unit.
+      lacking: why an arm has none.
+    """
+    frame = plotted.frame.sort_values("value", ascending=False, kind="stable")
+    known, others = frame[frame["value"].notna()], frame.loc[frame["value"].isna(), "arm"]
+    figure = make_figure(6.5, 0.17 * len(known) + 1.4)
+    blocks.head(figure, plotted.title)
+    axes = figure.subplots()
+    axes.barh(range(len(known)), known["value"], color=INK, alpha=0.75)
+    tidy(axes)
+    axes.grid(axis="x", color="#e6e6e6", linewidth=0.8)
+    axes.grid(axis="y", visible=False)
+    axes.axvline(0, color=INK, linewidth=0.8)
+    axes.set_yticks(range(len(known)), [plain(arm) for arm in known["arm"]], fontsize=7)
+    axes.set_ylim(len(known) - 0.4, -0.6)
+    axes.set_xlabel(label, fontsize=9, color=INK)
+    if len(others):
+        text = f"Not shown, {lacking}:\n{plain(', '.join(others))}"
+        axes.text(0.98, 0.02, text, transform=axes.transAxes, ha="right", fontsize=8, color=INK)
+    blocks.write(figure, path)
+
+
+def settings_grid(plotted: Plotted, path: Path, *, starts: Mapping[str, str]) -> None:
+    """Plot the probability that PSER needs fewer updates than PER for every setting.
+
+    Cells contain wins and losses of PSER, seed by seed; a seed that did not converge is worse than
+    any that did.
+
+    Args:
+      plotted: what to plot.
+      path: the PNG.
+      starts: initial priorities in words.
+    """
+    frame = plotted.frame
+    sizes, begun = (list(dict.fromkeys(frame[name])) for name in ("n", "start"))
+    settings = list(frame[_OF_PSER].drop_duplicates().sort_values(_OF_PSER).itertuples(index=False))
+    rows = list(itertools.product(begun, sizes))
+    means, words = np.full((len(rows), len(settings)), np.nan), {}
+    for row, (start, n) in enumerate(rows):
+        for column, setting in enumerate(settings):
+            own = _values(frame, {"n": n, "start": start, **setting._asdict()})
+            counts = count_pairs(*own, higher_is_better=False)
+            if counts.seeds:
+                means[row, column] = counts.mean
+                words[row, column] = f"{counts.wins}/{counts.losses}"
+    figure = make_figure(2.2 + 0.62 * len(settings), 2.2 + 0.42 * len(rows))
+    blocks.head(figure, plotted.title, blocks.seeds_of(frame))
+    axes = figure.subplots()
+    image = axes.imshow(means, cmap="RdBu", vmin=0, vmax=1, aspect="auto")
+    for (row, column), text in words.items():
+        dark = abs(means[row, column] - 0.5) > 0.3
+        axes.text(
+            column, row, text, ha="center", va="center", fontsize=8, color="white" if dark else INK
+        )
+    axes.set_yticks(
+        range(len(rows)), [f"{n:g} states, from {starts.get(s, s)}" for s, n in rows], fontsize=8
+    )
+    shown = [f"alpha {s.alpha:g}\nrho {s.rho:g}\nW {s.window:g}\neta {s.eta:g}" for s in settings]
+    axes.set_xticks(range(len(settings)), shown, fontsize=8)
+    bar = figure.colorbar(image, ax=axes)
+    bar.set_label("P(PSER needs fewer updates)", fontsize=9, color=INK)
+    blocks.write(figure, path)
+
+
 def _styles(plotted: Plotted, groups: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
     """Return a style for each arm: its method's, unless a panel has several arms of one method."""
     named = {arm: plotted.methods.get(arm, arm) for members in groups.values() for arm in members}
@@ -310,3 +383,12 @@ def _axes(
         axes.set_yscale("log")
     if limits:
         axes.set_ylim(*limits)
+
+
+def _values(frame: pd.DataFrame, where: Mapping[str, object]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the updates of PSER and of PER with a setting, `[seeds]` each."""
+    frame = chosen(frame, where)
+    if frame.empty:
+        return np.empty(0), np.empty(0)
+    both = frame.pivot(index="seed", columns="arm", values="value")
+    return both["pser"].to_numpy(float), both["per"].to_numpy(float)

@@ -260,7 +260,7 @@ _ALWAYS_UP = (
 
 ENTRIES = (
     Entry(
-        "ners.fig1", "ners", "Pendulum: states drawn by TD error, by Q and uniformly", SAMPLED,
+        "ners.fig1", "Pendulum: states drawn by TD error, by Q and uniformly", SAMPLED,
         Layout(sampled.draw_states),
         lost="how samples by TD error and by Q were drawn; here by rank, the largest first, with "
         "probability proportional to 1 / rank.",
@@ -268,7 +268,7 @@ ENTRIES = (
               "has version 0.",),
     ),
     Entry(
-        "ners.fig3", "ners", "Pendulum*: learning curves of TD3", PENDULUM_TD3, _CURVES,
+        "ners.fig3", "Pendulum*: learning curves of TD3", PENDULUM_TD3, _CURVES,
         (*_COMPARED, "lap"),
         (
             *_outperforms("TD3", "uniform", "per", "ero"), _per_is_worse("TD3"),
@@ -278,7 +278,7 @@ ENTRIES = (
         note=("LAP, with alpha 0.6 and kappa 0.01, is not in the paper.", _UNIFORM),
     ),
     Entry(
-        "ners.fig3.sac", "ners", "Pendulum*: learning curves of SAC", CONTINUOUS_SAC, _CURVES,
+        "ners.fig3.sac", "Pendulum*: learning curves of SAC", CONTINUOUS_SAC, _CURVES,
         _COMPARED,
         (
             *_outperforms("SAC", "uniform", "per", "ero"), _per_is_worse("SAC"),
@@ -287,7 +287,7 @@ ENTRIES = (
         lost=_SETTINGS, note=(_UNIFORM, "LunarLander and BipedalWalker at size paper only."),
     ),
     Entry(
-        "ners.fig3.box2d", "ners", "LunarLander and BipedalWalker: learning curves of TD3", BOX2D,
+        "ners.fig3.box2d", "LunarLander and BipedalWalker: learning curves of TD3", BOX2D,
         _CURVES,
         claims=(*_outperforms("TD3", "uniform", "per", "ero"), _per_is_worse("TD3")),
         lost=_SETTINGS, comparable=False,
@@ -295,7 +295,7 @@ ENTRIES = (
               "paper only.",),
     ),
     Entry(
-        "ners.fig4", "ners", "Panel a: NERS without most features, and without global context",
+        "ners.fig4", "Panel a: NERS without most features, and without global context",
         CONTINUOUS_SAC, _CURVES, ("uniform", "ners", *_ABLATED),
         (
             Claim("NERS learns better with all features than with reward, TD error and time alone",
@@ -305,46 +305,46 @@ ENTRIES = (
         lost="task and agent of this panel; here Pendulum* and SAC.", note=(_UNIFORM,),
     ),
     Entry(
-        "ners.fig4.bc", "ners", "Panels b and c: NERS beside NERS*, which learns from training",
+        "ners.fig4.bc", "Panels b and c: NERS beside NERS*, which learns from training",
         CONTINUOUS_SAC, _CURVES, (*_COMPARED, "ners_star"),
         _same("NERS* does about as well as NERS", "ners_star", "ners"), lost=_SETTINGS,
         note=("Pendulum* in place of BipedalWalker and LunarLander, which size paper has.",
               _UNIFORM),
     ),
     Entry(
-        "ners.fig4.td3", "ners", "NERS beside NERS* under TD3", PENDULUM_TD3, _CURVES,
+        "ners.fig4.td3", "NERS beside NERS* under TD3", PENDULUM_TD3, _CURVES,
         ("uniform", "ners", "ners_star"),
         _same("NERS* does about as well as NERS", "ners_star", "ners"),
         note=("Not in the paper, which has SAC.", _UNIFORM),
     ),
     Entry(
-        "ners.fig5", "ners", "Panels d to f: TD errors of what is replayed, over training",
+        "ners.fig5", "Panels d to f: TD errors of what is replayed, over training",
         CONTINUOUS_SAC, _over_time("abs_td", "mean |TD error| of what is replayed"), _COMPARED,
         tuple(_replayed("abs_td", "larger TD errors", "ners", "uniform", "ero")),
         note=("Pendulum* in place of BipedalWalker, Ant and Walker2d; claims are about means over "
               "training, where the paper tells early from late.", _UNIFORM),
     ),
     Entry(
-        "ners.fig5.q", "ners", "Panels a to c: Q of what is replayed, over training",
+        "ners.fig5.q", "Panels a to c: Q of what is replayed, over training",
         CONTINUOUS_SAC, _over_time("q_value", "mean Q of what is replayed"), _COMPARED,
         tuple(_replayed("q_value", "larger Q", "ners", "uniform", "per", "ero")),
         note=("Pendulum* in place of BipedalWalker, Ant and Walker2d; claims are about means over "
               "training, where the paper speaks of its later part.", _UNIFORM),
     ),
     Entry(
-        "ners.figC1", "ners", "MuJoCo: learning curves of TD3", MUJOCO, _CURVES,
+        "ners.figC1", "MuJoCo: learning curves of TD3", MUJOCO, _CURVES,
         claims=(*_outperforms("TD3", "uniform", "per"), _per_is_worse("TD3")),
         lost=_SETTINGS, comparable=False,
         note=("At this size Hopper alone, without ERO, under TD3; all tasks at size paper.",
               "Version 5 of the tasks, where the paper has version 3."),
     ),
     Entry(
-        "ners.tab1", "ners", "MuJoCo: final returns of TD3", MUJOCO,
+        "ners.tab1", "MuJoCo: final returns of TD3", MUJOCO,
         claims=_outperforms("TD3", "uniform", "per", primary="last_5"),
         lost=_TABLES, comparable=False, note=("The runs of ners.figC1.", _ENDS),
     ),
     Entry(
-        "ners.tab2", "ners", "Atari: final scores of Rainbow after 100 000 steps", ATARI,
+        "ners.tab2", "Atari: final scores of Rainbow after 100 000 steps", ATARI,
         claims=_outperforms("Rainbow", "uniform", "per", "ero", primary="last_5"),
         lost=_TABLES, comparable=False,
         note=("At this size Freeway alone, 12 000 steps and two seeds.", _ALWAYS_UP, _ENDS,
@@ -353,12 +353,12 @@ ENTRIES = (
               "episodes, on Freeway one per 2 048 steps."),
     ),
     Entry(
-        "ners.figC2", "ners", "Atari: learning curves of Rainbow", ATARI, _CURVES,
+        "ners.figC2", "Atari: learning curves of Rainbow", ATARI, _CURVES,
         claims=_outperforms("Rainbow", "uniform", "per", "ero"), comparable=False,
         note=("The runs of ners.tab2.", _ALWAYS_UP),
     ),
     Entry(
-        "ners.tab3", "ners", "Pendulum: spread and mean of TD errors and Q of what is replayed",
+        "ners.tab3", "Pendulum: spread and mean of TD errors and Q of what is replayed",
         PENDULUM_SAC,
         claims=(
             *_replayed("td_std", "TD errors that spread more", "per", "uniform", "ero", "ners"),

@@ -130,7 +130,7 @@ def _curves(aggregate: str) -> Layout:
 
 ENTRIES = (
     Entry(
-        "per.fig1", "per", "Blind Cliffwalk: updates until learned, by the size of the memory",
+        "per.fig1", "Blind Cliffwalk: updates until learned, by the size of the memory",
         CLIFFWALK,
         Layout(
             layouts.lines,
@@ -146,7 +146,7 @@ ENTRIES = (
               "transition (40 for uniform replay).",),
     ),
     Entry(
-        "per.fig2", "per", "Blind Cliffwalk of 16 states: error against updates, table and linear",
+        "per.fig2", "Blind Cliffwalk of 16 states: error against updates, table and linear",
         CLIFFWALK,
         Layout(
             layouts.lines,
@@ -167,7 +167,7 @@ ENTRIES = (
         ),
     ),
     Entry(
-        "per.tab1", "per", "Atari: normalised scores of uniform, rank-based and proportional",
+        "per.tab1", "Atari: normalised scores of uniform, rank-based and proportional",
         MINATAR, arms=_ARMS, claims=_BETTER, reported=_MEDIANS, lost=_ATARI_LOST,
         ours=lambda data: gains.mean_and_median(data, _OVER_UNIFORM),
         **_ATARI, note=(_OTHER_SCALE,
@@ -176,7 +176,7 @@ ENTRIES = (
     ),
     *(
         Entry(
-            f"per.{name}", "per", shows, MINATAR, arms=_ARMS, reported=_GAMES,
+            f"per.{name}", shows, MINATAR, arms=_ARMS, reported=_GAMES,
             layout=Layout(layouts.scores, {"baseline": "uniform"}) if name == "fig3" else None,
             figure_of="per.fig3" if name == "fig9" else "",
             lost=_ATARI_LOST, **_ATARI, note=(_SAME, _OTHER_SCALE),
@@ -188,11 +188,11 @@ ENTRIES = (
         )
     ),
     Entry(
-        "per.tab7", "per", "Atari: normalised scores of every game", MINATAR, arms=_ARMS,
+        "per.tab7", "Atari: normalised scores of every game", MINATAR, arms=_ARMS,
         reported=_GAMES, lost=_ATARI_LOST, **_ATARI, note=(_SAME, _OTHER_SCALE),
     ),
     Entry(
-        "per.fig4", "per", "Atari: how soon the baseline's final score is reached", MINATAR,
+        "per.fig4", "Atari: how soon the baseline's final score is reached", MINATAR,
         Layout(layouts.sooner, {"baseline": "uniform"}), _ARMS, claims=_FASTER,
         reported=(
             ("steps to the baseline's final score, median over games", "rank", "proportional"),
@@ -203,7 +203,7 @@ ENTRIES = (
         **_ATARI, note=(_SAME, _OTHER_SCALE),
     ),
     Entry(
-        "per.fig5", "per", "Class-imbalanced digits: test error and loss against updates",
+        "per.fig5", "Class-imbalanced digits: test error and loss against updates",
         digits.DIGITS,
         Layout(
             layouts.lines,
@@ -239,22 +239,22 @@ ENTRIES = (
         ),
     ),
     Entry(
-        "per.fig6", "per", "The network that classifies digits", None,
+        "per.fig6", "The network that classifies digits", None,
         missing="it is a diagram of the network, no result, and our copy lost its layer sizes. "
         "Ours: twice a 3x3 convolution (6, then 16 channels), ReLU and 2x2 max pooling; then 32 "
         "units, ReLU, and 10 outputs.",
     ),
     Entry(
-        "per.fig7", "per", "Atari: learning curves of all games", MINATAR,
+        "per.fig7", "Atari: learning curves of all games", MINATAR,
         _curves("median, quartiles"), _ARMS, **_ATARI,
         note=(_SAME, _OTHER_SCALE),
     ),
     Entry(
-        "per.fig8", "per", "Atari: learning curves of selected games, 8 seeds", MINATAR,
+        "per.fig8", "Atari: learning curves of selected games, 8 seeds", MINATAR,
         arms=_ARMS, figure_of="per.fig7", **_ATARI, note=(_SAME, _OTHER_SCALE),
     ),
     Entry(
-        "per.fig10", "per", "Last-seen TD errors of the memory over training", MINATAR,
+        "per.fig10", "Last-seen TD errors of the memory over training", MINATAR,
         Layout(
             layouts.lines,
             {"y": "stored/abs_td", "y_label": "mean |TD error| of what is stored",
@@ -264,7 +264,7 @@ ENTRIES = (
         note=("The mean over the memory, not its sorted profile.", _SAME, _OTHER_SCALE),
     ),
     Entry(
-        "per.fig11", "per", "How unevenly the memory is replayed", MINATAR,
+        "per.fig11", "How unevenly the memory is replayed", MINATAR,
         Layout(
             layouts.lines,
             {"y": "replayed/effective_buffer", "y_label": "share of the memory in use",
@@ -280,7 +280,7 @@ ENTRIES = (
         ),
     ),
     Entry(
-        "per.fig12", "per", "Importance weights in full (beta 1, the baseline's step size) or none "
+        "per.fig12", "Importance weights in full (beta 1, the baseline's step size) or none "
         "(beta 0, a quarter of it)", BETAS, _curves("median, quartiles"),
         claims=(
             Claim("beta 1 learns more slowly than beta 0", "beta_1", "beta_0", "worse"),
@@ -295,7 +295,7 @@ ENTRIES = (
         ),
     ),
     Entry(
-        "per.fig12.steps", "per", "Importance weights in full (beta 1) or none (beta 0), at equal "
+        "per.fig12.steps", "Importance weights in full (beta 1) or none (beta 0), at equal "
         "step sizes", BETAS_AT_EQUAL_STEPS, _curves("median, quartiles"),
         claims=(
             Claim("at the baseline's step size, beta 1 learns more slowly than beta 0",
@@ -313,11 +313,11 @@ ENTRIES = (
         ),
     ),
     Entry(
-        "per.tab3", "per", "Settings of the Atari experiments",
+        "per.tab3", "Settings of the Atari experiments",
         settings.table("per", "per_proportional", "per_rank"),
     ),
     *(
-        Entry(f"per.{name}", "per", shows, None, missing=why)
+        Entry(f"per.{name}", shows, None, missing=why)
         for name, shows, why in (
             ("tab2", "Settings that were searched", "the table names the values that were tried, "
              "without results."),

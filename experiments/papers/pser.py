@@ -4,12 +4,10 @@ import itertools
 
 from experiments.papers import (
     atari_scores,
-    changes,
     cliffwalk,
     cliffwalk_tables,
     layouts,
     settings,
-    settings_grid,
     tasks,
 )
 from experiments.papers.entry import Claim, Computation, Entry, Exact, Layout
@@ -146,12 +144,12 @@ _CURVE_CLAIMS = (
 
 ENTRIES = (
     Entry(
-        "pser.fig2", "pser", "Blind Cliffwalk of 16 states: error against updates", CLIFFWALK,
+        "pser.fig2", "Blind Cliffwalk of 16 states: error against updates", CLIFFWALK,
         Layout(layouts.lines, {**_ERROR, "converged": _at(_MOST)}, {"kind": "error", "n": _MOST}),
         claims=_CURVE_CLAIMS, lost=_GARBLED, note=(_PASS,),
     ),
     Entry(
-        "pser.fig7", "pser", "Blind Cliffwalk of 13 to 16 states: error against updates", CLIFFWALK,
+        "pser.fig7", "Blind Cliffwalk of 13 to 16 states: error against updates", CLIFFWALK,
         Layout(layouts.lines, _ERROR, {"kind": "error"}),
         claims=tuple(
             Claim(f"PSER learns in fewer updates than PER ({n} states, from the maximum)",
@@ -161,24 +159,24 @@ ENTRIES = (
         lost=_GARBLED, note=("The claim at 16 states stands with pser.fig2.", _PASS),
     ),
     Entry(
-        "pser.sweep", "pser", "Blind Cliffwalk: PSER beside PER over rho, W, eta, alpha and start",
-        SWEEP, Layout(settings_grid.draw, {"starts": _BEGINNINGS}),
+        "pser.sweep", "Blind Cliffwalk: PSER beside PER over rho, W, eta, alpha and start",
+        SWEEP, Layout(layouts.settings_grid, {"starts": _BEGINNINGS}),
         claims=_swept((_MOST,), tuple(_BEGINNINGS)),
         swept="PSER learns in fewer updates than PER, under many settings (10 seeds)",
         note=("Not a figure of the paper: whether its claim holds with any of its settings.",
               _PASS),
     ),
     Entry(
-        "pser.sweep.seeds", "pser",
+        "pser.sweep.seeds",
         "Blind Cliffwalk: PSER beside PER over the same settings, from epsilon, 50 seeds",
-        LONGER_SWEEP, Layout(settings_grid.draw, {"starts": _BEGINNINGS}),
+        LONGER_SWEEP, Layout(layouts.settings_grid, {"starts": _BEGINNINGS}),
         claims=_swept((13, 14, 15), ("td",)),
         swept="PSER learns in fewer updates than PER, under many settings (50 seeds)",
         note=("Not a figure of the paper: with ten seeds and as many claims, pser.sweep can only "
               "decide what goes one way in all of them.",),
     ),
     Entry(
-        "pser.thm1", "pser", "Theorem 1: expected updates until the whole path is learned", THEOREM,
+        "pser.thm1", "Theorem 1: expected updates until the whole path is learned", THEOREM,
         claims=(
             Exact("PER needs Eq. 15's updates (priorities from the error after the update, as in "
                   "the proof)", "simulated: per-post"),
@@ -192,7 +190,7 @@ ENTRIES = (
         lost="the equations, and the end of the proof; Eq. 16 is reconstructed.",
     ),
     Entry(
-        "pser.fig3", "pser", "Theorem 1: expected updates by the number of states", THEOREM,
+        "pser.fig3", "Theorem 1: expected updates by the number of states", THEOREM,
         Layout(
             layouts.lines,
             {"x": "n", "y": "value", "panel": "rho", "aggregate": "mean, 95 % interval",
@@ -211,32 +209,32 @@ ENTRIES = (
         ),
     ),
     Entry(
-        "pser.tab1", "pser", "Atari: normalised scores over 55 games, from the paper's own Tab. 5",
+        "pser.tab1", "Atari: normalised scores over 55 games, from the paper's own Tab. 5",
         atari_scores.TABLE,
         claims=(Exact("the printed medians and means follow from the scores", "tab1"),),
         reported=(("", "PER", "PSER"), ("median", "88 %", "109 %"), ("mean", "607 %", "832 %")),
         note=("Data of the paper: nothing is trained.",),
     ),
     Entry(
-        "pser.fig9", "pser", "Atari: percent change of PSER over PER, game by game",
+        "pser.fig9", "Atari: percent change of PSER over PER, game by game",
         atari_scores.CHANGES,
-        Layout(changes.draw, {"label": "change of PSER's best score over PER's (%)",
+        Layout(layouts.ranked, {"label": "change of PSER's best score over PER's (%)",
                               "lacking": "as PER's best score is 0"}),
         note=("Data of the paper: nothing is trained.",),
     ),
     Entry(
-        "pser.fig5", "pser", "Atari: relative performance of PSER and PER on 55 games",
+        "pser.fig5", "Atari: relative performance of PSER and PER on 55 games",
         atari_scores.CHANGES, figure_of="pser.fig9",
         note=("Data of the paper: nothing is trained.",),
         lost="how it is computed; its counts, 8 games against 3, follow from no formula that we "
         "tried.",
     ),
     Entry(
-        "pser.tab5", "pser", "Atari: best scores of every game", atari_scores.SCORED,
+        "pser.tab5", "Atari: best scores of every game", atari_scores.SCORED,
         note=("Data of the paper: nothing is trained.",),
     ),
     Entry(
-        "pser.fig6", "pser", "Atari, six variants: initial priorities, and maximum or sum",
+        "pser.fig6", "Atari, six variants: initial priorities, and maximum or sum",
         VARIANTS,
         Layout(layouts.lines, {"aggregate": "mean, 95 % interval", "smooth": 0.05}),
         claims=(
@@ -250,18 +248,18 @@ ENTRIES = (
         note=("One game of ten by ten pixels in place of six Atari games.",),
     ),
     Entry(
-        "pser.fig8", "pser", "Atari: learning curves of 60 games, PSER and PER", VARIANTS,
+        "pser.fig8", "Atari: learning curves of 60 games, PSER and PER", VARIANTS,
         Layout(layouts.lines, {"aggregate": "mean, 95 % interval", "smooth": 0.05}),
         ("per_max", "pser_max_max"),
         comparable=False, note=("The runs of pser.fig6.",),
     ),
     Entry(
-        "pser.app.tab1", "pser", "Settings that were tried", None,
+        "pser.app.tab1", "Settings that were tried", None,
         missing="the table names the values that were tried, without results; pser.sweep tries "
         "others on the Cliffwalk.",
     ),
     *(
-        Entry(f"pser.app.tab{number}", "pser", shows,
+        Entry(f"pser.app.tab{number}", shows,
               settings.table(f"pser_{number}", "pser", parts=parts))
         for number, shows, parts in (
             (2, "Settings that were chosen", ("replay pser", "agent with pser")),

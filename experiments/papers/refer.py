@@ -289,7 +289,7 @@ _VARIANTS = ("C4", _CONSERVATIVE, _RELAXED)
 
 ENTRIES = (
     Entry(
-        "refer.fig2", "refer", "DDPG: returns with plain replay, rank-based PER and ReF-ER", DDPG,
+        "refer.fig2", "DDPG: returns with plain replay, rank-based PER and ReF-ER", DDPG,
         _returns(), ("ddpg", "ddpg_rank", "u_ddpg", "u_ddpg_C8", "u_ddpg_C4", "u_ddpg_C2"),
         (
             *(
@@ -314,7 +314,7 @@ ENTRIES = (
         ),
     ),
     Entry(
-        "refer.stable", "refer", "DDPG: what ReF-ER costs where plain replay is stable", DDPG,
+        "refer.stable", "DDPG: what ReF-ER costs where plain replay is stable", DDPG,
         arms=("ddpg", "u_ddpg_C4"),
         claims=(
             Claim("where plain replay is stable, as under DDPG with bounded actions, ReF-ER "
@@ -325,7 +325,7 @@ ENTRIES = (
               "What the paper's text says; the claim was added when these runs were there."),
     ),
     Entry(
-        "refer.fig3", "refer", "DDPG: how far the policy is from the behaviours in the memory",
+        "refer.fig3", "DDPG: how far the policy is from the behaviours in the memory",
         DDPG, _DISTANCES,
         ("ddpg_measured", "u_ddpg_measured", "u_ddpg_C8", "u_ddpg_C4", "u_ddpg_C2"),
         (
@@ -353,13 +353,13 @@ ENTRIES = (
         ),
     ),
     Entry(
-        "refer.fig9", "refer", "DDPG: 20th and 80th percentiles of returns", DDPG, _PERCENTILES,
+        "refer.fig9", "DDPG: 20th and 80th percentiles of returns", DDPG, _PERCENTILES,
         ("ddpg", "ddpg_rank", "u_ddpg_C4"),
         lost=_CURVES_LOST, comparable=False,
         note=(_SAME_DDPG, _scale("32 000"), _PERCENTILES_NOTE),
     ),
     Entry(
-        "refer.fig4", "refer", "NAF: returns with plain replay, rank-based PER and ReF-ER", NAF,
+        "refer.fig4", "NAF: returns with plain replay, rank-based PER and ReF-ER", NAF,
         _returns(),
         claims=(
             *(
@@ -373,7 +373,7 @@ ENTRIES = (
         lost=_CURVES_LOST, comparable=False, note=(_scale("40 000"), _EPISODES, _UNANNEALED),
     ),
     Entry(
-        "refer.fig5", "refer", "RACER with C and N varied, beside PPO and ACER", GRID,
+        "refer.fig5", "RACER with C and N varied, beside PPO and ACER", GRID,
         _returns(
             groups={
                 f"C = {clip}": (*(f"C{clip}{name}" for name in _TIMES), *_OTHERS)
@@ -403,7 +403,7 @@ ENTRIES = (
         ),
     ),
     Entry(
-        "refer.plain", "refer", "RACER with ReF-ER and with plain replay", PLAIN, _returns(),
+        "refer.plain", "RACER with ReF-ER and with plain replay", PLAIN, _returns(),
         claims=(
             Claim("RACER learns better with ReF-ER than with plain replay", "refer", "plain"),
             Claim("with plain replay RACER's policy moves farther from its behaviours", "plain",
@@ -415,7 +415,7 @@ ENTRIES = (
               "Plain replay is uniform over finished episodes, and measures the KL divergence."),
     ),
     Entry(
-        "refer.fig7", "refer", "ACER and RACER: how far the policy is from its behaviours", GRID,
+        "refer.fig7", "ACER and RACER: how far the policy is from its behaviours", GRID,
         _DISTANCES, ("acer", *_VARIANTS),
         (
             Claim("ACER's policy moves farther from its behaviours than RACER's", "acer", "C4",
@@ -430,12 +430,12 @@ ENTRIES = (
         comparable=False, note=(_SAME_GRID, _scale("25 000"), _UNANNEALED),
     ),
     Entry(
-        "refer.fig8", "refer", "PPO and RACER: 20th and 80th percentiles of returns", GRID,
+        "refer.fig8", "PPO and RACER: 20th and 80th percentiles of returns", GRID,
         _PERCENTILES, ("ppo", *_VARIANTS), lost=_CURVES_LOST, comparable=False,
         note=(_SAME_GRID, _scale("25 000"), _PERCENTILES_NOTE),
     ),
     Entry(
-        "refer.fig6", "refer", "RACER: form of the advantage, D, batch size, F and learning rate",
+        "refer.fig6", "RACER: form of the advantage, D, batch size, F and learning rate",
         ABLATIONS,
         _returns(
             groups={
@@ -472,7 +472,7 @@ ENTRIES = (
     ),
     *(
         Entry(
-            f"refer.{name}", "refer", shows, source, _PERCENTILES,
+            f"refer.{name}", shows, source, _PERCENTILES,
             lost="the curves, and which tasks they are of.", comparable=False,
             note=("It needs the extra playground, which make does not install.",
                   "One task and 40 000 agent steps in place of the suite and 10 million.",
@@ -487,7 +487,7 @@ ENTRIES = (
         )
     ),
     Entry(
-        "refer.tab1", "refer", "Settings of RACER",
+        "refer.tab1", "Settings of RACER",
         settings.table("refer", "refer_racer", "refer_ddpg", "refer_naf", "refer_acer",
                        "refer_ppo"),
         reported=(

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from experiments.papers import lap, ners, per, pser, refer, shared
-from experiments.papers.entry import Claim, Computation, Entry
-from experiments.papers.experiment import Experiment
+from experiments.papers import lap, ners, per, pser, refer, tasks
+from experiments.papers.entry import Claim, Entry
+from experiments.papers.running import Source
 
 ENTRIES: Mapping[str, Entry] = MappingProxyType(
-    {entry.id: entry for paper in (per, lap, pser, ners, refer, shared) for entry in paper.ENTRIES}
+    {entry.id: entry for paper in (per, lap, pser, ners, refer, tasks) for entry in paper.ENTRIES}
 )
 
 
@@ -18,7 +18,7 @@ def of_papers(papers: Iterable[str]) -> list[Entry]:
     return [entry for entry in ENTRIES.values() if entry.paper in chosen]
 
 
-def claims_about(source: Experiment | Computation) -> dict[str, tuple[Claim, ...]]:
+def claims_about(source: Source) -> dict[str, tuple[Claim, ...]]:
     """Return the claims of the entries that a source is made for, by id."""
     found = {}
     for entry in ENTRIES.values():
@@ -27,8 +27,3 @@ def claims_about(source: Experiment | Computation) -> dict[str, tuple[Claim, ...
         if own and source.name in made_of:
             found[entry.id] = own
     return found
-
-
-def sources(entries: Iterable[Entry]) -> dict[str, Experiment | Computation]:
-    """Return what entries are made of, each once, by name."""
-    return {entry.source.name: entry.source for entry in entries if entry.source is not None}

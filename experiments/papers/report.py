@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.papers import rates, score_tables, tables, verdict
-from experiments.papers.entry import PAPERS, Claim, Entry, Paper
+from experiments.papers import score_tables, tables, verdict
+from experiments.papers.entry import PAPERS, Claim, Entry
 from experiments.papers.experiment import Experiment, SizeName
 from experiments.papers.figures import path_of
 from experiments.papers.registry import of_papers
-from experiments.papers.running import missing, stale, version_of
+from experiments.papers.running import minutes, missing, stale, version_of
 from experiments.papers.tables import Data
 from experiments.papers.verdict import Finding
 from experiments.runs.log import say
@@ -176,7 +176,7 @@ def _anchor(name: str) -> str:
     return name.replace(".", "-").lower()
 
 
-def page(paper: Paper, size: SizeName, results: Path, base: Path) -> str:
+def page(paper: str, size: SizeName, results: Path, base: Path) -> str:
     """Return the tables and figures of a paper's entries, as a page of the documentation.
 
     Args:
@@ -297,7 +297,7 @@ def _repeat(entry: Entry, size: SizeName, data: Data) -> str:
     """Return how to repeat an entry."""
     source = entry.source
     assert source is not None
-    took = in_words(rates.minutes(source, size, data))
+    took = in_words(minutes(source, size, data))
     made = next(iter(_made(data)))["versions"]
     code = "+".join(data.codes())
     return (
@@ -314,12 +314,11 @@ def _made(data: Data) -> list[Mapping]:
 def shown_in_list(entry: Entry, size: SizeName, data: Data | None) -> tuple[str, ...]:
     """Return an entry's cells in a list: id, claim, size, cost, status, verdicts."""
     source = entry.source
-    cost = rates.minutes(source, size, data or Data())
+    cost = "-" if source is None else in_words(minutes(source, size, data or Data()))
     claim = entry.claims[0].says if entry.claims else entry.shows
     findings = [each.verdict for each in found(entry, size, data)]
     shown = ", ".join(f"{findings.count(each)} {each}" for each in dict.fromkeys(findings))
-    shown_cost = "-" if source is None else in_words(cost)
-    return entry.id, claim, size, shown_cost, status(entry, size, data), shown or "-"
+    return entry.id, claim, size, cost, status(entry, size, data), shown or "-"
 
 
 def made_by_older_code(entry: Entry, data: Data | None) -> bool:

@@ -10,7 +10,7 @@ from experiments.papers.entry import Computation, Request
 from experiments.papers.experiment import Experiment, SizeName
 from experiments.papers.parts import Parts
 from experiments.papers.tables import Data
-from experiments.runs import code, folder, interrupt, run_config
+from experiments.runs import code, folder, interrupt, rates, run_config
 from experiments.runs.interrupt import Stopped
 from experiments.runs.log import say
 from experiments.runs.results import versions
@@ -21,19 +21,30 @@ from experiments.studies.engines import Cache
 from experiments.studies.options import Where
 from jaxreplay.saving import check_writable
 
+Source = Experiment | Computation
 Claims = Mapping[str, tuple[Claim, ...]]  # by id of the entry
 
 
 class Places(NamedTuple):
-    """Folders of results, and the results in them that may be kept."""
+    """The folder of results, and the results in it that may be kept."""
 
     out: Path  # tables, studies and figures
-    runs: Path  # finished parts of unfinished computations
     other_code: bool = False  # keep results of another version of the code
     overwrite: bool = False  # discard results of other code or settings
     devices: int | None = None  # number of cores or accelerators; None: all
     cache: Cache = None  # folder of compiled programs
     hours: float | None = None  # limit for every experiment
+
+
+class Stale(ValueError):
+    """Existing results were made by other code, with other settings, or by another command."""
+
+
+_NOT_OURS = "was not written by this command: add --overwrite to replace it, or use another --out"
+_WAYS_OUT = (
+    "choose another --out, add --overwrite to make it again, or --other-code if only the code or "
+    "JAX's settings are others"
+)
 
 
 def check_figure(path: Path, name: str, size: SizeName, places: Places) -> None:
@@ -49,11 +60,7 @@ def check_figure(path: Path, name: str, size: SizeName, places: Places) -> None:
         raise Stale(f"{path} {_NOT_OURS}")
 
 
-class Stale(ValueError):
-    """Existing results were made by other code, with other settings, or by another command."""
-
-
-def kept(source: Experiment | Computation, size: SizeName, places: Places) -> Data:
+def kept(source: Source, size: SizeName, places: Places) -> Data:
     """Return the existing part of a table that may be kept.
 
     With `overwrite`, damaged results and those of other code or settings do not count.
@@ -62,90 +69,55 @@ def kept(source: Experiment | Computation, size: SizeName, places: Places) -> Da
       Stale: the results are damaged, from another version of the code or other settings, or not
         of this command.
     """
-    numbers, facts = _files(source, size, places)
-    for path in (numbers, facts):
+    trained = isinstance(source, Experiment)
+    if trained:
+        files = store.paths(tables.study_folder(places.out, source.name, size))
+    else:
+        files = tables.paths(places.out, source.name, size)
+    for path in files:
         check_writable(path, "choose another --out")
-    is_ours = isinstance(source, Experiment) or tables.is_ours(places.out, source.name, size)
-    if not places.overwrite and not is_ours:
+    numbers, facts = files
+    if not (places.overwrite or trained or tables.is_ours(places.out, source.name, size)):
         raise Stale(f"{facts if facts.exists() else numbers} {_NOT_OURS}")
     try:
-        data = tables.read(places.out, source.name, size)
+        data = tables.read(places.out, source.name, size) or Data()
     except tables.Damaged as error:
-        if isinstance(source, Experiment) and not places.overwrite:
+        if trained and not places.overwrite:
             raise Stale(f"{error}, or add --overwrite to run the experiment again") from None
         say(f"{error}: it is made again")
         return Data()
-    if data is None:
-        return Data()
-    reasons = stale(source, size, data, places.other_code)
-    if reasons and not places.overwrite:
-        (env, label), why = next(iter(reasons.items()))
-        about = f"{label} on {env} " if label else ""
-        raise Stale(f"{numbers}: {about}{why}: {_WAYS_OUT}")
-    return Data() if reasons else data
+    if not (why := stale(source, size, data, places.other_code)):
+        return data
+    if not places.overwrite:
+        raise Stale(f"{numbers}: {why}: {_WAYS_OUT}")
+    return Data()
 
 
-def _files(source: Experiment | Computation, size: SizeName, places: Places) -> tuple[Path, Path]:
-    """Return the paths of the numbers and of their origin."""
-    if isinstance(source, Experiment):
-        return store.paths(tables.study_folder(places.out, source.name, size))
-    return tables.paths(places.out, source.name, size)
-
-
-_NOT_OURS = "was not written by this command: add --overwrite to replace it, or use another --out"
-_WAYS_OUT = (
-    "choose another --out, add --overwrite to make it again, or --other-code if only the code or "
-    "JAX's settings are others"
-)
-
-
-def stale(
-    source: Experiment | Computation, size: SizeName, data: Data, other_code: bool = False
-) -> dict[tuple[str, str], str]:
-    """Return the reasons why parts of a table cannot be kept: (task, label) -> reason.
-
-    Args:
-      source: the experiment or computation.
-      size: at which size.
-      data: the existing results.
-      other_code: other versions of the code are welcome.
-    """
+def stale(source: Source, size: SizeName, data: Data, other_code: bool = False) -> str:
+    """Return why results cannot be kept, "" if they can; `other_code`: of any code."""
     if isinstance(source, Computation):
-        if data.made["options"] != plain(source.options(size)):
-            return {("", ""): "was made with other options"}
-        return _of_other_code(source, data.made, ("", "")) if not other_code else {}
-    found = {}
-    points = source.points(size)
-    for env, arms in data.runs.items():
-        for label, made in arms.items():
-            point = points.get(env, {}).get(label)
-            if point is None:
-                found[env, label] = "is not part of the experiment"
-            elif differs := run_config.differing(made["config"], point.config.to_json()):
-                found[env, label] = f"ran with other settings of {', '.join(differs)}"
-            elif not other_code:
-                found |= _of_other_code(source, made, (env, label))
-    lacking = set(source.columns) - set(data.frame)
-    if lacking and data.runs and not found:
-        env = next(iter(data.runs))
-        found[env, next(iter(data.runs[env]))] = f"has no column {', '.join(sorted(lacking))}"
-    return found
-
-
-def _of_other_code(
-    source: Experiment | Computation, made: Mapping[str, Any], key: tuple[str, str]
-) -> dict[tuple[str, str], str]:
-    version, now = made["versions"]["code"], version_of(source)
-    if version == now:
-        return {}
-    return {key: f"was made by {_OTHER_CODE} ({version}, and this is {now})"}
-
-
-_OTHER_CODE = "another version of the code or with other settings of JAX"
+        if data.made and data.made["options"] != plain(source.options(size)):
+            return "was made with other options"
+    else:
+        points = source.points(size)
+        for env, label in ((env, label) for env, own in data.runs.items() for label in own):
+            if (point := points.get(env, {}).get(label)) is None:
+                return f"{label} on {env} is not part of the experiment"
+            saved = data.runs[env][label]["config"]
+            if differs := run_config.differing(saved, point.config.to_json()):
+                return f"{label} on {env} ran with other settings of {', '.join(differs)}"
+        if data.runs and (lacking := set(source.columns) - set(data.frame)):
+            return f"has no column {', '.join(sorted(lacking))}"
+    if other_code or not (others := set(data.codes()) - {version_of(source)}):
+        return ""
+    return (
+        "was made by another version of the code or with other settings of JAX "
+        f"({', '.join(sorted(others))}, and this is {version_of(source)})"
+    )
 
 
 def make(
-    source: Experiment | Computation, size: SizeName, places: Places, claims: Claims | None = None
+    source: Source, size: SizeName, places: Places, claims: Claims | None = None
 ) -> Data | None:
     """Return a whole table; its missing parts are run first, and kept as they end.
 
@@ -167,13 +139,11 @@ def make(
     folder.make(places.out)
     if isinstance(source, Experiment):
         return _train(source, size, places, claims or {})
-    below = places.runs / f"{source.name}.{size}"
+    below = places.out / f"{source.name}.{size}.parts"
     with folder.held(below):
         data = kept(source, size, places)
         settings = [source.name, size, plain(source.options(size))]
-        made_on = versions() | code.settings()
-        version = version_of(source).partition(" ")[0]  # files go by it
-        parts = Parts(below, settings, made_on, version, places.other_code)
+        parts = Parts(below, settings, version_of(source), versions())
         data = data if data.made else _compute(source, size, places, parts)
         parts.clear()
         return data
@@ -207,22 +177,62 @@ def _train(source: Experiment, size: SizeName, places: Places, claims: Claims) -
     return found and tables.of_study(found.store)
 
 
-def missing(experiment: Experiment, size: SizeName, data: Data) -> list[tuple[str, str, RunConfig]]:
-    """Return task, label and configuration of the arms without the seeds of the first look."""
-    study = experiment.study(size)
+def _compute(source: Computation, size: SizeName, places: Places, parts: Parts) -> Data:
+    """Compute a table, but for the parts that are there, and write it.
+
+    Raises:
+      Stopped: the user pressed Ctrl-C; the finished parts are kept.
+    """
+    start = time.perf_counter()
+    if count := parts.finished():
+        say(f"{source.name}: {count} finished parts are there from before")
+    try:
+        frame = source.function(Request(source.options(size), say, parts))
+    except KeyboardInterrupt as error:
+        again = f"stopped: no part of {source.name} was finished: the same command begins it again"
+        if count := parts.finished():
+            again = (
+                f"stopped: {count} finished parts of {source.name} are kept in {parts.folder}: the "
+                "same command goes on from there"
+            )
+        raise Stopped(again, interrupt.exit_code(error)) from None
+    made = {
+        "options": plain(source.options(size)),
+        "versions": {**versions(), "code": version_of(source)},
+        "seconds": round(time.perf_counter() - start + parts.seconds, 1),
+    }
+    data = Data(frame, made=made)
+    tables.write(places.out, source.name, size, data)
+    return data
+
+
+def missing(experiment: Experiment, size: SizeName, data: Data) -> list[RunConfig]:
+    """Return the configurations of the arms without the seeds of the first look."""
+    seeds = experiment.study(size).looks[0]
     ended = data.store.ended() if data.store is not None else set()
     return [
-        (env, label, point.config)
-        for env, arms in experiment.points(size).items()
-        for label, point in arms.items()
-        if not all(
-            (point.id, seed) in ended
-            for seed in range(point.config.seed, point.config.seed + study.looks[0])
-        )
+        point.config
+        for arms in experiment.points(size).values()
+        for point in arms.values()
+        if not all((point.id, point.config.seed + seed) in ended for seed in range(seeds))
     ]
 
 
-def version_of(source: Experiment | Computation) -> str:
+def minutes_left(source: Source, size: SizeName, data: Data) -> float:
+    """Return about how many minutes what is missing of a table takes, on one core."""
+    if isinstance(source, Computation):
+        return 0.0 if data.made else source.minutes * (0.05 if size == "smoke" else 1.0)
+    lacking = missing(source, size, data)
+    return sum(rates.COMPILING + rates.seconds(config) for config in lacking) / 60
+
+
+def minutes(source: Source, size: SizeName, data: Data) -> float:
+    """Return the minutes that a table took so far, most of it on one core, and those left."""
+    seconds = sum(run["train_seconds"] for runs in data.runs.values() for run in runs.values())
+    return (seconds + data.made.get("seconds", 0.0)) / 60 + minutes_left(source, size, data)
+
+
+def version_of(source: Source) -> str:
     """Return the version of the code that decides a table's numbers."""
     return (
         code.version(*source.sources) if isinstance(source, Computation) else store.code_version()
@@ -231,47 +241,6 @@ def version_of(source: Experiment | Computation) -> str:
 
 def plain(values: Any) -> Any:
     """Return nested values as JSON gives them back."""
-    if isinstance(values, dict) or hasattr(values, "items"):
+    if isinstance(values, Mapping):
         return {str(name): plain(value) for name, value in values.items()}
     return [plain(value) for value in values] if isinstance(values, (list, tuple)) else values
-
-
-def _compute(source: Computation, size: SizeName, places: Places, parts: Parts) -> Data:
-    """Compute a table, but for the parts that are there, and write it.
-
-    Raises:
-      Stopped: the user pressed Ctrl-C; the finished parts are kept.
-    """
-    start = time.perf_counter()
-    _say_what_is_there(source, parts)
-    try:
-        frame = source.function(Request(source.options(size), say, parts))
-    except KeyboardInterrupt as error:
-        again = f"stopped: no part of {source.name} was finished: the same command begins it again"
-        if count := parts.finished():
-            kept_parts = f"{_finished_parts(count, source)} kept in {parts.folder}"
-            again = f"stopped: {kept_parts}: the same command goes on from there"
-        raise Stopped(again, interrupt.exit_code(error)) from None
-    made = {
-        "options": plain(source.options(size)),
-        "versions": {**versions(), "code": "+".join([*sorted(parts.codes), version_of(source)])},
-        "seconds": round(time.perf_counter() - start + parts.seconds, 1),
-    }
-    data = Data(frame, made=made)
-    tables.write(places.out, source.name, size, data)
-    return data
-
-
-def _say_what_is_there(source: Computation, parts: Parts) -> None:
-    if count := parts.finished():
-        say(f"{_finished_parts(count, source)} there from before")
-    if (others := parts.of_other_code()) and not parts.other_code:
-        say(
-            f"{_finished_parts(sum(others.values()), source)} of another version of the code "
-            f"({', '.join(others)}) and made again: --other-code keeps them"
-        )
-
-
-def _finished_parts(count: int, source: Computation) -> str:
-    noun, verb = ("part", "is") if count == 1 else ("parts", "are")
-    return f"{count} finished {noun} of {source.name} {verb}"

@@ -6,9 +6,8 @@ import pytest
 from PIL import Image
 
 from experiments.figures.style import make_figure
-from experiments.papers import blocks, changes, layouts, settings_grid
-from experiments.papers.bands import AGGREGATES
-from experiments.papers.blocks import Plotted
+from experiments.papers import blocks, layouts
+from experiments.papers.blocks import AGGREGATES, Plotted
 from tests.refusals import assert_names
 
 VALUES = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 60.0], [6.0, 90.0]])  # [seeds, points]
@@ -70,8 +69,7 @@ def test_layouts_draw_what_they_are_given(layout, options, tmp_path):
 def figures(monkeypatch):
     """Return a list that grows with every figure that would be written."""
     shown = []
-    for module in (blocks, settings_grid, changes):
-        monkeypatch.setattr(module, "write", lambda figure, path: shown.append(figure))
+    monkeypatch.setattr(blocks, "write", lambda figure, path: shown.append(figure))
     return shown
 
 
@@ -132,7 +130,7 @@ def test_few_seeds_and_games_without_a_number_are_named(figures, tmp_path):
     layouts.lines(Plotted(frame(seeds=1), {}, "One"), tmp_path)
     assert_names(figures[-1].get_suptitle(), "One", "pilot", "1")
     made = pd.DataFrame({"arm": ["Pong", "Alien", "Boxing"], "value": [1.0, np.nan, 5.0]})
-    changes.draw(Plotted(made, {}, "Games"), tmp_path, label="change (%)", lacking="as it is 0")
+    layouts.ranked(Plotted(made, {}, "Games"), tmp_path, label="change (%)", lacking="as it is 0")
     (axes,) = figures[-1].axes
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["Boxing", "Pong"]
     assert_names(axes.texts[0].get_text(), "as it is 0", "Alien")
@@ -175,7 +173,7 @@ def test_a_grid_of_settings(figures, tmp_path):
         for arm in ("per", "pser")
     ]  # fmt: skip
     starts = {"max": "the maximum", "td": "epsilon"}
-    settings_grid.draw(Plotted(pd.DataFrame(rows), {}, "A grid"), tmp_path, starts=starts)
+    layouts.settings_grid(Plotted(pd.DataFrame(rows), {}, "A grid"), tmp_path, starts=starts)
     cells = figures[-1].axes[0]
     (image,) = cells.images
     # Equal numbers tie; PSER does not converge on two of three seeds with eta 0.7.

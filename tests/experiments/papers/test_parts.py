@@ -14,11 +14,11 @@ from experiments.papers.digits import DIGITS
 from experiments.papers.entry import Request
 from experiments.papers.parts import Parts
 from experiments.runs import interrupt
-from tests.refusals import assert_names, refused
+from tests.refusals import assert_names
 
 COMMAND = ["run", "per.fig1", "--size", "smoke"]  # of eight parts
 NAME = "cliffwalk_sizes"
-BELOW = f"runs/{NAME}.smoke"
+BELOW = f"{NAME}.smoke.parts"
 ROWS = [{"arm": "per", "seed": 0, "value": 1 / 3}, {"arm": "per", "seed": 1, "value": np.inf}]
 
 
@@ -100,23 +100,13 @@ def test_parts_of_other_settings_are_not_used(whole, stopped, tmp_path, monkeypa
     asked = learned(monkeypatch)
     assert papers.main([*COMMAND, "--out", str(out)]) == 0
     assert len(asked) == 8 and numbers(out) == whole
-    # They are still there for whoever asks for those settings again.
-    elsewhere = ["--out", str(tmp_path / "three"), "--runs", str(out / "runs")]
-    assert papers.main([*COMMAND, "--seeds", "3", *elsewhere]) == 0 and len(asked) == 8 + 5
 
 
-@pytest.mark.parametrize("welcome", [False, True])
-def test_parts_of_other_code_are_used_only_if_welcome(welcome, whole, stopped, monkeypatch, capsys):
+def test_parts_of_other_code_are_not_used(whole, stopped, monkeypatch):
     out, _ = stopped(version_of=lambda source: "0123456789ab")
     asked = learned(monkeypatch)
-    capsys.readouterr()
-    assert papers.main([*COMMAND, "--out", str(out), *["--other-code"] * welcome]) == 0
-    said = capsys.readouterr().err
-    assert len(asked) == (5 if welcome else 8)
-    assert ("0123456789ab" in said) == ("--other-code" in said) != welcome
-    data = tables.read(out, NAME, "smoke")
-    assert data is not None and ("0123456789ab+" in data.codes()[0]) == welcome
-    assert numbers(out) == whole and not (out / BELOW).exists()
+    assert papers.main([*COMMAND, "--out", str(out)]) == 0
+    assert len(asked) == 8 and numbers(out) == whole and not (out / BELOW).exists()
 
 
 def test_a_damaged_part_is_named_and_made_anew(whole, stopped, monkeypatch, capsys):
@@ -139,23 +129,18 @@ def test_what_a_kill_left_beside_its_table_is_removed(tmp_path, monkeypatch):
         patch.setattr(Parts, "clear", lambda self: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             papers.main([*COMMAND, "--out", str(tmp_path)])
-    settings = next((tmp_path / BELOW).glob("part.*.json")).name.split(".")[1]
-    (tmp_path / BELOW / f".part.{settings}.abc.def.json.123.tmp").touch()
+    (tmp_path / BELOW / ".part.abc.def.json.123.tmp").touch()
     assert papers.main([*COMMAND, "--out", str(tmp_path)]) == 0
     assert not (tmp_path / BELOW).exists()
 
 
 def test_rows_come_back_as_they_were_from_the_same_device(tmp_path):
     here, there = ({"device": name, "jax": "1"} for name in ("cpu", "gpu"))
-    assert Parts(tmp_path, {}, here, "abc")("one", lambda: ROWS) == ROWS
-    other = Parts(tmp_path, {}, there, "abc", other_code=True)
-    assert not other.finished() and not other.of_other_code()
-    assert other("one", lambda: ROWS[:1]) == ROWS[:1]
-    again = Parts(tmp_path, {}, here, "abc")
-    assert again.finished() == 1 and again("one", lambda: 1 / 0) == ROWS
-    assert again.seconds > 0 and not again.codes
-    with refused("one", error=AssertionError):
-        again("one", lambda: ROWS)
+    assert Parts(tmp_path, "abc", here)("one", lambda: ROWS) == ROWS
+    other = Parts(tmp_path, "abc", there)
+    assert not other.finished() and other("one", lambda: ROWS[:1]) == ROWS[:1]
+    again = Parts(tmp_path, "abc", here)
+    assert again.finished() == 1 and again("one", lambda: 1 / 0) == ROWS and again.seconds > 0
     other.clear()
     assert not list(tmp_path.iterdir())
 
@@ -171,10 +156,10 @@ def test_parts_do_not_depend_on_one_another(source, tmp_path):
     if source.needs:
         pytest.importorskip(source.needs)
     options = source.options("smoke")
-    frame = source.function(Request(options, str, Parts(tmp_path, {}, {}, "abc")))
+    frame = source.function(Request(options, str, Parts(tmp_path, "abc")))
     for path in sorted(tmp_path.glob("part.*.json"))[::2]:
         path.unlink()
-    again = source.function(Request(options, str, Parts(tmp_path, {}, {}, "abc")))
+    again = source.function(Request(options, str, Parts(tmp_path, "abc")))
     pd.testing.assert_frame_equal(again, frame, check_exact=True)
 
 
@@ -184,12 +169,12 @@ def test_run_times_are_measured_task_by_task(tmp_path, monkeypatch):
     times = lambda runs, *_: {replay: [2.0] for replay in runs}
     monkeypatch.setattr(run_time.timing, "take_turns", times)
     options = {**run_time.RUN_TIME.options("smoke"), "tasks": ("td3", "sac")}
-    frame = run_time.run_times(Request(options, str, Parts(tmp_path, {}, {}, "abc")))
+    frame = run_time.run_times(Request(options, str, Parts(tmp_path, "abc")))
     assert list(frame["task"].unique()) == ["td3", "sac"] and (frame["value"] == 1).all()
-    again = Parts(tmp_path, {}, {}, "abc")
+    again = Parts(tmp_path, "abc")
     monkeypatch.setattr(run_time, "_times", lambda *_: 1 / 0)
     pd.testing.assert_frame_equal(run_time.run_times(Request(options, str, again)), frame)
     assert again.finished() == 2
     monkeypatch.setattr(run_time.timing, "machine", lambda: {"processor": "another"})
     with pytest.raises(ZeroDivisionError):
-        run_time.run_times(Request(options, str, Parts(tmp_path, {}, {}, "abc")))
+        run_time.run_times(Request(options, str, Parts(tmp_path, "abc")))

@@ -21,7 +21,7 @@ LABELS = ("uniform_every16", "per_every16")
 
 def computed(claims, **more) -> Entry:
     source = Computation("made", lambda request: pd.DataFrame(), {"small": {}}, **more)
-    return Entry("x.fig1", "per", "made by hand", source, claims=claims)
+    return Entry("x.fig1", "made by hand", source, claims=claims)
 
 
 def table(**arms: float) -> Data:
@@ -151,7 +151,7 @@ RARER = dataclasses.replace(SOONER, baseline="uniform_every4")
 )  # fmt: skip
 def test_verdicts_on_the_walk(claim, data, expected, parts):
     source = dataclasses.replace(source_of(), columns=("replayed/abs_td",))
-    entry = Entry("all.walk", "all", "walk", source, claims=(claim,))
+    entry = Entry("all.walk", "walk", source, claims=(claim,))
     (found,) = verdict.findings(entry, "small", walked(**data))
     assert found.verdict == expected
     assert_names(found.reason, *parts)
@@ -160,14 +160,14 @@ def test_verdicts_on_the_walk(claim, data, expected, parts):
 def test_a_size_may_be_too_small_for_an_arm():
     why = "its agent learns twice"
     source = source_of(untested={LABELS[1]: why})
-    entry = Entry("all.walk", "all", "walk", source, claims=(SOONER,))
+    entry = Entry("all.walk", "walk", source, claims=(SOONER,))
     (found,) = verdict.findings(entry, "small", walked())
     assert (found.verdict, found.reason) == ("not tested", why)
 
 
 def test_several_tasks_are_judged_together_and_seeds_counted_in_each():
     two = source_of("walk/10", "walk/12")
-    entry = Entry("x.fig2", "all", "two tasks", two, claims=(SOONER,))
+    entry = Entry("x.fig2", "two tasks", two, claims=(SOONER,))
     data = data_of(two, {
         (env, label): frame_of(30 if label == LABELS[0] else 10, 1.0 if label == LABELS[0] else 0.3)
         for env in ("walk/10", "walk/12")
@@ -201,7 +201,7 @@ def test_units_of_tasks_do_not_matter_where_they_are_pooled():
     found = []
     for scale in (1.0, 1_000.0):
         two, data = two_tasks(scale)
-        entry = Entry("x.fig3", "all", "two tasks", two, claims=(claim,))
+        entry = Entry("x.fig3", "two tasks", two, claims=(claim,))
         found += verdict.findings(entry, "small", data)
     assert found[0].pairs.p_value == found[1].pairs.p_value
     assert found[0].reason == found[1].reason
@@ -209,7 +209,7 @@ def test_units_of_tasks_do_not_matter_where_they_are_pooled():
 
 def test_what_stops_the_second_task_stops_a_claim():
     two, data = two_tasks(code="def")
-    entry = Entry("x.fig3", "all", "two", two, claims=(Claim("higher", *reversed(LABELS)),))
+    entry = Entry("x.fig3", "two", two, claims=(Claim("higher", *reversed(LABELS)),))
     (found,) = verdict.findings(entry, "small", data)
     assert found.verdict == "not comparable"
     assert_names(found.reason, "code", "abc", "def")
@@ -234,7 +234,7 @@ def test_means_of_seeds_that_diverged_say_nothing():
         ("walk/10", LABELS[0]): frame_of(30, 1.0), ("walk/10", LABELS[1]): lost
     })  # fmt: skip
     claim = dataclasses.replace(LESS, primary="mean:replayed/effective_buffer")
-    entry = Entry("all.walk", "all", "walk", source_of(), claims=(claim,))
+    entry = Entry("all.walk", "walk", source_of(), claims=(claim,))
     (found,) = verdict.findings(entry, "small", data)
     assert found.verdict == "not tested"
     assert_names(found.reason, "replayed/effective_buffer", "1")
@@ -255,7 +255,7 @@ def test_a_computation_may_add_seeds_until_its_claims_are_decided():
         "made", lambda request: pd.DataFrame(), {"small": {"seeds": 16, "most_seeds": 64}}
     )
     claims = (Claim("higher", "per", "uniform"), Claim("higher", "rank", "uniform"))
-    entry = Entry("x.fig1", "per", "made by hand", source, claims=claims)
+    entry = Entry("x.fig1", "made by hand", source, claims=claims)
     values = {"per": np.ones(16), "rank": np.tile([1.0, -1.0], 8), "uniform": np.zeros(16)}
     frame = pd.DataFrame([
         {"arm": arm, "seed": seed, "value": value}
