@@ -1,6 +1,7 @@
-"""Panels over training: replayed transitions, priorities, and metrics of methods and agents."""
+"""Figures and panels over training: replayed transitions, priorities, and other metrics."""
 
 import math
+import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -9,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from experiments.figures import elements
-from experiments.figures.curves import Frames, Methods, Path, seeds_of
+from experiments.figures.curves import Frames, Methods, Path, learning_curves, seeds_of
 from experiments.figures.drawing import to_matplotlib
 from experiments.figures.elements import STEPS, Axis, Figure, Key, Line, Panel, Rule, Style, Styles
-from experiments.figures.style import FAINT, styles_of
+from experiments.figures.style import FAINT, plain, styles_of
 from experiments.statistics.verdicts import FEWEST_UPDATES, UNIFORM_BUFFER
 from experiments.training.inspection import ODDS_EDGES
 
@@ -66,6 +67,40 @@ _GATES = {
 _DIVERGED = 1e5  # metrics beyond it take an axis on which the other lines stay visible
 _REFER = "refer"
 _STORED = {"linestyle": ":", "linewidth": 1.0}
+
+
+def during_training(
+    frames: Mapping[str, pd.DataFrame],
+    methods: Mapping[str, str],
+    out: pathlib.Path,
+    title: str,
+    threshold: float | None = None,
+    suffix: str = "",
+) -> list[Path]:
+    """Draw learning curves, replayed transitions, and metrics of methods and agents, as PNG.
+
+    Args:
+      frames: metrics by label.
+      methods: the replay method behind each label.
+      out: the folder to write to; it must exist.
+      title: what the runs have in common.
+      threshold: the return that counts as solved.
+      suffix: end of the names of the files.
+
+    Returns:
+      The paths of the figures; metrics that no run has are not drawn.
+    """
+    named = {plain(label): frame for label, frame in frames.items()}
+    own, title = {plain(label): method for label, method in methods.items()}, plain(title)
+    written = [out / f"learning_curves{suffix}.png"]
+    learning_curves(named, written[0], title, threshold, own)
+    for name, draw, about in (
+        ("replayed", replayed, f"What is replayed: {title}"), ("own_metrics", own_metrics, title),
+    ):  # fmt: skip
+        path = out / f"{name}{suffix}.png"
+        if draw(named, path, about, own):
+            written.append(path)
+    return written
 
 
 def replayed(frames: Frames, path: Path, title: str, methods: Methods | None = None) -> bool:

@@ -1,14 +1,13 @@
 """Sections of time: of runs, and of a study's methods."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
-from experiments.figures.elements import STEPS, Axis, Line, Panel
+from experiments.figures.elements import STEPS, Axis, Line, Panel, Styles
 from experiments.report import plots
 from experiments.report.blocks import Section, Table
-from experiments.report.groups import Group
 from experiments.report.swept import Swept
 from experiments.studies import costs
 from experiments.studies.costs import Cost
@@ -23,15 +22,9 @@ _INTRO = (
 def of_runs(
     timing: Mapping[str, pd.DataFrame],
     summaries: Mapping[str, Mapping[str, Any]],
-    groups: Sequence[Group],
+    styles: Styles,
 ) -> Section | None:
-    """Return seconds and steps per second of every arm.
-
-    Args:
-      timing: rows of `timing.csv` by label.
-      summaries: of finished runs, by label.
-      groups: of the arms.
-    """
+    """Return seconds and steps per second of every arm, from `timing.csv` and summaries."""
     labels = list(dict.fromkeys([*timing, *summaries]))
     if not labels:
         return None
@@ -40,9 +33,7 @@ def of_runs(
         "compilation (s)", "of all time",
     ]  # fmt: skip
     rows = [_row(label, timing.get(label), summaries.get(label)) for label in labels]
-    drawn = [
-        plots.block([_speed(group)], group.title, group.styles) for group in groups if group.timing
-    ]
+    drawn = [plots.block([_speed(timing, styles)], "", styles)] if timing else []
     return Section("time", "Time", _INTRO, [Table([header, *rows]), *drawn])
 
 
@@ -65,12 +56,12 @@ def of_study(swept: Swept) -> Section:
     return Section("time", "Compute", intro, [Table([header, *rows, _cost("all", total)])])
 
 
-def _speed(group: Group) -> Panel:
+def _speed(timing: Mapping[str, pd.DataFrame], styles: Styles) -> Panel:
     lines = [
-        Line(label, own["step"], own["steps_per_second"], group.styles[label])
-        for label, own in group.timing.items()
+        Line(label, own["step"], own["steps_per_second"], styles[label])
+        for label, own in timing.items()
     ]
-    most = max(float(own["steps_per_second"].max()) for own in group.timing.values())
+    most = max(float(own["steps_per_second"].max()) for own in timing.values())
     y = Axis("agent steps per second", limits=(0.0, 1.05 * most))
     return Panel("Speed", Axis(STEPS), y, lines, height=290, wide=True)
 

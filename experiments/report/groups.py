@@ -1,11 +1,10 @@
-"""Arms that share plots: runs, the methods of a task, or arms with a common baseline."""
+"""Arms that share plots: runs, or the methods of a task."""
 
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from experiments.figures.elements import Style
-from experiments.figures.judged import Judged
 from experiments.figures.style import styles_of
 from experiments.report.source import Source
 from experiments.report.swept import Swept
@@ -19,9 +18,6 @@ class Group(NamedTuple):
     methods: dict[str, str]  # the replay method behind each label
     threshold: float | None  # the return that counts as solved
     frames: dict[str, pd.DataFrame]  # metrics, as far as they exist
-    summaries: dict[str, dict[str, Any]]
-    timing: dict[str, pd.DataFrame]
-    rows: tuple[Judged, ...]  # conclusions about them, with short labels
 
     @property
     def styles(self) -> dict[str, Style]:
@@ -29,20 +25,11 @@ class Group(NamedTuple):
         return dict(styles_of(self.methods))
 
 
-def of_runs(source: Source) -> list[Group]:
+def of_runs(source: Source) -> Group:
     """Return the group of all runs."""
-    arms, summaries = source.arms, last(source)
-    return [
-        Group(
-            "",
-            {label: arm.replay for label, arm in arms.items()},
-            _threshold(source),
-            {label: arm.frame for label, arm in arms.items() if arm.frame is not None},
-            summaries,
-            {label: arm.timing for label, arm in arms.items() if arm.timing is not None},
-            (),
-        )
-    ]
+    methods = {label: arm.replay for label, arm in source.arms.items()}
+    frames = {label: arm.frame for label, arm in source.arms.items() if arm.frame is not None}
+    return Group("", methods, _threshold(source), frames)
 
 
 def of_study(swept: Swept) -> list[Group]:
@@ -59,7 +46,7 @@ def of_study(swept: Swept) -> list[Group]:
             own = {label: frames[point.id] for label, point in points.items()}
             methods = {label: point.config.replay for label, point in points.items()}
             goal = swept.study.options.threshold_of(env)
-            found.append(Group(title, methods, goal, own, {}, {}, ()))
+            found.append(Group(title, methods, goal, own))
         return found
     for env, points in swept.store.facts["base_points"].items():
         own = {label: frames[point] for label, point in points.items() if point in frames}
@@ -67,22 +54,8 @@ def of_study(swept: Swept) -> list[Group]:
         if own:
             title = f"{env}: default settings" if len(swept.envs) > 1 else "Default settings"
             goal = swept.study.options.threshold_of(env)
-            found.append(Group(title, methods, goal, own, {}, {}, ()))
+            found.append(Group(title, methods, goal, own))
     return found
-
-
-def judged(swept: Swept) -> list[Group]:
-    """Return the compared arms of a study with their verdicts, a group for each baseline."""
-    found: dict[str, list[Judged]] = {}
-    methods = {}
-    if swept.findings is not None:
-        for row in swept.findings.rows:
-            methods[row.method] = swept.findings.members[row.label].point.config.replay
-            found.setdefault(row.group, []).append(row._replace(label=row.method))
-    return [
-        Group(title, {row.label: methods[row.label] for row in rows}, None, {}, {}, {}, tuple(rows))
-        for title, rows in found.items()
-    ]
 
 
 def last(source: Source) -> dict[str, dict[str, Any]]:

@@ -110,7 +110,7 @@ def _of_study(swept: Swept) -> list[Section | None]:
     own = groups.of_study(swept)
     return [
         training.verdicts(swept),
-        training.compared(groups.judged(swept)),
+        training.compared(swept),
         found,
         best.tasks(swept) if found is not None else None,
         *scores,
@@ -128,11 +128,11 @@ def _of_runs(shown: Source) -> list[Section | None]:
     timing = {label: arm.timing for label, arm in arms.items() if arm.timing is not None}
     summaries = {label: arm.summary for label, arm in arms.items() if arm.summary is not None}
     return [
-        training.curves(own),
-        training.scores(own, groups.last(shown), unfinished),
+        training.curves([own]),
+        training.scores(own.styles, groups.last(shown), unfinished),
         blocks.films({label: arm.film for label, arm in arms.items() if arm.film}),
-        *training.metrics(own),
-        costs.of_runs(timing, summaries, own),
+        *training.metrics([own]),
+        costs.of_runs(timing, summaries, own.styles),
         settings.of_runs(shown),
     ]
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from experiments.figures import curves as learning
 from experiments.figures import judged, panels
-from experiments.figures.elements import Axis, Line, Panel, Points
-from experiments.figures.style import FAINT
+from experiments.figures.elements import Axis, Line, Panel, Points, Styles
+from experiments.figures.style import FAINT, styles_of
 from experiments.report import plots
 from experiments.report.blocks import Key, Lines, Plots, Section, Table
 from experiments.report.groups import Group
@@ -49,27 +49,17 @@ def curves(groups: Sequence[Group]) -> Section | None:
     return _section("curves", "Learning curves", intro, blocks)
 
 
-def scores(groups: Sequence[Group], rows: Summaries, unfinished: bool = False) -> Section | None:
-    """Return the last evaluation of every arm: all seeds, interquartile mean and interval.
-
-    Args:
-      groups: of the arms.
-      rows: summaries by label, for the tables.
-      unfinished: whether some arms are.
-    """
+def scores(styles: Styles, rows: Summaries, unfinished: bool = False) -> Section | None:
+    """Return the last evaluation of every arm: all seeds, interquartile mean and interval."""
     if not rows:
         return None
     shown = tables.cells([{**row, "replay": label} for label, row in rows.items()])
     shown[0][0] = "arm"
-    drawn = [
-        plots.block([_last(group)], group.title, group.styles)
-        for group in groups
-        if group.summaries
-    ]
+    drawn = plots.block([_last(rows, styles)], "", styles)
     intro = "The last greedy evaluation of every seed."
     if unfinished:
         intro += " For unfinished arms, the last so far."
-    return Section("scores", "Final scores", intro, [Table(shown), *drawn, _of_every_seed(rows)])
+    return Section("scores", "Final scores", intro, [Table(shown), drawn, _of_every_seed(rows)])
 
 
 def verdicts(swept: Swept) -> Section | None:
@@ -92,17 +82,26 @@ def verdicts(swept: Swept) -> Section | None:
     return Section("verdicts", "Verdicts", intro, blocks)
 
 
-def compared(groups: Sequence[Group]) -> Section | None:
-    """Return the probability of improvement of every arm, and the differences of all seeds."""
-    blocks = []
-    for group in groups:
-        base, styles = group.rows[0].judgement.baseline, group.styles
+def compared(swept: Swept) -> Section | None:
+    """Return the probability of improvement of every arm, and the differences of all seeds.
+
+    A block for each baseline.
+    """
+    if swept.findings is None:
+        return None
+    groups: dict[str, list[judged.Judged]] = {}
+    for row in swept.findings.rows:
+        groups.setdefault(row.group, []).append(row)
+    members, blocks = swept.findings.members, []
+    for title, own in groups.items():
+        styles = styles_of({row.method: members[row.label].point.config.replay for row in own})
+        rows, base = [row._replace(label=row.method) for row in own], own[0].judgement.baseline
         better, by = f"P(better than {base}), paired by seed", f"better than {base} by"
         drawn = [
-            judged.improvement(group.rows, styles, better, "Improvement, seed by seed"),
-            judged.differences(group.rows, styles, by, "Differences, seed by seed"),
+            judged.improvement(rows, styles, better, "Improvement, seed by seed"),
+            judged.differences(rows, styles, by, "Differences, seed by seed"),
         ]
-        blocks.append(plots.block(drawn, group.title, styles))
+        blocks.append(plots.block(drawn, title, styles))
     intro = "Positive differences are better for the arm; hollow arms were not tested."
     return _section("compared", "Arms and baseline", intro, blocks)
 
@@ -158,11 +157,11 @@ def _section(name: str, title: str, intro: str, blocks: Sequence[Plots]) -> Sect
     return Section(name, title, intro, blocks) if blocks else None
 
 
-def _last(group: Group) -> Panel:
+def _last(rows: Summaries, styles: Styles) -> Panel:
     """Return the last evaluation of every seed, arm by arm."""
     marks: list[Points | Line] = []
-    for place, (label, row) in enumerate(group.summaries.items()):
-        style, returns = group.styles[label], row["final_return"]
+    for place, (label, row) in enumerate(rows.items()):
+        style, returns = styles[label], row["final_return"]
         middle = (len(returns) - 1) / 2
         x = [place + _SPREAD * (at - middle) / max(len(returns), 2) for at in range(len(returns))]
         y = [np.nan if value is None else value for value in returns]
@@ -172,7 +171,7 @@ def _last(group: Group) -> Panel:
             low, high = (np.array([end]) for end in row["final_interval"])
             own = {"bars": True, "texts": ["IQM"]}
             marks.append(Line(label, [place], [row["final_iqm"]], style, low, high, **own))
-    names = tuple(enumerate(group.summaries))
+    names = tuple(enumerate(rows))
     x = Axis("arm", limits=(-0.6, len(names) - 0.4), ticks=names)
     wide = len(names) > 2
     title = "Last evaluation of every seed"

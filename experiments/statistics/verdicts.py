@@ -64,14 +64,14 @@ class Judgement:
     verdict: Verdict
     reason: str  # one line with numbers
     seeds: int
-    quantity: Quantity | None  # what the interval is of; None without a verdict from numbers
-    interval: Interval | None
-    boundary: float | None  # between the two sides of the claim
-    p_value: float | None  # after Holm where there are several arms
-    effective_buffer: float | None
-    sampler_updates: float | None
-    train_seconds: float | None
-    ungated: str | None  # why the gate was off, if it was
+    quantity: Quantity | None = None  # what the interval is of, if the verdict is from numbers
+    interval: Interval | None = None
+    boundary: float | None = None  # between the two sides of the claim
+    p_value: float | None = None  # after Holm where there are several arms
+    effective_buffer: float | None = None
+    sampler_updates: float | None = None
+    train_seconds: float | None = None
+    ungated: str | None = None  # why the gate was off, if it was
 
 
 def untested(arm: Facts) -> str | None:
@@ -143,56 +143,32 @@ def judge(
     """
     if ungated is not None and not ungated.strip():
         raise ValueError("the gate is off without a reason: say why in words")
-    _check_margin(margin, claim)
+    if not margin >= 0 or (margin and claim != "at least as good"):
+        raise ValueError(f"a margin of {margin:g} for '{claim}': only 'at least as good' has one")
     if stopped := without_numbers(arm, baseline, pairs.seeds, ungated):
         return judgement(arm, baseline, pairs.seeds, *stopped, claim=claim, ungated=ungated)
     if quantity != "improvement" and pairs.differences is None:
         quantity, margin = "improvement", 0.0
-    numbers = _numbers(pairs, quantity, margin)
-    verdict, reason = decide(
-        claim,
-        numbers["interval"],
-        numbers["boundary"],
-        None if margin else numbers["p_value"],
-        pairs.mean,
-    )
-    reason = f"{NAMES[numbers['quantity']]} {reason}"
+    interval = getattr(pairs, f"{quantity}_interval")
+    boundary = (0.5 if quantity == "improvement" else 0.0) - margin
+    p_value = pairs.p_value if pairs.p_holm is None else pairs.p_holm
+    verdict, reason = decide(claim, interval, boundary, None if margin else p_value, pairs.mean)
     return judgement(
-        arm, baseline, pairs.seeds, verdict, reason, claim=claim, ungated=ungated, **numbers
-    )
+        arm, baseline, pairs.seeds, verdict, f"{NAMES[quantity]} {reason}", claim=claim,
+        quantity=quantity, interval=interval, boundary=boundary, p_value=p_value, ungated=ungated,
+    )  # fmt: skip
 
 
 def judgement(
-    arm: Facts,
-    baseline: Facts,
-    seeds: int,
-    verdict: Verdict,
-    reason: str,
-    *,
-    claim: Claim = "better",
-    quantity: Quantity | None = None,
-    interval: Interval | None = None,
-    boundary: float | None = None,
-    p_value: float | None = None,
-    ungated: str | None = None,
+    arm: Facts, baseline: Facts, seeds: int, verdict: Verdict, reason: str, **numbers: Any
 ) -> Judgement:
-    """Return a verdict with the facts about its arm."""
+    """Return a verdict with the facts about its arm; `numbers` are further fields."""
+    known = ("effective_buffer", "sampler_updates", "train_seconds")
+    own = {name: _known(getattr(arm, name)) for name in known}
     return Judgement(
-        arm=arm.label,
-        baseline=baseline.label,
-        claim=claim,
-        verdict=verdict,
-        reason=reason,
-        seeds=seeds,
-        quantity=quantity,
-        interval=interval,
-        boundary=boundary,
-        p_value=p_value,
-        effective_buffer=_known(arm.effective_buffer),
-        sampler_updates=_known(arm.sampler_updates),
-        train_seconds=_known(arm.train_seconds),
-        ungated=ungated,
-    )
+        arm=arm.label, baseline=baseline.label, verdict=verdict, reason=reason, seeds=seeds,
+        **{"claim": "better", **own, **numbers},
+    )  # fmt: skip
 
 
 def decide(
@@ -267,20 +243,6 @@ def without_numbers(
     if seeds < FEWEST_SEEDS:
         return "pilot", f"pilot: {seeds} seeds, fewer than {FEWEST_SEEDS}, carry no verdict"
     return None
-
-
-def _numbers(pairs: Pairs, quantity: Quantity, margin: float) -> dict[str, Any]:
-    return {
-        "quantity": quantity,
-        "interval": getattr(pairs, f"{quantity}_interval"),
-        "boundary": (0.5 if quantity == "improvement" else 0.0) - margin,
-        "p_value": pairs.p_value if pairs.p_holm is None else pairs.p_holm,
-    }
-
-
-def _check_margin(margin: float, claim: Claim) -> None:
-    if not margin >= 0 or (margin and claim != "at least as good"):
-        raise ValueError(f"a margin of {margin:g} for '{claim}': only 'at least as good' has one")
 
 
 def _known(value: float | None) -> float | None:

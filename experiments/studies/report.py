@@ -7,7 +7,7 @@ import pandas as pd
 
 from experiments.figures import judged, sensitivity
 from experiments.figures.drawing import to_matplotlib
-from experiments.figures.joint import during_training
+from experiments.figures.panels import during_training
 from experiments.figures.solved import sentences, solved
 from experiments.figures.style import plain
 from experiments.statistics import statistics, tuned

@@ -111,7 +111,7 @@ def test_a_long_title_is_not_cut_off(tmp_path):
 
 
 def test_report_leaves_pyplot_alone():
-    code = "import sys, experiments.figures.joint; sys.exit('matplotlib.pyplot' in sys.modules)"
+    code = "import sys, experiments.figures.panels; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

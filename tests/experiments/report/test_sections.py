@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from experiments.figures.style import styles_of
 from experiments.report import costs, plots, settings
 
 
@@ -16,7 +17,9 @@ def test_compilation_is_what_was_recorded():
         }
     )  # fmt: skip
     before = timing[["step", "seconds", "steps_per_second"]]
-    section = costs.of_runs({"per": timing, "lap": before}, {}, [])
+    section = costs.of_runs(
+        {"per": timing, "lap": before}, {}, dict(styles_of({"per": "per", "lap": "lap"}))
+    )
     assert section is not None
     assert section.blocks[0].cells[1:] == [
         ["per", "12.0", "25", "8.0", "6.0", "10.0", "50 %"],
