@@ -17,7 +17,6 @@ from experiments.benchmarks.loops import Loop, example
 from experiments.runs.log import say
 from jaxreplay import Replay, testing
 from jaxreplay.methods import METHODS, her, laber, pser
-from jaxreplay.mixing import Mixed, mix
 from jaxreplay.objectives import Choose
 from jaxreplay.option import option
 from jaxreplay.sampler import Sampler
@@ -35,10 +34,8 @@ _SINCE = (
 _HER = {"her": her.HERConfig(), "her-per": her.HERConfig(over="per")}
 _FEEDBACK = ("td_error", "target", "log_ratio", "reducible_loss", "expected_td_error")
 _LARGE = "uniform-large"  # uniform replay with as many transitions per batch as LaBER
-_MIXED, _PARTS = "mix", ("uniform", "per")
-_HALVES = {f"{name}-half": name for name in _PARTS}  # with half of the batch, as in the mixture
 _NAMES = ("per", "uniform", "lap", "ere", "ero", "ners", "refer", "rank", *_PSER, *_SINCE, *_HER)
-_NAMES = (*_NAMES, "laber", _LARGE, _MIXED, *_HALVES)
+_NAMES = (*_NAMES, "laber", _LARGE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +52,7 @@ class Settings(command.TimedSettings):
             raise ValueError(f"batch_size {self.batch_size} exceeds the capacity {self.capacity}")
 
 
-def cycles(replay: Replay | Mixed, choose: Choose | None = None) -> Loop:
+def cycles(replay: Replay, choose: Choose | None = None) -> Loop:
     """Return a loop of cycles over a full replay, in episodes of 200 transitions."""
     row = jax.tree.map(lambda x: jnp.zeros_like(x)[None], example())
 
@@ -103,18 +100,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _replay(name: str, settings: Settings) -> Replay | Mixed:
-    """Return a replay; of `mix`, each half has its own slots, and half of the batch."""
+def _replay(name: str, settings: Settings) -> Replay:
     size = settings.batch_size
-
-    def one(name: str, size: int) -> Replay:
-        return Replay(_sampler(name), capacity=settings.capacity, batch_size=size)
-
-    if name == _MIXED:
-        return mix(one(_PARTS[0], size), one(_PARTS[1], size))
     if name in ("laber", _LARGE):
-        return one("uniform", laber.LaBERConfig().candidates * size)
-    return one(_HALVES[name], size - size // 2) if name in _HALVES else one(name, size)
+        name, size = "uniform", laber.LaBERConfig().candidates * size
+    return Replay(_sampler(name), capacity=settings.capacity, batch_size=size)
 
 
 def _sampler(name: str) -> Sampler:

@@ -8,12 +8,8 @@ import pandas as pd
 
 from experiments.papers.experiment import SIZES, Experiment, Options, SizeName
 from experiments.papers.tables import Data
-from experiments.statistics import decisions
-from experiments.studies import claims as claims_
-from experiments.studies.claims import Asked, Found
 from experiments.studies.claims import Claim as Claim
 
-MARGIN = 0.1  # of "no difference", as in studies
 PAPERS: Mapping[str, str] = {
     "per": "Schaul et al. 2016, Prioritized experience replay",
     "lap": "Fujimoto, Meger and Precup 2020, An equivalence between loss functions and "
@@ -69,12 +65,11 @@ class Computation:
 
     Attributes:
       name: of its files.
-      function: returns the table, a row per number. What is compared has columns arm and seed, and
-        those of `metric`; what is exact has those of `Exact`.
+      function: returns the table, a row per number. What is compared has columns arm, seed and
+        value; what is exact has those of `Exact`.
       sizes: options of the function, by size; a size that is missing is that before it.
       sources: patterns of the files that decide the numbers besides the library's.
-      metric: the column that decides.
-      unit: of the metric.
+      unit: of the values.
       higher_is_better: its direction.
       minutes: that size small takes on two cores.
       ratios: compare logarithms to base 2.
@@ -85,7 +80,6 @@ class Computation:
     function: Callable[[Request], pd.DataFrame]
     sizes: Mapping[SizeName, Options]
     sources: tuple[str, ...] = ()
-    metric: str = "value"
     unit: str = ""
     higher_is_better: bool = True
     ratios: bool = False
@@ -97,19 +91,6 @@ class Computation:
         order = [name for name in SIZES if name in self.sizes]
         upto = [name for name in order if SIZES.index(name) <= SIZES.index(size)]
         return self.sizes[(upto or order)[-1]]
-
-    def looks(self, size: SizeName) -> list[int]:
-        """Return the numbers of seeds at which claims are judged; the last is the largest."""
-        options = self.options(size)
-        seeds = options.get("seeds", 0)
-        most = options.get("most_seeds", seeds)
-        return decisions.looks(seeds, seeds, most) if most else []
-
-    def judged(self, size: SizeName, asked: Mapping[str, Asked]) -> dict[str, Found]:
-        """Return the verdicts about claims by the design of a size."""
-        if "most_seeds" in self.options(size):
-            return claims_.sequential(asked, self.looks(size), MARGIN)
-        return claims_.fixed(asked)
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ SAMPLED = Computation(
         "smoke": {"steps": 1_200, "seed": 0, "drawn": 16, "shown": 10, "hidden": (8, 8)},
         "small": {"steps": 30_000, "seed": 0, "drawn": 64, "shown": 10, "hidden": (256, 256)},
     },
-    sampled.SOURCES, metric="td", minutes=6,
+    sampled.SOURCES, minutes=6,
 )  # fmt: skip
 
 _NAMES = {"uniform": "uniform replay", "per": "PER", "ero": "ERO", "ners": "NERS"}

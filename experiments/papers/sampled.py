@@ -17,10 +17,11 @@ from matplotlib.colors import LogNorm, Normalize
 from agents.types import Agent
 from experiments.figures.style import INK, make_figure, plain, save
 from experiments.papers.entry import Request
+from experiments.papers.experiment import Arm, Options
 from experiments.papers.layouts import Plotted
-from experiments.runs import run_config
 from experiments.runs.assembly import assemble
 from experiments.runs.run_config import RunConfig
+from experiments.studies.study import configured
 from experiments.training.loop import make_program
 from experiments.training.state import LoopState
 from jaxreplay import ring as ring_
@@ -48,7 +49,16 @@ def sampled_states(request: Request) -> pd.DataFrame:
       and q, both in units of the return.
     """
     options = request.options
-    config = _configuration(options)
+    shared: dict[str, Options] = {
+        "loop": {
+            "steps": options["steps"], "warmup": 1_000, "random_warmup": True, "inspect": 0,
+            "eval_every": max(options["steps"] // 10, 1),
+        },
+        "sizes": {"batch_size": _BATCH}, "agent_options": {"hidden": options["hidden"]},
+        "env_options": {}, "replay_options": {},
+    }  # fmt: skip
+    config = configured(Arm("uniform"), _ENV, _AGENT, None, shared)
+    config = dataclasses.replace(config, seeds=1, seed=options["seed"])
     agent, state = _trained(config, request)
     stored = _stored(agent, state)
     rng = np.random.default_rng(options["seed"])
@@ -63,26 +73,6 @@ def sampled_states(request: Request) -> pd.DataFrame:
         kept = stored.iloc[rng.choice(drawn, options["shown"], replace=False)]
         rows.append(kept.assign(arm=arm, seed=options["seed"], place=range(len(kept))))
     return pd.concat(rows, ignore_index=True)
-
-
-def _configuration(options: Mapping[str, Any]) -> RunConfig:
-    config = run_config.defaults(_ENV, _AGENT, "uniform")
-    steps = options["steps"]
-    return dataclasses.replace(
-        config,
-        seeds=1,
-        seed=options["seed"],
-        loop=dataclasses.replace(
-            config.loop,
-            steps=steps,
-            warmup=1_000,
-            random_warmup=True,
-            eval_every=max(steps // 10, 1),
-            inspect=0,
-        ),
-        sizes=dataclasses.replace(config.sizes, batch_size=_BATCH),
-        agent_options=dataclasses.replace(config.agent_options, hidden=tuple(options["hidden"])),
-    )
 
 
 def _trained(config: RunConfig, request: Request) -> tuple[Agent, LoopState]:

@@ -92,10 +92,10 @@ def of_claims(entry: Entry, data: Data) -> Cells:
         if isinstance(claim, Claim)
         for label in (claim.arm, claim.baseline)
     }
-    rows = [["of", "arm", f"{source.unit or source.metric}: IQM [95 %]"]]
+    rows = [["of", "arm", f"{source.unit or 'value'}: IQM [95 %]"]]
     for where, label in sides:
         chosen = verdict.chosen(data.frame, dict(where))
-        values = chosen.loc[chosen["arm"] == label, source.metric].to_numpy(float)
+        values = chosen.loc[chosen["arm"] == label, "value"].to_numpy(float)
         if len(values):
             shown = ", ".join(f"{name} {value}" for name, value in where if name != "kind")
             rows.append([shown, label, estimate(values)])

@@ -13,6 +13,7 @@ from experiments.papers.tables import Data
 from experiments.statistics.paired import Pairs
 from experiments.statistics.tables import number
 from experiments.statistics.verdicts import Facts, Verdict
+from experiments.studies import claims as claims_
 from experiments.studies import judge
 from experiments.studies.claims import Absent, Asked, Found, NotAsked, Side
 
@@ -77,7 +78,7 @@ def _of_table(
             asked[str(at)] = own
         except NotAsked as error:
             refused[str(at)] = error
-    found = source.judged(size, asked)
+    found = claims_.fixed(asked)
     return [refused.get(str(at)) or found[str(at)] for at in range(len(claims))]
 
 
@@ -94,7 +95,7 @@ def _sides(
         own = frame[frame["arm"] == label]
         if own.empty:
             raise Absent(f"size {size} has no {label}{_where(claim)}")
-        values = own.set_index("seed")[source.metric].astype(float)
+        values = own.set_index("seed")["value"].astype(float)
         if values.index.has_duplicates:
             raise ValueError(f"'{claim.says}': {name} has several numbers of a seed: name more")
         values = (np.log2(values) if source.ratios else values).sort_index()

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from experiments.papers.cliffwalk_theory import PROCESSES, expected_per, expected_pser, simulate
-from tests.refusals import refused
 
 RUNS = 4000
 
@@ -118,16 +117,3 @@ def test_written_before_the_update_pser_grows_linearly_and_after_it_exponentiall
     for n, mean in zip((6, 8, 10, 12), pre):
         assert mean <= expected_pser(n, 0.4) + n - 1
         assert mean < expected_per(n) / 5
-
-
-def test_refusals():
-    rng = np.random.default_rng(0)
-    with refused("n", "1"):
-        expected_per(1)
-    with refused("priority", "old", "post", "pre"):
-        expected_per(4, "old")
-    with refused("rho", "1.0"):
-        expected_pser(4, 1.0)
-    with refused("process", repr("per"), *PROCESSES):
-        simulate(4, "per", 0.4, rng, 3)
-    assert len(PROCESSES) == 5

@@ -248,20 +248,3 @@ def test_one_seed_is_a_pilot_and_several_numbers_of_a_seed_are_refused():
     twice = Data(pd.concat([data.frame, data.frame.assign(n=5)]), made=data.made)
     with refused("higher", "x.fig1", "seed"):
         verdict.findings(computed((claim,)), "small", twice)
-
-
-def test_a_computation_may_add_seeds_until_its_claims_are_decided():
-    source = Computation(
-        "made", lambda request: pd.DataFrame(), {"small": {"seeds": 16, "most_seeds": 64}}
-    )
-    claims = (Claim("higher", "per", "uniform"), Claim("higher", "rank", "uniform"))
-    entry = Entry("x.fig1", "made by hand", source, claims=claims)
-    values = {"per": np.ones(16), "rank": np.tile([1.0, -1.0], 8), "uniform": np.zeros(16)}
-    frame = pd.DataFrame([
-        {"arm": arm, "seed": seed, "value": value}
-        for arm, own in values.items() for seed, value in enumerate(own)
-    ])  # fmt: skip
-    data = Data(frame, made={"versions": {"code": "abc"}})
-    found = verdict.findings(entry, "small", data)
-    assert [each.verdict for each in found] == ["agrees", "undecided"]
-    assert_names(found[0].reason, "16 wins", "16 seeds")
