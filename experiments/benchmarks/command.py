@@ -28,12 +28,6 @@ def read(
     """Return a benchmark's options and the file for its numbers.
 
     Errors end the process with one line.
-
-    Args:
-      name: module of the benchmark.
-      description: text for `--help`.
-      options: default options.
-      argv: the command line; None: the one of this process.
     """
     parser = Parser(
         prog=f"python -m experiments.benchmarks.{name}",

@@ -142,13 +142,7 @@ def symlog(values: ArrayLike) -> np.ndarray:
 
 
 def symlog_axis(label: str, low: float, high: float) -> Axis:
-    """Return an axis of `symlog` values, with ticks at zero and at powers of ten.
-
-    Args:
-      label: of the axis.
-      low: smallest value, before `symlog`.
-      high: largest value.
-    """
+    """Return an axis of `symlog` values, with ticks at zero and at powers of ten."""
     largest = int(np.ceil(np.log10(1.0 + max(abs(low), abs(high)))))
     apart = max(1, -(-largest // 4))
     ticks = [(0.0, "0")]

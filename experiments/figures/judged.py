@@ -30,12 +30,7 @@ def table(rows: Sequence[Judged], metric: PrimaryMetric) -> str:
 
 
 def cells(rows: Sequence[Judged], unit: str) -> list[list[str]]:
-    """Return the cells of that table, the header first.
-
-    Args:
-      rows: the arms.
-      unit: of the primary metric.
-    """
+    """Return the cells of that table, the header first."""
     header = [
         "arm", "effective buffer", "sampler updates", "wins/losses/ties",
         "P(improvement) [95 %]", f"better by ({unit}): IQM [95 %]", "p (Holm)", "verdict",
@@ -85,14 +80,6 @@ def forest(
     """Plot the probability that each arm improves on the baseline, with 95 % intervals, as PNG.
 
     One panel for each group. Arms that were not tested are hollow.
-
-    Args:
-      rows: the arms.
-      methods: the replay method behind each label.
-      metric: the primary one.
-      baseline: the label of the baseline.
-      path: where to write the PNG.
-      title: one line.
     """
     groups: dict[str, list[Judged]] = {}
     for row in rows:
@@ -116,14 +103,7 @@ def _interval(row: Judged) -> tuple[float, float]:
 
 
 def improvement(rows: Sequence[Judged], styles: Styles, label: str, title: str) -> Panel:
-    """Return the probability of improvement of every arm, with its interval.
-
-    Args:
-      rows: the arms.
-      styles: by label.
-      label: of the horizontal axis.
-      title: of the panel.
-    """
+    """Return the probability of improvement of every arm, with its interval."""
     marks = [
         Interval(
             row.label, place, row.pairs.improvement, *_interval(row),

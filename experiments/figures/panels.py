@@ -79,14 +79,6 @@ def during_training(
 ) -> list[Path]:
     """Draw learning curves, replayed transitions, and metrics of methods and agents, as PNG.
 
-    Args:
-      frames: metrics by label.
-      methods: the replay method behind each label.
-      out: the folder to write to; it must exist.
-      title: what the runs have in common.
-      threshold: the return that counts as solved.
-      suffix: end of the names of the files.
-
     Returns:
       The paths of the figures; metrics that no run has are not drawn.
     """
@@ -143,14 +135,7 @@ def replayed_panels(frames: Frames, methods: Methods) -> list[Panel]:
 def metric_panels(
     frames: Frames, methods: Methods, prefixes: tuple[str, ...], without: Sequence[str] = ()
 ) -> list[Panel]:
-    """Return a panel for each metric that is not always 0, as means over seeds.
-
-    Args:
-      frames: metrics by label.
-      methods: the replay method behind each label.
-      prefixes: of the columns, such as "agent/".
-      without: columns to leave out.
-    """
+    """Return a panel for each metric that is not always 0, as means over seeds."""
     styles, found = styles_of(methods), []
     for column in {name: None for frame in frames.values() for name in frame}:
         if not column.startswith(prefixes) or column in without:

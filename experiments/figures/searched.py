@@ -1,7 +1,8 @@
 """Figures of a search: scores in the order of the trials, and against every setting.
 
 Tables have a row for each trial: env, replay, method, trial, point, score (NaN where it failed),
-and a column for every setting, empty where a method has none.
+and a column for every setting, empty where a method has none. `metric` is that of a task, and
+`described` has the settings of a point in words.
 """
 
 import math
@@ -18,14 +19,7 @@ from experiments.statistics.primary import PrimaryMetric
 
 
 def trials(table: pd.DataFrame, metric: Metric, title: str, described: Described = str) -> Figure:
-    """Return the score of every trial, and the best so far, of each method; a panel for each task.
-
-    Args:
-      table: of the trials.
-      metric: of a task.
-      title: of the figure.
-      described: the settings of a point in words.
-    """
+    """Return the score of every trial, and the best so far, a panel for each task."""
     styles, panels = _styles(table), []
     for env, rows in table.groupby("env", sort=False):
         primary, marks = metric(str(env)), []
@@ -50,16 +44,7 @@ def settings(
     title: str,
     described: Described = str,
 ) -> Figure:
-    """Return the score of every trial against each setting; a row for each, a column for each task.
-
-    Args:
-      table: of the trials.
-      names: of the settings.
-      linear: names of the settings on a linear scale.
-      metric: of a task.
-      title: of the figure.
-      described: the settings of a point in words.
-    """
+    """Return the scores of trials against settings, a row for each; a column for each task."""
     styles, tasks = _styles(table), list(table.groupby("env", sort=False))
     panels = [
         _against(rows, str(env), name, name in linear, metric(str(env)), styles, described)

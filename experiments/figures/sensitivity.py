@@ -1,4 +1,8 @@
-"""Figures of a grid: scores against each setting, and methods at their best and by default."""
+"""Figures of a grid: scores against each setting, and methods at their best and by default.
+
+Tables are those of `tuned.scores`; `metric` is that of a task, and `described` has the settings of
+a point in words.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -46,12 +50,6 @@ def sensitivity(
 
     Points are interquartile means over seeds, bars their 95 % bootstrap intervals; a band is a
     method without the setting. A cross is a point with seeds that diverged.
-
-    Args:
-      table: of `tuned.scores`.
-      settings: columns.
-      metric: of a task.
-      title: of the figure.
     """
     panels: list[Panel | None] = []
     names, envs = swept(table, settings), dict(list(table.groupby("env", sort=False)))
@@ -73,11 +71,6 @@ def lines(table: pd.DataFrame, setting: str, others: Sequence[str]) -> list[Line
 
     Every choice of the other settings is a line while these are few; else a method is one line,
     each seed's mean over them.
-
-    Args:
-      table: of `tuned.scores`, of one task.
-      setting: on the horizontal axis.
-      others: the other settings with more than one value.
     """
     apart = _lines(table, setting, others)
     return apart if len(apart) <= _MOST_LINES else _lines(table, setting, ())
@@ -97,16 +90,7 @@ def best(
     seeds: int,
     described: Described = str,
 ) -> Figure:
-    """Return every method at its best, on seeds that did not select it, and by default (hollow).
-
-    Args:
-      rows: of `tuned.tuned`.
-      methods: the replay method behind each label.
-      metric: of a task.
-      title: of the figure.
-      seeds: the number of seeds shown.
-      described: the settings of a point in words.
-    """
+    """Return every method at its best, on seeds that did not select it, and by default (hollow)."""
     styles = styles_of({row.label: methods[row.label] for row in rows})
     tasks: dict[str, list[Tuned]] = {}
     for row in rows:

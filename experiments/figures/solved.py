@@ -21,15 +21,7 @@ def sentences(
     baseline: str,
     task: str,
 ) -> list[str]:
-    """Return the result of a comparison in sentences: one for each verdict, then the control's.
-
-    Args:
-      rows: the arms.
-      methods: the replay method behind each label.
-      metric: the primary one.
-      baseline: the label of the baseline's method.
-      task: the environment's name.
-    """
+    """Return the result of a comparison in sentences: one for each verdict, then the control's."""
     groups: dict[str, list[Judged]] = {}
     for row in rows:
         groups.setdefault(row.group, []).append(row)

@@ -132,13 +132,6 @@ def make(
 ) -> tuple[Figure, dict[tuple[str, int], Axes]]:
     """Make a figure with a block of panels for each aggregate, one below the other.
 
-    Args:
-      plotted: tells the title.
-      frame: what is shown; tells the number of seeds.
-      aggregate: the paper's; ours is the other, where there are seeds to aggregate.
-      count: panels in each block.
-      panel: the size of each.
-
     Returns:
       The figure, and its panels by aggregate and number.
     """

@@ -76,10 +76,6 @@ class Experiment:
     def study(self, size: SizeName, claims: Mapping[str, tuple[Claim, ...]] | None = None) -> Study:
         """Return the study of a size; size smoke has no control.
 
-        Args:
-          size: name of the size.
-          claims: claims of every entry, by id.
-
         Raises:
           ValueError: an arm does not fit its task, or an option its arm.
         """

@@ -2,6 +2,7 @@
 
 A gain of an arm over a baseline in a game is (x - y) / |y| of their final scores, means over seeds
 and over the last five evaluations. How soon a baseline is reached is asked of its last evaluation.
+Frames have columns env, arm, seed, step and eval_return.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,10 +56,6 @@ def of_seeds(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
 
     Over the baseline's mean over seeds, |y|: a seed's own can be next to nothing.
 
-    Args:
-      frame: columns env, arm, seed, step, eval_return.
-      baseline: an arm.
-
     Returns:
       Columns arm, env, seed, value, in the frame's order, without the baseline.
     """
@@ -90,10 +87,6 @@ def shares_until(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
 
     The level is the mean over the baseline's seeds of the last evaluation; a seed that does not
     reach it within training counts as 100. Games without the baseline are left out.
-
-    Args:
-      frame: columns env, arm, seed, step, eval_return.
-      baseline: an arm.
 
     Returns:
       Columns env, arm, seed, value.

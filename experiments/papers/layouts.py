@@ -133,16 +133,7 @@ def bars(
     y_label: str,
     repeats: str = "seeds",
 ) -> None:
-    """Plot one bar of column `value` per arm with its spread: a panel for each value of a column.
-
-    Args:
-      plotted: what to plot.
-      path: the PNG.
-      panel: the column whose values get panels.
-      aggregate: the paper's, one of AGGREGATES.
-      y_label: what the heights are, with their unit.
-      repeats: what seeds stand for.
-    """
+    """Plot a bar of column `value` per arm with its spread: a panel per value of a column."""
     frame = plotted.frame[plotted.frame["value"].notna()]
     arms, places = blocks.arms_of(plotted, frame), blocks.places_of(frame, panel)
     figure, grid = blocks.make(plotted, frame, aggregate, len(places), Panel(3.4, 2.7))
@@ -165,12 +156,7 @@ def bars(
 
 
 def forest(plotted: Plotted, path: Path) -> None:
-    """Plot the probability that each arm improves on the baseline, seed by seed, on one task.
-
-    Args:
-      plotted: what to plot.
-      path: the PNG.
-    """
+    """Plot the probability that each arm improves on the baseline, seed by seed, on one task."""
     assert plotted.judged is not None
     (env,) = dict.fromkeys(plotted.frame["env"])
     found, shown = plotted.judged(env), set(plotted.frame["arm"])
@@ -182,11 +168,6 @@ def scores(plotted: Plotted, path: Path, *, baseline: str) -> None:
     """Plot by how much each arm's final score exceeds the baseline's, in percent, per task.
 
     The gain (x - y) / |y| of the mean over the last evaluations, seed by seed.
-
-    Args:
-      plotted: what to plot.
-      path: the PNG.
-      baseline: an arm.
     """
     own = gains.of_seeds(plotted.frame, baseline)
     bars(plotted._replace(frame=own), path, y_label=f"gain over {baseline} (%)")
@@ -197,11 +178,6 @@ def sooner(plotted: Plotted, path: Path, *, baseline: str) -> None:
 
     The level is the mean over the baseline's seeds of the last evaluation; an arm that does not
     reach it within training counts as 100 %.
-
-    Args:
-      plotted: what to plot.
-      path: the PNG.
-      baseline: an arm.
     """
     shown = plotted._replace(frame=gains.shares_until(plotted.frame, baseline))
     label = f"training until {baseline}'s final score (%)"
@@ -209,14 +185,7 @@ def sooner(plotted: Plotted, path: Path, *, baseline: str) -> None:
 
 
 def ranked(plotted: Plotted, path: Path, *, label: str, lacking: str) -> None:
-    """Plot a bar per arm, the longest first, and name the arms that have no number.
-
-    Args:
-      plotted: what to plot, in column `value`.
-      path: the PNG.
-      label: what the lengths are, with their unit.
-      lacking: why an arm has none.
-    """
+    """Plot a bar per arm, the longest first, and name the arms that have no number, and why."""
     frame = plotted.frame.sort_values("value", ascending=False, kind="stable")
     known, others = frame[frame["value"].notna()], frame.loc[frame["value"].isna(), "arm"]
     figure = make_figure(6.5, 0.17 * len(known) + 1.4)
@@ -241,11 +210,6 @@ def settings_grid(plotted: Plotted, path: Path, *, starts: Mapping[str, str]) ->
 
     Cells contain wins and losses of PSER, seed by seed; a seed that did not converge is worse than
     any that did.
-
-    Args:
-      plotted: what to plot.
-      path: the PNG.
-      starts: initial priorities in words.
     """
     frame = plotted.frame
     sizes, begun = (list(dict.fromkeys(frame[name])) for name in ("n", "start"))

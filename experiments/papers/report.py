@@ -17,8 +17,7 @@ from experiments.papers.tables import Data
 from experiments.papers.verdict import Finding
 from experiments.runs.log import say
 from experiments.runs.rates import in_words
-from experiments.statistics import verdicts
-from experiments.statistics.tables import markdown, number
+from experiments.statistics.tables import markdown
 
 _FEW = 3  # claims about what a size lacks; more are counted
 _LONG = 12  # rows; longer tables are folded
@@ -89,14 +88,7 @@ def _without(verdict_: str, reason: str) -> str:
 
 
 def one(entry: Entry, size: SizeName, results: Path, base: Path) -> str:
-    """Return the report of one entry.
-
-    Args:
-      entry: which.
-      size: of its table.
-      results: the folder of its table and figure.
-      base: the folder that links start from.
-    """
+    """Return the report of one entry, with links from the folder `base`."""
     data = read(entry, size, results)
     return _one(entry, size, results, base, data, found(entry, size, data), {})
 
@@ -147,13 +139,7 @@ def _one(
 
 
 def everything(entries: Iterable[Entry], size: SizeName, results: Path) -> str:
-    """Return all claims with their verdicts, a table for each paper.
-
-    Args:
-      entries: the entries.
-      size: size of their tables.
-      results: folder of the tables.
-    """
+    """Return all claims with their verdicts, a table for each paper."""
     entries, parts, counts = list(entries), [], []
     for paper, title in PAPERS.items():
         rows = []
@@ -177,14 +163,7 @@ def _anchor(name: str) -> str:
 
 
 def page(paper: str, size: SizeName, results: Path, base: Path) -> str:
-    """Return the tables and figures of a paper's entries, as a page of the documentation.
-
-    Args:
-      paper: name of the paper.
-      size: size of the tables.
-      results: folder of the tables and figures.
-      base: folder from which links start.
-    """
+    """Return the tables and figures of a paper's entries, as a page that lies in `base`."""
     parts, above = [f"# {PAPERS[paper]}", ""], {}
     for entry in of_papers([paper]):
         data = read(entry, size, results)
@@ -247,23 +226,10 @@ def _claims(findings: list[Finding]) -> list[str]:
     for each in findings:
         if each.absent and len(absent) > _FEW:
             continue
-        why = _without(each.verdict, each.reason)
-        lines.append(f"- **{each.verdict}**: {each.says} ({why}.{_in_pairs(each)})")
+        lines.append(f"- **{each.verdict}**: {each.says} ({_numbers_of(each)})")
     if len(absent) > _FEW:
         lines.append(f"- **not tested**: {len(absent)} claims about what this size does not have")
     return [*lines, ""] if lines else []
-
-
-def _in_pairs(finding: Finding) -> str:
-    """Return how many seeds an arm won, and how probably it improves, unless that is said."""
-    pairs = finding.pairs
-    if pairs is None or " wins, " in finding.reason:
-        return ""
-    counts = f" {pairs.wins} wins, {pairs.losses} losses, {pairs.ties} ties"
-    if verdicts.NAMES["improvement"] in finding.reason:
-        return f"{counts}."
-    low, high = pairs.improvement_interval
-    return f"{counts}; P(better) {number(pairs.improvement)} [{number(low)}, {number(high)}]."
 
 
 def _numbers(entry: Entry, size: SizeName, data: Data, above: dict[Any, str]) -> list[str]:

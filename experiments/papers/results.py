@@ -15,11 +15,6 @@ COMMITTED = Path(__file__).parents[1] / "results" / "papers"
 def load(name: str, size: SizeName = "small", folder: Path = COMMITTED) -> Data:
     """Return the numbers behind an entry.
 
-    Args:
-      name: of the entry, such as "all.walk".
-      size: which of its sizes.
-      folder: of the tables: the committed ones, or what `experiments.papers run --out` wrote.
-
     Raises:
       ValueError: one line: there is no such entry or table, or it is damaged.
     """
@@ -40,10 +35,7 @@ def load(name: str, size: SizeName = "small", folder: Path = COMMITTED) -> Data:
 def claims(paper: str, size: SizeName = "small", folder: Path = COMMITTED) -> pd.DataFrame:
     """Return what a paper's claims come to: columns claim, entry, verdict and why, a row for each.
 
-    Args:
-      paper: per, lap, pser, ners, refer, or all for what is no paper's.
-      size: of the tables.
-      folder: of the tables.
+    The paper "all" is no paper's.
     """
     rows = []
     for entry in of_papers([paper]):

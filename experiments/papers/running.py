@@ -121,12 +121,7 @@ def make(
 ) -> Data | None:
     """Return a whole table; its missing parts are run first, and kept as they end.
 
-    Args:
-      source: the experiment or computation.
-      size: name of its size.
-      places: folders and limits.
-      claims: claims about an experiment, which decide when a study with a growing number of seeds
-        ends.
+    Claims decide when a study with a growing number of seeds ends.
 
     Returns:
       The table, or None if the hours are over.

@@ -119,10 +119,6 @@ def draw_states(plotted: Plotted, path: Path) -> None:
 
     Oh et al. 2021, Fig. 1. A rod points where it points (up is upright), its colour is Q, that of
     the disc at its end the |TD error|, and the torque stands below.
-
-    Args:
-      plotted: what to draw.
-      path: the PNG.
     """
     frame = plotted.frame
     arms = list(dict.fromkeys(frame["arm"]))

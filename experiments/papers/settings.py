@@ -32,13 +32,7 @@ def options_of_presets(request: Request) -> pd.DataFrame:
 
 
 def table(name: str, *presets: str, parts: tuple[str, ...] = ()) -> Computation:
-    """Return the table of some presets' settings.
-
-    Args:
-      name: of the table.
-      presets: whose settings.
-      parts: beginnings of the names of the sections that it shows; (): all.
-    """
+    """Return the table of some presets' settings."""
     return Computation(
         f"settings_{name}", options_of_presets, {"smoke": {"presets": presets, "parts": parts}},
         sources=("experiments/papers/settings.py", "experiments/runs/presets/*.py"), minutes=0.01,

@@ -33,14 +33,7 @@ _METHODS = {
 def _walk(
     name: str, env: str, arms: Mapping[str, Arm], every: tuple[int, ...] = (1, 4, 16)
 ) -> Experiment:
-    """Return an experiment on a task with rare rewards and random behaviour.
-
-    Args:
-      name: of the experiment.
-      env: its task.
-      arms: its arms.
-      every: agent steps per update.
-    """
+    """Return an experiment on a task with rare rewards and random behaviour."""
     sizes = {"batch_size": 32}
     return Experiment(
         name,

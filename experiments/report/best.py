@@ -1,6 +1,6 @@
 """Sections of a study: methods at their best and by default, on each task and over tasks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from experiments.report import plots
 from experiments.report.blocks import Plots, Section, Table
 from experiments.report.swept import Swept
 from experiments.statistics import tuned
-from experiments.statistics.bootstrap import iqm_of_runs, stratified_interval
+from experiments.statistics.bootstrap import stratified_interval
 from experiments.statistics.paired import probability_of_improvement
 from experiments.statistics.tuned import Estimate
 from experiments.studies import search_report
@@ -90,7 +90,7 @@ def of_search(swept: Swept) -> Section | None:
 
 
 def tasks(swept: Swept) -> Section | None:
-    """Return the probability that methods improve on the first, and the mean of several tasks."""
+    """Return the probability that methods improve on the first, over all tasks."""
     if len(swept.methods) < 2:
         return None
     points = swept.store.facts["base_points"]
@@ -101,48 +101,40 @@ def tasks(swept: Swept) -> Section | None:
     scores = {kind: own for kind, own in scores.items() if first in own and len(own) > 1}
     if not scores:
         return None
-    several = len(swept.envs) > 1
     odds = {
         kind: {label: _odds(x, own[first], swept) for label, x in own.items() if label != first}
         for kind, own in scores.items()
     }
-    x, half = Axis(f"P(better than {first})", limits=(-0.03, 1.03)), [Rule(0.5, upright=True)]
-    panels = [_rows(swept, odds, x, "Probability of improvement", half)]
-    header = ["method", "", x.label]
-    means: dict[str, dict[str, Estimate]] = {}
-    if several:
-        header.append("scaled score")
-        scaled = _scaled(swept, scores)
-        means = {kind: {k: _iqm(x) for k, x in own.items()} for kind, own in scaled.items()}
-        title = "Scaled scores over all tasks"
-        panels.append(_rows(swept, means, Axis("scaled score, IQM"), title))
+    title, better = "Probability of improvement", f"P(better than {first})"
+    labels = [label for label in swept.methods if any(label in own for own in odds.values())]
+    marks = [
+        Interval(
+            label, labels.index(label) + (0.13 if kind == _DEFAULT else -0.13), *each[:3],
+            swept.styles[label], hollow=kind == _DEFAULT, text=kind,
+        )
+        for kind, own in odds.items()
+        for label, each in own.items()
+    ]  # fmt: skip
+    panel = Panel(
+        title, Axis(better, limits=(-0.03, 1.03)), elements.rows(labels), marks,
+        [Rule(0.5, upright=True)], height=max(240, 115 + 44 * len(labels)),
+    )  # fmt: skip
     cells = [
-        [
-            label,
-            kind,
-            shown(odds[kind].get(label)),
-            *([shown(means[kind][label])] if several else []),
-        ]
-        for kind, own in scores.items()
-        for label in own
+        [label, kind, shown(found)] for kind, own in odds.items() for label, found in own.items()
     ]
+    several = len(swept.envs) > 1
     intro = (
         f"The probability that a seed of a method has a better score than one of {first}, ties "
         "half: methods at their best against its best, and by default (hollow) against its "
         "default, on the seeds that selected nothing, with 95 % bootstrap intervals"
     )
     if several:
-        intro += (
-            ", stratified over tasks. Scaled scores are IQMs over all seeds and tasks: on each "
-            "task, 0 is the worst and 1 the best score of any seed here, so they have no meaning "
-            "elsewhere. Methods that are not on every task are left out"
-        )
+        intro += ", stratified over tasks. Methods that are not on every task are left out"
     intro += "."
     if swept.table["diverged"].any():
-        intro += " A diverged seed ranks below all others, and is scaled to 0."
-    title = "Over all tasks" if several else "Probability of improvement"
-    drawn = plots.block(panels, styles=swept.styles)
-    return Section("tasks", title, intro, [Table([header, *cells]), drawn])
+        intro += " A diverged seed ranks below all others."
+    blocks = [Table([["method", "", better], *cells]), plots.block([panel], styles=swept.styles)]
+    return Section("tasks", "Over all tasks" if several else title, intro, blocks)
 
 
 def _name(swept: Swept, env: str, label: str) -> str:
@@ -161,27 +153,6 @@ def _drawn(swept: Swept) -> Plots:
     metric, described = swept.study.metric, swept.point_settings
     figure = sensitivity.best(swept.rows, swept.methods, metric, "", 0, described)
     return plots.block(figure.panels, styles=swept.styles)
-
-
-def _rows(
-    swept: Swept,
-    found: Mapping[str, Mapping[str, Estimate]],
-    x: Axis,
-    title: str,
-    rules: Sequence[Rule] = (),
-) -> Panel:
-    """Return a panel of estimates: a row for each method, filled at its best, hollow by default."""
-    labels = [label for label in swept.methods if any(label in own for own in found.values())]
-    marks = [
-        Interval(
-            label, labels.index(label) + (0.13 if kind == _DEFAULT else -0.13), *each[:3],
-            swept.styles[label], hollow=kind == _DEFAULT, text=kind,
-        )
-        for kind, own in found.items()
-        for label, each in own.items()
-    ]  # fmt: skip
-    height = max(240, 115 + 44 * len(labels))
-    return Panel(title, x, elements.rows(labels), marks, rules, height=height)
 
 
 def _why_none(swept: Swept, found: search_report.Result) -> str:
@@ -209,29 +180,6 @@ def _scores(swept: Swept, points: Mapping[tuple[str, str], str]) -> Scores:
         if all(len(column) for column in columns) and len({len(each) for each in columns}) == 1:
             found[label] = np.stack(columns, axis=-1)
     return found
-
-
-def _scaled(swept: Swept, scores: Mapping[str, Scores]) -> dict[str, dict[str, np.ndarray]]:
-    """Return scores scaled to [0, 1] per task, over everything shown; 1 is best.
-
-    0 is the worst score of a seed that did not diverge, and the score of all that did; where all
-    are equal it is 0, too.
-    """
-    sign = 1.0 if swept.metric.higher_is_better else -1.0
-    together = sign * np.concatenate([x for own in scores.values() for x in own.values()])
-    worst = np.where(np.isinf(together), np.inf, together).min(axis=0)
-    worst = np.where(np.isinf(worst), 0.0, worst)  # of a task on which all diverged
-    span = np.maximum(together, worst).max(axis=0) - worst
-    unit = np.where(span > 0, span, 1.0)
-    return {
-        kind: {label: (np.maximum(sign * x, worst) - worst) / unit for label, x in own.items()}
-        for kind, own in scores.items()
-    }
-
-
-def _iqm(scores: np.ndarray) -> Estimate:
-    low, high = stratified_interval([scores], iqm_of_runs)
-    return Estimate(float(iqm_of_runs(scores)), float(low), float(high), len(scores))
 
 
 def _odds(own: np.ndarray, first: np.ndarray, swept: Swept) -> Estimate:

@@ -84,11 +84,7 @@ class Section(NamedTuple):
 
 
 def films(paths: Mapping[str, Path]) -> Section | None:
-    """Return the section of films, embedded up to a limit.
-
-    Args:
-      paths: of GIFs, by label.
-    """
+    """Return the section of films, embedded up to a limit."""
     blocks, left_out, total = [], [], 0
     for label, path in paths.items():
         try:

@@ -20,12 +20,7 @@ def of_run(config: Config) -> str:
 
 
 def option(section: str, name: str) -> str:
-    """Return the name of an option on the command line.
-
-    Args:
-      section: of a configuration, such as "agent_options".
-      name: of the field.
-    """
+    """Return the name of an option on the command line."""
     return f"--{run_config.PREFIXES[section]}{name}".replace("_", "-")
 
 
@@ -71,11 +66,7 @@ def _learns_from_evaluations(config: Config) -> bool:
 
 
 def of_study(saved: Mapping[str, Any]) -> list[str]:
-    """Return the command lines that repeat a study, options at their defaults left out.
-
-    Args:
-      saved: the study, as `Study.to_json` returns it.
-    """
+    """Return the command lines that repeat a study as saved, options at their defaults left out."""
     envs, arms = list(saved["bases"]), next(iter(saved["bases"].values()))
     configs = list(map(run_config.up_to_date, arms.values()))
     first = configs[0]

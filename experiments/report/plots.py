@@ -31,14 +31,7 @@ def block(
     styles: Mapping[str, Style] | None = None,
     more: Sequence[Key] = (),
 ) -> Plots:
-    """Return panels as plots with a common legend, which a single label does not need.
-
-    Args:
-      panels: None is left out.
-      title: of the block.
-      styles: by label of the legend; by default those of the panels.
-      more: further lines of the legend.
-    """
+    """Return panels (None is left out) as plots; several labels share a legend."""
     shown = [panel for panel in panels if panel is not None]
     if styles is None:
         styles = {}

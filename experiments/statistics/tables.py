@@ -5,12 +5,7 @@ from typing import Any
 
 
 def table(rows: Sequence[Mapping[str, Any]], called: str = "replay") -> str:
-    """Return a Markdown table that also reads well in a terminal.
-
-    Args:
-      rows: as `cells` has them.
-      called: the header of the labels.
-    """
+    """Return a Markdown table that also reads well in a terminal."""
     header, *rest = cells(rows, called)
     return markdown([header, *([row[0].replace("|", "\\|"), *row[1:]] for row in rest)])
 

@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.papers import __main__ as papers
 from experiments.papers import digits, figures, verdict
 from experiments.papers.digits import DIGITS, Examples
 from experiments.papers.entry import Request
 from experiments.papers.registry import ENTRIES
 from experiments.papers.tables import Data
 from jaxreplay import Replay, sum_tree
-from tests.refusals import refused
+from tests.refusals import assert_names, refusal, refused
 
 
 def made_up(each=180, seed=0):
@@ -34,10 +35,10 @@ def test_images_are_scikit_learns():
     assert np.bincount(labels).tolist() == counted
 
 
-def test_without_scikit_learn_one_line_says_what_to_install(monkeypatch):
+def test_without_scikit_learn_one_line_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with refused("pip install", "[papers]"):
-        digits.table(Request(DIGITS.options("smoke"), print))
+    said = refusal(capsys, papers.main, "run", "per.fig5", "--size", "smoke")
+    assert_names(said, "pip install", "[papers]")
 
 
 def test_sets_are_imbalanced_balanced_and_apart():
