@@ -1,6 +1,6 @@
 """Descriptions of figures, independent of the library that draws them.
 
-`drawing.to_matplotlib` writes a described figure as PNG; `pages.plots.to_plotly` returns a panel as
+`drawing.to_matplotlib` writes a described figure as PNG; `report.plots.to_plotly` returns a panel as
 a plot of the page.
 """
 

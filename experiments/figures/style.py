@@ -44,11 +44,11 @@ def make_figure(width: float, height: float, dpi: int = 100) -> Figure:
     return Figure(figsize=(width, height), dpi=dpi, layout="constrained")
 
 
-def save(figure: Figure, path: str | os.PathLike, software: str | None = None) -> None:
-    """Write a PNG whose bytes depend on nothing but the figure and the name of the software."""
+def save(figure: Figure, path: str | os.PathLike) -> None:
+    """Write a PNG whose bytes depend on nothing but the figure."""
     # `savefig` would draw a figure of this layout twice.
     canvas, content = FigureCanvasAgg(figure), io.BytesIO()
-    canvas.print_png(content, metadata={"Software": software}, pil_kwargs={"optimize": True})
+    canvas.print_png(content, metadata={"Software": None}, pil_kwargs={"optimize": True})
     write_bytes(Path(path), content.getvalue())
 
 

@@ -127,12 +127,7 @@ def run(
       linear: linear in a one-hot state and a shared constant, instead of a table.
       max_updates: updates after which to give up.
       report: called now and then with the updates so far and the largest error.
-
-    Raises:
-      ValueError: n is out of range.
     """
-    if not 2 <= n <= 20:
-        raise ValueError(f"n is {n}: the memory holds 2^(n+1) - 2 transitions, use 2 to 20 states")
     together = over_seeds(_program(n, method, linear))
     state = together.init(jax.vmap(jax.random.key)(jnp.arange(seeds)))
     count, errors = jnp.asarray(CHUNK, jnp.int32), []

@@ -119,18 +119,10 @@ def split(
     Returns:
       Three arrays of places in `labels`, without overlap; as many test examples of each digit as
       the scarcest digit has left.
-
-    Raises:
-      ValueError: there are too few examples.
     """
     rng = np.random.default_rng(seed)
     places = [rng.permutation(np.flatnonzero(labels == digit)) for digit in range(DIGITS_IN_ALL)]
     test = min(map(len, places)) - train - validation
-    if test < 1 or not 1 <= kept <= train:
-        raise ValueError(
-            f"{train} examples of a digit for training, {kept} of a rare one, and {validation} for "
-            f"validation: the scarcest digit has {min(map(len, places))}, and one is to be tested"
-        )
     rest = [each[train:] for each in places]
     parts = (
         [each[: kept if digit < RARE else train] for digit, each in enumerate(places)],
@@ -259,9 +251,6 @@ def table(request: Request) -> pd.DataFrame:
       Rows (columns arm, seed, step_size, measure, value) of kind "curve" and "draws" (updates),
       "final" (after the last update), "mean" (over all measurements after the first update) and
       "search" (validation error and loss after the last update, every step size that was tried).
-
-    Raises:
-      ValueError: there are too few images for the sizes.
     """
     options = request.options
     images, labels = load()

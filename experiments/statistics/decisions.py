@@ -201,18 +201,14 @@ def decide(
     interrupting a study, or training more seeds since, changes no decision.
 
     Args:
-      arms: for each arm, the counts of all seeds up to each look. Give all arms of the study: their
-        number is chosen before it starts.
+      arms: for each arm, the counts of all seeds up to each look, at the same numbers of seeds.
+        Give all arms of the study: their number is chosen before it starts.
       alpha: probability that any arm is falsely better or worse; the intervals have a second one.
       margin: of the probability of improvement.
       claims: about arms, each with its margin; "better" and `margin` where there is none.
       plan: whether to estimate the seeds that undecided arms need (up to half a second each).
-
-    Raises:
-      ValueError: looks are missing, not cumulative or at different numbers of seeds.
     """
     claims = {label: (claims or {}).get(label, ("better", margin)) for label in arms}
-    _check(arms, alpha, claims)
     level, found, used, undecided = alpha / max(len(arms), 1), {}, {}, set(arms)
     for look in range(1, max(map(len, arms.values()), default=0) + 1):
         used |= {label: arms[label][:look] for label in undecided}
@@ -290,20 +286,3 @@ def _at_look(counts: Counts, p: float, alpha: float, level: float, margin: float
     elif low > 0.5 - margin + _ROUNDING and high < 0.5 + margin - _ROUNDING:
         verdict = "no difference"
     return Decision(verdict, counts, counts.mean, own, p, counts.seeds)
-
-
-def _check(arms: Mapping[str, Sequence[Counts]], alpha: float, claims: Mapping) -> None:
-    if not 0 < alpha < 1:
-        raise ValueError(f"alpha = {alpha:g}: give a probability of an error in (0, 1)")
-    schedule = [look.seeds for look in max(arms.values(), key=len, default=[])]
-    for label, counts in arms.items():
-        if not 0 < (margin := claims[label][1]) < 0.5:
-            raise ValueError(f"margin = {margin:g} of '{label}': give one in (0, 0.5)")
-        if not counts:
-            raise ValueError(f"'{label}' has no look: count its pairs after the first batch")
-        if (np.diff(np.array(counts), axis=0, prepend=0) < 0).any():
-            raise ValueError(f"looks of '{label}' lose pairs: count all seeds up to each look")
-        for look, seeds in zip(counts, schedule, strict=False):
-            if look.seeds != seeds:
-                differs = f"'{label}' has a look at {look.seeds} seeds, another arm at {seeds}"
-                raise ValueError(f"{differs}: count all arms at the same looks")

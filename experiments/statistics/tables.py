@@ -1,6 +1,6 @@
 """Tables of finished runs, as Markdown that also reads well in a terminal."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
@@ -20,15 +20,24 @@ def cells(rows: Sequence[Mapping[str, Any]], called: str = "replay") -> list[lis
       called: the header of the labels.
     """
     threshold = next((row["threshold"] for row in rows if row["threshold"] is not None), None)
-    header = [called, "final return: IQM [95 % interval]"]
-    lengths = len({row["final_step"] for row in rows}) > 1
-    header += ["agent steps"] * lengths
+    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        called: lambda row: row["replay"].replace("\n", " "),
+        "final return: IQM [95 % interval]": _final,
+    }
+    if len({row["final_step"] for row in rows}) > 1:
+        columns["agent steps"] = lambda row: _integer(row["final_step"])
     if threshold is not None:
-        header += [f"seeds at {threshold:g}", f"steps to {threshold:g} (median)"]
-    broken = any(row.get("diverged") for row in rows)
-    timed = any("steps_per_second" in row for row in rows)
-    header += [*["steps/s"] * timed, *["seeds that diverged"] * broken]
-    return [header, *(_cells(row, lengths, threshold is not None, timed, broken) for row in rows)]
+        columns[f"seeds at {threshold:g}"] = lambda row: f"{row['reached']}/{len(row['seeds'])}"
+        columns[f"steps to {threshold:g} (median)"] = lambda row: _integer(
+            row["median_steps_to_threshold"]
+        )
+    if any("steps_per_second" in row for row in rows):
+        columns["steps/s"] = lambda row: _integer(row.get("steps_per_second"))
+    if any(row.get("diverged") for row in rows):
+        columns["seeds that diverged"] = lambda row: (
+            f"{len(row.get('diverged', ()))}/{len(row['seeds'])}"
+        )
+    return [list(columns), *([cell(row) for cell in columns.values()] for row in rows)]
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
@@ -46,24 +55,9 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if 1_000 <= abs(value) < 10_000_000 else f"{value:.4g}"
 
 
-def _cells(
-    row: Mapping[str, Any],
-    with_steps: bool,
-    with_threshold: bool,
-    with_speed: bool,
-    with_diverged: bool,
-) -> list[str]:
+def _final(row: Mapping[str, Any]) -> str:
     low, high = row["final_interval"]
-    label = row["replay"].replace("\n", " ")
-    cells = [label, f"{number(row['final_iqm'])} [{number(low)}, {number(high)}]"]
-    cells += [_integer(row["final_step"])] * with_steps
-    if with_threshold:
-        steps = row["median_steps_to_threshold"]
-        cells += [f"{row['reached']}/{len(row['seeds'])}", _integer(steps)]
-    cells += [_integer(row.get("steps_per_second"))] * with_speed
-    if with_diverged:
-        cells.append(f"{len(row.get('diverged', ()))}/{len(row['seeds'])}")
-    return cells
+    return f"{number(row['final_iqm'])} [{number(low)}, {number(high)}]"
 
 
 def _integer(value: float | None) -> str:

@@ -14,7 +14,7 @@ from experiments.papers.entry import Request
 from experiments.papers.registry import ENTRIES
 from experiments.papers.tables import Data
 from jaxreplay import Replay, sum_tree
-from tests.refusals import assert_names, refusal, refused
+from tests.refusals import assert_names, refusal
 
 
 def made_up(each=180, seed=0):
@@ -55,12 +55,6 @@ def test_sets_are_imbalanced_balanced_and_apart():
     # How many are kept changes neither what is tested nor which are kept first.
     more = digits.split(labels, 3, train=100, kept=100, validation=30)
     assert (more[2] == sets[2]).all() and set(sets[0]) < set(more[0])
-
-
-@pytest.mark.parametrize("sizes", [(150, 4, 24), (100, 0, 30), (100, 101, 30)])
-def test_sizes_that_do_not_fit_are_refused(sizes):
-    with refused(*sizes, "174"):
-        digits.split(np.repeat(np.arange(10), 174), 0, *sizes)
 
 
 def test_the_step_size_is_that_of_the_least_error_then_loss():
