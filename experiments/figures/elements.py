@@ -1,7 +1,7 @@
 """Descriptions of figures, independent of the library that draws them.
 
-`drawing.to_matplotlib` writes a described figure as PNG; `report.plots.to_plotly` returns a panel as
-a plot of the page.
+`drawing.to_matplotlib` writes a described figure as PNG; `report.plots.to_plotly` returns a panel
+as a plot of the page.
 """
 
 from collections.abc import Mapping, Sequence

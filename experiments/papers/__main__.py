@@ -14,7 +14,6 @@ if __name__ == "__main__":
     process.run("experiments.papers.__main__")
 
 import argparse
-import dataclasses
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from experiments.cli.options import Parser, one_of
 from experiments.cli.shared import add_compilation_cache, add_devices, ended
 from experiments.installation.commands import install
 from experiments.papers import figures, report, running
-from experiments.papers.entry import PAPERS, Computation, Entry
+from experiments.papers.entry import PAPERS, Entry
 from experiments.papers.experiment import SIZES, Experiment
 from experiments.papers.registry import ENTRIES, claims_about, of_papers
 from experiments.papers.results import COMMITTED
@@ -95,9 +94,6 @@ def _paper(text: str) -> str:
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--seeds", type=int, metavar="INT", help="seeds of every arm [default: the size's]"
-    )
     parser.add_argument(
         "--out", type=Path, default=_OUT, metavar="DIR",
         help=f"folder of the tables and figures [default {_OUT}]",
@@ -177,7 +173,7 @@ def _run(args: argparse.Namespace) -> None:
     for entry in [entry for entry in entries if entry.source is None]:
         say(f"{entry.id}: not to be had: {entry.missing}")
     asked = [
-        (entry, _with_seeds(entry.source, args))
+        (entry, entry.source)
         for entry in entries
         if entry.source is not None and _installed(entry, entry.source, args)
     ]
@@ -212,15 +208,14 @@ def _run(args: argparse.Namespace) -> None:
             if made is None:  # the hours are over
                 continue
             done[source.name] = made
-        shown = dataclasses.replace(entry, source=source)
         if entry.layout is not None:
             path = figures.path_of(entry, args.size, args.out)
             try:
-                figures.draw(shown, args.size, done[source.name], path)
+                figures.draw(entry, args.size, done[source.name], path)
                 show(f"{entry.id}: {path}")
             except figures.NothingToShow as error:
                 say(f"{entry.id} has no figure: {error}")
-        show(report.one(shown, args.size, args.out, args.out))
+        show(report.one(entry, args.size, args.out, args.out))
     if args.out.resolve() != COMMITTED.resolve():
         say(f"list and report show these with --results {args.out}")
 
@@ -242,25 +237,6 @@ def _installed(entry: Entry, source: Source, args: argparse.Namespace) -> bool:
         say(f"{entry.id} is left out: {why}")
         return False
     return True
-
-
-def _with_seeds(source: Source, args: argparse.Namespace) -> Source:
-    """Return a source with the seeds that are asked for."""
-    if args.seeds is None:
-        return source
-    if args.seeds < 2:
-        raise ValueError(f"seeds is {args.seeds}: an interval needs 2, a verdict 10")
-    if isinstance(source, Computation):
-        options = source.options(args.size)
-        if "seeds" not in options:
-            raise ValueError(
-                f"{source.name} has no seeds: leave out --seeds, or name other entries"
-            )
-        sizes = {**source.sizes, args.size: {**options, "seeds": args.seeds}}
-        minutes = source.minutes * args.seeds / options["seeds"]
-        return dataclasses.replace(source, sizes=sizes, minutes=minutes)
-    size = dataclasses.replace(source.sizes[args.size], seeds=args.seeds, most_seeds=0)
-    return dataclasses.replace(source, sizes={**source.sizes, args.size: size})
 
 
 def _report(args: argparse.Namespace) -> None:

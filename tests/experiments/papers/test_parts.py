@@ -62,12 +62,12 @@ def whole(tmp_path_factory):
 def stopped(tmp_path, monkeypatch):
     """Return a function that begins the table in a folder, up to its fourth part."""
 
-    def run(*more, **patches):
+    def run(**patches):
         with monkeypatch.context() as patch:
             before = learned(patch, stop_at=4)
             for name, value in patches.items():
                 patch.setattr(running, name, value)
-            assert papers.main([*COMMAND, *more, "--out", str(tmp_path / "out")]) == 130
+            assert papers.main([*COMMAND, "--out", str(tmp_path / "out")]) == 130
         return tmp_path / "out", before
 
     return run
@@ -96,7 +96,7 @@ def test_a_scheduler_stops_it_too_and_nothing_finished_is_said(tmp_path, monkeyp
 
 
 def test_parts_of_other_settings_are_not_used(whole, stopped, tmp_path, monkeypatch):
-    out, _ = stopped("--seeds", "3")
+    out, _ = stopped(plain=lambda values: {**values, "seeds": 3})
     asked = learned(monkeypatch)
     assert papers.main([*COMMAND, "--out", str(out)]) == 0
     assert len(asked) == 8 and numbers(out) == whole
