@@ -97,11 +97,10 @@ def test_files_are_small():
 
 def test_a_figure_says_of_an_arm_what_the_report_says_of_its_claim():
     entry, data = ENTRIES["all.walk"], results.load("all.walk")
-    (env,) = data.runs
     shown = {}
 
     def layout(plotted, path):
-        shown.update({row.label: row.judgement.verdict for row in plotted.judged(env).rows})
+        shown.update({row.label: row.judgement.verdict for row in plotted.judged().rows})
 
     figures.draw(dataclasses.replace(entry, layout=Layout(layout)), "small", data, Path("unused"))
     findings = verdict.findings(entry, "small", data)

@@ -83,7 +83,7 @@ class Plotted(NamedTuple):
         str, str
     ]  # arm -> its replay method, for its colour; arms come as they do here
     title: str
-    judged: Callable[[str], Compared] | None = None  # task -> its arms beside the baseline
+    judged: Callable[[], Compared] | None = None  # returns the arms beside the baseline
     table: pd.DataFrame | None = None  # all of what `frame` was chosen from
 
 

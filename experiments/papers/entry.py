@@ -40,12 +40,6 @@ class Exact:
 Row = dict[str, Any]  # of a computed table: numbers and words by column
 
 
-def at_once(name: str, compute: Callable[[], list[Row]]) -> list[Row]:
-    """Compute the rows of a part of a table, and keep them nowhere."""
-    del name
-    return compute()
-
-
 class Request(NamedTuple):
     """What a function that computes a table is asked for.
 
@@ -56,7 +50,7 @@ class Request(NamedTuple):
 
     options: Options  # of its size
     say: Callable[[str], None]  # progress
-    part: Callable[[str, Callable[[], list[Row]]], list[Row]] = at_once
+    part: Callable[[str, Callable[[], list[Row]]], list[Row]] = lambda name, compute: compute()
 
 
 @dataclass(frozen=True)

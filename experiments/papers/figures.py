@@ -3,7 +3,6 @@
 import dataclasses
 from pathlib import Path
 
-from experiments.figures.judged import Judged
 from experiments.papers import verdict
 from experiments.papers.blocks import Compared, Plotted
 from experiments.papers.entry import Claim, Entry
@@ -11,8 +10,6 @@ from experiments.papers.experiment import Experiment, SizeName
 from experiments.papers.tables import Data
 from experiments.studies import judge
 from jaxreplay.methods import METHODS
-
-_ENDINGS = ("_every", ",")  # of labels, before what is not the method
 
 
 class NothingToShow(ValueError):
@@ -50,57 +47,40 @@ def draw(entry: Entry, size: SizeName, data: Data, path: Path) -> None:
     if isinstance(source, Experiment) and size != "paper":
         about += f" (size {size})"
 
-    def judged(env: str) -> Compared:
-        assert isinstance(source, Experiment)
-        found = comparison(source, size, data, env)
-        return found._replace(rows=_as_claimed(entry, size, data, found.rows))
-
-    plotted = Plotted(frame, methods, about, judged, data.frame)
+    plotted = Plotted(frame, methods, about, lambda: _compared(entry, size, data), data.frame)
     entry.layout.draw(plotted, path, **entry.layout.options)
 
 
-def _as_claimed(entry: Entry, size: SizeName, data: Data, rows: list[Judged]) -> list[Judged]:
-    """Return arms with the verdicts of the entry's claims, so that figure and report agree.
+def _compared(entry: Entry, size: SizeName, data: Data) -> Compared:
+    """Return the arms of an experiment on its task beside the baseline.
 
-    An arm that no claim is about, and that was tested, has none.
+    Verdicts are those of the entry's claims, so that figure and report agree; an arm that no claim
+    is about, and that was tested, has none.
     """
+    assert isinstance(entry.source, Experiment) and data.store is not None
     claimed = {
         (claim.arm, claim.baseline): finding
         for claim, finding in zip(entry.claims, verdict.findings(entry, size, data), strict=True)
         if isinstance(claim, Claim)
     }
-    shown = []
-    for row in rows:
+    study = entry.source.study(size)
+    (env,) = study.envs
+    allowed = len(data.codes()) > 1  # the reports name them
+    frames = judge.judged_frames(data.store, study)
+    rows = []
+    for row in judge.judge(study, frames, data.store.made(), allowed, plan=False).rows:
         own = row.judgement
         if (finding := claimed.get((row.label, own.baseline))) is not None:
             own = dataclasses.replace(own, verdict=finding.verdict, reason=finding.reason)
         elif own.verdict != "not tested":
             own = dataclasses.replace(own, verdict="no claim", reason="no claim is about it")
-        shown.append(row._replace(judgement=own))
-    return shown
-
-
-def comparison(source: Experiment, size: SizeName, data: Data, env: str) -> Compared:
-    """Return the answer to an experiment's own question on a task: every arm with its baseline."""
-    assert data.store is not None
-    study = source.study(size)
-    allowed = len(data.codes()) > 1  # the reports name them
-    frames = judge.judged_frames(data.store, study)
-    found = judge.judge(study, frames, data.store.made(), allowed, plan=False)
-    several = f"{env} " if len(study.envs) > 1 else ""
-    rows = [
-        row._replace(label=row.label.removeprefix(several))
-        for row in found.rows
-        if found.members[row.label].point.env == env
-    ]
+        rows.append(row._replace(judgement=own))
     return Compared(rows, study.metric(env), study.baseline)
 
 
 def _method(arm: str) -> str:
     """Return the method that an arm of a computation is named after, for its colour."""
     known = {"proportional": "per", "ours": "uniform"}
-    word = arm
-    for ending in _ENDINGS:
-        word = word.partition(ending)[0]
+    word = arm.partition("_every")[0].partition(",")[0]
     word = known.get(word, word)
     return word if word in METHODS else arm

@@ -158,8 +158,7 @@ def bars(
 def forest(plotted: Plotted, path: Path) -> None:
     """Plot the probability that each arm improves on the baseline, seed by seed, on one task."""
     assert plotted.judged is not None
-    (env,) = dict.fromkeys(plotted.frame["env"])
-    found, shown = plotted.judged(env), set(plotted.frame["arm"])
+    found, shown = plotted.judged(), set(plotted.frame["arm"])
     rows = [row for row in found.rows if row.label in shown]
     judged.forest(rows, plotted.methods, found.metric, found.baseline, path, plotted.title)
 
