@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,7 @@ def read(entry: Entry, size: SizeName, results: Path) -> Data | None:
         return None
     try:
         return tables.read(results, entry.source.name, size)
-    except tables.Damaged as error:
-        say(f"{error}: it counts as not there; run makes it anew")
-    except ValueError as error:  # a later version made it
+    except ValueError as error:  # also of a later version
         say(f"{error}: it counts as not there")
     return None
 
@@ -54,13 +52,12 @@ def found(entry: Entry, size: SizeName, data: Data | None) -> list[Finding]:
     return verdict.findings(entry, size, data) if status(entry, size, data) == "done" else []
 
 
-def claims(
-    entry: Entry, size: SizeName, data: Data | None, findings: list[Finding]
-) -> list[list[str]]:
+def claims(entry: Entry, size: SizeName, data: Data | None) -> list[list[str]]:
     """Return a row for each claim of an entry: claim, entry, verdict and numbers.
 
     The claims of a sweep are counted in one row.
     """
+    findings = found(entry, size, data)
     if findings and entry.swept:
         counts = Counter(each.verdict for each in findings)
         shown = ", ".join(f"{counts[name]} {name}" for name in _ORDER if counts[name])
@@ -87,35 +84,31 @@ def _without(verdict_: str, reason: str) -> str:
     return reason if own == reason else own.replace("(", "", 1).replace(")", "", 1).lstrip(": ")
 
 
-def one(entry: Entry, size: SizeName, results: Path, base: Path) -> str:
-    """Return the report of one entry, with links from the folder `base`."""
-    data = read(entry, size, results)
-    return _one(entry, size, results, base, data, found(entry, size, data), {})
-
-
-def _one(
+def one(
     entry: Entry,
     size: SizeName,
     results: Path,
     base: Path,
-    data: Data | None,
-    findings: list[Finding],
-    above: dict[Any, str],
+    above: dict[Any, str] | None = None,
 ) -> str:
-    """Return the report of one entry; `above` has the entries whose tables stand above it."""
+    """Return the report of one entry, with links from the folder `base`.
+
+    `above` has the entries whose tables stand above it, and will have this one.
+    """
+    data = read(entry, size, results)
     lines = [f"### {entry.id}: {entry.shows}", ""]
     if entry.missing:
         lines += [f"Not to be had: {entry.missing}", ""]
     state = status(entry, size, data)
     if state == "done":
         assert data is not None and entry.source is not None
-        lines += _claims(findings)
+        lines += _claims(verdict.findings(entry, size, data))
         figure = path_of(entry, size, results)
         if entry.layout is not None and figure.exists():
             lines += [f"![{entry.id}]({os.path.relpath(figure, base)})", ""]
         if entry.figure_of:
             lines += [f"Its figure is that of {entry.figure_of} here.", ""]
-        lines += _numbers(entry, size, data, above)
+        lines += _numbers(entry, size, data, {} if above is None else above)
         if entry.ours is not None:
             lines += [markdown(entry.ours(data))]
         notes = list(entry.note)
@@ -144,8 +137,7 @@ def everything(entries: Iterable[Entry], size: SizeName, results: Path) -> str:
     for paper, title in PAPERS.items():
         rows = []
         for entry in [each for each in entries if each.paper == paper]:
-            data = read(entry, size, results)
-            rows += claims(entry, size, data, found(entry, size, data))
+            rows += claims(entry, size, read(entry, size, results))
         if rows:
             rows.sort(key=lambda row: row[2] in _WAITING)
             counts.append([_short(title), [row[2] for row in rows if row[2] != "sweep"]])
@@ -166,9 +158,7 @@ def page(paper: str, size: SizeName, results: Path, base: Path) -> str:
     """Return the tables and figures of a paper's entries, as a page that lies in `base`."""
     parts, above = [f"# {PAPERS[paper]}", ""], {}
     for entry in of_papers([paper]):
-        data = read(entry, size, results)
-        parts += [f"({_anchor(entry.id)})=", ""]
-        parts.append(_one(entry, size, results, base, data, found(entry, size, data), above))
+        parts += [f"({_anchor(entry.id)})=", "", one(entry, size, results, base, above)]
     return "\n".join(parts).replace("\n### ", "\n## ").rstrip() + "\n"
 
 
@@ -190,14 +180,8 @@ CLAIM_COLUMNS = ("claim", "entry", "verdict", "why")
 SITE = {paper: f"docs/results/{paper}.md" for paper in PAPERS}  # pages of `page`
 TITLE = "# Results\n\n"  # of every report that is written
 _ORDER = (
-    "agrees",
-    "disagrees",
-    "no difference",
-    "undecided",
-    "not tested",
-    "not comparable",
-    "pilot",
-)
+    "agrees", "disagrees", "no difference", "undecided", "not tested", "not comparable", "pilot",
+)  # fmt: skip
 _WAITING = ("begun", "to do", "other settings", "not to be had")
 _HEAD = """\
 `python -m experiments.papers report --all --write RESULTS.md` writes this page from the tables in \
@@ -229,6 +213,8 @@ def _claims(findings: list[Finding]) -> list[str]:
         lines.append(f"- **{each.verdict}**: {each.says} ({_numbers_of(each)})")
     if len(absent) > _FEW:
         lines.append(f"- **not tested**: {len(absent)} claims about what this size does not have")
+    if any(each.pairs for each in findings):
+        lines = ["Claims, with wins/losses/ties of the seeds:", "", *lines]
     return [*lines, ""] if lines else []
 
 
@@ -264,17 +250,13 @@ def _repeat(entry: Entry, size: SizeName, data: Data) -> str:
     source = entry.source
     assert source is not None
     took = in_words(minutes(source, size, data))
-    made = next(iter(_made(data)))["versions"]
+    made = data.facts()[0]["versions"]
     code = "+".join(data.codes())
     return (
         f"`python -m experiments.papers run {entry.id} --size {size}`: {took} when it was run, "
         f"mostly on one core, for all entries of {source.name}; code {code}; jax {made['jax']}, "
         f"Python {made['python']}."
     )
-
-
-def _made(data: Data) -> list[Mapping]:
-    return [data.made] if data.made else [r for runs in data.runs.values() for r in runs.values()]
 
 
 def shown_in_list(entry: Entry, size: SizeName, data: Data | None) -> tuple[str, ...]:

@@ -39,8 +39,5 @@ def claims(paper: str, size: SizeName = "small", folder: Path = COMMITTED) -> pd
     """
     rows = []
     for entry in of_papers([paper]):
-        if not entry.claims:
-            continue
-        data = report.read(entry, size, folder)
-        rows += report.claims(entry, size, data, report.found(entry, size, data))
+        rows += report.claims(entry, size, report.read(entry, size, folder))
     return pd.DataFrame(rows, columns=list(report.CLAIM_COLUMNS))

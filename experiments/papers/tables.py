@@ -44,9 +44,12 @@ class Data:
 
     def codes(self) -> tuple[str, ...]:
         """Return the versions of the code that made it."""
-        facts = [self.made] if self.made else []
-        facts += [each for runs in self.runs.values() for each in runs.values()]
-        return tuple(sorted({each["versions"]["code"] for each in facts}))
+        return tuple(sorted({each["versions"]["code"] for each in self.facts()}))
+
+    def facts(self) -> list[Mapping[str, Any]]:
+        """Return `made`, or what `runs` has of each run."""
+        runs = [each for runs in self.runs.values() for each in runs.values()]
+        return [self.made] if self.made else runs
 
 
 def of_study(results: Store) -> Data:
