@@ -1,7 +1,7 @@
 """Tables of the Blind Cliffwalk: how many updates replay methods need, measured and in theory."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -69,7 +69,10 @@ def settings_of_pser(request: Request) -> pd.DataFrame:
         base = {"alpha": alpha, "initial": start}
         plain = _with(per.sampler, per.PERConfig, base)
         of_per = _updates(request, n, f"per, {start}, alpha {alpha}", plain)
-        for decay in _decays(request.options):
+        for (rho, window), eta in itertools.product(
+            request.options["decays"], request.options["etas"]
+        ):
+            decay = {"rho": rho, "window": window, "eta": eta}
             sampler = _with(pser.sampler, pser.PSERConfig, {**base, **decay})
             name = f"pser, {start}, alpha {alpha}, {decay}"
             of_pser = _updates(request, n, name, sampler)
@@ -136,11 +139,6 @@ def _against_theory(frame: pd.DataFrame) -> pd.DataFrame:
                  "tolerance": max(error, 1e-9)}
             )  # fmt: skip
     return pd.DataFrame(rows)
-
-
-def _decays(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for (rho, window), eta in itertools.product(options["decays"], options["etas"]):
-        yield {"rho": rho, "window": window, "eta": eta}
 
 
 def _with(make: Callable[[Any], Any], config: type, options: Mapping[str, Any]) -> Method:

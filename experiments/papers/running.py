@@ -36,10 +36,6 @@ class Places(NamedTuple):
     hours: float | None = None  # limit for every experiment
 
 
-class Stale(ValueError):
-    """Existing results were made by other code, with other settings, or by another command."""
-
-
 _NOT_OURS = "was not written by this command: add --overwrite to replace it, or use another --out"
 _WAYS_OUT = (
     "choose another --out, add --overwrite to make it again, or --other-code if only the code or "
@@ -51,13 +47,13 @@ def check_figure(path: Path, name: str, size: SizeName, places: Places) -> None:
     """Refuse to draw over a figure that is not next to the table that it would show.
 
     Raises:
-      Stale: one line; or ValueError: it is a link.
+      ValueError: one line.
     """
     check_writable(path, "choose another --out")
     study = tables.study_folder(places.out, name, size)
     known = tables.paths(places.out, name, size)[1].exists() or store.paths(study)[1].exists()
     if path.exists() and not known and not places.overwrite:
-        raise Stale(f"{path} {_NOT_OURS}")
+        raise ValueError(f"{path} {_NOT_OURS}")
 
 
 def kept(source: Source, size: SizeName, places: Places) -> Data:
@@ -66,8 +62,8 @@ def kept(source: Source, size: SizeName, places: Places) -> Data:
     With `overwrite`, damaged results and those of other code or settings do not count.
 
     Raises:
-      Stale: the results are damaged, from another version of the code or other settings, or not
-        of this command.
+      ValueError: the results are damaged, from another version of the code or other settings, or
+        not of this command.
     """
     trained = isinstance(source, Experiment)
     if trained:
@@ -78,18 +74,18 @@ def kept(source: Source, size: SizeName, places: Places) -> Data:
         check_writable(path, "choose another --out")
     numbers, facts = files
     if not (places.overwrite or trained or tables.is_ours(places.out, source.name, size)):
-        raise Stale(f"{facts if facts.exists() else numbers} {_NOT_OURS}")
+        raise ValueError(f"{facts if facts.exists() else numbers} {_NOT_OURS}")
     try:
         data = tables.read(places.out, source.name, size) or Data()
     except tables.Damaged as error:
         if trained and not places.overwrite:
-            raise Stale(f"{error}, or add --overwrite to run the experiment again") from None
+            raise ValueError(f"{error}, or add --overwrite to run the experiment again") from None
         say(f"{error}: it is made again")
         return Data()
     if not (why := stale(source, size, data, places.other_code)):
         return data
     if not places.overwrite:
-        raise Stale(f"{numbers}: {why}: {_WAYS_OUT}")
+        raise ValueError(f"{numbers}: {why}: {_WAYS_OUT}")
     return Data()
 
 
@@ -127,8 +123,8 @@ def make(
       The table, or None if the hours are over.
 
     Raises:
-      Stale: as `kept`.
-      ValueError: an experiment can't run, its folder is taken, or another process makes the table.
+      ValueError: as for `kept`; or an experiment can't run, its folder is taken, or another process
+        makes the table.
       Stopped: the user pressed Ctrl-C, or an environment failed; finished parts are kept.
     """
     folder.make(places.out)

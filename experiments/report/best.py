@@ -7,7 +7,7 @@ import numpy as np
 from experiments.figures import elements, sensitivity
 from experiments.figures.elements import Axis, Interval, Panel, Rule
 from experiments.report import plots
-from experiments.report.blocks import Plots, Section, Table
+from experiments.report.blocks import Section, Table
 from experiments.report.swept import Swept
 from experiments.statistics import tuned
 from experiments.statistics.bootstrap import stratified_interval
@@ -51,8 +51,7 @@ def best(swept: Swept) -> Section | None:
         intro += " In the selection, a diverged seed ranks below all others."
     if any(row.default is None for row in swept.rows):
         intro += " Points without a default are not in the sweep: --defaults true adds them."
-    title = "At their best, and by default"
-    return Section("best", title, intro, [Table([header, *cells]), _drawn(swept)])
+    return _at_their_best(swept, [header, *cells], intro)
 
 
 def of_search(swept: Swept) -> Section | None:
@@ -85,8 +84,7 @@ def of_search(swept: Swept) -> Section | None:
     )
     if any(each.lost.any() or each.defaults_lost.any() for each in results):
         intro += " A diverged seed ranks below all others."
-    title = "At their best, and by default"
-    return Section("best", title, intro, [Table([header, *cells]), _drawn(swept)])
+    return _at_their_best(swept, [header, *cells], intro)
 
 
 def tasks(swept: Swept) -> Section | None:
@@ -148,11 +146,12 @@ def _scored(swept: Swept) -> str:
     return f"Scores: {about}, IQM over seeds [95 % bootstrap interval]."
 
 
-def _drawn(swept: Swept) -> Plots:
-    """Return a plot for each task: a row for each method, filled at its best, hollow by default."""
+def _at_their_best(swept: Swept, cells: list[list[str]], intro: str) -> Section:
+    """Return a table, and a plot for each task: methods filled at their best, hollow by default."""
     metric, described = swept.study.metric, swept.point_settings
     figure = sensitivity.best(swept.rows, swept.methods, metric, "", 0, described)
-    return plots.block(figure.panels, styles=swept.styles)
+    drawn = plots.block(figure.panels, styles=swept.styles)
+    return Section("best", "At their best, and by default", intro, [Table(cells), drawn])
 
 
 def _why_none(swept: Swept, found: search_report.Result) -> str:

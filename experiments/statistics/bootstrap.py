@@ -65,15 +65,6 @@ def bootstrap_interval(
     return low.reshape(x.shape[1:])[()], high.reshape(x.shape[1:])[()]
 
 
-def iqm_of_runs(scores: ArrayLike) -> np.ndarray:
-    """Return the IQM over all runs of all tasks, `[..., seeds, tasks]` -> `[...]`.
-
-    A statistic for `stratified_interval` (Agarwal et al. 2021).
-    """
-    scores = np.asarray(scores)
-    return iqm(scores.reshape(*scores.shape[:-2], -1), axis=-1)
-
-
 def stratified_interval(
     arms: Sequence[ArrayLike],
     statistic: Callable[..., np.ndarray],
