@@ -26,7 +26,8 @@ def of_runs(source: Source, title: str | None) -> Head:
     else:
         facts.append(("replay", ", ".join(arm.replay for arm in arms.values())))
     facts.append(("seeds", span([_seeds(arm) for arm in arms.values()])))
-    facts.append(("agent steps", _steps(list(arms.values()))))
+    ends = [arm.summary["final_step"] if arm.summary else arm.progress[0] for arm in arms.values()]
+    facts.append(("agent steps", span(ends)))
     return Head(title or _title(source), facts, _warnings(source))
 
 
@@ -45,7 +46,8 @@ def _warnings(source: Source) -> list[str]:
         lines.append(f"Pilot: a verdict takes {FEWEST_SEEDS} seeds, and these are {fewest}.")
     for label, arm in source.arms.items():
         if seeds := _diverged(arm):
-            lines.append(f"{label} diverged with seed{'s' * (len(seeds) > 1)} {_listed(seeds)}.")
+            listed = ", ".join(map(str, seeds))
+            lines.append(f"{label} diverged with seed{'s' * (len(seeds) > 1)} {listed}.")
     codes = dict.fromkeys(arm.code for arm in source.arms.values() if arm.code)
     if len(codes) > 1 or any("+" in code for code in codes):
         made = "Several versions of the code or settings of JAX made these results"
@@ -149,11 +151,6 @@ def _seeds(arm: Arm) -> int:
     return int(arm.config.get("seeds", 0) if arm.frame is None else arm.frame["seed"].nunique())
 
 
-def _steps(arms: Sequence[Arm]) -> str:
-    ends = [arm.summary["final_step"] if arm.summary else arm.progress[0] for arm in arms]
-    return span(ends)
-
-
 def span(numbers: Sequence[int]) -> str:
     """Return the smallest and largest of some numbers in words."""
     low, high = min(numbers), max(numbers)
@@ -164,7 +161,3 @@ def _diverged(arm: Arm) -> list[int]:
     if arm.summary is not None:
         return list(arm.summary.get("diverged", ()))
     return [] if arm.frame is None else statistics.diverged(arm.frame)
-
-
-def _listed(seeds: Sequence[int]) -> str:
-    return ", ".join(map(str, seeds))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from experiments.figures.elements import STEPS, Axis, Interval, Line, Panel, Points, Style
+from experiments.figures.elements import STEPS, Axis, Interval, Line, Panel, Points, Rule, Style
 from experiments.figures.style import FAINT, INK
 from experiments.report.blocks import Key, Plot, Plots
 
@@ -37,7 +37,12 @@ def block(
         styles = {}
         for mark in (mark for panel in shown for mark in panel.marks):
             styles.setdefault(mark.label, mark.style)
-    return Plots([to_plotly(panel) for panel in shown], [*legend(styles), *more], title)
+    legend = [
+        Key(label, style["color"], _SVG_DASHES[style["linestyle"]], style["linewidth"])
+        for label, style in styles.items()
+        if len(styles) > 1
+    ]
+    return Plots([to_plotly(panel) for panel in shown], [*legend, *more], title)
 
 
 def to_plotly(panel: Panel) -> Plot:
@@ -50,101 +55,21 @@ def to_plotly(panel: Panel) -> Plot:
             traces.append(_points(mark))
         else:
             traces.append(_interval(mark))
-    shapes = [threshold(rule.value, rule.text, upright=rule.upright) for rule in panel.rules]
-    large = {} if panel.x.label == STEPS else {"tickformat": _ticks(traces, "x")}
-    own = layout(
-        panel.x.label, panel.y.label, xaxis=large | _axis(panel.x), yaxis=_axis(panel.y),
-        shapes=shapes,
-    )  # fmt: skip
-    return plot(panel.title, traces, own, panel.height, wide=panel.wide)
-
-
-def legend(styles: Mapping[str, Style]) -> list[Key]:
-    """Return the lines of a legend; a single label needs none."""
-    if len(styles) < 2:
-        return []
-    return [
-        Key(label, style["color"], _SVG_DASHES[style["linestyle"]], style["linewidth"])
-        for label, style in styles.items()
-    ]
+    own = _layout(panel.x.label, panel.y.label)
+    own["shapes"] = [_rule(rule) for rule in panel.rules]
+    # Axes are in thousands and millions where numbers are large.
+    if panel.x.label != STEPS:
+        own["xaxis"]["tickformat"] = _ticks(traces, "x")
+    own["yaxis"]["tickformat"] = _ticks(traces, "y")
+    for name, axis in (("xaxis", panel.x), ("yaxis", panel.y)):
+        own[name] |= _axis(axis)
+    return Plot(panel.title, traces, own, panel.height, panel.wide)
 
 
 def shown(text: str) -> str:
     """Return a user's text for plotly: without markup of its own, on the lines that it has."""
     lines = [html.escape(" ".join(line.split()), quote=False) for line in text.split("\n")]
     return "<br>".join(lines)
-
-
-def points(label: str, x: ArrayLike, y: ArrayLike, style: Style, hover: str, **more: Any) -> Trace:
-    """Return points.
-
-    Args:
-      label: the arm that they belong to.
-      x: horizontal places.
-      y: vertical places.
-      style: of the arm.
-      hover: the text under the pointer, as a template of plotly.
-      **more: `marker` and further properties of the trace.
-    """
-    marker = {"color": style["color"], "size": 6} | more.pop("marker", {})
-    own = {"mode": "markers", "marker": marker, "hovertemplate": hover}
-    return _trace(label, x, y) | own | more
-
-
-def layout(x: str, y: str, **more: Any) -> dict[str, Any]:
-    """Return a layout with both axes labelled.
-
-    Args:
-      x: label of the horizontal axis, with its unit.
-      y: label of the vertical axis, with its unit.
-      **more: `xaxis` and `yaxis` with further properties, and shapes.
-    """
-    axis = {
-        "gridcolor": _GRID, "zeroline": False, "linecolor": FAINT, "automargin": True,
-        "ticks": "outside", "tickcolor": FAINT, "tickfont": {"size": 11}, "nticks": 6,
-    }  # fmt: skip
-    x_axis = axis | {"showgrid": False, "title": _title(x)}
-    if x == STEPS:
-        x_axis |= {"tickformat": "~s", "hoverformat": ",d", "rangemode": "tozero"}
-    return {
-        "xaxis": x_axis | more.pop("xaxis", {}),
-        "yaxis": axis | {"title": _title(y)} | more.pop("yaxis", {}),
-        "margin": {"l": 8, "r": 14, "t": 32, "b": 8},
-        "font": {"family": "system-ui, sans-serif", "size": 12, "color": INK},
-        "paper_bgcolor": "rgba(255,255,255,0)",  # the title is behind it
-        "plot_bgcolor": "rgba(255,255,255,0)",
-        "modebar": {"bgcolor": "rgba(255,255,255,0)", "color": FAINT, "activecolor": INK},
-        "showlegend": False,
-        "hovermode": "closest",
-        "hoverlabel": {"namelength": -1},
-        **more,
-    }
-
-
-def plot(
-    title: str,
-    traces: list[Trace],
-    layout: dict[str, Any],
-    height: int = 270,
-    *,
-    wide: bool = False,
-) -> Plot:
-    """Return a plot, its vertical axis in thousands and millions where numbers are large."""
-    layout = layout | {"yaxis": {"tickformat": _ticks(traces, "y")} | layout["yaxis"]}
-    return Plot(title, traces, layout, height, wide)
-
-
-def threshold(value: float, text: str = "", *, upright: bool = False) -> dict[str, Any]:
-    """Return a thin dashed line across a plot."""
-    own, other = ("x", "y") if upright else ("y", "x")
-    ends = {f"{own}0": value, f"{own}1": value, f"{other}0": 0, f"{other}1": 1}
-    shape = {
-        "type": "line", "layer": "below", f"{own}ref": own, f"{other}ref": "paper", **ends,
-        "line": {"color": FAINT, "width": 1, "dash": "dash"},
-    }  # fmt: skip
-    font = {"size": 10, "color": FAINT}
-    label = {"text": text, "textposition": "start", "yanchor": "top", "font": font}
-    return shape | ({"label": label} if text else {})
 
 
 def numbers(values: ArrayLike) -> list[float | None]:
@@ -159,6 +84,42 @@ def to_script(value: Any) -> str:
     """Return JSON for a script in a page, which no text in it can end."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _layout(x: str, y: str) -> dict[str, Any]:
+    """Return a layout with both axes labelled."""
+    axis = {
+        "gridcolor": _GRID, "zeroline": False, "linecolor": FAINT, "automargin": True,
+        "ticks": "outside", "tickcolor": FAINT, "tickfont": {"size": 11}, "nticks": 6,
+    }  # fmt: skip
+    x_axis = axis | {"showgrid": False, "title": _title(x)}
+    if x == STEPS:
+        x_axis |= {"tickformat": "~s", "hoverformat": ",d", "rangemode": "tozero"}
+    return {
+        "xaxis": x_axis,
+        "yaxis": axis | {"title": _title(y)},
+        "margin": {"l": 8, "r": 14, "t": 32, "b": 8},
+        "font": {"family": "system-ui, sans-serif", "size": 12, "color": INK},
+        "paper_bgcolor": "rgba(255,255,255,0)",  # the title is behind it
+        "plot_bgcolor": "rgba(255,255,255,0)",
+        "modebar": {"bgcolor": "rgba(255,255,255,0)", "color": FAINT, "activecolor": INK},
+        "showlegend": False,
+        "hovermode": "closest",
+        "hoverlabel": {"namelength": -1},
+    }
+
+
+def _rule(rule: Rule) -> dict[str, Any]:
+    """Return a thin dashed line across a plot."""
+    own, other = ("x", "y") if rule.upright else ("y", "x")
+    ends = {f"{own}0": rule.value, f"{own}1": rule.value, f"{other}0": 0, f"{other}1": 1}
+    shape = {
+        "type": "line", "layer": "below", f"{own}ref": own, f"{other}ref": "paper", **ends,
+        "line": {"color": FAINT, "width": 1, "dash": "dash"},
+    }  # fmt: skip
+    font = {"size": 10, "color": FAINT}
+    label = {"text": rule.text, "textposition": "start", "yanchor": "top", "font": font}
+    return shape | ({"label": label} if rule.text else {})
 
 
 def _line(line: Line) -> list[Trace]:
@@ -201,9 +162,9 @@ def _points(own: Points) -> Trace:
     marker: dict[str, Any] = {"size": 7, "opacity": own.opacity}
     if own.ring:
         marker |= {"symbol": "circle-open", "size": 13, "line": {"width": 2}}
-    texts = {"text": [shown(text) for text in own.texts]} if own.texts else {}
-    hover = "%{text}" if texts else "(%{x:.4~g}, %{y:.4~g})"
-    return points(own.label, own.x, own.y, own.style, hover, marker=marker, **texts)
+    hover = "%{text}" if own.texts else "(%{x:.4~g}, %{y:.4~g})"
+    trace = _trace(own.label, own.x, own.y) | _markers(own.style, marker, hover)
+    return trace | ({"text": [shown(text) for text in own.texts]} if own.texts else {})
 
 
 def _interval(own: Interval) -> Trace:
@@ -214,10 +175,14 @@ def _interval(own: Interval) -> Trace:
     bars = _bars(
         [own.value - own.low], [own.high - own.value], colour, {"thickness": 2, "width": 0}
     )
-    return points(
-        own.label, [own.value], [own.row], own.style, hover, marker=marker,
-        customdata=[numbers([own.low, own.high])], error_x=bars,
-    )  # fmt: skip
+    trace = _trace(own.label, [own.value], [own.row]) | _markers(own.style, marker, hover)
+    return trace | {"customdata": [numbers([own.low, own.high])], "error_x": bars}
+
+
+def _markers(style: Style, marker: dict[str, Any], hover: str) -> Trace:
+    """Return points of a colour, with the text under the pointer as a template of plotly."""
+    marker = {"color": style["color"]} | marker
+    return {"mode": "markers", "marker": marker, "hovertemplate": hover}
 
 
 def _trace(label: str, x: ArrayLike, y: ArrayLike) -> Trace:

@@ -1,6 +1,6 @@
 """Sections of configurations, versions, commands and failures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from experiments.report import commands
@@ -21,7 +21,8 @@ def of_runs(source: Source) -> Section:
         shared, apart = split(configs)
         if len(configs) > 1:
             if apart:
-                blocks.append(Table(_apart(apart, list(configs)), "Differences of the arms"))
+                rows = [[name, *values.values()] for name, values in apart.items()]
+                blocks.append(Table([["option", *configs], *rows], "Differences of the arms"))
             caption = "Common to all arms"
         else:
             caption = "Configuration"
@@ -96,11 +97,6 @@ def split(
         else:
             apart[name] = values
     return shared, apart
-
-
-def _apart(apart: Mapping[str, Mapping[str, str]], labels: Sequence[str]) -> list[list[str]]:
-    rows = [[name, *(values[label] for label in labels)] for name, values in apart.items()]
-    return [["option", *labels], *rows]
 
 
 def _made(arms: Any) -> list[list[str]]:

@@ -42,10 +42,8 @@ def scores(
     in comparisons (see `ranked`). The score of a run that never reached a threshold is the agent
     step of its last evaluation, a lower bound. A run without a score diverged.
 
-    Args:
-      frame: columns point, env, replay, method, the settings, seed, step, eval_return, diverged.
-      settings: columns.
-      metric: of a task.
+    The frame has columns point, env, replay, method, the settings, seed, step, eval_return and
+    diverged; `metric` is that of a task.
     """
     rows = []
     for point, own in frame.groupby("point", sort=False):
@@ -71,12 +69,7 @@ def ranked(values: ArrayLike, lost: ArrayLike, higher_is_better: bool) -> np.nda
 
 
 def estimate(values: Sequence[float] | np.ndarray, diverged: int = 0) -> Estimate:
-    """Return the interquartile mean of scores `[seeds]`, with its interval.
-
-    Args:
-      values: scores.
-      diverged: number of seeds that diverged.
-    """
+    """Return the interquartile mean of scores `[seeds]`, with its interval."""
     low, high = bootstrap_interval(values)
     return Estimate(float(iqm(values)), float(low), float(high), len(values), diverged)
 
