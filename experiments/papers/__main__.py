@@ -63,7 +63,7 @@ def _add_options(parser: argparse.ArgumentParser, command: str) -> None:
         help="entries, such as per.fig1 (list shows them)",
     )  # fmt: skip
     parser.add_argument(
-        "--paper", nargs="+", type=_paper, default=[], metavar="PAPER",
+        "--paper", nargs="+", type=one_of("paper", PAPERS), default=[], metavar="PAPER",
         help=f"all entries of {', '.join(PAPERS)}",
     )  # fmt: skip
     parser.add_argument(
@@ -85,12 +85,6 @@ def _add_options(parser: argparse.ArgumentParser, command: str) -> None:
         parser.add_argument(
             "--write", type=Path, metavar="FILE", help="write it there instead of printing it"
         )
-
-
-def _paper(text: str) -> str:
-    if text in ENTRIES:
-        raise argparse.ArgumentTypeError("name entries or papers, not both")
-    return one_of("paper", PAPERS)(text)
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:

@@ -172,7 +172,7 @@ def test_what_was_stopped_goes_on(walk):
         (["run", "per.fig99"], ("per.fig99", "per.fig9")),
         (["run"], ("list", "--paper")),
         (["run", "per.fig1", "--paper", "lap"], ("entries",)),
-        (["report", "--paper", "lap", "per.fig1"], ("entries",)),
+        (["report", "--paper", "lap", "per.fig1"], ("--paper", "per.fig1")),
         (["list", "--paper", "pre"], ("pre", "per")),
         (["list", "--results", "/no/such"], ("/no/such", "--results")),
         (["report", "per.tab3", "--all"], ("--all", "--paper")),
