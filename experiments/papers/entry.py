@@ -87,6 +87,9 @@ class Computation:
         return self.sizes[(upto or order)[-1]]
 
 
+Source = Experiment | Computation
+
+
 @dataclass(frozen=True)
 class Layout:
     """How a figure of a paper is laid out.
@@ -128,7 +131,7 @@ class Entry:
 
     id: str
     shows: str
-    source: Experiment | Computation | None
+    source: Source | None
     layout: Layout | None = None
     arms: tuple[str, ...] = ()
     claims: tuple[Claim | Exact, ...] = ()

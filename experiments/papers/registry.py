@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from experiments.papers import lap, ners, per, pser, refer, tasks
-from experiments.papers.entry import Claim, Entry
-from experiments.papers.running import Source
+from experiments.papers.entry import Claim, Entry, Source
 
 ENTRIES: Mapping[str, Entry] = MappingProxyType(
     {entry.id: entry for paper in (per, lap, pser, ners, refer, tasks) for entry in paper.ENTRIES}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.papers import tables
-from experiments.papers.entry import Computation, Request
+from experiments.papers.entry import Computation, Request, Source
 from experiments.papers.experiment import Experiment, SizeName
 from experiments.papers.parts import Parts
 from experiments.papers.tables import Data
@@ -21,7 +21,6 @@ from experiments.studies.engines import Cache
 from experiments.studies.options import Where
 from jaxreplay.saving import check_writable
 
-Source = Experiment | Computation
 Claims = Mapping[str, tuple[Claim, ...]]  # by id of the entry
 
 

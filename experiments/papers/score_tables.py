@@ -111,7 +111,10 @@ def exact(entry: Entry, data: Data) -> Cells:
 def whole(frame: pd.DataFrame) -> Cells:
     """Return a table as it is."""
     frame = frame.dropna(axis=1, how="all")
-    rows = [[_cell(value) for value in row] for row in frame.itertuples(index=False)]
+    rows = [
+        [number(float(x)) if isinstance(x, (int, float)) else str(x) for x in row]
+        for row in frame.itertuples(index=False)
+    ]
     return [list(map(str, frame.columns)), *rows]
 
 
@@ -147,10 +150,6 @@ def _without_empty(rows: Cells) -> Cells:
     """Leave out columns that no row has a number in."""
     kept = [place for place in range(len(rows[0])) if any(row[place] != "-" for row in rows[1:])]
     return [[row[place] for place in kept] for row in rows]
-
-
-def _cell(value: object) -> str:
-    return number(float(value)) if isinstance(value, (int, float)) else str(value)
 
 
 def _mean(frame: pd.DataFrame, column: str) -> str:

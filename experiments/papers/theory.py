@@ -5,7 +5,6 @@ whole memory, so that nothing is left to chance but the errors themselves.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +12,12 @@ import numpy as np
 import pandas as pd
 import scipy.optimize
 
-from experiments.papers.entry import Request
+from experiments.papers.entry import Request, Row
 from jaxreplay import objectives
 from jaxreplay.types import Array
 
 SOURCES = ("experiments/papers/theory.py",)
 _CLOSE = 2e-5  # of a number's size: float32 sums over a memory
-Row = dict[str, Any]
 
 
 def lap_and_pal(request: Request) -> pd.DataFrame:

@@ -94,7 +94,8 @@ def _sides(
     for label in (claim.arm, claim.baseline):
         own = frame[frame["arm"] == label]
         if own.empty:
-            raise Absent(f"size {size} has no {label}{_where(claim)}")
+            rows = ", ".join(f"{name} {value}" for name, value in claim.where.items())
+            raise Absent(f"size {size} has no {label}" + f" where {rows}" * bool(rows))
         values = own.set_index("seed")["value"].astype(float)
         if values.index.has_duplicates:
             raise ValueError(f"'{claim.says}': {name} has several numbers of a seed: name more")
@@ -105,12 +106,6 @@ def _sides(
 
         both.append(Side(facts, values if source.higher_is_better else -values))
     return both[0], both[1]
-
-
-def _where(claim: Claim) -> str:
-    """Return which rows a claim is about, in words; "" if it is about all."""
-    words = ", ".join(f"{name} {value}" for name, value in claim.where.items())
-    return f" where {words}" if words else ""
 
 
 def _exact(claim: Exact, frame: pd.DataFrame) -> Finding:
