@@ -39,5 +39,6 @@ def claims(paper: str, size: SizeName = "small", folder: Path = COMMITTED) -> pd
     """
     rows = []
     for entry in of_papers([paper]):
-        rows += report.claims(entry, size, report.read(entry, size, folder))
+        if entry.claims:
+            rows += report.claims(entry, size, report.read(entry, size, folder))
     return pd.DataFrame(rows, columns=list(report.CLAIM_COLUMNS))
