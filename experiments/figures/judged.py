@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from experiments.figures import elements
 from experiments.figures.drawing import to_matplotlib
@@ -36,6 +36,20 @@ def cells(rows: Sequence[Judged], unit: str) -> list[list[str]]:
         "P(improvement) [95 %]", f"better by ({unit}): IQM [95 %]", "p (Holm)", "verdict",
     ]  # fmt: skip
     return [header, *map(_cells, rows)]
+
+
+def claim_cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return the cells of a table of claims with their verdicts, the header first."""
+    header = ["claim", "arm", "against", "wins/losses/ties", "p (Holm)", "verdict"]
+    return [header] + [
+        [
+            row["claim"], row["arm"], row["baseline"],
+            f"{row['wins']}/{row['losses']}/{row['ties']}" if "wins" in row else "-",
+            "-" if row.get("p") is None else f"{row['p']:.2g}",
+            row["verdict"],
+        ]
+        for row in rows
+    ]  # fmt: skip
 
 
 def _cells(row: Judged) -> list[str]:

@@ -68,7 +68,10 @@ def verdicts(swept: Swept) -> Section | None:
         return None
     rows, metric, study = swept.findings.rows, swept.metric, swept.study
     assert isinstance(study, Study)  # as it has findings
+    claims = swept.findings.claims
     blocks = [
+        *([Table(judged.claim_cells(claims))] if claims else []),
+        *([Lines([f"{row['claim']}: {row['reason']}" for row in claims])] if claims else []),
         Table(judged.cells(rows, metric.unit)),
         Lines([f"{row.label}: {row.judgement.reason}" for row in rows]),
     ]

@@ -71,7 +71,7 @@ def facts_of(
         label=label,
         env=config.env,
         code=code,
-        settings=_shared_settings(config),
+        settings=shared_settings(config),
         seeds=tuple(sorted(int(seed) for seed in frame["seed"].unique())),
         prioritises=not sampler.is_uniform,
         learned=learns,
@@ -85,7 +85,7 @@ def facts_of(
     )
 
 
-def _shared_settings(config: RunConfig) -> dict[str, Any]:
+def shared_settings(config: RunConfig) -> dict[str, Any]:
     """Return all options that arms must share.
 
     The agent's options are not among them: within a study they differ only where a preset or an

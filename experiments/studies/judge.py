@@ -57,6 +57,7 @@ class Findings(NamedTuple):
       decisions: decision of every arm in a sequential design, by name.
       looks: counts of every arm at every look, by name.
       undecided: the claims that need more seeds in a sequential design, by name.
+      claims: verdict of every claim of the study: a row with its words, counts and reason.
     """
 
     rows: list[Judged]
@@ -65,6 +66,7 @@ class Findings(NamedTuple):
     decisions: dict[str, Decision]
     looks: dict[str, list[Counts]]
     undecided: Mapping[str, Need] = MappingProxyType({})
+    claims: Sequence[Mapping[str, Any]] = ()
 
     @property
     def groups(self) -> dict[str, list[str]]:
@@ -80,6 +82,7 @@ class Findings(NamedTuple):
         metric = study.metric(study.envs[0])
         names = ("name", "help", "unit", "higher_is_better")
         return {
+            **({"claims": list(self.claims)} if self.claims else {}),
             "question": dataclasses.asdict(study.question),
             "primary": {name: getattr(metric, name) for name in names},
             "baseline": study.baseline,
@@ -196,11 +199,16 @@ def judge(
     values = {
         name: sides[name].values * signs[member.point.env] for name, member in members.items()
     }
-    if study.claims:
-        needs = {}
-        for name, own in study.claims.items():
-            needs |= _needs(study, results, name, own, plan)
-    else:
+    judged: list[dict[str, Any]] = []
+    needs: dict[str, Need] = {}
+    for name, own in study.claims.items():
+        verdicts, undecided = _family(study, results, own, plan and len(own) <= _PLANNED)
+        judged += [_row(name, *each) for each in zip(own, verdicts, strict=True)]
+        needs |= {
+            f"{name} {at}": need._replace(says=f"{name}: {own[int(at)].says}")
+            for at, need in undecided.items()
+        }
+    if not study.claims:
         points = {
             name: (arms[name].point.id, members[arms[name].baseline].point.id)
             for name, each in asked.items()
@@ -209,7 +217,7 @@ def judge(
         needs = _undecided(study, found, points)
     decided = {name: own.decision for name, own in found.items() if own.decision is not None}
     looks = {name: list(own.looks) for name, own in found.items() if own.looks}
-    return Findings(rows, values, members, decided, looks, needs)
+    return Findings(rows, values, members, decided, looks, needs, judged)
 
 
 def family(
@@ -234,9 +242,33 @@ def family(
       The verdict of each claim, or the reason why it cannot be judged.
     """
     results = _Results(study, study.points(), frames, made, other_code)
+    return _family(study, results, claims, plan)[0]
+
+
+def _family(
+    study: Study, results: "_Results", claims: Sequence[Claim], plan: bool
+) -> tuple[list[Found | NotAsked], dict[str, Need]]:
+    """Return the verdicts of a family of claims, and the undecided ones by their places."""
     asked, refused = results.asked(claims)
     found = _found(study, asked, plan)
-    return [refused.get(str(at)) or found[str(at)] for at in range(len(claims))]
+    points = {
+        at: tuple(point.id for both in results.pairs(each.claim) for point in both)
+        for at, each in asked.items()
+    }
+    verdicts = [refused.get(str(at)) or found[str(at)] for at in range(len(claims))]
+    return verdicts, _undecided(study, found, points)
+
+
+def _row(family: str, claim: Claim, found: Found | NotAsked) -> dict[str, Any]:
+    """Return a claim with its verdict as plain values."""
+    row = {"family": family, "claim": claim.says, "arm": claim.arm, "baseline": claim.baseline}
+    if isinstance(found, NotAsked):
+        return row | {"verdict": found.verdict, "reason": str(found)}
+    own, counts = found.judgement, found.decision.counts if found.decision else found.pairs
+    return row | {
+        "seeds": own.seeds, "wins": counts.wins, "losses": counts.losses, "ties": counts.ties,
+        "interval": own.interval, "p": own.p_value, "verdict": own.verdict, "reason": own.reason,
+    }  # fmt: skip
 
 
 def _found(study: Study, asked: Mapping[str, Asked], plan: bool) -> dict[str, Found]:
@@ -257,23 +289,6 @@ def _undecided(
         if decision is not None and found[name].judgement.verdict == "undecided":
             needs[name] = Need(name, ids, found[name].looks[-1].seeds, decision.expected)
     return needs
-
-
-def _needs(
-    study: Study, results: "_Results", name: str, claims: Sequence[Claim], plan: bool
-) -> dict[str, Need]:
-    """Return the undecided claims of a family."""
-    asked, _ = results.asked(claims)
-    points = {
-        at: tuple(point.id for both in results.pairs(each.claim) for point in both)
-        for at, each in asked.items()
-    }
-    planned = plan and len(asked) <= _PLANNED
-    found = _undecided(study, _found(study, asked, planned), points)
-    return {
-        f"{name} {at}": need._replace(says=f"{name}: {claims[int(at)].says}")
-        for at, need in found.items()
-    }
 
 
 def findings_of(results: Store, study: Study, other_code: bool = False) -> Findings | None:

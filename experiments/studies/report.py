@@ -1,7 +1,8 @@
 """Report of a study: figures, and tables of the best settings and of the costs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -49,6 +50,8 @@ def conclude(store: Store, study: Study, findings: Findings | None) -> str:
 
 def _sentences(study: Study, findings: Findings) -> str:
     """Return the verdicts in sentences."""
+    if findings.claims:
+        return "\n".join(map(_of_claim, findings.claims)) + "\n"
     members = findings.members
     methods = {own.point.label: own.point.config.replay for own in members.values()}
     lines = []
@@ -56,6 +59,11 @@ def _sentences(study: Study, findings: Findings) -> str:
         rows = [row for row in findings.rows if members[row.label].point.env == env]
         lines += sentences(rows, methods, study.metric(env), study.baseline, env)
     return "\n".join(lines) + "\n"
+
+
+def _of_claim(row: Mapping[str, Any]) -> str:
+    counts = f" ({row['wins']}/{row['losses']}/{row['ties']})" if "wins" in row else ""
+    return f"{row['claim']}: {row['verdict']}{counts}"
 
 
 def _draw_comparison(store: Store, study: Study, findings: Findings) -> list[Path]:
@@ -98,9 +106,13 @@ def _compared(store: Store, study: Study, findings: Findings) -> str:
         goal = study.options.threshold_of(member.point.env)
         summary = statistics.summarise(frames[member.point.id], goal)
         rows.append({**summary, "replay": name})
+    claims = ""
+    if findings.claims:
+        reasons = "\n".join(f"- {row['claim']}: {row['reason']}" for row in findings.claims)
+        claims = f"{markdown(judged.claim_cells(findings.claims))}\n{reasons}\n\n"
     return (
-        f"{summary_table(rows, 'arm')}\nPrimary metric: {metric.name} ({metric.help}), seed by "
-        f"seed, against {study.baseline}.\n\n{judged.table(findings.rows, metric)}\n"
+        f"{claims}{summary_table(rows, 'arm')}\nPrimary metric: {metric.name} ({metric.help}), "
+        f"seed by seed, against {study.baseline}.\n\n{judged.table(findings.rows, metric)}\n"
         f"{judged.reasons(findings.rows)}"
     )
 

@@ -17,7 +17,6 @@ from experiments.runs.log import say
 from experiments.runs.rates import in_words
 from experiments.statistics import verdicts
 from experiments.studies import engines, grid, hosted, judge, plan, programs, report, search, store
-from experiments.studies.claims import NotAsked
 from experiments.studies.engines import Cache, Engine
 from experiments.studies.judge import Findings
 from experiments.studies.options import Where
@@ -44,8 +43,8 @@ class Results(NamedTuple):
 
         A study with claims has one row per claim instead.
         """
-        if self.study.claims:
-            return self._claims()
+        if self.findings is not None and self.study.claims:
+            return pd.DataFrame(self.findings.claims)
         rows = self.findings.rows if self.findings else []
         return pd.DataFrame([
             {
@@ -57,25 +56,6 @@ class Results(NamedTuple):
             }
             for row in rows
         ])  # fmt: skip
-
-    def _claims(self) -> pd.DataFrame:
-        frames, made, rows = judge.judged_frames(self.store, self.study), self.store.made(), []
-        for family, claims in self.study.claims.items():
-            judged = judge.family(self.study, claims, frames, made, plan=False)
-            for claim, found in zip(claims, judged, strict=True):
-                row = {"family": family, "claim": claim.says, "arm": claim.arm}
-                row["baseline"] = claim.baseline
-                if isinstance(found, NotAsked):
-                    rows.append(row | {"verdict": found.verdict, "reason": str(found)})
-                    continue
-                own, pairs = found.judgement, found.pairs
-                counts = found.decision.counts if found.decision else pairs
-                rows.append(row | {
-                    "seeds": own.seeds, "wins": counts.wins, "losses": counts.losses,
-                    "ties": counts.ties, "interval": own.interval, "p": own.p_value,
-                    "verdict": own.verdict, "reason": own.reason,
-                })  # fmt: skip
-        return pd.DataFrame(rows)
 
     def scores(self) -> dict[str, dict[str, list[float]]]:
         """Return the primary metric as task -> arm -> seeds, such as rliable expects as arrays."""

@@ -240,7 +240,8 @@ class Study:
 
     def _check_claims(self) -> None:
         """Raise ValueError for claims that no results of the study can answer."""
-        names = dict.fromkeys(point.name for point in self.points())
+        points = {(point.env, point.name): point.config for point in self.points()}
+        names = dict.fromkeys(name for _, name in points)
         labels = {label for _, label in self.bases}
         for claim in (claim for own in self.claims.values() for claim in own):
             for label in (claim.arm, claim.baseline):
@@ -258,6 +259,14 @@ class Study:
                     f"'{claim.says}': a least effect is in the unit of a single task: name it in "
                     "where"
                 )
+            for env in envs if not claim.across else ():
+                both = [points.get((env, label)) for label in (claim.arm, claim.baseline)]
+                own, other = (config and facts.shared_settings(config) for config in both)
+                if own and other and (differs := [k for k in own if own[k] != other[k]]):
+                    raise ValueError(
+                        f"'{claim.says}' compares arms that differ in {', '.join(differs)}: use "
+                        "across=True if the claim is about that"
+                    )
             if claim.primary is not None and not claim.primary.startswith(MEAN):
                 primary.parse(claim.primary, self.options.threshold_of(envs[0]))
 

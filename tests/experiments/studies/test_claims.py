@@ -5,12 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
+from experiments.figures import judged as judged_figures
 from experiments.statistics import decisions
 from experiments.statistics.decisions import Counts
 from experiments.studies import judge, study
 from experiments.studies.claims import Absent, Claim
 from experiments.studies.options import Question
-from experiments.studies.study import UNTIL_DECIDED, Study
+from experiments.studies.study import UNTIL_DECIDED, Arm, Study
 from tests.experiments.studies.test_judge import LOOP, frames_of
 from tests.refusals import assert_names, refused
 
@@ -154,3 +155,26 @@ def test_claims_about_absent_arms_and_their_files():
                          (with_claims(unknown), ("medal",))):  # fmt: skip
         with refused(*parts):
             wrong.check()
+
+
+def test_claims_about_arms_that_differ_in_more_than_their_method_are_refused_unless_meant():
+    large = Arm("lap", sizes={"batch_size": 8})
+    own = Study.make(
+        "walk/4", "dqn", {"uniform": Arm("uniform"), "lap": large}, seeds="until decided",
+        sizes={"batch_size": 4}, claims=[dataclasses.replace(BETTER, arm="lap")],
+    )  # fmt: skip
+    with refused("sizes.batch_size", "across=True"):
+        own.check()
+    meant = tuple(dataclasses.replace(each, across=True) for each in own.claims["claims"])
+    dataclasses.replace(own, claims={"claims": meant}).check()
+
+
+def test_a_study_reports_the_verdicts_of_its_claims():
+    own = with_claims(BETTER, dataclasses.replace(BETTER, arm="lap", says="lap is better"))
+    values = {"uniform": np.zeros(SEEDS), "per": np.ones(SEEDS), "lap": -np.ones(SEEDS)}
+    found = judge.judge(own, frames_of(own, values), made_of(own), plan=False)
+    assert [row["verdict"] for row in found.claims] == ["agrees", "disagrees"]
+    assert found.to_json(own)["claims"] == list(found.claims)
+    header, *rows = judged_figures.claim_cells(found.claims)
+    assert rows[0][:3] == [BETTER.says, "per", "uniform"]
+    assert rows[1][header.index("wins/losses/ties")] == f"0/{found.claims[1]['losses']}/0"
