@@ -156,7 +156,6 @@ def add_common(
       preset: preset whose names the help shows as defaults.
       own: default folder of results below runs/.
     """
-    parser.reasons["--frames-on-host"] = "--frames-on-host was renamed: use --replay-on host"
     for option, family in environments.foreign_options(env).items() if env else ():
         name = f"--env.{option}".replace("_", "-")
         parser.reasons[name] = f"{env} has no {name}, only {family} has: remove it"

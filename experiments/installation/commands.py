@@ -33,19 +33,6 @@ def install_package(requirement: str) -> str:
     return f"{_pip()} {shlex.quote(requirement)}"
 
 
-def install_accelerator(name: str, prefix: str = sys.prefix) -> str:
-    """Return the command that installs JAX for an accelerator.
-
-    Args:
-      name: cuda12, cuda13 or tpu.
-      prefix: folder of this Python's environment. In the environment that `make setup` created,
-        the command uses make, which would otherwise reinstall JAX for CPUs.
-    """
-    if Path(prefix).resolve() == (ROOT / ".venv").resolve():
-        return f"make -C {shlex.quote(str(ROOT))} setup ACCELERATOR={name}"
-    return install(name)
-
-
 def set_up() -> str:
     """Return the command that creates an environment for this project."""
     python = shlex.quote(str(ROOT / ".venv" / "bin" / "python"))

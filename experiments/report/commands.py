@@ -68,7 +68,7 @@ def _learns_from_evaluations(config: Config) -> bool:
 def of_study(saved: Mapping[str, Any]) -> list[str]:
     """Return the command lines that repeat a study as saved, options at their defaults left out."""
     envs, arms = list(saved["bases"]), next(iter(saved["bases"].values()))
-    configs = list(map(run_config.up_to_date, arms.values()))
+    configs = list(arms.values())
     first = configs[0]
     names = ("agent", *_SHARED)
     if any(own[name] != first[name] for own in configs for name in names):

@@ -7,7 +7,7 @@ from experiments.report import commands
 from experiments.report.blocks import Code, Lines, Section, Table
 from experiments.report.source import Arm, Source
 from experiments.report.swept import Swept
-from experiments.runs.run_config import PREFIXES, up_to_date
+from experiments.runs.run_config import PREFIXES
 
 _NONE = "-"
 _MOST_NAMED = 20  # runs
@@ -61,7 +61,7 @@ def of_study(swept: Swept) -> Section:
     facts = swept.store.facts
     versions = [facts["versions"].get(key, "-") for key in ("device", "python", "jax")]
     header = ["device", "Python", "jax", "code"]
-    configs = {name: up_to_date(point["config"]) for name, point in facts["points"].items()}
+    configs = {name: point["config"] for name, point in facts["points"].items()}
     shared, _ = split({name: flat(own) for name, own in configs.items()})
     blocks = [
         Table([header, [*map(str, versions), swept.code]], "Device and versions"),

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from experiments.runs import checksums, manifest, results, run_config, tables
-from experiments.runs.run_config import up_to_date
 from experiments.storage import files, kinds
 
 _CONFIG = {
@@ -126,7 +125,7 @@ def _config(path: Path) -> dict[str, Any] | None:
         return None
     kinds.check(str(path), saved, _CONFIG)
     kinds.check(f"{path}, loop,", saved["loop"], _LOOP)
-    return up_to_date(saved)
+    return saved
 
 
 def _summary(path: Path) -> dict[str, Any] | None:

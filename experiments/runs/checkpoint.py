@@ -20,11 +20,12 @@ Tree = Any  # any pytree of arrays, typed PRNG keys and Python scalars
 _NAME = re.compile(r"step_(\d{12})\.safetensors")
 _UNFINISHED = re.compile(rf"{_NAME.pattern}|\.tmp\w{{6}}")  # the latter: safetensors' own
 _TAG = "jaxreplay"
-FORMAT = 2  # format 1 had neither checksums nor its number
+_FORMAT = 2
+_KEPT = 2  # the newest checkpoints of a run; the last but one serves if the last is damaged
 
 
-def save(folder: str | os.PathLike, step: int, state: Tree, meta: dict, keep: int = 2) -> Path:
-    """Write one checkpoint and delete all but the newest `keep`.
+def save(folder: Path, step: int, state: Tree, meta: dict) -> Path:
+    """Write one checkpoint and delete all but the two newest.
 
     The file gets its name only when it is complete and on disk, so a process that is killed at any
     moment leaves the previous checkpoints intact.
@@ -34,14 +35,10 @@ def save(folder: str | os.PathLike, step: int, state: Tree, meta: dict, keep: in
       step: agent steps done, the checkpoint's name.
       state: pytree of arrays (any JAX dtype), typed PRNG keys and Python scalars.
       meta: JSON-able metadata.
-      keep: number of checkpoints to keep, at least 1.
 
     Raises:
-      ValueError: the folder holds a checkpoint of a later step, or `keep` is below 1.
+      ValueError: the folder holds a checkpoint of a later step.
     """
-    if keep < 1:
-        raise ValueError(f"keep={keep} would delete the checkpoint just written: use 1 or more")
-    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     newest = latest(folder)
     if newest is not None and newest > step:
@@ -52,23 +49,22 @@ def save(folder: str | os.PathLike, step: int, state: Tree, meta: dict, keep: in
     for left in [path for path in unfinished.iterdir() if _UNFINISHED.fullmatch(path.name)]:
         left.unlink()
     path = _path(folder, step)
-    about = {"format": FORMAT, "meta": meta}
+    about = {"format": _FORMAT, "meta": meta}
     array_file.write(state, path, unfinished / path.name, _TAG, about)
     with contextlib.suppress(OSError):  # holds other people's files
         unfinished.rmdir()
     array_file.flush(folder)
-    for old in _steps(folder)[:-keep]:
+    for old in _steps(folder)[:-_KEPT]:
         _path(folder, old).unlink()
     return path
 
 
-def latest(folder: str | os.PathLike, before: int | None = None) -> int | None:
+def latest(folder: Path, before: int | None = None) -> int | None:
     """Return the step of the newest checkpoint in `folder` (before a step), or None."""
-    steps = _steps(Path(folder))
-    return max((step for step in steps if before is None or step < before), default=None)
+    return max((x for x in _steps(folder) if before is None or x < before), default=None)
 
 
-def read_meta(folder: str | os.PathLike, step: int | None = None) -> dict:
+def read_meta(folder: Path, step: int | None = None) -> dict:
     """Return the metadata of a checkpoint (the newest if `step` is None) without reading arrays.
 
     Raises:
@@ -79,21 +75,13 @@ def read_meta(folder: str | os.PathLike, step: int | None = None) -> dict:
         return _header(file, folder)["meta"]
 
 
-def remove(folder: str | os.PathLike) -> None:
-    """Remove all checkpoints in `folder`, and nothing else."""
-    for step in _steps(Path(folder)):
-        _path(Path(folder), step).unlink()
-
-
-def set_aside(folder: str | os.PathLike, step: int) -> Path:
+def set_aside(folder: Path, step: int) -> Path:
     """Rename a damaged checkpoint so that it is not read again; return its path."""
-    path = _path(Path(folder), step)
+    path = _path(folder, step)
     return path.rename(path.with_suffix(".damaged"))
 
 
-def load(
-    folder: str | os.PathLike, like_state: Tree, step: int | None = None, part: str = ""
-) -> Tree:
+def load(folder: Path, like_state: Tree, step: int | None = None, part: str = "") -> Tree:
     """Return the state of a checkpoint (the newest if `step` is None), bit for bit.
 
     Args:
@@ -119,21 +107,16 @@ def load(
     return array_file.unflatten(like_state, leaves)
 
 
-def _header(file: Any, folder: Any) -> dict[str, Any]:
+def _header(file: Any, folder: Path) -> dict[str, Any]:
     """Return the header, checked to be of this format."""
     written = array_file.read_tag(file, _TAG)
     if written is None:
         raise ValueError(f"{folder} holds a safetensors file of another program")
-    if written.startswith('{"meta"'):
-        raise ValueError(
-            f"the checkpoint in {folder} is of format 1 (jaxreplay 0.1): resume it with that "
-            "version, or start a new run"
-        )
-    header = array_file.parse(written, f"the checkpoint in {folder}", FORMAT, {"meta": dict})
-    if header["format"] != FORMAT:
+    header = array_file.parse(written, f"the checkpoint in {folder}", _FORMAT, {"meta": dict})
+    if header["format"] != _FORMAT:
         raise ValueError(
             f"the checkpoint in {folder} is of format {header['format']}, this version reads "
-            f"{FORMAT}: resume it with the version that wrote it, or start a new run"
+            f"{_FORMAT}: resume it with the version that wrote it, or start a new run"
         )
     return header
 
@@ -142,7 +125,7 @@ def _is_in(part: str, name: str) -> bool:
     return name.startswith(part) and (not part or name[len(part) :][:1] in ("", ".", "["))
 
 
-def _check_same_leaves(saved: dict[str, str], now: dict[str, str], folder: Any) -> None:
+def _check_same_leaves(saved: dict[str, str], now: dict[str, str], folder: Path) -> None:
     for name in {**now, **saved}:
         was, needed = saved.get(name), now.get(name)
         if was != needed:
@@ -164,14 +147,13 @@ def _path(folder: Path, step: int) -> Path:
 
 
 def _steps(folder: Path) -> list[int]:
-    if not folder.is_dir():
-        return []
-    return sorted(int(m[1]) for m in map(_NAME.fullmatch, os.listdir(folder)) if m)
+    names = os.listdir(folder) if folder.is_dir() else []
+    return sorted(int(match[1]) for match in map(_NAME.fullmatch, names) if match)
 
 
-def _open(folder: str | os.PathLike, step: int | None) -> Any:
+def _open(folder: Path, step: int | None) -> Any:
     which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
     step = latest(folder) if step is None else step
-    if step is None or not _path(Path(folder), step).exists():
+    if step is None or not _path(folder, step).exists():
         raise ValueError(f"{which} in {folder}: nothing to resume, start the run without --resume")
-    return array_file.open_file(_path(Path(folder), step))
+    return array_file.open_file(_path(folder, step))

@@ -10,7 +10,6 @@ import os
 import platform
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -64,8 +63,6 @@ def kept(asked: Path | Literal["off"] | None) -> Iterator[None]:
             # two writes, or if the cache had no size limit before.
             for path in folder.glob("*-cache"):
                 path.with_name(f"{path.name.removesuffix('-cache')}-atime").touch()
-            stack.enter_context(warnings.catch_warnings())
-            warnings.showwarning = _in_one_line(warnings.showwarning)
         yield
 
 
@@ -99,18 +96,6 @@ def processor() -> str:
     return hashlib.sha256("\n".join(sorted(facts)).encode()).hexdigest()[:8]
 
 
-def _in_one_line(otherwise: Callable[..., None]) -> Callable[..., None]:
-    """Return a `warnings.showwarning` that prints warnings about the cache once, in one line."""
-
-    def shown(message: Warning | str, *where: Any, **more: Any) -> None:
-        if "compilation cache" in str(message):
-            log.say_once(" ".join(str(message).split()))
-        else:
-            otherwise(message, *where, **more)
-
-    return shown
-
-
 class Spent(NamedTuple):
     """Seconds that passed, and seconds of these in which JAX made programs."""
 
@@ -119,14 +104,11 @@ class Spent(NamedTuple):
 
 
 @contextlib.contextmanager
-def measured(before: Spent = Spent()) -> Iterator[Callable[[], Spent]]:
+def measured() -> Iterator[Callable[[], Spent]]:
     """Yield a function that returns the time spent since its previous call.
 
     JAX reports how long it traced, lowered, compiled or loaded a program. Such spans may contain
     one another and overlap between threads; time covered by at least one of them counts once.
-
-    Args:
-      before: time to add to the result of the first call.
     """
     began, spans, lock = time.perf_counter(), list[tuple[float, float]](), threading.Lock()
 
@@ -137,14 +119,13 @@ def measured(before: Spent = Spent()) -> Iterator[Callable[[], Spent]]:
                 spans.append((end - seconds, end))
 
     def spent() -> Spent:
-        nonlocal began, before
+        nonlocal began
         now = time.perf_counter()
         with lock:
             compiling = covered([(max(start, began), end) for start, end in spans])
             spans.clear()
-        found = Spent(before.seconds + now - began, before.compiling + compiling)
-        began, before = now, Spent()
-        return found
+        seconds, began = now - began, now
+        return Spent(seconds, compiling)
 
     monitoring.register_event_duration_secs_listener(record)
     try:

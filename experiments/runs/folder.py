@@ -8,20 +8,14 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from experiments.runs import checkpoint, checksums, code, manifest, run_config
 from experiments.runs.log import say_once
-from experiments.runs.manifest import (
-    FILES,
-    MANIFEST,
-    Kind,
-    Manifest,
-    has_ended,
-)
+from experiments.runs.manifest import FILES, MANIFEST, Kind, Manifest, has_ended
 from experiments.runs.run_config import OutputConfig, RunConfig
 from jaxreplay.saving import check_writable, saved_digest
 
@@ -38,9 +32,7 @@ def check_claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) 
       ValueError: the folder can't be used, is not a run's, holds a run although neither `resume`
         nor `overwrite` is given, or does not hold the run to resume with this configuration.
     """
-    kind = _check_usable(out, "run", resume, overwrite)
-    if resume and kind != "run":
-        raise ValueError(f"{out} holds no run to resume: give the folder of a run")
+    _check_usable(out, "run", resume, overwrite)
     if resume:
         before, path = run_config.read(out).to_json(), out / "config.json"
         # A checkpoint has the whole configuration, and its check names the edited option.
@@ -86,8 +78,7 @@ def check_claim_kind(out: Path, kind: Kind, *, resume: bool = False, overwrite: 
       ValueError: the folder can't be used, is of another kind, holds one of this kind although
         neither `resume` nor `overwrite` is given, or holds none to resume.
     """
-    if _check_usable(out, kind, resume, overwrite) != kind and resume:
-        raise ValueError(f"{out} holds no {kind} to resume: give the folder of a {kind}")
+    _check_usable(out, kind, resume, overwrite)
     if resume:
         _report_edits(out)
 
@@ -195,25 +186,26 @@ def _report_edits(out: Path) -> None:
         say_once(line)
 
 
-def _check_usable(out: Path, kind: Kind, resume: bool, overwrite: bool) -> Kind | None:
-    """Check that a path can become a folder of this kind; return its present kind."""
+def _check_usable(out: Path, kind: Kind, resume: bool, overwrite: bool) -> None:
+    """Raise ValueError if a path can't become a folder of this kind, or can't be resumed."""
     _check_path(out)
-    if not out.is_dir():
-        return None
-    _check_writable(_ours(out, kind))
+    ours = sorted(_ours(out, kind))
+    for path in ours:
+        check_writable(path, _ADVICE)
     found = manifest.read(out).kind
     if found is not None and found != kind:
         raise ValueError(f"{out} holds a {found}, not a {kind}: {_ADVICE}")
+    if found is None and resume:
+        raise ValueError(f"{out} holds no {kind} to resume: give the folder of a {kind}")
     begun = found != "run" or any((out / name).exists() for name in ("config.json", "metrics.csv"))
     if found and begun and not resume and not overwrite:
         resuming = "" if kind == "plot" else f"or --resume {out}, "
         raise ValueError(f"{out} already holds a {kind}: add --overwrite, {resuming}or {_ADVICE}")
-    taken = sorted(path.relative_to(out).as_posix() for path in _ours(out, kind))
-    if found is None and taken:
+    if found is None and ours:
         raise ValueError(
-            f"{out} holds {taken[0]}, which would be overwritten, but no {kind} of ours: {_ADVICE}"
+            f"{out} holds {ours[0].relative_to(out)}, which would be overwritten, but no {kind} of "
+            f"ours: {_ADVICE}"
         )
-    return found
 
 
 def _check_path(out: Path) -> None:
@@ -227,11 +219,6 @@ def _check_path(out: Path) -> None:
                 raise ValueError(f"{path} is not a folder: {_ADVICE}")
     except OSError as error:  # no permission, a name that is too long, a loop of links
         raise ValueError(f"{out} can't be used ({error.strerror}): {_ADVICE}") from None
-
-
-def _check_writable(paths: Iterable[Path]) -> None:
-    for path in paths:
-        check_writable(path, _ADVICE)
 
 
 def _ours(out: Path, kind: Kind) -> Iterator[Path]:

@@ -100,24 +100,6 @@ class Sink(Protocol):
         """Finish writing."""
 
 
-class Sinks:
-    """Several sinks as one; all are closed even if one of them fails."""
-
-    def __init__(self, sinks: Sequence[Sink]) -> None:
-        self._sinks = list(sinks)
-
-    def log(self, step: int, rows: Sequence[Row], elapsed: Elapsed) -> None:
-        """Pass one log point to every sink."""
-        for sink in self._sinks:
-            sink.log(step, rows, elapsed)
-
-    def close(self) -> None:
-        """Close every sink."""
-        with contextlib.ExitStack() as stack:
-            for sink in self._sinks:
-                stack.callback(sink.close)
-
-
 class TensorBoardSink:
     """TensorBoard events: the mean over seeds of every metric, and the return of every seed."""
 

@@ -47,31 +47,6 @@ def read_meta(folder: Path, step: int | None = None) -> dict[str, Any]:
     return meta
 
 
-def check_files(run: Run, config: RunConfig, out: Path) -> Resumed:
-    """Compare a run's files with its last checkpoint, without reading arrays.
-
-    Returns:
-      Where the run continues, without the state.
-
-    Raises:
-      ValueError: a file was edited, or the run has ended and its checkpoints
-        are gone; Damaged, if the checkpoint can't be read.
-    """
-    folder = out / "checkpoints"
-    if checkpoint.latest(folder) is None:
-        if (out / "summary.json").is_file():
-            raise ValueError(
-                f"the run in {out} has ended, and its checkpoints are gone: nothing to resume"
-            )
-        return Resumed()
-    meta = read_meta(folder)
-    run_config.check_same(meta["config"], config.to_json(), out)
-    progress, metrics = Progress(*meta["progress"]), Written(*meta["metrics"])
-    tables.check_written(out / "metrics.csv", metrics)
-    steps = run.schedule.steps[: progress.log_points]
-    return Resumed(progress, metrics, tables.written_timing(out / "timing.csv", steps))
-
-
 def check_name(folder: Path, progress: Progress, plan: Schedule) -> None:
     """Raise ValueError if the last checkpoint's name is not the step that it holds."""
     named, held = checkpoint.latest(folder), plan.step_at(*progress)
@@ -86,22 +61,32 @@ def read(run: Run, config: RunConfig, out: Path) -> Resumed:
     """Read where a run continues: at its last checkpoint, or the previous one if that is damaged.
 
     Raises:
-      ValueError: as `check_files`; or every checkpoint is damaged.
+      ValueError: a file was edited, the run has ended and its checkpoints are gone, or every
+        checkpoint is damaged.
     """
     folder = out / "checkpoints"
     latest = checkpoint.latest(folder)
+    if latest is None:
+        if (out / "summary.json").is_file():
+            raise ValueError(
+                f"the run in {out} has ended, and its checkpoints are gone: nothing to resume"
+            )
+        if (out / "metrics.csv").is_file():
+            log.say(f"{out} has no checkpoint: the run starts over with a new metrics.csv")
+        return Resumed()
     try:
-        resumed = check_files(run, config, out)
-        if latest is None:
-            if (out / "metrics.csv").is_file():
-                log.say(f"{out} has no checkpoint: the run starts over with a new metrics.csv")
-            return resumed
-        if resumed.progress.log_points < len(run.schedule.steps):
-            resumed = resumed._replace(state=checkpoint.load(folder, run.like()))
-        check_name(folder, resumed.progress, run.schedule)
-        return resumed
+        meta = read_meta(folder)
+        run_config.check_same(meta["config"], config.to_json(), out)
+        progress, metrics = Progress(*meta["progress"]), Written(*meta["metrics"])
+        tables.check_written(out / "metrics.csv", metrics)
+        steps = run.schedule.steps
+        timing = tables.written_timing(out / "timing.csv", steps[: progress.log_points])
+        left = progress.log_points < len(steps)
+        state = checkpoint.load(folder, run.like()) if left else None
+        check_name(folder, progress, run.schedule)
+        return Resumed(progress, metrics, timing, state)
     except checkpoint.Damaged as error:
-        if latest is None or checkpoint.latest(folder, before=latest) is None:
+        if checkpoint.latest(folder, before=latest) is None:
             raise ValueError(
                 f"{error}, and it is the only one: restore it, or start a new run"
             ) from None

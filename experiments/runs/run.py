@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from experiments.environments.host import EnvironmentFailed
-from experiments.installation import accelerator
 from experiments.runs import (
     checkpoint,
     checksums,
@@ -31,6 +30,7 @@ from experiments.runs.resumption import Progress, Resumed
 from experiments.runs.run_config import OutputConfig, RunConfig
 from experiments.runs.tables import CSVSink, Written
 from experiments.statistics import statistics
+from experiments.training import spread
 from experiments.training.seeds import CutShort, Run
 
 _LARGE = 1e9  # bytes of a checkpoint
@@ -75,15 +75,16 @@ def execute(
         folder.check_demos(out, config)
     resume_folder, label = resume_folder or out, label or config.replay
     with contextlib.ExitStack() as stack:
-        if existed := out.is_dir():  # otherwise made only for a run that can start
-            stack.enter_context(folder.held(out))
-        run, spent = _prepare(config, out, resume, devices)
-        clock = stack.enter_context(measured(before=spent))
-        if not existed:
-            stack.enter_context(folder.held(out))
-        before = resumption.read(run, config, out) if resume else None
+        stack.enter_context(folder.held(out))
+        clock, before = stack.enter_context(measured()), None
+        with waiting(f"{config.replay}: tracing the programs"):
+            run = build(config, devices)
+            if resume:
+                before = resumption.read(run, config, out)
+            else:
+                run.like()  # traces the programs, which may fail, before the folder changes
         claim(out, config, output, resume=resume, overwrite=overwrite)
-        for remark in (*accelerator.remarks(), *filter(None, [run.layout]), *_rounded(run, config)):
+        for remark in (_device(), *filter(None, [run.layout]), *_rounded(run, config)):
             log.say_once(remark)
         for remark in run.remarks:
             log.say(remark)
@@ -99,22 +100,6 @@ def execute(
             how = f"--resume {resume_folder} continues from the last checkpoint"
             raise Stopped("stopped at once", interrupt.exit_code(error), how) from None
         return results.conclude(config, out, output)
-
-
-def _prepare(config: RunConfig, out: Path, resume: bool, devices: int | None) -> tuple[Run, Spent]:
-    """Return the programs of a run, and the time spent on making them; change nothing on disk.
-
-    Raises:
-      ValueError: the configuration cannot run.
-    """
-    with waiting(f"{config.replay}: tracing the programs"), measured() as clock:
-        run = build(config, devices)
-        if resume:
-            with contextlib.suppress(checkpoint.Damaged):  # the previous one may be readable
-                resumption.check_files(run, config, out)
-        if not (resume and manifest.has_ended(out)):
-            run.like()  # traces the programs
-        return run, clock()
 
 
 class _Training(NamedTuple):
@@ -141,16 +126,17 @@ class _Training(NamedTuple):
         run, steps = self.run, self.run.schedule.steps
         (index, blocks), metrics, timing, state = before or Resumed()
         step = steps[index - 1] if index else 0
-        table = CSVSink(self.out, metrics, timing, step)
+        table, others = (
+            CSVSink(self.out, metrics, timing, step),
+            self._sinks(step if before else None),
+        )
         if not manifest.has_ended(self.out):  # an edit after the end keeps its wrong checksum
             self._note(table)
-        sinks = log.Sinks([table, *self._sinks(step if before else None)])
         until = "now" if run.stops_anywhere else "at the next log point"
-        with (
-            contextlib.closing(run),
-            contextlib.closing(sinks),
-            interrupt.deferred(until) as stopping,
-        ):
+        with contextlib.ExitStack() as stack:
+            for each in (run, *others):
+                stack.callback(each.close)
+            stopping = stack.enter_context(interrupt.deferred(until))
             run.stop = stopping
             try:
                 if index < len(steps):
@@ -164,7 +150,8 @@ class _Training(NamedTuple):
                     elapsed = Elapsed(seconds, start_up.seconds, start_up.compiling + compiling)
                     start_up = Spent()
                     broken = set(statistics.diverged(pd.DataFrame(rows))) - diverged
-                    sinks.log(steps[index], rows, elapsed)
+                    for sink in (table, *others):
+                        sink.log(steps[index], rows, elapsed)
                     self._note(table)
                     diverged |= broken
                     if broken:
@@ -251,6 +238,16 @@ def _rows(config: RunConfig, step: int, metrics: dict[str, np.ndarray]) -> list[
         {"seed": config.seed + i, "step": step, **{k: v[i] for k, v in metrics.items()}}
         for i in range(config.seeds)
     ]
+
+
+def _device() -> str:
+    """Return a line about the device that JAX uses."""
+    devices = spread.chosen()
+    first, count = devices[0], len(devices)
+    if first.platform == "cpu":
+        return f"device: CPU ({count} core{'s' * (count > 1)})"
+    among = f", the first of {count}" if count > 1 else ""
+    return f"device: {first.device_kind} ({first.platform.upper()}{among})"
 
 
 def _rounded(run: Run, config: RunConfig) -> list[str]:

@@ -4,12 +4,10 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from experiments import environments
-from experiments.environments.registry import FAMILIES
 from experiments.environments.types import EnvironmentConfig
 from experiments.installation import commands
 from experiments.runs import presets, registry
@@ -91,13 +89,14 @@ class RunConfig:
     def from_json(cls, saved: Any) -> "RunConfig":
         """Return the RunConfig that `to_json` wrote, without importing modules that it names.
 
+        Options that an earlier version did not write have their defaults.
+
         Raises:
-          ValueError: a field is missing, unknown, of the wrong type or out of bounds; or a
-            module is not imported.
+          ValueError: a name or section is missing, an option is unknown, of the wrong type or out
+            of bounds, or a module is not imported.
         """
         if not isinstance(saved, dict):
             raise ValueError("config.json holds no configuration: restore it, or start a new run")
-        saved = up_to_date(saved)
         config = saved_defaults(*(_field(saved, name, str) for name in ("env", "agent", "replay")))
         parts = {name: _section(getattr(config, name), saved, name) for name in SECTIONS}
         seeds, seed = _field(saved, "seeds", int), _field(saved, "seed", int)
@@ -133,14 +132,9 @@ def _field(saved: dict[str, Any], name: str, kind: type) -> Any:
 
 
 def _section(config: Any, saved: dict[str, Any], name: str) -> Any:
-    """Return the saved options of a section; `config` has the type and the known options."""
+    """Return `config`, a section with default options, with the saved options."""
     options = _field(saved, name, dict)
     fields = {field.name for field in dataclasses.fields(config)}
-    for field in sorted(fields - set(options)):
-        raise ValueError(
-            f"config.json lacks {name}.{field}: it was edited, or another version of jaxreplay "
-            "wrote it: restore it, or start a new run"
-        )
     for field in sorted(set(options) - fields):
         if options[field] is not None:  # None means unused, and the option may be gone
             raise ValueError(
@@ -209,54 +203,6 @@ def from_folder(saved: Any, folder: Path) -> RunConfig:
         raise ValueError(f"{folder}: {error}") from error
 
 
-# Options that older runs do not have, with values that change nothing.
-_ADDED: Mapping[str, Mapping[str, Any]] = {
-    "loop": {"reward_noise": 0.0},
-    "sizes": {"demos": None, "demos_share": 0.5},
-    "env_options": {"sticky": 0.0, "hide": None, "delay": 1, "sparse": False},
-}
-_ADDED_TO_AGENTS: Mapping[str, Mapping[str, Any]] = {
-    "rainbow": {"head": "c51", "quantiles": 32, "averaged": 32, "embedding": 64, "kappa": 1.0},
-    "td3": {"bc_alpha": None},
-    "sac": {
-        "alpha_loss": "alpha", "backup_entropy": True, "critics": 2, "target_subset": None,
-        "target_reduce": "min", "actor_reduce": "min", "priority_from": "largest",
-        "critic_hidden": None, "network": "mlp", "layer_norm": False, "dropout": 0.0,
-        "batch_renorm": False, "renorm_warmup": 100_000, "target_network": True, "adam_b1": 0.9,
-        "weight_decay": 0.0, "policy_delay": 1, "reset_every": None,
-    },
-}  # fmt: skip
-
-
-def _is_host(config: Mapping[str, Any]) -> bool:
-    family = FAMILIES.get(str(config.get("env")).partition("/")[0])
-    return family is not None and family.on_host
-
-
-def up_to_date(config: Any) -> Any:
-    """Return a saved configuration, nested plain values, with the present names of options."""
-    if not isinstance(config, dict):
-        return config
-    sizes, options = config.get("sizes"), config.get("replay_options")
-    if isinstance(sizes, dict) and "frames_on_host" in sizes:
-        rest = {name: value for name, value in sizes.items() if name != "frames_on_host"}
-        replay_on = "host" if sizes["frames_on_host"] else "device"
-        config = {**config, "sizes": {**rest, "replay_on": replay_on}}
-    for section, options_ in _ADDED.items():
-        known = config.get(section)
-        if isinstance(known, dict) and not (section == "env_options" and _is_host(config)):
-            config = {**config, section: {**options_, **known}}
-    own, added = config.get("agent_options"), _ADDED_TO_AGENTS.get(str(config.get("agent")))
-    if isinstance(own, dict) and added:
-        config = {**config, "agent_options": {**added, **own}}
-    if config.get("replay") in ("per", "rank", "lap") and isinstance(options, dict):
-        config = {**config, "replay_options": {"maximum": "all_time", **options}}
-    if config.get("replay") == "ners" and isinstance(options, dict) and "clock" in options:
-        renamed = {"time_feature" if name == "clock" else name: x for name, x in options.items()}
-        config = {**config, "replay_options": renamed}
-    return config
-
-
 def check_same(saved: dict, now: dict, folder: str | os.PathLike) -> None:
     """Raise ValueError, naming the first option that differs, if a run would change its options.
 
@@ -267,23 +213,25 @@ def check_same(saved: dict, now: dict, folder: str | os.PathLike) -> None:
     """
     before, after = _options(saved), _options(now)
     for name in differing(saved, now):
-        was = f"was made with {name} {before[name]}" if name in before else f"has no {name}"
-        has = f"this has {after[name]}" if name in after else "this lacks it"
         raise ValueError(
-            f"the run in {folder} {was}, and {has}: use the same options, or another --out"
+            f"the run in {folder} was made with {name} {before[name]}, and this has {after[name]}: "
+            "use the same options, or another --out"
         )
 
 
 def differing(saved: dict, now: dict) -> list[str]:
-    """Return the names of the options in which two nested, JSON-able configurations differ."""
+    """Return the names of the options in which two nested, JSON-able configurations differ.
+
+    Options that only one of them has are new or gone; the versions of the code tell these apart.
+    """
     before, after = _options(saved), _options(now)
-    return [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return [name for name in before if before[name] != after.get(name, before[name])]
 
 
 def _options(config: dict) -> dict[str, str]:
     """Return a configuration's options as on the command line, such as "agent.tau": "0.005"."""
     flat: dict[str, str] = {}
-    for name, value in up_to_date(json.loads(json.dumps(config))).items():
+    for name, value in json.loads(json.dumps(config)).items():
         if name in PREFIXES and isinstance(value, dict):
             flat |= {PREFIXES[name] + field: _shown(each) for field, each in value.items()}
         else:

@@ -98,12 +98,8 @@ class CSVSink:
         self._metrics.append(rows)
         speed = (step - self._last) * len(rows) / elapsed.seconds
         times = {"step": step, **elapsed._asdict(), "steps_per_second": speed}
-        known = self._timing.columns or times  # a run of an older version keeps its columns
-        self._timing.append([{name: value for name, value in times.items() if name in known}])
+        self._timing.append([times])
         self._last = step
-
-    def close(self) -> None:
-        """Do nothing: every log point is on disk already."""
 
 
 def _cell(value: Any) -> str:

@@ -127,8 +127,6 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(finished, tmp_path, ca
     out = tmp_path / "damaged"
     shutil.copytree(finished, out)
     (out / "summary.json").unlink()
-    older_columns = ["step", "seconds", "steps_per_second"]  # of runs that older code began
-    pd.read_csv(out / "timing.csv")[older_columns].to_csv(out / "timing.csv", index=False)
     older, newest = sorted((out / "checkpoints").glob("*.safetensors"))
     newest.unlink()  # of a finished run, no array would be read
     damaged = newest.with_name("step_000000000850.safetensors")
@@ -139,7 +137,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(finished, tmp_path, ca
     assert_names(capsys.readouterr().err, out / "checkpoints", "step_000000000850.damaged")
     assert (out / "metrics.csv").read_bytes() == (finished / "metrics.csv").read_bytes()
     timing = pd.read_csv(out / "timing.csv")
-    assert list(timing) == older_columns and timing["step"].tolist() == list(range(200, 1000, 100))
+    assert timing["step"].tolist() == list(range(200, 1000, 100))
     assert list(out.glob("checkpoints/*.damaged"))
 
 
@@ -185,7 +183,6 @@ REFUSALS = [
     (["--env", "atari/Pongg"], ("atari/Pong",)),
     (["--env", "gymnasium/CartPole-v2"], ("gymnasium/CartPole-v1",)),
     (["--env", "atari/Pong", "--scale-observations", "true"], ("--frame-stack 0",)),
-    (["--frames-on-host", "true"], ("--replay-on host",)),
     (["--replay-on", "host", "--frame-stack", "4"], ("gymnax/CartPole-v1", "--frame-stack 0")),
     (["--replay-on", "host", "--scale-observations", "true"], ("--replay-on",)),
     (["--replay", "ners", "--replay-on", "host"], ("on_host", "obs", "next_obs")),

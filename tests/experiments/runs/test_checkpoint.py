@@ -1,11 +1,9 @@
 """Checkpoints: bit for bit, whole after a kill, and refused where they are not what is expected."""
 
 import json
-import shutil
 import subprocess
 import sys
 import zlib
-from pathlib import Path
 from typing import NamedTuple
 
 import flax.struct
@@ -17,11 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from experiments import train
-from experiments.runs.checkpoint import latest, load, read_meta, remove, save
+from experiments.runs.checkpoint import latest, load, read_meta, save
 from jaxreplay import sum_tree
 from jaxreplay.saving import Damaged
-from tests.refusals import assert_names, refusal, refused
+from tests.refusals import refused
 
 
 class Pair(NamedTuple):
@@ -140,16 +137,18 @@ def test_only_checkpoints_are_removed(tmp_path):
     assert latest(tmp_path) is None
     save(tmp_path, 10, {"x": jnp.zeros(1)}, {})
     assert latest(tmp_path) == 10
-    remove(tmp_path)
+    for step in (20, 30):
+        save(tmp_path, step, {"x": jnp.zeros(1)}, {})
     found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
-    assert found == {*mine, "unfinished"}
+    kept = {f"step_{step:012}.safetensors" for step in (20, 30)}
+    assert found == {*mine, *kept, "unfinished"}
 
 
 def test_newest_are_kept_and_found(tmp_path):
     assert latest(tmp_path / "absent") is None
     assert latest(tmp_path) is None
     for step in (5, 10, 100, 1000):
-        save(tmp_path, step, {"x": jnp.int32(step)}, {"step": step}, keep=2)
+        save(tmp_path, step, {"x": jnp.int32(step)}, {"step": step})
     assert latest(tmp_path) == 1000
     assert len(list(tmp_path.iterdir())) == 2
     assert load(tmp_path, {"x": jnp.int32(0)}, step=100)["x"] == 100
@@ -158,8 +157,6 @@ def test_newest_are_kept_and_found(tmp_path):
     assert load(tmp_path, {"x": jnp.int32(0)})["x"] == 7
     with refused(tmp_path, "step 1000"):
         save(tmp_path, 999, {"x": jnp.int32(0)}, {})
-    with refused("keep", 0):
-        save(tmp_path, 2000, {}, {}, keep=0)
 
 
 @pytest.mark.parametrize(
@@ -213,22 +210,6 @@ def test_a_flipped_bit_anywhere_is_seen(tmp_path_factory, data):
     assert_same(found, state)
 
 
-def test_a_run_that_an_older_version_left_is_refused_by_name_and_stays(tmp_path, capsys):
-    """The folder is one that jaxreplay 0.1 wrote before folders and checkpoints had a format."""
-    run = tmp_path / "run"
-    shutil.copytree(Path(__file__).parent / "format_1", run)
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    with refused(run / "checkpoints", "format 1", "jaxreplay 0.1"):
-        load(run / "checkpoints", {"x": jnp.ones(3)})
-    for options, parts in (
-        (["--resume", str(run)], ("config.json", "loop.offline")),
-        (["--out", str(run), "--overwrite"],
-         ("checkpoints/step_000000000060.safetensors", "--out")),
-    ):  # fmt: skip
-        assert_names(refusal(capsys, train.main, *options), run, *parts)
-    assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-
-
 def test_foreign_and_newer_files_are_refused_by_name(tmp_path):
     path = tmp_path / "step_000000000001.safetensors"
     save_file({"x": np.ones(3, np.float32)}, path)
@@ -250,13 +231,14 @@ def test_files_may_be_read_by_whom_the_folder_lets_in(tmp_path, folder, file):
 
 KILLED = """
 import os, random, signal, sys, time
+from pathlib import Path
 import numpy as np
 from experiments.runs.checkpoint import latest, load, read_meta, save
 
 def state(step):
     return {"x": np.full((1000, 500), step), "y": np.int64(step)}
 
-folder, rng, before = sys.argv[1], random.Random(0), 0
+folder, rng, before = Path(sys.argv[1]), random.Random(0), 0
 save(folder, 0, state(0), {"step": 0})
 for _ in range(20):
     child = os.fork()

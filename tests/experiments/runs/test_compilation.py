@@ -3,7 +3,6 @@
 import re
 import shutil
 import threading
-import warnings
 from pathlib import Path
 
 import jax
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from jax import monitoring
 
 from experiments.runs import compilation
-from experiments.runs.compilation import Spent, covered, measured
+from experiments.runs.compilation import covered, measured
 from tests.refusals import assert_names, refused
 
 
@@ -105,15 +104,13 @@ def test_a_default_folder_that_cannot_be_made_is_said_in_one_line(default_folder
         compilation.kept(default_folder).__enter__()
 
 
-def test_a_damaged_program_is_reported_in_one_line_and_compiled(tmp_path, capsys):
+def test_a_damaged_program_is_reported_and_compiled(tmp_path):
     with compilation.kept(tmp_path):
         run()
     (kept,) = programs(tmp_path)
     kept.write_bytes(kept.read_bytes()[:100])
-    with compilation.kept(tmp_path):
+    with pytest.warns(UserWarning, match="jit_triple"), compilation.kept(tmp_path):
         assert run() == (21, 0)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "jit_triple" in line
 
 
 def test_a_program_without_its_time_of_use_does_not_stop_others_from_being_kept(tmp_path):
@@ -149,19 +146,12 @@ def test_the_least_used_programs_make_room_and_other_files_stay(tmp_path, monkey
     assert not old.exists() and notes.exists() and len(programs(tmp_path)) == 1
 
 
-def test_a_folder_that_breaks_is_reported_once_and_the_run_continues(tmp_path, capsys):
-    with compilation.kept(tmp_path):
+def test_a_run_continues_when_the_folder_breaks(tmp_path):
+    with pytest.warns(UserWarning, match="compilation cache"), compilation.kept(tmp_path):
         (folder,) = tmp_path.iterdir()
         shutil.rmtree(folder)
         folder.write_text("nothing can be written here any more")
         assert [run() for _ in range(3)] == [(21, 0)] * 3
-    (line,) = capsys.readouterr().err.splitlines()
-    assert str(folder) in line
-
-
-def test_other_warnings_are_shown_as_ever(tmp_path):
-    with pytest.warns(UserWarning, match="something else"), compilation.kept(tmp_path):
-        warnings.warn("something else", stacklevel=1)
 
 
 def compiles(constant: int) -> None:
@@ -181,13 +171,6 @@ def test_what_is_made_is_told_from_what_runs():
     for found in (first, made):
         assert 0 < found.compiling <= found.seconds
     assert ran.compiling == 0 < ran.seconds
-
-
-def test_what_was_spent_before_counts_once():
-    with measured(before=Spent(100.0, 50.0)) as spent:
-        first, second = spent(), spent()
-    assert first.seconds > 100 and first.compiling == 50
-    assert second.seconds < 100 and second.compiling == 0
 
 
 def test_compiling_side_by_side_counts_once():

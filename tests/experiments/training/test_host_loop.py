@@ -275,7 +275,7 @@ def test_a_run_stops_between_log_points_and_goes_on_from_there(
     assert frame["step"].tolist() == [80, 120, 160, 200]
     assert frame["eval_return"].eq(10.0).all()
     assert frame["agent/loss"].notna().all() and not statistics.diverged(frame)
-    assert checkpoint.read_meta(f"{out}/checkpoints")["progress"] == [4, 0]
+    assert checkpoint.read_meta(tmp_path / "run" / "checkpoints")["progress"] == [4, 0]
 
 
 class CountingReturns(uniform.Uniform):
