@@ -137,13 +137,8 @@ def _check_same_leaves(saved: dict[str, str], now: dict[str, str], folder: Path)
             )
 
 
-def name_of(step: int) -> str:
-    """Return the name of the checkpoint after so many agent steps."""
-    return f"step_{step:012d}.safetensors"
-
-
 def _path(folder: Path, step: int) -> Path:
-    return folder / name_of(step)
+    return folder / f"step_{step:012d}.safetensors"
 
 
 def _steps(folder: Path) -> list[int]:

@@ -21,7 +21,7 @@ FORMAT = 2  # of folders
 MANIFEST = "manifest.json"
 # Options that send data elsewhere or give consent: only the command line sets them, never a folder.
 _FOR_THE_COMMAND_LINE = {"wandb": False, "other_code": False}
-Kind = Literal["run", "plot", "sweep", "study"]
+Kind = Literal["run", "plot", "study"]
 
 _PAGE = r"report\.html"
 # Regular expressions of our file names; no file of a user's matches one by chance.
@@ -37,10 +37,6 @@ FILES: Mapping[Kind, tuple[str, ...]] = {
     "plot": (
         r"(manifest|summary)\.json", r"comparison\.md",
         r"(learning_curves|replayed|own_metrics)\.png",
-    ),
-    "sweep": (
-        r"manifest\.json", r"sweep\.(csv\.gz|json|md)", _PAGE,
-        r"(sensitivity|best|trials|settings)\.png",
     ),
     "study": (
         r"(manifest|verdicts)\.json", _PAGE, r"study\.(csv\.gz|json|md)",
@@ -89,8 +85,6 @@ def read(folder: Path | None) -> Manifest:
             raise Unreadable("no JSON object")
         if kinds.whole(saved.get("format")) and saved["format"] > FORMAT:
             raise Unreadable(f"written by a later version, in format {saved['format']}")
-        if saved.get("kind") == "comparison":
-            raise Unreadable("it is of a comparison of an earlier version")
         kinds.check("the manifest", saved, _CONTENT)
         # Other names could be paths to other folders.
         if odd := [name for name in saved.get("checksums", {}) if Path(name).name != name]:

@@ -13,7 +13,6 @@ from experiments.runs.assembly import assemble, joined
 from experiments.runs.folder import check_demos
 from experiments.runs.run_config import RunConfig
 from experiments.training.phases import make_phases
-from experiments.training.schedule import schedule
 
 
 class Policy(NamedTuple):
@@ -68,8 +67,6 @@ def load(folder: Path, config: RunConfig, seed: int) -> Policy:
         meta = resumption.read_meta(checkpoints, step)
         run_config.check_same(meta["config"], config.to_json(), folder)
         agents = checkpoint.load(checkpoints, run.like().agent, step, part=".agent")
-        plan = schedule(config.loop, config.sizes.num_envs)
-        resumption.check_name(checkpoints, resumption.Progress(*meta["progress"]), plan)
     except checkpoint.Damaged as error:
         before = checkpoint.latest(checkpoints, before=step)
         rest = "train it again" if before is None else f"move it away to use that of step {before}"

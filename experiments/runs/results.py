@@ -41,7 +41,7 @@ def conclude(config: RunConfig, out: Path, output: OutputConfig) -> dict[str, An
         **statistics.summarise(frame, threshold),
         **_speed(pd.read_csv(out / "timing.csv")),
         "versions": {**versions(), "code": "+".join(manifest.read(out).code)},
-        "metrics_crc32": _checksum(out),
+        "metrics_crc32": zlib.crc32((out / "metrics.csv").read_bytes()),
     }
     checksums.write_json(out / "summary.json", summary)
     if output.figures:
@@ -82,10 +82,6 @@ def _speed(timing: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def _checksum(run: Path) -> int:
-    return zlib.crc32(files.read_bytes(run / "metrics.csv"))
-
-
 def read_summary(run: Path) -> dict[str, Any]:
     """Read the summary of a run that has ended.
 
@@ -124,18 +120,13 @@ def read_metrics(run: Path, summary: Mapping[str, Any]) -> pd.DataFrame:
     """
     path = run / "metrics.csv"
     try:
-        frame = pd.read_csv(io.BytesIO(files.read_bytes(path)))
-        steps = [frame.loc[frame["seed"] == seed, "step"].tolist() for seed in summary["seeds"]]
-        complete = len(frame) == sum(map(len, steps)) and all(
-            each == steps[0] and sorted(set(each)) == each and each[-1:] == [summary["final_step"]]
-            for each in steps
-        )
-    except (ValueError, KeyError) as error:  # pandas' errors are ValueErrors
+        content = files.read_bytes(path)
+        frame = pd.read_csv(io.BytesIO(content))
+    except ValueError as error:  # pandas' errors are ValueErrors
         raise ValueError(f"{path} is damaged ({error}): restore it") from error
-    if not complete:
-        raise ValueError(f"{path} has rows that are missing or doubled: restore it")
-    if summary.get("metrics_crc32") not in (None, _checksum(run)):
+    if summary.get("metrics_crc32") not in (None, zlib.crc32(content)):
         raise ValueError(f"{path} was edited after the run: restore it")
+    tables.check_columns(path, frame, ("seed", "step", "eval_return"))
     return frame
 
 

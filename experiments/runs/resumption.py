@@ -7,7 +7,6 @@ from experiments.runs import checkpoint, log, run_config, tables
 from experiments.runs.run_config import RunConfig
 from experiments.runs.tables import Written
 from experiments.storage import kinds
-from experiments.training.schedule import Schedule
 from experiments.training.seeds import Run
 
 
@@ -47,16 +46,6 @@ def read_meta(folder: Path, step: int | None = None) -> dict[str, Any]:
     return meta
 
 
-def check_name(folder: Path, progress: Progress, plan: Schedule) -> None:
-    """Raise ValueError if the last checkpoint's name is not the step that it holds."""
-    named, held = checkpoint.latest(folder), plan.step_at(*progress)
-    if held != named:
-        raise ValueError(
-            f"the checkpoint of step {named} in {folder} holds step {held}: rename it "
-            f"{checkpoint.name_of(held)}"
-        )
-
-
 def read(run: Run, config: RunConfig, out: Path) -> Resumed:
     """Read where a run continues: at its last checkpoint, or the previous one if that is damaged.
 
@@ -83,7 +72,6 @@ def read(run: Run, config: RunConfig, out: Path) -> Resumed:
         timing = tables.written_timing(out / "timing.csv", steps[: progress.log_points])
         left = progress.log_points < len(steps)
         state = checkpoint.load(folder, run.like()) if left else None
-        check_name(folder, progress, run.schedule)
         return Resumed(progress, metrics, timing, state)
     except checkpoint.Damaged as error:
         if checkpoint.latest(folder, before=latest) is None:

@@ -126,18 +126,15 @@ class _Training(NamedTuple):
         run, steps = self.run, self.run.schedule.steps
         (index, blocks), metrics, timing, state = before or Resumed()
         step = steps[index - 1] if index else 0
-        table, others = (
-            CSVSink(self.out, metrics, timing, step),
-            self._sinks(step if before else None),
-        )
+        table = CSVSink(self.out, metrics, timing, step)
+        others = self._sinks(step if before else None)
         if not manifest.has_ended(self.out):  # an edit after the end keeps its wrong checksum
             self._note(table)
         until = "now" if run.stops_anywhere else "at the next log point"
         with contextlib.ExitStack() as stack:
             for each in (run, *others):
                 stack.callback(each.close)
-            stopping = stack.enter_context(interrupt.deferred(until))
-            run.stop = stopping
+            run.stop = stopping = stack.enter_context(interrupt.deferred(until))
             try:
                 if index < len(steps):
                     state = self._begin(state)

@@ -86,7 +86,6 @@ def test_what_does_not_belong_together_is_refused(tmp_path, run, capsys):
     ("name", "text", "parts"),
     [
         ("metrics.csv", "mine", ()),
-        ("metrics.csv", None, ()),
         ("summary.json", "{", ()),
         ("summary.json", "[]", ()),
         ("summary.json", "{}", ("env",)),
@@ -96,8 +95,6 @@ def test_what_does_not_belong_together_is_refused(tmp_path, run, capsys):
     ],
 )
 def test_damaged_files_are_named(run, capsys, name, text, parts):
-    if text is None:
-        text = "".join((run / name).read_text().splitlines(keepends=True)[:-1])
     (run / name).write_text(text)
     assert_names(refusal(capsys, run), run / name, *parts)
     assert not (run / "report.html").exists()
