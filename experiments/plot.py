@@ -32,10 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         }
         for label, path in runs.items():
             times, odd = results.read_times(path / "timing.csv")
-            summaries[label], more = results.recomputed(
-                summaries[label], frames[label], times, path / "summary.json"
-            )
-            for remark in (*checksums.differing(path), *odd, *more):
+            summaries[label] = results.recomputed(summaries[label], frames[label], times)
+            for remark in (*checksums.differing(path), *odd):
                 say(remark)
         folder.claim_kind(args.out, "plot", overwrite=args.overwrite)
         every = list(summaries.values())

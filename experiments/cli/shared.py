@@ -143,18 +143,13 @@ def brought_names(
     return registry.fitting_names(known.preset, envs, known.agent, replays)
 
 
-def add_common(
-    parser: Parser,
-    env: str | None = None,
-    preset: str | None = None,
-) -> None:
+def add_common(parser: Parser, env: str | None = None, preset: str | None = None) -> None:
     """Add the options of a run to a parser.
 
     Args:
       parser: parser to extend.
       env: environment of the run. Errors explain which `--env.` options it does not have.
       preset: preset whose names the help shows as defaults.
-      own: default folder of results below runs/.
     """
     for option, family in environments.foreign_options(env).items() if env else ():
         name = f"--env.{option}".replace("_", "-")

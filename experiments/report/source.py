@@ -105,14 +105,10 @@ def _arm(label: str, folder: Path) -> Arm:
     remarks += more
     if summary is not None and metrics.is_file():
         frame = results.read_metrics(folder, summary)
-        if "eval_return" in frame:
-            path = folder / "summary.json"
-            summary, more = results.recomputed(summary, frame, timing, path)
+        summary = results.recomputed(summary, frame, timing)
     else:
         frame, more = _so_far(metrics)
-    remarks += more
-    if frame is not None:
-        tables.check_columns(metrics, frame, ("eval_return",))
+        remarks += more
     replay = (summary or config).get("replay", label)
     code = (summary or {}).get("versions", {}).get("code") or "+".join(manifest.read(folder).code)
     return Arm(label, folder, config, str(replay), code, frame, timing, summary, tuple(remarks))

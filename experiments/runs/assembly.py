@@ -108,7 +108,7 @@ def _environment(config: RunConfig) -> tuple[Environment | MakeHost, Environment
 
 def _check_frames(config: RunConfig, sizes: ReplaySizes, spec: EnvironmentSpec) -> None:
     """Raise ValueError for options that do not work with frames stored once, or on the host."""
-    scaled, on_host = config.loop.scale_observations, sizes.replay_on == "host"
+    on_host = sizes.replay_on == "host"
     if on_host and not environments.is_host(config.env):
         raise ValueError(
             f"--replay-on host is for environments that run on the host, and {config.env} "
@@ -119,27 +119,22 @@ def _check_frames(config: RunConfig, sizes: ReplaySizes, spec: EnvironmentSpec) 
             f"frames are stored once only of observations of one array, and {config.env} observes "
             f"{len(jax.tree.leaves(spec.obs))}: give --frame-stack 0"
         )
-    if sizes.frame_stack and scaled:
+    if config.loop.scale_observations and (on_host or sizes.frame_stack):
+        instead = "leave --replay-on out" if on_host else "give --frame-stack 0"
         raise ValueError(
-            "scale_observations reads whole observations, and this replay stores each frame once: "
-            "leave it out, or give --frame-stack 0"
+            "--scale-observations reads whole observations, which this replay does not keep on the "
+            f"device: leave it out, or {instead}"
         )
     if sizes.frame_stack and config.loop.n_step > frames.AHEAD:
         raise ValueError(
             f"n_step is {config.loop.n_step}: with frames stored once it must be at most "
             f"{frames.AHEAD}"
         )
-    if on_host and scaled:
-        raise ValueError(
-            "scale_observations reads whole observations, which are not on the device with "
-            "--replay-on host: use --scale-observations false, or leave --replay-on out"
-        )
 
 
 def _check_memory(parts: Parts, config: RunConfig, devices: int | None) -> None:
     """Raise ValueError before compilation if the arrays of all seeds exceed a memory."""
-    where, compiled = layout(config.seeds, devices), isinstance(parts.environment, Environment)
-    spread = compiled and config.sizes.replay_on == "device"
+    where, spread = layout(config.seeds, devices), isinstance(parts.environment, Environment)
     seeds = max(where.programs * where.width, config.seeds) if spread else config.seeds
     on_device, on_host = (seeds * size for size in _sizes(parts, config))
     machine, device = machine_bytes(), device_bytes() * (len(set(where.devices)) if spread else 1)

@@ -8,7 +8,7 @@ import chex
 import jax
 
 from experiments.environments.types import Array, Environment, EnvironmentSpec
-from experiments.runs import checkpoint, resumption, run_config
+from experiments.runs import checkpoint, run_config
 from experiments.runs.assembly import assemble, joined
 from experiments.runs.folder import check_demos
 from experiments.runs.run_config import RunConfig
@@ -64,7 +64,7 @@ def load(folder: Path, config: RunConfig, seed: int) -> Policy:
     checkpoints = folder / "checkpoints"
     step = checkpoint.latest(checkpoints)
     try:
-        meta = resumption.read_meta(checkpoints, step)
+        meta = checkpoint.read_meta(checkpoints, step)
         run_config.check_same(meta["config"], config.to_json(), folder)
         agents = checkpoint.load(checkpoints, run.like().agent, step, part=".agent")
     except checkpoint.Damaged as error:

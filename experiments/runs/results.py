@@ -140,24 +140,11 @@ def read_times(path: Path) -> tuple[pd.DataFrame | None, list[str]]:
 
 
 def recomputed(
-    summary: Mapping[str, Any], frame: pd.DataFrame, timing: pd.DataFrame | None, path: Path
-) -> tuple[dict[str, Any], list[str]]:
-    """Return a summary recomputed from its tables, and a line about any number that differed.
-
-    Args:
-      summary: summary read from `path`.
-      frame: metrics of the run.
-      timing: times of the run, if there are any.
-      path: file of the summary, for the line.
-    """
-    own = statistics.summarise(frame, summary["threshold"]) | (
-        {} if timing is None else _speed(timing)
-    )
-    # The bounds of an interval of few seeds are ties, which the last digit may resolve differently.
-    known = [name for name in own if name in summary and name != "final_interval"]
-    differs = [name for name in known if not alike(summary[name], own[name])]
-    lines = [f"{path} has another {', '.join(differs)} than the tables, which are shown instead"]
-    return {**summary, **own}, lines * bool(differs)
+    summary: Mapping[str, Any], frame: pd.DataFrame, timing: pd.DataFrame | None
+) -> dict[str, Any]:
+    """Return a summary with the numbers of its tables: metrics, and times if there are any."""
+    speed = {} if timing is None else _speed(timing)
+    return {**summary, **statistics.summarise(frame, summary["threshold"]), **speed}
 
 
 def alike(one: Any, other: Any) -> bool:

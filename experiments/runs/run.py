@@ -19,21 +19,36 @@ from experiments.runs import (
     log,
     manifest,
     results,
-    resumption,
+    tables,
 )
 from experiments.runs.assembly import build
 from experiments.runs.compilation import Spent, measured
 from experiments.runs.folder import check_claim, claim
 from experiments.runs.interrupt import Stopped
 from experiments.runs.log import Elapsed, waiting
-from experiments.runs.resumption import Progress, Resumed
-from experiments.runs.run_config import OutputConfig, RunConfig
+from experiments.runs.run_config import OutputConfig, RunConfig, check_same
 from experiments.runs.tables import CSVSink, Written
 from experiments.statistics import statistics
 from experiments.training import spread
 from experiments.training.seeds import CutShort, Run
 
 _LARGE = 1e9  # bytes of a checkpoint
+
+
+class Progress(NamedTuple):
+    """Progress of a run at a checkpoint."""
+
+    log_points: int  # log points passed
+    blocks: int = 0  # blocks since the last of them
+
+
+class Resumed(NamedTuple):
+    """Where a run continues; by default at the beginning."""
+
+    progress: Progress = Progress(0)
+    metrics: Written = Written()  # of `metrics.csv`
+    timing: Written = Written()  # of `timing.csv`
+    state: Any = None  # a LoopState; None at the beginning, or if nothing is left to do
 
 
 def execute(
@@ -80,14 +95,12 @@ def execute(
         with waiting(f"{config.replay}: tracing the programs"):
             run = build(config, devices)
             if resume:
-                before = resumption.read(run, config, out)
+                before = _resumed(run, config, out)
             else:
                 run.like()  # traces the programs, which may fail, before the folder changes
         claim(out, config, output, resume=resume, overwrite=overwrite)
-        for remark in (_device(), *filter(None, [run.layout]), *_rounded(run, config)):
+        for remark in (_device(), *run.remarks, *_rounded(run, config)):
             log.say_once(remark)
-        for remark in run.remarks:
-            log.say(remark)
         try:
             _Training(run, config, out, output, label, resume_folder).train(before, clock)
         except EnvironmentFailed as error:
@@ -100,6 +113,43 @@ def execute(
             how = f"--resume {resume_folder} continues from the last checkpoint"
             raise Stopped("stopped at once", interrupt.exit_code(error), how) from None
         return results.conclude(config, out, output)
+
+
+def _resumed(run: Run, config: RunConfig, out: Path) -> Resumed:
+    """Read where a run continues: at its last checkpoint, or the previous one if that is damaged.
+
+    Raises:
+      ValueError: a file was edited, the run has ended and its checkpoints are gone, or every
+        checkpoint is damaged.
+    """
+    folder = out / "checkpoints"
+    latest = checkpoint.latest(folder)
+    if latest is None:
+        if (out / "summary.json").is_file():
+            raise ValueError(
+                f"the run in {out} has ended, and its checkpoints are gone: nothing to resume"
+            )
+        if (out / "metrics.csv").is_file():
+            log.say(f"{out} has no checkpoint: the run starts over with a new metrics.csv")
+        return Resumed()
+    try:
+        meta = checkpoint.read_meta(folder)
+        check_same(meta["config"], config.to_json(), out)
+        progress, metrics = Progress(*meta["progress"]), Written(*meta["metrics"])
+        tables.check_written(out / "metrics.csv", metrics)
+        steps = run.schedule.steps
+        timing = tables.written_timing(out / "timing.csv", steps[: progress.log_points])
+        left = progress.log_points < len(steps)
+        state = checkpoint.load(folder, run.like()) if left else None
+        return Resumed(progress, metrics, timing, state)
+    except checkpoint.Damaged as error:
+        if checkpoint.latest(folder, before=latest) is None:
+            raise ValueError(
+                f"{error}, and it is the only one: restore it, or start a new run"
+            ) from None
+        aside = checkpoint.set_aside(folder, latest)
+        log.say(f"{error}: continuing from the previous one; it is kept as {aside.name}")
+        return _resumed(run, config, out)
 
 
 class _Training(NamedTuple):

@@ -21,11 +21,6 @@ def text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def truth(value: Any) -> bool:
-    """Return whether a value is a boolean."""
-    return isinstance(value, bool)
-
-
 def optional(check: Check) -> Check:
     """Return a check that also accepts None."""
     return lambda value: value is None or check(value)

@@ -54,8 +54,7 @@ class Run(abc.ABC):
 
     Attributes:
       schedule: log points and counts.
-      remarks: messages for the user before the run.
-      layout: description of the programs and devices in one line; empty for one program.
+      remarks: messages for the user before the run, such as the layout of several programs.
       axes: a LoopState of 0 where a leaf has a seed axis, and None where all seeds share it.
       stops_anywhere: whether it raises CutShort soon after `stop()` returns True; otherwise callers
         wait for the next log point.
@@ -65,7 +64,6 @@ class Run(abc.ABC):
     schedule: Schedule
     remarks: tuple[str, ...]
     axes: Any
-    layout = ""
     stops_anywhere = False
 
     def __init__(self, schedule: Schedule, remarks: tuple[str, ...]) -> None:
@@ -111,13 +109,13 @@ class CompiledRun(Run):
           seeds: seeds of the run.
           where: layout of the seeds; None: one program on the first device.
         """
-        super().__init__(program.schedule, program.remarks)
         if where is None:
             where = Layout(len(seeds), len(seeds), tuple(jax.local_devices()[:1]))
+        layout = [where.describe()] if where.programs > 1 else []
+        super().__init__(program.schedule, (*layout, *program.remarks))
         self._program, self._where, self._numbers = program, where, np.asarray(seeds)
         self._compiled: dict[tuple[str, jax.Device], Any] = {}
         self._threads = ThreadPoolExecutor(min(len(where.devices), where.programs))
-        self.layout = where.describe() if where.programs > 1 else ""
 
     @functools.cached_property
     def _seeds(self) -> Seeds:

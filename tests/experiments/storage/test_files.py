@@ -9,7 +9,6 @@ import pytest
 
 from experiments import compare, plot, sweep, train, watch
 from experiments.report import __main__ as report
-from experiments.runs import checkpoint
 from experiments.runs.folder import LOCK
 from experiments.runs.run_config import read as read_config
 from experiments.storage import files
@@ -193,16 +192,6 @@ def test_characters_that_control_a_terminal_are_shown_as_escapes(tmp_path, capsy
         read_config(folder)
     refused(capsys, train, "--resume", folder)
     refused(capsys, train, "--agent", "\x1b[31m\ud800")
-
-
-@pytest.mark.parametrize("meta", [{}, {"config": 3}, {"config": {}, "progress": "\x1b[31m"}])
-def test_a_checkpoint_without_its_books_is_named(meta, studies, tmp_path, capsys):
-    folder = tmp_path / "run"
-    shutil.copytree(studies / "run", folder)
-    shutil.rmtree(folder / "checkpoints")
-    checkpoint.save(folder / "checkpoints", 200, {}, meta)
-    for command, words in ((train, ["--resume"]), (watch, [])):
-        assert "checkpoint" in refused(capsys, command, *words, folder)
 
 
 def test_a_pipe_is_not_a_lock_or_a_checkpoint_or_a_film(studies, tmp_path, capsys):
