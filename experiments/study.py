@@ -16,13 +16,12 @@ import runpy
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from experiments.cli import shared, toml
 from experiments.cli.help import Guide
-from experiments.cli.options import Parser, add_options, one_of, read_options
+from experiments.cli.options import Parser, add_options, read_options
 from experiments.installation.commands import missing
-from experiments.runs import presets, registry
 from experiments.runs.log import say
 from experiments.runs.run_config import PREFIXES, RunConfig, defaults
 from experiments.studies import grid
@@ -31,6 +30,7 @@ from experiments.studies.options import Question, SearchOptions, StudyOptions, W
 from experiments.studies.study import BATCH, Study
 
 _SECTIONS = ("loop", "sizes", "env_options", "agent_options")
+_DRY_RUN = "report the plan, and the seeds still needed"
 
 
 class Front(NamedTuple):
@@ -54,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--out", type=shared.folder, metavar="DIR", help="folder for results [default runs/FILE]"
     )
     parser.add_argument("--resume", type=shared.folder, metavar="DIR", help="continue in DIR")
-    _add_modes(parser)
+    parser.add_argument("--overwrite", action="store_true", help="discard a study in --out")
+    parser.add_argument("--dry-run", action="store_true", help=_DRY_RUN)
     add_options(parser, Where, group="where", about="place and limits")
     shared.add_compilation_cache(parser)
     args, rest = parser.parse_known_args(words)
@@ -223,37 +224,9 @@ def _same_names(names: argparse.Namespace, before: Study) -> Mapping[tuple[str, 
 
 
 def _names_parser() -> Parser:
-    parser = Parser(add_help=False)
-    shared.add_help_asked(parser)
+    parser = shared.names_parser(several=True)
     parser.add_argument("--file", type=Path, default=None)
-    parser.add_argument("--resume", type=shared.folder, default=None)
-    _add_names(parser, presets.names(None))
     return parser
-
-
-def _add_names(parser: Parser, brought: Any) -> None:
-    """Add the options that determine which other options exist."""
-    add = parser.group("run", "what runs, and where its results go").add_argument
-    add(
-        "--agent", type=shared.agent_name, metavar="NAME", default=None,
-        help=f"{', '.join(registry.AGENTS)}, {shared.own_module('mypackage.myagent')} "
-        f"[default {brought.agent}]",
-    )  # fmt: skip
-    add(
-        "--replays", nargs="+", type=shared.labelled, metavar="NAME", default=None,
-        help="replay methods, of which --list names all, or LABEL=METHOD; "
-        f"{shared.own_module('mypackage.mymethod')} [default {' '.join(brought.replays)}]",
-    )  # fmt: skip
-    add(
-        "--envs", "--env", nargs="+", type=shared.environment, metavar="NAME", default=None,
-        help=f"environments; --list names all [default {brought.env}]",
-    )  # fmt: skip
-    add(
-        "--preset", type=one_of("preset", presets.PRESETS), metavar="NAME", default=None,
-        help="published settings as defaults; explicit names and options win [default none]",
-    )  # fmt: skip
-    add("--list", action="store_true", help="list names, and which of them fit together")
-    add("--json", action="store_true", help="with --list: as JSON")
 
 
 def _bases(names: argparse.Namespace) -> dict[tuple[str, str], RunConfig]:
@@ -275,12 +248,6 @@ def _bases(names: argparse.Namespace) -> dict[tuple[str, str], RunConfig]:
     }
 
 
-def _add_modes(parser: Parser) -> None:
-    add = parser.group("run").add_argument
-    add("--overwrite", action="store_true", help="discard a study in --out")
-    add("--dry-run", action="store_true", help="report the plan, and the seeds still needed")
-
-
 def _parse(
     parser: Parser,
     front: Front,
@@ -288,24 +255,16 @@ def _parse(
     words: Sequence[str],
     before: Study | None,
 ) -> argparse.Namespace:
-    _add_names(parser, presets.names(_names_parser().parse_known_args(words)[0].preset))
+    preset = _names_parser().parse_known_args(words)[0].preset
+    out = _default_folder(front, bases)
+    shared.add_common(parser, preset, several=True, out=out, seeds=front.seeds)
     add = parser.group("run").add_argument
     add(
         "--grid", nargs="+", type=grid.read_axis, metavar="NAME=VALUE,VALUE", default=[],
         help="settings and their values, such as replay.alpha=0.4,0.6",
     )  # fmt: skip
     add("--file", type=Path, metavar="FILE", help="read options from a TOML file; these win")
-    add("--seeds", type=int, metavar="INT", help=f"seeds of every point [default {front.seeds}]")
-    add("--seed", type=int, metavar="INT", help="the first seed [default 0]")
-    add(
-        "--out",
-        type=shared.folder,
-        metavar="DIR",
-        help=f"folder [default {_default_folder(front, bases)}]",
-    )
-    add("--resume", type=shared.folder, metavar="DIR", help="continue the study in DIR")
-    _add_modes(parser)
-    shared.add_compilation_cache(parser.group("run"))
+    add("--dry-run", action="store_true", help=_DRY_RUN)
     question, options = front.question, StudyOptions()
     if before is not None:
         question, options = before.question, before.options

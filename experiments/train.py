@@ -8,12 +8,12 @@ if __name__ == "__main__":
 import argparse
 from collections.abc import Sequence
 
+from experiments import environments
 from experiments.cli import shared
 from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, read_options
-from experiments.runs import compilation, presets, run_config
+from experiments.runs import compilation, run_config
 from experiments.runs.run_config import PREFIXES, SECTIONS, OutputConfig, RunConfig, defaults
-from jaxreplay.methods import METHODS
 
 HEADINGS = {
     "what to run": ("--agent", "--replay", "--env", "--preset", "--seeds", "--seed"),
@@ -36,9 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m experiments.train", usage="%(prog)s [OPTION VALUE ...]",
         description="Train one agent with one replay method.",
     )  # fmt: skip
-    first = shared.names_parser()
-    first.add_argument("--replay", type=shared.replay_name)
-    known, _ = first.parse_known_args(argv)
+    known, _ = shared.names_parser().parse_known_args(argv)
 
     def command() -> None:
         if known.list:
@@ -112,12 +110,11 @@ def _parse(
     known: argparse.Namespace,
     argv: Sequence[str] | None,
 ) -> argparse.Namespace:
-    shared.add_common(parser, base.env, known.preset)
-    parser.group("run").add_argument(
-        "--replay", type=shared.replay_name, metavar="NAME",
-        help=f"{', '.join(METHODS)}, {shared.own_module('mypackage.mymethod')} "
-        f"[default {presets.names(known.preset).replay}]",
-    )  # fmt: skip
+    shared.add_common(parser, known.preset)
+    shared.add_devices(parser.group("run"))
+    for option, family in environments.foreign_options(base.env).items():
+        name = f"--env.{option}".replace("_", "-")
+        parser.reasons[name] = f"{base.env} has no {name}, only {family} has: remove it"
     sections = {name: (getattr(base, name), PREFIXES[name]) for name in SECTIONS}
     for name, (options, prefix) in (sections | {"output": (output, "")}).items():
         group, about = shared.GROUPS[name]

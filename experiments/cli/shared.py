@@ -116,22 +116,15 @@ def own_folder(*parts: str) -> Path:
     return Path("runs") / re.sub(r"[^\w.-]+", "-", "-".join(parts))
 
 
-def own_module(example: str) -> str:
-    """Return the part of a help text about names of modules."""
-    return f"or a module of your own, such as {example}"
+def names_parser(several: bool = False) -> Parser:
+    """Return a parser of the options that decide which other options exist.
 
-
-def names_parser() -> Parser:
-    """Return a parser of the options that decide which other options exist."""
+    Its `--help` is None if it is not given.
+    """
     parser = Parser(add_help=False)
-    add_common(parser)
-    add_help_asked(parser)
-    return parser
-
-
-def add_help_asked(parser: Parser) -> None:
-    """Add `--help` to a parser without help; its value is None if it is not given."""
+    add_common(parser, several=several)
     parser.add_argument("-h", "--help", nargs="?", const="")
+    return parser
 
 
 def brought_names(
@@ -143,40 +136,50 @@ def brought_names(
     return registry.fitting_names(known.preset, envs, known.agent, replays)
 
 
-def add_common(parser: Parser, env: str | None = None, preset: str | None = None) -> None:
+def add_common(
+    parser: Parser,
+    preset: str | None = None,
+    several: bool = False,
+    out: Path | str = "runs/AGENT-REPLAY-ENV",
+    seeds: int = 5,
+) -> None:
     """Add the options of a run to a parser.
 
     Args:
       parser: parser to extend.
-      env: environment of the run. Errors explain which `--env.` options it does not have.
       preset: preset whose names the help shows as defaults.
+      several: whether several replay methods and environments may be named, as in a study.
+      out: default folder of results, for the help.
+      seeds: default number of seeds, for the help.
     """
-    for option, family in environments.foreign_options(env).items() if env else ():
-        name = f"--env.{option}".replace("_", "-")
-        parser.reasons[name] = f"{env} has no {name}, only {family} has: remove it"
-    default = presets.names(preset)
-    group = parser.group("run", "what to run, and the folder of results")
+    default, group = presets.names(preset), parser.group("run", "what to run, and where to")
+    own = "a module of your own, such as mypackage.my"
+    envs = f"such as gymnax/CartPole-v1 or brax/ant; --list shows all [default {default.env}]"
+    replays = f"METHOD or LABEL=METHOD; --list shows all [default {' '.join(default.replays)}]"
+    replay = f"{', '.join(METHODS)}, or {own}method [default {default.replay}]"
+    many = ("replays", labelled, "NAME", replays), ("envs", environment, "NAME", envs)
+    one = ("replay", replay_name, "NAME", replay), ("env", environment, "NAME", envs)
     for name, kind, metavar, text in (
-        ("agent", agent_name, "NAME", f"{', '.join(registry.AGENTS)}, "
-         f"{own_module('mypackage.myagent')} [default {default.agent}]"),
-        ("env", environment, "NAME", "such as gymnax/CartPole-v1, brax/ant or atari/Pong; --list "
-         f"shows all [default {default.env}]"),
+        ("agent", agent_name, "NAME",
+         f"{', '.join(registry.AGENTS)}, or {own}agent [default {default.agent}]"),
+        *(many if several else one),
         ("preset", one_of("preset", PRESETS), "NAME", "defaults from a paper, also for names; "
          "explicit options take precedence; --list describes presets [default none]"),
-        ("seeds", int, "INT", "number of seeds, vmapped [default 5]"),
+        ("seeds", int, "INT", f"number of seeds, vmapped [default {seeds}]"),
         ("seed", int, "INT", "first seed [default 0]"),
-        ("out", folder, "DIR", "folder of results [default runs/AGENT-REPLAY-ENV]"),
-        ("resume", folder, "DIR", "continue the run in DIR from its last checkpoint; other options "
-         "must match it"),
+        ("out", folder, "DIR", f"folder of results [default {out}]"),
+        ("resume", folder, "DIR", "continue in DIR from the last checkpoint; other options must "
+         "match"),
     ):  # fmt: skip
-        group.add_argument(f"--{name}", type=kind, metavar=metavar, help=text)
+        flags = ["--envs", "--env"] if name == "envs" else [f"--{name}"]
+        nargs = "+" if name in ("replays", "envs") else None
+        group.add_argument(*flags, type=kind, nargs=nargs, metavar=metavar, help=text)
     for name, text in (
-        ("overwrite", "discard the run in --out"),
+        ("overwrite", "discard the results in --out"),
         ("list", "list all names, and which agents and methods fit"),
         ("json", "with --list: as JSON"),
     ):
         group.add_argument(f"--{name}", action="store_true", help=text)
-    add_devices(group)
     add_compilation_cache(group)
 
 

@@ -99,7 +99,7 @@ def execute(
             else:
                 run.like()  # traces the programs, which may fail, before the folder changes
         claim(out, config, output, resume=resume, overwrite=overwrite)
-        for remark in (_device(), *run.remarks, *_rounded(run, config)):
+        for remark in (spread.describe(), *run.remarks, *_rounded(run, config)):
             log.say_once(remark)
         try:
             _Training(run, config, out, output, label, resume_folder).train(before, clock)
@@ -285,16 +285,6 @@ def _rows(config: RunConfig, step: int, metrics: dict[str, np.ndarray]) -> list[
         {"seed": config.seed + i, "step": step, **{k: v[i] for k, v in metrics.items()}}
         for i in range(config.seeds)
     ]
-
-
-def _device() -> str:
-    """Return a line about the device that JAX uses."""
-    devices = spread.chosen()
-    first, count = devices[0], len(devices)
-    if first.platform == "cpu":
-        return f"device: CPU ({count} core{'s' * (count > 1)})"
-    among = f", the first of {count}" if count > 1 else ""
-    return f"device: {first.device_kind} ({first.platform.upper()}{among})"
 
 
 def _rounded(run: Run, config: RunConfig) -> list[str]:

@@ -85,6 +85,16 @@ def chosen(count: int | None = None) -> tuple[jax.Device, ...]:
     return tuple(devices[:count])
 
 
+def describe() -> str:
+    """Return a line about the device that JAX uses."""
+    devices = chosen()
+    first, count = devices[0], len(devices)
+    if first.platform == "cpu":
+        return f"device: CPU ({count} core{'s' * (count > 1)})"
+    among = f", the first of {count}" if count > 1 else ""
+    return f"device: {first.device_kind} ({first.platform.upper()}{among})"
+
+
 def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
