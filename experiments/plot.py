@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def command() -> None:
         from experiments.figures.panels import during_training  # matplotlib takes half a second
-        from experiments.runs import checksums, folder, results
+        from experiments.runs import folder, manifest, results
         from experiments.runs.log import say
         from experiments.statistics.tables import table
         from experiments.storage.files import write_bytes, write_json
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for label, path in runs.items():
             times, odd = results.read_times(path / "timing.csv")
             summaries[label] = results.recomputed(summaries[label], frames[label], times)
-            for remark in (*checksums.differing(path), *odd):
+            for remark in (*manifest.differing(path), *odd):
                 say(remark)
         folder.claim_kind(args.out, "plot", overwrite=args.overwrite)
         every = list(summaries.values())

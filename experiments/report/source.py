@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from experiments.runs import checksums, manifest, results, run_config, tables
+from experiments.runs import manifest, results, run_config, tables
 from experiments.storage import files, kinds
 
 _CONFIG = {
@@ -100,7 +100,7 @@ def _arm(label: str, folder: Path) -> Arm:
     """
     config = _config(folder / "config.json") or {}
     summary = _summary(folder / "summary.json")
-    metrics, remarks = folder / "metrics.csv", checksums.differing(folder)
+    metrics, remarks = folder / "metrics.csv", manifest.differing(folder)
     timing, more = results.read_times(folder / "timing.csv")
     remarks += more
     if summary is not None and metrics.is_file():
@@ -151,7 +151,7 @@ def _so_far(path: Path) -> tuple[pd.DataFrame | None, list[str]]:
     Another process may be writing the last one.
     """
     columns, remarks = ("seed", "step", "eval_return"), []
-    frame = tables.read_table(path, columns, checksums.beginning)
+    frame = tables.read_table(path, columns, manifest.beginning)
     if frame is None:
         return None, remarks
     every = tables.read_table(path, columns)

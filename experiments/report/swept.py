@@ -8,7 +8,7 @@ import pandas as pd
 from experiments.figures import sensitivity
 from experiments.figures.elements import Style
 from experiments.figures.style import styles_of
-from experiments.runs import checksums
+from experiments.runs import manifest
 from experiments.statistics import tuned
 from experiments.statistics.primary import PrimaryMetric
 from experiments.statistics.tuned import Tuned
@@ -122,7 +122,7 @@ def of(found: Store, study: Study | Saved, findings: Findings | None = None) -> 
         raise ValueError(f"{found.folder} holds no run that has ended: wait for the first")
     frame = found.frame[found.frame["replay"] != CONTROL]
     table = tuned.scores(frame, found.settings, study.metric)
-    remarks = checksums.differing(found.folder)
+    remarks = manifest.differing(found.folder)
     if any(cost[name] < 0 for cost in found.facts["costs"] for name in ("seconds", "compiling")):
         remarks.append(f"{store.paths(found.folder)[1]} has negative times")
     if "search" in found.facts:

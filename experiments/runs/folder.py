@@ -13,7 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from experiments.runs import checkpoint, checksums, code, manifest, run_config
+from experiments.runs import checkpoint, code, manifest, run_config
 from experiments.runs.log import say_once
 from experiments.runs.manifest import FILES, MANIFEST, Kind, Manifest, has_ended
 from experiments.runs.run_config import OutputConfig, RunConfig
@@ -36,7 +36,7 @@ def check_claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) 
     if resume:
         before, path = run_config.read(out).to_json(), out / "config.json"
         # A checkpoint has the whole configuration, and its check names the edited option.
-        if checksums.is_edited(path) and checkpoint.latest(out / "checkpoints") is None:
+        if manifest.is_edited(path) and checkpoint.latest(out / "checkpoints") is None:
             raise ValueError(f"{path} was edited since the run began: restore it, or start again")
         run_config.check_same(before, config.to_json(), out)
         _report_edits(out)
@@ -68,7 +68,7 @@ def claim(
         before = before._replace(code=versions, checksums=sums)
     manifest.write(out, before._replace(output=output))
     if not resume:
-        checksums.write_json(out / "config.json", config.to_json())
+        manifest.write_json(out / "config.json", config.to_json())
 
 
 def check_claim_kind(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool) -> None:
@@ -182,7 +182,7 @@ def held(folder: Path) -> Iterator[None]:
 
 def _report_edits(out: Path) -> None:
     """Print the names of the edited files of a resumed folder."""
-    for line in checksums.differing(out):
+    for line in manifest.differing(out):
         say_once(line)
 
 

@@ -39,19 +39,18 @@ class Asked:
     """Whether the user or a scheduler has asked the run to stop; an instance is a predicate.
 
     Attributes:
-      exit_code: of the process in that case.
+      number: the signal, or None.
     """
 
-    exit_code = INTERRUPTED
-    _asked = False
+    number: int | None = None
 
     def __call__(self) -> bool:
-        return self._asked
+        return self.number is not None
 
-    def ask(self, number: int) -> None:
-        """Record a signal."""
-        self.exit_code = INTERRUPTED if number == signal.SIGINT else TERMINATED
-        self._asked = True
+    @property
+    def exit_code(self) -> int:
+        """Exit code of the process in that case."""
+        return INTERRUPTED if self.number in (None, signal.SIGINT) else TERMINATED
 
 
 @contextlib.contextmanager
@@ -78,7 +77,7 @@ def deferred(until: str) -> Iterator[Asked]:
 
         def note(number: int, frame: FrameType | None) -> None:
             del frame
-            asked.ask(number)
+            asked.number = number
             stack.close()  # restores the previous handlers
             log.say(f"stopping {until}, with a checkpoint; Ctrl-C again stops at once")
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from jax import monitoring
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -24,9 +23,6 @@ from rich.progress import (
 from jaxreplay.saving import printable
 
 Row = Mapping[str, Any]  # seed, step, and metrics by name
-# Events of JAX: a program is ready to be compiled; it is compiled (or was found in the cache).
-_LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
-_COMPILED = "/jax/core/compile/backend_compile_duration"
 EVENTS_SUFFIX = ".jaxreplay"  # distinguishes our event files from other people's
 _PAUSE = 5.0  # seconds between two plain lines of progress
 
@@ -50,13 +46,8 @@ def say_once(line: str) -> None:
 
 
 @contextlib.contextmanager
-def waiting(now: str, then: str = "") -> Iterator[None]:
-    """Show a spinner with a text and the time elapsed, only on a terminal.
-
-    Args:
-      now: text, such as "per: compiling the training loop".
-      then: text after JAX has compiled a program, until it compiles the next one.
-    """
+def waiting(text: str) -> Iterator[None]:
+    """Show a spinner with a text and the time elapsed, only on a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield
@@ -69,16 +60,8 @@ def waiting(now: str, then: str = "") -> Iterator[None]:
         transient=True,
         redirect_stdout=False,  # piped results would otherwise go to standard error
     )
-    task = bar.add_task(now, total=None)
-
-    def update(event: str, seconds: float, **about: Any) -> None:
-        if event in (_LOWERED, _COMPILED):
-            bar.update(task, description=now if event == _LOWERED else then or now)
-
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(bar)
-        monitoring.register_event_duration_secs_listener(update)
-        stack.callback(monitoring.unregister_event_duration_listener, update)
+    bar.add_task(text, total=None)
+    with bar:
         yield
 
 

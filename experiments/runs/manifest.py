@@ -3,19 +3,24 @@
 A run's folder contains `config.json`, `metrics.csv` (one row per log point and seed,
 deterministic), `timing.csv`, `checkpoints/`, `tensorboard/`, and at the end `summary.json` and
 figures. A study's contains one table of all runs, and figures.
+
+The manifest has sizes and checksums of files as they were written. They reveal an edit and lost or
+doubled rows, unless the manifest was edited as well.
 """
 
 import dataclasses
 import re
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from experiments.runs.log import EVENTS_SUFFIX
 from experiments.runs.run_config import OutputConfig
+from experiments.runs.tables import Written
 from experiments.storage import kinds
-from experiments.storage.files import Unreadable, read_json, write_json
+from experiments.storage.files import Unreadable, encode_json, read_bytes, read_json, write_bytes
 
 FORMAT = 2  # of folders
 MANIFEST = "manifest.json"
@@ -109,7 +114,8 @@ def write(out: Path, manifest: Manifest) -> None:
     }
     more: dict[str, Any] = {"code": list(manifest.code), "demos": manifest.demos}
     more["checksums"] = dict(manifest.checksums)
-    write_json(out / MANIFEST, content | {name: own for name, own in more.items() if own})
+    content |= {name: own for name, own in more.items() if own}
+    write_bytes(out / MANIFEST, encode_json(content))
 
 
 def is_run(out: Path) -> bool:
@@ -120,3 +126,60 @@ def is_run(out: Path) -> bool:
 def has_ended(out: Path) -> bool:
     """Return whether the run in a folder has ended."""
     return (out / "summary.json").is_file()
+
+
+def of(content: bytes) -> Written:
+    """Return the size and checksum of bytes."""
+    return Written(len(content), zlib.crc32(content))
+
+
+def note(out: Path, files: Mapping[str, Sequence[Written]]) -> None:
+    """Record in a folder's manifest, if it has one, the permitted contents of files by name."""
+    if (out / MANIFEST).is_file():
+        saved = read(out)
+        known = {name: [list(each) for each in own] for name, own in files.items()}
+        write(out, saved._replace(checksums={**saved.checksums, **known}))
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write a JSON file atomically, and record its checksum.
+
+    Until the file is in place, the manifest permits the previous content as well, so a process
+    killed in between leaves nothing that looks edited.
+    """
+    encoded = encode_json(content)
+    before = [of(path.read_bytes())] if path.is_file() else []
+    note(path.parent, {path.name: [*before, of(encoded)]})
+    write_bytes(path, encoded)
+
+
+def differing(out: Path) -> list[str]:
+    """Return a line about each file of a folder that was edited.
+
+    Tables may have grown since; files that are gone are ignored.
+
+    Raises:
+      ValueError: the manifest is damaged, or a file is a link.
+    """
+    paths = [out / name for name in read(out).checksums if is_edited(out / name)]
+    return [f"{path} was edited: do not trust its numbers" for path in paths]
+
+
+def is_edited(path: Path) -> bool:
+    """Return whether a file exists with content that the manifest does not permit."""
+    known = read(path.parent).checksums.get(path.name)
+    if known is None or not path.is_file():
+        return False
+    content, grows = read_bytes(path), path.suffix == ".csv"
+    return not any(
+        of(content[:size]) == (size, crc32) and (grows or size == len(content))
+        for size, crc32 in known
+    )
+
+
+def beginning(path: Path) -> bytes:
+    """Return the part of a table that its folder's manifest covers, or else all of it."""
+    content = read_bytes(path)
+    known = read(path.parent).checksums.get(path.name, [])
+    sizes = [size for size, _ in known if size <= len(content)]
+    return content[: max(sizes)] if sizes else content

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import pandas as pd
 
-from experiments.runs import checksums, manifest, registry, tables
+from experiments.runs import manifest, registry, tables
 from experiments.runs.log import waiting
 from experiments.runs.run_config import OutputConfig, RunConfig
 from experiments.statistics import statistics
@@ -43,7 +43,7 @@ def conclude(config: RunConfig, out: Path, output: OutputConfig) -> dict[str, An
         "versions": {**versions(), "code": "+".join(manifest.read(out).code)},
         "metrics_crc32": zlib.crc32((out / "metrics.csv").read_bytes()),
     }
-    checksums.write_json(out / "summary.json", summary)
+    manifest.write_json(out / "summary.json", summary)
     if output.figures:
         with waiting(f"{config.replay}: drawing the figures"):
             _draw(config, frame, out, threshold)
@@ -133,7 +133,7 @@ def read_metrics(run: Path, summary: Mapping[str, Any]) -> pd.DataFrame:
 def read_times(path: Path) -> tuple[pd.DataFrame | None, list[str]]:
     """Read `timing.csv`; return None if it has no valid times, and remarks about that."""
     columns = ("step", "seconds", "steps_per_second")
-    frame = tables.read_table(path, columns, checksums.beginning)
+    frame = tables.read_table(path, columns, manifest.beginning)
     if frame is not None and (frame < 0).any(axis=None):
         return None, [f"{path} has negative times: it is left out"]
     return frame, []

@@ -11,16 +11,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.environments.host import EnvironmentFailed
-from experiments.runs import (
-    checkpoint,
-    checksums,
-    folder,
-    interrupt,
-    log,
-    manifest,
-    results,
-    tables,
-)
+from experiments.runs import checkpoint, folder, interrupt, log, manifest, results, tables
 from experiments.runs.assembly import build
 from experiments.runs.compilation import Spent, measured
 from experiments.runs.folder import check_claim, claim
@@ -216,7 +207,7 @@ class _Training(NamedTuple):
 
     def _begin(self, state: Any) -> Any:
         """Return the state after the warm-up, or a saved state prepared to continue."""
-        with waiting(f"{self.label}: compiling the warm-up", f"{self.label}: warming up"):
+        with waiting(f"{self.label}: compiling the warm-up, and warming up"):
             state = self.run.init() if state is None else self.run.resume(state)
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
         if size > _LARGE:
@@ -228,13 +219,12 @@ class _Training(NamedTuple):
     def _chunk(self, state: Any, index: int, blocks: int, first: bool) -> tuple[Any, Any]:
         """Run the blocks that are left up to a log point, and an evaluation."""
         left = self.run.schedule.log_points[index] - blocks
-        now, then = "compiling the training loop", "training to the first log point"
-        shown = waiting(f"{self.label}: {now}", f"{self.label}: {then}")
+        shown = waiting(f"{self.label}: compiling, and training to the first log point")
         with shown if first else contextlib.nullcontext():
             return self.run.chunk(state, left)
 
     def _note(self, table: CSVSink) -> None:
-        checksums.note(self.out, {name: [own] for name, own in table.written.items()})
+        manifest.note(self.out, {name: [own] for name, own in table.written.items()})
 
     def _save(self, state: Any, progress: Progress, table: CSVSink) -> None:
         """Save a checkpoint; it holds nothing that depends on the time."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from experiments.runs import checksums, folder, manifest
+from experiments.runs import folder, manifest
 from experiments.runs.assembly import Parts
 from experiments.runs.interrupt import Stopped
 from experiments.runs.log import say
@@ -135,7 +135,7 @@ def conclude(results: Results) -> None:
     """Write and print the tables and figures of a study."""
     store, study, findings = results
     if findings is not None and findings.rows:
-        checksums.write_json(store.folder / "verdicts.json", findings.to_json(study))
+        manifest.write_json(store.folder / "verdicts.json", findings.to_json(study))
     print(report.conclude(store, study, findings))
 
 

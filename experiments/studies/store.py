@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.runs import checksums, code, run_config
+from experiments.runs import code, manifest, run_config
 from experiments.runs.results import versions
 from experiments.statistics import statistics
 from experiments.storage import kinds, stored
@@ -165,7 +165,7 @@ class Store:
         # The table on disk may be the previous or the next one; both checksums are valid.
         known = [self.crc32, encoded.crc32 if encoded else None]
         content = {"format": FORMAT, "crc32": [each for each in known if each is not None]}
-        checksums.write_json(facts, content | self.facts)
+        manifest.write_json(facts, content | self.facts)
         if encoded:
             write_bytes(table, encoded.content)
             self.crc32 = encoded.crc32

@@ -11,7 +11,7 @@ import pytest
 from experiments import compare, plot, sweep, train
 from experiments.report import __main__ as report
 from experiments.report import source, swept
-from experiments.runs import checksums
+from experiments.runs import manifest
 from tests.refusals import refused
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "results"
@@ -62,7 +62,7 @@ def page_of(folder, capsys):
 def test_nothing_is_said_of_what_is_as_it_was_written(folders, capsys, kind):
     folder = folders / kind
     assert page_of(folder, capsys)[1] == ""
-    assert checksums.differing(folder) == []
+    assert manifest.differing(folder) == []
     command = {"run": train, "comparison": compare, "search": sweep}[kind]
     assert command.main(["--resume", str(folder)]) == 0
     said = capsys.readouterr().err
@@ -132,7 +132,7 @@ def test_resuming_an_ended_run_does_not_adopt_an_edited_table(folders):
     frame.to_csv(run / "timing.csv", index=False)
     for _ in range(2):
         assert train.main(["--resume", str(run)]) == 0
-        (line,) = checksums.differing(run)
+        (line,) = manifest.differing(run)
         assert str(run / "timing.csv") in line
 
 
@@ -195,7 +195,7 @@ def test_checksums_lead_nowhere_else(folders):
     path = folders / "run" / "manifest.json"
     edited(path, lambda saved: saved["checksums"].update({"../secret.csv": [[0, 0]]}))
     with refused(path, "../secret.csv"):
-        checksums.differing(folders / "run")
+        manifest.differing(folders / "run")
 
 
 def test_alike_is_up_to_the_last_digits():
