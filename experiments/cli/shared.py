@@ -168,8 +168,7 @@ def add_common(
         ("seeds", int, "INT", f"number of seeds, vmapped [default {seeds}]"),
         ("seed", int, "INT", "first seed [default 0]"),
         ("out", folder, "DIR", f"folder of results [default {out}]"),
-        ("resume", folder, "DIR", "continue in DIR from the last checkpoint; other options must "
-         "match"),
+        ("resume", folder, "DIR", "continue in DIR; other options must match"),
     ):  # fmt: skip
         flags = ["--envs", "--env"] if name == "envs" else [f"--{name}"]
         nargs = "+" if name in ("replays", "envs") else None
