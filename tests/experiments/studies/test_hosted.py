@@ -1,5 +1,7 @@
 """Runs of a study that need the host: environments there, and replays in its memory."""
 
+import dataclasses
+
 import pandas as pd
 import pytest
 
@@ -50,6 +52,19 @@ def test_ended_runs_are_kept_and_the_others_continue(study, tmp_path, monkeypatc
     assert {point for point, _ in kept} == {"gymnasium/CartPole-v1 uniform"}
     results = runner.run(study, tmp_path / "study", resume=True, show=False)
     assert calls == ["uniform", "per", "per"] and len(results.store.ended()) == 4
+
+
+def test_a_replay_on_the_host_is_part_of_a_study(tmp_path):
+    made = Study.make(
+        "walk/4", "dqn", {"uniform": "uniform"}, seeds=2, question=Question(control=False),
+        **OPTIONS,
+    )  # fmt: skip
+    (key,) = made.bases
+    config = made.bases[key]
+    sizes = dataclasses.replace(config.sizes, replay_on="host")
+    own = dataclasses.replace(made, bases={key: dataclasses.replace(config, sizes=sizes)})
+    assert all(map(hosted.is_hosted, own.points()))
+    assert len(runner.run(own, tmp_path / "study", show=False).store.ended()) == 2
 
 
 def test_runs_of_the_user_next_to_a_study_stay(tmp_path):
