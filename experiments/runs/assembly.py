@@ -18,6 +18,7 @@ from experiments.training.host_loop import HostRun, MakeHost
 from experiments.training.host_store import host_bytes
 from experiments.training.loop import make_program
 from experiments.training.phases import make_phases
+from experiments.training.rows_loop import RowsRun
 from experiments.training.schedule import schedule
 from experiments.training.seeds import CompiledRun, Run, with_axis
 from experiments.training.spread import layout
@@ -89,6 +90,8 @@ def joined(parts: Parts, config: RunConfig, devices: int | None = None) -> Run:
     seeds = range(config.seed, config.seed + config.seeds)
     if not isinstance(environment, Environment):
         return HostRun(environment, spec, agent, replay, config.loop, seeds)
+    if config.sizes.replay_on == "host":
+        return RowsRun(environment, agent, replay, config.loop, seeds)
     program = make_program(environment, agent, replay, config.loop)
     return CompiledRun(program, seeds, layout(config.seeds, devices))
 
@@ -109,11 +112,6 @@ def _environment(config: RunConfig) -> tuple[Environment | MakeHost, Environment
 def _check_frames(config: RunConfig, sizes: ReplaySizes, spec: EnvironmentSpec) -> None:
     """Raise ValueError for options that do not work with frames stored once, or on the host."""
     on_host = sizes.replay_on == "host"
-    if on_host and not environments.is_host(config.env):
-        raise ValueError(
-            f"--replay-on host is for environments that run on the host, and {config.env} "
-            "compiles: leave --replay-on out"
-        )
     if sizes.frame_stack and not jax.tree_util.all_leaves([spec.obs]):
         raise ValueError(
             f"frames are stored once only of observations of one array, and {config.env} observes "
@@ -129,6 +127,11 @@ def _check_frames(config: RunConfig, sizes: ReplaySizes, spec: EnvironmentSpec) 
         raise ValueError(
             f"n_step is {config.loop.n_step}: with frames stored once it must be at most "
             f"{frames.AHEAD}"
+        )
+    if on_host and sizes.frame_stack and not environments.is_host(config.env):
+        raise ValueError(
+            f"frames stored once are kept on the host only if the environments run there, and "
+            f"{config.env} compiles: give --frame-stack 0, or leave --replay-on out"
         )
 
 

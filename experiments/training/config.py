@@ -96,8 +96,8 @@ class ReplaySizes(Config):
     )
     replay_on: Literal["device", "host"] = option(
         "device",
-        "memory that stores transitions, of environments on the host; host: observations and all "
-        "other arrays, or only the frames if each is stored once, without scalars and priorities",
+        "memory that stores transitions; host: observations and all other arrays, or only the "
+        "frames if each is stored once; scalars and priorities remain on the device",
     )
 
     demos: str | None = option(

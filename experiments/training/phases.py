@@ -1,8 +1,8 @@
 """The phases of a training loop (collecting, learning, log points) as pure functions of its state.
 
-The compiled loop scans them together with the environment; the loop with environments on the host
-calls them, jitted, from Python. Conditions depend only on step counters, which all seeds share, so
-that they remain branches under vmap.
+The compiled loop scans them together with the environment; loops with environments or transitions
+on the host call them, jitted, from Python. Conditions depend only on step counters, which all seeds
+share, so that they remain branches under vmap.
 """
 
 import dataclasses
