@@ -102,9 +102,9 @@ def _quantiles(about: str, warmup: int, **agent: Any) -> Preset:
     )
 
 
-# Prioritised experience replay (Schaul et al. 2016, Tab. 3, of Double DQN). The baseline's step size
-# is 4 times as large and its epsilon 16 times, so that the largest step for a gradient, step size /
-# sqrt(epsilon), is the same.
+# Prioritised experience replay (Schaul et al. 2016, Tab. 3, of Double DQN). The baseline's step
+# size is 4 times as large and its epsilon 16 times, so that the largest step for a gradient, step
+# size / sqrt(epsilon), is the same.
 
 _PER_ARMS = {
     "per": Settings(

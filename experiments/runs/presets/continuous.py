@@ -1,4 +1,4 @@
-"""Settings for continuous actions: LAP, TD7, NERS, ERO, ReF-ER, offline learning, and SAC's heirs."""
+"""Settings for continuous actions: LAP, TD7, NERS, ERO, ReF-ER, offline learning, SAC's heirs."""
 
 from collections.abc import Mapping
 
