@@ -174,7 +174,7 @@ REFUSALS = [
     (["--env", "gymnax/CartPol-v1"], ("gymnax/CartPole-v1",)),
     (["--agent", "td4"], ("td4", "dqn", "rainbow", "td3", "sac")),
     (["--agent", "td3"], ("td3", "continuous", "gymnax/CartPole-v1", "discrete")),
-    (["--agent", "rainbow", "--replay.loss", "l1"], ("rainbow", "TD error")),
+    (["--agent", "rainbow", "--replay.loss", "l1"], ("rainbow", "TD errors")),
     (["--env", "gymnax/Breakout-MinAtar", "--agent.network", "nature"], ("nature",)),
     (["--steps", "500"], ("steps", "500", "1000")),
     (["--replay.alhpa", "1"], ("--replay.alhpa",)),

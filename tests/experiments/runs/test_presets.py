@@ -99,7 +99,7 @@ def test_options_that_are_given_win(executed, tmp_path):
     )
     train.main([*given, "--replay", "per", "--replay.alpha", "0.7"])
     compare.main([*given, "--replays", "x=per", "uniform", "--x.alpha", "0.7"])
-    assert executed[:2] == [expected, expected]
+    assert executed[:2] == [expected, dataclasses.replace(expected, seeds=10)]
     assert (executed[2].replay, executed[2].loop) == ("uniform", expected.loop)
 
 
