@@ -73,7 +73,8 @@ def facts_of(
         code=code,
         settings=shared_settings(config),
         seeds=tuple(sorted(int(seed) for seed in frame["seed"].unique())),
-        prioritises=not sampler.is_uniform,
+        # The parts of a batch with roles are drawn differently; their mixture says nothing.
+        prioritises=not sampler.is_uniform and "roles" not in sampler.provides,
         learned=learns,
         effective_buffer=verdicts.mean_after(
             frame, "replayed/effective_buffer", config.loop.warmup

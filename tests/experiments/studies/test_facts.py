@@ -152,3 +152,10 @@ def test_a_few_seeds_are_a_pilot():
     rows, _ = judged({name: few[name] for name in ("uniform", "per", "control")})
     assert rows["per"].judgement.verdict == "pilot"
     assert rows["per"].pairs.mean == pytest.approx(np.mean([1, 1.01, 1.02, 1.03]))
+
+
+@pytest.mark.parametrize(("name", "tested"), [("lap", False), ("la3p", True), ("pal", True)])
+def test_an_effective_buffer_near_1_says_nothing_of_batches_with_roles(name, tested):
+    config = defaults("gymnax/Pendulum-v1", "td3", name)
+    own = facts.facts_of(name, config, frame(0, 1.0, 0.97), "abc", None)
+    assert own.prioritises is not tested
