@@ -123,10 +123,13 @@ def panel_of(
     methods: Mapping[str, str],
     steps: int,
 ) -> Panel:
-    """Return a panel with the number of seeds that have solved the task by each agent step.
+    """Return a panel with the seeds that have solved the task by each agent step.
 
-    `values` has the baseline first; other arguments are as for `solved`.
+    They are counted, or shown as a share of an arm's seeds if arms have different numbers of seeds,
+    as in studies that add seeds. `values` has the baseline first; other arguments are as for
+    `solved`.
     """
+    sizes = {len(own) for own in values.values()}
     styles, lines = styles_of({label: methods[label] for label in values}), []
     for row in rows:
         if row.method == CONTROL:
@@ -135,11 +138,14 @@ def panel_of(
         solved_at = own.to_numpy(np.float64)
         at = np.unique([0, *solved_at[np.isfinite(solved_at)], steps])
         counts = (solved_at <= at[:, None]).sum(axis=1)
-        lines.append(Line(label, at, counts, styles[label]))
+        shown = counts if len(sizes) == 1 else 100 * counts / len(own)
+        lines.append(Line(label, at, shown, styles[label]))
     late = np.quantile(np.minimum(np.concatenate(list(values.values())), steps), 0.99)
-    seeds = max(map(len, values.values()))
     x = Axis(STEPS, limits=(0.0, min(float(steps), 1.05 * float(late))))
-    return Panel("", x, Axis(f"seeds, of {seeds}", limits=(0.0, seeds * 1.02), whole=True), lines)
+    most, label = (
+        (max(sizes), f"seeds, of {max(sizes)}") if len(sizes) == 1 else (100, "% of seeds")
+    )
+    return Panel("", x, Axis(label, limits=(0.0, most * 1.02), whole=True), lines)
 
 
 def _key(row: Judged | None, style: Style, methods: Mapping[str, str], baseline: str) -> Key:

@@ -99,3 +99,11 @@ def test_curves_count_the_seeds_that_have_solved_the_task_beside_their_verdicts(
     assert solved._key(None, panel.marks[0].style, methods, "uniform").label == NAMES["uniform"]
     solved.solved(values, rows, methods, "uniform", tmp_path / "x.png", "walk/10: dqn", 500)
     assert imread(tmp_path / "x.png").shape[1] > 1000
+
+
+def test_arms_with_different_numbers_of_seeds_are_shown_as_shares():
+    values = {"uniform": pd.Series([300.0, math.inf]), "per": pd.Series([100.0] * 3 + [300.0])}
+    rows, methods = [judged("per", BETTER)], {"uniform": "uniform", "per": "per"}
+    uniform, per = solved.panel_of(values, rows, methods, 500).marks
+    assert np.stack([uniform.x, uniform.y], axis=1).tolist() == [[0, 0], [300, 50], [500, 50]]
+    assert np.stack([per.x, per.y], axis=1).tolist() == [[0, 0], [100, 75], [300, 100], [500, 100]]
