@@ -70,7 +70,7 @@ def check_arguments(
     require(
         not lacking,
         f"{agent} lacks {', '.join(lacking)}, which this replay method requires: use another "
-        "replay method, or an agent such as DQN or SAC",
+        "method, options of it without this requirement, or another agent",
     )
 
 

@@ -257,7 +257,8 @@ def _parse(
 ) -> argparse.Namespace:
     preset = _names_parser().parse_known_args(words)[0].preset
     out = _default_folder(front, bases)
-    shared.add_common(parser, preset, several=True, out=out, seeds=front.seeds)
+    seeds = f"{front.seeds}; with --until-decided, batches of {BATCH}"
+    shared.add_common(parser, preset, several=True, out=out, seeds=seeds)
     add = parser.group("run").add_argument
     add(
         "--grid", nargs="+", type=grid.read_axis, metavar="NAME=VALUE,VALUE", default=[],

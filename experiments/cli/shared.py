@@ -141,7 +141,7 @@ def add_common(
     preset: str | None = None,
     several: bool = False,
     out: Path | str = "runs/AGENT-REPLAY-ENV",
-    seeds: int = 5,
+    seeds: str = "5",
 ) -> None:
     """Add the options of a run to a parser.
 
@@ -150,7 +150,7 @@ def add_common(
       preset: preset whose names the help shows as defaults.
       several: whether several replay methods and environments may be named, as in a study.
       out: default folder of results, for the help.
-      seeds: default number of seeds, for the help.
+      seeds: default number of seeds in words, for the help.
     """
     default, group = presets.names(preset), parser.group("run", "what to run, and where to")
     own = "a module of your own, such as mypackage.my"
@@ -165,7 +165,7 @@ def add_common(
         *(many if several else one),
         ("preset", one_of("preset", PRESETS), "NAME", "defaults from a paper, also for names; "
          "explicit options take precedence; --list describes presets [default none]"),
-        ("seeds", int, "INT", f"number of seeds, vmapped [default {seeds}]"),
+        ("seeds", int, "INT", f"number of seeds [default {seeds}]"),
         ("seed", int, "INT", "first seed [default 0]"),
         ("out", folder, "DIR", f"folder of results [default {out}]"),
         ("resume", folder, "DIR", "continue in DIR; other options must match"),

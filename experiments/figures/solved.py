@@ -95,7 +95,7 @@ def solved(
 
     Args:
       values: [seeds] agent steps until solved, by label; infinite where a seed did not solve it.
-      rows: the arms of one group, with their verdicts.
+      rows: the arms of one group, with their verdicts; none: all arms are shown without.
       methods: the replay method behind each label.
       baseline: the baseline's label.
       path: where to write the PNG.
@@ -104,10 +104,12 @@ def solved(
     """
     task, _, rest = title.partition(": ")
     judged = {row.label: row for row in rows}
-    panel = panel_of({label: values[label] for label in (baseline, *judged)}, rows, methods, steps)
+    others = [label for label in (judged or values) if label != baseline]
+    shown = {label: values[label] for label in (baseline, *others)}
+    panel = panel_of(shown, rows, methods, steps)
     late = {line.label: np.minimum(values[line.label], steps).mean() for line in panel.marks}
     keys = [
-        _key(judged.get(line.label), line.style, methods, baseline)
+        _key(line.label, judged.get(line.label), line.style, methods, baseline if rows else "")
         for line in sorted(panel.marks, key=lambda line: late[line.label])
     ]
     figure = Figure(
@@ -129,7 +131,9 @@ def panel_of(
     as in studies that add seeds. `values` has the baseline first; other arguments are as for
     `solved`.
     """
-    sizes = {len(own) for own in values.values()}
+    controls = {row.label for row in rows if row.method == CONTROL}
+    sizes = {len(own) for label, own in values.items() if label not in controls}
+    most = max(sizes) if len(sizes) == 1 else 100
     styles, lines = styles_of({label: methods[label] for label in values}), []
     for row in rows:
         if row.method == CONTROL:
@@ -138,7 +142,7 @@ def panel_of(
         solved_at = own.to_numpy(np.float64)
         at = np.unique([0, *solved_at[np.isfinite(solved_at)], steps])
         counts = (solved_at <= at[:, None]).sum(axis=1)
-        shown = counts if len(sizes) == 1 else 100 * counts / len(own)
+        shown = counts if {len(own)} == sizes else counts / len(own) * most
         lines.append(Line(label, at, shown, styles[label]))
     late = np.quantile(np.minimum(np.concatenate(list(values.values())), steps), 0.99)
     x = Axis(STEPS, limits=(0.0, min(float(steps), 1.05 * float(late))))
@@ -148,11 +152,13 @@ def panel_of(
     return Panel("", x, Axis(label, limits=(0.0, most * 1.02), whole=True), lines)
 
 
-def _key(row: Judged | None, style: Style, methods: Mapping[str, str], baseline: str) -> Key:
-    """Return the legend's entry of an arm, with its verdict; None: the baseline."""
+def _key(
+    label: str, row: Judged | None, style: Style, methods: Mapping[str, str], baseline: str
+) -> Key:
+    """Return the legend's entry of an arm, with its verdict if it is judged."""
+    name = _name(label, methods)
     if row is None:
-        return Key(_name(baseline, methods), style, "the baseline")
-    name = _name(row.method, methods)
+        return Key(name, style, "the baseline" if label == baseline else "")
     if row.method == CONTROL:
         name = f"{_name(baseline, methods)}, other seeds"
     verdict = _VERDICTS.get(row.judgement.verdict, row.judgement.verdict)

@@ -64,23 +64,27 @@ def scores(styles: Styles, rows: Summaries, unfinished: bool = False) -> Section
 
 def verdicts(swept: Swept) -> Section | None:
     """Return the verdicts of a study with their numbers, or None if nothing was compared."""
-    if swept.findings is None or not swept.findings.rows:
+    found, metric, study = swept.findings, swept.metric, swept.study
+    if found is None or not (found.rows or found.claims):
         return None
-    rows, metric, study = swept.findings.rows, swept.metric, swept.study
     assert isinstance(study, Study)  # as it has findings
-    claims = swept.findings.claims
-    blocks = [
-        *([Table(judged.claim_cells(claims))] if claims else []),
-        *([Lines([f"{row['claim']}: {row['reason']}" for row in claims])] if claims else []),
-        Table(judged.cells(rows, metric.unit)),
-        Lines([f"{row.label}: {row.judgement.reason}" for row in rows]),
-    ]
+    if found.claims:
+        shown = Table(judged.claim_cells(found.claims))
+        reasons = [f"{row['claim']}: {row['reason']}" for row in found.claims]
+        what = "The claims of the study compare two arms, seed by seed."
+    else:
+        shown = Table(judged.cells(found.rows, metric.unit))
+        reasons = [f"{row.label}: {row.judgement.reason}" for row in found.rows]
+        what = (
+            f"Every arm is compared with {study.baseline}, seed by seed; positive differences are "
+            "better for the arm."
+        )
+    blocks = [shown, Lines(reasons)]
     intro = (
-        f"Primary metric, fixed before anything ran: {metric.name} ({metric.help}). Every arm is "
-        f"compared with {study.baseline}, seed by seed; "
-        "positive differences are better for the arm. An arm is tested if it used at most "
-        f"{UNIFORM_BUFFER:g} of the buffer, and a learned sampler if its network was "
-        f"updated {FEWEST_UPDATES} times."
+        f"Primary metric, fixed before anything ran: {metric.name} ({metric.help}). {what} A "
+        f"prioritised arm is tested if it used at most {UNIFORM_BUFFER:g} of the buffer (this does "
+        "not apply to batches of differently drawn parts), and a learned sampler if its network "
+        f"was updated {FEWEST_UPDATES} times."
     )
     return Section("verdicts", "Verdicts", intro, blocks)
 
@@ -90,7 +94,7 @@ def compared(swept: Swept) -> Section | None:
 
     A block for each baseline.
     """
-    if swept.findings is None:
+    if swept.findings is None or not swept.findings.rows:
         return None
     groups: dict[str, list[judged.Judged]] = {}
     for row in swept.findings.rows:

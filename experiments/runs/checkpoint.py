@@ -13,10 +13,15 @@ from typing import Any
 
 import jax
 
+from experiments.storage import kinds
 from jaxreplay.saving import Damaged as Damaged  # raised by reading a checkpoint
 from jaxreplay.saving import array_file, printable
 
 Tree = Any  # any pytree of arrays, typed PRNG keys and Python scalars
+_META = {
+    "config": kinds.named(kinds.anything), "progress": kinds.many(kinds.whole, 2),
+    "metrics": kinds.many(kinds.whole, 2),
+}  # fmt: skip
 _NAME = re.compile(r"step_(\d{12})\.safetensors")
 _UNFINISHED = re.compile(rf"{_NAME.pattern}|\.tmp\w{{6}}")  # the latter: safetensors' own
 _TAG = "jaxreplay"
@@ -48,14 +53,14 @@ def save(folder: Path, step: int, state: Tree, meta: dict) -> Path:
     unfinished.mkdir(exist_ok=True)
     for left in [path for path in unfinished.iterdir() if _UNFINISHED.fullmatch(path.name)]:
         left.unlink()
-    path = _path(folder, step)
+    path = path_of(folder, step)
     about = {"format": _FORMAT, "meta": meta}
     array_file.write(state, path, unfinished / path.name, _TAG, about)
     with contextlib.suppress(OSError):  # holds other people's files
         unfinished.rmdir()
     array_file.flush(folder)
     for old in _steps(folder)[:-_KEPT]:
-        _path(folder, old).unlink()
+        path_of(folder, old).unlink()
     return path
 
 
@@ -75,9 +80,32 @@ def read_meta(folder: Path, step: int | None = None) -> dict:
         return _header(file, folder)["meta"]
 
 
+def read_run(folder: Path, step: int | None = None) -> dict[str, Any]:
+    """Return the metadata of a run's checkpoint: its config, its progress and its table's size.
+
+    Raises:
+      ValueError: as `read_meta`; Damaged, if a field is missing or of the wrong type.
+    """
+    meta = read_meta(folder, step)
+    try:
+        kinds.check(f"the checkpoint in {folder}", meta, _META)
+    except ValueError as error:
+        raise Damaged(str(error)) from None
+    return meta
+
+
+def check_name(folder: Path, named: int | None, held: int) -> None:
+    """Raise ValueError if a checkpoint's name is not the step that it holds."""
+    if named != held:
+        raise ValueError(
+            f"the checkpoint of step {named} in {folder} holds step {held}: rename it "
+            f"{path_of(folder, held).name}"
+        )
+
+
 def set_aside(folder: Path, step: int) -> Path:
     """Rename a damaged checkpoint so that it is not read again; return its path."""
-    path = _path(folder, step)
+    path = path_of(folder, step)
     return path.rename(path.with_suffix(".damaged"))
 
 
@@ -137,7 +165,8 @@ def _check_same_leaves(saved: dict[str, str], now: dict[str, str], folder: Path)
             )
 
 
-def _path(folder: Path, step: int) -> Path:
+def path_of(folder: Path, step: int) -> Path:
+    """Return the path of the checkpoint after so many agent steps."""
     return folder / f"step_{step:012d}.safetensors"
 
 
@@ -149,6 +178,6 @@ def _steps(folder: Path) -> list[int]:
 def _open(folder: Path, step: int | None) -> Any:
     which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
     step = latest(folder) if step is None else step
-    if step is None or not _path(folder, step).exists():
+    if step is None or not path_of(folder, step).exists():
         raise ValueError(f"{which} in {folder}: nothing to resume, start the run without --resume")
-    return array_file.open_file(_path(folder, step))
+    return array_file.open_file(path_of(folder, step))

@@ -9,6 +9,7 @@ import functools
 import hashlib
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def settings() -> dict[str, str]:
     here = {name: _text(getattr(jax.config, name, usual)) for name, usual in SETTINGS.items()}
     unusual = {name: value for name, value in here.items() if value != SETTINGS[name]}
     unusual |= {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
-    return unusual | _xla_flags(os.environ.get("XLA_FLAGS", ""))
+    return unusual | _xla_flags(os.environ.get("XLA_FLAGS", "").strip())
 
 
 def _text(value: Any) -> str:
@@ -72,8 +73,17 @@ def _text(value: Any) -> str:
 
 
 def _xla_flags(text: str) -> dict[str, str]:
-    """Return the flags in `XLA_FLAGS` that may change numbers."""
-    parts = [word.lstrip("-").partition("=") for word in text.split()]
+    """Return the flags in `XLA_FLAGS`, or in the file that it names, that may change numbers."""
+    if text and not text.startswith("-"):
+        try:
+            text = Path(text).read_text()
+        except (OSError, UnicodeDecodeError):
+            return {}  # XLA ignores such a file too
+    try:
+        words = shlex.split(text)
+    except ValueError:  # an unmatched quotation mark
+        words = text.split()
+    parts = [word.lstrip("-").partition("=") for word in words]
     flags = {name: value if equals else "true" for name, equals, value in parts}  # the last wins
     return {name: flags[name] for name in sorted(flags) if not _WITHOUT_EFFECT.fullmatch(name)}
 

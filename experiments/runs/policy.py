@@ -64,8 +64,9 @@ def load(folder: Path, config: RunConfig, seed: int) -> Policy:
     checkpoints = folder / "checkpoints"
     step = checkpoint.latest(checkpoints)
     try:
-        meta = checkpoint.read_meta(checkpoints, step)
+        meta = checkpoint.read_run(checkpoints, step)
         run_config.check_same(meta["config"], config.to_json(), folder)
+        checkpoint.check_name(checkpoints, step, run.schedule.step_at(*meta["progress"]))
         agents = checkpoint.load(checkpoints, run.like().agent, step, part=".agent")
     except checkpoint.Damaged as error:
         before = checkpoint.latest(checkpoints, before=step)

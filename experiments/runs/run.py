@@ -124,11 +124,12 @@ def _resumed(run: Run, config: RunConfig, out: Path) -> Resumed:
             log.say(f"{out} has no checkpoint: the run starts over with a new metrics.csv")
         return Resumed()
     try:
-        meta = checkpoint.read_meta(folder)
+        meta = checkpoint.read_run(folder)
         check_same(meta["config"], config.to_json(), out)
         progress, metrics = Progress(*meta["progress"]), Written(*meta["metrics"])
         tables.check_written(out / "metrics.csv", metrics)
         steps = run.schedule.steps
+        checkpoint.check_name(folder, latest, run.schedule.step_at(*progress))
         timing = tables.written_timing(out / "timing.csv", steps[: progress.log_points])
         left = progress.log_points < len(steps)
         state = checkpoint.load(folder, run.like()) if left else None

@@ -6,8 +6,7 @@ from typing import Any
 
 def table(rows: Sequence[Mapping[str, Any]], called: str = "replay") -> str:
     """Return a Markdown table that also reads well in a terminal."""
-    header, *rest = cells(rows, called)
-    return markdown([header, *([row[0].replace("|", "\\|"), *row[1:]] for row in rest)])
+    return markdown(cells(rows, called))
 
 
 def cells(rows: Sequence[Mapping[str, Any]], called: str = "replay") -> list[list[str]]:
@@ -42,6 +41,7 @@ def cells(rows: Sequence[Mapping[str, Any]], called: str = "replay") -> list[lis
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
     """Return a table of these cells, the header first; all columns but the first are numbers."""
+    rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
     lines = [_line(rows[0], widths), _line(rule, widths)]

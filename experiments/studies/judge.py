@@ -1,7 +1,7 @@
-"""The judge of a study: every arm against its baseline, seed by seed.
+"""The judge of a study: its claims, seed by seed.
 
-A study with claims judges these, too, in families. An arm trains further seeds as long as a claim
-about it is undecided; a study without claims asks whether each arm is better than its baseline.
+A study without claims asks whether each arm is better than its baseline. An arm trains further
+seeds as long as a claim about it is undecided.
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ class Findings(NamedTuple):
     """Results of a study.
 
     Attributes:
-      rows: every compared arm, baselines excepted.
+      rows: every arm compared with its baseline; none if the study has claims instead.
       values: `[seeds]` of the primary metric, by name.
       members: all points that are compared or baselines, by name.
       decisions: decision of every arm in a sequential design, by name.
@@ -154,10 +154,10 @@ def judge(
     other_code: bool = False,
     plan: bool = True,
 ) -> Findings:
-    """Compare every arm with its baseline, and judge the claims of the study.
+    """Judge the claims of the study, or without claims, compare every arm with its baseline.
 
-    P-values are corrected over all tested arms of the study, and over the claims of each family
-    (Holm). A seed that diverged is worse than any that did not.
+    P-values are corrected over the claims of each family, or over all tested arms (Holm). A seed
+    that diverged is worse than any that did not.
 
     Args:
       study: the study.
@@ -178,7 +178,7 @@ def judge(
     arms = {
         name: own
         for name, own in members.items()
-        if own.baseline != name and len(sides[name].values) >= _FEWEST
+        if not study.claims and own.baseline != name and len(sides[name].values) >= _FEWEST
     }
     asked = {
         name: Asked(
@@ -189,8 +189,7 @@ def judge(
         )
         for name, own in arms.items()
     }
-    planned = plan and not study.claims and len(asked) <= _PLANNED
-    found = _found(study, asked, planned)
+    found = _found(study, asked, plan and len(asked) <= _PLANNED)
     rows = [
         Judged(name, own.method, own.group, found[name].pairs, found[name].judgement)
         for name, own in arms.items()

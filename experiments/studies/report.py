@@ -19,7 +19,7 @@ from experiments.statistics.verdicts import CONTROL
 from experiments.storage.files import write_bytes
 from experiments.studies import grid, looks
 from experiments.studies.costs import by_method
-from experiments.studies.judge import Findings
+from experiments.studies.judge import Findings, judged_frames
 from experiments.studies.store import Store, paths
 from experiments.studies.study import Study
 
@@ -33,7 +33,7 @@ def conclude(store: Store, study: Study, findings: Findings | None) -> str:
 
         return search_report.conclude(store, study)
     shown, tables, pictures = [], [], []
-    if findings is not None and findings.rows:
+    if findings is not None and (findings.rows or findings.claims):
         shown.append(_sentences(study, findings))
         pictures += _draw_comparison(store, study, findings)
         tables.append(_compared(store, study, findings))
@@ -88,10 +88,11 @@ def _draw_comparison(store: Store, study: Study, findings: Findings) -> list[Pat
             steps = int(frames[members[names[0]].point.id]["step"].max())
             title = f"{env}: {config.agent}, {group.removeprefix(f'{env}, ')}"
             solved(values, rows, own, short[names[0]], written[-1], title, steps)
-    forest = out / "verdicts.png"
-    title = plain(f"{', '.join(study.envs)}: seed by seed")
-    judged.forest(findings.rows, methods, metric, study.baseline, forest, title)
-    written += [] if written else [forest]
+    if findings.rows:
+        forest = out / "verdicts.png"
+        title = plain(f"{', '.join(study.envs)}: seed by seed")
+        judged.forest(findings.rows, methods, metric, study.baseline, forest, title)
+        written += [] if written else [forest]
     if findings.looks:
         written.append(out / "looks.png")
         looks.draw(study, findings, written[-1])
@@ -100,21 +101,23 @@ def _draw_comparison(store: Store, study: Study, findings: Findings) -> list[Pat
 
 def _compared(store: Store, study: Study, findings: Findings) -> str:
     """Return the tables of final returns and of verdicts."""
-    metric, frames = study.metric(study.envs[0]), store.frames()
+    metric, frames = study.metric(study.envs[0]), judged_frames(store, study)
     rows = []
     for name, member in findings.members.items():
         goal = study.options.threshold_of(member.point.env)
         summary = statistics.summarise(frames[member.point.id], goal)
         rows.append({**summary, "replay": name})
-    claims = ""
+    summary, more = summary_table(rows, "arm"), ""
+    seeds = max((need.seeds for need in findings.undecided.values()), default=study.max_seeds)
+    if seeds < study.max_seeds:
+        more = f"Stopped after {seeds} of at most {study.max_seeds} seeds.\n\n"
+    question = f"{more}Primary metric: {metric.name} ({metric.help}), seed by seed"
     if findings.claims:
+        table = markdown(judged.claim_cells(findings.claims))
         reasons = "\n".join(f"- {row['claim']}: {row['reason']}" for row in findings.claims)
-        claims = f"{markdown(judged.claim_cells(findings.claims))}\n{reasons}\n\n"
-    return (
-        f"{claims}{summary_table(rows, 'arm')}\nPrimary metric: {metric.name} ({metric.help}), "
-        f"seed by seed, against {study.baseline}.\n\n{judged.table(findings.rows, metric)}\n"
-        f"{judged.reasons(findings.rows)}"
-    )
+        return f"{summary}\n{question}.\n\n{table}\n{reasons}\n"
+    table, reasons = judged.table(findings.rows, metric), judged.reasons(findings.rows)
+    return f"{summary}\n{question}, against {study.baseline}.\n\n{table}\n{reasons}"
 
 
 def _best_settings(store: Store, study: Study, table: pd.DataFrame, written: list[Path]) -> str:

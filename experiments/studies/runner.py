@@ -43,7 +43,7 @@ class Results(NamedTuple):
 
         A study with claims has one row per claim instead.
         """
-        if self.findings is not None and self.study.claims:
+        if self.findings is not None and self.findings.claims:
             return pd.DataFrame(self.findings.claims)
         rows = self.findings.rows if self.findings else []
         return pd.DataFrame([
@@ -134,7 +134,7 @@ def run(
 def conclude(results: Results) -> None:
     """Write and print the tables and figures of a study."""
     store, study, findings = results
-    if findings is not None and findings.rows:
+    if findings is not None and (findings.rows or findings.claims):
         manifest.write_json(store.folder / "verdicts.json", findings.to_json(study))
     print(report.conclude(store, study, findings))
 

@@ -263,18 +263,20 @@ class Study:
                 both = [points.get((env, label)) for label in (claim.arm, claim.baseline)]
                 own, other = (config and facts.shared_settings(config) for config in both)
                 if own and other and (differs := [k for k in own if own[k] != other[k]]):
+                    names = ", ".join(name.rpartition(".")[2] for name in differs)
                     raise ValueError(
-                        f"'{claim.says}' compares arms that differ in {', '.join(differs)}: use "
-                        "across=True if the claim is about that"
+                        f"'{claim.says}' compares arms that differ in {names}: use across=True if "
+                        "the claim is about that"
                     )
             if claim.primary is not None and not claim.primary.startswith(MEAN):
                 primary.parse(claim.primary, self.options.threshold_of(envs[0]))
 
     @property
     def compares(self) -> bool:
-        """Whether some arm has a baseline to be compared with."""
+        """Whether there is a claim, or some arm has a baseline to be compared with."""
         several = len({label for _, label in self.bases}) > 1
-        return (several or self._has_control) and self.search.search is None
+        asks = several or self._has_control or bool(self.claims)
+        return asks and self.search.search is None
 
     @property
     def _has_control(self) -> bool:

@@ -341,7 +341,7 @@ def test_objectives_that_compare_densities_are_refused(make, config, space, agen
     ],
 )
 def test_losses_of_scalar_errors_are_refused(make, config, space, agent, method):
-    with refused(agent, "objective.error"):
+    with refused(agent, "scalar TD errors"):
         make(config(), space, method.method().objective)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments import compare, plot, sweep, train
+from experiments import compare, plot, sweep, train, watch
 from experiments.report import __main__ as report
 from experiments.report import source, swept
 from experiments.runs import manifest
@@ -189,6 +189,27 @@ def test_what_no_table_gives_is_known_by_its_checksum(folders, capsys, change):
     for path in ("run/summary.json", "run/config.json"):
         edited(folders / path, lambda saved: saved.setdefault("per", {}).update(more="words"))
         assert path in page_of(folders / path.partition("/")[0], capsys)[1]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_checkpoint_is_named_after_its_step(folders, capsys, ended):
+    below = folders / "run" / "checkpoints"
+    if not ended:
+        (folders / "run" / "summary.json").unlink()
+        max(below.glob("step_*")).unlink()
+    last = max(below.glob("step_*"))
+    last.rename(last.with_name("step_000000009999.safetensors"))
+    for command, words in (
+        (train, ["--resume", str(folders / "run")]),
+        (watch, [str(folders / "run")]),
+    ):
+        with pytest.raises(SystemExit) as exit_:
+            command.main(words)
+        assert exit_.value.code == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert "9999" in error and last.name in error
+    (below / "step_000000009999.safetensors").rename(last)
+    assert train.main(["--resume", str(folders / "run")]) == 0
 
 
 def test_checksums_lead_nowhere_else(folders):

@@ -93,10 +93,13 @@ def test_curves_count_the_seeds_that_have_solved_the_task_beside_their_verdicts(
     uniform, per = (np.stack([line.x, line.y], axis=1).tolist() for line in panel.marks)
     assert uniform == [[0, 0], [100, 1], [300, 2], [400, 3], [500, 3]]
     assert per == [[0, 0], [100, 2], [200, 3], [300, 4], [500, 4]]
-    key = solved._key(rows[0], panel.marks[1].style, methods, "uniform")
+    key = solved._key("per", rows[0], panel.marks[1].style, methods, "uniform")
     assert key.label == "PER"
     assert_names(key.note, "15", "2", solved._VERDICTS["agrees"])
-    assert solved._key(None, panel.marks[0].style, methods, "uniform").label == NAMES["uniform"]
+    assert (
+        solved._key("uniform", None, panel.marks[0].style, methods, "uniform").label
+        == NAMES["uniform"]
+    )
     solved.solved(values, rows, methods, "uniform", tmp_path / "x.png", "walk/10: dqn", 500)
     assert imread(tmp_path / "x.png").shape[1] > 1000
 

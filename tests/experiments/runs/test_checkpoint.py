@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from experiments.runs.checkpoint import latest, load, read_meta, save
+from experiments.runs.checkpoint import latest, load, read_meta, read_run, save
 from jaxreplay import sum_tree
 from jaxreplay.saving import Damaged
 from tests.refusals import refused
@@ -61,6 +61,19 @@ def assert_same(left, right) -> None:
             assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
         else:
             assert a == b
+
+
+def test_metadata_of_another_kind_is_damage(tmp_path):
+    good = {"config": {}, "progress": [1, 0], "metrics": [10, 3]}
+    save(tmp_path, 1, {"x": jnp.int32(0)}, good)
+    assert read_run(tmp_path) == good
+    for name, value in {"config": 3, "progress": [1], "metrics": None}.items():
+        save(tmp_path, 1, {"x": jnp.int32(0)}, good | {name: value})
+        with refused(tmp_path, name, error=Damaged):
+            read_run(tmp_path)
+    save(tmp_path, 1, {"x": jnp.int32(0)}, {})
+    with refused(tmp_path, "config", error=Damaged):
+        read_run(tmp_path)
 
 
 def test_every_kind_of_leaf_comes_back_bit_for_bit(tmp_path):
@@ -233,7 +246,7 @@ KILLED = """
 import os, random, signal, sys, time
 from pathlib import Path
 import numpy as np
-from experiments.runs.checkpoint import latest, load, read_meta, save
+from experiments.runs.checkpoint import latest, load, read_meta, read_run, save
 
 def state(step):
     return {"x": np.full((1000, 500), step), "y": np.int64(step)}

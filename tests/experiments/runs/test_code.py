@@ -49,7 +49,7 @@ def test_the_version_is_of_all_sources_that_decide_numbers():
     assert code.version("experiments/papers/nothing*.py") == code.version()
 
 
-def test_the_version_names_what_is_set_of_jax_and_xla(monkeypatch):
+def test_the_version_names_what_is_set_of_jax_and_xla(monkeypatch, tmp_path):
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     assert code.version() == code.digest()
     with jax.threefry_partitionable(False), jax.default_matmul_precision("bfloat16"):
@@ -60,9 +60,12 @@ def test_the_version_names_what_is_set_of_jax_and_xla(monkeypatch):
     with jax.numpy_dtype_promotion("strict"), jax.enable_x64(True):
         assert set(code.settings()) == {"jax_numpy_dtype_promotion", "jax_enable_x64"}
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
-    flags = "--xla_dump_to=/tmp/a --xla_b=1 --xla_a --xla_force_host_platform_device_count=2"
+    flags = "--xla_dump_to='/tmp/a b' --xla_b=1 --xla_a --xla_force_host_platform_device_count=2"
     monkeypatch.setenv("XLA_FLAGS", f"{flags} --xla_b=2")
     assert code.settings() == {"NVIDIA_TF32_OVERRIDE": "0", "xla_a": "true", "xla_b": "2"}
+    (tmp_path / "flags").write_text("--xla_c=3\n")
+    monkeypatch.setenv("XLA_FLAGS", str(tmp_path / "flags"))
+    assert code.settings()["xla_c"] == "3"
 
 
 def test_every_setting_that_jax_compiles_anew_for_is_recorded_or_known_to_be_harmless():

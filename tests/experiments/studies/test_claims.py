@@ -1,14 +1,17 @@
 """Claims of a study: directions, effects, several tasks and families, judged look by look."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
 
 from experiments.figures import judged as judged_figures
+from experiments.report import swept, training
+from experiments.runs import manifest
 from experiments.statistics import decisions
 from experiments.statistics.decisions import Counts
-from experiments.studies import judge, study
+from experiments.studies import judge, runner, study
 from experiments.studies.claims import Absent, Claim
 from experiments.studies.options import Question
 from experiments.studies.study import UNTIL_DECIDED, Arm, Study
@@ -163,7 +166,7 @@ def test_claims_about_arms_that_differ_in_more_than_their_method_are_refused_unl
         "walk/4", "dqn", {"uniform": Arm("uniform"), "lap": large}, seeds="until decided",
         sizes={"batch_size": 4}, claims=[dataclasses.replace(BETTER, arm="lap")],
     )  # fmt: skip
-    with refused("sizes.batch_size", "across=True"):
+    with refused("batch_size", "across=True"):
         own.check()
     meant = tuple(dataclasses.replace(each, across=True) for each in own.claims["claims"])
     dataclasses.replace(own, claims={"claims": meant}).check()
@@ -178,3 +181,24 @@ def test_a_study_reports_the_verdicts_of_its_claims():
     header, *rows = judged_figures.claim_cells(found.claims)
     assert rows[0][:3] == [BETTER.says, "per", "uniform"]
     assert rows[1][header.index("wins/losses/ties")] == f"0/{found.claims[1]['losses']}/0"
+
+
+def test_claims_about_settings_of_one_arm_are_reported_everywhere(tmp_path, capsys):
+    low, high = "per replay.alpha=0.4", "per replay.alpha=0.6"
+    own = Study.make(
+        "walk/4", "dqn", ["per"], seeds=10, grid={"replay.alpha": [0.4, 0.6]},
+        loop={"steps": 60, "warmup": 20, "eval_every": 20, "eval_episodes": 1},
+        sizes={"batch_size": 4, "capacity": 40}, agent_options={"hidden": (4,)},
+        question=Question(primary="final", control=False),
+        claims=[Claim("alpha |0.6| is better", high, low)],
+    )  # fmt: skip
+    found = runner.run(own, tmp_path / "x")
+    rows = found.verdicts()
+    assert rows["claim"].tolist() == ["alpha |0.6| is better"]
+    saved = json.loads((tmp_path / "x/verdicts.json").read_text())
+    assert saved["claims"][0]["verdict"] == rows["verdict"][0] and not saved["arms"]
+    assert r"alpha \|0.6\| is better" in (tmp_path / "x/study.md").read_text()
+    assert "alpha |0.6| is better: " in capsys.readouterr().out
+    assert manifest.differing(tmp_path / "x") == []
+    section = training.verdicts(swept.of(found.store, own, found.findings))
+    assert section is not None and "alpha |0.6| is better" in str(section.blocks)
