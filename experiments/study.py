@@ -2,7 +2,8 @@
 
 A study trains arms (replay methods with options) on tasks, with settings and seeds, and compares
 every arm with a baseline, seed by seed. FILE is a TOML file of options, named as those of
-`experiments.sweep`, or a Python file that defines `study = Study.make(...)`.
+`experiments.sweep`, a Python file that defines `study = Study.make(...)`, or the study.json of
+earlier results, whose study runs again.
 """
 
 from experiments.cli import process
@@ -24,6 +25,7 @@ from experiments.cli.options import Parser, add_options, read_options
 from experiments.installation.commands import missing
 from experiments.runs.log import say
 from experiments.runs.run_config import PREFIXES, RunConfig, defaults
+from experiments.storage.files import read_json
 from experiments.studies import grid
 from experiments.studies.grid import Axis
 from experiments.studies.options import Question, SearchOptions, StudyOptions, Where
@@ -49,7 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     parser = Parser(prog="python -m experiments.study", description=__doc__)
-    parser.add_argument("file", type=Path, metavar="FILE", help="TOML or Python file of a study")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="Python or TOML file, or the study.json of results"
+    )
     parser.add_argument(
         "--out", type=shared.folder, metavar="DIR", help="folder for results [default runs/FILE]"
     )
@@ -64,10 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         at = words.index(str(args.file))
         return command(front, ["--file", *words[at : at + 1], *words[:at], *words[at + 1 :]])
     if rest:
-        parser.error(f"unknown option '{rest[0]}': a Python file defines the study")
+        parser.error(f"unknown option '{rest[0]}': the file defines the study")
 
     def run() -> None:
-        study = _of_python(args.file)
+        study = _of_json(args.file) if args.file.suffix == ".json" else _of_python(args.file)
         out = args.resume or args.out or Path("runs") / args.file.stem
         _run(study, out, args, read_options(args, Where()))
 
@@ -117,6 +121,16 @@ def _run(study: Study, out: Path, args: argparse.Namespace, where: Where) -> Non
         from experiments.report import page, swept
 
         print(page.write_study(swept.of(results.store, results.study, results.findings)))
+
+
+def _of_json(path: Path) -> Study:
+    """Return the study whose results a `study.json` describes."""
+    from experiments.studies.study import from_json
+
+    saved = read_json(path)
+    if not isinstance(saved, dict) or "study" not in saved:
+        raise ValueError(f"{path} does not describe a study: name a study.json")
+    return from_json(saved["study"]).validated(path.parent)
 
 
 def _of_python(path: Path) -> Study:

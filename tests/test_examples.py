@@ -25,7 +25,7 @@ def loaded(name):
 def test_every_example_is_tested_and_short():
     tested = {
         "demonstrations": 80, "dqn_in_one_file": 125, "flashbax_api": 100,
-        "gradient_variance": 142, "memory": 50,
+        "gradient_variance": 145, "memory": 50,
     }  # fmt: skip
     for path in EXAMPLES.glob("*.py"):
         assert len(path.read_text().splitlines()) <= tested[path.stem]

@@ -2,14 +2,18 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from experiments.papers import figures, report, results, running, tables, verdict
 from experiments.papers.entry import Layout
 from experiments.papers.registry import ENTRIES
+from experiments.runs import manifest
 from experiments.statistics import decisions, paired, verdicts
+from experiments.studies.study import BATCH
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results"
@@ -86,6 +90,43 @@ def test_verdicts_are_those_of_their_numbers(path):
             p_value = corrected.get(label, arm["pairs"]["p_value"])
             numbers = arm["interval"], arm["boundary"], p_value, arm["pairs"]["mean"]
             assert arm["verdict"] == verdicts.decide(arm["claim"], *numbers)[0]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in sorted(RESULTS.rglob("verdicts.json")) if '"claims"' in path.read_text()],
+    ids=lambda path: path.parent.name,
+)
+def test_verdicts_of_claims_are_those_of_their_seeds(path):
+    saved = json.loads(path.read_text())
+    assert saved["question"]["until_decided"] and saved["claims"]
+    higher, families = saved["primary"]["higher_is_better"], {}
+    for row in saved["claims"]:
+        families.setdefault(row["family"], []).append(row)
+    for rows in families.values():
+        looks = {}
+        for row in rows:
+            arm, base = (
+                np.array([math.inf if x is None else x for x in saved["values"][row[side]]])
+                for side in ("arm", "baseline")
+            )
+            at = range(BATCH, min(len(arm), len(base)) + 1, BATCH)
+            looks[row["claim"]] = [decisions.count_pairs(arm[:n], base[:n], higher) for n in at]
+        decided = decisions.decide(looks, plan=False)
+        for row in rows:
+            decision = decided[row["claim"]]
+            answer = decisions.answer("better", decision.verdict, decision.interval)
+            assert (row["verdict"], row["seeds"]) == (answer, decision.seeds)
+            assert row["p"] == pytest.approx(decision.p_value)
+
+
+@pytest.mark.parametrize(
+    "folder",
+    sorted(path.parent for path in RESULTS.rglob("manifest.json")),
+    ids=lambda path: path.name,
+)
+def test_no_committed_file_was_edited(folder):
+    assert manifest.differing(folder) == []
 
 
 def test_files_are_small():

@@ -1,8 +1,9 @@
 """Variance of the gradient from one batch, by sampler, while DQN learns CartPole.
 
 `python docs/examples/gradient_variance.py` trains DQN with PER. At several times, it computes the
-gradients g_i of the loss of all N stored transitions, and from them the exact variance of the
-weighted mean of a batch of B, whose expectation is the mean gradient with every sampler:
+gradients g_i of the loss of all N stored transitions, and from them the exact variance of the mean
+of a batch of B independent draws with full importance weights (beta 1), whose expectation is the
+mean gradient with every sampler:
 
 * probabilities p: `(sum_i |g_i|^2 / (N^2 p_i) - |mean g|^2) / B`, smallest for p in proportion to
   |g_i| (Katharopoulos & Fleuret 2018).

@@ -54,6 +54,8 @@ def decode(path: Path, expected: Collection[int], facts: Path) -> Decoded:
     """
     try:
         text = gzip.decompress(files.read_bytes(path))
+    except FileNotFoundError:
+        raise Damaged(f"{path} is missing: restore it, or run the study again") from None
     except (OSError, EOFError, zlib.error, files.Unreadable) as error:
         raise Damaged(f"{path} is damaged ({error})") from None
     crc32 = zlib.crc32(text)

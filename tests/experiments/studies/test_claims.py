@@ -15,6 +15,7 @@ from experiments.studies import judge, runner, study
 from experiments.studies.claims import Absent, Claim
 from experiments.studies.options import Question
 from experiments.studies.study import UNTIL_DECIDED, Arm, Study
+from experiments.study import main
 from tests.experiments.studies.test_judge import LOOP, frames_of
 from tests.refusals import assert_names, refused
 
@@ -200,5 +201,8 @@ def test_claims_about_settings_of_one_arm_are_reported_everywhere(tmp_path, caps
     assert r"alpha \|0.6\| is better" in (tmp_path / "x/study.md").read_text()
     assert "alpha |0.6| is better: " in capsys.readouterr().out
     assert manifest.differing(tmp_path / "x") == []
+    words = [str(tmp_path / "x/study.json"), "--out", str(tmp_path / "again")]
+    assert main(words) == 0  # the same study, once more
+    assert json.loads((tmp_path / "again/verdicts.json").read_text())["values"] == saved["values"]
     section = training.verdicts(swept.of(found.store, own, found.findings))
     assert section is not None and "alpha |0.6| is better" in str(section.blocks)
