@@ -98,7 +98,10 @@ def stale(source: Source, size: SizeName, data: Data, other_code: bool = False) 
         for env, label in ((env, label) for env, own in data.runs.items() for label in own):
             if (point := points.get(env, {}).get(label)) is None:
                 return f"{label} on {env} is not part of the experiment"
-            saved = data.runs[env][label]["config"]
+            try:  # options that did not exist have their defaults
+                saved = RunConfig.from_json(data.runs[env][label]["config"]).to_json()
+            except ValueError as error:
+                return f"{label} on {env} can no longer be read: {error}"
             if differs := run_config.differing(saved, point.config.to_json()):
                 return f"{label} on {env} ran with other settings of {', '.join(differs)}"
         if data.runs and (lacking := set(source.columns) - set(data.frame)):
