@@ -94,15 +94,21 @@ def compared(swept: Swept) -> Section | None:
 
     A block for each baseline.
     """
-    if swept.findings is None or not swept.findings.rows:
+    found = swept.findings
+    if found is None or not (found.rows or found.claimed):
         return None
     groups: dict[str, list[judged.Judged]] = {}
-    for row in swept.findings.rows:
+    for row in found.rows or found.claimed:
         groups.setdefault(row.group, []).append(row)
-    members, blocks = swept.findings.members, []
+    points = [member.point for member in found.members.values()]
+    replays = {point.name: point.config.replay for point in points}
+    methods = {row["claim"]: replays.get(row["arm"], row["arm"]) for row in found.claims}
+    methods |= {name: own.point.config.replay for name, own in found.members.items()}
+    blocks = []
     for title, own in groups.items():
-        styles = styles_of({row.method: members[row.label].point.config.replay for row in own})
-        rows, base = [row._replace(label=row.method) for row in own], own[0].judgement.baseline
+        styles = styles_of({row.method: methods[row.label] for row in own})
+        rows = [row._replace(label=row.method) for row in own]
+        base = "the other arm" if found.claimed else own[0].judgement.baseline
         better, by = f"P(better than {base}), paired by seed", f"better than {base} by"
         drawn = [
             judged.improvement(rows, styles, better, "Improvement, seed by seed"),

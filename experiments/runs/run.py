@@ -129,10 +129,10 @@ def _resumed(run: Run, config: RunConfig, out: Path) -> Resumed:
         progress, metrics = Progress(*meta["progress"]), Written(*meta["metrics"])
         tables.check_written(out / "metrics.csv", metrics)
         steps = run.schedule.steps
-        checkpoint.check_name(folder, latest, run.schedule.step_at(*progress))
         timing = tables.written_timing(out / "timing.csv", steps[: progress.log_points])
         left = progress.log_points < len(steps)
         state = checkpoint.load(folder, run.like()) if left else None
+        checkpoint.check_name(folder, latest, run.schedule.step_at(*progress))
         return Resumed(progress, metrics, timing, state)
     except checkpoint.Damaged as error:
         if checkpoint.latest(folder, before=latest) is None:

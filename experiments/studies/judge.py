@@ -58,6 +58,7 @@ class Findings(NamedTuple):
       looks: counts of every arm at every look, by name.
       undecided: the claims that need more seeds in a sequential design, by name.
       claims: verdict of every claim of the study: a row with its words, counts and reason.
+      claimed: the claims that could be judged; labels are their words, and the group is "".
     """
 
     rows: list[Judged]
@@ -67,6 +68,7 @@ class Findings(NamedTuple):
     looks: dict[str, list[Counts]]
     undecided: Mapping[str, Need] = MappingProxyType({})
     claims: Sequence[Mapping[str, Any]] = ()
+    claimed: Sequence[Judged] = ()
 
     @property
     def groups(self) -> dict[str, list[str]]:
@@ -199,10 +201,16 @@ def judge(
         name: sides[name].values * signs[member.point.env] for name, member in members.items()
     }
     judged: list[dict[str, Any]] = []
+    claimed: list[Judged] = []
     needs: dict[str, Need] = {}
     for name, own in study.claims.items():
         verdicts, undecided = _family(study, results, own, plan and len(own) <= _PLANNED)
         judged += [_row(name, *each) for each in zip(own, verdicts, strict=True)]
+        claimed += [
+            Judged(claim.says, claim.says, "", found.pairs, found.judgement)
+            for claim, found in zip(own, verdicts, strict=True)
+            if isinstance(found, Found)
+        ]
         needs |= {
             f"{name} {at}": need._replace(says=f"{name}: {own[int(at)].says}")
             for at, need in undecided.items()
@@ -216,7 +224,7 @@ def judge(
         needs = _undecided(study, found, points)
     decided = {name: own.decision for name, own in found.items() if own.decision is not None}
     looks = {name: list(own.looks) for name, own in found.items() if own.looks}
-    return Findings(rows, values, members, decided, looks, needs, judged)
+    return Findings(rows, values, members, decided, looks, needs, judged, claimed)
 
 
 def family(

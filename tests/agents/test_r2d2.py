@@ -308,7 +308,7 @@ def test_what_does_not_fit_is_refused():
         r2d2(R2D2Config(), Continuous(1))
     with refused("memory", "0"):
         R2D2Config(memory=0)
-    with refused("R2D2", "DQN"):
+    with refused("R2D2", "candidates"):
         r2d2(R2D2Config(), Discrete(2), laber.method().objective)
     for method in (la3p, sil):
         with refused("R2D2", "sequences", "roles"):

@@ -128,14 +128,13 @@ def test_every_plot_is_drawn_with_labelled_axes_and_no_network(shown):
 def test_verdicts_are_shown_and_drawn_seed_by_seed():
     read = swept.read(RESULTS / "papers" / "minatar_dqn_beta.small")
     drawn = Page(page.render(read))
-    table = {row["arm"]: row for row in drawn.table("arm", "effective buffer")}
+    table = {row["claim"]: row for row in drawn.table("claim", "arm", "against")}
     better = {trace["meta"]: trace for trace in drawn.plot("improvement, seed by seed")["data"]}
-    rows = {row.label: row for row in read.findings.rows}
+    rows = {row.label: row for row in read.findings.claimed}
     assert table.keys() == better.keys() == rows.keys() and len(rows) >= 2
     for label, row in rows.items():
         pairs = row.pairs
         assert table[label]["wins/losses/ties"] == f"{pairs.wins}/{pairs.losses}/{pairs.ties}"
-        assert table[label]["effective buffer"] == number(row.judgement.effective_buffer)
         assert table[label]["verdict"] == row.judgement.verdict
         assert better[label]["x"] == pytest.approx([pairs.improvement])
         assert better[label]["customdata"][0] == pytest.approx(pairs.improvement_interval)
