@@ -29,7 +29,7 @@ from experiments.storage.files import read_json
 from experiments.studies import grid
 from experiments.studies.grid import Axis
 from experiments.studies.options import Question, SearchOptions, StudyOptions, Where
-from experiments.studies.study import BATCH, Study
+from experiments.studies.study import BATCH, Study, from_json
 
 _SECTIONS = ("loop", "sizes", "env_options", "agent_options")
 _DRY_RUN = "report the plan, and the seeds still needed"
@@ -125,8 +125,6 @@ def _run(study: Study, out: Path, args: argparse.Namespace, where: Where) -> Non
 
 def _of_json(path: Path) -> Study:
     """Return the study whose results a `study.json` describes."""
-    from experiments.studies.study import from_json
-
     saved = read_json(path)
     if not isinstance(saved, dict) or "study" not in saved:
         raise ValueError(f"{path} does not describe a study: name a study.json")

@@ -146,9 +146,7 @@ def panel_of(
         lines.append(Line(label, at, shown, styles[label]))
     late = np.quantile(np.minimum(np.concatenate(list(values.values())), steps), 0.99)
     x = Axis(STEPS, limits=(0.0, min(float(steps), 1.05 * float(late))))
-    most, label = (
-        (max(sizes), f"seeds, of {max(sizes)}") if len(sizes) == 1 else (100, "% of seeds")
-    )
+    label = f"seeds, of {most}" if len(sizes) == 1 else f"% of {min(sizes)} to {max(sizes)} seeds"
     return Panel("", x, Axis(label, limits=(0.0, most * 1.02), whole=True), lines)
 
 

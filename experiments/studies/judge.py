@@ -57,8 +57,7 @@ class Findings(NamedTuple):
       decisions: decision of every arm in a sequential design, by name.
       looks: counts of every arm at every look, by name.
       undecided: the claims that need more seeds in a sequential design, by name.
-      claims: verdict of every claim of the study: a row with its words, counts and reason.
-      claimed: the claims that could be judged; labels are their words, and the group is "".
+      answers: family, claim, and its verdict or the reason for having none, for all claims.
     """
 
     rows: list[Judged]
@@ -67,8 +66,21 @@ class Findings(NamedTuple):
     decisions: dict[str, Decision]
     looks: dict[str, list[Counts]]
     undecided: Mapping[str, Need] = MappingProxyType({})
-    claims: Sequence[Mapping[str, Any]] = ()
-    claimed: Sequence[Judged] = ()
+    answers: Sequence[tuple[str, Claim, Found | NotAsked]] = ()
+
+    @property
+    def claims(self) -> list[dict[str, Any]]:
+        """A row for every claim, with its words, counts, verdict and reason."""
+        return [_row(*each) for each in self.answers]
+
+    @property
+    def claimed(self) -> list[Judged]:
+        """The claims that could be judged; labels are their words, and the group is ""."""
+        return [
+            Judged(claim.says, claim.says, "", found.pairs, found.judgement)
+            for _, claim, found in self.answers
+            if isinstance(found, Found)
+        ]
 
     @property
     def groups(self) -> dict[str, list[str]]:
@@ -84,7 +96,7 @@ class Findings(NamedTuple):
         metric = study.metric(study.envs[0])
         names = ("name", "help", "unit", "higher_is_better")
         return {
-            **({"claims": list(self.claims)} if self.claims else {}),
+            **({"claims": self.claims} if self.answers else {}),
             "question": dataclasses.asdict(study.question),
             "primary": {name: getattr(metric, name) for name in names},
             "baseline": study.baseline,
@@ -200,17 +212,11 @@ def judge(
     values = {
         name: sides[name].values * signs[member.point.env] for name, member in members.items()
     }
-    judged: list[dict[str, Any]] = []
-    claimed: list[Judged] = []
+    answers: list[tuple[str, Claim, Found | NotAsked]] = []
     needs: dict[str, Need] = {}
     for name, own in study.claims.items():
         verdicts, undecided = _family(study, results, own, plan and len(own) <= _PLANNED)
-        judged += [_row(name, *each) for each in zip(own, verdicts, strict=True)]
-        claimed += [
-            Judged(claim.says, claim.says, "", found.pairs, found.judgement)
-            for claim, found in zip(own, verdicts, strict=True)
-            if isinstance(found, Found)
-        ]
+        answers += [(name, *each) for each in zip(own, verdicts, strict=True)]
         needs |= {
             f"{name} {at}": need._replace(says=f"{name}: {own[int(at)].says}")
             for at, need in undecided.items()
@@ -224,7 +230,7 @@ def judge(
         needs = _undecided(study, found, points)
     decided = {name: own.decision for name, own in found.items() if own.decision is not None}
     looks = {name: list(own.looks) for name, own in found.items() if own.looks}
-    return Findings(rows, values, members, decided, looks, needs, judged, claimed)
+    return Findings(rows, values, members, decided, looks, needs, answers)
 
 
 def family(

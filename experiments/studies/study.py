@@ -263,10 +263,10 @@ class Study:
                 both = [points.get((env, label)) for label in (claim.arm, claim.baseline)]
                 own, other = (config and facts.shared_settings(config) for config in both)
                 if own and other and (differs := [k for k in own if own[k] != other[k]]):
-                    names = ", ".join(name.rpartition(".")[2] for name in differs)
+                    options = ", ".join(name.rpartition(".")[2] for name in differs)
                     raise ValueError(
-                        f"'{claim.says}' compares arms that differ in {names}: use across=True if "
-                        "the claim is about that"
+                        f"'{claim.says}' compares arms that differ in {options}: use across=True "
+                        "if the claim is about that"
                     )
             if claim.primary is not None and not claim.primary.startswith(MEAN):
                 primary.parse(claim.primary, self.options.threshold_of(envs[0]))
