@@ -72,7 +72,7 @@ def apply_learning(
 ) -> tuple[Array, Ensemble]:
     """Return the Q-values `[N, B]` of members that normalise by the batch, and new statistics.
 
-    `replace_statistics` puts these into an ensemble.
+    `with_statistics` puts these into an ensemble.
     """
 
     def value(params: Params, key: Array | None = None) -> tuple[Array, Params]:
@@ -84,13 +84,19 @@ def apply_learning(
     return q, statistics
 
 
-def replace_statistics(ensemble: Ensemble, statistics: Ensemble | None) -> Ensemble:
-    """Return an ensemble with the statistics of `apply_learning`; None changes nothing."""
-    if statistics is None:
-        return ensemble
+def trainable(ensemble: Ensemble) -> Ensemble:
+    """Return an ensemble without the statistics of its layers, which no gradient changes."""
     if isinstance(ensemble, tuple):
-        return tuple({**old, **new} for old, new in zip(ensemble, statistics, strict=True))
-    return {**ensemble, **statistics}
+        return tuple({"params": member["params"]} for member in ensemble)
+    return {"params": ensemble["params"]}
+
+
+def with_statistics(ensemble: Ensemble, statistics: Ensemble) -> Ensemble:
+    """Return an ensemble with these statistics: those of `apply_learning`, or of an ensemble."""
+    if isinstance(ensemble, tuple):
+        pairs = zip(ensemble, statistics, strict=True)
+        return tuple({**of_member, **member} for member, of_member in pairs)
+    return {**statistics, **ensemble}
 
 
 def take(ensemble: Ensemble, members: Array) -> Ensemble:

@@ -112,7 +112,7 @@ class BatchRenorm(nn.Module):
         scale, shift = _scale_and_shift(self, x)
         mean = self.variable("batch_stats", "mean", jnp.zeros, size, jnp.float32)
         variance = self.variable("batch_stats", "variance", jnp.ones, size, jnp.float32)
-        # float32, as gradients are taken of all variables; it stays at 2^24, past any warm-up.
+        # float32: it stays at 2^24, past any warm-up, where an int32 would overflow.
         batches = self.variable("batch_stats", "batches", jnp.zeros, (), jnp.float32)
         running = jnp.sqrt(variance.value + self.epsilon)
         if not self.is_mutable_collection("batch_stats") or self.is_initializing():

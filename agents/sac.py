@@ -240,8 +240,8 @@ class _SAC:
             critics=critics,
             target_critics=critics if self.config.target_network else None,
             log_alpha=log_alpha,
-            actor_opt_state=self.actor_optimiser.init(actor_params),
-            critic_opt_state=self.critic_optimiser.init(critics),
+            actor_opt_state=self.actor_optimiser.init({"params": actor_params["params"]}),
+            critic_opt_state=self.critic_optimiser.init(ensembles.trainable(critics)),
             alpha_opt_state=self.alpha_optimiser.init(log_alpha),
             clock=clock,
         )
@@ -339,20 +339,23 @@ class _SAC:
     ) -> tuple[SACState, Info, Sample]:
         """Take a gradient step on the critics; also return the batch for the actor."""
         target_key = jax.random.split(key)[0]
-        t, chosen, statistics = sample.transition, sample, None
+        t, chosen, statistics = sample.transition, sample, state.critics
+        params = ensembles.trainable(state.critics)
         if self.config.batch_renorm:
-            grads, info, statistics = critic_gradient(
-                lambda critics: self.criticise(critics, state, t, target_key),
-                state.critics, sample, self.objective,
-            )  # fmt: skip
+
+            def criticise(params: Ensemble) -> Critique:
+                critics = ensembles.with_statistics(params, state.critics)
+                return self.criticise(critics, state, t, target_key)
+
+            grads, info, statistics = critic_gradient(criticise, params, sample, self.objective)
         else:
             target = self.targets(state, t, target_key)
             critics = self.critics(state, target_key)
             grads, info, chosen = fit(critics, sample, target, self.objective, key, trust)
-        critics, critic_opt_state = common.descend(
-            self.critic_optimiser, grads, state.critic_opt_state, state.critics
+        params, critic_opt_state = common.descend(
+            self.critic_optimiser, grads, state.critic_opt_state, params
         )
-        critics = ensembles.replace_statistics(critics, statistics)
+        critics = ensembles.with_statistics(params, statistics)
         return state._replace(critics=critics, critic_opt_state=critic_opt_state), info, chosen
 
     def improve_actor(
@@ -362,7 +365,7 @@ class _SAC:
         t = sample.transition
 
         def actor_loss(params: Params) -> tuple[Array, tuple[Array, Params]]:
-            outputs, statistics = learning(self.actor, params, t.obs)
+            outputs, statistics = learning(self.actor, {**state.actor, **params}, t.obs)
             dist = distributions.from_outputs(outputs)
             action, log_prob = distributions.sample_and_log_prob(dist, key)
             q = ensembles.apply_ensemble(
@@ -372,14 +375,13 @@ class _SAC:
             loss = self.objective.actor(loss, sample, self.trust(dist, t))
             return loss, (log_prob, statistics)
 
-        (loss, (log_prob, statistics)), grads = jax.value_and_grad(actor_loss, has_aux=True)(
-            state.actor
-        )
+        params = {"params": state.actor["params"]}
+        (loss, (log_prob, statistics)), grads = jax.value_and_grad(actor_loss, has_aux=True)(params)
         grad = jax.grad(temperature_loss)(
             state.log_alpha, log_prob, self.target_entropy, self.config.alpha_loss
         )
         actor, actor_opt_state = common.descend(
-            self.actor_optimiser, grads, state.actor_opt_state, state.actor
+            self.actor_optimiser, grads, state.actor_opt_state, params
         )
         log_alpha, alpha_opt_state = common.descend(
             self.alpha_optimiser, grad, state.alpha_opt_state, state.log_alpha
