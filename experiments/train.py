@@ -12,7 +12,7 @@ from experiments import environments
 from experiments.cli import shared
 from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, read_options
-from experiments.runs import compilation, run_config
+from experiments.runs import compilation, presets, run_config
 from experiments.runs.run_config import PREFIXES, SECTIONS, OutputConfig, RunConfig, defaults
 
 HEADINGS = {
@@ -51,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.check_report()
         shared.check_resume(args)
         shared.check_used(args, [config])
+        presets.check_demos(known.preset, config)
         _run(config, output, args)
 
     return shared.ended(parser, command)

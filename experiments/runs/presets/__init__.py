@@ -42,6 +42,12 @@ def check_agent(name: str, agent: str) -> None:
     )
 
 
+def check_demos(name: str | None, config: Any) -> None:
+    """Raise ValueError if a preset learns from demonstrations and a RunConfig names no file."""
+    if name and "demos_share" in PRESETS[name].sizes and config.sizes.demos is None:
+        raise ValueError(f"preset '{name}' learns from demonstrations: add --demos FILE")
+
+
 def apply(name: str, config: Any) -> Any:
     """Return a RunConfig with a preset's values in place of its own.
 

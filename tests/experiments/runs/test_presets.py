@@ -44,6 +44,7 @@ REFUSALS = [
      ("lap_mujoco", "td3", "sac", "naf", "refer_naf", "--agent td3", "--preset")),
     (train, "--preset refer_racer --replay per", ("racer", "returns", "per", "refer")),
     (train, f"--preset lap_atari --env {CARTPOLE}", ("nature", "(4,)", "auto")),
+    (train, f"--preset rlpd --env {PENDULUM}", ("rlpd", "--demos")),
 ]  # fmt: skip
 
 
