@@ -161,10 +161,7 @@ class _ACER:
     def greedy(self, state: ACERState, obs: Obs) -> Array:
         return self.mean(state.networks.policy, obs)
 
-    def act(
-        self, state: ACERState, obs: Obs, key: Array, previous: Any = None
-    ) -> tuple[Array, Behaviour]:
-        del previous
+    def act(self, state: ACERState, obs: Obs, key: Array, _: Any = None) -> tuple[Array, Behaviour]:
         return gaussian.act(self.greedy(state, obs), jnp.asarray(self.variance), key)
 
     def trust(self, mean: Array, t: Transition, action: Array) -> Trust:

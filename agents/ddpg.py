@@ -135,8 +135,7 @@ class _DDPG(exploration.NoisyPolicy):
         state = DDPGState(networks, targets, actor_opt_state, critic_opt_state)
         return state, common.add_trust(info, trust)
 
-    def feedback(self, state: DDPGState, t: Transition, key: Array) -> dict[str, Array]:
-        del key
+    def feedback(self, state: DDPGState, t: Transition, _key: Array) -> dict[str, Array]:
         trust, target = self.trust(self.greedy(state, t.obs), t), self.targets(state, t)
         feedback = critic_feedback(self.critics(state), t, target, self.objective)
         return feedback | common.trust_feedback(trust)

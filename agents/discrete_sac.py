@@ -88,8 +88,7 @@ class _DiscreteSAC:
         self.critic_optimiser = common.adam(config.critic_learning_rate)
         self.alpha_optimiser = common.adam(config.alpha_learning_rate)
 
-    def init(self, key: Array, obs: Obs, action: Array) -> DiscreteSACState:
-        del action
+    def init(self, key: Array, obs: Obs, _action: Array) -> DiscreteSACState:
         actor, *critics = (
             self.network.init(each, batch_of_one(obs)) for each in jax.random.split(key, 3)
         )
@@ -113,9 +112,8 @@ class _DiscreteSAC:
         return jnp.argmax(apply(self.network, state.actor, obs), axis=-1).astype(jnp.int32)
 
     def act(
-        self, state: DiscreteSACState, obs: Obs, key: Array, previous: Any = None
+        self, state: DiscreteSACState, obs: Obs, key: Array, _: Any = None
     ) -> tuple[Array, None]:
-        del previous
         logits = apply(self.network, state.actor, obs)
         return jax.random.categorical(key, logits).astype(jnp.int32), None
 
@@ -180,8 +178,7 @@ class _DiscreteSAC:
         )
         return state._replace(target_critics=target_critics), info
 
-    def feedback(self, state: DiscreteSACState, t: Transition, key: Array) -> dict[str, Array]:
-        del key
+    def feedback(self, state: DiscreteSACState, t: Transition, _key: Array) -> dict[str, Array]:
         return critic_feedback(self.critics(state), t, self.targets(state, t), self.objective)
 
 

@@ -109,8 +109,7 @@ class _DQN:
         self.optimiser = config.make_optimiser()
         self.epsilon = config.epsilon()
 
-    def init(self, key: Array, obs: Obs, action: Array) -> DQNState:
-        del action
+    def init(self, key: Array, obs: Obs, _action: Array) -> DQNState:
         params = self.network.init(key, batch_of_one(obs))
         updates, expected = jnp.zeros((), jnp.int32), None
         if "expected_td_error" in self.objective.requires.feedback:
@@ -121,10 +120,7 @@ class _DQN:
     def greedy(self, state: DQNState, obs: Obs) -> Array:
         return jnp.argmax(apply(self.network, state.params, obs), axis=-1).astype(jnp.int32)
 
-    def act(
-        self, state: DQNState, obs: Obs, key: Array, previous: Any = None
-    ) -> tuple[Array, None]:
-        del previous
+    def act(self, state: DQNState, obs: Obs, key: Array, _: Any = None) -> tuple[Array, None]:
         epsilon = self.epsilon(state.updates)
         return common.epsilon_greedy(self.greedy(state, obs), key, epsilon, self.num_actions), None
 
@@ -177,8 +173,7 @@ class _DQN:
             return {}
         return {"expected_td_error": self.value(state.expected.params, t)}
 
-    def feedback(self, state: DQNState, t: Transition, key: Array) -> dict[str, Array]:
-        del key
+    def feedback(self, state: DQNState, t: Transition, _key: Array) -> dict[str, Array]:
         target = self.targets(state, t)
         feedback = critic_feedback(self.critics(state), t, target, self.objective)
         return feedback | self.expected_feedback(state, t)

@@ -94,8 +94,7 @@ def trainable(ensemble: Ensemble) -> Ensemble:
 def with_statistics(ensemble: Ensemble, statistics: Ensemble) -> Ensemble:
     """Return an ensemble with these statistics: those of `apply_learning`, or of an ensemble."""
     if isinstance(ensemble, tuple):
-        pairs = zip(ensemble, statistics, strict=True)
-        return tuple({**of_member, **member} for member, of_member in pairs)
+        return tuple({**own, **member} for member, own in zip(ensemble, statistics, strict=True))
     return {**statistics, **ensemble}
 
 

@@ -43,8 +43,9 @@ class Head(Protocol):
         ...
 
     def priority(self, loss: Array, target: Array) -> Array:
-        """Return the feedback `td_error` `[B]`, given `loss` `[B]`."""
-        ...
+        """Return the feedback `td_error` `[B]`, given `loss` `[B]` and targets `[B, m]`."""
+        del target
+        return loss
 
     def metrics(self, target: Array) -> dict[str, Array]:
         """Return metrics `[]` of target distributions `[B, m]`."""
@@ -52,15 +53,17 @@ class Head(Protocol):
 
     def grid(self, rows: int) -> Array | None:
         """Return the fractions `[rows, K]` over which Q averages quantiles, or None."""
-        ...
+        del rows
+        return None
 
     def draw(self, key: Array, rows: int) -> tuple[Array | None, Array | None]:
         """Draw the fractions of predictions and of targets, `[rows, N]` each, or None."""
-        ...
+        del key, rows
+        return None, None
 
 
 @dataclasses.dataclass(frozen=True)
-class Categorical:
+class Categorical(Head):
     """Probabilities of m fixed atoms (C51, Bellemare et al. 2017); outputs are logits."""
 
     support: Array  # [m], evenly spaced atoms in ascending order
@@ -93,16 +96,9 @@ class Categorical:
         # A large probability of the end atoms indicates that [v_min, v_max] is too narrow.
         return {"mass_at_ends": (target[:, 0] + target[:, -1]).mean()}
 
-    def grid(self, rows: int) -> None:
-        del rows
-
-    def draw(self, key: Array, rows: int) -> tuple[None, None]:
-        del key, rows
-        return None, None
-
 
 @dataclasses.dataclass(frozen=True)
-class Quantiles:
+class Quantiles(Head):
     """Quantiles at the m fractions (i - 1/2) / m (QR-DQN, Dabney et al. 2018a)."""
 
     kappa: float = 1.0  # of the quantile Huber loss
@@ -126,20 +122,8 @@ class Quantiles:
     def gradient(self, target: Array, outputs: Array, fractions: Array | None) -> Array:
         return jax.grad(lambda x: self.loss(target, x, fractions).sum())(outputs)
 
-    def priority(self, loss: Array, target: Array) -> Array:
-        del target
-        return loss
-
     def metrics(self, target: Array) -> dict[str, Array]:
         return {"target_std": target.std(axis=-1).mean()}
-
-    def grid(self, rows: int) -> Array | None:
-        del rows
-        return None
-
-    def draw(self, key: Array, rows: int) -> tuple[Array | None, Array | None]:
-        del key, rows
-        return None, None
 
 
 @dataclasses.dataclass(frozen=True)

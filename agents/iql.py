@@ -116,10 +116,7 @@ class _IQL:
     def greedy(self, state: IQLState, obs: Obs) -> Array:
         return self.policy(state.actor, obs)[0]
 
-    def act(
-        self, state: IQLState, obs: Obs, key: Array, previous: Any = None
-    ) -> tuple[Array, None]:
-        del previous
+    def act(self, state: IQLState, obs: Obs, key: Array, _: Any = None) -> tuple[Array, None]:
         mean, log_std = self.policy(state.actor, obs)
         noise = jnp.exp(log_std) * jax.random.normal(key, mean.shape)
         return jnp.clip(mean + noise, -1, 1), None
@@ -178,8 +175,7 @@ class _IQL:
             value_opt_state,
         ), info  # fmt: skip
 
-    def feedback(self, state: IQLState, t: Transition, key: Array) -> dict[str, Array]:
-        del key
+    def feedback(self, state: IQLState, t: Transition, _key: Array) -> dict[str, Array]:
         target = self.targets(state.value, t)
         return critic_feedback(self.critics(state), t, target, self.objective)
 

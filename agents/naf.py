@@ -64,8 +64,7 @@ class _NAF(exploration.NoisyPolicy):
         self.optimiser = common.adam(config.learning_rate, config.anneal)
         exploration.check_noise(config, self.objective.requires.density)
 
-    def init(self, key: Array, obs: Obs, action: Array) -> NAFState:
-        del action
+    def init(self, key: Array, obs: Obs, _action: Array) -> NAFState:
         params = self.network.init(key, batch_of_one(obs))
         return NAFState(params, params, self.optimiser.init(params))
 
@@ -115,8 +114,7 @@ class _NAF(exploration.NoisyPolicy):
         target_params = common.soft_update(params, state.target, self.config.tau)
         return NAFState(params, target_params, opt_state), common.add_trust(info, trust)
 
-    def feedback(self, state: NAFState, t: Transition, key: Array) -> dict[str, Array]:
-        del key
+    def feedback(self, state: NAFState, t: Transition, _key: Array) -> dict[str, Array]:
         trust, target = self.trust(self.greedy(state, t.obs), t), self.targets(state, t)
         feedback = critic_feedback(self.critics(state), t, target, self.objective)
         return feedback | common.trust_feedback(trust)

@@ -98,8 +98,7 @@ class _PPO:
             config.anneal, policy=config.actor_learning_rate, value=config.critic_learning_rate
         )
 
-    def init(self, key: Array, obs: Obs, action: Array) -> PPOState:
-        del action
+    def init(self, key: Array, obs: Obs, _action: Array) -> PPOState:
         policy_key, value_key = jax.random.split(key)
         networks = Networks(
             self.policy_network.init(policy_key, batch_of_one(obs)),
@@ -117,10 +116,7 @@ class _PPO:
     def greedy(self, state: PPOState, obs: Obs) -> Array:
         return self.policy(state.networks, obs)[0]
 
-    def act(
-        self, state: PPOState, obs: Obs, key: Array, previous: Any = None
-    ) -> tuple[Array, Behaviour]:
-        del previous
+    def act(self, state: PPOState, obs: Obs, key: Array, _: Any = None) -> tuple[Array, Behaviour]:
         return gaussian.act(*self.policy(state.networks, obs), key)
 
     def trust(self, networks: Networks, t: Transition) -> Trust:
@@ -173,8 +169,7 @@ class _PPO:
         trust = self.trust(state.networks, sample.transition)
         return state, common.add_trust(Info(feedback, metrics), trust)
 
-    def feedback(self, state: PPOState, t: Transition, key: Array) -> dict[str, Array]:
-        del key
+    def feedback(self, state: PPOState, t: Transition, _key: Array) -> dict[str, Array]:
         value = self.value(state.networks, t.obs)
         target = t.reward + t.discount * self.value(state.networks, t.next_obs)
         feedback = {"td_error": target - value, "q_value": value, "target": target}

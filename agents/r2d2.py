@@ -194,8 +194,7 @@ class _R2D2:
         )
         self.optimiser, self.epsilon = config.make_optimiser(), config.epsilon()
 
-    def init(self, key: Array, obs: Obs, action: Array) -> DQNState:
-        del action
+    def init(self, key: Array, obs: Obs, _action: Array) -> DQNState:
         params = self.network.init(key, batch_of_one(obs), self.zeros(1))
         updates = jnp.zeros((), jnp.int32)
         return DQNState(params, params, self.optimiser.init(params), updates)
@@ -246,8 +245,7 @@ class _R2D2:
         target = n_step_targets(t.reward, t.discount, t.last, value, self.config.n_step)
         return rescale(target) if self.config.rescale else target
 
-    def update(self, state: DQNState, sample: Sample, key: Array) -> tuple[DQNState, Info]:
-        del key
+    def update(self, state: DQNState, sample: Sample, _key: Array) -> tuple[DQNState, Info]:
         config, learn = self.config, sample.aux.learn
         t = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), sample.transition)  # [T, B, ...]
         # Slices also end at the newest step, whose episode may go on.
@@ -283,9 +281,8 @@ class _R2D2:
         }  # fmt: skip
         return DQNState(params, target_params, opt_state, updates), Info(feedback, metrics)
 
-    def feedback(self, state: DQNState, t: Transition, key: Array) -> dict[str, Array]:
+    def feedback(self, state: DQNState, t: Transition, _key: Array) -> dict[str, Array]:
         """Return the feedback of single transitions `[B]`, from their stored states."""
-        del key
         chex.assert_rank(t.reward, 1)
         before = t.extras.before
         q, after = self.network.apply(state.params, t.obs, before)

@@ -106,8 +106,7 @@ class _RACER:
         self.network = Network(space.size, config)
         self.optimiser = common.adam(config.learning_rate, config.anneal)
 
-    def init(self, key: Array, obs: Obs, action: Array) -> RACERState:
-        del action
+    def init(self, key: Array, obs: Obs, _action: Array) -> RACERState:
         params = self.network.init(key, batch_of_one(obs))
         return RACERState(params, self.optimiser.init(params))
 
@@ -118,9 +117,8 @@ class _RACER:
         return self.outputs(state.params, obs).mean
 
     def act(
-        self, state: RACERState, obs: Obs, key: Array, previous: Any = None
+        self, state: RACERState, obs: Obs, key: Array, _: Any = None
     ) -> tuple[Array, Behaviour]:
-        del previous
         out = self.outputs(state.params, obs)
         return gaussian.act(out.mean, out.variance, key)
 
@@ -157,8 +155,7 @@ class _RACER:
         )
         return self.objective.actor(per_sample, sample, trust), (out, trust)
 
-    def update(self, state: RACERState, sample: Sample, key: Array) -> tuple[RACERState, Info]:
-        del key
+    def update(self, state: RACERState, sample: Sample, _key: Array) -> tuple[RACERState, Info]:
         q_ret = _get_returns(sample)
         (loss, (out, trust)), grads = jax.value_and_grad(self.loss, has_aux=True)(
             state.params, sample, q_ret
@@ -176,8 +173,7 @@ class _RACER:
         }
         return RACERState(params, opt_state), common.add_trust(Info(feedback, metrics), trust)
 
-    def feedback(self, state: RACERState, t: Transition, key: Array) -> dict[str, Array]:
-        del key
+    def feedback(self, state: RACERState, t: Transition, _key: Array) -> dict[str, Array]:
         out = self.outputs(state.params, t.obs)
         feedback = self._feedback(state, t, out, self.trust(out, t))
         # Use a one-step target, since only sampled batches have return estimates.

@@ -131,8 +131,7 @@ class _Rainbow:
         self.optimiser = config.make_optimiser()
         self.epsilon = config.epsilon()
 
-    def init(self, key: Array, obs: Obs, action: Array) -> DQNState:
-        del action
+    def init(self, key: Array, obs: Obs, _action: Array) -> DQNState:
         params = self.network.init(key, batch_of_one(obs), self.head.grid(1))
         updates = jnp.zeros((), jnp.int32)
         return DQNState(params, params, self.optimiser.init(params), updates)
@@ -154,10 +153,7 @@ class _Rainbow:
     def greedy(self, state: DQNState, obs: Obs) -> Array:
         return self.best(state.params, obs, None)
 
-    def act(
-        self, state: DQNState, obs: Obs, key: Array, previous: Any = None
-    ) -> tuple[Array, None]:
-        del previous
+    def act(self, state: DQNState, obs: Obs, key: Array, _: Any = None) -> tuple[Array, None]:
         if self.config.noisy:  # independent noise per environment
             noises = self.noises(state.params, key, rows(obs))
             best = jax.vmap(self.best, in_axes=(None, 0, 0))

@@ -93,10 +93,7 @@ class SACConfig(TwinCriticOptions):
         True, f"use target networks; false: targets from the critics themselves ({_CROSSQ})"
     )
     adam_b1: float = option(
-        0.9,
-        "decay rate of Adam's first moment for actor and critics; 0.5 in CrossQ",
-        at_least=0,
-        below=1,
+        0.9, "Adam's b1 for actor and critics; 0.5 in CrossQ", at_least=0, below=1
     )
     weight_decay: float = option(
         0.0, "decoupled weight decay of actor and critics; 0.01 in SimBa", at_least=0, at_most=1
@@ -253,9 +250,8 @@ class _SAC:
         return distributions.mode(self.policy(state.actor, obs))
 
     def act(
-        self, state: SACState, obs: Obs, key: Array, previous: Any = None
+        self, state: SACState, obs: Obs, key: Array, _: Any = None
     ) -> tuple[Array, Extras | None]:
-        del previous
         dist = self.policy(state.actor, obs)
         pre_tanh = dist.mean + jnp.exp(dist.log_std) * jax.random.normal(key, dist.mean.shape)
         extras = Extras(_before_tanh(dist), pre_tanh) if self.objective.requires.density else None

@@ -49,8 +49,7 @@ class _Tabular:
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         self.num_actions = space.n
 
-    def init(self, key: Array, obs: Obs, action: Array) -> TabularState:
-        del obs, action
+    def init(self, key: Array, _obs: Obs, _action: Array) -> TabularState:
         shape = (self.config.num_states + self.config.linear, self.num_actions)
         weights = self.config.initial_std * jax.random.normal(key, shape)
         return TabularState(weights)
@@ -58,10 +57,7 @@ class _Tabular:
     def greedy(self, state: TabularState, obs: Obs) -> Array:
         return jnp.argmax(_values(self.config, state.weights, obs), axis=-1).astype(jnp.int32)
 
-    def act(
-        self, state: TabularState, obs: Obs, key: Array, previous: Any = None
-    ) -> tuple[Array, None]:
-        del previous
+    def act(self, state: TabularState, obs: Obs, key: Array, _: Any = None) -> tuple[Array, None]:
         best, epsilon = self.greedy(state, obs), self.config.epsilon
         return common.epsilon_greedy(best, key, epsilon, self.num_actions), None
 
@@ -72,8 +68,7 @@ class _Tabular:
         next_q = _values(self.config, state.weights, t.next_obs)
         return t.reward + t.discount * next_q.max(axis=1)
 
-    def update(self, state: TabularState, sample: Sample, key: Array) -> tuple[TabularState, Info]:
-        del key
+    def update(self, state: TabularState, sample: Sample, _key: Array) -> tuple[TabularState, Info]:
         t = sample.transition
         target = self.targets(state, t)
         grads, info, _ = critic_gradient(
@@ -83,8 +78,7 @@ class _Tabular:
         weights = state.weights - self.config.learning_rate * grads
         return TabularState(weights), info
 
-    def feedback(self, state: TabularState, t: Transition, key: Array) -> dict[str, Array]:
-        del key
+    def feedback(self, state: TabularState, t: Transition, _key: Array) -> dict[str, Array]:
         return value_feedback(self.q_values(state.weights, t), self.targets(state, t))
 
 

@@ -142,10 +142,7 @@ class _TD3:
     def greedy(self, state: TD3State, obs: Obs) -> Array:
         return self.policy_action(state.policy.actor, obs)
 
-    def act(
-        self, state: TD3State, obs: Obs, key: Array, previous: Any = None
-    ) -> tuple[Array, None]:
-        del previous
+    def act(self, state: TD3State, obs: Obs, key: Array, _: Any = None) -> tuple[Array, None]:
         return explore(self.greedy(state, obs), key, self.config.exploration_noise), None
 
     def value(self, params: Params, t: Transition) -> Array:

@@ -126,10 +126,7 @@ class _TD7:
         networks = state.networks
         return self.policy(networks.actor, Embedded(obs, self.encode(networks.encoder.state, obs)))
 
-    def act(
-        self, state: TD7State, obs: Obs, key: Array, previous: Any = None
-    ) -> tuple[Array, None]:
-        del previous
+    def act(self, state: TD7State, obs: Obs, key: Array, _: Any = None) -> tuple[Array, None]:
         return explore(self.greedy(state, obs), key, self.config.exploration_noise), None
 
     def value(self, params: Params | Lagged, t: Transition) -> Array:
