@@ -28,7 +28,7 @@ from experiments.cli import shared
 from experiments.cli.options import Parser
 from experiments.figures.style import NAMES
 from experiments.papers import tasks
-from experiments.papers.experiment import Arm, Experiment
+from experiments.papers.entry import Arm, Experiment
 from experiments.papers.ners import PENDULUM_TD3
 from experiments.runs.log import say, show
 from experiments.statistics.tables import markdown, number
@@ -95,7 +95,7 @@ def study_of(task: Task, methods: Mapping[str, str], smoke: bool = False) -> Stu
         seeds=2 if smoke else 16, most_seeds=0 if smoke else task.most_seeds,
     )  # fmt: skip
     source = dataclasses.replace(
-        task.source, name=_name(task), arms=arms, sizes={"small": size}, columns=_KEPT,
+        task.source, name=_name(task), arms=arms, small=size, paper=None, columns=_KEPT,
         question=dataclasses.replace(task.source.question, control=False),
     )  # fmt: skip
     # Every method is judged as if it were tested alone: its claims are corrected together.

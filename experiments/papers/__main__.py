@@ -23,8 +23,7 @@ from experiments.cli.options import Parser, one_of
 from experiments.cli.shared import add_compilation_cache, add_devices, ended
 from experiments.installation.commands import install
 from experiments.papers import figures, report, running
-from experiments.papers.entry import PAPERS, Entry, Source
-from experiments.papers.experiment import SIZES, Experiment
+from experiments.papers.entry import PAPERS, SIZES, Entry, Experiment, Source
 from experiments.papers.registry import ENTRIES, claims_about, of_papers
 from experiments.papers.results import COMMITTED
 from experiments.papers.running import Places

@@ -368,20 +368,13 @@ def _pool(x: Array) -> Array:
     return x.reshape(rows, height // 2, 2, width // 2, 2, channels).max(axis=(2, 4))
 
 
-_SMALL = {
-    "seeds": 20, "searched": 3, "updates": 3000, "points": 60, "batch": 60, "factor": 25.0,
-    "train": 100, "kept": 4, "validation": 30, "step_sizes": STEP_SIZES,
-}  # fmt: skip
-
 DIGITS = Computation(
     "digits",
     table,
-    sizes={
-        "smoke": {
-            **_SMALL, "seeds": 2, "updates": 20, "points": 5, "step_sizes": (0.1,)
-        },
-        "small": _SMALL,
+    {
+        "seeds": 20, "searched": 3, "updates": 3000, "points": 60, "batch": 60, "factor": 25.0,
+        "train": 100, "kept": 4, "validation": 30, "step_sizes": STEP_SIZES,
     },
-    sources=("experiments/papers/digits.py",), unit="share wrong",
-    higher_is_better=False, minutes=6, needs="sklearn",
+    {"seeds": 2, "updates": 20, "points": 5, "step_sizes": (0.1,)},
+    ("experiments/papers/digits.py",), "share wrong", False, minutes=6, needs="sklearn",
 )  # fmt: skip

@@ -1,14 +1,24 @@
-"""Entries: figures and tables of a paper, how they are made here, and their claims."""
+"""Entries: figures and tables of a paper, how they are made here, and their claims.
 
+An entry's numbers come from an `Experiment`, which is a study in up to three sizes, or from a
+`Computation`.
+"""
+
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import pandas as pd
 
-from experiments.papers.experiment import SIZES, Experiment, Options, SizeName
-from experiments.papers.tables import Data
+from experiments.papers.tables import KEPT, Data
+from experiments.runs.run_config import RunConfig
+from experiments.studies import facts
 from experiments.studies.claims import Claim as Claim
+from experiments.studies.grid import Axis, Point
+from experiments.studies.options import Question, StudyOptions
+from experiments.studies.study import Arm as Arm
+from experiments.studies.study import Options, Study, configured
 
 PAPERS: Mapping[str, str] = {
     "per": "Schaul et al. 2016, Prioritized experience replay",
@@ -20,6 +30,149 @@ PAPERS: Mapping[str, str] = {
     "refer": "Novati and Koumoutsakos 2019, Remember and forget for experience replay",
     "all": "No paper's: tasks on which what is replayed matters",
 }
+SizeName = Literal["smoke", "small", "paper"]
+SIZES: tuple[SizeName, ...] = get_args(SizeName)
+# Size smoke is size small with these: seconds on any task that compiles.
+_SMOKE_LOOP: Options = {
+    "steps": 1_500, "warmup": 300, "eval_every": 150, "eval_episodes": 1, "observe_every": 50,
+}  # fmt: skip
+_SMOKE_SIZES: Options = {"batch_size": 16, "capacity": 1_024}
+_SMOKE_SEEDS = 2
+
+
+@dataclass(frozen=True)
+class Size:
+    """Size of an experiment.
+
+    Attributes:
+      envs: the tasks, by full name.
+      seeds: of every arm on every task.
+      loop: options of the loop.
+      sizes: options of the replay's sizes.
+      agent: options of the agent; those that an arm's agent does not have are left out.
+      env: options of the tasks.
+      preset: settings that come before all of these.
+      arms: labels of the arms that are run; (): all of them.
+      every: values of `learn_every` that are compared; (): that of the loop.
+      note: why it is so, in one sentence.
+      replay: options of the methods; those that an arm's method does not have are left out.
+      untested: label -> why an arm says nothing at this size, whatever comes out.
+      most_seeds: seeds at which undecided claims stop, if seeds are added in batches of `seeds`
+        until every claim is decided; 0: `seeds` seeds, tested once.
+    """
+
+    envs: tuple[str, ...]
+    seeds: int
+    loop: Options = field(default_factory=dict)
+    sizes: Options = field(default_factory=dict)
+    agent: Options = field(default_factory=dict)
+    env: Options = field(default_factory=dict)
+    preset: str | None = None
+    arms: tuple[str, ...] = ()
+    every: tuple[int, ...] = ()
+    note: str = ""
+    replay: Options = field(default_factory=dict)
+    untested: Mapping[str, str] = field(default_factory=dict)
+    most_seeds: int = 0
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Runs that entries share: arms that differ in their methods alone, on tasks, in sizes.
+
+    Size smoke is derived from size small: two arms on its first task, for seconds.
+
+    Attributes:
+      name: of its files.
+      agent: that all arms have which name no other.
+      arms: by label.
+      small: what is committed; None: there is size paper alone.
+      paper: as published; None: there is no such size.
+      question: primary metric and baseline, fixed before anything runs.
+      columns: metrics that its table keeps, besides those that every table has.
+      smoke: fields of `Size` that size smoke has instead.
+    """
+
+    name: str
+    agent: str
+    arms: Mapping[str, Arm]
+    small: Size | None = None
+    paper: Size | None = None
+    question: Question = Question()
+    columns: tuple[str, ...] = ()
+    smoke: Options = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> dict[SizeName, Size]:
+        """The sizes that there are, by name."""
+        found = {"smoke": self.small and self._smoke(self.small), "small": self.small}
+        return {name: size for name, size in {**found, "paper": self.paper}.items() if size}
+
+    def _smoke(self, small: Size) -> Size:
+        """Return the size that shows in seconds that an experiment runs."""
+        labels = small.arms or tuple(self.arms)
+        tiny = replace(
+            small, envs=small.envs[:1], seeds=_SMOKE_SEEDS, preset=None, note="", untested={},
+            loop={**small.loop, **_SMOKE_LOOP}, sizes={**small.sizes, **_SMOKE_SIZES},
+            agent={**small.agent, "hidden": (8, 8)}, every=small.every[-1:], most_seeds=0,
+            arms=tuple(dict.fromkeys([self.question.baseline or labels[0], labels[-1]])),
+        )  # fmt: skip
+        return replace(tiny, **self.smoke)
+
+    def study(self, size: SizeName, claims: Mapping[str, tuple[Claim, ...]] | None = None) -> Study:
+        """Return the study of a size; size smoke has no control.
+
+        Raises:
+          ValueError: an arm does not fit its task, or an option its arm.
+        """
+        chosen = self.sizes[size]
+        question = self.question
+        if size == "smoke":
+            question = replace(question, control=False)
+        if chosen.most_seeds:
+            question = replace(question, until_decided=True, most_seeds=chosen.most_seeds)
+        bases = {
+            (env, label): self._config(label, env, chosen)
+            for env in chosen.envs
+            for label in chosen.arms or self.arms
+        }
+        axes = (Axis("learn_every", tuple(map(str, chosen.every))),) if chosen.every else ()
+        kept = [*KEPT, *self.columns]
+        if not any(facts.learns_from(config) for config in bases.values()):
+            kept.remove("replay/sampler_updates")
+        options = StudyOptions(
+            keep=tuple(dict.fromkeys(kept)), digits=4, figures=False, report=False
+        )
+        return Study(
+            bases, axes, question, options, claims=dict(claims or {}), untested=chosen.untested
+        )
+
+    def points(self, size: SizeName) -> dict[str, dict[str, Point]]:
+        """Return the points: task -> name of the arm -> point, with control and cadences.
+
+        Raises:
+          ValueError: an arm does not fit its task, or an option its arm.
+        """
+        found: dict[str, dict[str, Point]] = {env: {} for env in self.sizes[size].envs}
+        for point in self.study(size).points():
+            found[point.env][point.name] = point
+        return found
+
+    def _config(self, label: str, env: str, size: Size) -> RunConfig:
+        shared = {
+            "loop": size.loop, "sizes": size.sizes, "env_options": size.env,
+            "agent_options": size.agent, "replay_options": size.replay,
+        }  # fmt: skip
+        try:
+            config = configured(self.arms[label], env, self.agent, size.preset, shared)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"experiment {self.name}, arm {label} on {env}: {error}") from error
+        return dataclasses.replace(config, seeds=size.seeds)
+
+
+def named(*replays: str) -> dict[str, Arm]:
+    """Return an arm for each method, with its default options, by the method's name."""
+    return {name: Arm(name) for name in replays}
 
 
 @dataclass(frozen=True)
@@ -61,7 +214,8 @@ class Computation:
       name: of its files.
       function: returns the table, a row per number. What is compared has columns arm, seed and
         value; what is exact has those of `Exact`.
-      sizes: options of the function, by size; a size that is missing is that before it.
+      made_of: options of the function.
+      smoke: options that size smoke has instead.
       sources: patterns of the files that decide the numbers besides the library's.
       unit: of the values.
       higher_is_better: its direction.
@@ -72,19 +226,18 @@ class Computation:
 
     name: str
     function: Callable[[Request], pd.DataFrame]
-    sizes: Mapping[SizeName, Options]
+    made_of: Options
+    smoke: Options = field(default_factory=dict)
     sources: tuple[str, ...] = ()
     unit: str = ""
     higher_is_better: bool = True
     ratios: bool = False
-    minutes: float = 1.0
+    minutes: float = 0.01
     needs: str = ""
 
     def options(self, size: SizeName) -> Options:
-        """Return the options of a size; of one that is not there, those of the one before."""
-        order = [name for name in SIZES if name in self.sizes]
-        upto = [name for name in order if SIZES.index(name) <= SIZES.index(size)]
-        return self.sizes[(upto or order)[-1]]
+        """Return the options of a size; size paper is size small."""
+        return {**self.made_of, **self.smoke} if size == "smoke" else self.made_of
 
 
 Source = Experiment | Computation
@@ -113,10 +266,10 @@ class Entry:
       id: such as `per.fig1`: one of PAPERS, and what it is there.
       shows: what it shows, in one line.
       source: an experiment, a computation, or None: it can't be had, and `missing` says why.
-      layout: of its figure; None: it is a table, or `figure_of` names another's.
+      layout: of its figure; None: it is a table, or shows what another's figure does.
       arms: labels that it shows; (): all.
-      columns: metrics whose means over training stand next to the final scores.
       claims: what the paper says there.
+      columns: metrics whose means over training stand next to the final scores.
       reported: the paper's own numbers, as a table's cells, the header first; (): none.
       ours: makes the same statistic of our runs, in the same form, where the paper's is one over
         many games.
@@ -125,7 +278,6 @@ class Entry:
       published: the experiment of size paper, where the small one is of other tasks.
       missing: why it can't be had.
       note: how the version here differs, one sentence each.
-      figure_of: the entry whose figure is this one's, too, here if not in the paper; "": none.
       swept: the claims are one claim under many settings, which a report counts; "": they are not.
     """
 
@@ -143,7 +295,6 @@ class Entry:
     published: Experiment | None = None
     missing: str = ""
     note: tuple[str, ...] = ()
-    figure_of: str = ""
     swept: str = ""
 
     @property

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from experiments.papers import verdict
 from experiments.papers.blocks import Compared, Plotted
-from experiments.papers.entry import Claim, Entry
-from experiments.papers.experiment import Experiment, SizeName
+from experiments.papers.entry import Claim, Entry, Experiment, SizeName
 from experiments.papers.tables import Data
 from experiments.studies import judge
 from jaxreplay.methods import METHODS

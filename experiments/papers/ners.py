@@ -8,8 +8,17 @@ name the entries where they are not.
 """
 
 from experiments.papers import layouts, sampled
-from experiments.papers.entry import Claim, Computation, Entry, Layout
-from experiments.papers.experiment import Arm, Experiment, Options, Size
+from experiments.papers.entry import (
+    Arm,
+    Claim,
+    Computation,
+    Entry,
+    Experiment,
+    Layout,
+    Options,
+    Size,
+    named,
+)
 from experiments.studies.options import Question
 
 _PENDULUM = "sparse_pendulum/Pendulum-v0"
@@ -25,12 +34,7 @@ _GAMES = tuple(
 
 _NERS: Options = {"weigh_actor": True}  # Alg. 1
 _STAR: Options = {**_NERS, "reward": "training"}
-_METHODS = {
-    "uniform": Arm("uniform"),
-    "per": Arm("per"),
-    "ero": Arm("ero"),
-    "ners": Arm("ners", _NERS),
-}
+_METHODS = {**named("uniform", "per", "ero"), "ners": Arm("ners", _NERS)}
 _COMPARED = tuple(_METHODS)
 # Fig. 4a: what ERO sees, and scores that do not depend on the rest of the batch.
 _ABLATED = {
@@ -39,11 +43,7 @@ _ABLATED = {
 }
 _REPLAYED = ("replayed/abs_td", "replayed/q_value", "replayed/td_std", "replayed/q_std")
 
-# At every size but the smallest, NERS is told of more than 500 evaluations.
-_QUICK: Options = {
-    "steps": 900, "warmup": 300, "eval_every": 100, "eval_episodes": 1, "observe_every": 50,
-}  # fmt: skip
-_QUICK_SIZES: Options = {"batch_size": 16, "capacity": 1_000}
+# NERS is told of more than 500 evaluations.
 _LOOP: Options = {
     "warmup": 2_000, "random_warmup": True, "eval_every": 5_000, "eval_episodes": 10,
     "observe_every": 200,
@@ -51,9 +51,14 @@ _LOOP: Options = {
 _PAPER: Options = {"observe_every": 500}  # the preset evaluates every 1 000 steps: 474 times
 
 
-def _quick(env: str, note: str = "", arms: tuple[str, ...] = ("uniform", "ners")) -> Size:
-    """Return the smallest size: seconds for each arm."""
-    return Size((env,), 2, _QUICK, _QUICK_SIZES, {"hidden": (8, 8)}, arms=arms, note=note)
+def _pendulum(every: int, words: str) -> Size:
+    """Return size small on Pendulum*, with an update per some steps."""
+    return Size(
+        (_PENDULUM,), 10, {**_LOOP, "steps": 230_000, "learn_every": every}, {"batch_size": 128},
+        {"hidden": (64, 64)},
+        note=f"230 000 agent steps in place of 500 000, an update per {words}, 64 units, batches "
+        "of 128.",
+    )  # fmt: skip
 
 
 PENDULUM_TD3 = Experiment(
@@ -64,37 +69,21 @@ PENDULUM_TD3 = Experiment(
         "ners_star": Arm("ners", _STAR),
         "lap": Arm("lap", {"alpha": 0.6, "kappa": 0.01}),
     },
-    sizes={
-        "smoke": _quick(_PENDULUM),
-        "small": Size(
-            (_PENDULUM,), 10, {**_LOOP, "steps": 230_000, "learn_every": 4}, {"batch_size": 128},
-            {"hidden": (64, 64)},
-            note="230 000 agent steps in place of 500 000, an update per four, 64 units, batches "
-            "of 128.",
-        ),
-        "paper": Size((_PENDULUM,), 5, _PAPER, preset="ners_td3"),
-    },
-    question=Question(baseline="uniform"),
-    columns=_REPLAYED,
-)  # fmt: skip
+    _pendulum(4, "four"),
+    Size((_PENDULUM,), 5, _PAPER, preset="ners_td3"),
+    Question(baseline="uniform"),
+    _REPLAYED,
+)
 
 CONTINUOUS_SAC = Experiment(
     "sparse_pendulum_sac",
     "sac",
     {**_METHODS, "ners_star": Arm("ners", _STAR), **_ABLATED},
-    sizes={
-        "smoke": _quick(_PENDULUM),
-        "small": Size(
-            (_PENDULUM,), 10, {**_LOOP, "steps": 230_000, "learn_every": 8}, {"batch_size": 128},
-            {"hidden": (64, 64)},
-            note="230 000 agent steps in place of 500 000, an update per eight, 64 units, batches "
-            "of 128.",
-        ),
-        "paper": Size((_PENDULUM, _LANDER, _WALKER), 5, _PAPER, preset="ners_sac"),
-    },
-    question=Question(baseline="uniform"),
-    columns=_REPLAYED,
-)  # fmt: skip
+    _pendulum(8, "eight"),
+    Size((_PENDULUM, _LANDER, _WALKER), 5, _PAPER, preset="ners_sac"),
+    Question(baseline="uniform"),
+    _REPLAYED,
+)
 
 # Five seeds carry no verdict, and need no control.
 _PILOT = Question(baseline="uniform", control=False)
@@ -103,59 +92,51 @@ BOX2D = Experiment(
     "box2d_td3",
     "td3",
     _METHODS,
-    sizes={
-        "smoke": _quick(_LANDER),
-        "small": Size(
-            (_LANDER,), 5,
-            {"steps": 210_000, "warmup": 5_000, "learn_every": 2, "eval_every": 10_000,
-             "eval_episodes": 5, "observe_every": 400},
-            {"batch_size": 128}, {"hidden": (64, 64), "critic_learning_rate": 1e-3},
-            # Hovering lasts for 1 000 steps, of which ERO would learn 205 times.
-            {"max_steps": 400},
-            note="Episodes of 400 steps at most, 210 000 agent steps in place of 500 000, an "
-            "update per two, 64 units, batches of 128.",
-        ),
-        "paper": Size((_LANDER, _WALKER), 5, _PAPER, preset="ners_td3"),
-    },
-    question=_PILOT,
+    Size(
+        (_LANDER,), 5,
+        {"steps": 210_000, "warmup": 5_000, "learn_every": 2, "eval_every": 10_000,
+         "eval_episodes": 5, "observe_every": 400},
+        {"batch_size": 128}, {"hidden": (64, 64), "critic_learning_rate": 1e-3},
+        # Hovering lasts for 1 000 steps, of which ERO would learn 205 times.
+        {"max_steps": 400},
+        note="Episodes of 400 steps at most, 210 000 agent steps in place of 500 000, an "
+        "update per two, 64 units, batches of 128.",
+    ),
+    Size((_LANDER, _WALKER), 5, _PAPER, preset="ners_td3"),
+    _PILOT,
 )  # fmt: skip
 
 MUJOCO = Experiment(
     "mujoco_td3_ners",
     "td3",
     _METHODS,
-    sizes={
-        "smoke": _quick("gymnax/Pendulum-v1", "On a pendulum, where it compiles."),
-        "small": Size(
-            ("gymnasium/Hopper-v5",), 5,
-            {"steps": 60_000, "warmup": 5_000, "eval_every": 5_000, "eval_episodes": 3,
-             "observe_every": 100},
-            {"batch_size": 128, "capacity": 100_000}, {"hidden": (128, 128)},
-            arms=("uniform", "per", "ners"),
-            note="60 000 agent steps in place of 500 000, 128 units, batches of 128.",
-        ),
-        "paper": Size(
-            tuple(f"gymnasium/{task}-v5" for task in ("Ant", "Walker2d", "Hopper")), 5, _PAPER,
-            preset="ners_td3",
-        ),
-    },
-    question=_PILOT,
+    Size(
+        ("gymnasium/Hopper-v5",), 5,
+        {"steps": 60_000, "warmup": 5_000, "eval_every": 5_000, "eval_episodes": 3,
+         "observe_every": 100},
+        {"batch_size": 128, "capacity": 100_000}, {"hidden": (128, 128)},
+        arms=("uniform", "per", "ners"),
+        note="60 000 agent steps in place of 500 000, 128 units, batches of 128.",
+    ),
+    Size(
+        tuple(f"gymnasium/{task}-v5" for task in ("Ant", "Walker2d", "Hopper")), 5, _PAPER,
+        preset="ners_td3",
+    ),
+    _PILOT,
 )  # fmt: skip
 
 ATARI = Experiment(
     "atari_rainbow_ners",
     "rainbow",
     {**_METHODS, "ners": Arm("ners")},
-    sizes={
-        "smoke": _quick("gymnax/CartPole-v1", "On a pole, where it compiles."),
-        "small": Size(
-            ("atari/Freeway",), 2, {"steps": 12_000, "eval_episodes": 2}, {"capacity": 12_000},
-            preset="ners_rainbow",
-            note="One game and 12 000 agent steps in place of 16 games and 100 000.",
-        ),
-        "paper": Size(_GAMES, 5, preset="ners_rainbow"),
-    },
-    question=_PILOT,
+    Size(
+        ("atari/Freeway",), 2, {"steps": 12_000, "eval_episodes": 2}, {"capacity": 12_000},
+        preset="ners_rainbow",
+        note="One game and 12 000 agent steps in place of 16 games and 100 000.",
+    ),
+    Size(_GAMES, 5, preset="ners_rainbow"),
+    _PILOT,
+    smoke={"envs": ("gymnax/CartPole-v1",)},
 )  # fmt: skip
 
 # Tab. 3: 9 000 steps after 1 000 at random.
@@ -167,25 +148,19 @@ PENDULUM_SAC = Experiment(
     "pendulum_sac_ners",
     "sac",
     _METHODS,
-    sizes={
-        "smoke": _quick("gymnax/Pendulum-v1", arms=("uniform", "per")),
-        "small": Size(
-            ("gymnax/Pendulum-v1",), 10, _SHORT, {"batch_size": 128}, {"hidden": (128, 128)},
-            note="The paper's steps, with 128 units and batches of 128.",
-        ),
-        "paper": Size(("gymnax/Pendulum-v1",), 5, _SHORT, preset="ners_sac"),
-    },
-    question=Question(baseline="uniform"),
-    columns=_REPLAYED,
+    Size(
+        ("gymnax/Pendulum-v1",), 10, _SHORT, {"batch_size": 128}, {"hidden": (128, 128)},
+        note="The paper's steps, with 128 units and batches of 128.",
+    ),
+    Size(("gymnax/Pendulum-v1",), 5, _SHORT, preset="ners_sac"),
+    Question(baseline="uniform"),
+    _REPLAYED,
 )  # fmt: skip
 
 SAMPLED = Computation(
     "ners_sampled", sampled.sampled_states,
-    {
-        "smoke": {"steps": 1_200, "seed": 0, "drawn": 16, "shown": 10, "hidden": (8, 8)},
-        "small": {"steps": 30_000, "seed": 0, "drawn": 64, "shown": 10, "hidden": (256, 256)},
-    },
-    sampled.SOURCES, minutes=6,
+    {"steps": 30_000, "seed": 0, "drawn": 64, "shown": 10, "hidden": (256, 256)},
+    {"steps": 1_200, "drawn": 16, "hidden": (8, 8)}, sampled.SOURCES, minutes=6,
 )  # fmt: skip
 
 _NAMES = {"uniform": "uniform replay", "per": "PER", "ero": "ERO", "ners": "NERS"}

@@ -2,17 +2,9 @@
 
 from typing import Any
 
-from experiments.papers import (
-    cliffwalk,
-    cliffwalk_tables,
-    digits,
-    gains,
-    layouts,
-    settings,
-    tasks,
-)
-from experiments.papers.entry import Claim, Computation, Entry, Layout
-from experiments.papers.experiment import Arm, Experiment, Size
+from experiments.papers import cliffwalk, cliffwalk_tables, digits, gains, layouts, tasks
+from experiments.papers.entry import Arm, Claim, Computation, Entry, Experiment, Layout, Size
+from experiments.papers.printed import printed, settings
 from experiments.papers.tasks import MINATAR
 
 _TABULAR = ("uniform", "oracle", "greedy", "proportional", "rank", "pser")
@@ -26,10 +18,8 @@ _ONE_GAME = f"Breakout on ten by ten pixels in place of an Atari game, {_SCALE}"
 CLIFFWALK = Computation(
     "cliffwalk_sizes",
     cliffwalk_tables.updates_by_size,
-    {
-        "smoke": {"states": (2, 3), "seeds": 2, "methods": ("uniform", "proportional")},
-        "small": {"states": tuple(range(2, 17)), "seeds": 10, "methods": _TABULAR},
-    },
+    {"states": tuple(range(2, 17)), "seeds": 10, "methods": _TABULAR},
+    {"states": (2, 3), "seeds": 2, "methods": ("uniform", "proportional")},
     cliffwalk_tables.SOURCES, unit="updates", higher_is_better=False, ratios=True, minutes=12,
 )  # fmt: skip
 
@@ -51,11 +41,8 @@ BETAS = Experiment(
         "beta_0": Arm("per", _BETA_0, agent_options=_QUARTER),
         "beta_1": Arm("per", _BETA_1, agent_options=_FULL),
     },
-    sizes={
-        "smoke": tasks.one_game(tasks.MINATAR_SMOKE, ("uniform", "beta_0")),
-        "small": tasks.one_game(tasks.MINATAR_SMALL),
-        "paper": Size(("atari/Breakout",), 1, preset="per_proportional"),
-    },
+    tasks.ONE_GAME,
+    Size(("atari/Breakout",), 1, preset="per_proportional"),
 )
 
 BETAS_AT_EQUAL_STEPS = Experiment(
@@ -67,52 +54,26 @@ BETAS_AT_EQUAL_STEPS = Experiment(
         "beta_0_full": Arm("per", _BETA_0, agent_options=_FULL),
         "beta_1_full": Arm("per", _BETA_1, agent_options=_FULL),
     },
-    sizes={
-        "smoke": tasks.one_game(tasks.MINATAR_SMOKE, ("uniform_quarter", "beta_0_quarter")),
-        "small": tasks.one_game(tasks.MINATAR_SMALL),
-        "paper": Size(
-            ("atari/Breakout",), 1, preset="per_proportional",
-            agent={"rmsprop_eps": 0.01 / 32**2},  # the baseline's, in all arms
-        ),
-    },
+    tasks.ONE_GAME,
+    Size(
+        ("atari/Breakout",), 1, preset="per_proportional",
+        agent={"rmsprop_eps": 0.01 / 32**2},  # the baseline's, in all arms
+    ),
 )  # fmt: skip
 
 _ATARI_LOST = (
     "the scores of proportional prioritisation are lost in several cells of our copy, and human "
     "starts, of which the main table is made, can't be had."
 )
-_MEDIANS = (
-    ("", "DQN", "DQN, rank", "Double DQN", "Double DQN, rank", "Double DQN, proportional"),
-    ("median", "48 %", "106 %", "111 %", "113 %", "128 %"),
-    ("mean", "122 %", "355 %", "418 %", "454 %", "551 %"),
-    ("better than the baseline", "-", "41 of 49", "-", "38 of 57", "42 of 57"),
-    ("better than a human", "15", "25", "30", "33", "33"),
-)
-_GAMES = (
-    ("game", "Double DQN", "rank", "proportional"),
-    ("Beam Rider", "117 %", "210 %", "176 %"),
-    ("Enduro", "158 %", "233 %", "lost"),
-    ("Fishing Derby", "98 %", "106 %", "105 %"),
-    ("Freeway", "113 %", "113 %", "109 %"),
-    ("Frostbite", "33 %", "83 %", "69 %"),
-    ("H.E.R.O.", "55 %", "80 %", "78 %"),
-    ("James Bond", "161 %", "1172 %", "1038 %"),
-    ("Space Invaders", "191 %", "291 %", "693 %"),
-    ("Zaxxon", "102 %", "113 %", "113 %"),
-)
-_BETTER = (
-    Claim("proportional PER ends higher than uniform replay", "per", "uniform", primary="last_5"),
-    Claim("rank-based PER ends higher than uniform replay", "rank", "uniform", primary="last_5"),
-)
-_FASTER = (
-    Claim(
-        "proportional PER learns faster than uniform replay (area under the curve)",
-        "per",
-        "uniform",
-    ),
-    Claim(
-        "rank-based PER learns faster than uniform replay (area under the curve)", "rank", "uniform"
-    ),
+_BETTER, _FASTER = (
+    tuple(
+        Claim(f"{form} PER {does} uniform replay{how}", arm, "uniform", primary=primary)
+        for arm, form in (("per", "proportional"), ("rank", "rank-based"))
+    )
+    for does, how, primary in (
+        ("ends higher than", "", "last_5"),
+        ("learns faster than", " (area under the curve)", None),
+    )
 )
 _ARMS = ("uniform", "rank", "per")
 _OVER_UNIFORM = {
@@ -168,7 +129,7 @@ ENTRIES = (
     ),
     Entry(
         "per.tab1", "Atari: normalised scores of uniform, rank-based and proportional",
-        MINATAR, arms=_ARMS, claims=_BETTER, reported=_MEDIANS, lost=_ATARI_LOST,
+        MINATAR, arms=_ARMS, claims=_BETTER, reported=printed("per_tab1"), lost=_ATARI_LOST,
         ours=lambda data: gains.mean_and_median(data, _OVER_UNIFORM),
         **_ATARI, note=(_OTHER_SCALE,
                         "Without a human's scores of these games, gains over uniform replay stand "
@@ -176,20 +137,17 @@ ENTRIES = (
     ),
     *(
         Entry(
-            f"per.{name}", shows, MINATAR, arms=_ARMS, reported=_GAMES,
-            layout=Layout(layouts.scores, {"baseline": "uniform"}) if name == "fig3" else None,
-            figure_of="per.fig3" if name == "fig9" else "",
-            lost=_ATARI_LOST, **_ATARI, note=(_SAME, _OTHER_SCALE),
+            f"per.{name}", shows, MINATAR, layout, _ARMS, reported=printed("per_tab6"),
+            lost=_ATARI_LOST, **_ATARI, note=(*figure, _SAME, _OTHER_SCALE),
         )
-        for name, shows in (
-            ("fig3", "Atari: gain over uniform replay, game by game"),
-            ("fig9", "Atari: DQN with and without rank-based replay, game by game, human starts"),
-            ("tab6", "Atari: scores of every game"),
+        for name, shows, layout, *figure in (
+            ("fig3", "Atari: gain over uniform replay, game by game",
+             Layout(layouts.scores, {"baseline": "uniform"})),
+            ("fig9", "Atari: DQN with and without rank-based replay, game by game, human starts",
+             None, "Its figure is that of per.fig3 here."),
+            ("tab6", "Atari: scores of every game", None),
+            ("tab7", "Atari: normalised scores of every game", None),
         )
-    ),
-    Entry(
-        "per.tab7", "Atari: normalised scores of every game", MINATAR, arms=_ARMS,
-        reported=_GAMES, lost=_ATARI_LOST, **_ATARI, note=(_SAME, _OTHER_SCALE),
     ),
     Entry(
         "per.fig4", "Atari: how soon the baseline's final score is reached", MINATAR,
@@ -251,7 +209,8 @@ ENTRIES = (
     ),
     Entry(
         "per.fig8", "Atari: learning curves of selected games, 8 seeds", MINATAR,
-        arms=_ARMS, figure_of="per.fig7", **_ATARI, note=(_SAME, _OTHER_SCALE),
+        arms=_ARMS, **_ATARI,
+        note=("Its figure is that of per.fig7 here.", _SAME, _OTHER_SCALE),
     ),
     Entry(
         "per.fig10", "Last-seen TD errors of the memory over training", MINATAR,
@@ -314,7 +273,7 @@ ENTRIES = (
     ),
     Entry(
         "per.tab3", "Settings of the Atari experiments",
-        settings.table("per", "per_proportional", "per_rank"),
+        settings("per", "per_proportional", "per_rank"),
     ),
     *(
         Entry(f"per.{name}", shows, None, missing=why)

@@ -1,72 +1,72 @@
 """Figures and tables of prioritized sequence experience replay (Brittain et al. 2019)."""
 
 import itertools
+from collections.abc import Callable
 
-from experiments.papers import (
-    atari_scores,
-    cliffwalk,
-    cliffwalk_tables,
-    layouts,
-    settings,
-    tasks,
+import pandas as pd
+
+from experiments.papers import cliffwalk, cliffwalk_tables, layouts, printed, tasks
+from experiments.papers.entry import (
+    Arm,
+    Claim,
+    Computation,
+    Entry,
+    Exact,
+    Experiment,
+    Layout,
+    Options,
+    Request,
+    Size,
 )
-from experiments.papers.entry import Claim, Computation, Entry, Exact, Layout
-from experiments.papers.experiment import Arm, Experiment, Size
 
 _STARTS = (
     "uniform", "oracle", "proportional", "pser", "proportional, from epsilon", "pser, from epsilon",
 )  # fmt: skip
 _MOST = 16  # states
 
-CLIFFWALK = Computation(
-    "cliffwalk_starts",
-    cliffwalk_tables.errors_by_start,
-    {
-        "smoke": {"states": (3,), "seeds": 2, "methods": ("uniform", "pser")},
-        "small": {"states": (13, 14, 15, 16), "seeds": 10, "methods": _STARTS},
-    },
-    cliffwalk_tables.SOURCES, unit="updates", higher_is_better=False, ratios=True, minutes=12,
-)  # fmt: skip
-
-THEOREM = Computation(
-    "cliffwalk_theorem",
-    cliffwalk_tables.expected_updates,
-    {
-        "smoke": {"states": (2, 3), "seeds": 4, "rhos": (0.4,)},
-        "small": {"states": tuple(range(2, 17)), "seeds": 10, "rhos": (0.4, 0.65, 0.8)},
-    },
-    cliffwalk_tables.SOURCES, unit="updates", higher_is_better=False, ratios=True, minutes=2,
-)  # fmt: skip
-
 _DECAYS = ((0.4, 5), (0.65, 10), (0.8, 20))
 _ETAS = (0.0, 0.7)
 _ALPHAS = (0.5, 1.0)
 _BEGINNINGS = {"max": "the maximum", "td": "epsilon"}
-SWEEP = Computation(
-    "cliffwalk_settings",
-    cliffwalk_tables.settings_of_pser,
-    {
-        "smoke": {
-            "states": (3,), "seeds": 2, "starts": ("max",), "alphas": (0.6,),
-            "decays": ((0.4, 5),), "etas": (0.0,),
-        },
-        "small": {
-            "states": (13, 16), "seeds": 10, "starts": tuple(_BEGINNINGS), "alphas": _ALPHAS,
-            "decays": _DECAYS, "etas": _ETAS,
-        },
-    },
-    cliffwalk_tables.SOURCES, unit="updates", higher_is_better=False, ratios=True, minutes=60,
-)  # fmt: skip
 
-# From epsilon alone: from the maximum, both are bound by one pass through the memory.
-LONGER_SWEEP = Computation(
-    "cliffwalk_settings_smaller",
-    cliffwalk_tables.settings_of_pser,
+
+def _walks(
+    name: str, function: Callable[[Request], pd.DataFrame], options: Options, smoke: Options,
+    minutes: float,
+) -> Computation:  # fmt: skip
+    """Return a table of the updates that learning takes on the Blind Cliffwalk."""
+    return Computation(
+        f"cliffwalk_{name}", function, options, smoke, cliffwalk_tables.SOURCES, "updates", False,
+        True, minutes,
+    )  # fmt: skip
+
+
+CLIFFWALK = _walks(
+    "starts", cliffwalk_tables.errors_by_start,
+    {"states": (13, 14, 15, 16), "seeds": 10, "methods": _STARTS},
+    {"states": (3,), "seeds": 2, "methods": ("uniform", "pser")}, 12,
+)  # fmt: skip
+THEOREM = _walks(
+    "theorem", cliffwalk_tables.expected_updates,
+    {"states": tuple(range(2, 17)), "seeds": 10, "rhos": (0.4, 0.65, 0.8)},
+    {"states": (2, 3), "seeds": 4, "rhos": (0.4,)}, 2,
+)  # fmt: skip
+SWEEP = _walks(
+    "settings", cliffwalk_tables.settings_of_pser,
     {
-        "smoke": SWEEP.sizes["smoke"],
-        "small": {**SWEEP.sizes["small"], "states": (13, 14, 15), "seeds": 50, "starts": ("td",)},
+        "states": (13, 16), "seeds": 10, "starts": tuple(_BEGINNINGS), "alphas": _ALPHAS,
+        "decays": _DECAYS, "etas": _ETAS,
     },
-    cliffwalk_tables.SOURCES, unit="updates", higher_is_better=False, ratios=True, minutes=40,
+    {
+        "states": (3,), "seeds": 2, "starts": ("max",), "alphas": (0.6,), "decays": ((0.4, 5),),
+        "etas": (0.0,),
+    },
+    60,
+)  # fmt: skip
+# From epsilon alone: from the maximum, both are bound by one pass through the memory.
+LONGER_SWEEP = _walks(
+    "settings_smaller", cliffwalk_tables.settings_of_pser,
+    {**SWEEP.made_of, "states": (13, 14, 15), "seeds": 50, "starts": ("td",)}, SWEEP.smoke, 40,
 )  # fmt: skip
 
 # Fig. 6: initial priorities, and how a decayed priority meets one that is there.
@@ -85,17 +85,12 @@ VARIANTS = Experiment(
             for how in ("max", "add")
         },
     },
-    sizes={
-        "smoke": tasks.one_game(tasks.MINATAR_SMOKE, ("per_max", "pser_max_max")),
-        "small": tasks.one_game(tasks.MINATAR_SMALL),
-        "paper": Size(
-            tuple(f"atari/{game}" for game in _SIX),
-            1,
-            preset="pser",
-            note="The six games of the authors' configurations, one seed each.",
-        ),
-    },
-)
+    tasks.ONE_GAME,
+    Size(
+        tuple(f"atari/{game}" for game in _SIX), 1, preset="pser",
+        note="The six games of the authors' configurations, one seed each.",
+    ),
+)  # fmt: skip
 
 _ERROR = {
     "x": "updates", "y": "value", "panel": "n", "aggregate": "median, range",
@@ -210,27 +205,27 @@ ENTRIES = (
     ),
     Entry(
         "pser.tab1", "Atari: normalised scores over 55 games, from the paper's own Tab. 5",
-        atari_scores.TABLE,
+        printed.TABLE,
         claims=(Exact("the printed medians and means follow from the scores", "tab1"),),
         reported=(("", "PER", "PSER"), ("median", "88 %", "109 %"), ("mean", "607 %", "832 %")),
         note=("Data of the paper: nothing is trained.",),
     ),
     Entry(
         "pser.fig9", "Atari: percent change of PSER over PER, game by game",
-        atari_scores.CHANGES,
+        printed.CHANGES,
         Layout(layouts.ranked, {"label": "change of PSER's best score over PER's (%)",
                               "lacking": "as PER's best score is 0"}),
         note=("Data of the paper: nothing is trained.",),
     ),
     Entry(
         "pser.fig5", "Atari: relative performance of PSER and PER on 55 games",
-        atari_scores.CHANGES, figure_of="pser.fig9",
-        note=("Data of the paper: nothing is trained.",),
+        printed.CHANGES,
+        note=("Its figure is that of pser.fig9 here.", "Data of the paper: nothing is trained."),
         lost="how it is computed; its counts, 8 games against 3, follow from no formula that we "
         "tried.",
     ),
     Entry(
-        "pser.tab5", "Atari: best scores of every game", atari_scores.SCORED,
+        "pser.tab5", "Atari: best scores of every game", printed.SCORED,
         note=("Data of the paper: nothing is trained.",),
     ),
     Entry(
@@ -260,7 +255,7 @@ ENTRIES = (
     ),
     *(
         Entry(f"pser.app.tab{number}", shows,
-              settings.table(f"pser_{number}", "pser", parts=parts))
+              printed.settings(f"pser_{number}", "pser", parts=parts))
         for number, shows, parts in (
             (2, "Settings that were chosen", ("replay pser", "agent with pser")),
             (3, "Settings of DQN", ("agent dqn", "loop", "sizes", "environment")),

@@ -1,9 +1,11 @@
 """Figures and tables of ReF-ER and RACER (Novati and Koumoutsakos 2019)."""
 
+from typing import Any
+
 from experiments.environments import playground
-from experiments.papers import layouts, settings
-from experiments.papers.entry import Claim, Entry, Layout
-from experiments.papers.experiment import Arm, Experiment, Options, Size
+from experiments.papers import layouts
+from experiments.papers.entry import Arm, Claim, Entry, Experiment, Layout, Options, Size
+from experiments.papers.printed import printed, settings
 from experiments.runs.presets import PRESETS
 from experiments.studies.options import Question
 
@@ -16,11 +18,6 @@ _TASKS = tuple(
         "InvertedPendulum", "Swimmer", "Walker2d",
     )
 )  # fmt: skip
-_PENDULUM: Options = {"gamma": 0.98, "warmup": 1_000, "eval_every": 1_000, "inspect": 0}
-_SMOKE: Options = {
-    **_PENDULUM, "steps": 400, "warmup": 100, "eval_every": 30, "eval_episodes": 1,
-}  # fmt: skip
-_TINY: Options = {"hidden": (8, 8)}
 # Beta's rate is the learning rate, which is 1e-3 in the small runs.
 _BETA: Options = {"beta_rate": 1e-3}
 _RACER: Options = {"hidden": (64, 64), "learning_rate": 1e-3}
@@ -35,12 +32,13 @@ _ON_PENDULUM: Options = {"env": _SMALL_ENV[0]}
 _OFF: Options = {"reject": False, "penalise": False, "forget": "oldest"}
 
 
-def _smoke(*arms: str) -> Size:
-    return Size(_SMALL_ENV, 2, _SMOKE, {"batch_size": 16, "capacity": 1_024}, _TINY, arms=arms)
+def _small(steps: int, memory: int, agent: Options, note: str, **more: Any) -> Size:
+    """Return size small: Pendulum with a larger learning rate."""
+    loop = {"gamma": 0.98, "warmup": 1_000, "eval_every": 1_000, "inspect": 0, "steps": steps}
+    return Size(_SMALL_ENV, 10, loop, {"capacity": memory}, agent, replay=_BETA, note=note, **more)
 
 
-# Steps remembered: a third of all at size small, a twentieth at the paper's.
-_MEMORY = {"small": 2**13, "paper": 2**19}
+_MEMORY = 2**13  # steps remembered: a third of all, in the paper a twentieth
 _TIMES = {"_half": 0.5, "": 1.0, "_twice": 2.0}  # of that
 _GRID = {
     f"C{clip}{name}": Arm("refer", {"clip": float(clip)}, memory=times)
@@ -62,29 +60,19 @@ GRID = Experiment(
     "racer_grid",
     "racer",
     {**_GRID, **_OTHERS},
-    sizes={
-        "smoke": Size(
-            _SMALL_ENV, 2, {**_SMOKE, "steps": 1_300, "eval_every": 100},
-            {"batch_size": 16, "capacity": 1_024}, _TINY, arms=("C4", "acer"),
-        ),
-        "small": Size(
-            _SMALL_ENV, 10, {**_PENDULUM, "steps": 25_000}, {"capacity": _MEMORY["small"]},
-            {**_RACER, "actor_learning_rate": 3e-4, "critic_learning_rate": 1e-3},
-            replay=_BETA,
-            note="Learning rates are ten times the paper's (PPO and ACER: three times), for 400 "
-            "times fewer steps.",
-            untested={
-                "ppo": "PPO makes 12 updates in 25 000 steps; it took us about 400 000 steps to "
-                "solve Pendulum",
-            },
-        ),
-        # A preset is for one agent; the defaults of these three are the paper's.
-        "paper": Size(
-            _TASKS, 5, PRESETS["refer_racer"].loop, {"capacity": _MEMORY["paper"]},
-        ),
-    },
-    question=Question(primary="auc", baseline="C4"),
-    columns=_COLUMNS,
+    _small(
+        25_000, _MEMORY, {**_RACER, "actor_learning_rate": 3e-4, "critic_learning_rate": 1e-3},
+        "Learning rates are ten times the paper's (PPO and ACER: three times), for 400 times fewer "
+        "steps.",
+        untested={
+            "ppo": "PPO makes 12 updates in 25 000 steps; it took us about 400 000 steps to solve "
+            "Pendulum",
+        },
+    ),
+    # A preset is for one agent; the defaults of these three are the paper's.
+    Size(_TASKS, 5, PRESETS["refer_racer"].loop, {"capacity": 2**19}),
+    Question(baseline="C4"),
+    _COLUMNS,
 )  # fmt: skip
 
 # What its text says first: without the method, RACER diverges.
@@ -92,17 +80,13 @@ PLAIN = Experiment(
     "racer_plain",
     "racer",
     {"refer": Arm("refer"), "plain": Arm("refer", _OFF)},
-    sizes={
-        "smoke": _smoke("refer", "plain"),
-        "small": Size(
-            _SMALL_ENV, 10, {**_PENDULUM, "steps": 25_000}, {"capacity": _MEMORY["small"]},
-            _RACER, replay=_BETA,
-            note="The learning rate is 1e-3, ten times the paper's, for 400 times fewer steps.",
-        ),
-        "paper": Size(_TASKS, 5, preset="refer_racer"),
-    },
-    question=Question(primary="auc", baseline="plain"),
-    columns=_COLUMNS,
+    _small(
+        25_000, _MEMORY, _RACER,
+        "The learning rate is 1e-3, ten times the paper's, for 400 times fewer steps.",
+    ),
+    Size(_TASKS, 5, preset="refer_racer"),
+    Question(baseline="plain"),
+    _COLUMNS,
 )  # fmt: skip
 
 # One setting is changed at a time; F is learn_every / updates.
@@ -127,21 +111,14 @@ ABLATIONS = Experiment(
     "racer_ablations",
     "racer",
     {"baseline": Arm("refer"), **_FORMS, **_TOLERANCES, **_BATCHES, **_RATIOS, **_RATES},
-    sizes={
-        "smoke": _smoke("baseline", "A_none"),
-        "small": Size(
-            _SMALL_ENV, 10, {**_PENDULUM, "steps": 25_000}, {"capacity": _MEMORY["small"]},
-            _RACER, replay=_BETA, arms=(*_ABLATED, "eta_1e-4", "eta_3e-4", "eta_3e-3"),
-            note="The baseline's learning rate is 1e-3, ten times the paper's, for 400 times fewer "
-            "steps.",
-        ),
-        "paper": Size(
-            _TASKS, 5, preset="refer_racer",
-            arms=(*_ABLATED, "eta_3e-5", "eta_3e-4", "eta_1e-3"),
-        ),
-    },
-    question=Question(primary="auc", baseline="baseline"),
-    columns=_COLUMNS,
+    _small(
+        25_000, _MEMORY, _RACER,
+        "The baseline's learning rate is 1e-3, ten times the paper's, for 400 times fewer steps.",
+        arms=(*_ABLATED, "eta_1e-4", "eta_3e-4", "eta_3e-3"),
+    ),
+    Size(_TASKS, 5, preset="refer_racer", arms=(*_ABLATED, "eta_3e-5", "eta_3e-4", "eta_1e-3")),
+    Question(baseline="baseline"),
+    _COLUMNS,
 )  # fmt: skip
 
 # As the authors' code has it, with both agents.
@@ -173,18 +150,14 @@ DDPG = Experiment(
         ),
         "u_ddpg_measured": Arm("refer", _OFF, agent_options={**_FREE, "anneal": 0.0}),
     },
-    sizes={
-        "smoke": _smoke("ddpg_measured", "u_ddpg_C4"),
-        "small": Size(
-            _SMALL_ENV, 10, {**_PENDULUM, "steps": 32_000}, {"capacity": 2**14}, _BOTH_RATES,
-            replay=_BETA,
-            note="Learning rates of 1e-3, a hundred times the paper's for the actor and ten times "
-            "for the critic, for 300 times fewer steps.",
-        ),
-        "paper": Size(_TASKS, 5, preset="refer_ddpg"),
-    },
-    question=Question(primary="auc", baseline="ddpg"),
-    columns=_COLUMNS,
+    _small(
+        32_000, 2**14, _BOTH_RATES,
+        "Learning rates of 1e-3, a hundred times the paper's for the actor and ten times for the "
+        "critic, for 300 times fewer steps.",
+    ),
+    Size(_TASKS, 5, preset="refer_ddpg"),
+    Question(baseline="ddpg"),
+    _COLUMNS,
 )  # fmt: skip
 
 NAF = Experiment(
@@ -198,17 +171,13 @@ NAF = Experiment(
             for clip in reversed(_CLIPS)
         },
     },
-    sizes={
-        "smoke": _smoke("uniform", "C4"),
-        "small": Size(
-            _SMALL_ENV, 10, {**_PENDULUM, "steps": 40_000}, {"capacity": 2**14}, _RACER,
-            replay=_BETA,
-            note="A learning rate of 1e-3, ten times the paper's, for 250 times fewer steps.",
-        ),
-        "paper": Size(_TASKS, 5, preset="refer_naf"),
-    },
-    question=Question(primary="auc", baseline="uniform"),
-    columns=_COLUMNS,
+    _small(
+        40_000, 2**14, _RACER,
+        "A learning rate of 1e-3, ten times the paper's, for 250 times fewer steps.",
+    ),
+    Size(_TASKS, 5, preset="refer_naf"),
+    Question(baseline="uniform"),
+    _COLUMNS,
 )  # fmt: skip
 
 
@@ -218,25 +187,18 @@ def _control_suite(name: str, agent: str, arm: Arm, small: Options) -> Experimen
         name,
         agent,
         {"refer": arm},
-        sizes={
-            "smoke": Size(
-                ("playground/CartpoleBalance",), 2, _SMOKE, {"batch_size": 16, "capacity": 1_024},
-                _TINY, env={"max_steps": 100},
-            ),
-            "small": Size(
-                ("playground/CartpoleSwingup",), 10,
-                {"gamma": 0.99, "steps": 40_000, "warmup": 2_000, "eval_every": 4_000,
-                 "eval_episodes": 1, "inspect": 0},
-                {"capacity": 2**14}, small, replay=_BETA,
-                note="One task of the suite: MuJoCo in JAX is slow without an accelerator.",
-            ),
-            "paper": Size(
-                tuple(f"playground/{task}" for task in playground.NAMES), 5,
-                preset=f"refer_{agent}",
-            ),
-        },
-        question=Question(control=False),
-        columns=_COLUMNS,
+        Size(
+            ("playground/CartpoleSwingup",), 10,
+            {"gamma": 0.99, "steps": 40_000, "warmup": 2_000, "eval_every": 4_000,
+             "eval_episodes": 1, "inspect": 0},
+            {"capacity": 2**14}, small, replay=_BETA,
+            note="One task of the suite: MuJoCo in JAX is slow without an accelerator.",
+        ),
+        Size(
+            tuple(f"playground/{task}" for task in playground.NAMES), 5, preset=f"refer_{agent}"
+        ),
+        Question(control=False),
+        _COLUMNS,
     )  # fmt: skip
 
 
@@ -488,19 +450,9 @@ ENTRIES = (
     ),
     Entry(
         "refer.tab1", "Settings of RACER",
-        settings.table("refer", "refer_racer", "refer_ddpg", "refer_naf", "refer_acer",
+        settings("refer", "refer_racer", "refer_ddpg", "refer_naf", "refer_acer",
                        "refer_ppo"),
-        reported=(
-            ("", "what it is", "baseline"),
-            ("C", "c_max is 1 + C at first", "4"),
-            ("N", "size of the memory", "2^19"),
-            ("N_start", "steps before learning", "2^18"),
-            ("D", "share of far-policy steps allowed", "0.1"),
-            ("B", "batch size", "256"),
-            ("F", "agent steps per gradient step", "1"),
-            ("eta", "learning rate", "1e-4"),
-            ("gamma", "discount factor", "0.995"),
-        ),
+        reported=printed("refer_tab1"),
         note=("Those of DDPG, NAF, ACER and PPO, which its appendix has in words, stand beside "
               "them.",),
     ),

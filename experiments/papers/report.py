@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.papers import score_tables, tables, verdict
-from experiments.papers.entry import PAPERS, Claim, Entry
-from experiments.papers.experiment import Experiment, SizeName
+from experiments.papers.entry import PAPERS, Claim, Entry, Experiment, SizeName
 from experiments.papers.figures import path_of
 from experiments.papers.registry import of_papers
 from experiments.papers.running import minutes, missing, stale, version_of
@@ -106,8 +105,6 @@ def one(
         figure = path_of(entry, size, results)
         if entry.layout is not None and figure.exists():
             lines += [f"![{entry.id}]({os.path.relpath(figure, base)})", ""]
-        if entry.figure_of:
-            lines += [f"Its figure is that of {entry.figure_of} here.", ""]
         lines += _numbers(entry, size, data, {} if above is None else above)
         if entry.ours is not None:
             lines += [markdown(entry.ours(data))]
@@ -229,7 +226,7 @@ def _numbers(entry: Entry, size: SizeName, data: Data, above: dict[Any, str]) ->
         cells = score_tables.exact(entry, data)
         if len(cells) > _LONG:
             return []  # the verdicts name the farthest
-    elif entry.layout is None and not entry.figure_of:
+    elif entry.layout is None:
         cells = score_tables.whole(data.frame)
     else:
         return []

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.papers import report, tables
-from experiments.papers.experiment import SizeName
+from experiments.papers.entry import SizeName
 from experiments.papers.registry import ENTRIES, of_papers
 from experiments.papers.tables import Data
 

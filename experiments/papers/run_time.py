@@ -42,14 +42,12 @@ RUN_TIME = Computation(
     "run_time",
     run_times,
     {
-        "smoke": {
-            "tasks": ("td3",), "replays": ("uniform", "per"), "turns": 2, "seconds": 0.05,
-            "capacity": 1_000,
-        },
-        "small": {
-            "tasks": ("td3", "sac"), "replays": ("uniform", "per", "lap", "pal"), "turns": 21,
-            "seconds": 0.5, "capacity": 100_000,
-        },
+        "tasks": ("td3", "sac"), "replays": ("uniform", "per", "lap", "pal"), "turns": 21,
+        "seconds": 0.5, "capacity": 100_000,
+    },
+    {
+        "tasks": ("td3",), "replays": ("uniform", "per"), "turns": 2, "seconds": 0.05,
+        "capacity": 1_000,
     },
     SOURCES, unit="run time of uniform replay", higher_is_better=False, minutes=4,
 )  # fmt: skip

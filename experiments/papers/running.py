@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.papers import tables
-from experiments.papers.entry import Computation, Request, Source
-from experiments.papers.experiment import Experiment, SizeName
+from experiments.papers.entry import Computation, Experiment, Request, SizeName, Source
 from experiments.papers.parts import Parts
 from experiments.papers.tables import Data
 from experiments.runs import code, folder, interrupt, rates, run_config

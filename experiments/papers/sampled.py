@@ -16,8 +16,7 @@ from matplotlib.colors import LogNorm, Normalize
 
 from agents.types import Agent
 from experiments.figures.style import INK, make_figure, plain, save
-from experiments.papers.entry import Request
-from experiments.papers.experiment import Arm, Options
+from experiments.papers.entry import Arm, Options, Request
 from experiments.papers.layouts import Plotted
 from experiments.runs.assembly import assemble
 from experiments.runs.run_config import RunConfig

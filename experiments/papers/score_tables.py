@@ -7,8 +7,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.papers import verdict
-from experiments.papers.entry import Claim, Computation, Entry, Exact
-from experiments.papers.experiment import Experiment, SizeName
+from experiments.papers.entry import Claim, Computation, Entry, Exact, Experiment, SizeName
 from experiments.papers.tables import Data
 from experiments.runs.registry import THRESHOLDS
 from experiments.statistics import primary

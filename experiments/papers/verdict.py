@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from experiments.papers.entry import Claim, Computation, Entry, Exact
-from experiments.papers.experiment import Experiment, SizeName
+from experiments.papers.entry import Claim, Computation, Entry, Exact, Experiment, SizeName
 from experiments.papers.tables import Data
 from experiments.statistics.paired import Pairs
 from experiments.statistics.tables import number

@@ -107,7 +107,9 @@ def digest(*more: str) -> str:
 
 @functools.cache  # versions with and without `more` share most files
 def _meaning(path: Path) -> bytes:
-    """Return the source of a module's syntax tree without docstrings."""
+    """Return the source of a module's syntax tree without docstrings, or the bytes of data."""
+    if path.suffix != ".py":
+        return path.read_bytes()
     tree = ast.parse(path.read_bytes())
     for node in ast.walk(tree):
         body = getattr(node, "body", None)

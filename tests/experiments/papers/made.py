@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.papers import tables
-from experiments.papers.experiment import Experiment
+from experiments.papers.entry import Experiment
 from experiments.papers.tables import Data
 from experiments.studies import store
 

@@ -1,7 +1,6 @@
 """The command: what it runs, what it keeps, what it refuses."""
 
 import contextlib
-import dataclasses
 import json
 import re
 import shutil
@@ -14,7 +13,8 @@ import pandas as pd
 import pytest
 
 from experiments.papers import __main__ as papers
-from experiments.papers import figures, per, report, running, tables, tasks
+from experiments.papers import entry as entries
+from experiments.papers import figures, per, report, running, tables
 from experiments.papers.entry import PAPERS
 from experiments.papers.registry import ENTRIES, of_papers
 from experiments.papers.tables import Data
@@ -108,9 +108,8 @@ def test_results_of_other_code_or_settings_are_not_mixed(walked, monkeypatch, ca
     with jax.threefry_partitionable(False):
         said = refusal(capsys, papers.main, *WALK, "--out", str(walked))
         assert_names(said, "jax_threefry_partitionable=false")
-    tiny = tasks.WALK.sizes["smoke"]
     with monkeypatch.context() as patch:
-        patch.setitem(tasks.WALK.sizes, "smoke", dataclasses.replace(tiny, seeds=3))
+        patch.setattr(entries, "_SMOKE_SEEDS", 3)
         said = refusal(capsys, papers.main, *WALK, "--out", str(walked))
     assert_names(said, "seeds", "--overwrite")
     command = ["report", "all.walk", "--size", "smoke", "--results", str(walked)]
@@ -192,10 +191,12 @@ def test_lists_say_what_is_to_do(capsys, tmp_path):
     said = capsys.readouterr().out
     assert "lap.fig3" in said and "per.fig1" not in said
     (line,) = [line for line in said.splitlines() if line.startswith("lap.thm3 ")]
-    entry = ENTRIES["lap.thm3"]
-    waiting, lacking = (report.status(each, "small", None) for each in (entry, ENTRIES["per.tab4"]))
+    theorem = ENTRIES["lap.thm3"]
+    waiting, lacking = (
+        report.status(each, "small", None) for each in (theorem, ENTRIES["per.tab4"])
+    )
     assert waiting != lacking and "done" not in (waiting, lacking)
-    assert_names(line, waiting, entry.claims[0].says)
+    assert_names(line, waiting, theorem.claims[0].says)
 
 
 def test_lists_name_the_command_that_makes_a_table_anew(tmp_path, capsys):

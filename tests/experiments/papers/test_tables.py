@@ -36,11 +36,8 @@ def test_a_table_is_read_as_it_was_written(tmp_path):
 
 def test_a_study_is_read_by_task_and_arm(tmp_path):
     """Metrics of one arm alone are no columns of another; a control is one of the arms."""
-    small = tasks.WALK.sizes["small"]
-    source = dataclasses.replace(
-        tasks.WALK,
-        sizes={"small": dataclasses.replace(small, arms=("uniform", "ners"), every=(4, 16))},
-    )
+    small = dataclasses.replace(tasks.WALK.small, arms=("uniform", "ners"), every=(4, 16))
+    source = dataclasses.replace(tasks.WALK, small=small)
     data = made.data_of(source, {
         ("walk/10", "uniform_every4"): made.metrics(1.0),
         ("walk/10", "ners_every4"): made.metrics(2.0).assign(**{"replay/sampler_updates": 7.0}),

@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 
 from experiments.papers import tasks, verdict
-from experiments.papers.entry import Claim, Computation, Entry, Exact
-from experiments.papers.experiment import Experiment
+from experiments.papers.entry import Claim, Computation, Entry, Exact, Experiment
 from experiments.papers.tables import Data
 from experiments.statistics.verdicts import NAMES
 from experiments.studies.options import Question
@@ -20,7 +19,7 @@ LABELS = ("uniform_every16", "per_every16")
 
 
 def computed(claims, **more) -> Entry:
-    source = Computation("made", lambda request: pd.DataFrame(), {"small": {}}, **more)
+    source = Computation("made", lambda request: pd.DataFrame(), {}, **more)
     return Entry("x.fig1", "made by hand", source, claims=claims)
 
 
@@ -113,9 +112,9 @@ def frame_of(solved: int, buffer: float, seeds: int = 20) -> pd.DataFrame:
 def source_of(*envs: str, **more) -> Experiment:
     """Return the walk with 20 seeds."""
     small = dataclasses.replace(
-        tasks.WALK.sizes["small"], seeds=20, most_seeds=0, envs=envs or ("walk/10",), **more
+        tasks.WALK.small, seeds=20, most_seeds=0, envs=envs or ("walk/10",), **more
     )
-    return dataclasses.replace(tasks.WALK, sizes={"small": small})
+    return dataclasses.replace(tasks.WALK, small=small)
 
 
 def walked(buffer: float = 0.3, baseline: str = LABELS[0], code: str = "abc") -> Data:

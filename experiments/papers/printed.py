@@ -1,0 +1,90 @@
+"""What papers print: their numbers, what follows from them, and their settings as presets."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.papers.entry import Computation, Request
+from experiments.runs.presets import PRESETS
+
+_FOLDER = Path(__file__).with_name("printed")
+_SOURCES = ("experiments/papers/printed.py", "experiments/papers/printed/pser_*.csv")
+
+
+def printed(name: str) -> tuple[tuple[str, ...], ...]:
+    """Return the cells of a table of a paper, `printed/NAME.csv`, the header first."""
+    with (_FOLDER / f"{name}.csv").open(newline="", encoding="utf-8") as file:
+        return tuple(map(tuple, csv.reader(file)))
+
+
+def atari_scores(request: Request) -> pd.DataFrame:
+    """Return Tab. 5 of Brittain et al. 2019: random play, a human, PER and PSER.
+
+    Of the games with a human score (200 million frames, random no-ops), by their names in the
+    Arcade Learning Environment.
+    """
+    return pd.read_csv(_FOLDER / "pser_tab5.csv")
+
+
+def atari_table(request: Request) -> pd.DataFrame:
+    """Return Tab. 1 of Brittain et al. 2019 recomputed from Tab. 5, beside what they print."""
+    scores, rows = atari_scores(request), []
+    for arm, expected in (("per", (88, 607)), ("pser", (109, 832))):
+        share = 100 * (scores[arm] - scores["random"]) / (scores["human"] - scores["random"]).abs()
+        for what, value in zip(("median", "mean"), expected, strict=True):
+            rows.append(
+                {"claim": "tab1", "arm": arm.upper(), "what": what, "found": share.agg(what),
+                 "expected": float(value), "tolerance": 0.5 + 1e-9}
+            )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def atari_changes(request: Request) -> pd.DataFrame:
+    """Return the percent change of PSER over PER in every game of Tab. 5 (Eq. 38)."""
+    scores = atari_scores(request)
+    per = scores["per"].where(scores["per"] != 0, np.nan)
+    change = 100 * (scores["pser"] - per) / per.abs()
+    about = {"arm": scores["game"], "env": "PSER over PER", "seed": 0}
+    return pd.DataFrame({**about, "value": change})
+
+
+def options_of_presets(request: Request) -> pd.DataFrame:
+    """Return one row per option of each preset: preset, section, option, value."""
+    rows = []
+    for name in request.options["presets"]:
+        preset = PRESETS[name]
+        sections: dict[str, Any] = {
+            **{f"agent {agent}": values for agent, values in preset.agents.items()},
+            "loop": preset.loop,
+            "sizes": preset.sizes,
+            "environment": preset.environment,
+        }
+        for replay, settings in preset.replays.items():
+            sections[f"replay {replay}"] = settings.replay
+            sections[f"agent with {replay}"] = settings.agent
+        rows += [
+            {"preset": name, "section": section, "option": option, "value": str(value)}
+            for section, values in sections.items()
+            if not request.options["parts"] or section.startswith(tuple(request.options["parts"]))
+            for option, value in values.items()
+        ]
+    return pd.DataFrame(rows)
+
+
+def settings(name: str, *presets: str, parts: tuple[str, ...] = ()) -> Computation:
+    """Return the table of some presets' settings, which the tests compare with the papers'."""
+    return Computation(
+        f"settings_{name}", options_of_presets, {"presets": presets, "parts": parts},
+        sources=("experiments/papers/printed.py", "experiments/runs/presets/*.py"),
+    )  # fmt: skip
+
+
+TABLE, CHANGES, SCORED = (
+    Computation(f"pser_atari_{name}", function, {}, sources=_SOURCES)
+    for name, function in (
+        ("table", atari_table), ("changes", atari_changes), ("scores", atari_scores)
+    )
+)  # fmt: skip
