@@ -1,19 +1,21 @@
 """Making tables: run the missing parts of an experiment or a computation, and keep the results."""
 
+import hashlib
+import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.papers import tables
-from experiments.papers.entry import Computation, Experiment, Request, SizeName, Source
-from experiments.papers.parts import Parts
+from experiments.papers.entry import Computation, Experiment, Request, Row, SizeName, Source
 from experiments.papers.tables import Data
 from experiments.runs import code, folder, interrupt, rates, run_config
 from experiments.runs.interrupt import Stopped
 from experiments.runs.log import say
 from experiments.runs.results import versions
 from experiments.runs.run_config import RunConfig
+from experiments.storage.files import read_json, write_bytes
 from experiments.studies import runner, store
 from experiments.studies.claims import Claim
 from experiments.studies.engines import Cache
@@ -34,7 +36,6 @@ class Places(NamedTuple):
     hours: float | None = None  # limit for every experiment
 
 
-_NOT_OURS = "was not written by this command: add --overwrite to replace it, or use another --out"
 _WAYS_OUT = (
     "choose another --out, add --overwrite to make it again, or --other-code if only the code or "
     "JAX's settings are others"
@@ -48,10 +49,12 @@ def check_figure(path: Path, name: str, size: SizeName, places: Places) -> None:
       ValueError: one line.
     """
     check_writable(path, "choose another --out")
-    study = tables.study_folder(places.out, name, size)
-    known = tables.paths(places.out, name, size)[1].exists() or store.paths(study)[1].exists()
+    known = any(facts.exists() for _, facts in tables.paths(places.out, name, size))
     if path.exists() and not known and not places.overwrite:
-        raise ValueError(f"{path} {_NOT_OURS}")
+        raise ValueError(
+            f"{path} was not written by this command: add --overwrite to replace it, or use "
+            "another --out"
+        )
 
 
 def kept(source: Source, size: SizeName, places: Places) -> Data:
@@ -60,30 +63,21 @@ def kept(source: Source, size: SizeName, places: Places) -> Data:
     With `overwrite`, damaged results and those of other code or settings do not count.
 
     Raises:
-      ValueError: the results are damaged, from another version of the code or other settings, or
-        not of this command.
+      ValueError: the results are damaged, or from another version of the code or other settings.
     """
-    trained = isinstance(source, Experiment)
-    if trained:
-        files = store.paths(tables.study_folder(places.out, source.name, size))
-    else:
-        files = tables.paths(places.out, source.name, size)
+    files = tables.paths(places.out, source.name, size)[isinstance(source, Experiment)]
     for path in files:
         check_writable(path, "choose another --out")
-    numbers, facts = files
-    if not (places.overwrite or trained or tables.is_ours(places.out, source.name, size)):
-        raise ValueError(f"{facts if facts.exists() else numbers} {_NOT_OURS}")
     try:
         data = tables.read(places.out, source.name, size) or Data()
+        why = stale(source, size, data, places.other_code)
+        problem = f"{files[0]}: {why}: {_WAYS_OUT}" if why else ""
     except tables.Damaged as error:
-        if trained and not places.overwrite:
-            raise ValueError(f"{error}, or add --overwrite to run the experiment again") from None
-        say(f"{error}: it is made again")
-        return Data()
-    if not (why := stale(source, size, data, places.other_code)):
+        problem = f"{error}, or add --overwrite to make it again"
+    if not problem:
         return data
     if not places.overwrite:
-        raise ValueError(f"{numbers}: {why}: {_WAYS_OUT}")
+        raise ValueError(problem)
     return Data()
 
 
@@ -111,6 +105,57 @@ def stale(source: Source, size: SizeName, data: Data, other_code: bool = False) 
         "was made by another version of the code or with other settings of JAX "
         f"({', '.join(sorted(others))}, and this is {version_of(source)})"
     )
+
+
+class Parts:
+    """What is finished of a computed table, a file for each part: called, it returns a part's rows.
+
+    Files go by all that decides the rows, so that parts of other settings or other code, or made on
+    another device, are not looked at.
+
+    Attributes:
+      folder: of the files, which may be missing as long as nothing is written.
+      seconds: that the parts took which were there before.
+    """
+
+    def __init__(self, folder: Path, *decided_by: Any) -> None:
+        """Look for parts that are decided by settings, code and device, as JSON."""
+        self.folder, self.seconds, self._key = folder, 0.0, _digest(decided_by)
+
+    def __call__(self, name: str, compute: Callable[[], list[Row]]) -> list[Row]:
+        """Return the rows of a part, whose name is its own: those that are kept, or computed ones.
+
+        Raises:
+          OSError: the disk is full, or the folder is gone.
+        """
+        path = self.folder / f"part.{self._key}.{_digest(name)}.json"
+        try:
+            saved = read_json(path) if path.exists() else None
+        except ValueError:
+            say(f"{path} is damaged: this part is made again")
+            saved = None
+        if saved is not None:
+            self.seconds += saved["seconds"]
+            return saved["rows"]
+        start = time.perf_counter()
+        rows = compute()
+        content = {"name": name, "seconds": time.perf_counter() - start, "rows": rows}
+        write_bytes(path, json.dumps(content).encode())
+        return rows
+
+    def finished(self) -> int:
+        """Return how many parts are there to go on with."""
+        return len(list(self.folder.glob(f"part.{self._key}.*.json")))
+
+    def clear(self) -> None:
+        """Remove all parts, whatever decided them: their table is there."""
+        for name in ("part.*.json", ".part.*.tmp"):  # the latter of writes that a kill cut
+            for path in self.folder.glob(name):
+                path.unlink(missing_ok=True)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]
 
 
 def make(
@@ -181,13 +226,13 @@ def _compute(source: Computation, size: SizeName, places: Places, parts: Parts) 
     try:
         frame = source.function(Request(source.options(size), say, parts))
     except KeyboardInterrupt as error:
-        again = f"stopped: no part of {source.name} was finished: the same command begins it again"
+        again = f"no part of {source.name} was finished: the same command begins it again"
         if count := parts.finished():
             again = (
-                f"stopped: {count} finished parts of {source.name} are kept in {parts.folder}: the "
-                "same command goes on from there"
+                f"{count} finished parts of {source.name} are kept in {parts.folder}: the same "
+                "command goes on from there"
             )
-        raise Stopped(again, interrupt.exit_code(error)) from None
+        raise Stopped(f"stopped: {again}", interrupt.exit_code(error)) from None
     made = {
         "options": plain(source.options(size)),
         "versions": {**versions(), "code": version_of(source)},
@@ -233,6 +278,4 @@ def version_of(source: Source) -> str:
 
 def plain(values: Any) -> Any:
     """Return nested values as JSON gives them back."""
-    if isinstance(values, Mapping):
-        return {str(name): plain(value) for name, value in values.items()}
-    return [plain(value) for value in values] if isinstance(values, (list, tuple)) else values
+    return json.loads(json.dumps(dict(values)))

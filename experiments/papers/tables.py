@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.storage import stored
-from experiments.storage.files import read_json, write_bytes, write_json
+from experiments.storage.files import write_bytes, write_json
 from experiments.storage.stored import Damaged
 from experiments.studies import store
 from experiments.studies.store import Store
@@ -77,35 +77,24 @@ def of_study(results: Store) -> Data:
     return Data(table, runs, store=results)
 
 
-def paths(folder: Path, name: str, size: str) -> tuple[Path, Path]:
-    """Return the paths of a table and of its origin."""
-    return folder / f"{name}.{size}.csv.gz", folder / f"{name}.{size}.json"
-
-
 def study_folder(folder: Path, name: str, size: str) -> Path:
     """Return the folder of an experiment's study."""
     return folder / f"{name}.{size}"
 
 
+def paths(folder: Path, name: str, size: str) -> tuple[tuple[Path, Path], tuple[Path, Path]]:
+    """Return the paths of the numbers and of their origin, of a computation and of a study."""
+    own = folder / f"{name}.{size}.csv.gz", folder / f"{name}.{size}.json"
+    return own, store.paths(study_folder(folder, name, size))
+
+
 def write(folder: Path, name: str, size: str, data: Data) -> None:
     """Write the table of a computation; each of its two files is written whole or not at all."""
-    numbers, facts = paths(folder, name, size)
+    numbers, facts = paths(folder, name, size)[0]
     encoded = stored.encode(data.frame, digits=6)
-    # The facts come first, since they tell whose the other file is.
+    # The facts come first: without the numbers they are no table.
     write_json(facts, {"format": FORMAT, "crc32": encoded.crc32, "made": data.made})
     write_bytes(numbers, encoded.content)
-
-
-def is_ours(folder: Path, name: str, size: str) -> bool:
-    """Return whether files with the names of a table are a table, damaged or not."""
-    numbers, facts = paths(folder, name, size)
-    if not facts.exists():
-        return not numbers.exists()
-    try:
-        saved = read_json(facts)
-    except ValueError:
-        return False
-    return isinstance(saved, dict) and "crc32" in saved and "made" in saved
 
 
 def read(folder: Path, name: str, size: str) -> Data | None:
@@ -115,15 +104,11 @@ def read(folder: Path, name: str, size: str) -> Data | None:
       Damaged: one line that names the file.
       ValueError: a later version made it.
     """
-    study = study_folder(folder, name, size)
-    if store.paths(study)[1].exists():
-        return of_study(store.read(study))
-    numbers, facts = paths(folder, name, size)
-    if not numbers.exists() and not facts.exists():
+    (numbers, facts), study = paths(folder, name, size)
+    if study[1].exists():
+        return of_study(store.read(study[1].parent))
+    if not numbers.exists():
         return None
-    for path in (numbers, facts):
-        if not path.exists():
-            raise Damaged(f"{path} is missing")
     saved = stored.read_facts(facts, FORMAT)
     try:
         crc, made = saved["crc32"], saved["made"]
