@@ -6,7 +6,6 @@ from typing import Any
 from experiments.papers import gains, layouts, theory
 from experiments.papers.entry import (
     Arm,
-    Claim,
     Computation,
     Entry,
     Exact,
@@ -69,21 +68,6 @@ _PAIRS = {
 }
 
 _CURVES = Layout(layouts.lines, {"aggregate": "mean, 95 % interval", "smooth": 0.01})
-_BOTH = (
-    Claim("TD3 + LAP ends at least as high as TD3 + PER", "lap", "per", "at least as good"),
-    Claim("TD3 + LAP matches or outperforms TD3", "lap", "uniform", "at least as good"),
-    Claim("TD3 + PER is of no benefit: TD3 is at least as good", "uniform", "per",
-          "at least as good"),
-)  # fmt: skip
-_GAMES = (
-    *(
-        Claim(f"DDQN{_NAMED[arm]} ends higher than DDQN{_NAMED[base]}", arm, base, primary="last_5")
-        for arm, base in (
-            ("lap", "per"), ("lap", "uniform"), ("pal", "uniform"), ("per", "uniform")
-        )
-    ),
-    Claim("DDQN + PAL ends lower than DDQN + PER", "pal", "per", "worse", primary="last_5"),
-)  # fmt: skip
 _ATARI: dict[str, Any] = {"comparable": False, "published": ATARI_LAP}
 _COMPILED = "TD3 on a pendulum, compiled: loops share a program with their environment."
 _GYM = "Version 5 of the tasks, where the paper has version 3."
@@ -106,7 +90,7 @@ ENTRIES = (
     ),
     Entry(
         "lap.fig1", "MuJoCo: learning curves of TD3 with uniform replay, PER, LAP, PAL",
-        MUJOCO, _CURVES, claims=_BOTH, comparable=False,
+        MUJOCO, _CURVES, comparable=False,
         note=(_GYM, "PAL and SAC run at size paper alone; PAL is an arm of lap.fig4 and lap.fig5."),
     ),
     Entry(
@@ -116,11 +100,6 @@ ENTRIES = (
     Entry(
         "lap.fig4", "MuJoCo, ablations: Huber, Huber over lambda, PAL without lambda",
         ABLATIONS, _CURVES, _LOSSES,
-        claims=(
-            Claim("PAL ends higher than the Huber loss", "pal", "huber"),
-            Claim("PAL in full ends at least as high as without the division by lambda", "pal",
-                  "pal_undivided", "at least as good"),
-        ),
         comparable=False, note=(_GYM,),
     ),
     Entry(
@@ -130,11 +109,6 @@ ENTRIES = (
     ),
     Entry(
         "lap.fig5", "MuJoCo, more baselines: ERE, and L1 with alpha", ABLATIONS, _CURVES, _OTHERS,
-        claims=(
-            Claim("LAP ends at least as high as ERE", "lap", "ere", "at least as good"),
-            Claim("LAP ends at least as high as L1 with alpha", "lap", "l1_alpha",
-                  "at least as good"),
-        ),
         comparable=False, note=(_GYM, "The paper gives no settings of ERE."),
     ),
     Entry(
@@ -144,7 +118,7 @@ ENTRIES = (
     ),
     Entry(
         "lap.fig2", "Atari: gain in the final score over DDQN, game by game", MINATAR,
-        Layout(layouts.scores, {"baseline": "uniform"}), tuple(_ARMS), claims=_GAMES,
+        Layout(layouts.scores, {"baseline": "uniform"}), tuple(_ARMS),
         reported=printed("lap_tab2"), lost="the names of the games.", **_ATARI, note=(_SMALLER,),
     ),
     Entry(
@@ -160,10 +134,6 @@ ENTRIES = (
         "lap.fig3", "Extra run time of PER", RUN_TIME,
         Layout(layouts.bars, {"y_label": "run time over uniform replay's", "panel": "task",
                               "repeats": "turns"}),
-        claims=(
-            Claim("proportional PER makes TD3 slower", "per", "uniform", "worse",
-                  where={"task": "td3"}),
-        ),
         reported=printed("lap_tab3"), comparable=False, note=(_COMPILED,),
     ),
     Entry(

@@ -10,7 +10,6 @@ name the entries where they are not.
 from experiments.papers import layouts, sampled
 from experiments.papers.entry import (
     Arm,
-    Claim,
     Computation,
     Entry,
     Experiment,
@@ -163,49 +162,6 @@ SAMPLED = Computation(
     {"steps": 1_200, "drawn": 16, "hidden": (8, 8)}, sampled.SOURCES, minutes=6,
 )  # fmt: skip
 
-_NAMES = {"uniform": "uniform replay", "per": "PER", "ero": "ERO", "ners": "NERS"}
-
-
-def _outperforms(agent: str, *baselines: str, primary: str | None = None) -> tuple[Claim, ...]:
-    """Claim what Sec. 3.2 finds on all tasks."""
-    return tuple(
-        Claim(
-            f"{agent} with NERS learns better than with {_NAMES[baseline]}", "ners", baseline,
-            primary=primary,
-        )
-        for baseline in baselines
-    )  # fmt: skip
-
-
-def _per_is_worse(agent: str) -> Claim:
-    return Claim(
-        f"{agent} with PER learns less well than with uniform replay", "per", "uniform", "worse"
-    )
-
-
-def _same(says: str, one: str, other: str) -> tuple[Claim, ...]:
-    """Claim on Pendulum* that two arms are a tenth of the largest return, 180, apart at most."""
-    where = {"env": _PENDULUM}
-    names = {**_NAMES, "ners_star": "NERS*"}
-    return tuple(
-        Claim(
-            f"{says}: {names[arm]} is not worse by more than a tenth of the largest return", arm,
-            baseline, "at least as good", 18.0, where,
-        )
-        for arm, baseline in ((one, other), (other, one))
-    )  # fmt: skip
-
-
-def _replayed(column: str, says: str, arm: str, *others: str, less: bool = False) -> list[Claim]:
-    """Claim that one arm's mean over training of what is replayed exceeds (or not) the others'."""
-    return [
-        Claim(
-            f"{_NAMES[arm]} replays transitions with {says} than {_NAMES[other]}", arm, other,
-            "worse" if less else "better", primary=f"mean:replayed/{column}",
-        )
-        for other in others
-    ]  # fmt: skip
-
 
 _CURVES = Layout(layouts.lines, {"aggregate": "mean, std"})
 
@@ -245,26 +201,17 @@ ENTRIES = (
     Entry(
         "ners.fig3", "Pendulum*: learning curves of TD3", PENDULUM_TD3, _CURVES,
         (*_COMPARED, "lap"),
-        (
-            *_outperforms("TD3", "uniform", "per", "ero"), _per_is_worse("TD3"),
-            *_same("ERO behaves like uniform replay", "ero", "uniform"),
-        ),
         lost=_SETTINGS,
         note=("LAP, with alpha 0.6 and kappa 0.01, is not in the paper.", _UNIFORM),
     ),
     Entry(
         "ners.fig3.sac", "Pendulum*: learning curves of SAC", CONTINUOUS_SAC, _CURVES,
         _COMPARED,
-        (
-            *_outperforms("SAC", "uniform", "per", "ero"), _per_is_worse("SAC"),
-            *_same("ERO behaves like uniform replay", "ero", "uniform"),
-        ),
         lost=_SETTINGS, note=(_UNIFORM, "LunarLander and BipedalWalker at size paper only."),
     ),
     Entry(
         "ners.fig3.box2d", "LunarLander and BipedalWalker: learning curves of TD3", BOX2D,
         _CURVES,
-        claims=(*_outperforms("TD3", "uniform", "per", "ero"), _per_is_worse("TD3")),
         lost=_SETTINGS, comparable=False,
         note=("Version 3 of LunarLander, where the paper has version 2; BipedalWalker at size "
               "paper only.",),
@@ -272,55 +219,44 @@ ENTRIES = (
     Entry(
         "ners.fig4", "Panel a: NERS without most features, and without global context",
         CONTINUOUS_SAC, _CURVES, ("uniform", "ners", *_ABLATED),
-        (
-            Claim("NERS learns better with all features than with reward, TD error and time alone",
-                  "ners", "few_features"),
-            Claim("NERS learns better with global context than without", "ners", "no_context"),
-        ),
         lost="task and agent of this panel; here Pendulum* and SAC.", note=(_UNIFORM,),
     ),
     Entry(
         "ners.fig4.bc", "Panels b and c: NERS beside NERS*, which learns from training",
         CONTINUOUS_SAC, _CURVES, (*_COMPARED, "ners_star"),
-        _same("NERS* does about as well as NERS", "ners_star", "ners"), lost=_SETTINGS,
+        lost=_SETTINGS,
         note=("Pendulum* in place of BipedalWalker and LunarLander, which size paper has.",
               _UNIFORM),
     ),
     Entry(
         "ners.fig4.td3", "NERS beside NERS* under TD3", PENDULUM_TD3, _CURVES,
         ("uniform", "ners", "ners_star"),
-        _same("NERS* does about as well as NERS", "ners_star", "ners"),
         note=("Not in the paper, which has SAC.", _UNIFORM),
     ),
     Entry(
         "ners.fig5", "Panels d to f: TD errors of what is replayed, over training",
         CONTINUOUS_SAC, _over_time("abs_td", "mean |TD error| of what is replayed"), _COMPARED,
-        tuple(_replayed("abs_td", "larger TD errors", "ners", "uniform", "ero")),
         note=("Pendulum* in place of BipedalWalker, Ant and Walker2d; claims are about means over "
               "training, where the paper tells early from late.", _UNIFORM),
     ),
     Entry(
         "ners.fig5.q", "Panels a to c: Q of what is replayed, over training",
         CONTINUOUS_SAC, _over_time("q_value", "mean Q of what is replayed"), _COMPARED,
-        tuple(_replayed("q_value", "larger Q", "ners", "uniform", "per", "ero")),
         note=("Pendulum* in place of BipedalWalker, Ant and Walker2d; claims are about means over "
               "training, where the paper speaks of its later part.", _UNIFORM),
     ),
     Entry(
         "ners.figC1", "MuJoCo: learning curves of TD3", MUJOCO, _CURVES,
-        claims=(*_outperforms("TD3", "uniform", "per"), _per_is_worse("TD3")),
         lost=_SETTINGS, comparable=False,
         note=("At this size Hopper alone, without ERO, under TD3; all tasks at size paper.",
               "Version 5 of the tasks, where the paper has version 3."),
     ),
     Entry(
         "ners.tab1", "MuJoCo: final returns of TD3", MUJOCO,
-        claims=_outperforms("TD3", "uniform", "per", primary="last_5"),
         lost=_TABLES, comparable=False, note=("The runs of ners.figC1.", _ENDS),
     ),
     Entry(
         "ners.tab2", "Atari: final scores of Rainbow after 100 000 steps", ATARI,
-        claims=_outperforms("Rainbow", "uniform", "per", "ero", primary="last_5"),
         lost=_TABLES, comparable=False,
         note=("At this size Freeway alone, 12 000 steps and two seeds.", _ALWAYS_UP, _ENDS,
               "As in the authors' code, NERS learns at evaluations, one per 1 000 steps: 98 times "
@@ -329,18 +265,12 @@ ENTRIES = (
     ),
     Entry(
         "ners.figC2", "Atari: learning curves of Rainbow", ATARI, _CURVES,
-        claims=_outperforms("Rainbow", "uniform", "per", "ero"), comparable=False,
+        comparable=False,
         note=("The runs of ners.tab2.", _ALWAYS_UP),
     ),
     Entry(
         "ners.tab3", "Pendulum: spread and mean of TD errors and Q of what is replayed",
         PENDULUM_SAC,
-        claims=(
-            *_replayed("td_std", "TD errors that spread more", "per", "uniform", "ero", "ners"),
-            *_replayed("q_std", "Q that spreads less", "per", "uniform", "ero", "ners", less=True),
-            *_replayed("td_std", "TD errors that spread more", "ners", "uniform", "ero"),
-            *_replayed("q_std", "Q that spreads more", "ners", "uniform", "ero"),
-        ),
         columns=_REPLAYED, lost=_TABLES,
         note=("Spreads are within batches, and means over training.",
               "ERO learns at the ends of 45 episodes, as it must have in the paper: too seldom to "

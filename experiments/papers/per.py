@@ -3,7 +3,7 @@
 from typing import Any
 
 from experiments.papers import cliffwalk, cliffwalk_tables, digits, gains, layouts, tasks
-from experiments.papers.entry import Arm, Claim, Computation, Entry, Experiment, Layout, Size
+from experiments.papers.entry import Arm, Computation, Entry, Experiment, Layout, Size
 from experiments.papers.printed import printed, settings
 from experiments.papers.tasks import MINATAR
 
@@ -22,12 +22,6 @@ CLIFFWALK = Computation(
     {"states": (2, 3), "seeds": 2, "methods": ("uniform", "proportional")},
     cliffwalk_tables.SOURCES, unit="updates", higher_is_better=False, ratios=True, minutes=12,
 )  # fmt: skip
-
-
-def _sooner(method: str, says: str, values: str = "table") -> Claim:
-    """Claim at least twice fewer updates at n = 16; "orders of magnitude" is said of the oracle."""
-    where = {"kind": "updates", "values": values, "n": 16}
-    return Claim(says, method, "uniform", least=1.0, where=where)
 
 
 _FULL, _QUARTER = {"learning_rate": 2.5e-4}, {"learning_rate": 2.5e-4 / 4}  # of the baseline's
@@ -65,16 +59,6 @@ _ATARI_LOST = (
     "the scores of proportional prioritisation are lost in several cells of our copy, and human "
     "starts, of which the main table is made, can't be had."
 )
-_BETTER, _FASTER = (
-    tuple(
-        Claim(f"{form} PER {does} uniform replay{how}", arm, "uniform", primary=primary)
-        for arm, form in (("per", "proportional"), ("rank", "rank-based"))
-    )
-    for does, how, primary in (
-        ("ends higher than", "", "last_5"),
-        ("learns faster than", " (area under the curve)", None),
-    )
-)
 _ARMS = ("uniform", "rank", "per")
 _OVER_UNIFORM = {
     "rank over uniform": ("rank", "uniform"),
@@ -82,7 +66,6 @@ _OVER_UNIFORM = {
 }
 _ATARI: dict[str, Any] = {"comparable": False, "published": tasks.ATARI_PER}
 _SAME = "The same runs as per.tab1."
-_CLOSE = 0.02  # of the test set: so much more may be wrong where errors "approach" others
 
 
 def _curves(aggregate: str) -> Layout:
@@ -100,7 +83,6 @@ ENTRIES = (
             {"kind": "updates"},
         ),
         ("uniform", "oracle"),
-        (_sooner("oracle", "an oracle needs far fewer updates than uniform replay (n = 16)"),),
         lost="alpha, beta and epsilon of this experiment are not given; here alpha is 0.6 (0.7 for "
         "rank), beta 0, epsilon 1e-4.",
         note=("A point is missing where a seed did not converge within 10 updates per stored "
@@ -117,19 +99,10 @@ ENTRIES = (
              "level": cliffwalk.CONVERGED},
             {"kind": "error"},
         ),
-        claims=(
-            _sooner("greedy", "greedy prioritisation needs far fewer updates than uniform replay"),
-            _sooner("proportional", "proportional PER needs far fewer updates than uniform replay"),
-            _sooner("rank", "rank-based PER needs far fewer updates than uniform replay"),
-            _sooner("proportional", "proportional PER needs far fewer updates than uniform replay "
-                    "with linear values, too", "linear"),
-            _sooner("rank", "rank-based PER needs far fewer updates than uniform replay with "
-                    "linear values, too", "linear"),
-        ),
     ),
     Entry(
         "per.tab1", "Atari: normalised scores of uniform, rank-based and proportional",
-        MINATAR, arms=_ARMS, claims=_BETTER, reported=printed("per_tab1"), lost=_ATARI_LOST,
+        MINATAR, arms=_ARMS, reported=printed("per_tab1"), lost=_ATARI_LOST,
         ours=lambda data: gains.mean_and_median(data, _OVER_UNIFORM),
         **_ATARI, note=(_OTHER_SCALE,
                         "Without a human's scores of these games, gains over uniform replay stand "
@@ -151,7 +124,7 @@ ENTRIES = (
     ),
     Entry(
         "per.fig4", "Atari: how soon the baseline's final score is reached", MINATAR,
-        Layout(layouts.sooner, {"baseline": "uniform"}), _ARMS, claims=_FASTER,
+        Layout(layouts.sooner, {"baseline": "uniform"}), _ARMS,
         reported=(
             ("steps to the baseline's final score, median over games", "rank", "proportional"),
             ("of the largest score", "47 %", "38 %"),
@@ -172,18 +145,6 @@ ENTRIES = (
             {"kind": "curve"},
         ),
         ("uniform", "informed", "per"),
-        (
-            Claim("prioritised sampling that does not know the imbalance ends with fewer test "
-                  "errors than uniform sampling that does not", "per", "uniform",
-                  where={"kind": "final", "measure": "test error"}),
-            Claim("prioritised sampling makes fewer test errors than uniform sampling in the mean "
-                  "over training, neither knowing the imbalance",
-                  "per", "uniform", where={"kind": "mean", "measure": "test error"}),
-            Claim("prioritised sampling approaches uniform sampling that knows the imbalance: at "
-                  f"most {100 * _CLOSE:g} of 100 test images more are wrong in the end",
-                  "per", "informed", "at least as good", least=_CLOSE,
-                  where={"kind": "final", "measure": "test error"}),
-        ),
         comparable=False,
         note=(
             "scikit-learn's 1797 digits of 8x8 in place of MNIST: of every digit 100 for training, "
@@ -241,10 +202,6 @@ ENTRIES = (
     Entry(
         "per.fig12", "Importance weights in full (beta 1, the baseline's step size) or none "
         "(beta 0, a quarter of it)", BETAS, _curves("median, quartiles"),
-        claims=(
-            Claim("beta 1 learns more slowly than beta 0", "beta_1", "beta_0", "worse"),
-            Claim("beta 0 learns faster than uniform replay", "beta_0", "uniform"),
-        ),
         comparable=False,
         note=(
             _ONE_GAME,
@@ -256,12 +213,6 @@ ENTRIES = (
     Entry(
         "per.fig12.steps", "Importance weights in full (beta 1) or none (beta 0), at equal "
         "step sizes", BETAS_AT_EQUAL_STEPS, _curves("median, quartiles"),
-        claims=(
-            Claim("at the baseline's step size, beta 1 learns more slowly than beta 0",
-                  "beta_1_full", "beta_0_full", "worse"),
-            Claim("at a quarter of the step size, beta 0 learns faster than uniform replay",
-                  "beta_0_quarter", "uniform_quarter"),
-        ),
         comparable=False,
         note=(
             "Not a figure of the paper: per.fig12 without its difference in step size, thought of "

@@ -1,5 +1,6 @@
-"""What papers print: their numbers, what follows from them, and their settings as presets."""
+"""What papers print: their claims and numbers, what follows, and their settings as presets."""
 
+import ast
 import csv
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.papers.entry import Computation, Request
+from experiments.papers.entry import Claim, Computation, Request
 from experiments.runs.presets import PRESETS
 
 _FOLDER = Path(__file__).with_name("printed")
@@ -18,6 +19,32 @@ def printed(name: str) -> tuple[tuple[str, ...], ...]:
     """Return the cells of a table of a paper, `printed/NAME.csv`, the header first."""
     with (_FOLDER / f"{name}.csv").open(newline="", encoding="utf-8") as file:
         return tuple(map(tuple, csv.reader(file)))
+
+
+def claims() -> dict[str, tuple[Claim, ...]]:
+    """Return the claims of `printed/claims.csv` by entry: a row for each, an empty cell a default.
+
+    Column `where` is such as "kind=final;n=16".
+    """
+    found: dict[str, tuple[Claim, ...]] = {}
+    header, *rows = printed("claims")
+    for row in rows:
+        own: dict[str, Any] = {name: cell for name, cell in zip(header, row, strict=True) if cell}
+        entry = own.pop("entry")
+        own["least"] = float(own.get("least", 0))
+        own["across"] = "across" in own
+        pairs = [each.partition("=") for each in own.pop("where", "").split(";") if each]
+        own["where"] = {name: _read(text) for name, _, text in pairs}
+        found[entry] = (*found.get(entry, ()), Claim(**own))
+    return found
+
+
+def _read(text: str) -> Any:
+    """Return the number that a text is, or else the text."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
 
 
 def atari_scores(request: Request) -> pd.DataFrame:

@@ -128,29 +128,15 @@ def _swept(states: tuple[int, ...], starts: tuple[str, ...]) -> tuple[Claim, ...
     )
 
 
-_CURVE_CLAIMS = (
-    Claim("PSER learns in fewer updates than PER (priorities start at the maximum)",
-          "pser", "proportional", where=_at(_MOST)),
-    Claim("PSER learns in fewer updates than PER (priorities start at epsilon)",
-          "pser, from epsilon", "proportional, from epsilon", where=_at(_MOST)),
-    Claim("PER learns in fewer updates than uniform replay", "proportional", "uniform",
-          where=_at(_MOST)),
-)  # fmt: skip
-
 ENTRIES = (
     Entry(
         "pser.fig2", "Blind Cliffwalk of 16 states: error against updates", CLIFFWALK,
         Layout(layouts.lines, {**_ERROR, "converged": _at(_MOST)}, {"kind": "error", "n": _MOST}),
-        claims=_CURVE_CLAIMS, lost=_GARBLED, note=(_PASS,),
+        lost=_GARBLED, note=(_PASS,),
     ),
     Entry(
         "pser.fig7", "Blind Cliffwalk of 13 to 16 states: error against updates", CLIFFWALK,
         Layout(layouts.lines, _ERROR, {"kind": "error"}),
-        claims=tuple(
-            Claim(f"PSER learns in fewer updates than PER ({n} states, from the maximum)",
-                  "pser", "proportional", where=_at(n))
-            for n in (13, 14, 15)
-        ),
         lost=_GARBLED, note=("The claim at 16 states stands with pser.fig2.", _PASS),
     ),
     Entry(
@@ -194,14 +180,6 @@ ENTRIES = (
              "nested": ("simulated: per-post", "simulated: per-pre", "simulated: pser-idealised",
                         "simulated: pser-pre")},
         ),
-        claims=(
-            Claim("PSER is expected to need fewer updates than PER (idealised, n = 16)",
-                  "simulated: pser-idealised", "simulated: per-post",
-                  where={"n": _MOST, "rho": 0.4}),
-            Claim("PSER is expected to need fewer updates than PER (priorities from the error "
-                  "before the update, as in PER's Alg. 1, n = 16)",
-                  "simulated: pser-pre", "simulated: per-pre", where={"n": _MOST, "rho": 0.4}),
-        ),
     ),
     Entry(
         "pser.tab1", "Atari: normalised scores over 55 games, from the paper's own Tab. 5",
@@ -232,13 +210,6 @@ ENTRIES = (
         "pser.fig6", "Atari, six variants: initial priorities, and maximum or sum",
         VARIANTS,
         Layout(layouts.lines, {"aggregate": "mean, 95 % interval", "smooth": 0.05}),
-        claims=(
-            Claim("taking the maximum is better than adding (from the maximum)",
-                  "pser_max_max", "pser_max_add"),
-            Claim("taking the maximum is better than adding (from the TD error)",
-                  "pser_td_max", "pser_td_add"),
-            Claim("PSER is better than PER", "pser_max_max", "per_max"),
-        ),
         comparable=False,
         note=("One game of ten by ten pixels in place of six Atari games.",),
     ),

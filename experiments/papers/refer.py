@@ -4,7 +4,7 @@ from typing import Any
 
 from experiments.environments import playground
 from experiments.papers import layouts
-from experiments.papers.entry import Arm, Claim, Entry, Experiment, Layout, Options, Size
+from experiments.papers.entry import Arm, Entry, Experiment, Layout, Options, Size
 from experiments.papers.printed import printed, settings
 from experiments.runs.presets import PRESETS
 from experiments.studies.options import Question
@@ -22,11 +22,7 @@ _TASKS = tuple(
 _BETA: Options = {"beta_rate": 1e-3}
 _RACER: Options = {"hidden": (64, 64), "learning_rate": 1e-3}
 _COLUMNS = ("agent/kl", "replay/beta", "replay/far_share", "train_return")
-_KL = "mean:agent/kl"
 
-# How much worse counts as no difference on Pendulum, whose returns are -1 600 to -120.
-_ALIKE = 50.0
-_ON_PENDULUM: Options = {"env": _SMALL_ENV[0]}
 
 # Uniform over finished episodes, and nothing that holds the policy: plain replay that measures KL.
 _OFF: Options = {"reject": False, "penalise": False, "forget": "oldest"}
@@ -253,21 +249,6 @@ ENTRIES = (
     Entry(
         "refer.fig2", "DDPG: returns with plain replay, rank-based PER and ReF-ER", DDPG,
         _returns(), ("ddpg", "ddpg_rank", "u_ddpg", "u_ddpg_C8", "u_ddpg_C4", "u_ddpg_C2"),
-        (
-            *(
-                Claim(f"ReF-ER with C = {clip} makes u-DDPG better than plain replay does",
-                      f"u_ddpg_C{clip}", "u_ddpg")
-                for clip in _CLIPS
-            ),
-            Claim("u-DDPG with ReF-ER learns more slowly with C = 2 than with C = 8",
-                  "u_ddpg_C2", "u_ddpg_C8", "worse"),
-            Claim("u-DDPG with ReF-ER ends higher with C = 2 than with C = 8",
-                  "u_ddpg_C2", "u_ddpg_C8", primary="last_10"),
-            Claim("u-DDPG with ReF-ER ends higher with C = 2 than with C = 4",
-                  "u_ddpg_C2", "u_ddpg_C4", primary="last_10"),
-            Claim(f"rank-based PER does as well as plain replay under DDPG, within {_ALIKE:g}",
-                  "ddpg_rank", "ddpg", "at least as good", _ALIKE, _ON_PENDULUM),
-        ),
         lost=_CURVES_LOST, comparable=False,
         note=(
             _scale("32 000"), _EPISODES, _UNANNEALED,
@@ -278,10 +259,6 @@ ENTRIES = (
     Entry(
         "refer.stable", "DDPG: what ReF-ER costs where plain replay is stable", DDPG,
         arms=("ddpg", "u_ddpg_C4"),
-        claims=(
-            Claim("where plain replay is stable, as under DDPG with bounded actions, ReF-ER "
-                  "(u-DDPG, C = 4) learns more slowly", "u_ddpg_C4", "ddpg", "worse", across=True),
-        ),
         comparable=False,
         note=(_SAME_DDPG,
               "What the paper's text says; the claim was added when these runs were there."),
@@ -290,17 +267,6 @@ ENTRIES = (
         "refer.fig3", "DDPG: how far the policy is from the behaviours in the memory",
         DDPG, _DISTANCES,
         ("ddpg_measured", "u_ddpg_measured", "u_ddpg_C8", "u_ddpg_C4", "u_ddpg_C2"),
-        (
-            Claim("with plain replay u-DDPG moves farther from its behaviours than with ReF-ER "
-                  "(C = 8)", "u_ddpg_measured", "u_ddpg_C8", primary=_KL),
-            Claim("with plain replay DDPG, though its actions are bounded, moves farther from its "
-                  "behaviours than u-DDPG with ReF-ER (C = 8)", "ddpg_measured", "u_ddpg_C8",
-                  primary=_KL),
-            Claim("ReF-ER keeps u-DDPG nearer to its behaviours with C = 4 than with C = 8",
-                  "u_ddpg_C4", "u_ddpg_C8", "worse", primary=_KL),
-            Claim("ReF-ER keeps u-DDPG nearer to its behaviours with C = 2 than with C = 4",
-                  "u_ddpg_C2", "u_ddpg_C4", "worse", primary=_KL),
-        ),
         reported=(
             ("task", "KL of DDPG, about", "its largest possible"),
             ("Humanoid", "100", "850"),
@@ -323,15 +289,6 @@ ENTRIES = (
     Entry(
         "refer.fig4", "NAF: returns with plain replay, rank-based PER and ReF-ER", NAF,
         _returns(),
-        claims=(
-            *(
-                Claim(f"NAF learns better with ReF-ER, C = {clip}, than with plain replay",
-                      f"C{clip}", "uniform")
-                for clip in reversed(_CLIPS)
-            ),
-            Claim("rank-based PER makes NAF worse than plain replay does", "rank", "uniform",
-                  "worse"),
-        ),
         lost=_CURVES_LOST, comparable=False, note=(_scale("40 000"), _EPISODES, _UNANNEALED),
     ),
     Entry(
@@ -341,19 +298,6 @@ ENTRIES = (
                 f"C = {clip}": (*(f"C{clip}{name}" for name in _TIMES), *_OTHERS)
                 for clip in _CLIPS
             }
-        ),
-        claims=(
-            Claim("RACER learns better than ACER", "C4", "acer", across=True),
-            Claim("RACER learns better than PPO", "C4", "ppo", across=True),
-            Claim("PPO learns better than ACER", "ppo", "acer", across=True),
-            Claim("RACER with strict penalties learns more slowly: C = 2 is worse than C = 4", "C2",
-                  "C4", "worse"),
-            Claim("RACER with loose penalties has noisy gradients: C = 8 is worse than C = 4", "C8",
-                  "C4", "worse"),
-            Claim("RACER with half the memory is worse, as too little in it differs",
-                  "C4_half", "C4", "worse", across=True),
-            Claim("RACER with twice the memory is worse, as much of it is from old policies",
-                  "C4_twice", "C4", "worse", across=True),
         ),
         lost=_CURVES_LOST, comparable=False,
         note=(
@@ -366,11 +310,6 @@ ENTRIES = (
     ),
     Entry(
         "refer.plain", "RACER with ReF-ER and with plain replay", PLAIN, _returns(),
-        claims=(
-            Claim("RACER learns better with ReF-ER than with plain replay", "refer", "plain"),
-            Claim("with plain replay RACER's policy moves farther from its behaviours", "plain",
-                  "refer", primary=_KL),
-        ),
         comparable=False,
         note=("Not a figure of the paper: what its text says of RACER.", _scale("25 000"),
               _EPISODES, _UNANNEALED,
@@ -379,14 +318,6 @@ ENTRIES = (
     Entry(
         "refer.fig7", "ACER and RACER: how far the policy is from its behaviours", GRID,
         _DISTANCES, ("acer", *_VARIANTS),
-        (
-            Claim("ACER's policy moves farther from its behaviours than RACER's", "acer", "C4",
-                  primary=_KL, across=True),
-            Claim("conservative constraints and a large memory keep RACER nearer",
-                  _CONSERVATIVE, "C4", "worse", primary=_KL, across=True),
-            Claim("relaxed constraints and a small memory let RACER move farther",
-                  _RELAXED, "C4", primary=_KL, across=True),
-        ),
         lost="the curves; the second and third claim are ours, from what its caption calls these "
         "settings. N of 10^18 to 10^20, as printed there, must be 2^18 to 2^20.",
         comparable=False, note=(_SAME_GRID, _scale("25 000"), _UNANNEALED),
@@ -407,24 +338,6 @@ ENTRIES = (
                 "steps F (1)": ("baseline", *_RATIOS),
                 "learning rate": ("baseline", *_RATES),
             }
-        ),
-        claims=(
-            Claim("without a model of the advantage (V-RACER), RACER is worse", "A_none",
-                  "baseline", "worse"),
-            Claim("RACER with a low tolerance, D = 0.05, learns more slowly than with 0.1",
-                  "D_0.05", "baseline", "worse"),
-            Claim("RACER with two gradient steps per agent step learns a simple task faster",
-                  "F_0.5", "baseline", across=True),
-            Claim("RACER with a gradient step per four agent steps learns a simple task more "
-                  "slowly", "F_4", "baseline", "worse", across=True),
-            *(
-                Claim(f"RACER with {what} is at most {_ALIKE:g} worse", arm, "baseline",
-                      "at least as good", _ALIKE, _ON_PENDULUM, across=arm in _BATCHES)
-                for what, arm in (
-                    ("a batch of 64", "B_64"), ("a batch of 512", "B_512"),
-                    ("a learning rate of 3e-4", "eta_3e-4"),
-                )
-            ),
         ),
         lost="the curves, and the values that were tried; those here are ours.", comparable=False,
         note=(

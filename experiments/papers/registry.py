@@ -1,13 +1,20 @@
-"""All entries by id."""
+"""All entries by id, with their claims."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from experiments.papers import lap, ners, per, pser, refer, tasks
 from experiments.papers.entry import Claim, Entry, Source
+from experiments.papers.printed import claims
 
+_CLAIMS = claims()
 ENTRIES: Mapping[str, Entry] = MappingProxyType(
-    {entry.id: entry for paper in (per, lap, pser, ners, refer, tasks) for entry in paper.ENTRIES}
+    {
+        entry.id: replace(entry, claims=(*entry.claims, *_CLAIMS.get(entry.id, ())))
+        for paper in (per, lap, pser, ners, refer, tasks)
+        for entry in paper.ENTRIES
+    }
 )
 
 

@@ -154,13 +154,7 @@ ENTRIES = (
     Entry(
         "all.bitflip",
         "BitFlip with 15 bits, whose goals are not reached by chance: final returns",
-        HINDSIGHT, Layout(layouts.forest), claims=(
-            Claim("HER ends higher than uniform replay", "her", "uniform"),
-            Claim("HER over PER ends higher than uniform replay", "her_per", "uniform"),
-            Claim(
-                "HER over PER ends at least as high as HER", "her_per", "her", "at least as good"
-            ),
-        ),
+        HINDSIGHT, Layout(layouts.forest),
         note=(
             "DQN with two layers of 64 units; HER with k = 4 and strategy future.",
             "HER reaches the optimum with and without PER, so that their final returns tie.",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.papers.entry import PAPERS, Claim, Computation, Experiment
+from experiments.papers.printed import claims
 from experiments.papers.registry import ENTRIES, of_papers
 from tests.refusals import refused
 
@@ -44,6 +45,7 @@ def test_ids_name_their_paper_and_entries_say_enough():
                 assert claim.direction in ("better", "at least as good", "worse")
                 assert claim.says.strip() and claim.arm != claim.baseline
     assert {entry.paper for entry in ENTRIES.values()} == set(PAPERS)
+    assert all(ENTRIES[name].claims[-len(own) :] == own for name, own in claims().items())
     assert [entry.id for entry in of_papers(["lap"])][:2] == ["lap.thm1", "lap.thm2"]
 
 
