@@ -35,13 +35,6 @@ STEP_SIZES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 _BRIGHTEST = 16  # the images' pixels are counts of 0 to 16
 
 
-class Arm(NamedTuple):
-    """What decides how the classifier learns."""
-
-    sampler: str  # a key of SAMPLERS
-    informed: bool = False  # it is told which digits are rare: their loss is multiplied
-
-
 SAMPLERS: Mapping[str, Sampler] = MappingProxyType(
     {
         "uniform": uniform.sampler(),
@@ -49,9 +42,8 @@ SAMPLERS: Mapping[str, Sampler] = MappingProxyType(
         "per": per.sampler(per.PERConfig(alpha=1.0, beta=0.0, beta_end=0.0)),
     }
 )
-ARMS: Mapping[str, Arm] = MappingProxyType(
-    {"uniform": Arm("uniform"), "informed": Arm("uniform", informed=True), "per": Arm("per")}
-)
+# Arm -> a key of SAMPLERS. "informed" is told which digits are rare: their loss is multiplied.
+ARMS = MappingProxyType({"uniform": "uniform", "informed": "uniform", "per": "per"})
 
 
 class Examples(NamedTuple):
@@ -158,7 +150,6 @@ def learn(
     key_network, key_replay, key_draws = jax.random.split(key, 3)
     params = Classifier().init(key_network, sets.train.images[:1])
     start = params, fill(replay, sets.train, key_replay), jnp.zeros((), jnp.int32)
-    every = options["updates"] // options["points"]
 
     def update(_: Array, carry: tuple[Params, Any, Array]) -> tuple[Params, Any, Array]:
         params, memory, clock = carry
@@ -166,13 +157,12 @@ def learn(
         params, memory, _ = learn_once(replay, params, memory, key, step_size, factor)
         return params, memory, clock + 1
 
-    def stretch(
-        carry: tuple[Params, Any, Array], count: Array
-    ) -> tuple[tuple[Params, Any, Array], dict[str, Array]]:
+    def stretch(carry: Any, count: Array) -> tuple[Any, dict[str, Array]]:
         carry = jax.lax.fori_loop(0, count, update, carry)
         return carry, measure(replay, sets, *carry[:2])
 
     # The first stretch is none, so that updates and measurements are compiled once.
+    every = options["updates"] // options["points"]
     counts = jnp.full(options["points"] + 1, every).at[0].set(0)
     return jax.lax.scan(stretch, start, counts)[1]
 
@@ -213,7 +203,7 @@ def learn_once(
 
 def losses(params: Params, examples: Examples) -> Array:
     """Return the negative log likelihood of each example's digit, `[n]` in nats."""
-    logits = _logits(params, examples.images)
+    logits = cast(Array, Classifier().apply(params, examples.images))
     return optax.softmax_cross_entropy_with_integer_labels(logits, examples.labels)
 
 
@@ -224,7 +214,7 @@ def measure(replay: Replay, sets: Sets, params: Params, memory: Any) -> dict[str
     the memory that is really used, 1 / (n sum P^2).
     """
     together = jax.tree.map(lambda *parts: jnp.concatenate(parts), *sets)
-    logits = _logits(params, together.images)
+    logits = cast(Array, Classifier().apply(params, together.images))
     wrong = logits.argmax(axis=1) != together.labels
     own = optax.softmax_cross_entropy_with_integer_labels(logits, together.labels)
     found, end = {}, 0
@@ -253,48 +243,45 @@ def table(request: Request) -> pd.DataFrame:
       "search" (validation error and loss after the last update, every step size that was tried).
     """
     options = request.options
-    images, labels = load()
-    sets = _sets(images, labels, options)
+    sets = _sets(*load(), options)
     keys = jax.vmap(jax.random.key)(jnp.arange(options["seeds"]))
     train = {name: _over_seeds_and_steps(sampler, options) for name, sampler in SAMPLERS.items()}
     rows = []
-    for name, arm in ARMS.items():
-        learn_arm = partial(_of_arm, request, name, arm, train[arm.sampler], sets, keys)
-        rows += request.part(name, learn_arm)
+    for name, sampler in ARMS.items():
+        rows += request.part(name, partial(_of_arm, request, name, train[sampler], sets, keys))
     return pd.DataFrame(rows)
 
 
-def _of_arm(
-    request: Request, name: str, arm: Arm, train: _Train, sets: Sets, keys: Array
-) -> list[Row]:
+def _of_arm(request: Request, name: str, train: _Train, sets: Sets, keys: Array) -> list[Row]:
     """Choose an arm's step size and let it learn; return its rows."""
     options = request.options
     few = slice(min(options["searched"], options["seeds"]))
     sizes = jnp.asarray(options["step_sizes"], jnp.float32)
-    factor = jnp.asarray(options["factor"] if arm.informed else 1.0)
-    some = jax.tree.map(lambda x: x[few], sets)
-    tried = jax.device_get(train(some, keys[few], sizes, factor))
+    factor = jnp.asarray(options["factor"] if name == "informed" else 1.0)
+    tried = jax.device_get(train(jax.tree.map(lambda x: x[few], sets), keys[few], sizes, factor))
     last = {measure: values[..., -1] for measure, values in tried.items()}  # [T, S]
     best = choose(last["validation error"], last["validation loss"])
+    curves = {measure: values[best] for measure, values in tried.items()}  # [S, P + 1]
     if few.stop < options["seeds"]:
         found = jax.device_get(train(sets, keys, sizes[best : best + 1], factor))
-        curves = {measure: values[0] for measure, values in found.items()}  # [S, P + 1]
-    else:
-        curves = {measure: values[best] for measure, values in tried.items()}
-    about = {"arm": name, "step_size": options["step_sizes"][best]}
+        curves = {measure: values[0] for measure, values in found.items()}
+    size = options["step_sizes"][best]
     wrong = curves["test error"][:, -1].mean()
-    request.say(f"{name}: step size {about['step_size']:g}, {wrong:.1%} of the test set wrong")
-    return _searched(name, options["step_sizes"], last) + _rows(about, curves, options)
+    request.say(f"{name}: step size {size:g}, {wrong:.1%} of the test set wrong")
+    search = [
+        {"kind": "search", "arm": name, "step_size": tried_size, "measure": measure, "seed": seed,
+         "value": float(value)}
+        for measure in ("validation error", "validation loss")
+        for tried_size, values in zip(options["step_sizes"], last[measure], strict=True)
+        for seed, value in enumerate(values)
+    ]  # fmt: skip
+    return search + _rows(name, size, curves, options)
 
 
 def choose(error: np.ndarray, loss: np.ndarray) -> int:
     """Return the place of the best step size, given validation error and loss `[T, S]`."""
     wrong, mean_loss = error.mean(axis=1).round(6), np.nan_to_num(loss, nan=np.inf).mean(axis=1)
     return int(np.lexsort((mean_loss, wrong))[0])
-
-
-def _logits(params: Params, images: Array) -> Array:
-    return cast(Array, Classifier().apply(params, images))
 
 
 def _over_seeds_and_steps(sampler: Sampler, options: Mapping[str, Any]) -> _Train:
@@ -316,15 +303,15 @@ def _sets(images: np.ndarray, labels: np.ndarray, options: Mapping[str, Any]) ->
 
 
 _CURVES = ("test error", "test loss", "train loss")  # in the order of the figure's panels
-_DRAWS = ("rare draws", "effective memory")
 
 
 def _rows(
-    about: Mapping[str, Any], curves: Mapping[str, np.ndarray], options: Mapping[str, Any]
+    arm: str, step_size: float, curves: Mapping[str, np.ndarray], options: Mapping[str, Any]
 ) -> list[Row]:
-    every = options["updates"] // options["points"]
+    """Return the rows of an arm's curves `[S, P + 1]`, and of their ends and means."""
+    every, about = options["updates"] // options["points"], {"arm": arm, "step_size": step_size}
     rows = []
-    for kind, measures in (("curve", _CURVES), ("draws", _DRAWS)):
+    for kind, measures in (("curve", _CURVES), ("draws", ("rare draws", "effective memory"))):
         rows += [
             {"kind": kind, **about, "measure": measure, "updates": point * every, "seed": seed,
              "value": float(value)}
@@ -339,16 +326,6 @@ def _rows(
             for seed, value in enumerate(curves[measure][:, taken].mean(axis=1))
         ]
     return rows
-
-
-def _searched(name: str, sizes: tuple[float, ...], tried: Mapping[str, np.ndarray]) -> list[Row]:
-    return [
-        {"kind": "search", "arm": name, "step_size": size, "measure": measure, "seed": seed,
-         "value": float(value)}
-        for measure in ("validation error", "validation loss")
-        for size, values in zip(sizes, tried[measure], strict=True)
-        for seed, value in enumerate(values)
-    ]  # fmt: skip
 
 
 def _convolution(x: Array, channels: int) -> Array:
