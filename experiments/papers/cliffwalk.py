@@ -7,7 +7,7 @@ sequences of actions, in random order, and learning is by replay alone.
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,28 +34,27 @@ class Method(NamedTuple):
     initial_td: float | None = None  # TD error that the memory is stored with; None: the maximum
 
 
-_PER = {"alpha": 0.6, "beta": 0.0, "beta_end": 0.0, "epsilon": 1e-4, "sampling": "iid"}
-_PSER = {
-    "alpha": 0.6, "beta": 0.0, "epsilon": 1e-4, "sampling": "iid", "rho": 0.4, "window": 5,
-    "eta": 0.0,
-}  # fmt: skip
+def prioritised(name: Literal["per", "pser"], initial: str = "max", **options: Any) -> Method:
+    """Return PER or PSER without importance weights, from "max", the maximum, or "td", epsilon."""
+    fixed = {"beta": 0.0, "epsilon": 1e-4, "sampling": "iid", "initial": initial, **options}
+    start = None if initial == "max" else 0.0
+    if name == "per":
+        return Method(per.sampler(per.PERConfig(**fixed, beta_end=0.0)), start)
+    return Method(pser.sampler(pser.PSERConfig(**fixed)), start)
 
+
+_PSER = {"alpha": 0.6, "rho": 0.4, "window": 5, "eta": 0.0}
+_RANK = rank.RankConfig(alpha=0.7, beta=0.0, beta_end=0.0, sampling="iid")
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
         "uniform": Method(uniform.sampler()),
         "oracle": Method(None),
         "greedy": Method(rank.sampler(rank.RankConfig(sampling="greedy"))),
-        "proportional": Method(per.sampler(per.PERConfig(**_PER))),
-        "rank": Method(
-            rank.sampler(rank.RankConfig(alpha=0.7, beta=0.0, beta_end=0.0, sampling="iid"))
-        ),
-        "pser": Method(pser.sampler(pser.PSERConfig(**_PSER))),
-        "proportional, from epsilon": Method(
-            per.sampler(per.PERConfig(**_PER, initial="td")), initial_td=0.0
-        ),
-        "pser, from epsilon": Method(
-            pser.sampler(pser.PSERConfig(**_PSER, initial="td")), initial_td=0.0
-        ),
+        "proportional": prioritised("per", alpha=0.6),
+        "rank": Method(rank.sampler(_RANK)),
+        "pser": prioritised("pser", **_PSER),
+        "proportional, from epsilon": prioritised("per", "td", alpha=0.6),
+        "pser, from epsilon": prioritised("pser", "td", **_PSER),
     }
 )
 
@@ -97,12 +96,16 @@ def memory(key: Array, n: int) -> Transition:
     which = jnp.repeat(jnp.arange(count), length, total_repeat_length=total)
     start = jnp.cumsum(length) - length
     state = (jnp.arange(total) - start[which]).astype(jnp.int32)
-    is_right = right[which, state] == 1
-    last = ~is_right | (state == n - 1)
+    return _transitions(n, state, right[which, state] == 1)
+
+
+def _transitions(n: int, state: Array, right: Array) -> Transition:
+    """Return the transitions from states `[N]` by the right action or the other."""
+    last = ~right | (state == n - 1)
     return Transition(
         obs=state,
-        action=jnp.where(is_right, right_action(state), 1 - right_action(state)).astype(jnp.int32),
-        reward=(is_right & (state == n - 1)).astype(jnp.float32),
+        action=jnp.where(right, right_action(state), 1 - right_action(state)).astype(jnp.int32),
+        reward=(right & (state == n - 1)).astype(jnp.float32),
         discount=jnp.where(last, 0.0, 1.0 - 1.0 / n),
         next_obs=jnp.minimum(state + 1, n - 1),
         first=state == 0,
@@ -130,12 +133,11 @@ def run(
     """
     together = over_seeds(_program(n, method, linear))
     state = together.init(jax.vmap(jax.random.key)(jnp.arange(seeds)))
-    count, errors = jnp.asarray(CHUNK, jnp.int32), []
-    first = True
-    while first or (len(errors) - 1) * CHUNK < max_updates:
-        state, metrics = together.chunk(state, jnp.zeros((), jnp.int32) if first else count)
+    errors, count = [], 0
+    while count == 0 or (len(errors) - 1) * CHUNK < max_updates:
+        state, metrics = together.chunk(state, jnp.asarray(count, jnp.int32))
         errors.append(np.asarray(metrics["error"]))
-        first = False
+        count = CHUNK
         if len(errors) % 200 == 0:
             report((len(errors) - 1) * CHUNK, float(errors[-1].max()))
         if (np.asarray(state.converged) >= 0).all():
@@ -205,17 +207,7 @@ def _fill(replay: Replay, state: Any, stored: Transition, initial_td: float | No
 def _types(n: int) -> Sample:
     """Return the 2n distinct transitions as batches of one: fields are `[2n, 1]`."""
     state = jnp.repeat(jnp.arange(n, dtype=jnp.int32), 2)
-    action = jnp.tile(jnp.arange(2, dtype=jnp.int32), n)
-    right, end = action == right_action(state), state == n - 1
-    transition = Transition(
-        obs=state,
-        action=action,
-        reward=(right & end).astype(jnp.float32),
-        discount=jnp.where(right & ~end, 1.0 - 1.0 / n, 0.0),
-        next_obs=jnp.minimum(state + 1, n - 1),
-        first=state == 0,
-        last=~right | end,
-    )
+    right = jnp.tile(jnp.arange(2), n) == right_action(state)
     ones = jnp.ones(2 * n, jnp.int32)
-    sample = Sample(ones, transition, ones.astype(jnp.float32), ones)
+    sample = Sample(ones, _transitions(n, state, right), ones.astype(jnp.float32), ones)
     return jax.tree.map(lambda x: x[:, None], sample)

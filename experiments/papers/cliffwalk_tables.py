@@ -1,8 +1,7 @@
 """Tables of the Blind Cliffwalk: how many updates replay methods need, measured and in theory."""
 
 import itertools
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pandas as pd
 from experiments.papers import cliffwalk, cliffwalk_theory
 from experiments.papers.cliffwalk import Method
 from experiments.papers.entry import Request, Row
-from jaxreplay.methods import per, pser
 
 SOURCES = ("experiments/papers/cliffwalk*.py",)
 _POINTS = 150  # of an error curve that are kept
@@ -28,12 +26,11 @@ def updates_by_size(request: Request) -> pd.DataFrame:
       Rows of kind "updates" (columns values, n, size, arm, seed, value: updates) and "error"
       (updates, value: mean squared error).
     """
-    methods, states = request.options["methods"], request.options["states"]
     rows = []
+    methods, states = request.options["methods"], request.options["states"]
     for values, n, name in itertools.product(("table", "linear"), states, methods):
         about = {"values": values, "n": n, "size": 2 ** (n + 1) - 2, "arm": name}
-        learn = partial(_learned, request, about, values == "linear", n == max(states))
-        rows += request.part(f"{name}, {values}, n = {n}", learn)
+        rows += _learned(request, about, f"{name}, {values}", values == "linear", n == max(states))
     return pd.DataFrame(rows)
 
 
@@ -44,17 +41,22 @@ def errors_by_start(request: Request) -> pd.DataFrame:
     """
     rows = []
     for n, name in itertools.product(request.options["states"], request.options["methods"]):
-        learn = partial(_learned, request, {"n": n, "arm": name}, False, True)
-        rows += request.part(f"{name}, n = {n}", learn)
+        rows += _learned(request, {"n": n, "arm": name}, name)
     return pd.DataFrame(rows)
 
 
-def _learned(request: Request, about: Row, linear: bool, with_errors: bool) -> list[Row]:
-    """Let an arm learn with so many states; return its updates, and its error curve if wanted."""
-    name = about["arm"]
-    curve = _run(request, about["n"], name, cliffwalk.METHODS[name], linear)
-    rows = _converged(curve.updates, {"kind": "updates", **about})
-    return rows + _errors(curve, {"kind": "error", **about}) if with_errors else rows
+def _learned(
+    request: Request, about: Row, title: str, linear: bool = False, with_errors: bool = True
+) -> list[Row]:
+    """Return an arm's updates, and its error curve if wanted: a part of a table."""
+    n, name = about["n"], about["arm"]
+
+    def learn() -> list[Row]:
+        curve = _run(request, n, name, cliffwalk.METHODS[name], linear)
+        rows = _converged(curve.updates, {"kind": "updates", **about})
+        return rows + _errors(curve, {"kind": "error", **about}) if with_errors else rows
+
+    return request.part(f"{title}, n = {n}", learn)
 
 
 def settings_of_pser(request: Request) -> pd.DataFrame:
@@ -62,32 +64,28 @@ def settings_of_pser(request: Request) -> pd.DataFrame:
 
     Each setting has rows of PSER and of PER at the same exponent and the same starting priorities.
     """
-    rows = []
+    options, rows = request.options, []
+
+    def updates(n: int, title: str, method: Method) -> list[Row]:
+        return request.part(
+            f"{title}, n = {n}",
+            lambda: _converged(_run(request, n, title, method, False).updates, {}),
+        )
+
+    grid = itertools.product(options["decays"], options["etas"])
+    decays = [{"rho": rho, "window": window, "eta": eta} for (rho, window), eta in grid]
     for n, start, alpha in itertools.product(
-        *(request.options[name] for name in ("states", "starts", "alphas"))
+        options["states"], options["starts"], options["alphas"]
     ):
-        base = {"alpha": alpha, "initial": start}
-        plain = _with(per.sampler, per.PERConfig, base)
-        of_per = _updates(request, n, f"per, {start}, alpha {alpha}", plain)
-        for (rho, window), eta in itertools.product(
-            request.options["decays"], request.options["etas"]
-        ):
-            decay = {"rho": rho, "window": window, "eta": eta}
-            sampler = _with(pser.sampler, pser.PSERConfig, {**base, **decay})
-            name = f"pser, {start}, alpha {alpha}, {decay}"
-            of_pser = _updates(request, n, name, sampler)
+        at = f"{start}, alpha {alpha}"
+        of_per = updates(n, f"per, {at}", cliffwalk.prioritised("per", start, alpha=alpha))
+        for decay in decays:
+            method = cliffwalk.prioritised("pser", start, alpha=alpha, **decay)
+            of_pser = updates(n, f"pser, {at}, {decay}", method)
             for arm, counts in (("per", of_per), ("pser", of_pser)):
                 about = {"n": n, "start": start, "alpha": alpha, **decay, "arm": arm}
                 rows += [{**about, **count} for count in counts]
     return pd.DataFrame(rows)
-
-
-def _updates(request: Request, n: int, title: str, method: Method) -> list[Row]:
-    """Return every seed's updates until convergence: a part of a table."""
-    return request.part(
-        f"{title}, n = {n}",
-        lambda: _converged(_run(request, n, title, method, False).updates, {}),
-    )
 
 
 def expected_updates(request: Request) -> pd.DataFrame:
@@ -103,20 +101,18 @@ def expected_updates(request: Request) -> pd.DataFrame:
     for n in states:
         request.say(f"Theorem 1: n = {n}")
         for rho in request.options["rhos"]:
-            about = {"rho": rho, "n": n}
-            for arm, value in (
-                ("PER (Eq. 15)", cliffwalk_theory.expected_per(n)),
-                ("PSER (Eq. 16)", cliffwalk_theory.expected_pser(n, rho)),
-            ):
-                rows += [
-                    {**about, "arm": arm, "seed": seed, "value": value} for seed in range(batches)
-                ]
+            values = {
+                "PER (Eq. 15)": [cliffwalk_theory.expected_per(n)] * batches,
+                "PSER (Eq. 16)": [cliffwalk_theory.expected_pser(n, rho)] * batches,
+            }
             for process in ("per-post", "per-pre", "pser-idealised", "pser-pre", "pser-post"):
-                simulated = cliffwalk_theory.simulate(n, process, rho, rng, 100 * batches)
-                rows += [
-                    {**about, "arm": f"simulated: {process}", "seed": seed, "value": batch.mean()}
-                    for seed, batch in enumerate(np.split(simulated, batches))
-                ]
+                found = cliffwalk_theory.simulate(n, process, rho, rng, 100 * batches)
+                values[f"simulated: {process}"] = found.reshape(batches, -1).mean(axis=1)
+            rows += [
+                {"rho": rho, "n": n, "arm": arm, "seed": seed, "value": value}
+                for arm, own in values.items()
+                for seed, value in enumerate(own)
+            ]
     frame = pd.DataFrame(rows)
     return pd.concat([frame, _against_theory(frame)], ignore_index=True)
 
@@ -139,14 +135,6 @@ def _against_theory(frame: pd.DataFrame) -> pd.DataFrame:
                  "tolerance": max(error, 1e-9)}
             )  # fmt: skip
     return pd.DataFrame(rows)
-
-
-def _with(make: Callable[[Any], Any], config: type, options: Mapping[str, Any]) -> Method:
-    fixed = {"beta": 0.0, "epsilon": 1e-4, "sampling": "iid"}
-    if config is per.PERConfig:
-        fixed["beta_end"] = 0.0
-    start = None if options["initial"] == "max" else 0.0
-    return Method(make(config(**fixed, **options)), initial_td=start)
 
 
 def _converged(updates: np.ndarray, about: Mapping[str, Any]) -> list[Row]:
