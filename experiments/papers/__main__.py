@@ -131,25 +131,17 @@ def _chosen(args: argparse.Namespace) -> list[Entry]:
 def _list(args: argparse.Namespace) -> None:
     entries = _chosen(args)
     _check_results(args)
-    rows = [("id", "claim", "size", "cost", "status", "verdicts")]
     read: dict[str, Data | None] = {}
-    older = 0
+    rows = [("id", "size", "cost", "status", "verdicts", "claim")]
     for entry in entries:
         name = entry.source.name if entry.source else ""
         if name not in read:
             read[name] = report.read(entry, args.size, args.results)
         rows.append(report.shown_in_list(entry, args.size, read[name]))
-        older += report.made_by_older_code(entry, read[name])
-    widths = [max(len(row[place]) for row in rows) for place in (0, 2, 3, 4, 5)]
-    for name, claim, size, cost, status, verdicts in rows:
-        print(
-            f"{name:<{widths[0]}}  {size:<{widths[1]}}  {cost:>{widths[2]}}  "
-            f"{status:<{widths[3]}}  {verdicts:<{widths[4]}}  {claim}".rstrip()
-        )
-    if older:
-        verb = "is" if older == 1 else "are"
-        command = f"run ID --size {args.size} --overwrite --out {args.results}"
-        say(f"{older} of these {verb} by older code: {command} makes one again")
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
 
 
 def _check_results(args: argparse.Namespace) -> None:

@@ -60,13 +60,11 @@ def of_seeds(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
       Columns arm, env, seed, value, in the frame's order, without the baseline.
     """
     final = _final(frame)
-    base = final.loc[baseline]
-    own = frame[_KEYS].drop_duplicates()
-    own = own[own["arm"] != baseline]
-    beside = base.reindex(own.set_index(["env", "seed"]).index).to_numpy()
-    scale = base.groupby(level="env").mean().abs().reindex(own["env"]).to_numpy()
-    gain = final.reindex(own.set_index(_KEYS).index).to_numpy() - beside
-    return own.assign(value=100 * gain / scale)
+    base, own = final[baseline], final.drop(baseline, level="arm")
+    beside = base.reindex(own.index.droplevel("arm")).to_numpy()
+    means = base.groupby(level="env").mean().abs()
+    scale = means.reindex(own.index.get_level_values("env")).to_numpy()
+    return (100 * (own - beside) / scale).rename("value").reset_index()
 
 
 def _of_games(frame: pd.DataFrame, arm: str, baseline: str) -> np.ndarray:

@@ -11,7 +11,7 @@ from experiments.papers import score_tables, tables, verdict
 from experiments.papers.entry import PAPERS, Claim, Entry, Experiment, SizeName
 from experiments.papers.figures import path_of
 from experiments.papers.registry import of_papers
-from experiments.papers.running import minutes, missing, stale, version_of
+from experiments.papers.running import minutes, missing, stale
 from experiments.papers.tables import Data
 from experiments.papers.verdict import Finding
 from experiments.runs.log import say
@@ -257,16 +257,10 @@ def _repeat(entry: Entry, size: SizeName, data: Data) -> str:
 
 
 def shown_in_list(entry: Entry, size: SizeName, data: Data | None) -> tuple[str, ...]:
-    """Return an entry's cells in a list: id, claim, size, cost, status, verdicts."""
+    """Return an entry's cells in a list: id, size, cost, status, verdicts, claim."""
     source = entry.source
     cost = "-" if source is None else in_words(minutes(source, size, data or Data()))
     claim = entry.claims[0].says if entry.claims else entry.shows
-    findings = [each.verdict for each in found(entry, size, data)]
-    shown = ", ".join(f"{findings.count(each)} {each}" for each in dict.fromkeys(findings))
-    return entry.id, claim, size, cost, status(entry, size, data), shown or "-"
-
-
-def made_by_older_code(entry: Entry, data: Data | None) -> bool:
-    """Return whether a table is of another version of the code than this."""
-    source = entry.source
-    return data is not None and source is not None and data.codes() != (version_of(source),)
+    counts = Counter(each.verdict for each in found(entry, size, data))
+    shown = ", ".join(f"{count} {verdict_}" for verdict_, count in counts.items())
+    return entry.id, size, cost, status(entry, size, data), shown or "-", claim

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import re
 import shutil
 from io import StringIO
 from pathlib import Path
@@ -197,23 +196,6 @@ def test_lists_say_what_is_to_do(capsys, tmp_path):
     )
     assert waiting != lacking and "done" not in (waiting, lacking)
     assert_names(line, waiting, theorem.claims[0].says)
-
-
-def test_lists_name_the_command_that_makes_a_table_anew(tmp_path, capsys):
-    assert papers.main(["run", "pser.tab1", "--out", str(tmp_path)]) == 0
-    shown = ["list", "pser.tab1", "--results", str(tmp_path)]
-    assert papers.main(shown) == 0
-    assert "--overwrite" not in capsys.readouterr().err.splitlines()[-1]
-    facts = tmp_path / "pser_atari_table.small.json"
-    saved = json.loads(facts.read_text())
-    saved["made"]["versions"]["code"] = "0123456789ab"
-    facts.write_text(json.dumps(saved))
-    assert papers.main(shown) == 0
-    (said,) = capsys.readouterr().err.splitlines()
-    (command,) = re.findall(r"run ID .* --out \S+", said)
-    assert papers.main(command.replace("ID", "pser.tab1").split()) == 0
-    capsys.readouterr()
-    assert papers.main(shown) == 0 and capsys.readouterr().err == ""
 
 
 def test_a_report_has_no_table_of_what_its_size_lacks(tmp_path, capsys):
