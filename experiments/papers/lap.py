@@ -99,8 +99,7 @@ ENTRIES = (
     ),
     Entry(
         "lap.fig4", "MuJoCo, ablations: Huber, Huber over lambda, PAL without lambda",
-        ABLATIONS, _CURVES, _LOSSES,
-        comparable=False, note=(_GYM,),
+        ABLATIONS, _CURVES, _LOSSES, comparable=False, note=(_GYM,),
     ),
     Entry(
         "lap.tab4", "MuJoCo, ablations: the last evaluations", ABLATIONS,

@@ -215,13 +215,13 @@ def settings_grid(plotted: Plotted, path: Path, *, starts: Mapping[str, str]) ->
     settings = list(frame[_OF_PSER].drop_duplicates().sort_values(_OF_PSER).itertuples(index=False))
     rows = list(itertools.product(begun, sizes))
     means, words = np.full((len(rows), len(settings)), np.nan), {}
-    for row, (start, n) in enumerate(rows):
-        for column, setting in enumerate(settings):
-            own = _values(frame, {"n": n, "start": start, **setting._asdict()})
-            counts = count_pairs(*own, higher_is_better=False)
-            if counts.seeds:
-                means[row, column] = counts.mean
-                words[row, column] = f"{counts.wins}/{counts.losses}"
+    groups = dict(list(frame.groupby(["start", "n", *_OF_PSER])))
+    for at in np.ndindex(means.shape):
+        own = groups.get((*rows[at[0]], *settings[at[1]]))
+        if own is not None:
+            both = own.pivot(index="seed", columns="arm", values="value")
+            counts = count_pairs(both["pser"], both["per"], higher_is_better=False)
+            means[at], words[at] = counts.mean, f"{counts.wins}/{counts.losses}"
     figure = make_figure(2.2 + 0.62 * len(settings), 2.2 + 0.42 * len(rows))
     blocks.head(figure, plotted.title, blocks.seeds_of(frame))
     axes = figure.subplots()
@@ -346,12 +346,3 @@ def _axes(
         axes.set_yscale("log")
     if limits:
         axes.set_ylim(*limits)
-
-
-def _values(frame: pd.DataFrame, where: Mapping[str, object]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the updates of PSER and of PER with a setting, `[seeds]` each."""
-    frame = chosen(frame, where)
-    if frame.empty:
-        return np.empty(0), np.empty(0)
-    both = frame.pivot(index="seed", columns="arm", values="value")
-    return both["pser"].to_numpy(float), both["per"].to_numpy(float)

@@ -200,18 +200,15 @@ ENTRIES = (
     ),
     Entry(
         "ners.fig3", "Pendulum*: learning curves of TD3", PENDULUM_TD3, _CURVES,
-        (*_COMPARED, "lap"),
-        lost=_SETTINGS,
+        (*_COMPARED, "lap"), lost=_SETTINGS,
         note=("LAP, with alpha 0.6 and kappa 0.01, is not in the paper.", _UNIFORM),
     ),
     Entry(
-        "ners.fig3.sac", "Pendulum*: learning curves of SAC", CONTINUOUS_SAC, _CURVES,
-        _COMPARED,
+        "ners.fig3.sac", "Pendulum*: learning curves of SAC", CONTINUOUS_SAC, _CURVES, _COMPARED,
         lost=_SETTINGS, note=(_UNIFORM, "LunarLander and BipedalWalker at size paper only."),
     ),
     Entry(
-        "ners.fig3.box2d", "LunarLander and BipedalWalker: learning curves of TD3", BOX2D,
-        _CURVES,
+        "ners.fig3.box2d", "LunarLander and BipedalWalker: learning curves of TD3", BOX2D, _CURVES,
         lost=_SETTINGS, comparable=False,
         note=("Version 3 of LunarLander, where the paper has version 2; BipedalWalker at size "
               "paper only.",),
@@ -223,15 +220,13 @@ ENTRIES = (
     ),
     Entry(
         "ners.fig4.bc", "Panels b and c: NERS beside NERS*, which learns from training",
-        CONTINUOUS_SAC, _CURVES, (*_COMPARED, "ners_star"),
-        lost=_SETTINGS,
+        CONTINUOUS_SAC, _CURVES, (*_COMPARED, "ners_star"), lost=_SETTINGS,
         note=("Pendulum* in place of BipedalWalker and LunarLander, which size paper has.",
               _UNIFORM),
     ),
     Entry(
         "ners.fig4.td3", "NERS beside NERS* under TD3", PENDULUM_TD3, _CURVES,
-        ("uniform", "ners", "ners_star"),
-        note=("Not in the paper, which has SAC.", _UNIFORM),
+        ("uniform", "ners", "ners_star"), note=("Not in the paper, which has SAC.", _UNIFORM),
     ),
     Entry(
         "ners.fig5", "Panels d to f: TD errors of what is replayed, over training",
@@ -264,14 +259,12 @@ ENTRIES = (
               "episodes, on Freeway one per 2 048 steps."),
     ),
     Entry(
-        "ners.figC2", "Atari: learning curves of Rainbow", ATARI, _CURVES,
-        comparable=False,
+        "ners.figC2", "Atari: learning curves of Rainbow", ATARI, _CURVES, comparable=False,
         note=("The runs of ners.tab2.", _ALWAYS_UP),
     ),
     Entry(
         "ners.tab3", "Pendulum: spread and mean of TD errors and Q of what is replayed",
-        PENDULUM_SAC,
-        columns=_REPLAYED, lost=_TABLES,
+        PENDULUM_SAC, columns=_REPLAYED, lost=_TABLES,
         note=("Spreads are within batches, and means over training.",
               "ERO learns at the ends of 45 episodes, as it must have in the paper: too seldom to "
               "count as tested.",

@@ -74,8 +74,7 @@ def _curves(aggregate: str) -> Layout:
 
 ENTRIES = (
     Entry(
-        "per.fig1", "Blind Cliffwalk: updates until learned, by the size of the memory",
-        CLIFFWALK,
+        "per.fig1", "Blind Cliffwalk: updates until learned, by the size of the memory", CLIFFWALK,
         Layout(
             layouts.lines,
             {"x": "size", "y": "value", "panel": "values", "aggregate": "median, range",
@@ -134,8 +133,7 @@ ENTRIES = (
         **_ATARI, note=(_SAME, _OTHER_SCALE),
     ),
     Entry(
-        "per.fig5", "Class-imbalanced digits: test error and loss against updates",
-        digits.DIGITS,
+        "per.fig5", "Class-imbalanced digits: test error and loss against updates", digits.DIGITS,
         Layout(
             layouts.lines,
             {"x": "updates", "y": "value", "panel": "measure", "aggregate": "median, range",
@@ -144,8 +142,7 @@ ENTRIES = (
                          "train loss": "nats"}},
             {"kind": "curve"},
         ),
-        ("uniform", "informed", "per"),
-        comparable=False,
+        ("uniform", "informed", "per"), comparable=False,
         note=(
             "scikit-learn's 1797 digits of 8x8 in place of MNIST: of every digit 100 for training, "
             "30 for validation and 44 for testing.",
@@ -165,13 +162,11 @@ ENTRIES = (
     ),
     Entry(
         "per.fig7", "Atari: learning curves of all games", MINATAR,
-        _curves("median, quartiles"), _ARMS, **_ATARI,
-        note=(_SAME, _OTHER_SCALE),
+        _curves("median, quartiles"), _ARMS, **_ATARI, note=(_SAME, _OTHER_SCALE),
     ),
     Entry(
         "per.fig8", "Atari: learning curves of selected games, 8 seeds", MINATAR,
-        arms=_ARMS, **_ATARI,
-        note=("Its figure is that of per.fig7 here.", _SAME, _OTHER_SCALE),
+        arms=_ARMS, **_ATARI, note=("Its figure is that of per.fig7 here.", _SAME, _OTHER_SCALE),
     ),
     Entry(
         "per.fig10", "Last-seen TD errors of the memory over training", MINATAR,
@@ -201,8 +196,7 @@ ENTRIES = (
     ),
     Entry(
         "per.fig12", "Importance weights in full (beta 1, the baseline's step size) or none "
-        "(beta 0, a quarter of it)", BETAS, _curves("median, quartiles"),
-        comparable=False,
+        "(beta 0, a quarter of it)", BETAS, _curves("median, quartiles"), comparable=False,
         note=(
             _ONE_GAME,
             "As in the paper, beta 0 has a quarter of the step size; with 24 000 updates of Adam, "
@@ -212,8 +206,7 @@ ENTRIES = (
     ),
     Entry(
         "per.fig12.steps", "Importance weights in full (beta 1) or none (beta 0), at equal "
-        "step sizes", BETAS_AT_EQUAL_STEPS, _curves("median, quartiles"),
-        comparable=False,
+        "step sizes", BETAS_AT_EQUAL_STEPS, _curves("median, quartiles"), comparable=False,
         note=(
             "Not a figure of the paper: per.fig12 without its difference in step size, thought of "
             "when that had been run. beta_0_quarter and beta_1_full are its beta_0 and beta_1 once "

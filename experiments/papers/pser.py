@@ -189,15 +189,13 @@ ENTRIES = (
         note=("Data of the paper: nothing is trained.",),
     ),
     Entry(
-        "pser.fig9", "Atari: percent change of PSER over PER, game by game",
-        printed.CHANGES,
+        "pser.fig9", "Atari: percent change of PSER over PER, game by game", printed.CHANGES,
         Layout(layouts.ranked, {"label": "change of PSER's best score over PER's (%)",
                               "lacking": "as PER's best score is 0"}),
         note=("Data of the paper: nothing is trained.",),
     ),
     Entry(
-        "pser.fig5", "Atari: relative performance of PSER and PER on 55 games",
-        printed.CHANGES,
+        "pser.fig5", "Atari: relative performance of PSER and PER on 55 games", printed.CHANGES,
         note=("Its figure is that of pser.fig9 here.", "Data of the paper: nothing is trained."),
         lost="how it is computed; its counts, 8 games against 3, follow from no formula that we "
         "tried.",
@@ -207,17 +205,14 @@ ENTRIES = (
         note=("Data of the paper: nothing is trained.",),
     ),
     Entry(
-        "pser.fig6", "Atari, six variants: initial priorities, and maximum or sum",
-        VARIANTS,
+        "pser.fig6", "Atari, six variants: initial priorities, and maximum or sum", VARIANTS,
         Layout(layouts.lines, {"aggregate": "mean, 95 % interval", "smooth": 0.05}),
-        comparable=False,
-        note=("One game of ten by ten pixels in place of six Atari games.",),
+        comparable=False, note=("One game of ten by ten pixels in place of six Atari games.",),
     ),
     Entry(
         "pser.fig8", "Atari: learning curves of 60 games, PSER and PER", VARIANTS,
         Layout(layouts.lines, {"aggregate": "mean, 95 % interval", "smooth": 0.05}),
-        ("per_max", "pser_max_max"),
-        comparable=False, note=("The runs of pser.fig6.",),
+        ("per_max", "pser_max_max"), comparable=False, note=("The runs of pser.fig6.",),
     ),
     Entry(
         "pser.app.tab1", "Settings that were tried", None,

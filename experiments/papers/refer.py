@@ -258,8 +258,7 @@ ENTRIES = (
     ),
     Entry(
         "refer.stable", "DDPG: what ReF-ER costs where plain replay is stable", DDPG,
-        arms=("ddpg", "u_ddpg_C4"),
-        comparable=False,
+        arms=("ddpg", "u_ddpg_C4"), comparable=False,
         note=(_SAME_DDPG,
               "What the paper's text says; the claim was added when these runs were there."),
     ),
@@ -282,13 +281,11 @@ ENTRIES = (
     ),
     Entry(
         "refer.fig9", "DDPG: 20th and 80th percentiles of returns", DDPG, _PERCENTILES,
-        ("ddpg", "ddpg_rank", "u_ddpg_C4"),
-        lost=_CURVES_LOST, comparable=False,
+        ("ddpg", "ddpg_rank", "u_ddpg_C4"), lost=_CURVES_LOST, comparable=False,
         note=(_SAME_DDPG, _scale("32 000"), _PERCENTILES_NOTE),
     ),
     Entry(
-        "refer.fig4", "NAF: returns with plain replay, rank-based PER and ReF-ER", NAF,
-        _returns(),
+        "refer.fig4", "NAF: returns with plain replay, rank-based PER and ReF-ER", NAF, _returns(),
         lost=_CURVES_LOST, comparable=False, note=(_scale("40 000"), _EPISODES, _UNANNEALED),
     ),
     Entry(
@@ -328,8 +325,7 @@ ENTRIES = (
         note=(_SAME_GRID, _scale("25 000"), _PERCENTILES_NOTE),
     ),
     Entry(
-        "refer.fig6", "RACER: form of the advantage, D, batch size, F and learning rate",
-        ABLATIONS,
+        "refer.fig6", "RACER: form of the advantage, D, batch size, F and learning rate", ABLATIONS,
         _returns(
             groups={
                 "advantage (dg)": ("baseline", *_FORMS),

@@ -140,20 +140,17 @@ ENTRIES = (
         note=("One-hot states, DQN of 32 units; what is seen is the same for every method.",),
     ),
     Entry(
-        "all.deepsea",
-        "DeepSea of 8 by 8, behaviour random: steps until solved",
+        "all.deepsea", "DeepSea of 8 by 8, behaviour random: steps until solved",
         DEEPSEA, Layout(layouts.forest), claims=_claims("DeepSea"),
         note=("ERE's window is 500 steps at least.",),
     ),
     Entry(
-        "all.since",
-        "The same walk with methods since PER, behaviour random: steps until solved",
+        "all.since", "The same walk with methods since PER, behaviour random: steps until solved",
         SINCE, Layout(layouts.forest),
         claims=_sooner("the walk", list(SINCE.arms)[2:], every=(16, 4)),
     ),
     Entry(
-        "all.bitflip",
-        "BitFlip with 15 bits, whose goals are not reached by chance: final returns",
+        "all.bitflip", "BitFlip with 15 bits, whose goals are not reached by chance: final returns",
         HINDSIGHT, Layout(layouts.forest),
         note=(
             "DQN with two layers of 64 units; HER with k = 4 and strategy future.",

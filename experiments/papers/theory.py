@@ -78,22 +78,25 @@ def _any_scheme(td: Array) -> Numbers:
             yield f"{name}, exponent {exponent}", found, _expected(_slope(loss, td), scheme(td))
 
 
+def _variance(share: np.ndarray, slope: np.ndarray) -> float:
+    """Return the variance of gradients `[N]` that are drawn with these shares of one."""
+    return float((share * slope**2).sum() - (share * slope).sum() ** 2)
+
+
+def _shares(priority: np.ndarray) -> np.ndarray:
+    return priority / priority.sum()
+
+
 def _least_variance(td: Array) -> Numbers:
     """Theorem 2: of all pairs with the same expected gradient, L1 has the least variance."""
     slope = np.asarray(_slope(objectives.mse, td), float)
     scaled, priority = objectives.prioritised_equivalent(objectives.mse)
-    share = np.asarray(priority(td), float)
-    share /= share.sum()
     own = np.asarray(_slope(scaled, td), float)
-    variance = float((share * own**2).sum() - (share * own).sum() ** 2)
+    variance = _variance(_shares(np.asarray(priority(td), float)), own)
     yield "of L1", variance, float(np.abs(slope).mean() ** 2 - slope.mean() ** 2)
     # Others draw in proportion to |error|^(1 - c), with a loss whose gradient is the rest of it.
-    others = []
-    for c in np.linspace(0.0, 1.0, 11):
-        share = np.abs(slope) ** (1.0 - c)
-        share /= share.sum()
-        own = slope / len(slope) / share
-        others.append(float((share * own**2).sum() - (share * own).sum() ** 2))
+    shares = [_shares(np.abs(slope) ** (1.0 - c)) for c in np.linspace(0.0, 1.0, 11)]
+    others = [_variance(share, slope / len(slope) / share) for share in shares]
     yield "the least of eleven pairs", min(others), others[0]
     yield "the greatest is uniform MSE's", max(others), float(slope.var())
 
@@ -114,10 +117,8 @@ def _what_per_minimises(td: Array) -> Numbers:
 def _huber_and_lap(td: Array) -> Numbers:
     """Observation 1: LAP's gradient, of the Huber loss, varies less than PAL's drawn uniformly."""
     for alpha, kappa in ((0.4, 1.0), (0.6, 0.01)):
-        priority = np.asarray(objectives.lap_priority(alpha, kappa)(td), float)
-        share = priority / priority.sum()
-        own = np.asarray(_slope(objectives.huber(kappa), td), float)
-        of_lap = float((share * own**2).sum() - (share * own).sum() ** 2)
+        share = _shares(np.asarray(objectives.lap_priority(alpha, kappa)(td), float))
+        of_lap = _variance(share, np.asarray(_slope(objectives.huber(kappa), td), float))
         of_pal = float(np.asarray(_slope(objectives.pal(alpha, kappa), td), float).var())
         yield f"alpha {alpha}, kappa {kappa}: the smaller is LAP's", min(of_lap, of_pal), of_lap
 

@@ -4,6 +4,7 @@ Periods are in agent steps of 4 frames; those of target networks and exploration
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from experiments.runs.presets.preset import Options, Preset, Settings
@@ -16,6 +17,7 @@ _LOOP: Options = {  # 200 million frames
     "eval_epsilon": 0.001,
 }
 _SIZES: Options = {"capacity": 1_000_000, "batch_size": 32}
+_atari = partial(Preset, sizes=_SIZES, env="atari/Breakout")
 _DQN: Options = {
     "double": True, "dueling": False, "munchausen": False, "network": "nature",
     "optimiser": "rmsprop", "rmsprop_decay": 0.95, "max_grad_norm": 0.0, "tau": 1.0,
@@ -32,7 +34,7 @@ _RAINBOW: Options = {
 }
 _PRIORITIES: tuple[Options, ...] = ({"alpha": 0.5}, {"beta": 0.4, "beta_end": 1.0})
 # Hessel et al. 2018, Tab. 1: the target network is copied every 32 000 frames, 8 000 steps.
-_CANONICAL = Preset(
+_CANONICAL = _atari(
     "Rainbow for Atari, 200 million frames (Hessel et al. 2018)",
     agents={"rainbow": {
         **_RAINBOW, "sigma": 0.5, "priority": "kl", "network": "nature",
@@ -40,9 +42,7 @@ _CANONICAL = Preset(
     }},
     replays={"per": Settings(), "uniform": Settings()},
     loop={**_LOOP, "n_step": 3, "warmup": 20_000, "random_warmup": False},
-    sizes=_SIZES,
     shared=_PRIORITIES,
-    env="atari/Breakout",
     differs=(_WHOLE_GAMES,),
 )
 # Of the code of Oh et al. 2021, which has the settings of van Hasselt et al. 2019.
@@ -86,7 +86,7 @@ _NERS = _LITTLE_DATA._replace(
 
 def _quantiles(about: str, warmup: int, **agent: Any) -> Preset:
     """Return settings of the papers and of the code of their first author's group, dqn_zoo."""
-    return Preset(
+    return _atari(
         f"{about} for Atari, 200 million frames",
         agents={"rainbow": {
             "double": False, "dueling": False, "noisy": False, "kappa": 1.0, "network": "nature",
@@ -96,8 +96,6 @@ def _quantiles(about: str, warmup: int, **agent: Any) -> Preset:
         }},
         replays={"uniform": Settings()},
         loop={**_LOOP, "warmup": warmup},
-        sizes=_SIZES,
-        env="atari/Breakout",
         differs=(_WHOLE_GAMES,),
     )
 
@@ -117,7 +115,7 @@ _PER_ARMS = {
 
 def _per(variant: str, replay: str) -> Preset:
     """Return the preset whose own method is `replay`."""
-    return Preset(
+    return _atari(
         f"Double DQN for Atari, 200 million frames, {variant} (Schaul et al. 2016)",
         agents={"dqn": {
             **_DQN, "learning_rate": 2.5e-4 / 4, "rmsprop_eps": 0.01 / 32**2 / 4**2,
@@ -125,9 +123,7 @@ def _per(variant: str, replay: str) -> Preset:
         }},
         replays={replay: _PER_ARMS[replay], **_PER_ARMS},
         loop={**_LOOP, "eval_epsilon": 0.01},
-        sizes=_SIZES,
         environment={"protocol": "per"},
-        env="atari/Breakout",
         differs=(
             "The paper leaves RMSProp, exploration, warm-up and target period to Double DQN's "
             "tuned version: they are DQN Zoo's (Quan & Ostrovski 2020).",
@@ -142,7 +138,7 @@ def _per(variant: str, replay: str) -> Preset:
 
 # LAP and PAL (Fujimoto, Meger & Precup 2020, Tab. 7)
 
-_LAP = Preset(
+_LAP = _atari(
     "Double DQN for Atari, 200 million frames (Fujimoto et al. 2020, Tab. 7)",
     agents={"dqn": {
         **_DQN, "learning_rate": 6.25e-5, "rmsprop_eps": 1e-5, "rmsprop_eps_in_root": False,
@@ -157,9 +153,7 @@ _LAP = Preset(
         "pal": Settings(pal.DISCRETE),
     },
     loop={**_LOOP, "warmup": 20_000, "eval_every": 50_000},
-    sizes=_SIZES,
     environment={"protocol": "lap"},
-    env="atari/Breakout",
     differs=(
         "The authors' code shows the network pixels from 0 to 255, here they are divided by 255.",
         "It leaves out the last transition of games that are cut off, and gives the largest "
@@ -171,7 +165,7 @@ _LAP = Preset(
 # Prioritised sequence experience replay (Brittain et al. 2019, App. Tab. 1 to 4), and the authors'
 # configurations.
 
-_PSER = Preset(
+_PSER = _atari(
     "DQN for Atari, 200 million frames, the authors' code (Brittain et al. 2019)",
     agents={"dqn": {
         **_DQN, "double": False, "learning_rate": 2.5e-4, "rmsprop_eps": 1e-5,
@@ -186,9 +180,7 @@ _PSER = Preset(
         "uniform": Settings(),
     },
     loop=_LOOP,
-    sizes=_SIZES,
     environment={"protocol": "pser"},
-    env="atari/Breakout",
     differs=(
         "Leaves and their decay are the code's; the text's are decay_space raw, leaf power.",
         "The code's PER takes the root of the Huber loss as leaf too: that is a pser with rho "

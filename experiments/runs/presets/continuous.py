@@ -1,6 +1,7 @@
 """Settings for continuous actions: LAP, TD7, NERS, ERO, ReF-ER, offline learning, SAC's heirs."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from experiments.runs.presets.atari import NERS_SAMPLER
 from experiments.runs.presets.preset import Options, Preset, Settings
@@ -12,6 +13,7 @@ _LOOP: Options = {
 }
 _SIZES: Options = {"capacity": 1_000_000, "batch_size": 256}
 _CHEETAH = "gymnasium/HalfCheetah-v5"
+_mujoco = partial(Preset, sizes=_SIZES, env=_CHEETAH)
 _VERSION = "Old versions of the tasks ran on another MuJoCo: scores differ, their order may not."
 
 
@@ -34,7 +36,7 @@ _AGENTS: Mapping[str, Options] = {
     "sac": {**_TWO_HUNDRED, "alpha_learning_rate": 3e-4, "tau": 0.005, "target_entropy": -1.0},
 }
 _LAP = {
-    "lap_mujoco": Preset(
+    "lap_mujoco": _mujoco(
         "TD3 and SAC for MuJoCo, 3 million agent steps (Fujimoto et al. 2020, Tab. 6)",
         agents=_AGENTS,
         replays={
@@ -46,15 +48,13 @@ _LAP = {
             "pal": Settings({"alpha": 0.4, "kappa": 1.0}),
         },
         loop={**_UNSCALED, "steps": 3_000_000},
-        sizes=_SIZES,
-        env=_CHEETAH,
         differs=(
             "Versions 3 of the tasks ran on another MuJoCo: scores differ, their order may not.",
             "The table gives beta 0.4; the authors' code raises it to 1, as here.",
             "The paper gives no options of ERE.",
         ),
     ),
-    "td7": Preset(
+    "td7": _mujoco(
         "TD7 for MuJoCo, 5 million agent steps, without checkpoints (Fujimoto et al. 2023)",
         agents={"td7": {
             **_TD3, "encoder_learning_rate": 3e-4, "embedding": 256, "target_every": 250,
@@ -64,8 +64,6 @@ _LAP = {
             "uniform": Settings(),
         },
         loop={**_UNSCALED, "steps": 5_000_000},
-        sizes=_SIZES,
-        env=_CHEETAH,
         differs=(
             "Every step has an update and evaluations are of the policy that learns, as in the "
             "authors' code with its option against checkpoints.",
@@ -79,7 +77,7 @@ _LAP = {
 # The neural experience replay sampler (Oh et al. 2021)
 
 def _ners(agent: str) -> Preset:
-    return Preset(
+    return _mujoco(
         f"{agent.upper()} for MuJoCo, Box2D and Pendulum*, 500 thousand steps (Oh et al. 2021)",
         agents={agent: _AGENTS[agent]},
         replays={
@@ -92,7 +90,6 @@ def _ners(agent: str) -> Preset:
             "ero": Settings(),
         },
         loop={**_UNSCALED, "steps": 500_000, "eval_every": 1_000, "eval_episodes": 5},
-        sizes=_SIZES,
         env="sparse_pendulum/Pendulum-v0",
         differs=(
             "The paper prints steps and seeds alone: the agent is that of lap_mujoco, alpha and "
@@ -104,7 +101,7 @@ def _ners(agent: str) -> Preset:
 
 # Experience replay optimisation (Zha et al. 2019)
 
-_ERO = Preset(
+_ERO = _mujoco(
     "DDPG of OpenAI's baselines, one million agent steps (Zha et al. 2019)",
     agents={"ddpg": {
         "bounded": True, "hidden": (64, 64), "activation": "relu", "actor_learning_rate": 1e-4,
@@ -120,7 +117,6 @@ _ERO = Preset(
         "learn_every": 100, "updates": 50, "eval_every": 2_000,
     },
     sizes={"capacity": 1_000_000, "batch_size": 64},
-    env=_CHEETAH,
     differs=(
         "Layers are not normalised, and observations not by running statistics, as they are in "
         "the baselines' code.",
@@ -153,7 +149,7 @@ _REFER_DIFFERS = (
     _VERSION,
 )
 _REFER_PRESETS = {
-    "refer_racer": Preset(
+    "refer_racer": _mujoco(
         "RACER for MuJoCo, 10 million agent steps (Novati & Koumoutsakos 2019, Tab. 1)",
         agents={"racer": {
             **_REFER_NETWORK, "learning_rate": 1e-4, "anneal": _ANNEAL, "advantage": "dg",
@@ -162,10 +158,9 @@ _REFER_PRESETS = {
         replays={"refer": Settings({**_REFER, "returns": True})},
         loop={**_REFER_LOOP, "warmup": 2**18},
         sizes={"capacity": 2**19, "batch_size": 256},
-        env=_CHEETAH,
         differs=_REFER_DIFFERS,
     ),
-    "refer_naf": Preset(
+    "refer_naf": _mujoco(
         "NAF for MuJoCo, 10 million agent steps (Novati & Koumoutsakos 2019, App. D)",
         agents={"naf": {
             **_REFER_NETWORK, "learning_rate": 1e-4, "anneal": 0.0, "tau": 0.01,
@@ -178,12 +173,11 @@ _REFER_PRESETS = {
         },
         loop={**_REFER_LOOP, "warmup": 2**18},
         sizes={"capacity": 2**19, "batch_size": 256},
-        env=_CHEETAH,
         differs=(*_REFER_DIFFERS, "The paper shows C of 2, 4 and 8; this is 4."),
     ),
     # With plain or prioritised replay the paper's DDPG is bounded, with correlated noise, and its
     # step sizes stay; with ReF-ER it is u-DDPG, with Gaussian noise, and they are annealed.
-    "refer_ddpg": Preset(
+    "refer_ddpg": _mujoco(
         "DDPG and u-DDPG for MuJoCo, 10 million agent steps (Novati & Koumoutsakos 2019, App. D)",
         agents={"ddpg": {
             **_REFER_NETWORK, "actor_learning_rate": 1e-5, "critic_learning_rate": 1e-4,
@@ -197,7 +191,6 @@ _REFER_PRESETS = {
         },
         loop={**_REFER_LOOP, "warmup": 2**17},
         sizes={"capacity": 2**19, "batch_size": 128},
-        env=_CHEETAH,
         differs=(
             *_REFER_DIFFERS,
             "With refer the agent is u-DDPG (a linear mean, Gaussian noise, annealed), with other "
@@ -207,7 +200,7 @@ _REFER_PRESETS = {
             "authors' code's.",
         ),
     ),
-    "refer_acer": Preset(
+    "refer_acer": _mujoco(
         "ACER for MuJoCo, 10 million agent steps (Novati & Koumoutsakos 2019, App. D)",
         agents={"acer": {
             **_SMALL, "truncation": 5.0, "trust_region": 1.0, "tau": 0.001, "samples": 5,
@@ -216,14 +209,13 @@ _REFER_PRESETS = {
         replays={"windows": Settings({"length": 16})},
         loop={**_REFER_LOOP, "warmup": 1_000},
         sizes={"capacity": 100_000, "batch_size": 24 * 16},
-        env=_CHEETAH,
         differs=(
             *_REFER_DIFFERS,
             "A batch is 24 stretches of 16 steps, not 24 whole episodes.",
             "The paper gives no warm-up, and no width of the policy: noise_std is Wang et al.'s.",
         ),
     ),
-    "refer_ppo": Preset(
+    "refer_ppo": _mujoco(
         "PPO for MuJoCo, 10 million agent steps (Novati & Koumoutsakos 2019, App. D)",
         agents={"ppo": {
             **_SMALL, "clip": 0.2, "gae": 0.97, "epochs": 10, "minibatch": 64, "anneal": _ANNEAL,
@@ -231,7 +223,6 @@ _REFER_PRESETS = {
         replays={"latest": Settings()},
         loop={**_REFER_LOOP, "warmup": 2_048, "learn_every": 2_048},
         sizes={"num_envs": 1, "capacity": 2_048, "batch_size": 2_048},
-        env=_CHEETAH,
         differs=(
             *_REFER_DIFFERS,
             "The paper gives no initial width of the policy: initial_variance is RACER's.",
@@ -247,16 +238,15 @@ _OFFLINE_LOOP: Options = {
 }
 _DATA = "The paper's data are D4RL's; give a file as --demos."
 _OFFLINE = {
-    "td3_bc": Preset(
+    "td3_bc": _mujoco(
         "TD3+BC, offline, for MuJoCo, a million updates (Fujimoto & Gu 2021)",
         agents={"td3": {**_AGENTS["td3"], "bc_alpha": 2.5}},
         replays=_UNIFORM,
         loop={**_OFFLINE_LOOP, "scale_observations": True},
         sizes={"batch_size": 256, "demos_share": 1.0},
-        env=_CHEETAH,
         differs=(_DATA, "The paper adds 1e-3 to the std that divides observations, here 1e-7."),
     ),
-    "iql": Preset(
+    "iql": _mujoco(
         "IQL, offline, for MuJoCo, a million updates (Kostrikov et al. 2022)",
         agents={"iql": {
             **_TWO_HUNDRED, "value_learning_rate": 3e-4, "tau": 0.005, "expectile": 0.7,
@@ -265,7 +255,6 @@ _OFFLINE = {
         replays=_UNIFORM,
         loop={**_OFFLINE_LOOP, "scale_observations": False},
         sizes={"batch_size": 256, "demos_share": 1.0},
-        env=_CHEETAH,
         differs=(
             _DATA,
             "The paper scales rewards to returns in a range of 1000; scale those of the file.",
@@ -277,6 +266,7 @@ _OFFLINE = {
 # al. 2022), SR-SAC (D'Oro et al. 2023), RLPD (Ball et al. 2023), CrossQ (Bhatt et al. 2024) and
 # SimBa (Lee et al. 2025).
 
+_successor = partial(Preset, replays=_UNIFORM, sizes=_SIZES)
 _SAC_LOOP: Options = {
     "n_step": 1, "gamma": 0.99, "warmup": 5_000, "random_warmup": True, "learn_every": 1,
 }
@@ -298,15 +288,13 @@ _CROSSQ: Options = {
 }
 _TOGETHER = "The actor learns from critics after their step; the paper's code takes those before."
 _ENTROPY = "The target entropy is that of Ant, -4; the code has others for other tasks."
-_crossq = Preset(
+_crossq = _successor(
     "CrossQ for MuJoCo, 5 million agent steps (Bhatt et al. 2024)",
     agents={"sac": _CROSSQ},
-    replays=_UNIFORM,
     loop={
         **_SAC_LOOP, "steps": 5_000_000, "updates": 1, "eval_every": 5_000_000 // 300,
         "eval_episodes": 1,
     },
-    sizes=_SIZES,
     env="gymnasium/HumanoidStandup-v5",
     differs=(
         _VERSION,
@@ -314,24 +302,20 @@ _crossq = Preset(
     ),
 )
 _SUCCESSORS = {
-    "redq": Preset(
+    "redq": _successor(
         "REDQ for MuJoCo, 300 thousand agent steps, 20 updates each (Chen et al. 2021)",
         agents={"sac": {**_REDQ, "alpha_loss": "log_alpha"}},
-        replays=_UNIFORM,
         loop=_TWENTY,
-        sizes=_SIZES,
         env="gymnasium/Ant-v5",
         differs=(_VERSION, _ENTROPY, _TOGETHER),
     ),
-    "droq": Preset(
+    "droq": _successor(
         "DroQ for MuJoCo, 300 thousand agent steps, 20 updates each (Hiraoka et al. 2022)",
         agents={"sac": {
             **_REDQ, "critics": 2, "target_subset": None, "layer_norm": True, "dropout": 0.01,
             "alpha_loss": "log_alpha",
         }},
-        replays=_UNIFORM,
         loop=_TWENTY,
-        sizes=_SIZES,
         env="gymnasium/Ant-v5",
         differs=(
             _VERSION,
@@ -346,21 +330,19 @@ _SUCCESSORS = {
         agents={"sac": {**_CROSSQ, "critic_hidden": (256, 256)}},
         differs=(*_crossq.differs, "The paper's critics have 2048 units in each layer."),
     ),
-    "sr_sac": Preset(
+    "sr_sac": _successor(
         "SR-SAC for the Control Suite, 500 thousand steps, 32 updates each (D'Oro et al. 2023)",
         agents={"sac": {**_SAC, "reset_every": 2_560_000}},
-        replays=_UNIFORM,
         loop={
             **_SAC_LOOP, "steps": 500_000, "warmup": 10_000, "updates": 32, "eval_every": 5_000,
             "eval_episodes": 10,
         },
-        sizes=_SIZES,
         env="playground/CheetahRun",
         differs=(
             "Each reset draws other parameters; the authors' code returns to the first ones.",
         ),
     ),
-    "simba": Preset(
+    "simba": _successor(
         "SAC with SimBa's networks for the Control Suite, 500 thousand steps (Lee et al. 2025)",
         agents={"sac": {
             "network": "residual", "hidden": (128,), "critic_hidden": (512, 512), "critics": 1,
@@ -368,12 +350,10 @@ _SUCCESSORS = {
             "alpha_learning_rate": 1e-4, "weight_decay": 0.01, "initial_alpha": 0.01,
             "target_entropy": -0.5, "tau": 0.005,
         }},
-        replays=_UNIFORM,
         loop={
             **_SAC_LOOP, "steps": 500_000, "updates": 2, "eval_every": 25_000,
             "eval_episodes": 10, "scale_observations": True,
         },
-        sizes=_SIZES,
         env="playground/HumanoidWalk",
         differs=(
             "Observations are standardised by statistics of the warm-up, not by running ones.",
@@ -382,10 +362,9 @@ _SUCCESSORS = {
             "One critic is for tasks that never terminate: others take --agent.critics 2.",
         ),
     ),
-    "rlpd": Preset(
+    "rlpd": _successor(
         "RLPD for MuJoCo, 250 thousand agent steps, 20 updates each (Ball et al. 2023)",
         agents={"sac": {**_REDQ, "layer_norm": True}},
-        replays=_UNIFORM,
         loop={**_TWENTY, "steps": 250_000, "eval_every": 5_000, "eval_episodes": 10},
         sizes={"capacity": 250_000, "batch_size": 256, "demos_share": 0.5},
         env=_CHEETAH,
