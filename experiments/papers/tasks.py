@@ -85,6 +85,7 @@ MINATAR = Experiment(
     {**named("uniform", "per", "rank"), **_DISCRETE},
     MINATAR_SMALL,
     columns=("stored/abs_td",),
+    smoke={"arms": ("uniform", "per")},
 )
 
 
