@@ -3,10 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from experiments.papers import gains, layouts, theory
+from experiments.papers import gains, layouts
 from experiments.papers.entry import (
     Arm,
-    Computation,
     Entry,
     Exact,
     Experiment,
@@ -14,15 +13,10 @@ from experiments.papers.entry import (
     Size,
     named,
 )
+from experiments.papers.lap_tables import RUN_TIME, THEORY
 from experiments.papers.printed import printed, settings
-from experiments.papers.run_time import RUN_TIME
 from experiments.papers.tasks import ATARI_LAP, MINATAR
 from experiments.studies.options import Question
-
-THEORY = Computation(
-    "lap_theory", theory.lap_and_pal, {"seeds": 10, "stored": 20_000},
-    {"seeds": 1, "stored": 500}, theory.SOURCES, minutes=0.5,
-)  # fmt: skip
 
 _TASKS = tuple(
     f"gymnasium/{task}-v5" for task in ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid")

@@ -124,11 +124,7 @@ ENTRIES = (
     Entry(
         "per.fig4", "Atari: how soon the baseline's final score is reached", MINATAR,
         Layout(layouts.sooner, {"baseline": "uniform"}), _ARMS,
-        reported=(
-            ("steps to the baseline's final score, median over games", "rank", "proportional"),
-            ("of the largest score", "47 %", "38 %"),
-            ("of the mean score", "41 %", "43 %"),
-        ),
+        reported=printed("per_fig4"),
         ours=lambda data: gains.until_baseline(data, ("rank", "per"), "uniform"),
         **_ATARI, note=(_SAME, _OTHER_SCALE),
     ),

@@ -266,11 +266,7 @@ ENTRIES = (
         "refer.fig3", "DDPG: how far the policy is from the behaviours in the memory",
         DDPG, _DISTANCES,
         ("ddpg_measured", "u_ddpg_measured", "u_ddpg_C8", "u_ddpg_C4", "u_ddpg_C2"),
-        reported=(
-            ("task", "KL of DDPG, about", "its largest possible"),
-            ("Humanoid", "100", "850"),
-            ("Walker2d", "50", "300"),
-        ),
+        reported=printed("refer_fig3"),
         lost=_CURVES_LOST, comparable=False,
         note=(
             _SAME_DDPG, _scale("32 000"), _UNANNEALED,

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from experiments.papers import __main__ as papers
-from experiments.papers import cliffwalk, pser, run_time, running, tables
+from experiments.papers import cliffwalk, lap_tables, pser, running, tables
 from experiments.papers import per as per_
 from experiments.papers.digits import DIGITS
 from experiments.papers.entry import Request
@@ -160,16 +160,16 @@ def test_parts_do_not_depend_on_one_another(source, tmp_path):
 
 def test_run_times_are_measured_task_by_task(tmp_path, monkeypatch):
     loop = types.SimpleNamespace(run=None)
-    monkeypatch.setattr(run_time.training_loops, "ours", lambda *_: loop)
+    monkeypatch.setattr(lap_tables.training_loops, "ours", lambda *_: loop)
     times = lambda runs, *_: {replay: [2.0] for replay in runs}
-    monkeypatch.setattr(run_time.timing, "take_turns", times)
-    options = {**run_time.RUN_TIME.options("smoke"), "tasks": ("td3", "sac")}
-    frame = run_time.run_times(Request(options, str, Parts(tmp_path, "abc")))
+    monkeypatch.setattr(lap_tables.timing, "take_turns", times)
+    options = {**lap_tables.RUN_TIME.options("smoke"), "tasks": ("td3", "sac")}
+    frame = lap_tables.run_times(Request(options, str, Parts(tmp_path, "abc")))
     assert list(frame["task"].unique()) == ["td3", "sac"] and (frame["value"] == 1).all()
     again = Parts(tmp_path, "abc")
-    monkeypatch.setattr(run_time, "_times", lambda *_: 1 / 0)
-    pd.testing.assert_frame_equal(run_time.run_times(Request(options, str, again)), frame)
+    monkeypatch.setattr(lap_tables, "_times", lambda *_: 1 / 0)
+    pd.testing.assert_frame_equal(lap_tables.run_times(Request(options, str, again)), frame)
     assert again.finished() == 2
-    monkeypatch.setattr(run_time.timing, "machine", lambda: {"processor": "another"})
+    monkeypatch.setattr(lap_tables.timing, "machine", lambda: {"processor": "another"})
     with pytest.raises(ZeroDivisionError):
-        run_time.run_times(Request(options, str, Parts(tmp_path, "abc")))
+        lap_tables.run_times(Request(options, str, Parts(tmp_path, "abc")))

@@ -1,10 +1,12 @@
-"""The theorems and observations of LAP and PAL as numbers: both sides, computed.
+"""Computed tables of LAP and PAL: theorems and observations as numbers, and run times.
 
-Losses are those that the library trains with, on drawn TD errors. Expectations are sums over the
-whole memory, so that nothing is left to chance but the errors themselves.
+Of a theorem both sides are computed. Losses are those that the library trains with, on drawn TD
+errors. Expectations are sums over the whole memory, so that nothing is left to chance but the
+errors themselves.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +14,12 @@ import numpy as np
 import pandas as pd
 import scipy.optimize
 
-from experiments.papers.entry import Request, Row
+from experiments.benchmarks import timing, training_loops
+from experiments.papers.entry import Computation, Request, Row
 from jaxreplay import objectives
 from jaxreplay.types import Array
 
-SOURCES = ("experiments/papers/theory.py",)
+_SOURCES = ("experiments/papers/lap_tables.py",)
 _CLOSE = 2e-5  # of a number's size: float32 sums over a memory
 
 
@@ -151,3 +154,50 @@ def _lap_is_pal(td: Array) -> Numbers:
         found = _expected(_slope(objectives.huber(kappa), td), priority)
         expected = _even(_slope(objectives.pal(alpha, kappa), td))
         yield f"alpha {alpha}, kappa {kappa}", found, expected
+
+
+def run_times(request: Request) -> pd.DataFrame:
+    """Return the time of a step of training with each method, over that with uniform replay.
+
+    Fujimoto et al. 2020, App. B. All loops of a task take turns in one process, and each turn of a
+    method is divided by the same turn of uniform replay; a turn stands for a seed.
+    """
+    rows = []
+    for task in request.options["tasks"]:
+        name = f"{task} on {timing.machine()}"  # another's times are not beside this one's
+        rows += request.part(name, partial(_times, request, task))
+    return pd.DataFrame(rows)
+
+
+def _times(request: Request, task: str) -> list[Row]:
+    options, runs = request.options, {}
+    for replay in options["replays"]:
+        request.say(f"warming up {task} with {replay}")
+        case = training_loops.CASES[task]
+        runs[replay] = training_loops.ours(case, replay, 1, options["capacity"]).run
+    request.say("taking turns")
+    times = timing.take_turns(runs, options["turns"], options["seconds"])
+    return [
+        {"task": task, "arm": replay, "seed": turn, "value": us / plain, "us": us}
+        for replay, own in times.items()
+        for turn, (us, plain) in enumerate(zip(own, times["uniform"], strict=True))
+    ]
+
+
+THEORY = Computation(
+    "lap_theory", lap_and_pal, {"seeds": 10, "stored": 20_000}, {"seeds": 1, "stored": 500},
+    _SOURCES, minutes=0.5,
+)  # fmt: skip
+RUN_TIME = Computation(
+    "run_time",
+    run_times,
+    {
+        "tasks": ("td3", "sac"), "replays": ("uniform", "per", "lap", "pal"), "turns": 21,
+        "seconds": 0.5, "capacity": 100_000,
+    },
+    {
+        "tasks": ("td3",), "replays": ("uniform", "per"), "turns": 2, "seconds": 0.05,
+        "capacity": 1_000,
+    },
+    (*_SOURCES, "experiments/benchmarks/t*.py"), "run time of uniform replay", False, minutes=4,
+)  # fmt: skip
