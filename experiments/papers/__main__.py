@@ -32,6 +32,7 @@ from experiments.runs import compilation
 from experiments.runs.log import say, show
 from experiments.runs.rates import DAY, in_words
 from experiments.storage.files import write_bytes
+from experiments.studies.options import Where
 from jaxreplay.saving import check_writable
 
 _OUT = Path("runs/papers")  # unless another folder is named
@@ -164,9 +165,9 @@ def _run(args: argparse.Namespace) -> None:
     ]
     if not asked:
         return
-    places = Places(
-        args.out, args.other_code, args.overwrite, args.devices, args.compilation_cache, args.hours
-    )
+    devices = "auto" if args.devices is None else str(args.devices)
+    where = Where(devices=devices, hours=args.hours, other_code=args.other_code)
+    places = Places(args.out, args.overwrite, where, args.compilation_cache)
     left = {
         source.name: running.minutes_left(
             source, args.size, running.kept(source, args.size, places)

@@ -29,11 +29,9 @@ class Places(NamedTuple):
     """The folder of results, and the results in it that may be kept."""
 
     out: Path  # tables, studies and figures
-    other_code: bool = False  # keep results of another version of the code
     overwrite: bool = False  # discard results of other code or settings
-    devices: int | None = None  # number of cores or accelerators; None: all
+    where: Where = Where()  # devices, limit for every experiment, and whether to keep other code's
     cache: Cache = None  # folder of compiled programs
-    hours: float | None = None  # limit for every experiment
 
 
 _WAYS_OUT = (
@@ -70,7 +68,7 @@ def kept(source: Source, size: SizeName, places: Places) -> Data:
         check_writable(path, "choose another --out")
     try:
         data = tables.read(places.out, source.name, size) or Data()
-        why = stale(source, size, data, places.other_code)
+        why = stale(source, size, data, places.where.other_code)
         problem = f"{files[0]}: {why}: {_WAYS_OUT}" if why else ""
     except tables.Damaged as error:
         problem = f"{error}, or add --overwrite to make it again"
@@ -193,10 +191,6 @@ def _train(source: Experiment, size: SizeName, places: Places, claims: Claims) -
     resume = data.store is not None
     if resume and data.codes() != (version_of(source),) and not missing(source, size, data):
         return data  # of another version, which is accepted, and whole
-    where = Where(
-        devices="auto" if places.devices is None else str(places.devices),
-        hours=places.hours, other_code=places.other_code,
-    )  # fmt: skip
     arms = {name for own in source.points(size).values() for name in own}
     present = {
         name: tuple(claim for claim in own if {claim.arm, claim.baseline} <= arms)
@@ -205,7 +199,7 @@ def _train(source: Experiment, size: SizeName, places: Places, claims: Claims) -
     try:
         found = runner.run(
             source.study(size, present), out, resume=resume,
-            overwrite=not resume and places.overwrite, where=where, cache=places.cache,
+            overwrite=not resume and places.overwrite, where=places.where, cache=places.cache,
             show=False,
         )  # fmt: skip
     except Stopped as error:
