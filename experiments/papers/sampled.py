@@ -19,9 +19,8 @@ from experiments.figures.style import INK, make_figure, plain, save
 from experiments.papers.entry import Arm, Options, Request
 from experiments.papers.layouts import Plotted
 from experiments.runs.assembly import assemble
-from experiments.runs.run_config import RunConfig
 from experiments.studies.study import configured
-from experiments.training.loop import make_program
+from experiments.training.loop import make_train
 from experiments.training.state import LoopState
 from jaxreplay import ring as ring_
 
@@ -58,7 +57,10 @@ def sampled_states(request: Request) -> pd.DataFrame:
     }  # fmt: skip
     config = configured(Arm("uniform"), _ENV, _AGENT, None, shared)
     config = dataclasses.replace(config, seeds=1, seed=options["seed"])
-    agent, state = _trained(config, request)
+    environment, agent, replay = assemble(config)[1:]
+    request.say(f"training {_AGENT} for {options['steps']:,} steps")
+    train = jax.jit(make_train(environment, agent, replay, config.loop))
+    state, _ = train(jax.random.key(config.seed))
     stored = _stored(agent, state)
     rng = np.random.default_rng(options["seed"])
     even = np.ones(len(stored))
@@ -72,18 +74,6 @@ def sampled_states(request: Request) -> pd.DataFrame:
         kept = stored.iloc[rng.choice(drawn, options["shown"], replace=False)]
         rows.append(kept.assign(arm=arm, seed=options["seed"], place=range(len(kept))))
     return pd.concat(rows, ignore_index=True)
-
-
-def _trained(config: RunConfig, request: Request) -> tuple[Agent, LoopState]:
-    """Train one seed; return its agent and its last state."""
-    environment, agent, replay = assemble(config)[1:]
-    program = make_program(environment, agent, replay, config.loop)
-    chunk = jax.jit(program.chunk, donate_argnums=0)
-    state = jax.jit(program.init)(jax.random.key(config.seed))
-    for step, blocks in zip(program.schedule.steps, program.schedule.log_points, strict=True):
-        state, metrics = chunk(state, jnp.asarray(blocks, jnp.int32))
-        request.say(f"{_AGENT}, {step:,} steps: return {float(metrics['eval_return']):.0f}")
-    return agent, state
 
 
 def _stored(agent: Agent, state: LoopState) -> pd.DataFrame:
