@@ -168,8 +168,11 @@ def seeds_of(frame: pd.DataFrame) -> int:
 
 def about(kind: str, own: pd.DataFrame, repeats: str) -> str:
     """Return a line that says what a panel's lines are: the aggregate, and of how many seeds."""
-    count = seeds_of(own)
-    return f"{kind}, {count} {repeats}" if count > 1 else f"1 {repeats.removesuffix('s')}"
+    counts = own.groupby("arm")["seed"].nunique()
+    if counts.max() == 1:
+        return f"1 {repeats.removesuffix('s')}"
+    least = f"{counts.min()} to " if counts.min() < counts.max() else ""
+    return f"{kind}, {least}{counts.max()} {repeats}"
 
 
 def legend(figure: Figure, grid: Mapping[Any, Axes], panel: Panel) -> None:
