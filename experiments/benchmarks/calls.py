@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks import loops
-from experiments.benchmarks.peers.types import Buffer, Rows, endless_episode, row
+from experiments.benchmarks.peers import Buffer, Rows, endless_episode, row
 from experiments.benchmarks.timing import Run, timed
 from jaxreplay.loops import packed
 from jaxreplay.replay import Replay

@@ -15,9 +15,8 @@ from typing import Any
 
 import jax
 
-from experiments.benchmarks import command, outputs
-from experiments.benchmarks.programs import compile_run
-from experiments.benchmarks.training_loops import CASES, make
+from experiments.benchmarks import command
+from experiments.benchmarks.training_loops import CASES, compile_run, make
 from experiments.runs.log import say
 from jaxreplay.option import Config, option
 
@@ -55,8 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for case, replay, seeds in itertools.product(settings.cases, settings.replays, settings.seeds):
         say(f"{case}, {replay}, seeds: {seeds}")
         results += measure(case, replay, seeds, settings.capacity)
-    print(outputs.table(list(results[0]), [list(one.values()) for one in results]), flush=True)
-    outputs.write(out, {"settings": dataclasses.asdict(settings), "results": results})
+    print(command.table(list(results[0]), [list(one.values()) for one in results]), flush=True)
+    command.write(out, {"settings": dataclasses.asdict(settings), "results": results})
     return 0
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.benchmarks.peers.types import ACTION, OBS, Rows, endless_episode
+from experiments.benchmarks.peers import ACTION, OBS, Rows, endless_episode
 from experiments.training.seeds import axes_of
 from jaxreplay.replay import Replay
 from jaxreplay.testing import large_copies

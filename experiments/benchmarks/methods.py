@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.benchmarks import command, outputs, timing
+from experiments.benchmarks import command, timing
 from experiments.benchmarks.loops import Loop, example
 from experiments.runs.log import say
 from jaxreplay import Replay, testing
@@ -94,9 +94,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     references = dict.fromkeys(runs, "per")
     times = timing.compare(runs, settings.turns, settings.seconds, references)
     rows = [[name, one.median_us, one.ratio] for name, one in times.items()]
-    print(outputs.table(["method", "us per cycle", "ratio to per"], rows))
+    print(command.table(["method", "us per cycle", "ratio to per"], rows))
     results = [{"method": name, **one._asdict()} for name, one in times.items()]
-    outputs.write(out, {"settings": dataclasses.asdict(settings), "results": results})
+    command.write(out, {"settings": dataclasses.asdict(settings), "results": results})
     return 0
 
 

@@ -19,9 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.benchmarks import calls, command, loops, outputs, peers, timing
-from experiments.benchmarks.peers import ours, types
-from experiments.benchmarks.peers.types import ORDERS, Buffer, Peer
+from experiments.benchmarks import calls, command, loops, peers, timing
+from experiments.benchmarks.peers import ORDERS, Buffer, Peer
 from experiments.benchmarks.timing import Run
 from experiments.runs.log import say
 from jaxreplay.option import option
@@ -69,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         new = measure(found.peers, mode, capacity, batch_size, settings)
         print(f"\n**{title}**\n\n{_table(new)}", flush=True)
         content["results"] += new
-        outputs.write(out, content)  # after every table, as all take long
+        command.write(out, content)  # after every table, as all take long
     for package, reason in found.missing.items():
         print(f"missing: {package} ({reason})")
     return 0
@@ -85,15 +84,16 @@ def measure(
     whole array.
     """
     results = []
-    for order in (types.ONE_CALL_ORDER,) if mode.endswith("-call") else settings.order:
+    for order in (peers.ONE_CALL_ORDER,) if mode.endswith("-call") else settings.order:
         made: dict[Peer, _Made] = {}
         for peer in contenders:
             say(f"  filling {peer.name}, {order}")
             if run := _run_of(peer, mode, order, (capacity, batch_size, settings.seeds)):
                 made[peer] = run
+        ours = {True: peers.PRIORITISED.name, False: peers.UNIFORM.name}
         times = timing.compare(
             {peer.name: run for peer, (run, _) in made.items()}, settings.turns, settings.seconds,
-            {peer.name: ours.PRIORITISED if peer.prioritised else ours.UNIFORM for peer in made},
+            {peer.name: ours[peer.prioritised] for peer in made},
         )  # fmt: skip
         results += [
             {
@@ -117,7 +117,7 @@ def _run_of(peer: Peer, mode: str, order: str, sizes: tuple[int, int, int]) -> _
     if mode in ("scan", "vmapped"):
         return None
     buffer = made if isinstance(made, Buffer) else calls.Called(made, updates=peer.prioritised)
-    buffer.fill(types.endless_episode(np.random.default_rng(0), capacity))
+    buffer.fill(peers.endless_episode(np.random.default_rng(0), capacity))
     if isinstance(buffer, calls.Called) and mode != "dispatched":
         return calls.one_call_per_cycle(buffer, batch_size, mode == "packed-call"), None
     return calls.one_call_per_function(buffer, batch_size, order), None
@@ -130,7 +130,7 @@ def _table(results: Sequence[Mapping[str, Any]]) -> str:
         head += [order, "ratio to ours", "large copies"]
         for one in (one for one in results if one["order"] == order):
             rows[one["peer"]] += [one["median_us"], one["ratio_to_ours"], one["large_copies"]]
-    return outputs.table(head, list(rows.values()))
+    return command.table(head, list(rows.values()))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 import jax
@@ -36,13 +35,13 @@ def compare(
     turns: int,
     seconds: float,
     references: Mapping[str, str],
-    fixed: Mapping[str, int] = MappingProxyType({}),
+    least: int = 1,
 ) -> dict[str, Timed]:
     """Time contenders in turns; `references` names the contender that each is relative to.
 
     The other arguments are those of `take_turns`.
     """
-    times = take_turns(runs, turns, seconds, fixed)
+    times = take_turns(runs, turns, seconds, least)
     results = {}
     for name, us in times.items():
         reference = times.get(references[name])
@@ -67,10 +66,7 @@ def cycles_for(run: Run, seconds: float) -> int:
 
 
 def take_turns(
-    runs: Mapping[str, Run],
-    turns: int,
-    seconds: float,
-    fixed: Mapping[str, int] = MappingProxyType({}),
+    runs: Mapping[str, Run], turns: int, seconds: float, least: int = 1
 ) -> dict[str, list[float]]:
     """Return microseconds per cycle of every contender, one number per turn.
 
@@ -80,9 +76,9 @@ def take_turns(
       runs: contenders by name.
       turns: number of turns of each contender.
       seconds: approximate duration of a turn.
-      fixed: cycles per turn, for contenders that accept no other number.
+      least: fewest cycles of a turn.
     """
-    counts = {name: fixed.get(name) or cycles_for(run, seconds) for name, run in runs.items()}
+    counts = {name: max(least, cycles_for(run, seconds)) for name, run in runs.items()}
     times: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(turns):
         for name in list(runs)[:: -1 if turn % 2 else 1]:

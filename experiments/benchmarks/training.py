@@ -1,22 +1,20 @@
 """Time whole training loops: `python -m experiments.benchmarks.training`.
 
-DQN on CartPole, TD3 and SAC on Pendulum with one update per step: our loop with several replay
-methods, and the published loops of purejaxrl (luchris429/purejaxrl) and rejax (keraJLi/rejax), for
-which --purejaxrl and --rejax name checkouts. Each loop is one program for all seeds; with
---distributed true, ours are also timed as runs distribute them over cores. Compiling is measured in
-processor seconds. On Linux, `taskset -c 0` in front of the command restricts it to one core.
+DQN on CartPole, TD3 and SAC on Pendulum with one update per step and several replay methods. Each
+loop is one program for all seeds; with --distributed true, loops are also timed as runs distribute
+them over cores. Compiling is measured in processor seconds. On Linux, `taskset -c 0` in front of
+the command restricts it to one core.
 """
 
 import dataclasses
 import itertools
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 
-from experiments.benchmarks import command, outputs, peer_loops, timing, training_loops
+from experiments.benchmarks import command, timing, training_loops
 from experiments.benchmarks.training_loops import CASES, Loop
 from experiments.runs.log import say
 from jaxreplay.option import option
@@ -30,27 +28,17 @@ class Settings(command.TimedSettings):
     """Loops to time."""
 
     cases: tuple[str, ...] = option(tuple(CASES), "agents, each on its task", choices=tuple(CASES))
-    replays: tuple[str, ...] = option(("uniform", "per"), "our methods", choices=_REPLAYS)
-    purejaxrl: str | None = option(None, "folder of a checkout of purejaxrl")
-    rejax: str | None = option(None, "folder of a checkout of rejax")
+    replays: tuple[str, ...] = option(("uniform", "per"), "replay methods", choices=_REPLAYS)
     seeds: tuple[int, ...] = option((1, 8), "numbers of seeds, each in one program", at_least=1)
-    distributed: bool = option(False, "also time our loops distributed over cores, as in runs")
+    distributed: bool = option(False, "also time loops distributed over cores, as in runs")
     capacity: int = option(100_000, "slots per seed", at_least=1)
     seconds: float = option(1.0, f"approximate seconds of a turn (>= {_MIN_STEPS} steps)", above=0)
 
     def check(self) -> None:
-        """Reject a capacity below the batch size, and folders that are not checkouts."""
+        """Reject a capacity below the batch size."""
         largest = max(CASES[name].batch_size for name in self.cases)
         if self.capacity < largest:
             raise ValueError(f"capacity is {self.capacity}: it must hold a batch of {largest}")
-        for name, folder in self.folders.items():
-            peer_loops.check(name, folder)
-
-    @property
-    def folders(self) -> dict[str, Path]:
-        """Checkouts by name of the project."""
-        named = {name: getattr(self, name) for name in peer_loops.FILES}
-        return {name: Path(folder) for name, folder in named.items() if folder is not None}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,23 +50,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"{case}, seeds: {seeds}")
         new = measure(case, seeds, settings)
         rows = [[value for name, value in one.items() if name != "us"] for one in new]
-        print(outputs.table([name for name in new[0] if name != "us"], rows), flush=True)
+        print(command.table([name for name in new[0] if name != "us"], rows), flush=True)
         results += new
-    content = {
-        "machine": timing.machine(),
-        # Names of folders of this machine are left out.
-        "settings": dataclasses.asdict(settings) | dict.fromkeys(peer_loops.FILES),
-        "versions_of_peers": {k: peer_loops.version(v) for k, v in settings.folders.items()},
-        "results": results,
-    }
-    outputs.write(out, content)
+    command.write(out, {"settings": dataclasses.asdict(settings), "results": results})
     return 0
 
 
 def measure(name: str, seeds: int, settings: Settings) -> list[dict[str, Any]]:
     """Time the loops of one case in turns.
 
-    Times are in microseconds per step of all seeds, and relative to our loop with uniform replay;
+    Times are in microseconds per step of all seeds, and relative to the loop with uniform replay;
     steps/s are of all seeds together. Compiling is in processor seconds, including tracing. Copies
     are the instructions in loops that copy a whole array of the replay.
     """
@@ -86,8 +67,7 @@ def measure(name: str, seeds: int, settings: Settings) -> list[dict[str, Any]]:
     say("  taking turns")
     times = timing.compare(
         {label: loop.run for label, loop in loops.items()},
-        settings.turns, settings.seconds, dict.fromkeys(loops, "uniform"),
-        {label: loop.steps or _steps(loop, settings) for label, loop in loops.items()},
+        settings.turns, settings.seconds, dict.fromkeys(loops, "uniform"), _MIN_STEPS,
     )  # fmt: skip
     return [
         {
@@ -102,7 +82,7 @@ def measure(name: str, seeds: int, settings: Settings) -> list[dict[str, Any]]:
 
 
 def _loops(name: str, seeds: int, settings: Settings) -> dict[str, Loop]:
-    """Compile our loops and those of peers."""
+    """Compile the loops of one case."""
     case = CASES[name]
     loops: dict[str, Loop] = {}
     for replay in settings.replays:
@@ -111,15 +91,7 @@ def _loops(name: str, seeds: int, settings: Settings) -> dict[str, Loop]:
         if settings.distributed:
             loop = training_loops.distributed(case, replay, seeds, settings.capacity)
             loops[f"{replay}, distributed"] = loop
-    steps = _steps(next(iter(loops.values())), settings)
-    config = training_loops.run_config(case, "uniform", seeds, settings.capacity)
-    for peer, folder in settings.folders.items():
-        loops |= peer_loops.compiled(peer, folder, config, steps)
     return loops
-
-
-def _steps(loop: Loop, settings: Settings) -> int:
-    return max(_MIN_STEPS, timing.cycles_for(loop.run, settings.seconds))
 
 
 if __name__ == "__main__":

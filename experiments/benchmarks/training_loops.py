@@ -1,6 +1,7 @@
-"""Whole training loops of this project, with the tasks and sizes that peers' loops share."""
+"""Whole training loops: their programs, and the seconds to compile and to run them."""
 
 import dataclasses
+import re
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -9,12 +10,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from experiments.benchmarks.programs import Size, compile_run
 from experiments.benchmarks.timing import Run
 from experiments.runs.assembly import assemble, build
 from experiments.runs.run_config import RunConfig, defaults
 from experiments.training.config import LoopConfig, ReplaySizes
 from experiments.training.loop import Program, make_program
+from experiments.training.seeds import over_seeds
+from experiments.training.state import a_key
 from jaxreplay.testing import large_copies
 
 
@@ -25,7 +27,15 @@ class Case(NamedTuple):
     env: str
     batch_size: int
     hidden: tuple[int, ...]
-    options: Mapping[str, Any] = MappingProxyType({})  # of our agent, to match its peers
+    options: Mapping[str, Any] = MappingProxyType({})  # of the agent, to match other projects'
+
+
+class Size(NamedTuple):
+    """Numbers of instructions in a compiled program; None: unknown."""
+
+    instructions: int | None = None  # including those within fusions
+    fusions: int | None = None
+    loops: int | None = None
 
 
 class Loop(NamedTuple):
@@ -35,10 +45,9 @@ class Loop(NamedTuple):
     compiling: float | None = None  # processor seconds to compile it, including tracing
     size: Size = Size()
     large_copies: int | None = None  # instructions in its loops that copy an array of the replay
-    steps: int | None = None  # the only number of steps per call
 
 
-# Peers' DQN has neither double Q-learning nor gradient clipping.
+# DQN of purejaxrl and rejax has neither double Q-learning nor gradient clipping.
 _PLAIN = MappingProxyType({"double": False, "max_grad_norm": 0.0})
 CASES: Mapping[str, Case] = MappingProxyType(
     {
@@ -98,3 +107,62 @@ def _run_of(state: Any, chunk: Callable[[Any, int], tuple[Any, Any]]) -> Run:
         return max(total - timed(0), 1e-9)
 
     return run
+
+
+class Compiled(NamedTuple):
+    """A compiled function."""
+
+    run: Callable[..., Any]
+    tracing: float  # processor seconds, including lowering
+    compiling: float  # processor seconds
+    text: str  # optimised HLO
+    operations: int  # passed from JAX to XLA
+
+    @property
+    def size(self) -> Size:
+        """Numbers of instructions after XLA's optimisations."""
+        return Size(
+            instructions=len(re.findall(r"^\s+(?:ROOT )?%[\w.-]+ = ", self.text, re.MULTILINE)),
+            fusions=len(re.findall(r" fusion\(", self.text)),
+            loops=len(re.findall(r" while\(", self.text)),
+        )
+
+
+def operations(text: str) -> int:
+    """Return the number of operations in StableHLO; those of a called function count once."""
+    return len(re.findall(r" = \"?(?:stablehlo|chlo)\.", text))
+
+
+def compile_for(function: Any, *inputs: Any) -> Compiled:
+    """Compile a jitted function for inputs, or for their shapes and dtypes.
+
+    Call `jax.clear_caches()` before each loop, so that no part of it was already traced.
+    """
+    start = time.process_time()
+    lowered = function.lower(*inputs)
+    traced = time.process_time()
+    run = lowered.compile()
+    seconds = time.process_time() - traced
+    count = operations(lowered.as_text())
+    return Compiled(run, traced - start, seconds, run.as_text() or "", count)
+
+
+def compile_run(program: Program, seeds: int) -> dict[str, Compiled]:
+    """Compile the two programs of a run: "warm-up", and "training" with its evaluation.
+
+    The first takes keys `[S]`, the second the state, which is donated, and a number of blocks.
+    """
+    jax.clear_caches()  # not between the two, as in a run
+    start = time.process_time()
+    functions = functions_of(program, seeds)
+    shared = (time.process_time() - start) / 2
+    both = {name: compile_for(one, *inputs) for name, (one, inputs) in functions.items()}
+    return {name: one._replace(tracing=one.tracing + shared) for name, one in both.items()}
+
+
+def functions_of(program: Program, seeds: int) -> dict[str, tuple[Any, tuple[Any, ...]]]:
+    """Return the two jitted functions of a run, traced once, with the shapes of their inputs."""
+    run = over_seeds(program)
+    keys = jax.ShapeDtypeStruct((seeds,), a_key().dtype)
+    blocks = jax.ShapeDtypeStruct((), jnp.int32)
+    return {"warm-up": (run.init, (keys,)), "training": (run.chunk, (run.like(seeds), blocks))}

@@ -71,7 +71,6 @@ def test_options_explain_themselves_in_one_line(config):
     for entry in options_of(config):
         assert entry.help and "\n" not in entry.help + entry.source
         assert entry.kind in (bool, int, float, str)
-        # A name is chosen from some; but labels, metrics, addresses and folders are the user's.
-        folders = ("demos", "purejaxrl", "rejax")
-        free = config.__name__ in ("Question", "StudyOptions", "Where") or entry.name in folders
+        # A name is chosen from some; but labels, metrics, addresses and files are the user's.
+        free = config.__name__ in ("Question", "StudyOptions", "Where") or entry.name == "demos"
         assert entry.choices or entry.kind is not str or free

@@ -3,11 +3,10 @@
 import cpprb
 import numpy as np
 
-from experiments.benchmarks.peers import types
-from experiments.benchmarks.peers.types import ACTION, ALPHA, BETA, EPSILON, OBS, Peer, Rows
+from experiments.benchmarks.peers import ACTION, ALPHA, BETA, EPSILON, OBS, Buffer, Peer, Rows
 
 
-class _Buffer(types.Buffer):
+class _Buffer(Buffer):
     def __init__(self, capacity: int, batch_size: int) -> None:
         shapes = {"obs": OBS, "action": ACTION, "reward": 1, "discount": 1, "next_obs": OBS}
         self._buffer = cpprb.PrioritizedReplayBuffer(

@@ -11,7 +11,7 @@ import flashbax
 import jax
 import jax.numpy as jnp
 
-from experiments.benchmarks.peers.types import ALPHA, BETA, EPSILON, Peer
+from experiments.benchmarks.peers import ALPHA, BETA, EPSILON, Peer
 from jaxreplay.types import Array, Sample, Transition
 
 

@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, TensorDictPrioritizedReplayBuffer
 
-from experiments.benchmarks.peers.types import ALPHA, BETA, EPSILON, Buffer, Peer, Rows
+from experiments.benchmarks.peers import ALPHA, BETA, EPSILON, Buffer, Peer, Rows
 
 
 class _Buffer(Buffer):

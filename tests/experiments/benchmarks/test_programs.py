@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from experiments.benchmarks import compiling, programs
-from experiments.benchmarks.programs import functions_of, operations
-from experiments.benchmarks.training_loops import CASES, make
+from experiments.benchmarks import compiling, training_loops
+from experiments.benchmarks.training_loops import CASES, functions_of, make, operations
 from jaxreplay.testing import large_copies
 
 TABLE = Path(__file__).parents[3] / "experiments" / "results" / "benchmark_compiling.json"
@@ -56,7 +55,7 @@ def test_instructions_are_counted():
     def program(x):
         return jax.lax.fori_loop(0, 3, lambda i, x: jnp.tanh(x @ x) + i, x)
 
-    compiled = programs.compile_for(jax.jit(program), jnp.ones((32, 32)))
+    compiled = training_loops.compile_for(jax.jit(program), jnp.ones((32, 32)))
     assert compiled.size.loops == 1
     assert compiled.size.instructions > compiled.size.fusions + compiled.size.loops
     assert compiled.run(jnp.zeros((32, 32))).shape == (32, 32)

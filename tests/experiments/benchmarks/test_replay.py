@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from experiments.benchmarks import calls, methods, peers, replay
-from experiments.benchmarks.peers.types import ALPHA, BETA, OBS, ORDERS, Buffer, Rows, row
-from experiments.benchmarks.peers.types import endless_episode as episode
+from experiments.benchmarks.peers import ALPHA, BETA, OBS, ORDERS, Buffer, Rows, row
+from experiments.benchmarks.peers import endless_episode as episode
 from experiments.installation.commands import install, install_package
 from jaxreplay.loops import packed
 from tests.refusals import assert_names, refusal
@@ -158,10 +158,11 @@ def test_a_broken_peer_is_listed_with_the_reason(monkeypatch):
     def broken(name):
         raise ImportError("undefined\n  symbol")
 
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
     monkeypatch.setattr(importlib, "import_module", broken)
-    found = peers.find(["ours"])
+    found = peers.find(["flashbax"])
     assert found.peers == ()
-    assert_names(found.missing["ours"], "undefined symbol")
+    assert_names(found.missing["flashbax"], "undefined symbol")
 
 
 @pytest.mark.parametrize(

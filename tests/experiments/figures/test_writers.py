@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxreplay as jr
-from experiments.benchmarks import outputs
+from experiments.benchmarks import command
 from experiments.figures import film, style
 from experiments.figures.film import Film
 from experiments.papers import blocks
@@ -35,7 +35,7 @@ def saved(path: Path, **how: bool) -> None:
 
 WRITERS: dict[str, Callable[[Path], object]] = {
     "a.json": lambda path: files.write_json(path, {}),
-    "b.json": lambda path: outputs.numbers(str(path)),
+    "b.json": lambda path: command.numbers(str(path)),
     "a.png": lambda path: style.save(style.make_figure(1, 1), path),
     "b.png": lambda path: blocks.write(style.make_figure(1, 1), path),
     "a.gif": filmed,
