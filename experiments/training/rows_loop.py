@@ -160,7 +160,7 @@ class RowsRun(Run):
             return self._loop.log_point(state, ended, sums, given[1])[0]
 
         self.axes = axes = axes_of(
-            lambda key, _: phases.after_warmup(self._loop.start(key)), once, given
+            lambda key, _: phases.after_warmup(self._loop.start(key)), once, a_key(), given
         )
         leaving = jax.tree.map(
             lambda axis: None if axis is None else 1,  # after the axis of rows
