@@ -211,7 +211,7 @@ def with_inputs(config: RunConfig, places: Sequence[Place]) -> Program:
 
     alone = _program(assemble(config), config)
     composed: Any = (init, chunk)  # with a different state, which is opaque to callers
-    return Program(*composed, alone.schedule, alone.remarks)
+    return Program(*composed, alone.schedule)
 
 
 def example(config: RunConfig, places: Sequence[Place]) -> Any:

@@ -166,9 +166,8 @@ class _Grid:
 
     def describe(self) -> list[str]:
         """Return the plan in lines."""
-        remarks = dict.fromkeys(each for group in self._groups for each in group.program.remarks)
         compiled, on_host = _divided(self.results.missing(self.points, self.study.looks[0]))
-        lines = [*remarks, *(self._plan(compiled).describe() if compiled or not on_host else ())]
+        lines = list(self._plan(compiled).describe() if compiled or not on_host else ())
         if on_host:
             lines.append(f"{plan.count(len(on_host), 'run')} on the host, one point after another")
         if self.study.question.until_decided:

@@ -203,19 +203,3 @@ def check(config: LoopConfig, replay: Replay) -> None:
 def round_up(value: int, multiple: int) -> int:
     """Return the smallest multiple that is at least `value`."""
     return math.ceil(value / multiple) * multiple
-
-
-def remarks(replay: Replay, environment: str, max_steps: int) -> tuple[str, ...]:
-    """Return messages about side effects of the options, for users to read before a run.
-
-    Args:
-      replay: replay of the run.
-      environment: name of the environment.
-      max_steps: agent steps after which an episode is truncated.
-    """
-    if replay.requires.whole_episodes and max_steps > replay.capacity:
-        return (
-            f"{environment} may have episodes of {max_steps:,} steps, longer than the capacity of "
-            f"{replay.capacity:,}: such an episode is kept while it is the only one",
-        )
-    return ()

@@ -16,7 +16,7 @@ from agents.types import Agent
 from experiments.environments.host import EnvironmentFailed, HostEnvironment
 from experiments.environments.types import EnvironmentSpec, TimeStep
 from experiments.training import host_store
-from experiments.training.config import LoopConfig, remarks
+from experiments.training.config import LoopConfig
 from experiments.training.evaluation import play_out, python_while
 from experiments.training.host_phases import HostPhases
 from experiments.training.phases import make_phases
@@ -76,14 +76,10 @@ def _stacked(trees: list[Any]) -> Any:
 
 
 class Since(NamedTuple):
-    """The part of the state of a run that stops between two log points."""
+    """Sums since the last log point, saved by a run that stops between two."""
 
-    played: Metrics  # sums over training episodes since the last log point
-    learned: Sums  # sums over gradient updates
-    owed: np.ndarray  # [] bool, whether an evaluation for the replay is due
-
-
-_NOT_OWED = np.asarray(False)
+    played: Metrics  # over training episodes
+    learned: Sums  # over gradient updates
 
 
 class HostRun(Run):
@@ -115,13 +111,12 @@ class HostRun(Run):
           config: options of the loop.
           seeds: seeds of the run.
         """
-        notes = remarks(replay, environment.name, environment.max_steps)
         phases = make_phases(environment.action_space, agent, replay, config)
-        super().__init__(schedule(config, replay.num_envs), notes)
+        super().__init__(schedule(config, replay.num_envs))
         self._make, self._phases, self._config, self._seeds = make, phases, config, list(seeds)
         self.device = HostPhases(phases, environment, len(self._seeds))
         self.axes = self.device.axes
-        self._nothing = Since(self.device.nothing_played, self.device.nothing_learned, _NOT_OWED)
+        self._nothing = Since(self.device.nothing_played, self.device.nothing_learned)
         self._store = self._empty_store()
         self._after_collecting = replay.requires.all_new  # updates use the transitions of the block
         self.playing: Batches | None = None
@@ -156,22 +151,24 @@ class HostRun(Run):
     def chunk(self, state: LoopState, blocks: int) -> tuple[LoopState, Metrics]:
         state = self.blocks(state, blocks)
         since, state = state.since, state._replace(host=(), since=())
-        evaluated = self._evaluate(state, since, int(blocks), for_replay=False)
+
+        def check() -> None:
+            if self.stop():
+                raise CutShort(self._whole(state, since), int(blocks))
+
+        evaluated = self._evaluate(state, check)
         given = self._store.read(self.device.looked_at(state))
-        sums = since.played, since.learned
-        state, metrics = self.device.log_point(state, *sums, *evaluated, given)
+        state, metrics = self.device.log_point(state, *since, *evaluated, given)
         return self._whole(state), metrics
 
     def blocks(self, state: LoopState, blocks: int) -> LoopState:
         """Run `blocks` blocks; return the state with the sums over them. Donates the argument."""
         device, config = self.device, self._config
-        (played, learned, owed), state = state.since, state._replace(host=(), since=())
-        if owed:
-            state = self._observe(state, played, learned, 0)
+        (played, learned), state = state.since, state._replace(host=(), since=())
         action, extras = device.decide(state, "act")
         for block in range(int(blocks)):
             if self.stop():
-                raise CutShort(self._whole(state, Since(played, learned, _NOT_OWED)), block)
+                raise CutShort(self._whole(state, Since(played, learned)), block)
             for row in range(config.learn_every):
                 self.playing.send(action)
                 for _ in range(self._updates_during(row)):
@@ -188,10 +185,10 @@ class HostRun(Run):
             if self._phases.evaluates_for_replay and self._phases.is_due(
                 self._rows, config.observe_every
             ):
-                state = self._observe(state, played, learned, block + 1)
+                state = device.observe(state, self._evaluate(state)[0])
             if self._after_collecting:
                 action, extras = device.decide(state, "act")
-        return self._whole(state, Since(played, learned, _NOT_OWED))
+        return self._whole(state, Since(played, learned))
 
     def close(self) -> None:
         """Close the environments."""
@@ -199,22 +196,19 @@ class HostRun(Run):
             if batches is not None:
                 batches.close()
 
-    def _observe(self, state: LoopState, played: Metrics, learned: Sums, blocks: int) -> LoopState:
-        """Evaluate for the replay, and give it the returns."""
-        owing = Since(played, learned, np.asarray(True))
-        returns, _ = self._evaluate(state, owing, blocks, for_replay=True)
-        return self.device.observe(state, returns)
-
     def _evaluate(
-        self, state: LoopState, since: Since, blocks: int, for_replay: bool
+        self, state: LoopState, check: Callable[[], None] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Play whole episodes greedily; return undiscounted returns and lengths, `[S, N]`."""
-        rows = int(state.rows)
+        """Play whole episodes greedily; return undiscounted returns and lengths, `[S, N]`.
+
+        `check` runs before each step of a log point; without it, the evaluation is for the replay.
+        """
+        rows, for_replay = int(state.rows), check is None
         self._testing.when = f"evaluation at {self._agent_step(rows)}"
 
         def step(playing: Any, time: np.int32) -> tuple[Any, TimeStep]:
-            if self.stop():
-                raise CutShort(self._whole(state, since), blocks)
+            if check is not None:
+                check()
             action, memory = self.device.greedy(state, playing[0], time, for_replay, playing[1])
             self._testing.send(action)
             obs, out = self._testing.receive()

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from agents.types import Agent
 from experiments.environments.types import Array, Environment
 from experiments.training.compiling import Traced
-from experiments.training.config import LoopConfig, remarks
+from experiments.training.config import LoopConfig
 from experiments.training.evaluation import evaluate
 from experiments.training.phases import Mode, Phases, make_phases
 from experiments.training.schedule import Schedule, schedule
@@ -44,7 +44,6 @@ class Program(NamedTuple):
     init: Callable[[Array], LoopState]
     chunk: Callable[[LoopState, Array], tuple[LoopState, Metrics]]
     schedule: Schedule
-    remarks: tuple[str, ...] = ()  # messages for the user before the run
 
 
 def make_program(
@@ -62,8 +61,7 @@ def make_program(
       ValueError: the config cannot run.
     """
     loop = Loop(environment, make_phases(environment.action_space, agent, replay, config))
-    notes = remarks(replay, environment.name, environment.max_steps)
-    return Program(loop.init, loop.chunk, loop.schedule, notes)
+    return Program(loop.init, loop.chunk, loop.schedule)
 
 
 @dataclasses.dataclass(frozen=True)

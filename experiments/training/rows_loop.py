@@ -16,7 +16,7 @@ import numpy as np
 from agents.types import Agent
 from experiments.environments.types import Environment
 from experiments.training.compiling import jit_once
-from experiments.training.config import LoopConfig, remarks
+from experiments.training.config import LoopConfig
 from experiments.training.host_store import HostRows, given_like, store_of
 from experiments.training.loop import Loop
 from experiments.training.phases import make_phases
@@ -46,8 +46,7 @@ class RowsRun(Run):
         """
         phases = make_phases(environment.action_space, agent, replay, config)
         self._loop = Loop(environment, phases)
-        notes = remarks(replay, environment.name, environment.max_steps)
-        super().__init__(self._loop.schedule, notes)
+        super().__init__(self._loop.schedule)
         self._config, self._seeds = config, list(seeds)
         self._one = jax.eval_shape(self._loop.start, a_key())
         self._store = self._empty_store()

@@ -54,7 +54,7 @@ class Run(abc.ABC):
 
     Attributes:
       schedule: log points and counts.
-      remarks: messages for the user before the run, such as the layout of several programs.
+      remarks: messages for the user before the run: the layout of several programs.
       axes: a LoopState of 0 where a leaf has a seed axis, and None where all seeds share it.
       stops_anywhere: whether it raises CutShort soon after `stop()` returns True; otherwise callers
         wait for the next log point.
@@ -62,12 +62,12 @@ class Run(abc.ABC):
     """
 
     schedule: Schedule
-    remarks: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
     axes: Any
     stops_anywhere = False
 
-    def __init__(self, schedule: Schedule, remarks: tuple[str, ...]) -> None:
-        self.schedule, self.remarks = schedule, remarks
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
         self.stop: Callable[[], bool] = lambda: False
 
     @abc.abstractmethod
@@ -111,8 +111,8 @@ class CompiledRun(Run):
         """
         if where is None:
             where = Layout(len(seeds), len(seeds), tuple(jax.local_devices()[:1]))
-        layout = [where.describe()] if where.programs > 1 else []
-        super().__init__(program.schedule, (*layout, *program.remarks))
+        super().__init__(program.schedule)
+        self.remarks = (where.describe(),) if where.programs > 1 else ()
         self._program, self._where, self._numbers = program, where, np.asarray(seeds)
         self._compiled: dict[tuple[str, jax.Device], Any] = {}
         self._threads = ThreadPoolExecutor(min(len(where.devices), where.programs))

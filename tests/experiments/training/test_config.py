@@ -1,11 +1,11 @@
-"""Sizes of a replay, requirements of replay methods, and messages before a run."""
+"""Sizes of a replay, and requirements of replay methods."""
 
 import pytest
 
-from experiments.training.config import LoopConfig, ReplaySizes, check, remarks
+from experiments.training.config import LoopConfig, ReplaySizes, check
 from jaxreplay import Replay
 from jaxreplay.methods import latest, refer, uniform
-from tests.refusals import assert_names, refused
+from tests.refusals import refused
 
 LOOP = {"n_step": 1, "learn_every": 1, "updates": 1, "warmup": 8}
 
@@ -61,11 +61,3 @@ def test_loops_that_fit_pass():
     check(LoopConfig(**LOOP | {"warmup": 4}), replay_of(uniform.sampler()))
     check(LoopConfig(**LOOP | {"learn_every": 4}), replay_of(latest.sampler()))
     check(LoopConfig(**LOOP | {"warmup": 16}), replay_of(refer.sampler()))
-
-
-def test_users_read_of_episodes_longer_than_a_capacity_of_whole_episodes():
-    (remark,) = remarks(replay_of(refer.sampler()), "pendulum", 200)
-    assert_names(remark, "pendulum", "200", "16")
-    assert remarks(replay_of(refer.sampler()), "pendulum", 16) == ()
-    for sampler in (uniform.sampler(), latest.sampler()):
-        assert remarks(replay_of(sampler), "pendulum", 200) == ()

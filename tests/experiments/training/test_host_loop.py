@@ -296,7 +296,7 @@ class CountingReturns(uniform.Uniform):
 
 
 def test_what_is_since_a_log_point_survives_a_stop(tmp_path):
-    """Sums over updates and episodes, and an evaluation that the replay is yet to be told of."""
+    """Sums over updates and episodes, whether or not the replay learns from evaluations."""
     method = uniform.method()._replace(sampler=CountingReturns())
     run, blocks = make_run(method=method, observe_every=4), 20
 
@@ -307,13 +307,13 @@ def test_what_is_since_a_log_point_survives_a_stop(tmp_path):
     expected, places = metrics(run.init(), blocks), set()
     np.testing.assert_array_equal(expected["train_return"], 10.0)
     np.testing.assert_array_equal(expected["episodes"], blocks // LENGTH)
-    for patience in range(2, 46, 4):  # in the blocks, in evaluations for the replay, at the end
+    for patience in (2, 11, 19, 22):  # in the blocks, and in the evaluation at the end
         state, asked = run.init(), iter([False] * patience)
         run.stop = lambda asked=asked: next(asked, True)
         with pytest.raises(CutShort) as cut:
             run.chunk(state, blocks)
         since, done = cut.value.state.since, cut.value.blocks
-        places.add((bool(since.owed), done == blocks))
+        places.add(done == blocks)
         np.testing.assert_array_equal(since.learned.counts.max(axis=1), done)
         checkpoint.save(tmp_path, patience, run.to_save(cut.value.state), {})
         found = metrics(run.resume(checkpoint.load(tmp_path, run.like())), blocks - done)
@@ -325,4 +325,4 @@ def test_what_is_since_a_log_point_survives_a_stop(tmp_path):
         episodes = done // LENGTH + (blocks - done) // LENGTH
         np.testing.assert_array_equal(found["episodes"], episodes)
         assert np.isfinite(found["agent/loss"]).all()
-    assert places >= {(False, False), (True, False), (False, True)}
+    assert places == {False, True}
