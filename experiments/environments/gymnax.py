@@ -12,7 +12,9 @@ the number of a cell.
 
 import importlib
 import math
+import os
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -20,8 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.types import Continuous, Discrete
+from experiments.environments import shapes
 from experiments.environments.episodes import make_episodic
 from experiments.environments.types import Array, CompiledConfig, Environment, size_of
+from experiments.installation import commands
 
 _DEEP_SEA = "DeepSea-bsuite"
 
@@ -38,6 +42,8 @@ NAMES = {
 
 # Episodes of these terminate only by solving the task.
 _SOLVED_ENDS = ("MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1")
+# gymnax has no pictures of these.
+_NOT_DRAWN = ("Reacher-misc", "Swimmer-misc", "UmbrellaChain-bsuite")
 
 
 def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
@@ -149,3 +155,54 @@ def _actions(env, params, name: str):
         return low + (unit + 1.0) * 0.5 * (high - low)
 
     return Continuous(math.prod(shape)), scale
+
+
+def renderer(name: str, config: CompiledConfig = CompiledConfig()) -> Callable[[Any], np.ndarray]:
+    """Return `render(state) -> [H, W, 3] uint8` for gymnax's own state.
+
+    Raises:
+      ValueError: gymnax draws no such states, or a package of its visualizer is missing.
+    """
+    del config
+    if name in _NOT_DRAWN:
+        raise ValueError(f"gymnax/{name} cannot render its states")
+    if name.startswith(_DEEP_SEA):
+        return _deep_sea
+    if reason := commands.missing(f"a picture of gymnax/{name}", {"pygame": "gymnax"}):
+        raise ValueError(reason)
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # or pygame complains without a sound card
+    env, params = load(name)
+    from gymnax.visualize import vis_gym
+
+    if name in vis_gym.SUPPORTED_GYM_ENVS:
+        return lambda state: vis_gym.render_gym_frame(name, state, params)
+    return _visualizer(env, params)
+
+
+def _visualizer(env: Any, params: Any) -> Callable[[Any], np.ndarray]:
+    from gymnax.visualize import Visualizer
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    states: list[Any] = [None]
+    picture = Visualizer(env, params, states)
+    canvas = FigureCanvasAgg(picture.fig)
+
+    def render(state: Any) -> np.ndarray:
+        first, states[0] = states[0] is None, state
+        if first:
+            picture.init()
+        picture.update(0)
+        picture.ax.set_title(env.name)  # without the number of the step
+        canvas.draw()
+        return np.array(canvas.buffer_rgba())[..., :3]
+
+    return render
+
+
+def _deep_sea(state: Any) -> np.ndarray:
+    """Render reachable cells in grey, the goal in amber, and the player in white."""
+    size = len(state.action_mapping)
+    grid = np.where(np.tri(size, dtype=bool)[..., None], [120, 130, 140], 0)
+    grid[-1, -1] = 255, 187, 60
+    grid[int(state.row), int(state.column)] = 255
+    return shapes.cells(grid)

@@ -14,7 +14,6 @@ from experiments.environments import (
     goals,
     gymnasium,
     gymnax,
-    gymnax_pictures,
     memory,
     packages,
     playground,
@@ -45,7 +44,7 @@ class Family(NamedTuple):
 
 _families: dict[str, Family] = {
     "gymnax": Family(
-        gymnax.NAMES, gymnax.make, renderer=gymnax_pictures.renderer,
+        gymnax.NAMES, gymnax.make, renderer=gymnax.renderer,
         needs=lambda name: {"gymnax": "gymnax"}, find=gymnax.find,
     ),
     "sparse_pendulum": Family(

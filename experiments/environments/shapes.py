@@ -7,8 +7,7 @@ import numpy as np
 
 Array = np.ndarray
 
-BLACK, GREY, BLUE = "#222222", "#b0b0b0", "#1f77b4"
-RED, GREEN, SAND = "#d62728", "#2ca02c", "#c9a86a"
+BLACK, RED, GREEN = "#222222", "#d62728", "#2ca02c"
 _CELL = 24  # pixels of a cell's side
 
 
