@@ -35,6 +35,8 @@ Values = Sequence[float | None] | np.ndarray  # [seeds]
 _BETS = np.arange(1, 200) / 200  # alternatives, each with the same share of the first capital
 _NULLS = 2000  # ends of intervals are multiples of 1/2000
 _ROUNDING = 1e-9  # of comparisons with 1/2 -+ margin
+# Simulated studies: their number, the seeds between two looks, and the most that are worth while.
+_TRIALS, _BATCH, _MOST = 400, 16, 10_000
 
 
 class Counts(NamedTuple):
@@ -108,12 +110,11 @@ def count_looks(
     arm: Values,
     baseline: Values,
     at: Sequence[int],
-    higher_is_better: bool = True,
     effect: float = 0.0,
 ) -> list[Counts]:
-    """Return the counts (`count_pairs`) of the first seeds at every look that has all of them."""
+    """Return the counts of the first seeds at every look that has all of them; higher is better."""
     complete = [seeds for seeds in at if seeds <= min(len(arm), len(baseline))]
-    return [count_pairs(arm[:n], baseline[:n], higher_is_better, effect) for n in complete]
+    return [count_pairs(arm[:n], baseline[:n], effect=effect) for n in complete]
 
 
 def log_capital(counts: Iterable[ArrayLike], m: ArrayLike) -> np.ndarray:
@@ -234,10 +235,7 @@ def seeds_needed(
     *,
     claim: "Claim" = "better",
     seen: Counts = Counts(),
-    batch: int = 16,
-    most: int = 10_000,
     chance: float = 0.8,
-    trials: int = 400,
 ) -> int | None:
     """Return the number of further seeds that decide an arm with probability `chance`.
 
@@ -251,19 +249,19 @@ def seeds_needed(
       margin: as in `decide`.
       claim: about the arm.
       seen: counts that the study continues from.
-      batch: seeds between two looks; the number is a multiple of it.
-      most: further seeds that are worth while; None is returned if they are too few.
       chance: of a decision.
-      trials: number of simulated studies.
+
+    Returns:
+      A multiple of 16; None if 10,000 are too few.
     """
     rates = (np.array(pilot) + 1) / (pilot.seeds + 3)
-    spaced = np.geomspace(batch, max(most, batch), 120)
-    at = np.unique(np.ceil(spaced / batch - _ROUNDING).astype(int)) * batch
-    drawn = np.random.default_rng(0).multinomial(np.diff(at, prepend=0), rates, (trials, len(at)))
+    spaced = np.geomspace(_BATCH, _MOST, 120)
+    at = np.unique(np.ceil(spaced / _BATCH - _ROUNDING).astype(int)) * _BATCH
+    drawn = np.random.default_rng(0).multinomial(np.diff(at, prepend=0), rates, (_TRIALS, len(at)))
     undecided = np.array(seen) + drawn.cumsum(axis=1)  # [trials, looks, 3]
     for look, further in enumerate(at):
         undecided = undecided[~_decides(undecided[:, look].T, alpha, margin, claim)]
-        if len(undecided) <= (1 - chance) * trials + _ROUNDING:
+        if len(undecided) <= (1 - chance) * _TRIALS + _ROUNDING:
             return int(further)
     return None
 

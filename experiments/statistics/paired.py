@@ -47,16 +47,15 @@ class Pairs:
     p_holm: float | None = None  # p_value corrected for the number of arms, if there are several
 
 
-def compare_pairs(
-    arm: ArrayLike, baseline: ArrayLike, higher_is_better: bool = True, level: float = 0.95
-) -> Pairs:
+def compare_pairs(arm: ArrayLike, baseline: ArrayLike, higher_is_better: bool = True) -> Pairs:
     """Compare an arm with its baseline seed by seed.
+
+    Intervals are of the percentile bootstrap over pairs, at 95 %.
 
     Args:
       arm: [seeds] one number per seed; infinite or NaN as in `Pairs`.
       baseline: [seeds] of the same seeds in the same order (`aligned`).
       higher_is_better: False for example for agent steps until solved.
-      level: nominal coverage of the intervals (percentile bootstrap over pairs).
 
     Raises:
       ValueError: the arms differ in length, or have fewer than two seeds.
@@ -68,11 +67,11 @@ def compare_pairs(
         raise ValueError("an interval needs at least two seeds: train more")
     signs = (x > y).astype(int) - (x < y)
     differences = x - y if np.isfinite([x, y]).all() else None
-    mean, mean_interval = _estimate(differences, np.mean, level)
-    middle, iqm_interval = _estimate(differences, iqm, level)
-    improvement, improvement_interval = _estimate((signs + 1) / 2, np.mean, level)
+    mean, mean_interval = _estimate(differences, np.mean)
+    middle, iqm_interval = _estimate(differences, iqm)
+    improvement, improvement_interval = _estimate((signs + 1) / 2, np.mean)
     columns = x[:, None], y[:, None]
-    unpaired = stratified_interval(columns, probability_of_improvement, level)
+    unpaired = stratified_interval(columns, probability_of_improvement)
     return Pairs(
         seeds=len(x),
         differences=None if differences is None else tuple(differences.tolist()),
@@ -206,11 +205,11 @@ def _signed(values: ArrayLike, higher_is_better: bool) -> np.ndarray:
     return np.where(np.isnan(signed), -math.inf, signed)
 
 
-def _estimate(values: np.ndarray | None, statistic: Callable, level: float) -> tuple:
+def _estimate(values: np.ndarray | None, statistic: Callable) -> tuple:
     """Return a statistic of values [seeds] and its interval, or None for both."""
     if values is None:
         return None, None
-    return float(statistic(values)), _floats(bootstrap_interval(values, statistic, level))
+    return float(statistic(values)), _floats(bootstrap_interval(values, statistic))
 
 
 def _floats(interval: tuple[np.ndarray, np.ndarray]) -> Interval:

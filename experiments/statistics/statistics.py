@@ -17,9 +17,13 @@ def steps_to(threshold: float, steps: ArrayLike, returns: ArrayLike) -> int | No
     return int(np.asarray(steps)[hits[0]]) if hits.size else None
 
 
-def curves(frame: pd.DataFrame, column: str = "eval_return") -> pd.DataFrame:
+def curves(frame: pd.DataFrame) -> pd.DataFrame:
     """Return one column per seed, one row per log point at which any seed has a value."""
-    return frame.pivot(index="step", columns="seed", values=column).dropna(how="all").sort_index()
+    return (
+        frame.pivot(index="step", columns="seed", values="eval_return")
+        .dropna(how="all")
+        .sort_index()
+    )
 
 
 def summarise(frame: pd.DataFrame, threshold: float | None = None) -> dict:

@@ -30,9 +30,8 @@ Verdict = Literal[
     "no claim",
 ]  # fmt: skip
 Claim = Literal["better", "at least as good", "worse"]
-Quantity = Literal["mean", "iqm", "improvement"]
+Quantity = Literal["iqm", "improvement"]
 NAMES: Mapping[Quantity, str] = {
-    "mean": "mean difference",
     "iqm": "IQM of the differences",
     "improvement": "probability of improvement",
 }
@@ -117,7 +116,6 @@ def judge(
     pairs: Pairs,
     claim: Claim = "better",
     quantity: Quantity = "iqm",
-    margin: float = 0.0,
     ungated: str | None = None,
 ) -> Judgement:
     """Return the verdict of a comparison about a claim.
@@ -131,28 +129,24 @@ def judge(
       baseline: facts of the arm that it is compared with.
       pairs: the two compared by the primary metric, named before the runs (`paired`).
       claim: what is claimed of the arm next to the baseline.
-      quantity: what the interval is of: the IQM or mean of the paired differences (ten seeds cover
-        .93 and .86 to .90 of the nominal .95), or the paired probability of improvement, which it
-        also is where there are no differences (a seed never solved or diverged).
-      margin: for "at least as good": how much worse still counts, in the unit of the quantity; left
-        out where there are no differences.
+      quantity: what the interval is of: the IQM of the paired differences (ten seeds cover .93 of
+        the nominal .95), or the paired probability of improvement, which it also is where there are
+        no differences (a seed never solved or diverged).
       ungated: the reason to judge although the gate stops an arm, which is then kept.
 
     Raises:
-      ValueError: the gate is off without a reason, or a margin is negative or does not belong.
+      ValueError: the gate is off without a reason.
     """
     if ungated is not None and not ungated.strip():
         raise ValueError("the gate is off without a reason: say why in words")
-    if not margin >= 0 or (margin and claim != "at least as good"):
-        raise ValueError(f"a margin of {margin:g} for '{claim}': only 'at least as good' has one")
     if stopped := without_numbers(arm, baseline, pairs.seeds, ungated):
         return judgement(arm, baseline, pairs.seeds, *stopped, claim=claim, ungated=ungated)
     if quantity != "improvement" and pairs.differences is None:
-        quantity, margin = "improvement", 0.0
+        quantity = "improvement"
     interval = getattr(pairs, f"{quantity}_interval")
-    boundary = (0.5 if quantity == "improvement" else 0.0) - margin
+    boundary = 0.5 if quantity == "improvement" else 0.0
     p_value = pairs.p_value if pairs.p_holm is None else pairs.p_holm
-    verdict, reason = decide(claim, interval, boundary, None if margin else p_value, pairs.mean)
+    verdict, reason = decide(claim, interval, boundary, p_value, pairs.mean)
     return judgement(
         arm, baseline, pairs.seeds, verdict, f"{NAMES[quantity]} {reason}", claim=claim,
         quantity=quantity, interval=interval, boundary=boundary, p_value=p_value, ungated=ungated,
@@ -181,8 +175,7 @@ def decide(
     """Return the verdict of an interval about a claim, and the numbers in words.
 
     "Better" claims that the quantity lies above the boundary, "worse" that it lies below, "at least
-    as good" that it lies at or above it (the boundary is then no difference less the margin, if
-    there is one: non-inferiority). The claim agrees if the interval lies wholly on its side,
+    as good" that it lies at or above it. The claim agrees if the interval lies wholly on its side,
     disagrees if wholly on the other, and is undecided if the interval holds both. Whatever asserts
     a difference also needs a p-value below `ALPHA`, for among many arms one interval in twenty errs
     by chance, and one that is of a mean on the same side: a few seeds may turn the mean against all
@@ -191,9 +184,8 @@ def decide(
     Args:
       claim: what is claimed.
       interval: lower and upper end; higher is better for the arm.
-      boundary: 0 for differences, 0.5 for a probability of improvement, less the margin.
-      p_value: of no mean difference, corrected over arms; None to go by the interval alone, as with
-        a margin, of which a test of no difference says nothing.
+      boundary: 0 for differences, 0.5 for a probability of improvement.
+      p_value: of no mean difference, corrected over arms; None to go by the interval alone.
       mean: the mean difference that the p-value is of; None where it is of signs.
     """
     low, high = interval

@@ -322,7 +322,6 @@ def test_seeds_are_needed_beyond_those_seen():
     pilot = Counts(34, 0, 30)  # 0.53
     assert 500 < seeds_needed(pilot, seen=pilot) < 1500
     assert seeds_needed(pilot, seen=Counts(400, 0, 300)) == 16
-    assert seeds_needed(pilot, most=64) is None
     expected = decide({"a": [pilot]})["a"].expected
     assert expected == 64 + seeds_needed(pilot, seen=pilot)
     even = Counts(16, 0, 16)
