@@ -50,7 +50,7 @@ def without_screen() -> None:
 
 
 def renderer(
-    name: str, model: Any, place: Callable[[Any, Any], None], camera: int | None = None
+    name: str, model: Any, place: Callable[[Any, Any], None]
 ) -> Callable[[Any], np.ndarray]:
     """Return `render(state) -> [240, 320, 3] uint8`; it keeps an OpenGL context.
 
@@ -58,8 +58,6 @@ def renderer(
       name: name of the environment, for messages.
       model: MuJoCo's MjModel.
       place: `place(MjData, state)` copies the state into MuJoCo's data.
-      camera: index of a camera of the model; None: a camera that follows the body if the model has
-        one, else a fixed camera.
 
     Raises:
       ValueError: OpenGL is missing.
@@ -78,31 +76,12 @@ def renderer(
     reference = weakref.ref(scene)
     atexit.register(lambda: (left := reference()) and left.close())  # before OpenGL is unloaded
     data = mujoco.MjData(model)
-    view = _camera(mujoco, model, data) if camera is None else camera
+    camera = 0 if model.ncam else -1  # the first of the model's own, else one that does not move
 
     def render(state: Any) -> np.ndarray:
         place(data, state)
         mujoco.mj_forward(model, data)
-        scene.update_scene(data, camera=view)
+        scene.update_scene(data, camera=camera)
         return scene.render()
 
     return render
-
-
-def _camera(mujoco: Any, model: Any, data: Any) -> Any:
-    """Make a camera that follows the first body if the model has such a camera, else a fixed one.
-
-    The models' own cameras are too far away or too close.
-    """
-    camera = mujoco.MjvCamera()
-    mujoco.mjv_defaultFreeCamera(model, camera)
-    follow = (mujoco.mjtCamLight.mjCAMLIGHT_TRACK, mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM)
-    if not set(map(int, follow)) & set(map(int, model.cam_mode)):
-        return camera
-    mujoco.mj_forward(model, data)
-    bodies = model.geom_bodyid > 0  # without the floor
-    from_centre = np.linalg.norm(data.geom_xpos[bodies] - data.subtree_com[1], axis=1)
-    camera.type, camera.trackbodyid = mujoco.mjtCamera.mjCAMERA_TRACKING, 1
-    camera.distance = 3.2 * (from_centre + model.geom_rbound[bodies]).max()
-    camera.azimuth, camera.elevation = 90.0, -20.0  # degrees
-    return camera

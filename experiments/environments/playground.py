@@ -59,8 +59,7 @@ def renderer(name: str, config: CompiledConfig = CompiledConfig()) -> Callable[[
         data.qpos, data.qvel = state.data.qpos, state.data.qvel
         data.mocap_pos, data.mocap_quat = state.data.mocap_pos, state.data.mocap_quat
 
-    # The first camera of each task is its standard view.
-    return mujoco.renderer(f"playground/{name}", _load(name).mj_model, place, camera=0)
+    return mujoco.renderer(f"playground/{name}", _load(name).mj_model, place)
 
 
 def _load(name: str) -> Any:

@@ -95,7 +95,7 @@ def during_training(
     return written
 
 
-def replayed(frames: Frames, path: Path, title: str, methods: Methods) -> bool:
+def replayed(frames: Frames, path: Path, title: str, methods: Methods | None = None) -> bool:
     """Plot replayed and stored transitions over training, into a PNG of 1200 x 600 pixels.
 
     Lines are means over seeds. The last panel is a histogram of the stored transitions at the last
@@ -105,12 +105,13 @@ def replayed(frames: Frames, path: Path, title: str, methods: Methods) -> bool:
     Returns:
       Whether there was anything to plot: runs with `inspect` 0 lack the columns.
     """
+    methods = methods or {label: label for label in frames}
     frames = {label: frame for label, frame in frames.items() if "replayed/abs_td" in frame}
     stored = [Key("stored (uniformly)", {"color": FAINT, **_STORED})]
     return _draw(replayed_panels(frames, methods), frames, methods, path, title, stored)
 
 
-def own_metrics(frames: Frames, path: Path, title: str, methods: Methods) -> bool:
+def own_metrics(frames: Frames, path: Path, title: str, methods: Methods | None = None) -> bool:
     """Plot the metrics of methods and agents over training, into a PNG 1200 pixels wide.
 
     One panel for each column under `replay/` and `agent/`, with means over seeds. Arguments are as
@@ -119,6 +120,7 @@ def own_metrics(frames: Frames, path: Path, title: str, methods: Methods) -> boo
     Returns:
       Whether there was anything to plot.
     """
+    methods = methods or {label: label for label in frames}
     panels = metric_panels(frames, methods, ("replay/", "agent/"))
     return _draw(panels, frames, methods, path, title)
 

@@ -96,8 +96,7 @@ def inspected(seeds: int) -> pd.DataFrame:
 
 def test_figure_of_what_was_replayed(tmp_path):
     path = tmp_path / "replayed.png"
-    frames = {"uniform": inspected(3), "per": inspected(4)}
-    assert replayed(frames, path, "What dqn replays", {name: name for name in frames})
+    assert replayed({"uniform": inspected(3), "per": inspected(4)}, path, "What dqn replays")
     assert imread(path).shape[:2] == (600, 1200)
     own = [styles_of({name: name})[name]["color"] for name in ("uniform", "per", "lap")]
     assert all(pixels_of(path, colour) > 500 for colour in own[:2])
