@@ -9,11 +9,9 @@ import markupsafe
 
 from experiments.installation.commands import missing
 from experiments.report import (
-    against_settings,
     best,
     blocks,
     costs,
-    groups,
     head,
     plots,
     settings,
@@ -103,11 +101,11 @@ def _of_study(swept: Swept) -> list[Section | None]:
     if swept.tried is None:
         found, scores = None, []
         if swept.has_choice or swept.findings is None:
-            found, scores = best.best(swept), [against_settings.section(swept)]
+            found, scores = best.best(swept), [best.against_settings(swept)]
     else:
         found = best.of_search(swept)
-        scores = [against_settings.tried(swept), against_settings.searched_settings(swept)]
-    own = groups.of_study(swept)
+        scores = [best.tried(swept), best.searched_settings(swept)]
+    own = training.groups_of_study(swept)
     return [
         training.verdicts(swept),
         training.compared(swept),
@@ -123,13 +121,13 @@ def _of_study(swept: Swept) -> list[Section | None]:
 
 
 def _of_runs(shown: Source) -> list[Section | None]:
-    own = groups.of_runs(shown)
+    own = training.group_of_runs(shown)
     arms, unfinished = shown.arms, any(arm.summary is None for arm in shown.arms.values())
     timing = {label: arm.timing for label, arm in arms.items() if arm.timing is not None}
     summaries = {label: arm.summary for label, arm in arms.items() if arm.summary is not None}
     return [
         training.curves([own]),
-        training.scores(own.styles, groups.last(shown), unfinished),
+        training.scores(own.styles, training.summaries(shown), unfinished),
         blocks.films({label: arm.film for label, arm in arms.items() if arm.film}),
         *training.metrics([own]),
         costs.of_runs(timing, summaries, own.styles),

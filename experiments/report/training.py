@@ -1,26 +1,85 @@
-"""Sections of verdicts, and of returns and metrics during training."""
+"""Sections of verdicts, and of returns and metrics during training, of arms that share plots."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from experiments.figures import curves as learning
 from experiments.figures import judged, panels
-from experiments.figures.elements import Axis, Line, Panel, Points, Styles
+from experiments.figures.elements import Axis, Line, Panel, Points, Style, Styles
 from experiments.figures.style import FAINT, styles_of
 from experiments.report import plots
 from experiments.report.blocks import Key, Lines, Plots, Section, Table
-from experiments.report.groups import Group
+from experiments.report.source import Source
 from experiments.report.swept import Swept
-from experiments.statistics import tables
+from experiments.statistics import statistics, tables
 from experiments.statistics.verdicts import FEWEST_UPDATES, UNIFORM_BUFFER
 from experiments.studies.study import Study
 
 _SPREAD = 0.5  # of an arm's points, in distances between two arms
 _STORED = Key("", FAINT, "2 3", 1.0)
 Summaries = Mapping[str, Mapping[str, Any]]  # of runs, by label
+
+
+class Group(NamedTuple):
+    """Arms that share plots, by their short labels, the baseline first."""
+
+    title: str  # their common settings; "" for a single group
+    methods: dict[str, str]  # the replay method behind each label
+    threshold: float | None  # the return that counts as solved
+    frames: dict[str, pd.DataFrame]  # metrics, as far as they exist
+
+    @property
+    def styles(self) -> dict[str, Style]:
+        """The style of every label."""
+        return dict(styles_of(self.methods))
+
+
+def group_of_runs(source: Source) -> Group:
+    """Return the group of all runs."""
+    methods = {label: arm.replay for label, arm in source.arms.items()}
+    frames = {label: arm.frame for label, arm in source.arms.items() if arm.frame is not None}
+    return Group("", methods, _threshold(source), frames)
+
+
+def groups_of_study(swept: Swept) -> list[Group]:
+    """Return the arms of a study, a group for each baseline, or for each task without baselines.
+
+    Without baselines, these are the methods with their default settings.
+    """
+    frames, found = swept.store.frames(), []
+    if swept.findings is not None and not swept.has_choice:
+        members = swept.findings.members
+        for title, names in swept.findings.groups.items():
+            points = {members[name].method: members[name].point for name in names}
+            env = next(iter(points.values())).env
+            own = {label: frames[point.id] for label, point in points.items()}
+            methods = {label: point.config.replay for label, point in points.items()}
+            goal = swept.study.options.threshold_of(env)
+            found.append(Group(title, methods, goal, own))
+        return found
+    for env, points in swept.store.facts["base_points"].items():
+        own = {label: frames[point] for label, point in points.items() if point in frames}
+        methods = {label: swept.methods.get(label, label) for label in own}
+        if own:
+            title = f"{env}: default settings" if len(swept.envs) > 1 else "Default settings"
+            goal = swept.study.options.threshold_of(env)
+            found.append(Group(title, methods, goal, own))
+    return found
+
+
+def summaries(source: Source) -> dict[str, dict[str, Any]]:
+    """Return the summaries of arms by label; of unfinished ones, from the metrics so far."""
+    goal, found = _threshold(source), {}
+    for label, arm in source.arms.items():
+        if arm.summary is not None:
+            found[label] = arm.summary
+        elif arm.frame is not None and not statistics.curves(arm.frame).empty:
+            found[label] = statistics.summarise(arm.frame, goal) | {"steps_per_second": None}
+    return found
 
 
 def curves(groups: Sequence[Group]) -> Section | None:
@@ -197,3 +256,9 @@ def _of_every_seed(rows: Summaries) -> Table:
     cells = [["seed", *rows]]
     cells += [[str(seed), *(tables.number(each.get(seed)) for each in own)] for seed in seeds]
     return Table(cells, "Every seed in numbers", folded=True)
+
+
+def _threshold(source: Source) -> float | None:
+    """Return the return that counts as solved, if the finished arms have the same."""
+    goals = {arm.summary["threshold"] for arm in source.arms.values() if arm.summary}
+    return goals.pop() if len(goals) == 1 else None
