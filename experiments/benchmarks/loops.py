@@ -88,7 +88,6 @@ def loop_of(replay: Replay, order: str, seeds: int | None = None) -> Loop:
     axes = axes_of(
         lambda key: Carry(replay.init(key, example()), jnp.zeros(())),
         lambda carry, key: step(carry, _inputs(key, replay.batch_size), zero),
-        jax.random.key(0),
     )
     leaves, treedef = jax.tree.flatten(carry)
     repeated = [

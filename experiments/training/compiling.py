@@ -1,11 +1,18 @@
-"""Functions that are traced once, and fast compilation of rare programs."""
+"""Functions that are traced once, their dependencies, and fast compilation of rare programs.
 
-from collections.abc import Callable
-from typing import Any
+JAX's batching also finds which outputs depend on which inputs, but it traces the body of a loop
+several times, and the body of a nested loop as often again. This module reads the traced program.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import jax
 from jax.custom_batching import custom_vmap
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
+
+Flags: TypeAlias = list[bool]
 
 
 def jit_once(function: Callable[..., Any], **arguments: Any) -> Any:
@@ -45,28 +52,126 @@ class Traced:
         outputs = self._call(*jax.tree.leaves(inputs))
         return jax.tree.unflatten(jax.tree.structure(self.outputs), outputs)
 
+    def depends(self, inputs: Flags, others: bool) -> Flags:
+        """Return which leaves of the output depend on the flagged leaves of the inputs.
 
-def differing(function: Callable[..., Any], *inputs: Any) -> Any:
-    """Return a pytree of 0 and None: the axes of the results if all inputs have a leading axis.
+        Args:
+          inputs: one flag per leaf of the first inputs.
+          others: the flag of all further leaves.
+        """
+        jaxpr = self._jaxpr.jaxpr
+        return depends(jaxpr, inputs + [others] * (len(jaxpr.invars) - len(inputs)))
 
-    A result has none if it depends on no input, by the rules of `jax.vmap`.
 
-    Args:
-      function: function of pytrees.
-      *inputs: its inputs without the axis, or their shapes and dtypes.
+def depends(jaxpr: Jaxpr, inputs: Sequence[bool]) -> Flags:
+    """Return which outputs depend on the flagged inputs, with the rules of JAX's batching.
+
+    Every output of an operation depends on each of its inputs. Loops, branches and calls are
+    searched recursively; their outputs also depend on the number of iterations and on the choice.
     """
-    found: list[Any] = []
+    known = dict(zip(jaxpr.invars, inputs, strict=True))
+
+    def flag(variable: Any) -> bool:
+        return not isinstance(variable, Literal) and known.get(variable, False)
+
+    for equation in jaxpr.eqns:
+        given = [flag(x) for x in equation.invars]
+        rule = _RULES.get(equation.primitive.name)
+        outputs = [any(given)] * len(equation.outvars)
+        if rule is not None and any(given):
+            outputs = rule(equation, given)
+        known.update(zip(equation.outvars, outputs, strict=True))
+    return [flag(x) for x in jaxpr.outvars]
+
+
+def until_stable(step: Callable[[Flags], Flags], carry: Flags) -> Flags:
+    """Return the flags of a loop's carry after any number of iterations, given the first flags."""
+    while (after := [x or y for x, y in zip(carry, step(carry), strict=True)]) != carry:
+        carry = after
+    return carry
+
+
+def _each(equation: JaxprEqn, given: Flags) -> Flags:
+    """Let every output depend only on the input at the same position."""
+    del equation
+    return given
+
+
+def _call(equation: JaxprEqn, given: Flags) -> Flags:
+    (inner,) = (x for x in equation.params.values() if isinstance(x, ClosedJaxpr | Jaxpr))
+    return depends(_open(inner), given)
+
+
+def _scan(equation: JaxprEqn, given: Flags) -> Flags:
+    fixed, carry, rows = _parts_of_scan(equation, given)
+    carried = len(carry)
+    body = _open(equation.params["jaxpr"])
+    carry = until_stable(lambda carry: depends(body, fixed + carry + rows)[:carried], carry)
+    return carry + depends(body, fixed + carry + rows)[carried:]
+
+
+def _parts_of_scan(equation: JaxprEqn, given: Flags) -> tuple[Flags, Flags, Flags]:
+    """Split the inputs of a scan into constants, the carry, and inputs with a row per iteration."""
+    if "ft_in" in equation.params:  # jax 0.11
+        fixed, carry, rows = map(list, equation.params["ft_in"].update(given).unpack())
+        return fixed, carry, rows
+    consts, carried = equation.params["num_consts"], equation.params["num_carry"]
+    return given[:consts], given[consts : consts + carried], given[consts + carried :]
+
+
+def _while(equation: JaxprEqn, given: Flags) -> Flags:
+    count = equation.params["cond_nconsts"]
+    rest = count + equation.params["body_nconsts"]
+    of_test, of_body, carry = given[:count], given[count:rest], given[rest:]
+    body = _open(equation.params["body_jaxpr"])
+    carry = until_stable(lambda carry: depends(body, of_body + carry), carry)
+    (iterations,) = depends(_open(equation.params["cond_jaxpr"]), of_test + carry)
+    return [iterations or x for x in carry]
+
+
+def _cond(equation: JaxprEqn, given: Flags) -> Flags:
+    choice, *operands = given
+    branches = [depends(_open(branch), operands) for branch in equation.params["branches"]]
+    return [choice or any(outputs) for outputs in zip(*branches, strict=True)]
+
+
+def _custom(equation: JaxprEqn, given: Flags) -> Flags:
+    """Apply a function's custom batching rule to shapes, and record the outputs it batches."""
+    found: list[list[bool]] = []
 
     @custom_vmap
-    def record(outputs: Any) -> Any:  # with the inputs: the rule needs an axis to be called
+    def record(outputs: list[Any]) -> list[Any]:
         return outputs
 
     @record.def_vmap
-    def _(axis_size: int, in_batched: list[Any], outputs: Any) -> Any:
+    def _(axis_size: int, in_batched: list[list[bool]], outputs: list[Any]) -> Any:
         del axis_size
-        found.append(in_batched[0])
+        found.extend(in_batched)
         return outputs, in_batched[0]
 
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), inputs)
-    jax.eval_shape(jax.vmap(lambda *given: record((function(*given), given))), *shapes)
-    return jax.tree.map(lambda differs: 0 if differs else None, found[0][0])
+    def call(*inputs: Any) -> list[Any]:
+        return record(list(equation.primitive.bind(*inputs, **equation.params)))
+
+    shapes = [
+        jax.ShapeDtypeStruct((2, *x.aval.shape) if differs else x.aval.shape, x.aval.dtype)
+        for x, differs in zip(equation.invars, given, strict=True)
+    ]
+    jax.eval_shape(jax.vmap(call, [0 if differs else None for differs in given]), *shapes)
+    return found[0] if found else [False] * len(equation.outvars)
+
+
+def _open(jaxpr: ClosedJaxpr | Jaxpr) -> Jaxpr:
+    return jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
+
+
+_RULES: Mapping[str, Callable[[JaxprEqn, Flags], Flags]] = MappingProxyType(
+    {
+        "scan": _scan,
+        "while": _while,
+        "cond": _cond,
+        **dict.fromkeys(("jit", "closed_call", "remat2"), _call),
+        **dict.fromkeys(("custom_jvp_call", "custom_vjp_call"), _call),
+        "optimization_barrier": _each,
+        "custom_vmap_call": _custom,
+    }
+)

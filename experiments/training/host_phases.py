@@ -53,7 +53,6 @@ class HostPhases:
         self.axes = axes = axes_of(
             lambda key, obs, *_: phases.start(key, (), obs),
             lambda state, _, *given: _once(phases, state, *given)[0],
-            a_key(),
             *given,
         )
         _, learned = jax.eval_shape(functools.partial(_once, phases), self.like, *given)
@@ -152,7 +151,7 @@ def _once(
 ) -> tuple[LoopState, Sums]:  # fmt: skip
     """Run every phase of the loop once; return the state and the sums of a gradient update."""
     action, extras = phases.decide(state, "act")
-    state, played = phases.take_in(state, "act", action, extras, (), obs, out)
+    state, played = phases.take_in(state, "act", action, extras, None, obs, out)
     state = phases.after_warmup(state)
     state, learned = phases.learn_from(state, phases.sample(state), batch)
     state = phases.after_block(state)

@@ -159,7 +159,7 @@ class RowsRun(Run):
             return self._loop.log_point(state, ended, sums, given[1])[0]
 
         self.axes = axes = axes_of(
-            lambda key, _: phases.after_warmup(self._loop.start(key)), once, a_key(), given
+            lambda key, _: phases.after_warmup(self._loop.start(key)), once, given
         )
         leaving = jax.tree.map(
             lambda axis: None if axis is None else 1,  # after the axis of rows

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.training.compiling import Traced, differing, jit_once
+from experiments.training.compiling import Traced, jit_once, until_stable
 from experiments.training.loop import Program
 from experiments.training.schedule import Schedule
 from experiments.training.spread import Layout
@@ -214,10 +214,9 @@ def over_seeds(program: Program, example: Any = None) -> Seeds:
       program: program of one seed.
       example: inputs of its `init`, or their shapes and dtypes; None: a key.
     """
-    example = a_key() if example is None else example
-    init = Traced(program.init, example)
+    init = Traced(program.init, a_key() if example is None else example)
     chunk = Traced(program.chunk, init.outputs, jax.ShapeDtypeStruct((), jnp.int32))
-    axes = axes_of(init, lambda state, _: chunk(state, jnp.int32(1))[0], example)
+    axes = _axes(init, chunk, from_outside=False)
     warm_up = jax.vmap(init, out_axes=axes)
     training = jax.vmap(chunk, in_axes=(axes, None), out_axes=(axes, 0))
     # Logs and the compilation cache show these names.
@@ -238,18 +237,23 @@ def keys_of(seeds: Sequence[int] | np.ndarray) -> Any:
 def axes_of(init: Callable[..., Any], step: Callable[..., Any], *inputs: Any) -> Any:
     """Return a pytree of 0 (a leaf of a loop's state differs between seeds) and None (shared).
 
-    A leaf is shared if neither `init` nor `step` makes it depend on the inputs.
+    A leaf is shared if neither `init` nor `step` makes it depend on the key or the inputs.
 
     Args:
-      init: `(*inputs)` -> the state before the loop.
-      step: `(state, *inputs)` -> the next state.
-      *inputs: shapes and dtypes of what differs between seeds, such as a key and observations.
+      init: `(key, *inputs)` -> the state before the loop.
+      step: `(state, key, *inputs)` -> the next state.
+      *inputs: shapes and dtypes of inputs that differ between seeds, such as observations.
     """
+    first = Traced(init, a_key(), *inputs)
+    return _axes(first, Traced(step, first.outputs, a_key(), *inputs), from_outside=True)
 
-    def run(*inputs: Any) -> Any:
-        return jax.lax.scan(lambda state, _: (step(state, *inputs), None), init(*inputs), length=1)
 
-    return differing(run, *inputs)[0]
+def _axes(init: Traced, step: Traced, from_outside: bool) -> Any:
+    """Return the axes; `from_outside`: whether further inputs of `step` differ between seeds."""
+    differ = init.depends([], True)
+    differ = until_stable(lambda flags: step.depends(flags, from_outside)[: len(flags)], differ)
+    axes = [0 if differs else None for differs in differ]
+    return jax.tree.unflatten(jax.tree.structure(init.outputs), axes)
 
 
 def jit_over_seeds(

@@ -1,8 +1,9 @@
-"""Functions that are traced once, axes of seeds, and compile options of rare programs."""
+"""Dependencies of traced functions, compared with batching; compile options of rare programs."""
 
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.custom_batching import custom_vmap
 from jax.errors import JaxRuntimeError
 
 from agents.dqn import DQNConfig, dqn
@@ -11,7 +12,7 @@ from experiments.training import compiling
 from experiments.training.compiling import Traced
 from experiments.training.config import LoopConfig
 from experiments.training.loop import make_program
-from experiments.training.seeds import axes_of, over_seeds
+from experiments.training.seeds import over_seeds
 from jaxreplay import Replay
 from jaxreplay.methods import uniform
 from tests.xla import HAS_OLD_FUSIONS
@@ -19,20 +20,80 @@ from tests.xla import HAS_OLD_FUSIONS
 ONE = jnp.ones(())
 
 
-def test_a_leaf_that_depends_on_no_seed_has_no_axis():
-    """Dependence passes through loops and branches, and from one leaf to another at each step."""
+def swap_back(a, b):
+    """A loop whose second part gets what the first was, two turns later."""
+    return jax.lax.scan(lambda c, _: ((c[2], c[0], c[1]), c[1]), (a, b, b), length=3)
 
-    def step(state, key):
-        first, second, third, count, choice, noise = state
-        count = jax.lax.fori_loop(0, 3, lambda _, n: n + 1, count)
-        choice = jax.lax.cond(count > 4, lambda: 2 * choice, lambda: choice)
-        return third, first, second, count, choice, noise + jax.random.uniform(key)
 
-    def init(key):
-        return jax.random.uniform(key), ONE, ONE, jnp.int32(0), ONE, ONE
+def turns(a, b):
+    return jax.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 2, b), (a, b, b))
 
-    assert axes_of(init, step, jax.random.key(0)) == (0, 0, 0, None, None, 0)
-    assert axes_of(lambda key: (ONE,) * 3, lambda s, key: s, jax.random.key(0)) == (None,) * 3
+
+def choice(a, b):
+    return jax.lax.cond(a > 0, lambda x: (x, 1.0), lambda x: (2 * x, 2.0), b)
+
+
+def operand(a, b):
+    return jax.lax.cond(b > 0, lambda x: (x, 1.0), lambda x: (2 * x, 2.0), a)
+
+
+@custom_vmap
+def first_only(a, b):
+    return a + b, b
+
+
+@first_only.def_vmap
+def _(axis_size, in_batched, a, b):
+    return (a + b, b), (in_batched[0] or in_batched[1], in_batched[1])
+
+
+@jax.custom_jvp
+def doubled(a, b):
+    return 2 * a, b
+
+
+doubled.defjvp(lambda x, dx: (doubled(*x), (2 * dx[0], dx[1])))
+
+FUNCTIONS = {
+    "operation": lambda a, b: (a + b, jnp.where(b > 0, b, 1), 3.0),
+    "call": jax.jit(lambda a, b: (b, a, a * b)),
+    "scan": swap_back,
+    "while, whose turns depend": turns,
+    "while": lambda a, b: turns(b, a),
+    "cond, whose choice depends": choice,
+    "cond": operand,
+    "barrier": lambda a, b: jax.lax.optimization_barrier((a, b)),
+    "rule of its own": lambda a, b: first_only(a, b),
+    "rule of its own, in a loop": lambda a, b: jax.lax.fori_loop(
+        0, 3, lambda _, c: first_only(c[1], c[0]), (a, b)
+    ),
+    "derivative of its own": doubled,
+    "gradient": lambda a, b: (jax.grad(lambda x: jnp.tanh(x) * a)(b), b),
+    "recomputed": jax.checkpoint(lambda a, b: (a * 2, b)),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_it_tells_what_batching_does(name):
+    function = FUNCTIONS[name]
+    traced = Traced(function, ONE, ONE)
+    for marked in ([True, False], [False, True], [True, True], [False, False]):
+        told = traced.depends(marked, False)
+        if not any(marked):
+            assert not any(told)
+            continue
+        # vmap refuses to return without an axis what has one.
+        axes = [0 if differs else None for differs in marked]
+        tree = jax.tree.structure(traced.outputs)
+        out_axes = jax.tree.unflatten(tree, [0 if differs else None for differs in told])
+        inputs = [jnp.ones(2) if differs else ONE for differs in marked]
+        jax.eval_shape(jax.vmap(traced, axes, out_axes), *inputs)
+        for place, differs in enumerate(told):
+            less = list(jax.tree.leaves(out_axes, is_leaf=lambda x: x is None))
+            less[place] = None
+            if differs:  # and none is told to differ that does not
+                with pytest.raises(ValueError, match="out_axes"):
+                    jax.eval_shape(jax.vmap(traced, axes, jax.tree.unflatten(tree, less)), *inputs)
 
 
 def test_a_traced_function_gives_the_same_and_runs_its_python_once():
