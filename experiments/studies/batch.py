@@ -49,27 +49,6 @@ class Outcome(NamedTuple):
 Reached = Callable[[Progress, Any], bool]  # called at log points; returns whether to go on
 
 
-class Program:
-    """The program of a job, compiled when it is first needed."""
-
-    def __init__(self, job: Job, programs: "Programs") -> None:
-        self.job, self._programs = job, programs
-
-    @property
-    def seeds(self) -> Seeds:
-        """The functions of the program, vectorized over runs."""
-        return self._programs.seeds(self.job.group)
-
-    def compiled(self, inputs: Any, device: jax.Device) -> tuple[Any, float]:
-        """Return the compiled training loop, and the seconds that this call took to compile it.
-
-        Args:
-          inputs: argument of `seeds.init` for the runs of a batch.
-          device: device on which it runs.
-        """
-        return self._programs.compiled(self.job.group, self.job.width, inputs, device)
-
-
 class Programs:
     """Programs that are traced once, and compiled once for each width and device.
 
@@ -130,9 +109,10 @@ def _compile(seeds: Seeds, inputs: Any, device: jax.Device) -> Any:
 
 
 def train(
-    program: Program,
+    job: Job,
     runs: Sequence[SeededPoint],
     device: jax.Device,
+    programs: Programs,
     reached: Reached,
     budget: devices.Budget,
     left: tuple[Progress, list[np.ndarray]] | None = None,
@@ -140,9 +120,10 @@ def train(
     """Train the runs of a batch to the end of their schedule; return the final progress.
 
     Args:
-      program: program of the runs.
+      job: job of the batch.
       runs: points and seeds.
       device: device to train on.
+      programs: compiles the program of the job when it is first needed.
       reached: called at every log point; if it returns False, training stops and returns None.
       budget: memory shared by all batches; training waits until enough of it is free.
       left: progress and `arrays` of a saved state to resume from; by default, training starts over.
@@ -150,11 +131,11 @@ def train(
     Raises:
       ValueError: the batch takes more memory than the whole budget.
     """
-    job, plan, start = program.job, program.job.group.program.schedule, time.perf_counter()
+    start, seeds = time.perf_counter(), programs.seeds(job.group)
     # Copies of the last run pad a batch that is too short; their results are dropped.
     full = job.group.inputs([*runs, *[runs[-1]] * (job.width - len(runs))])
     inputs = jax.device_put(full, device)
-    compiled, compiling = program.compiled(inputs, device)
+    compiled, compiling = programs.compiled(job.group, job.width, inputs, device)
     size = devices.bytes_of(compiled)
     points, before = [], 0.0
     if left is not None:
@@ -162,10 +143,10 @@ def train(
         compiling += left[0].compiling
     with budget.taken(size):
         if left is None:
-            state = program.seeds.init(inputs)
+            state = seeds.init(inputs)
         else:
-            state = _restored(left[1], jax.eval_shape(program.seeds.init, full), device)
-        for blocks in plan.log_points[len(points) :]:
+            state = _restored(left[1], jax.eval_shape(seeds.init, full), device)
+        for blocks in job.group.program.schedule.log_points[len(points) :]:
             count = jax.device_put(jnp.asarray(blocks, jnp.int32), device)
             state, metrics = compiled(state, count)
             points.append(jax.device_get(metrics))

@@ -220,6 +220,13 @@ def _looked_at(on: str, address: str) -> Cluster:
     return Cluster(address, tuple(slots), accelerator)
 
 
+def share(accelerator: str | None, amount: float) -> dict[str, Any]:
+    """Return the option of a Ray task that takes a share of an accelerator."""
+    if accelerator is None:
+        return {}
+    return {"num_gpus": amount} if accelerator == "GPU" else {"resources": {accelerator: amount}}
+
+
 def _asked(nodes: Sequence[dict[str, Any]], accelerator: str | None) -> list[dict[str, Any] | None]:
     """Return the facts that nodes report, and None for dead nodes that Ray still lists.
 
@@ -229,22 +236,41 @@ def _asked(nodes: Sequence[dict[str, Any]], accelerator: str | None) -> list[dic
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from experiments.studies import cluster_remote
+    def look(packages: Sequence[str]) -> dict[str, Any]:
+        """Return a node's code, versions and hardware, or only "lacks" with a failed import.
 
-    ray.cloudpickle.register_pickle_by_value(cluster_remote)
-    look = ray.remote(cluster_remote.look)
-    needs: dict[str, Any] = {"num_cpus": 0, "max_retries": 0}
-    if accelerator == "GPU":
-        needs["num_gpus"] = 0.01  # enough to make it visible
-    elif accelerator is not None:
-        needs["resources"] = {accelerator: 0.01}
-    variables = {"env_vars": environment(accelerator)}
+        Ray serializes a nested function by value, so that it runs on nodes without this package.
+        """
+        from importlib import metadata
+
+        try:
+            import jax
+
+            from experiments.runs import compilation
+            from experiments.studies import devices, store
+        except (ImportError, SystemExit) as error:
+            return {"lacks": " ".join(str(error).split())}
+        here = jax.local_devices()
+        installed = {each.metadata["Name"].lower() for each in metadata.distributions()}
+        return {
+            "code": store.code_version(),
+            "versions": {name: metadata.version(name) for name in packages if name in installed},
+            "platform": here[0].platform,
+            "kind": here[0].device_kind,
+            "processor": compilation.processor(),
+            "bytes": devices.free_bytes(here),
+        }
+
     asked = [
-        look.options(
-            **needs,
-            runtime_env=variables,
+        ray.remote(look)
+        .options(
+            num_cpus=0,
+            max_retries=0,
+            runtime_env={"env_vars": environment(accelerator)},
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
-        ).remote(_DECIDING)
+            **share(accelerator, 0.01),  # enough to make it visible
+        )
+        .remote(_DECIDING)
         for node in nodes
     ]
     gone = (ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError)

@@ -1,4 +1,4 @@
-"""Execution of a sweep on a Ray cluster, with one task per batch of runs.
+"""Execution of a study on a Ray cluster, with one task per batch of runs.
 
 A task runs the same program, at the same width and with the same flags and number of threads, as a
 device of this machine. If its worker or node dies, Ray restarts the task elsewhere, and it resumes
@@ -6,13 +6,12 @@ from the latest state saved in `Notes` and produces the same numbers.
 """
 
 import contextlib
+import itertools
 import socket
 import time
 import uuid
-from collections import deque
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import ray
@@ -21,24 +20,24 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from experiments import environments
 from experiments.runs import compilation, outside
 from experiments.runs.log import say
-from experiments.studies import batch, cluster, cluster_remote, devices, programs, store
-from experiments.studies.batch import Program, Progress
+from experiments.studies import batch, cluster, devices, programs, store
+from experiments.studies.batch import Outcome, Programs, Progress
 from experiments.studies.cluster import Cluster
+from experiments.studies.engines import Cache, Task, Train
 from experiments.studies.grid import Place, Point
+from experiments.studies.options import Where
 from experiments.studies.plan import Job, Plan
-from experiments.studies.progress import Bar, Keeper
 from experiments.studies.store import SeededPoint, Store
 
 _DEATHS = 5  # restarts of a batch after the death of its worker
-_PAUSE = 1.0  # seconds between two reads of the progress of the batches
+_PAUSE = 1.0  # seconds between two reads of the progress of a batch
 _SHARE = 20  # least pause between two saved states, as a multiple of the time to save one
-Cache = Path | Literal["off"] | None
 
 
 class Sent(NamedTuple):
     """Input from which a worker makes the program of a job."""
 
-    key: tuple[str, int]  # unique identifier of the job
+    key: tuple[str, str]  # unique identifier of the job
     point: Point  # first point of its group
     traced: tuple[Place, ...]
     width: int
@@ -57,171 +56,138 @@ class Came(NamedTuple):
     first: int  # log points in the state that an earlier worker saved
 
 
-class _Task(NamedTuple):
-    number: int
-    job: int
-    runs: tuple[SeededPoint, ...]
+class Notes:
+    """Actor that holds the progress of batches and their latest saved states.
 
-
-def carry_out(
-    plan: Plan,
-    results: Store,
-    joined: Cluster,
-    cache: Cache,
-    every: float,
-    bar: Bar | None = None,
-) -> None:
-    """Execute the missing runs of a sweep and store every batch when it ends.
-
-    Args:
-      plan: plan over the cluster's slots.
-      results: store that receives the results.
-      joined: the cluster.
-      cache: directory in which workers keep compiled programs.
-      every: seconds after which a batch saves its state at the next log point.
-      bar: progress bar of an enclosing search, which also handles failed runs; by default, a bar
-        for this plan alone.
-
-    Raises:
-      Stopped: the user pressed Ctrl-C, or runs failed; finished runs are kept.
+    It runs on the node that started the study, so it lives as long as the study. A batch that
+    restarts after the death of its node reports the same progress again, since its numbers are the
+    same.
     """
-    results.facts["versions"]["device"] = plan.devices[0].kind
-    with Keeper(plan, results, bar) as keeper:
-        engine = _Engine(plan, joined, cache, every)
-        try:
-            while engine.running or engine.waiting:
-                engine.submit()
-                for outcome in engine.ended(keeper.bar):
-                    keeper.keep(outcome)
-                engine.show(keeper.bar)
-        except KeyboardInterrupt:
-            keeper.bar.close()
-            for outcome in engine.ended(keeper.bar, wait=0):
-                keeper.keep(outcome)
-            raise
-        except (ConnectionError, ray.exceptions.RayError) as error:
-            line = f"lost the cluster at {joined.address} ({cluster.first_line(error)})"
-            raise keeper.unfinished(line, 1) from error
-        finally:
-            engine.cancel()
+
+    def __init__(self) -> None:
+        self._steps: dict[int, int] = {}
+        self._began: dict[int, int] = {}
+        self._left: dict[int, tuple[int, Any, Any]] = {}
+
+    def begin(self, batch: int) -> tuple[int, tuple[int, Any, Any] | None]:
+        """Count a start of a batch; return the count and the values saved by `leave`."""
+        self._began[batch] = self._began.get(batch, 0) + 1
+        self._steps[batch] = self._left[batch][0] if batch in self._left else 0
+        return self._began[batch], self._left.get(batch)
+
+    def tell(self, batch: int, steps: int) -> None:
+        """Record the agent steps that each run of a batch has taken."""
+        self._steps[batch] = steps
+
+    def leave(self, batch: int, steps: int, progress: Any, state: Any) -> None:
+        """Save steps, progress and state of a batch in the object store, which spills to disk."""
+        self._left[batch] = (steps, progress, ray.put(state))
+
+    def forget(self, batch: int) -> None:
+        """Delete the notes of a batch that has ended."""
+        for notes in (self._steps, self._began, self._left):
+            notes.pop(batch, None)
+
+    def read(self, batch: int) -> tuple[int, int]:
+        """Return the agent steps and the number of starts of a batch."""
+        return self._steps.get(batch, 0), self._began.get(batch, 0)
 
 
-class _Engine:
-    """Pending batches, and those submitted to Ray."""
+class Remote:
+    """The cores or accelerators of a cluster."""
 
-    def __init__(self, plan: Plan, joined: Cluster, cache: Cache, every: float) -> None:
-        self._plan, sweep = plan, uuid.uuid4().hex
-        self.waiting = deque(
-            _Task(number, job, runs)
-            for number, (job, runs) in enumerate(
-                (job, runs) for job, own in enumerate(plan.jobs) for runs in own.batches
+    def __init__(self, joined: Cluster, cache: Cache, where: Where) -> None:
+        asked = where.device_count or len(joined.slots)
+        if asked > len(joined.slots):
+            raise ValueError(
+                f"devices is {asked}, but the cluster has {len(joined.slots)}: use at most as many"
             )
-        )
-        self._sent = [
-            ray.put(
+        self.devices = joined.slots[:asked]
+        self._joined, self._cache, self._every = joined, cache, where.leave_state
+
+    @contextlib.contextmanager
+    def working(self, plan: Plan, store_: Store) -> Iterator[Train]:
+        """See `engines.Engine`."""
+        store_.facts["versions"]["device"] = plan.devices[0].kind
+        study, numbers, code = uuid.uuid4().hex, itertools.count(), store.code_version()
+        sent = {
+            job.group.name: ray.put(
                 Sent(
-                    (sweep, number), job.group.points[0], job.group.traced, job.width,
-                    store.code_version(), cache, every,
+                    (study, job.group.name), job.group.points[0], job.group.traced, job.width,
+                    code, self._cache, self._every,
                 )
             )
-            for number, job in enumerate(plan.jobs)
-        ]  # fmt: skip
-        self.running: dict[Any, _Task] = {}
-        self._work = ray.remote(**_needs(joined))(work)
-        ray.cloudpickle.register_pickle_by_value(cluster_remote)
+            for job in plan.jobs
+        }  # fmt: skip
+        remote = ray.remote(**_needs(self._joined))(work)
         here = NodeAffinitySchedulingStrategy(_own_node(), soft=False)
-        self._notes = ray.remote(num_cpus=0, scheduling_strategy=here)(
-            cluster_remote.Notes
-        ).remote()
-        self._shown: dict[int, int] = {}
-        self._began: dict[int, int] = {}
+        notes = ray.remote(num_cpus=0, scheduling_strategy=here)(Notes).remote()
 
-    def submit(self) -> None:
-        """Submit batches to Ray in order until every slot has one."""
-        while self.waiting and len(self.running) < len(self._plan.devices):
-            task = self.waiting.popleft()
-            reference = self._work.remote(self._sent[task.job], task.runs, task.number, self._notes)
-            self.running[reference] = task
+        def train(task: Task, slot: Any) -> Outcome | None:
+            number = next(numbers)
+            try:
+                reference = remote.remote(sent[task.job.group.name], task.runs, number, notes)
+                if not _watch(reference, task, number, notes):
+                    return None
+                notes.forget.remote(number)
+            except (ConnectionError, ray.exceptions.RayError) as error:
+                why = f"lost the cluster at {self._joined.address} ({cluster.first_line(error)})"
+                raise ConnectionError(why) from error
+            return _outcome(task, reference)
 
-    def ended(self, bar: Bar, wait: float = _PAUSE) -> list[batch.Outcome]:
-        """Return the batches that have ended, after waiting up to `wait` seconds for the first."""
-        if not self.running:
-            return []
-        done, _ = ray.wait(list(self.running), num_returns=1, timeout=wait)
-        if done:  # and all others that have ended by now
-            done, _ = ray.wait(list(self.running), num_returns=len(self.running), timeout=0)
-        ended = []
-        for reference in done:
-            task = self.running.pop(reference)
-            self._advance(bar, task, self._plan.jobs[task.job].steps)
-            bar.works_on(task.number, None)
-            ended.append(self._outcome(reference, task))
-        return ended
-
-    def show(self, bar: Bar) -> None:
-        """Show the progress of the batches, and report those that were restarted."""
-        steps, began = ray.get(self._notes.read.remote())
-        for task in self.running.values():
-            if task.number not in steps:
-                continue
-            name, now = self._plan.jobs[task.job].group.name, steps[task.number]
-            bar.works_on(task.number, name)
-            self._advance(bar, task, now)
-            times = began[task.number]
-            self._note_deaths(task, times, now)
-
-    def _note_deaths(self, task: _Task, times: int, now: int) -> None:
-        """Report a batch that was restarted since the last call, from step `now`."""
-        if times > self._began.get(task.number, 1):
-            name = self._plan.jobs[task.job].group.name
-            say(f"{name}: a worker died, and another one resumes from step {now:,}")
-        self._began[task.number] = times
-
-    def _advance(self, bar: Bar, task: _Task, now: int) -> None:
-        """Record the agent steps that each run of a task has taken."""
-        before = self._shown.get(task.number, 0)
-        if now != before:
-            bar.advance((now - before) * len(task.runs))
-        self._shown[task.number] = now
-
-    def cancel(self) -> None:
-        """Cancel all pending and running batches."""
-        with contextlib.suppress(Exception):  # Ray raises a plain Exception if the cluster is lost
-            for reference in self.running:
-                ray.cancel(reference, force=True)
-            ray.kill(self._notes)
-        self.waiting.clear()
-        self.running.clear()
-
-    def _outcome(self, reference: Any, task: _Task) -> batch.Outcome:
-        """Return the outcome of a task that has ended."""
-        job = self._plan.jobs[task.job]
         try:
-            came: Came = ray.get(reference)
-        except ray.exceptions.RayTaskError as error:  # such as a module missing on a node, or a bug
-            return self._failed(task, cluster.first_line(error))
-        except ray.exceptions.RayError as error:
-            return batch.failed(task.runs, f"its workers died ({cluster.first_line(error)})")
-        if came.progress is None:
-            return self._failed(task, f"on {came.node}: {came.why}")
-        self._notes.forget.remote(task.number)
-        about = {"node": came.node}
-        if came.began > 1:
-            steps = job.group.program.schedule.steps
-            first = steps[came.first - 1] if came.first else 0
-            self._note_deaths(task, came.began, first)
-            about |= {"began": came.began, "from": first}
-        return batch.ended(job, task.runs, came.progress, **about)
+            yield train
+        finally:
+            with contextlib.suppress(Exception):  # Ray raises one if the cluster is lost
+                ray.kill(notes)
 
-    def _failed(self, task: _Task, why: str) -> batch.Outcome:
-        """Fail a batch and all pending batches of its program, which would fail as well."""
-        others = [other for other in self.waiting if other.job == task.job]
-        self.waiting = deque(other for other in self.waiting if other.job != task.job)
-        return batch.failed([run for each in (task, *others) for run in each.runs], why)
+
+def _watch(reference: Any, task: Task, number: int, notes: Any) -> bool:
+    """Report the progress of a submitted task until it ends; return whether it did."""
+    known = 1
+    while not ray.wait([reference], timeout=_PAUSE)[0]:
+        steps, began = ray.get(notes.read.remote(number))
+        if began > known:
+            known = began
+            say(
+                f"{task.job.group.name}: a worker died, and another one resumes from step {steps:,}"
+            )
+        if not task.reached(steps):
+            ray.cancel(reference, force=True)
+            return False
+    return True
+
+
+def _outcome(task: Task, reference: Any) -> Outcome:
+    """Return the outcome of a task that has ended.
+
+    Raises:
+      RuntimeError: the program of the job can't run.
+    """
+    try:
+        came: Came = ray.get(reference)
+    except ray.exceptions.RayTaskError as error:  # such as a module missing on a node, or a bug
+        raise RuntimeError(cluster.first_line(error)) from error
+    except ray.exceptions.RayError as error:
+        return batch.failed(task.runs, f"its workers died ({cluster.first_line(error)})")
+    if came.progress is None:
+        raise RuntimeError(f"on {came.node}: {came.why}")
+    steps, about = task.job.group.program.schedule.steps, {"node": came.node}
+    task.reached(steps[-1])
+    if came.began > 1:
+        about |= {"began": came.began, "from": steps[came.first - 1] if came.first else 0}
+    return batch.ended(task.job, task.runs, came.progress, **about)
 
 
 def work(sent: Sent, runs: Sequence[SeededPoint], number: int, notes: Any) -> Came:
-    """Train a batch in a worker of the cluster, from its saved state if there is one."""
+    """Train a batch on a worker.
+
+    Args:
+      sent: input from which to make the program.
+      runs: points and seeds.
+      number: number of the batch.
+      notes: handle of the actor `Notes`.
+    """
     began, left = ray.get(notes.begin.remote(number))
     node = f"{socket.gethostname()}/{_own_node()[:6]}"
     if sent.code != store.code_version():  # on a node that joined later
@@ -229,35 +195,34 @@ def work(sent: Sent, runs: Sequence[SeededPoint], number: int, notes: Any) -> Ca
     at = None if left is None else (left[1], ray.get(left[2]))
     try:
         with compilation.kept(sent.cache):
-            program, device = _made(sent), jax.local_devices()[0]
-            reached = _leaving(sent, program, number, notes)
+            (job, own), device = _made(sent), jax.local_devices()[0]
+            reached = _leaving(sent, job, number, notes)
             budget = devices.Budget(devices.free_bytes([device]))
-            progress = batch.train(program, runs, device, reached, budget, at)
+            progress = batch.train(job, runs, device, own, reached, budget, at)
     except (RuntimeError, ValueError) as error:  # such as running out of memory
         return Came(None, str(error), node, began, 0)
     return Came(progress, "", node, began, len(at[0].points) if at else 0)
 
 
-_last: dict[tuple[str, int], Program] = {}  # the latest program that this process compiled
+_last: dict[tuple[str, str], tuple[Job, Programs]] = {}  # the latest that this process compiled
 
 
-def _made(sent: Sent) -> Program:
-    """Return the program of a job; a process keeps the latest one compiled."""
-    if sent.key in _last:
-        return _last[sent.key]
-    _last.clear()
-    outside.load_environment(sent.point.env)
-    environments.check(sent.point.env)
-    outside.load_agent(sent.point.config.agent)
-    outside.load_method(sent.point.config.replay)
-    job = Job(programs.group_of([sent.point], sent.traced), (), sent.width, 0)
-    _last[sent.key] = Program(job, batch.Programs(1))
+def _made(sent: Sent) -> tuple[Job, Programs]:
+    """Return a job and its program; a process keeps the latest one compiled."""
+    if sent.key not in _last:
+        _last.clear()
+        outside.load_environment(sent.point.env)
+        environments.check(sent.point.env)
+        outside.load_agent(sent.point.config.agent)
+        outside.load_method(sent.point.config.replay)
+        job = Job(programs.group_of([sent.point], sent.traced), (), sent.width, 0)
+        _last[sent.key] = job, Programs(1)
     return _last[sent.key]
 
 
-def _leaving(sent: Sent, program: Program, number: int, notes: Any) -> batch.Reached:
+def _leaving(sent: Sent, job: Job, number: int, notes: Any) -> batch.Reached:
     """Return a callback that reports log points and periodically saves the state in the notes."""
-    steps = program.job.group.program.schedule.steps
+    steps = job.group.program.schedule.steps
     told = left = time.monotonic()
     pause = sent.every
 
@@ -283,13 +248,10 @@ def _needs(joined: Cluster) -> dict[str, Any]:
         "max_retries": _DEATHS,
         "runtime_env": {"env_vars": cluster.environment(joined.accelerator)},
     }
-    if joined.accelerator is None:
-        return needs
-    # A process releases an accelerator only when it exits, so each batch gets its own process.
-    needs["max_calls"] = 1
-    if joined.accelerator == "GPU":
-        return needs | {"num_gpus": 1}
-    return needs | {"resources": {joined.accelerator: 1}}
+    if joined.accelerator is not None:
+        # A process releases an accelerator only when it exits, so each batch gets its own process.
+        needs |= {"max_calls": 1, **cluster.share(joined.accelerator, 1)}
+    return needs
 
 
 def _own_node() -> str:

@@ -34,6 +34,10 @@ class Place(NamedTuple):
         """Name of the setting without a label, such as "replay.alpha" or "n_step"."""
         return PREFIXES[self.section] + self.field
 
+    def value(self, config: RunConfig) -> Any:
+        """Return the value of the setting in a configuration."""
+        return getattr(getattr(config, self.section), self.field)
+
 
 class Point(NamedTuple):
     """One method on one task with one combination of settings, for all seeds."""
@@ -63,9 +67,12 @@ LEARN_EVERY = Place("loop", "learn_every")
 
 def shown_value(value: Any) -> str:
     """Return a setting's value in the syntax of the command line."""
-    if isinstance(value, tuple):
-        return " ".join(map(shown_value, value))
-    return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value).lower()
+    return " ".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value).lower()
+
+
+def table_value(value: Any) -> Any:
+    """Return a setting's value in a table: a number, or else text."""
+    return value if type(value) in (int, float) else shown_value(value)
 
 
 def read_axis(text: str) -> Axis:
@@ -160,7 +167,7 @@ def check_fixed(
     for (_, label), base in bases.items():
         for place, axis in placed(axes, label, base).items():
             name = f"{label}.{place.field}" if place.section == "replay_options" else place.name
-            value = getattr(getattr(base, place.section), place.field)
+            value = place.value(base)
             if name in given and value not in _values(axis, place, base, label):
                 option = f"--{name}".replace("_", "-")
                 raise ValueError(
@@ -207,7 +214,7 @@ def _points(
     """Yield the points of one method on one task."""
     places = placed(axes, label, base)
     values = [_values(axis, place, base, label) for place, axis in places.items()]
-    own = {place: getattr(getattr(base, place.section), place.field) for place in places}
+    own = {place: place.value(base) for place in places}
     chosen = [dict(zip(places, each, strict=True)) for each in itertools.product(*values)]
     if defaults and own not in chosen:
         chosen.append(own)

@@ -28,10 +28,6 @@ _MOST_GROUPS = 6  # largest number of groups with figures of learning curves
 
 def conclude(store: Store, study: Study, findings: Findings | None) -> str:
     """Write the tables and figures of a study; return the text to print."""
-    if study.search.search is not None:
-        from experiments.studies import search_report
-
-        return search_report.conclude(store, study)
     shown, tables, pictures = [], [], []
     if findings is not None and (findings.rows or findings.claims):
         shown.append(_sentences(study, findings))

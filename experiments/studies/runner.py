@@ -16,10 +16,21 @@ from experiments.runs.interrupt import Stopped
 from experiments.runs.log import say
 from experiments.runs.rates import in_words
 from experiments.statistics import verdicts
-from experiments.studies import engines, grid, hosted, judge, plan, programs, report, search, store
+from experiments.studies import (
+    engines,
+    grid,
+    hosted,
+    judge,
+    plan,
+    programs,
+    report,
+    search_report,
+    store,
+)
 from experiments.studies.engines import Cache, Engine
 from experiments.studies.judge import Findings
 from experiments.studies.options import Where
+from experiments.studies.search import Search
 from experiments.studies.store import SeededPoint, Store
 from experiments.studies.study import Study
 from experiments.training.spread import width_of
@@ -105,7 +116,7 @@ def run(
         if not dry_run:
             stack.enter_context(folder.held(out))
         engine = stack.enter_context(engines.opened(where, cache))
-        kind = _Grid if study.search.search is None else _Search
+        kind = _Grid if study.search.search is None else Search
         job = kind(study, out, where, engine, resume)
         for line in (*remarks, *job.describe()):
             say(line)
@@ -136,7 +147,10 @@ def conclude(results: Results) -> None:
     store, study, findings = results
     if findings is not None and (findings.rows or findings.claims):
         manifest.write_json(store.folder / "verdicts.json", findings.to_json(study))
-    print(report.conclude(store, study, findings))
+    if study.search.search is not None:
+        print(search_report.conclude(store, study))
+    else:
+        print(report.conclude(store, study, findings))
 
 
 class _Grid:
@@ -208,7 +222,7 @@ class _Grid:
         failure = None
         if compiled:
             try:
-                self.engine.carry_out(self._plan(compiled), self.results)
+                engines.carry_out(self._plan(compiled), self.results, self.engine)
             except Stopped as error:
                 if error.exit_code != 1:  # interrupted
                     raise
@@ -248,31 +262,6 @@ def _divided(runs: Sequence[SeededPoint]) -> tuple[list[SeededPoint], list[Seede
     """Return the runs that compile, and those that need the host."""
     on_host = [run for run in runs if hosted.is_hosted(run[0])]
     return [run for run in runs if not hosted.is_hosted(run[0])], on_host
-
-
-class _Search:
-    """A search for settings."""
-
-    def __init__(self, study: Study, out: Path, where: Where, engine: Engine, resume: bool) -> None:
-        self._search = found = search.prepare(study, where, engine.devices)
-        self._engine = engine
-        if resume:
-            self.results = store.resumed(out, study, found.defaults, where.other_code, found.asked)
-        else:
-            self.results = store.begin(out, study, found.defaults, found.base_points, found.asked)
-        programs.check_kept(study.options.keep or (), found.program_cache.grouped(found.defaults))
-        self._resume = resume
-
-    def describe(self) -> list[str]:
-        """Return the plan in lines."""
-        lines = self._search.describe()
-        if self._resume:
-            lines.append(f"{plan.count(len(self.results.ended()), 'run')} of these have ended")
-        return lines
-
-    def carry_out(self) -> None:
-        """Run all trials and the test with fresh seeds."""
-        search.carry_out(self._search, self.results, self._engine)
 
 
 def _progress(study: Study, findings: Findings | None, seeds: int) -> list[str]:

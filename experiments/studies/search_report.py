@@ -14,8 +14,9 @@ from experiments.statistics import tuned
 from experiments.statistics.tables import markdown, number
 from experiments.statistics.tuned import Estimate, Tuned
 from experiments.storage.files import write_bytes
+from experiments.studies.grid import table_value
 from experiments.studies.report import costs, shown
-from experiments.studies.search import scored
+from experiments.studies.search import best_of, scored
 from experiments.studies.store import Store, paths
 from experiments.studies.study import Saved, Study
 
@@ -51,7 +52,7 @@ def trials(store: Store) -> pd.DataFrame:
                 "env": env, "replay": label, "method": method, "trial": at, "point": trial["point"],
                 "score": math.nan if trial["score"] is None else trial["score"],
                 "failed": trial["failed"] or "",
-                **{name: _plain(value) for name, value in point["settings"].items()},
+                **{name: table_value(value) for name, value in point["settings"].items()},
             })  # fmt: skip
     head = ["env", "replay", "method", "trial", "point", "score", "failed"]
     return pd.DataFrame(rows, columns=[*head, *store.settings])
@@ -83,14 +84,6 @@ def rescore(store: Store, study: Study | Saved) -> list[str]:
             )
             tuning["best"] = best
     return lines
-
-
-def best_of(trials: Sequence[Mapping[str, Any]], higher_is_better: bool) -> str | None:
-    """Return the first point with the best score, or None if all failed."""
-    sign = 1 if higher_is_better else -1
-    known = [trial for trial in trials if trial["score"] is not None]
-    best = max(known, key=lambda trial: sign * trial["score"], default=None)
-    return best and best["point"]
 
 
 def results(store: Store, study: Study | Saved) -> list[Result]:
@@ -274,12 +267,3 @@ def _failed(tried: pd.DataFrame) -> str:
     more = len(lost) - _MOST_NAMED
     rest = [f"- and {more} more, in study.json"] if more > 0 else []
     return "\n".join(["Failed:", "", *lines, *rest, "", ""]) if lines else ""
-
-
-def _plain(value: Any) -> Any:
-    """Return a setting in the form of the study's table."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return value
-    if isinstance(value, list):
-        return " ".join(map(str, value))
-    return str(value).lower()

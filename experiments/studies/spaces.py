@@ -126,7 +126,7 @@ def point(env: str, label: str, base: RunConfig, settings: Mapping[Place, Any]) 
 
 def default(env: str, label: str, base: RunConfig, space: Space) -> Point:
     """Return the point of a method with its default values of the searched settings."""
-    own = {place: getattr(getattr(base, place.section), place.field) for place in space}
+    own = {place: place.value(base) for place in space}
     return Point(env, label, own, base)
 
 

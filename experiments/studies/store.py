@@ -20,8 +20,9 @@ from experiments.statistics import statistics
 from experiments.storage import kinds, stored
 from experiments.storage.files import write_bytes
 from experiments.storage.stored import Damaged as Damaged  # raised by `read`
+from experiments.studies import grid
 from experiments.studies import study as studies
-from experiments.studies.grid import Point, shown_value
+from experiments.studies.grid import Point, table_value
 from experiments.studies.study import Study
 
 FORMAT = 2  # 1: tables of sweeps, before studies
@@ -221,16 +222,8 @@ def settings_of(point: Point, names: Sequence[str]) -> dict[str, Any]:
     """Return the values of the columns of settings; NaN for settings that a run does not have."""
     own = {}
     for name in names:
-        scope, _, field = name.rpartition(".")
-        config = point.config
-        sections = {
-            "": (config.loop, config.sizes), "agent": (config.agent_options,),
-            "env": (config.env_options,), "replay": (config.replay_options,),
-        }[scope]  # fmt: skip
-        value = next((getattr(each, field) for each in sections if hasattr(each, field)), None)
-        plain = isinstance(value, (int, float)) and not isinstance(value, bool)
-        has = any(hasattr(each, field) for each in sections)
-        own[name] = value if plain else (shown_value(value) if has else math.nan)
+        found = grid.find(name, point.label, point.config)
+        own[name] = math.nan if found is None else table_value(found[0].value(point.config))
     return own
 
 

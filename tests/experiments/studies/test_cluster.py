@@ -128,17 +128,17 @@ def test_a_plan_over_slots_is_as_wide_as_one_over_cores_and_has_their_memory():
 
 def test_notes_keep_the_state_that_a_batch_left(monkeypatch):
     ray = pytest.importorskip("ray")
-    from experiments.studies import cluster_remote
+    from experiments.studies import cluster_running
 
     monkeypatch.setattr(ray, "put", lambda value: value)
-    notes = cluster_remote.Notes()
+    notes = cluster_running.Notes()
     assert notes.begin(3) == (1, None)
     notes.tell(3, 150)
     notes.leave(3, 100, "progress", "state")
     assert notes.begin(3) == (2, (100, "progress", "state"))
-    assert notes.read() == ({3: 100}, {3: 2})  # it goes on from there
+    assert notes.read(3) == (100, 2)  # it goes on from there
     notes.forget(3)
-    assert notes.read() == ({}, {})
+    assert notes.read(3) == (0, 0)
 
 
 def marked(mark):

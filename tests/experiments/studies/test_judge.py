@@ -214,12 +214,12 @@ def test_a_batch_continues_from_its_saved_state_bit_for_bit(tmp_path):
     runs, devices = results.missing(points), spread.chosen(1)
     laid = plan.make(programs.grouped(points), plan.check(points), runs, devices)
     (job,) = laid.jobs
-    program = batch.Program(job, batch.Programs(1))
+    compiled = batch.Programs(1)
     saved = batch.SavedState(tmp_path, job, runs, "x")
     assert saved.load() is None
 
     def train(reached):
-        return batch.train(program, runs, devices[0], reached, Budget(10**12), saved.load())
+        return batch.train(job, runs, devices[0], compiled, reached, Budget(10**12), saved.load())
 
     whole = train(lambda *_: True)
 

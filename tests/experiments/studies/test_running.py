@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from experiments.runs.run_config import defaults
-from experiments.studies import batch, grid, plan, programs, running, store
+from experiments.studies import batch, engines, grid, plan, programs, store
 from experiments.studies.devices import Budget, bytes_of
 from experiments.studies.study import Study
 from experiments.training import spread
@@ -64,7 +64,7 @@ def test_memory_makes_batches_smaller_and_then_refuses():
 
 
 def test_devices_keep_their_program_begin_others_first_and_help_where_most_is_left(three):
-    board = running._Board(three, batch.Programs(1), Path("nowhere"), 300.0)
+    board = engines._Board(three)
     assert [board.take(None)[0], board.take(None)[0]] == [0, 1]  # each begins one
     assert board.take(0)[0] == 0  # and keeps to it
     assert board.take(0)[0] == 0
@@ -74,7 +74,7 @@ def test_devices_keep_their_program_begin_others_first_and_help_where_most_is_le
     assert board.take(2)[0] == 1  # then it helps
     assert board.take(1)[0] == 1
     assert board.take(1) is None
-    stopped = running._Board(three, batch.Programs(1), Path("nowhere"), 300.0)
+    stopped = engines._Board(three)
     stopped.stop.set()
     assert stopped.take(None) is None
 
@@ -86,7 +86,7 @@ def test_programs_of_ended_jobs_are_dropped_with_their_traces(three, monkeypatch
     for job in three.jobs:
         inputs = job.group.inputs(job.runs[:1])
         for _ in range(2):  # the second time, it is kept
-            traces.append(weakref.ref(batch.Program(job, programs_).compiled(inputs, device)[0]))
+            traces.append(weakref.ref(programs_.compiled(job.group, job.width, inputs, device)[0]))
     gc.collect()
     assert [trace() is not None for trace in traces] == [False] * 4 + [True] * 2
     assert traces[4]() is traces[5]()
