@@ -6,6 +6,7 @@ runs the same program as `experiments.train`.
 """
 
 import contextlib
+import functools
 import queue
 import threading
 import time
@@ -13,14 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
-from experiments.runs import compilation
+from experiments.runs import compilation, interrupt
+from experiments.runs.interrupt import Stopped
 from experiments.runs.log import say
 from experiments.studies import batch, devices
 from experiments.studies.batch import Outcome, Progress
 from experiments.studies.devices import Budget, Device
 from experiments.studies.options import HERE, Where
 from experiments.studies.plan import Job, Plan
-from experiments.studies.progress import Bar, Keeper
+from experiments.studies.progress import Bar
 from experiments.studies.store import SeededPoint, Store, code_version
 from experiments.training import spread
 
@@ -28,12 +30,15 @@ _PROGRAMS = 16  # least number of compiled programs to keep
 Cache = Path | Literal["off"] | None  # directory of compiled programs
 
 
+Reached = Callable[[int], bool]  # takes the agent steps of each run; returns whether to go on
+
+
 class Task(NamedTuple):
     """A batch of runs that a device trains."""
 
     job: Job
     runs: tuple[SeededPoint, ...]
-    reached: Callable[[int], bool]  # takes the agent steps of each run; returns whether to go on
+    reached: Reached
 
 
 # Trains a task on a device; returns None if it was told to stop. A RuntimeError or ValueError fails
@@ -116,16 +121,6 @@ class Here:
             yield train
 
 
-class _News(NamedTuple):
-    """Report of a device to the main thread."""
-
-    device: int
-    what: str | None = None  # current work; None if the device is idle
-    steps: int = 0  # new agent steps, summed over the runs of the batch
-    outcome: Outcome | None = None  # a batch that has ended
-    error: BaseException | None = None  # an error that stops the device
-
-
 def carry_out(plan: Plan, store: Store, engine: Engine, bar: Bar | None = None) -> None:
     """Execute the missing runs of a study and store every batch when it ends.
 
@@ -139,42 +134,69 @@ def carry_out(plan: Plan, store: Store, engine: Engine, bar: Bar | None = None) 
     Raises:
       Stopped: the user pressed Ctrl-C, or runs failed; finished runs are kept.
     """
-    board = _Board(plan)
-    with Keeper(plan, store, bar) as keeper, engine.working(plan, store) as train:
-        threads = [
-            threading.Thread(target=_work, args=(board, train, number, device), daemon=True)
-            for number, device in enumerate(plan.devices[: plan.batches])
-        ]
-        try:
-            for thread in threads:
-                thread.start()
-            _listen(board, keeper, len(threads))
-        except KeyboardInterrupt:
-            board.stop.set()
-            keeper.bar.close()
-            say("stopping at the next log point; press Ctrl-C again to stop immediately")
-            for thread in threads:
-                thread.join()
-            while not board.news.empty():  # keep the batches that ended in the meantime
-                outcome = board.news.get().outcome
-                if outcome is not None:
-                    keeper.keep(outcome)
-            raise
-        except ConnectionError as error:
-            raise keeper.unfinished(str(error), 1) from error
-        finally:
-            board.stop.set()
+    board = _Board(plan, store, bar or Bar(plan.steps, plan.runs))
+    try:
+        with engine.working(plan, store) as train:
+            board.run(train)
+    except KeyboardInterrupt as error:
+        raise _unfinished(plan, store, "stopped", interrupt.exit_code(error)) from None
+    except ConnectionError as error:
+        raise _unfinished(plan, store, str(error), 1) from error
+    finally:
+        if bar is None:
+            board.bar.close()
+        store.write()
+    if store.facts["failed"] and bar is None:
+        run, why = next(iter(store.facts["failed"].items()))
+        line = f"{len(store.facts['failed'])} runs failed, such as {run}: {why}"
+        raise _unfinished(plan, store, line, 1)
+
+
+def _unfinished(plan: Plan, store: Store, what: str, exit_code: int) -> Stopped:
+    """Return the error for a study that ended early, with how to continue it."""
+    runs = {(point.id, seed) for job in plan.jobs for point, seed in job.runs}
+    ended = plan.runs - len(runs - store.ended())
+    reason = f"{what}: {ended} of {plan.runs} runs are finished and kept"
+    return Stopped(reason, exit_code, f"--resume {store.folder} runs the others")
 
 
 class _Board:
-    """Queue of pending batches, from which the devices take their work."""
+    """Queue of pending batches, from which a thread for each device takes its work.
 
-    def __init__(self, plan: Plan) -> None:
-        self._lock, self._jobs = threading.Lock(), plan.jobs
+    The main thread makes the calls that the others leave in `calls`, so that it alone changes the
+    store and the bar.
+    """
+
+    def __init__(self, plan: Plan, store: Store, bar: Bar) -> None:
+        self._plan, self._store, self.bar = plan, store, bar
         self._waiting = {number: list(job.batches) for number, job in enumerate(plan.jobs)}
         self._begun: set[int] = set()
-        self.news: queue.Queue[_News] = queue.Queue()
-        self.stop = threading.Event()
+        self._lock, self.stop = threading.Lock(), threading.Event()
+        self._calls: queue.Queue[Callable[[], Any] | None] = queue.Queue()  # None: a thread ended
+        self._at_work = 0
+
+    def run(self, train: Train) -> None:
+        """Train all batches.
+
+        Raises:
+          KeyboardInterrupt: the user pressed Ctrl-C; the batches have stopped.
+          BaseException: the error that stopped a device.
+        """
+        try:
+            for number, device in enumerate(self._plan.devices[: self._plan.batches]):
+                work = threading.Thread(target=self._work, args=(train, number, device))
+                work.daemon = True
+                work.start()
+                self._at_work += 1
+            self._listen()
+        except KeyboardInterrupt:
+            self.stop.set()
+            self.bar.close()
+            say("stopping at the next log point; press Ctrl-C again to stop immediately")
+            self._listen()  # keep the batches that end in the meantime
+            raise
+        finally:
+            self.stop.set()
 
     def take(self, last: int | None) -> tuple[int, Job, tuple[SeededPoint, ...]] | None:
         """Return the number of a job, the job and its next batch, or None after the last one.
@@ -190,61 +212,66 @@ class _Board:
             longest = max(left, key=lambda number: len(left[number]))
             number = last if last in left else (fresh[0] if fresh else longest)
             self._begun.add(number)
-            return number, self._jobs[number], left[number].pop(0)
+            return number, self._plan.jobs[number], left[number].pop(0)
 
-    def drop(self, number: int) -> list[tuple[SeededPoint, ...]]:
-        """Remove and return all pending batches of a job, whose program can't run."""
+    def _listen(self) -> None:
+        """Make the calls of the threads until all of them have ended."""
+        while self._at_work:
+            call = self._calls.get()
+            if call is None:
+                self._at_work -= 1
+            else:
+                call()
+
+    def _work(self, train: Train, number: int, device: Device) -> None:
+        """Train batches on a device until the queue is empty."""
+
+        def tell(what: str | None, steps: int = 0) -> None:
+            self._calls.put(lambda: self.bar.works_on(number, what, steps))
+
+        last = None
+        try:
+            while (taken := self.take(last)) is not None:
+                last, job, runs = taken
+                tell(job.group.name)
+                reached = self._reporter(tell, job, len(runs))
+                try:
+                    outcome = train(Task(job, runs, reached), device)
+                except (RuntimeError, ValueError) as error:  # such as running out of memory
+                    outcome = batch.failed([*runs, *self._drop(last)], str(error))
+                if outcome is not None:
+                    self._calls.put(functools.partial(self._keep, outcome))
+        except BaseException as error:
+            self._calls.put(functools.partial(_throw, error))
+        tell(None)
+        self._calls.put(None)
+
+    def _reporter(self, tell: Callable[[str, int], None], job: Job, runs: int) -> Reached:
+        """Return the function that a task calls with the agent steps of each of its runs."""
+        before = 0
+
+        def reached(steps: int) -> bool:
+            nonlocal before
+            tell(job.group.name, (steps - before) * runs)
+            before = steps
+            return not self.stop.is_set()
+
+        return reached
+
+    def _drop(self, number: int) -> list[SeededPoint]:
+        """Remove and return all pending runs of a job, whose program can't run."""
         with self._lock:
             batches, self._waiting[number] = self._waiting[number], []
-            return batches
+        return [run for runs in batches for run in runs]
+
+    def _keep(self, outcome: Outcome) -> None:
+        """Store the outcome of a batch."""
+        if outcome.failures:
+            self._store.fail(outcome.failures)
+        if outcome.results:
+            self._store.add(outcome.results, outcome.cost)
+        self.bar.ended(len(outcome.results) + len(outcome.failures), len(outcome.failures))
 
 
-def _work(board: _Board, train: Train, number: int, device: Device) -> None:
-    """Train batches on a device until the queue is empty."""
-    last = None
-    try:
-        while (taken := board.take(last)) is not None:
-            last, job, runs = taken
-            board.news.put(_News(number, job.group.name))
-            try:
-                outcome = train(Task(job, runs, _reporter(board, number, job, len(runs))), device)
-            except (RuntimeError, ValueError) as error:  # such as running out of memory
-                lost = [run for each in (runs, *board.drop(last)) for run in each]
-                outcome = batch.failed(lost, str(error))
-            board.news.put(_News(number, outcome=outcome or Outcome([], [], {})))
-    except BaseException as error:
-        board.news.put(_News(number, error=error))
-    finally:
-        board.news.put(_News(number))
-
-
-def _reporter(board: _Board, number: int, job: Job, runs: int) -> Callable[[int], bool]:
-    """Return the function that a task calls with the agent steps of each of its runs."""
-    before = 0
-
-    def reached(steps: int) -> bool:
-        nonlocal before
-        board.news.put(_News(number, job.group.name, (steps - before) * runs))
-        before = steps
-        return not board.stop.is_set()
-
-    return reached
-
-
-def _listen(board: _Board, keeper: Keeper, at_work: int) -> None:
-    """Store the results that devices report until all devices have finished.
-
-    Raises:
-      BaseException: the error that stopped a device.
-    """
-    while at_work:
-        news = board.news.get()
-        if news.error is not None:
-            raise news.error
-        keeper.bar.works_on(news.device, news.what)
-        if news.steps:
-            keeper.bar.advance(news.steps)
-        if news.outcome is not None:
-            keeper.keep(news.outcome)
-        elif news.what is None:
-            at_work -= 1
+def _throw(error: BaseException) -> None:
+    raise error

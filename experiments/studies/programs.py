@@ -92,30 +92,24 @@ def check(point: Point) -> Parts:
     return parts
 
 
-def grouped(points: Sequence[Point], missing: Collection[str] | None = None) -> list[Group]:
-    """Group points that can share a program.
+def grouped(points: Sequence[Point]) -> list[Group]:
+    """Group the points of a grid that can share a program; settings that vary may be inputs.
 
-    Args:
-      points: points of the whole sweep. All of them determine the groups, so that a resumed sweep
-        has the same programs as before.
-      missing: ids of the points that still have to run; groups without any of them are omitted. By
-        default, all points.
+    All points determine the groups, so that a resumed study has the same programs as before.
     """
-    groups = []
-    for members in _partitioned(points, _must_differ):
-        if missing is None or any(point.id in missing for point in members):
-            groups += _split(members, _candidates(members))
-    return groups
+    return ProgramCache(varying=True).grouped(points)
 
 
 class ProgramCache:
-    """Cache of programs for points that arrive one after another, as in a search.
+    """Groups points that can share a program, and keeps the programs for later points.
 
-    Unlike the function `grouped`, it tries every numeric setting as an input, as if it varied, so
-    that sharing does not depend on which points arrive together.
+    In a search, points arrive one after another: there, every numeric setting is tried as an input,
+    as if it varied, so that sharing does not depend on which points arrive together.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, varying: bool = False) -> None:
+        """Start without programs; `varying`: try only settings that vary as inputs."""
+        self._varying = varying
         self._traced: dict[Any, list[Place]] = {}
         self._programs: dict[Any, Program] = {}
 
@@ -128,8 +122,14 @@ class ProgramCache:
             groups += self._split(members, candidates, fixed)
         return groups
 
-    def _split(self, points: Sequence[Point], candidates: Sequence[Place], fixed: Any) -> Any:
+    def _split(
+        self, points: Sequence[Point], candidates: Sequence[Place], fixed: Any
+    ) -> list[Group]:
+        """Return groups of points that differ only in the candidates."""
         config = points[0].config
+        if self._varying:
+            settings = [point.settings for point in points]
+            candidates = [p for p in candidates if len({own[p] for own in settings}) > 1]
         if fixed not in self._traced:
             self._traced[fixed] = _traceable(config, candidates)
         traced = self._traced[fixed]
@@ -137,6 +137,7 @@ class ProgramCache:
         if apart:
             groups = []
             for members in _partitioned(points, lambda point: [point.settings[p] for p in apart]):
+                # The inputs can differ between values, so each subset is traced separately.
                 values = tuple(members[0].settings[place] for place in apart)
                 groups += self._split(members, traced, (*fixed, *zip(apart, values, strict=True)))
             return groups
@@ -231,21 +232,6 @@ def _kind(config: RunConfig, place: Place) -> Any:
     options = {entry.name: entry for entry in options_of(type(getattr(config, place.section)))}
     entry = options[place.field]
     return entry.kind if entry.kind in _DTYPES and not entry.many else None
-
-
-def _split(points: Sequence[Point], candidates: Sequence[Place]) -> list[Group]:
-    """Return groups of points that differ only in the candidates."""
-    config = points[0].config
-    varying = [p for p in candidates if len({point.settings[p] for point in points}) > 1]
-    traced = _traceable(config, varying)
-    apart = [place for place in varying if place not in traced]
-    if not apart:
-        return [group_of(points, traced)]
-    groups = []
-    for members in _partitioned(points, lambda point: [point.settings[p] for p in apart]):
-        # The inputs can differ between values, so each subset is traced separately.
-        groups += _split(members, traced)
-    return groups
 
 
 def _made(config: RunConfig, traced: Sequence[Place]) -> Program:

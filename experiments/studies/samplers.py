@@ -5,8 +5,7 @@ of calls, so a resumed search repeats the calls of the interrupted one.
 """
 
 import zlib
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,23 +16,10 @@ from experiments.studies.spaces import Choices, Range, Space
 Settings = dict[Place, Any]
 
 
-class Sampler(Protocol):
-    """Ask-and-tell interface for the settings of one method on one task."""
-
-    def ask(self) -> Settings:
-        """Return the settings to try next; earlier ones may still lack scores."""
-        ...
-
-    def tell(self, number: int, score: float | None) -> None:
-        """Record the score of the `number`-th settings, or None if they failed."""
-        ...
-
-
 class Random:
     """Random search, which ignores the scores."""
 
-    def __init__(self, space: Space, seed: int, higher_is_better: bool) -> None:
-        del higher_is_better
+    def __init__(self, space: Space, seed: int) -> None:
         self._space, self._seed, self._asked = space, seed, 0
 
     def ask(self) -> Settings:
@@ -68,41 +54,34 @@ class Optuna:
         self._trials: list[Any] = []
 
     def ask(self) -> Settings:
-        """Return the settings that the estimator proposes."""
+        """Return the settings to try next; earlier ones may still lack scores."""
         trial = self._study.ask(self._distributions)
         self._trials.append(trial)
         return {place: _value(own, trial.params[place.name]) for place, own in self._space.items()}
 
     def tell(self, number: int, score: float | None) -> None:
-        """Update the estimator with the score."""
+        """Record the score of the `number`-th settings, or None if they failed."""
         if score is None:
             self._study.tell(self._trials[number], state=self._failed)
         else:
             self._study.tell(self._trials[number], score)
 
 
-SAMPLERS: Mapping[str, Callable[[Space, int, bool], Sampler]] = {"random": Random, "optuna": Optuna}
-
-
-def check(name: str) -> None:
-    """Check that the package of a sampler is installed.
-
-    Raises:
-      ValueError: it is not; the message has the command that installs it.
-    """
-    if name == "optuna":
-        try:
-            import optuna  # noqa: F401
-        except ImportError:
-            raise ValueError(f"--search optuna needs optuna: {install('search')}") from None
+Sampler = Random | Optuna  # of one method on one task
 
 
 def described(name: str) -> str:
-    """Return a sampler's name with the version of its package, which determines its choices."""
-    if name != "optuna":
-        return name
-    import optuna
+    """Return a sampler's name with the version of its package, which determines its choices.
 
+    Raises:
+      ValueError: it is not installed; the message has the command that installs it.
+    """
+    if name == "random":
+        return name
+    try:
+        import optuna
+    except ImportError:
+        raise ValueError(f"--search optuna needs optuna: {install('search')}") from None
     return f"optuna {optuna.__version__}"
 
 
@@ -110,8 +89,9 @@ def make(
     name: str, env: str, label: str, space: Space, seed: int, higher_is_better: bool
 ) -> Sampler:
     """Return the sampler of a method on a task, independent of other methods and tasks."""
-    own = np.random.SeedSequence([seed, zlib.crc32(f"{env} {label}".encode())])
-    return SAMPLERS[name](space, int(own.generate_state(1)[0]), higher_is_better)
+    sequence = np.random.SeedSequence([seed, zlib.crc32(f"{env} {label}".encode())])
+    own = int(sequence.generate_state(1)[0])
+    return Random(space, own) if name == "random" else Optuna(space, own, higher_is_better)
 
 
 def _distribution(kinds: Any, own: Range | Choices) -> Any:

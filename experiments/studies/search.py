@@ -90,7 +90,7 @@ class Search:
         self._cache = programs.ProgramCache()
         self._parts: dict[str, Parts] = {}
         self._settings: dict[str, Mapping[Place, Any]] = {}  # of the trials, by point
-        samplers.check(str(self._how.search))
+        called = samplers.described(str(self._how.search))
         self.tunings, shown, sizes = [], {}, []
         for (env, label), space in spaces.read(study.axes, study.bases).items():
             base, higher = study.bases[env, label], study.metric(env).higher_is_better
@@ -109,7 +109,7 @@ class Search:
         self._run_bytes, first = max(sizes), self.tunings[0]
         self._seeds = first.base.seeds
         self.asked = {
-            "search": samplers.described(str(self._how.search)),
+            "search": called,
             "space": shown,
             "trials": self._how.trials,
             "at_once": self._how.at_once,

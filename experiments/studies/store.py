@@ -23,7 +23,7 @@ from experiments.storage.stored import Damaged as Damaged  # raised by `read`
 from experiments.studies import grid
 from experiments.studies import study as studies
 from experiments.studies.grid import Point, table_value
-from experiments.studies.study import Study
+from experiments.studies.study import Saved, Study
 
 FORMAT = 2  # 1: tables of sweeps, before studies
 KEYS = ("env", "replay", "agent", "method")  # columns of the table before the settings
@@ -75,7 +75,7 @@ class Store:
         return tuple(self.facts["settings"])
 
     @property
-    def study(self) -> studies.Saved:
+    def study(self) -> Saved:
         """The study, not validated."""
         return studies.from_json(self.facts["study"])
 
@@ -280,11 +280,13 @@ def resumed(
     """
     store = read(folder)
     choose = "use its own options, or choose another --out"
-    known, asked = store.facts["points"], {point.id: _plain(point) for point in points}
-    before = store.facts["study"]["axes"] | store.facts.get("search", {}).get("asked", {})
-    now = study.to_json()["axes"] | dict(search or {})
+    before, now = _fixed(store.study, store.facts), _fixed(study, {"search": {"asked": search}})
     if differs := sorted(k for k in {*before, *now} if before.get(k) != now.get(k)):
-        raise ValueError(f"the study in {folder} has another {', '.join(differs)}: {choose}")
+        raise ValueError(
+            f"the study in {folder} was begun with another {', '.join(differs)}, which is fixed "
+            f"before anything runs: {choose}"
+        )
+    known, asked = store.facts["points"], {point.id: _plain(point) for point in points}
     if not set(asked) <= set(known) or (search is None and set(known) != set(asked)):
         other = next(iter(sorted(set(known) ^ set(asked))))
         has = "does not have" if other in asked else "also has"
@@ -294,36 +296,14 @@ def resumed(
             raise ValueError(
                 f"the study in {folder} ran '{point}' with another {', '.join(differs)}: {choose}"
             )
-    was, wanted = store.facts["study"]["question"], study.to_json()["question"]
-    if differs := sorted(k for k in wanted if was.get(k) != wanted[k]):
-        raise ValueError(
-            f"the study in {folder} was begun with another {', '.join(differs)}, which is fixed "
-            f"before anything runs: {choose}"
-        )
-    if store.study.options.threshold != study.options.threshold:
-        raise ValueError(
-            f"the study in {folder} has another threshold, which may decide: leave out --threshold"
-        )
-    claims = _decisive(store.facts["study"]), _decisive(study.to_json())
-    if study.question.until_decided and claims[0] != claims[1]:
-        raise ValueError(
-            f"the study in {folder} was begun with other claims, which are fixed before anything "
-            f"runs: {choose}"
-        )
-    if list(study.options.keep or ()) != store.facts["columns"]:
-        raise ValueError(f"the study in {folder} keeps other metrics: leave out --keep")
     made = {version for facts in known.values() for version in facts["code"]}
-    if made - {code_version()} and study.question.until_decided:
+    if made - {code_version()} and (study.question.until_decided or not other_code):
+        ways = "choose another --out, or add --other-code true"
+        if study.question.until_decided:
+            ways = "or choose another --out: adding seeds until it is decided cannot mix versions"
         raise ValueError(
             f"another version of the code or other settings of JAX began the study in {folder} "
-            f"({', '.join(sorted(made))}; this is {code_version()}), and a study that adds seeds "
-            "until it is decided cannot mix them: use that version, or choose another --out"
-        )
-    if made - {code_version()} and not other_code:
-        raise ValueError(
-            f"another version of the code or other settings of JAX began the study in {folder} "
-            f"({', '.join(sorted(made))}; this is {code_version()}): use that version, choose "
-            "another --out, or add --other-code true"
+            f"({', '.join(sorted(made))}; this is {code_version()}): use that version, {ways}"
         )
     store.facts["study"] = study.to_json()
     if search is None:
@@ -331,13 +311,18 @@ def resumed(
     return store
 
 
-def _decisive(saved: Mapping[str, Any]) -> Any:
-    """Return the claims of a saved study without their words."""
-    claims = saved.get("claims", {})
-    return {
-        name: [{k: v for k, v in claim.items() if k != "says"} for claim in own]
-        for name, own in claims.items()
-    }
+def _fixed(study: Study | Saved, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a study that has begun cannot change, by name."""
+    question, options = study.question, study.options
+    fixed = dataclasses.asdict(question) | (facts.get("search", {}).get("asked") or {})
+    fixed |= {axis.name: axis.texts for axis in study.axes}
+    fixed |= {"threshold": options.threshold, "keep": options.keep}
+    if question.until_decided:
+        fixed["claims"] = {
+            name: [dataclasses.replace(claim, says="") for claim in own]
+            for name, own in study.claims.items()
+        }
+    return fixed
 
 
 def read(folder: Path) -> Store:

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from experiments import sweep
-from experiments.studies import cluster, devices, grid, plan, programs, progress, store
+from experiments.studies import cluster, devices, engines, grid, plan, programs, progress, store
 from experiments.studies.options import Where
 from experiments.studies.study import Study
 from experiments.training import spread
@@ -240,13 +240,13 @@ def test_a_node_is_killed_and_the_table_is_that_of_one_machine(
     out, done = tmp_path / "two", []
 
     class Watched(progress.Bar):
-        def advance(self, steps):
-            super().advance(steps)
+        def works_on(self, device, what, steps=0):
+            super().works_on(device, what, steps)
             if not done and self._done > 0.3 * self._total and not self._ended:
                 done.append(self._done)  # so both batches are on their way
                 kill(second)
 
-    monkeypatch.setattr(progress, "Bar", Watched)
+    monkeypatch.setattr(engines, "Bar", Watched)
     words = ["--out", str(out), "--on", f"127.0.0.1:{nodes.port}", "--leave-state", "0"]
     assert sweep.main([*LONG, *words, "--figures", "false"]) == 0
     assert done and not marked(second)

@@ -14,6 +14,7 @@ import pytest
 from experiments.runs.run_config import defaults
 from experiments.studies import batch, engines, grid, plan, programs, store
 from experiments.studies.devices import Budget, bytes_of
+from experiments.studies.progress import Bar
 from experiments.studies.study import Study
 from experiments.training import spread
 from tests.refusals import assert_names, refused
@@ -64,7 +65,7 @@ def test_memory_makes_batches_smaller_and_then_refuses():
 
 
 def test_devices_keep_their_program_begin_others_first_and_help_where_most_is_left(three):
-    board = engines._Board(three)
+    board = engines._Board(three, store.Store(Path("nowhere"), {}), Bar(9, 9))
     assert [board.take(None)[0], board.take(None)[0]] == [0, 1]  # each begins one
     assert board.take(0)[0] == 0  # and keeps to it
     assert board.take(0)[0] == 0
@@ -74,7 +75,7 @@ def test_devices_keep_their_program_begin_others_first_and_help_where_most_is_le
     assert board.take(2)[0] == 1  # then it helps
     assert board.take(1)[0] == 1
     assert board.take(1) is None
-    stopped = engines._Board(three)
+    stopped = engines._Board(three, store.Store(Path("nowhere"), {}), Bar(9, 9))
     stopped.stop.set()
     assert stopped.take(None) is None
 

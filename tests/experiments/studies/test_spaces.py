@@ -131,8 +131,8 @@ def test_optuna_learns_from_what_it_is_told():
 def test_a_missing_package_is_named_with_what_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with refused("--search optuna", "pip install", "[search]"):
-        samplers.check("optuna")
-    samplers.check("random")
+        samplers.described("optuna")
+    assert samplers.described("random") == "random"
 
 
 BATCH = Place("sizes", "batch_size")
