@@ -21,7 +21,7 @@ from experiments.studies import batch, devices
 from experiments.studies.batch import Outcome, Progress
 from experiments.studies.devices import Budget, Device
 from experiments.studies.options import HERE, Where
-from experiments.studies.plan import Job, Plan
+from experiments.studies.plan import Job, Plan, count
 from experiments.studies.progress import Bar
 from experiments.studies.store import SeededPoint, Store, code_version
 from experiments.training import spread
@@ -128,36 +128,36 @@ def carry_out(plan: Plan, store: Store, engine: Engine, bar: Bar | None = None) 
       plan: missing runs and devices.
       store: store that receives the results.
       engine: trains the batches.
-      bar: progress bar of an enclosing search, which also handles failed runs; by default, a bar
-        for this plan alone.
+      bar: progress bar of an enclosing search; by default, a bar for this plan alone.
 
     Raises:
-      Stopped: the user pressed Ctrl-C, or runs failed; finished runs are kept.
+      Stopped: the user pressed Ctrl-C, or the cluster is lost; finished runs are kept.
     """
     board = _Board(plan, store, bar or Bar(plan.steps, plan.runs))
     try:
         with engine.working(plan, store) as train:
             board.run(train)
-    except KeyboardInterrupt as error:
-        raise _unfinished(plan, store, "stopped", interrupt.exit_code(error)) from None
-    except ConnectionError as error:
-        raise _unfinished(plan, store, str(error), 1) from error
+    except (KeyboardInterrupt, ConnectionError) as error:
+        pressed = isinstance(error, KeyboardInterrupt)
+        runs = {(point.id, seed) for job in plan.jobs for point, seed in job.runs}
+        ended = len(runs & store.ended())
+        raise Stopped(
+            f"{'stopped' if pressed else error}: {ended} of {len(runs)} runs are finished and kept",
+            interrupt.exit_code(error) if pressed else 1,
+            f"--resume {store.folder} runs the others",
+        ) from (None if pressed else error)
     finally:
         if bar is None:
             board.bar.close()
         store.write()
-    if store.facts["failed"] and bar is None:
-        run, why = next(iter(store.facts["failed"].items()))
-        line = f"{len(store.facts['failed'])} runs failed, such as {run}: {why}"
-        raise _unfinished(plan, store, line, 1)
 
 
-def _unfinished(plan: Plan, store: Store, what: str, exit_code: int) -> Stopped:
-    """Return the error for a study that ended early, with how to continue it."""
-    runs = {(point.id, seed) for job in plan.jobs for point, seed in job.runs}
-    ended = plan.runs - len(runs - store.ended())
-    reason = f"{what}: {ended} of {plan.runs} runs are finished and kept"
-    return Stopped(reason, exit_code, f"--resume {store.folder} runs the others")
+def check_failed(store: Store, names: Sequence[str]) -> None:
+    """Raise Stopped if there are names of failed runs."""
+    if names:
+        runs, why = count(len(names), "run"), store.facts["failed"][names[0]]
+        reason = f"{runs} failed, such as {names[0]}: {why}"
+        raise Stopped(reason, 1, f"--resume {store.folder} runs them again")
 
 
 class _Board:

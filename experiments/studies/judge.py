@@ -8,19 +8,18 @@ import dataclasses
 import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from experiments.figures.judged import Judged
 from experiments.statistics import primary
-from experiments.statistics.decisions import Counts, Decision
+from experiments.statistics.decisions import Counts
 from experiments.statistics.verdicts import CONTROL, Facts
 from experiments.studies import claims as claims_
 from experiments.studies.claims import Absent, Asked, Claim, Found, NotAsked, Side
 from experiments.studies.facts import facts_of, replay_ratio, replays_per_transition
-from experiments.studies.grid import LEARN_EVERY, Place, Point, shown_value
+from experiments.studies.grid import LEARN_EVERY, Point, shown_value
 from experiments.studies.store import Store
 from experiments.studies.study import Study
 
@@ -51,22 +50,32 @@ class Findings(NamedTuple):
     """Results of a study.
 
     Attributes:
-      rows: every arm compared with its baseline; none if the study has claims instead.
+      found: verdict of every arm against its baseline, by name; none if the study has claims.
       values: `[seeds]` of the primary metric, by name.
       members: all points that are compared or baselines, by name.
-      decisions: decision of every arm in a sequential design, by name.
-      looks: counts of every arm at every look, by name.
       undecided: the claims that need more seeds in a sequential design, by name.
       answers: family, claim, and its verdict or the reason for having none, for all claims.
     """
 
-    rows: list[Judged]
+    found: Mapping[str, Found]
     values: dict[str, pd.Series]
     members: dict[str, Member]
-    decisions: dict[str, Decision]
-    looks: dict[str, list[Counts]]
-    undecided: Mapping[str, Need] = MappingProxyType({})
+    undecided: Mapping[str, Need]
     answers: Sequence[tuple[str, Claim, Found | NotAsked]] = ()
+
+    @property
+    def rows(self) -> list[Judged]:
+        """Every arm compared with its baseline."""
+        named = [(self.members[name], found) for name, found in self.found.items()]
+        return [
+            Judged(own.name, own.method, own.group, found.pairs, found.judgement)
+            for own, found in named
+        ]
+
+    @property
+    def looks(self) -> dict[str, list[Counts]]:
+        """Counts of every arm at every look of a sequential design, by name."""
+        return {name: list(found.looks) for name, found in self.found.items() if found.looks}
 
     @property
     def claims(self) -> list[dict[str, Any]]:
@@ -131,34 +140,32 @@ def members_of(study: Study, points: Sequence[Point]) -> dict[str, Member]:
     The baseline of a point has the same task and the same values of all settings that it shares
     with the point. Points without exactly one such baseline are left out.
     """
-    several = len(study.envs) > 1
+
+    def name_of(point: Point) -> str:
+        return f"{point.env} {point.name}" if len(study.envs) > 1 else point.name
+
+    def shared(base: Point, point: Point) -> bool:
+        both = base.settings.keys() & point.settings.keys()
+        return base.env == point.env and all(base.settings[p] == point.settings[p] for p in both)
+
     bases = [point for point in points if point.label == study.baseline]
     found: dict[str, Member] = {}
     for point in points:
-        own = [base for base in bases if _shares(base, point)]
+        own = [base for base in bases if shared(base, point)]
         if len(own) != 1:
             continue
         (base,) = own
-        group = replay_ratio(base.config)
-        extra = [
-            f"{place.name} {shown_value(value)}"
-            for place, value in base.settings.items()
-            if place != LEARN_EVERY
-        ]
-        parts = [*([base.env] if several else []), group, *extra]
-        found[_name_of(point, several)] = Member(
-            _name_of(point, several),
-            point,
-            _name_of(base, several),
-            ", ".join(parts),
-            _with_settings(point, [p for p in point.settings if p not in base.settings]),
-        )
+        group = [base.env] * (len(study.envs) > 1) + [replay_ratio(base.config)]
+        for place, value in base.settings.items():
+            if place != LEARN_EVERY:
+                group.append(f"{place.name} {shown_value(value)}")
+        rest = {
+            place: value for place, value in point.settings.items() if place not in base.settings
+        }
+        label = " ".join([point.label, *(f"{p.name}={shown_value(v)}" for p, v in rest.items())])
+        name = name_of(point)
+        found[name] = Member(name, point, name_of(base), ", ".join(group), label)
     return found
-
-
-def _name_of(point: Point, several_tasks: bool) -> str:
-    """Return a name that is unique in the study."""
-    return f"{point.env} {point.name}" if several_tasks else point.name
 
 
 def judge(
@@ -189,48 +196,35 @@ def judge(
     }
     members = {name: own for name, own in members.items() if own.baseline in members}
     sides = {name: results.side(own.point, study.question.primary) for name, own in members.items()}
-    arms = {
-        name: own
-        for name, own in members.items()
-        if not study.claims and own.baseline != name and len(sides[name].values) >= _FEWEST
-    }
+    signs = {env: 1 if study.metric(env).higher_is_better else -1 for env in study.envs}
+    values = {name: sides[name].values * signs[own.point.env] for name, own in members.items()}
+    needs: dict[str, Need] = {}
+    if study.claims:
+        answers: list[tuple[str, Claim, Found | NotAsked]] = []
+        for name, claims in study.claims.items():
+            verdicts, undecided = _family(results, claims, plan and len(claims) <= _PLANNED)
+            answers += [(name, *each) for each in zip(claims, verdicts, strict=True)]
+            needs |= {
+                f"{name} {at}": need._replace(says=f"{name}: {need.says}")
+                for at, need in undecided.items()
+            }
+        return Findings({}, values, members, needs, answers)
     asked = {
         name: Asked(
-            Claim("", name, own.baseline),
+            Claim(name, name, own.baseline),
             [(sides[name], sides[own.baseline])],
             apart=own.point.label == CONTROL,
             corrects=own.point.label != CONTROL,
         )
-        for name, own in arms.items()
+        for name, own in members.items()
+        if own.baseline != name and len(sides[name].values) >= _FEWEST
     }
     found = _found(study, asked, plan and len(asked) <= _PLANNED)
-    rows = [
-        Judged(name, own.method, own.group, found[name].pairs, found[name].judgement)
-        for name, own in arms.items()
-    ]
-    signs = {env: 1 if study.metric(env).higher_is_better else -1 for env in study.envs}
-    values = {
-        name: sides[name].values * signs[member.point.env] for name, member in members.items()
-    }
-    answers: list[tuple[str, Claim, Found | NotAsked]] = []
-    needs: dict[str, Need] = {}
-    for name, own in study.claims.items():
-        verdicts, undecided = _family(study, results, own, plan and len(own) <= _PLANNED)
-        answers += [(name, *each) for each in zip(own, verdicts, strict=True)]
-        needs |= {
-            f"{name} {at}": need._replace(says=f"{name}: {own[int(at)].says}")
-            for at, need in undecided.items()
-        }
-    if not study.claims:
-        points = {
-            name: (arms[name].point.id, members[arms[name].baseline].point.id)
-            for name, each in asked.items()
-            if each.corrects
-        }
-        needs = _undecided(study, found, points)
-    decided = {name: own.decision for name, own in found.items() if own.decision is not None}
-    looks = {name: list(own.looks) for name, own in found.items() if own.looks}
-    return Findings(rows, values, members, decided, looks, needs, answers)
+    for name, own in asked.items():
+        if own.corrects:
+            both = members[name], members[members[name].baseline]
+            needs |= _undecided(name, own, found[name], [member.point for member in both])
+    return Findings(found, values, members, needs)
 
 
 def family(
@@ -254,22 +248,19 @@ def family(
     Returns:
       The verdict of each claim, or the reason why it cannot be judged.
     """
-    results = _Results(study, study.points(), frames, made, other_code)
-    return _family(study, results, claims, plan)[0]
+    return _family(_Results(study, study.points(), frames, made, other_code), claims, plan)[0]
 
 
 def _family(
-    study: Study, results: "_Results", claims: Sequence[Claim], plan: bool
+    results: "_Results", claims: Sequence[Claim], plan: bool
 ) -> tuple[list[Found | NotAsked], dict[str, Need]]:
     """Return the verdicts of a family of claims, and the undecided ones by their places."""
     asked, refused = results.asked(claims)
-    found = _found(study, asked, plan)
-    points = {
-        at: tuple(point.id for both in results.pairs(each.claim) for point in both)
-        for at, each in asked.items()
-    }
-    verdicts = [refused.get(str(at)) or found[str(at)] for at in range(len(claims))]
-    return verdicts, _undecided(study, found, points)
+    found, needs = _found(results.study, asked, plan), {}
+    for at, own in asked.items():
+        points = [point for both in results.pairs(own.claim) for point in both]
+        needs |= _undecided(at, own, found[at], points)
+    return [refused.get(str(at)) or found[str(at)] for at in range(len(claims))], needs
 
 
 def _row(family: str, claim: Claim, found: Found | NotAsked) -> dict[str, Any]:
@@ -292,16 +283,13 @@ def _found(study: Study, asked: Mapping[str, Asked], plan: bool) -> dict[str, Fo
     return claims_.sequential(asked, study.looks, question.margin, question.ungated, plan)
 
 
-def _undecided(
-    study: Study, found: Mapping[str, Found], points: Mapping[str, tuple[str, ...]]
-) -> dict[str, Need]:
-    """Return the undecided claims among those with points."""
-    needs = {}
-    for name, ids in points.items():
-        decision = found[name].decision
-        if decision is not None and found[name].judgement.verdict == "undecided":
-            needs[name] = Need(name, ids, found[name].looks[-1].seeds, decision.expected)
-    return needs
+def _undecided(name: str, asked: Asked, found: Found, points: Sequence[Point]) -> dict[str, Need]:
+    """Return a claim about points by its name if it is undecided in a sequential design."""
+    if found.decision is None or found.judgement.verdict != "undecided":
+        return {}
+    ids = tuple(point.id for point in points)
+    seeds, expected = found.looks[-1].seeds, found.decision.expected
+    return {name: Need(asked.claim.says, ids, seeds, expected)}
 
 
 def findings_of(results: Store, study: Study, other_code: bool = False) -> Findings | None:
@@ -316,27 +304,15 @@ def findings_of(results: Store, study: Study, other_code: bool = False) -> Findi
 
 def judged_frames(results: Store, study: Study) -> dict[str, pd.DataFrame]:
     """Return the metrics of the points that can be judged, by id, up to a common look."""
-    frames, points = results.frames(), study.points()
-    if study.question.until_decided:
-        return _to_common_looks(study, points, frames)
-    missing = {point.id for point, _ in results.missing(points)}
-    return {point: frame for point, frame in frames.items() if point not in missing}
-
-
-def _to_common_looks(
-    study: Study, points: Sequence[Point], frames: dict[str, pd.DataFrame]
-) -> dict[str, pd.DataFrame]:
-    """Return the metrics of each point up to the latest look that is complete."""
-    found = {}
-    for point in points:
+    frames, found = results.frames(), {}
+    for point in study.points():
         if point.id not in frames:
             continue
         frame = frames[point.id]
         seeds, start, complete = set(frame["seed"].unique()), point.config.seed, 0
         while start + complete in seeds:
             complete += 1
-        reached = [look for look in study.looks if look <= complete]
-        if reached:
+        if reached := [look for look in study.looks if look <= complete]:
             found[point.id] = frame[frame["seed"] < start + reached[-1]]
     return found
 
@@ -358,7 +334,7 @@ class _Results(NamedTuple):
         """
         frame, made = self.frames[point.id], self.made[point.id]
         code = "" if self.other_code else str(made.get("code", ""))
-        config, label = point.config, self.label(point)
+        config, label = point.config, point.name
 
         @functools.cache
         def facts(seeds: int | None) -> Facts:
@@ -375,17 +351,13 @@ class _Results(NamedTuple):
         values = claims_.values_of(frame, metric, threshold, config.loop.warmup, lost_is_worst)
         return Side(facts, claims_.rounded(values), self.study.untested.get(label))
 
-    def label(self, point: Point) -> str:
-        """Return the name of a point among those of its task."""
-        return point.name
-
     def pairs(self, claim: Claim) -> list[tuple[Point, Point]]:
         """Return the points of arm and baseline on every task of a claim.
 
         Raises:
           Absent: If an arm or a task was not run.
         """
-        by_name = {(point.env, self.label(point)): point for point in self.points}
+        by_name = {(point.env, point.name): point for point in self.points}
         envs = [env for env in self.study.envs if claim.where.get("env", env) == env]
         for env, label in ((env, each) for env in envs for each in (claim.arm, claim.baseline)):
             point = by_name.get((env, label))
@@ -448,15 +420,3 @@ def next_look(
         if member.point.label == CONTROL and base.id in needed:
             needed.add(member.point.id)
     return later[0], [point.id for point in points if point.id in needed]
-
-
-def _shares(base: Point, point: Point) -> bool:
-    """Return whether a baseline has the task and the shared settings of a point."""
-    both = base.settings.keys() & point.settings.keys()
-    return base.env == point.env and all(base.settings[p] == point.settings[p] for p in both)
-
-
-def _with_settings(point: Point, places: Sequence[Place]) -> str:
-    """Return the label of a point with some of its settings."""
-    settings = [f"{place.name}={shown_value(point.settings[place])}" for place in places]
-    return " ".join([point.label, *settings])

@@ -27,14 +27,16 @@ def draw(study: Study, findings: Findings, path: str | os.PathLike) -> None:
     most = 2
     for name, member in arms.items():
         higher = study.metric(member.point.env).higher_is_better
-        seeds = findings.decisions[name].seeds
+        decision = findings.found[name].decision
+        assert decision is not None
+        seeds = decision.seeds
         own, base = (
             findings.values[each].to_numpy(float)[:seeds] for each in (name, member.baseline)
         )
         counts = [decisions.count_pairs(own[:n], base[:n], higher) for n in range(seeds + 1)]
         lead = [each.wins - each.losses for each in counts]
         axes.plot(range(seeds + 1), lead, drawstyle="steps-post", label=plain(name), **styles[name])
-        if findings.decisions[name].verdict != "undecided":
+        if decision.verdict != "undecided":
             axes.plot([seeds], lead[-1:], "o", color=styles[name]["color"])
         most = max(most, seeds)
     claims = sum(member.point.label != CONTROL for member in arms.values())

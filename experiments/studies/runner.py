@@ -121,7 +121,10 @@ def run(
         for line in (*remarks, *job.describe()):
             say(line)
         if dry_run:
-            _say_taken(out, resume, overwrite)
+            try:
+                folder.check_claim_kind(out, "study", resume=resume, overwrite=overwrite)
+            except ValueError as error:
+                say(f"without --dry-run, this is an error: {error}")
             return None
         if manifest.read(out).kind == "study" and not resume:
             hosted.discard(out)
@@ -173,76 +176,63 @@ class _Grid:
             self.results = store.begin(out, study, self.points, bases)
         self._groups = programs.grouped(compiled)
         programs.check_kept(study.options.keep or (), self._groups)
-        first = next(iter(study.bases.values())).seeds
         self._width = study.options.width
         if self._width is None and study.question.until_decided:
-            self._width = width_of(first)  # must not depend on the number of seeds in the end
+            # It must not depend on the number of seeds in the end.
+            self._width = width_of(next(iter(study.bases.values())).seeds)
 
     def describe(self) -> list[str]:
         """Return the plan in lines."""
-        compiled, on_host = _divided(self.results.missing(self.points, self.study.looks[0]))
-        lines = list(self._plan(compiled).describe() if compiled or not on_host else ())
+        missing = self.results.missing(self.points, self.study.looks[0])
+        compiled = self._plan(missing)
+        on_host = [run for run in missing if hosted.is_hosted(run[0])]
+        lines = compiled.describe() if compiled.jobs or not on_host else []
         if on_host:
             lines.append(f"{plan.count(len(on_host), 'run')} on the host, one point after another")
         if self.study.question.until_decided:
-            lines.append(
-                f"then more seeds for undecided arms, {self.study.max_seeds} seeds at most"
-            )
-            lines += self._expected()
-        return lines
+            most = self.study.max_seeds
+            lines.append(f"then more seeds for undecided arms, {most} seeds at most")
+            findings = judge.findings_of(self.results, self.study, self.where.other_code)
+            lines += self._expected(findings) if findings is not None else []
+        return list(dict.fromkeys(lines))
 
     def carry_out(self) -> Findings | None:
         """Train all runs; return the verdicts."""
         if not self.study.question.until_decided:
             self._train(self.results.missing(self.points))
-            return judge.findings_of(self.results, self.study, self.where.other_code)
-        findings, failure = None, None
-        by_id = {point.id: point for point in self.points}
-        while (look := judge.next_look(self.study, findings, self._failed())) is not None:
+            findings = judge.findings_of(self.results, self.study, self.where.other_code)
+        else:
+            findings = self._until_decided()
+        engines.check_failed(self.results, list(self.results.facts["failed"]))
+        return findings
+
+    def _until_decided(self) -> Findings | None:
+        """Train seeds from look to look; arms with failed runs get no more."""
+        findings, by_id = None, {point.id: point for point in self.points}
+        while True:
+            failed = {name.rpartition(" seed ")[0] for name in self.results.facts["failed"]}
+            if (look := judge.next_look(self.study, findings, failed)) is None:
+                return findings
             seeds, needed = look
-            try:
-                self._train(self.results.missing([by_id[each] for each in needed], seeds))
-            except Stopped as error:
-                if not self._failed() or error.exit_code != 1:
-                    raise
-                failure = error  # the other arms continue
+            self._train(self.results.missing([by_id[each] for each in needed], seeds))
             findings = judge.findings_of(self.results, self.study, self.where.other_code)
             for line in _progress(self.study, findings, seeds):
                 say(line)
-        if failure is not None:
-            raise failure
-        return findings
-
-    def _failed(self) -> set[str]:
-        """Return the ids of points with runs that failed."""
-        return {name.rpartition(" seed ")[0] for name in self.results.facts["failed"]}
 
     def _train(self, runs: Sequence[SeededPoint]) -> None:
-        compiled, on_host = _divided(runs)
-        failure = None
-        if compiled:
-            try:
-                engines.carry_out(self._plan(compiled), self.results, self.engine)
-            except Stopped as error:
-                if error.exit_code != 1:  # interrupted
-                    raise
-                failure = error
-        if on_host:
+        if (compiled := self._plan(runs)).jobs:
+            engines.carry_out(compiled, self.results, self.engine)
+        if on_host := [run for run in runs if hosted.is_hosted(run[0])]:
             hosted.carry_out(on_host, self.results, self.where)
-        if failure is not None:
-            raise failure
 
     def _plan(self, runs: Sequence[SeededPoint]) -> plan.Plan:
+        """Return the plan of the runs that compile."""
         devices, memory = self.engine.devices, self.where.memory
         return plan.make(self._groups, self._parts, runs, devices, self._width, memory)
 
-    def _expected(self) -> list[str]:
-        """Return the expected number of seeds and hours, if a first look has ended."""
-        findings = judge.findings_of(self.results, self.study, self.where.other_code)
-        if findings is None:
-            return []
-        made, lines = self.results.made(), []
-        ended = self.results.ended()
+    def _expected(self, findings: Findings) -> list[str]:
+        """Return the expected number of seeds and hours after a look."""
+        made, ended, lines = self.results.made(), self.results.ended(), []
         for need in findings.undecided.values():
             if need.expected is None:
                 continue
@@ -256,12 +246,6 @@ class _Grid:
                 f"{in_words(more * seconds / 60)} of a device"
             )
         return lines
-
-
-def _divided(runs: Sequence[SeededPoint]) -> tuple[list[SeededPoint], list[SeededPoint]]:
-    """Return the runs that compile, and those that need the host."""
-    on_host = [run for run in runs if hosted.is_hosted(run[0])]
-    return [run for run in runs if not hosted.is_hosted(run[0])], on_host
 
 
 def _progress(study: Study, findings: Findings | None, seeds: int) -> list[str]:
@@ -314,11 +298,3 @@ def _limited(hours: float | None, over: threading.Event) -> Iterator[None]:
         timer.cancel()
         if ignored:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _say_taken(out: Path, resume: bool, overwrite: bool) -> None:
-    """Report after a dry run why its study could not begin, if so."""
-    try:
-        folder.check_claim_kind(out, "study", resume=resume, overwrite=overwrite)
-    except ValueError as error:
-        say(f"without --dry-run, this is an error: {error}")

@@ -186,12 +186,7 @@ class Search:
         finally:
             self._bar.close()
             store.write()
-        if lost := self._failed_fresh():
-            raise Stopped(
-                f"{count(len(lost), 'run')} with fresh seeds failed, such as {lost[0]}: "
-                f"{facts['failed'][lost[0]]}: --resume {store.folder} runs them again",
-                1,
-            )
+        engines.check_failed(store, self._failed_fresh())
 
     def budget(self, tuning: Tuning) -> tuple[int, int]:
         """Return the number of runs of a method in trials, and with fresh seeds."""
