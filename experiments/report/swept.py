@@ -16,14 +16,14 @@ from experiments.statistics.verdicts import CONTROL
 from experiments.studies import grid, judge, search_report, store
 from experiments.studies.judge import Findings
 from experiments.studies.store import Store
-from experiments.studies.study import Saved, Study
+from experiments.studies.study import Saved
 
 
 class Swept(NamedTuple):
     """A study with the runs that have finished."""
 
     store: Store
-    study: Study | Saved
+    study: Saved
     table: pd.DataFrame  # of `tuned.scores`
     rows: list[Tuned]
     tried: pd.DataFrame | None = None  # of `search_report.trials`, for a search
@@ -112,7 +112,7 @@ def read(folder: Path) -> Swept:
     return of(found, study, judge.findings_of(found, study, other_code=True))
 
 
-def of(found: Store, study: Study | Saved, findings: Findings | None = None) -> Swept:
+def of(found: Store, study: Saved, findings: Findings | None = None) -> Swept:
     """Return the scores of a study.
 
     Raises:

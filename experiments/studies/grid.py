@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from experiments import environments
 from experiments.cli.options import read_value
 from experiments.runs.run_config import PREFIXES, SECTIONS, RunConfig
 from jaxreplay.option import Option, options_of
@@ -52,6 +53,11 @@ class Point(NamedTuple):
         """Unique identifier within the sweep."""
         shown = (f"{place.name}={shown_value(value)}" for place, value in self.settings.items())
         return " ".join((self.env, self.label, *shown))
+
+    @property
+    def hosted(self) -> bool:
+        """Whether its runs cannot compile into one program."""
+        return environments.is_host(self.env) or self.config.sizes.replay_on == "host"
 
     @property
     def name(self) -> str:
@@ -121,11 +127,6 @@ def expand(
     return points
 
 
-def has_settings(axes: Sequence[Axis]) -> bool:
-    """Return whether arms have settings to choose from, which replay ratios are not."""
-    return any(axis.name != "learn_every" for axis in axes)
-
-
 def check_names(
     axes: Sequence[Axis], bases: Mapping[tuple[str, str], RunConfig], where: str = "grid"
 ) -> None:
@@ -168,7 +169,7 @@ def check_fixed(
         for place, axis in placed(axes, label, base).items():
             name = f"{label}.{place.field}" if place.section == "replay_options" else place.name
             value = place.value(base)
-            if name in given and value not in _values(axis, place, base, label):
+            if name in given and value not in read_values(axis, place, base, label):
                 option = f"--{name}".replace("_", "-")
                 raise ValueError(
                     f"{option} {shown_value(value)} has no effect because the grid's {axis.name} "
@@ -213,7 +214,7 @@ def _points(
 ) -> Iterator[Point]:
     """Yield the points of one method on one task."""
     places = placed(axes, label, base)
-    values = [_values(axis, place, base, label) for place, axis in places.items()]
+    values = [read_values(axis, place, base, label) for place, axis in places.items()]
     own = {place: place.value(base) for place in places}
     chosen = [dict(zip(places, each, strict=True)) for each in itertools.product(*values)]
     if defaults and own not in chosen:
@@ -232,17 +233,15 @@ def placed(axes: Sequence[Axis], label: str, base: RunConfig) -> dict[Place, Axi
     return places
 
 
-def _values(axis: Axis, place: Place, base: RunConfig, label: str) -> list[Any]:
-    """Read and check each value of an axis on its own."""
-    return read_values(option_at(place, base), axis, "grid", label)
-
-
-def read_values(entry: Option, axis: Axis, where: str, label: str) -> list[Any]:
-    """Read and check values of an option.
+def read_values(
+    axis: Axis, place: Place, base: RunConfig, label: str, where: str = "grid"
+) -> list[Any]:
+    """Read and check each value of an axis on its own.
 
     Raises:
       ValueError: a value is invalid or repeated; the message names the first one and its location.
     """
+    entry = option_at(place, base)
     values: dict[Any, None] = {}  # in order
     for number, text in enumerate(axis.texts, 1):
         at = f"{where} {axis.name}, value {number} of {len(axis.texts)} ('{text}'), {label}"

@@ -9,9 +9,7 @@ import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from experiments import environments
 from experiments.runs import code, folder, manifest, results
-from experiments.runs.assembly import assemble
 from experiments.runs.interrupt import Stopped
 from experiments.runs.run import execute
 from experiments.runs.run_config import OutputConfig
@@ -21,23 +19,6 @@ from experiments.studies.store import SeededPoint, Store
 
 RUNS = "unfinished_runs"  # subfolder of the study; `runs` may be the user's
 _OUTPUT = OutputConfig(tensorboard=False, figures=False)
-
-
-def is_hosted(point: Point) -> bool:
-    """Whether the runs of a point cannot compile into one program."""
-    return environments.is_host(point.env) or point.config.sizes.replay_on == "host"
-
-
-def check(point: Point) -> None:
-    """Validate that a point can run.
-
-    Raises:
-      ValueError: If it cannot; the message names the point and the reason.
-    """
-    try:
-        assemble(point.config)
-    except ValueError as error:
-        raise ValueError(f"{point.id}: {error}") from None
 
 
 def carry_out(runs: Sequence[SeededPoint], store: Store, where: Where) -> None:

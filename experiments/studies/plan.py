@@ -2,13 +2,12 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from experiments.runs import rates
-from experiments.runs.assembly import Parts, smaller, state_bytes
+from experiments.runs.assembly import assemble, smaller, state_bytes
 from experiments.studies import devices as devices_
-from experiments.studies import programs
 from experiments.studies.devices import Device
 from experiments.studies.grid import Point
 from experiments.studies.programs import Group
@@ -103,17 +102,15 @@ class Plan(NamedTuple):
 
 def make(
     groups: Sequence[Group],
-    parts: Mapping[str, Parts],
     missing: Sequence[SeededPoint],
     devices: Sequence[Device],
     width: int | None = None,
     memory: float | None = None,
 ) -> Plan:
-    """Plan the missing runs of a sweep.
+    """Plan the missing runs of a study.
 
     Args:
-      groups: groups of the sweep's points.
-      parts: parts of one run of each point, by the point's id.
+      groups: groups of the study's points; missing runs of other points are left out.
       missing: points and seeds.
       devices: devices to use.
       width: number of runs of a program at once; by default, chosen from the devices.
@@ -122,75 +119,45 @@ def make(
     Raises:
       ValueError: a single run takes more memory than is available.
     """
-    limit = _limit(devices, memory)
     wanted: dict[str, list[SeededPoint]] = {}
     for point, seed in missing:
         wanted.setdefault(point.id, []).append((point, seed))
     jobs = []
     for group in groups:
         runs = [run for point in group.points for run in wanted.get(point.id, ())]
-        if runs:
-            first = group.points[0]
-            size = state_bytes(parts[first.id], first.config)
-            advice = smaller(parts[first.id], first.config)
-            fit = _fit(first, size, advice, limit, devices)
-            jobs.append(_job(group, runs, size, fit, devices, width))
-    return Plan(tuple(jobs), tuple(devices), limit)
+        if not runs:
+            continue
+        size, fit = fitting(group.points[0], devices, memory)
+        own = width
+        if own is None and devices_.is_cpu(devices):
+            own = width_of(group.points[0].config.seeds)
+        elif own is None:
+            own = math.ceil(len(runs) / len(devices))
+        jobs.append(Job(group, tuple(runs), min(own, fit), size))
+    return Plan(tuple(jobs), tuple(devices), _limit(devices, memory))
 
 
-def _job(
-    group: Group,
-    runs: Sequence[SeededPoint],
-    size: int,
-    fit: int,
-    devices: Sequence[Device],
-    width: int | None,
-) -> Job:
-    if width is None and devices_.is_cpu(devices):
-        width = width_of(group.points[0].config.seeds)
-    elif width is None:
-        width = min(len(runs), math.ceil(len(runs) / len(devices)))
-    return Job(group, tuple(runs), min(width, fit), size)
-
-
-def check_fits(
-    point: Point, parts: Parts, devices: Sequence[Device], memory: float | None = None
-) -> int:
-    """Return the bytes of a run's arrays, after checking that one run fits on each device.
+def fitting(point: Point, devices: Sequence[Device], memory: float | None) -> tuple[int, int]:
+    """Return the bytes of a run's arrays, and the number of runs that fit on each device.
 
     Raises:
-      ValueError: a run does not fit; the message names the point.
+      ValueError: no run fits; the message names the point.
     """
+    parts, limit = assemble(point.config), _limit(devices, memory)
     size = state_bytes(parts, point.config)
-    _fit(point, size, smaller(parts, point.config), _limit(devices, memory), devices)
-    return size
+    if (fit := limit // len(devices) // size) < 1:
+        raise ValueError(
+            f"{point.id}: one run for each of {count(len(devices), 'device')} takes "
+            f"{len(devices) * size / 1e9:.3g} GB of arrays, more than the {limit / 1e9:.3g} GB "
+            f"available: {smaller(parts, point.config)}, or fewer --devices"
+        )
+    return size, fit
 
 
 def _limit(devices: Sequence[Device], memory: float | None) -> int:
     """Return the bytes that runs may take on all devices."""
     limit = devices_.free_bytes(devices)
     return limit if memory is None else min(limit, int(memory * 1e9))
-
-
-def _fit(point: Point, size: int, advice: str, limit: int, devices: Sequence[Device]) -> int:
-    """Return the number of runs of `size` bytes that fit on each device."""
-    fit = limit // len(devices) // size
-    if fit < 1:
-        raise ValueError(
-            f"{point.id}: one run for each of {count(len(devices), 'device')} takes "
-            f"{len(devices) * size / 1e9:.3g} GB of arrays, more than the {limit / 1e9:.3g} GB "
-            f"available: {advice}, or fewer --devices"
-        )
-    return fit
-
-
-def check(points: Sequence[Point]) -> dict[str, Parts]:
-    """Return the parts of every point, by its id, after checking that each can run.
-
-    Raises:
-      ValueError: a point can't run; the message names the first one.
-    """
-    return {point.id: programs.check(point) for point in points}
 
 
 def count(number: int, what: str) -> str:

@@ -15,10 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import environments
 from experiments.cli.options import unknown
 from experiments.environments.types import Array
-from experiments.runs.assembly import Parts, assemble
+from experiments.runs.assembly import assemble
 from experiments.runs.run_config import RunConfig
 from experiments.studies.grid import Place, Point
 from experiments.training.loop import Program, make_program
@@ -68,28 +67,16 @@ class Group(NamedTuple):
         return example(self.points[0].config, self.traced)
 
 
-def check(point: Point) -> Parts:
-    """Return the parts of a point, after checking that it can run.
+def check(point: Point) -> None:
+    """Check that a point can run.
 
     Raises:
-      ValueError: the point can't run; the message names it and the reason.
+      ValueError: it can't; the message names it and the reason.
     """
-    if environments.is_host(point.env):
-        raise ValueError(
-            f"{point.env} runs on the host, but the environments of a search must compile: remove "
-            "it, or use --grid"
-        )
-    if point.config.sizes.replay_on == "host":
-        raise ValueError(
-            f"{point.id}: the programs of a search store the replay on the device: remove "
-            "--replay-on, or use --grid"
-        )
     try:
-        parts = assemble(point.config)
-        _program(parts, point.config)
+        assemble(point.config) if point.hosted else _program(point.config)
     except ValueError as error:
         raise ValueError(f"{point.id}: {error}") from None
-    return parts
 
 
 def grouped(points: Sequence[Point]) -> list[Group]:
@@ -197,7 +184,7 @@ def with_inputs(config: RunConfig, places: Sequence[Place]) -> Program:
 
     def at(values: Values) -> Program:
         own = _with_values(config, {place: values[place.name] for place in places})
-        return _program(assemble(own), own)
+        return _program(own)
 
     def init(inputs: tuple[Array, Values]) -> tuple[Values, LoopState]:
         key, values = inputs
@@ -210,7 +197,7 @@ def with_inputs(config: RunConfig, places: Sequence[Place]) -> Program:
         inner, metrics = at(values).chunk(inner, blocks)
         return (values, inner), metrics
 
-    alone = _program(assemble(config), config)
+    alone = _program(config)
     composed: Any = (init, chunk)  # with a different state, which is opaque to callers
     return Program(*composed, alone.schedule)
 
@@ -235,7 +222,7 @@ def _kind(config: RunConfig, place: Place) -> Any:
 
 
 def _made(config: RunConfig, traced: Sequence[Place]) -> Program:
-    return with_inputs(config, traced) if traced else _program(assemble(config), config)
+    return with_inputs(config, traced) if traced else _program(config)
 
 
 def _traceable(config: RunConfig, places: Sequence[Place]) -> list[Place]:
@@ -255,7 +242,7 @@ def _composes(config: RunConfig, places: Sequence[Place]) -> bool:
 
     def compose(inputs: Any) -> Array:
         own = _with_values(config, {place: inputs[1][place.name] for place in places})
-        _program(assemble(own), own)
+        _program(own)
         return jnp.zeros(())
 
     return _succeeds(compose, config, places)
@@ -285,7 +272,7 @@ def _succeeds(function: Callable[[Any], Any], config: RunConfig, places: Sequenc
     except _NEEDS_VALUE:
         return False
     except (TypeError, ValueError, AttributeError):  # a shape or an option that needs a number
-        program = _program(assemble(config), config)
+        program = _program(config)
         with _quiet():
             jax.eval_shape(
                 lambda key: program.chunk(program.init(key), jnp.ones((), jnp.int32)),
@@ -306,7 +293,8 @@ def _quiet() -> Any:
         logging.disable(before)
 
 
-def _program(parts: Parts, config: RunConfig) -> Program:
+def _program(config: RunConfig) -> Program:
+    parts = assemble(config)
     environment: Any = parts.environment
     return make_program(environment, parts.agent, parts.replay, config.loop)
 

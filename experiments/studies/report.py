@@ -1,23 +1,25 @@
 """Report of a study: figures, and tables of the best settings and of the costs."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from experiments.figures import judged, sensitivity
 from experiments.figures.drawing import to_matplotlib
 from experiments.figures.panels import during_training
 from experiments.figures.solved import sentences, solved
-from experiments.figures.style import plain
-from experiments.statistics import statistics, tuned
+from experiments.figures.style import FAINT, INK, make_figure, plain, save, styles_of, tidy
+from experiments.statistics import decisions, statistics, tuned, verdicts
+from experiments.statistics.decisions import Counts
 from experiments.statistics.tables import markdown, number
 from experiments.statistics.tables import table as summary_table
 from experiments.statistics.tuned import Estimate, Tuned
 from experiments.statistics.verdicts import CONTROL
 from experiments.storage.files import write_bytes
-from experiments.studies import grid, looks
 from experiments.studies.costs import by_method
 from experiments.studies.judge import Findings, judged_frames
 from experiments.studies.store import Store, paths
@@ -34,7 +36,8 @@ def conclude(store: Store, study: Study, findings: Findings | None) -> str:
         pictures += _draw_comparison(store, study, findings)
         tables.append(_compared(store, study, findings))
     table = store.table[store.table["replay"] != CONTROL]
-    if grid.has_settings(study.axes) or not shown:
+    # Replay ratios are no settings to choose from.
+    if any(axis.name != "learn_every" for axis in study.axes) or not shown:
         scored = tuned.scores(table, store.settings, study.metric)
         shown.append(_best_settings(store, study, scored, pictures))
     parts = [*shown, *tables, costs(store)]
@@ -91,8 +94,58 @@ def _draw_comparison(store: Store, study: Study, findings: Findings) -> list[Pat
         written += [] if written else [forest]
     if findings.looks:
         written.append(out / "looks.png")
-        looks.draw(study, findings, written[-1])
+        _draw_looks(study, findings, written[-1])
     return written
+
+
+def _draw_looks(study: Study, findings: Findings, path: Path) -> None:
+    """Plot wins minus losses after every seed as PNG; marks are the looks that decided.
+
+    The dashed lines are the boundary at level alpha / arms without ties, beyond which an arm is
+    better or worse whatever the other arms are. Ties and Holm's method only move it inwards.
+    """
+    arms = {name: own for name, own in findings.members.items() if name in findings.looks}
+    methods = {name: member.point.config.replay for name, member in arms.items()}
+    styles = styles_of(methods)
+    figure = make_figure(8.6, 4.2)
+    axes = figure.subplots()
+    most = 2
+    for name, member in arms.items():
+        higher = study.metric(member.point.env).higher_is_better
+        decision = findings.found[name].decision
+        assert decision is not None
+        seeds = decision.seeds
+        own, base = (
+            findings.values[each].to_numpy(float)[:seeds] for each in (name, member.baseline)
+        )
+        counts = [decisions.count_pairs(own[:n], base[:n], higher) for n in range(seeds + 1)]
+        lead = [each.wins - each.losses for each in counts]
+        axes.plot(range(seeds + 1), lead, drawstyle="steps-post", label=plain(name), **styles[name])
+        if decision.verdict != "undecided":
+            axes.plot([seeds], lead[-1:], "o", color=styles[name]["color"])
+        most = max(most, seeds)
+    claims = sum(member.point.label != CONTROL for member in arms.values())
+    x = np.arange(1, most + 1)
+    edge = np.array([_boundary(n, verdicts.ALPHA / max(claims, 1)) for n in x], float)
+    for sign in (1, -1):
+        axes.plot(x, sign * edge, color=FAINT, linewidth=1.0, linestyle=(0, (4, 3)))
+    axes.axhline(0, color=FAINT, linewidth=0.8)
+    axes.set_xlabel("seeds")
+    axes.set_ylabel("wins minus losses")
+    axes.set_title(plain(f"against {study.baseline}, {', '.join(study.envs)}"), color=INK)
+    # Beside the lines, which may be anywhere.
+    axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    tidy(axes)
+    save(figure, path)
+
+
+def _boundary(seeds: int, alpha: float) -> float:
+    """Return the least wins minus losses that reject mu = 1/2 after `seeds` pairs; NaN if none."""
+    for lead in range(seeds % 2, seeds + 1, 2):
+        wins = (seeds + lead) // 2
+        if decisions.log_sign_capital(Counts(wins, 0, seeds - wins)) >= -math.log(alpha):
+            return lead
+    return math.nan
 
 
 def _compared(store: Store, study: Study, findings: Findings) -> str:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from experiments.runs import folder, manifest
-from experiments.runs.assembly import Parts
 from experiments.runs.interrupt import Stopped
 from experiments.runs.log import say
 from experiments.runs.rates import in_words
@@ -164,11 +163,9 @@ class _Grid:
         self.points = study.points()
         if len(self.points) > _MANY:
             say(f"checking {plan.count(len(self.points), 'point')}")
-        compiled = [point for point in self.points if not hosted.is_hosted(point)]
-        self._parts: dict[str, Parts] = plan.check(compiled)
+        compiled = [point for point in self.points if not point.hosted]
         for point in self.points:
-            if hosted.is_hosted(point):
-                hosted.check(point)
+            programs.check(point)
         if resume:
             self.results = store.resumed(out, study, self.points, where.other_code)
         else:
@@ -185,7 +182,7 @@ class _Grid:
         """Return the plan in lines."""
         missing = self.results.missing(self.points, self.study.looks[0])
         compiled = self._plan(missing)
-        on_host = [run for run in missing if hosted.is_hosted(run[0])]
+        on_host = [run for run in missing if run[0].hosted]
         lines = compiled.describe() if compiled.jobs or not on_host else []
         if on_host:
             lines.append(f"{plan.count(len(on_host), 'run')} on the host, one point after another")
@@ -222,13 +219,13 @@ class _Grid:
     def _train(self, runs: Sequence[SeededPoint]) -> None:
         if (compiled := self._plan(runs)).jobs:
             engines.carry_out(compiled, self.results, self.engine)
-        if on_host := [run for run in runs if hosted.is_hosted(run[0])]:
+        if on_host := [run for run in runs if run[0].hosted]:
             hosted.carry_out(on_host, self.results, self.where)
 
     def _plan(self, runs: Sequence[SeededPoint]) -> plan.Plan:
         """Return the plan of the runs that compile."""
         devices, memory = self.engine.devices, self.where.memory
-        return plan.make(self._groups, self._parts, runs, devices, self._width, memory)
+        return plan.make(self._groups, runs, devices, self._width, memory)
 
     def _expected(self, findings: Findings) -> list[str]:
         """Return the expected number of seeds and hours after a look."""

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.runs import rates
-from experiments.runs.assembly import Parts
 from experiments.runs.interrupt import Stopped
 from experiments.runs.run_config import RunConfig
 from experiments.statistics.bootstrap import iqm
@@ -88,7 +87,6 @@ class Search:
         self._study, self._how, self._engine = study, study.search, engine
         self._memory, self._resume = where.memory, resume
         self._cache = programs.ProgramCache()
-        self._parts: dict[str, Parts] = {}
         self._settings: dict[str, Mapping[Place, Any]] = {}  # of the trials, by point
         called = samplers.described(str(self._how.search))
         self.tunings, shown, sizes = [], {}, []
@@ -99,8 +97,13 @@ class Search:
             )
             default = spaces.default(env, label, fresh, space)
             for point in (default, *spaces.corners(env, label, base, space)):
-                parts = programs.check(point)
-                sizes.append(plan.check_fits(point, parts, engine.devices, where.memory))
+                if point.hosted:
+                    raise ValueError(
+                        f"{point.id} runs on the host, but the runs of a search must compile: "
+                        "remove it, or use --grid"
+                    )
+                programs.check(point)
+                sizes.append(plan.fitting(point, engine.devices, where.memory)[0])
             sampler = samplers.make(str(self._how.search), env, label, space, base.seed, higher)
             self.tunings.append(Tuning(default, base, space, sampler, higher, []))
             shown.setdefault(env, {})[label] = {
@@ -197,11 +200,10 @@ class Search:
         """Return settings as a point, or the reason why they can't run."""
         try:
             point = tuning.point(settings)
-            parts = programs.check(point)
-            plan.check_fits(point, parts, self._engine.devices, self._memory)
+            programs.check(point)
+            plan.fitting(point, self._engine.devices, self._memory)
         except ValueError as error:
             return str(error)
-        self._parts[point.id] = parts
         return point
 
     @property
@@ -265,7 +267,8 @@ class Search:
             points.append(tuning.default)
             if tuning.best is not None:
                 points.append(tuning.point(self._settings[tuning.best], fresh=True))
-        self._parts |= plan.check(points)
+        for point in points:
+            programs.check(point)
         self._run(points, [(tuning.base, self.budget(tuning)[1]) for tuning in self.tunings])
         self._note()
 
@@ -280,7 +283,7 @@ class Search:
         if runs:
             groups = self._cache.grouped(list({run[0].id: run[0] for run in runs}.values()))
             devices = self._engine.devices
-            todo = plan.make(groups, self._parts, runs, devices, self._width, self._memory)
+            todo = plan.make(groups, runs, devices, self._width, self._memory)
             engines.carry_out(todo, self.results, self._engine, self._bar)
 
     def _failure(self, point: Point) -> str | None:

@@ -18,7 +18,7 @@ from experiments.studies.grid import table_value
 from experiments.studies.report import costs, shown
 from experiments.studies.search import best_of, scored
 from experiments.studies.store import Store, paths
-from experiments.studies.study import Saved, Study
+from experiments.studies.study import Saved
 
 _MOST_NAMED = 20  # failed trials to list
 _QUANTILES = {"lowest": 0.0, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "highest": 1.0}
@@ -58,7 +58,7 @@ def trials(store: Store) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*head, *store.settings])
 
 
-def rescore(store: Store, study: Study | Saved) -> list[str]:
+def rescore(store: Store, study: Saved) -> list[str]:
     """Replace saved scores by those computed from the table; return lines on the differences.
 
     Failed trials remain failed, and a trial keeps its score if the table lacks some of its runs.
@@ -86,7 +86,7 @@ def rescore(store: Store, study: Study | Saved) -> list[str]:
     return lines
 
 
-def results(store: Store, study: Study | Saved) -> list[Result]:
+def results(store: Store, study: Saved) -> list[Result]:
     """Return the result for every method on every task, with the scores of fresh seeds.
 
     Scores are NaN for seeds that have not finished.
@@ -113,7 +113,7 @@ def results(store: Store, study: Study | Saved) -> list[Result]:
     return found
 
 
-def tuned_rows(store: Store, study: Study | Saved) -> list[Tuned]:
+def tuned_rows(store: Store, study: Saved) -> list[Tuned]:
     """Return the best and default points of methods whose fresh seeds have all finished."""
     points = trials(store).groupby(["env", "replay"])["point"].nunique().to_dict()
     seeds = store.facts["search"]["asked"]["seeds"]
@@ -136,14 +136,14 @@ def tuned_rows(store: Store, study: Study | Saved) -> list[Tuned]:
     return found
 
 
-def _chosen(store: Store, study: Study | Saved, point: str, seeds: Sequence[int]) -> Estimate:
+def _chosen(store: Store, study: Saved, point: str, seeds: Sequence[int]) -> Estimate:
     """Return the score of a point on the seeds of the trials."""
     table = store.table
     own = table[(table["point"] == point) & table["seed"].isin(seeds)]
     return tuned.estimate(tuned.scores(own, store.settings, study.metric)["score"].to_numpy())
 
 
-def compared(row: Result, study: Study | Saved) -> str:
+def compared(row: Result, study: Saved) -> str:
     """Return the numbers of fresh seeds on which the best settings win, lose and tie.
 
     The comparison is with the defaults. A diverged run ranks below all others.
@@ -156,7 +156,7 @@ def compared(row: Result, study: Study | Saved) -> str:
     return "/".join(map(str, counts))
 
 
-def conclude(store: Store, study: Study | Saved) -> str:
+def conclude(store: Store, study: Saved) -> str:
     """Write the figures and tables of a search; return the text to print."""
     found, tried = results(store, study), trials(store)
     asked = store.facts["search"]["asked"]
@@ -176,7 +176,7 @@ def conclude(store: Store, study: Study | Saved) -> str:
     return f"\n{text}\nresults: {' '.join(map(str, written))}"
 
 
-def _figures(store: Store, tried: pd.DataFrame, study: Study | Saved, agents: str) -> list[Any]:
+def _figures(store: Store, tried: pd.DataFrame, study: Saved, agents: str) -> list[Any]:
     written = []
     if tried["score"].notna().any():
         path = store.folder / "trials.png"
@@ -206,7 +206,7 @@ def _studies(store: Store) -> list[tuple[str, str, Any]]:
     return [(env, label, own) for env, labels in studies.items() for label, own in labels.items()]
 
 
-def _best(rows: Sequence[Result], study: Study | Saved) -> str:
+def _best(rows: Sequence[Result], study: Saved) -> str:
     header = ["best settings", "with fresh seeds", "by default", "better on"]
     cells = []
     for row in rows:

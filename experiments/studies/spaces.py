@@ -9,7 +9,6 @@ import numpy as np
 from experiments.runs.run_config import RunConfig
 from experiments.studies import grid
 from experiments.studies.grid import Axis, Place, Point
-from jaxreplay.option import Option
 
 _DIGITS = 4  # significant digits of drawn numbers, which keep them short to type
 
@@ -109,7 +108,7 @@ def read(
     for (env, label), base in bases.items():
         places = grid.placed(axes, label, base)
         found[env, label] = {
-            place: _read(axis, grid.option_at(place, base), label) for place, axis in places.items()
+            place: _read(axis, place, base, label) for place, axis in places.items()
         }
     return found
 
@@ -144,11 +143,11 @@ def corners(env: str, label: str, base: RunConfig, space: Space) -> list[Point]:
     ]
 
 
-def _read(axis: Axis, entry: Option, label: str) -> Range | Choices:
+def _read(axis: Axis, place: Place, base: RunConfig, label: str) -> Range | Choices:
     """Read the range or the choices of a setting."""
     if len(axis.texts) > 1 or ":" not in axis.texts[0]:
-        return Choices(tuple(grid.read_values(entry, axis, "space", label)))
-    (text,) = axis.texts
+        return Choices(tuple(grid.read_values(axis, place, base, label, "space")))
+    entry, (text,) = grid.option_at(place, base), axis.texts
     words = text.split(":")
     if entry.many or entry.kind not in (int, float):
         raise ValueError(

@@ -311,7 +311,7 @@ def resumed(
     return store
 
 
-def _fixed(study: Study | Saved, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _fixed(study: Saved, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a study that has begun cannot change, by name."""
     question, options = study.question, study.options
     fixed = dataclasses.asdict(question) | (facts.get("search", {}).get("asked") or {})

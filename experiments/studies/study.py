@@ -5,7 +5,7 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 from experiments.runs import run_config
 from experiments.runs.run_config import RunConfig
@@ -51,11 +51,8 @@ class Arm:
 
 
 @dataclasses.dataclass(frozen=True)
-class Study:
-    """A set of runs and the question that they answer.
-
-    Every arm runs on every task with every combination of the settings, with the same seeds.
-    `make` builds a study from names and options.
+class Saved:
+    """A study whose configurations have not been validated, such as that of a file.
 
     Attributes:
       bases: configuration of every arm on every task, before settings. Its `seeds` is the number
@@ -69,13 +66,37 @@ class Study:
       untested: arm -> reason why it tests nothing in this study, whatever its numbers are.
     """
 
-    bases: Bases
+    bases: Mapping[tuple[str, str], Any]
     axes: tuple[Axis, ...] = ()
     question: Question = Question()
     options: StudyOptions = StudyOptions()
     search: SearchOptions = SearchOptions()
     claims: Mapping[str, tuple[Claim, ...]] = dataclasses.field(default_factory=dict)
     untested: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def metric(self, env: str) -> PrimaryMetric:
+        """Return the primary metric on a task."""
+        return self.options.metric(self.question, env)
+
+    def validated(self, folder: Path) -> "Study":
+        """Return the study.
+
+        Raises:
+          ValueError: If a configuration is invalid, or needs a module that is not imported.
+        """
+        bases = {key: run_config.from_folder(own, folder) for key, own in self.bases.items()}
+        return Study(**{**vars(self), "bases": bases})
+
+
+@dataclasses.dataclass(frozen=True)
+class Study(Saved):
+    """A set of runs and the question that they answer.
+
+    Every arm runs on every task with every combination of the settings, with the same seeds.
+    `make` builds a study from names and options; `Saved` describes the attributes.
+    """
+
+    bases: Bases
 
     @classmethod
     def make(
@@ -160,10 +181,6 @@ class Study:
         """
         configs = {label: config for (_, label), config in self.bases.items()}
         return self.question.baseline or facts.baseline_of(configs)
-
-    def metric(self, env: str) -> PrimaryMetric:
-        """Return the primary metric on a task."""
-        return self.options.metric(self.question, env)
 
     @property
     def max_seeds(self) -> int:
@@ -309,31 +326,6 @@ class Study:
             },
             "untested": dict(self.untested),
         }
-
-
-class Saved(NamedTuple):
-    """A study from a file, whose configurations have not been validated yet."""
-
-    bases: dict[tuple[str, str], Any]
-    axes: tuple[Axis, ...]
-    question: Question
-    options: StudyOptions
-    search: SearchOptions
-    claims: Mapping[str, tuple[Claim, ...]]
-    untested: Mapping[str, str]
-
-    def metric(self, env: str) -> PrimaryMetric:
-        """Return the primary metric on a task."""
-        return self.options.metric(self.question, env)
-
-    def validated(self, folder: Path) -> Study:
-        """Return the study.
-
-        Raises:
-          ValueError: If a configuration is invalid, or needs a module that is not imported.
-        """
-        bases = {key: run_config.from_folder(own, folder) for key, own in self.bases.items()}
-        return Study(bases, *self[1:])
 
 
 def from_json(saved: Any) -> Saved:

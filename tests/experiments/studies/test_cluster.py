@@ -113,11 +113,11 @@ def test_workers_have_the_flags_and_threads_of_this_machine(monkeypatch):
 def test_a_plan_over_slots_is_as_wide_as_one_over_cores_and_has_their_memory():
     (point,) = grid.expand([], {("walk/4", "per"): tiny()})
     study = Study({("walk/4", "per"): tiny()})
-    results, parts = store.begin(Path("nowhere"), study, [point], {}), plan.check([point])
+    results = store.begin(Path("nowhere"), study, [point], {})
     groups, runs = programs.grouped([point]), results.missing([point])
 
     def laid_out(*own):
-        return plan.make(groups, parts, runs, own)
+        return plan.make(groups, runs, own)
 
     slots = [devices.Slot("cpu", "cpu", name, 10**9) for name in ("n1", "n1", "n2")]
     (here,), (there,) = laid_out(*spread.chosen(1)).jobs, laid_out(*slots).jobs

@@ -63,7 +63,7 @@ def test_a_replay_on_the_host_is_part_of_a_study(tmp_path):
     config = made.bases[key]
     sizes = dataclasses.replace(config.sizes, replay_on="host")
     own = dataclasses.replace(made, bases={key: dataclasses.replace(config, sizes=sizes)})
-    assert all(map(hosted.is_hosted, own.points()))
+    assert all(point.hosted for point in own.points())
     assert len(runner.run(own, tmp_path / "study", show=False).store.ended()) == 2
 
 

@@ -212,7 +212,7 @@ def test_a_batch_continues_from_its_saved_state_bit_for_bit(tmp_path):
     points = study.points()
     results = store.begin(tmp_path, study, points, {})
     runs, devices = results.missing(points), spread.chosen(1)
-    laid = plan.make(programs.grouped(points), plan.check(points), runs, devices)
+    laid = plan.make(programs.grouped(points), runs, devices)
     (job,) = laid.jobs
     compiled = batch.Programs(1)
     saved = batch.SavedState(tmp_path, job, runs, "x")

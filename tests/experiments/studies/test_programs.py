@@ -136,7 +136,3 @@ def test_values_that_can_not_run_are_refused_as_if_alone():
     (point,) = points("batch_size=400")
     with refused("walk/4 per batch_size=400", "100", "400"):
         programs.check(point)
-    base = defaults("gymnasium/CartPole-v1", "dqn", "per")
-    (point,) = grid.expand([], {("gymnasium/CartPole-v1", "per"): base})
-    with refused("gymnasium/CartPole-v1", "--grid"):
-        programs.check(point)

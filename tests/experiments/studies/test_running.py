@@ -34,8 +34,7 @@ def laid_out(own, devices=2, **options):
     results = store.begin(Path("nowhere"), study, own, {})
     groups = [group for point in own for group in programs.grouped([point])]
     here = spread.chosen(1) * devices
-    parts = plan.check(own)
-    return plan.make(groups, parts, results.missing(own), here, **options)
+    return plan.make(groups, results.missing(own), here, **options)
 
 
 @pytest.fixture(scope="module")
