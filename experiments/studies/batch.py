@@ -157,14 +157,7 @@ def train(
 
 
 def ended(job: Job, runs: Sequence[SeededPoint], progress: Progress, **about: Any) -> Outcome:
-    """Return the outcome of a batch that finished training.
-
-    Args:
-      job: job of the batch.
-      runs: points and seeds.
-      progress: final progress.
-      **about: further facts to store with its cost.
-    """
+    """Return the outcome of a batch that finished training, with facts `about` its cost."""
     results, failures = split(runs, job.group.program.schedule.steps, progress.points)
     cost: dict[str, Any] = {
         "runs": {},

@@ -180,14 +180,7 @@ def _outcome(task: Task, reference: Any) -> Outcome:
 
 
 def work(sent: Sent, runs: Sequence[SeededPoint], number: int, notes: Any) -> Came:
-    """Train a batch on a worker.
-
-    Args:
-      sent: input from which to make the program.
-      runs: points and seeds.
-      number: number of the batch.
-      notes: handle of the actor `Notes`.
-    """
+    """Train a batch on a worker, which keeps its progress in `notes` under the number."""
     began, left = ray.get(notes.begin.remote(number))
     node = f"{socket.gethostname()}/{_own_node()[:6]}"
     if sent.code != store.code_version():  # on a node that joined later

@@ -73,7 +73,9 @@ LEARN_EVERY = Place("loop", "learn_every")
 
 def shown_value(value: Any) -> str:
     """Return a setting's value in the syntax of the command line."""
-    return " ".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value).lower()
+    if isinstance(value, (tuple, list)):
+        return " ".join(map(shown_value, value))
+    return str(value).lower()
 
 
 def table_value(value: Any) -> Any:
@@ -111,8 +113,7 @@ def expand(
       defaults: whether to add that configuration itself if the grid does not contain it.
 
     Raises:
-      ValueError: a setting is unknown or repeated, or a value is invalid; the message names its
-        location in the grid.
+      ValueError: a setting is unknown or repeated, or a value is invalid.
     """
     check_names(axes, bases)
     count = sum(
@@ -156,11 +157,7 @@ def check_fixed(
 ) -> None:
     """Check that no explicit option is overridden by a grid that does not contain its value.
 
-    Args:
-      axes: axes of the grid.
-      bases: (task, label) -> the configuration with the values.
-      given: names of the explicit options, with the label for options of methods: "per.alpha",
-        "agent.tau", "steps".
+    `given` has their names, with the label for options of methods: "per.alpha", "agent.tau".
 
     Raises:
       ValueError: an option is overridden; the message names it and the ways to include its value.

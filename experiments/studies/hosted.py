@@ -24,11 +24,6 @@ _OUTPUT = OutputConfig(tensorboard=False, figures=False)
 def carry_out(runs: Sequence[SeededPoint], store: Store, where: Where) -> None:
     """Train the missing runs of all points, one point after another, and store their results.
 
-    Args:
-      runs: points and seeds.
-      store: store that receives the results.
-      where: place and limits of the execution.
-
     Raises:
       Stopped: If the user interrupts the runs, or an environment fails. Ended runs are kept.
     """

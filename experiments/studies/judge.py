@@ -235,15 +235,7 @@ def family(
     other_code: bool = False,
     plan: bool = True,
 ) -> list[Found | NotAsked]:
-    """Judge a family of claims, whose p-values are corrected together (Holm).
-
-    Args:
-      study: the study.
-      claims: the claims.
-      frames: metrics by id of the point.
-      made: "code" and "train_seconds" of every point, by id.
-      other_code: whether results of different versions of the code may be compared.
-      plan: whether to estimate the seeds that undecided claims still need.
+    """Judge a family of claims, whose p-values are corrected together (Holm); see `judge`.
 
     Returns:
       The verdict of each claim, or the reason why it cannot be judged.

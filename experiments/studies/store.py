@@ -240,7 +240,7 @@ def begin(
       folder: the folder.
       study: the study.
       points: its points, as far as they are known.
-      base_points: task -> label -> id of the point that is the arm without settings.
+      base_points: task -> label -> id of the point without settings.
       search: what determines the trials of a search, or None.
     """
     facts: dict[str, Any] = {
@@ -267,12 +267,7 @@ def resumed(
 ) -> Store:
     """Read the store of a study that has begun, and check that it is the same study.
 
-    Args:
-      folder: the folder.
-      study: the study to continue.
-      points: its points.
-      other_code: whether results of another version of the code may be continued.
-      search: as in `begin`.
+    The arguments are as in `begin`; `other_code`: results of other versions may be continued.
 
     Raises:
       Damaged: If a file is damaged.

@@ -112,7 +112,8 @@ def test_fresh_seeds_that_diverged_lose_and_are_counted(tmp_path):
     assert rows["per"]["wins/losses/ties"] == f"{wins}/{losses}/{ties}"
     assert losses >= 7 and wins + losses + ties == 10
     study = found.study
-    without = study._replace(options=dataclasses.replace(study.options, figures=False))
+    options = dataclasses.replace(study.options, figures=False)
+    without = dataclasses.replace(study, options=options)
     text = search_report.conclude(found, without)
     (line,) = [line for line in text.splitlines() if "replay.alpha" in line and "|" in line]
     assert_names(line, "7", "10", "diverged")
