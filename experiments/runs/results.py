@@ -1,7 +1,6 @@
 """Results of a finished run: its summary and figures, written, read and checked."""
 
 import io
-import math
 import sys
 import zlib
 from collections.abc import Mapping
@@ -145,16 +144,6 @@ def recomputed(
     """Return a summary with the numbers of its tables: metrics, and times if there are any."""
     speed = {} if timing is None else _speed(timing)
     return {**summary, **statistics.summarise(frame, summary["threshold"]), **speed}
-
-
-def alike(one: Any, other: Any) -> bool:
-    """Return whether saved values are equal up to the last digits of numbers."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return all(alike(one[name], other[name]) for name in one.keys() & other.keys())
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(alike, one, other))
-    numbers = all(isinstance(each, (int, float)) for each in (one, other))
-    return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-12) if numbers else one == other
 
 
 class Made(NamedTuple):

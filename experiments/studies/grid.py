@@ -6,7 +6,7 @@ import difflib
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments import environments
@@ -122,10 +122,23 @@ def expand(
     )
     if count > _MOST_POINTS:  # checked before making any of them
         raise ValueError(f"the grid has {count:,} points: reduce it to at most {_MOST_POINTS:,}")
-    points: list[Point] = []
+    points = []
     for (env, label), base in bases.items():
-        points += _points(axes, env, label, base, defaults)
+        places = placed(axes, label, base)
+        values = [read_values(axis, place, base, label) for place, axis in places.items()]
+        chosen = [dict(zip(places, each, strict=True)) for each in itertools.product(*values)]
+        own = {place: place.value(base) for place in places}
+        if defaults and own not in chosen:
+            chosen.append(own)
+        for settings in chosen:
+            config = with_settings(base, settings, env, label)
+            points.append(Point(env, label, settings, config))
     return points
+
+
+def has_settings(axes: Sequence[Axis]) -> bool:
+    """Return whether arms have settings to choose from, which replay ratios are not."""
+    return any(axis.name != LEARN_EVERY.name for axis in axes)
 
 
 def check_names(
@@ -206,27 +219,13 @@ def base_points(
     return found
 
 
-def _points(
-    axes: Sequence[Axis], env: str, label: str, base: RunConfig, defaults: bool
-) -> Iterator[Point]:
-    """Yield the points of one method on one task."""
-    places = placed(axes, label, base)
-    values = [read_values(axis, place, base, label) for place, axis in places.items()]
-    own = {place: place.value(base) for place in places}
-    chosen = [dict(zip(places, each, strict=True)) for each in itertools.product(*values)]
-    if defaults and own not in chosen:
-        chosen.append(own)
-    for settings in chosen:
-        yield Point(env, label, settings, with_settings(base, settings, env, label))
-
-
 def placed(axes: Sequence[Axis], label: str, base: RunConfig) -> dict[Place, Axis]:
     """Return the axes that apply to a method, by their place in its configuration."""
     places: dict[Place, Axis] = {}
     for axis in sorted(axes, key=lambda axis: axis.name.startswith(f"{label}.")):
         found = find(axis.name, label, base)  # axes for a single label come last and win
         if found is not None:
-            places[found[0]] = axis
+            places[found] = axis
     return places
 
 
@@ -282,16 +281,13 @@ def with_settings(
     return dataclasses.replace(base, **parts)
 
 
-def find(name: str, label: str, config: RunConfig) -> tuple[Place, Option] | None:
-    """Return the place and option that a name of the grid refers to, or None if absent."""
+def find(name: str, label: str, config: RunConfig) -> Place | None:
+    """Return the place that a name of the grid refers to, or None if absent."""
     scope, _, field = name.rpartition(".")
-    sections = [section for section in SECTIONS if PREFIXES[section].rstrip(".") == scope]
-    if scope == label:
-        sections = ["replay_options"]
-    for section in sections:
-        options = _options(getattr(config, section))
-        if field in options:
-            return Place(section, field), options[field]
+    for section, prefix in PREFIXES.items():
+        own = "replay_options" if scope == label else section
+        if scope in (label, prefix.rstrip(".")) and field in _options(getattr(config, own)):
+            return Place(own, field)
     return None
 
 

@@ -5,6 +5,7 @@ resume from the checkpoints there. Their metrics move into the table of the stud
 """
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -74,10 +75,9 @@ def _name(point: Point, first: int) -> str:
 
 def _batches(runs: Sequence[SeededPoint]) -> list[tuple[Point, int, int]]:
     """Return points with their first seed and number of seeds, contiguous seeds together."""
-    found: list[tuple[Point, int, int]] = []
-    for point, seed in runs:
-        if found and found[-1][0] is point and seed == found[-1][1] + found[-1][2]:
-            found[-1] = (point, found[-1][1], found[-1][2] + 1)
-        else:
-            found.append((point, seed, 1))
+    found = []
+    places = itertools.groupby(enumerate(runs), lambda at: (at[1][0].id, at[1][1] - at[0]))
+    for _, own in places:
+        batch = [run for _, run in own]
+        found.append((*batch[0], len(batch)))
     return found

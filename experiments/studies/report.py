@@ -20,6 +20,7 @@ from experiments.statistics.tables import table as summary_table
 from experiments.statistics.tuned import Estimate, Tuned
 from experiments.statistics.verdicts import CONTROL
 from experiments.storage.files import write_bytes
+from experiments.studies import grid
 from experiments.studies.costs import by_method
 from experiments.studies.judge import Findings, judged_frames
 from experiments.studies.store import Store, paths
@@ -36,8 +37,7 @@ def conclude(store: Store, study: Study, findings: Findings | None) -> str:
         pictures += _draw_comparison(store, study, findings)
         tables.append(_compared(store, study, findings))
     table = store.table[store.table["replay"] != CONTROL]
-    # Replay ratios are no settings to choose from.
-    if any(axis.name != "learn_every" for axis in study.axes) or not shown:
+    if grid.has_settings(study.axes) or not shown:
         scored = tuned.scores(table, store.settings, study.metric)
         shown.append(_best_settings(store, study, scored, pictures))
     parts = [*shown, *tables, costs(store)]

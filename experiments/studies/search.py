@@ -169,7 +169,7 @@ class Search:
         Raises:
           Stopped: the user pressed Ctrl-C, or runs with fresh seeds failed.
         """
-        store, facts = self.results, self.results.facts
+        results, facts = self.results, self.results.facts
         facts["search"]["studies"] = {}
         for name in self._failed_fresh():
             del facts["failed"][name]
@@ -182,14 +182,14 @@ class Search:
             self._test()
         except Stopped as error:
             raise Stopped(
-                f"stopped: {len(store.ended())} of at most {count(runs, 'run')} have finished "
-                f"and are kept: --resume {store.folder} runs the others",
+                f"stopped: {len(results.ended())} of at most {count(runs, 'run')} have finished "
+                f"and are kept: --resume {results.folder} runs the others",
                 error.exit_code,
             ) from None
         finally:
             self._bar.close()
-            store.write()
-        engines.check_failed(store, self._failed_fresh())
+            results.write()
+        engines.check_failed(results, self._failed_fresh())
 
     def budget(self, tuning: Tuning) -> tuple[int, int]:
         """Return the number of runs of a method in trials, and with fresh seeds."""

@@ -223,7 +223,7 @@ def settings_of(point: Point, names: Sequence[str]) -> dict[str, Any]:
     own = {}
     for name in names:
         found = grid.find(name, point.label, point.config)
-        own[name] = math.nan if found is None else table_value(found[0].value(point.config))
+        own[name] = math.nan if found is None else table_value(found.value(point.config))
     return own
 
 

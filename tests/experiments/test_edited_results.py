@@ -1,7 +1,6 @@
 """Results that were edited are not believed: tables decide, and checksums name the rest."""
 
 import json
-import math
 import shutil
 from pathlib import Path
 
@@ -217,10 +216,3 @@ def test_checksums_lead_nowhere_else(folders):
     edited(path, lambda saved: saved["checksums"].update({"../secret.csv": [[0, 0]]}))
     with refused(path, "../secret.csv"):
         manifest.differing(folders / "run")
-
-
-def test_alike_is_up_to_the_last_digits():
-    alike = source.results.alike
-    assert alike({"a": [1.0, None]}, {"a": (1.0 + 1e-9, None), "b": 3})
-    assert not alike([1.0], [1.0, 2.0]) and not alike(None, 0.0) and not alike(1.0, 1.001)
-    assert alike(math.inf, math.inf)
