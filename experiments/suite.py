@@ -228,12 +228,9 @@ def results(studies: Mapping[str, Study], found: Mapping[str, Store]) -> list[di
     rows = []
     for task in [task for task in TASKS if task.env in found]:
         study, results_ = studies[task.env], found[task.env]
-        frames, made = judge.judged_frames(results_, study), results_.made()
-        verdicts = [
-            each
-            for claims in study.claims.values()
-            for each in zip(claims, judge.family(study, claims, frames, made), strict=True)
-        ]
+        frames = judge.judged_frames(results_, study)
+        findings = judge.judge(study, frames, results_.made(), plan=False)
+        verdicts = [(claim, answer) for _, claim, answer in findings.answers]
         points = {point.name: point for point in study.points()}
         for name in dict.fromkeys(claim.arm for claim, _ in verdicts):
             label, every = name.rsplit("_every", 1)

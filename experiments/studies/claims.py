@@ -78,21 +78,13 @@ class Side(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A claim with its numbers.
-
-    Attributes:
-      claim: the claim.
-      sides: arm and baseline on every task.
-      unit: words about the unit, for the reason; None leaves out all remarks.
-      apart: whether the arms have different seeds, as a control has.
-      corrects: whether the p-value is one of the family that is corrected.
-    """
+    """A claim with its numbers."""
 
     claim: Claim
-    sides: Sequence[tuple[Side, Side]]
-    unit: str | None = None
-    apart: bool = False
-    corrects: bool = True
+    sides: Sequence[tuple[Side, Side]]  # arm and baseline on every task
+    unit: str | None = None  # words about the unit, for the reason; None leaves out all remarks
+    apart: bool = False  # whether the arms have different seeds, as a control has
+    corrects: bool = True  # whether the p-value is one of the family that is corrected
 
     @property
     def shift(self) -> float:

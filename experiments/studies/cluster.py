@@ -19,6 +19,7 @@ from experiments.runs import code
 from experiments.runs.log import say
 from experiments.studies import devices, store
 from experiments.studies.devices import Slot
+from experiments.studies.plan import count
 
 _PATIENCE = 5  # seconds to wait for an answer from an address
 _PATIENCE_WITH_NODES = 180  # seconds for nodes to import the packages, perhaps over a network
@@ -57,11 +58,8 @@ class Cluster(NamedTuple):
         """Return a one-line summary of the cluster."""
         nodes = list(dict.fromkeys(slot.node for slot in self.slots))
         shown = ", ".join(nodes[:4]) + (", ..." if len(nodes) > 4 else "")
-        what = self.accelerator or "core"
-        return (
-            f"Ray at {self.address}: {len(nodes)} node{'s' * (len(nodes) != 1)} ({shown}), "
-            f"{len(self.slots)} {what}{'s' * (len(self.slots) != 1)}"
-        )
+        slots = count(len(self.slots), self.accelerator or "core")
+        return f"Ray at {self.address}: {count(len(nodes), 'node')} ({shown}), {slots}"
 
 
 def environment(accelerator: str | None) -> dict[str, str]:
@@ -167,11 +165,10 @@ def _init(on: str, address: str | None) -> None:
             ray.init(address="auto" if on == "ray" and address else address or "local", **options)
     except (ImportError, OSError, RuntimeError, ValueError, AssertionError) as error:
         ray.shutdown()
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        why = lines[0] if lines else type(error).__name__
         raise ValueError(
-            f"--on {on}: cannot connect to a cluster at {address or 'this machine'} ({why}): use "
-            f"Ray {ray.__version__} on the cluster, and the RAY_AUTH_MODE with which it was started"
+            f"--on {on}: cannot connect to a cluster at {address or 'this machine'} "
+            f"({first_line(error)}): use Ray {ray.__version__} on the cluster, and the "
+            "RAY_AUTH_MODE with which it was started"
         ) from None
     finally:
         if main:  # Ray replaces the handler of the signal with which schedulers end a run

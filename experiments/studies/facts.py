@@ -58,12 +58,8 @@ def facts_of(
 ) -> verdicts.Facts:
     """Return the facts that the gate needs about an arm.
 
-    Args:
-      label: name of the arm.
-      config: its configuration.
-      frame: its metrics.
-      code: version of the code that made them; "" compares with any version.
-      train_seconds: compute of all seeds together, if known.
+    `frame` has its metrics, `code` is the version that made them ("" compares with any version),
+    and `train_seconds` is the compute of all seeds together, if known.
     """
     updates, sampler = frame.get("replay/sampler_updates"), _sampler(config)
     learns = sampler.requires.episode_returns is not None

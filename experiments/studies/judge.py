@@ -47,20 +47,13 @@ class Need(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """Results of a study.
+    """Results of a study, by names that are unique in it."""
 
-    Attributes:
-      found: verdict of every arm against its baseline, by name; none if the study has claims.
-      values: `[seeds]` of the primary metric, by name.
-      members: all points that are compared or baselines, by name.
-      undecided: the claims that need more seeds in a sequential design, by name.
-      answers: family, claim, and its verdict or the reason for having none, for all claims.
-    """
-
-    found: Mapping[str, Found]
-    values: dict[str, pd.Series]
-    members: dict[str, Member]
-    undecided: Mapping[str, Need]
+    found: Mapping[str, Found]  # every arm against its baseline; none if the study has claims
+    values: dict[str, pd.Series]  # [seeds] of the primary metric
+    members: dict[str, Member]  # all points that are compared or baselines
+    undecided: Mapping[str, Need]  # claims that need more seeds in a sequential design
+    # Family, claim, and its verdict or the reason for having none.
     answers: Sequence[tuple[str, Claim, Found | NotAsked]] = ()
 
     @property
@@ -184,7 +177,7 @@ def judge(
       study: the study.
       frames: metrics by id of the point, with columns seed, step and eval_return; points without
         finished runs may be missing.
-      made: "code", the version of the code, and "train_seconds" of every point, by id.
+      made: as returned by `Store.made`.
       other_code: whether results of different versions of the code may be compared.
       plan: whether to estimate the seeds that undecided arms still need.
     """

@@ -37,23 +37,14 @@ from experiments.training.spread import width_of
 
 
 class Tuning(NamedTuple):
-    """The search of one method on one task.
+    """The search of one method on one task."""
 
-    Attributes:
-      default: point with the default settings and the fresh seeds.
-      base: configuration with the default settings and the seeds of the trials.
-      space: search space; {} if the method has none of the settings, and then no trials.
-      sampler: sampler of the settings.
-      higher_is_better: whether higher scores are better.
-      trials: "point", "score" and "failed" of finished trials, in the order of the proposals.
-    """
-
-    default: Point
-    base: RunConfig
-    space: Space
+    default: Point  # with the default settings and the fresh seeds
+    base: RunConfig  # with the default settings and the seeds of the trials
+    space: Space  # {} if the method has none of the settings, and then no trials
     sampler: Sampler
     higher_is_better: bool
-    trials: list[dict[str, Any]]
+    trials: list[dict[str, Any]]  # "point", "score" and "failed", in the order of the proposals
 
     @property
     def best(self) -> str | None:
@@ -100,7 +91,7 @@ class Search:
                 if point.hosted:
                     raise ValueError(
                         f"{point.id} runs on the host, but the runs of a search must compile: "
-                        "remove it, or use --grid"
+                        "remove it or --replay-on, or use --grid"
                     )
                 programs.check(point)
                 sizes.append(plan.fitting(point, engine.devices, where.memory)[0])

@@ -45,23 +45,15 @@ def paths(folder: Path) -> tuple[Path, Path]:
 
 @dataclasses.dataclass
 class Store:
-    """The results of a study in a folder.
-
-    Attributes:
-      folder: the folder.
-      facts: content of the JSON file, without format and checksums.
-      frame: the table, one row per run and log point.
-      crc32: checksum of the table on disk, or None if there is none yet.
-      waiting: rows that are not in the table yet.
-      written: time of the latest write, and the seconds that it took.
-    """
+    """The results of a study in a folder."""
 
     folder: Path
-    facts: dict[str, Any]
+    facts: dict[str, Any]  # content of the JSON file, without format and checksums
+    # The table, one row per run and log point, and rows that are not in it yet.
     frame: pd.DataFrame = dataclasses.field(default_factory=pd.DataFrame)
-    crc32: int | None = None
     waiting: list[pd.DataFrame] = dataclasses.field(default_factory=list)
-    written: tuple[float, float] = (-math.inf, 0.0)
+    crc32: int | None = None  # checksum of the table on disk, if there is one
+    written: tuple[float, float] = (-math.inf, 0.0)  # time of the latest write, and its seconds
 
     @property
     def table(self) -> pd.DataFrame:

@@ -192,8 +192,6 @@ def test_a_file_has_a_table_of_the_space(tmp_path, capsys):
          ("--keep", "replay/betta", "replay/beta")),
         (["--grid", "n_step=1", "--keep", "replay/betta"],
          ("--keep", "replay/betta", "replay/beta")),
-        (["--search", "random", "--space", "replay.alpha=0:1", "--replay-on", "host"],
-         ("walk/4 per", "--grid")),
         (["--search", "tpe", "--space", "n_step=1,2"], ("--search", "tpe", "random", "optuna")),
         (["--search", "random", "--metric", "final_iqm"], ("--metric", "--primary final")),
     ],
