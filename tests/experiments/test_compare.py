@@ -83,7 +83,7 @@ def test_resuming_changes_nothing_and_writes_a_page_if_asked(compared, capsys):
         (["--primary", "final"], ("primary", "--out")),
         (["--control", "false"], ("control", "--out")),
         (["--learn-every", "1", "4"], ("learn_every",)),
-        (["--threshold", "3"], ("--threshold",)),
+        (["--threshold", "3"], ("threshold", "--out")),
         (["--lap.kappa", "2"], ("kappa",)),
     ],
 )
