@@ -1,6 +1,7 @@
 """The architecture: rooms import downwards only, and the top of experiments/ holds commands."""
 
 import ast
+import graphlib
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,11 @@ def test_imports_go_downwards(path):
     for module in imports(path):
         same_room = module.startswith(room)
         assert floor_of(module) < own or same_room, f"{path.name} imports {module}"
+
+
+def test_imports_have_no_circles():
+    graph = {module_of(path): imports(path) - {module_of(path)} for path in FILES}
+    list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
 
 
 def test_the_top_of_experiments_holds_commands():

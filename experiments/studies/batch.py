@@ -46,6 +46,17 @@ class Outcome(NamedTuple):
     cost: dict[str, Any]
 
 
+class Task(NamedTuple):
+    """A batch of runs that a device trains."""
+
+    job: Job
+    runs: tuple[SeededPoint, ...]
+    reached: Callable[[int], bool]  # takes the agent steps of each run; returns whether to go on
+
+
+# Trains a task on a device; returns None if it was told to stop. A RuntimeError or ValueError fails
+# all batches of the job.
+Train = Callable[[Task, Any], Outcome | None]
 Reached = Callable[[Progress, Any], bool]  # called at log points; returns whether to go on
 
 

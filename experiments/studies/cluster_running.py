@@ -21,11 +21,10 @@ from experiments import environments
 from experiments.runs import compilation, outside
 from experiments.runs.log import say
 from experiments.studies import batch, cluster, devices, programs, store
-from experiments.studies.batch import Outcome, Programs, Progress
+from experiments.studies.batch import Outcome, Programs, Progress, Task, Train
 from experiments.studies.cluster import Cluster
-from experiments.studies.engines import Cache, Task, Train
 from experiments.studies.grid import Place, Point
-from experiments.studies.options import Where
+from experiments.studies.options import Cache, Where
 from experiments.studies.plan import Job, Plan
 from experiments.studies.store import SeededPoint, Store
 
@@ -107,7 +106,7 @@ class Remote:
 
     @contextlib.contextmanager
     def working(self, plan: Plan, store_: Store) -> Iterator[Train]:
-        """See `engines.Engine`."""
+        """See `Engine`."""
         store_.facts["versions"]["device"] = plan.devices[0].kind
         study, numbers, code = uuid.uuid4().hex, itertools.count(), store.code_version()
         sent = {

@@ -11,39 +11,21 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from experiments.runs import compilation, interrupt
 from experiments.runs.interrupt import Stopped
 from experiments.runs.log import say
 from experiments.studies import batch, devices
-from experiments.studies.batch import Outcome, Progress
+from experiments.studies.batch import Outcome, Progress, Task, Train
 from experiments.studies.devices import Budget, Device
-from experiments.studies.options import HERE, Where
+from experiments.studies.options import HERE, Cache, Where
 from experiments.studies.plan import Job, Plan, count
 from experiments.studies.progress import Bar
 from experiments.studies.store import SeededPoint, Store, code_version
 from experiments.training import spread
 
 _PROGRAMS = 16  # least number of compiled programs to keep
-Cache = Path | Literal["off"] | None  # directory of compiled programs
-
-
-Reached = Callable[[int], bool]  # takes the agent steps of each run; returns whether to go on
-
-
-class Task(NamedTuple):
-    """A batch of runs that a device trains."""
-
-    job: Job
-    runs: tuple[SeededPoint, ...]
-    reached: Reached
-
-
-# Trains a task on a device; returns None if it was told to stop. A RuntimeError or ValueError fails
-# all batches of the job.
-Train = Callable[[Task, Any], Outcome | None]
 
 
 class Engine(Protocol):
@@ -234,9 +216,8 @@ class _Board:
             while (taken := self.take(last)) is not None:
                 last, job, runs = taken
                 tell(job.group.name)
-                reached = self._reporter(tell, job, len(runs))
                 try:
-                    outcome = train(Task(job, runs, reached), device)
+                    outcome = train(self._task(tell, job, runs), device)
                 except (RuntimeError, ValueError) as error:  # such as running out of memory
                     outcome = batch.failed([*runs, *self._drop(last)], str(error))
                 if outcome is not None:
@@ -246,17 +227,19 @@ class _Board:
         tell(None)
         self._calls.put(None)
 
-    def _reporter(self, tell: Callable[[str, int], None], job: Job, runs: int) -> Reached:
-        """Return the function that a task calls with the agent steps of each of its runs."""
+    def _task(
+        self, tell: Callable[[str, int], None], job: Job, runs: tuple[SeededPoint, ...]
+    ) -> Task:
+        """Return a batch as a task that tells its new steps."""
         before = 0
 
         def reached(steps: int) -> bool:
             nonlocal before
-            tell(job.group.name, (steps - before) * runs)
+            tell(job.group.name, (steps - before) * len(runs))
             before = steps
             return not self.stop.is_set()
 
-        return reached
+        return Task(job, runs, reached)
 
     def _drop(self, number: int) -> list[SeededPoint]:
         """Remove and return all pending runs of a job, whose program can't run."""

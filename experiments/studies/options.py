@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from pathlib import Path
 from typing import Literal
 
 from experiments.runs.registry import THRESHOLDS
@@ -10,6 +11,7 @@ from experiments.statistics.verdicts import FEWEST_SEEDS
 from jaxreplay.option import Config, option
 
 HERE = "here"
+Cache = Path | Literal["off"] | None  # folder of compiled programs
 _MOST_DEVICES, _MOST_OF_A_CLUSTER = 256, 100_000
 _ADDRESS = r"ray://[^\s:/]+(:\d{1,5})?|[^\s:/]+:\d{1,5}"
 
