@@ -1,5 +1,6 @@
 """The page of a sweep: its numbers are those of the table, checked on the committed sweep."""
 
+import dataclasses
 import json
 import shlex
 import shutil
@@ -33,7 +34,7 @@ def walk():
 
 def final(read):
     """Return the study of a store with another primary metric."""
-    return read.study._replace(question=Question(primary="final"))
+    return dataclasses.replace(read.study, question=Question(primary="final"))
 
 
 @pytest.fixture(scope="module")
