@@ -126,6 +126,7 @@ def of(found: Store, study: Saved, findings: Findings | None = None) -> Swept:
     if any(cost[name] < 0 for cost in found.facts["costs"] for name in ("seconds", "compiling")):
         remarks.append(f"{store.paths(found.folder)[1]} has negative times")
     if "search" in found.facts:
+        remarks += search_report.rescore(found, study)
         rows, tried = search_report.tuned_rows(found, study), search_report.trials(found)
         return Swept(found, study, table, rows, tried, None, tuple(remarks))
     rows = tuned.tuned(

@@ -15,6 +15,7 @@ from experiments.statistics.tuned import Estimate, Tuned
 from experiments.storage.files import write_bytes
 from experiments.studies.grid import table_value
 from experiments.studies.report import costs, shown
+from experiments.studies.search import best_of, scored
 from experiments.studies.store import Store, paths
 from experiments.studies.study import Saved
 
@@ -54,6 +55,35 @@ def trials(store: Store) -> pd.DataFrame:
             })  # fmt: skip
     head = ["env", "replay", "method", "trial", "point", "score", "failed"]
     return pd.DataFrame(rows, columns=[*head, *store.settings])
+
+
+def rescore(store: Store, study: Saved) -> list[str]:
+    """Replace saved scores by those computed from the table; return lines on the differences.
+
+    Failed trials remain failed, and a trial keeps its score if the table lacks some of its runs.
+    """
+    lines, seeds = [], store.facts["search"]["asked"]["seeds"]
+    chosen = store.table[store.table["seed"].isin(seeds)]
+    rows = dict(list(chosen.groupby("point")))
+    for env, label, tuning in _studies(store):
+        metric, odd = study.metric(env), []
+        for at, trial in enumerate(tuning["trials"]):
+            own = rows.get(trial["point"])
+            if own is None or set(own["seed"]) != set(seeds) or trial["failed"]:
+                continue
+            score, why = scored(own, metric)
+            known = [math.nan if each is None else each for each in (score, trial["score"])]
+            if not np.isclose(*known, rtol=1e-6, atol=1e-12, equal_nan=True):
+                odd.append(at)
+                trial |= {"score": score, "failed": why}
+        best = best_of(tuning["trials"], metric.higher_is_better)
+        if odd or best != tuning["best"]:
+            what = f"other scores of trials {', '.join(map(str, odd))}" if odd else "another best"
+            lines.append(
+                f"{paths(store.folder)[1]} has {what} of {env} {label} than the table gives"
+            )
+            tuning["best"] = best
+    return lines
 
 
 def results(store: Store, study: Saved) -> list[Result]:
