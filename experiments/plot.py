@@ -25,17 +25,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         runs = shared.check_labels(args.runs)
         summaries = {label: results.read_summary(path) for label, path in runs.items()}
-        made = {label: results.made(summary) for label, summary in summaries.items()}
+        made = {label: results.origin_of(summary) for label, summary in summaries.items()}
         results.check_alike(made, args.other_code)
         frames = {
             label: results.read_metrics(path, summaries[label]) for label, path in runs.items()
         }
         for label, path in runs.items():
             times, odd = results.read_times(path / "timing.csv")
-            summaries[label] = results.recomputed(summaries[label], frames[label], times)
+            summaries[label] = results.recompute(summaries[label], frames[label], times)
             for remark in (*manifest.differing(path), *odd):
                 say(remark)
-        folder.claim_kind(args.out, "plot", overwrite=args.overwrite)
+        folder.prepare(args.out, "plot", overwrite=args.overwrite)
         every = list(summaries.values())
         thresholds = {summary["threshold"] for summary in every}
         threshold = thresholds.pop() if len(thresholds) == 1 else None
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         figures = "\n         ".join(map(str, written))
         print(f"\n{text}\ntable:   {args.out / 'comparison.md'}\nfigures: {figures}")
 
-    return shared.ended(parser, command, "give the same command again")
+    return shared.run_command(parser, command, "give the same command again")
 
 
 def _parser() -> Parser:

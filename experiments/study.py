@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         out = args.resume or args.out or Path("runs") / args.file.stem
         _run(study, out, args, read_options(args, Where()))
 
-    return shared.ended(parser, run)
+    return shared.run_command(parser, run)
 
 
 def command(front: Front, argv: Sequence[str]) -> int:
@@ -102,7 +102,7 @@ def command(front: Front, argv: Sequence[str]) -> int:
         out = args.resume or args.out or _default_folder(front, bases)
         _run(study, out, args, read_options(args, Where()))
 
-    return shared.ended(parser, run)
+    return shared.run_command(parser, run)
 
 
 def _default_folder(front: Front, bases: Mapping[tuple[str, str], RunConfig]) -> Path:
@@ -175,7 +175,7 @@ def _study(
         axes = list(before.axes)
     found = {}
     for (env, label), base in bases.items():
-        config = shared.given(args, base, _SECTIONS)
+        config = shared.read_config(args, base, _SECTIONS)
         own = read_options(args, base.replay_options, f"{label}.")
         if before is None and args.seeds is None:
             seeds = BATCH if question.until_decided else front.seeds
@@ -245,7 +245,7 @@ def _bases(names: argparse.Namespace) -> dict[tuple[str, str], RunConfig]:
     """Return the arms by task and label, before options."""
     shared.check_listed(names)
     methods = names.replays and [replay for _, replay in names.replays]
-    brought = shared.brought_names(names, names.envs, methods)
+    brought = shared.default_names(names, names.envs, methods)
     replays = names.replays or [shared.labelled(name) for name in brought.replays]
     envs = names.envs or [brought.env]
     shared.check_labels(replays)

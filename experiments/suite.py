@@ -334,4 +334,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         smoke = args.size == "smoke"
         show(run(methods, args.out, smoke=smoke, hours=args.hours, devices=args.devices))
 
-    return shared.ended(parser, command, "give the same command again")
+    return shared.run_command(parser, command, "give the same command again")

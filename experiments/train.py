@@ -47,14 +47,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         base = _base(known)
         saved = _saved_output(known)
         args = _parse(parser, base, saved, known, argv)
-        config, output = shared.given(args, base), read_options(args, saved)
+        config, output = shared.read_config(args, base), read_options(args, saved)
         output.check_report()
         shared.check_resume(args)
         shared.check_used(args, [config])
         presets.check_demos(known.preset, config)
         _run(config, output, args)
 
-    return shared.ended(parser, command)
+    return shared.run_command(parser, command)
 
 
 def _run(config: RunConfig, output: OutputConfig, args: argparse.Namespace) -> None:
@@ -64,7 +64,7 @@ def _run(config: RunConfig, output: OutputConfig, args: argparse.Namespace) -> N
 
     out = args.resume or args.out or shared.own_folder(config.agent, config.replay, config.env)
     resume = args.resume is not None
-    with compilation.kept(args.compilation_cache):
+    with compilation.cache_programs(args.compilation_cache):
         summary = execute(
             config, out, output, resume=resume, overwrite=args.overwrite, devices=args.devices
         )
@@ -83,7 +83,7 @@ def _base(known: argparse.Namespace) -> RunConfig:
     names = {"env": known.env, "agent": known.agent, "replay": known.replay}
     if known.resume is None:
         envs, replays = (names[name] and [names[name]] for name in ("env", "replay"))
-        default = shared.brought_names(known, envs, replays)
+        default = shared.default_names(known, envs, replays)
         chosen = [names[name] or getattr(default, name) for name in names]
         return defaults(*chosen, preset=known.preset)
     saved = run_config.read(known.resume, "run to resume")

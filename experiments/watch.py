@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = _parser()
     args = parser.parse_args(argv)
-    return shared.ended(parser, lambda: _watch(args), "give the same command again")
+    return shared.run_command(parser, lambda: _watch(args), "give the same command again")
 
 
 def _watch(args: argparse.Namespace) -> None:
@@ -138,7 +138,7 @@ def _watch(args: argparse.Namespace) -> None:
             raise ValueError(f"the run has --{kind} {own}, not {named}: remove --{kind}")
     seed = policy.check_seed(config, args.seed)
     try:
-        with compilation.kept(args.compilation_cache):
+        with compilation.cache_programs(args.compilation_cache):
             with waiting(f"loading the policy of seed {seed}"):
                 trained = policy.load(args.run, config, seed)
                 start = host_episode if environments.is_host(config.env) else compiled_episode

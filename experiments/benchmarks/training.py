@@ -89,7 +89,7 @@ def _loops(name: str, seeds: int, settings: Settings) -> dict[str, Loop]:
         say(f"  compiling {replay}")
         loops[replay] = training_loops.ours(case, replay, seeds, settings.capacity)
         if settings.distributed:
-            loop = training_loops.distributed(case, replay, seeds, settings.capacity)
+            loop = training_loops.run_distributed(case, replay, seeds, settings.capacity)
             loops[f"{replay}, distributed"] = loop
     return loops
 

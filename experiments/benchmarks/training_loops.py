@@ -86,7 +86,7 @@ def ours(case: Case, replay: str, seeds: int, capacity: int) -> Loop:
     return Loop(run, seconds, training.size, len(large_copies(training.text, capacity)))
 
 
-def distributed(case: Case, replay: str, seeds: int, capacity: int) -> Loop:
+def run_distributed(case: Case, replay: str, seeds: int, capacity: int) -> Loop:
     """Return our training loop as runs distribute it: several programs over all cores."""
     training = build(run_config(case, replay, seeds, capacity))
     return Loop(_run_of(training.init(), training.chunk))

@@ -13,10 +13,10 @@ WIDTH = 100  # columns
 def print_list(as_json: bool) -> None:
     """Print agents, replay methods, environments and presets, and which of them fit."""
     catalogue = registry.catalogue()
-    print(json.dumps(catalogue, indent=2) if as_json else listed(catalogue))
+    print(json.dumps(catalogue, indent=2) if as_json else format_catalogue(catalogue))
 
 
-def listed(catalogue: Mapping[str, Any]) -> str:
+def format_catalogue(catalogue: Mapping[str, Any]) -> str:
     """Return the result of `registry.catalogue` as text."""
     agents, replays = catalogue["agents"], catalogue["replays"]
     actions = [[name, entry["actions"]] for name, entry in agents.items()]

@@ -127,7 +127,7 @@ def names_parser(several: bool = False) -> Parser:
     return parser
 
 
-def brought_names(
+def default_names(
     known: argparse.Namespace, envs: Sequence[str] | None, replays: Sequence[str] | None
 ) -> Names:
     """Return the default names; for `--help`, they fit the names on the command line."""
@@ -262,7 +262,7 @@ _USED: dict[str, tuple[str, Callable[[RunConfig], bool]]] = {
 }  # fmt: skip
 
 
-def given(
+def read_config(
     args: argparse.Namespace, config: RunConfig, sections: Sequence[str] = SECTIONS
 ) -> RunConfig:
     """Return a RunConfig with the values from the command line."""
@@ -273,7 +273,9 @@ def given(
     return dataclasses.replace(config, **parts)
 
 
-def ended(parser: Parser, command: Callable[[], None], again: str = "go on with --resume") -> int:
+def run_command(
+    parser: Parser, command: Callable[[], None], again: str = "go on with --resume"
+) -> int:
     """Run a command and report errors in one line.
 
     Args:

@@ -16,7 +16,7 @@ import importlib
 from types import MappingProxyType
 from typing import Literal
 
-from experiments.environments.host import HostEnvironment, raised
+from experiments.environments.host import HostEnvironment, describe_error
 from experiments.environments.types import EnvironmentConfig
 from jaxreplay.option import option
 
@@ -112,7 +112,9 @@ def find(name: str):
         try:
             importlib.import_module(module)
         except (Exception, SystemExit) as error:
-            raise ValueError(f"gymnasium/{name}: importing {module} {raised(error)}") from error
+            raise ValueError(
+                f"gymnasium/{name}: importing {module} {describe_error(error)}"
+            ) from error
     if short not in gymnasium.registry:
         known = sorted({*NAMES, *gymnasium.registry})
         near = difflib.get_close_matches(short, known, n=3, cutoff=0.4)

@@ -92,7 +92,7 @@ class HostEnvironment(abc.ABC):
         if self._moving:
             self.receive()
         self._seed, self._steps = seed, 0
-        obs = mapped(np.array, self._guard(self._reset, environment_seeds(seed, self.num_envs)))
+        obs = map_arrays(np.array, self._guard(self._reset, environment_seeds(seed, self.num_envs)))
         self._check_finite("observation", obs)
         return obs
 
@@ -124,7 +124,7 @@ class HostEnvironment(abc.ABC):
             raise RuntimeError(f"{self.name}: receive() without a send() before it")
         self._moving = False
         obs, step = self._guard(self._receive)
-        obs, step = mapped(np.array, obs), TimeStep(*(mapped(np.array, x) for x in step))
+        obs, step = map_arrays(np.array, obs), TimeStep(*(map_arrays(np.array, x) for x in step))
         self._check_finite("reward", step.reward)
         self._check_finite("observation", step.final_obs)
         self._check_finite("observation", obs)
@@ -193,7 +193,7 @@ class HostEnvironment(abc.ABC):
                 error.__cause__ or error
             )
         except (Exception, SystemExit) as error:
-            raise EnvironmentFailed(self._where(None, raised(error))) from error
+            raise EnvironmentFailed(self._where(None, describe_error(error))) from error
 
     def _where(self, index: int | None, reason: str) -> str:
         which = f"environment {index}" if index is not None else f"one of {self.num_envs}"
@@ -201,7 +201,7 @@ class HostEnvironment(abc.ABC):
         return f"{self.name} ({which}, {since}) {reason}"
 
 
-def mapped(function: Callable[..., Any], obs: Tree, *others: Tree) -> Tree:
+def map_arrays(function: Callable[..., Any], obs: Tree, *others: Tree) -> Tree:
     """Return `jax.tree.map(function, obs, *others)`, which takes microseconds for one array."""
     if isinstance(obs, Array):
         return function(obs, *others)
@@ -217,6 +217,6 @@ def environment_seeds(seed: int, num_envs: int) -> list[int]:
     return [int(x) >> 1 for x in np.random.SeedSequence(seed).generate_state(num_envs)]
 
 
-def raised(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Describe an error in one line."""
     return " ".join(f"raised {type(error).__name__}: {error}".split())

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.environments.host import raised
+from experiments.environments.host import describe_error
 
 _HEIGHT, _WIDTH = 240, 320  # pixels
 
@@ -70,7 +70,7 @@ def renderer(
             scene = mujoco.Renderer(model, _HEIGHT, _WIDTH)
     except Exception as error:  # the type depends on the driver
         raise ValueError(
-            f"{name} cannot be rendered: MuJoCo {raised(error)} (without a screen it needs "
+            f"{name} cannot be rendered: MuJoCo {describe_error(error)} (without a screen it needs "
             "libEGL and MUJOCO_GL=egl, or libOSMesa and MUJOCO_GL=osmesa)"
         ) from error
     reference = weakref.ref(scene)

@@ -15,7 +15,13 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from agents.types import Continuous, Discrete
 from experiments.environments import mujoco
-from experiments.environments.host import Array, HostEnvironment, OneFailed, mapped, raised
+from experiments.environments.host import (
+    Array,
+    HostEnvironment,
+    OneFailed,
+    describe_error,
+    map_arrays,
+)
 from experiments.environments.types import TimeStep
 from jaxreplay.types import Tree
 
@@ -41,7 +47,7 @@ class Indexed(gymnasium.Wrapper):
         try:
             return self._see(self.env.reset(seed=seed, options=options)[0]), {}
         except (Exception, SystemExit) as error:
-            raise OneFailed(self._index, raised(error)) from error
+            raise OneFailed(self._index, describe_error(error)) from error
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
         try:
@@ -49,7 +55,7 @@ class Indexed(gymnasium.Wrapper):
             reward, terminated, truncated = (np.asarray(number).item() for number in numbers)
             return self._see(obs), reward, terminated, truncated, {}
         except (Exception, SystemExit) as error:
-            raise OneFailed(self._index, raised(error)) from error
+            raise OneFailed(self._index, describe_error(error)) from error
 
 
 class GymnasiumEnvironment(HostEnvironment):
@@ -93,14 +99,14 @@ class GymnasiumEnvironment(HostEnvironment):
     ) -> tuple[Tree, TimeStep]:
         obs = final = self._cast(obs)
         if "final_obs" in infos:
-            final = mapped(np.copy, obs)
+            final = map_arrays(np.copy, obs)
             for index in np.flatnonzero(terminated | truncated):
-                mapped(functools.partial(_put, index), final, infos["final_obs"][index])
+                map_arrays(functools.partial(_put, index), final, infos["final_obs"][index])
         reward = reward.astype(np.float32)
         return obs, TimeStep(reward, terminated, truncated & ~terminated, final)
 
     def _cast(self, obs: Any) -> Tree:
-        return mapped(lambda x, like: x.astype(like.dtype, copy=False), obs, self.obs)
+        return map_arrays(lambda x, like: x.astype(like.dtype, copy=False), obs, self.obs)
 
     def render(self) -> Array:
         if self._in_processes or self._vector.render_mode != "rgb_array":
@@ -109,7 +115,7 @@ class GymnasiumEnvironment(HostEnvironment):
             return np.array(self._vector.envs[0].render(), np.uint8)
         except (Exception, SystemExit) as error:
             raise ValueError(
-                f"{self.name} cannot be rendered: rendering {raised(error)} "
+                f"{self.name} cannot be rendered: rendering {describe_error(error)} "
                 "(MuJoCo without a screen needs MUJOCO_GL=egl or MUJOCO_GL=osmesa)"
             ) from error
 
@@ -136,7 +142,7 @@ def make(
     try:
         first = one(0)  # to check that it can be made, and its spaces
     except (Exception, SystemExit) as error:
-        raise ValueError(f"{full} cannot be made: making it {raised(error)}") from error
+        raise ValueError(f"{full} cannot be made: making it {describe_error(error)}") from error
     with contextlib.closing(first):
         _actions(full, first.action_space)
         if not _is_supported(space := first.env.observation_space):

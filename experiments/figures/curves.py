@@ -12,7 +12,7 @@ from experiments.figures.drawing import to_matplotlib
 from experiments.figures.elements import STEPS, Axis, Figure, Key, Line, Panel, Rule, Style
 from experiments.figures.style import styles_of
 from experiments.statistics.bootstrap import bootstrap_interval, iqm
-from experiments.statistics.statistics import curves, diverged
+from experiments.statistics.statistics import curves, diverged_seeds
 
 CROWD = 4  # more bands than this in one panel hide each other
 _RETURN = "return (greedy evaluation)"
@@ -109,7 +109,7 @@ def _panel(title: str, lines: Sequence[Line], threshold: float | None) -> Panel:
 
 
 def _subtitle(frames: Frames) -> str:
-    lost = {label: diverged(frame) for label, frame in frames.items()}
+    lost = {label: diverged_seeds(frame) for label, frame in frames.items()}
     shares = ", ".join(
         f"{label} {len(seeds)}/{frames[label]['seed'].nunique()}"
         for label, seeds in lost.items()

@@ -87,7 +87,8 @@ def during_training(
     written = [out / f"learning_curves{suffix}.png"]
     learning_curves(named, written[0], title, threshold, own)
     for name, draw, about in (
-        ("replayed", replayed, f"What is replayed: {title}"), ("own_metrics", own_metrics, title),
+        ("replayed", draw_replayed, f"What is replayed: {title}"),
+        ("own_metrics", own_metrics, title),
     ):  # fmt: skip
         path = out / f"{name}{suffix}.png"
         if draw(named, path, about, own):
@@ -95,7 +96,7 @@ def during_training(
     return written
 
 
-def replayed(frames: Frames, path: Path, title: str, methods: Methods | None = None) -> bool:
+def draw_replayed(frames: Frames, path: Path, title: str, methods: Methods | None = None) -> bool:
     """Plot replayed and stored transitions over training, into a PNG of 1200 x 600 pixels.
 
     Lines are means over seeds. The last panel is a histogram of the stored transitions at the last

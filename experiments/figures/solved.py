@@ -82,7 +82,7 @@ def _name(label: str, methods: Mapping[str, str]) -> str:
     return NAMES.get(label, label) if methods.get(label, label) == label else label
 
 
-def solved(
+def draw_solved(
     values: Mapping[str, pd.Series],
     rows: Sequence[Judged],
     methods: Mapping[str, str],

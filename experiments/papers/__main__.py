@@ -20,7 +20,7 @@ from pathlib import Path
 
 from experiments import environments
 from experiments.cli.options import Parser, one_of
-from experiments.cli.shared import add_compilation_cache, add_devices, ended
+from experiments.cli.shared import add_compilation_cache, add_devices, run_command
 from experiments.installation.commands import install
 from experiments.papers import figures, report, running
 from experiments.papers.entry import PAPERS, SIZES, Entry, Experiment, Source
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _add_options(commands.add_parser(name, help=about, description=about), name)
     args = parser.parse_args(argv)
     again = "give the same command again"
-    return ended(parser, lambda: functions[args.command](args), again)
+    return run_command(parser, lambda: functions[args.command](args), again)
 
 
 def _add_options(parser: argparse.ArgumentParser, command: str) -> None:
@@ -170,7 +170,7 @@ def _run(args: argparse.Namespace) -> None:
     places = Places(args.out, args.overwrite, where, args.compilation_cache)
     left = {
         source.name: running.minutes_left(
-            source, args.size, running.kept(source, args.size, places)
+            source, args.size, running.read_reusable(source, args.size, places)
         )
         for source in {source.name: source for _, source in asked}.values()
     }
@@ -189,7 +189,7 @@ def _run(args: argparse.Namespace) -> None:
     done: dict[str, Data] = {}
     for entry, source in asked:
         if source.name not in done:
-            with compilation.kept(args.compilation_cache):
+            with compilation.cache_programs(args.compilation_cache):
                 made = running.make(source, args.size, places, claims_about(source))
             if made is None:  # the hours are over
                 continue

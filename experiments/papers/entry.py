@@ -18,7 +18,7 @@ from experiments.studies.claims import Claim as Claim
 from experiments.studies.grid import Axis, Point
 from experiments.studies.options import Question, StudyOptions
 from experiments.studies.study import Arm as Arm
-from experiments.studies.study import Options, Study, configured
+from experiments.studies.study import Options, Study, configure
 
 PAPERS: Mapping[str, str] = {
     "per": "Schaul et al. 2016, Prioritized experience replay",
@@ -164,7 +164,7 @@ class Experiment:
             "agent_options": size.agent, "replay_options": size.replay,
         }  # fmt: skip
         try:
-            config = configured(self.arms[label], env, self.agent, size.preset, shared)
+            config = configure(self.arms[label], env, self.agent, size.preset, shared)
         except (TypeError, ValueError) as error:
             raise ValueError(f"experiment {self.name}, arm {label} on {env}: {error}") from error
         return dataclasses.replace(config, seeds=size.seeds)

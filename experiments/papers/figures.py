@@ -27,7 +27,7 @@ def draw(entry: Entry, size: SizeName, data: Data, path: Path) -> None:
       NothingToShow: the table lacks what the layout shows.
     """
     assert entry.layout is not None
-    frame = verdict.chosen(data.frame, entry.layout.where)
+    frame = verdict.select_rows(data.frame, entry.layout.where)
     frame = frame[frame["arm"].notna()]
     source = entry.source
     methods = {}

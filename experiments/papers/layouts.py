@@ -29,7 +29,7 @@ from experiments.figures.style import (
 )
 from experiments.papers import blocks, gains
 from experiments.papers.blocks import AGGREGATES, OURS, Band, Panel, Plotted
-from experiments.papers.verdict import chosen
+from experiments.papers.verdict import select_rows
 from experiments.statistics.decisions import count_pairs
 
 _MARKERS = ("o", "s", "^", "D")  # of closed forms
@@ -110,7 +110,7 @@ def lines(
         heading = ", ".join(plain(each) for each in (about, title) if each)
         seen = [heading, blocks.about(kind, own, repeats), *_lost(axes, own, x, y, styles)]
         if converged and plotted.table is not None:
-            rows = chosen(plotted.table, converged)
+            rows = select_rows(plotted.table, converged)
             rows = rows[blocks.rows_of(rows, panel, place)]
             seen += _ends(axes, {arm: rows.loc[rows["arm"] == arm, y].to_numpy(float)
                                  for arm in groups[title]}, level, kind, styles)  # fmt: skip

@@ -46,7 +46,7 @@ def status(entry: Entry, size: SizeName, data: Data | None) -> str:
     return "done"
 
 
-def found(entry: Entry, size: SizeName, data: Data | None) -> list[Finding]:
+def findings_of(entry: Entry, size: SizeName, data: Data | None) -> list[Finding]:
     """Return the verdicts about an entry's claims; none as long as its table is incomplete."""
     return verdict.findings(entry, size, data) if status(entry, size, data) == "done" else []
 
@@ -56,7 +56,7 @@ def claims(entry: Entry, size: SizeName, data: Data | None) -> list[list[str]]:
 
     The claims of a sweep are counted in one row.
     """
-    findings = found(entry, size, data)
+    findings = findings_of(entry, size, data)
     if findings and entry.swept:
         counts = Counter(each.verdict for each in findings)
         shown = ", ".join(f"{counts[name]} {name}" for name in _ORDER if counts[name])
@@ -261,6 +261,6 @@ def shown_in_list(entry: Entry, size: SizeName, data: Data | None) -> tuple[str,
     source = entry.source
     cost = "-" if source is None else in_words(minutes(source, size, data or Data()))
     claim = entry.claims[0].says if entry.claims else entry.shows
-    counts = Counter(each.verdict for each in found(entry, size, data))
+    counts = Counter(each.verdict for each in findings_of(entry, size, data))
     shown = ", ".join(f"{count} {verdict_}" for verdict_, count in counts.items())
     return entry.id, size, cost, status(entry, size, data), shown or "-", claim

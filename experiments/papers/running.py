@@ -55,7 +55,7 @@ def check_figure(path: Path, name: str, size: SizeName, places: Places) -> None:
         )
 
 
-def kept(source: Source, size: SizeName, places: Places) -> Data:
+def read_reusable(source: Source, size: SizeName, places: Places) -> Data:
     """Return the existing part of a table that may be kept.
 
     With `overwrite`, damaged results and those of other code or settings do not count.
@@ -175,8 +175,8 @@ def make(
     if isinstance(source, Experiment):
         return _train(source, size, places, claims or {})
     below = places.out / f"{source.name}.{size}.parts"
-    with folder.held(below):
-        data = kept(source, size, places)
+    with folder.lock(below):
+        data = read_reusable(source, size, places)
         settings = [source.name, size, plain(source.options(size))]
         parts = Parts(below, settings, version_of(source), versions())
         data = data if data.made else _compute(source, size, places, parts)
@@ -187,7 +187,7 @@ def make(
 def _train(source: Experiment, size: SizeName, places: Places, claims: Claims) -> Data | None:
     """Run the study of an experiment."""
     out = tables.study_folder(places.out, source.name, size)
-    data = kept(source, size, places)
+    data = read_reusable(source, size, places)
     resume = data.store is not None
     if resume and data.codes() != (version_of(source),) and not missing(source, size, data):
         return data  # of another version, which is accepted, and whole

@@ -19,7 +19,7 @@ from experiments.figures.style import INK, make_figure, plain, save
 from experiments.papers.entry import Arm, Options, Request
 from experiments.papers.layouts import Plotted
 from experiments.runs.assembly import assemble
-from experiments.studies.study import configured
+from experiments.studies.study import configure
 from experiments.training.loop import make_train
 from experiments.training.state import LoopState
 from jaxreplay import ring as ring_
@@ -55,7 +55,7 @@ def sampled_states(request: Request) -> pd.DataFrame:
         "sizes": {"batch_size": _BATCH}, "agent_options": {"hidden": options["hidden"]},
         "env_options": {}, "replay_options": {},
     }  # fmt: skip
-    config = configured(Arm("uniform"), _ENV, _AGENT, None, shared)
+    config = configure(Arm("uniform"), _ENV, _AGENT, None, shared)
     config = dataclasses.replace(config, seeds=1, seed=options["seed"])
     environment, agent, replay = assemble(config)[1:]
     request.say(f"training {_AGENT} for {options['steps']:,} steps")

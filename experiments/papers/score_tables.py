@@ -93,7 +93,7 @@ def of_claims(entry: Entry, data: Data) -> Cells:
     }
     rows = [["of", "arm", f"{source.unit or 'value'}: IQM [95 %]"]]
     for where, label in sides:
-        chosen = verdict.chosen(data.frame, dict(where))
+        chosen = verdict.select_rows(data.frame, dict(where))
         values = chosen.loc[chosen["arm"] == label, "value"].to_numpy(float)
         if len(values):
             shown = ", ".join(f"{name} {value}" for name, value in where if name != "kind")

@@ -77,7 +77,7 @@ def _of_table(
             asked[str(at)] = own
         except NotAsked as error:
             refused[str(at)] = error
-    found = claims_.fixed(asked)
+    found = claims_.judge_fixed(asked)
     return [refused.get(str(at)) or found[str(at)] for at in range(len(claims))]
 
 
@@ -87,7 +87,7 @@ def _sides(
     """Return arm and baseline of a computed table."""
     if missing := set(claim.where) - set(data.frame):
         raise ValueError(f"the table of {name} has no column {', '.join(sorted(missing))}")
-    frame = chosen(data.frame, claim.where)
+    frame = select_rows(data.frame, claim.where)
     code, where = "+".join(data.codes()), str(dict(claim.where))
     both = []
     for label in (claim.arm, claim.baseline):
@@ -125,7 +125,7 @@ def _exact(claim: Exact, frame: pd.DataFrame) -> Finding:
     return Finding(claim.says, "agrees", f"{many}{numbers}")
 
 
-def chosen(frame: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
+def select_rows(frame: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
     """Return the rows whose columns have these values."""
     for column, value in where.items():
         frame = frame[frame[column] == value]

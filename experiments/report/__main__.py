@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         page.check_path(out)
         print(page.write(_read(args.runs, args.other_code), out, args.title))
 
-    return shared.ended(parser, command, "give the same command again")
+    return shared.run_command(parser, command, "give the same command again")
 
 
 def _read(runs: Sequence[tuple[str, Path]], other_code: bool) -> Any:

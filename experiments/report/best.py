@@ -17,7 +17,7 @@ from experiments.statistics.bootstrap import stratified_interval
 from experiments.statistics.paired import probability_of_improvement
 from experiments.statistics.tuned import Estimate
 from experiments.studies import search_report
-from experiments.studies.report import shown
+from experiments.studies.report import format_estimate
 
 _BEST, _DEFAULT = "at its best", "by default"
 _MOST_NAMED = 20  # failed trials
@@ -41,7 +41,7 @@ def best(swept: Swept) -> Section | None:
     cells = [
         [
             _name(swept, row.env, row.label), swept.point_settings(row.best), str(row.points),
-            *map(shown, (row.chosen, row.shown, row.default)),
+            *map(format_estimate, (row.chosen, row.shown, row.default)),
         ]
         for row in swept.rows
     ]  # fmt: skip
@@ -72,13 +72,14 @@ def of_search(swept: Swept) -> Section | None:
         row = swept.row(found.env, found.label)
         cells.append([_name(swept, found.env, found.label)])
         if found.best is None or row is None:
-            default = "-" if row is None else shown(row.shown)
+            default = "-" if row is None else format_estimate(row.shown)
             cells[-1] += [_why_none(swept, found), "-", "-", default, "-"]
             continue
         complete = not np.isnan(found.defaults).any()
         cells[-1] += [
-            swept.point_settings(found.best), shown(row.chosen), shown(row.shown),
-            shown(row.default), search_report.compared(found, swept.study) if complete else "-",
+            swept.point_settings(found.best),
+            *map(format_estimate, (row.chosen, row.shown, row.default)),
+            search_report.compared(found, swept.study) if complete else "-",
         ]  # fmt: skip
     fresh = len(swept.store.facts["search"]["asked"]["fresh_seeds"])
     intro = (
@@ -122,7 +123,9 @@ def tasks(swept: Swept) -> Section | None:
         [Rule(0.5, upright=True)], height=max(240, 115 + 44 * len(labels)),
     )  # fmt: skip
     cells = [
-        [label, kind, shown(found)] for kind, own in odds.items() for label, found in own.items()
+        [label, kind, format_estimate(found)]
+        for kind, own in odds.items()
+        for label, found in own.items()
     ]
     several = len(swept.envs) > 1
     intro = (
@@ -153,7 +156,7 @@ def against_settings(swept: Swept) -> Section | None:
     return Section("settings-swept", "Sensitivity to settings", intro, _by_setting(drawn, swept))
 
 
-def tried(swept: Swept) -> Section | None:
+def trials(swept: Swept) -> Section | None:
     """Return the score of every trial with the best so far, and how the scores are spread."""
     if swept.tried is None or swept.tried.empty:
         return None

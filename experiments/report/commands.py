@@ -16,7 +16,7 @@ Config = Mapping[str, Any]
 
 def of_run(config: Config) -> str:
     """Return the command line that repeats a run, options at their defaults left out."""
-    return wrapped(_train(config))
+    return wrap(_train(config))
 
 
 def option(section: str, name: str) -> str:
@@ -24,7 +24,7 @@ def option(section: str, name: str) -> str:
     return f"--{run_config.PREFIXES[section]}{name}".replace("_", "-")
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value as the command line takes it."""
     return " ".join(_words(value))
 
@@ -103,10 +103,10 @@ def of_study(saved: Mapping[str, Any]) -> list[str]:
             if _words(value) != _words(defaults.get(name)):
                 words += [f"--{name}".replace("_", "-"), *_words(value)]
     claims = ["# without the claims, which a file in Python defines"] * bool(saved.get("claims"))
-    return [*claims, wrapped(words)]
+    return [*claims, wrap(words)]
 
 
-def wrapped(words: list[str]) -> str:
+def wrap(words: list[str]) -> str:
     """Return a command over several lines, broken before options."""
     lines = [""]
     quoted = [shlex.quote(word) for word in words]

@@ -160,4 +160,4 @@ def span(numbers: Sequence[int]) -> str:
 def _diverged(arm: Arm) -> list[int]:
     if arm.summary is not None:
         return list(arm.summary.get("diverged", ()))
-    return [] if arm.frame is None else statistics.diverged(arm.frame)
+    return [] if arm.frame is None else statistics.diverged_seeds(arm.frame)

@@ -104,11 +104,11 @@ def _of_study(swept: Swept) -> list[Section | None]:
             found, scores = best.best(swept), [best.against_settings(swept)]
     else:
         found = best.of_search(swept)
-        scores = [best.tried(swept), best.searched_settings(swept)]
+        scores = [best.trials(swept), best.searched_settings(swept)]
     own = training.groups_of_study(swept)
     return [
         training.verdicts(swept),
-        training.compared(swept),
+        training.comparison(swept),
         found,
         best.tasks(swept) if found is not None else None,
         *scores,

@@ -66,7 +66,7 @@ def to_plotly(panel: Panel) -> Plot:
     return Plot(panel.title, traces, own, panel.height, panel.wide)
 
 
-def shown(text: str) -> str:
+def plain_text(text: str) -> str:
     """Return a user's text for plotly: without markup of its own, on the lines that it has."""
     lines = [html.escape(" ".join(line.split()), quote=False) for line in text.split("\n")]
     return "<br>".join(lines)
@@ -127,11 +127,11 @@ def _line(line: Line) -> list[Trace]:
     stroke = {"color": colour, "dash": _DASHES[style["linestyle"]], "width": style["linewidth"]}
     value = "%{y:.4~g} at %{x:,}"
     own: dict[str, Any] = {"mode": "lines", "line": stroke}
-    own["hovertemplate"] = f"{shown(line.note)}: {value}" if line.note else value
+    own["hovertemplate"] = f"{plain_text(line.note)}: {value}" if line.note else value
     if line.steps:
         own["line"] = stroke | {"shape": "hv"}
     if line.texts:
-        own |= {"text": [shown(text) for text in line.texts], "hovertemplate": "%{text}"}
+        own |= {"text": [plain_text(text) for text in line.texts], "hovertemplate": "%{text}"}
     if line.bars or np.size(line.x) == 1:
         crossed = [at in line.crossed for at in range(np.size(line.x))]
         marker = {"color": colour, "size": [10 if each else 6 for each in crossed]}
@@ -164,11 +164,11 @@ def _points(own: Points) -> Trace:
         marker |= {"symbol": "circle-open", "size": 13, "line": {"width": 2}}
     hover = "%{text}" if own.texts else "(%{x:.4~g}, %{y:.4~g})"
     trace = _trace(own.label, own.x, own.y) | _markers(own.style, marker, hover)
-    return trace | ({"text": [shown(text) for text in own.texts]} if own.texts else {})
+    return trace | ({"text": [plain_text(text) for text in own.texts]} if own.texts else {})
 
 
 def _interval(own: Interval) -> Trace:
-    colour, text = own.style["color"], shown(own.text or own.note)
+    colour, text = own.style["color"], plain_text(own.text or own.note)
     hover = "%{x:.4~g} [%{customdata[0]:.4~g}, %{customdata[1]:.4~g}]" + (text and f", {text}")
     marker = {"size": 10, "line": {"color": colour, "width": 2}}
     marker |= {"color": "#ffffff"} if own.hollow else {}
@@ -186,7 +186,7 @@ def _markers(style: Style, marker: dict[str, Any], hover: str) -> Trace:
 
 
 def _trace(label: str, x: ArrayLike, y: ArrayLike) -> Trace:
-    own = {"type": "scatter", "name": shown(label), "meta": label}
+    own = {"type": "scatter", "name": plain_text(label), "meta": label}
     return own | {"x": numbers(x), "y": numbers(y)}
 
 
@@ -203,7 +203,11 @@ def _axis(axis: Axis) -> dict[str, Any]:
         own["range"] = [math.log10(end) if axis.log else end for end in axis.limits]
     if axis.ticks:
         places, names = zip(*axis.ticks, strict=True)
-        own |= {"tickmode": "array", "tickvals": list(places), "ticktext": list(map(shown, names))}
+        own |= {
+            "tickmode": "array",
+            "tickvals": list(places),
+            "ticktext": list(map(plain_text, names)),
+        }
     if axis.limits is not None and axis.ticks:
         own["showgrid"] = False  # rows of intervals
     return own
@@ -216,4 +220,4 @@ def _ticks(traces: Sequence[Trace], name: str) -> str:
 
 
 def _title(text: str) -> dict[str, Any]:
-    return {"text": shown(text), "font": {"size": 12}, "standoff": 8}
+    return {"text": plain_text(text), "font": {"size": 12}, "standoff": 8}

@@ -78,9 +78,9 @@ def flat(config: Mapping[str, Any]) -> dict[str, str]:
     for name, value in config.items():
         if name in PREFIXES and isinstance(value, dict):
             for key, each in value.items():
-                found[commands.option(name, key)] = commands.shown(each)
+                found[commands.option(name, key)] = commands.format_value(each)
         else:
-            found[f"--{name}"] = commands.shown(value)
+            found[f"--{name}"] = commands.format_value(value)
     return found
 
 

@@ -16,7 +16,7 @@ from experiments.storage import files, kinds
 _CONFIG = {
     "env": kinds.text, "agent": kinds.text, "replay": kinds.text, "seeds": kinds.whole,
     "seed": kinds.whole,
-    **{name: kinds.named(kinds.anything) for name in run_config.SECTIONS},
+    **{name: kinds.dict_of(kinds.anything) for name in run_config.SECTIONS},
 }  # fmt: skip
 _LOOP = {"steps": kinds.whole, "learn_every": kinds.whole}
 
@@ -78,7 +78,7 @@ def runs(folders: Mapping[str, Path], other_code: bool) -> Source:
         if arms[label].frame is None:
             raise ValueError(f"{folder} holds no log point yet: wait for the first")
     made = {
-        label: results.Made(arm.config["env"], arm.code or "none") for label, arm in arms.items()
+        label: results.Origin(arm.config["env"], arm.code or "none") for label, arm in arms.items()
     }
     results.check_alike(made, other_code, mend="make a page for each")
     return _source(arms)
@@ -105,7 +105,7 @@ def _arm(label: str, folder: Path) -> Arm:
     remarks += more
     if summary is not None and metrics.is_file():
         frame = results.read_metrics(folder, summary)
-        summary = results.recomputed(summary, frame, timing)
+        summary = results.recompute(summary, frame, timing)
     else:
         frame, more = _so_far(metrics)
         remarks += more

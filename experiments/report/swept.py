@@ -129,7 +129,7 @@ def of(found: Store, study: Saved, findings: Findings | None = None) -> Swept:
         remarks += search_report.rescore(found, study)
         rows, tried = search_report.tuned_rows(found, study), search_report.trials(found)
         return Swept(found, study, table, rows, tried, None, tuple(remarks))
-    rows = tuned.tuned(
+    rows = tuned.tuning_curve(
         table, lambda env: study.metric(env).higher_is_better, found.facts["base_points"]
     )
     return Swept(found, study, table, rows, None, findings, tuple(remarks))

@@ -148,7 +148,7 @@ def verdicts(swept: Swept) -> Section | None:
     return Section("verdicts", "Verdicts", intro, blocks)
 
 
-def compared(swept: Swept) -> Section | None:
+def comparison(swept: Swept) -> Section | None:
     """Return the probability of improvement of every arm, and the differences of all seeds.
 
     A block for each baseline.

@@ -81,10 +81,10 @@ def build(config: RunConfig, devices: int | None = None) -> Run:
     """
     parts = assemble(config)
     _check_memory(parts, config, devices)
-    return joined(parts, config, devices)
+    return join(parts, config, devices)
 
 
-def joined(parts: Parts, config: RunConfig, devices: int | None = None) -> Run:
+def join(parts: Parts, config: RunConfig, devices: int | None = None) -> Run:
     """Make a run from its parts, as `build` without the check of memory."""
     spec, environment, agent, replay = parts
     seeds = range(config.seed, config.seed + config.seeds)

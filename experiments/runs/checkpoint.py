@@ -19,7 +19,7 @@ from jaxreplay.saving import array_file, printable
 
 Tree = Any  # any pytree of arrays, typed PRNG keys and Python scalars
 _META = {
-    "config": kinds.named(kinds.anything), "progress": kinds.many(kinds.whole, 2),
+    "config": kinds.dict_of(kinds.anything), "progress": kinds.many(kinds.whole, 2),
     "metrics": kinds.many(kinds.whole, 2),
 }  # fmt: skip
 _NAME = re.compile(r"step_(\d{12})\.safetensors")

@@ -34,7 +34,7 @@ _EVENTS = frozenset(
 
 
 @contextlib.contextmanager
-def kept(asked: Path | Literal["off"] | None) -> Iterator[None]:
+def cache_programs(asked: Path | Literal["off"] | None) -> Iterator[None]:
     """Cache the programs compiled within the context, and load programs cached before.
 
     Many processes may share a folder. If the default folder can't be used, one line is printed and
@@ -104,7 +104,7 @@ class Spent(NamedTuple):
 
 
 @contextlib.contextmanager
-def measured() -> Iterator[Callable[[], Spent]]:
+def measure_time() -> Iterator[Callable[[], Spent]]:
     """Yield a function that returns the time spent since its previous call.
 
     JAX reports how long it traced, lowered, compiled or loaded a program. Such spans may contain
@@ -122,7 +122,7 @@ def measured() -> Iterator[Callable[[], Spent]]:
         nonlocal began
         now = time.perf_counter()
         with lock:
-            compiling = covered([(max(start, began), end) for start, end in spans])
+            compiling = total_length([(max(start, began), end) for start, end in spans])
             spans.clear()
         seconds, began = now - began, now
         return Spent(seconds, compiling)
@@ -134,7 +134,7 @@ def measured() -> Iterator[Callable[[], Spent]]:
         monitoring.unregister_event_duration_listener(record)
 
 
-def covered(spans: list[tuple[float, float]]) -> float:
+def total_length(spans: list[tuple[float, float]]) -> float:
     """Return the total length that spans cover, overlaps counted once."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(spans):

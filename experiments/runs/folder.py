@@ -25,7 +25,7 @@ _FOLDERS = ("checkpoints/unfinished", "checkpoints", "tensorboard", "unfinished"
 _TABLES = ("metrics.csv", "timing.csv")
 
 
-def check_claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) -> None:
+def check_run(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) -> None:
     """Check that a run may use a folder, and change nothing.
 
     Raises:
@@ -42,7 +42,7 @@ def check_claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) 
         _report_edits(out)
 
 
-def claim(
+def prepare_run(
     out: Path,
     config: RunConfig,
     output: OutputConfig = OutputConfig(),
@@ -55,7 +55,7 @@ def claim(
     Raises:
       ValueError: as `check_claim`.
     """
-    check_claim(out, config, resume=resume, overwrite=overwrite)
+    check_run(out, config, resume=resume, overwrite=overwrite)
     before = manifest.read(out) if resume else Manifest("run", demos=_digest_of_demos(config))
     if not resume:
         _remove(out, "run")
@@ -71,7 +71,7 @@ def claim(
         manifest.write_json(out / "config.json", config.to_json())
 
 
-def check_claim_kind(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool) -> None:
+def check_folder(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool) -> None:
     """Check that a folder may be used for a plot or a study, and change nothing.
 
     Raises:
@@ -83,13 +83,13 @@ def check_claim_kind(out: Path, kind: Kind, *, resume: bool = False, overwrite: 
         _report_edits(out)
 
 
-def claim_kind(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool) -> None:
+def prepare(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool) -> None:
     """Make `out` the folder of a plot or a study, and remove our files of an earlier one.
 
     Raises:
       ValueError: as `check_claim_kind`.
     """
-    check_claim_kind(out, kind, resume=resume, overwrite=overwrite)
+    check_folder(out, kind, resume=resume, overwrite=overwrite)
     if not resume:
         _remove(out, kind)
         make(out)
@@ -143,7 +143,7 @@ def make(out: Path) -> None:
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
+def lock(folder: Path) -> Iterator[None]:
     """Keep other processes out of a folder, which is made if necessary.
 
     The operating system releases the lock when its process ends for whatever reason, so the file
@@ -157,9 +157,9 @@ def held(folder: Path) -> Iterator[None]:
     make(folder)
     path = folder / LOCK
     check_writable(path, _ADVICE)
-    lock = FileLock(path, blocking=False)
+    file_lock = FileLock(path, blocking=False)
     try:
-        lock.acquire()
+        file_lock.acquire()
         mine = path.stat()
     except Timeout:
         raise ValueError(
@@ -174,7 +174,7 @@ def held(folder: Path) -> Iterator[None]:
         with contextlib.suppress(FileNotFoundError):
             if mine.st_size == 0 and os.path.samestat(path.lstat(), mine):
                 path.unlink()
-        lock.release()
+        file_lock.release()
         if not was_empty:
             with contextlib.suppress(OSError):
                 folder.rmdir()

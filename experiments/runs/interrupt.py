@@ -66,7 +66,7 @@ def terminable() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def deferred(until: str) -> Iterator[Asked]:
+def defer_signals(until: str) -> Iterator[Asked]:
     """Only record the first signal; the second one stops the process at once.
 
     Args:

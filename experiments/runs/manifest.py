@@ -50,7 +50,7 @@ FILES: Mapping[Kind, tuple[str, ...]] = {
         r"unfinished/[0-9a-f]{16}\.npz",
     ),
 }  # fmt: skip
-_OBJECT = kinds.named(kinds.anything)
+_OBJECT = kinds.dict_of(kinds.anything)
 
 
 class Manifest(NamedTuple):
@@ -70,8 +70,8 @@ def _is_written(value: Any) -> bool:
 
 _CONTENT = {
     "format": kinds.whole, "kind": lambda kind: isinstance(kind, str) and kind in FILES,
-    "output": _OBJECT, "code?": kinds.listed(kinds.text), "demos?": kinds.text,
-    "checksums?": kinds.named(kinds.listed(_is_written)),
+    "output": _OBJECT, "code?": kinds.list_of(kinds.text), "demos?": kinds.text,
+    "checksums?": kinds.dict_of(kinds.list_of(_is_written)),
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import jax
 
 from experiments.environments.types import Array, Environment, EnvironmentSpec
 from experiments.runs import checkpoint, run_config
-from experiments.runs.assembly import assemble, joined
+from experiments.runs.assembly import assemble, join
 from experiments.runs.folder import check_demos
 from experiments.runs.run_config import RunConfig
 from experiments.training.phases import make_phases
@@ -60,7 +60,7 @@ def load(folder: Path, config: RunConfig, seed: int) -> Policy:
     """
     check_demos(folder, config)
     parts = assemble(config)
-    run = joined(parts, config)
+    run = join(parts, config)
     checkpoints = folder / "checkpoints"
     step = checkpoint.latest(checkpoints)
     try:

@@ -23,7 +23,7 @@ _SUMMARY = {
     "final_return": kinds.many(_MAYBE), "final_iqm": _MAYBE,
     "final_interval": kinds.many(_MAYBE, 2), "threshold": _MAYBE,
     "steps_per_second": kinds.number, "train_seconds": kinds.number,
-    "diverged?": kinds.listed(kinds.whole), "versions?": kinds.named(kinds.text),
+    "diverged?": kinds.list_of(kinds.whole), "versions?": kinds.dict_of(kinds.text),
     "metrics_crc32?": kinds.whole,
 }  # fmt: skip
 _SOLVED = {"reached": kinds.whole, "median_steps_to_threshold": _MAYBE}
@@ -70,7 +70,7 @@ def _draw(config: RunConfig, frame: pd.DataFrame, out: Path, threshold: float | 
     frames = {plain(config.replay): frame}
     title = plain(f"{config.agent} with {config.replay} replay on {config.env}")
     curves.learning_curves(frames, out / "learning_curve.png", title, threshold)
-    panels.replayed(frames, out / "replayed.png", f"What is replayed: {title}")
+    panels.draw_replayed(frames, out / "replayed.png", f"What is replayed: {title}")
     panels.own_metrics(frames, out / "own_metrics.png", title)
 
 
@@ -138,7 +138,7 @@ def read_times(path: Path) -> tuple[pd.DataFrame | None, list[str]]:
     return frame, []
 
 
-def recomputed(
+def recompute(
     summary: Mapping[str, Any], frame: pd.DataFrame, timing: pd.DataFrame | None
 ) -> dict[str, Any]:
     """Return a summary with the numbers of its tables: metrics, and times if there are any."""
@@ -146,19 +146,21 @@ def recomputed(
     return {**summary, **statistics.summarise(frame, summary["threshold"]), **speed}
 
 
-class Made(NamedTuple):
+class Origin(NamedTuple):
     """Properties that runs must have in common to be shown together."""
 
     env: str
     code: str  # version of the code and settings of JAX that trained the run
 
 
-def made(summary: Mapping[str, Any]) -> Made:
+def origin_of(summary: Mapping[str, Any]) -> Origin:
     """Return the origin of a run from its summary."""
-    return Made(summary["env"], summary.get("versions", {}).get("code", "none"))
+    return Origin(summary["env"], summary.get("versions", {}).get("code", "none"))
 
 
-def check_alike(runs: Mapping[str, Made], other_code: bool, mend: str = "plot each apart") -> None:
+def check_alike(
+    runs: Mapping[str, Origin], other_code: bool, mend: str = "plot each apart"
+) -> None:
     """Raise ValueError if runs do not belong in one figure.
 
     Args:

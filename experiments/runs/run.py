@@ -13,8 +13,8 @@ import pandas as pd
 from experiments.environments.host import EnvironmentFailed
 from experiments.runs import checkpoint, folder, interrupt, log, manifest, results, tables
 from experiments.runs.assembly import build
-from experiments.runs.compilation import Spent, measured
-from experiments.runs.folder import check_claim, claim
+from experiments.runs.compilation import Spent, measure_time
+from experiments.runs.folder import check_run, prepare_run
 from experiments.runs.interrupt import Stopped
 from experiments.runs.log import Elapsed, waiting
 from experiments.runs.run_config import OutputConfig, RunConfig, check_same
@@ -75,21 +75,21 @@ def execute(
       ValueError: the configuration cannot run, or the folder is taken.
       Stopped: an environment failed, the agent diverged, or the user stopped the run.
     """
-    check_claim(out, config, resume=resume, overwrite=overwrite)
+    check_run(out, config, resume=resume, overwrite=overwrite)
     if resume:
         folder.check_code(out, output.other_code)
         folder.check_demos(out, config)
     resume_folder, label = resume_folder or out, label or config.replay
     with contextlib.ExitStack() as stack:
-        stack.enter_context(folder.held(out))
-        clock, before = stack.enter_context(measured()), None
+        stack.enter_context(folder.lock(out))
+        clock, before = stack.enter_context(measure_time()), None
         with waiting(f"{config.replay}: tracing the programs"):
             run = build(config, devices)
             if resume:
                 before = _resumed(run, config, out)
             else:
                 run.like()  # traces the programs, which may fail, before the folder changes
-        claim(out, config, output, resume=resume, overwrite=overwrite)
+        prepare_run(out, config, output, resume=resume, overwrite=overwrite)
         for remark in (spread.describe(), *run.remarks, *_rounded(run, config)):
             log.say_once(remark)
         try:
@@ -176,7 +176,7 @@ class _Training(NamedTuple):
         with contextlib.ExitStack() as stack:
             for each in (run, *others):
                 stack.callback(each.close)
-            run.stop = stopping = stack.enter_context(interrupt.deferred(until))
+            run.stop = stopping = stack.enter_context(interrupt.defer_signals(until))
             try:
                 if index < len(steps):
                     state = self._begin(state)
@@ -188,7 +188,7 @@ class _Training(NamedTuple):
                     seconds, compiling = time.perf_counter() - start, clock().compiling
                     elapsed = Elapsed(seconds, start_up.seconds, start_up.compiling + compiling)
                     start_up = Spent()
-                    broken = set(statistics.diverged(pd.DataFrame(rows))) - diverged
+                    broken = set(statistics.diverged_seeds(pd.DataFrame(rows))) - diverged
                     for sink in (table, *others):
                         sink.log(steps[index], rows, elapsed)
                     self._note(table)

@@ -115,7 +115,7 @@ def compare_arms(
     return {label: replace(each, p_holm=corrected[label]) for label, each in pairs.items()}
 
 
-def aligned(arms: Mapping[str, pd.Series]) -> dict[str, np.ndarray]:
+def align(arms: Mapping[str, pd.Series]) -> dict[str, np.ndarray]:
     """Return one array [seeds] per arm, in the order of the seeds, which must be the same.
 
     Args:

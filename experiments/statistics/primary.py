@@ -83,7 +83,7 @@ def parse(name: str, threshold: float | None = None) -> PrimaryMetric:
     return _PLAIN[name]
 
 
-def described() -> dict[str, str]:
+def describe() -> dict[str, str]:
     """Return descriptions of the metrics by name, for a command's help."""
     helps = {name: metric.help for name, metric in _PLAIN.items()}
     return helps | {

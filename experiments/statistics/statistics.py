@@ -55,7 +55,7 @@ def summarise(frame: pd.DataFrame, threshold: float | None = None) -> dict:
         "mean_return": _numbers(mean),
         "mean_return_iqm": _number(iqm(mean)),
         "threshold": threshold,
-        "diverged": diverged(frame),
+        "diverged": diverged_seeds(frame),
     }
     if threshold is not None:
         first = [steps_to(threshold, table.index, table[seed]) for seed in table.columns]
@@ -66,7 +66,7 @@ def summarise(frame: pd.DataFrame, threshold: float | None = None) -> dict:
     return summary
 
 
-def diverged(frame: pd.DataFrame) -> list[int]:
+def diverged_seeds(frame: pd.DataFrame) -> list[int]:
     """Return the seeds that diverged: once, between two log points, no loss or gradient was finite.
 
     Args:

@@ -84,7 +84,7 @@ def unseen(seeds: Sequence[int], choice: bool) -> list[int]:
     return list(seeds[1::2] or seeds) if choice else list(seeds)
 
 
-def tuned(
+def tuning_curve(
     table: pd.DataFrame,
     higher_is_better: Callable[[str], bool],
     base_points: Mapping[str, Mapping[str, str]],

@@ -73,7 +73,7 @@ class Judgement:
     ungated: str | None = None  # why the gate was off, if it was
 
 
-def untested(arm: Facts) -> str | None:
+def why_untested(arm: Facts) -> str | None:
     """Return the reason why an arm does not test its method, or None (the gate).
 
     PAL and other methods that draw uniformly pass: their losses differ, not their draws.
@@ -230,7 +230,7 @@ def without_numbers(
     if reason := incomparable(arm, baseline):
         return "not comparable", reason
     for each in (arm, baseline):
-        if ungated is None and (reason := untested(each)):
+        if ungated is None and (reason := why_untested(each)):
             return "not tested", reason if each is arm else f"baseline {each.label} {reason}"
     if seeds < FEWEST_SEEDS:
         return "pilot", f"pilot: {seeds} seeds, fewer than {FEWEST_SEEDS}, carry no verdict"

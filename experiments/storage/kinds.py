@@ -36,7 +36,7 @@ def many(check: Check, count: int | None = None) -> Check:
     return passes
 
 
-def listed(check: Check) -> Check:
+def list_of(check: Check) -> Check:
     """Return a check of a list, which may be empty, by a check of its values."""
     return lambda value: isinstance(value, list) and all(map(check, value))
 
@@ -54,7 +54,7 @@ def record(kinds: Mapping[str, Check]) -> Check:
     return passes
 
 
-def named(check: Check) -> Check:
+def dict_of(check: Check) -> Check:
     """Return a check of an object by a check of its values."""
     return lambda value: isinstance(value, dict) and all(map(check, value.values()))
 

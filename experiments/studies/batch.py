@@ -167,7 +167,7 @@ def train(
     return Progress(points, before + time.perf_counter() - start, compiling, size)
 
 
-def ended(job: Job, runs: Sequence[SeededPoint], progress: Progress, **about: Any) -> Outcome:
+def finished(job: Job, runs: Sequence[SeededPoint], progress: Progress, **about: Any) -> Outcome:
     """Return the outcome of a batch that finished training, with facts `about` its cost."""
     results, failures = split(runs, job.group.program.schedule.steps, progress.points)
     cost: dict[str, Any] = {

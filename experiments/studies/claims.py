@@ -159,7 +159,7 @@ class Found(NamedTuple):
     decision: Decision | None = None
 
 
-def fixed(asked: Mapping[str, Asked], ungated: str | None = None) -> dict[str, Found]:
+def judge_fixed(asked: Mapping[str, Asked], ungated: str | None = None) -> dict[str, Found]:
     """Test every claim once, with all seeds; p-values are corrected over the claims (Holm).
 
     Args:
@@ -299,13 +299,13 @@ def values_of(
         if (points := frame["step"].nunique()) < metric.evaluations:
             raise NotAsked(f"{name} needs {metric.evaluations} evaluations, and there are {points}")
         values = metric(frame) * (1 if metric.higher_is_better else -1)
-        values[statistics.diverged(frame)] = math.nan
+        values[statistics.diverged_seeds(frame)] = math.nan
         return values.sort_index()
     column = name.removeprefix(MEAN)
     if column not in frame:
         raise NotAsked(f"no run recorded {column}")
     late = frame[frame["step"] > warmup]
-    lost = set(statistics.diverged(frame)) | set(late.loc[late[column].isna(), "seed"])
+    lost = set(statistics.diverged_seeds(frame)) | set(late.loc[late[column].isna(), "seed"])
     if lost and not lost_is_worst:
         raise NotAsked(f"{column} is not a number in {len(lost)} seeds that diverged")
     values = late.groupby("seed")[column].mean()
@@ -313,7 +313,7 @@ def values_of(
     return values
 
 
-def rounded(values: pd.Series) -> pd.Series:
+def round_values(values: pd.Series) -> pd.Series:
     """Return values to seven digits, so that the rounding of float32 does not break ties."""
     return values.map(lambda value: float(f"{value:.7g}"))
 
@@ -325,8 +325,8 @@ def _stopped(arm: Side, base: Side, seeds: int | None) -> str | None:
         verdicts.incomparable(facts, other)
         or arm.untested
         or base.untested
-        or verdicts.untested(facts)
-        or verdicts.untested(other)
+        or verdicts.why_untested(facts)
+        or verdicts.why_untested(other)
     )
 
 

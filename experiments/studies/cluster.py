@@ -76,7 +76,7 @@ def environment(accelerator: str | None) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def joined(on: str) -> Iterator[Cluster]:
+def join(on: str) -> Iterator[Cluster]:
     """Connect to a cluster, or start one on this machine if `on` is "ray" and there is none.
 
     Raises:

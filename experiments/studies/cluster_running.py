@@ -175,7 +175,7 @@ def _outcome(task: Task, reference: Any) -> Outcome:
     task.reached(steps[-1])
     if came.began > 1:
         about |= {"began": came.began, "from": steps[came.first - 1] if came.first else 0}
-    return batch.ended(task.job, task.runs, came.progress, **about)
+    return batch.finished(task.job, task.runs, came.progress, **about)
 
 
 def work(sent: Sent, runs: Sequence[SeededPoint], number: int, notes: Any) -> Came:
@@ -186,7 +186,7 @@ def work(sent: Sent, runs: Sequence[SeededPoint], number: int, notes: Any) -> Ca
         return Came(None, f"another version of the code ({store.code_version()})", node, began, 0)
     at = None if left is None else (left[1], ray.get(left[2]))
     try:
-        with compilation.kept(sent.cache):
+        with compilation.cache_programs(sent.cache):
             (job, own), device = _made(sent), jax.local_devices()[0]
             reached = _leaving(sent, job, number, notes)
             budget = devices.Budget(devices.free_bytes([device]))

@@ -39,18 +39,18 @@ class Engine(Protocol):
 
 
 @contextlib.contextmanager
-def opened(where: Where, cache: Cache) -> Iterator[Engine]:
+def open_engine(where: Where, cache: Cache) -> Iterator[Engine]:
     """Open the engine that `where` selects, as a context.
 
     Raises:
       ValueError: the engine is unavailable or has fewer devices.
     """
     if where.on == HERE:
-        yield Here(spread.chosen(where.device_count), cache, where)
+        yield Here(spread.choose_devices(where.device_count), cache, where)
         return
     from experiments.studies import cluster  # needs an optional extra
 
-    with cluster.joined(where.on) as joined:
+    with cluster.join(where.on) as joined:
         say(joined.describe())
         from experiments.studies.cluster_running import Remote  # imports Ray
 
@@ -97,9 +97,9 @@ class Here:
             if progress is None:
                 return None
             saved.remove()
-            return batch.ended(task.job, task.runs, progress)
+            return batch.finished(task.job, task.runs, progress)
 
-        with compilation.kept(self._cache):
+        with compilation.cache_programs(self._cache):
             yield train
 
 

@@ -117,14 +117,14 @@ def expand(
     """
     check_names(axes, bases)
     count = sum(
-        math.prod(len(axis.texts) for axis in placed(axes, label, base).values())
+        math.prod(len(axis.texts) for axis in place_axes(axes, label, base).values())
         for (_, label), base in bases.items()
     )
     if count > _MOST_POINTS:  # checked before making any of them
         raise ValueError(f"the grid has {count:,} points: reduce it to at most {_MOST_POINTS:,}")
     points = []
     for (env, label), base in bases.items():
-        places = placed(axes, label, base)
+        places = place_axes(axes, label, base)
         values = [read_values(axis, place, base, label) for place, axis in places.items()]
         chosen = [dict(zip(places, each, strict=True)) for each in itertools.product(*values)]
         own = {place: place.value(base) for place in places}
@@ -156,7 +156,7 @@ def check_names(
             raise ValueError(_unknown(axis.name, _names(bases), where))
     taken: set[Axis] = set()
     for (_, label), base in bases.items():
-        taken.update(placed(axes, label, base).values())
+        taken.update(place_axes(axes, label, base).values())
     for axis in axes:
         if axis not in taken:
             raise ValueError(
@@ -176,7 +176,7 @@ def check_fixed(
       ValueError: an option is overridden; the message names it and the ways to include its value.
     """
     for (_, label), base in bases.items():
-        for place, axis in placed(axes, label, base).items():
+        for place, axis in place_axes(axes, label, base).items():
             name = f"{label}.{place.field}" if place.section == "replay_options" else place.name
             value = place.value(base)
             if name in given and value not in read_values(axis, place, base, label):
@@ -219,7 +219,7 @@ def base_points(
     return found
 
 
-def placed(axes: Sequence[Axis], label: str, base: RunConfig) -> dict[Place, Axis]:
+def place_axes(axes: Sequence[Axis], label: str, base: RunConfig) -> dict[Place, Axis]:
     """Return the axes that apply to a method, by their place in its configuration."""
     places: dict[Place, Axis] = {}
     for axis in sorted(axes, key=lambda axis: axis.name.startswith(f"{label}.")):

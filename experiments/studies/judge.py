@@ -264,7 +264,7 @@ def _found(study: Study, asked: Mapping[str, Asked], plan: bool) -> dict[str, Fo
     """Return the verdicts of claims, by the design of the study."""
     question = study.question
     if not question.until_decided:
-        return claims_.fixed(asked, question.ungated)
+        return claims_.judge_fixed(asked, question.ungated)
     return claims_.sequential(asked, study.looks, question.margin, question.ungated, plan)
 
 
@@ -334,7 +334,7 @@ class _Results(NamedTuple):
         threshold = self.study.options.threshold_of(point.env)
         lost_is_worst = self.study.question.until_decided
         values = claims_.values_of(frame, metric, threshold, config.loop.warmup, lost_is_worst)
-        return Side(facts, claims_.rounded(values), self.study.untested.get(label))
+        return Side(facts, claims_.round_values(values), self.study.untested.get(label))
 
     def pairs(self, claim: Claim) -> list[tuple[Point, Point]]:
         """Return the points of arm and baseline on every task of a claim.

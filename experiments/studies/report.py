@@ -11,7 +11,7 @@ import pandas as pd
 from experiments.figures import judged, sensitivity
 from experiments.figures.drawing import to_matplotlib
 from experiments.figures.panels import during_training
-from experiments.figures.solved import sentences, solved
+from experiments.figures.solved import draw_solved, sentences
 from experiments.figures.style import FAINT, INK, make_figure, plain, save, styles_of, tidy
 from experiments.statistics import decisions, statistics, tuned, verdicts
 from experiments.statistics.decisions import Counts
@@ -86,7 +86,7 @@ def _draw_comparison(store: Store, study: Study, findings: Findings) -> list[Pat
             values = {short[name]: findings.values[name] for name in names}
             steps = int(frames[members[names[0]].point.id]["step"].max())
             title = f"{env}: {config.agent}, {group.removeprefix(f'{env}, ')}"
-            solved(values, rows, own, short[names[0]], written[-1], title, steps)
+            draw_solved(values, rows, own, short[names[0]], written[-1], title, steps)
     if findings.rows:
         forest = out / "verdicts.png"
         title = plain(f"{', '.join(study.envs)}: seed by seed")
@@ -171,7 +171,7 @@ def _compared(store: Store, study: Study, findings: Findings) -> str:
 
 def _best_settings(store: Store, study: Study, table: pd.DataFrame, written: list[Path]) -> str:
     """Draw the scores against the settings; return the table of the best settings."""
-    rows = tuned.tuned(
+    rows = tuned.tuning_curve(
         table, lambda env: study.metric(env).higher_is_better, store.facts["base_points"]
     )
     metric = study.metric(str(table["env"].iloc[0]))
@@ -203,13 +203,19 @@ def _best_settings(store: Store, study: Study, table: pd.DataFrame, written: lis
 def _best(rows: Sequence[Tuned]) -> str:
     header = ["best point", "of", "on the seeds that selected it", "on the others", "by default"]
     cells = [
-        [row.best, str(row.points), shown(row.chosen), shown(row.shown), shown(row.default)]
+        [
+            row.best,
+            str(row.points),
+            format_estimate(row.chosen),
+            format_estimate(row.shown),
+            format_estimate(row.default),
+        ]
         for row in rows
     ]
     return markdown([header, *cells])
 
 
-def shown(found: Estimate | None) -> str:
+def format_estimate(found: Estimate | None) -> str:
     """Return an estimate in the format of the tables."""
     if found is None:
         return "-"

@@ -109,25 +109,25 @@ def run(
       Stopped: If the user interrupts the study, or runs fail. Ended runs are kept.
     """
     out = Path(out)
-    folder.check_claim_kind(out, "study", resume=resume, overwrite=overwrite or dry_run)
+    folder.check_folder(out, "study", resume=resume, overwrite=overwrite or dry_run)
     remarks = study.check()
     with contextlib.ExitStack() as stack:
         if not dry_run:
-            stack.enter_context(folder.held(out))
-        engine = stack.enter_context(engines.opened(where, cache))
+            stack.enter_context(folder.lock(out))
+        engine = stack.enter_context(engines.open_engine(where, cache))
         kind = _Grid if study.search.search is None else Search
         job = kind(study, out, where, engine, resume)
         for line in (*remarks, *job.describe()):
             say(line)
         if dry_run:
             try:
-                folder.check_claim_kind(out, "study", resume=resume, overwrite=overwrite)
+                folder.check_folder(out, "study", resume=resume, overwrite=overwrite)
             except ValueError as error:
                 say(f"without --dry-run, this is an error: {error}")
             return None
         if manifest.read(out).kind == "study" and not resume:
             hosted.discard(out)
-        folder.claim_kind(out, "study", resume=resume, overwrite=overwrite)
+        folder.prepare(out, "study", resume=resume, overwrite=overwrite)
         job.results.write()
         over = threading.Event()
         try:
@@ -167,7 +167,7 @@ class _Grid:
         for point in self.points:
             programs.check(point)
         if resume:
-            self.results = store.resumed(out, study, self.points, where.other_code)
+            self.results = store.resume(out, study, self.points, where.other_code)
         else:
             bases = grid.base_points(self.points, study.bases)
             self.results = store.begin(out, study, self.points, bases)

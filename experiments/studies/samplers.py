@@ -70,7 +70,7 @@ class Optuna:
 Sampler = Random | Optuna  # of one method on one task
 
 
-def described(name: str) -> str:
+def describe(name: str) -> str:
     """Return a sampler's name with the version of its package, which determines its choices.
 
     Raises:

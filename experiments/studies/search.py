@@ -79,7 +79,7 @@ class Search:
         self._memory, self._resume = where.memory, resume
         self._cache = programs.ProgramCache()
         self._settings: dict[str, Mapping[Place, Any]] = {}  # of the trials, by point
-        called = samplers.described(str(self._how.search))
+        called = samplers.describe(str(self._how.search))
         self.tunings, shown, sizes = [], {}, []
         for (env, label), space in spaces.read(study.axes, study.bases).items():
             base, higher = study.bases[env, label], study.metric(env).higher_is_better
@@ -114,7 +114,7 @@ class Search:
         }
         defaults = [each.default for each in self.tunings]
         if resume:
-            self.results = store.resumed(out, study, defaults, where.other_code, self.asked)
+            self.results = store.resume(out, study, defaults, where.other_code, self.asked)
         else:
             ids: dict[str, dict[str, str]] = {}
             for point in defaults:
@@ -290,7 +290,7 @@ class Search:
             return None, why
         table = self.results.table
         rows = table[(table["point"] == point.id) & table["seed"].isin(_seeds(point.config))]
-        return scored(rows, self._study.metric(point.env))
+        return score_of(rows, self._study.metric(point.env))
 
     def _note(self) -> None:
         """Store the trials so far in the facts of the study."""
@@ -315,7 +315,7 @@ def best_of(trials: Sequence[Mapping[str, Any]], higher_is_better: bool) -> str 
     return best and best["point"]
 
 
-def scored(rows: Any, metric: PrimaryMetric) -> tuple[float | None, str | None]:
+def score_of(rows: Any, metric: PrimaryMetric) -> tuple[float | None, str | None]:
     """Return the interquartile mean of a point's scores over seeds, or why there is none.
 
     Args:

@@ -14,8 +14,8 @@ from experiments.statistics.tables import markdown, number
 from experiments.statistics.tuned import Estimate, Tuned
 from experiments.storage.files import write_bytes
 from experiments.studies.grid import table_value
-from experiments.studies.report import costs, shown
-from experiments.studies.search import best_of, scored
+from experiments.studies.report import costs, format_estimate
+from experiments.studies.search import best_of, score_of
 from experiments.studies.store import Store, paths
 from experiments.studies.study import Saved
 
@@ -71,7 +71,7 @@ def rescore(store: Store, study: Saved) -> list[str]:
             own = rows.get(trial["point"])
             if own is None or set(own["seed"]) != set(seeds) or trial["failed"]:
                 continue
-            score, why = scored(own, metric)
+            score, why = score_of(own, metric)
             known = [math.nan if each is None else each for each in (score, trial["score"])]
             if not np.isclose(*known, rtol=1e-6, atol=1e-12, equal_nan=True):
                 odd.append(at)
@@ -230,7 +230,7 @@ def _shown(scores: np.ndarray, lost: np.ndarray) -> str:
     missing = int(np.isnan(scores).sum())
     if missing:
         return f"{missing} of {len(scores)} seeds have no score"
-    return shown(tuned.estimate(scores, int(lost.sum())))
+    return format_estimate(tuned.estimate(scores, int(lost.sum())))
 
 
 def spread(tried: pd.DataFrame) -> list[list[str]]:

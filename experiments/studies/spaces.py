@@ -106,7 +106,7 @@ def read(
     grid.check_names(axes, bases, "space")
     found: dict[tuple[str, str], Space] = {}
     for (env, label), base in bases.items():
-        places = grid.placed(axes, label, base)
+        places = grid.place_axes(axes, label, base)
         found[env, label] = {
             place: _read(axis, place, base, label) for place, axis in places.items()
         }

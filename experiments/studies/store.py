@@ -178,7 +178,7 @@ class Store:
             "point": point.id, "env": point.env, "replay": point.label, "agent": config.agent,
             "method": config.replay, **settings_of(point, self.settings), "seed": seed,
         }  # fmt: skip
-        diverged = bool(statistics.diverged(metrics.assign(seed=seed)))
+        diverged = bool(statistics.diverged_seeds(metrics.assign(seed=seed)))
         columns = self.facts["columns"]
         kept = [
             name for name in metrics if not columns or name in ("step", "eval_return", *columns)
@@ -250,7 +250,7 @@ def begin(
     return Store(folder, facts)
 
 
-def resumed(
+def resume(
     folder: Path,
     study: Study,
     points: Sequence[Point],
@@ -358,36 +358,36 @@ def _plain(point: Point) -> dict[str, Any]:
 
 _POINT = kinds.record({
     "env": kinds.text, "replay": kinds.text, "method": kinds.text,
-    "settings": kinds.named(kinds.anything), "code": kinds.listed(kinds.text),
+    "settings": kinds.dict_of(kinds.anything), "code": kinds.list_of(kinds.text),
     "config": kinds.record({
         "env": kinds.text, "agent": kinds.text, "replay": kinds.text,
         "seed": kinds.whole, "seeds": kinds.whole,
-        "loop": kinds.named(kinds.anything), "sizes": kinds.record({"num_envs": kinds.whole}),
+        "loop": kinds.dict_of(kinds.anything), "sizes": kinds.record({"num_envs": kinds.whole}),
     }),
 })  # fmt: skip
 _COST = kinds.record({
-    "runs": kinds.named(kinds.many(kinds.whole)), "seconds": kinds.number,
+    "runs": kinds.dict_of(kinds.many(kinds.whole)), "seconds": kinds.number,
     "compiling": kinds.number,
 })  # fmt: skip
 _TRIALS = kinds.record({
     "default": kinds.text, "best": kinds.optional(kinds.text),
-    "trials": kinds.listed(kinds.record({
+    "trials": kinds.list_of(kinds.record({
         "point": kinds.text, "score": kinds.optional(kinds.number),
         "failed": kinds.optional(kinds.text),
     })),
 })  # fmt: skip
 _ASKED = {
-    "search": kinds.text, "space": kinds.named(kinds.named(kinds.named(kinds.text))),
+    "search": kinds.text, "space": kinds.dict_of(kinds.dict_of(kinds.dict_of(kinds.text))),
     "trials": kinds.whole, "seeds": kinds.many(kinds.whole), "fresh_seeds": kinds.many(kinds.whole),
 }  # fmt: skip
 _FACTS = {
-    "crc32": kinds.listed(kinds.whole), "study": kinds.named(kinds.anything),
-    "versions": kinds.named(kinds.text), "settings": kinds.listed(kinds.text),
-    "columns": kinds.listed(kinds.text), "base_points": kinds.named(kinds.named(kinds.text)),
-    "points": kinds.named(_POINT), "costs": kinds.listed(_COST),
-    "failed": kinds.named(kinds.text),
+    "crc32": kinds.list_of(kinds.whole), "study": kinds.dict_of(kinds.anything),
+    "versions": kinds.dict_of(kinds.text), "settings": kinds.list_of(kinds.text),
+    "columns": kinds.list_of(kinds.text), "base_points": kinds.dict_of(kinds.dict_of(kinds.text)),
+    "points": kinds.dict_of(_POINT), "costs": kinds.list_of(_COST),
+    "failed": kinds.dict_of(kinds.text),
     "search?": kinds.record({
-        "asked": kinds.record(_ASKED), "studies?": kinds.named(kinds.named(_TRIALS)),
+        "asked": kinds.record(_ASKED), "studies?": kinds.dict_of(kinds.dict_of(_TRIALS)),
     }),
 }  # fmt: skip
 

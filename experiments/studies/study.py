@@ -159,7 +159,7 @@ class Study(Saved):
             for label, arm in labelled.items():
                 arm = Arm(arm) if isinstance(arm, str) else arm
                 try:
-                    config = configured(arm, env, agent, preset, shared)
+                    config = configure(arm, env, agent, preset, shared)
                 except (TypeError, ValueError) as error:
                     raise ValueError(f"arm {label} on {env}: {error}") from error
                 bases[env, label] = dataclasses.replace(config, seeds=seeds, seed=seed)
@@ -358,7 +358,7 @@ def from_json(saved: Any) -> Saved:
     return Saved(bases, tuple(axes), question, options, search, claims, untested)
 
 
-def configured(
+def configure(
     arm: Arm, env: str, agent: str, preset: str | None, shared: Mapping[str, Options]
 ) -> RunConfig:
     """Return the configuration of an arm on a task.

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.environments.types import Array, Environment, TimeStep
-from experiments.training.state import folded
+from experiments.training.state import fold_in
 
 
 class Tally(NamedTuple):
@@ -74,7 +74,7 @@ def evaluation_keys(key: Array, episodes: int) -> EvaluationKeys:
 
 def keys_at(keys: EvaluationKeys, time: Array) -> tuple[Array, Array]:
     """Return the keys of the actions and of the environments `[N]` at one step."""
-    now = folded(keys.steps, time)
+    now = fold_in(keys.steps, time)
     return now[-1], now[:-1]
 
 

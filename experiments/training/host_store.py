@@ -42,7 +42,7 @@ def given_like(ring: Ring, batch: Sample | tuple[()]) -> Any:
     return ()
 
 
-def filled(ring: Ring, batch: Sample, given: Any) -> Sample:
+def fill(ring: Ring, batch: Sample, given: Any) -> Sample:
     """Return a batch `[B]` of one seed with the part `given` by the host."""
     if isinstance(ring, HostRing):
         return host_rows.join(ring, batch, given)

@@ -116,7 +116,7 @@ def inspect(
         """Evaluate one batch; a loop over batches limits the memory in use."""
         slots, key, given = part
         read = Sample(slots, ring_.gather(ring, slots), slots, slots)
-        whole = host_store.filled(ring, read, given)
+        whole = host_store.fill(ring, read, given)
         return _summary(agent.feedback(agent_state, whole.transition, key))
 
     seen = jax.lax.map(evaluate, (slots, jax.random.split(key_feedback, batches), given))

@@ -165,7 +165,7 @@ class Phases:
           given: the host's part of the batch, from `host_store.Store.read`.
         """
         if jax.tree.leaves(given):
-            batch = host_store.filled(state.replay.ring, batch, given)
+            batch = host_store.fill(state.replay.ring, batch, given)
         agent_state, info = self.agent.update(state.agent, batch, state_.learning_keys(state)[1])
         feedback = self.replay.requires.known(info.feedback)
         replay_state = self.replay.update(state.replay, batch, **feedback)

@@ -67,13 +67,13 @@ def layout(seeds: int, count: int | None = None) -> Layout:
     Raises:
       ValueError: the machine has fewer accelerators.
     """
-    devices = chosen(count)
+    devices = choose_devices(count)
     on_cpu = devices[0].platform == "cpu"
     width = width_of(seeds) if on_cpu else math.ceil(seeds / len(devices))
     return Layout(seeds, width, devices)
 
 
-def chosen(count: int | None = None) -> tuple[jax.Device, ...]:
+def choose_devices(count: int | None = None) -> tuple[jax.Device, ...]:
     """Return one device per concurrent program; arguments and errors as in `layout`."""
     devices = jax.local_devices()
     if devices[0].platform == "cpu":
@@ -87,7 +87,7 @@ def chosen(count: int | None = None) -> tuple[jax.Device, ...]:
 
 def describe() -> str:
     """Return a line about the device that JAX uses."""
-    devices = chosen()
+    devices = choose_devices()
     first, count = devices[0], len(devices)
     if first.platform == "cpu":
         return f"device: CPU ({count} core{'s' * (count > 1)})"

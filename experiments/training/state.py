@@ -126,27 +126,27 @@ def reset_keys(key: Array, num_envs: int) -> Array:
 
 def acting_key(state: LoopState) -> Array:
     """Return the key of the next actions."""
-    return folded(state.keys.collect, state.rows)[0]
+    return fold_in(state.keys.collect, state.rows)[0]
 
 
 def feedback_key(state: LoopState) -> Array:
     """Return the key of the feedback about the next step."""
-    return folded(state.keys.collect, state.rows)[1]
+    return fold_in(state.keys.collect, state.rows)[1]
 
 
 def step_keys(state: LoopState) -> Array:
     """Return the keys `[E]` of the environments' next step."""
-    return folded(state.keys.collect, state.rows)[2:]
+    return fold_in(state.keys.collect, state.rows)[2:]
 
 
 def learning_keys(state: LoopState) -> Array:
     """Return the keys `[2]` of the next gradient update: batch, agent."""
-    return folded(state.keys.learn, state.updates)
+    return fold_in(state.keys.learn, state.updates)
 
 
 def observing_keys(state: LoopState) -> Array:
     """Return the keys `[2]` of giving returns to the replay, and of an evaluation for it."""
-    return folded(state.keys.observe, state.rows)
+    return fold_in(state.keys.observe, state.rows)
 
 
 def evaluation_key(state: LoopState) -> Array:
@@ -159,7 +159,7 @@ def inspection_key(state: LoopState) -> Array:
     return jax.random.fold_in(state.keys.inspect, state.rows)
 
 
-def folded(roots: Array, counter: Array) -> Array:
+def fold_in(roots: Array, counter: Array) -> Array:
     """Return roots `[n]` folded with a step counter `[]`, in one hash."""
     return jax.vmap(jax.random.fold_in, (0, None))(roots, counter)
 

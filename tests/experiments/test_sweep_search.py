@@ -138,12 +138,12 @@ def test_a_point_that_diverged_has_no_score():
         "diverged": [0, 0, 1, 1],
     })  # fmt: skip
     metric = primary.parse("final")
-    score, why = search.scored(rows, metric)
+    score, why = search.score_of(rows, metric)
     assert score is None
     assert_names(why, "seed 1")
-    assert search.scored(rows.assign(diverged=0), metric) == (1.0, None)
+    assert search.score_of(rows.assign(diverged=0), metric) == (1.0, None)
     never = primary.parse("steps_to_threshold", 5.0)
-    assert search.scored(rows.assign(diverged=0), never) == (2.0, None)  # the least it can be
+    assert search.score_of(rows.assign(diverged=0), never) == (2.0, None)  # the least it can be
 
 
 def test_methods_have_equal_budgets_and_one_without_the_settings_runs_once(capsys, tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments import environments
-from experiments.cli.listing import WIDTH, listed
+from experiments.cli.listing import WIDTH, format_catalogue
 from experiments.cli.options import Parser, add_options, one_of, read_options, unknown
 from experiments.runs import registry
 from experiments.runs.presets import PRESETS
@@ -252,7 +252,7 @@ def test_an_option_without_its_group_gets_a_suggestion(capsys):
 
 # Lists of names
 
-TEXT = listed(registry.catalogue())
+TEXT = format_catalogue(registry.catalogue())
 LINES = TEXT.splitlines()
 
 
@@ -293,7 +293,7 @@ def test_a_missing_package_is_named_once_for_a_family():
         entry["missing"] = None
     for name in ("gymnax/CartPole-v1", "gymnax/Acrobot-v1"):
         catalogue["environments"][name]["missing"] = f"{name} needs x: {command}"
-    lines = listed(catalogue).splitlines()
+    lines = format_catalogue(catalogue).splitlines()
     assert lines.count(command) == 1
     said = lines[lines.index(command) - 1]
     assert_names(said, "gymnax", "x")

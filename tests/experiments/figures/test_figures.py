@@ -13,7 +13,7 @@ from experiments.figures import elements
 from experiments.figures.curves import _subtitle, learning_curves
 from experiments.figures.drawing import draw, to_matplotlib
 from experiments.figures.elements import Axis, Figure, Key, Line, Panel
-from experiments.figures.panels import metric_panels, replayed
+from experiments.figures.panels import draw_replayed, metric_panels
 from experiments.figures.style import styles_of
 from experiments.statistics.tables import table
 from jaxreplay.methods import METHODS
@@ -96,7 +96,7 @@ def inspected(seeds: int) -> pd.DataFrame:
 
 def test_figure_of_what_was_replayed(tmp_path):
     path = tmp_path / "replayed.png"
-    assert replayed({"uniform": inspected(3), "per": inspected(4)}, path, "What dqn replays")
+    assert draw_replayed({"uniform": inspected(3), "per": inspected(4)}, path, "What dqn replays")
     assert imread(path).shape[:2] == (600, 1200)
     own = [styles_of({name: name})[name]["color"] for name in ("uniform", "per", "lap")]
     assert all(pixels_of(path, colour) > 500 for colour in own[:2])

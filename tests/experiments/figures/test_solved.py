@@ -100,7 +100,7 @@ def test_curves_count_the_seeds_that_have_solved_the_task_beside_their_verdicts(
         solved._key("uniform", None, panel.marks[0].style, methods, "uniform").label
         == NAMES["uniform"]
     )
-    solved.solved(values, rows, methods, "uniform", tmp_path / "x.png", "walk/10: dqn", 500)
+    solved.draw_solved(values, rows, methods, "uniform", tmp_path / "x.png", "walk/10: dqn", 500)
     assert imread(tmp_path / "x.png").shape[1] > 1000
 
 

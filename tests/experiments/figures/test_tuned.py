@@ -45,7 +45,7 @@ GRID = table(
 def test_the_best_is_chosen_on_every_other_seed_and_shown_on_the_rest():
     scores = tuned.scores(GRID, SETTINGS, metric())
     base = {"walk/4": {"per": "walk/4 per 0.2 0.4"}}
-    per, uniform = tuned.tuned(scores, lambda env: True, base)
+    per, uniform = tuned.tuning_curve(scores, lambda env: True, base)
     # On seeds 0 and 2: means of 1, 4, 0 and 2; the highest mean of all seeds is another's.
     assert (per.best, per.points, per.chosen.value) == ("walk/4 per 0.6 0.4", 4, 4.0)
     assert (per.shown.value, per.shown.low, per.shown.high) == (3.0, 2.0, 4.0)
@@ -57,7 +57,7 @@ def test_all_seeds_are_shown_where_there_is_nothing_to_choose():
     frame = table({("per", None, None): [1, 2, 4, 9], ("uniform", None, None): [1, 1, 2, 2]})
     base = {"walk/4": {"per": "walk/4 per None None"}}
     scores = tuned.scores(frame, SETTINGS, metric())
-    per, uniform = tuned.tuned(scores, lambda env: True, base)
+    per, uniform = tuned.tuning_curve(scores, lambda env: True, base)
     assert per.chosen is None and (per.shown.value, per.shown.seeds) == (3.0, 4)
     assert per.default == per.shown and uniform.shown.value == 1.5
     assert sensitivity.sensitivity(scores, SETTINGS, metric(), "dqn") is None
@@ -71,13 +71,13 @@ def test_lower_may_be_better_and_unsolved_runs_count_to_their_end():
     ).set_index("point")
     assert (scores.loc["walk/4 per 0.2 0.4", "score"] == 100).all()
     assert (scores.loc["walk/4 per 0.6 0.4", "score"] == 200).all()
-    (row,) = tuned.tuned(scores.reset_index(), lambda env: False, {})
+    (row,) = tuned.tuning_curve(scores.reset_index(), lambda env: False, {})
     assert row.best == "walk/4 per 0.2 0.4"
 
 
 def test_points_that_lack_seeds_are_not_chosen():
     half = GRID[(GRID["point"] != "walk/4 per 0.6 0.4") | (GRID["seed"] < 2)]
-    per, _ = tuned.tuned(tuned.scores(half, SETTINGS, metric()), lambda env: True, {})
+    per, _ = tuned.tuning_curve(tuned.scores(half, SETTINGS, metric()), lambda env: True, {})
     assert (per.best, per.points) == ("walk/4 per 0.6 1.0", 3)
 
 
@@ -103,7 +103,7 @@ def test_figures_are_drawn(tmp_path, alphas):
     frame = GRID.assign(**{"replay.alpha": GRID["replay.alpha"].map(dict(zip((0.2, 0.6), alphas)))})
     scores = tuned.scores(frame, SETTINGS, metric())
     base = {"walk/4": {"uniform": "walk/4 uniform None None"}}
-    rows = tuned.tuned(scores, lambda env: True, base)
+    rows = tuned.tuning_curve(scores, lambda env: True, base)
     methods = {"per": "per", "uniform": "uniform"}
     for figure in (
         sensitivity.sensitivity(scores, SETTINGS, metric(), "dqn"),
@@ -124,7 +124,7 @@ def diverging(scores, lost):
 def chosen(frame, higher=True, name="final", threshold=None):
     scores = tuned.scores(frame, SETTINGS, metric(name, threshold))
     base = {"walk/4": {"per": "walk/4 per 0.2 0.4"}}
-    (row,) = tuned.tuned(scores, lambda env: higher, base)
+    (row,) = tuned.tuning_curve(scores, lambda env: higher, base)
     return row
 
 
@@ -133,7 +133,7 @@ def test_a_point_that_diverged_is_not_chosen_for_its_returns():
     row = chosen(diverging(two, {0.2: range(10), 0.6: ()}))
     assert row.best == "walk/4 per 0.6 0.4"
     assert (row.shown.value, row.shown.diverged, row.default.diverged) == (100.0, 0, 5)
-    assert_names(report.shown(row.default), "120 [120, 120]", "5", "diverged")
+    assert_names(report.format_estimate(row.default), "120 [120, 120]", "5", "diverged")
     # A quarter of seeds, rounded down, is cut off at either end, whatever they are.
     row = chosen(diverging(two, {0.2: {2}, 0.6: ()}))
     assert row.best == "walk/4 per 0.2 0.4" and row.chosen.diverged == 1

@@ -63,4 +63,4 @@ def test_scripts_cannot_be_left_by_texts():
 
 
 def test_labels_are_shown_by_plotly_as_they_are():
-    assert plots.shown("<b>a</b> \n &") == "&lt;b&gt;a&lt;/b&gt;<br>&amp;"
+    assert plots.plain_text("<b>a</b> \n &") == "&lt;b&gt;a&lt;/b&gt;<br>&amp;"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jax import monitoring
 
 from experiments.runs import compilation
-from experiments.runs.compilation import covered, measured
+from experiments.runs.compilation import measure_time, total_length
 from tests.refusals import assert_names, refused
 
 
@@ -60,18 +60,18 @@ def test_a_program_is_compiled_once_unless_none_is_kept(tmp_path):
     own = jax.config.jax_compilation_cache_dir
     found = []
     for _ in range(2):
-        with compilation.kept(tmp_path / "a" / "b"), measured() as spent:
+        with compilation.cache_programs(tmp_path / "a" / "b"), measure_time() as spent:
             assert jax.config.jax_compilation_cache_dir.startswith(str(tmp_path))
             found.append(run())
             assert spent().compiling > 0  # to load it counts, too
     assert found == [(21, 0), (21, 1)]
     (kept,) = programs(tmp_path / "a" / "b")
     assert re.fullmatch("[0-9a-f]{8}", kept.parent.name)  # of this machine's processor
-    with compilation.kept(compilation.OFF):
+    with compilation.cache_programs(compilation.OFF):
         assert jax.config.jax_compilation_cache_dir is None
         assert run() == (21, 0)
     assert own  # conftest's
-    with compilation.kept(None):  # JAX's own setting wins over the default
+    with compilation.cache_programs(None):  # JAX's own setting wins over the default
         assert jax.config.jax_compilation_cache_dir == own
 
 
@@ -88,40 +88,40 @@ def default_folder(tmp_path, monkeypatch):
 
 
 def test_the_default_is_the_user_s_cache_folder(default_folder):
-    with compilation.kept(None):
+    with compilation.cache_programs(None):
         run()
     assert len(programs(default_folder / "compilation")) == 1
 
 
 def test_a_default_folder_that_cannot_be_made_is_said_in_one_line(default_folder, capsys):
     default_folder.write_text("a file")
-    with compilation.kept(None):
+    with compilation.cache_programs(None):
         assert run() == (21, 0)
     (line,) = capsys.readouterr().err.splitlines()
     assert_names(line, default_folder, "--compilation-cache", "off")
     assert default_folder.read_text() == "a file"
     with refused("--compilation-cache", default_folder, "off"):  # one that was asked for
-        compilation.kept(default_folder).__enter__()
+        compilation.cache_programs(default_folder).__enter__()
 
 
 def test_a_damaged_program_is_reported_and_compiled(tmp_path):
-    with compilation.kept(tmp_path):
+    with compilation.cache_programs(tmp_path):
         run()
     (kept,) = programs(tmp_path)
     kept.write_bytes(kept.read_bytes()[:100])
-    with pytest.warns(UserWarning, match="jit_triple"), compilation.kept(tmp_path):
+    with pytest.warns(UserWarning, match="jit_triple"), compilation.cache_programs(tmp_path):
         assert run() == (21, 0)
 
 
 def test_a_program_without_its_time_of_use_does_not_stop_others_from_being_kept(tmp_path):
     """A killed process may leave one, as does a cache without a limit of its size."""
-    with compilation.kept(tmp_path):
+    with compilation.cache_programs(tmp_path):
         run()
     (kept,) = programs(tmp_path)
     kept.rename(kept.with_name("jit_other-0-cache"))
     for path in kept.parent.glob("*-atime"):
         path.unlink()
-    with compilation.kept(tmp_path):
+    with compilation.cache_programs(tmp_path):
         assert run() == (21, 0)
     assert programs(tmp_path) == [kept]
 
@@ -129,7 +129,7 @@ def test_a_program_without_its_time_of_use_does_not_stop_others_from_being_kept(
 def test_the_least_used_programs_make_room_and_other_files_stay(tmp_path, monkeypatch):
     before = jax.config.jax_compilation_cache_max_size
     monkeypatch.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", "20000")
-    with compilation.kept(tmp_path):
+    with compilation.cache_programs(tmp_path):
         run()
     (folder,) = tmp_path.iterdir()
     (old, notes) = (folder / "jit_old-0-cache", folder / "notes.txt")
@@ -138,7 +138,7 @@ def test_the_least_used_programs_make_room_and_other_files_stay(tmp_path, monkey
     programs(tmp_path)[0].unlink()
     jax.config.update("jax_compilation_cache_max_size", 20_000)
     try:
-        with compilation.kept(tmp_path):
+        with compilation.cache_programs(tmp_path):
             assert jax.config.jax_compilation_cache_max_size == 20_000
             run()
     finally:
@@ -147,7 +147,7 @@ def test_the_least_used_programs_make_room_and_other_files_stay(tmp_path, monkey
 
 
 def test_a_run_continues_when_the_folder_breaks(tmp_path):
-    with pytest.warns(UserWarning, match="compilation cache"), compilation.kept(tmp_path):
+    with pytest.warns(UserWarning, match="compilation cache"), compilation.cache_programs(tmp_path):
         (folder,) = tmp_path.iterdir()
         shutil.rmtree(folder)
         folder.write_text("nothing can be written here any more")
@@ -161,7 +161,7 @@ def compiles(constant: int) -> None:
 
 
 def test_what_is_made_is_told_from_what_runs():
-    with measured() as spent:
+    with measure_time() as spent:
         compiles(7)
         first = spent()
         compiled = jax.jit(lambda x: x + 1).lower(jnp.ones(3)).compile()
@@ -174,7 +174,7 @@ def test_what_is_made_is_told_from_what_runs():
 
 
 def test_compiling_side_by_side_counts_once():
-    with measured() as spent:
+    with measure_time() as spent:
         threads = [threading.Thread(target=compiles, args=(20 + each,)) for each in range(4)]
         for thread in threads:
             thread.start()
@@ -187,13 +187,13 @@ def test_compiling_side_by_side_counts_once():
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)).map(sorted), max_size=6))
 def test_covered_counts_every_moment_once(spans):
     moments = {at for start, end in spans for at in range(start, end)}
-    assert covered([tuple(span) for span in spans]) == len(moments)
+    assert total_length([tuple(span) for span in spans]) == len(moments)
 
 
 def test_nobody_listens_afterwards():
     from jax._src import monitoring  # no public name lists listeners
 
     before = monitoring.get_event_duration_listeners()
-    with measured():
+    with measure_time():
         assert len(monitoring.get_event_duration_listeners()) == len(before) + 1
     assert monitoring.get_event_duration_listeners() == before

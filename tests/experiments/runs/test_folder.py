@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from experiments.installation import commands
 from experiments.runs import folder, manifest, run_config
 from experiments.runs.folder import (
-    check_claim,
-    claim,
+    check_run,
+    prepare_run,
 )
 from experiments.runs.run_config import OutputConfig, defaults
 from tests.refusals import refused
@@ -23,7 +23,7 @@ CONFIG = defaults("gymnax/CartPole-v1", "dqn", "per")
 
 
 def claim_study(out, overwrite=False):
-    folder.claim_kind(out, "study", overwrite=overwrite)
+    folder.prepare(out, "study", overwrite=overwrite)
 
 
 def tree(path: Path) -> dict[str, bytes]:
@@ -40,7 +40,7 @@ def put(path: Path, *names: str) -> None:
 
 def started(out: Path) -> None:
     """Make the folder of a run that has written what runs write."""
-    claim(out, CONFIG, resume=False, overwrite=False)
+    prepare_run(out, CONFIG, resume=False, overwrite=False)
     put(out, "metrics.csv", "timing.csv", "summary.json", "learning_curve.png")
     put(out, "checkpoints/step_000000000100.safetensors")
     put(out, "checkpoints/unfinished/step_000000000200.safetensors")
@@ -62,11 +62,11 @@ def test_what_is_not_ours_is_never_removed(tmp_path, names):
     out = tmp_path / "run"
     put(out, *names)
     before = tree(out)
-    claim(out, CONFIG, resume=False, overwrite=False)  # nothing there goes by our names
+    prepare_run(out, CONFIG, resume=False, overwrite=False)  # nothing there goes by our names
     assert {name: tree(out)[name] for name in before} == before
     started_files = ("metrics.csv", "checkpoints/step_000000000100.safetensors")
     put(out, *started_files)
-    claim(out, CONFIG, resume=False, overwrite=True)
+    prepare_run(out, CONFIG, resume=False, overwrite=True)
     assert {name: tree(out)[name] for name in before} == before
     assert not set(tree(out)) & set(started_files)
 
@@ -82,7 +82,7 @@ def test_files_by_our_names_that_no_run_wrote_are_left_alone(tmp_path, name, ove
     put(out, name)
     before = tree(out)
     with refused(out, name, "--out"):
-        claim(out, CONFIG, resume=False, overwrite=overwrite)
+        prepare_run(out, CONFIG, resume=False, overwrite=overwrite)
     assert tree(out) == before
 
 
@@ -107,7 +107,7 @@ def test_whatever_lies_there_is_there_afterwards(tmp_path_factory, names, overwr
         if together:
             claim_study(out, overwrite)
         else:
-            claim(out, CONFIG, resume=False, overwrite=overwrite)
+            prepare_run(out, CONFIG, resume=False, overwrite=overwrite)
     except ValueError as error:
         assert "\n" not in str(error)
         assert tree(out) == before
@@ -118,9 +118,9 @@ def test_overwriting_removes_what_a_run_wrote(tmp_path):
     out = tmp_path / "run"
     started(out)
     with refused(out, "--overwrite", f"--resume {out}", "--out"):
-        claim(out, CONFIG, resume=False, overwrite=False)
+        prepare_run(out, CONFIG, resume=False, overwrite=False)
     assert (out / "metrics.csv").exists()
-    claim(out, CONFIG, resume=False, overwrite=True)
+    prepare_run(out, CONFIG, resume=False, overwrite=True)
     assert sorted(tree(out)) == ["config.json", "manifest.json"]
     assert not (out / "checkpoints").exists() and not (out / "tensorboard").exists()
 
@@ -133,18 +133,18 @@ def test_runs_and_studies_do_not_take_each_others_folders(tmp_path):
         with refused(tmp_path / "run", "run", "study", "--out"):
             claim_study(tmp_path / "run", overwrite)
         with refused(tmp_path / "study", "study", "run", "--out"):
-            claim(tmp_path / "study", CONFIG, resume=False, overwrite=overwrite)
+            prepare_run(tmp_path / "study", CONFIG, resume=False, overwrite=overwrite)
     assert tree(tmp_path) == before
 
 
 @pytest.mark.parametrize("kept", [(), ("manifest.json",), ("config.json", "manifest.json")])
 def test_a_kill_while_a_folder_is_claimed_leaves_it_usable(tmp_path, kept):
-    claim(tmp_path / "x", CONFIG, resume=False, overwrite=False)
+    prepare_run(tmp_path / "x", CONFIG, resume=False, overwrite=False)
     for path in (tmp_path / "x").iterdir():
         if path.name not in kept:
             path.rename(path.with_name(f".{path.name}.abc.tmp"))  # as it is before it is whole
     again = "config.json" in kept
-    claim(tmp_path / "x", CONFIG, resume=again, overwrite=False)
+    prepare_run(tmp_path / "x", CONFIG, resume=again, overwrite=False)
     assert run_config.read(tmp_path / "x") == CONFIG
 
 
@@ -161,35 +161,35 @@ def test_a_kill_while_a_run_is_removed_leaves_it_known(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", unlink)
         with pytest.raises(KeyboardInterrupt):
-            claim(tmp_path, CONFIG, resume=False, overwrite=True)
+            prepare_run(tmp_path, CONFIG, resume=False, overwrite=True)
     assert manifest.read(tmp_path).kind == "run"
-    claim(tmp_path, CONFIG, resume=False, overwrite=True)
+    prepare_run(tmp_path, CONFIG, resume=False, overwrite=True)
     assert sorted(tree(tmp_path)) == ["config.json", "manifest.json"]
 
 
 def test_a_configuration_that_was_edited_before_any_checkpoint_is_seen(tmp_path):
-    claim(tmp_path, CONFIG, resume=False, overwrite=False)
+    prepare_run(tmp_path, CONFIG, resume=False, overwrite=False)
     saved = json.loads((tmp_path / "config.json").read_text())
     saved["loop"]["gamma"] = 0.5
     (tmp_path / "config.json").write_text(json.dumps(saved))
     edited = run_config.read(tmp_path)
     with refused(tmp_path / "config.json"):
-        check_claim(tmp_path, edited, resume=True, overwrite=False)
+        check_run(tmp_path, edited, resume=True, overwrite=False)
 
 
 def test_other_peoples_files_by_the_name_of_the_lock_stay(tmp_path):
     mine, path = tmp_path / "mine", tmp_path / folder.LOCK
     mine.write_text("mine")
     path.symlink_to(mine)
-    with refused(path, "--out"), folder.held(tmp_path):
+    with refused(path, "--out"), folder.lock(tmp_path):
         pass
     path.unlink()
     path.write_text("notes")
-    with folder.held(tmp_path):
+    with folder.lock(tmp_path):
         pass
     assert (mine.read_text(), path.read_text()) == ("mine", "notes")
     path.unlink()
-    with folder.held(tmp_path):
+    with folder.lock(tmp_path):
         path.unlink()
         path.touch()  # another process's, after the folder was deleted and made again
     assert path.exists()
@@ -197,7 +197,7 @@ def test_other_peoples_files_by_the_name_of_the_lock_stay(tmp_path):
 
 def test_outputs_belong_to_the_run_without_logs_that_send_data_elsewhere(tmp_path):
     output = OutputConfig(threshold=195.0, checkpoint_every=3)
-    claim(tmp_path / "x", CONFIG, output, resume=False, overwrite=False)
+    prepare_run(tmp_path / "x", CONFIG, output, resume=False, overwrite=False)
     assert manifest.read(tmp_path / "x").output == output
     assert manifest.read(None).output == manifest.read(tmp_path).output == OutputConfig()
     saved = json.loads((tmp_path / "x" / "manifest.json").read_text())
@@ -206,16 +206,16 @@ def test_outputs_belong_to_the_run_without_logs_that_send_data_elsewhere(tmp_pat
 
 def test_plots_are_drawn_anew_if_asked_but_over_nothing_else(tmp_path):
     for overwrite in (False, True):
-        folder.claim_kind(tmp_path / "plot", "plot", overwrite=overwrite)
+        folder.prepare(tmp_path / "plot", "plot", overwrite=overwrite)
         put(tmp_path / "plot", "comparison.md", "learning_curves.png")
     with refused(tmp_path / "plot", "--overwrite", "--out"):
-        folder.claim_kind(tmp_path / "plot", "plot", overwrite=False)
+        folder.prepare(tmp_path / "plot", "plot", overwrite=False)
     put(tmp_path / "mine", "learning_curves.png")
     started(tmp_path / "run")
     before = tree(tmp_path)
     for name, parts in (("mine", ("learning_curves.png",)), ("run", ("run", "plot"))):
         with refused(tmp_path / name, *parts, "--out"):
-            folder.claim_kind(tmp_path / name, "plot", overwrite=True)
+            folder.prepare(tmp_path / name, "plot", overwrite=True)
     assert tree(tmp_path) == before
 
 
@@ -225,11 +225,11 @@ def test_links_are_not_followed(tmp_path, name, overwrite):
     elsewhere = tmp_path / "elsewhere"
     put(elsewhere, "step_000000000001.safetensors", Path(EVENTS).name)
     out = tmp_path / "run"
-    claim(out, CONFIG, resume=False, overwrite=False)
+    prepare_run(out, CONFIG, resume=False, overwrite=False)
     (out / name).symlink_to(elsewhere)
     before = tree(elsewhere)
     with refused(out / name, "--out"):
-        claim(out, CONFIG, resume=False, overwrite=overwrite)
+        prepare_run(out, CONFIG, resume=False, overwrite=overwrite)
     assert tree(elsewhere) == before
 
 
@@ -243,7 +243,7 @@ def test_links_by_our_names_are_neither_written_through_nor_removed(tmp_path, na
     path.symlink_to(tmp_path / "mine")
     before = tree(tmp_path)
     with refused(path, "--out"):
-        check_claim(tmp_path / "run", CONFIG, **{"resume": False, "overwrite": False, how: True})
+        check_run(tmp_path / "run", CONFIG, **{"resume": False, "overwrite": False, how: True})
     assert tree(tmp_path) == before and path.is_symlink()
 
 
@@ -266,7 +266,7 @@ def test_a_folder_that_was_there_stays_as_it_was(tmp_path, before):
         (out / folder.LOCK).touch()
     if before == "a run's":
         put(out, "config.json")
-    with folder.held(out):
+    with folder.lock(out):
         (out / "config.json").unlink(missing_ok=True)  # as of a table that is whole
     assert out.is_dir() == (before in ("empty", "left by a kill"))
     if out.is_dir():
@@ -284,18 +284,18 @@ def test_what_cannot_become_a_folder_is_refused(tmp_path):
         (tmp_path / "loop" / "x", tmp_path / "loop"),
     ):
         with refused(named, "--out"):
-            check_claim(path, CONFIG, resume=False, overwrite=False)
-    with refused("/proc/x", "--out"), folder.held(Path("/proc/x")):
+            check_run(path, CONFIG, resume=False, overwrite=False)
+    with refused("/proc/x", "--out"), folder.lock(Path("/proc/x")):
         pass
     with refused("/proc/x", "--out"):
-        check_claim(Path("/proc/x"), CONFIG, resume=False, overwrite=False)
+        check_run(Path("/proc/x"), CONFIG, resume=False, overwrite=False)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_folders_without_rights_are_refused(tmp_path):
     (tmp_path / "closed").mkdir(mode=0o500)
     with refused(tmp_path / "closed" / "x", "Permission denied"):
-        check_claim(tmp_path / "closed" / "x", CONFIG, resume=False, overwrite=False)
+        check_run(tmp_path / "closed" / "x", CONFIG, resume=False, overwrite=False)
 
 
 @pytest.mark.parametrize(
@@ -333,19 +333,19 @@ def test_one_process_at_a_time(tmp_path):
     )
     try:
         assert holder.stdout.readline() == "held\n"
-        with refused(out, "--out"), folder.held(out):
+        with refused(out, "--out"), folder.lock(out):
             pass
     finally:
         holder.kill()
         holder.wait()
     assert (out / folder.LOCK).exists()  # left behind by the killed one
-    with folder.held(out):
+    with folder.lock(out):
         assert (out / folder.LOCK).exists()
     assert not (out / folder.LOCK).exists()
 
 
 def test_a_folder_with_a_page_is_read_where_pages_cannot_be_made(tmp_path, monkeypatch):
-    claim(tmp_path, CONFIG, resume=False, overwrite=False)
+    prepare_run(tmp_path, CONFIG, resume=False, overwrite=False)
     path = tmp_path / "manifest.json"
     saved = json.loads(path.read_text())
     path.write_text(json.dumps(saved | {"output": saved["output"] | {"report": True}}))

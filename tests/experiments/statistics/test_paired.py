@@ -14,7 +14,7 @@ from experiments.statistics import paired
 from experiments.statistics.bootstrap import stratified_interval
 from experiments.statistics.decisions import count_pairs
 from experiments.statistics.paired import (
-    aligned,
+    align,
     compare_arms,
     compare_pairs,
     holm,
@@ -158,12 +158,12 @@ def test_arms_are_compared_with_the_baseline_and_corrected():
 
 def test_arms_are_aligned_by_seed():
     arms = {"a": pd.Series([1.0, 2.0], index=[4, 3]), "b": pd.Series([5.0, 6.0], index=[3, 4])}
-    values = aligned(arms)
+    values = align(arms)
     assert values["a"].tolist() == [2.0, 1.0]
     assert values["b"].tolist() == [5.0, 6.0]
     arms["c"] = pd.Series([1.0], index=[3])
     with refused("'a'", "3", "4", "'c'"):
-        aligned(arms)
+        align(arms)
 
 
 def test_probability_of_improvement_is_that_of_rliable():

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from experiments.statistics import statistics
-from experiments.statistics.primary import described, parse
+from experiments.statistics.primary import describe, parse
 from experiments.statistics.statistics import summarise
 from tests.refusals import refused
 
@@ -83,8 +83,8 @@ def test_seeds_diverge_if_nothing_was_finite_between_two_log_points():
             "agent/actor_loss": [np.nan] * 8,  # of agents whose actor learns more rarely
         }
     )
-    assert statistics.diverged(frame) == [1, 2, 3]
-    assert statistics.diverged(frame[["seed"]]) == []
+    assert statistics.diverged_seeds(frame) == [1, 2, 3]
+    assert statistics.diverged_seeds(frame[["seed"]]) == []
 
 
 def evaluated(returns, steps=(100, 200, 400)) -> pd.DataFrame:
@@ -138,8 +138,8 @@ def test_metrics_say_how_to_read_them(name):
 
 @pytest.mark.parametrize("name", ["", "last", "last_0", "last_x", "lowest", "Final"])
 def test_other_names_are_refused_with_those_that_there_are(name):
-    assert set(described()) == {"final", "auc", "best", "last_K", "steps_to_threshold"}
-    with refused(repr(name), *described()):
+    assert set(describe()) == {"final", "auc", "best", "last_K", "steps_to_threshold"}
+    with refused(repr(name), *describe()):
         parse(name)
     with refused("steps_to_threshold", "threshold"):
         parse("steps_to_threshold")

@@ -14,7 +14,7 @@ from experiments.statistics.verdicts import (
     incomparable,
     judge,
     mean_after,
-    untested,
+    why_untested,
 )
 from tests.refusals import assert_names, refused
 
@@ -55,7 +55,7 @@ def pairs_of(shift, seeds=10):
     ],
 )
 def test_the_gate(facts, parts):
-    why = untested(arm(**facts))
+    why = why_untested(arm(**facts))
     assert (why is None) == (parts is None)
     if parts:
         assert why.startswith("not tested")  # reports cut it off

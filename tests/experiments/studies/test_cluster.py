@@ -120,7 +120,7 @@ def test_a_plan_over_slots_is_as_wide_as_one_over_cores_and_has_their_memory():
         return plan.make(groups, runs, own)
 
     slots = [devices.Slot("cpu", "cpu", name, 10**9) for name in ("n1", "n1", "n2")]
-    (here,), (there,) = laid_out(*spread.chosen(1)).jobs, laid_out(*slots).jobs
+    (here,), (there,) = laid_out(*spread.choose_devices(1)).jobs, laid_out(*slots).jobs
     assert (there.width, there.runs) == (here.width, here.runs)
     with refusals.refused("walk/4 per", "3", "3e-08", "--devices"):
         laid_out(*slots[:2], devices.Slot("cpu", "cpu", "n3", 10))  # the least of them decides

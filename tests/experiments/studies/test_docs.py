@@ -58,7 +58,7 @@ def test_the_search_that_is_shown_would_be_asked_for_again():
         [grid.read_axis("replay.alpha=0:1"), grid.read_axis("replay.beta=0:1")],
         {("walk/10", "per"): base},
     )["walk/10", "per"]
-    if facts["search"]["asked"]["search"] != samplers.described("optuna"):
+    if facts["search"]["asked"]["search"] != samplers.describe("optuna"):
         pytest.skip("another version of optuna asks for other settings")
     sampler = samplers.make("optuna", "walk/10", "per", space, 0, False)
     for start in range(0, 64, 8):

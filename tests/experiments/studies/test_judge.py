@@ -211,7 +211,7 @@ def test_a_batch_continues_from_its_saved_state_bit_for_bit(tmp_path):
     study = Study({("walk/4", "per"): tiny()}, question=Question(control=False))
     points = study.points()
     results = store.begin(tmp_path, study, points, {})
-    runs, devices = results.missing(points), spread.chosen(1)
+    runs, devices = results.missing(points), spread.choose_devices(1)
     laid = plan.make(programs.grouped(points), runs, devices)
     (job,) = laid.jobs
     compiled = batch.Programs(1)

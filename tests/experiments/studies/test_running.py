@@ -33,7 +33,7 @@ def laid_out(own, devices=2, **options):
     study = Study({(point.env, point.label): point.config for point in own})
     results = store.begin(Path("nowhere"), study, own, {})
     groups = [group for point in own for group in programs.grouped([point])]
-    here = spread.chosen(1) * devices
+    here = spread.choose_devices(1) * devices
     return plan.make(groups, results.missing(own), here, **options)
 
 
@@ -81,7 +81,7 @@ def test_devices_keep_their_program_begin_others_first_and_help_where_most_is_le
 
 def test_programs_of_ended_jobs_are_dropped_with_their_traces(three, monkeypatch):
     monkeypatch.setattr(batch, "_compile", lambda seeds, inputs, device: seeds.chunk)
-    programs_, (device,) = batch.Programs(1), spread.chosen(1)
+    programs_, (device,) = batch.Programs(1), spread.choose_devices(1)
     traces = []
     for job in three.jobs:
         inputs = job.group.inputs(job.runs[:1])

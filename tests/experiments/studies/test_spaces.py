@@ -131,8 +131,8 @@ def test_optuna_learns_from_what_it_is_told():
 def test_a_missing_package_is_named_with_what_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with refused("--search optuna", "pip install", "[search]"):
-        samplers.described("optuna")
-    assert samplers.described("random") == "random"
+        samplers.describe("optuna")
+    assert samplers.describe("random") == "random"
 
 
 BATCH = Place("sizes", "batch_size")
@@ -146,7 +146,7 @@ def prepared():
     axes = (grid.read_axis("batch_size=8,98"), grid.read_axis("n_step=1:5"))
     how = SearchOptions(search="random", trials=20, fresh_seeds=4)
     study = Study({("walk/4", "per"): base}, axes, search=how)
-    engine = engines.Here(spread.chosen(1), "off", Where())
+    engine = engines.Here(spread.choose_devices(1), "off", Where())
     return search.Search(study, Path("nowhere"), Where(), engine)
 
 

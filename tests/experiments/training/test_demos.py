@@ -154,9 +154,9 @@ def test_a_run_continues_with_its_own_file_only(tmp_path):
     config = defaults("walk/4", "dqn", "uniform")
     sizes = dataclasses.replace(config.sizes, demos=str(path))
     config, out = dataclasses.replace(config, sizes=sizes), tmp_path / "run"
-    folder.claim(out, config, resume=False, overwrite=False)
+    folder.prepare_run(out, config, resume=False, overwrite=False)
     folder.check_demos(out, config)
-    folder.claim(out, config, resume=True, overwrite=False)
+    folder.prepare_run(out, config, resume=True, overwrite=False)
     assert len(manifest.read(out).demos) == 12
     changed = row._replace(reward=row.reward + 1)
     save(replay, replay.add(replay.init(jax.random.key(0), EXAMPLE), changed), path)
@@ -164,7 +164,7 @@ def test_a_run_continues_with_its_own_file_only(tmp_path):
         execute(config, out, resume=True)
     with refused("--demos", path, out):
         policy.load(out, config, 0)
-    folder.claim(out, config, resume=False, overwrite=True)
+    folder.prepare_run(out, config, resume=False, overwrite=True)
     folder.check_demos(out, config)
 
 

@@ -261,7 +261,7 @@ def test_a_run_stops_between_log_points_and_goes_on_from_there(
         yield interrupt.Asked()
 
     monkeypatch.setattr(environments, "make_host", lambda *a, **k: Counting(*a[1:]))
-    monkeypatch.setattr(interrupt, "deferred", soon)
+    monkeypatch.setattr(interrupt, "defer_signals", soon)
     out = str(tmp_path / "run")
     options = [*SMALL, "--replay", "per", "--seeds", "1"]
     options += ["--env", "gymnasium/CartPole-v1", "--out", out]
@@ -269,12 +269,12 @@ def test_a_run_stops_between_log_points_and_goes_on_from_there(
     said = capsys.readouterr().err.splitlines()[-1]
     where = ("warm-up",) if at is None else (at, 200)
     assert_names(said, *where, f"--resume {out}")
-    monkeypatch.setattr(interrupt, "deferred", never)
+    monkeypatch.setattr(interrupt, "defer_signals", never)
     assert train.main(["--resume", out]) == 0
     frame = pd.read_csv(f"{out}/metrics.csv")
     assert frame["step"].tolist() == [80, 120, 160, 200]
     assert frame["eval_return"].eq(10.0).all()
-    assert frame["agent/loss"].notna().all() and not statistics.diverged(frame)
+    assert frame["agent/loss"].notna().all() and not statistics.diverged_seeds(frame)
     assert checkpoint.read_meta(tmp_path / "run" / "checkpoints")["progress"] == [4, 0]
 
 

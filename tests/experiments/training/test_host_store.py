@@ -98,7 +98,7 @@ def stored(run, state):
     if not jax.tree.leaves(store.kept):
         return both
     store.kept = state.host
-    fill = jax.vmap(lambda batch, given: host_store.filled(alone[0], batch, given))
+    fill = jax.vmap(lambda batch, given: host_store.fill(alone[0], batch, given))
     return fill(batch, store.read(batch)).transition
 
 
