@@ -90,7 +90,7 @@ def count_pairs(
 
     Args:
       arm: one number per seed.
-      baseline: of the same seeds in the same order (`paired.aligned`).
+      baseline: of the same seeds in the same order (`paired.align`).
       higher_is_better: the direction of the primary metric.
       effect: in the metric's unit; a pair is a win if the arm is better by more than this, a tie if
         by exactly this.

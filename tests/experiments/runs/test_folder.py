@@ -320,7 +320,7 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from experiments.runs import folder
-with folder.held(Path(sys.argv[1])):
+with folder.lock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
 """
