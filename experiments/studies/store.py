@@ -24,6 +24,7 @@ from experiments.studies import grid
 from experiments.studies import study as studies
 from experiments.studies.grid import Point, table_value
 from experiments.studies.study import Saved, Study
+from jaxreplay.saving import saved_digest
 
 FORMAT = 2  # 1: tables of sweeps, before studies
 KEYS = ("env", "replay", "agent", "method")  # columns of the table before the settings
@@ -247,7 +248,15 @@ def begin(
     }
     if search is not None:
         facts["search"] = {"asked": dict(search)}
+    if found := _digests(points):
+        facts["demos"] = found
     return Store(folder, facts)
+
+
+def _digests(points: Iterable[Point]) -> dict[str, str]:
+    """Return the digest of each file of demonstrations, by its path."""
+    paths = {point.config.sizes.demos for point in points} - {None}
+    return {path: saved_digest(path) for path in sorted(paths)}
 
 
 def resume(
@@ -282,6 +291,12 @@ def resume(
         if differs := run_config.differing(known[point]["config"], own["config"]):
             raise ValueError(
                 f"the study in {folder} ran '{point}' with another {', '.join(differs)}: {choose}"
+            )
+    for path, digest in _digests(points).items():
+        if store.facts.get("demos", {}).get(path, digest) != digest:
+            raise ValueError(
+                f"{path} has changed since the study in {folder} began: restore it, or choose "
+                "another --out"
             )
     made = {version for facts in known.values() for version in facts["code"]}
     if made - {code_version()} and (study.question.until_decided or not other_code):
@@ -385,7 +400,7 @@ _FACTS = {
     "versions": kinds.dict_of(kinds.text), "settings": kinds.list_of(kinds.text),
     "columns": kinds.list_of(kinds.text), "base_points": kinds.dict_of(kinds.dict_of(kinds.text)),
     "points": kinds.dict_of(_POINT), "costs": kinds.list_of(_COST),
-    "failed": kinds.dict_of(kinds.text),
+    "failed": kinds.dict_of(kinds.text), "demos?": kinds.dict_of(kinds.text),
     "search?": kinds.record({
         "asked": kinds.record(_ASKED), "studies?": kinds.dict_of(kinds.dict_of(_TRIALS)),
     }),

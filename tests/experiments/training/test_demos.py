@@ -17,6 +17,8 @@ from experiments.runs import folder, manifest, policy
 from experiments.runs.assembly import assemble
 from experiments.runs.run import execute
 from experiments.runs.run_config import defaults
+from experiments.studies import store
+from experiments.studies.study import Study
 from experiments.training import demos
 from experiments.training.config import LoopConfig, ReplaySizes
 from experiments.training.loop import make_program, make_train
@@ -166,6 +168,23 @@ def test_a_run_continues_with_its_own_file_only(tmp_path):
         policy.load(out, config, 0)
     folder.prepare_run(out, config, resume=False, overwrite=True)
     folder.check_demos(out, config)
+
+
+def test_a_study_continues_with_its_own_file_only(tmp_path):
+    replay, path = Replay(uniform.sampler(), capacity=64, batch_size=1), tmp_path / "file"
+    state = replay.add(
+        replay.init(jax.random.key(0), EXAMPLE), jax.tree.map(lambda x: x[None], EXAMPLE)
+    )
+    save(replay, state, path)
+    study = Study.make("walk/4", "dqn", {"uniform": "uniform"}, sizes={"demos": str(path)})
+    points = study.points()
+    store.begin(tmp_path, study, points, {}).write()
+    store.resume(tmp_path, study, points)
+    save(replay, replay.update(state, replay.sample(state, jax.random.key(0))), path)
+    store.resume(tmp_path, study, points)  # the same transitions
+    save(replay, replay.init(jax.random.key(0), EXAMPLE), path)
+    with refused("--out", path, tmp_path):
+        store.resume(tmp_path, study, points)
 
 
 def test_files_and_replays_that_do_not_fit_are_refused(path, tmp_path):
