@@ -12,16 +12,24 @@ from experiments.runs.registry import AGENTS, feeds, replay_options
 from jaxreplay import Replay, Transition
 from jaxreplay.methods import METHODS
 from jaxreplay.testing import with_goals
+from tests.methods import DISTINCT
 
-# Every method with one agent, every agent with the methods that differ most; the rest is slow.
+# Methods that differ with one agent, every agent with the core methods; the rest is slow.
 CORE = ("uniform", "refer", "latest")
-ALSO = ("rainbow-ners",)  # whose errors are cross-entropies
+ALSO = (("rainbow", "ners"),)  # whose errors are cross-entropies
+
+
+def is_quick(agent, replay):
+    """Whether a pair is an agent with a core method, or a method that differs with DQN or ACER."""
+    asked = METHODS[replay].method(METHODS[replay].config()).requires
+    differs = replay in DISTINCT or asked.feedback - {"td_error"} or asked.chooses
+    return replay in CORE or (agent, replay) in ALSO or (agent in ("dqn", "acer") and differs)
+
+
 PAIRS = [
     pytest.param(
         (agent, replay), id=f"{agent}-{replay}",
-        marks=()
-        if agent in ("dqn", "acer") or replay in CORE or f"{agent}-{replay}" in ALSO
-        else pytest.mark.slow,
+        marks=() if is_quick(agent, replay) else pytest.mark.slow,
     )
     for agent in AGENTS for replay in METHODS if feeds(agent, replay)
 ]  # fmt: skip

@@ -90,9 +90,9 @@ def train_step(replay, order):
     return step
 
 
-# The harder order for every method, the other one for two: each compilation is dear. Alone, methods
-# of parts of others are slow tests, and so are variants of one method.
-RARE = tuple(name for name in VARIANTS if name not in (*METHODS, "sequences", "slices"))
+# The harder order for every method, the other one for two: each compilation is dear. Methods of
+# parts of others are slow tests, as are variants of one method, and one seed of all but a few.
+ALONE = ("per", "rank", "sequences")
 ORDERS = [
     *((name, "add last") for name in VARIANTS),
     ("per", "add first"), ("pser", "add first"), ("per", "add between"), ("uniform", "add between"),
@@ -103,7 +103,7 @@ CASES = [
         order,
         vmapped,
         id=f"{'vmapped' if vmapped else 'alone'}-{name}-{order}",
-        marks=pytest.mark.slow if name in RARE or not (vmapped or name in DISTINCT) else (),
+        marks=() if name in (DISTINCT if vmapped else ALONE) else pytest.mark.slow,
     )
     for vmapped in (False, True)
     for name, order in ORDERS

@@ -29,7 +29,7 @@ from jaxreplay.methods import (
 from jaxreplay.option import options_of
 from jaxreplay.replay import check_valid
 from jaxreplay.testing import BATCH, CAPACITY, EXAMPLE, E, rows
-from tests.methods import quick
+from tests.methods import DISTINCT, quick
 from tests.refusals import refused
 
 VARIANTS = {name: entry.method(entry.config().for_run(100)) for name, entry in METHODS.items()} | {
@@ -64,11 +64,27 @@ MORE = {
 }
 # Variants of a method that is in the suite anyway.
 SLOW = ("per-none", "rank-sorted", "her-rank", "pser-add", "refer-tight")
-PARAMS = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in VARIANTS]
+# Calls outside of jit compile every operation alone.
+EAGER = testing.eager_jit_vmap_and_scan_agree
 
 
-@pytest.mark.parametrize("law", testing.CHECKS, ids=lambda law: law.__name__)
-@pytest.mark.parametrize("name", PARAMS)
+def is_slow(name, law):
+    return name in SLOW or (law is EAGER and name not in DISTINCT)
+
+
+@pytest.mark.parametrize(
+    ("name", "law"),
+    [
+        pytest.param(
+            name,
+            law,
+            id=f"{name}-{law.__name__}",
+            marks=pytest.mark.slow if is_slow(name, law) else (),
+        )
+        for name in VARIANTS
+        for law in testing.CHECKS
+    ],
+)
 def test_laws(name, law):
     law(case_of(name))
 
@@ -365,7 +381,7 @@ def test_replays_work_where_programs_may_mix_neither_dtypes_nor_ranks(name, sett
         assert jax.eval_shape(steps, key) == expected
 
 
-@pytest.mark.parametrize("name", quick(sorted(METHODS.keys() - {"latest", "sequences", "windows"})))
+@pytest.mark.parametrize("name", quick(METHODS, of=("per", "rank", "ners", "refer")))
 def test_nothing_trips_debug_nans(name):
     """Nothing of a replay stops a search for NaN by `jax_debug_nans`, in or outside of jit."""
     method = testing.with_goals(METHODS[name].method())
@@ -424,7 +440,7 @@ DERIVED = {
 
 
 @pytest.mark.parametrize("how", DERIVED)
-@pytest.mark.parametrize("name", quick(METHODS, of=("per", "ners", "refer")))
+@pytest.mark.parametrize("name", quick(METHODS, of=("per",)))
 def test_a_loss_may_tell_the_replay_of_itself(name, how):
     case = case_of(name)
     weight = jnp.array([0.5, 2.0]) if how == "vmap" else 0.5

@@ -11,7 +11,7 @@ from jaxreplay import ring as ring_
 from jaxreplay.methods import METHODS, ere, pser, refer, sequences, windows
 from jaxreplay.testing import EXAMPLE, E
 from jaxreplay.types import has_field
-from tests.methods import short
+from tests.methods import quick, short
 
 
 def run_of(replay, example, state, episode, count, ended):
@@ -47,7 +47,7 @@ def test_no_sequence_leads_from_an_episode_that_was_left_into_the_next(marks, do
     assert (mask == (episodes == episodes[:, :1])).all() and not mask.all()
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", quick(METHODS))
 def test_every_method_ends_episodes(name):
     case = testing.Case(short(name))
     end = jax.jit(case.replay.end_episodes)

@@ -85,7 +85,7 @@ def as_on(monkeypatch):
     forget()
 
 
-BRANCHINGS = [(8, 32), (128, 8), (32, 2)]
+BRANCHINGS = [(8, 32), (32, 2)]
 
 
 @pytest.mark.parametrize("normalise", ["batch", "buffer"])  # the latter also keeps minima
@@ -366,7 +366,7 @@ def marked(names, rows, num_envs=2, capacity=24, method=uniform):
     return replay, state, example
 
 
-@pytest.mark.parametrize("rows", [1, 7, 18])  # the last has been round the ring
+@pytest.mark.parametrize("rows", [1, 18])  # the latter has been round the ring
 @pytest.mark.parametrize(("num_envs", "capacity"), [(1, 24), (3, 24), (4, 24), (8, 48), (1, 6)])
 @pytest.mark.parametrize("names", [tuple(MARKED), ("lane", "time", "last"), ("lane", "time")])
 def test_rows_alone_are_loaded_for_other_environments(names, rows, num_envs, capacity, tmp_path):

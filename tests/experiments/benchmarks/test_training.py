@@ -9,6 +9,7 @@ from tests.experiments.benchmarks.test_replay import FAST
 from tests.refusals import assert_names, refusal
 
 
+@pytest.mark.slow  # the same programs as in the other benchmarks
 def test_training_command(tmp_path, capsys):
     out = tmp_path / "training.json"
     argv = ["--cases", "dqn", "--replays", "uniform", "per", "--seeds", "1", "--capacity", "300"]

@@ -8,7 +8,7 @@ import pytest
 from jaxreplay import Frames, Replay, ring
 from jaxreplay.methods import METHODS, per, refer, uniform
 from jaxreplay.testing import EXAMPLE, rows, with_goals
-from tests.methods import short
+from tests.methods import quick, short
 from tests.refusals import refused
 
 BATCH, E = 8, 2
@@ -59,7 +59,7 @@ def test_feedback_is_one_real_number_per_transition(stored, values, parts, jitte
         (jax.jit(update) if jitted else update)(state, values)
 
 
-@pytest.mark.parametrize("name", READS)
+@pytest.mark.parametrize("name", quick(READS))
 def test_no_method_takes_a_column(name):
     entry = METHODS[name]
     replay, state, batch = started(entry.method(entry.config()))
@@ -202,7 +202,7 @@ def test_stacks_stored_once_are_checked_too():
     replay.add(state, row)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", quick(METHODS))
 def test_batches_of_an_empty_replay_count_nothing(name):
     sampler = with_goals(short(name)).sampler
     replay = Replay(sampler, capacity=24, batch_size=BATCH, num_envs=E)

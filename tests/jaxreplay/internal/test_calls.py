@@ -86,7 +86,7 @@ def test_states_of_other_sizes_and_vmapped_ones_are_refused(name):
             dict(calls(replay, state, stacked(batch)))[verb]()
 
 
-@pytest.mark.parametrize("name", quick(SAMPLERS))
+@pytest.mark.parametrize("name", quick(SAMPLERS, of=("uniform", "per", "refer", "sequences")))
 def test_states_and_batches_may_be_of_numpy(name):
     replay, *both = held(name)
     for (_, ours), (_, theirs) in zip(calls(replay, *both), calls(replay, *jax.device_get(both))):

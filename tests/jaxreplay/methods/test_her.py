@@ -11,6 +11,7 @@ from jaxreplay import Replay, SharedObservations, Transition, Transitions, load,
 from jaxreplay import ring as ring_
 from jaxreplay.methods import her, latest, per, rank, refer, sequences, uniform, windows
 from jaxreplay.types import Goals
+from tests.methods import quick
 from tests.refusals import refused
 
 E, STEPS, GAMMA = 3, 10, 0.9
@@ -195,7 +196,7 @@ def test_batches_do_not_depend_on_the_storage_of_observations(strategy):
 INNER = {"uniform": uniform.sampler(), "per": per.sampler(), "rank": rank.sampler()}
 
 
-@pytest.mark.parametrize("name", INNER)
+@pytest.mark.parametrize("name", quick(INNER, of=("uniform", "per")))
 def test_slots_weights_and_probabilities_are_those_of_the_inner_sampler(name):
     def run(sampler):
         replay = Replay(sampler, capacity=E * STEPS, batch_size=8, num_envs=E)
