@@ -1,4 +1,4 @@
-"""Experiments with the library: the commands, and a package for each of their concerns."""
+"""Experiments with the library: commands, and one subpackage per topic."""
 
 from experiments.installation.commands import refuse_unmet
 

@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
 
     def command() -> None:
-        from experiments.figures.panels import during_training  # matplotlib takes half a second
+        from experiments.figures.panels import during_training  # imports matplotlib
         from experiments.runs import folder, manifest, results
         from experiments.runs.log import say
         from experiments.statistics.tables import table

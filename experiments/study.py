@@ -36,15 +36,15 @@ _DRY_RUN = "report the plan, and the seeds still needed"
 
 
 class Front(NamedTuple):
-    """The parts in which commands that run a study differ."""
+    """The differences between the commands that run studies."""
 
     prog: str
     about: str
     headings: Mapping[str, Sequence[str]]
     examples: Sequence[str]
     question: Question
-    out: str  # default folder below runs/, in which {agent} and {env} are replaced
-    seeds: int = 5  # of every point by default
+    out: str  # default folder in runs/, a template with {agent} and {env}
+    seeds: int = 5  # default number of seeds
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -124,7 +124,7 @@ def _run(study: Study, out: Path, args: argparse.Namespace, where: Where) -> Non
 
 
 def _of_json(path: Path) -> Study:
-    """Return the study whose results a `study.json` describes."""
+    """Return the study that a `study.json` describes."""
     saved = read_json(path)
     if not isinstance(saved, dict) or "study" not in saved:
         raise ValueError(f"{path} does not describe a study: name a study.json")
@@ -143,7 +143,7 @@ def _of_python(path: Path) -> Study:
 
 
 def _of_file(named: argparse.Namespace) -> list[str]:
-    """Return the options of a TOML file as words of a command line."""
+    """Return the options of a TOML file as command-line arguments."""
     if named.file is None:
         return []
     if named.resume is not None:
@@ -159,7 +159,7 @@ def _study(
     front: Front,
     before: Study | None,
 ) -> Study:
-    """Return the study that the options define; a resumed one keeps what is not given."""
+    """Return the study that the options define; omitted ones are those of a resumed study."""
     question, options, search = front.question, StudyOptions(), SearchOptions()
     if before is not None:
         question, options, search = before.question, before.options, before.search
@@ -202,7 +202,7 @@ def _study(
 
 
 def _check_search(args: argparse.Namespace, search: SearchOptions) -> None:
-    """Validate that the options of a grid and of a search are not mixed."""
+    """Check that options of a grid and of a search are not mixed."""
     if search.search is None and args.space:
         raise ValueError("--space needs a search: add --search random or optuna")
     if search.search is None:
@@ -218,7 +218,7 @@ def _check_search(args: argparse.Namespace, search: SearchOptions) -> None:
 
 
 def _same_names(names: argparse.Namespace, before: Study) -> Mapping[tuple[str, str], RunConfig]:
-    """Return the arms of the study to resume; raise ValueError if other ones are named."""
+    """Return the arms of the study to resume; raise ValueError if the options name others."""
     shared.check_resumed(names)
     configs = before.bases.values()
     replays = {f"{label}={config.replay}" for (_, label), config in before.bases.items()}
@@ -242,7 +242,7 @@ def _names_parser() -> Parser:
 
 
 def _bases(names: argparse.Namespace) -> dict[tuple[str, str], RunConfig]:
-    """Return the arms by task and label, before options."""
+    """Return the configurations of the arms by task and label, without options."""
     shared.check_listed(names)
     methods = names.replays and [replay for _, replay in names.replays]
     brought = shared.default_names(names, names.envs, methods)

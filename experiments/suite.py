@@ -44,20 +44,20 @@ from jaxreplay.methods import METHODS
 _BASELINES = ("uniform", "per")
 _HOURS = 1.5
 _KEPT = ("replayed/effective_buffer",)
-OURS = Path(__file__).parent / "results" / "suite" / "suite.json"  # verdicts of the methods here
+OURS = Path(__file__).parent / "results" / "suite" / "suite.json"  # committed verdicts
 
 
 class Task(NamedTuple):
-    """A task of the suite: an experiment of size small, with fewer arms and ratios."""
+    """A task of the suite: an experiment of size "small" with fewer arms and replay ratios."""
 
     source: Experiment
     env: str
-    every: tuple[int, int]  # agent steps between two learning phases: two replay ratios
-    most_seeds: int  # at which undecided claims stop
-    steps: int | None = None  # None: those of the experiment
+    every: tuple[int, int]  # agent steps between two learning phases, for two replay ratios
+    most_seeds: int  # number of seeds at which undecided claims stop
+    steps: int | None = None  # agent steps; by default, those of the experiment
 
 
-# Cheapest first, so that a limit on the hours costs the fewest verdicts.
+# In order of cost, so that a limit on the hours loses as few verdicts as possible.
 TASKS = (
     Task(tasks.WALK, "walk/10", (4, 16), 128),
     Task(tasks.WALK, "walk/14", (4, 16), 128),
@@ -98,7 +98,7 @@ def study_of(task: Task, methods: Mapping[str, str], smoke: bool = False) -> Stu
         task.source, name=_name(task), arms=arms, small=size, paper=None, columns=_KEPT,
         question=dataclasses.replace(task.source.question, control=False),
     )  # fmt: skip
-    # Every method is judged as if it were tested alone: its claims are corrected together.
+    # Each method has its own family of claims, as if it were tested alone.
     claims = {
         label: tuple(
             Claim(
@@ -120,7 +120,7 @@ def _name(task: Task) -> str:
 
 
 def unfit(task: Task, methods: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels of methods that do not fit a task, with the reason."""
+    """Return the methods that do not fit a task, as label -> reason."""
     reasons = {}
     for label, method in methods.items():
         try:
@@ -138,7 +138,7 @@ def run(
     hours: float = _HOURS,
     devices: int | None = None,
 ) -> str:
-    """Run the suite in a folder, as far as the hours suffice; return its report in Markdown.
+    """Run the suite in a folder within a limit of hours; return its report in Markdown.
 
     Args:
       methods: methods to test, by label.
@@ -154,7 +154,7 @@ def run(
     """
     out, end = Path(out), time.monotonic() + 3600 * hours
     for method in methods.values():
-        METHODS[method].method(METHODS[method].config())  # raises for mistakes of its own
+        METHODS[method].method(METHODS[method].config())  # raises errors of the method itself
     _check_sources(methods, out)
     studies, reasons = {}, {}
     for task in TASKS:
@@ -194,7 +194,7 @@ def run(
 
 
 def _check_sources(methods: Mapping[str, str], out: Path) -> None:
-    """Record the sources of the methods; raise ValueError if an earlier suite had others."""
+    """Record the sources of the methods; raise ValueError if the folder has other ones."""
     sources = {
         label: hashlib.sha256(inspect.getsource(inspect.getmodule(made)).encode()).hexdigest()
         for label, method in methods.items()
@@ -254,7 +254,7 @@ def results(studies: Mapping[str, Study], found: Mapping[str, Store]) -> list[di
 
 
 def report(rows: Sequence[Mapping[str, str]]) -> str:
-    """Return the results of a suite in Markdown, next to those of the methods here."""
+    """Return the results of a suite in Markdown, with the committed ones for comparison."""
     tested = ", ".join(dict.fromkeys(row["method"] for row in rows))
     cells = [list(rows[0]), *(list(row.values()) for row in rows)] if rows else [["task"]]
     return f"# {tested} on the replay suite\n\n{markdown(cells)}\n{_ABOUT}{_of_ours()}"
@@ -278,7 +278,7 @@ def _cell(found: Found | ValueError) -> str:
 
 
 def _relative_time(results: Store, point: str, base: str) -> str:
-    """Return the seconds of a run, without compilation, over those of a baseline's."""
+    """Return the ratio of the seconds of a run to those of the baseline, without compilation."""
     seconds = {}
     for own in (point, base):
         per_run = [
@@ -291,7 +291,7 @@ def _relative_time(results: Store, point: str, base: str) -> str:
 
 
 def _of_ours() -> str:
-    """Return the committed verdicts of the methods here against uniform replay."""
+    """Return the committed verdicts of the built-in methods against uniform replay."""
     if not OURS.exists():
         return ""
     against = f"against {NAMES[_BASELINES[0]]}"

@@ -58,9 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(config: RunConfig, output: OutputConfig, args: argparse.Namespace) -> None:
-    """Train, and print a table of the results."""
+    """Train a run, and print a table of its results."""
     from experiments.runs.run import execute
-    from experiments.statistics import tables  # these take a second to import, unlike `--help`
+    from experiments.statistics import tables  # slow imports, which `--help` does not need
 
     out = args.resume or args.out or shared.own_folder(config.agent, config.replay, config.env)
     resume = args.resume is not None
@@ -78,7 +78,7 @@ def _run(config: RunConfig, output: OutputConfig, args: argparse.Namespace) -> N
 
 
 def _base(known: argparse.Namespace) -> RunConfig:
-    """Return the configuration of the run to resume, or the defaults of the names."""
+    """Return the configuration of the run to resume, or the default one for the names."""
     shared.check_resumed(known)
     names = {"env": known.env, "agent": known.agent, "replay": known.replay}
     if known.resume is None:

@@ -32,7 +32,7 @@ from experiments.runs.log import waiting
 from experiments.runs.policy import Policy
 from experiments.runs.run_config import RunConfig
 
-_MOST_FPS = 50  # pictures per second that viewers show
+_MOST_FPS = 50  # largest frame rate that viewers support
 
 
 class Episode(NamedTuple):
@@ -40,7 +40,7 @@ class Episode(NamedTuple):
 
     Attributes:
       render: returns a picture `[H, W, 3]` uint8 of the current state.
-      step: acts once and returns the reward, and whether the episode has ended.
+      step: takes one step; returns the reward, and whether the episode has ended.
       close: frees resources.
     """
 
@@ -50,7 +50,7 @@ class Episode(NamedTuple):
 
 
 def compiled_episode(config: RunConfig, trained: Policy, seed: int) -> Episode:
-    """Start an episode of an environment in JAX."""
+    """Start an episode of an environment that compiles."""
     environment, agent = trained.environment, trained.agent
     assert environment is not None
     draw = environments.renderer(config.env, config.env_options)
@@ -95,8 +95,8 @@ def host_episode(config: RunConfig, trained: Policy, seed: int) -> Episode:
 def play(episode: Episode, limit: int) -> tuple[Film, float, int, bool]:
     """Play and render at most `limit` steps of an episode.
 
-    The last picture shows the state of the last action, because the next state may already belong
-    to the next episode.
+    The last picture shows the state before the last action, since the state after it may already
+    belong to the next episode.
 
     Returns:
       The film, the undiscounted return, the length in agent steps, and whether the episode ended

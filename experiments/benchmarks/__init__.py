@@ -1,1 +1,1 @@
-"""Speed: `replay` and `training` beside peers, others our own. `commits` compares numbers."""
+"""Benchmarks of speed, some with peers, and `commits`, which compares numbers of two commits."""

@@ -23,8 +23,7 @@ class Called(Buffer):
     """A replay with one jitted call per function.
 
     Transitions are NumPy arrays, as from an environment on the host; batches stay on the device.
-    `sample` changes nothing that later calls need (only a fence for compiled loops), so the state
-    that it returns is dropped.
+    The state that `sample` returns is dropped, since it differs only in a fence for compiled loops.
     """
 
     def __init__(self, replay: Replay, updates: bool = True) -> None:

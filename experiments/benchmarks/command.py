@@ -20,7 +20,7 @@ Options = TypeVar("Options", bound=Config)
 
 @dataclasses.dataclass(frozen=True)
 class TimedSettings(Config):
-    """Options of every benchmark whose contenders take turns."""
+    """Common options of benchmarks with contenders that take turns."""
 
     turns: int = option(7, "turns of each contender; times are medians over them", at_least=1)
     seconds: float = option(0.1, "approximate seconds of a turn", above=0)
@@ -66,7 +66,7 @@ def numbers(text: str) -> Path:
     """Parse the path of a JSON file of numbers; create nothing.
 
     Raises:
-      ArgumentTypeError: the path is not writable, or holds a file that no benchmark wrote.
+      ArgumentTypeError: the path is not writable, or is a file that no benchmark wrote.
     """
     path = Path(text)
     if path.suffix != ".json":

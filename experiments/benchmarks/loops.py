@@ -19,7 +19,7 @@ from jaxreplay.types import Array, Sample, Transition
 
 _ROWS, _BATCHES = 256, 16  # distinct transitions, and sets of TD errors, in a loop
 _KEYS = 2**14  # distinct keys; drawn rows have left the cache before a key recurs
-_FILLED_WITH = 2**16  # distinct transitions, at most, that a replay is filled with
+_FILLED_WITH = 2**16  # largest number of distinct transitions in a filled replay
 
 
 class Inputs(NamedTuple):

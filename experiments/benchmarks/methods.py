@@ -23,7 +23,7 @@ from jaxreplay.sampler import Sampler
 from jaxreplay.types import Array
 
 _EPISODE = 200  # transitions
-_PSER = {  # 5 steps back
+_PSER = {  # with a window of 5 steps
     "pser": pser.PSERConfig(window=5),
     "pser-add": pser.PSERConfig(window=5, combine="add"),
 }

@@ -26,7 +26,7 @@ from experiments.runs.log import say
 from jaxreplay.option import option
 
 MODES = ("scan", "vmapped", "dispatched", "one-call", "packed-call")
-_Made = tuple[Run, int | None]  # with the number of large copies
+_Made = tuple[Run, int | None]  # timed function, number of large copies
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Timing: contenders take turns within one process, so that other load affects all of them alike.
+"""Timing: contenders take turns in one process, so that other load affects all of them equally.
 
 A contender is a function from a number of cycles to seconds. It is called until its programs are
 compiled and the length of its turns is known, then once per turn; reported times are medians over
@@ -51,7 +51,7 @@ def compare(
 
 
 def cycles_for(run: Run, seconds: float) -> int:
-    """Return the number of cycles that take about `seconds`, found by increasing it.
+    """Return the number of cycles with a duration of about `seconds`, by increasing it.
 
     The first call may compile and is not counted. The second call may compile again, for a state
     whose types have changed, so the faster of two calls counts.

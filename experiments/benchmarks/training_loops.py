@@ -27,11 +27,11 @@ class Case(NamedTuple):
     env: str
     batch_size: int
     hidden: tuple[int, ...]
-    options: Mapping[str, Any] = MappingProxyType({})  # of the agent, to match other projects'
+    options: Mapping[str, Any] = MappingProxyType({})  # agent's, to match other projects
 
 
 class Size(NamedTuple):
-    """Numbers of instructions in a compiled program; None: unknown."""
+    """Numbers of instructions in a compiled program; None if unknown."""
 
     instructions: int | None = None  # including those within fusions
     fusions: int | None = None
@@ -77,7 +77,7 @@ def make(case: Case, replay: str, seeds: int, capacity: int) -> Program:
 
 
 def ours(case: Case, replay: str, seeds: int, capacity: int) -> Loop:
-    """Return our training loop, all seeds in one program."""
+    """Return our training loop with all seeds in one program."""
     programs = compile_run(make(case, replay, seeds, capacity), seeds)
     state = programs["warm-up"].run(jax.vmap(jax.random.key)(jnp.arange(seeds)))
     training = programs["training"]
@@ -152,7 +152,7 @@ def compile_run(program: Program, seeds: int) -> dict[str, Compiled]:
 
     The first takes keys `[S]`, the second the state, which is donated, and a number of blocks.
     """
-    jax.clear_caches()  # not between the two, as in a run
+    jax.clear_caches()  # only once, since the programs of a run share caches
     start = time.process_time()
     functions = functions_of(program, seeds)
     shared = (time.process_time() - start) / 2

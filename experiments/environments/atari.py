@@ -44,7 +44,7 @@ _SCREEN = (210, 160)  # pixels, of all games listed
 
 @dataclasses.dataclass(frozen=True)
 class AtariConfig(EnvironmentConfig):
-    """The protocol; fields that are None take the values of `protocol`'s paper."""
+    """The protocol; None means the value in the paper of `protocol`."""
 
     protocol: Literal["per", "lap", "pser", "ners"] = option(
         "per", "paper with the values of options that are none"
@@ -66,7 +66,7 @@ class AtariConfig(EnvironmentConfig):
     stack: int | None = option(None, "frames in an observation", at_least=1)
 
     def resolve(self) -> "AtariConfig":
-        """Return the config with the paper's value for every None."""
+        """Return the config with the paper's values in place of None."""
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         given = {name: value for name, value in own.items() if value is not None}
         config = dataclasses.replace(PROTOCOLS[self.protocol], **given)
@@ -190,18 +190,18 @@ class AtariEnvironment(HostEnvironment):
         """Restart the games in `games` `[E]` bool; return the frames of all games."""
         if self._film is not None and games[0]:
             self._picture = self._film.reset()[0]
-        # Without a seed, the random numbers continue, so that the next game differs.
+        # Without a seed, the random stream continues, so that the next game differs.
         return self._games.reset(options={"reset_mask": games})
 
     def _begin(self, stacks: Array, frames: Array, where: Array) -> Array:
-        """Return stacks with only the newest frame `where` `[E]` bool an episode begins."""
+        """Reset stacks to only the newest frame `where` `[E]` bool an episode begins."""
         stacks = stacks.copy()
         stacks[where] = 0
         stacks[where, ..., -1] = frames[where]
         return stacks
 
     def _see(self, frames: Array) -> Array:
-        """Return the emulator's frames `[E, 1, h, w]` at the size of observations, `[E, H, W]`."""
+        """Resize the emulator's frames `[E, 1, h, w]` to the size of observations, `[E, H, W]`."""
         return frames[:, 0] if self._shrink is None else self._shrink(frames[:, 0])
 
     def render(self) -> Array:

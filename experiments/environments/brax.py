@@ -36,7 +36,7 @@ def make(name: str, config: BraxConfig = BraxConfig()) -> Environment:
 
     Args:
       name: one of `NAMES`.
-      config: max_steps None is 1000.
+      config: options; a max_steps of None means 1000.
 
     Raises:
       ValueError: the environment does not support the backend.

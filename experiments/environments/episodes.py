@@ -19,12 +19,12 @@ from jaxreplay.option import is_zero
 
 
 class EpisodeState(NamedTuple):
-    """The dynamics' own state, the step counter of the episode, and what the options need."""
+    """State of the dynamics, step counter of the episode, and state of the options."""
 
     inner: Any
     steps: Array  # [] int32, agent steps in this episode
     previous: Array | None = None  # action of the last step, with sticky actions
-    unpaid: Array | None = None  # [] float32, sum of rewards to be paid later, with delayed rewards
+    unpaid: Array | None = None  # [] float32, sum of withheld rewards, with delayed rewards
 
 
 # Dynamics of a family: reset(key) -> (state, obs), and
@@ -54,9 +54,9 @@ def make_episodic(
       step: dynamics' step.
       action_space: space of the actions.
       max_steps: agent steps until an episode is truncated, at least 1.
-      config: options; `max_steps` there is not read.
-      costly_reset: whether a reset takes about as long as a step. It is then computed only where an
-        episode has ended; others in every step, since a branch costs more.
+      config: options; its `max_steps` is ignored.
+      costly_reset: whether a reset is about as slow as a step. It is then computed only where an
+        episode has ended; cheaper resets are computed in every step, since a branch is slower.
       ends_with_success: whether episodes terminate only by solving the task.
 
     Raises:

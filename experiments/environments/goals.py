@@ -68,7 +68,7 @@ class Point(NamedTuple):
 
 
 def find(name: str) -> int | None:
-    """Return the number of bits, N, of `goals/BitFlip-N`; None for names that do not start so.
+    """Return the number of bits N of `goals/BitFlip-N`, or None for other names.
 
     Raises:
       ValueError: the number is not from 2 to 64.
@@ -92,7 +92,7 @@ def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
       config: max_steps None is N, or 50 for `PointReach`.
 
     Raises:
-      ValueError: as `find`, or an option changes goals or rewards.
+      ValueError: as in `find`, or an option changes goals or rewards.
     """
     if config.hide or config.delay > 1 or config.sparse:
         raise ValueError(

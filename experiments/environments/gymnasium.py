@@ -62,7 +62,7 @@ def make(
     Args:
       name: one of `NAMES`, or any id registered with gymnasium.
       num_envs: number of environments.
-      config: max_steps None takes gymnasium's own limit.
+      config: options; a max_steps of None means gymnasium's time limit.
       training: not used.
       render: whether `render` will be called; it requires one thread for all environments.
 
@@ -90,7 +90,7 @@ def kind(name: str) -> str:
     """Return "discrete" or "continuous" for an unlisted name, by making the environment.
 
     Raises:
-      ValueError: as `make`.
+      ValueError: as in `make`.
     """
     environment = make(name, 1, GymnasiumConfig(max_steps=1))
     environment.close()

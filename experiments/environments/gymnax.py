@@ -42,7 +42,7 @@ NAMES = {
 
 # Episodes of these terminate only by solving the task.
 _SOLVED_ENDS = ("MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1")
-# gymnax has no pictures of these.
+# gymnax cannot render these.
 _NOT_DRAWN = ("Reacher-misc", "Swimmer-misc", "UmbrellaChain-bsuite")
 
 
@@ -55,10 +55,10 @@ def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
 
     Args:
       name: one of `NAMES`, or DeepSea-bsuite-N.
-      config: max_steps None takes gymnax's own limit.
+      config: options; a max_steps of None means gymnax's time limit.
 
     Raises:
-      ValueError: as `find`.
+      ValueError: as in `find`.
     """
     env, params = load(name)
     image = name.endswith("MinAtar") or name.startswith(("Catch", "DeepSea"))
@@ -74,13 +74,13 @@ def from_gymnax(
     image: bool = False,
     ends_with_success: bool = False,
 ) -> Environment:
-    """Make an Environment of one with gymnax's functions, which other packages have as well.
+    """Make an Environment from one with gymnax's interface, which other packages share.
 
     Args:
       name: full name, such as craftax/Craftax-Symbolic-v1.
       env: has `reset_env`, `step_env` and `action_space`.
       params: its parameters, with the time limit as `max_steps_in_episode` or `max_timesteps`.
-      config: options; max_steps None keeps the time limit of `params`.
+      config: options; a max_steps of None means the time limit of `params`.
       image: whether observations are binary images.
       ends_with_success: whether episodes terminate only by solving the task.
 
@@ -89,7 +89,7 @@ def from_gymnax(
     """
     field = "max_timesteps" if hasattr(params, "max_timesteps") else "max_steps_in_episode"
     limit = config.max_steps or int(getattr(params, field))
-    # Some dynamics check the limit themselves; here `make_episodic` applies it.
+    # Disable the time limit of the dynamics, since `make_episodic` applies it.
     params = params.replace(**{field: np.iinfo(np.int32).max})
     space, scale = _actions(env, params, name)
 
@@ -122,8 +122,8 @@ def find(name: str) -> int | None:
 def load(name: str):
     """Return gymnax's environment and its parameters.
 
-    gymnax imports seaborn only to render Pong; here it is imported when it is used, since it takes
-    five times as long to import as gymnax itself.
+    The import of seaborn, which gymnax uses only to render Pong, is deferred until then, because
+    it is five times as slow as that of gymnax itself.
     """
     if "gymnax" not in sys.modules and "seaborn" not in sys.modules:
         later = ModuleType("seaborn")
@@ -161,7 +161,7 @@ def renderer(name: str, config: CompiledConfig = CompiledConfig()) -> Callable[[
     """Return `render(state) -> [H, W, 3] uint8` for gymnax's own state.
 
     Raises:
-      ValueError: gymnax draws no such states, or a package of its visualizer is missing.
+      ValueError: gymnax cannot render the environment, or a package of its visualizer is missing.
     """
     del config
     if name in _NOT_DRAWN:
@@ -170,7 +170,7 @@ def renderer(name: str, config: CompiledConfig = CompiledConfig()) -> Callable[[
         return _deep_sea
     if reason := commands.missing(f"a picture of gymnax/{name}", {"pygame": "gymnax"}):
         raise ValueError(reason)
-    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # or pygame complains without a sound card
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # avoids warnings without a sound card
     env, params = load(name)
     from gymnax.visualize import vis_gym
 
@@ -192,7 +192,7 @@ def _visualizer(env: Any, params: Any) -> Callable[[Any], np.ndarray]:
         if first:
             picture.init()
         picture.update(0)
-        picture.ax.set_title(env.name)  # without the number of the step
+        picture.ax.set_title(env.name)  # omits the number of the step
         canvas.draw()
         return np.array(canvas.buffer_rgba())[..., :3]
 

@@ -18,7 +18,7 @@ Array = np.ndarray
 
 
 class EnvironmentFailed(Exception):
-    """An environment raised an error or returned a non-finite number; the message names it."""
+    """An environment raised an error or returned a non-finite number; the message has details."""
 
 
 class OneFailed(Exception):
@@ -42,7 +42,7 @@ class HostEnvironment(abc.ABC):
 
     Steps are `TimeStep`s of NumPy arrays `[E]`. Actions are `[E]` integers of a `Discrete` space,
     or `[E, A]` floats in [-1, 1] of a `Continuous` one, which the adapter clips and scales to the
-    environment's bounds. Results and given actions are copied, so that families may reuse arrays.
+    environment's bounds. Actions and results are copied, so that subclasses may reuse arrays.
 
     Attributes:
       name: full name, such as gymnasium/Hopper-v5.
@@ -50,9 +50,9 @@ class HostEnvironment(abc.ABC):
       action_space: action space of each environment.
       max_steps: agent steps after which an episode is truncated.
       obs: shape and dtype of one environment's observation, or a tree of those of its arrays.
-      frame_stack: frames stacked in an observation, newest last; 0: no stack.
+      frame_stack: frames stacked in an observation, newest last; 0 for no stack.
 
-    Families implement the abstract methods.
+    Subclasses for each family implement the abstract methods.
     """
 
     frame_stack = 0
@@ -67,9 +67,9 @@ class HostEnvironment(abc.ABC):
     ) -> None:
         self.name, self.num_envs = name, num_envs
         self.action_space, self.max_steps, self.obs = action_space, max_steps, obs
-        self._seed: int | None = None  # of the last reset
-        self._steps = 0  # of each environment since then
-        self._moving = False  # between send and receive
+        self._seed: int | None = None  # seed of the last reset
+        self._steps = 0  # steps of each environment since the last reset
+        self._moving = False  # whether a step is in progress, between send and receive
 
     @property
     def spec(self) -> EnvironmentSpec:
@@ -202,7 +202,7 @@ class HostEnvironment(abc.ABC):
 
 
 def map_arrays(function: Callable[..., Any], obs: Tree, *others: Tree) -> Tree:
-    """Return `jax.tree.map(function, obs, *others)`, which takes microseconds for one array."""
+    """Return `jax.tree.map(function, obs, *others)`, with a fast path for single arrays."""
     if isinstance(obs, Array):
         return function(obs, *others)
     return jax.tree.map(function, obs, *others)

@@ -1,8 +1,9 @@
-"""Tasks that need memory: the observation that decides the reward is seen only at the start.
+"""Tasks that need memory: only the first observation shows the cue that determines the reward.
 
-`memory/TMaze-N` is a corridor of N steps to a junction (after Bakker 2002): the first observation
-shows whether to turn up or down at its end. `memory/Chain-N` asks for the first observation after N
-steps, whatever the actions are. Without memory, the best mean return is 0 in both.
+`memory/TMaze-N` is a corridor of N steps to a junction (after Bakker 2002). The first observation
+shows whether to turn up or down there. In `memory/Chain-N`, the action after N steps has to match
+the first observation, and other actions have no effect. Without memory, the best mean return is 0
+in both.
 """
 
 from collections.abc import Callable
@@ -54,10 +55,10 @@ def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
 
     Args:
       name: `TMaze-` or `Chain-`, and N from 2 to 64.
-      config: max_steps None is 4 N + 8 in the maze, and N + 1 in the chain.
+      config: options; a max_steps of None means 4 N + 8 in the maze, and N + 1 in the chain.
 
     Raises:
-      ValueError: as `find`.
+      ValueError: as in `find`.
     """
     found = find(name)
     assert found is not None

@@ -76,7 +76,7 @@ def renderer(
     reference = weakref.ref(scene)
     atexit.register(lambda: (left := reference()) and left.close())  # before OpenGL is unloaded
     data = mujoco.MjData(model)
-    camera = 0 if model.ncam else -1  # the first of the model's own, else one that does not move
+    camera = 0 if model.ncam else -1  # the first camera of the model, or else a free one
 
     def render(state: Any) -> np.ndarray:
         place(data, state)

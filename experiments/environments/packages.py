@@ -27,7 +27,7 @@ def make_xminigrid(name: str, config: CompiledConfig = CompiledConfig()) -> Envi
     and colours.
 
     Raises:
-      ValueError: as `find_xminigrid`.
+      ValueError: as in `find_xminigrid`.
     """
     import xminigrid
     from xminigrid.core.constants import NUM_COLORS, NUM_TILES
@@ -101,7 +101,7 @@ def make_jumanji(name: str, config: CompiledConfig = CompiledConfig()) -> Enviro
     return make_episodic(f"jumanji/{name}", reset, step, Discrete(int(actions)), limit, config)
 
 
-_UNLIMITED = 10_000  # steps, for tasks that have no limit of their own
+_UNLIMITED = 10_000  # time limit in steps of tasks without their own
 
 
 def find_jumanji(name: str) -> str | None:

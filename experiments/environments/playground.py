@@ -33,7 +33,7 @@ def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
 
     Args:
       name: one of `NAMES`.
-      config: max_steps None is 1000.
+      config: options; a max_steps of None means 1000.
     """
     env = _load(name)
 

@@ -26,7 +26,7 @@ from experiments.installation import commands
 
 
 class Family(NamedTuple):
-    """Environments that are made the same way, compiled or on the host."""
+    """Environments with a common prefix and constructor, compiled or on the host."""
 
     actions: Mapping[str, str]  # listed name -> "discrete" or "continuous"
     # (name, config) -> Environment; (name, num_envs, config, training, render) -> HostEnvironment
@@ -35,7 +35,7 @@ class Family(NamedTuple):
     # (name, config) -> render(the dynamics' own state) -> [H, W, 3] uint8
     renderer: Callable[..., Callable[[Any], np.ndarray]] | None = None
     needs: Callable[[str], Mapping[str, str]] = lambda name: {}  # module -> extra that installs it
-    # Meaning of an unlisted name; None or a ValueError if it is unknown.
+    # Parses an unlisted name; returns None or raises a ValueError if it is unknown.
     find: Callable[[str], Any] | None = None
     kind: Callable[[str], str] = lambda name: "discrete"  # kind of actions of an unlisted name
     on_host: bool = False
@@ -96,7 +96,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(_families)
 
 
 def register(name: str, family: Family) -> None:
-    """Add a family of environments, `name/...`; one of the same name is replaced."""
+    """Add a family of environments, `name/...`, or replace the one with this name."""
     _families[name] = family
 
 
@@ -129,7 +129,7 @@ def check(name: str) -> None:
 
 
 def module_of(name: str) -> str | None:
-    """Return the module that holds an environment, `a.b` for gymnasium/a.b:Name-v0 or a.b/Name."""
+    """Return the module of an environment, `a.b` for gymnasium/a.b:Name-v0 or a.b/Name."""
     family, _, short = name.partition("/")
     if family == "gymnasium":
         return short.rpartition(":")[0] or None
@@ -153,7 +153,7 @@ def missing(name: str) -> str | None:
 
 
 def action_kind(name: str) -> str:
-    """Return "discrete" or "continuous"; only unlisted environments are made to find out."""
+    """Return "discrete" or "continuous"; unlisted environments may be made to determine it."""
     family, short = _split(name)
     return family.actions[short] if short in family.actions else family.kind(short)
 
@@ -183,7 +183,7 @@ def make(name: str, config: EnvironmentConfig | None = None, **changes: Any) -> 
 
     Args:
       name: one of `names()`, or another of a family with sizes, such as walk/13.
-      config: its options; None takes the defaults, `options(name)`.
+      config: its options; by default, `options(name)`.
       **changes: options to replace.
 
     Raises:
@@ -212,7 +212,7 @@ def renderer(
       `render(state) -> [H, W, 3] uint8`, for a state of `make(name, config)`, on the host.
 
     Raises:
-      ValueError: as `make`, or the states cannot be rendered.
+      ValueError: as in `make`, or the states cannot be rendered.
     """
     family, short = _installed(name)
     if family.renderer is None:

@@ -59,7 +59,7 @@ def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
 
     Args:
       name: one of `NAMES`.
-      config: max_steps None takes Gym's 200.
+      config: options; a max_steps of None means 200, as in Gym.
     """
 
     def see(state: Pendulum) -> Array:

@@ -13,7 +13,7 @@ from jaxreplay.types import Goals, Tree
 Array = jax.Array
 State = Any  # an environment's own state, any pytree
 
-SIZES = range(2, 65)  # of environments with a size at the end of their name
+SIZES = range(2, 65)  # valid sizes for environments with a size at the end of their name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +53,11 @@ class CompiledConfig(EnvironmentConfig):
 
 
 def size_of(family: str, text: str) -> int:
-    """Return the size that `text`, the end of a name, gives.
+    """Parse the size at the end of an environment's name.
 
     Args:
       family: start of the name, such as walk/.
-      text: a whole number without leading zeros.
+      text: the size, an integer without leading zeros.
 
     Raises:
       ValueError: the number is not in `SIZES`.
@@ -119,8 +119,8 @@ class Environment(NamedTuple):
     step: StepEnvironment
     action_space: Discrete | Continuous
     max_steps: int  # agent steps after which an episode is truncated
-    frame_stack: int = 0  # frames stacked in an observation, newest last; 0: no stack
-    goals: Goals | None = None  # layout and reward of goals; None: the task has no goals
+    frame_stack: int = 0  # frames stacked in an observation, newest last; 0 for no stack
+    goals: Goals | None = None  # layout and reward of goals; None for tasks without goals
 
     @property
     def spec(self) -> EnvironmentSpec:

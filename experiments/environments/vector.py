@@ -61,7 +61,7 @@ class Indexed(gymnasium.Wrapper):
 class GymnasiumEnvironment(HostEnvironment):
     """A batch of gymnasium's environments, in this thread or with a process each.
 
-    One thread is faster unless a step takes much longer than a millisecond. It steps in `receive`,
+    One thread is faster unless a step is much longer than a millisecond. It steps in `receive`,
     while the device computes the update that was dispatched before.
     """
 
@@ -69,7 +69,7 @@ class GymnasiumEnvironment(HostEnvironment):
         self._vector = vector
         self._space = vector.single_action_space
         self._in_processes = isinstance(vector, AsyncVectorEnv)
-        self._actions: Array | None = None  # of the current step, in this thread
+        self._actions: Array | None = None  # actions of the current step, in this thread
         like = _shapes(vector.single_observation_space)
         super().__init__(name, vector.num_envs, _actions(name, self._space), max_steps, like)
 
@@ -160,7 +160,7 @@ def _make_one(
 ) -> gymnasium.Env:
     uses_mujoco = "mujoco" in str(spec.entry_point)
     with warnings.catch_warnings(), mujoco.quiet() if uses_mujoco else contextlib.nullcontext():
-        warnings.simplefilter("ignore")  # of old versions
+        warnings.simplefilter("ignore")  # about old versions of environments
         env = gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **rendering)
     if name in ("Ant-v3", "Humanoid-v3"):
         env = _without_contact_forces(env, pad=name == "Ant-v3")
@@ -186,7 +186,7 @@ def _is_supported(space: spaces.Space) -> bool:
 
 
 def _one_hot_space(space: spaces.Space) -> spaces.Space:
-    """Return the space of what `_copied` returns; unsupported spaces stay as they are."""
+    """Return the space of the results of `_copied`; unsupported spaces are unchanged."""
     if isinstance(space, spaces.Dict):
         return spaces.Dict({key: _one_hot_space(part) for key, part in space.items()})
     if isinstance(space, spaces.Discrete):

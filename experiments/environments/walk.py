@@ -47,10 +47,10 @@ def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
 
     Args:
       name: the number of states, 2 to 64, such as 10.
-      config: max_steps None is N, the longest episode.
+      config: options; a max_steps of None means N, the longest episode.
 
     Raises:
-      ValueError: as `find`.
+      ValueError: as in `find`.
     """
     n = find(name)
 

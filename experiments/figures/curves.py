@@ -14,12 +14,12 @@ from experiments.figures.style import styles_of
 from experiments.statistics.bootstrap import bootstrap_interval, iqm
 from experiments.statistics.statistics import curves, diverged_seeds
 
-CROWD = 4  # more bands than this in one panel hide each other
+CROWD = 4  # number of bands in a panel above which they hide each other
 _RETURN = "return (greedy evaluation)"
 
 Path = str | os.PathLike
-Methods = Mapping[str, str]  # the replay method behind each label, for its colour
-Frames = Mapping[str, pd.DataFrame]  # metrics by label, with columns seed, step and eval_return
+Methods = Mapping[str, str]  # label -> replay method, which determines the colour
+Frames = Mapping[str, pd.DataFrame]  # label -> metrics, with columns seed, step, eval_return
 
 
 def learning_curves(
@@ -29,18 +29,18 @@ def learning_curves(
     threshold: float | None = None,
     methods: Methods | None = None,
 ) -> None:
-    """Plot learning curves into a PNG 1200 pixels wide: one panel, or one for each of many labels.
+    """Plot learning curves as a PNG 1200 pixels wide.
 
-    A line is the interquartile mean over seeds (the mean for fewer than four), the band around it
-    the 95 % bootstrap interval (Agarwal et al. 2021). With more than four labels, every panel
-    compares one of them with the first.
+    Lines are interquartile means over seeds (plain means for fewer than four seeds), and bands are
+    95 % bootstrap intervals (Agarwal et al. 2021). Up to four labels share one panel; of more
+    labels, each has a panel that compares it with the first label.
 
     Args:
       frames: metrics by label, with columns seed, step and eval_return.
-      path: where to write the PNG.
-      title: one line.
-      threshold: the return that counts as solved; plotted as a thin line.
-      methods: the replay method behind each label, for its colour; by default the label itself.
+      path: path of the PNG.
+      title: title of the figure, in one line.
+      threshold: return that counts as solved, plotted as a thin line.
+      methods: replay method of each label, which determines its colour; by default, the label.
     """
     methods = methods or {label: label for label in frames}
     seeds = seeds_of(frames)[0] if len(frames) > 1 else None
@@ -65,7 +65,7 @@ def together(frames: Frames, methods: Methods, threshold: float | None, title: s
 
 
 def beside_first(frames: Frames, methods: Methods, threshold: float | None) -> list[Panel]:
-    """Return a panel for every label but the first, with the first one's curve."""
+    """Return a panel for every label but the first, each compared with the first label."""
     first, *others = lines = _curves(frames, methods)
     parts = [part for line in lines for part in (line.y, line.low, line.high) if part is not None]
     ends = np.concatenate([*map(np.ravel, parts), [threshold or math.nan]])
@@ -82,7 +82,7 @@ def _curves(frames: Frames, methods: Methods) -> list[Line]:
 
 
 def curve(label: str, frame: pd.DataFrame, style: Style) -> Line:
-    """Return the interquartile mean over seeds, with its bootstrap interval for several seeds."""
+    """Return the IQM over seeds as a line, with a bootstrap interval if there are several seeds."""
     returns = curves(frame).dropna()
     steps, values = returns.index.to_numpy(), returns.to_numpy().T
     low, high = bootstrap_interval(values) if len(values) > 1 and len(steps) else (None, None)
@@ -90,7 +90,7 @@ def curve(label: str, frame: pd.DataFrame, style: Style) -> Line:
 
 
 def seeds_of(frames: Frames) -> list[int]:
-    """Return the different numbers of seeds, sorted."""
+    """Return the distinct numbers of seeds of the labels, sorted."""
     return sorted({int(frame["seed"].nunique()) for frame in frames.values()})
 
 

@@ -21,17 +21,17 @@ from experiments.figures.style import (
     warn_of_few,
 )
 
-_MANY = 2  # more columns of panels than this have smaller labels
+_MANY = 2  # columns of panels above which labels are smaller
 _THIN = {"color": FAINT, "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1}
 
 
 def to_matplotlib(figure: Figure, path: str | os.PathLike) -> None:
-    """Write a figure as PNG, whose bytes depend on nothing but the figure."""
+    """Write a figure as a reproducible PNG: equal figures give equal bytes."""
     save(draw(figure), path)
 
 
 def draw(figure: Figure) -> Drawn:
-    """Return a figure drawn with matplotlib, without pyplot and its global state."""
+    """Draw a figure with matplotlib, without the global state of pyplot."""
     drawn = make_figure(*figure.size, figure.dpi)
     _head(drawn, figure)
     listed = figure.legend == "listed"
@@ -131,7 +131,7 @@ def _line(axes: Axes, line: Line) -> None:
             cross = {"marker": "X", "markersize": 9, "color": colour, "linestyle": ""}
             axes.plot(x[at], y[at], label="some seeds diverged", **cross)
         return
-    if len(x) == 1:  # no line is drawn for a single point
+    if len(x) == 1:  # a single point has no visible line
         face = "white" if line.style["linestyle"] == ":" else colour
         shown |= {"marker": "o", "clip_on": False, "markerfacecolor": face}
     axes.plot(x, y, drawstyle="steps-post" if line.steps else "default", **shown)
@@ -162,7 +162,7 @@ def _interval(axes: Axes, found: Interval) -> None:
 
 
 def _share_labels(axes: Axes, left: bool, lowest: bool) -> None:
-    """Label the axes of panels with the same limits at the left and at the bottom only."""
+    """Remove labels of shared axes, except in the left column and the lowest row."""
     if not left:
         axes.set_ylabel("")
     if lowest:
@@ -180,7 +180,7 @@ def _name_beside(axes: Axes) -> None:
 
 
 def _name_ends(axes: Axes) -> None:
-    """Write each label at the end of its line, moving labels apart where they would overlap."""
+    """Label each line at its right end, and separate labels that would overlap."""
     low, high = axes.get_ylim()
     lines = [line for line in axes.get_lines() if not str(line.get_label()).startswith("_")]
     ends = {line: float(line.get_ydata()[-1]) for line in lines if len(line.get_ydata())}
@@ -188,7 +188,7 @@ def _name_ends(axes: Axes) -> None:
     places = [(ends[line] - low) / (high - low) for line in lines]
     for lower in range(1, len(places)):
         places[lower] = min(places[lower], places[lower - 1] - 0.052)
-    lift = max(0.0, -min(places, default=0.0))  # no label falls below the axis
+    lift = max(0.0, -min(places, default=0.0))  # keep all labels above the axis
     beside = {"transform": axes.transAxes, "clip_on": False}
     for place, line in zip(places, lines, strict=True):
         colour = line.get_color()
@@ -199,7 +199,7 @@ def _name_ends(axes: Axes) -> None:
 
 
 def _list(axes: Axes, figure: Figure) -> None:
-    """List the keys below one another, each with its note."""
+    """Draw the legend as a list of keys with their notes."""
     axes.set_xlim(0, 1)
     axes.set_ylim(len(figure.keys) - 0.3, -0.5)
     for place, key in enumerate(figure.keys):
@@ -210,7 +210,7 @@ def _list(axes: Axes, figure: Figure) -> None:
 
 
 def _text(text: str) -> str:
-    """Return a text as `style.plain` does, but on the lines that it has."""
+    """Apply `style.plain` to each line of a text."""
     return "\n".join(map(plain, text.split("\n")))
 
 

@@ -1,7 +1,7 @@
 """Descriptions of figures, independent of the library that draws them.
 
-`drawing.to_matplotlib` writes a described figure as PNG; `report.plots.to_plotly` returns a panel
-as a plot of the page.
+`drawing.to_matplotlib` writes a figure as PNG; `report.plots.to_plotly` converts a panel to a plot
+of an HTML page.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from experiments.figures.style import INK
 STEPS = "agent steps"  # label of axes with few ticks
 
 Style = Mapping[str, Any]  # color, linestyle, linewidth and zorder, as `style.styles_of` returns
-Styles = Mapping[str, Style]  # by label
+Styles = Mapping[str, Style]  # label -> style
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Axis:
     label: str = ""
     log: bool = False
     limits: tuple[float, float] | None = None
-    ticks: Sequence[tuple[float, str]] = ()  # the only ticks, with their labels
-    whole: bool = False  # ticks at whole numbers only
+    ticks: Sequence[tuple[float, str]] = ()  # positions and labels; () for automatic ticks
+    whole: bool = False  # whether ticks are integers
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Line:
     style: Style
     low: ArrayLike | None = None
     high: ArrayLike | None = None
-    bars: bool = False  # points with error bars instead of a band
-    steps: bool = False  # every value holds until the next x
-    note: str = ""  # before the value under the pointer
-    texts: Sequence[str] = ()  # under the pointer at every point
-    crossed: Sequence[int] = ()  # indices of points that are crosses
-    named: bool = True  # in a legend of the panel
+    bars: bool = False  # whether to draw points with error bars instead of a band
+    steps: bool = False  # whether to draw a step function, constant until the next x
+    note: str = ""  # text before the value in the tooltip
+    texts: Sequence[str] = ()  # tooltip of every point
+    crossed: Sequence[int] = ()  # indices of points drawn as crosses
+    named: bool = True  # whether the legend contains it
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ class Points:
     style: Style
     texts: Sequence[str] = ()
     opacity: float = 0.5
-    ring: bool = False  # a ring around a point that is drawn already
+    ring: bool = False  # whether to draw rings around points that are already drawn
     named: bool = True
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A horizontal interval around a value, in a row of the panel."""
+    """A value with a horizontal interval, in a row of the panel."""
 
     label: str
     row: float
@@ -73,8 +73,8 @@ class Interval:
     high: float
     style: Style
     hollow: bool = False
-    note: str = ""  # above the value
-    text: str = ""  # under the pointer
+    note: str = ""  # text above the value
+    text: str = ""  # tooltip
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,9 @@ class Panel:
     y: Axis
     marks: Sequence[Line | Points | Interval]
     rules: Sequence[Rule] = ()
-    colour: str = INK  # of the title
-    height: int = 270  # pixels, in the page
-    wide: bool = False  # as wide as the page
+    colour: str = INK  # colour of the title
+    height: int = 270  # pixels, in an HTML page
+    wide: bool = False  # whether it spans the width of an HTML page
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels in rows of `columns`; None leaves a place empty."""
+    """A grid of panels in rows of `columns`; None leaves a cell empty."""
 
     title: str
     panels: Sequence[Panel | None]
@@ -120,23 +120,23 @@ class Figure:
     subtitle: str = ""
     keys: Sequence[Key] = ()
     legend: Literal["below", "ends", "beside", "listed", "none"] = "none"
-    shared: bool = False  # all panels have the same limits and share labels of axes
-    seeds: int | None = None  # to note a pilot with too few
+    shared: bool = False  # whether panels share limits and labels of their axes
+    seeds: int | None = None  # number of seeds; too few for a verdict add a note
     dpi: int = 100
 
 
 def rows(labels: Sequence[str], label: str = "") -> Axis:
-    """Return the vertical axis of intervals: a named row each, the first at the top."""
+    """Return a vertical axis with a row for each label, the first at the top."""
     return Axis(label, limits=(len(labels) - 0.4, -0.8), ticks=tuple(enumerate(labels)))
 
 
 def share(label: str = "share") -> Axis:
-    """Return an axis of shares, which shows all of [0, 1]."""
+    """Return an axis with limits [0, 1] for shares."""
     return Axis(label, limits=(-0.02, 1.02))
 
 
 def symlog(values: ArrayLike) -> np.ndarray:
-    """Return sign(x) log10(1 + |x|): linear around zero, logarithmic beyond."""
+    """Return sign(x) log10(1 + |x|), which is linear near zero and logarithmic elsewhere."""
     values = np.asarray(values, np.float64)
     return np.sign(values) * np.log10(1.0 + np.abs(values))
 

@@ -1,4 +1,4 @@
-"""A film of an episode: pictures, thinned out as it grows longer, written as a GIF or an MP4."""
+"""A film of an episode, written as GIF or MP4, with fewer frames per step for long episodes."""
 
 import importlib.util
 import io
@@ -13,22 +13,22 @@ from jaxreplay.saving import check_writable
 
 Array = np.ndarray
 
-_MOST = 300  # pictures
-_SIDE = 320  # pixels of the longer side, at most
-_BYTES = 3_000_000  # of a GIF, at most
-_COLOURS = 128  # of a GIF
+_MOST = 300  # largest number of pictures
+_SIDE = 320  # largest side of a picture, in pixels
+_BYTES = 3_000_000  # largest size of a GIF
+_COLOURS = 128  # size of the palette of a GIF
 
 
-MARK = b"jaxreplay experiments.watch"  # in the comment of a file: such are ours
-_ENDS = 65_536  # bytes at either end of a file, in which comments are
+MARK = b"jaxreplay experiments.watch"  # comment that identifies films of this package
+_ENDS = 65_536  # number of bytes to search for the comment at either end of a file
 
 
 def check_path(path: Path) -> None:
-    """Refuse a path that a film cannot be written to; create nothing.
+    """Check that a film can be written to a path, without creating any file.
 
     Raises:
-      ValueError: in one line: the name has another ending, the path is a folder, a link or a file
-        that is not a film of ours, or a package is missing.
+      ValueError: the suffix is not supported, the path is a folder, a link or a file that is not a
+        film of this package, or a required package is missing.
     """
     if path.suffix not in (".gif", ".mp4"):
         raise ValueError(f"{path} is neither a .gif nor an .mp4 file: use one of these endings")
@@ -61,11 +61,11 @@ class Film:
         self.stride = 1  # steps between two pictures
 
     def wants(self, step: int) -> bool:
-        """Return whether to add a picture of this step, counted from 0."""
+        """Return whether to add a picture of a step; steps are counted from 0."""
         return step % self.stride == 0
 
     def add(self, picture: Array) -> None:
-        """Add a picture `[H, W, 3]` uint8, shrunk to at most 320 pixels a side."""
+        """Add a picture `[H, W, 3]` uint8, scaled down to at most 320 pixels per side."""
         image = Image.fromarray(picture)
         image.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
         self._pictures.append(image)
@@ -73,9 +73,9 @@ class Film:
             self._thin_out()
 
     def write(self, path: Path, fps: int) -> int:
-        """Write the file whole or not at all; return the number of pictures in it.
+        """Write the file atomically; return the number of pictures in it.
 
-        As long as a GIF would be larger than about 3 MB, every second picture is dropped.
+        Every second picture is dropped until a GIF is smaller than about 3 MB.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path, path.suffix) as unfinished:
@@ -107,7 +107,7 @@ class Film:
 
 
 def _gif(pictures: list[Image.Image], fps: int) -> bytes:
-    """Encode all pictures with one palette, so that parts that don't move take no bytes."""
+    """Encode all pictures with one palette, so that static regions compress well."""
     some = pictures[:: max(1, len(pictures) // 16)]
     width, height = pictures[0].size
     joint = Image.new("RGB", (width, height * len(some)))

@@ -1,4 +1,4 @@
-"""Judged arms: a table of them, and figures of their differences from the baseline."""
+"""Tables of verdicts, and figures of the differences between arms and their baseline."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -18,19 +18,19 @@ class Judged(NamedTuple):
     """An arm compared with its baseline."""
 
     label: str
-    method: str  # the label without the settings of the group
+    method: str  # label without the settings of the group
     group: str  # settings shared with the baseline, such as the replay ratio
     pairs: Pairs
     judgement: Judgement
 
 
 def table(rows: Sequence[Judged], metric: PrimaryMetric) -> str:
-    """Return a Markdown table with the paired numbers and the verdict of each arm."""
+    """Return a Markdown table with the paired comparison and the verdict of each arm."""
     return markdown(cells(rows, metric.unit))
 
 
 def cells(rows: Sequence[Judged], unit: str) -> list[list[str]]:
-    """Return the cells of that table, the header first."""
+    """Return the cells of that table, including the header."""
     header = [
         "arm", "effective buffer", "sampler updates", "wins/losses/ties",
         "P(improvement) [95 %]", f"better by ({unit}): IQM [95 %]", "p (Holm)", "verdict",
@@ -39,7 +39,7 @@ def cells(rows: Sequence[Judged], unit: str) -> list[list[str]]:
 
 
 def claim_cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return the cells of a table of claims with their verdicts, the header first."""
+    """Return the cells of a table of claims and verdicts, including the header."""
     header = ["claim", "arm", "against", "wins/losses/ties", "p (Holm)", "verdict"]
     return [header] + [
         [
@@ -73,7 +73,7 @@ def _cells(row: Judged) -> list[str]:
 
 
 def reasons(rows: Sequence[Judged]) -> str:
-    """Return one line with the reason for the verdict of each arm."""
+    """Return the reasons for the verdicts, one line per arm."""
     return "\n".join(f"- {row.label}: {row.judgement.reason}" for row in rows) + "\n"
 
 
@@ -93,7 +93,7 @@ def forest(
 ) -> None:
     """Plot the probability that each arm improves on the baseline, with 95 % intervals, as PNG.
 
-    One panel for each group. Arms that were not tested are hollow.
+    Each group has a panel. Markers of arms that were not tested are hollow.
     """
     groups: dict[str, list[Judged]] = {}
     for row in rows:
@@ -110,14 +110,14 @@ def forest(
 
 
 def _interval(row: Judged) -> tuple[float, float]:
-    """Return the interval that decides if it is of the improvement, else that of the bootstrap."""
+    """Return the interval of the verdict if it is of the improvement, else the bootstrap one."""
     found = row.judgement
     decides = found.quantity == "improvement" and found.interval is not None
     return found.interval if decides else row.pairs.improvement_interval
 
 
 def improvement(rows: Sequence[Judged], styles: Styles, label: str, title: str) -> Panel:
-    """Return the probability of improvement of every arm, with its interval."""
+    """Return a panel with the probability of improvement of every arm and its interval."""
     marks = [
         Interval(
             row.label, place, row.pairs.improvement, *_interval(row),
@@ -129,10 +129,10 @@ def improvement(rows: Sequence[Judged], styles: Styles, label: str, title: str) 
 
 
 def differences(rows: Sequence[Judged], styles: Styles, label: str, title: str) -> Panel | None:
-    """Return every seed's difference from the baseline, with the IQM and its interval.
+    """Return a panel with every seed's difference from the baseline, their IQM and its interval.
 
-    Arms with a seed that diverged, or never reached the threshold, have no differences; None if no
-    arm has any. Arguments are as for `improvement`.
+    Arms with a seed that diverged or never reached the threshold are left out. The result is None
+    if no arm remains. For the arguments, see `improvement`.
     """
     marks: list[Points | Interval] = []
     for place, row in enumerate(rows):

@@ -22,11 +22,11 @@ class Name(NamedTuple):
     """Title and unit of a metric."""
 
     title: str
-    unit: str  # label of its axis
-    share: bool = False  # in [0, 1]
+    unit: str  # label of the axis
+    share: bool = False  # whether values are in [0, 1]
 
 
-REPLAYED = {  # column of the inspection, without "replayed/"
+REPLAYED = {  # by column of the inspection, without "replayed/"
     "abs_td": Name("mean |TD error|", "|TD error|, return"),
     "td_std": Name("std of TD error in a batch", "std, return"),
     "q_value": Name("mean Q", "Q, return"),
@@ -64,7 +64,7 @@ QUANTILES = ("priority_p10", "priority_p50", "priority_p90", "mean_priority", "m
 _GATES = {
     "replayed/effective_buffer": UNIFORM_BUFFER, "replay/sampler_updates": FEWEST_UPDATES,
 }  # fmt: skip
-_DIVERGED = 1e5  # metrics beyond it take an axis on which the other lines stay visible
+_DIVERGED = 1e5  # magnitude above which a metric has a symlog axis, so that others stay visible
 _REFER = "refer"
 _STORED = {"linestyle": ":", "linewidth": 1.0}
 
@@ -80,7 +80,7 @@ def during_training(
     """Draw learning curves, replayed transitions, and metrics of methods and agents, as PNG.
 
     Returns:
-      The paths of the figures; metrics that no run has are not drawn.
+      Paths of the figures; a figure without data is left out.
     """
     named = {plain(label): frame for label, frame in frames.items()}
     own, title = {plain(label): method for label, method in methods.items()}, plain(title)
@@ -97,14 +97,14 @@ def during_training(
 
 
 def draw_replayed(frames: Frames, path: Path, title: str, methods: Methods | None = None) -> bool:
-    """Plot replayed and stored transitions over training, into a PNG of 1200 x 600 pixels.
+    """Plot replayed and stored transitions during training as a PNG of 1200 x 600 pixels.
 
-    Lines are means over seeds. The last panel is a histogram of the stored transitions at the last
-    log point, by N P: the probability of a draw relative to uniform replay. Arguments are as for
+    Lines are means over seeds. The last panel is a histogram of N P, the probability of a stored
+    transition relative to uniform replay, at the last log point. For the arguments, see
     `curves.learning_curves`.
 
     Returns:
-      Whether there was anything to plot: runs with `inspect` 0 lack the columns.
+      Whether there was data to plot; runs with `inspect` 0 lack the columns.
     """
     methods = methods or {label: label for label in frames}
     frames = {label: frame for label, frame in frames.items() if "replayed/abs_td" in frame}
@@ -113,13 +113,13 @@ def draw_replayed(frames: Frames, path: Path, title: str, methods: Methods | Non
 
 
 def own_metrics(frames: Frames, path: Path, title: str, methods: Methods | None = None) -> bool:
-    """Plot the metrics of methods and agents over training, into a PNG 1200 pixels wide.
+    """Plot the metrics of methods and agents during training as a PNG 1200 pixels wide.
 
-    One panel for each column under `replay/` and `agent/`, with means over seeds. Arguments are as
-    for `curves.learning_curves`.
+    Each column under `replay/` and `agent/` has a panel, with means over seeds. For the arguments,
+    see `curves.learning_curves`.
 
     Returns:
-      Whether there was anything to plot.
+      Whether there was data to plot.
     """
     methods = methods or {label: label for label in frames}
     panels = metric_panels(frames, methods, ("replay/", "agent/"))
@@ -127,7 +127,7 @@ def own_metrics(frames: Frames, path: Path, title: str, methods: Methods | None 
 
 
 def replayed_panels(frames: Frames, methods: Methods) -> list[Panel]:
-    """Return the panels of replayed and stored transitions; [] without an inspection."""
+    """Return the panels of replayed and stored transitions; [] if no run was inspected."""
     styles = styles_of(methods)
     found = [_replayed(frames, styles, column, name) for column, name in REPLAYED.items()]
     return [panel for panel in (*found, _odds(frames, styles)) if panel is not None]
@@ -136,14 +136,14 @@ def replayed_panels(frames: Frames, methods: Methods) -> list[Panel]:
 def metric_panels(
     frames: Frames, methods: Methods, prefixes: tuple[str, ...], without: Sequence[str] = ()
 ) -> list[Panel]:
-    """Return a panel for each metric that is not always 0, as means over seeds."""
+    """Return a panel with means over seeds for each metric that is not always 0."""
     styles, found = styles_of(methods), []
     for column in {name: None for frame in frames.values() for name in frame}:
         if not column.startswith(prefixes) or column in without:
             continue
         own = {k: mean for k, mean in _means(frames, column).items() if mean.abs().max() > 0}
         parts = {name_of(column): own}
-        if column == "replay/beta":  # the name has two meanings
+        if column == "replay/beta":  # beta means something else in ReF-ER
             refer = {label: means for label, means in own.items() if methods[label] == _REFER}
             parts = {BETA: refer, EXPONENT: {k: own[k] for k in own if k not in refer}}
         found += [_metric(column, name, part, styles) for name, part in parts.items() if part]
@@ -151,7 +151,7 @@ def metric_panels(
 
 
 def priority_panels(frames: Frames, methods: Methods) -> list[Panel]:
-    """Return the quantiles of the stored priorities over training, a panel for each label."""
+    """Return a panel for each label with quantiles of the stored priorities during training."""
     styles, found = styles_of(methods), []
     for label, frame in frames.items():
         every = {name: _means({label: frame}, f"replay/{name}") for name in QUANTILES}
@@ -161,7 +161,7 @@ def priority_panels(frames: Frames, methods: Methods) -> list[Panel]:
 
 
 def name_of(column: str) -> Name:
-    """Return the title and unit of a metric; unknown ones go by their own name."""
+    """Return the title and unit of a metric, derived from the column's name if it is unknown."""
     if (known := _NAMES.get(column)) is not None:
         return known
     plain = column.partition("/")[2].replace("_", " ") or column
@@ -169,7 +169,7 @@ def name_of(column: str) -> Name:
 
 
 def _mean(frame: pd.DataFrame, column: str) -> pd.Series:
-    """Return a metric's mean over seeds, by agent step, where it is finite."""
+    """Return a metric's finite means over seeds, by agent step."""
     means = frame.groupby("step")[column].mean()
     return means[np.isfinite(means)]
 
@@ -212,7 +212,7 @@ def _replayed(frames: Frames, styles: Styles, column: str, name: Name) -> Panel 
 
 
 def _odds(frames: Frames, styles: Styles) -> Panel | None:
-    """Return the shares of the stored transitions by N P, at the last log point."""
+    """Return the histogram of N P over the stored transitions at the last log point."""
     names = [f"replayed/odds_{number}" for number in range(len(ODDS_EDGES) + 1)]
     width = ODDS_EDGES[1] - ODDS_EDGES[0]
     edges = [ODDS_EDGES[0] - width, *ODDS_EDGES, ODDS_EDGES[-1] + width]
@@ -244,7 +244,7 @@ def _metric(column: str, name: Name, means: Mapping[str, pd.Series], styles: Sty
         y = elements.symlog_axis(name.unit, least, most)
     elif name.share:
         y = elements.share(name.unit)
-    elif most - least < 1e-3 * max(abs(least), abs(most)):  # rounding errors stay small
+    elif most - least < 1e-3 * max(abs(least), abs(most)):  # do not magnify rounding errors
         middle, half = (least + most) / 2, 5e-4 * max(abs(least), abs(most))
         y = replace(y, limits=(middle - half, middle + half))
     return Panel(name.title, Axis(STEPS), y, lines, _gate(column))

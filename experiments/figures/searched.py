@@ -1,8 +1,8 @@
-"""Figures of a search: scores in the order of the trials, and against every setting.
+"""Figures of a search: scores of trials in their order, and against every setting.
 
-Tables have a row for each trial: env, replay, method, trial, point, score (NaN where it failed),
-and a column for every setting, empty where a method has none. `metric` is that of a task, and
-`described` has the settings of a point in words.
+Tables have a row for each trial. Columns are env, replay, method, trial, point, score (NaN if the
+trial failed), and the settings (empty for methods without the setting). `metric` returns the
+primary metric of a task, and `described` the settings of a point in words.
 """
 
 import math
@@ -19,7 +19,7 @@ from experiments.statistics.primary import PrimaryMetric
 
 
 def trials(table: pd.DataFrame, metric: Metric, title: str, described: Described = str) -> Figure:
-    """Return the score of every trial, and the best so far, a panel for each task."""
+    """Return a panel for each task with the score of every trial and the best score so far."""
     styles, panels = _styles(table), []
     for env, rows in table.groupby("env", sort=False):
         primary, marks = metric(str(env)), []
@@ -44,7 +44,7 @@ def settings(
     title: str,
     described: Described = str,
 ) -> Figure:
-    """Return the scores of trials against settings, a row for each; a column for each task."""
+    """Return scores of trials against settings, with a row per setting and a column per task."""
     styles, tasks = _styles(table), list(table.groupby("env", sort=False))
     panels = [
         _against(rows, str(env), name, name in linear, metric(str(env)), styles, described)
@@ -92,7 +92,7 @@ def _styles(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
 
 
 def _places(name: str, values: Sequence[Any], linear: bool) -> tuple[Axis, Callable[[Any], float]]:
-    """Return the horizontal axis of a setting, and the place of a value on it."""
+    """Return the horizontal axis of a setting, and a function from values to positions on it."""
     if all(isinstance(value, (int, float, np.number)) for value in values):
         return Axis(name, log=not linear and logarithmic(values)), float
     every = sorted(set(map(value_text, values)))

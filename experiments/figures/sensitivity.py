@@ -1,7 +1,7 @@
-"""Figures of a grid: scores against each setting, and methods at their best and by default.
+"""Figures of a grid: scores against each setting, and methods with best and default settings.
 
-Tables are those of `tuned.scores`; `metric` is that of a task, and `described` has the settings of
-a point in words.
+Tables are those of `tuned.scores`. `metric` returns the primary metric of a task, and `described`
+the settings of a point in words.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +16,11 @@ from experiments.figures.style import COLOURS, DASHES, styles_of
 from experiments.statistics.primary import PrimaryMetric
 from experiments.statistics.tuned import Tuned, estimate
 
-_MOST_LINES = 6  # in a panel, for each choice of the other settings
-_WIDE = 10.0  # largest over smallest value of a setting with a logarithmic axis
+_MOST_LINES = 6  # largest number of lines in a panel, one per choice of the other settings
+_WIDE = 10.0  # ratio of largest to smallest value from which an axis is logarithmic
 
-Metric = Callable[[str], PrimaryMetric]  # of a task
-Described = Callable[[str], str]  # of a point: its settings in words
+Metric = Callable[[str], PrimaryMetric]  # task -> primary metric
+Described = Callable[[str], str]  # id of a point -> its settings in words
 
 
 class Line(NamedTuple):
@@ -28,9 +28,9 @@ class Line(NamedTuple):
 
     label: str
     method: str
-    values: tuple[Any, ...]  # of the setting; () where the method has none
-    scores: tuple[np.ndarray, ...]  # [seeds] at each value; a single entry without a setting
-    diverged: tuple[int, ...]  # of these seeds; their scores are included
+    values: tuple[Any, ...]  # values of the setting; () if the method lacks it
+    scores: tuple[np.ndarray, ...]  # [seeds] for each value; one entry if `values` is ()
+    diverged: tuple[int, ...]  # number of diverged seeds for each value, included in `scores`
 
 
 def swept(table: pd.DataFrame, settings: Sequence[str]) -> list[str]:
@@ -39,17 +39,18 @@ def swept(table: pd.DataFrame, settings: Sequence[str]) -> list[str]:
 
 
 def logarithmic(values: Sequence[float]) -> bool:
-    """Return whether values of a setting are so far apart that their axis is logarithmic."""
+    """Return whether the values of a setting span a range that needs a logarithmic axis."""
     return min(values) > 0 and max(values) / min(values) >= _WIDE
 
 
 def sensitivity(
     table: pd.DataFrame, settings: Sequence[str], metric: Metric, title: str
 ) -> Figure | None:
-    """Return the score against every setting with more than one value, a column for each task.
+    """Return the score against every setting with more than one value, with a column per task.
 
-    Points are interquartile means over seeds, bars their 95 % bootstrap intervals; a band is a
-    method without the setting. A cross is a point with seeds that diverged.
+    Points are interquartile means over seeds with 95 % bootstrap intervals. Bands are methods
+    without the setting. Crosses are points with diverged seeds. The result is None if every
+    setting has a single value.
     """
     panels: list[Panel | None] = []
     names, envs = swept(table, settings), dict(list(table.groupby("env", sort=False)))
@@ -69,15 +70,15 @@ def sensitivity(
 def lines(table: pd.DataFrame, setting: str, others: Sequence[str]) -> list[Line]:
     """Return the lines of one task against a setting.
 
-    Every choice of the other settings is a line while these are few; else a method is one line,
-    each seed's mean over them.
+    Each combination of a method and values of the other settings is a line. If that makes more
+    than six lines, each method is one line, with scores of each seed averaged over other settings.
     """
     apart = _lines(table, setting, others)
     return apart if len(apart) <= _MOST_LINES else _lines(table, setting, ())
 
 
 def lost_in(line: Line, at: int) -> str:
-    """Return the number of diverged seeds at a point of a line in words; "" without any."""
+    """Return the number of diverged seeds at a point of a line in words, or ""."""
     seeds = len(line.scores[at])
     return f", {line.diverged[at]} of {seeds} seeds diverged" if line.diverged[at] else ""
 
@@ -90,7 +91,7 @@ def best(
     seeds: int,
     described: Described = str,
 ) -> Figure:
-    """Return every method at its best, on seeds that did not select it, and by default (hollow)."""
+    """Return every method with its best settings, on held-out seeds, and its defaults (hollow)."""
     styles = styles_of({row.label: methods[row.label] for row in rows})
     tasks: dict[str, list[Tuned]] = {}
     for row in rows:
@@ -102,7 +103,7 @@ def best(
 
 
 def value_text(value: Any) -> str:
-    """Return a setting's value as figures show it."""
+    """Return a setting's value in the format of the figures."""
     return f"{value:g}" if isinstance(value, (int, float)) else str(value)
 
 
@@ -133,7 +134,7 @@ def _panel(drawn: Sequence[Line], env: str, name: str, metric: PrimaryMetric) ->
     place = {value: float(value) if numeric else float(at) for at, value in enumerate(every)}
     log = numeric and logarithmic(every)
     styles, ends = _styles(drawn), [min(place.values()), max(place.values())]
-    gaps = np.diff(sorted(set(place.values())))  # bars of lines are a tenth of them apart
+    gaps = np.diff(sorted(set(place.values())))  # lines are offset by a part of it
     shift = 0.0 if log or not len(gaps) else float(gaps.min()) * 0.12 / len(drawn)
     marks = []
     for number, line in enumerate(drawn):
@@ -158,7 +159,7 @@ def _panel(drawn: Sequence[Line], env: str, name: str, metric: PrimaryMetric) ->
 
 
 def _styles(drawn: Sequence[Line]) -> dict[str, dict[str, Any]]:
-    """Return a style for each line: its method's colour, if every method is one line."""
+    """Return a style for each line, with its method's colour if every method is one line."""
     methods = [line.method for line in drawn if line.values]
     if len(set(methods)) == len(methods):
         return styles_of({line.label: line.method for line in drawn})

@@ -1,4 +1,4 @@
-"""A comparison at a glance: sentences, and the seeds that solved the task over agent steps."""
+"""Summaries of a comparison: sentences, and the number of seeds that solved the task over time."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ def sentences(
     baseline: str,
     task: str,
 ) -> list[str]:
-    """Return the result of a comparison in sentences: one for each verdict, then the control's."""
+    """Return a comparison in sentences: one for each verdict, then one for the control."""
     groups: dict[str, list[Judged]] = {}
     for row in rows:
         groups.setdefault(row.group, []).append(row)
@@ -41,7 +41,7 @@ def _of_group(
 ) -> list[str]:
     lines = []
     for verdict in ("agrees", "disagrees", "no difference", "undecided", "pilot"):
-        turn = -1 if verdict == "disagrees" else 1  # the more frequent first
+        turn = -1 if verdict == "disagrees" else 1  # name the more frequent outcome first
         word, other = (metric.better, metric.worse)[::turn]
         own = [
             (
@@ -78,7 +78,7 @@ _UNDECIDED = {
 
 
 def _name(label: str, methods: Mapping[str, str]) -> str:
-    """Return the name of a method, or the label that the user gave it."""
+    """Return the display name of a label's method, or a label that the user chose."""
     return NAMES.get(label, label) if methods.get(label, label) == label else label
 
 
@@ -94,13 +94,14 @@ def draw_solved(
     """Plot the number of seeds that have solved the task by each agent step, as PNG.
 
     Args:
-      values: [seeds] agent steps until solved, by label; infinite where a seed did not solve it.
-      rows: the arms of one group, with their verdicts; none: all arms are shown without.
-      methods: the replay method behind each label.
-      baseline: the baseline's label.
-      path: where to write the PNG.
+      values: agent steps until solved, `[seeds]` by label; infinite for seeds that did not solve
+        the task.
+      rows: arms of one group with their verdicts; if empty, all arms are shown without verdicts.
+      methods: replay method of each label.
+      baseline: label of the baseline.
+      path: path of the PNG.
       title: the environment, ": " and the common settings of all runs.
-      steps: of the runs, the end of the horizontal axis if a seed did not solve the task.
+      steps: agent steps of a run, the end of the horizontal axis if a seed did not solve the task.
     """
     task, _, rest = title.partition(": ")
     judged = {row.label: row for row in rows}
@@ -127,9 +128,9 @@ def panel_of(
 ) -> Panel:
     """Return a panel with the seeds that have solved the task by each agent step.
 
-    They are counted, or shown as a share of an arm's seeds if arms have different numbers of seeds,
-    as in studies that add seeds. `values` has the baseline first; other arguments are as for
-    `solved`.
+    The vertical axis is their number, or their share if arms have different numbers of seeds, as
+    in sequential studies. The first label of `values` is the baseline. For the other arguments,
+    see `draw_solved`.
     """
     controls = {row.label for row in rows if row.method == CONTROL}
     sizes = {len(own) for label, own in values.items() if label not in controls}
@@ -153,7 +154,7 @@ def panel_of(
 def _key(
     label: str, row: Judged | None, style: Style, methods: Mapping[str, str], baseline: str
 ) -> Key:
-    """Return the legend's entry of an arm, with its verdict if it is judged."""
+    """Return the legend entry of an arm, with its verdict if it has one."""
     name = _name(label, methods)
     if row is None:
         return Key(name, style, "the baseline" if label == baseline else "")

@@ -1,4 +1,4 @@
-"""The look that all figures share."""
+"""The common style of all figures."""
 
 import io
 import os
@@ -17,17 +17,17 @@ from experiments.statistics.verdicts import FEWEST_SEEDS
 from experiments.storage.files import write_bytes
 from jaxreplay.methods import METHODS
 
-# Okabe and Ito's palette without yellow: distinct for every kind of colour vision.
+# Okabe and Ito's palette, which colour-blind readers can distinguish, without yellow.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")
-# One for each method, in the order of the registry and the same in all figures: grey is uniform.
+# Colours of methods in all figures, in the order of the registry; uniform replay is grey.
 _OF_METHODS = (
     "#7f7f7f", "#D55E00", "#E69F00", "#009E73", "#0072B2", "#56B4E9", "#CC79A7", "#8C564B",
     "#6A3D9A", "#B2182B", "#6B8E23", "#000000", "#1B7F79", "#A6761D", "#E7298A", "#4B5CC4",
     "#9E9AC8", "#3D2B1F", "#2F8F9D", "#C2A000", "#7A3E65", "#5F9E4A", "#DAA520", "#556B2F",
     "#FF7F50", "#4682B4", "#800000", "#BA55D3",
 )  # fmt: skip
-# The methods' names in sentences and figures; other labels remain as they are.
+# Names of methods in sentences and figures; other labels are shown unchanged.
 NAMES = {
     "uniform": "uniform replay", "per": "PER", "rank": "rank-based PER", "pser": "PSER",
     "lap": "LAP", "pal": "PAL", "ere": "ERE", "ero": "ERO", "ners": "NERS", "refer": "ReF-ER",
@@ -40,12 +40,12 @@ INK, FAINT = "#333333", "#8a8a8a"
 
 
 def make_figure(width: float, height: float, dpi: int = 100) -> Figure:
-    """Make an empty figure of this size in inches, without pyplot and its global state."""
+    """Make an empty figure, size in inches, without the global state of pyplot."""
     return Figure(figsize=(width, height), dpi=dpi, layout="constrained")
 
 
 def save(figure: Figure, path: str | os.PathLike) -> None:
-    """Write a PNG whose bytes depend on nothing but the figure."""
+    """Write a reproducible PNG: equal figures give equal bytes."""
     # `savefig` would draw a figure of this layout twice.
     canvas, content = FigureCanvasAgg(figure), io.BytesIO()
     canvas.print_png(content, metadata={"Software": None}, pil_kwargs={"optimize": True})
@@ -53,15 +53,15 @@ def save(figure: Figure, path: str | os.PathLike) -> None:
 
 
 def styles_of(methods: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Return a style for each label, the same in every figure for the same method.
+    """Return a style for each label; a method has the same colour in every figure.
 
     Args:
-      methods: the replay method behind each label; of several labels with the same method, all but
-        the first are dashed.
+      methods: replay method of each label. Of several labels with the same method, the first is
+        solid and the others are dashed.
     """
     known = list(METHODS)[: len(_OF_METHODS)]
     taken = {known.index(method) for method in methods.values() if method in known}
-    # Names that are not methods get colours that the figure does not use yet, but never grey.
+    # Labels without a known method get colours that are not used yet, but never grey.
     free = [number for number in range(1, len(_OF_METHODS)) if number not in taken]
     free = free or list(range(1, len(_OF_METHODS)))
     others: dict[str, int] = {}
@@ -72,7 +72,7 @@ def styles_of(methods: Mapping[str, str]) -> dict[str, dict[str, Any]]:
         else:
             number = free[others.setdefault(method, len(others)) % len(free)]
         colour = _OF_METHODS[number]
-        width = 3.2 if number == 0 else 1.7  # uniform stays visible under what draws like it
+        width = 3.2 if number == 0 else 1.7  # keeps uniform visible under lines that overlap it
         dashes = DASHES[seen[method] % len(DASHES)]
         styles[label] = {
             "color": colour, "linestyle": dashes, "linewidth": width, "zorder": 3 - (number == 0)
@@ -82,24 +82,24 @@ def styles_of(methods: Mapping[str, str]) -> dict[str, dict[str, Any]]:
 
 
 def warn_of_few(figure: Figure, seeds: int) -> None:
-    """Write below a figure that its seeds are too few for a verdict, if they are."""
+    """Add a note below a figure if it has too few seeds for a verdict."""
     if seeds < FEWEST_SEEDS:
         note = {"x": 0.99, "ha": "right", "fontsize": 9, "color": "#B2182B"}
         count = "one seed carries" if seeds == 1 else f"{seeds} seeds carry"
-        figure.supxlabel(f"pilot: {count} no verdict", **note)  # the layout leaves space for it
+        figure.supxlabel(f"pilot: {count} no verdict", **note)  # the layout reserves space for it
 
 
 def plain(text: str) -> str:
-    """Return a user's text for matplotlib: on one line, without mathematics, and never hidden.
+    """Return a user's text for matplotlib, on one line and without math mode; idempotent.
 
-    Applied twice it changes nothing more.
+    Labels that start with "_", which matplotlib hides, start with a zero-width space instead.
     """
     text = re.sub(r"(?<!\\)\$", r"\\$", " ".join(text.split()))
-    return f"\u200b{text}" if text.startswith("_") else text  # a label with "_" would be hidden
+    return f"\u200b{text}" if text.startswith("_") else text  # matplotlib hides labels with "_"
 
 
 def tidy(axes: Axes) -> None:
-    """Give axes the look that all figures share."""
+    """Apply the common style to axes."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(FAINT)
     axes.tick_params(colors=INK, labelsize=9)

@@ -1,1 +1,1 @@
-"""Pages that show runs and comparisons in a browser, each one file that needs no network."""
+"""HTML pages of runs and studies, each a single file that works offline."""

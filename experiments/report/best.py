@@ -1,4 +1,4 @@
-"""Sections of a study: methods at their best and by default, and scores against settings."""
+"""Sections of a study: best and default settings of methods, and scores against settings."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,8 +20,8 @@ from experiments.studies import search_report
 from experiments.studies.report import format_estimate
 
 _BEST, _DEFAULT = "at its best", "by default"
-_MOST_NAMED = 20  # failed trials
-Scores = Mapping[str, np.ndarray]  # [seeds, tasks] by label
+_MOST_NAMED = 20  # largest number of failed trials to list
+Scores = Mapping[str, np.ndarray]  # label -> [seeds, tasks]
 
 _CHOSEN = (
     "The best of many points on the seeds that selected it is partly luck: every other seed "
@@ -31,7 +31,7 @@ _NO_CHOICE = "Every method has a single setting, which is shown on all seeds"
 
 
 def best(swept: Swept) -> Section | None:
-    """Return every method's best point on every task, on seeds that did not select it."""
+    """Return the section with every method's best point on every task, scored on held-out seeds."""
     if not swept.rows:
         return None
     header = [
@@ -59,7 +59,7 @@ def best(swept: Swept) -> Section | None:
 
 
 def of_search(swept: Swept) -> Section | None:
-    """Return every method's best settings and its defaults, or None before a fresh seed ended."""
+    """Return the section with best and default settings, or None before fresh seeds have ended."""
     if not swept.rows:
         return None
     header = [
@@ -93,7 +93,7 @@ def of_search(swept: Swept) -> Section | None:
 
 
 def tasks(swept: Swept) -> Section | None:
-    """Return the probability that methods improve on the first, over all tasks."""
+    """Return the section with the probability over all tasks that methods improve on the first."""
     if len(swept.methods) < 2:
         return None
     points = swept.store.facts["base_points"]
@@ -143,7 +143,7 @@ def tasks(swept: Swept) -> Section | None:
 
 
 def against_settings(swept: Swept) -> Section | None:
-    """Return the score against every setting with more than one value, a plot for each task."""
+    """Return the section with scores against every setting with more than one value, by task."""
     drawn = sensitivity.sensitivity(swept.table, swept.store.settings, swept.study.metric, "")
     if drawn is None:
         return None
@@ -157,7 +157,7 @@ def against_settings(swept: Swept) -> Section | None:
 
 
 def trials(swept: Swept) -> Section | None:
-    """Return the score of every trial with the best so far, and how the scores are spread."""
+    """Return the section with the score of every trial, the best so far, and score quantiles."""
     if swept.tried is None or swept.tried.empty:
         return None
     header, *cells = search_report.spread(swept.tried)
@@ -182,7 +182,7 @@ def trials(swept: Swept) -> Section | None:
 
 
 def searched_settings(swept: Swept) -> Section | None:
-    """Return the score of every trial against each setting, a plot for each task."""
+    """Return the section with the score of every trial against each setting, by task."""
     if swept.tried is None:
         return None
     drawn = searched.settings(
@@ -211,7 +211,7 @@ def _scored(swept: Swept) -> str:
 
 
 def _at_their_best(swept: Swept, cells: list[list[str]], intro: str) -> Section:
-    """Return a table, and a plot for each task: methods filled at their best, hollow by default."""
+    """Return a section with a table, and plots of best (filled) and default (hollow) settings."""
     metric, described = swept.study.metric, swept.point_settings
     figure = sensitivity.best(swept.rows, swept.methods, metric, "", 0, described)
     drawn = plots.block(figure.panels, styles=swept.styles)
@@ -228,9 +228,9 @@ def _why_none(swept: Swept, found: search_report.Result) -> str:
 
 
 def _scores(swept: Swept, points: Mapping[tuple[str, str], str]) -> Scores:
-    """Return the ranked scores [seeds, tasks] of the methods with these points on every task.
+    """Return ranked scores `[seeds, tasks]` of the methods that have these points on every task.
 
-    They are of the seeds that selected nothing, and infinitely bad where a seed diverged.
+    Scores are those of held-out seeds, and infinitely bad for seeds that diverged.
     """
     found = {}
     for label in swept.methods:
@@ -253,7 +253,7 @@ def _odds(own: np.ndarray, first: np.ndarray, swept: Swept) -> Estimate:
 
 
 def _by_setting(drawn: Figure, swept: Swept) -> list[Plots]:
-    """Return the panels of a figure, a block for each setting if there are several tasks."""
+    """Return the panels of a figure, with a block for each setting if there are several tasks."""
     panels = [panel for panel in drawn.panels if panel is not None]
     if len(swept.envs) == 1:
         return [plots.block([replace(panel, title=panel.x.label) for panel in panels])]
@@ -262,7 +262,7 @@ def _by_setting(drawn: Figure, swept: Swept) -> list[Plots]:
 
 
 def _scored_trials(swept: Swept) -> pd.DataFrame:
-    """Return the trials of the tasks with a score."""
+    """Return the trials of the tasks that have any score."""
     assert swept.tried is not None
     envs = swept.tried.loc[swept.tried["score"].notna(), "env"]
     return swept.tried[swept.tried["env"].isin(set(envs))]

@@ -1,4 +1,4 @@
-"""Parts of a page for its template: sections of tables, lines, plots, films and code."""
+"""Building blocks of a page, for its template: sections of tables, lines, plots and films."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 from experiments.storage import files
 
-MOST_BYTES = 6_000_000  # of all films of a page together
+MOST_BYTES = 6_000_000  # limit for all films of a page together
 
 
 class Table(NamedTuple):
-    """A table; all columns but the first are numbers or short words."""
+    """A table, whose columns after the first contain numbers or short words."""
 
-    cells: Sequence[Sequence[str]]  # the header first
+    cells: Sequence[Sequence[str]]  # including the header
     caption: str = ""
-    folded: bool = False  # shown on demand, and in print
+    folded: bool = False  # whether the table is collapsed on screen
 
     kind = "table"
 
@@ -29,7 +29,7 @@ class Lines(NamedTuple):
 
 
 class Code(NamedTuple):
-    """Command lines, one below the other."""
+    """A block of command lines."""
 
     lines: Sequence[str]
 
@@ -40,18 +40,18 @@ class Plot(NamedTuple):
     """A plot."""
 
     title: str
-    data: list[dict[str, Any]]  # traces of plotly; "meta" is the arm that a trace shows
+    data: list[dict[str, Any]]  # traces for plotly; "meta" is the arm of a trace
     layout: dict[str, Any]
-    height: int = 240  # pixels
-    wide: bool = False  # as wide as the page
+    height: int = 240  # in pixels
+    wide: bool = False  # whether it spans the width of the page
 
 
 class Key(NamedTuple):
-    """A line of a legend."""
+    """An entry of a legend."""
 
     arm: str
     colour: str
-    dashes: str  # as SVG has them
+    dashes: str  # value of stroke-dasharray in SVG
     width: float
 
 
@@ -69,7 +69,7 @@ class Film(NamedTuple):
     """A film of an episode."""
 
     caption: str
-    data: str  # a data URI
+    data: str  # data URI
 
     kind = "film"
 
@@ -77,14 +77,14 @@ class Film(NamedTuple):
 class Section(NamedTuple):
     """A section of a page."""
 
-    name: str  # for links
+    name: str  # target of links
     title: str
     intro: str
     blocks: Sequence[Table | Lines | Code | Plots | Film]
 
 
 def films(paths: Mapping[str, Path]) -> Section | None:
-    """Return the section of films, embedded up to a limit."""
+    """Return the section of films, embedded up to `MOST_BYTES` in total."""
     blocks, left_out, total = [], [], 0
     for label, path in paths.items():
         try:

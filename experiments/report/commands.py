@@ -1,4 +1,4 @@
-"""The command lines that repeat the runs of a page."""
+"""Command lines that repeat the runs of a page."""
 
 import dataclasses
 import shlex
@@ -10,12 +10,12 @@ from experiments.runs import run_config
 from experiments.studies.options import Question, SearchOptions, StudyOptions
 
 _SHARED = ("loop", "sizes", "env_options", "agent_options")
-_WIDTH = 80  # characters of a line
+_WIDTH = 80  # characters per line
 Config = Mapping[str, Any]
 
 
 def of_run(config: Config) -> str:
-    """Return the command line that repeats a run, options at their defaults left out."""
+    """Return the command line that repeats a run, without options that have default values."""
     return wrap(_train(config))
 
 
@@ -25,7 +25,7 @@ def option(section: str, name: str) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Return a value as the command line takes it."""
+    """Return a value in the syntax of the command line."""
     return " ".join(_words(value))
 
 
@@ -61,18 +61,18 @@ def _learns_from_evaluations(config: Config) -> bool:
         }
         own = dataclasses.replace(run.replay_options, **options)
         return learns_from_evaluations(dataclasses.replace(run, replay_options=own))
-    except (ValueError, ImportError):  # its agent or method is not available here
+    except (ValueError, ImportError):  # the agent or the method is not installed
         return True
 
 
 def of_study(saved: Mapping[str, Any]) -> list[str]:
-    """Return the command lines that repeat a study as saved, options at their defaults left out."""
+    """Return the command lines that repeat a saved study, without options with default values."""
     envs, arms = list(saved["bases"]), next(iter(saved["bases"].values()))
     configs = list(arms.values())
     first = configs[0]
     names = ("agent", *_SHARED)
     if any(own[name] != first[name] for own in configs for name in names):
-        # A preset, or Python, gave the arms options of their own.
+        # Arms from a preset or from Python can have different options.
         return ["# the arms, without their comparison", *map(of_run, configs)]
     usual = _defaults(first)
     named = [k if k == own["replay"] else f"{k}={own['replay']}" for k, own in arms.items()]
@@ -107,7 +107,7 @@ def of_study(saved: Mapping[str, Any]) -> list[str]:
 
 
 def wrap(words: list[str]) -> str:
-    """Return a command over several lines, broken before options."""
+    """Wrap a command into lines that break before options."""
     lines = [""]
     quoted = [shlex.quote(word) for word in words]
     starts = [k for k, word in enumerate(words) if word.startswith("--")]
@@ -121,17 +121,17 @@ def wrap(words: list[str]) -> str:
 
 
 def _defaults(config: Config) -> Config:
-    """Return the defaults of a configuration's names; {}: they are not known here."""
+    """Return the defaults for the names in a configuration, or {} if a name is unknown."""
     try:
         return run_config.saved_defaults(config["env"], config["agent"], config["replay"]).to_json()
-    except (ValueError, ImportError):  # of a module of the user's, or of a package that is missing
+    except (ValueError, ImportError):  # a module of the user, or a missing package
         return {}
 
 
 def _unusual(config: Config, usual: Config, section: str) -> dict[str, Any]:
-    """Return the options of a section that differ from the defaults, as far as they still exist.
+    """Return the options of a section that still exist and differ from their defaults.
 
-    Where the defaults are not known, these are all that have a value.
+    If the defaults are unknown, the result has all options that are not None.
     """
     known = usual.get(section)
     return {

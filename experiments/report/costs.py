@@ -1,4 +1,4 @@
-"""Sections of time: of runs, and of a study's methods."""
+"""Sections on the time that runs, and the methods of a study, took."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +24,7 @@ def of_runs(
     summaries: Mapping[str, Mapping[str, Any]],
     styles: Styles,
 ) -> Section | None:
-    """Return seconds and steps per second of every arm, from `timing.csv` and summaries."""
+    """Return the section with seconds and steps per second of every arm, by label."""
     labels = list(dict.fromkeys([*timing, *summaries]))
     if not labels:
         return None
@@ -38,7 +38,7 @@ def of_runs(
 
 
 def of_study(swept: Swept) -> Section:
-    """Return runs, steps, seconds and compilation of every method on every task."""
+    """Return the section with runs, steps, seconds and compilation by task and method."""
     found = costs.by_method(swept.store)
     header = [
         "", "runs", "agent steps", "updates", "device seconds", "seconds per run",
@@ -72,7 +72,7 @@ def _row(label: str, timing: pd.DataFrame | None, summary: Mapping[str, Any] | N
         seconds, speed = timing["seconds"], timing["steps_per_second"]
         cells[1:3] = f"{seconds.sum():,.1f}", f"{speed.median():,.0f}"
         cells[4] = f"{seconds.iloc[0]:,.1f}"
-        if {"start_up", "compiling"} <= set(timing):  # as recorded
+        if {"start_up", "compiling"} <= set(timing):  # recorded times
             start_up, compiling = timing["start_up"].sum(), timing["compiling"].sum()
             cells[3], cells[5] = f"{start_up:,.1f}", f"{compiling:,.1f}"
             cells[6] = f"{100 * compiling / (start_up + seconds.sum()):.0f} %"

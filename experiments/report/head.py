@@ -1,4 +1,4 @@
-"""The head of a page: its subject, progress, and warnings."""
+"""The head of a page: title, facts about the runs, and warnings."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class Head(NamedTuple):
 
 
 def of_runs(source: Source, title: str | None) -> Head:
-    """Return the head of a page; without a title it is named after agent and environment."""
+    """Return the head of a page; the default title names agent and environment."""
     arms = source.arms
     facts = [("agent", source.agent), ("environment", source.env)]
     if len(arms) > 1:
@@ -32,7 +32,7 @@ def of_runs(source: Source, title: str | None) -> Head:
 
 
 def _warnings(source: Source) -> list[str]:
-    """Return the warnings about the numbers, a line each."""
+    """Return warnings about the results, one per line."""
     lines = list(source.remarks)
     for label, arm in source.arms.items():
         if arm.summary is None and arm.frame is None:
@@ -56,7 +56,7 @@ def _warnings(source: Source) -> list[str]:
 
 
 def of_study(swept: Swept, title: str | None) -> Head:
-    """Return the head of a page; without a title it is named after agents and tasks."""
+    """Return the head of a page; the default title names agents and tasks."""
     frame = swept.store.frame
     agents = ", ".join(dict.fromkeys(map(str, frame["agent"])))
     points = swept.store.facts["points"].values()
@@ -80,7 +80,7 @@ def of_study(swept: Swept, title: str | None) -> Head:
 
 
 def _warnings_of_study(swept: Swept) -> list[str]:
-    """Return the warnings about the numbers, a line each."""
+    """Return warnings about the results, one per line."""
     lines = list(swept.remarks)
     failed, ended = len(swept.store.facts["failed"]), len(swept.table)
     if swept.tried is not None:
@@ -152,7 +152,7 @@ def _seeds(arm: Arm) -> int:
 
 
 def span(numbers: Sequence[int]) -> str:
-    """Return the smallest and largest of some numbers in words."""
+    """Return the range of some numbers in words."""
     low, high = min(numbers), max(numbers)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 

@@ -1,4 +1,4 @@
-"""A page from its source: sections in their order, rendered into one file that needs no network."""
+"""HTML pages: the order of the sections, and rendering into one file that works offline."""
 
 import re
 from collections.abc import Callable
@@ -26,8 +26,8 @@ from experiments.storage.files import write_bytes
 from jaxreplay.saving import check_writable
 
 NAME = "report.html"
-MARK = '<meta name="generator" content="jaxreplay experiments.report">'  # in files of ours
-_BEGINNING = 1000  # bytes that contain the mark
+MARK = '<meta name="generator" content="jaxreplay experiments.report">'  # identifies pages
+_BEGINNING = 1000  # number of bytes in which the mark must occur
 _TEMPLATES = Path(__file__).with_name("templates")
 
 
@@ -35,14 +35,14 @@ def write_run(folder: Path) -> str:
     """Write the page of a run into its folder.
 
     Returns:
-      One line to print with the path, or with the reason for a missing page: results are not lost
-      for a page that could not be made.
+      One line to print, with the path or the reason why there is no page. Errors are not raised,
+      so that they cannot stop the run.
     """
     return _written(folder, lambda: source.runs({folder.name: folder}, other_code=True))
 
 
 def write_study(swept: Swept) -> str:
-    """Write the page of a study into its folder; return one line as `write_run` does."""
+    """Write the page of a study into its folder; return one line, as in `write_run`."""
     return _written(swept.store.folder, lambda: swept)
 
 
@@ -54,16 +54,16 @@ def _written(folder: Path, read: Callable[[], Source | Swept]) -> str:
 
 
 def write(shown: Source | Swept, path: Path, title: str | None = None) -> str:
-    """Write a page whole or not at all; return one line with its path.
+    """Write a page atomically; return one line with its path.
 
     Raises:
-      ValueError: a file that is not ours is in the way.
-      OSError: the disk is full, or the folder is gone.
+      ValueError: the path is taken by a file that is not such a page.
+      OSError: the disk is full, or the folder does not exist.
     """
     check_path(path)
     for remark in shown.remarks:
         say(remark)
-    # Bytes of file names that the locale cannot decode are surrogates.
+    # Surrogates represent bytes of file names that the locale cannot decode.
     content = render(shown, title).encode(errors="surrogateescape")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, content)
@@ -71,11 +71,11 @@ def write(shown: Source | Swept, path: Path, title: str | None = None) -> str:
 
 
 def check_path(path: Path) -> None:
-    """Check that a page can be written to a path; change nothing.
+    """Check that a page can be written to a path, without changing any file.
 
     Raises:
-      ValueError: one line: another ending, a folder, a link, or a file that is not ours; or plotly
-        is not installed.
+      ValueError: the suffix is wrong, the path is a folder, a link or another file, or plotly is
+        not installed.
     """
     if lacks := missing(path.name, {"plotly": "report"}):
         raise ValueError(lacks)
@@ -92,7 +92,7 @@ def check_path(path: Path) -> None:
 
 
 def sections(shown: Source | Swept) -> list[Section]:
-    """Return the sections with content."""
+    """Return the sections that have content, in their order."""
     found = _of_study(shown) if isinstance(shown, Swept) else _of_runs(shown)
     return [section for section in found if section is not None]
 
@@ -136,9 +136,9 @@ def _of_runs(shown: Source) -> list[Section | None]:
 
 
 def render(shown: Source | Swept, title: str | None = None) -> str:
-    """Return the page, which depends on nothing but its source.
+    """Return the HTML of a page, which is a function of its content only.
 
-    Everything from files is escaped: texts by the template, and plots as JSON.
+    The template escapes texts from files, and plots are escaped JSON.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
@@ -163,7 +163,7 @@ def _plot(plot: Plot) -> markupsafe.Markup:
 
 
 def _library() -> markupsafe.Markup:
-    """Return the whole of plotly's JavaScript, as its package has no smaller part."""
+    """Return plotly's full JavaScript; its package has no smaller bundle."""
     import plotly.offline  # slow to import
 
     return markupsafe.Markup(plotly.offline.get_plotlyjs())

@@ -1,6 +1,6 @@
-"""Described figures as plots of a page, with the look of all our figures.
+"""Conversion of panels to plots of an HTML page, in the common style of all figures.
 
-Specifications are plain dictionaries: plotly's JavaScript draws them in the browser.
+Plots are plain dictionaries, which plotly's JavaScript draws in the browser.
 """
 
 import html
@@ -19,8 +19,8 @@ from experiments.report.blocks import Key, Plot, Plots
 _GRID = "#e6e6e6"
 _DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
 _SVG_DASHES = {"-": "none", "--": "7 4", ":": "2 3", "-.": "8 3 2 3"}
-_LARGE = 10_000  # ticks of axes with such numbers count thousands
-_DIGITS = 7  # of every number: about the precision of float32
+_LARGE = 10_000  # value from which ticks are in thousands
+_DIGITS = 7  # significant digits of numbers, about the precision of float32
 
 Trace = dict[str, Any]
 
@@ -31,7 +31,7 @@ def block(
     styles: Mapping[str, Style] | None = None,
     more: Sequence[Key] = (),
 ) -> Plots:
-    """Return panels (None is left out) as plots; several labels share a legend."""
+    """Return the panels that are not None as plots, with a legend if there are several labels."""
     shown = [panel for panel in panels if panel is not None]
     if styles is None:
         styles = {}
@@ -46,7 +46,7 @@ def block(
 
 
 def to_plotly(panel: Panel) -> Plot:
-    """Return a panel as a plot; wide lines are below the others."""
+    """Return a panel as a plot, with marks in the order of their zorder."""
     traces = []
     for mark in sorted(panel.marks, key=lambda mark: mark.style.get("zorder", 3)):
         if isinstance(mark, Line):
@@ -57,7 +57,7 @@ def to_plotly(panel: Panel) -> Plot:
             traces.append(_interval(mark))
     own = _layout(panel.x.label, panel.y.label)
     own["shapes"] = [_rule(rule) for rule in panel.rules]
-    # Axes are in thousands and millions where numbers are large.
+    # Ticks are in thousands or millions if numbers are large.
     if panel.x.label != STEPS:
         own["xaxis"]["tickformat"] = _ticks(traces, "x")
     own["yaxis"]["tickformat"] = _ticks(traces, "y")
@@ -67,13 +67,13 @@ def to_plotly(panel: Panel) -> Plot:
 
 
 def plain_text(text: str) -> str:
-    """Return a user's text for plotly: without markup of its own, on the lines that it has."""
+    """Return a user's text for plotly, with markup escaped and line breaks kept."""
     lines = [html.escape(" ".join(line.split()), quote=False) for line in text.split("\n")]
     return "<br>".join(lines)
 
 
 def numbers(values: ArrayLike) -> list[float | None]:
-    """Return numbers for JSON, with None for values that are not finite."""
+    """Return numbers for JSON, with None in place of values that are not finite."""
     return [
         float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
         for value in np.asarray(values, np.float64).tolist()
@@ -81,13 +81,13 @@ def numbers(values: ArrayLike) -> list[float | None]:
 
 
 def to_script(value: Any) -> str:
-    """Return JSON for a script in a page, which no text in it can end."""
+    """Return JSON for a script element, escaped so that no text can close the element."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _layout(x: str, y: str) -> dict[str, Any]:
-    """Return a layout with both axes labelled."""
+    """Return a plotly layout with labels of both axes."""
     axis = {
         "gridcolor": _GRID, "zeroline": False, "linecolor": FAINT, "automargin": True,
         "ticks": "outside", "tickcolor": FAINT, "tickfont": {"size": 11}, "nticks": 6,
@@ -100,7 +100,7 @@ def _layout(x: str, y: str) -> dict[str, Any]:
         "yaxis": axis | {"title": _title(y)},
         "margin": {"l": 8, "r": 14, "t": 32, "b": 8},
         "font": {"family": "system-ui, sans-serif", "size": 12, "color": INK},
-        "paper_bgcolor": "rgba(255,255,255,0)",  # the title is behind it
+        "paper_bgcolor": "rgba(255,255,255,0)",  # transparent, since the title is behind it
         "plot_bgcolor": "rgba(255,255,255,0)",
         "modebar": {"bgcolor": "rgba(255,255,255,0)", "color": FAINT, "activecolor": INK},
         "showlegend": False,
@@ -110,7 +110,7 @@ def _layout(x: str, y: str) -> dict[str, Any]:
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
-    """Return a thin dashed line across a plot."""
+    """Return a rule as a plotly shape."""
     own, other = ("x", "y") if rule.upright else ("y", "x")
     ends = {f"{own}0": rule.value, f"{own}1": rule.value, f"{other}0": 0, f"{other}1": 1}
     shape = {
@@ -180,7 +180,7 @@ def _interval(own: Interval) -> Trace:
 
 
 def _markers(style: Style, marker: dict[str, Any], hover: str) -> Trace:
-    """Return points of a colour, with the text under the pointer as a template of plotly."""
+    """Return a trace of markers; `hover` is plotly's template of the tooltip."""
     marker = {"color": style["color"]} | marker
     return {"mode": "markers", "marker": marker, "hovertemplate": hover}
 
@@ -214,7 +214,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
 
 
 def _ticks(traces: Sequence[Trace], name: str) -> str:
-    """Return the format of ticks: in thousands and millions where numbers are large."""
+    """Return the format of ticks, in thousands or millions if numbers are large."""
     values = [abs(value) for trace in traces for value in trace[name] if value is not None]
     return "~s" if max(values, default=0) >= _LARGE else "~g"
 

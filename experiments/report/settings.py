@@ -1,4 +1,4 @@
-"""Sections of configurations, versions, commands and failures."""
+"""Sections on configurations, versions, commands and failures."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,11 +10,11 @@ from experiments.report.swept import Swept
 from experiments.runs.run_config import PREFIXES
 
 _NONE = "-"
-_MOST_NAMED = 20  # runs
+_MOST_NAMED = 20  # largest number of runs to list
 
 
 def of_runs(source: Source) -> Section:
-    """Return configurations, versions, and the command that repeats all runs."""
+    """Return the section with configurations, versions, and commands that repeat the runs."""
     blocks: list[Any] = []
     configs = {label: flat(arm.config) for label, arm in source.arms.items() if arm.config}
     if configs:
@@ -39,7 +39,7 @@ def of_runs(source: Source) -> Section:
 
 
 def failures(swept: Swept) -> Section | None:
-    """Return the failed and the diverged runs, or None without any."""
+    """Return the section with failed and diverged runs, or None if there are none."""
     lines = [f"Failed: {name}: {why}" for name, why in swept.store.facts["failed"].items()]
     lost = swept.table[swept.table["diverged"] > 0]
     lines += [f"Diverged: {row.point}, seed {row.seed}" for row in lost.itertuples()]
@@ -57,7 +57,7 @@ def failures(swept: Swept) -> Section | None:
 
 
 def of_study(swept: Swept) -> Section:
-    """Return the common configuration of all runs, the versions, and the command."""
+    """Return the section with the common configuration, versions, and the study's command."""
     facts = swept.store.facts
     versions = [facts["versions"].get(key, "-") for key in ("device", "python", "jax")]
     header = ["device", "Python", "jax", "code"]
@@ -73,7 +73,7 @@ def of_study(swept: Swept) -> Section:
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return a configuration by the names that options have on the command line."""
+    """Return a configuration as a flat mapping from command-line names to values."""
     found = {}
     for name, value in config.items():
         if name in PREFIXES and isinstance(value, dict):
@@ -87,7 +87,7 @@ def flat(config: Mapping[str, Any]) -> dict[str, str]:
 def split(
     configs: Mapping[str, Mapping[str, str]],
 ) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """Return the options common to all arms, and the others by option and arm."""
+    """Return the options common to all arms, and the other options by name and arm."""
     names = dict.fromkeys(name for config in configs.values() for name in config)
     shared, apart = {}, {}
     for name in names:
@@ -100,7 +100,7 @@ def split(
 
 
 def _made(arms: Any) -> list[list[str]]:
-    """Return device and versions, a row for arms that share them."""
+    """Return a table of devices and versions, where arms that share them share a row."""
     header = ["arms", "device", "Python", "jax", "code"]
     rows: dict[tuple[str, ...], list[str]] = {}
     for arm in arms:

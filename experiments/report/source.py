@@ -1,7 +1,7 @@
 """The data of a page of runs, read from their folders.
 
-Numbers are recomputed from the tables, and neither the environments nor the methods of the runs
-need to be installed. Unfinished runs are read up to their last log point.
+Statistics are recomputed from the tables. The environments and methods of the runs need not be
+installed. Unfinished runs are read up to their last log point.
 """
 
 from collections.abc import Mapping
@@ -22,33 +22,33 @@ _LOOP = {"steps": kinds.whole, "learn_every": kinds.whole}
 
 
 class Arm(NamedTuple):
-    """One run, as far as it has come; what its folder lacks is None."""
+    """A run, which may be unfinished; None for files that its folder lacks."""
 
     label: str
     folder: Path
-    config: dict[str, Any]  # sections of options as in `config.json`; {}: not kept
+    config: dict[str, Any]  # sections of `config.json`; {} if the file is missing
     replay: str
-    code: str  # version that trained it; "": unknown
-    frame: pd.DataFrame | None  # metrics, whole log points
+    code: str  # version of the code; "" if unknown
+    frame: pd.DataFrame | None  # metrics of complete log points
     timing: pd.DataFrame | None
-    summary: dict[str, Any] | None  # None: has not ended
-    remarks: tuple[str, ...] = ()  # what is not as it was written, a line each
+    summary: dict[str, Any] | None  # None if the run has not ended
+    remarks: tuple[str, ...] = ()  # notes on edited files, one per line
 
     @property
     def film(self) -> Path | None:
-        """Where the film of an episode is, if there is one."""
+        """Path of the film of an episode, or None."""
         path = self.folder / "episode.gif"
         return path if path.is_file() else None
 
     @property
     def progress(self) -> tuple[int, int | None]:
-        """Agent steps so far, and of the whole run (None: unknown)."""
+        """Agent steps so far, and of the whole run (None if unknown)."""
         so_far = 0 if self.frame is None else int(self.frame["step"].max())
         return so_far, self.config.get("loop", {}).get("steps")
 
 
 class Source(NamedTuple):
-    """What a page shows."""
+    """The data of a page of runs."""
 
     arms: dict[str, Arm]
     agent: str
@@ -56,16 +56,20 @@ class Source(NamedTuple):
 
     @property
     def remarks(self) -> list[str]:
-        """Lines about edited files."""
+        """Notes on edited files, one per line."""
         return [line for arm in self.arms.values() for line in arm.remarks]
 
 
 def runs(folders: Mapping[str, Path], other_code: bool) -> Source:
-    """Read folders of runs, finished or not, by label.
+    """Read folders of finished or unfinished runs.
+
+    Args:
+      folders: folders by label.
+      other_code: whether runs of different versions of the code may be mixed.
 
     Raises:
-      ValueError: one line: there is no run, a file is damaged, nothing has been logged yet, or the
-        runs don't belong into one figure.
+      ValueError: there is no run, a file is damaged, nothing has been logged yet, or the runs
+        cannot share a figure.
     """
     arms = {}
     for label, folder in folders.items():
@@ -96,7 +100,7 @@ def _arm(label: str, folder: Path) -> Arm:
     """Read a run's folder.
 
     Raises:
-      ValueError: one line: a file is damaged.
+      ValueError: a file is damaged.
     """
     config = _config(folder / "config.json") or {}
     summary = _summary(folder / "summary.json")
@@ -125,7 +129,7 @@ def _config(path: Path) -> dict[str, Any] | None:
 
 
 def _summary(path: Path) -> dict[str, Any] | None:
-    """Read a run's summary, if it has ended."""
+    """Read a run's summary; None if it has not ended."""
     summary = _json(path)
     if summary is not None:
         results.check_summary(path, summary)
@@ -133,7 +137,7 @@ def _summary(path: Path) -> dict[str, Any] | None:
 
 
 def _json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None: there is no such file."""
+    """Read a JSON object; None if the file does not exist."""
     if not path.is_file():
         return None
     try:
@@ -146,9 +150,9 @@ def _json(path: Path) -> dict[str, Any] | None:
 
 
 def _so_far(path: Path) -> tuple[pd.DataFrame | None, list[str]]:
-    """Read the metrics of a run that has not ended: log points that every seed has; and remarks.
+    """Read the metrics of an unfinished run, and notes on its files.
 
-    Another process may be writing the last one.
+    Log points that some seeds lack are dropped, since another process may be writing the last one.
     """
     columns, remarks = ("seed", "step", "eval_return"), []
     frame = tables.read_table(path, columns, manifest.beginning)

@@ -1,4 +1,4 @@
-"""The data of a study's page: its table, its facts, and scores computed from these."""
+"""The data of a study's page: its table, its facts, and scores computed from them."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,60 +24,60 @@ class Swept(NamedTuple):
 
     store: Store
     study: Saved
-    table: pd.DataFrame  # of `tuned.scores`
+    table: pd.DataFrame  # from `tuned.scores`
     rows: list[Tuned]
-    tried: pd.DataFrame | None = None  # of `search_report.trials`, for a search
-    findings: Findings | None = None  # verdicts, if arms are compared
-    remarks: tuple[str, ...] = ()  # on edited files, a line each
+    tried: pd.DataFrame | None = None  # from `search_report.trials`, for a search
+    findings: Findings | None = None  # verdicts; None if no arms are compared
+    remarks: tuple[str, ...] = ()  # notes on edited files, one per line
 
     @property
     def code(self) -> str:
-        """Versions of the code that made the results."""
+        """Versions of the code that produced the results."""
         points = self.store.facts["points"].values()
         return "+".join(dict.fromkeys(code for point in points for code in point["code"]))
 
     @property
     def envs(self) -> list[str]:
-        """Its tasks."""
+        """Names of the tasks."""
         return list(dict.fromkeys(self.table["env"]))
 
     @property
     def methods(self) -> dict[str, str]:
-        """The replay method behind each label, in the order of the sweep."""
+        """Replay method of each label, in the order of the sweep."""
         return dict(zip(self.table["replay"], self.table["method"], strict=True))
 
     @property
     def styles(self) -> dict[str, Style]:
-        """The style of each label."""
+        """Style of each label."""
         return dict(styles_of(self.methods))
 
     @property
     def metric(self) -> PrimaryMetric:
-        """The primary metric; its thresholds may differ between tasks."""
+        """Primary metric on the first task; the thresholds of other tasks may differ."""
         return self.study.metric(self.envs[0])
 
     @property
     def has_choice(self) -> bool:
-        """Whether settings are to be chosen, which replay ratios are not."""
+        """Whether there are settings to choose from; replay ratios do not count."""
         return self.tried is not None or grid.has_settings(self.study.axes)
 
     @property
     def settings(self) -> list[str]:
-        """The settings that have more than one value."""
+        """Settings with more than one value."""
         return sensitivity.swept(self.table, self.store.settings)
 
     @property
     def asked(self) -> int:
-        """The number of runs of the whole study; of a sequential one, of its first look."""
+        """Number of runs of the study, or up to the first look for a sequential study."""
         return sum(point["config"]["seeds"] for point in self.store.facts["points"].values())
 
     @property
     def seeds(self) -> list[int]:
-        """The numbers of seeds of its points so far."""
+        """Distinct numbers of seeds of the points so far, sorted."""
         return sorted(set(self.table.groupby("point")["seed"].nunique()))
 
     def unseen(self, env: str) -> list[int]:
-        """Return the seeds that show the best points of a task and did not select them."""
+        """Return the held-out seeds that score the best points of a task."""
         if self.tried is not None:
             return self.store.facts["search"]["asked"]["fresh_seeds"]
         seeds = sorted(self.table.loc[self.table["env"] == env, "seed"].unique())
@@ -97,11 +97,11 @@ class Swept(NamedTuple):
 def read(folder: Path) -> Swept:
     """Read a study's folder.
 
-    Verdicts are computed from the table. They are left out if a method of another package that is
-    not imported is among the arms.
+    Verdicts are computed from the table. They are left out if an arm has a method of another
+    package that has not been imported.
 
     Raises:
-      ValueError: one line: a file is damaged, or no run has ended yet.
+      ValueError: a file is damaged, or no run has ended yet.
     """
     found = store.read(folder)
     try:
@@ -113,10 +113,10 @@ def read(folder: Path) -> Swept:
 
 
 def of(found: Store, study: Saved, findings: Findings | None = None) -> Swept:
-    """Return the scores of a study.
+    """Return the data of a study's page.
 
     Raises:
-      ValueError: one line: no run has ended yet, or the runs lack the metric.
+      ValueError: no run has ended yet, or the runs lack the metric.
     """
     if found.frame.empty:
         raise ValueError(f"{found.folder} holds no run that has ended: wait for the first")
@@ -136,7 +136,7 @@ def of(found: Store, study: Saved, findings: Findings | None = None) -> Swept:
 
 
 def is_study(folder: Path) -> bool:
-    """Return whether a folder holds a study."""
+    """Return whether a folder contains a study."""
     return store.paths(folder)[1].is_file()
 
 

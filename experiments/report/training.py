@@ -1,4 +1,4 @@
-"""Sections of verdicts, and of returns and metrics during training, of arms that share plots."""
+"""Sections on verdicts, and on returns and metrics during training."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,36 +19,36 @@ from experiments.statistics import statistics, tables
 from experiments.statistics.verdicts import FEWEST_UPDATES, UNIFORM_BUFFER
 from experiments.studies.study import Study
 
-_SPREAD = 0.5  # of an arm's points, in distances between two arms
+_SPREAD = 0.5  # width of an arm's points, relative to the distance between two arms
 _STORED = Key("", FAINT, "2 3", 1.0)
-Summaries = Mapping[str, Mapping[str, Any]]  # of runs, by label
+Summaries = Mapping[str, Mapping[str, Any]]  # label -> summary of a run
 
 
 class Group(NamedTuple):
-    """Arms that share plots, by their short labels, the baseline first."""
+    """Arms that share plots, by their short labels; the baseline comes first."""
 
-    title: str  # their common settings; "" for a single group
-    methods: dict[str, str]  # the replay method behind each label
-    threshold: float | None  # the return that counts as solved
-    frames: dict[str, pd.DataFrame]  # metrics, as far as they exist
+    title: str  # common settings; "" for a single group
+    methods: dict[str, str]  # replay method of each label
+    threshold: float | None  # return that counts as solved
+    frames: dict[str, pd.DataFrame]  # metrics of the arms that have any
 
     @property
     def styles(self) -> dict[str, Style]:
-        """The style of every label."""
+        """Style of each label."""
         return dict(styles_of(self.methods))
 
 
 def group_of_runs(source: Source) -> Group:
-    """Return the group of all runs."""
+    """Return all runs as one group."""
     methods = {label: arm.replay for label, arm in source.arms.items()}
     frames = {label: arm.frame for label, arm in source.arms.items() if arm.frame is not None}
     return Group("", methods, _threshold(source), frames)
 
 
 def groups_of_study(swept: Swept) -> list[Group]:
-    """Return the arms of a study, a group for each baseline, or for each task without baselines.
+    """Return the arms of a study, with a group for each baseline.
 
-    Without baselines, these are the methods with their default settings.
+    For studies without baselines, each task is a group of the methods with default settings.
     """
     frames, found = swept.store.frames(), []
     if swept.findings is not None and not swept.has_choice:
@@ -72,7 +72,7 @@ def groups_of_study(swept: Swept) -> list[Group]:
 
 
 def summaries(source: Source) -> dict[str, dict[str, Any]]:
-    """Return the summaries of arms by label; of unfinished ones, from the metrics so far."""
+    """Return summaries by label, computed from the metrics so far for unfinished runs."""
     goal, found = _threshold(source), {}
     for label, arm in source.arms.items():
         if arm.summary is not None:
@@ -83,7 +83,7 @@ def summaries(source: Source) -> dict[str, dict[str, Any]]:
 
 
 def curves(groups: Sequence[Group]) -> Section | None:
-    """Return the learning curves of all arms; for many arms, also each with the first."""
+    """Return the section of learning curves; many arms are also compared with the first one."""
     blocks, seeds = [], set()
     for group in groups:
         frames = {k: v for k, v in group.frames.items() if v["eval_return"].notna().any()}
@@ -109,7 +109,7 @@ def curves(groups: Sequence[Group]) -> Section | None:
 
 
 def scores(styles: Styles, rows: Summaries, unfinished: bool = False) -> Section | None:
-    """Return the last evaluation of every arm: all seeds, interquartile mean and interval."""
+    """Return the section with every arm's last evaluation: seeds, IQM and interval."""
     if not rows:
         return None
     shown = tables.cells([{**row, "replay": label} for label, row in rows.items()])
@@ -122,11 +122,11 @@ def scores(styles: Styles, rows: Summaries, unfinished: bool = False) -> Section
 
 
 def verdicts(swept: Swept) -> Section | None:
-    """Return the verdicts of a study with their numbers, or None if nothing was compared."""
+    """Return the section with the verdicts of a study, or None if nothing was compared."""
     found, metric, study = swept.findings, swept.metric, swept.study
     if found is None or not (found.rows or found.claims):
         return None
-    assert isinstance(study, Study)  # as it has findings
+    assert isinstance(study, Study)  # only a validated study has findings
     if found.claims:
         shown = Table(judged.claim_cells(found.claims))
         reasons = [f"{row['claim']}: {row['reason']}" for row in found.claims]
@@ -149,9 +149,9 @@ def verdicts(swept: Swept) -> Section | None:
 
 
 def comparison(swept: Swept) -> Section | None:
-    """Return the probability of improvement of every arm, and the differences of all seeds.
+    """Return the section with probabilities of improvement, and the differences of all seeds.
 
-    A block for each baseline.
+    Each baseline has a block.
     """
     found = swept.findings
     if found is None or not (found.rows or found.claimed):
@@ -179,7 +179,7 @@ def comparison(swept: Swept) -> Section | None:
 
 
 def metrics(groups: Sequence[Group]) -> list[Section | None]:
-    """Return sections of replayed transitions, priorities, and metrics of method and agent."""
+    """Return the sections on replayed transitions, priorities, and metrics of method and agent."""
     inspected = (
         "Means over seeds. Solid: of all updates between two log points. Dotted and thin: of the "
         "stored transitions, drawn uniformly at the log point. The dashed line is the gate: an arm "
@@ -230,7 +230,7 @@ def _section(name: str, title: str, intro: str, blocks: Sequence[Plots]) -> Sect
 
 
 def _last(rows: Summaries, styles: Styles) -> Panel:
-    """Return the last evaluation of every seed, arm by arm."""
+    """Return a panel with the last evaluation of every seed, by arm."""
     marks: list[Points | Line] = []
     for place, (label, row) in enumerate(rows.items()):
         style, returns = styles[label], row["final_return"]
@@ -259,6 +259,6 @@ def _of_every_seed(rows: Summaries) -> Table:
 
 
 def _threshold(source: Source) -> float | None:
-    """Return the return that counts as solved, if the finished arms have the same."""
+    """Return the return that counts as solved, or None if it differs between finished arms."""
     goals = {arm.summary["threshold"] for arm in source.arms.values() if arm.summary}
     return goals.pop() if len(goals) == 1 else None

@@ -1,1 +1,1 @@
-"""Numbers computed from results: intervals, paired comparisons, verdicts."""
+"""Statistics of results: intervals, paired comparisons, verdicts."""

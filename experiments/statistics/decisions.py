@@ -1,15 +1,16 @@
-"""Sequential comparisons of arms with a baseline: valid after every look, whenever they stop.
+"""Sequential comparisons of arms with a baseline, which are valid at every stopping time.
 
-Seed k of an arm is paired with seed k of its baseline. The pair scores x = 1 if the arm is better
-by the primary metric, 1/2 if both are equal, 0 if it is worse; the mean mu of x is the paired
-probability of improvement. Adding seeds until a fixed-sample test rejects inflates its error. Here
-the statistic is a test martingale, the *capital* of a gambler who bets against a null mu = m: it
-starts at 1 and reaches 1/alpha under the null with probability alpha at most, however long the
-study (Ville's inequality). Its inverse is a p-value after any number of seeds, and the nulls of
-small capital form a confidence sequence. Only the counts of wins, ties and losses matter.
+Seed k of an arm is paired with seed k of its baseline. The score x of a pair is 1 if the arm is
+better by the primary metric, 1/2 if both are equal, and 0 if it is worse. The mean mu of x is the
+paired probability of improvement. A fixed-sample test that is repeated as seeds are added has an
+inflated error rate. The statistic is therefore a test martingale, the *capital* of a gambler who
+bets against the null mu = m. It starts at 1, and under the null it ever reaches 1/alpha with
+probability at most alpha (Ville's inequality). Its inverse is a p-value after any number of seeds,
+and the nulls with small capital form a confidence sequence. All of these depend only on the numbers
+of wins, ties and losses.
 
-Waudby-Smith and Ramdas 2024 (means of bounded variables by betting); Ramdas, Grünwald, Vovk and
-Shafer 2023 (e-processes).
+References: Waudby-Smith and Ramdas 2024 (means of bounded variables by betting); Ramdas, Grünwald,
+Vovk and Shafer 2023 (e-processes).
 """
 
 import bisect
@@ -32,15 +33,15 @@ Difference = Literal["better", "worse", "no difference", "undecided"]
 Answer = Literal["agrees", "disagrees", "no difference", "undecided"]
 Values = Sequence[float | None] | np.ndarray  # [seeds]
 
-_BETS = np.arange(1, 200) / 200  # alternatives, each with the same share of the first capital
-_NULLS = 2000  # ends of intervals are multiples of 1/2000
-_ROUNDING = 1e-9  # of comparisons with 1/2 -+ margin
-# Simulated studies: their number, the seeds between two looks, and the most that are worth while.
+_BETS = np.arange(1, 200) / 200  # alternatives, each with the same share of the initial capital
+_NULLS = 2000  # ends of intervals are multiples of 1 / _NULLS
+_ROUNDING = 1e-9  # tolerance of comparisons with 1/2 -+ margin
+# Number of simulated studies, seeds between two looks, and largest number of seeds.
 _TRIALS, _BATCH, _MOST = 400, 16, 10_000
 
 
 class Counts(NamedTuple):
-    """The pairs of an arm and its baseline, counted."""
+    """Numbers of pairs that an arm wins, ties and loses against its baseline."""
 
     wins: int = 0
     ties: int = 0
@@ -52,28 +53,28 @@ class Counts(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """The estimated probability of improvement, 1/2 without seeds."""
+        """Estimated probability of improvement, 1/2 without seeds."""
         return (self.wins + self.ties / 2) / self.seeds if self.seeds else 0.5
 
 
 @dataclass(frozen=True)
 class Decision:
-    """An arm compared with its baseline; `dataclasses.asdict` of it is JSON-able.
+    """Sequential comparison of an arm with its baseline, JSON-able by `dataclasses.asdict`.
 
-    All fields are those of the look that decided, or of the last look if none did.
+    The fields describe the look that decided, or the last look if none did.
     """
 
     verdict: Difference
     counts: Counts
     mu: float  # estimated probability of improvement
-    interval: Interval  # of mu, at alpha / arms, so that those of all arms hold together
-    p_value: float  # anytime-valid, of mu = 1/2, after Holm over the arms
+    interval: Interval  # of mu at level alpha / arms, valid for all arms together
+    p_value: float  # anytime-valid, for mu = 1/2, corrected over arms (Holm)
     seeds: int
     expected: int | None = None  # seeds to decide with 80 % probability, if undecided and planned
 
 
 def looks(first: int, batch: int, most: int) -> list[int]:
-    """Return the numbers of seeds at which to look: first, first + batch, ..., and most at last."""
+    """Return the numbers of seeds at which to look: first, first + batch, ..., most."""
     if not (1 <= first <= most and batch >= 1):
         given = f"first = {first}, batch = {batch}, most = {most}"
         raise ValueError(f"{given} schedule no looks: give 1 <= first <= most and batch >= 1")
@@ -85,15 +86,15 @@ def count_pairs(
 ) -> Counts:
     """Count the seeds in which an arm is better than its baseline.
 
-    A seed without a finite number (None, NaN or infinite: it diverged, or never reached the
-    threshold) is worse than any number, and equal to another such seed.
+    Seeds that diverged or never reached the threshold have the value None, NaN or infinity. They
+    are worse than all seeds with a finite value, and equal to each other.
 
     Args:
-      arm: one number per seed.
-      baseline: of the same seeds in the same order (`paired.align`).
-      higher_is_better: the direction of the primary metric.
-      effect: in the metric's unit; a pair is a win if the arm is better by more than this, a tie if
-        by exactly this.
+      arm: one value per seed.
+      baseline: values of the same seeds in the same order (`paired.align`).
+      higher_is_better: direction of the primary metric.
+      effect: smallest effect that counts, in the metric's unit. A pair is a win if the arm is
+        better by more than this, and a tie if it is better by exactly this.
     """
     sign = 1 if higher_is_better else -1
     signed = (sign * np.array(values, np.float64) for values in (arm, baseline))  # None is NaN
@@ -112,7 +113,7 @@ def count_looks(
     at: Sequence[int],
     effect: float = 0.0,
 ) -> list[Counts]:
-    """Return the counts of the first seeds at every look that has all of them; higher is better."""
+    """Return the counts at every look that has all of its seeds; higher values are better."""
     complete = [seeds for seeds in at if seeds <= min(len(arm), len(baseline))]
     return [count_pairs(arm[:n], baseline[:n], effect=effect) for n in complete]
 
@@ -120,42 +121,43 @@ def count_looks(
 def log_capital(counts: Iterable[ArrayLike], m: ArrayLike) -> np.ndarray:
     """Return the logarithm of the capital against the null mu = m.
 
-    A bet on the mean q multiplies the capital by q/m after a win, (1 - q)/(1 - m) after a loss, and
+    A bet on mean q multiplies the capital by q/m after a win, by (1 - q)/(1 - m) after a loss, and
     by the average of both after a tie. The capital is the mean over q = 1/200, ..., 199/200. It is
-    log-convex in m and at most 1 at the observed mean, so that the nulls below a limit are an
-    interval around it.
+    log-convex in m and at most 1 at the observed mean, so the nulls with a capital below a limit
+    form an interval around the observed mean.
 
     Args:
-      counts: wins, ties and losses; arrays broadcast with m.
+      counts: wins, ties and losses, as arrays that broadcast with m.
       m: null means in (0, 1).
     """
     wins, ties, losses = (np.asarray(each, np.float64)[..., None] for each in counts)
     null = np.asarray(m, np.float64)[..., None]
     win, loss = np.log(_BETS / null), np.log((1 - _BETS) / (1 - null))
     terms = wins * win + ties * (np.logaddexp(win, loss) - math.log(2)) + losses * loss
-    top = terms.max(axis=-1, keepdims=True)  # the capital of thousands of wins exceeds a float
+    top = terms.max(axis=-1, keepdims=True)  # the capital after thousands of wins would overflow
     return top[..., 0] + np.log(np.exp(terms - top).mean(axis=-1))
 
 
 def log_sign_capital(counts: Iterable[ArrayLike]) -> np.ndarray:
     """Return the logarithm of the capital against mu = 1/2, with bets uniform on (0, 1).
 
-    Ties cancel: 2^(W + L) B(1 + W, 1 + L). It differs from the mean over the grid by 1 % or so.
+    Ties have no effect, and the capital is 2^(W + L) B(1 + W, 1 + L) for W wins and L losses. It
+    differs by about 1 % from the mean over the grid of `log_capital`.
     """
     wins, _, losses = (np.asarray(each, np.float64) for each in counts)
     return (wins + losses) * math.log(2) + betaln(1 + wins, 1 + losses)
 
 
 def anytime_p(counts: Sequence[Counts]) -> float:
-    """Return the p-value of mu = 1/2 after these looks: 1 / the largest capital, at most 1."""
+    """Return the p-value of mu = 1/2 after some looks: 1 / (largest capital), at most 1."""
     return float(np.exp(-log_sign_capital(np.transpose(counts)).max(initial=0.0)))
 
 
 def interval(counts: Counts, alpha: float = 0.05) -> Interval:
     """Return the confidence sequence of mu at one look: all m with a capital below 1/alpha.
 
-    The intervals of all looks hold at once with probability 1 - alpha. Ends are the outermost
-    multiples of 1/2000 inside, so that one of 0.0005 or 0.9995 means that the side is open.
+    With probability at least 1 - alpha, the intervals of all looks contain mu. Ends are the
+    outermost multiples of 1/2000 in the interval; 0.0005 and 0.9995 mean that a side is open.
     """
 
     def outside(step: int) -> bool:
@@ -170,10 +172,10 @@ def interval(counts: Counts, alpha: float = 0.05) -> Interval:
 
 
 def answer(claim: "Claim", verdict: Difference, own: Interval, margin: float = 0.1) -> Answer:
-    """Return the meaning of a decision for a claim about the arm.
+    """Return the answer that a decision gives to a claim about the arm.
 
-    "At least as good" is non-inferiority: it agrees if the interval lies above 1/2 - margin,
-    disagrees if it lies below, whatever the verdict.
+    "At least as good" means non-inferiority, and depends on the interval only: it agrees if the
+    interval is above 1/2 - margin, and disagrees if the interval is below.
     """
     if claim == "at least as good":
         low, high = own
@@ -193,21 +195,25 @@ def decide(
     claims: Mapping[str, tuple["Claim", float]] | None = None,
     plan: bool = True,
 ) -> dict[str, Decision]:
-    """Go through the looks in order, and decide every arm at the first look that can.
+    """Decide every arm at the first look that has enough evidence.
 
     An arm is better or worse if its anytime-valid p-value, corrected over the arms by Holm's
-    method, is below alpha. There is "no difference" if its interval at alpha / arms lies inside
-    (1/2 - margin, 1/2 + margin). An arm claimed to be at least as good is decided when its interval
-    answers the claim. Later looks of a decided arm are ignored and may be missing, so that
-    interrupting a study, or training more seeds since, changes no decision.
+    method, is below alpha. The decision is "no difference" if its interval at level alpha / arms is
+    inside (1/2 - margin, 1/2 + margin). An arm with the claim "at least as good" is decided when
+    its interval answers the claim. Later looks of a decided arm are ignored and may be missing, so
+    that decisions do not change if the study is interrupted or gets more seeds.
 
     Args:
-      arms: for each arm, the counts of all seeds up to each look, at the same numbers of seeds.
-        Give all arms of the study: their number is chosen before it starts.
-      alpha: probability that any arm is falsely better or worse; the intervals have a second one.
-      margin: of the probability of improvement.
-      claims: about arms, each with its margin; "better" and `margin` where there is none.
-      plan: whether to estimate the seeds that undecided arms need (up to half a second each).
+      arms: counts of all seeds up to each look, by arm. Looks must have the same numbers of seeds
+        in all arms. All arms of the study are required, since the correction is for their number.
+      alpha: probability that any arm is falsely better or worse; that of an error of any interval
+        is another alpha.
+      margin: largest difference from 1/2 of the probability of improvement that counts as none.
+      claims: claim and margin by arm; by default, "better" and `margin`.
+      plan: whether to estimate the seeds that undecided arms need (up to 0.5 s per arm).
+
+    Returns:
+      The decision for each arm.
     """
     claims = {label: (claims or {}).get(label, ("better", margin)) for label in arms}
     level, found, used, undecided = alpha / max(len(arms), 1), {}, {}, set(arms)
@@ -227,7 +233,7 @@ def decide(
     return {label: found[label] for label in arms}
 
 
-@functools.lru_cache(maxsize=1024)  # reports ask again for the same counts
+@functools.lru_cache(maxsize=1024)  # reports repeat calls with the same counts
 def seeds_needed(
     pilot: Counts,
     alpha: float = 0.05,
@@ -239,20 +245,21 @@ def seeds_needed(
 ) -> int | None:
     """Return the number of further seeds that decide an arm with probability `chance`.
 
-    Studies are simulated with a fixed seed, at the pilot's rates after adding a win, a tie and a
-    loss (the mean under a Dirichlet(1, 1, 1) prior): three wins of three do not promise a fourth.
-    Looks are a batch apart at first, later 6 %, by which the number may be too large.
+    Studies are simulated with a fixed seed. Wins, ties and losses have the pilot's rates after one
+    of each is added (the posterior mean under a Dirichlet(1, 1, 1) prior), so that three wins out
+    of three do not imply a fourth. Simulated looks are 16 seeds apart at first and 6 % apart later,
+    so the result may be too large by as much.
 
     Args:
-      pilot: counts that the rates come from, or a guess of them.
-      alpha: of the study, divided by its number of arms.
+      pilot: observed or guessed counts, from which the rates are estimated.
+      alpha: alpha of the study, divided by its number of arms.
       margin: as in `decide`.
-      claim: about the arm.
-      seen: counts that the study continues from.
-      chance: of a decision.
+      claim: claim about the arm.
+      seen: counts so far.
+      chance: probability of a decision.
 
     Returns:
-      A multiple of 16; None if 10,000 are too few.
+      A multiple of 16, or None if 10,000 seeds are too few.
     """
     rates = (np.array(pilot) + 1) / (pilot.seeds + 3)
     spaced = np.geomspace(_BATCH, _MOST, 120)
@@ -267,7 +274,7 @@ def seeds_needed(
 
 
 def _decides(counts: np.ndarray, alpha: float, margin: float, claim: "Claim") -> np.ndarray:
-    """Return whether counts [3, trials] decide a study of one arm."""
+    """Return `[trials]`, whether counts `[3, trials]` decide a study of one arm."""
     limit = -math.log(alpha)
     below = log_capital(counts, 0.5 - margin) >= limit
     if claim == "at least as good":

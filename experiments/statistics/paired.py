@@ -1,6 +1,7 @@
-"""Two arms of a comparison, seed by seed: differences, wins, probability of improvement, p-values.
+"""Paired comparison of two arms: differences, wins, probability of improvement, p-values.
 
-Seed k of every arm is evaluated from the same starts, so that pairs differ by less than arms do.
+Seed k of every arm is evaluated from the same initial states, which reduces the variance of paired
+differences.
 """
 
 import math
@@ -13,8 +14,8 @@ from numpy.typing import ArrayLike
 
 from experiments.statistics.bootstrap import bootstrap_interval, iqm, stratified_interval
 
-# The sign-flip test enumerates the flips of up to 20 differences, and counts the flips of more on a
-# grid with 2^18 steps for the sum of all: p-values near 0.05 are then 0.0002 too large at most.
+# The sign-flip test enumerates all flips of up to 20 differences. More are rounded to a grid, on
+# which their sum has 2^18 steps; p-values near 0.05 are then too large by at most 0.0002.
 _EXACT, _STEPS = 20, 2**18
 
 Interval = tuple[float, float]
@@ -22,43 +23,43 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Pairs:
-    """An arm and its baseline, seed by seed; `dataclasses.asdict` of it is JSON-able.
+    """Paired comparison of an arm with its baseline, JSON-able by `dataclasses.asdict`.
 
-    Differences are signed so that **positive is better for the arm**, whatever the direction of the
-    metric. Values that are not finite (never solved, or NaN for a diverged seed, which ranks below
-    all others) have no differences, and these fields are None: wins, ties and both probabilities of
-    improvement depend only on the order of two values, and the p-value is of the signs.
+    Positive differences mean that the arm is better, for either direction of the metric. If any
+    value is not finite (a seed that never solved the task, or NaN for a diverged seed, which ranks
+    below all others), the fields with differences are None and the p-value is that of their signs.
+    Wins, ties and both probabilities of improvement depend only on the order of two values.
     """
 
     seeds: int
-    differences: tuple[float, ...] | None  # [seeds], in the metric's unit
+    differences: tuple[float, ...] | None  # `[seeds]`, in the metric's unit
     mean: float | None
     mean_interval: Interval | None
-    iqm: float | None  # of the differences, not the difference of two IQMs
+    iqm: float | None  # IQM of the differences, not the difference of two IQMs
     iqm_interval: Interval | None
     wins: int
     losses: int
     ties: int
-    improvement: float  # share of seeds in which the arm is better, ties half
+    improvement: float  # share of seeds on which the arm is better; ties count 1/2
     improvement_interval: Interval
-    unpaired_improvement: float  # of any seed of the arm over any of the baseline, ties half
+    unpaired_improvement: float  # over all pairs of a seed of the arm and one of the baseline
     unpaired_improvement_interval: Interval
-    p_value: float  # two-sided, of no difference
-    p_holm: float | None = None  # p_value corrected for the number of arms, if there are several
+    p_value: float  # two-sided, for no difference
+    p_holm: float | None = None  # p_value corrected over the arms, if there are several
 
 
 def compare_pairs(arm: ArrayLike, baseline: ArrayLike, higher_is_better: bool = True) -> Pairs:
     """Compare an arm with its baseline seed by seed.
 
-    Intervals are of the percentile bootstrap over pairs, at 95 %.
+    Intervals are 95 % percentile bootstrap intervals over pairs.
 
     Args:
-      arm: [seeds] one number per seed; infinite or NaN as in `Pairs`.
-      baseline: [seeds] of the same seeds in the same order (`aligned`).
-      higher_is_better: False for example for agent steps until solved.
+      arm: `[seeds]`, one value per seed, which may be infinite or NaN (see `Pairs`).
+      baseline: `[seeds]`, values of the same seeds in the same order (`align`).
+      higher_is_better: direction of the metric, such as False for agent steps until solved.
 
     Raises:
-      ValueError: the arms differ in length, or have fewer than two seeds.
+      ValueError: the arms have different numbers of seeds, or fewer than two.
     """
     x, y = _signed(arm, higher_is_better), _signed(baseline, higher_is_better)
     if x.ndim != 1 or x.shape != y.shape:
@@ -96,12 +97,15 @@ def compare_arms(
     """Compare every arm with one baseline; p-values are corrected over the arms (Holm).
 
     Args:
-      values: [seeds] by label, of the same seeds.
-      baseline: the label that the others are compared with.
-      higher_is_better: the direction of the metric.
+      values: `[seeds]` by label, for the same seeds.
+      baseline: label of the baseline.
+      higher_is_better: direction of the metric.
+
+    Returns:
+      The comparison of every arm except the baseline, by label.
 
     Raises:
-      ValueError: no arm has the baseline's label, or see `compare_pairs`.
+      ValueError: no arm has the baseline's label, or as in `compare_pairs`.
     """
     if baseline not in values:
         raise ValueError(f"no arm is called '{baseline}': the arms are {', '.join(values)}")
@@ -116,10 +120,10 @@ def compare_arms(
 
 
 def align(arms: Mapping[str, pd.Series]) -> dict[str, np.ndarray]:
-    """Return one array [seeds] per arm, in the order of the seeds, which must be the same.
+    """Return an array `[seeds]` for each arm, sorted by seed.
 
     Args:
-      arms: by label, one number per seed; the index holds the seeds.
+      arms: values of each arm by label, indexed by seed.
 
     Raises:
       ValueError: two arms have different seeds.
@@ -136,46 +140,47 @@ def align(arms: Mapping[str, pd.Series]) -> dict[str, np.ndarray]:
 
 
 def probability_of_improvement(x: ArrayLike, y: ArrayLike) -> np.ndarray:
-    """Return P(X > Y) + P(X = Y) / 2 for any run of x and any of y, a mean over tasks.
+    """Return P(X > Y) + P(X = Y) / 2 for random runs X of x and Y of y, averaged over tasks.
 
-    The Mann-Whitney statistic per pair (Agarwal et al. 2021, section 4.3). Higher is better.
+    This is the normalized Mann-Whitney statistic (Agarwal et al. 2021, section 4.3), for values of
+    which higher is better.
 
     Args:
-      x: [..., seeds, tasks].
-      y: [..., other seeds, tasks].
+      x: `[..., seeds, tasks]`.
+      y: `[..., other seeds, tasks]`.
 
     Returns:
-      [...].
+      Probabilities `[...]`.
     """
     x, y = np.asarray(x)[..., :, None, :], np.asarray(y)[..., None, :, :]
     return (np.mean(x > y, axis=(-3, -2, -1)) + np.mean(x >= y, axis=(-3, -2, -1))) / 2
 
 
 def sign_flip_test(differences: ArrayLike) -> float:
-    """Return the two-sided p-value of paired differences [seeds] with mean 0.
+    """Return the two-sided p-value of the null that paired differences `[seeds]` have mean 0.
 
-    If the arms are the same, every difference is as likely as its negative: the mean is compared
-    with that after every flip of signs (Fisher's permutation test). Exact up to twenty differences
-    that are not 0, and for any number of signs alone (-1, 0, 1), of which it is the sign test;
-    other numbers are rounded to a grid, and the p-value upwards. Unlike Wilcoxon's it asks about
-    the mean, in the metric's unit, and stays exact with ties and zeros.
+    If the arms are equal, every difference is as likely as its negative. The test therefore
+    compares the mean with the means after all flips of signs (Fisher's permutation test). It is
+    exact for up to twenty nonzero differences, and for any number of signs (-1, 0, 1), for which it
+    is the sign test. More differences are rounded to a grid, and the p-value is rounded up. Unlike
+    Wilcoxon's test, it is about the mean in the metric's unit, and is exact with ties and zeros.
     """
     values = np.asarray(differences, dtype=np.float64)
-    values = values[values != 0]  # flips of zeros change nothing
+    values = values[values != 0]  # flips of zeros have no effect
     if len(values) > _EXACT:
         return _counted_on_a_grid(values)
     sums = np.zeros(1)
     for value in values:
         sums = np.concatenate([sums + value, sums - value])
-    slack = 1e-12 * np.abs(values).sum()  # sums of the same numbers differ in their last bits
+    slack = 1e-12 * np.abs(values).sum()  # tolerance for the rounding of sums
     return float((np.abs(sums) >= np.abs(values.sum()) - slack).mean())
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """Return p-values corrected for their number (Holm 1979), by label.
+    """Return p-values by label, corrected for their number m (Holm 1979).
 
-    The smallest of m is multiplied by m, the next by m - 1 and so on; none may be smaller than the
-    one before, or exceed 1. Comparing them with 0.05 keeps the chance of any false claim below it.
+    The smallest p-value is multiplied by m, the next by m - 1 and so on; results are then made
+    monotone and clipped to 1. A threshold of 0.05 limits the probability of any false rejection.
     """
     corrected, so_far = {}, 0.0
     for rank, label in enumerate(sorted(p_values, key=p_values.__getitem__)):
@@ -185,28 +190,28 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 
 def _counted_on_a_grid(values: np.ndarray) -> float:
-    """Return the share of the flips of values [n] whose sum is as far from 0, rounded upwards."""
+    """Return the share of flips of values `[n]` whose sum is at least as far from 0, rounded up."""
     steps = np.rint(values * (_STEPS / np.abs(values).sum())).astype(int)
     total = np.abs(steps).sum()
-    # The values that a flip makes negative take 2 lost from the sum. Each of the two sums that are
-    # compared is wrong by half a step for each value at most.
+    # A flip whose negative values have the sum `lost` reduces the total by 2 lost. Rounding changes
+    # each of the two compared sums by at most half a step per value.
     most_lost = (total - np.abs(steps.sum()) + len(steps)) // 2
-    chance = np.zeros(most_lost + 1)  # of each `lost`
+    chance = np.zeros(most_lost + 1)  # probability of each `lost`
     chance[0] = 1.0
     for step in np.abs(steps):
         lost = np.concatenate([np.zeros(min(step, len(chance))), chance])[: len(chance)]
         chance = (chance + lost) / 2
-    return float(min(2 * chance.sum(), 1.0))  # as many flips lose all but so much
+    return float(min(2 * chance.sum(), 1.0))  # by symmetry, both tails have equal probability
 
 
 def _signed(values: ArrayLike, higher_is_better: bool) -> np.ndarray:
-    """Return values for which higher is better, NaN as the worst."""
+    """Return values of which higher is better, with NaN replaced by the worst value."""
     signed = np.asarray(values, dtype=np.float64) * (1 if higher_is_better else -1)
     return np.where(np.isnan(signed), -math.inf, signed)
 
 
 def _estimate(values: np.ndarray | None, statistic: Callable) -> tuple:
-    """Return a statistic of values [seeds] and its interval, or None for both."""
+    """Return a statistic of values `[seeds]` and its interval, or None for both."""
     if values is None:
         return None, None
     return float(statistic(values)), _floats(bootstrap_interval(values, statistic))

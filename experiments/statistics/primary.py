@@ -1,4 +1,4 @@
-"""Primary metrics: the one number per seed that decides a comparison, named before it runs."""
+"""Primary metrics: the number per seed that decides a comparison, chosen before it runs."""
 
 import math
 import re
@@ -13,24 +13,25 @@ from experiments.statistics.statistics import curves, steps_to
 
 @dataclass(frozen=True)
 class PrimaryMetric:
-    """One number per seed, and how to read it."""
+    """A metric with one number per seed."""
 
     name: str
     help: str
     unit: str
     higher_is_better: bool
-    of_curve: Callable[[np.ndarray, np.ndarray], float]  # agent steps, returns: [evaluations]
+    of_curve: Callable[[np.ndarray, np.ndarray], float]  # (agent steps, returns) -> value
     better: str  # in sentences: a seed "solved walk/10 sooner" or "had a higher auc"
     worse: str
-    evaluations: int = 1  # the least number that it needs
+    evaluations: int = 1  # smallest number of evaluations that it needs
 
     def __call__(self, frame: pd.DataFrame) -> pd.Series:
-        """Return [seeds], indexed by seed, from metrics with columns seed, step and eval_return.
+        """Return values indexed by seed, from metrics with columns seed, step and eval_return.
 
-        NaN for a seed that diverged; infinite for one that never reached a threshold.
+        Values are NaN for seeds that diverged, and infinite for seeds that never reached the
+        threshold.
 
         Raises:
-          ValueError: the metrics hold too few evaluations.
+          ValueError: there are too few evaluations.
         """
         table = curves(frame)
         self.check(len(table))
@@ -39,10 +40,10 @@ class PrimaryMetric:
         return pd.Series(values, index=table.columns)
 
     def check(self, evaluations: int) -> None:
-        """Check that runs with this many evaluations have the metric.
+        """Check that a number of evaluations suffices for the metric.
 
         Raises:
-          ValueError: they are too few.
+          ValueError: there are too few.
         """
         if evaluations < self.evaluations:
             needed = f"{self.evaluations} evaluation{'s' * (self.evaluations > 1)}"
@@ -52,21 +53,21 @@ class PrimaryMetric:
             )
 
     def did(self, task: str) -> str:
-        """Return the words before `better` and `worse` in a sentence about a task."""
+        """Return the verb before `better` or `worse` in a sentence about a task."""
         return "had" if self.higher_is_better else f"solved {task}"
 
     def label(self, between: str = " ") -> str:
-        """Return the label of its axis."""
+        """Return the label of an axis with this metric."""
         better = "higher" if self.higher_is_better else "lower"
         return f"{self.name}{between}({self.unit}, {better} is better)"
 
 
 def parse(name: str, threshold: float | None = None) -> PrimaryMetric:
-    """Return the primary metric of this name: final, last_K, auc, best or steps_to_threshold.
+    """Return a primary metric by name: final, last_K, auc, best or steps_to_threshold.
 
     Args:
-      name: K is a number of evaluations, as in `last_10`.
-      threshold: the return that counts as solved, for `steps_to_threshold`.
+      name: name of the metric; K is a number of evaluations, as in `last_10`.
+      threshold: return that counts as solved, for `steps_to_threshold`.
 
     Raises:
       ValueError: no metric has this name, or the threshold is missing.
@@ -84,7 +85,7 @@ def parse(name: str, threshold: float | None = None) -> PrimaryMetric:
 
 
 def describe() -> dict[str, str]:
-    """Return descriptions of the metrics by name, for a command's help."""
+    """Return descriptions of the metrics by name, for the help of commands."""
     helps = {name: metric.help for name, metric in _PLAIN.items()}
     return helps | {
         "last_K": "mean of the last K evaluations",
@@ -93,9 +94,10 @@ def describe() -> dict[str, str]:
 
 
 def area(steps: np.ndarray, returns: np.ndarray) -> float:
-    """Return the area under a learning curve by trapezoids, divided by its length in agent steps.
+    """Return the area under a learning curve, divided by its length in agent steps.
 
-    It is a mean return between the first and the last evaluation, for any spacing.
+    The trapezoidal rule gives the mean return between the first and the last evaluation, for any
+    spacing of evaluations.
     """
     if len(steps) == 1:
         return float(returns[0])

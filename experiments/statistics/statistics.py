@@ -1,4 +1,4 @@
-"""Numbers of a run: curves, steps to a threshold, and its summary."""
+"""Statistics of a run: curves, steps to a threshold, and the summary."""
 
 import math
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from experiments.statistics.bootstrap import bootstrap_interval, iqm
 
 
 def steps_to(threshold: float, steps: ArrayLike, returns: ArrayLike) -> int | None:
-    """Return the agent steps at the first log point with return >= threshold, or None."""
+    """Return the agent steps of the first log point with return >= threshold, or None."""
     hits = np.flatnonzero(np.asarray(returns) >= threshold)
     return int(np.asarray(steps)[hits[0]]) if hits.size else None
 
 
 def curves(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return one column per seed, one row per log point at which any seed has a value."""
+    """Return a table of returns with a column per seed and a row per log point with any value."""
     return (
         frame.pivot(index="step", columns="seed", values="eval_return")
         .dropna(how="all")
@@ -27,20 +27,19 @@ def curves(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarise(frame: pd.DataFrame, threshold: float | None = None) -> dict:
-    """Summarise a run as a JSON-able dict, with None for numbers that are not finite.
+    """Return a summary of a run as a JSON-able dict, with None for numbers that are not finite.
 
     Args:
       frame: metrics with columns seed, step (agent steps) and eval_return.
-      threshold: the return that counts as solved, if there is one.
+      threshold: return that counts as solved, or None.
 
     Returns:
-      `seeds`, `final_step`; `final_return` per seed, its `final_iqm` and `final_interval` (95 %
-      bootstrap); `mean_return` per seed (the mean over log points, which is the area under the
-      curve divided by its length for evenly spaced ones) and `mean_return_iqm`; `threshold`,
-      `diverged` (the seeds that did);
-      `steps_to_threshold` per seed, `reached` (how many seeds) and `median_steps_to_threshold`,
-      where a seed that never reached it counts as infinite (None: the middle one, or one of the
-      middle two, did not).
+      A dict with `seeds` and `final_step`; `final_return` per seed, with `final_iqm` and
+      `final_interval` (95 % bootstrap); `mean_return` per seed (the mean over log points, which is
+      the normalized area under the curve if they are evenly spaced) and `mean_return_iqm`;
+      `threshold`; `diverged`, the list of diverged seeds; `steps_to_threshold` per seed; `reached`,
+      the number of seeds that reached the threshold; and `median_steps_to_threshold`, where seeds
+      that never reached it count as infinite (None if the median is infinite).
     """
     table = curves(frame)
     if table.empty:
@@ -67,12 +66,12 @@ def summarise(frame: pd.DataFrame, threshold: float | None = None) -> dict:
 
 
 def diverged_seeds(frame: pd.DataFrame) -> list[int]:
-    """Return the seeds that diverged: once, between two log points, no loss or gradient was finite.
+    """Return the seeds that diverged: no loss or gradient was finite between some two log points.
 
     Args:
       frame: metrics with columns seed and, if available, `agent/loss` and `agent/grad_norm`, means
-        over finite values (NaN without any), and `agent/skipped`, the share of updates that changed
-        nothing. A column `diverged`, 1 for seeds known to have diverged, replaces these.
+        over finite values (NaN if there are none), and `agent/skipped`, the share of skipped
+        updates. If there is a column `diverged` (1 for diverged seeds), it is used instead.
     """
     if "diverged" in frame:
         return sorted(int(seed) for seed in frame.loc[frame["diverged"] > 0, "seed"].unique())

@@ -1,22 +1,23 @@
-"""Tables of finished runs, as Markdown that also reads well in a terminal."""
+"""Tables of finished runs, in Markdown that is aligned for terminals."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
 def table(rows: Sequence[Mapping[str, Any]], called: str = "replay") -> str:
-    """Return a Markdown table that also reads well in a terminal."""
+    """Return an aligned Markdown table of runs; for the arguments, see `cells`."""
     return markdown(cells(rows, called))
 
 
 def cells(rows: Sequence[Mapping[str, Any]], called: str = "replay") -> list[list[str]]:
-    """Return the cells of a table of runs, the header first.
+    """Return the cells of a table of runs, including the header.
+
+    There is a column with agent steps if their number differs between runs.
 
     Args:
-      rows: one per run, with the keys of `statistics.summarise`, `replay` (its label) and
-        perhaps `steps_per_second` (agent steps per second over all seeds, or None). Runs with
-        different numbers of agent steps have a column with them.
-      called: the header of the labels.
+      rows: one mapping per run, with the keys of `statistics.summarise`, `replay` (its label) and
+        optionally `steps_per_second` (agent steps per second over all seeds, or None).
+      called: header of the column of labels.
     """
     threshold = next((row["threshold"] for row in rows if row["threshold"] is not None), None)
     columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
@@ -40,7 +41,7 @@ def cells(rows: Sequence[Mapping[str, Any]], called: str = "replay") -> list[lis
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Return a table of these cells, the header first; all columns but the first are numbers."""
+    """Return a table of cells, including the header; columns after the first are right-aligned."""
     rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
@@ -49,7 +50,7 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a number as tables show it; "-" for none."""
+    """Return a number in the format of the tables, or "-" for None."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if 1_000 <= abs(value) < 10_000_000 else f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""Scores of a study: one for each run, and each method at its best and by default."""
+"""Scores of a study: of every run, and of every method with best and default settings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -18,32 +18,38 @@ class Estimate(NamedTuple):
     low: float
     high: float
     seeds: int
-    diverged: int = 0  # of these seeds; their scores are in the mean
+    diverged: int = 0  # number of diverged seeds, whose scores are included
 
 
 class Tuned(NamedTuple):
-    """A method on a task: its best point, and its default."""
+    """Best and default point of a method on a task."""
 
     env: str
     label: str
     points: int  # number of candidates
-    best: str  # the point's id
-    chosen: Estimate | None  # on the seeds that selected it, optimistic; None without a choice
-    shown: Estimate  # on the other seeds
-    default: Estimate | None  # on these, too; None if the study lacks that point
+    best: str  # id of the best point
+    chosen: Estimate | None  # score on the selecting seeds, optimistic; None without a choice
+    shown: Estimate  # score on the held-out seeds
+    default: Estimate | None  # default point on held-out seeds; None if it was not run
 
 
 def scores(
     frame: pd.DataFrame, settings: Sequence[str], metric: Callable[[str], PrimaryMetric]
 ) -> pd.DataFrame:
-    """Return one row for each run.
+    """Return the scores of a study, with a row for each run.
 
-    Columns: point, env, replay, method, the settings, seed, score, diverged, and ranked, the score
-    in comparisons (see `ranked`). The score of a run that never reached a threshold is the agent
-    step of its last evaluation, a lower bound. A run without a score diverged.
+    The score of a run that never reached the threshold is the agent step of its last evaluation, a
+    lower bound. Runs without a score count as diverged.
 
-    The frame has columns point, env, replay, method, the settings, seed, step, eval_return and
-    diverged; `metric` is that of a task.
+    Args:
+      frame: metrics with columns point, env, replay, method, the settings, seed, step, eval_return
+        and diverged.
+      settings: names of the columns of settings.
+      metric: returns the primary metric of a task.
+
+    Returns:
+      A table with columns point, env, replay, method, the settings, seed, score, diverged, and
+      ranked, the score for comparisons (see `ranked`).
     """
     rows = []
     for point, own in frame.groupby("point", sort=False):
@@ -75,12 +81,12 @@ def estimate(values: Sequence[float] | np.ndarray, diverged: int = 0) -> Estimat
 
 
 def has_choice(table: pd.DataFrame) -> bool:
-    """Return whether a method has more than one point on a task; `table` is of `scores`."""
+    """Return whether any method has several points on a task; `table` is from `scores`."""
     return bool((table.groupby(["env", "replay"])["point"].nunique() > 1).any())
 
 
 def unseen(seeds: Sequence[int], choice: bool) -> list[int]:
-    """Return those of the sorted seeds that show the best points and do not select them."""
+    """Return the held-out seeds, which score the best points, out of sorted seeds."""
     return list(seeds[1::2] or seeds) if choice else list(seeds)
 
 
@@ -89,17 +95,20 @@ def tuning_curve(
     higher_is_better: Callable[[str], bool],
     base_points: Mapping[str, Mapping[str, str]],
 ) -> list[Tuned]:
-    """Select every method's best point on half of the seeds, and score it on the others.
+    """Select every method's best point on half of the seeds, and score it on the other half.
 
-    The best of many points on the seeds that selected it is partly luck; on other seeds it is not.
-    A single seed is used for both, and all seeds are shown if no method has more than one point.
-    Diverged seeds rank below all others (`ranked`). Between equal points, fewer diverged seeds
-    decide, then the score of the other seeds, then the order.
+    The score of the best of many points is biased on the seeds that selected it, and unbiased on
+    held-out seeds. A single seed is used for both, and all seeds are used for scores if no method
+    has several points. Diverged seeds rank below all others (`ranked`). Ties are broken by the
+    number of diverged seeds, then by the score of the seeds that did not diverge, then by order.
 
     Args:
-      table: of `scores`.
-      higher_is_better: of a task.
-      base_points: task -> label -> the id of its point without the sweep's settings.
+      table: from `scores`.
+      higher_is_better: returns the direction of a task's metric.
+      base_points: task -> label -> id of the point without the sweep's settings.
+
+    Returns:
+      The result of every method on every task.
     """
     found, choice = [], has_choice(table)
     for (env, label), own in table.groupby(["env", "replay"], sort=False):
@@ -109,7 +118,7 @@ def tuning_curve(
         by_point = {
             str(point): rows.set_index("seed")
             for point, rows in own.groupby("point", sort=False)
-            if set(rows["seed"]) == set(seeds)  # a study may be unfinished
+            if set(rows["seed"]) == set(seeds)  # an unfinished study may lack seeds
         }
         if not by_point:
             continue
@@ -129,7 +138,7 @@ def tuning_curve(
 
 
 def _merit(rows: pd.DataFrame, sign: int) -> tuple[float, int, float]:
-    """Return the score of a point, minus its diverged seeds, and the score of the others."""
+    """Return the sort key of a point: ranked score, minus diverged seeds, score of the others."""
     sound = rows.loc[rows["diverged"] == 0, "score"]
     others = sign * float(iqm(sound)) if len(sound) else -np.inf
     return sign * float(iqm(rows["ranked"])), -int(rows["diverged"].sum()), others

@@ -1,7 +1,8 @@
-"""Verdicts of comparisons: whether an arm was tested at all, and the answer to a claim.
+"""Verdicts of comparisons: whether an arm tests its method, and the answer to a claim.
 
-A prioritised sampler that drew almost uniformly, or a learned one that hardly learned, is no
-evidence about its method; neither are arms of different environments, or a handful of seeds.
+Results are not evidence about a method if its prioritised sampler drew almost uniformly, if its
+learned sampler had hardly any updates, if the arms have different environments, or if there are
+only a few seeds.
 """
 
 import math
@@ -13,16 +14,16 @@ import pandas as pd
 
 from experiments.statistics.paired import Interval, Pairs
 
-# Above this share of the buffer in effective use, 1 / (N sum P^2), draws are as good as uniform.
+# Effective share of the buffer, 1 / (N sum P^2), above which draws are practically uniform.
 UNIFORM_BUFFER = 0.95
-# A learned sampler that was updated less often than this is still about where it began.
+# Number of updates below which a learned sampler is still close to its initialization.
 FEWEST_UPDATES = 500
-# Below this number of seeds a nominal 95 % bootstrap interval covers too little (80 to 90 % with
-# five), and a test has no power.
+# Number of seeds below which nominal 95 % bootstrap intervals have too little coverage (80 to 90 %
+# with five seeds), and tests have no power.
 FEWEST_SEEDS = 10
-# Chance of any false claim among the arms of a comparison, for p-values after Holm.
+# Probability of any false claim among the arms of a comparison, for Holm-corrected p-values.
 ALPHA = 0.05
-# The label of the baseline's second arm, under other seeds.
+# Label of the control: the baseline with other seeds.
 CONTROL = "control"
 
 Verdict = Literal[
@@ -43,40 +44,40 @@ class Facts:
 
     label: str
     env: str
-    code: str  # version of the code, and settings of JAX, that made it
-    settings: Mapping[str, Any]  # all that arms must share: agent, loop, protocol, replay ratio
+    code: str  # version of the code and settings of JAX
+    settings: Mapping[str, Any]  # options that arms must share: agent, loop, protocol, replay ratio
     seeds: tuple[int, ...]
-    prioritises: bool = False  # its draws are meant to depart from uniform (not: uniform, pal)
-    learned: bool = False  # its sampler has a network of its own
-    effective_buffer: float | None = None  # mean after warm-up over log points and seeds
-    sampler_updates: float | None = None  # of its network, mean over seeds
-    train_seconds: float | None = None  # compute, of all seeds together
+    prioritises: bool = False  # whether draws should differ from uniform; not for uniform, pal
+    learned: bool = False  # whether the sampler has its own network
+    effective_buffer: float | None = None  # mean over log points after warm-up, and seeds
+    sampler_updates: float | None = None  # updates of the sampler's network, mean over seeds
+    train_seconds: float | None = None  # compute time of all seeds together
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict with the numbers that it rests on; `dataclasses.asdict` of it is JSON-able."""
+    """A verdict with its numbers, JSON-able by `dataclasses.asdict`."""
 
     arm: str
     baseline: str
-    claim: Claim  # about the arm, next to the baseline
+    claim: Claim  # claim about the arm relative to the baseline
     verdict: Verdict
     reason: str  # one line with numbers
     seeds: int
-    quantity: Quantity | None = None  # what the interval is of, if the verdict is from numbers
+    quantity: Quantity | None = None  # quantity of the interval, if numbers decided
     interval: Interval | None = None
-    boundary: float | None = None  # between the two sides of the claim
-    p_value: float | None = None  # after Holm where there are several arms
+    boundary: float | None = None  # value that separates agreement from disagreement
+    p_value: float | None = None  # Holm-corrected if there are several arms
     effective_buffer: float | None = None
     sampler_updates: float | None = None
     train_seconds: float | None = None
-    ungated: str | None = None  # why the gate was off, if it was
+    ungated: str | None = None  # reason for disabling the gate, if it was disabled
 
 
 def why_untested(arm: Facts) -> str | None:
     """Return the reason why an arm does not test its method, or None (the gate).
 
-    PAL and other methods that draw uniformly pass: their losses differ, not their draws.
+    Methods such as PAL, which draw uniformly and change the loss instead, pass the gate.
     """
     if arm.prioritises:
         if (share := _known(arm.effective_buffer)) is None:
@@ -93,7 +94,7 @@ def why_untested(arm: Facts) -> str | None:
 
 
 def incomparable(arm: Facts, baseline: Facts) -> str | None:
-    """Return why two arms can't be compared seed by seed, or None if they can."""
+    """Return the reason why two arms cannot be compared seed by seed, or None."""
     for name, own, other in (
         ("environments", arm.env, baseline.env),
         ("versions of the code", arm.code, baseline.code),
@@ -120,22 +121,22 @@ def judge(
 ) -> Judgement:
     """Return the verdict of a comparison about a claim.
 
-    In this order: arms that differ in more than their method are "not comparable"; an arm (or
-    baseline) that the gate stops is "not tested"; fewer than ten seeds are a "pilot"; then the
-    interval decides (`decide`).
+    The first rule that applies decides: arms that differ in more than their method are "not
+    comparable"; an arm or baseline that fails the gate is "not tested"; fewer than ten seeds are a
+    "pilot"; otherwise, the interval decides (`decide`).
 
     Args:
-      arm: facts of the arm that the claim is about.
-      baseline: facts of the arm that it is compared with.
-      pairs: the two compared by the primary metric, named before the runs (`paired`).
-      claim: what is claimed of the arm next to the baseline.
-      quantity: what the interval is of: the IQM of the paired differences (ten seeds cover .93 of
-        the nominal .95), or the paired probability of improvement, which it also is where there are
-        no differences (a seed never solved or diverged).
-      ungated: the reason to judge although the gate stops an arm, which is then kept.
+      arm: facts about the arm of the claim.
+      baseline: facts about the baseline.
+      pairs: comparison by the primary metric, which was chosen before the runs (`paired`).
+      claim: claim about the arm relative to the baseline.
+      quantity: quantity of the interval: the IQM of the paired differences (with ten seeds, its
+        coverage is .93 for a nominal .95), or the paired probability of improvement. The latter is
+        also used if there are no differences (a seed never solved the task, or diverged).
+      ungated: reason for disabling the gate, which becomes part of the judgement; or None.
 
     Raises:
-      ValueError: the gate is off without a reason.
+      ValueError: `ungated` is an empty reason.
     """
     if ungated is not None and not ungated.strip():
         raise ValueError("the gate is off without a reason: say why in words")
@@ -156,7 +157,7 @@ def judge(
 def judgement(
     arm: Facts, baseline: Facts, seeds: int, verdict: Verdict, reason: str, **numbers: Any
 ) -> Judgement:
-    """Return a verdict with the facts about its arm; `numbers` are further fields."""
+    """Return a judgement with the facts about its arm; `numbers` are additional fields."""
     known = ("effective_buffer", "sampler_updates", "train_seconds")
     own = {name: _known(getattr(arm, name)) for name in known}
     return Judgement(
@@ -172,21 +173,22 @@ def decide(
     p_value: float | None = None,
     mean: float | None = None,
 ) -> tuple[Verdict, str]:
-    """Return the verdict of an interval about a claim, and the numbers in words.
+    """Return the verdict about a claim, and its reason with numbers.
 
-    "Better" claims that the quantity lies above the boundary, "worse" that it lies below, "at least
-    as good" that it lies at or above it. The claim agrees if the interval lies wholly on its side,
-    disagrees if wholly on the other, and is undecided if the interval holds both. Whatever asserts
-    a difference also needs a p-value below `ALPHA`, for among many arms one interval in twenty errs
-    by chance, and one that is of a mean on the same side: a few seeds may turn the mean against all
-    others. "At least as good" asserts no difference when it agrees.
+    "Better" claims that the quantity is above the boundary, "worse" that it is below, and "at least
+    as good" that it is not below. The verdict is "agrees" if the whole interval is on the claimed
+    side, "disagrees" if it is on the other side, and "undecided" if it contains the boundary.
+    Verdicts that assert a difference also need a p-value below `ALPHA`, because among many arms one
+    interval in twenty is wrong by chance, and the mean of that p-value on the same side of 0, since
+    outliers can give mean and interval opposite signs. "At least as good" does not assert a
+    difference when it agrees.
 
     Args:
-      claim: what is claimed.
-      interval: lower and upper end; higher is better for the arm.
+      claim: the claim.
+      interval: lower and upper end of a quantity for which higher is better.
       boundary: 0 for differences, 0.5 for a probability of improvement.
-      p_value: of no mean difference, corrected over arms; None to go by the interval alone.
-      mean: the mean difference that the p-value is of; None where it is of signs.
+      p_value: p-value of the null of no mean difference, corrected over arms; None to ignore it.
+      mean: mean difference that the p-value tests; None if it tests signs.
     """
     low, high = interval
     shown = f"[{low:.4g}, {high:.4g}]"
@@ -207,12 +209,14 @@ def decide(
 def mean_after(frame: pd.DataFrame, column: str, warm_up: int) -> float | None:
     """Return a metric's mean over log points after the warm-up, then over seeds, or None.
 
-    For `Facts.effective_buffer`: before and shortly after learning starts every sampler is uniform.
+    `Facts.effective_buffer` is such a mean, because every sampler is uniform before learning starts
+    and shortly afterwards.
 
     Args:
-      frame: metrics with columns seed, step and this one, where the run has it.
-      column: such as `replayed/effective_buffer`; log points without a value are left out.
-      warm_up: agent steps; log points later than this count.
+      frame: metrics with columns seed, step and, if the run has it, `column`.
+      column: name of the metric, such as `replayed/effective_buffer`; log points without a value
+        are left out.
+      warm_up: agent steps of the warm-up; only later log points count.
     """
     if column not in frame:
         return None
@@ -226,7 +230,7 @@ _LIKE_UNIFORM = "not tested (behaved like uniform)"
 def without_numbers(
     arm: Facts, baseline: Facts, seeds: int, ungated: str | None
 ) -> tuple[Verdict, str] | None:
-    """Return the verdict and the reason that hold whatever the numbers are, or None."""
+    """Return a verdict that does not depend on the metric, with its reason, or None."""
     if reason := incomparable(arm, baseline):
         return "not comparable", reason
     for each in (arm, baseline):

@@ -1,1 +1,1 @@
-"""Files that are written whole, tables, and checks of what is read."""
+"""Atomic files, tables, and validation of their content."""

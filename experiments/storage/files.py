@@ -14,7 +14,7 @@ from typing import Any
 
 from jaxreplay.saving import check_writable, untrusted
 
-_MOST = 2**30  # bytes of a file that is read whole; the largest of ours have a tenth of that
+_MOST = 2**30  # largest size of a file to read, ten times that of the largest expected ones
 
 
 class Unreadable(ValueError):
@@ -22,17 +22,17 @@ class Unreadable(ValueError):
 
 
 def read_bytes(path: Path, follow: bool = False) -> bytes:
-    """Read a file whole.
+    """Return the content of a regular file.
 
     Args:
-      path: the file.
-      follow: read through a link, as for a file that the user named; a folder may come from
-        somebody else, and its links lead elsewhere.
+      path: path of the file.
+      follow: whether to follow a link, as for a path that the user gave. Links in a folder are not
+        followed, since the folder may come from another person.
 
     Raises:
-      Unreadable: it is a link; or a pipe, a device, a socket or a folder, which reading may never
-        get to the end of; or larger than 1 GiB.
-      OSError: there is none, or it may not be read.
+      Unreadable: the path is a link, a folder, a pipe, a device or a socket, or the file is larger
+        than 1 GiB.
+      OSError: the file does not exist, or its permissions forbid reading.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
@@ -54,8 +54,8 @@ def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-      Unreadable: as `read_bytes`; or it is not JSON, or nested too deeply.
-      OSError: as `read_bytes`.
+      Unreadable: as in `read_bytes`, or the content is not JSON or nested too deeply.
+      OSError: as in `read_bytes`.
     """
     content = read_bytes(path)
     try:
@@ -68,8 +68,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file.
 
     Raises:
-      Unreadable: as `read_bytes`; or it is not TOML, or nested too deeply.
-      OSError: as `read_bytes`.
+      Unreadable: as in `read_bytes`, or the content is not TOML or nested too deeply.
+      OSError: as in `read_bytes`.
     """
     content = read_bytes(path, follow=True)
     try:
@@ -81,28 +81,28 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file whole or not at all.
+    """Write a JSON file atomically.
 
     Raises:
-      ValueError: a link, folder or pipe is in the way.
-      OSError: the disk is full, or the folder is gone.
+      ValueError: the path is a link, a folder or a pipe.
+      OSError: the disk is full, or the folder does not exist.
     """
     write_bytes(path, encode_json(content))
 
 
 def encode_json(content: Any) -> bytes:
-    """Return the bytes of a JSON file, lists of numbers on one line."""
+    """Return the bytes of a JSON file, with each list of numbers on one line."""
     text = json.dumps(content, indent=1)
     text = re.sub(r"\[([^\[\]{}\"]*)\]", lambda match: f"[{' '.join(match[1].split())}]", text)
     return f"{text}\n".encode()
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all.
+    """Write a file atomically.
 
     Raises:
-      ValueError: a link, folder or pipe is in the way.
-      OSError: the disk is full, or the folder is gone.
+      ValueError: the path is a link, a folder or a pipe.
+      OSError: the disk is full, or the folder does not exist.
     """
     with replacing(path) as temporary:
         temporary.write_bytes(content)
@@ -110,14 +110,16 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
-    """Give an empty file that takes the place of `path` once it is written, as `write_bytes` does.
+    """Return a context with the path of an empty file that replaces `path` at the end.
+
+    Errors are those of `write_bytes`.
 
     Args:
-      path: where to.
-      suffix: of the yielded file, for writers that depend on it.
+      path: path of the final file.
+      suffix: suffix of the temporary file, for writers that depend on it.
     """
     check_writable(path, "remove it, or choose another")
-    # The name is unique, so that the rest of a killed process does no harm.
+    # The name is unique, so that files left by killed processes do not conflict.
     number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=suffix)
     os.close(number)
     temporary = Path(name)

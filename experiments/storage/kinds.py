@@ -1,4 +1,4 @@
-"""Checks of the types of values that were read from a file."""
+"""Type checks of values that were read from a file."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,7 +7,7 @@ Check = Callable[[Any], bool]
 
 
 def number(value: Any) -> bool:
-    """Return whether a value is a number; NaN and infinity are."""
+    """Return whether a value is a number, including NaN and infinity."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -27,7 +27,7 @@ def optional(check: Check) -> Check:
 
 
 def many(check: Check, count: int | None = None) -> Check:
-    """Return a check of a list of `count` values, or of any number except 0."""
+    """Return a check of a list of `count` values, or by default of a nonempty list."""
 
     def passes(value: Any) -> bool:
         right = isinstance(value, list) and (len(value) == count if count else len(value) > 0)
@@ -37,12 +37,12 @@ def many(check: Check, count: int | None = None) -> Check:
 
 
 def list_of(check: Check) -> Check:
-    """Return a check of a list, which may be empty, by a check of its values."""
+    """Return a check of a list, which may be empty, given a check of its values."""
     return lambda value: isinstance(value, list) and all(map(check, value))
 
 
 def record(kinds: Mapping[str, Check]) -> Check:
-    """Return a check of an object by its fields, as for `check`."""
+    """Return a check of an object, given checks of its fields as in `check`."""
 
     def passes(value: Any) -> bool:
         own = value if isinstance(value, dict) else {}
@@ -55,7 +55,7 @@ def record(kinds: Mapping[str, Check]) -> Check:
 
 
 def dict_of(check: Check) -> Check:
-    """Return a check of an object by a check of its values."""
+    """Return a check of an object, given a check of its values."""
     return lambda value: isinstance(value, dict) and all(map(check, value.values()))
 
 
@@ -69,12 +69,12 @@ def check(what: str, saved: Mapping[str, Any], kinds: Mapping[str, Check]) -> No
     """Check the fields of an object.
 
     Args:
-      what: the name of the file, or of a part of it.
+      what: name of the file or of a part of it, for the error.
       saved: the object.
-      kinds: checks by field; fields with a question mark at the end may be missing.
+      kinds: checks by field; fields whose names end with "?" are optional.
 
     Raises:
-      ValueError: one line with the field that is missing or of the wrong type.
+      ValueError: a field is missing or of the wrong type; the message names it.
     """
     for field, passes in kinds.items():
         name = field.removesuffix("?")

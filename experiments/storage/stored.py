@@ -1,4 +1,4 @@
-"""Tables of numbers as compressed CSV files, each described by a JSON file."""
+"""Tables of numbers in compressed CSV files, each with a JSON file of facts and checksums."""
 
 import gzip
 import io
@@ -13,25 +13,25 @@ from experiments.storage import files
 
 
 class Damaged(ValueError):
-    """A table can't be read, or has changed since it was written."""
+    """A table cannot be read, or its file has changed since it was written."""
 
 
 class Encoded(NamedTuple):
-    """A table as bytes."""
+    """The bytes of a table's file."""
 
-    content: bytes  # of the file
-    crc32: int  # of the text in it
+    content: bytes  # compressed
+    crc32: int  # checksum of the uncompressed text
 
 
 class Decoded(NamedTuple):
-    """A table that was read."""
+    """A table from a file."""
 
     frame: pd.DataFrame
-    crc32: int  # of its text
+    crc32: int  # checksum of the uncompressed text
 
 
 def encode(frame: pd.DataFrame, digits: int) -> Encoded:
-    """Return a table as the bytes of a file, which depend on nothing but the numbers.
+    """Return the bytes of a table's file; equal tables give equal bytes.
 
     Args:
       frame: the table.
@@ -45,12 +45,12 @@ def decode(path: Path, expected: Collection[int], facts: Path) -> Decoded:
     """Read a table.
 
     Args:
-      path: of its file.
-      expected: checksums that its text may have.
-      facts: the file with these checksums, for the message.
+      path: path of the table.
+      expected: valid checksums of its text.
+      facts: path of the file with these checksums, for the error.
 
     Raises:
-      Damaged: one line that names the file.
+      Damaged: the file is missing or damaged, or has another checksum.
     """
     try:
         text = gzip.decompress(files.read_bytes(path))
@@ -65,15 +65,15 @@ def decode(path: Path, expected: Collection[int], facts: Path) -> Decoded:
 
 
 def read_facts(path: Path, latest: int) -> dict[str, Any]:
-    """Read the description of a table.
+    """Read the facts about a table.
 
     Args:
-      path: of its file.
-      latest: the newest format that this version reads.
+      path: path of the JSON file.
+      latest: latest format that this version of the code reads.
 
     Raises:
-      Damaged: one line that names the file.
-      ValueError: a later version made it.
+      Damaged: the file is missing or damaged.
+      ValueError: a later version of the code wrote the file.
     """
     try:
         saved = files.read_json(path)

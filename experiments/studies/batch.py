@@ -35,7 +35,7 @@ class Progress(NamedTuple):
     points: list[Metrics]  # metrics of all log points so far
     seconds: float  # elapsed time, including compilation
     compiling: float  # seconds of compilation
-    bytes: int  # memory that the batch takes while it runs
+    bytes: int  # memory of the batch while it runs
 
 
 class Outcome(NamedTuple):
@@ -54,8 +54,8 @@ class Task(NamedTuple):
     reached: Callable[[int], bool]  # takes the agent steps of each run; returns whether to go on
 
 
-# Trains a task on a device; returns None if it was told to stop. A RuntimeError or ValueError fails
-# all batches of the job.
+# Trains a task on a device; returns None if `reached` stopped it. A RuntimeError or ValueError
+# fails all batches of the job.
 Train = Callable[[Task, Any], Outcome | None]
 Reached = Callable[[Progress, Any], bool]  # called at log points; returns whether to go on
 
@@ -104,7 +104,7 @@ class Programs:
         return found.result(), time.perf_counter() - began
 
     def _forget(self, program: int) -> None:
-        """Drop a program with its trace, which takes more memory; running batches keep theirs."""
+        """Drop a program and its (larger) trace; running batches keep their references."""
         self._compiled = {key: at for key, at in self._compiled.items() if key[0] != program}
         self._traced.pop(program, None)
 
@@ -140,7 +140,7 @@ def train(
       left: progress and `arrays` of a saved state to resume from; by default, training starts over.
 
     Raises:
-      ValueError: the batch takes more memory than the whole budget.
+      ValueError: the batch needs more memory than the whole budget.
     """
     start, seeds = time.perf_counter(), programs.seeds(job.group)
     # Copies of the last run pad a batch that is too short; their results are dropped.

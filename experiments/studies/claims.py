@@ -1,7 +1,7 @@
-"""Claims about arms: their verdicts from seeds that are paired, tested once or until decided.
+"""Verdicts about claims from paired seeds, in fixed or sequential designs.
 
 A fixed design tests a claim once, with all seeds (`statistics.verdicts`). A sequential design looks
-at the seeds after every batch and decides a claim at the first look that can
+at the seeds after every batch and decides a claim at the first look with enough evidence
 (`statistics.decisions`).
 """
 
@@ -26,7 +26,7 @@ MEAN = "mean:"  # prefix of a metric's column, in the name of a claim's primary 
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A claim about an arm and a baseline, fixed before anything runs.
+    """A claim about an arm and a baseline, chosen before anything runs.
 
     Attributes:
       says: the claim in words.
@@ -34,8 +34,8 @@ class Claim:
       baseline: label of the arm that it is compared with.
       direction: better, at least as good, or worse, in the direction of the metric.
       least: smallest effect that counts, in the unit of the metric, or as a logarithm to base 2 if
-        the metric is a ratio. For "better", the effect has to exceed it; for "at least as good",
-        it is the margin.
+        the metric is a ratio. For "better", the effect must exceed it; for "at least as good", it
+        is the margin.
       where: values of columns that select the runs, such as `{"env": "walk/10"}`. A claim about
         several tasks is about all of them together.
       primary: metric that decides the claim, or None for the primary metric of the study. Besides
@@ -54,7 +54,7 @@ class Claim:
 
 
 class NotAsked(ValueError):
-    """A claim cannot be judged, or a number is missing; the message gives the reason."""
+    """A claim cannot be judged; the message gives the reason."""
 
     verdict: Verdict = "not tested"
 
@@ -72,9 +72,9 @@ class TooFew(NotAsked):
 class Side(NamedTuple):
     """An arm of a claim on one task."""
 
-    facts: Callable[[int | None], Facts]  # of the first seeds, or of all with None
+    facts: Callable[[int | None], Facts]  # number of first seeds, or None for all -> facts
     values: pd.Series  # [seeds], higher is better
-    untested: str | None = None  # reason why the arm tests nothing, besides the gate
+    untested: str | None = None  # reason besides the gate why the arm does not count as tested
 
 
 class Asked(NamedTuple):
@@ -82,34 +82,34 @@ class Asked(NamedTuple):
 
     claim: Claim
     sides: Sequence[tuple[Side, Side]]  # arm and baseline on every task
-    unit: str | None = None  # words about the unit, for the reason; None leaves out all remarks
-    apart: bool = False  # whether the arms have different seeds, as a control has
-    corrects: bool = True  # whether the p-value is one of the family that is corrected
+    unit: str | None = None  # unit in words, for remarks in the reason; None for no remarks
+    apart: bool = False  # whether the arms have different seeds, as for a control
+    corrects: bool = True  # whether the p-value belongs to the corrected family
 
     @property
     def shift(self) -> float:
-        """The least effect of "better", or less the margin of "at least as good"."""
+        """Least effect of "better", or minus the margin of "at least as good"."""
         return self.claim.least if self.claim.direction == "better" else -self.claim.least
 
     @property
     def direction(self) -> Direction:
-        """Direction after the shift: at least as good with a margin is better than it."""
+        """Direction after the shift, where "at least as good" with a margin becomes "better"."""
         margin = self.claim.least and self.claim.direction == "at least as good"
         return "better" if margin else self.claim.direction
 
     def stopped(self, seeds: int | None = None) -> str | None:
-        """Return the reason why the pairs test nothing, or None."""
+        """Return the reason why some pair does not count as tested, or None."""
         return next(filter(None, (_stopped(*both, seeds) for both in self.sides)), None)
 
     def deciding(self, seeds: int | None = None) -> tuple[Side, Side]:
-        """Return the first pair that tests nothing, or else the first."""
+        """Return the first pair that does not count as tested, or else the first pair."""
         stopped = [both for both in self.sides if _stopped(*both, seeds) is not None]
         return (stopped or list(self.sides))[0]
 
     def pairs(self, shift: float = 0.0, seeds: int | None = None) -> Pairs:
-        """Compare arm and baseline seed by seed, the arm less a shift.
+        """Compare arm and baseline seed by seed, after subtracting a shift from the arm.
 
-        Several tasks have different units: a pair is then +1, 0 or -1 on every task.
+        Since units differ between tasks, pairs of claims about several tasks are +1, 0 or -1.
 
         Raises:
           ValueError: If the arms have different seeds.
@@ -155,7 +155,7 @@ class Found(NamedTuple):
 
     judgement: Judgement
     pairs: Pairs  # without the shift
-    looks: tuple[Counts, ...] = ()  # of a sequential design
+    looks: tuple[Counts, ...] = ()  # counts at every look of a sequential design
     decision: Decision | None = None
 
 
@@ -213,11 +213,11 @@ def sequential(
     ungated: str | None = None,
     plan: bool = True,
 ) -> dict[str, Found]:
-    """Decide every claim at the first look that can; p-values are corrected over the claims.
+    """Decide every claim at the first look with enough evidence, with corrected p-values.
 
     Args:
       asked: the claims, by name, each with the seeds of the first look at least.
-      at: numbers of seeds at which to look.
+      at: numbers of seeds of the looks.
       margin: margin of "no difference" and "at least as good".
       ungated: reason to judge arms that the gate stops, or None.
       plan: whether to estimate the seeds that undecided claims still need.
@@ -254,7 +254,7 @@ def _sequential(
         return Found(found, pairs, looks, decision)
     low, high = decision.interval
     verdict = decisions.answer(direction, decision.verdict, decision.interval, margin)
-    if verdict == "no difference" and asked.shift:  # as often beyond the least effect as not
+    if verdict == "no difference" and asked.shift:  # pairs exceed the least effect as often as not
         verdict = "undecided"
     counts = decision.counts
     reason = (
@@ -288,8 +288,8 @@ def values_of(
         after the warm-up.
       threshold: return that counts as solved, if there is one.
       warmup: agent steps of the warm-up.
-      lost_is_worst: whether the mean of a column is NaN for seeds that diverged. Otherwise the
-        metric cannot be had, which sequential designs must not depend on.
+      lost_is_worst: whether the mean of a column is NaN for seeds that diverged; otherwise, such
+        seeds are an error, which sequential designs must avoid.
 
     Raises:
       NotAsked: If the runs do not have the metric.
@@ -319,7 +319,7 @@ def round_values(values: pd.Series) -> pd.Series:
 
 
 def _stopped(arm: Side, base: Side, seeds: int | None) -> str | None:
-    """Return the reason why a pair tests nothing, or None."""
+    """Return the reason why a pair does not count as tested, or None."""
     facts, other = arm.facts(seeds), base.facts(seeds)
     return (
         verdicts.incomparable(facts, other)
@@ -340,7 +340,7 @@ def _signs(arms: Sequence[np.ndarray], bases: Sequence[np.ndarray]) -> np.ndarra
 
 
 def _remarks(asked: Asked, in_units: bool) -> str:
-    """Return remarks on the unit, the least effect and seeds without a number."""
+    """Return remarks on the unit, the least effect and seeds without a value."""
     if asked.unit is None:
         return ""
     words, claim = [], asked.claim

@@ -24,7 +24,7 @@ from experiments.studies.plan import count
 _PATIENCE = 5  # seconds to wait for an answer from an address
 _PATIENCE_WITH_NODES = 180  # seconds for nodes to import the packages, perhaps over a network
 _CLIENT_PORT = 10001  # Ray's default
-# Nodes with different versions of these packages may compute different numbers.
+# Packages that determine numbers, and must have the same versions on all nodes.
 _DECIDING = ("jax", "jaxlib", "flax", "optax", "chex", "numpy", "gymnax", "brax")
 # Start of a gRPC connection, the protocol of Ray, and the type of frame that a server answers with.
 # Ray itself would retry for minutes to reach an address that serves something else.
@@ -87,7 +87,7 @@ def join(on: str) -> Iterator[Cluster]:
     except ImportError:
         raise ValueError(f"--on {on} needs Ray: {commands.install('cluster')}") from None
     address = _address(on)
-    known = ray.is_initialized()  # as in a notebook, whose cluster is used and left running
+    known = ray.is_initialized()  # as in a notebook; this cluster is used and left running
     if not known:
         if address is not None:
             _check_answers(on, address)
@@ -118,7 +118,7 @@ def _address(on: str) -> str | None:
 
 
 def _answers(address: str) -> str | None:
-    """Return why no cluster answers at an address, or None if something like one does."""
+    """Return the reason why an address does not answer like a cluster, or None if it does."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), _PATIENCE) as own:
@@ -218,7 +218,7 @@ def _looked_at(on: str, address: str) -> Cluster:
 
 
 def share(accelerator: str | None, amount: float) -> dict[str, Any]:
-    """Return the option of a Ray task that takes a share of an accelerator."""
+    """Return the option of a Ray task that uses a share of an accelerator."""
     if accelerator is None:
         return {}
     return {"num_gpus": amount} if accelerator == "GPU" else {"resources": {accelerator: amount}}
@@ -292,7 +292,7 @@ def _check(node: str, about: dict[str, Any], accelerator: str | None) -> None:
     """Check that a node computes the same numbers as this machine.
 
     Raises:
-      ValueError: it does not; the message names the node and the reason.
+      ValueError: its numbers would differ; the message names the node and the reason.
     """
     if "lacks" in about:
         raise ValueError(

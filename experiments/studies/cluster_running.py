@@ -30,11 +30,11 @@ from experiments.studies.store import SeededPoint, Store
 
 _DEATHS = 5  # restarts of a batch after the death of its worker
 _PAUSE = 1.0  # seconds between two reads of the progress of a batch
-_SHARE = 20  # least pause between two saved states, as a multiple of the time to save one
+_SHARE = 20  # smallest interval between saved states, as a multiple of the time to save one
 
 
 class Sent(NamedTuple):
-    """Input from which a worker makes the program of a job."""
+    """Specification of a job, from which a worker builds its program."""
 
     key: tuple[str, str]  # unique identifier of the job
     point: Point  # first point of its group
@@ -56,7 +56,7 @@ class Came(NamedTuple):
 
 
 class Notes:
-    """Actor that holds the progress of batches and their latest saved states.
+    """Actor that stores the progress of batches and their latest saved states.
 
     It runs on the node that started the study, so it lives as long as the study. A batch that
     restarts after the death of its node reports the same progress again, since its numbers are the

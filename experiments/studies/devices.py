@@ -1,4 +1,4 @@
-"""The devices of a study, and the memory that batches take on them."""
+"""Devices of a study, and the memory of batches on them."""
 
 import os
 import threading
@@ -10,7 +10,7 @@ import jax
 
 from experiments.runs.assembly import device_bytes
 
-_SHARE = 0.8  # of the free memory; the rest is for temporary arrays of programs
+_SHARE = 0.8  # usable share of free memory; the rest is for temporary arrays of programs
 
 
 class Slot(NamedTuple):
@@ -19,14 +19,14 @@ class Slot(NamedTuple):
     platform: str
     kind: str  # kind of device, as reported by JAX
     node: str  # name of the node
-    bytes: int  # memory that runs may take on it
+    bytes: int  # memory available to runs
 
 
 Device = jax.Device | Slot
 
 
 def cores() -> int:
-    """Return the number of XLA's threads on this machine's CPU with a single CPU device.
+    """Return the number of threads that XLA uses on CPU with a single CPU device.
 
     It determines how XLA splits large matrix products, which affects the last digits of numbers.
     """
@@ -35,7 +35,7 @@ def cores() -> int:
 
 
 def free_bytes(devices: Sequence[Device]) -> int:
-    """Return the bytes that runs may take on all devices together."""
+    """Return the bytes available to runs on all devices together."""
     slots = [device for device in devices if isinstance(device, Slot)]
     if slots:
         return min(slot.bytes for slot in slots) * len(slots)

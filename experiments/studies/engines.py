@@ -1,8 +1,8 @@
 """Execution of the missing runs of a study by the devices of this machine or of a Ray cluster.
 
 XLA optimizes a program that is partitioned over all devices differently, so that the last digits of
-its numbers would depend on the number of devices. Each device therefore takes whole batches, and
-runs the same program as `experiments.train`.
+its numbers would depend on the number of devices. Each device therefore executes whole batches of
+the program of `experiments.train`.
 """
 
 import contextlib
@@ -143,10 +143,10 @@ def check_failed(store: Store, names: Sequence[str]) -> None:
 
 
 class _Board:
-    """Queue of pending batches, from which a thread for each device takes its work.
+    """Queue of pending batches, with a worker thread for each device.
 
-    The main thread makes the calls that the others leave in `calls`, so that it alone changes the
-    store and the bar.
+    Worker threads enqueue calls, which the main thread executes, so that only the main thread
+    changes the store and the progress bar.
     """
 
     def __init__(self, plan: Plan, store: Store, bar: Bar) -> None:
@@ -184,7 +184,7 @@ class _Board:
         """Return the number of a job, the job and its next batch, or None after the last one.
 
         Args:
-          last: number of the job that the device worked on before; its batches come first.
+          last: number of the device's previous job, whose batches have priority.
         """
         with self._lock:
             left = {number: batches for number, batches in self._waiting.items() if batches}
@@ -197,7 +197,7 @@ class _Board:
             return number, self._plan.jobs[number], left[number].pop(0)
 
     def _listen(self) -> None:
-        """Make the calls of the threads until all of them have ended."""
+        """Execute the calls of the worker threads until all of them have ended."""
         while self._at_work:
             call = self._calls.get()
             if call is None:
@@ -230,7 +230,7 @@ class _Board:
     def _task(
         self, tell: Callable[[str, int], None], job: Job, runs: tuple[SeededPoint, ...]
     ) -> Task:
-        """Return a batch as a task that tells its new steps."""
+        """Return a batch as a task that reports its new agent steps."""
         before = 0
 
         def reached(steps: int) -> bool:
@@ -242,7 +242,7 @@ class _Board:
         return Task(job, runs, reached)
 
     def _drop(self, number: int) -> list[SeededPoint]:
-        """Remove and return all pending runs of a job, whose program can't run."""
+        """Remove and return all pending runs of a job with a program that cannot run."""
         with self._lock:
             batches, self._waiting[number] = self._waiting[number], []
         return [run for runs in batches for run in runs]

@@ -1,4 +1,4 @@
-"""Facts about the arms of a study: their samplers, their replay ratio, and the gate's numbers."""
+"""Facts about the arms of a study: samplers, replay ratios, and inputs of the gate."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -56,10 +56,14 @@ def replay_ratio(config: RunConfig) -> str:
 def facts_of(
     label: str, config: RunConfig, frame: pd.DataFrame, code: str, train_seconds: float | None
 ) -> verdicts.Facts:
-    """Return the facts that the gate needs about an arm.
+    """Return the facts about an arm, as inputs of the gate.
 
-    `frame` has its metrics, `code` is the version that made them ("" compares with any version),
-    and `train_seconds` is the compute of all seeds together, if known.
+    Args:
+      label: label of the arm.
+      config: configuration of the arm.
+      frame: metrics of the arm.
+      code: version of the code that computed them; "" is comparable with any version.
+      train_seconds: compute time of all seeds together, or None if unknown.
     """
     updates, sampler = frame.get("replay/sampler_updates"), _sampler(config)
     learns = sampler.requires.episode_returns is not None
@@ -69,7 +73,7 @@ def facts_of(
         code=code,
         settings=shared_settings(config),
         seeds=tuple(sorted(int(seed) for seed in frame["seed"].unique())),
-        # The parts of a batch with roles are drawn differently; their mixture says nothing.
+        # Parts of a batch with roles are drawn differently, so their mixture is not evidence.
         prioritises=not sampler.is_uniform and "roles" not in sampler.provides,
         learned=learns,
         effective_buffer=verdicts.mean_after(
@@ -85,8 +89,8 @@ def facts_of(
 def shared_settings(config: RunConfig) -> dict[str, Any]:
     """Return all options that arms must share.
 
-    The agent's options are not among them: within a study they differ only where a preset or an
-    arm sets them, which is part of the arm.
+    Options of the agent are not included. Within a study, they differ only if a preset or an arm
+    sets them, and then they are part of the arm.
     """
     saved = config.to_json()
     parts = ("loop", "sizes", "env_options")

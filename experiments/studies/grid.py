@@ -44,7 +44,7 @@ class Point(NamedTuple):
     """One method on one task with one combination of settings, for all seeds."""
 
     env: str
-    label: str  # of the method
+    label: str  # label of the method
     settings: Mapping[Place, Any]  # settings of the grid that apply to the run
     config: RunConfig
 

@@ -1,7 +1,7 @@
 """Runs of a study that do not compile into one program: environments or replays on the host.
 
-They train as `experiments.train` trains them, in folders `unfinished_runs/POINT.SEED`, and
-resume from the checkpoints there. Their metrics move into the table of the study at the end.
+They train as in `experiments.train`, in folders `unfinished_runs/POINT.SEED`, and resume from the
+checkpoints there. At the end, their metrics move into the table of the study.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from experiments.studies.grid import Point
 from experiments.studies.options import Where
 from experiments.studies.store import SeededPoint, Store
 
-RUNS = "unfinished_runs"  # subfolder of the study; `runs` may be the user's
+RUNS = "unfinished_runs"  # subfolder of the study; `runs` could be a folder of the user
 _OUTPUT = OutputConfig(tensorboard=False, figures=False)
 
 

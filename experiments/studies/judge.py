@@ -1,7 +1,7 @@
-"""The judge of a study: its claims, seed by seed.
+"""Judgement of a study: verdicts about its claims, from paired seeds.
 
-A study without claims asks whether each arm is better than its baseline. An arm trains further
-seeds as long as a claim about it is undecided.
+A study without claims compares each arm with its baseline. In a sequential study, an arm trains
+further seeds while a claim about it is undecided.
 """
 
 import dataclasses
@@ -40,10 +40,10 @@ class Member(NamedTuple):
 class Need(NamedTuple):
     """An undecided claim."""
 
-    says: str  # the claim, or the name of the arm
+    says: str  # claim in words, or name of the arm
     points: tuple[str, ...]  # ids of the points that need more seeds
-    seeds: int  # at the latest look
-    expected: int | None  # number of seeds that decides it with 80 % probability, if planned
+    seeds: int  # number of seeds at the latest look
+    expected: int | None  # number of seeds for a decision with 80 % probability, if estimated
 
 
 class Findings(NamedTuple):
@@ -86,7 +86,7 @@ class Findings(NamedTuple):
 
     @property
     def groups(self) -> dict[str, list[str]]:
-        """Names of the members of every group; the baseline comes first."""
+        """Names of the members of every group, with the baseline first."""
         found: dict[str, list[str]] = {}
         for name, member in self.members.items():
             own = found.setdefault(member.group, [])
@@ -168,7 +168,7 @@ def judge(
     other_code: bool = False,
     plan: bool = True,
 ) -> Findings:
-    """Judge the claims of the study, or without claims, compare every arm with its baseline.
+    """Judge the claims of the study; without claims, compare every arm with its baseline.
 
     P-values are corrected over the claims of each family, or over all tested arms (Holm). A seed
     that diverged is worse than any that did not.
@@ -228,7 +228,7 @@ def family(
     other_code: bool = False,
     plan: bool = True,
 ) -> list[Found | NotAsked]:
-    """Judge a family of claims, whose p-values are corrected together (Holm); see `judge`.
+    """Judge a family of claims, with p-values corrected over the family (Holm); see `judge`.
 
     Returns:
       The verdict of each claim, or the reason why it cannot be judged.
@@ -327,7 +327,7 @@ class _Results(NamedTuple):
             found = facts_of(label, config, own, code, made.get("train_seconds"))
             if across:
                 found = dataclasses.replace(found, settings={})
-            if metric == "mean:replayed/effective_buffer":  # the gate tests the same column
+            if metric == "mean:replayed/effective_buffer":  # the claim is about the gate itself
                 found = dataclasses.replace(found, prioritises=False, learned=False)
             return found
 
@@ -387,7 +387,7 @@ def next_look(
     Args:
       study: a sequential study.
       findings: results of the latest look, or None before the first.
-      failed: ids of points with runs that failed, whose claims get no further seeds.
+      failed: ids of points with failed runs; claims about them get no further seeds.
     """
     points = study.points()
     if findings is None:

@@ -102,7 +102,7 @@ class StudyOptions(Config):
 
 @dataclasses.dataclass(frozen=True)
 class Where(Config):
-    """The place and the limits of a study's execution. None of them changes a number."""
+    """Place and limits of a study's execution, which do not affect its numbers."""
 
     on: str = option(
         HERE,

@@ -47,7 +47,7 @@ class Plan(NamedTuple):
 
     jobs: tuple[Job, ...]
     devices: tuple[Device, ...]  # each executes one batch at a time
-    limit: int  # bytes that the runs may take on all devices together
+    limit: int  # bytes available to runs on all devices together
 
     @property
     def runs(self) -> int:
@@ -117,7 +117,7 @@ def make(
       memory: GB that runs may use on all devices; by default, four fifths of the free memory.
 
     Raises:
-      ValueError: a single run takes more memory than is available.
+      ValueError: a single run needs more memory than is available.
     """
     wanted: dict[str, list[SeededPoint]] = {}
     for point, seed in missing:
@@ -155,7 +155,7 @@ def fitting(point: Point, devices: Sequence[Device], memory: float | None) -> tu
 
 
 def _limit(devices: Sequence[Device], memory: float | None) -> int:
-    """Return the bytes that runs may take on all devices."""
+    """Return the bytes available to runs on all devices."""
     limit = devices_.free_bytes(devices)
     return limit if memory is None else min(limit, int(memory * 1e9))
 

@@ -71,7 +71,7 @@ def check(point: Point) -> None:
     """Check that a point can run.
 
     Raises:
-      ValueError: it can't; the message names it and the reason.
+      ValueError: the point cannot run; the message names it and the reason.
     """
     try:
         assemble(point.config) if point.hosted else _program(point.config)
@@ -90,12 +90,12 @@ def grouped(points: Sequence[Point]) -> list[Group]:
 class ProgramCache:
     """Groups points that can share a program, and keeps the programs for later points.
 
-    In a search, points arrive one after another: there, every numeric setting is tried as an input,
-    as if it varied, so that sharing does not depend on which points arrive together.
+    In a search, points arrive one after another. Every numeric setting is then tried as an input,
+    so that sharing does not depend on the order in which points arrive.
     """
 
     def __init__(self, varying: bool = False) -> None:
-        """Start without programs; `varying`: try only settings that vary as inputs."""
+        """Start without programs; with `varying`, only settings that vary are tried as inputs."""
         self._varying = varying
         self._traced: dict[Any, list[Place]] = {}
         self._programs: dict[Any, Program] = {}
@@ -198,7 +198,7 @@ def with_inputs(config: RunConfig, places: Sequence[Place]) -> Program:
         return (values, inner), metrics
 
     alone = _program(config)
-    composed: Any = (init, chunk)  # with a different state, which is opaque to callers
+    composed: Any = (init, chunk)  # Any, because the state differs from LoopState
     return Program(*composed, alone.schedule)
 
 

@@ -21,7 +21,7 @@ class Bar:
         """Start a bar for a total of `steps` agent steps and `runs` runs."""
         self._total, self._runs = steps, runs
         self._done, self._ended, self._failed = 0, 0, 0
-        self._at_work: dict[int, str] = {}  # by device
+        self._at_work: dict[int, str] = {}  # device -> name of its program
         self._since: float | None = None  # time of the first steps
         self._before = 0  # steps done by then
         self._last_line = time.monotonic()
@@ -36,9 +36,12 @@ class Bar:
             self._bar.start()
 
     def works_on(self, device: int, what: str | None, steps: int = 0) -> None:
-        """Set the current work of a device, None if it is idle, and add new agent steps.
+        """Set the current work of a device, and add new agent steps.
 
-        The steps are summed over the runs of its batch.
+        Args:
+          device: number of the device.
+          what: name of the current program, or None if the device is idle.
+          steps: new agent steps, summed over the runs of the batch.
         """
         self._at_work.pop(device, None)
         if what is not None:

@@ -99,10 +99,10 @@ def _draw_comparison(store: Store, study: Study, findings: Findings) -> list[Pat
 
 
 def _draw_looks(study: Study, findings: Findings, path: Path) -> None:
-    """Plot wins minus losses after every seed as PNG; marks are the looks that decided.
+    """Plot wins minus losses after every seed as PNG, with markers at looks that decided.
 
-    The dashed lines are the boundary at level alpha / arms without ties, beyond which an arm is
-    better or worse whatever the other arms are. Ties and Holm's method only move it inwards.
+    Dashed lines are the boundary at level alpha / arms for pairs without ties. An arm beyond it is
+    better or worse for any results of the other arms. Ties and Holm's method only narrow it.
     """
     arms = {name: own for name, own in findings.members.items() if name in findings.looks}
     methods = {name: member.point.config.replay for name, member in arms.items()}
@@ -133,14 +133,14 @@ def _draw_looks(study: Study, findings: Findings, path: Path) -> None:
     axes.set_xlabel("seeds")
     axes.set_ylabel("wins minus losses")
     axes.set_title(plain(f"against {study.baseline}, {', '.join(study.envs)}"), color=INK)
-    # Beside the lines, which may be anywhere.
+    # Outside of the axes, because lines can be anywhere inside.
     axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
     tidy(axes)
     save(figure, path)
 
 
 def _boundary(seeds: int, alpha: float) -> float:
-    """Return the least wins minus losses that reject mu = 1/2 after `seeds` pairs; NaN if none."""
+    """Return the least wins minus losses that reject mu = 1/2 after `seeds` pairs, or NaN."""
     for lead in range(seeds % 2, seeds + 1, 2):
         wins = (seeds + lead) // 2
         if decisions.log_sign_capital(Counts(wins, 0, seeds - wins)) >= -math.log(alpha):

@@ -1,4 +1,4 @@
-"""The runner of a study: plan, train, judge, and repeat until the question is answered."""
+"""Execution of a study: plan, train and judge, repeatedly in a sequential design."""
 
 import _thread
 import contextlib
@@ -34,7 +34,7 @@ from experiments.studies.store import SeededPoint, Store
 from experiments.studies.study import Study
 from experiments.training.spread import width_of
 
-_MANY = 500  # points, whose validation takes seconds
+_MANY = 500  # number of points from which validation takes seconds
 
 
 class Results(NamedTuple):
@@ -68,7 +68,7 @@ class Results(NamedTuple):
         ])  # fmt: skip
 
     def scores(self) -> dict[str, dict[str, list[float]]]:
-        """Return the primary metric as task -> arm -> seeds, such as rliable expects as arrays."""
+        """Return the primary metric of every seed as task -> arm -> values, similar to rliable."""
         found: dict[str, dict[str, list[float]]] = {}
         for name, values in (self.findings.values if self.findings else {}).items():
             member = self.findings.members[name]  # pyright: ignore[reportOptionalMemberAccess]
@@ -175,7 +175,7 @@ class _Grid:
         programs.check_kept(study.options.keep or (), self._groups)
         self._width = study.options.width
         if self._width is None and study.question.until_decided:
-            # It must not depend on the number of seeds in the end.
+            # The width must not depend on the final number of seeds.
             self._width = width_of(next(iter(study.bases.values())).seeds)
 
     def describe(self) -> list[str]:
@@ -233,7 +233,7 @@ class _Grid:
         for need in findings.undecided.values():
             if need.expected is None:
                 continue
-            seconds = 0.0  # of one more seed of all its points
+            seconds = 0.0  # device time of one more seed of all its points
             for point in need.points:
                 done = sum(1 for each, _ in ended if each == point)
                 seconds += (made[point]["train_seconds"] or 0.0) / max(done, 1)
@@ -246,7 +246,7 @@ class _Grid:
 
 
 def _progress(study: Study, findings: Findings | None, seeds: int) -> list[str]:
-    """Return lines about the arms or claims after a look."""
+    """Return lines that describe the arms or claims after a look."""
     if findings is None:
         return []
     if study.claims:
@@ -273,7 +273,7 @@ def _progress(study: Study, findings: Findings | None, seeds: int) -> list[str]:
 
 @contextlib.contextmanager
 def _limited(hours: float | None, over: threading.Event) -> Iterator[None]:
-    """Interrupt the main thread after some hours."""
+    """Interrupt the main thread after a number of hours."""
     if hours is None:
         yield
         return

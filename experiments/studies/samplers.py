@@ -35,7 +35,7 @@ class Random:
 class Optuna:
     """Optuna's tree-structured Parzen estimator over all settings together.
 
-    Settings without a score count as bad ones, which makes the settings of a batch differ.
+    Settings without a score count as bad, so that settings drawn together differ.
     """
 
     def __init__(self, space: Space, seed: int, higher_is_better: bool) -> None:
@@ -67,7 +67,7 @@ class Optuna:
             self._study.tell(self._trials[number], score)
 
 
-Sampler = Random | Optuna  # of one method on one task
+Sampler = Random | Optuna  # each for one method on one task
 
 
 def describe(name: str) -> str:

@@ -1,11 +1,11 @@
 """Search of every method's settings, with equal budgets, followed by runs with fresh seeds.
 
-Each round asks the samplers for settings, runs them together in as few programs as possible, and
-reports their scores, until every method has the same number of trials. The best settings and the
-defaults of each method then run with fresh seeds, because the best of many scores on the seeds that
-selected it is biased.
+Each round draws settings from the samplers, runs them together in as few programs as possible, and
+reports their scores to the samplers, until every method has the same number of trials. The best
+settings and the defaults of each method then run with fresh seeds, because the best of many scores
+is biased on the seeds that selected it.
 
-A resumed search asks for the same settings again, and skips the runs that have ended.
+A resumed search draws the same settings again, and skips the runs that have ended.
 """
 
 import dataclasses
@@ -39,9 +39,9 @@ from experiments.training.spread import width_of
 class Tuning(NamedTuple):
     """The search of one method on one task."""
 
-    default: Point  # with the default settings and the fresh seeds
-    base: RunConfig  # with the default settings and the seeds of the trials
-    space: Space  # {} if the method has none of the settings, and then no trials
+    default: Point  # default settings with the fresh seeds
+    base: RunConfig  # default settings with the seeds of the trials
+    space: Space  # {} if the method has none of the settings, and therefore no trials
     sampler: Sampler
     higher_is_better: bool
     trials: list[dict[str, Any]]  # "point", "score" and "failed", in the order of the proposals
@@ -78,7 +78,7 @@ class Search:
         self._study, self._how, self._engine = study, study.search, engine
         self._memory, self._resume = where.memory, resume
         self._cache = programs.ProgramCache()
-        self._settings: dict[str, Mapping[Place, Any]] = {}  # of the trials, by point
+        self._settings: dict[str, Mapping[Place, Any]] = {}  # id of a point -> its settings
         called = samplers.describe(str(self._how.search))
         self.tunings, shown, sizes = [], {}, []
         for (env, label), space in spaces.read(study.axes, study.bases).items():
@@ -188,7 +188,7 @@ class Search:
         return own, self._how.fresh_seeds * (2 if tuning.space else 1)
 
     def checked(self, tuning: Tuning, settings: Mapping[Place, Any]) -> Point | str:
-        """Return settings as a point, or the reason why they can't run."""
+        """Return the point of settings, or the reason why it cannot run."""
         try:
             point = tuning.point(settings)
             programs.check(point)
@@ -278,14 +278,14 @@ class Search:
             engines.carry_out(todo, self.results, self._engine, self._bar)
 
     def _failure(self, point: Point) -> str | None:
-        """Return why a run of a point failed, or None."""
+        """Return the reason why a run of a point failed, or None."""
         failed = self.results.facts["failed"]
         names = {seed: run_name((point, seed)) for seed in _seeds(point.config)}
         whys = (f"seed {seed}: {failed[name]}" for seed, name in names.items() if name in failed)
         return next(whys, None)
 
     def _score(self, point: Point) -> tuple[float | None, str | None]:
-        """Return the score of a point on the seeds of the trials, or why there is none."""
+        """Return the score of a point on the seeds of the trials, or the reason why it failed."""
         if (why := self._failure(point)) is not None:
             return None, why
         table = self.results.table
@@ -316,7 +316,7 @@ def best_of(trials: Sequence[Mapping[str, Any]], higher_is_better: bool) -> str 
 
 
 def score_of(rows: Any, metric: PrimaryMetric) -> tuple[float | None, str | None]:
-    """Return the interquartile mean of a point's scores over seeds, or why there is none.
+    """Return the IQM of a point's scores over seeds, or the reason for a missing score.
 
     Args:
       rows: rows of the study's table for one point.
@@ -325,7 +325,7 @@ def score_of(rows: Any, metric: PrimaryMetric) -> tuple[float | None, str | None
     lost = sorted(rows.loc[rows["diverged"] > 0, "seed"].unique())
     if lost:
         return None, f"seed {lost[0]}: diverged"
-    # The next proposals depend on the exact bits, so use float32 as after a read from the file.
+    # The next proposals depend on the exact bits, so use float32, as do tables read from a file.
     values = metric(rows[["seed", "step", "eval_return"]].astype({"eval_return": np.float32}))
     values = values.replace(np.inf, float(rows["step"].max()))
     return float(iqm(values.to_numpy())), None

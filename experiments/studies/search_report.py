@@ -32,8 +32,8 @@ class Result(NamedTuple):
     chosen: float | None  # its score on the seeds of the trials
     scores: np.ndarray  # scores of the best point
     defaults: np.ndarray  # scores of the default settings
-    lost: np.ndarray  # whether each run of the best point diverged
-    defaults_lost: np.ndarray  # and each run of the defaults
+    lost: np.ndarray  # `[seeds]` bool, diverged runs of the best point
+    defaults_lost: np.ndarray  # `[seeds]` bool, diverged runs of the defaults
 
 
 def trials(store: Store) -> pd.DataFrame:
@@ -221,7 +221,7 @@ def _best(rows: Sequence[Result], study: Saved) -> str:
 
 
 def _worst(rows: Sequence[Result]) -> str:
-    """Return the rule for diverged runs, or an empty string if none diverged."""
+    """Return a sentence on the rank of diverged runs, or "" if none diverged."""
     lost = any(row.lost.any() or row.defaults_lost.any() for row in rows)
     return "; a diverged run ranks below all others" if lost else ""
 

@@ -10,7 +10,7 @@ from experiments.runs.run_config import RunConfig
 from experiments.studies import grid
 from experiments.studies.grid import Axis, Place, Point
 
-_DIGITS = 4  # significant digits of drawn numbers, which keep them short to type
+_DIGITS = 4  # significant digits of drawn numbers, for short command lines
 
 
 class Range(NamedTuple):
@@ -40,7 +40,7 @@ class Range(NamedTuple):
 
     @property
     def ends(self) -> tuple[float, ...]:
-        """Both ends, which validation checks in place of all values."""
+        """Both ends, which represent all values in validation."""
         return self.low, self.high
 
     def holds(self, value: Any) -> bool:
@@ -88,7 +88,7 @@ class Choices(NamedTuple):
         return f"of {', '.join(map(grid.shown_value, self.values))}"
 
 
-Space = Mapping[Place, Range | Choices]  # of one method on one task
+Space = Mapping[Place, Range | Choices]  # search space of one method on one task
 
 
 def read(

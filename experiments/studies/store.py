@@ -1,7 +1,6 @@
-"""The results of a study: one table of all runs, and a JSON file that describes its origin.
+"""Results of a study: a table of all finished runs, and a JSON file with facts about them.
 
-Both files are rewritten as runs end, and can be read meanwhile. The table contains only runs that
-have ended.
+Both files are rewritten as runs end, and can be read during the study.
 """
 
 import dataclasses
@@ -29,8 +28,8 @@ from jaxreplay.saving import saved_digest
 FORMAT = 2  # 1: tables of sweeps, before studies
 KEYS = ("env", "replay", "agent", "method")  # columns of the table before the settings
 _DIGITS = 9  # significant digits that distinguish all float32 numbers
-_PATIENCE = 20  # the table is rewritten after this many times the seconds that writing takes
-_SOURCES = ("experiments/studies/programs.py",)  # determine numbers, besides those of any run
+_PATIENCE = 20  # interval between writes of the table, as a multiple of the time of a write
+_SOURCES = ("experiments/studies/programs.py",)  # determine numbers, besides sources of all runs
 SeededPoint = tuple[Point, int]  # a point and a seed
 
 
@@ -69,7 +68,7 @@ class Store:
 
     @property
     def study(self) -> Saved:
-        """The study, not validated."""
+        """The study, without validation."""
         return studies.from_json(self.facts["study"])
 
     def frames(self) -> dict[str, pd.DataFrame]:
@@ -102,14 +101,14 @@ class Store:
         }
 
     def ended(self) -> set[tuple[str, int]]:
-        """Return the ids of points, and seeds, whose runs have ended."""
+        """Return id of the point and seed of each run that has ended."""
         if self.table.empty:
             return set()
         pairs = self.frame[["point", "seed"]].drop_duplicates()
         return {(str(point), int(seed)) for point, seed in pairs.itertuples(index=False)}
 
     def extend(self, points: Iterable[Point]) -> None:
-        """Add points that were not known when the study began."""
+        """Add points that were unknown at the start of the study."""
         for point in points:
             self.facts["points"].setdefault(point.id, _plain(point))
 
@@ -151,7 +150,7 @@ class Store:
         self.write()
 
     def write(self) -> None:
-        """Write both files. Whenever the process is killed, the files on disk can be read."""
+        """Write both files, so that they remain readable if the process is killed at any time."""
         start = time.monotonic()
         self._gather()
         table, facts = paths(self.folder)
@@ -196,7 +195,7 @@ class Store:
         return pd.DataFrame([head]).merge(values, how="cross")
 
     def _sorted(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return rows in the order of the study, and columns in an order that no run affects."""
+        """Return a table with rows in the order of the study, and a fixed order of columns."""
         order = {name: place for place, name in enumerate(self.facts["points"])}
         frame = frame.assign(_place=frame["point"].map(order))
         frame = frame.sort_values(["_place", "seed", "step"])
@@ -234,7 +233,7 @@ def begin(
       study: the study.
       points: its points, as far as they are known.
       base_points: task -> label -> id of the point without settings.
-      search: what determines the trials of a search, or None.
+      search: choices that determine the trials of a search, or None.
     """
     facts: dict[str, Any] = {
         "study": study.to_json(),
@@ -268,7 +267,7 @@ def resume(
 ) -> Store:
     """Read the store of a study that has begun, and check that it is the same study.
 
-    The arguments are as in `begin`; `other_code`: results of other versions may be continued.
+    For the arguments, see `begin`; `other_code` allows results of other versions of the code.
 
     Raises:
       Damaged: If a file is damaged.
@@ -314,7 +313,7 @@ def resume(
 
 
 def _fixed(study: Saved, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a study that has begun cannot change, by name."""
+    """Return the parts of a study that are fixed once it has begun, by name."""
     question, options = study.question, study.options
     fixed = dataclasses.asdict(question) | (facts.get("search", {}).get("asked") or {})
     fixed |= {axis.name: axis.texts for axis in study.axes}

@@ -21,7 +21,7 @@ from experiments.training.schedule import schedule
 UNTIL_DECIDED: Literal["until decided"] = "until decided"
 BATCH = 16  # seeds between two looks, unless given
 _FEWEST = 2  # seeds of an interval
-_LABEL = r"\w[\w.-]*"  # of an arm in a file
+_LABEL = r"\w[\w.-]*"  # pattern of labels of arms in files
 Options = Mapping[str, Any]  # option -> value
 Bases = Mapping[tuple[str, str], RunConfig]  # (task, label of the arm) -> configuration
 _Config = TypeVar("_Config")
@@ -52,18 +52,18 @@ class Arm:
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-    """A study whose configurations have not been validated, such as that of a file.
+    """A study with configurations that have not been validated, such as one from a file.
 
     Attributes:
       bases: configuration of every arm on every task, before settings. Its `seeds` is the number
-        of seeds, or the batch size if the question says `until_decided`.
+        of seeds, or the number of seeds between two looks if the question is `until_decided`.
       axes: settings of the grid, or of the space of a search.
       question: primary metric, baseline and design, fixed before anything runs.
       options: outputs of the study.
       search: parameters of a search; none by default.
       claims: families of claims about the arms, by name; p-values are corrected within a family.
-        Without claims, a sequential study asks whether each arm is better than the baseline.
-      untested: arm -> reason why it tests nothing in this study, whatever its numbers are.
+        Without claims, a sequential study decides whether each arm is better than the baseline.
+      untested: arm -> reason why it never counts as tested in this study.
     """
 
     bases: Mapping[tuple[str, str], Any]
@@ -174,7 +174,7 @@ class Study(Saved):
 
     @property
     def baseline(self) -> str:
-        """Label of the arm that the others are compared with.
+        """Label of the baseline.
 
         By default, this is the first arm with uniform replay, else the first with a uniform
         sampler, else the first.
@@ -190,7 +190,7 @@ class Study(Saved):
 
     @property
     def looks(self) -> list[int]:
-        """Numbers of seeds at which arms are compared; a verdict takes at least ten."""
+        """Numbers of seeds at which arms are compared, at least ten."""
         first = next(iter(self.bases.values())).seeds
         if not self.question.until_decided:
             return [first]
@@ -262,7 +262,7 @@ class Study(Saved):
         labels = {label for _, label in self.bases}
         for claim in (claim for own in self.claims.values() for claim in own):
             for label in (claim.arm, claim.baseline):
-                # A size of the study may have fewer replay ratios than there are claims.
+                # A size of the study may lack some replay ratios of the claims.
                 if label not in names and label.partition("_every")[0] not in labels:
                     raise ValueError(
                         f"'{claim.says}' is about '{label}', which is not an arm: use one of "
@@ -417,7 +417,7 @@ def _text(value: Any) -> str:
 
 
 def _filled(usual: _Config, saved: Mapping[str, Any]) -> _Config:
-    """Return options with saved values; those of later versions have their defaults."""
+    """Return options with saved values; options added since have their defaults."""
     wanted = {field.name for field in dataclasses.fields(usual)}  # pyright: ignore[reportArgumentType]
     if unknown := sorted(set(saved) - wanted):
         raise ValueError(f"option {unknown[0]} is unknown")

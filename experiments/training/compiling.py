@@ -1,4 +1,4 @@
-"""Functions that are traced once, their dependencies, and fast compilation of rare programs.
+"""Functions that are traced once, data dependencies, and fast compilation of rare programs.
 
 JAX's batching also finds which outputs depend on which inputs, but it traces the body of a loop
 several times, and the body of a nested loop as often again. This module reads the traced program.

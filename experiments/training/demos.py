@@ -15,7 +15,7 @@ from jaxreplay.types import Array, Sample, Tree
 
 @dataclasses.dataclass(frozen=True)
 class Demonstrated(Mixed):
-    """A mixture whose second replay holds the transitions of a file."""
+    """A mixture of replays, the second of which has the transitions of a file."""
 
     path: str = ""
 

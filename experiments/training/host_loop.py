@@ -106,10 +106,13 @@ class HostRun(Run):
         Args:
           make: makes a batch of environments, for training or for evaluation.
           environment: spec of each environment.
-          agent: as in `loop.make_program`, like `replay`, `config` and the errors.
-          replay: the replay.
+          agent: agent, made with the objective of the replay's method.
+          replay: replay, made with the sampler of the same method.
           config: options of the loop.
           seeds: seeds of the run.
+
+        Raises:
+          ValueError: the config cannot run.
         """
         phases = make_phases(environment.action_space, agent, replay, config)
         super().__init__(schedule(config, replay.num_envs))
@@ -199,7 +202,7 @@ class HostRun(Run):
     def _evaluate(
         self, state: LoopState, check: Callable[[], None] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Play whole episodes greedily; return undiscounted returns and lengths, `[S, N]`.
+        """Play whole greedy episodes; return undiscounted returns and lengths, `[S, N]`.
 
         `check` runs before each step of a log point; without it, the evaluation is for the replay.
         """

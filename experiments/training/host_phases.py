@@ -28,8 +28,8 @@ from jaxreplay.types import Sample
 class HostPhases:
     """Phases over seeds, jitted: arrays have a leading `[S]`.
 
-    The functions are those of `Phases`, and `advance`: store a step, and decide the next actions.
-    They donate the state if they return another one.
+    The functions are those of `Phases`, and `advance`, which stores a step and returns the next
+    actions. Functions that return a state donate their argument.
 
     Attributes:
       axes: a LoopState of 0 where a leaf has a seed axis, and None where all seeds share it.

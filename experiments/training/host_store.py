@@ -1,8 +1,8 @@
 """The part of a replay in the host's memory: rows of all seeds, or frames that are stored once.
 
-The device has indices and priorities and draws a batch with gaps; the host reads the missing part,
-`[S, B]`; the device fills it in (`filled`) in the program of the gradient update. Draws equal those
-of a replay on the device.
+The device has indices and priorities, and draws incomplete batches. The host reads the missing part
+`[S, B]`, and the program of the gradient update inserts it (`fill`). Draws equal those of a replay
+on the device.
 
 Rows leave the device when they are added to the ring. Frames are written right after the step of
 the environments, up to n - 1 rows ahead of the transitions in the n-step window; the places agree,

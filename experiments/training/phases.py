@@ -40,7 +40,7 @@ Mode = Literal["warm-up", "act"]  # before or after learning starts
 def make_phases(
     action_space: Discrete | Continuous, agent: Agent, replay: Replay, config: LoopConfig
 ) -> "Phases":
-    """Compose Phases; arguments and errors as in `loop.make_program`."""
+    """Make Phases; for arguments and errors, see `loop.make_program`."""
     check(config, replay)
     if config.scale_observations or config.scale_rewards:
         agent = scaling.normalise_inputs(agent)
@@ -224,7 +224,7 @@ class Phases:
         return needed and self.config.observe_every is not None
 
     def observe(self, state: LoopState, returns: Array) -> LoopState:
-        """Give the returns `[N]` of an evaluation to the replay."""
+        """Pass the returns `[N]` of an evaluation to the replay; return the new state."""
         key = state_.observing_keys(state)[0]
         return state._replace(replay=self.replay.observe(state.replay, returns.mean(), key))
 
@@ -279,7 +279,7 @@ class Phases:
         }
 
     def _noisy(self, state: LoopState, reward: Array) -> Array:
-        """Return rewards `[E]` as they are stored."""
+        """Return the rewards `[E]` to store, with noise if the config has any."""
         scale = self.config.reward_noise
         if is_zero(scale):
             return reward
@@ -291,7 +291,7 @@ class Phases:
         return self.replay.add(state.replay, transition, **self._feedback(state, transition))
 
     def _feedback(self, state: LoopState, transition: Transition) -> dict[str, Array]:
-        """Return feedback about new transitions, if the replay method reads any."""
+        """Return feedback about new transitions, if the replay method uses any."""
         names = self.replay.requires.feedback_of_new
         if not names:
             return {}
@@ -299,7 +299,7 @@ class Phases:
         return {name: feedback[name] for name in names | ({"reward_scale"} & feedback.keys())}
 
     def _observed(self, replay_state: Any, returns: Array, key: Array) -> Any:
-        """Give returns `[E]` of training episodes, NaN without an end, to the replay in order."""
+        """Pass returns `[E]` of training episodes (NaN if not ended) to the replay, in order."""
 
         def observe(index: Array, replay_state: Any) -> Any:
             own = jax.random.fold_in(key, index)

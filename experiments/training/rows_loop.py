@@ -40,7 +40,7 @@ class RowsRun(Run):
         config: LoopConfig,
         seeds: Sequence[int],
     ) -> None:
-        """Make the run of `seeds`; other arguments and errors as in `loop.make_program`.
+        """Make the run of `seeds`; for other arguments and errors, see `loop.make_program`.
 
         The replay must have its rows on the host.
         """

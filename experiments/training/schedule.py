@@ -6,7 +6,7 @@ import math
 from experiments.training.config import LoopConfig, round_up
 
 _MAX_LOG_POINTS = 1_000_000
-_MAX_COUNT = 2**31 - 1  # of an int32 step counter
+_MAX_COUNT = 2**31 - 1  # largest value of an int32 step counter
 
 
 @dataclasses.dataclass(frozen=True)

@@ -54,11 +54,11 @@ class Run(abc.ABC):
 
     Attributes:
       schedule: log points and counts.
-      remarks: messages for the user before the run: the layout of several programs.
+      remarks: messages for the user before the run, such as the layout of several programs.
       axes: a LoopState of 0 where a leaf has a seed axis, and None where all seeds share it.
       stops_anywhere: whether it raises CutShort soon after `stop()` returns True; otherwise callers
         wait for the next log point.
-      stop: set by the caller.
+      stop: function that returns whether to stop, set by the caller.
     """
 
     schedule: Schedule
@@ -87,7 +87,7 @@ class Run(abc.ABC):
         """Run `blocks` blocks and an evaluation; donates the state. Metrics are `[S]`."""
 
     def to_save(self, state: Any) -> LoopState:
-        """Return a state in the form in which it is saved."""
+        """Return the form of a state that is saved."""
         return state
 
     def close(self) -> None:  # noqa: B027
@@ -107,7 +107,7 @@ class CompiledRun(Run):
         Args:
           program: program of one seed.
           seeds: seeds of the run.
-          where: layout of the seeds; None: one program on the first device.
+          where: layout of the seeds; by default, one program on the first device.
         """
         if where is None:
             where = Layout(len(seeds), len(seeds), tuple(jax.local_devices()[:1]))
@@ -175,7 +175,7 @@ class CompiledRun(Run):
         return states, joined
 
     def close(self) -> None:
-        """Let the threads end."""
+        """Shut down the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _each(self, name: str, function: Any, inputs: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -212,7 +212,7 @@ def over_seeds(program: Program, example: Any = None) -> Seeds:
 
     Args:
       program: program of one seed.
-      example: inputs of its `init`, or their shapes and dtypes; None: a key.
+      example: inputs of its `init`, or their shapes and dtypes; by default, a key.
     """
     init = Traced(program.init, a_key() if example is None else example)
     chunk = Traced(program.chunk, init.outputs, jax.ShapeDtypeStruct((), jnp.int32))

@@ -1,8 +1,8 @@
 """The layout of seeds over cores or accelerators: programs with a few seeds each.
 
-A small program is no faster on several cores, because distributing its work costs more than the
-cores save. Several programs on one thread each are faster. They are one compiled program called
-from several threads; XLA runs the calls concurrently, even on one device.
+A small program is not faster on several cores, because the overhead of distributing its work is
+larger than the gain. Several single-threaded programs are faster. They are one compiled program
+that several threads call; XLA executes the calls concurrently, even on one device.
 
 The number of seeds in a program depends only on the number of seeds, never on the machine, so that
 each seed gives the same numbers bit for bit on one core and on eight.
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax
 
 _MAX_PROGRAMS = 8
-_MIN_SEEDS = 2  # per program: a single seed takes a quarter more time per seed
+_MIN_SEEDS = 2  # per program; with a single seed, the time per seed is 25 % longer
 
 
 class Layout(NamedTuple):
@@ -23,7 +23,7 @@ class Layout(NamedTuple):
 
     Attributes:
       seeds: number of seeds.
-      width: seeds per program; copies of the last seed fill the last program.
+      width: seeds per program; copies of the last seed pad the last program.
       devices: one per concurrent program; on CPU, the same device once per core.
     """
 
@@ -62,7 +62,7 @@ def layout(seeds: int, count: int | None = None) -> Layout:
 
     Args:
       seeds: number of seeds.
-      count: number of cores or accelerators; None: all of this machine.
+      count: number of cores or accelerators; by default, all of this machine.
 
     Raises:
       ValueError: the machine has fewer accelerators.

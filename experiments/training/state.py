@@ -61,7 +61,7 @@ class LoopState(NamedTuple):
     episodes: Episodes
     extras: chex.ArrayTree  # [E, ...] of the previous step, zeros at the start of an episode
     window: Window
-    fault: Array  # [] int32, `rows` after the first step with a non-finite number; 0: none
+    fault: Array  # [] int32, `rows` after the first step with a non-finite number, or 0
     agent: Any
     replay: Any
     host: Any = ()  # NumPy arrays with the part of the replay on the host, see `host_store`

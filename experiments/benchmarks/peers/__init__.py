@@ -19,9 +19,9 @@ from jaxreplay.methods import per, uniform
 from jaxreplay.replay import Replay
 
 OBS, ACTION = 17, 6  # sizes of a locomotion task
-ALPHA, BETA, EPSILON = 0.6, 0.4, 1e-6  # of every prioritised buffer (Schaul et al. 2016)
-ORDERS = ("add-sample-update", "sample-update-add")  # of a cycle in a training loop
-ONE_CALL_ORDER = "update-add-sample"  # of the calls between two learning steps, in either order
+ALPHA, BETA, EPSILON = 0.6, 0.4, 1e-6  # for all prioritised buffers (Schaul et al. 2016)
+ORDERS = ("add-sample-update", "sample-update-add")  # orders of a cycle in a training loop
+ONE_CALL_ORDER = "update-add-sample"  # order between two learning steps, for either of `ORDERS`
 
 
 class Rows(NamedTuple):
@@ -110,7 +110,7 @@ UNIFORM = Peer("jaxreplay uniform", prioritised=False, make=_uniform)
 _EXTRA = install("bench")
 
 
-# Module of peers, named as the package that it requires -> how to install that.
+# Module of peers, named after its package -> command that installs the package.
 SOURCES = {
     "ours": "",
     "flashbax": _EXTRA,
@@ -124,7 +124,7 @@ class Found(NamedTuple):
 
     peers: tuple[Peer, ...]
     missing: dict[str, str]  # package -> reason, with the install command
-    versions: dict[str, str]  # of available packages
+    versions: dict[str, str]  # available package -> version
 
 
 def find(names: Sequence[str]) -> Found:
