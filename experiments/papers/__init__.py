@@ -1,1 +1,1 @@
-"""Figures of the papers, reproduced: `python -m experiments.papers list`."""
+"""Reproductions of figures and tables of papers: `python -m experiments.papers list`."""

@@ -35,7 +35,7 @@ from experiments.storage.files import write_bytes
 from experiments.studies.options import Where
 from jaxreplay.saving import check_writable
 
-_OUT = Path("runs/papers")  # unless another folder is named
+_OUT = Path("runs/papers")  # default of --out
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -114,7 +114,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _chosen(args: argparse.Namespace) -> list[Entry]:
-    """Return the entries that are asked for, as they are at the size that is."""
+    """Return the selected entries at the selected size."""
     if args.ids and args.paper:
         raise ValueError("name entries or papers, not both")
     if args.ids:
@@ -191,7 +191,7 @@ def _run(args: argparse.Namespace) -> None:
         if source.name not in done:
             with compilation.cache_programs(args.compilation_cache):
                 made = running.make(source, args.size, places, claims_about(source))
-            if made is None:  # the hours are over
+            if made is None:  # the time limit --hours is reached
                 continue
             done[source.name] = made
         if entry.layout is not None:
@@ -210,7 +210,7 @@ def _installed(entry: Entry, source: Source, args: argparse.Namespace) -> bool:
     """Return whether the packages of an entry are installed; report missing ones.
 
     Raises:
-      ValueError: it is not, and the entry was asked for by name.
+      ValueError: a package is missing, and the command line names the entry.
     """
     reasons = []
     if isinstance(source, Experiment):

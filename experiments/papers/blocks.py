@@ -1,4 +1,4 @@
-"""Blocks of panels: above with a paper's own aggregate over seeds, below with ours."""
+"""Figures with two blocks of panels: the paper's aggregate over seeds above, ours below."""
 
 import io
 import textwrap
@@ -22,7 +22,7 @@ from experiments.statistics.primary import PrimaryMetric
 from experiments.statistics.verdicts import FEWEST_SEEDS
 from experiments.storage.files import write_bytes
 
-Band = tuple[np.ndarray, np.ndarray, np.ndarray]  # line, and both ends of what is around it: [x]
+Band = tuple[np.ndarray, np.ndarray, np.ndarray]  # line, lower and upper edge of the band, each [x]
 
 
 def _around(middle: np.ndarray, spread: np.ndarray) -> Band:
@@ -41,7 +41,7 @@ def _percentiles(low: float, high: float) -> Callable[[np.ndarray], Band]:
 
 
 def _interval(values: np.ndarray) -> Band:
-    """Return the mean and its 95 % interval, 1.96 standard errors."""
+    """Return the mean and its normal 95 % confidence interval (1.96 standard errors)."""
     return _around(values.mean(axis=0), 1.96 * _spread(values) / np.sqrt(len(values)))
 
 
@@ -51,7 +51,7 @@ def _ours(values: np.ndarray) -> Band:
 
 
 OURS = "IQM, 95 % bootstrap interval"
-# What a paper's line and band are, by name.
+# Functions from values [S, x] to a line and its band, by name.
 AGGREGATES: Mapping[str, Callable[[np.ndarray], Band]] = MappingProxyType(
     {
         "mean, std": lambda values: _around(values.mean(axis=0), _spread(values)),
@@ -68,7 +68,7 @@ AGGREGATES: Mapping[str, Callable[[np.ndarray], Band]] = MappingProxyType(
 
 
 class Compared(NamedTuple):
-    """The arms of a task, compared with a baseline."""
+    """Comparison of the arms of a task with a baseline."""
 
     rows: list[Judged]
     metric: PrimaryMetric
@@ -76,27 +76,27 @@ class Compared(NamedTuple):
 
 
 class Plotted(NamedTuple):
-    """What is plotted."""
+    """Data to plot."""
 
-    frame: pd.DataFrame  # columns arm, seed and others; panels come as they do here
+    frame: pd.DataFrame  # columns arm, seed and others; its order is the order of the panels
     methods: Mapping[
         str, str
-    ]  # arm -> its replay method, for its colour; arms come as they do here
+    ]  # arm -> replay method, which decides the colour; its order is the order of the arms
     title: str
-    judged: Callable[[], Compared] | None = None  # returns the arms beside the baseline
-    table: pd.DataFrame | None = None  # all of what `frame` was chosen from
+    judged: Callable[[], Compared] | None = None  # compares the arms with the baseline
+    table: pd.DataFrame | None = None  # the whole table, from which the rows of `frame` are
 
 
 _MOST_COLUMNS = 3
-_HEAD = 1.0  # inches for the title
-_ENTRY = 0.19  # inches for a line of a legend
-_KEPT = 128  # colours of a figure that are kept as they are
+_HEAD = 1.0  # height of the title in inches
+_ENTRY = 0.19  # height of a row of a legend in inches
+_KEPT = 128  # number of most frequent colours that the palette represents exactly
 _EXACT = Image.Dither.NONE
 _LEGEND = MappingProxyType({"frameon": False, "fontsize": 8, "handlelength": 2.6})
 
 
 def arms_of(plotted: Plotted, frame: pd.DataFrame) -> list[str]:
-    """Return the arms that a frame has, in the order of the methods; others come last."""
+    """Return the arms of a frame in the order of `plotted.methods`, followed by all others."""
     there = dict.fromkeys(frame["arm"])
     return [arm for arm in plotted.methods if arm in there] + [
         arm for arm in there if arm not in plotted.methods
@@ -104,25 +104,25 @@ def arms_of(plotted: Plotted, frame: pd.DataFrame) -> list[str]:
 
 
 def places_of(frame: pd.DataFrame, panel: str) -> list[Any]:
-    """Return the values that get panels, in the frame's order."""
+    """Return the distinct values of column `panel`, in the order of the frame."""
     return list(dict.fromkeys(frame[panel])) if panel in frame else [""]
 
 
 def rows_of(frame: pd.DataFrame, panel: str, place: Any) -> np.ndarray:
-    """Return which rows belong to a panel, [rows]."""
+    """Return a mask `[rows]` of the rows that belong to a panel."""
     return (frame[panel] == place).to_numpy() if panel in frame else np.ones(len(frame), bool)
 
 
 class Panel(NamedTuple):
-    """What a panel takes, in inches."""
+    """Size of a panel in inches, and its legends."""
 
     width: float
     height: float
-    margin: float = 0.0  # to the left of all
-    legends: Sequence[Sequence[str]] = ()  # what is named below: one for all, or one per panel
+    margin: float = 0.0  # additional width of the figure
+    legends: Sequence[Sequence[str]] = ()  # labels: one legend for the figure, or one per panel
 
     def columns(self, width: float) -> int:
-        """Return how many entries of its legends fit beside one another."""
+        """Return the number of columns of a legend of this width in inches."""
         longest = max((len(each) for legend in self.legends for each in legend), default=1)
         return max(1, int(width / (0.6 + 0.07 * longest)))
 
@@ -130,10 +130,17 @@ class Panel(NamedTuple):
 def make(
     plotted: Plotted, frame: pd.DataFrame, aggregate: str, count: int, panel: Panel
 ) -> tuple[Figure, dict[tuple[str, int], Axes]]:
-    """Make a figure with a block of panels for each aggregate, one below the other.
+    """Make a figure with one block of panels per aggregate, stacked vertically.
+
+    Args:
+      plotted: data to plot, for the title.
+      frame: rows to plot; with a single seed, the figure has only the paper's block.
+      aggregate: name of the paper's aggregate, a key of AGGREGATES.
+      count: number of panels per block.
+      panel: size of a panel.
 
     Returns:
-      The figure, and its panels by aggregate and number.
+      The figure, and its axes by name of the aggregate and index of the panel.
     """
     kinds = list(dict.fromkeys([aggregate, OURS])) if seeds_of(frame) > 1 else [aggregate]
     per_row = -(-count // _MOST_COLUMNS)
@@ -162,12 +169,15 @@ def make(
 
 
 def seeds_of(frame: pd.DataFrame) -> int:
-    """Return how many seeds an arm has; the control's are others, and don't add to them."""
+    """Return the largest number of seeds of an arm.
+
+    Seeds are counted per arm because those of the control differ from those of the other arms.
+    """
     return int(frame.groupby("arm")["seed"].nunique().max())
 
 
 def about(kind: str, own: pd.DataFrame, repeats: str) -> str:
-    """Return a line that says what a panel's lines are: the aggregate, and of how many seeds."""
+    """Return the subtitle of a panel: name of the aggregate, and number of seeds."""
     counts = own.groupby("arm")["seed"].nunique()
     if counts.max() == 1:
         return f"1 {repeats.removesuffix('s')}"
@@ -176,7 +186,7 @@ def about(kind: str, own: pd.DataFrame, repeats: str) -> str:
 
 
 def legend(figure: Figure, grid: Mapping[Any, Axes], panel: Panel) -> None:
-    """Name the lines of all panels once, below them."""
+    """Draw one legend for all panels at the bottom of the figure."""
     handles = {}
     for axes in grid.values():
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -190,13 +200,16 @@ def legend(figure: Figure, grid: Mapping[Any, Axes], panel: Panel) -> None:
 
 
 def legend_below(axes: Axes, panel: Panel) -> None:
-    """Name the lines of one panel, below its horizontal axis."""
+    """Draw the legend of one panel below its x-axis."""
     place = {"loc": "upper center", "bbox_to_anchor": (0, 0, 1, 0), "borderaxespad": 4.4}
     axes.legend(**place, **_LEGEND, ncols=panel.columns(panel.width), columnspacing=1.2)
 
 
 def write(figure: Figure, path: Path) -> None:
-    """Write a PNG of 256 colours, a third as large: the papers' figures are kept with the code."""
+    """Write a PNG with a palette of 256 colours, a third of the size of one in full colour.
+
+    The size matters because the figures of the papers are committed.
+    """
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     image, content = _with_palette(np.asarray(canvas.buffer_rgba())[..., :3]), io.BytesIO()
@@ -205,9 +218,9 @@ def write(figure: Figure, path: Path) -> None:
 
 
 def _with_palette(pixels: np.ndarray) -> Image.Image:
-    """Return an image of 256 colours: the most frequent as they are, others by the nearest.
+    """Return an image of 256 colours: the most frequent exactly, others by the nearest.
 
-    Pillow's own palettes change them all, and make pale bands of two arms one.
+    Pillow's own quantisation changes all colours and merges the pale bands of different arms.
     """
     packed = pixels.astype(np.int64) @ [1 << 16, 1 << 8, 1]
     found, place, counts = np.unique(packed, return_inverse=True, return_counts=True)
@@ -226,7 +239,7 @@ def _with_palette(pixels: np.ndarray) -> Image.Image:
 
 
 def head(figure: Figure, title: str, seeds: int | None = None) -> None:
-    """Write the title, broken to the figure's width, and a caveat for few seeds."""
+    """Draw the title, wrapped to the width of the figure, with a caveat if seeds are few."""
     if seeds is not None and seeds < FEWEST_SEEDS:
         count = f"{seeds} seeds carry" if seeds > 1 else "1 seed carries"
         title = f"{title} (pilot: {count} no verdict)"

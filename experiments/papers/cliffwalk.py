@@ -1,8 +1,8 @@
 """The Blind Cliffwalk: replay with a single reward among exponentially many transitions.
 
-Schaul et al. 2016, Sec. 3.1 and App. B.1: n states in a row; in each, one action leads to the next
-and the other ends the episode, and only the last step is rewarded. The memory holds all 2^n
-sequences of actions, in random order, and learning is by replay alone.
+Schaul et al. 2016, Sec. 3.1 and App. B.1. The chain has n states. In each state, one action leads
+to the next state and the other one ends the episode; only the last step has a reward. The memory
+contains all 2^n sequences of actions in random order, and the agent learns only from replay.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,19 +23,25 @@ from jaxreplay.replay import Replay
 from jaxreplay.sampler import Sampler
 from jaxreplay.types import Array, Sample, Transition
 
-CONVERGED = 1e-3  # mean squared error to the true Q at which learning counts as done
+CONVERGED = 1e-3  # mean squared error of Q below which a seed counts as converged
 CHUNK = 100  # updates between two measurements of the error
 
 
 class Method(NamedTuple):
-    """How a method replays: a sampler (None for the oracle), and its initial priorities."""
+    """A replay method: its sampler (None for the oracle) and its initial priorities."""
 
     sampler: Sampler | None
-    initial_td: float | None = None  # TD error that the memory is stored with; None: the maximum
+    initial_td: float | None = None  # TD error of all transitions at first; None: maximal priority
 
 
 def prioritised(name: Literal["per", "pser"], initial: str = "max", **options: Any) -> Method:
-    """Return PER or PSER without importance weights, from "max", the maximum, or "td", epsilon."""
+    """Return PER or PSER without importance weights.
+
+    Args:
+      name: "per" or "pser".
+      initial: initial priorities: "max", the maximal priority, or "td", that of a TD error of 0.
+      **options: options of the method.
+    """
     fixed = {"beta": 0.0, "epsilon": 1e-4, "sampling": "iid", "initial": initial, **options}
     start = None if initial == "max" else 0.0
     if name == "per":
@@ -60,14 +66,14 @@ METHODS: Mapping[str, Method] = MappingProxyType(
 
 
 class Curve(NamedTuple):
-    """How one method learned, over seeds."""
+    """Learning curves of one method for S seeds."""
 
-    updates: np.ndarray  # [S] int, updates until the error was below CONVERGED; -1: not reached
-    errors: np.ndarray  # [L, S] float32, the error before the first update and after every CHUNK
+    updates: np.ndarray  # [S] int, updates until the error is below CONVERGED; -1 if it never is
+    errors: np.ndarray  # [L, S] float32, errors before the first update and after every CHUNK
 
 
 class Walk(NamedTuple):
-    """The state of a run."""
+    """State of a run."""
 
     key: Array
     agent: TabularState
@@ -77,7 +83,7 @@ class Walk(NamedTuple):
 
 
 def true_q(n: int) -> np.ndarray:
-    """Return Q* `[n, 2]` for the discount 1 - 1/n."""
+    """Return Q* `[n, 2]` for the discount factor 1 - 1/n."""
     steps = n - 1 - np.arange(n)
     values = np.zeros((n, 2))
     values[np.arange(n), right_action(np.arange(n))] = (1.0 - 1.0 / n) ** steps
@@ -85,12 +91,13 @@ def true_q(n: int) -> np.ndarray:
 
 
 def memory(key: Array, n: int) -> Transition:
-    """Return all 2^n sequences of actions in random order, each up to the end of its episode.
+    """Return the transitions of all 2^n sequences of actions, in random order of the sequences.
 
-    Fields are `[2^(n+1) - 2]`; the transitions of a sequence are adjacent.
+    Fields have shape `[2^(n+1) - 2]`. A sequence ends with its episode, and its transitions are
+    adjacent.
     """
     count, total = 2**n, 2 ** (n + 1) - 2
-    sequences = jax.random.permutation(key, count)  # bit s says whether the action in s is right
+    sequences = jax.random.permutation(key, count)  # bit s: whether the action in s is right
     right = (sequences[:, None] >> jnp.arange(n)) & 1  # [2^n, n]
     length = jnp.minimum(jnp.cumprod(right, axis=1).sum(axis=1) + 1, n)
     which = jnp.repeat(jnp.arange(count), length, total_repeat_length=total)
@@ -100,7 +107,7 @@ def memory(key: Array, n: int) -> Transition:
 
 
 def _transitions(n: int, state: Array, right: Array) -> Transition:
-    """Return the transitions from states `[N]` by the right action or the other."""
+    """Return the transitions `[N]` from states `[N]`, by the right action where `right` is 1."""
     last = ~right | (state == n - 1)
     return Transition(
         obs=state,
@@ -121,15 +128,18 @@ def run(
     max_updates: int = 5_000_000,
     report: Callable[[int, float], None] = lambda updates, error: None,
 ) -> Curve:
-    """Learn with one method until every seed has converged, all seeds vmapped.
+    """Learn with one method until every seed has converged; seeds are vmapped.
 
     Args:
-      n: states, 2 .. 20 (the memory holds 2^(n+1) - 2 transitions).
-      method: a value of METHODS, or another.
-      seeds: number of seeds, 0 .. seeds - 1.
-      linear: linear in a one-hot state and a shared constant, instead of a table.
-      max_updates: updates after which to give up.
-      report: called now and then with the updates so far and the largest error.
+      n: number of states, 2 to 20 (the memory contains 2^(n+1) - 2 transitions).
+      method: replay method, such as a value of METHODS.
+      seeds: number of seeds; they are 0 to seeds - 1.
+      linear: whether Q is linear in a one-hot state and a shared constant, instead of a table.
+      max_updates: largest number of updates.
+      report: function called regularly with the number of updates and the largest error.
+
+    Returns:
+      Updates until convergence and error curves.
     """
     together = over_seeds(_program(n, method, linear))
     state = together.init(jax.vmap(jax.random.key)(jnp.arange(seeds)))
@@ -146,7 +156,7 @@ def run(
 
 
 def _program(n: int, method: Method, linear: bool) -> Program:
-    """Make a Program: `chunk(state, count)` takes `count` updates."""
+    """Return a Program with `chunk(state, count)`, which makes `count` updates."""
     config = TabularConfig(num_states=n, linear=linear)
     agent = tabular(config, Discrete(2))
     capacity = 2 ** (n + 1) - 2
@@ -170,7 +180,7 @@ def _program(n: int, method: Method, linear: bool) -> Program:
     types = _types(n)
 
     def oracle(walk: Walk) -> Walk:
-        """Take the one of the 2n possible updates that lowers the error most."""
+        """Make the update, of the 2n possible ones, that lowers the error most."""
         candidates, _ = jax.vmap(lambda t: agent.update(walk.agent, t, walk.key))(types)
         best = jnp.argmin(jax.vmap(error)(candidates))
         return walk._replace(agent=jax.tree.map(lambda x: x[best], candidates))
@@ -205,7 +215,7 @@ def _fill(replay: Replay, state: Any, stored: Transition, initial_td: float | No
 
 
 def _types(n: int) -> Sample:
-    """Return the 2n distinct transitions as batches of one: fields are `[2n, 1]`."""
+    """Return the 2n distinct transitions as batches of size one, with fields `[2n, 1]`."""
     state = jnp.repeat(jnp.arange(n, dtype=jnp.int32), 2)
     right = jnp.tile(jnp.arange(2), n) == right_action(state)
     ones = jnp.ones(2 * n, jnp.int32)

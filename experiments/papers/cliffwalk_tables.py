@@ -1,4 +1,4 @@
-"""Tables of the Blind Cliffwalk: how many updates replay methods need, measured and in theory."""
+"""Tables of the Blind Cliffwalk: updates that replay methods need, measured and in theory."""
 
 import itertools
 from collections.abc import Mapping
@@ -12,19 +12,20 @@ from experiments.papers.cliffwalk import Method
 from experiments.papers.entry import Request, Row
 
 SOURCES = ("experiments/papers/cliffwalk*.py",)
-_POINTS = 150  # of an error curve that are kept
+_POINTS = 150  # number of points on a thinned error curve, at most
 
 
 def updates_by_size(request: Request) -> pd.DataFrame:
     """Return updates until convergence for every size of the memory, and curves for the largest.
 
-    Schaul et al. 2016, Fig. 1 and 2 and App. B.1. With a shared constant, the updates that lower
-    the error most can form a cycle, and the oracle looks only one update ahead: a seed that did not
-    converge has infinitely many.
+    Schaul et al. 2016, Fig. 1 and 2 and App. B.1. The value is infinite for a seed that did not
+    converge. The oracle, which looks only one update ahead, can end in a cycle if Q is linear with
+    a shared constant.
 
     Returns:
-      Rows of kind "updates" (columns values, n, size, arm, seed, value: updates) and "error"
-      (updates, value: mean squared error).
+      Rows with columns kind, values ("table" or "linear"), n, size (transitions in the memory),
+      arm, seed and value. Rows of kind "updates" have the number of updates as their value, rows of
+      kind "error" the mean squared error after the updates in column `updates`.
     """
     rows = []
     methods, states = request.options["methods"], request.options["states"]
@@ -35,9 +36,10 @@ def updates_by_size(request: Request) -> pd.DataFrame:
 
 
 def errors_by_start(request: Request) -> pd.DataFrame:
-    """Return error curves for each number of states, from maximal and from least priorities.
+    """Return updates and error curves for each number of states.
 
-    Brittain et al. 2019, Fig. 2 and 7.
+    Brittain et al. 2019, Fig. 2 and 7. Initial priorities are maximal or epsilon, depending on the
+    method. Rows are those of `updates_by_size`, without columns values and size.
     """
     rows = []
     for n, name in itertools.product(request.options["states"], request.options["methods"]):
@@ -48,7 +50,7 @@ def errors_by_start(request: Request) -> pd.DataFrame:
 def _learned(
     request: Request, about: Row, title: str, linear: bool = False, with_errors: bool = True
 ) -> list[Row]:
-    """Return an arm's updates, and its error curve if wanted: a part of a table."""
+    """Return the rows of one arm: updates and, with `with_errors`, the error curve."""
     n, name = about["n"], about["arm"]
 
     def learn() -> list[Row]:
@@ -62,7 +64,8 @@ def _learned(
 def settings_of_pser(request: Request) -> pd.DataFrame:
     """Return updates until convergence of PER and PSER over a grid of PSER's settings.
 
-    Each setting has rows of PSER and of PER at the same exponent and the same starting priorities.
+    Each setting of PSER also has rows of PER with the same exponent and initial priorities. Columns
+    are n, start, alpha, rho, window, eta, arm, seed and value.
     """
     options, rows = request.options, []
 
@@ -89,12 +92,15 @@ def settings_of_pser(request: Request) -> pd.DataFrame:
 
 
 def expected_updates(request: Request) -> pd.DataFrame:
-    """Return Theorem 1: expected updates until the whole path is learned, at learning rate 1.
+    """Return expected updates until the whole path is learned, at learning rate 1 (Theorem 1).
 
-    Brittain et al. 2019, Sec. 3.1. Closed forms, and simulations in as many batches as there are
-    seeds. The expression for PSER is exact only for an idealised process. With priorities from the
-    error after the update PSER grows like PER; with the error before it PSER stays close to the
-    expression, above or below.
+    Brittain et al. 2019, Sec. 3.1. The table contains closed forms and simulations; a seed is a
+    batch of 100 simulations. The expression for PSER is exact only for an idealised process. With
+    priorities from the error after the update, PSER grows like PER. With priorities from the error
+    before the update, PSER stays close to the expression.
+
+    Returns:
+      Rows with columns rho, n, arm, seed and value, followed by rows for claims of type `Exact`.
     """
     states, batches = request.options["states"], request.options["seeds"]
     rng, rows = np.random.default_rng(0), []
@@ -118,7 +124,7 @@ def expected_updates(request: Request) -> pd.DataFrame:
 
 
 def _against_theory(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return what is exact: simulated means beside closed forms, four standard errors apart."""
+    """Return simulated means, closed forms, and four standard errors as the tolerance."""
     rows = []
     for arm, theory in (
         ("simulated: per-post", "PER (Eq. 15)"),
@@ -145,7 +151,7 @@ def _converged(updates: np.ndarray, about: Mapping[str, Any]) -> list[Row]:
 
 
 def _errors(curve: cliffwalk.Curve, about: Mapping[str, Any]) -> list[Row]:
-    """Return a thinned error curve, its points the same for curves of any length."""
+    """Return the rows of a thinned error curve; curves of all lengths share their points."""
     grid = np.unique(np.geomspace(1, 1e6, num=_POINTS).astype(int)) - 1
     return [
         {**about, "updates": int(i) * cliffwalk.CHUNK, "seed": seed, "value": float(error)}

@@ -2,12 +2,12 @@
 
 Schaul et al. 2016, Sec. 6, App. B.3 and Fig. 5: a classifier of handwritten digits learns from a
 training set with few images of 0 to 4 and many of 5 to 9; validation and test sets are balanced.
-The replay memory holds the training set, and an example's TD error is its loss when it was last
-drawn. The paper has MNIST; here it is the 8x8 digits that come with scikit-learn.
+The replay memory contains the training set, and the TD error of an example is its loss when it was
+last drawn. The paper uses MNIST; this module uses scikit-learn's 8x8 digits.
 
-Of a common digit there are 100 training images, and 4 of a rare one. The paper keeps 1 % of the
-rare digits, about 60 images each; 1 % of ours would be a single image. "Informed" multiplies the
-loss of rare digits by the imbalance: 100 in the paper, 25 here.
+The training set has 100 images of each common digit and 4 of each rare digit. The paper keeps 1 %
+of the rare digits, about 60 images each, which would be a single image here. Arm "informed"
+multiplies the loss of rare digits by the imbalance: 100 in the paper, 25 here.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,31 +30,31 @@ from jaxreplay.sampler import Sampler
 from jaxreplay.types import Array, Transition
 
 DIGITS_IN_ALL = 10
-RARE = 5  # the digits below it are rare
+RARE = 5  # digits below this one are rare
 STEP_SIZES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
-_BRIGHTEST = 16  # the images' pixels are counts of 0 to 16
+_BRIGHTEST = 16  # largest value of a pixel
 
 
 SAMPLERS: Mapping[str, Sampler] = MappingProxyType(
     {
         "uniform": uniform.sampler(),
-        # Importance weights are 1: what is drawn often counts as often.
+        # Importance weights are 1, so that rare digits weigh more in the loss.
         "per": per.sampler(per.PERConfig(alpha=1.0, beta=0.0, beta_end=0.0)),
     }
 )
-# Arm -> a key of SAMPLERS. "informed" is told which digits are rare: their loss is multiplied.
+# Arm -> key of SAMPLERS. "informed" draws uniformly and multiplies the loss of rare digits.
 ARMS = MappingProxyType({"uniform": "uniform", "informed": "uniform", "per": "per"})
 
 
 class Examples(NamedTuple):
-    """Images with their digits."""
+    """Images and their digits."""
 
     images: Array  # [n, 8, 8] float32, 0 to 1
     labels: Array  # [n] int32, 0 to 9
 
 
 class Sets(NamedTuple):
-    """What one seed learns from and is judged by."""
+    """Training, validation and test set of one seed."""
 
     train: Examples  # imbalanced
     validation: Examples  # balanced, like the test set
@@ -65,11 +65,11 @@ _Train = Callable[[Sets, Array, Array, Array], dict[str, Array]]
 
 
 class Classifier(nn.Module):
-    """A small LeNet (LeCun et al. 1998): twice convolution, ReLU and pooling, then two layers.
+    """A small LeNet (LeCun et al. 1998): two convolutional and two dense layers.
 
-    Images `[B, 8, 8]` -> logits `[B, 10]`. With 6 and 16 channels as in LeNet-5; convolutions are
-    3x3 and padded with zeros, pooling takes the largest of 2x2. Initial weights are Torch's, which
-    the paper used.
+    Maps images `[B, 8, 8]` to logits `[B, 10]`. Convolutions are 3x3 with zero padding and have 6
+    and 16 channels, as in LeNet-5; each is followed by ReLU and 2x2 max pooling. The initialisation
+    is Torch's, which the paper used.
     """
 
     hidden: int = 32  # units of the first dense layer
@@ -85,10 +85,10 @@ class Classifier(nn.Module):
 
 
 def load() -> tuple[np.ndarray, np.ndarray]:
-    """Return scikit-learn's images `[1797, 8, 8]` float32, 0 to 1, and their digits `[1797]` int32.
+    """Return scikit-learn's images `[1797, 8, 8]` float32 in [0, 1], and digits `[1797]` int32.
 
-    The test set of Alpaydin and Kaynak's optical recognition of handwritten digits (UCI, CC BY
-    4.0), at least 174 of each digit.
+    The images are the test set of Alpaydin and Kaynak's optical recognition of handwritten digits
+    (UCI, CC BY 4.0), with at least 174 images of each digit.
     """
     from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
 
@@ -99,18 +99,18 @@ def load() -> tuple[np.ndarray, np.ndarray]:
 def split(
     labels: np.ndarray, seed: int, train: int, kept: int, validation: int
 ) -> list[np.ndarray]:
-    """Choose at random which examples are for training, validation and testing.
+    """Split examples at random into training, validation and test sets.
 
     Args:
       labels: `[n]` int, 0 to 9.
-      seed: decides it.
-      train: examples of each digit for training.
-      kept: how many of them are kept of each rare digit.
-      validation: examples of each digit for validation.
+      seed: seed of the random split.
+      train: number of training examples of each common digit.
+      kept: number of training examples of each rare digit.
+      validation: number of validation examples of each digit.
 
     Returns:
-      Three arrays of places in `labels`, without overlap; as many test examples of each digit as
-      the scarcest digit has left.
+      Three arrays of indices into `labels`, without overlap. The test set has the same number of
+      examples of each digit: as many as remain of the scarcest one.
     """
     rng = np.random.default_rng(seed)
     places = [rng.permutation(np.flatnonzero(labels == digit)) for digit in range(DIGITS_IN_ALL)]
@@ -135,15 +135,16 @@ def learn(
     """Train one classifier by stochastic gradient descent without momentum; pure and vmappable.
 
     Args:
-      sampler: what is drawn.
-      options: `updates`, `points` (measurements besides that before the first update) and `batch`.
-      sets: examples.
+      sampler: sampler of the replay method.
+      options: `updates` (number of updates), `points` (P, number of measurements after the first)
+        and `batch` (batch size).
+      sets: training, validation and test set.
       key: PRNG key.
-      step_size: `[]`, of the mean loss of a batch.
-      factor: `[]`, of the loss of rare digits.
+      step_size: `[]`, learning rate for the mean loss of a batch.
+      factor: `[]`, factor of the loss of rare digits.
 
     Returns:
-      What `measure` says, before the first update and at even distances up to the last: `[P + 1]`.
+      Results of `measure` as `[P + 1]`: before the first update, and after every `updates // P`.
     """
     count = sets.train.labels.shape[0]
     replay = Replay(sampler, capacity=count, num_envs=count, batch_size=options["batch"])
@@ -161,16 +162,16 @@ def learn(
         carry = jax.lax.fori_loop(0, count, update, carry)
         return carry, measure(replay, sets, *carry[:2])
 
-    # The first stretch is none, so that updates and measurements are compiled once.
+    # The first step of the scan makes no updates, so that `measure` is compiled only once.
     every = options["updates"] // options["points"]
     counts = jnp.full(options["points"] + 1, every).at[0].set(0)
     return jax.lax.scan(stretch, start, counts)[1]
 
 
 def fill(replay: Replay, train: Examples, key: Array) -> Any:
-    """Return a memory that holds every training example once, all equally likely.
+    """Return a memory that contains every training example once, with equal probabilities.
 
-    Examples are transitions without a next observation: the image is observed, the digit is the
+    An example is a terminal transition with the image as its observation and the digit as its
     action.
     """
     count = train.labels.shape[0]
@@ -182,12 +183,12 @@ def fill(replay: Replay, train: Examples, key: Array) -> Any:
 def learn_once(
     replay: Replay, params: Params, memory: Any, key: Array, step_size: Array, factor: Array
 ) -> tuple[Params, Any, Array]:
-    """Draw a batch, take a gradient step, and tell the replay the losses before the step.
+    """Draw a batch, take a gradient step, and set priorities to the losses before the step.
 
-    Priorities are losses as they are; `factor` multiplies those of rare digits in the gradient.
+    `factor` multiplies the loss of rare digits in the gradient, and not in the priorities.
 
     Returns:
-      Parameters, memory, and the slots that were drawn, `[B]`.
+      Parameters, memory, and the indices of the batch `[B]`.
     """
     sample = replay.sample(memory, key)
     labels = sample.transition.action
@@ -202,16 +203,16 @@ def learn_once(
 
 
 def losses(params: Params, examples: Examples) -> Array:
-    """Return the negative log likelihood of each example's digit, `[n]` in nats."""
+    """Return the negative log likelihood `[n]` of the digits, in nats."""
     logits = cast(Array, Classifier().apply(params, examples.images))
     return optax.softmax_cross_entropy_with_integer_labels(logits, examples.labels)
 
 
 def measure(replay: Replay, sets: Sets, params: Params, memory: Any) -> dict[str, Array]:
-    """Return `[]` each: error (share wrong) and loss (nats) of every set, and what is drawn.
+    """Return scalars by name, such as "test error" (share misclassified) and "test loss" (nats).
 
-    `rare draws` is the share of draws that rare digits will have, `effective memory` the share of
-    the memory that is really used, 1 / (n sum P^2).
+    "rare draws" is the expected share of rare digits in draws, and "effective memory" the effective
+    sample size as a share of the memory, 1 / (n sum P^2).
     """
     together = jax.tree.map(lambda *parts: jnp.concatenate(parts), *sets)
     logits = cast(Array, Classifier().apply(params, together.images))
@@ -230,17 +231,17 @@ def measure(replay: Replay, sets: Sets, params: Params, memory: Any) -> dict[str
 
 
 def table(request: Request) -> pd.DataFrame:
-    """Return how classifiers learn from imbalanced digits.
+    """Return learning curves of classifiers on imbalanced digits.
 
-    Each arm has the step size whose validation error, the mean over seeds after the last update, is
-    lowest (where two are equal, that of lower loss). The search is over the first `searched` seeds.
-    A seed decides which images are in which set, the initial weights and the random numbers of the
-    draws, alike for all arms.
+    The step size of each arm has the lowest validation error after the last update, averaged over
+    the first `searched` seeds; ties are broken by the validation loss. All arms share the sets, the
+    initial weights and the random numbers of the draws of a seed.
 
     Returns:
-      Rows (columns arm, seed, step_size, measure, value) of kind "curve" and "draws" (updates),
-      "final" (after the last update), "mean" (over all measurements after the first update) and
-      "search" (validation error and loss after the last update, every step size that was tried).
+      Rows with columns kind, arm, seed, step_size, measure and value. Kinds "curve" and "draws" are
+      curves over column updates, "final" is the value after the last update, "mean" the mean over
+      all measurements but the first, and "search" the validation error and loss after the last
+      update for every step size.
     """
     options = request.options
     sets = _sets(*load(), options)
@@ -253,7 +254,7 @@ def table(request: Request) -> pd.DataFrame:
 
 
 def _of_arm(request: Request, name: str, train: _Train, sets: Sets, keys: Array) -> list[Row]:
-    """Choose an arm's step size and let it learn; return its rows."""
+    """Choose the step size of an arm; return the rows of its training."""
     options = request.options
     few = slice(min(options["searched"], options["seeds"]))
     sizes = jnp.asarray(options["step_sizes"], jnp.float32)
@@ -279,19 +280,19 @@ def _of_arm(request: Request, name: str, train: _Train, sets: Sets, keys: Array)
 
 
 def choose(error: np.ndarray, loss: np.ndarray) -> int:
-    """Return the place of the best step size, given validation error and loss `[T, S]`."""
+    """Return the index of the best step size, given validation error and loss `[T, S]`."""
     wrong, mean_loss = error.mean(axis=1).round(6), np.nan_to_num(loss, nan=np.inf).mean(axis=1)
     return int(np.lexsort((mean_loss, wrong))[0])
 
 
 def _over_seeds_and_steps(sampler: Sampler, options: Mapping[str, Any]) -> _Train:
-    """Compile: sets and keys `[S]`, step sizes `[T]`, factor `[]` -> measures `[T, S, P + 1]`."""
+    """Return a compiled function: sets, keys `[S]`, step sizes `[T]`, factor -> `[T, S, P + 1]`."""
     seeds = jax.vmap(partial(learn, sampler, options), in_axes=(0, 0, None, None))
     return jax.jit(jax.vmap(seeds, in_axes=(None, None, 0, None)))
 
 
 def _sets(images: np.ndarray, labels: np.ndarray, options: Mapping[str, Any]) -> Sets:
-    """Return the sets of all seeds, `[S, ...]`."""
+    """Return the sets of all seeds, with a leading axis `[S]`."""
     sizes = {name: options[name] for name in ("train", "kept", "validation")}
     parts = [split(labels, seed, **sizes) for seed in range(options["seeds"])]
     return Sets(
@@ -302,13 +303,13 @@ def _sets(images: np.ndarray, labels: np.ndarray, options: Mapping[str, Any]) ->
     )
 
 
-_CURVES = ("test error", "test loss", "train loss")  # in the order of the figure's panels
+_CURVES = ("test error", "test loss", "train loss")  # in the order of the panels
 
 
 def _rows(
     arm: str, step_size: float, curves: Mapping[str, np.ndarray], options: Mapping[str, Any]
 ) -> list[Row]:
-    """Return the rows of an arm's curves `[S, P + 1]`, and of their ends and means."""
+    """Return the rows of the curves `[S, P + 1]` of an arm, their last values and means."""
     every, about = options["updates"] // options["points"], {"arm": arm, "step_size": step_size}
     rows = []
     for kind, measures in (("curve", _CURVES), ("draws", ("rare draws", "effective memory"))):
@@ -329,9 +330,9 @@ def _rows(
 
 
 def _convolution(x: Array, channels: int) -> Array:
-    """Convolve 3x3, inside a module: `[B, H, W, C]` -> `[B, H, W, channels]`.
+    """Convolve 3x3 inside a Flax module: `[B, H, W, C]` -> `[B, H, W, channels]`.
 
-    As patches times a matrix: one batched product where seeds and step sizes are vmapped.
+    Patches times a matrix become one batched product when seeds and step sizes are vmapped.
     """
     height, width = x.shape[1:3]
     x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
@@ -340,7 +341,7 @@ def _convolution(x: Array, channels: int) -> Array:
 
 
 def _pool(x: Array) -> Array:
-    """Return the largest of every 2x2: `[B, H, W, C]` -> `[B, H / 2, W / 2, C]`."""
+    """Return 2x2 max pooling: `[B, H, W, C]` -> `[B, H / 2, W / 2, C]`."""
     rows, height, width, channels = x.shape
     return x.reshape(rows, height // 2, 2, width // 2, 2, channels).max(axis=(2, 4))
 

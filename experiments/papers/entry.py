@@ -1,6 +1,6 @@
-"""Entries: figures and tables of a paper, how they are made here, and their claims.
+"""Entries: figures and tables of papers, with the source of their numbers and their claims.
 
-An entry's numbers come from an `Experiment`, which is a study in up to three sizes, or from a
+The numbers of an entry come from an `Experiment`, a study in up to three sizes, or from a
 `Computation`.
 """
 
@@ -32,7 +32,7 @@ PAPERS: Mapping[str, str] = {
 }
 SizeName = Literal["smoke", "small", "paper"]
 SIZES: tuple[SizeName, ...] = get_args(SizeName)
-# Size smoke is size small with these: seconds on any task that compiles.
+# Size smoke replaces these options of size small, and takes seconds on any compiled task.
 _SMOKE_LOOP: Options = {
     "steps": 1_500, "warmup": 300, "eval_every": 150, "eval_episodes": 1, "observe_every": 50,
 }  # fmt: skip
@@ -45,20 +45,20 @@ class Size:
     """Size of an experiment.
 
     Attributes:
-      envs: the tasks, by full name.
-      seeds: of every arm on every task.
-      loop: options of the loop.
+      envs: full names of the tasks.
+      seeds: number of seeds of every arm on every task.
+      loop: options of the training loop.
       sizes: options of the replay's sizes.
-      agent: options of the agent; those that an arm's agent does not have are left out.
+      agent: options of the agent; an arm ignores those that its agent does not have.
       env: options of the tasks.
-      preset: settings that come before all of these.
-      arms: labels of the arms that are run; (): all of them.
-      every: values of `learn_every` that are compared; (): that of the loop.
-      note: why it is so, in one sentence.
-      replay: options of the methods; those that an arm's method does not have are left out.
-      untested: label -> why an arm says nothing at this size, whatever comes out.
-      most_seeds: seeds at which undecided claims stop, if seeds are added in batches of `seeds`
-        until every claim is decided; 0: `seeds` seeds, tested once.
+      preset: published settings, which the options of this size override.
+      arms: labels of the arms to run, by default all.
+      every: values of `learn_every` to compare, by default that of the loop.
+      note: one sentence about the settings of this size, for reports.
+      replay: options of the methods; an arm ignores those that its method does not have.
+      untested: label -> reason why claims about this arm are not tested at this size.
+      most_seeds: largest number of seeds, if seeds are added in batches of `seeds` until every
+        claim is decided; 0 for a single test after `seeds` seeds.
     """
 
     envs: tuple[str, ...]
@@ -78,19 +78,19 @@ class Size:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Runs that entries share: arms that differ in their methods alone, on tasks, in sizes.
+    """A comparison of arms on tasks in several sizes, whose runs entries can share.
 
-    Size smoke is derived from size small: two arms on its first task, for seconds.
+    Size smoke is derived from size small: two arms on the first task, for seconds.
 
     Attributes:
-      name: of its files.
-      agent: that all arms have which name no other.
-      arms: by label.
-      small: what is committed; None: there is size paper alone.
-      paper: as published; None: there is no such size.
-      question: primary metric and baseline, fixed before anything runs.
-      columns: metrics that its table keeps, besides those that every table has.
-      smoke: fields of `Size` that size smoke has instead.
+      name: name of its files.
+      agent: agent of all arms that do not have their own.
+      arms: arms by label.
+      small: size of the committed results, or None if there is only size paper.
+      paper: published settings, or None if the paper has no experiment of this kind.
+      question: primary metric and baseline, fixed before the runs.
+      columns: metrics in the table, in addition to those of every table.
+      smoke: fields of `Size` that size smoke overrides.
     """
 
     name: str
@@ -104,12 +104,12 @@ class Experiment:
 
     @property
     def sizes(self) -> dict[SizeName, Size]:
-        """The sizes that there are, by name."""
+        """The available sizes by name."""
         found = {"smoke": self.small and self._smoke(self.small), "small": self.small}
         return {name: size for name, size in {**found, "paper": self.paper}.items() if size}
 
     def _smoke(self, small: Size) -> Size:
-        """Return the size that shows in seconds that an experiment runs."""
+        """Return size smoke, which tests in seconds that the experiment runs."""
         labels = small.arms or tuple(self.arms)
         tiny = replace(
             small, envs=small.envs[:1], seeds=_SMOKE_SEEDS, preset=None, note="", untested={},
@@ -123,7 +123,7 @@ class Experiment:
         """Return the study of a size; size smoke has no control.
 
         Raises:
-          ValueError: an arm does not fit its task, or an option its arm.
+          ValueError: an arm does not fit its task, or an option does not fit its arm.
         """
         chosen = self.sizes[size]
         question = self.question
@@ -148,10 +148,12 @@ class Experiment:
         )
 
     def points(self, size: SizeName) -> dict[str, dict[str, Point]]:
-        """Return the points: task -> name of the arm -> point, with control and cadences.
+        """Return the points of the study, with the control, as task -> arm -> point.
+
+        Names of arms include the value of `learn_every` if the size compares several.
 
         Raises:
-          ValueError: an arm does not fit its task, or an option its arm.
+          ValueError: an arm does not fit its task, or an option does not fit its arm.
         """
         found: dict[str, dict[str, Point]] = {env: {} for env in self.sizes[size].envs}
         for point in self.study(size).points():
@@ -171,57 +173,58 @@ class Experiment:
 
 
 def named(*replays: str) -> dict[str, Arm]:
-    """Return an arm for each method, with its default options, by the method's name."""
+    """Return an arm with default options for each method, by the name of the method."""
     return {name: Arm(name) for name in replays}
 
 
 @dataclass(frozen=True)
 class Exact:
-    """A claim about numbers, such as a theorem's: every row's `found` is `expected`.
+    """A claim that two numbers are equal, such as both sides of a theorem.
 
-    Rows of the table have columns claim, expected, found and tolerance (absolute).
+    The table has columns claim, expected, found and tolerance (absolute). The claim agrees if
+    |found - expected| <= tolerance in all of its rows.
 
     Attributes:
       says: the claim in words.
-      claim: which rows it is about.
+      claim: value of column claim in the rows of this claim.
     """
 
     says: str
     claim: str
 
 
-Row = dict[str, Any]  # of a computed table: numbers and words by column
+Row = dict[str, Any]  # row of a computed table: numbers and text by column
 
 
 class Request(NamedTuple):
-    """What a function that computes a table is asked for.
+    """Argument of a function that computes a table.
 
-    What takes minutes is asked for in parts, `part(name, compute)`: the rows of those that were
-    finished before an interruption are there already. The options and a part's name decide its
-    rows, whichever parts were computed before it.
+    A computation of minutes is divided into parts: `part(name, compute)` returns the rows of a part
+    that was finished before an interruption, and otherwise those of `compute()`. The rows of a part
+    may depend only on the options and the name of the part.
     """
 
-    options: Options  # of its size
-    say: Callable[[str], None]  # progress
+    options: Options  # options of the computation at one size
+    say: Callable[[str], None]  # prints a line of progress
     part: Callable[[str, Callable[[], list[Row]]], list[Row]] = lambda name, compute: compute()
 
 
 @dataclass(frozen=True)
 class Computation:
-    """Numbers that no training run gives: theory, tabular learning, data, supervised learning.
+    """A table computed without training runs: theory, tabular or supervised learning, data.
 
     Attributes:
-      name: of its files.
-      function: returns the table, a row per number. What is compared has columns arm, seed and
-        value; what is exact has those of `Exact`.
+      name: name of its files.
+      function: returns the table, one number per row. Rows for claims of type `Claim` have columns
+        arm, seed and value; rows for claims of type `Exact` have the columns described there.
       made_of: options of the function.
-      smoke: options that size smoke has instead.
-      sources: patterns of the files that decide the numbers besides the library's.
-      unit: of the values.
-      higher_is_better: its direction.
-      minutes: that size small takes on two cores.
-      ratios: compare logarithms to base 2.
-      needs: a module that the extra `papers` brings.
+      smoke: options that size smoke overrides.
+      sources: patterns of source files that decide the numbers, in addition to the library.
+      unit: unit of the values.
+      higher_is_better: whether larger values are better.
+      minutes: duration of size small on two cores.
+      ratios: whether values are compared as logarithms to base 2.
+      needs: name of a module that the extra `papers` installs.
     """
 
     name: str
@@ -236,7 +239,7 @@ class Computation:
     needs: str = ""
 
     def options(self, size: SizeName) -> Options:
-        """Return the options of a size; size paper is size small."""
+        """Return the options of a size; sizes paper and small are the same."""
         return {**self.made_of, **self.smoke} if size == "smoke" else self.made_of
 
 
@@ -245,12 +248,12 @@ Source = Experiment | Computation
 
 @dataclass(frozen=True)
 class Layout:
-    """How a figure of a paper is laid out.
+    """Layout of a figure of a paper.
 
     Attributes:
-      draw: a function of `experiments.papers.layouts`, or one like them.
-      options: its keyword arguments.
-      where: values of columns that choose the rows that it shows.
+      draw: function with the signature of those in `experiments.papers.layouts`.
+      options: keyword arguments of the function.
+      where: column -> value of the rows to plot.
     """
 
     draw: Callable[..., None]
@@ -263,22 +266,24 @@ class Entry:
     """A figure or a table of a paper.
 
     Attributes:
-      id: such as `per.fig1`: one of PAPERS, and what it is there.
-      shows: what it shows, in one line.
-      source: an experiment, a computation, or None: it can't be had, and `missing` says why.
-      layout: of its figure; None: it is a table, or shows what another's figure does.
-      arms: labels that it shows; (): all.
-      claims: what the paper says there.
-      columns: metrics whose means over training stand next to the final scores.
-      reported: the paper's own numbers, as a table's cells, the header first; (): none.
-      ours: makes the same statistic of our runs, in the same form, where the paper's is one over
-        many games.
-      lost: what of the paper our copy lost, or why there are no numbers.
-      comparable: False if its numbers depend on another simulator: only orders can be compared.
-      published: the experiment of size paper, where the small one is of other tasks.
-      missing: why it can't be had.
-      note: how the version here differs, one sentence each.
-      swept: the claims are one claim under many settings, which a report counts; "": they are not.
+      id: key of PAPERS and number of the figure or table, such as `per.fig1`.
+      shows: title in one line.
+      source: experiment or computation, or None if the entry cannot be reproduced (see `missing`).
+      layout: layout of the figure, or None for a table and for a figure that another entry draws.
+      arms: labels of the arms to show, by default all.
+      claims: claims of the paper.
+      columns: metrics for which reports list means over training next to the final scores.
+      reported: cells of the paper's table, header first, or () if there is none.
+      ours: function from our results to the cells of the same statistic, for statistics over many
+        games.
+      lost: part of the paper that is missing in our copy, or reason why there are no numbers.
+      comparable: whether numbers can be compared with the paper's. If not, because the simulator
+        or the tasks differ, only the order of methods can.
+      published: experiment for size paper, if its tasks differ from those of size small.
+      missing: reason why the entry cannot be reproduced.
+      note: differences from the paper, one sentence each.
+      swept: description of the sweep if the claims are one claim under many settings, which reports
+        count in one row; otherwise "".
     """
 
     id: str
@@ -299,14 +304,14 @@ class Entry:
 
     @property
     def paper(self) -> str:
-        """One of PAPERS."""
+        """Key of the paper in PAPERS."""
         return self.id.partition(".")[0]
 
     def at(self, size: SizeName) -> "Entry":
-        """Return the entry with the experiment of a size.
+        """Return the entry with the source for a size.
 
         Raises:
-          ValueError: there is no such size.
+          ValueError: the experiment does not have this size.
         """
         entry = self
         if size == "paper" and self.published is not None:

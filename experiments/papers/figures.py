@@ -1,4 +1,4 @@
-"""The figure of an entry: its layout over its table."""
+"""Figures of entries, drawn from their tables."""
 
 import dataclasses
 from pathlib import Path
@@ -12,19 +12,19 @@ from jaxreplay.methods import METHODS
 
 
 class NothingToShow(ValueError):
-    """A table has no row of what a layout shows, as smaller sizes may."""
+    """The table has no row for the layout, which can happen at small sizes."""
 
 
 def path_of(entry: Entry, size: SizeName, folder: Path) -> Path:
-    """Return where an entry's figure lies."""
+    """Return the path of the figure of an entry."""
     return folder / f"{entry.id}.{size}.png"
 
 
 def draw(entry: Entry, size: SizeName, data: Data, path: Path) -> None:
-    """Draw an entry's figure.
+    """Draw the figure of an entry and write it as a PNG.
 
     Raises:
-      NothingToShow: the table lacks what the layout shows.
+      NothingToShow: the table has no row for the layout.
     """
     assert entry.layout is not None
     frame = verdict.select_rows(data.frame, entry.layout.where)
@@ -38,7 +38,7 @@ def draw(entry: Entry, size: SizeName, data: Data, path: Path) -> None:
     frame = frame[frame["arm"].isin(order)]
     if frame.empty:
         raise NothingToShow(f"the table at size {size} has no row of what it shows")
-    if isinstance(source, Experiment):  # the table has its tasks by name
+    if isinstance(source, Experiment):  # the table is sorted by the name of the task
         envs = {env: number for number, env in enumerate(source.sizes[size].envs)}
         frame = frame.sort_values("env", key=lambda own: own.map(envs), kind="stable")
     methods = {arm: methods.get(arm) or _method(arm) for arm in order}
@@ -51,10 +51,10 @@ def draw(entry: Entry, size: SizeName, data: Data, path: Path) -> None:
 
 
 def _compared(entry: Entry, size: SizeName, data: Data) -> Compared:
-    """Return the arms of an experiment on its task beside the baseline.
+    """Return the comparison of an experiment's arms with the baseline on its only task.
 
-    Verdicts are those of the entry's claims, so that figure and report agree; an arm that no claim
-    is about, and that was tested, has none.
+    Verdicts are those of the entry's claims, so that figure and report agree. An arm without a
+    claim has the verdict "no claim", unless it was not tested.
     """
     assert isinstance(entry.source, Experiment) and data.store is not None
     claimed = {
@@ -64,7 +64,7 @@ def _compared(entry: Entry, size: SizeName, data: Data) -> Compared:
     }
     study = entry.source.study(size)
     (env,) = study.envs
-    allowed = len(data.codes()) > 1  # the reports name them
+    allowed = len(data.codes()) > 1  # reports list the versions
     frames = judge.judged_frames(data.store, study)
     rows = []
     for row in judge.judge(study, frames, data.store.made(), allowed, plan=False).rows:
@@ -78,7 +78,7 @@ def _compared(entry: Entry, size: SizeName, data: Data) -> Compared:
 
 
 def _method(arm: str) -> str:
-    """Return the method that an arm of a computation is named after, for its colour."""
+    """Return the method in the name of a computation's arm, which decides the colour."""
     known = {"proportional": "per", "ours": "uniform"}
     word = arm.partition("_every")[0].partition(",")[0]
     word = known.get(word, word)

@@ -1,8 +1,8 @@
-"""What the papers' tables over many games hold: mean and median gains, and games won.
+"""Statistics of the papers' tables over many games: gains, and training until a baseline's score.
 
-A gain of an arm over a baseline in a game is (x - y) / |y| of their final scores, means over seeds
-and over the last five evaluations. How soon a baseline is reached is asked of its last evaluation.
-Frames have columns env, arm, seed, step and eval_return.
+The gain of an arm over a baseline in a game is (x - y) / |y|, where x and y are their final scores:
+means over seeds and the last five evaluations. The score of the baseline to reach is that of its
+last evaluation. Frames have columns env, arm, seed, step and eval_return.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,16 +13,16 @@ import pandas as pd
 from experiments.papers.tables import Data
 from experiments.statistics.tables import number
 
-_LAST = 5  # evaluations
+_LAST = 5  # number of evaluations in a final score
 _KEYS = ["arm", "env", "seed"]
 
-Pair = tuple[str, str]  # an arm, and what it is compared with
+Pair = tuple[str, str]  # arm and baseline
 
 
 def mean_and_median(data: Data, pairs: Mapping[str, Pair]) -> list[list[str]]:
-    """Return mean and median gain, a row for each pair that ran (LAP, Tab. 2).
+    """Return mean and median gain in percent, one row per pair, header first (LAP, Tab. 2).
 
-    Over the games that both of a pair have.
+    Statistics are over the games that both arms of a pair have. Pairs without runs are left out.
     """
     rows = [["ours", "mean gain", "median gain", "games in which it is higher"]]
     ran = set(data.frame["arm"])
@@ -36,10 +36,10 @@ def mean_and_median(data: Data, pairs: Mapping[str, Pair]) -> list[list[str]]:
 
 
 def until_baseline(data: Data, arms: Sequence[str], baseline: str) -> list[list[str]]:
-    """Return how soon arms reach the score of the baseline's last evaluation (PER, Fig. 4).
+    """Return the share of training until arms reach the baseline's last score (PER, Fig. 4).
 
-    The share of training, the median over games of the median over seeds. Arms that have not run
-    are left out, and so are games without the baseline.
+    The share is in percent, the median over games of the median over seeds. Arms without runs and
+    games without the baseline are left out. The header is the first row.
     """
     shares = shares_until(data.frame, baseline)
     arms = [arm for arm in arms if arm in set(shares["arm"])]
@@ -52,12 +52,13 @@ def until_baseline(data: Data, arms: Sequence[str], baseline: str) -> list[list[
 
 
 def of_seeds(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
-    """Return each seed's gain over the same seed of the baseline, in percent.
+    """Return the gain of each seed over the same seed of the baseline, in percent.
 
-    Over the baseline's mean over seeds, |y|: a seed's own can be next to nothing.
+    The divisor |y| is the baseline's mean over seeds, because that of a single seed can be close to
+    zero.
 
     Returns:
-      Columns arm, env, seed, value, in the frame's order, without the baseline.
+      A frame with columns arm, env, seed and value, in the order of `frame`, without the baseline.
     """
     final = _final(frame)
     base, own = final[baseline], final.drop(baseline, level="arm")
@@ -68,26 +69,26 @@ def of_seeds(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
 
 
 def _of_games(frame: pd.DataFrame, arm: str, baseline: str) -> np.ndarray:
-    """Return [games] gains of means over seeds, in percent."""
+    """Return the gains `[games]` of means over seeds, in percent."""
     means = _final(frame).groupby(level=["arm", "env"]).mean()
     both = pd.concat({"own": means.loc[arm], "base": means.loc[baseline]}, axis=1, join="inner")
     return (100 * (both["own"] - both["base"]) / both["base"].abs()).to_numpy(float)
 
 
 def _final(frame: pd.DataFrame) -> pd.Series:
-    """Return the mean over the last evaluations by arm, env and seed."""
+    """Return the mean over the last evaluations, indexed by arm, env and seed."""
     returns = frame.sort_values("step", kind="stable").set_index(_KEYS)["eval_return"]
     return returns.groupby(level=_KEYS, sort=False).apply(lambda own: own.tail(_LAST).mean())
 
 
 def shares_until(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
-    """Return after which percentage of training each seed reaches the baseline's last score.
+    """Return the percentage of training after which each seed reaches the baseline's last score.
 
-    The level is the mean over the baseline's seeds of the last evaluation; a seed that does not
-    reach it within training counts as 100. Games without the baseline are left out.
+    The baseline's last score is the mean over its seeds of the last evaluation. The value is 100
+    for a seed that does not reach it. Games without the baseline are left out.
 
     Returns:
-      Columns env, arm, seed, value.
+      A frame with columns env, arm, seed and value.
     """
     rows = []
     for env, own in frame.groupby("env", sort=False):

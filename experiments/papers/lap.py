@@ -54,7 +54,7 @@ ABLATIONS = Experiment(
 )
 
 _NAMED = {"uniform": "", "per": " + PER", "lap": " + LAP", "pal": " + PAL"}
-# The paper's names of gains: arm and baseline.
+# Name of a gain in the paper -> arm and baseline.
 _PAIRS = {
     f"DDQN{_NAMED[arm]} over DDQN{_NAMED[base]}": (arm, base)
     for base, arms in (("per", ("uniform", "lap", "pal")), ("uniform", ("per", "lap", "pal")))

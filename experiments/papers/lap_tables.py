@@ -1,8 +1,7 @@
 """Computed tables of LAP and PAL: theorems and observations as numbers, and run times.
 
-Of a theorem both sides are computed. Losses are those that the library trains with, on drawn TD
-errors. Expectations are sums over the whole memory, so that nothing is left to chance but the
-errors themselves.
+Both sides of a theorem are computed with the losses of the library, for random TD errors.
+Expectations are sums over the whole memory, so only the TD errors are random.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,14 +19,17 @@ from jaxreplay import objectives
 from jaxreplay.types import Array
 
 _SOURCES = ("experiments/papers/lap_tables.py",)
-_CLOSE = 2e-5  # of a number's size: float32 sums over a memory
+_CLOSE = 2e-5  # relative tolerance of float32 sums over a memory
 
 
 def lap_and_pal(request: Request) -> pd.DataFrame:
-    """Return what each theorem equates, as rows with columns claim, what, expected and found.
+    """Return both sides of each theorem and observation (Fujimoto et al. 2020, Sec. 4, 5, App. A).
 
-    Fujimoto et al. 2020, Sec. 4 and 5 and App. A. The errors `[N]` are heavy-tailed, as TD errors
-    are; options: seeds, and stored, N.
+    TD errors `[N]` follow Student's t-distribution with three degrees of freedom, which has heavy
+    tails. Options are `seeds`, the number of seeds, and `stored`, N.
+
+    Returns:
+      Rows with columns claim, seed, what (name of the number), found, expected and tolerance.
     """
     rows: list[Row] = []
     for seed in range(request.options["seeds"]):
@@ -48,17 +50,17 @@ def lap_and_pal(request: Request) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-_TOLERANCE = {"obs2": 2e-2, "obs3": 2e-2}  # of the search; a median has two neighbours
-Numbers = Iterator[tuple[str, float, float]]  # what, found, expected
+_TOLERANCE = {"obs2": 2e-2, "obs3": 2e-2}  # relative, of numerical minima
+Numbers = Iterator[tuple[str, float, float]]  # name of the number, found, expected
 
 
 def _slope(loss: Callable[[Array], Array], td: Array) -> Array:
-    """Return the gradient of each error's loss, [N]."""
+    """Return the gradient `[N]` of the loss of each TD error."""
     return jax.grad(lambda errors: loss(errors).sum())(td)
 
 
 def _expected(slope: Array, priority: Array) -> float:
-    """Return the expected gradient where errors are drawn in proportion to a priority."""
+    """Return the expected gradient if TD errors are drawn in proportion to priorities `[N]`."""
     return float((np.asarray(priority, float) * np.asarray(slope, float)).sum() / np.asarray(
         priority, float).sum())  # fmt: skip
 
@@ -68,7 +70,7 @@ def _even(slope: Array) -> float:
 
 
 def _any_scheme(td: Array) -> Numbers:
-    """Theorem 1 and Corollary 1: any scheme with any loss has a uniform loss of equal gradient."""
+    """Theorem 1, Corollary 1: any loss under any scheme has a uniform loss of equal gradient."""
     for name, loss in (
         ("MSE", objectives.mse),
         ("L1", objectives.l1),
@@ -82,7 +84,7 @@ def _any_scheme(td: Array) -> Numbers:
 
 
 def _variance(share: np.ndarray, slope: np.ndarray) -> float:
-    """Return the variance of gradients `[N]` that are drawn with these shares of one."""
+    """Return the variance of gradients `[N]` that are drawn with probabilities `share` `[N]`."""
     return float((share * slope**2).sum() - (share * slope).sum() ** 2)
 
 
@@ -91,13 +93,13 @@ def _shares(priority: np.ndarray) -> np.ndarray:
 
 
 def _least_variance(td: Array) -> Numbers:
-    """Theorem 2: of all pairs with the same expected gradient, L1 has the least variance."""
+    """Theorem 2: of all pairs with the same expected gradient, L1 has the lowest variance."""
     slope = np.asarray(_slope(objectives.mse, td), float)
     scaled, priority = objectives.prioritised_equivalent(objectives.mse)
     own = np.asarray(_slope(scaled, td), float)
     variance = _variance(_shares(np.asarray(priority(td), float)), own)
     yield "of L1", variance, float(np.abs(slope).mean() ** 2 - slope.mean() ** 2)
-    # Others draw in proportion to |error|^(1 - c), with a loss whose gradient is the rest of it.
+    # Other pairs draw in proportion to |gradient|^(1 - c) and divide the gradient by that.
     shares = [_shares(np.abs(slope) ** (1.0 - c)) for c in np.linspace(0.0, 1.0, 11)]
     others = [_variance(share, slope / len(slope) / share) for share in shares]
     yield "the least of eleven pairs", min(others), others[0]
@@ -105,7 +107,7 @@ def _least_variance(td: Array) -> Numbers:
 
 
 def _what_per_minimises(td: Array) -> Numbers:
-    """Theorem 3: PER with |error|^tau / tau has the gradient of a uniform loss of another power."""
+    """Theorem 3: PER with |error|^tau / tau equals a uniform loss with another power."""
     size = np.abs(np.asarray(td, float))
     for alpha, beta, tau in ((0.6, 0.4, 2.0), (0.6, 0.4, 1.0), (0.4, 0.0, 1.0), (0.6, 1.0, 2.0)):
         priority = size**alpha
@@ -118,7 +120,7 @@ def _what_per_minimises(td: Array) -> Numbers:
 
 
 def _huber_and_lap(td: Array) -> Numbers:
-    """Observation 1: LAP's gradient, of the Huber loss, varies less than PAL's drawn uniformly."""
+    """Observation 1: the gradient of LAP varies less than that of PAL under uniform sampling."""
     for alpha, kappa in ((0.4, 1.0), (0.6, 0.01)):
         share = _shares(np.asarray(objectives.lap_priority(alpha, kappa)(td), float))
         of_lap = _variance(share, np.asarray(_slope(objectives.huber(kappa), td), float))
@@ -136,19 +138,19 @@ def _minimum(power: float, targets: np.ndarray) -> float:
 
 
 def _squared_error(td: Array) -> Numbers:
-    """Observation 2: the squared error is least at the mean of the targets."""
+    """Observation 2: the mean of the targets minimises the squared error."""
     targets = np.asarray(td, float) + 3.0
     yield "its minimum", _minimum(2.0, targets), float(targets.mean())
 
 
 def _absolute_error(td: Array) -> Numbers:
-    """Observation 3: the absolute error is least at their median."""
+    """Observation 3: the median of the targets minimises the absolute error."""
     targets = np.asarray(td, float) + 3.0
     yield "its minimum", _minimum(1.0, targets), float(np.median(targets))
 
 
 def _lap_is_pal(td: Array) -> Numbers:
-    """Observation 4: LAP with the Huber loss and PAL drawn uniformly have one gradient."""
+    """Observation 4: the expected gradients of LAP and of PAL under uniform sampling are equal."""
     for alpha, kappa in ((0.4, 1.0), (0.6, 0.01), (0.5, 2.0)):
         priority = objectives.lap_priority(alpha, kappa)(td)
         found = _expected(_slope(objectives.huber(kappa), td), priority)
@@ -157,14 +159,18 @@ def _lap_is_pal(td: Array) -> Numbers:
 
 
 def run_times(request: Request) -> pd.DataFrame:
-    """Return the time of a step of training with each method, over that with uniform replay.
+    """Return the duration of a training step with each method relative to uniform replay.
 
-    Fujimoto et al. 2020, App. B. All loops of a task take turns in one process, and each turn of a
-    method is divided by the same turn of uniform replay; a turn stands for a seed.
+    Fujimoto et al. 2020, App. B. The training loops of a task take turns in one process, and the
+    time of a method is divided by that of uniform replay in the same turn.
+
+    Returns:
+      Rows with columns task, arm, seed (number of the turn), value (ratio of times) and us
+      (microseconds per step).
     """
     rows = []
     for task in request.options["tasks"]:
-        name = f"{task} on {timing.machine()}"  # another's times are not beside this one's
+        name = f"{task} on {timing.machine()}"  # parts of different machines do not mix
         rows += request.part(name, partial(_times, request, task))
     return pd.DataFrame(rows)
 

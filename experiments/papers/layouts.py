@@ -1,6 +1,7 @@
-"""Figures in the layouts of the papers: above with a paper's own aggregate, below with ours.
+"""Figures in the layouts of the papers: the paper's aggregate over seeds above, ours below.
 
-A layout is a function of what is plotted and of a path; entries give its options as data.
+A layout is a function of the data to plot and of the path of the figure. Entries specify its
+keyword arguments in `experiments.papers.entry.Layout`.
 """
 
 import itertools
@@ -32,9 +33,9 @@ from experiments.papers.blocks import AGGREGATES, OURS, Band, Panel, Plotted
 from experiments.papers.verdict import select_rows
 from experiments.statistics.decisions import count_pairs
 
-_MARKERS = ("o", "s", "^", "D")  # of closed forms
+_MARKERS = ("o", "s", "^", "D")  # markers of closed forms
 _STEPS = "agent steps"
-_OF_PSER = ["alpha", "rho", "window", "eta"]  # settings
+_OF_PSER = ["alpha", "rho", "window", "eta"]  # columns with settings of PSER
 
 
 def lines(
@@ -57,29 +58,31 @@ def lines(
     level: float = 0.0,
     repeats: str = "seeds",
 ) -> None:
-    """Plot lines with bands: a panel for each value of a column, or for each group of arms.
+    """Plot lines with bands: one panel per value of a column, or per group of arms.
 
-    Where values are infinite, how many seeds did not converge stands at the upper edge.
+    Infinite values belong to seeds that did not converge; their number is printed at the upper edge
+    of the panel.
 
     Args:
-      plotted: what to plot.
-      path: the PNG.
-      y: the column on the vertical axis.
-      x: the column on the horizontal one.
-      panel: the column whose values get panels.
-      groups: title -> arms: panels by arms, inside of each value of `panel`.
-      aggregate: the paper's, one of AGGREGATES.
-      smooth: length of the paper's moving average, backwards, as a share of the curve.
-      x_label: what is on the horizontal axis, with its unit.
-      y_label: the same of the vertical one; by panel, where they differ.
+      plotted: data to plot.
+      path: path of the PNG to write.
+      y: column of the y-axis.
+      x: column of the x-axis.
+      panel: column whose values have one panel each.
+      groups: title -> arms; each value of `panel` has one panel per group.
+      aggregate: the paper's aggregate over seeds, a key of AGGREGATES.
+      smooth: window of the paper's trailing moving average, as a share of the curve.
+      x_label: label of the x-axis, with its unit.
+      y_label: label of the y-axis, with its unit, or a label for each panel.
       log: axes with logarithmic scales, such as "xy".
-      limits: of the vertical axis, for shares.
-      nested: arms whose curves coincide: each is thinner than that below it, and all are seen.
-      theory: arms that are closed forms: markers on top of the other lines.
-      converged: which rows of the table tell in `y` at which `x` seeds reached a level, infinite
-        if never: a dot there ends the curve, and panels name the arms of which some did not.
-      level: that level of `y`.
-      repeats: what seeds stand for.
+      limits: limits of the y-axis.
+      nested: arms with coinciding curves, drawn with decreasing widths so that all are visible.
+      theory: arms that are closed forms, drawn as markers above the lines.
+      converged: column -> value of the rows of `plotted.table` whose `y` is the `x` at which a seed
+        reached `level`, or infinite. The curve ends there in a dot, and the title of the panel
+        lists the arms with seeds that did not converge.
+      level: value of `y` at which a seed counts as converged.
+      repeats: word for seeds in the titles of panels.
     """
     frame = plotted.frame[plotted.frame[y].notna()]
     arms = blocks.arms_of(plotted, frame)
@@ -133,7 +136,16 @@ def bars(
     y_label: str,
     repeats: str = "seeds",
 ) -> None:
-    """Plot a bar of column `value` per arm with its spread: a panel per value of a column."""
+    """Plot column `value` as bars with error bars, one per arm, in one panel per value of a column.
+
+    Args:
+      plotted: data to plot; rows where `value` is NaN are left out.
+      path: path of the PNG to write.
+      panel: column whose values have one panel each.
+      aggregate: the paper's aggregate over seeds, a key of AGGREGATES.
+      y_label: label of the y-axis, with its unit.
+      repeats: word for seeds in the titles of panels.
+    """
     frame = plotted.frame[plotted.frame["value"].notna()]
     arms, places = blocks.arms_of(plotted, frame), blocks.places_of(frame, panel)
     figure, grid = blocks.make(plotted, frame, aggregate, len(places), Panel(3.4, 2.7))
@@ -156,7 +168,7 @@ def bars(
 
 
 def forest(plotted: Plotted, path: Path) -> None:
-    """Plot the probability that each arm improves on the baseline, seed by seed, on one task."""
+    """Plot the probability of improvement over the baseline of each arm, on one task."""
     assert plotted.judged is not None
     found, shown = plotted.judged(), set(plotted.frame["arm"])
     rows = [row for row in found.rows if row.label in shown]
@@ -164,19 +176,19 @@ def forest(plotted: Plotted, path: Path) -> None:
 
 
 def scores(plotted: Plotted, path: Path, *, baseline: str) -> None:
-    """Plot by how much each arm's final score exceeds the baseline's, in percent, per task.
+    """Plot the gain in the final score of each arm over the baseline, in percent, per task.
 
-    The gain (x - y) / |y| of the mean over the last evaluations, seed by seed.
+    Gains are those of `gains.of_seeds`: (x - y) / |y| of means over the last evaluations, paired by
+    seed.
     """
     own = gains.of_seeds(plotted.frame, baseline)
     bars(plotted._replace(frame=own), path, y_label=f"gain over {baseline} (%)")
 
 
 def sooner(plotted: Plotted, path: Path, *, baseline: str) -> None:
-    """Plot after which share of training each arm reaches the baseline's final score.
+    """Plot the percentage of training after which each arm reaches the baseline's final score.
 
-    The level is the mean over the baseline's seeds of the last evaluation; an arm that does not
-    reach it within training counts as 100 %.
+    Percentages are those of `gains.shares_until`: 100 % if a seed does not reach the score.
     """
     shown = plotted._replace(frame=gains.shares_until(plotted.frame, baseline))
     label = f"training until {baseline}'s final score (%)"
@@ -184,7 +196,14 @@ def sooner(plotted: Plotted, path: Path, *, baseline: str) -> None:
 
 
 def ranked(plotted: Plotted, path: Path, *, label: str, lacking: str) -> None:
-    """Plot a bar per arm, the longest first, and name the arms that have no number, and why."""
+    """Plot one horizontal bar per arm, in descending order.
+
+    Args:
+      plotted: data to plot, with columns arm and value.
+      path: path of the PNG to write.
+      label: label of the x-axis, with its unit.
+      lacking: reason why the arms without a number, which the figure lists, have none.
+    """
     frame = plotted.frame.sort_values("value", ascending=False, kind="stable")
     known, others = frame[frame["value"].notna()], frame.loc[frame["value"].isna(), "arm"]
     figure = make_figure(6.5, 0.17 * len(known) + 1.4)
@@ -205,10 +224,15 @@ def ranked(plotted: Plotted, path: Path, *, label: str, lacking: str) -> None:
 
 
 def settings_grid(plotted: Plotted, path: Path, *, starts: Mapping[str, str]) -> None:
-    """Plot the probability that PSER needs fewer updates than PER for every setting.
+    """Plot the probability that PSER needs fewer updates than PER, as a matrix over settings.
 
-    Cells contain wins and losses of PSER, seed by seed; a seed that did not converge is worse than
-    any that did.
+    Cells contain wins and losses of PSER, paired by seed. A seed that did not converge loses
+    against one that did.
+
+    Args:
+      plotted: data to plot, the table of `cliffwalk_tables.settings_of_pser`.
+      path: path of the PNG to write.
+      starts: value of column start -> text in the labels of rows.
     """
     frame = plotted.frame
     sizes, begun = (list(dict.fromkeys(frame[name])) for name in ("n", "start"))
@@ -242,7 +266,7 @@ def settings_grid(plotted: Plotted, path: Path, *, starts: Mapping[str, str]) ->
 
 
 def _styles(plotted: Plotted, groups: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
-    """Return a style for each arm: its method's, unless a panel has several arms of one method."""
+    """Return a style for each arm: that of its method, unless three arms of a panel share it."""
     named = {arm: plotted.methods.get(arm, arm) for members in groups.values() for arm in members}
     crowded = {
         method
@@ -264,11 +288,11 @@ def _styles(plotted: Plotted, groups: Mapping[str, Sequence[str]]) -> dict[str, 
 
 
 def _curves(own: pd.DataFrame, arm: str, x: str, y: str, smooth: float, kind: str) -> pd.DataFrame:
-    """Return an arm's curves, a column for each seed, smoothed where it is the paper's figure."""
+    """Return the curves of an arm, one column per seed, smoothed in the paper's block only."""
     values = own[own["arm"] == arm].pivot_table(index=x, columns="seed", values=y)
-    # A seed that never got there has no place on the axis, and nor has its median.
+    # Infinite values cannot be plotted; where one occurs, no aggregate is drawn.
     values = values[~np.isinf(values).any(axis=1)]
-    whole = values.dropna(axis=1)  # a seed that diverged ends
+    whole = values.dropna(axis=1)  # curves of seeds that diverged are shorter
     values = whole if whole.shape[1] else values.dropna()
     window = 1 if kind == OURS else round(smooth * len(values))
     return values.rolling(window, min_periods=1).mean() if window > 1 else values
@@ -286,7 +310,7 @@ def _line(axes: Axes, arm: str, values: pd.DataFrame, kind: str, style: Any) -> 
 
 
 def _lost(axes: Axes, own: pd.DataFrame, x: str, y: str, styles: Mapping[str, Any]) -> list[str]:
-    """Mark at the upper edge how many seeds did not converge; return what the marks mean."""
+    """Mark the number of seeds that did not converge at the upper edge; return a caption."""
     lost = own[np.isinf(own[y])]
     for number, arm in enumerate(dict.fromkeys(lost["arm"])):
         for at, count in lost[lost["arm"] == arm].groupby(x)["seed"].nunique().items():
@@ -304,7 +328,7 @@ def _lost(axes: Axes, own: pd.DataFrame, x: str, y: str, styles: Mapping[str, An
 def _ends(
     axes: Axes, ends: Mapping[str, np.ndarray], level: float, kind: str, styles: Mapping[str, Any]
 ) -> list[str]:
-    """Put a dot where the seeds of each arm converged; return a line for each arm that did not."""
+    """Draw a dot where each arm converged; return a line per arm with seeds that did not."""
     found = []
     drawn = {line.get_label(): line for line in axes.lines}
     for arm, own in ends.items():
@@ -313,7 +337,7 @@ def _ends(
         elif len(own) and plain(arm) in drawn:
             at, style = AGGREGATES[kind](own[:, None])[0][0], styles[arm]
             last, value = np.asarray(drawn[plain(arm)].get_xydata())[-1]
-            if value > level:  # a curve is kept at some points alone, and may end before its dot
+            if value > level:  # a thinned curve may end before the dot
                 axes.plot([last, at], [value, level], **style)
             axes.plot(
                 at, level, "o", color=style["color"], markersize=style["linewidth"] + 3,

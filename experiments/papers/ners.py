@@ -1,10 +1,10 @@
 """Figures and tables of the neural experience replay sampler, NERS (Oh et al. 2021).
 
-NERS learns at evaluations, ERO and NERS* at the ends of training episodes, and all of them only if
-the return differs from the one before. On Pendulum*, where most early episodes return 0, 540
-episodes made 246 updates of ERO and 188 of NERS* (`experiments/results/sparse_pendulum_td3`). Small
-sizes are long enough for 500 updates, without which a learned sampler counts as not tested; notes
-name the entries where they are not.
+NERS learns at evaluations, and ERO and NERS* at the ends of training episodes, each only if the
+return differs from the previous one. On Pendulum*, where most early episodes return 0, ERO learned
+246 times and NERS* 188 times in 540 episodes (`experiments/results/sparse_pendulum_td3`). A learned
+sampler with fewer than 500 updates counts as not tested. Small sizes are long enough for 500
+updates, except those of entries whose notes say otherwise.
 """
 
 from experiments.papers import layouts, sampled
@@ -35,23 +35,23 @@ _NERS: Options = {"weigh_actor": True}  # Alg. 1
 _STAR: Options = {**_NERS, "reward": "training"}
 _METHODS = {**named("uniform", "per", "ero"), "ners": Arm("ners", _NERS)}
 _COMPARED = tuple(_METHODS)
-# Fig. 4a: what ERO sees, and scores that do not depend on the rest of the batch.
+# Fig. 4a: the features of ERO, and scores that do not depend on the rest of the batch.
 _ABLATED = {
     "few_features": Arm("ners", {**_NERS, "features": ("reward", "td_error", "time")}),
     "no_context": Arm("ners", {**_NERS, "global_context": False}),
 }
 _REPLAYED = ("replayed/abs_td", "replayed/q_value", "replayed/td_std", "replayed/q_std")
 
-# NERS is told of more than 500 evaluations.
+# The interval `observe_every` gives NERS more than 500 evaluations to learn from.
 _LOOP: Options = {
     "warmup": 2_000, "random_warmup": True, "eval_every": 5_000, "eval_episodes": 10,
     "observe_every": 200,
 }  # fmt: skip
-_PAPER: Options = {"observe_every": 500}  # the preset evaluates every 1 000 steps: 474 times
+_PAPER: Options = {"observe_every": 500}  # with 1 000, as in the preset: 474 evaluations
 
 
 def _pendulum(every: int, words: str) -> Size:
-    """Return size small on Pendulum*, with an update per some steps."""
+    """Return size small on Pendulum*, with an update per `every` steps (`words` in the note)."""
     return Size(
         (_PENDULUM,), 10, {**_LOOP, "steps": 230_000, "learn_every": every}, {"batch_size": 128},
         {"hidden": (64, 64)},
@@ -84,7 +84,7 @@ CONTINUOUS_SAC = Experiment(
     _REPLAYED,
 )
 
-# Five seeds carry no verdict, and need no control.
+# Five seeds are too few for a verdict and therefore need no control.
 _PILOT = Question(baseline="uniform", control=False)
 
 BOX2D = Experiment(
@@ -96,7 +96,7 @@ BOX2D = Experiment(
         {"steps": 210_000, "warmup": 5_000, "learn_every": 2, "eval_every": 10_000,
          "eval_episodes": 5, "observe_every": 400},
         {"batch_size": 128}, {"hidden": (64, 64), "critic_learning_rate": 1e-3},
-        # Hovering lasts for 1 000 steps, of which ERO would learn 205 times.
+        # With episodes of up to 1 000 steps, spent hovering, ERO would make only 205 updates.
         {"max_steps": 400},
         note="Episodes of 400 steps at most, 210 000 agent steps in place of 500 000, an "
         "update per two, 64 units, batches of 128.",
@@ -138,7 +138,7 @@ ATARI = Experiment(
     smoke={"envs": ("gymnax/CartPole-v1",)},
 )  # fmt: skip
 
-# Tab. 3: 9 000 steps after 1 000 at random.
+# Tab. 3: 9 000 steps after 1 000 steps with random actions.
 _SHORT: Options = {
     "steps": 10_000, "warmup": 1_000, "random_warmup": True, "eval_every": 1_000,
     "eval_episodes": 5, "observe_every": 16,

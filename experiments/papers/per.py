@@ -24,7 +24,8 @@ CLIFFWALK = Computation(
 )  # fmt: skip
 
 
-_FULL, _QUARTER = {"learning_rate": 2.5e-4}, {"learning_rate": 2.5e-4 / 4}  # of the baseline's
+# Learning rate of the baseline, and a quarter of it.
+_FULL, _QUARTER = {"learning_rate": 2.5e-4}, {"learning_rate": 2.5e-4 / 4}
 _BETA_0, _BETA_1 = {"beta": 0.0, "beta_end": 0.0}, {"beta": 1.0, "beta_end": 1.0}
 
 BETAS = Experiment(
@@ -51,7 +52,7 @@ BETAS_AT_EQUAL_STEPS = Experiment(
     tasks.ONE_GAME,
     Size(
         ("atari/Breakout",), 1, preset="per_proportional",
-        agent={"rmsprop_eps": 0.01 / 32**2},  # the baseline's, in all arms
+        agent={"rmsprop_eps": 0.01 / 32**2},  # that of the baseline, for all arms
     ),
 )  # fmt: skip
 

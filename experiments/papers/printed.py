@@ -1,4 +1,4 @@
-"""What papers print: their claims and numbers, what follows, and their settings as presets."""
+"""Numbers and claims printed in papers, statistics of them, and tables of presets."""
 
 import ast
 import csv
@@ -16,15 +16,16 @@ _SOURCES = ("experiments/papers/printed.py", "experiments/papers/printed/pser_*.
 
 
 def printed(name: str) -> tuple[tuple[str, ...], ...]:
-    """Return the cells of a table of a paper, `printed/NAME.csv`, the header first."""
+    """Return the cells of a paper's table in `printed/NAME.csv`, header first."""
     with (_FOLDER / f"{name}.csv").open(newline="", encoding="utf-8") as file:
         return tuple(map(tuple, csv.reader(file)))
 
 
 def claims() -> dict[str, tuple[Claim, ...]]:
-    """Return the claims of `printed/claims.csv` by entry: a row for each, an empty cell a default.
+    """Return the claims in `printed/claims.csv` by id of the entry.
 
-    Column `where` is such as "kind=final;n=16".
+    A row is a claim, and an empty cell is a default. An example of column `where` is
+    "kind=final;n=16".
     """
     found: dict[str, tuple[Claim, ...]] = {}
     header, *rows = printed("claims")
@@ -40,7 +41,7 @@ def claims() -> dict[str, tuple[Claim, ...]]:
 
 
 def _read(text: str) -> Any:
-    """Return the number that a text is, or else the text."""
+    """Return a text as a number if it is one, and otherwise unchanged."""
     try:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError):
@@ -48,16 +49,21 @@ def _read(text: str) -> Any:
 
 
 def atari_scores(request: Request) -> pd.DataFrame:
-    """Return Tab. 5 of Brittain et al. 2019: random play, a human, PER and PSER.
+    """Return Tab. 5 of Brittain et al. 2019: scores of random play, a human, PER and PSER.
 
-    Of the games with a human score (200 million frames, random no-ops), by their names in the
+    Rows are the games with a human score (200 million frames, no-op starts), by their names in the
     Arcade Learning Environment.
     """
     return pd.read_csv(_FOLDER / "pser_tab5.csv")
 
 
 def atari_table(request: Request) -> pd.DataFrame:
-    """Return Tab. 1 of Brittain et al. 2019 recomputed from Tab. 5, beside what they print."""
+    """Return Tab. 1 of Brittain et al. 2019, recomputed from Tab. 5 and as printed.
+
+    Returns:
+      Rows with columns claim, arm, what ("median" or "mean"), found, expected and tolerance, in
+      percent of human scores.
+    """
     scores, rows = atari_scores(request), []
     for arm, expected in (("per", (88, 607)), ("pser", (109, 832))):
         share = 100 * (scores[arm] - scores["random"]) / (scores["human"] - scores["random"]).abs()
@@ -70,7 +76,7 @@ def atari_table(request: Request) -> pd.DataFrame:
 
 
 def atari_changes(request: Request) -> pd.DataFrame:
-    """Return the percent change of PSER over PER in every game of Tab. 5 (Eq. 38)."""
+    """Return the change from PER to PSER in percent in every game of Tab. 5 (Eq. 38)."""
     scores = atari_scores(request)
     per = scores["per"].where(scores["per"] != 0, np.nan)
     change = 100 * (scores["pser"] - per) / per.abs()
@@ -79,7 +85,7 @@ def atari_changes(request: Request) -> pd.DataFrame:
 
 
 def options_of_presets(request: Request) -> pd.DataFrame:
-    """Return one row per option of each preset: preset, section, option, value."""
+    """Return the options of presets, one per row: columns preset, section, option and value."""
     rows = []
     for name in request.options["presets"]:
         preset = PRESETS[name]
@@ -102,7 +108,7 @@ def options_of_presets(request: Request) -> pd.DataFrame:
 
 
 def settings(name: str, *presets: str, parts: tuple[str, ...] = ()) -> Computation:
-    """Return the table of some presets' settings, which the tests compare with the papers'."""
+    """Return the computation of a table of presets, which tests compare with the papers."""
     return Computation(
         f"settings_{name}", options_of_presets, {"presets": presets, "parts": parts},
         sources=("experiments/papers/printed.py", "experiments/runs/presets/*.py"),

@@ -22,7 +22,7 @@ from experiments.papers.entry import (
 _STARTS = (
     "uniform", "oracle", "proportional", "pser", "proportional, from epsilon", "pser, from epsilon",
 )  # fmt: skip
-_MOST = 16  # states
+_MOST = 16  # largest number of states
 
 _DECAYS = ((0.4, 5), (0.65, 10), (0.8, 20))
 _ETAS = (0.0, 0.7)
@@ -34,7 +34,7 @@ def _walks(
     name: str, function: Callable[[Request], pd.DataFrame], options: Options, smoke: Options,
     minutes: float,
 ) -> Computation:  # fmt: skip
-    """Return a table of the updates that learning takes on the Blind Cliffwalk."""
+    """Return a computation of the number of updates on the Blind Cliffwalk."""
     return Computation(
         f"cliffwalk_{name}", function, options, smoke, cliffwalk_tables.SOURCES, "updates", False,
         True, minutes,
@@ -63,13 +63,14 @@ SWEEP = _walks(
     },
     60,
 )  # fmt: skip
-# From epsilon alone: from the maximum, both are bound by one pass through the memory.
+# Only with priorities that start at epsilon: from the maximum, both methods first need one pass
+# through the memory.
 LONGER_SWEEP = _walks(
     "settings_smaller", cliffwalk_tables.settings_of_pser,
     {**SWEEP.made_of, "states": (13, 14, 15), "seeds": 50, "starts": ("td",)}, SWEEP.smoke, 40,
 )  # fmt: skip
 
-# Fig. 6: initial priorities, and how a decayed priority meets one that is there.
+# Fig. 6: initial priorities, and rules to combine a decayed priority with the present one.
 _SIX = ("BeamRider", "Breakout", "Pong", "Qbert", "Seaquest", "SpaceInvaders")
 _PSER = {"eta": 0.7, "rho": 0.4, "window": 5}
 _PER = {"alpha": 0.5, "beta": 0.5, "beta_end": 0.5}
@@ -113,7 +114,7 @@ def _at(n: int) -> dict:
 
 
 def _swept(states: tuple[int, ...], starts: tuple[str, ...]) -> tuple[Claim, ...]:
-    """Claim of every setting what the paper claims of PSER."""
+    """Return the paper's claim about PSER for every setting."""
     return tuple(
         Claim(
             f"PSER learns in fewer updates than PER from {_BEGINNINGS[start]}, n = {n}, alpha "

@@ -18,20 +18,20 @@ _TASKS = tuple(
         "InvertedPendulum", "Swimmer", "Walker2d",
     )
 )  # fmt: skip
-# Beta's rate is the learning rate, which is 1e-3 in the small runs.
+# The rate of beta equals the learning rate, 1e-3 at size small.
 _BETA: Options = {"beta_rate": 1e-3}
 _RACER: Options = {"hidden": (64, 64), "learning_rate": 1e-3}
 _COLUMNS = ("agent/kl", "replay/beta", "replay/far_share", "train_return")
 
 
-# Uniform over finished episodes, and nothing that holds the policy: plain replay that measures KL.
+# Uniform replay of finished episodes without constraints on the policy, which measures the KL.
 _OFF: Options = {"reject": False, "penalise": False, "forget": "oldest"}
 
 
 def _small(
     steps: int, memory: int, agent: Options, note: str, most_seeds: int = 0, **more: Any
 ) -> Size:
-    """Return size small: Pendulum with a larger learning rate."""
+    """Return size small on Pendulum."""
     loop = {"gamma": 0.98, "warmup": 1_000, "eval_every": 1_000, "inspect": 0, "steps": steps}
     return Size(
         _SMALL_ENV, 8 if most_seeds else 10, loop, {"capacity": memory}, agent, replay=_BETA,
@@ -39,8 +39,8 @@ def _small(
     )  # fmt: skip
 
 
-_MEMORY = 2**13  # steps remembered: a third of all, in the paper a twentieth
-_TIMES = {"_half": 0.5, "": 1.0, "_twice": 2.0}  # of that
+_MEMORY = 2**13  # capacity in steps: a third of training, in the paper a twentieth
+_TIMES = {"_half": 0.5, "": 1.0, "_twice": 2.0}  # suffix of an arm -> factor of the capacity
 _GRID = {
     f"C{clip}{name}": Arm("refer", {"clip": float(clip)}, memory=times)
     for clip in _CLIPS
@@ -70,13 +70,13 @@ GRID = Experiment(
             "Pendulum",
         },
     ),
-    # A preset is for one agent; the defaults of these three are the paper's.
+    # A preset is for one agent; the agents' defaults are the paper's settings.
     Size(_TASKS, 5, PRESETS["refer_racer"].loop, {"capacity": 2**19}),
     Question(baseline="C4"),
     _COLUMNS,
 )  # fmt: skip
 
-# What its text says first: without the method, RACER diverges.
+# First claim in the text of the paper: without ReF-ER, RACER diverges.
 PLAIN = Experiment(
     "racer_plain",
     "racer",
@@ -90,7 +90,7 @@ PLAIN = Experiment(
     _COLUMNS,
 )  # fmt: skip
 
-# One setting is changed at a time; F is learn_every / updates.
+# Each arm changes one setting; F is learn_every / updates.
 _FORMS = {
     f"A_{form}": Arm("refer", agent_options={"advantage": form})
     for form in ("sg", "quadratic", "none")
@@ -122,7 +122,7 @@ ABLATIONS = Experiment(
     _COLUMNS,
 )  # fmt: skip
 
-# As the authors' code has it, with both agents.
+# Settings of the authors' code for both agents.
 _RANK: Options = {"alpha": 0.5, "beta": 0.5, "normalise": "buffer", "weigh_actor": True}
 _WALK: Options = {"noise": "ou"}
 _FREE: Options = {"bounded": False, "noise": "gaussian"}
@@ -183,7 +183,7 @@ NAF = Experiment(
 
 
 def _control_suite(name: str, agent: str, arm: Arm, small: Options) -> Experiment:
-    """Make the experiment of one agent on DeepMind Control; its one arm is compared with none."""
+    """Return the experiment of one agent on DeepMind Control, with a single arm."""
     return Experiment(
         name,
         agent,

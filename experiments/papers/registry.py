@@ -1,4 +1,4 @@
-"""All entries by id, with their claims."""
+"""Registry of all entries by id, with their claims."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -19,13 +19,13 @@ ENTRIES: Mapping[str, Entry] = MappingProxyType(
 
 
 def of_papers(papers: Iterable[str]) -> list[Entry]:
-    """Return the entries of some papers."""
+    """Return the entries of papers, given as keys of PAPERS."""
     chosen = set(papers)
     return [entry for entry in ENTRIES.values() if entry.paper in chosen]
 
 
 def claims_about(source: Source) -> dict[str, tuple[Claim, ...]]:
-    """Return the claims of the entries that a source is made for, by id."""
+    """Return the claims of all entries with this source, by id of the entry."""
     found = {}
     for entry in ENTRIES.values():
         own = tuple(claim for claim in entry.claims if isinstance(claim, Claim))

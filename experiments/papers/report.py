@@ -1,4 +1,4 @@
-"""Our numbers beside the papers', as Markdown."""
+"""Reports in Markdown: our numbers and verdicts next to the numbers of the papers."""
 
 import os
 import re
@@ -18,23 +18,23 @@ from experiments.runs.log import say
 from experiments.runs.rates import in_words
 from experiments.statistics.tables import markdown
 
-_FEW = 3  # claims about what a size lacks; more are counted
-_LONG = 12  # rows; longer tables are folded
+_FEW = 3  # largest number of claims about absent arms that are listed one by one
+_LONG = 12  # largest number of rows of a table that is not folded
 
 
 def read(entry: Entry, size: SizeName, results: Path) -> Data | None:
-    """Return the table of an entry; None: there is none, or it is damaged, which is said."""
+    """Return the table of an entry, or None if it is missing or, with a warning, unreadable."""
     if entry.source is None:
         return None
     try:
         return tables.read(results, entry.source.name, size)
-    except ValueError as error:  # also of a later version
+    except ValueError as error:  # damaged, or written by a later version
         say(f"{error}: it counts as not there")
     return None
 
 
 def status(entry: Entry, size: SizeName, data: Data | None) -> str:
-    """Return how far an entry has come: not to be had, to do, other settings, begun, done."""
+    """Return "not to be had", "to do", "other settings", "begun" or "done"."""
     if entry.source is None:
         return "not to be had"
     if data is None:
@@ -47,14 +47,15 @@ def status(entry: Entry, size: SizeName, data: Data | None) -> str:
 
 
 def findings_of(entry: Entry, size: SizeName, data: Data | None) -> list[Finding]:
-    """Return the verdicts about an entry's claims; none as long as its table is incomplete."""
+    """Return the verdicts about an entry's claims, or [] if its table is incomplete."""
     return verdict.findings(entry, size, data) if status(entry, size, data) == "done" else []
 
 
 def claims(entry: Entry, size: SizeName, data: Data | None) -> list[list[str]]:
-    """Return a row for each claim of an entry: claim, entry, verdict and numbers.
+    """Return one row per claim of an entry: claim, entry, verdict and numbers.
 
-    The claims of a sweep are counted in one row.
+    A sweep has a single row with the number of claims per verdict. Without a complete table, the
+    verdict is the status of the entry.
     """
     findings = findings_of(entry, size, data)
     if findings and entry.swept:
@@ -68,7 +69,7 @@ def claims(entry: Entry, size: SizeName, data: Data | None) -> list[list[str]]:
 
 
 def _numbers_of(finding: Finding) -> str:
-    """Return the numbers behind a verdict, with wins, losses and ties of the seeds."""
+    """Return the reason for a verdict, with the seeds' wins, losses and ties."""
     reason, pairs = _without(finding.verdict, finding.reason), finding.pairs
     if pairs is None or " wins, " in reason:
         return reason
@@ -78,7 +79,7 @@ def _numbers_of(finding: Finding) -> str:
 
 
 def _without(verdict_: str, reason: str) -> str:
-    """Return a reason without the verdict that it begins with."""
+    """Return a reason without the verdict at its beginning."""
     own = reason.removeprefix(verdict_)
     return reason if own == reason else own.replace("(", "", 1).replace(")", "", 1).lstrip(": ")
 
@@ -90,9 +91,15 @@ def one(
     base: Path,
     above: dict[Any, str] | None = None,
 ) -> str:
-    """Return the report of one entry, with links from the folder `base`.
+    """Return the report of one entry.
 
-    `above` has the entries whose tables stand above it, and will have this one.
+    Args:
+      entry: the entry.
+      size: size of its experiment.
+      results: folder of the tables and figures.
+      base: folder of the report, from which links are relative.
+      above: table -> id of the entry that shows it, for entries above this one on the page. A
+        repeated table becomes a reference. The table of this entry is added.
     """
     data = read(entry, size, results)
     lines = [f"### {entry.id}: {entry.shows}", ""]
@@ -129,7 +136,7 @@ def one(
 
 
 def everything(entries: Iterable[Entry], size: SizeName, results: Path) -> str:
-    """Return all claims with their verdicts, a table for each paper."""
+    """Return the page of all claims with their verdicts, one table per paper."""
     entries, parts, counts = list(entries), [], []
     for paper, title in PAPERS.items():
         rows = []
@@ -152,7 +159,7 @@ def _anchor(name: str) -> str:
 
 
 def page(paper: str, size: SizeName, results: Path, base: Path) -> str:
-    """Return the tables and figures of a paper's entries, as a page that lies in `base`."""
+    """Return the page of a paper's entries, with links relative to the folder `base`."""
     parts, above = [f"# {PAPERS[paper]}", ""], {}
     for entry in of_papers([paper]):
         parts += [f"({_anchor(entry.id)})=", "", one(entry, size, results, base, above)]
@@ -160,12 +167,12 @@ def page(paper: str, size: SizeName, results: Path, base: Path) -> str:
 
 
 def _short(title: str) -> str:
-    """Return authors and year."""
+    """Return authors and year of a paper."""
     return title.partition(": ")[0] if ": " in title else re.split(r"(?<=\d{4}), ", title)[0]
 
 
 def _counted(counts: list[Any]) -> str:
-    """Return the number of claims with each verdict, a row for each paper."""
+    """Return a table of the number of claims per verdict, one row per paper."""
     every = [each for _, own in counts for each in own]
     order = [name for name in (*_ORDER, *_WAITING) if name in every]
     rows = [["claims", *order]]
@@ -174,8 +181,8 @@ def _counted(counts: list[Any]) -> str:
 
 
 CLAIM_COLUMNS = ("claim", "entry", "verdict", "why")
-SITE = {paper: f"docs/results/{paper}.md" for paper in PAPERS}  # pages of `page`
-TITLE = "# Results\n\n"  # of every report that is written
+SITE = {paper: f"docs/results/{paper}.md" for paper in PAPERS}  # files with the text of `page`
+TITLE = "# Results\n\n"  # first line of every report file
 _ORDER = (
     "agrees", "disagrees", "no difference", "undecided", "not tested", "not comparable", "pilot",
 )  # fmt: skip
@@ -195,7 +202,7 @@ fail here and hold at the size of the paper. The entries link to settings, figur
 
 
 def _plain_table(rows: list[list[str]]) -> str:
-    """Return a table of words, not padded: cells are long."""
+    """Return a Markdown table without padding, because cells are long."""
     cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     lines = [f"| {' | '.join(row)} |" for row in cells]
     return "\n".join([lines[0], "| " + " | ".join("---" for _ in rows[0]) + " |", *lines[1:], ""])
@@ -216,7 +223,7 @@ def _claims(findings: list[Finding]) -> list[str]:
 
 
 def _numbers(entry: Entry, size: SizeName, data: Data, above: dict[Any, str]) -> list[str]:
-    """Return the table of an entry's numbers, or where it stands already."""
+    """Return the table of an entry's numbers, or a reference to the same table above."""
     source = entry.source
     if isinstance(source, Experiment):
         cells = score_tables.of_runs(entry, size, data)
@@ -225,13 +232,13 @@ def _numbers(entry: Entry, size: SizeName, data: Data, above: dict[Any, str]) ->
     elif entry.claims:
         cells = score_tables.exact(entry, data)
         if len(cells) > _LONG:
-            return []  # the verdicts name the farthest
+            return []  # verdicts contain the largest difference
     elif entry.layout is None:
         cells = score_tables.whole(data.frame)
     else:
         return []
     if len(cells) < 2:
-        return []  # a header alone: the size lacks what is compared
+        return []  # only a header: the size lacks the compared arms
     assert source is not None
     place = above.setdefault((source.name, *map(tuple, cells)), entry.id)
     if place != entry.id:
@@ -243,7 +250,7 @@ def _numbers(entry: Entry, size: SizeName, data: Data, above: dict[Any, str]) ->
 
 
 def _repeat(entry: Entry, size: SizeName, data: Data) -> str:
-    """Return how to repeat an entry."""
+    """Return the command that repeats an entry, with its duration and versions."""
     source = entry.source
     assert source is not None
     took = in_words(minutes(source, size, data))
@@ -257,7 +264,7 @@ def _repeat(entry: Entry, size: SizeName, data: Data) -> str:
 
 
 def shown_in_list(entry: Entry, size: SizeName, data: Data | None) -> tuple[str, ...]:
-    """Return an entry's cells in a list: id, size, cost, status, verdicts, claim."""
+    """Return the row of an entry in the list: id, size, cost, status, verdicts, claim."""
     source = entry.source
     cost = "-" if source is None else in_words(minutes(source, size, data or Data()))
     claim = entry.claims[0].says if entry.claims else entry.shows

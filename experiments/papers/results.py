@@ -1,4 +1,4 @@
-"""The tables of entries, for notebooks and reports."""
+"""Tables and claims of entries, for notebooks and reports."""
 
 from pathlib import Path
 
@@ -13,10 +13,15 @@ COMMITTED = Path(__file__).parents[1] / "results" / "papers"
 
 
 def load(name: str, size: SizeName = "small", folder: Path = COMMITTED) -> Data:
-    """Return the numbers behind an entry.
+    """Return the table of an entry.
+
+    Args:
+      name: id of the entry, such as "per.fig1".
+      size: size of its experiment.
+      folder: folder of the tables, by default the committed ones.
 
     Raises:
-      ValueError: one line: there is no such entry or table, or it is damaged.
+      ValueError: the entry is unknown or cannot be reproduced, or its table is missing or damaged.
     """
     if name not in ENTRIES:
         raise ValueError(f"no entry is called '{name}': python -m experiments.papers list")
@@ -33,9 +38,15 @@ def load(name: str, size: SizeName = "small", folder: Path = COMMITTED) -> Data:
 
 
 def claims(paper: str, size: SizeName = "small", folder: Path = COMMITTED) -> pd.DataFrame:
-    """Return what a paper's claims come to: columns claim, entry, verdict and why, a row for each.
+    """Return the verdicts about a paper's claims.
 
-    The paper "all" is no paper's.
+    Args:
+      paper: key of PAPERS; "all" has the claims that belong to no paper.
+      size: size of the experiments.
+      folder: folder of the tables, by default the committed ones.
+
+    Returns:
+      One row per claim, with columns claim, entry, verdict and why; a sweep has a single row.
     """
     rows = []
     for entry in of_papers([paper]):

@@ -1,4 +1,4 @@
-"""Making tables: run the missing parts of an experiment or a computation, and keep the results."""
+"""Execution of experiments and computations: run the missing parts, and save the results."""
 
 import hashlib
 import json
@@ -22,15 +22,15 @@ from experiments.studies.engines import Cache
 from experiments.studies.options import Where
 from jaxreplay.saving import check_writable
 
-Claims = Mapping[str, tuple[Claim, ...]]  # by id of the entry
+Claims = Mapping[str, tuple[Claim, ...]]  # id of an entry -> its claims
 
 
 class Places(NamedTuple):
-    """The folder of results, and the results in it that may be kept."""
+    """Folder of the results, and options of the execution."""
 
-    out: Path  # tables, studies and figures
-    overwrite: bool = False  # discard results of other code or settings
-    where: Where = Where()  # devices, limit for every experiment, and whether to keep other code's
+    out: Path  # folder of tables, studies and figures
+    overwrite: bool = False  # whether to discard results of other code or settings
+    where: Where = Where()  # devices, time limit, and whether to accept results of other code
     cache: Cache = None  # folder of compiled programs
 
 
@@ -41,10 +41,12 @@ _WAYS_OUT = (
 
 
 def check_figure(path: Path, name: str, size: SizeName, places: Places) -> None:
-    """Refuse to draw over a figure that is not next to the table that it would show.
+    """Check that a figure can be written, and that an existing one is ours.
+
+    A figure counts as ours if its table is in the same folder.
 
     Raises:
-      ValueError: one line.
+      ValueError: the path is not writable, or the figure was not written by this command.
     """
     check_writable(path, "choose another --out")
     known = any(facts.exists() for _, facts in tables.paths(places.out, name, size))
@@ -56,12 +58,11 @@ def check_figure(path: Path, name: str, size: SizeName, places: Places) -> None:
 
 
 def read_reusable(source: Source, size: SizeName, places: Places) -> Data:
-    """Return the existing part of a table that may be kept.
-
-    With `overwrite`, damaged results and those of other code or settings do not count.
+    """Return the existing results of a source if they can be reused, or else no data.
 
     Raises:
-      ValueError: the results are damaged, or from another version of the code or other settings.
+      ValueError: the results are damaged or were made by other code or with other settings, and
+        `overwrite` is not given; or they are not writable.
     """
     files = tables.paths(places.out, source.name, size)[isinstance(source, Experiment)]
     for path in files:
@@ -80,7 +81,14 @@ def read_reusable(source: Source, size: SizeName, places: Places) -> Data:
 
 
 def stale(source: Source, size: SizeName, data: Data, other_code: bool = False) -> str:
-    """Return why results cannot be kept, "" if they can; `other_code`: of any code."""
+    """Return the reason why results cannot be reused, or "" if they can.
+
+    Args:
+      source: experiment or computation.
+      size: its size.
+      data: the existing results.
+      other_code: whether to accept results of other code.
+    """
     if isinstance(source, Computation):
         if data.made and data.made["options"] != plain(source.options(size)):
             return "was made with other options"
@@ -89,7 +97,7 @@ def stale(source: Source, size: SizeName, data: Data, other_code: bool = False) 
         for env, label in ((env, label) for env, own in data.runs.items() for label in own):
             if (point := points.get(env, {}).get(label)) is None:
                 return f"{label} on {env} is not part of the experiment"
-            try:  # options that did not exist have their defaults
+            try:  # fills in defaults of options added since
                 saved = RunConfig.from_json(data.runs[env][label]["config"]).to_json()
             except ValueError as error:
                 return f"{label} on {env} can no longer be read: {error}"
@@ -106,25 +114,29 @@ def stale(source: Source, size: SizeName, data: Data, other_code: bool = False) 
 
 
 class Parts:
-    """What is finished of a computed table, a file for each part: called, it returns a part's rows.
+    """Cache of the parts of a computed table, one file per part; see `Request.part`.
 
-    Files go by all that decides the rows, so that parts of other settings or other code, or made on
-    another device, are not looked at.
+    The name of a file contains a digest of the settings, code and device, so that parts made with
+    others are not reused.
 
     Attributes:
-      folder: of the files, which may be missing as long as nothing is written.
-      seconds: that the parts took which were there before.
+      folder: folder of the files; it must exist when a part is computed.
+      seconds: total duration of the parts read from files.
     """
 
     def __init__(self, folder: Path, *decided_by: Any) -> None:
-        """Look for parts that are decided by settings, code and device, as JSON."""
+        """Use files in `folder` made with the same JSON-able values of `decided_by`."""
         self.folder, self.seconds, self._key = folder, 0.0, _digest(decided_by)
 
     def __call__(self, name: str, compute: Callable[[], list[Row]]) -> list[Row]:
-        """Return the rows of a part, whose name is its own: those that are kept, or computed ones.
+        """Return the rows of a part from its file, or else compute and save them.
+
+        Args:
+          name: name of the part, unique in the table.
+          compute: function that returns the rows.
 
         Raises:
-          OSError: the disk is full, or the folder is gone.
+          OSError: the disk is full, or the folder is missing.
         """
         path = self.folder / f"part.{self._key}.{_digest(name)}.json"
         try:
@@ -142,12 +154,12 @@ class Parts:
         return rows
 
     def finished(self) -> int:
-        """Return how many parts are there to go on with."""
+        """Return the number of parts with a file."""
         return len(list(self.folder.glob(f"part.{self._key}.*.json")))
 
     def clear(self) -> None:
-        """Remove all parts, whatever decided them: their table is there."""
-        for name in ("part.*.json", ".part.*.tmp"):  # the latter of writes that a kill cut
+        """Remove the files of all parts, also those of other settings, code or devices."""
+        for name in ("part.*.json", ".part.*.tmp"):  # the latter are left by killed processes
             for path in self.folder.glob(name):
                 path.unlink(missing_ok=True)
 
@@ -159,17 +171,21 @@ def _digest(value: Any) -> str:
 def make(
     source: Source, size: SizeName, places: Places, claims: Claims | None = None
 ) -> Data | None:
-    """Return a whole table; its missing parts are run first, and kept as they end.
+    """Run the missing parts of an experiment or a computation, and return its table.
 
-    Claims decide when a study with a growing number of seeds ends.
+    Args:
+      source: experiment or computation.
+      size: its size.
+      places: folder of the results, and options of the execution.
+      claims: claims to decide, which end a study with a growing number of seeds.
 
     Returns:
-      The table, or None if the hours are over.
+      The complete table, or None if the time limit was reached.
 
     Raises:
-      ValueError: as for `kept`; or an experiment can't run, its folder is taken, or another process
-        makes the table.
-      Stopped: the user pressed Ctrl-C, or an environment failed; finished parts are kept.
+      ValueError: as `read_reusable`; or the experiment cannot run, its folder is taken, or another
+        process makes the table.
+      Stopped: the user pressed Ctrl-C, or an environment failed; finished parts are saved.
     """
     folder.make(places.out)
     if isinstance(source, Experiment):
@@ -185,12 +201,12 @@ def make(
 
 
 def _train(source: Experiment, size: SizeName, places: Places, claims: Claims) -> Data | None:
-    """Run the study of an experiment."""
+    """Run the study of an experiment; return None if the time limit was reached."""
     out = tables.study_folder(places.out, source.name, size)
     data = read_reusable(source, size, places)
     resume = data.store is not None
     if resume and data.codes() != (version_of(source),) and not missing(source, size, data):
-        return data  # of another version, which is accepted, and whole
+        return data  # complete, of another version that the user accepts
     arms = {name for own in source.points(size).values() for name in own}
     present = {
         name: tuple(claim for claim in own if {claim.arm, claim.baseline} <= arms)
@@ -209,10 +225,10 @@ def _train(source: Experiment, size: SizeName, places: Places, claims: Claims) -
 
 
 def _compute(source: Computation, size: SizeName, places: Places, parts: Parts) -> Data:
-    """Compute a table, but for the parts that are there, and write it.
+    """Compute the missing parts of a table, and write it.
 
     Raises:
-      Stopped: the user pressed Ctrl-C; the finished parts are kept.
+      Stopped: the user pressed Ctrl-C; finished parts are saved.
     """
     start = time.perf_counter()
     if count := parts.finished():
@@ -238,7 +254,7 @@ def _compute(source: Computation, size: SizeName, places: Places, parts: Parts) 
 
 
 def missing(experiment: Experiment, size: SizeName, data: Data) -> list[RunConfig]:
-    """Return the configurations of the arms without the seeds of the first look."""
+    """Return the configurations of the arms that lack seeds of the study's first look."""
     seeds = experiment.study(size).looks[0]
     ended = data.store.ended() if data.store is not None else set()
     return [
@@ -250,7 +266,7 @@ def missing(experiment: Experiment, size: SizeName, data: Data) -> list[RunConfi
 
 
 def minutes_left(source: Source, size: SizeName, data: Data) -> float:
-    """Return about how many minutes what is missing of a table takes, on one core."""
+    """Return the estimated minutes of the missing parts of a table on one core."""
     if isinstance(source, Computation):
         return 0.0 if data.made else source.minutes * (0.05 if size == "smoke" else 1.0)
     lacking = missing(source, size, data)
@@ -258,18 +274,18 @@ def minutes_left(source: Source, size: SizeName, data: Data) -> float:
 
 
 def minutes(source: Source, size: SizeName, data: Data) -> float:
-    """Return the minutes that a table took so far, most of it on one core, and those left."""
+    """Return the minutes spent on a table, plus the estimated minutes of its missing parts."""
     seconds = sum(run["train_seconds"] for runs in data.runs.values() for run in runs.values())
     return (seconds + data.made.get("seconds", 0.0)) / 60 + minutes_left(source, size, data)
 
 
 def version_of(source: Source) -> str:
-    """Return the version of the code that decides a table's numbers."""
+    """Return the version of the code that decides the numbers of a source."""
     return (
         code.version(*source.sources) if isinstance(source, Computation) else store.code_version()
     )
 
 
 def plain(values: Any) -> Any:
-    """Return nested values as JSON gives them back."""
+    """Return nested values after a round trip through JSON."""
     return json.loads(json.dumps(dict(values)))

@@ -1,4 +1,4 @@
-"""States that replay draws by TD error, by Q and uniformly: NERS's Fig. 1."""
+"""States drawn from a replay by TD error, by Q and uniformly (Oh et al. 2021, Fig. 1)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from jaxreplay import ring as ring_
 
 SOURCES = ("experiments/papers/sampled.py",)
 _AGENT, _ENV = "sac", "gymnax/Pendulum-v1"
-_TORQUE = 2.0  # N m, of an action of 1
+_TORQUE = 2.0  # torque of action 1 in N m
 _BATCH = 256
 Array = np.ndarray
 
@@ -34,17 +34,17 @@ Array = np.ndarray
 def sampled_states(request: Request) -> pd.DataFrame:
     """Return transitions of Pendulum drawn by |TD error|, by Q and uniformly from one memory.
 
-    Oh et al. 2021, Fig. 1. SAC learns with uniform replay, and its own feedback about everything
-    that is stored then gives TD errors and Q. By either, the transition of rank r (1: the largest)
-    is drawn with probability proportional to 1 / r, without replacement.
+    Oh et al. 2021, Fig. 1. SAC learns with uniform replay and then evaluates the TD errors and Q of
+    all stored transitions. The transition of rank r (1 for the largest) by either of them is drawn
+    with probability proportional to 1 / r, without replacement.
 
-    Options: `steps` of training, `seed`, `drawn` transitions, of which `shown` are kept, `hidden`
-    layer sizes.
+    Options are `steps` (agent steps of training), `seed`, `drawn` (number of transitions to draw),
+    `shown` (number of these in the table) and `hidden` (layer sizes).
 
     Returns:
-      A row per arm ("by TD error", "by Q", "uniformly") and place, with columns seed, angle (rad
-      from upright, counter-clockwise, in (-pi, pi]), speed (rad/s), torque (N m), td (|TD error|)
-      and q, both in units of the return.
+      One row per arm ("by TD error", "by Q", "uniformly") and place (index from 0), with columns
+      seed, angle (rad from upright, counter-clockwise, in (-pi, pi]), speed (rad/s), torque (N m),
+      td (|TD error|) and q, the latter two in units of the return.
     """
     options = request.options
     shared: dict[str, Options] = {
@@ -77,7 +77,7 @@ def sampled_states(request: Request) -> pd.DataFrame:
 
 
 def _stored(agent: Agent, state: LoopState) -> pd.DataFrame:
-    """Return every stored transition: angle, speed, torque, td, q."""
+    """Return all stored transitions, with columns angle, speed, torque, td and q."""
     ring = state.replay.ring
     transition = ring_.gather(ring, jnp.arange(int(ring_.size(ring)), dtype=jnp.int32))
     seen = jax.jit(agent.feedback)(state.agent, transition, jax.random.key(0))
@@ -94,7 +94,7 @@ def _stored(agent: Agent, state: LoopState) -> pd.DataFrame:
 
 
 def _by_rank(scores: Array) -> Array:
-    """Return 1 / rank `[N]` of scores `[N]`, the largest of which has rank 1."""
+    """Return 1 / rank `[N]` of scores `[N]`; the largest score has rank 1."""
     ranks = np.empty(len(scores))
     ranks[np.argsort(-scores, kind="stable")] = np.arange(1, len(scores) + 1)
     return 1.0 / ranks
@@ -104,10 +104,10 @@ _RODS, _ENDS = "viridis", "YlOrRd"
 
 
 def draw_states(plotted: Plotted, path: Path) -> None:
-    """Draw the rows of `sampled_states`: a row of pendulums per arm.
+    """Plot the table of `sampled_states`: one row of pendulums per arm (Oh et al. 2021, Fig. 1).
 
-    Oh et al. 2021, Fig. 1. A rod points where it points (up is upright), its colour is Q, that of
-    the disc at its end the |TD error|, and the torque stands below.
+    A rod has the angle of the pendulum, and its colour is Q. The colour of the disc at its end is
+    the |TD error|. The torque is printed below.
     """
     frame = plotted.frame
     arms = list(dict.fromkeys(frame["arm"]))
@@ -136,7 +136,7 @@ def draw_states(plotted: Plotted, path: Path) -> None:
 
 
 def _errors(td: Array) -> Normalize:
-    """Return the scale of |TD errors|: by factors, of a thousand at most."""
+    """Return a logarithmic scale of |TD errors|, over three orders of magnitude at most."""
     most = max(float(td.max()), 1e-6)
     return LogNorm(max(float(td.min()), most / 1_000), most * 1.0001, clip=True)
 

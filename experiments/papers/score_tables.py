@@ -1,4 +1,4 @@
-"""Tables of our numbers: final scores of runs, what decides, and numbers that claims compare."""
+"""Tables of our numbers: final scores, primary metrics, and numbers that claims compare."""
 
 import math
 from collections.abc import Iterable
@@ -17,13 +17,13 @@ from experiments.statistics.tables import number
 from experiments.studies import claims
 from experiments.studies.facts import replay_ratio
 
-Cells = list[list[str]]  # the header first
+Cells = list[list[str]]  # rows of a table, header first
 
-_LAST = 5  # evaluations of which final scores are means, as in the papers' tables
+_LAST = 5  # number of evaluations in a final score, as in the papers' tables
 
 
 def conditions(entry: Entry, size: SizeName) -> str:
-    """Return what the runs of an entry share: seeds, agent steps, batch size, replay ratio."""
+    """Return a sentence with seeds, agent steps, batch size and replay ratio of an entry."""
     source = entry.source
     assert isinstance(source, Experiment)
     configs = [
@@ -45,7 +45,7 @@ def _each(values: Iterable[str]) -> str:
 
 
 def of_runs(entry: Entry, size: SizeName, data: Data) -> Cells:
-    """Return final scores, what decides the claims, and what was replayed; a row for each arm."""
+    """Return final scores, primary metrics of the claims, and replay statistics of each arm."""
     source = entry.source
     assert isinstance(source, Experiment)
     asked = dict.fromkeys(
@@ -82,7 +82,7 @@ def of_runs(entry: Entry, size: SizeName, data: Data) -> Cells:
 
 
 def of_claims(entry: Entry, data: Data) -> Cells:
-    """Return the numbers that a computation's claims compare; the header alone if none do."""
+    """Return the numbers that the claims of a computation compare; without any, only a header."""
     source = entry.source
     assert isinstance(source, Computation)
     sides = {
@@ -102,13 +102,13 @@ def of_claims(entry: Entry, data: Data) -> Cells:
 
 
 def exact(entry: Entry, data: Data) -> Cells:
-    """Return the numbers that exact claims are about."""
+    """Return the rows of the table that exact claims are about."""
     names = [claim.claim for claim in entry.claims if isinstance(claim, Exact)]
     return whole(data.frame[data.frame["claim"].isin(names)])
 
 
 def whole(frame: pd.DataFrame) -> Cells:
-    """Return a table as it is."""
+    """Return the cells of a table without its empty columns."""
     frame = frame.dropna(axis=1, how="all")
     rows = [
         [number(float(x)) if isinstance(x, (int, float)) else str(x) for x in row]
@@ -118,7 +118,10 @@ def whole(frame: pd.DataFrame) -> Cells:
 
 
 def estimate(values: np.ndarray) -> str:
-    """Return the IQM of [seeds] with its interval; of seeds without a number, how many."""
+    """Return the IQM of values `[S]` over seeds with its 95 % bootstrap interval.
+
+    If some seeds have no finite value, return their number and the median instead.
+    """
     finite = values[np.isfinite(values)]
     if len(finite) < len(values):
         shown = f"{len(values) - len(finite)} of {len(values)} seeds without a number"
@@ -128,13 +131,13 @@ def estimate(values: np.ndarray) -> str:
 
 
 def _median(values: np.ndarray) -> float | None:
-    """Return the median where seeds without a number are the largest; None: it is one of those."""
+    """Return the median, counting missing values as infinite, or None if it is infinite."""
     median = float(np.median(np.where(np.isfinite(values), values, math.inf)))
     return median if math.isfinite(median) else None
 
 
 def _as_it_is(values: np.ndarray, name: str) -> np.ndarray:
-    """Return values in the metric's own direction, where verdicts have higher as better."""
+    """Return values in the direction of the metric; for verdicts, higher is always better."""
     if name.startswith(claims.MEAN):
         return values
     return values if primary.parse(name, threshold=0.0).higher_is_better else -values
@@ -146,7 +149,7 @@ def _named(name: str) -> str:
 
 
 def _without_empty(rows: Cells) -> Cells:
-    """Leave out columns that no row has a number in."""
+    """Return rows without the columns in which no row has a number."""
     kept = [place for place in range(len(rows[0])) if any(row[place] != "-" for row in rows[1:])]
     return [[row[place] for place in kept] for row in rows]
 

@@ -1,4 +1,4 @@
-"""Tables: the studies of experiments, and the numbers of computations with their origin."""
+"""Tables of experiments and computations: numbers and their origin, written and read."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,7 +14,8 @@ from experiments.studies import store
 from experiments.studies.store import Store
 
 FORMAT = 1
-KEPT = ("replayed/effective_buffer", "replay/sampler_updates")  # besides returns, for the gate
+# Metrics of every table, from which verdicts see whether a method had an effect.
+KEPT = ("replayed/effective_buffer", "replay/sampler_updates")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,11 +23,12 @@ class Data:
     """Numbers and their origin.
 
     Attributes:
-      frame: of an experiment: columns env, arm, seed, step, eval_return, diverged (1 if the
-        seed ever did) and others, a row per log point; of a computation: its own.
-      runs: of an experiment: task -> label -> its configuration, versions and seconds.
-      made: of a computation: its options, versions and seconds.
-      store: of an experiment: the store of its study.
+      frame: table. That of an experiment has one row per log point, with columns env, arm, seed,
+        step, eval_return, diverged (1 if the seed ever diverged) and metrics; that of a computation
+        has its own columns.
+      runs: task -> arm -> configuration, versions and duration in seconds; experiments only.
+      made: options, versions and duration in seconds; computations only.
+      store: store of the study; experiments only.
     """
 
     frame: pd.DataFrame = dataclasses.field(default_factory=pd.DataFrame)
@@ -35,7 +37,7 @@ class Data:
     store: Store | None = None
 
     def frames(self, env: str) -> dict[str, pd.DataFrame]:
-        """Return the metrics of the runs on a task, by label."""
+        """Return the metrics of the runs on a task, by arm."""
         own = self.frame[self.frame["env"] == env] if len(self.frame) else self.frame
         return {
             label: own[own["arm"] == label].dropna(axis=1, how="all").reset_index(drop=True)
@@ -43,17 +45,17 @@ class Data:
         }
 
     def codes(self) -> tuple[str, ...]:
-        """Return the versions of the code that made it."""
+        """Return the versions of the code that made the numbers, in alphabetical order."""
         return tuple(sorted({each["versions"]["code"] for each in self.facts()}))
 
     def facts(self) -> list[Mapping[str, Any]]:
-        """Return `made`, or what `runs` has of each run."""
+        """Return `made` as a list of one element, or the values of `runs`."""
         runs = [each for runs in self.runs.values() for each in runs.values()]
         return [self.made] if self.made else runs
 
 
 def of_study(results: Store) -> Data:
-    """Return the results of a study."""
+    """Return the results of a study as Data."""
     columns = ("env", "arm", "seed", "step", "eval_return", "diverged")
     table, names = results.table, {}
     for point, facts in results.facts["points"].items():
@@ -78,31 +80,31 @@ def of_study(results: Store) -> Data:
 
 
 def study_folder(folder: Path, name: str, size: str) -> Path:
-    """Return the folder of an experiment's study."""
+    """Return the folder of the study of an experiment."""
     return folder / f"{name}.{size}"
 
 
 def paths(folder: Path, name: str, size: str) -> tuple[tuple[Path, Path], tuple[Path, Path]]:
-    """Return the paths of the numbers and of their origin, of a computation and of a study."""
+    """Return the paths of the numbers and of their origin: for a computation, for a study."""
     own = folder / f"{name}.{size}.csv.gz", folder / f"{name}.{size}.json"
     return own, store.paths(study_folder(folder, name, size))
 
 
 def write(folder: Path, name: str, size: str, data: Data) -> None:
-    """Write the table of a computation; each of its two files is written whole or not at all."""
+    """Write the table of a computation; each of its two files is written atomically."""
     numbers, facts = paths(folder, name, size)[0]
     encoded = stored.encode(data.frame, digits=6)
-    # The facts come first: without the numbers they are no table.
+    # The facts are written first: `read` ignores them as long as there are no numbers.
     write_json(facts, {"format": FORMAT, "crc32": encoded.crc32, "made": data.made})
     write_bytes(numbers, encoded.content)
 
 
 def read(folder: Path, name: str, size: str) -> Data | None:
-    """Read a table; None: there is none.
+    """Read the table of an experiment or a computation; return None if there is none.
 
     Raises:
-      Damaged: one line that names the file.
-      ValueError: a later version made it.
+      Damaged: a file is damaged.
+      ValueError: a later version wrote the table.
     """
     (numbers, facts), study = paths(folder, name, size)
     if study[1].exists():

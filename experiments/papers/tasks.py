@@ -1,6 +1,6 @@
-"""Experiments that several papers share, and entries that are no paper's.
+"""Experiments that several papers share, and entries that belong to no paper.
 
-The latter are tasks on which what is replayed decides what is learned.
+The latter have tasks on which learning depends on the choice of the replayed transitions.
 """
 
 import dataclasses
@@ -13,11 +13,11 @@ from experiments.papers.printed import printed
 from experiments.studies.options import Question
 from jaxreplay.methods import lap, pal
 
-_RANDOM: Options = {"epsilon_start": 1.0, "epsilon_end": 1.0}  # what is seen is the same for all
+_RANDOM: Options = {"epsilon_start": 1.0, "epsilon_end": 1.0}  # same experience for all methods
 _WALKS: Options = {"n_step": 1, "warmup": 1_000, "eval_every": 1_000, "eval_episodes": 1}
 _DISCRETE = {"lap": Arm("lap", lap.DISCRETE), "pal": Arm("pal", pal.DISCRETE)}
 
-# Random behaviour, and a reward that few transitions have: what is learned is what is replayed.
+# With random behaviour and rare rewards, learning depends only on the replayed transitions.
 _METHODS = {
     **named("uniform", "per", "rank"), **_DISCRETE, **named("pser", "ere", "ners"),
 }  # fmt: skip
@@ -51,7 +51,7 @@ SINCE = _walk(
     every=(4, 16),
 )  # fmt: skip
 
-# Goals that are never reached by chance: without hindsight there is no reward.
+# Random actions never reach the goals, so that only hindsight gives rewards.
 HINDSIGHT = Experiment(
     "bitflip_dqn",
     "dqn",
@@ -65,7 +65,7 @@ HINDSIGHT = Experiment(
     question=Question(primary="final"),
 )  # fmt: skip
 
-# Ten by ten pixels: the nearest to Atari that ten seeds can be had of.
+# MinAtar, with 10x10 pixels, is the substitute for Atari that is affordable with ten seeds.
 _MINATAR: Options = {"steps": 100_000, "n_step": 3, "warmup": 5_000, "eval_every": 5_000}
 _MINATAR_SIZES: Options = {"batch_size": 32, "num_envs": 4, "capacity": 100_000}
 _MINATAR_AGENT: Options = {"learning_rate": 2.5e-4, "epsilon_updates": 10_000}
@@ -90,7 +90,7 @@ MINATAR = Experiment(
 
 
 def _atari(paper: str, preset: str, games: Iterable[str], note: str, *arms: str) -> Experiment:
-    """Return the experiment of a paper's protocol as published, a seed for each game."""
+    """Return an experiment with a paper's published protocol, and one seed per game."""
     envs = tuple(f"atari/{game}" for game in games)
     return Experiment(
         f"atari_dqn_{paper}", "dqn", named(*arms),
@@ -115,7 +115,7 @@ _EVERY = (16, 4, 1)  # agent steps per update: 2, 8 and 32 replays per transitio
 def _sooner(
     task: str, labels: Iterable[str], base: str = "uniform", every: tuple[int, ...] = _EVERY
 ) -> tuple[Claim, ...]:
-    """Claim of methods that they solve a task sooner than another, at every cadence."""
+    """Return the claims that methods solve a task sooner than `base`, at every `learn_every`."""
     return tuple(
         Claim(
             f"{NAMES.get(label, 'CER over PER')} solves {task} sooner than {NAMES[base]}, at an "
@@ -129,7 +129,7 @@ def _sooner(
 
 
 def _claims(task: str) -> tuple[Claim, ...]:
-    """Claim what the papers claim of their methods in general."""
+    """Return the general claims of the papers about their methods, for one task."""
     return _sooner(task, ("per", "rank", "lap", "pser")) + _sooner(task, ["pser"], "per")
 
 

@@ -1,4 +1,4 @@
-"""Verdicts about an entry's claims, given its table."""
+"""Verdicts about the claims of an entry, from its table."""
 
 import math
 from collections.abc import Mapping
@@ -18,19 +18,19 @@ from experiments.studies.claims import Absent, Asked, Found, NotAsked, Side
 
 
 class Finding(NamedTuple):
-    """The verdict about a claim."""
+    """Verdict about a claim."""
 
     says: str
     verdict: Verdict
-    reason: str  # with the numbers
+    reason: str  # in words, with numbers
     pairs: Pairs | None = None
-    absent: bool = False  # the size does not have the arm or the task
+    absent: bool = False  # whether the size lacks the arm or the task
 
 
 def findings(entry: Entry, size: SizeName, data: Data) -> list[Finding]:
-    """Return the verdict about each claim of an entry; p-values are corrected over its claims.
+    """Return the verdict about each claim of an entry, with p-values corrected over its claims.
 
-    A claim about an arm that a size does not have is not tested.
+    A claim about an arm that the size lacks is "not tested".
     """
     asked = [claim for claim in entry.claims if isinstance(claim, Claim)]
     if isinstance(entry.source, Experiment):
@@ -53,7 +53,7 @@ def _finding(claim: Claim, found: Found | NotAsked) -> Finding:
 def _of_study(
     entry: Entry, source: Experiment, claims: list[Claim], size: SizeName, data: Data
 ) -> list[Found | NotAsked]:
-    """Return the verdicts that the study of an experiment gives."""
+    """Return the verdicts about claims from the study of an experiment."""
     assert data.store is not None
     study = source.study(size, {entry.id: tuple(claims)})
     frames = judge.judged_frames(data.store, study)
@@ -63,7 +63,7 @@ def _of_study(
 def _of_table(
     entry: Entry, claims: list[Claim], size: SizeName, data: Data
 ) -> list[Found | NotAsked]:
-    """Return the verdicts that the table of a computation gives."""
+    """Return the verdicts about claims from the table of a computation."""
     source = entry.source
     assert isinstance(source, Computation)
     asked: dict[str, Asked] = {}
@@ -73,7 +73,7 @@ def _of_table(
             unit = f"in doublings of {source.unit}" if source.ratios else f"in {source.unit}"
             both = [_sides(entry.id, source, claim, size, data)]
             own = Asked(claim, both, unit if source.unit else "")
-            own.pairs(seeds=2)  # refuses a single seed
+            own.pairs(seeds=2)  # raises NotAsked for a single seed
             asked[str(at)] = own
         except NotAsked as error:
             refused[str(at)] = error
@@ -84,7 +84,7 @@ def _of_table(
 def _sides(
     name: str, source: Computation, claim: Claim, size: SizeName, data: Data
 ) -> tuple[Side, Side]:
-    """Return arm and baseline of a computed table."""
+    """Return the values of arm and baseline of a claim in a computed table."""
     if missing := set(claim.where) - set(data.frame):
         raise ValueError(f"the table of {name} has no column {', '.join(sorted(missing))}")
     frame = select_rows(data.frame, claim.where)
@@ -126,7 +126,7 @@ def _exact(claim: Exact, frame: pd.DataFrame) -> Finding:
 
 
 def select_rows(frame: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the rows whose columns have these values."""
+    """Return the rows in which columns have the values in `where`."""
     for column, value in where.items():
         frame = frame[frame[column] == value]
     return frame

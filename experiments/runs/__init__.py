@@ -1,1 +1,1 @@
-"""Runs: what they are made of, their folders, checkpoints and logs."""
+"""Runs: their configuration, parts, folders, checkpoints and logs."""

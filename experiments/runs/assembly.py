@@ -1,4 +1,4 @@
-"""Construction of the parts of a run from its RunConfig, with checks of options and memory."""
+"""Construction of a run from its RunConfig, with checks of options and memory."""
 
 import contextlib
 import dataclasses
@@ -27,9 +27,9 @@ from jaxreplay.loops import frames
 from jaxreplay.methods import METHODS
 from jaxreplay.replay import Replay
 
-_TALLY = 32  # bytes of an episode of an evaluation: its keys, return and length
+_TALLY = 32  # bytes per episode of an evaluation: keys, return and length
 _HOST_ENVIRONMENT = 6_000  # bytes of the smallest environment on the host, CartPole
-_DRAWN = 24  # bytes of each transition drawn for inspection: random words and slots
+_DRAWN = 24  # bytes per transition drawn for inspection: random bits and indices
 _MOST_SEEDS, _LARGEST_SEED = 100_000, 2**31
 
 
@@ -37,13 +37,17 @@ class Parts(NamedTuple):
     """The parts of a run."""
 
     spec: EnvironmentSpec
-    environment: Environment | MakeHost  # compiled, or a function that makes a batch on the host
+    environment: Environment | MakeHost  # compiled, or function that makes a batch on the host
     agent: Agent
     replay: Replay
 
 
 def assemble(config: RunConfig) -> Parts:
-    """Make the parts of a run; raise ValueError, naming the option, if one does not fit."""
+    """Return the parts of a run.
+
+    Raises:
+      ValueError: an option is out of bounds, or parts do not fit one another.
+    """
     if not 1 <= config.seeds <= _MOST_SEEDS:
         raise ValueError(f"seeds is {config.seeds}: it must be in [1, {_MOST_SEEDS:,}]")
     if not 0 <= config.seed <= _LARGEST_SEED - config.seeds:
@@ -62,14 +66,14 @@ def assemble(config: RunConfig) -> Parts:
     _check_frames(config, sizes, spec)
     make_agent = registry.AGENTS[config.agent].make
     agent = make_agent(config.agent_options, spec.action_space, method.objective)
-    # fails if the network does not fit the observations
+    # Raises an error if the network does not fit the observations.
     jax.eval_shape(agent.init, a_key(), spec.obs, example_action(spec.action_space))
     sampler = method.sampler if spec.goals is None else method.sampler.for_goals(spec.goals)
     return Parts(spec, environment, agent, sizes.make(sampler, method.objective.candidates))
 
 
 def build(config: RunConfig, devices: int | None = None) -> Run:
-    """Make a run: compiled programs, or a loop on the host if its environments run there.
+    """Return a run: compiled programs, or a loop on the host if its environments run there.
 
     Args:
       config: configuration of the run.
@@ -77,7 +81,7 @@ def build(config: RunConfig, devices: int | None = None) -> Run:
         on the host uses one.
 
     Raises:
-      ValueError: an option does not fit, or memory does not suffice.
+      ValueError: an option does not fit, or the run needs more memory than there is.
     """
     parts = assemble(config)
     _check_memory(parts, config, devices)
@@ -85,7 +89,7 @@ def build(config: RunConfig, devices: int | None = None) -> Run:
 
 
 def join(parts: Parts, config: RunConfig, devices: int | None = None) -> Run:
-    """Make a run from its parts, as `build` without the check of memory."""
+    """Return a run from its parts, like `build` but without the check of memory."""
     spec, environment, agent, replay = parts
     seeds = range(config.seed, config.seed + config.seeds)
     if not isinstance(environment, Environment):
@@ -97,7 +101,7 @@ def join(parts: Parts, config: RunConfig, devices: int | None = None) -> Run:
 
 
 def _environment(config: RunConfig) -> tuple[Environment | MakeHost, EnvironmentSpec]:
-    """Return the environment, or a function that makes batches of it, and its spec."""
+    """Return the environment, or a function that makes batches on the host, and its spec."""
     if not environments.is_host(config.env):
         environment = environments.make(config.env, config.env_options)
         return environment, environment.spec
@@ -110,7 +114,7 @@ def _environment(config: RunConfig) -> tuple[Environment | MakeHost, Environment
 
 
 def _check_frames(config: RunConfig, sizes: ReplaySizes, spec: EnvironmentSpec) -> None:
-    """Raise ValueError for options that do not work with frames stored once, or on the host."""
+    """Raise ValueError for options unsuited to frames stored once or to a replay on the host."""
     on_host = sizes.replay_on == "host"
     if sizes.frame_stack and not jax.tree_util.all_leaves([spec.obs]):
         raise ValueError(
@@ -136,12 +140,12 @@ def _check_frames(config: RunConfig, sizes: ReplaySizes, spec: EnvironmentSpec) 
 
 
 def _check_memory(parts: Parts, config: RunConfig, devices: int | None) -> None:
-    """Raise ValueError before compilation if the arrays of all seeds exceed a memory."""
+    """Raise ValueError if the arrays of all seeds exceed the memory of device or host."""
     where, spread = layout(config.seeds, devices), isinstance(parts.environment, Environment)
     seeds = max(where.programs * where.width, config.seeds) if spread else config.seeds
     on_device, on_host = (seeds * size for size in _sizes(parts, config))
     machine, device = machine_bytes(), device_bytes() * (len(set(where.devices)) if spread else 1)
-    if jax.default_backend() == "cpu":  # one memory for both
+    if jax.default_backend() == "cpu":  # device and host share one memory
         on_device, on_host = on_device + on_host, 0
     for name, needs, has in (("device", on_device, device), ("host", on_host, machine)):
         if needs > has:
@@ -152,7 +156,7 @@ def _check_memory(parts: Parts, config: RunConfig, devices: int | None) -> None:
 
 
 def smaller(parts: Parts, config: RunConfig) -> str:
-    """Return advice to lower the option that takes the most memory."""
+    """Return advice about the option that needs the most memory."""
     loop = config.loop
     found = {
         "a smaller capacity, smaller networks, or fewer seeds": sum(_states(parts, config)),
@@ -163,8 +167,7 @@ def smaller(parts: Parts, config: RunConfig) -> str:
 
 
 def state_bytes(parts: Parts, config: RunConfig) -> int:
-    """Return the bytes of one seed on the device, without tracing and without the states of the
-    environments in training."""
+    """Return the bytes of one seed on the device, without the states of training environments."""
     return _sizes(parts, config)[0]
 
 
@@ -176,7 +179,7 @@ def _sizes(parts: Parts, config: RunConfig) -> tuple[int, int]:
 
 
 def _states(parts: Parts, config: RunConfig) -> tuple[int, int]:
-    """Return the bytes of one seed's state on device and host, without the environments'."""
+    """Return the bytes of one seed's state on device and host, without environments."""
     phases = make_phases(parts.spec.action_space, parts.agent, parts.replay, config.loop)
     obs = with_axis(parts.spec.obs, parts.replay.num_envs)
     state = jax.eval_shape(phases.start, a_key(), (), obs)

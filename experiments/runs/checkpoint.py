@@ -1,8 +1,8 @@
 """Atomic checkpoints of a pytree of arrays, one safetensors file each, without pickle.
 
-A safetensors file holds arrays and metadata together, so one rename publishes a checkpoint. Orbax
-takes at least twice as long to save and to load (84 MB of replay and 200 small leaves on two CPU
-cores), writes a folder of 18 files without fsync, and refuses arrays of size zero.
+A safetensors file contains both arrays and metadata, so a single rename publishes a checkpoint.
+Orbax needs at least twice the time to save and to load (84 MB of replay and 200 small leaves on two
+CPU cores), writes a folder of 18 files without fsync, and rejects arrays of size zero.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from experiments.storage import kinds
-from jaxreplay.saving import Damaged as Damaged  # raised by reading a checkpoint
+from jaxreplay.saving import Damaged as Damaged  # raised when a checkpoint is read
 from jaxreplay.saving import array_file, printable
 
 Tree = Any  # any pytree of arrays, typed PRNG keys and Python scalars
@@ -23,32 +23,34 @@ _META = {
     "metrics": kinds.many(kinds.whole, 2),
 }  # fmt: skip
 _NAME = re.compile(r"step_(\d{12})\.safetensors")
-_UNFINISHED = re.compile(rf"{_NAME.pattern}|\.tmp\w{{6}}")  # the latter: safetensors' own
+_UNFINISHED = re.compile(rf"{_NAME.pattern}|\.tmp\w{{6}}")  # the latter are written by safetensors
 _TAG = "jaxreplay"
 _FORMAT = 2
-_KEPT = 2  # the newest checkpoints of a run; the last but one serves if the last is damaged
+_KEPT = 2  # number of newest checkpoints to keep: the second is a fallback if the first is damaged
 
 
 def save(folder: Path, step: int, state: Tree, meta: dict) -> Path:
-    """Write one checkpoint and delete all but the two newest.
+    """Write a checkpoint, and delete all but the two newest ones.
 
-    The file gets its name only when it is complete and on disk, so a process that is killed at any
-    moment leaves the previous checkpoints intact.
+    The write is atomic: if the process is killed, previous checkpoints stay intact.
 
     Args:
       folder: folder of the checkpoints, created if it does not exist.
-      step: agent steps done, the checkpoint's name.
+      step: number of agent steps done, part of the file's name.
       state: pytree of arrays (any JAX dtype), typed PRNG keys and Python scalars.
       meta: JSON-able metadata.
 
+    Returns:
+      Path of the checkpoint.
+
     Raises:
-      ValueError: the folder holds a checkpoint of a later step.
+      ValueError: the folder contains a checkpoint of a later step.
     """
     folder.mkdir(parents=True, exist_ok=True)
     newest = latest(folder)
     if newest is not None and newest > step:
         raise ValueError(f"{folder} holds a later checkpoint (step {newest}): use another folder")
-    # safetensors writes a temporary file first; a separate folder collects leftovers.
+    # A killed process leaves temporary files of safetensors; they are in a folder of their own.
     unfinished = folder / "unfinished"
     unfinished.mkdir(exist_ok=True)
     for left in [path for path in unfinished.iterdir() if _UNFINISHED.fullmatch(path.name)]:
@@ -56,7 +58,7 @@ def save(folder: Path, step: int, state: Tree, meta: dict) -> Path:
     path = path_of(folder, step)
     about = {"format": _FORMAT, "meta": meta}
     array_file.write(state, path, unfinished / path.name, _TAG, about)
-    with contextlib.suppress(OSError):  # holds other people's files
+    with contextlib.suppress(OSError):  # the folder contains other files
         unfinished.rmdir()
     array_file.flush(folder)
     for old in _steps(folder)[:-_KEPT]:
@@ -65,7 +67,7 @@ def save(folder: Path, step: int, state: Tree, meta: dict) -> Path:
 
 
 def latest(folder: Path, before: int | None = None) -> int | None:
-    """Return the step of the newest checkpoint in `folder` (before a step), or None."""
+    """Return the step of the newest checkpoint in `folder`, older than `before`, or None."""
     return max((x for x in _steps(folder) if before is None or x < before), default=None)
 
 
@@ -73,18 +75,23 @@ def read_meta(folder: Path, step: int | None = None) -> dict:
     """Return the metadata of a checkpoint (the newest if `step` is None) without reading arrays.
 
     Raises:
-      ValueError: there is no such checkpoint, or it is of another version; Damaged, if the file
-        was changed.
+      Damaged: the file was changed.
+      ValueError: the checkpoint does not exist, or has another format.
     """
     with _open(folder, step) as file:
         return _header(file, folder)["meta"]
 
 
 def read_run(folder: Path, step: int | None = None) -> dict[str, Any]:
-    """Return the metadata of a run's checkpoint: its config, its progress and its table's size.
+    """Return the metadata of a run's checkpoint.
+
+    Returns:
+      "config", "progress" (see `experiments.runs.run.Progress`), and "metrics": size and checksum
+      of `metrics.csv`.
 
     Raises:
-      ValueError: as `read_meta`; Damaged, if a field is missing or of the wrong type.
+      Damaged: the file was changed, or a field is missing or has the wrong type.
+      ValueError: the checkpoint does not exist, or has another format.
     """
     meta = read_meta(folder, step)
     try:
@@ -95,7 +102,7 @@ def read_run(folder: Path, step: int | None = None) -> dict[str, Any]:
 
 
 def check_name(folder: Path, named: int | None, held: int) -> None:
-    """Raise ValueError if a checkpoint's name is not the step that it holds."""
+    """Raise ValueError if the step in a checkpoint's name differs from the step in its content."""
     if named != held:
         raise ValueError(
             f"the checkpoint of step {named} in {folder} holds step {held}: rename it "
@@ -104,7 +111,7 @@ def check_name(folder: Path, named: int | None, held: int) -> None:
 
 
 def set_aside(folder: Path, step: int) -> Path:
-    """Rename a damaged checkpoint so that it is not read again; return its path."""
+    """Rename a damaged checkpoint so that it is not read again; return the new path."""
     path = path_of(folder, step)
     return path.rename(path.with_suffix(".damaged"))
 
@@ -116,11 +123,12 @@ def load(folder: Path, like_state: Tree, step: int | None = None, part: str = ""
       folder: folder of the checkpoints.
       like_state: structure, shapes and dtypes of the state, for example from `jax.eval_shape`.
       step: agent steps of the checkpoint.
-      part: path of the part to read, such as `.agent`; `like_state` is then that part.
+      part: path of the subtree to read, such as `.agent`; `like_state` is then this subtree.
 
     Raises:
-      ValueError: there is no such checkpoint, it is of another version, or a leaf differs in path,
-        shape or dtype (naming the first); Damaged, if its bytes differ from those written.
+      Damaged: the bytes of the file differ from those written.
+      ValueError: the checkpoint does not exist, has another format, or has a leaf with another
+        path, shape or dtype.
     """
     with _open(folder, step) as file:
         header = _header(file, folder)
@@ -136,7 +144,7 @@ def load(folder: Path, like_state: Tree, step: int | None = None, part: str = ""
 
 
 def _header(file: Any, folder: Path) -> dict[str, Any]:
-    """Return the header, checked to be of this format."""
+    """Return the header; raise ValueError if the file has another format."""
     written = array_file.read_tag(file, _TAG)
     if written is None:
         raise ValueError(f"{folder} holds a safetensors file of another program")
@@ -166,7 +174,7 @@ def _check_same_leaves(saved: dict[str, str], now: dict[str, str], folder: Path)
 
 
 def path_of(folder: Path, step: int) -> Path:
-    """Return the path of the checkpoint after so many agent steps."""
+    """Return the path of the checkpoint after `step` agent steps."""
     return folder / f"step_{step:012d}.safetensors"
 
 

@@ -1,4 +1,4 @@
-"""Version of the code and settings of JAX that a result depends on.
+"""Version of a result: the code and the settings of JAX that decide its numbers.
 
 Results of different versions are compared only on request.
 """
@@ -24,8 +24,8 @@ _DECIDING = (
     "experiments/training/**/*.py",
     "experiments/runs/assembly.py",
 )
-# Settings of JAX that numbers depend on, with the defaults of jax 0.10. Of the settings that are
-# part of JAX's compilation key, only checks, devices and memory are left out.
+# Settings of JAX that change numbers, with the defaults of jax 0.10. The list has all settings in
+# JAX's compilation key, except for those of checks, devices and memory.
 SETTINGS: Mapping[str, str] = {
     # random bits
     "jax_default_prng_impl": "threefry2x32", "jax_threefry_partitionable": "true",
@@ -44,24 +44,24 @@ SETTINGS: Mapping[str, str] = {
     "jax_use_shardy_partitioner": "true", "jax_pallas_use_mosaic_gpu": "true",
     "jax_ragged_dot_use_gpu_pallas_triton_lowering": "false", "jax_xla_profile_version": "0",
 }  # fmt: skip
-VARIABLES = ("LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")  # read by libraries below JAX
-_WITHOUT_EFFECT = re.compile(  # XLA's flags that change no number
+VARIABLES = ("LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")  # read by libraries that JAX calls
+_WITHOUT_EFFECT = re.compile(  # flags of XLA that do not change numbers
     "xla_dump_.*|xla_force_host_platform_device_count|xla_hlo_profile|xla_gpu_cuda_data_dir|"
     "xla_.*_cache_dir|xla_.*_parallel_codegen_split_count|xla_.*_compilation_parallelism"
 )
 
 
 def version(*more: str) -> str:
-    """Return the digest of the code, and the settings of JAX that are not its defaults.
+    """Return the digest of the code, followed by the settings of JAX other than the defaults.
 
-    For example "0123456789ab (jax_enable_x64=true)". The arguments are those of `digest`.
+    An example is "0123456789ab (jax_enable_x64=true)". Arguments are those of `digest`.
     """
     named = ", ".join(f"{name}={value}" for name, value in settings().items())
     return f"{digest(*more)} ({named})" if named else digest(*more)
 
 
 def settings() -> dict[str, str]:
-    """Return the settings of JAX and XLA that numbers depend on and that are not the defaults."""
+    """Return the settings of JAX and XLA that change numbers and differ from the defaults."""
     here = {name: _text(getattr(jax.config, name, usual)) for name, usual in SETTINGS.items()}
     unusual = {name: value for name, value in here.items() if value != SETTINGS[name]}
     unusual |= {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
@@ -73,12 +73,12 @@ def _text(value: Any) -> str:
 
 
 def _xla_flags(text: str) -> dict[str, str]:
-    """Return the flags in `XLA_FLAGS`, or in the file that it names, that may change numbers."""
+    """Return the flags in `XLA_FLAGS`, or in the file of that path, that may change numbers."""
     if text and not text.startswith("-"):
         try:
             text = Path(text).read_text()
         except (OSError, UnicodeDecodeError):
-            return {}  # XLA ignores such a file too
+            return {}  # XLA ignores an unreadable file, too
     try:
         words = shlex.split(text)
     except ValueError:  # an unmatched quotation mark
@@ -92,10 +92,11 @@ def _xla_flags(text: str) -> dict[str, str]:
 def digest(*more: str) -> str:
     """Return a digest of the sources that decide a run's numbers, without comments and docstrings.
 
-    Methods and agents of other packages are not part of it: all arms of a comparison share it.
+    Methods and agents of other packages are not included, so all arms of a comparison have the same
+    digest.
 
     Args:
-      *more: patterns below the repository of further sources that decide numbers, such as
+      *more: patterns of further sources, relative to the repository, such as
         "experiments/papers/cliffwalk*.py".
     """
     made = hashlib.sha256()
@@ -105,9 +106,9 @@ def digest(*more: str) -> str:
     return made.hexdigest()[:12]
 
 
-@functools.cache  # versions with and without `more` share most files
+@functools.cache  # digests with and without `more` share most files
 def _meaning(path: Path) -> bytes:
-    """Return the source of a module's syntax tree without docstrings, or the bytes of data."""
+    """Return the source of a module without comments and docstrings, or the bytes of data."""
     if path.suffix != ".py":
         return path.read_bytes()
     tree = ast.parse(path.read_bytes())

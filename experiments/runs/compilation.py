@@ -1,7 +1,7 @@
-"""Compiled programs kept between runs, and the time that compiling takes.
+"""Cache of compiled programs between runs, and measurement of compile time.
 
 JAX's persistent compilation cache stores the programs; results are the same with and without it.
-This module chooses the folder and the size limit. A folder that can't be used never ends a run.
+This module sets its folder and size limit. If the default folder is unusable, nothing is cached.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ from jax.experimental.compilation_cache import compilation_cache
 from experiments.runs import log
 
 OFF: Literal["off"] = "off"
-_DEFAULTS = {  # settings of JAX, unless the environment has them
-    # Reading a program takes about 0.1 s, so faster compilations are not worth a file.
+_DEFAULTS = {  # settings of JAX, unless environment variables set them
+    # Loading a program takes about 0.1 s, so shorter compilations are not worth a file.
     "jax_persistent_cache_min_compile_time_secs": 0.1,
     "jax_compilation_cache_max_size": 10**9,  # bytes
 }
@@ -35,17 +35,17 @@ _EVENTS = frozenset(
 
 @contextlib.contextmanager
 def cache_programs(asked: Path | Literal["off"] | None) -> Iterator[None]:
-    """Cache the programs compiled within the context, and load programs cached before.
+    """Cache the programs compiled within the context, and load programs from the cache.
 
-    Many processes may share a folder. If the default folder can't be used, one line is printed and
-    nothing is cached.
+    Several processes may share a folder. If the default folder is unusable, a warning is printed
+    and nothing is cached.
 
     Args:
-      asked: folder, "off", or None for the folder that JAX is configured to use (for example by
+      asked: folder, "off", or None for JAX's configured folder (for example by
         JAX_COMPILATION_CACHE_DIR) or else the user's cache folder.
 
     Raises:
-      ValueError: the folder `asked` can't be made or written to.
+      ValueError: the folder `asked` cannot be created or written.
     """
     if asked is None and jax.config.jax_compilation_cache_dir:
         yield
@@ -59,18 +59,18 @@ def cache_programs(asked: Path | Literal["off"] | None) -> Iterator[None]:
         compilation_cache.reset_cache()  # JAX may already use another folder
         stack.callback(compilation_cache.reset_cache)
         if folder is not None:
-            # JAX stops storing programs if one lacks its time of use, as after a kill between the
-            # two writes, or if the cache had no size limit before.
+            # JAX stops storing programs if one has no file with its time of use, for example if the
+            # process was killed between both writes or the cache was used without a size limit.
             for path in folder.glob("*-cache"):
                 path.with_name(f"{path.name.removesuffix('-cache')}-atime").touch()
         yield
 
 
 def _made(asked: Path | None) -> Path | None:
-    """Make the folder for this machine's programs; return None if the default can't be used."""
+    """Make the folder for this machine's programs; return None if the default is unusable."""
     root = asked or platformdirs.user_cache_path("jaxreplay", appauthor=False) / "compilation"
-    # JAX's key of a program may be the same on machines with different instruction sets that share
-    # a home folder, and a program with unknown instructions would end the process.
+    # Machines with different instruction sets can share a home folder and JAX's key of a program,
+    # and a program with unknown instructions crashes the process.
     folder = root.absolute() / processor()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -87,17 +87,17 @@ def _made(asked: Path | None) -> Path | None:
 
 
 def processor() -> str:
-    """Return a digest of the processor that programs are compiled for."""
+    """Return a digest of the processor for which programs are compiled."""
     facts = {platform.machine(), platform.processor()}
-    names = ("model name", "flags", "CPU part", "Features")  # of x86 and ARM
-    with contextlib.suppress(OSError):  # only Linux has the file
+    names = ("model name", "flags", "CPU part", "Features")  # fields on x86 and ARM
+    with contextlib.suppress(OSError):  # the file exists only on Linux
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         facts |= {line for line in lines if line.partition(":")[0].strip() in names}
     return hashlib.sha256("\n".join(sorted(facts)).encode()).hexdigest()[:8]
 
 
 class Spent(NamedTuple):
-    """Seconds that passed, and seconds of these in which JAX made programs."""
+    """Elapsed seconds, and the part of these in which JAX traced, compiled or loaded programs."""
 
     seconds: float = 0.0
     compiling: float = 0.0
@@ -107,8 +107,8 @@ class Spent(NamedTuple):
 def measure_time() -> Iterator[Callable[[], Spent]]:
     """Yield a function that returns the time spent since its previous call.
 
-    JAX reports how long it traced, lowered, compiled or loaded a program. Such spans may contain
-    one another and overlap between threads; time covered by at least one of them counts once.
+    JAX reports the spans of tracing, lowering, compiling and loading programs. Spans can be nested,
+    and overlap between threads; overlaps are counted once.
     """
     began, spans, lock = time.perf_counter(), list[tuple[float, float]](), threading.Lock()
 
@@ -135,7 +135,7 @@ def measure_time() -> Iterator[Callable[[], Spent]]:
 
 
 def total_length(spans: list[tuple[float, float]]) -> float:
-    """Return the total length that spans cover, overlaps counted once."""
+    """Return the length of the union of spans `(start, end)`."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, reached))

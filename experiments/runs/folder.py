@@ -1,7 +1,6 @@
-"""Claiming a folder for a run, a plot or a study; emptying it, and locking it.
+"""Preparation, emptying and locking of the folder of a run, a plot or a study.
 
-Only files that a manifest declares as ours are ever removed. A folder that holds files by our names
-and no manifest is left alone.
+Files are removed only from folders with a manifest, and only those that have our names.
 """
 
 import contextlib
@@ -26,16 +25,16 @@ _TABLES = ("metrics.csv", "timing.csv")
 
 
 def check_run(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) -> None:
-    """Check that a run may use a folder, and change nothing.
+    """Check that a run may use a folder, without changing it.
 
     Raises:
-      ValueError: the folder can't be used, is not a run's, holds a run although neither `resume`
-        nor `overwrite` is given, or does not hold the run to resume with this configuration.
+      ValueError: the folder is unusable or not a run's, contains a run although neither `resume`
+        nor `overwrite` is given, or lacks the run to resume with this configuration.
     """
     _check_usable(out, "run", resume, overwrite)
     if resume:
         before, path = run_config.read(out).to_json(), out / "config.json"
-        # A checkpoint has the whole configuration, and its check names the edited option.
+        # A checkpoint also has the configuration; comparing both later gives the edited option.
         if manifest.is_edited(path) and checkpoint.latest(out / "checkpoints") is None:
             raise ValueError(f"{path} was edited since the run began: restore it, or start again")
         run_config.check_same(before, config.to_json(), out)
@@ -50,10 +49,10 @@ def prepare_run(
     resume: bool,
     overwrite: bool,
 ) -> None:
-    """Make `out` this run's folder; other runs are removed only on request, and only our files.
+    """Make `out` the folder of this run; with `overwrite`, remove our files of an earlier one.
 
     Raises:
-      ValueError: as `check_claim`.
+      ValueError: as `check_run`.
     """
     check_run(out, config, resume=resume, overwrite=overwrite)
     before = manifest.read(out) if resume else Manifest("run", demos=_digest_of_demos(config))
@@ -63,7 +62,7 @@ def prepare_run(
     if not has_ended(out):
         now = code.version()
         versions = (*(each for each in before.code if each != now), now)
-        # The tables are about to be truncated to the rows before the checkpoint.
+        # Training truncates the tables to the rows before the checkpoint.
         sums = {name: own for name, own in before.checksums.items() if name not in _TABLES}
         before = before._replace(code=versions, checksums=sums)
     manifest.write(out, before._replace(output=output))
@@ -72,11 +71,11 @@ def prepare_run(
 
 
 def check_folder(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool) -> None:
-    """Check that a folder may be used for a plot or a study, and change nothing.
+    """Check that a folder may be used for a plot or a study, without changing it.
 
     Raises:
-      ValueError: the folder can't be used, is of another kind, holds one of this kind although
-        neither `resume` nor `overwrite` is given, or holds none to resume.
+      ValueError: the folder is unusable or of another kind, contains one of this kind although
+        neither `resume` nor `overwrite` is given, or has none to resume.
     """
     _check_usable(out, kind, resume, overwrite)
     if resume:
@@ -84,10 +83,10 @@ def check_folder(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool
 
 
 def prepare(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool) -> None:
-    """Make `out` the folder of a plot or a study, and remove our files of an earlier one.
+    """Make `out` the folder of a plot or a study; unless resumed, remove our earlier files.
 
     Raises:
-      ValueError: as `check_claim_kind`.
+      ValueError: as `check_folder`.
     """
     check_folder(out, kind, resume=resume, overwrite=overwrite)
     if not resume:
@@ -97,14 +96,14 @@ def prepare(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool) -> 
 
 
 def check_code(out: Path, allowed: bool) -> None:
-    """Check that one version of the code, under the same settings of JAX, makes a run.
+    """Check that a run is made by a single version of the code and settings of JAX.
 
     Args:
-      out: folder of the run; a run that has not ended continues with the present code.
+      out: folder of the run; for a run that has not ended, the present version counts, too.
       allowed: whether the user accepts different versions.
 
     Raises:
-      ValueError: the versions differ, with their names.
+      ValueError: the versions differ.
     """
     now = () if has_ended(out) else (code.version(),)
     versions = dict.fromkeys([*manifest.read(out).code, *now])
@@ -116,7 +115,7 @@ def check_code(out: Path, allowed: bool) -> None:
 
 
 def check_demos(out: Path, config: RunConfig) -> None:
-    """Raise ValueError if the file of --demos is not the one with which a run began."""
+    """Raise ValueError if the file of --demos has changed since the run began."""
     known = manifest.read(out).demos
     if known and known != _digest_of_demos(config):
         raise ValueError(
@@ -134,7 +133,7 @@ def make(out: Path) -> None:
     """Make a folder and its parents unless they exist.
 
     Raises:
-      ValueError: the system refuses.
+      ValueError: the folder cannot be created.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -144,14 +143,13 @@ def make(out: Path) -> None:
 
 @contextlib.contextmanager
 def lock(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder, which is made if necessary.
+    """Lock a folder against other processes; create it if it does not exist.
 
-    The operating system releases the lock when its process ends for whatever reason, so the file
-    of a killed process has no effect. A folder that is empty at the end is removed, unless it
-    existed and was empty before.
+    The operating system releases the lock when the process ends or is killed. A folder that is
+    empty at the end is removed, unless it existed and was empty before.
 
     Raises:
-      ValueError: another process holds the folder, or the folder or lock can't be made.
+      ValueError: another process has locked the folder, or folder or lock cannot be created.
     """
     was_empty = folder.is_dir() and all(path.name == LOCK for path in folder.iterdir())
     make(folder)
@@ -170,7 +168,7 @@ def lock(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        # Ours is empty, and a folder that was deleted and made again has another process's lock.
+        # Our lock file is empty. If the folder was deleted and recreated, the lock is not ours.
         with contextlib.suppress(FileNotFoundError):
             if mine.st_size == 0 and os.path.samestat(path.lstat(), mine):
                 path.unlink()
@@ -181,13 +179,13 @@ def lock(folder: Path) -> Iterator[None]:
 
 
 def _report_edits(out: Path) -> None:
-    """Print the names of the edited files of a resumed folder."""
+    """Print a warning about each edited file of a resumed folder."""
     for line in manifest.differing(out):
         say_once(line)
 
 
 def _check_usable(out: Path, kind: Kind, resume: bool, overwrite: bool) -> None:
-    """Raise ValueError if a path can't become a folder of this kind, or can't be resumed."""
+    """Raise ValueError if a path cannot become a folder of this kind, or be resumed."""
     _check_path(out)
     ours = sorted(_ours(out, kind))
     for path in ours:
@@ -209,20 +207,20 @@ def _check_usable(out: Path, kind: Kind, resume: bool, overwrite: bool) -> None:
 
 
 def _check_path(out: Path) -> None:
-    """Raise ValueError if a path can't become a folder, or is not writable."""
+    """Raise ValueError if a path cannot become a folder, or is not writable."""
     try:
         for path in (out, *out.parents):
             if path.is_dir():
                 with tempfile.TemporaryDirectory(dir=path, prefix=".jaxreplay"):
-                    return  # file permissions do not always reveal what the system allows
+                    return  # writing is tried, because file permissions are not conclusive
             if path.exists() or path.is_symlink():
                 raise ValueError(f"{path} is not a folder: {_ADVICE}")
-    except OSError as error:  # no permission, a name that is too long, a loop of links
+    except OSError as error:  # for example no permission, too long a name, or a loop of links
         raise ValueError(f"{out} can't be used ({error.strerror}): {_ADVICE}") from None
 
 
 def _ours(out: Path, kind: Kind) -> Iterator[Path]:
-    """Yield the files and links in a folder that have our names, without following links."""
+    """Yield the files and links in a folder that have our names; do not follow links."""
     names = re.compile("|".join(FILES[kind]))
     for name in ("", *_FOLDERS):
         folder, above = out / name, [out / part for part in _FOLDERS if name.startswith(part)]
@@ -234,20 +232,20 @@ def _ours(out: Path, kind: Kind) -> Iterator[Path]:
 
 
 def discard(out: Path) -> None:
-    """Remove a run's folder that we made; other people's files in it stay."""
+    """Remove our files from the folder of a run, and then it and its parent if they are empty."""
     _remove(out, "run")
     for path in (out, out.parent):
-        with contextlib.suppress(OSError):  # holds other files
+        with contextlib.suppress(OSError):  # it contains other files
             path.rmdir()
 
 
 def _remove(out: Path, kind: Kind) -> None:
-    """Remove our files from a folder of this kind, and our folders in it if they are empty then."""
+    """Remove our files from a folder of this kind, and our subfolders if they are empty then."""
     if not out.is_dir() or manifest.read(out).kind != kind:
         return
-    # The manifest goes last: after an interruption, the rest is still known to be ours.
+    # The manifest is removed last, so that an interrupted removal can be repeated.
     for path in sorted(_ours(out, kind), key=lambda path: (path.name == MANIFEST, path)):
         path.unlink(missing_ok=True)
     for name in _FOLDERS:
-        with contextlib.suppress(OSError):  # missing, or holds other people's files
+        with contextlib.suppress(OSError):  # missing, or contains other files
             (out / name).rmdir()

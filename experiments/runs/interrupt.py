@@ -1,4 +1,4 @@
-"""Signals that end a run: Ctrl-C, and signals of schedulers before they kill a process."""
+"""Signals that end a run: Ctrl-C, and signals that schedulers send before SIGKILL."""
 
 import contextlib
 import signal
@@ -9,20 +9,20 @@ from typing import Any
 
 from experiments.runs import log
 
-_SCHEDULERS = (signal.SIGTERM, signal.SIGUSR1)  # the latter by Slurm's --signal
-INTERRUPTED, TERMINATED = 130, 143  # exit codes that shells use
+_SCHEDULERS = (signal.SIGTERM, signal.SIGUSR1)  # the latter for Slurm's --signal
+INTERRUPTED, TERMINATED = 130, 143  # exit codes in the convention of shells
 
 
 class Terminated(KeyboardInterrupt):
-    """A scheduler ends the process; code that handles Ctrl-C handles this too."""
+    """A scheduler ends the process; handlers of KeyboardInterrupt also handle this."""
 
 
 class Stopped(Exception):
     """A run stopped early; the message gives the reason and how to continue.
 
     Attributes:
-      reason: the reason alone.
-      exit_code: exit code of the process: 1 after an error, or the code of shells for a signal.
+      reason: the reason without the way to continue.
+      exit_code: exit code of the process: 1 for an error, 130 or 143 for a signal.
     """
 
     def __init__(self, reason: str, exit_code: int, how: str = "") -> None:
@@ -31,15 +31,15 @@ class Stopped(Exception):
 
 
 def exit_code(error: KeyboardInterrupt) -> int:
-    """Return the exit code of a process that ends by this exception."""
+    """Return the exit code of a process that this exception ends."""
     return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
 
 
 class Asked:
-    """Whether the user or a scheduler has asked the run to stop; an instance is a predicate.
+    """Callable that returns whether a signal has requested the run to stop.
 
     Attributes:
-      number: the signal, or None.
+      number: number of the signal, or None.
     """
 
     number: int | None = None
@@ -49,13 +49,13 @@ class Asked:
 
     @property
     def exit_code(self) -> int:
-        """Exit code of the process in that case."""
+        """Exit code of the process for this signal."""
         return INTERRUPTED if self.number in (None, signal.SIGINT) else TERMINATED
 
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """Let the signals of schedulers raise Terminated, as Ctrl-C raises KeyboardInterrupt."""
+    """Raise Terminated at signals of schedulers, as Python raises KeyboardInterrupt at Ctrl-C."""
 
     def end(number: int, frame: FrameType | None) -> None:
         del number, frame
@@ -67,10 +67,13 @@ def terminable() -> Iterator[None]:
 
 @contextlib.contextmanager
 def defer_signals(until: str) -> Iterator[Asked]:
-    """Only record the first signal; the second one stops the process at once.
+    """Record the first signal, and let the second one stop the process at once.
 
     Args:
-      until: when the run will stop, for the message.
+      until: time at which the run will stop, for the message, such as "at the next log point".
+
+    Yields:
+      A function that returns whether a signal was received.
     """
     asked = Asked()
     with contextlib.ExitStack() as stack:
@@ -78,7 +81,7 @@ def defer_signals(until: str) -> Iterator[Asked]:
         def note(number: int, frame: FrameType | None) -> None:
             del frame
             asked.number = number
-            stack.close()  # restores the previous handlers
+            stack.close()  # restores previous handlers
             log.say(f"stopping {until}, with a checkpoint; Ctrl-C again stops at once")
 
         stack.enter_context(_handled((signal.SIGINT, *_SCHEDULERS), note))

@@ -1,4 +1,4 @@
-"""Output of a run besides its tables: lines on the terminal, TensorBoard, Weights & Biases."""
+"""Output of a run in addition to its tables: terminal, TensorBoard, Weights & Biases."""
 
 import contextlib
 import functools
@@ -24,7 +24,7 @@ from jaxreplay.saving import printable
 
 Row = Mapping[str, Any]  # seed, step, and metrics by name
 EVENTS_SUFFIX = ".jaxreplay"  # distinguishes our event files from other people's
-_PAUSE = 5.0  # seconds between two plain lines of progress
+_PAUSE = 5.0  # seconds between plain lines of progress
 
 
 def say(line: str) -> None:
@@ -41,13 +41,13 @@ def show(result: str) -> None:
 
 @functools.cache
 def say_once(line: str) -> None:
-    """Print a line of progress unless this process has printed it before."""
+    """Print a line of progress, at most once in this process."""
     say(line)
 
 
 @contextlib.contextmanager
 def waiting(text: str) -> Iterator[None]:
-    """Show a spinner with a text and the time elapsed, only on a terminal."""
+    """Show a spinner with a text and the elapsed time if standard error is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield
@@ -68,16 +68,16 @@ def waiting(text: str) -> Iterator[None]:
 class Elapsed(NamedTuple):
     """Duration of a log point."""
 
-    seconds: float  # of training since the previous log point
-    start_up: float = 0.0  # seconds before that, in which the process prepared to train
-    compiling: float = 0.0  # of both: seconds in which JAX traced, compiled or loaded programs
+    seconds: float  # duration of training since the previous log point
+    start_up: float = 0.0  # seconds of preparation before training, at the first log point
+    compiling: float = 0.0  # seconds, of both, in which JAX traced, compiled or loaded programs
 
 
 class Sink(Protocol):
     """A destination of metrics."""
 
     def log(self, step: int, rows: Sequence[Row], elapsed: Elapsed) -> None:
-        """Write one log point: a row per seed, and the time since the previous log point."""
+        """Write a log point: one row per seed, and the time since the previous log point."""
 
     def close(self) -> None:
         """Finish writing."""
@@ -87,7 +87,7 @@ class TensorBoardSink:
     """TensorBoard events: the mean over seeds of every metric, and the return of every seed."""
 
     def __init__(self, folder: Path, resume_step: int | None) -> None:
-        from tensorboardX import SummaryWriter  # slow to import
+        from tensorboardX import SummaryWriter  # imported here because it is slow
 
         purge = None if resume_step is None else resume_step + 1
         place = str(folder / "tensorboard")
@@ -108,7 +108,7 @@ class TensorBoardSink:
 class WandbSink:
     """Weights & Biases: the mean over seeds of every metric, and the return of every seed.
 
-    A resumed run continues as another run of the same group, which has the folder's name.
+    A resumed run is another run in the same group; the name of the group is that of the folder.
     """
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
@@ -119,7 +119,7 @@ class WandbSink:
 
     def log(self, step: int, rows: Sequence[Row], elapsed: Elapsed) -> None:
         del elapsed
-        # W&B shows metrics with a common prefix in one section: the curves of all seeds.
+        # W&B shows metrics with the same prefix in one section.
         returns = {f"eval_return/seed_{row['seed']}": float(row["eval_return"]) for row in rows}
         self._run.log(mean_over_seeds(rows) | returns, step=step)
 
@@ -128,7 +128,7 @@ class WandbSink:
 
 
 class TerminalSink:
-    """A progress bar with steps, steps/s, return and time left; plain lines without a terminal."""
+    """Progress bar with steps, steps/s, return and time left; plain lines without a terminal."""
 
     def __init__(self, label: str, total: int, done: int = 0) -> None:
         console = Console(stderr=True)
@@ -173,7 +173,7 @@ class TerminalSink:
 
 
 def mean_over_seeds(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the mean of every metric over the seeds that have a number for it."""
+    """Return the mean of every metric over the seeds with a value."""
     means = {}
     for name in rows[0]:
         values = np.array([row[name] for row in rows], np.float64)

@@ -1,11 +1,11 @@
-"""`manifest.json`: the kind of a folder, which files are ours, and which code wrote them.
+"""`manifest.json`: the kind of a folder, the version of the code, and checksums of files.
 
-A run's folder contains `config.json`, `metrics.csv` (one row per log point and seed,
+The folder of a run contains `config.json`, `metrics.csv` (one row per log point and seed,
 deterministic), `timing.csv`, `checkpoints/`, `tensorboard/`, and at the end `summary.json` and
-figures. A study's contains one table of all runs, and figures.
+figures. The folder of a study contains one table of all runs, and figures.
 
-The manifest has sizes and checksums of files as they were written. They reveal an edit and lost or
-doubled rows, unless the manifest was edited as well.
+Sizes and checksums of written files reveal edits and lost or repeated rows, unless the manifest was
+edited as well.
 """
 
 import dataclasses
@@ -22,21 +22,21 @@ from experiments.runs.tables import Written
 from experiments.storage import kinds
 from experiments.storage.files import Unreadable, encode_json, read_bytes, read_json, write_bytes
 
-FORMAT = 2  # of folders
+FORMAT = 2  # version of the format of folders
 MANIFEST = "manifest.json"
-# Options that send data elsewhere or give consent: only the command line sets them, never a folder.
+# Options that upload data or give consent, with their defaults: a folder must not set them.
 _FOR_THE_COMMAND_LINE = {"wandb": False, "other_code": False}
 Kind = Literal["run", "plot", "study"]
 
 _PAGE = r"report\.html"
-# Regular expressions of our file names; no file of a user's matches one by chance.
+# Regular expressions of our file names, specific enough not to match files of users by chance.
 FILES: Mapping[Kind, tuple[str, ...]] = {
     "run": (
         r"(config|summary|manifest)\.json", r"(metrics|timing)\.csv", _PAGE,
         r"(learning_curve|replayed|own_metrics)\.png", r"episode\.(gif|mp4)",
         r"checkpoints/step_\d{12}\.(safetensors|damaged)",
         r"checkpoints/unfinished/step_\d{12}\.safetensors",
-        r"checkpoints/unfinished/\.tmp\w{6}",  # safetensors' own
+        r"checkpoints/unfinished/\.tmp\w{6}",  # by safetensors
         rf"tensorboard/events\.out\.tfevents\.\d+\..*{re.escape(EVENTS_SUFFIX)}",
     ),
     "plot": (
@@ -54,13 +54,13 @@ _OBJECT = kinds.dict_of(kinds.anything)
 
 
 class Manifest(NamedTuple):
-    """Content of `manifest.json`; by default, of a folder without one."""
+    """Content of `manifest.json`; the defaults represent a folder without a manifest."""
 
     kind: Kind | None = None
     output: OutputConfig = OutputConfig()
-    code: tuple[str, ...] = ()  # of a run: versions of the code that trained it, in order
-    demos: str = ""  # of a run with --demos: digest of the file
-    # Permitted sizes and checksums of files, by name; for tables, those of their beginning.
+    code: tuple[str, ...] = ()  # versions of the code that trained a run, in order
+    demos: str = ""  # digest of the file of a run with --demos
+    # Permitted sizes and checksums by name of the file; for tables, of the beginning of the file.
     checksums: Mapping[str, list[list[int]]] = MappingProxyType({})
 
 
@@ -79,7 +79,7 @@ def read(folder: Path | None) -> Manifest:
     """Read a folder's manifest; return the defaults if there is none.
 
     Raises:
-      ValueError: the manifest is damaged, or of a later version.
+      ValueError: the manifest is damaged, or written by a later version.
     """
     if folder is None or not (folder / MANIFEST).is_file():
         return Manifest()
@@ -91,7 +91,7 @@ def read(folder: Path | None) -> Manifest:
         if kinds.whole(saved.get("format")) and saved["format"] > FORMAT:
             raise Unreadable(f"written by a later version, in format {saved['format']}")
         kinds.check("the manifest", saved, _CONTENT)
-        # Other names could be paths to other folders.
+        # A path could lead to other folders.
         if odd := [name for name in saved.get("checksums", {}) if Path(name).name != name]:
             raise Unreadable(f"{odd[0]!r} is not the name of a file")
         output = OutputConfig(**{**saved["output"], **_FOR_THE_COMMAND_LINE})
@@ -119,7 +119,7 @@ def write(out: Path, manifest: Manifest) -> None:
 
 
 def is_run(out: Path) -> bool:
-    """Return whether a folder is a run's."""
+    """Return whether a folder is that of a run."""
     return read(out).kind == "run"
 
 
@@ -134,7 +134,7 @@ def of(content: bytes) -> Written:
 
 
 def note(out: Path, files: Mapping[str, Sequence[Written]]) -> None:
-    """Record in a folder's manifest, if it has one, the permitted contents of files by name."""
+    """Record permitted contents of files, by name, in the manifest of a folder if it has one."""
     if (out / MANIFEST).is_file():
         saved = read(out)
         known = {name: [list(each) for each in own] for name, own in files.items()}
@@ -144,8 +144,8 @@ def note(out: Path, files: Mapping[str, Sequence[Written]]) -> None:
 def write_json(path: Path, content: object) -> None:
     """Write a JSON file atomically, and record its checksum.
 
-    Until the file is in place, the manifest permits the previous content as well, so a process
-    killed in between leaves nothing that looks edited.
+    The manifest is written first and permits the previous content as well, so that files do not
+    count as edited if the process is killed in between.
     """
     encoded = encode_json(content)
     before = [of(path.read_bytes())] if path.is_file() else []
@@ -154,9 +154,9 @@ def write_json(path: Path, content: object) -> None:
 
 
 def differing(out: Path) -> list[str]:
-    """Return a line about each file of a folder that was edited.
+    """Return a warning for each file of a folder that was edited.
 
-    Tables may have grown since; files that are gone are ignored.
+    Rows appended to tables and missing files do not count as edits.
 
     Raises:
       ValueError: the manifest is damaged, or a file is a link.
@@ -178,7 +178,7 @@ def is_edited(path: Path) -> bool:
 
 
 def beginning(path: Path) -> bytes:
-    """Return the part of a table that its folder's manifest covers, or else all of it."""
+    """Return the beginning of a table that the manifest covers, or all of it without an entry."""
     content = read_bytes(path)
     known = read(path.parent).checksums.get(path.name, [])
     sizes = [size for size, _ in known if size <= len(content)]

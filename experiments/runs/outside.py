@@ -1,6 +1,6 @@
-"""Methods, agents and environments outside this repository, named after their modules.
+"""Methods, agents and environments of other packages, referred to by the names of their modules.
 
-Only the command line causes an import; reading a run's folder imports nothing.
+Only names on the command line are imported, never those in the folder of a run.
 """
 
 import dataclasses
@@ -21,20 +21,20 @@ from jaxreplay.methods import METHODS, register
 
 
 def load_method(name: str) -> bool:
-    """Import and register the replay method in a module, unless the name is known.
+    """Import and register the replay method in a module, unless the name is registered.
 
-    The module has `method(config, updates) -> Method` and either `config`, a dataclass, or one
-    dataclass of its own whose name ends in "Config". An optional `DISCRETE` has defaults of options
-    for agents with discrete actions.
+    The module must define `method(config, updates) -> Method` and either a dataclass `config` or
+    exactly one dataclass with a name that ends in "Config". It may define `DISCRETE`, default
+    options for agents with discrete actions.
 
     Args:
-      name: of a known method, or of a module, such as `mypackage.mymethod`.
+      name: name of a registered method or of a module, such as `mypackage.mymethod`.
 
     Returns:
-      Whether there is such a method or module.
+      Whether the method or module exists.
 
     Raises:
-      ValueError: the module cannot be imported, or holds no replay method.
+      ValueError: the module cannot be imported, or does not define a replay method.
     """
     if name not in METHODS and (module := _import(name)) is not None:
         method = _part_of(module, "method", "a replay method", METHODS)
@@ -43,11 +43,12 @@ def load_method(name: str) -> bool:
 
 
 def load_agent(name: str) -> bool:
-    """Import and register the agent in a module, unless the name is known.
+    """Import and register the agent in a module, unless the name is registered.
 
-    The module has `agent(config, action_space, objective) -> Agent`, `ACTIONS` ("discrete" or
-    "continuous"), `OFFERS` (`agents.types.Offers`), a config as methods have, and optional defaults
-    `LOOP` (LoopConfig) and `SIZES` (ReplaySizes). Otherwise as `load_method`.
+    The module must define `agent(config, action_space, objective) -> Agent`, `ACTIONS` ("discrete"
+    or "continuous"), `OFFERS` (`agents.types.Offers`), and a config as for methods. It may define
+    the defaults `LOOP` (LoopConfig) and `SIZES` (ReplaySizes). Argument, returned value and errors
+    are those of `load_method`.
     """
     if name not in AGENTS and (module := _import(name)) is not None:
         make, actions, offers = (
@@ -60,20 +61,21 @@ def load_agent(name: str) -> bool:
 
 
 def load_environment(name: str) -> bool:
-    """Import and register the environments in a module, unless the family is known.
+    """Import and register the environments in a module, unless the family is registered.
 
-    The module has `make(name, config) -> Environment`, which raises ValueError for an unknown name.
-    Optional are `Config`, a subclass of `CompiledConfig`, and `renderer(name, config)`.
+    The module must define `make(name, config) -> Environment`, which raises ValueError for an
+    unknown name. It may define `Config`, a subclass of `CompiledConfig`, and
+    `renderer(name, config)`.
 
     Args:
-      name: of a known environment, or of a module and an environment, such as
+      name: name of a registered environment, or of a module and an environment, such as
         `mypackage.mytasks/Corridor`.
 
     Returns:
-      Whether there is such a family or module.
+      Whether the family or module exists.
 
     Raises:
-      ValueError: the module cannot be imported, or holds no environments.
+      ValueError: the module cannot be imported, or does not define environments.
     """
     prefix = name.partition("/")[0]
     if prefix not in registry.FAMILIES and (module := _import(prefix)) is not None:
@@ -110,7 +112,7 @@ def _import(name: str) -> ModuleType | None:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             return None
         raise ValueError(f"importing {name} failed: {error}") from error
-    except (Exception, SystemExit) as error:  # a user's module may raise anything
+    except (Exception, SystemExit) as error:  # a module may raise any exception
         raise ValueError(f"importing {name} failed: {type(error).__name__}: {error}") from error
 
 

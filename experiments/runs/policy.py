@@ -18,25 +18,25 @@ from experiments.training.phases import make_phases
 class Policy(NamedTuple):
     """The policy of one seed of a run.
 
-    All functions are pure and act as in evaluations; actions are in [-1, 1] or integers.
+    All functions are pure and act as in evaluations. Actions are in [-1, 1], or integers.
 
-    * `greedy(agent, obs[N, ...], key) -> action[N, ...]`: at the first step of an episode, or at
-      any step for agents without memory.
-    * `act(agent, obs[N, ...], key, memory) -> (action[N, ...], memory)`.
-    * `no_memory(agent, obs[N, ...]) -> memory`: before the first step of an episode.
+    * `greedy(agent, obs[N, ...], key) -> action[N, ...]` acts at the first step of an episode or,
+      for agents without memory, at any step.
+    * `act(agent, obs[N, ...], key, memory) -> (action[N, ...], memory)` acts at any step.
+    * `no_memory(agent, obs[N, ...]) -> memory` is the memory before the first step of an episode.
     """
 
     greedy: Callable[[Any, chex.ArrayTree, Array], Array]
     act: Callable[[Any, chex.ArrayTree, Array, Any], tuple[Array, Any]]
     no_memory: Callable[[Any, chex.ArrayTree], Any]
-    agent: Any  # the state of the agent
+    agent: Any  # state of the agent
     spec: EnvironmentSpec
     environment: Environment | None  # None if it runs on the host
-    step: int  # agent steps of training
+    step: int  # number of agent steps of training
 
 
 def read_config(folder: Path) -> RunConfig:
-    """Read the configuration of a run; raise ValueError if it is missing or has no checkpoint."""
+    """Return the configuration of a run; raise ValueError if run or checkpoint is missing."""
     config = run_config.read(folder)
     if checkpoint.latest(folder / "checkpoints") is None:
         raise ValueError(f"the run in {folder} has no checkpoint yet: wait for one, or --resume it")
@@ -44,7 +44,7 @@ def read_config(folder: Path) -> RunConfig:
 
 
 def check_seed(config: RunConfig, seed: int | None) -> int:
-    """Return `seed` or by default the run's first; raise ValueError if the run does not have it."""
+    """Return `seed`, by default the first one; raise ValueError if the run does not have it."""
     first, last = config.seed, config.seed + config.seeds - 1
     if seed is not None and not first <= seed <= last:
         has = f"seed {first}" if first == last else f"seeds {first} to {last}"
@@ -56,7 +56,7 @@ def load(folder: Path, config: RunConfig, seed: int) -> Policy:
     """Return the policy of a seed of the run in `folder`, without reading its replay.
 
     Raises:
-      ValueError: a package is missing, or the checkpoint does not fit or is damaged.
+      ValueError: a package is missing, or the checkpoint is damaged or does not fit the agent.
     """
     check_demos(folder, config)
     parts = assemble(config)
@@ -72,7 +72,7 @@ def load(folder: Path, config: RunConfig, seed: int) -> Policy:
         before = checkpoint.latest(checkpoints, before=step)
         rest = "train it again" if before is None else f"move it away to use that of step {before}"
         raise ValueError(f"{error}: restore it, or {rest}") from None
-    # Leaves that all seeds share (clocks) have no seed axis, which the axes mark by None.
+    # Leaves that all seeds share, such as clocks, have no seed axis (None in the axes).
     agent = jax.tree.map(
         lambda axis, leaf: leaf if axis is None else leaf[seed - config.seed],
         run.axes.agent, agents, is_leaf=lambda axis: axis is None,

@@ -4,21 +4,21 @@ from experiments import environments
 from experiments.runs.run_config import RunConfig
 
 DAY = 24 * 60  # minutes
-COMPILING = 20.0  # seconds a program
-# Agent steps per second, of all seeds together, with an update per step on one of two cores.
+COMPILING = 20.0  # seconds per program
+# Agent steps per second, summed over seeds, with one update per step on one of two cores.
 _STEPS = {
     "dqn": 14_000.0, "td3": 2_000.0, "td7": 300.0, "sac": 1_600.0, "ddpg": 1_500.0, "naf": 1_500.0,
     "racer": 3_000.0, "ppo": 8_000.0, "acer": 600.0, "rainbow": 1_500.0,
 }  # fmt: skip
-_UNKNOWN = 1_500.0  # for an agent of another package
-_PIXELS = {"atari": 0.04, "gymnax": 1.0}  # relative rate where observations are stacks of frames
+_UNKNOWN = 1_500.0  # rate of agents of other packages
+_PIXELS = {"atari": 0.04, "gymnax": 1.0}  # relative rate with stacks of frames as observations
 _SLOW = {"ners": 0.35, "ero": 0.6}  # relative rate of samplers with networks
 _UNITS = 64 * 64  # units in the networks of the measured rates
-_ON_HOST = 2_000.0  # steps per second at most
+_ON_HOST = 2_000.0  # largest rate of environments on the host
 
 
 def in_words(minutes: float) -> str:
-    """Return a duration in a suitable unit."""
+    """Return a duration as text in a suitable unit, such as "5 h"."""
     if minutes >= 2 * DAY:
         return f"{minutes / DAY:,.0f} days"
     if minutes >= 180:
@@ -27,7 +27,7 @@ def in_words(minutes: float) -> str:
 
 
 def seconds(config: RunConfig) -> float:
-    """Return the estimated seconds of a run with all its seeds, without compilation."""
+    """Return the estimated duration of a run with all seeds in seconds, without compilation."""
     family = config.env.partition("/")[0]
     hidden = getattr(config.agent_options, "hidden", None) or (64, 64)
     units = hidden[0] * (hidden[1] if len(hidden) > 1 else hidden[0])

@@ -21,7 +21,7 @@ from jaxreplay.types import Provision, Requirements
 
 
 class MakeAgent(Protocol):
-    """Make an agent from its options."""
+    """Constructor of an agent."""
 
     def __call__(
         self, config: Any, action_space: Any, objective: Objective | None = None, /
@@ -31,26 +31,26 @@ class MakeAgent(Protocol):
         Args:
           config: an instance of the entry's config.
           action_space: `Discrete` or `Continuous`.
-          objective: of the replay method; by default the agent's own unweighted loss.
+          objective: objective of the replay method, by default the agent's own unweighted loss.
         """
         ...
 
 
 class AgentEntry(NamedTuple):
-    """Construction, properties and defaults of an agent."""
+    """Constructor, properties and defaults of an agent."""
 
     config: type[Any]  # a frozen dataclass of `option` fields
     make: MakeAgent
     actions: Literal["discrete", "continuous"]
     offers: Offers
-    loop: LoopConfig = LoopConfig()  # defaults that suit it
+    loop: LoopConfig = LoopConfig()  # defaults of the loop for this agent
     sizes: ReplaySizes = ReplaySizes()
 
 
 _DISCRETE = LoopConfig(n_step=5)
 _CONTROL = LoopConfig(steps=20_000, warmup=1_000, eval_every=1_000)
-# Agents with a density, which some methods need, act by themselves from the start with all methods,
-# so that methods differ in nothing else.
+# Some methods need the density of actions, also in the warm-up. Agents with a density choose their
+# own actions in the warm-up with all methods, so that comparisons are fair.
 _OWN_WARMUP = dataclasses.replace(_CONTROL, random_warmup=False)
 _SCALED = dataclasses.replace(_OWN_WARMUP, gamma=0.995, scale_observations=True, scale_rewards=True)
 _ON_POLICY = dataclasses.replace(_SCALED, steps=100_000, warmup=2_048, learn_every=256)
@@ -90,7 +90,7 @@ _AGENTS = {
 }  # fmt: skip
 AGENTS: Mapping[str, AgentEntry] = MappingProxyType(_AGENTS)  # a view: `register_agent` adds to it
 
-# An environment for each kind of actions, for help and messages.
+# An example environment for each kind of actions, for help and messages.
 EXAMPLES: Mapping[str, str] = MappingProxyType(
     {"discrete": "gymnax/CartPole-v1", "continuous": "gymnax/Pendulum-v1"}
 )
@@ -98,7 +98,7 @@ GOAL_EXAMPLES: Mapping[str, str] = MappingProxyType(
     {"discrete": "goals/BitFlip-15", "continuous": "goals/PointReach"}
 )
 
-# Returns at which an environment counts as solved, for "steps to" columns.
+# Returns at which environments count as solved, for metric steps_to_threshold.
 THRESHOLDS: Mapping[str, float] = MappingProxyType(
     {
         "gymnax/CartPole-v1": 475.0,
@@ -107,11 +107,11 @@ THRESHOLDS: Mapping[str, float] = MappingProxyType(
         "gymnasium/LunarLander-v3": 200.0,
         "gymnasium/LunarLanderContinuous-v3": 200.0,
         "gymnasium/BipedalWalker-v3": 300.0,
-        "gymnax/Catch-bsuite": 0.9,  # an episode returns 1 or -1
-        "gymnax/DeepSea-bsuite": 0.98,  # at best 0.99, whatever its size
+        "gymnax/Catch-bsuite": 0.9,  # returns are 1 or -1
+        "gymnax/DeepSea-bsuite": 0.98,  # the optimum is 0.99 for all sizes
         **{f"gymnax/DeepSea-bsuite-{n}": 0.98 for n in SIZES},
-        **{f"memory/{kind}-{n}": 0.9 for kind in ("Chain", "TMaze") for n in SIZES},  # at best 1
-        **{f"walk/{n}": 1.0 for n in SIZES},  # an episode returns 1 or 0
+        **{f"memory/{kind}-{n}": 0.9 for kind in ("Chain", "TMaze") for n in SIZES},  # optimum 1
+        **{f"walk/{n}": 1.0 for n in SIZES},  # returns are 1 or 0
     }
 )
 
@@ -120,12 +120,12 @@ def register_agent(name: str, entry: AgentEntry, *, replace: bool = False) -> No
     """Add an agent to `AGENTS`.
 
     Args:
-      name: a word that no other agent has as its name.
-      entry: construction, properties and defaults of the agent.
+      name: name of the agent, a word.
+      entry: constructor, properties and defaults of the agent.
       replace: whether to replace an agent of this name, for example in a notebook.
 
     Raises:
-      ValueError: the name is taken or not a word, or a part of the entry has the wrong type.
+      ValueError: the name is taken or not a word, or a field of the entry has the wrong type.
     """
     if not isinstance(entry, AgentEntry):
         raise ValueError(f"the entry of agent '{name}' is {entry!r}: give an AgentEntry")
@@ -148,21 +148,22 @@ def fits(agent: str, environment: str) -> bool:
 
 
 def suits(replay: str, environment: str) -> bool:
-    """Return whether an environment has goals, if a replay method needs them."""
+    """Return whether an environment has goals or a replay method needs none."""
     entry = METHODS[replay]
     needed = entry.method(entry.config()).requires.goals
     return not needed or environments.has_goals(environment)
 
 
 def feeds(agent: str, replay: str) -> bool:
-    """Return whether agent and replay method provide what the other one reads."""
+    """Return whether agent and replay method meet each other's requirements."""
     return not any(_lacking(agent, _default(agent, replay)))
 
 
 def replay_options(agent: str, replay: str) -> Any:
     """Return a replay method's default options for an agent.
 
-    They follow the kind of the agent's actions, and fields that the agent reads are switched on.
+    The defaults depend on the kind of the agent's actions, and enable the fields that the agent
+    reads.
     """
     config = METHODS[replay].defaults(AGENTS[agent].actions)
     options = {field.name for field in dataclasses.fields(config)}
@@ -170,7 +171,7 @@ def replay_options(agent: str, replay: str) -> Any:
 
 
 def check_fit(agent: str, replay: str, environment: str) -> None:
-    """Raise ValueError, with alternatives, if names are unknown or do not fit one another."""
+    """Raise ValueError, listing alternatives, if names are unknown or do not fit one another."""
     check_known("agent", agent)
     check_known("replay", replay)
     if not fits(agent, environment):
@@ -190,7 +191,7 @@ def check_fit(agent: str, replay: str, environment: str) -> None:
 
 
 def check_made(agent: str, replay: str, method: Method) -> None:
-    """Raise ValueError if a method's options make it and the agent unfit for one another."""
+    """Raise ValueError if agent and method, made with its options, do not fit one another."""
     _check_lacking(agent, replay, method, " with these options", "use the method's defaults, or ")
 
 
@@ -207,7 +208,7 @@ def check_preset(preset: str, agent: str, environment: str) -> None:
 
 
 def check_known(kind: Literal["agent", "replay"], name: str) -> None:
-    """Raise ValueError if a name is not registered; import nothing."""
+    """Raise ValueError if a name is not registered, without importing a module."""
     if name not in (AGENTS if kind == "agent" else METHODS):
         plural = f" (--replays {name} in a comparison)" if kind == "replay" else ""
         raise ValueError(
@@ -219,10 +220,10 @@ def check_known(kind: Literal["agent", "replay"], name: str) -> None:
 def fitting_names(
     preset: str | None, envs: Sequence[str] | None, agent: str | None, replays: Sequence[str] | None
 ) -> Names:
-    """Return names for a run, completed to fit the given ones, for use in help.
+    """Return names of all parts of a run that fit the given ones, for help.
 
-    The defaults of the preset or command are kept where they fit. If nothing fits, only the
-    environment is adapted to the agent, and the run is rejected for the part that does not fit.
+    Defaults of the preset or command are kept if they fit. If nothing fits, only the environment is
+    adapted to the agent, and the check of the run reports the part that does not fit.
     """
     usual = presets.names(preset)
     others = AGENTS if preset is None else PRESETS[preset].agents
@@ -243,7 +244,7 @@ def _default(agent: str, replay: str) -> Method:
 
 
 def _lacking(agent: str, method: Method) -> tuple[list[str], list[str]]:
-    """Return in words what the agent lacks for the method, and the method for the agent."""
+    """Return the unmet requirements of the method, and those of the agent, in words."""
     offers, requires = AGENTS[agent].offers, method.requires
     of_agent = offers.lack(requires)
     if method.sampler.length is not None and "sequences" not in offers.reads:
@@ -267,7 +268,7 @@ def _check_lacking(
 
 
 def catalogue() -> dict[str, Any]:
-    """Return agents, replays, environments and presets, and their combinations, JSON-able."""
+    """Return agents, replays, environments, presets and their combinations as JSON-able values."""
     names = environments.names()
     return {
         "agents": {
@@ -309,7 +310,7 @@ def catalogue() -> dict[str, Any]:
 
 
 def asked_of_agent(requires: Requirements) -> list[str]:
-    """Return the feedback, then the properties that a method needs of an agent, by name."""
+    """Return the names of the feedback, then of the properties, that a method requires."""
     properties = ("density", "scalar_loss", "chooses", "learned_weights", "all_new")
     asked = [name for name in properties if getattr(requires, name)]
     return sorted(requires.feedback | requires.feedback_of_new) + asked
@@ -318,7 +319,7 @@ def asked_of_agent(requires: Requirements) -> list[str]:
 def lacking_in_method(
     requires: Requirements, provides: Iterable[Provision], offers: Offers
 ) -> list[str]:
-    """Return in words the needs of an agent that a method does not meet; empty if it fits."""
+    """Return the requirements of an agent that a method does not meet, in words."""
     lacking: list[str] = sorted(offers.reads - set(provides))
     if offers.on_policy and not requires.all_new:
         lacking.append("batches of new steps only")

@@ -1,4 +1,4 @@
-"""Results of a finished run: its summary and figures, written, read and checked."""
+"""Summary and figures of a finished run: written, read and checked."""
 
 import io
 import sys
@@ -30,7 +30,7 @@ _SOLVED = {"reached": kinds.whole, "median_steps_to_threshold": _MAYBE}
 
 
 def conclude(config: RunConfig, out: Path, output: OutputConfig) -> dict[str, Any]:
-    """Write the summary of a finished run, and its figures if chosen; return the summary."""
+    """Write the summary of a finished run and, if chosen, its figures; return the summary."""
     frame = pd.read_csv(out / "metrics.csv")
     threshold = threshold_of(config, output)
     summary = {
@@ -50,12 +50,12 @@ def conclude(config: RunConfig, out: Path, output: OutputConfig) -> dict[str, An
 
 
 def threshold_of(config: RunConfig, output: OutputConfig) -> float | None:
-    """Return the return that counts as solved: the chosen one, or the environment's own."""
+    """Return the chosen threshold of the return, by default that of the environment."""
     return registry.THRESHOLDS.get(config.env) if output.threshold is None else output.threshold
 
 
 def versions() -> dict[str, str]:
-    """Return the device and the versions that numbers may depend on."""
+    """Return the device and the versions of packages that may change numbers."""
     return {
         "device": jax.devices()[0].device_kind,
         "python": ".".join(map(str, sys.version_info[:3])),
@@ -64,7 +64,7 @@ def versions() -> dict[str, str]:
 
 
 def _draw(config: RunConfig, frame: pd.DataFrame, out: Path, threshold: float | None) -> None:
-    from experiments.figures import curves, panels  # matplotlib takes half a second to import
+    from experiments.figures import curves, panels  # importing matplotlib takes half a second
     from experiments.figures.style import plain
 
     frames = {plain(config.replay): frame}
@@ -82,10 +82,10 @@ def _speed(timing: pd.DataFrame) -> dict[str, float]:
 
 
 def read_summary(run: Path) -> dict[str, Any]:
-    """Read the summary of a run that has ended.
+    """Return the summary of a run that has ended.
 
     Raises:
-      ValueError: the run is missing, has not ended, or the file is damaged.
+      ValueError: the run is missing or has not ended, or the file is damaged.
     """
     path = run / "summary.json"
     if not (run / "metrics.csv").exists():
@@ -101,7 +101,7 @@ def read_summary(run: Path) -> dict[str, Any]:
 
 
 def check_summary(path: Path, summary: Any) -> None:
-    """Raise ValueError if a summary read from a file lacks a field or has one of the wrong type."""
+    """Raise ValueError if a field of a summary is missing or has the wrong type."""
     if not isinstance(summary, dict):
         raise ValueError(f"{path} is damaged (no JSON object): restore it")
     kinds.check(str(path), summary, _SUMMARY)
@@ -112,10 +112,10 @@ def check_summary(path: Path, summary: Any) -> None:
 
 
 def read_metrics(run: Path, summary: Mapping[str, Any]) -> pd.DataFrame:
-    """Read a run's metrics, and check that its summary belongs to them.
+    """Return the metrics of a run, and check that the summary belongs to them.
 
     Raises:
-      ValueError: rows are missing, doubled, damaged or edited.
+      ValueError: rows are missing, repeated, damaged or edited.
     """
     path = run / "metrics.csv"
     try:
@@ -130,7 +130,7 @@ def read_metrics(run: Path, summary: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def read_times(path: Path) -> tuple[pd.DataFrame | None, list[str]]:
-    """Read `timing.csv`; return None if it has no valid times, and remarks about that."""
+    """Return the table in `timing.csv`, or None if it has no valid times, and warnings."""
     columns = ("step", "seconds", "steps_per_second")
     frame = tables.read_table(path, columns, manifest.beginning)
     if frame is not None and (frame < 0).any(axis=None):
@@ -141,27 +141,27 @@ def read_times(path: Path) -> tuple[pd.DataFrame | None, list[str]]:
 def recompute(
     summary: Mapping[str, Any], frame: pd.DataFrame, timing: pd.DataFrame | None
 ) -> dict[str, Any]:
-    """Return a summary with the numbers of its tables: metrics, and times if there are any."""
+    """Return a summary with numbers recomputed from tables of metrics and, if given, times."""
     speed = {} if timing is None else _speed(timing)
     return {**summary, **statistics.summarise(frame, summary["threshold"]), **speed}
 
 
 class Origin(NamedTuple):
-    """Properties that runs must have in common to be shown together."""
+    """Properties that runs in one figure must have in common."""
 
     env: str
-    code: str  # version of the code and settings of JAX that trained the run
+    code: str  # version of the code and settings of JAX
 
 
 def origin_of(summary: Mapping[str, Any]) -> Origin:
-    """Return the origin of a run from its summary."""
+    """Return the origin of a run, from its summary."""
     return Origin(summary["env"], summary.get("versions", {}).get("code", "none"))
 
 
 def check_alike(
     runs: Mapping[str, Origin], other_code: bool, mend: str = "plot each apart"
 ) -> None:
-    """Raise ValueError if runs do not belong in one figure.
+    """Raise ValueError if runs must not be shown in one figure.
 
     Args:
       runs: origins by label.

@@ -23,23 +23,23 @@ from experiments.statistics import statistics
 from experiments.training import spread
 from experiments.training.seeds import CutShort, Run
 
-_LARGE = 1e9  # bytes of a checkpoint
+_LARGE = 1e9  # bytes of a checkpoint above which a hint is printed
 
 
 class Progress(NamedTuple):
     """Progress of a run at a checkpoint."""
 
-    log_points: int  # log points passed
-    blocks: int = 0  # blocks since the last of them
+    log_points: int  # number of log points so far
+    blocks: int = 0  # number of blocks since the last log point
 
 
 class Resumed(NamedTuple):
-    """Where a run continues; by default at the beginning."""
+    """State from which a run continues; by default the beginning."""
 
     progress: Progress = Progress(0)
-    metrics: Written = Written()  # of `metrics.csv`
-    timing: Written = Written()  # of `timing.csv`
-    state: Any = None  # a LoopState; None at the beginning, or if nothing is left to do
+    metrics: Written = Written()  # size and checksum of `metrics.csv`
+    timing: Written = Written()  # size and checksum of `timing.csv`
+    state: Any = None  # LoopState; None at the beginning and the end
 
 
 def execute(
@@ -55,17 +55,17 @@ def execute(
 ) -> dict[str, Any]:
     """Train all seeds of a run, log, save checkpoints, and write its results.
 
-    A resumed run ends with the same metrics, bit for bit, as an uninterrupted one (on the same
-    machine and versions), unless its environments run on the host: these are reset.
+    A resumed run has the same metrics, bit for bit, as an uninterrupted one on the same machine and
+    versions, unless its environments run on the host, where they are reset.
 
     Args:
       config: configuration of the run.
       out: folder of the run.
-      output: what to write besides the metrics.
+      output: output in addition to the metrics.
       resume: whether to continue from the last checkpoint in `out`.
       overwrite: whether to discard a run in `out`.
-      label: name of the run on the terminal, by default its replay method.
-      resume_folder: argument of --resume in messages if it is not `out`, as in a study.
+      label: name of the run on the terminal, by default that of the replay method.
+      resume_folder: argument of --resume in messages, by default `out`.
       devices: number of cores or accelerators for the seeds, by default all of this machine.
 
     Returns:
@@ -100,18 +100,20 @@ def execute(
             raise Stopped(
                 f"{error}" if saved else f"{error} (no checkpoint yet)", 1, how
             ) from error
-        except KeyboardInterrupt as error:  # the second one, perhaps while a checkpoint is saved
+        except KeyboardInterrupt as error:  # second signal, perhaps while a checkpoint is saved
             how = f"--resume {resume_folder} continues from the last checkpoint"
             raise Stopped("stopped at once", interrupt.exit_code(error), how) from None
         return results.conclude(config, out, output)
 
 
 def _resumed(run: Run, config: RunConfig, out: Path) -> Resumed:
-    """Read where a run continues: at its last checkpoint, or the previous one if that is damaged.
+    """Return the state at the last checkpoint or, if it is damaged, at the previous one.
+
+    Without a checkpoint, the run starts over.
 
     Raises:
-      ValueError: a file was edited, the run has ended and its checkpoints are gone, or every
-        checkpoint is damaged.
+      ValueError: a file was edited, the run has ended and its checkpoints are missing, or all
+        checkpoints are damaged.
     """
     folder = out / "checkpoints"
     latest = checkpoint.latest(folder)
@@ -155,14 +157,14 @@ class _Training(NamedTuple):
     resume_folder: Path
 
     def train(self, before: Resumed | None, clock: Callable[[], Spent]) -> None:
-        """Train from the start or the checkpoint `before` to the end, logging and saving.
+        """Train from the beginning or a checkpoint to the end, with logs and checkpoints.
 
         Args:
-          before: where a resumed run continues.
-          clock: returns the time since its previous call; before the first log point, start-up.
+          before: state from which a resumed run continues.
+          clock: function that returns the time since its previous call, at first the start-up.
 
         Raises:
-          EnvironmentFailed: an environment raised, or returned a number that is not finite.
+          EnvironmentFailed: an environment raised an error or returned a number that is not finite.
           Stopped: the user stopped the run, or the agent diverged.
         """
         run, steps = self.run, self.run.schedule.steps
@@ -170,7 +172,7 @@ class _Training(NamedTuple):
         step = steps[index - 1] if index else 0
         table = CSVSink(self.out, metrics, timing, step)
         others = self._sinks(step if before else None)
-        if not manifest.has_ended(self.out):  # an edit after the end keeps its wrong checksum
+        if not manifest.has_ended(self.out):  # new checksums would hide edits after the end
             self._note(table)
         until = "now" if run.stops_anywhere else "at the next log point"
         with contextlib.ExitStack() as stack:
@@ -207,7 +209,7 @@ class _Training(NamedTuple):
                 raise Stopped(reason, stopping.exit_code, how) from None
 
     def _begin(self, state: Any) -> Any:
-        """Return the state after the warm-up, or a saved state prepared to continue."""
+        """Return the state after the warm-up, or a saved state ready to continue."""
         with waiting(f"{self.label}: compiling the warm-up, and warming up"):
             state = self.run.init() if state is None else self.run.resume(state)
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
@@ -218,7 +220,7 @@ class _Training(NamedTuple):
         return state
 
     def _chunk(self, state: Any, index: int, blocks: int, first: bool) -> tuple[Any, Any]:
-        """Run the blocks that are left up to a log point, and an evaluation."""
+        """Run the remaining blocks up to a log point; return state and metrics."""
         left = self.run.schedule.log_points[index] - blocks
         shown = waiting(f"{self.label}: compiling, and training to the first log point")
         with shown if first else contextlib.nullcontext():
@@ -228,14 +230,14 @@ class _Training(NamedTuple):
         manifest.note(self.out, {name: [own] for name, own in table.written.items()})
 
     def _save(self, state: Any, progress: Progress, table: CSVSink) -> None:
-        """Save a checkpoint; it holds nothing that depends on the time."""
+        """Save a checkpoint, whose content does not depend on wall-clock time."""
         metrics: Written = table.written["metrics.csv"]
         about = {"config": self.config.to_json(), "progress": progress, "metrics": metrics}
         step = self.run.schedule.step_at(*progress)
         checkpoint.save(self.out / "checkpoints", step, self.run.to_save(state), about)
 
     def _keep(self, state: Any, progress: Progress, table: CSVSink) -> tuple[str, str]:
-        """Save a run that was cut short; return the reason for the user, and how to continue."""
+        """Save an interrupted run; return the reason and the way to continue, for the message."""
         plan, resume = self.run.schedule, f"--resume {self.resume_folder}"
         if state is None:
             return "stopped in the warm-up, nothing is saved yet", f"{resume} starts over"
@@ -247,7 +249,7 @@ class _Training(NamedTuple):
         return f"stopped at {where}, with a checkpoint there", f"{resume} continues"
 
     def _report_divergence(self, step: int, seeds: set[int]) -> None:
-        """Print a line about seeds that diverged, or raise Stopped if the run is to end then."""
+        """Print a line about seeds that diverged, or raise Stopped if the options require it."""
         which = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, sorted(seeds)))}"
         message = (
             f"{self.label}, {which}: no loss or no gradient was finite before the log point at "
@@ -279,7 +281,7 @@ def _rows(config: RunConfig, step: int, metrics: dict[str, np.ndarray]) -> list[
 
 
 def _rounded(run: Run, config: RunConfig) -> list[str]:
-    """Return a line with the number of steps of a run if it is not the configured one."""
+    """Return a line with the number of steps of a run, or [] if it is as configured."""
     taken, asked = run.schedule.steps[-1], config.loop.steps
     phase = run.schedule.block_steps
     line = f"{taken:,} agent steps, {asked:,} rounded up to whole learning phases of {phase:,}"
@@ -287,7 +289,7 @@ def _rounded(run: Run, config: RunConfig) -> list[str]:
 
 
 def _check_finite(config: RunConfig, step: int, metrics: dict[str, np.ndarray]) -> None:
-    """Raise EnvironmentFailed, naming seed and step, if a compiled environment broke."""
+    """Raise EnvironmentFailed, with seed and step, if a compiled environment failed."""
     message = f"{config.env} returned or received a number that is not finite"
     rows = metrics.pop("fault").astype(int)
     if rows.any():
@@ -301,7 +303,7 @@ def _check_finite(config: RunConfig, step: int, metrics: dict[str, np.ndarray]) 
 
 
 def _check_frames(metrics: dict[str, np.ndarray]) -> None:
-    """Raise ValueError if sampled observations miss frames."""
+    """Raise ValueError if sampled observations lack frames."""
     lost, odd = (metrics.get(f"replay/frames_{name}") for name in ("lost", "malformed"))
     if odd is not None and odd.any():
         raise ValueError(

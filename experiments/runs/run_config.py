@@ -25,7 +25,7 @@ SECTIONS = tuple(PREFIXES)
 
 @dataclasses.dataclass(frozen=True)
 class OutputConfig(Config):
-    """Output of a run besides its metrics; no result depends on it."""
+    """Output of a run in addition to its metrics; it does not change results."""
 
     checkpoint_every: int = option(10, "log points between two checkpoints", at_least=1)
     tensorboard: bool = option(True, "write TensorBoard events")
@@ -49,13 +49,14 @@ class OutputConfig(Config):
     )
 
     def check(self) -> None:
-        """Raise ValueError if the package of a chosen log is missing."""
+        """Raise ValueError if the package for a chosen log is missing."""
         self._check_package("wandb", "wandb")
 
     def check_report(self) -> None:
         """Raise ValueError if a report is chosen and plotly is missing.
 
-        Reading a folder does not check this, so folders with a report stay readable everywhere.
+        `check` does not include this, so that folders of runs with a report can be read without
+        plotly.
         """
         self._check_package("report", "plotly")
 
@@ -67,33 +68,33 @@ class OutputConfig(Config):
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """Everything that decides a run's numbers."""
+    """Configuration of a run: all options that decide its numbers."""
 
     env: str
     agent: str
     replay: str
     seeds: int
     seed: int
-    env_options: EnvironmentConfig  # of the environment's family
+    env_options: EnvironmentConfig  # options of the environment's family
     agent_options: Any
     replay_options: Any
     sizes: ReplaySizes
     loop: LoopConfig
 
     def to_json(self) -> dict[str, Any]:
-        """Return nested plain values: names and seeds, then the sections."""
+        """Return the configuration as nested JSON-able values: names and seeds, then sections."""
         names = {name: getattr(self, name) for name in ("env", "agent", "replay", "seeds", "seed")}
         return names | {name: dataclasses.asdict(getattr(self, name)) for name in SECTIONS}
 
     @classmethod
     def from_json(cls, saved: Any) -> "RunConfig":
-        """Return the RunConfig that `to_json` wrote, without importing modules that it names.
+        """Return the RunConfig from values of `to_json`, without importing modules.
 
-        Options that an earlier version did not write have their defaults.
+        Missing options, which an earlier version did not have, are set to their defaults.
 
         Raises:
-          ValueError: a name or section is missing, an option is unknown, of the wrong type or out
-            of bounds, or a module is not imported.
+          ValueError: a name or section is missing, an option is unknown, has the wrong type or is
+            out of bounds, or the module of a method, agent or environment is not imported.
         """
         if not isinstance(saved, dict):
             raise ValueError("config.json holds no configuration: restore it, or start a new run")
@@ -104,7 +105,7 @@ class RunConfig:
 
 
 def saved_defaults(env: str, agent: str, replay: str) -> RunConfig:
-    """Return the default run for names from a file, without importing anything.
+    """Return the default configuration for names read from a file, without importing modules.
 
     Raises:
       ValueError: as `defaults`, or a module is not imported.
@@ -132,11 +133,11 @@ def _field(saved: dict[str, Any], name: str, kind: type) -> Any:
 
 
 def _section(config: Any, saved: dict[str, Any], name: str) -> Any:
-    """Return `config`, a section with default options, with the saved options."""
+    """Return a section with saved options in place of the defaults in `config`."""
     options = _field(saved, name, dict)
     fields = {field.name for field in dataclasses.fields(config)}
     for field in sorted(set(options) - fields):
-        if options[field] is not None:  # None means unused, and the option may be gone
+        if options[field] is not None:  # None is unused, so a removed option is accepted
             raise ValueError(
                 f"config.json has {name}.{field}, which this version of jaxreplay does not know: "
                 "use the version that wrote it, or start a new run"
@@ -149,7 +150,13 @@ def _section(config: Any, saved: dict[str, Any], name: str) -> Any:
 
 
 def defaults(env: str, agent: str, replay: str, preset: str | None = None) -> RunConfig:
-    """Return the default run for these names.
+    """Return the default configuration of a run.
+
+    Args:
+      env: name of the environment.
+      agent: name of the agent.
+      replay: name of the replay method.
+      preset: name of published settings that replace the defaults, or None.
 
     Raises:
       ValueError: the names do not fit one another.
@@ -174,14 +181,14 @@ def defaults(env: str, agent: str, replay: str, preset: str | None = None) -> Ru
 
 
 def read(folder: Path, what: str = "run") -> RunConfig:
-    """Read the configuration of the run in `folder`.
+    """Return the configuration of the run in `folder`.
 
     Args:
       folder: folder of the run.
-      what: name of a missing run in the error message.
+      what: word for the run in the error message if it is missing.
 
     Raises:
-      ValueError: the run is missing, or its file is damaged or of another version.
+      ValueError: the run is missing, or its file is damaged or was written by another version.
     """
     path = folder / "config.json"
     if not path.exists():
@@ -196,7 +203,7 @@ def read(folder: Path, what: str = "run") -> RunConfig:
 
 
 def from_folder(saved: Any, folder: Path) -> RunConfig:
-    """Return a saved configuration as `RunConfig.from_json`; errors name the folder."""
+    """Return `RunConfig.from_json(saved)`; errors include the folder."""
     try:
         return RunConfig.from_json(saved)
     except ValueError as error:
@@ -204,11 +211,11 @@ def from_folder(saved: Any, folder: Path) -> RunConfig:
 
 
 def check_same(saved: dict, now: dict, folder: str | os.PathLike) -> None:
-    """Raise ValueError, naming the first option that differs, if a run would change its options.
+    """Raise ValueError if a resumed run would have other options than before.
 
     Args:
       saved: nested, JSON-able configuration of the saved run.
-      now: configuration to continue with.
+      now: configuration of the resumed run.
       folder: folder of the run, for the message.
     """
     before, after = _options(saved), _options(now)
@@ -222,14 +229,14 @@ def check_same(saved: dict, now: dict, folder: str | os.PathLike) -> None:
 def differing(saved: dict, now: dict) -> list[str]:
     """Return the names of the options in which two nested, JSON-able configurations differ.
 
-    Options that only one of them has are new or gone; the versions of the code tell these apart.
+    Options that only one of them has are ignored: versions of the code add and remove options.
     """
     before, after = _options(saved), _options(now)
     return [name for name in before if before[name] != after.get(name, before[name])]
 
 
 def _options(config: dict) -> dict[str, str]:
-    """Return a configuration's options as on the command line, such as "agent.tau": "0.005"."""
+    """Return options by their names on the command line, such as "agent.tau": "0.005"."""
     flat: dict[str, str] = {}
     for name, value in json.loads(json.dumps(config)).items():
         if name in PREFIXES and isinstance(value, dict):
@@ -240,7 +247,7 @@ def _options(config: dict) -> dict[str, str]:
 
 
 def _shown(value: Any) -> str:
-    """Return a value in the command line's notation."""
+    """Return a value in the notation of the command line."""
     if isinstance(value, list):
         return " ".join(map(_shown, value)) or "''"
     if value is None or isinstance(value, bool):

@@ -1,7 +1,7 @@
-"""CSV tables of a run: written log point by log point, and read as far as they are written.
+"""CSV tables of a run, appended to at every log point; reading ignores an incomplete line.
 
-`metrics.csv` holds nothing that depends on wall-clock time, so resumed and uninterrupted runs
-write identical files; times go to `timing.csv`.
+`metrics.csv` does not depend on wall-clock time, so resumed and uninterrupted runs write identical
+files; times are in `timing.csv`.
 """
 
 import csv
@@ -22,21 +22,21 @@ from experiments.storage import files
 class Written(NamedTuple):
     """Size and checksum of a file, or of its beginning."""
 
-    size: int = 0  # bytes
+    size: int = 0  # in bytes
     crc32: int = 0
 
 
 class CSVTable:
-    """A CSV file that grows by whole log points, each forced to disk.
+    """CSV file to which whole log points are appended, with fsync after each.
 
-    The columns are those of the first row: the keys, then the rest in alphabetical order. NaN is
-    an empty cell. Numbers are written such that reading them returns the same bits.
+    Columns are those of the first row: the keys, then all others in alphabetical order. NaN is an
+    empty cell. Numbers have enough digits to be read back exactly.
     """
 
     def __init__(
         self, path: str | os.PathLike, keys: Sequence[str], kept: Written = Written()
     ) -> None:
-        """Open `path`, keep what the run had written to it, and continue there."""
+        """Open `path`, truncate it to the content `kept`, and continue there."""
         self._path, self._keys, self.written = Path(path), list(keys), kept
         self.columns: list[str] | None = None  # None before the first row
         if kept.size:
@@ -48,11 +48,11 @@ class CSVTable:
             self._path.unlink(missing_ok=True)
 
     def append(self, rows: Sequence[Row]) -> None:
-        """Write rows and force them to disk.
+        """Append rows, and flush them to disk.
 
         Raises:
-          ValueError: a row has other columns than the first.
-          OSError: the file is gone, another process has changed it, or the disk is full.
+          ValueError: the columns of a row differ from those of the first.
+          OSError: the file is missing, another process has changed it, or the disk is full.
         """
         head = self.columns is None
         if head:
@@ -83,18 +83,18 @@ class CSVSink:
     def __init__(
         self, folder: Path, metrics: Written = Written(), timing: Written = Written(), step: int = 0
     ) -> None:
-        """Continue after `step` with files of these contents; by default start new files."""
+        """Continue after `step` with these contents of the files; by default, start new files."""
         self._metrics = CSVTable(folder / "metrics.csv", ["seed", "step"], metrics)
         self._timing = CSVTable(folder / "timing.csv", ["step"], timing)
         self._last = step
 
     @property
     def written(self) -> dict[str, Written]:
-        """Size and checksum of both files, by name."""
+        """Size and checksum of both files by name."""
         return {"metrics.csv": self._metrics.written, "timing.csv": self._timing.written}
 
     def log(self, step: int, rows: Sequence[Row], elapsed: Elapsed) -> None:
-        """Append one log point to both files."""
+        """Append a log point to both files."""
         self._metrics.append(rows)
         speed = (step - self._last) * len(rows) / elapsed.seconds
         times = {"step": step, **elapsed._asdict(), "steps_per_second": speed}
@@ -109,12 +109,12 @@ def _cell(value: Any) -> str:
         return str(int(value))
     if np.isnan(value):
         return ""
-    # the shortest text that reads back as the same float32 (or float64)
+    # Shortest text that is read back as the same float32 or float64.
     return str(value) if isinstance(value, np.floating) else repr(float(value))
 
 
 def check_written(path: Path, written: Written) -> None:
-    """Raise ValueError if a file does not begin with these bytes."""
+    """Raise ValueError if a file does not begin with bytes of this size and checksum."""
     content = path.read_bytes()[: written.size] if path.is_file() else b""
     if Written(len(content), zlib.crc32(content)) != written:
         raise ValueError(
@@ -124,10 +124,10 @@ def check_written(path: Path, written: Written) -> None:
 
 
 def written_timing(path: Path, steps: Sequence[int]) -> Written:
-    """Return what a run wrote to `timing.csv` up to and including the log points at `steps`.
+    """Return size and checksum of the beginning of `timing.csv`, up to the log points at `steps`.
 
     Raises:
-      ValueError: the file does not have exactly one row for each of them.
+      ValueError: the file does not have exactly one row per log point.
     """
     if not steps:
         return Written()
@@ -146,7 +146,7 @@ def written_timing(path: Path, steps: Sequence[int]) -> Written:
 def read_table(
     path: Path, columns: tuple[str, ...], read: Callable[[Path], bytes] = files.read_bytes
 ) -> pd.DataFrame | None:
-    """Read the complete lines of a CSV file; return None if it has no row.
+    """Return the complete lines of a CSV file as a frame, or None if it has no rows.
 
     Raises:
       ValueError: the file is damaged, or a column is missing.
@@ -164,7 +164,7 @@ def read_table(
 
 
 def check_columns(path: Path, frame: pd.DataFrame, columns: tuple[str, ...]) -> None:
-    """Raise ValueError, naming the file, if a column is missing or holds anything but numbers."""
+    """Raise ValueError, with the path, if a column is missing or not numeric."""
     if lacking := sorted(set(columns) - set(frame)):
         raise ValueError(f"{path} lacks column {lacking[0]}: restore it")
     if not all(pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes):

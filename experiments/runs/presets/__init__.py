@@ -1,4 +1,4 @@
-"""Published settings by name: alternative defaults for the names and options of a run."""
+"""Published settings by name, which replace defaults of the names and options of a run."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,16 +13,16 @@ PRESETS: Mapping[str, Preset] = MappingProxyType({**atari.PRESETS, **continuous.
 
 
 class Names(NamedTuple):
-    """What a command runs where its command line names nothing else."""
+    """Default names of the parts of a run, and of the methods of a comparison."""
 
     env: str = "gymnax/CartPole-v1"
     agent: str = "dqn"
     replay: str = "uniform"
-    replays: tuple[str, ...] = ("uniform", "per", "lap", "pal")  # that a comparison is of
+    replays: tuple[str, ...] = ("uniform", "per", "lap", "pal")  # methods of a comparison
 
 
 def names(preset: str | None) -> Names:
-    """Return the names that a preset brings; None: those of the commands themselves."""
+    """Return the default names of a preset or, if it is None, of the commands."""
     if preset is None:
         return Names()
     chosen = PRESETS[preset]
@@ -30,7 +30,7 @@ def names(preset: str | None) -> Names:
 
 
 def check_agent(name: str, agent: str) -> None:
-    """Raise ValueError if a preset is for other agents."""
+    """Raise ValueError if a preset does not support an agent."""
     preset = PRESETS[name]
     if agent in preset.agents:
         return
@@ -43,23 +43,23 @@ def check_agent(name: str, agent: str) -> None:
 
 
 def check_demos(name: str | None, config: Any) -> None:
-    """Raise ValueError if a preset learns from demonstrations and a RunConfig names no file."""
+    """Raise ValueError if a preset needs demonstrations and a RunConfig has no file of them."""
     if name and "demos_share" in PRESETS[name].sizes and config.sizes.demos is None:
         raise ValueError(f"preset '{name}' learns from demonstrations: add --demos FILE")
 
 
 def apply(name: str, config: Any) -> Any:
-    """Return a RunConfig with a preset's values in place of its own.
+    """Return a RunConfig with the options of a preset in place of its own.
 
     Raises:
-      ValueError: the preset is for other agents.
+      ValueError: the preset does not support the agent.
     """
     check_agent(name, config.agent)
     preset = PRESETS[name]
     arm = preset.replays.get(config.replay)
     agent = {**preset.agents[config.agent], **(arm.agent if arm else {})}
     shared: dict[str, Any] = {}
-    for group in preset.shared:  # of options that belong together
+    for group in preset.shared:
         if set(group) <= _fields(config.replay_options):
             shared |= group
     known = _fields(config.env_options)

@@ -1,6 +1,6 @@
 """Settings for Atari: Rainbow and its relatives, PER, LAP, PSER and NERS.
 
-Periods are in agent steps of 4 frames; those of target networks and exploration are in updates.
+Intervals are in agent steps of 4 frames; those of target networks and exploration are in updates.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ _CANONICAL = _atari(
     shared=_PRIORITIES,
     differs=(_WHOLE_GAMES,),
 )
-# Of the code of Oh et al. 2021, which has the settings of van Hasselt et al. 2019.
+# From the code of Oh et al. 2021, with the settings of van Hasselt et al. 2019.
 _LITTLE_DATA = Preset(
     "Rainbow for Atari, 100 thousand agent steps (van Hasselt et al. 2019; Oh et al. 2021)",
     agents={"rainbow": {
@@ -62,7 +62,7 @@ _LITTLE_DATA = Preset(
     environment={"protocol": "ners"},
     env="atari/MsPacman",
 )
-# Networks and step size of the sampler of Oh et al. 2021, of the authors' code.
+# Networks and learning rate of the sampler of Oh et al. 2021, from the authors' code.
 NERS_SAMPLER: Options = {
     "reward": "evaluation", "hidden": (128, 256, 128, 64), "score_hidden": (128, 64),
     "learning_rate": 1e-4, "normalise": "batch",
@@ -85,7 +85,7 @@ _NERS = _LITTLE_DATA._replace(
 
 
 def _quantiles(about: str, warmup: int, **agent: Any) -> Preset:
-    """Return settings of the papers and of the code of their first author's group, dqn_zoo."""
+    """Return settings of the papers on distributional RL and of their code, dqn_zoo."""
     return _atari(
         f"{about} for Atari, 200 million frames",
         agents={"rainbow": {
@@ -100,9 +100,9 @@ def _quantiles(about: str, warmup: int, **agent: Any) -> Preset:
     )
 
 
-# Prioritised experience replay (Schaul et al. 2016, Tab. 3, of Double DQN). The baseline's step
-# size is 4 times as large and its epsilon 16 times, so that the largest step for a gradient, step
-# size / sqrt(epsilon), is the same.
+# Prioritised experience replay (Schaul et al. 2016, Tab. 3, Double DQN). The learning rate of the
+# baseline is 4 times as large and its epsilon 16 times, so that the largest effective learning
+# rate, learning rate / sqrt(epsilon), is the same.
 
 _PER_ARMS = {
     "per": Settings(
@@ -114,7 +114,7 @@ _PER_ARMS = {
 
 
 def _per(variant: str, replay: str) -> Preset:
-    """Return the preset whose own method is `replay`."""
+    """Return the preset with `replay` as its default method."""
     return _atari(
         f"Double DQN for Atari, 200 million frames, {variant} (Schaul et al. 2016)",
         agents={"dqn": {
@@ -162,8 +162,8 @@ _LAP = _atari(
     ),
 )
 
-# Prioritised sequence experience replay (Brittain et al. 2019, App. Tab. 1 to 4), and the authors'
-# configurations.
+# Prioritised sequence experience replay (Brittain et al. 2019, App. Tab. 1 to 4, and the authors'
+# configuration files).
 
 _PSER = _atari(
     "DQN for Atari, 200 million frames, the authors' code (Brittain et al. 2019)",

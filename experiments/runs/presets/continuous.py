@@ -1,4 +1,4 @@
-"""Settings for continuous actions: LAP, TD7, NERS, ERO, ReF-ER, offline learning, SAC's heirs."""
+"""Settings for continuous actions: LAP, TD7, NERS, ERO, ReF-ER, offline RL, successors of SAC."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -23,7 +23,7 @@ _UNSCALED: Options = {
     **_LOOP, "warmup": 25_000, "random_warmup": True, "scale_observations": False,
     "scale_rewards": False,
 }
-_IID = {"sampling": "iid"}  # of the authors' code
+_IID = {"sampling": "iid"}  # from the authors' code
 _TWO_HUNDRED: Options = {
     "hidden": (256, 256), "actor_learning_rate": 3e-4, "critic_learning_rate": 3e-4,
 }
@@ -140,7 +140,7 @@ _REFER: Options = {
     "clip": 4.0, "anneal": _ANNEAL, "target": 0.1, "beta": 0.2, "beta_rate": 1e-4,
     "direction": "behaviour", "forget": "far",
 }
-_RANK: Options = {  # of the authors' code
+_RANK: Options = {  # from the authors' code
     "alpha": 0.5, "beta": 0.5, "normalise": "buffer", "weigh_actor": True,
 }
 _REFER_DIFFERS = (
@@ -175,8 +175,9 @@ _REFER_PRESETS = {
         sizes={"capacity": 2**19, "batch_size": 256},
         differs=(*_REFER_DIFFERS, "The paper shows C of 2, 4 and 8; this is 4."),
     ),
-    # With plain or prioritised replay the paper's DDPG is bounded, with correlated noise, and its
-    # step sizes stay; with ReF-ER it is u-DDPG, with Gaussian noise, and they are annealed.
+    # With uniform or prioritised replay, the paper's agent is DDPG with bounded actions, correlated
+    # noise and constant learning rates. With ReF-ER it is u-DDPG, with unbounded actions, Gaussian
+    # noise and annealed learning rates.
     "refer_ddpg": _mujoco(
         "DDPG and u-DDPG for MuJoCo, 10 million agent steps (Novati & Koumoutsakos 2019, App. D)",
         agents={"ddpg": {
@@ -234,7 +235,7 @@ _REFER_PRESETS = {
 
 _UNIFORM = {"uniform": Settings()}
 _OFFLINE_LOOP: Options = {
-    **_LOOP, "steps": 1_000_000, "warmup": 0, "scale_rewards": False,  # each with an update
+    **_LOOP, "steps": 1_000_000, "warmup": 0, "scale_rewards": False,  # one update per step
 }
 _DATA = "The paper's data are D4RL's; give a file as --demos."
 _OFFLINE = {
@@ -262,8 +263,8 @@ _OFFLINE = {
     ),
 }
 
-# SAC's successors, of their papers and the authors' code: REDQ (Chen et al. 2021), DroQ (Hiraoka et
-# al. 2022), SR-SAC (D'Oro et al. 2023), RLPD (Ball et al. 2023), CrossQ (Bhatt et al. 2024) and
+# Successors of SAC, from the papers and the authors' code: REDQ (Chen et al. 2021), DroQ (Hiraoka
+# et al. 2022), SR-SAC (D'Oro et al. 2023), RLPD (Ball et al. 2023), CrossQ (Bhatt et al. 2024) and
 # SimBa (Lee et al. 2025).
 
 _successor = partial(Preset, replays=_UNIFORM, sizes=_SIZES)

@@ -1,4 +1,4 @@
-"""What a preset is."""
+"""The type of a preset: published settings of an agent and replay methods."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -9,32 +9,32 @@ _NONE: Options = MappingProxyType({})
 
 
 class Settings(NamedTuple):
-    """What a paper sets for one replay method."""
+    """Settings of a paper for one replay method."""
 
     replay: Options = _NONE  # options of the method
-    agent: Options = _NONE  # options of the agent that the paper changes where it has this method
+    agent: Options = _NONE  # options of the agent that differ with this method
 
 
 class Preset(NamedTuple):
-    """What a paper sets, by section of a run; options given explicitly still win."""
+    """Settings of a paper, by section of a run; explicit options take precedence."""
 
-    about: str  # one line
-    agents: Mapping[str, Options]  # that it is for; the first is its own
-    replays: Mapping[str, Settings]  # that the paper compares; the first is its own
+    about: str  # description in one line
+    agents: Mapping[str, Options]  # supported agents; the first is the default
+    replays: Mapping[str, Settings]  # methods that the paper compares; the first is the default
     loop: Options
     sizes: Options
-    # Options of whatever method; a group is set only where the method has all of its options.
+    # Groups of options for all methods; a method gets the groups of which it has all options.
     shared: tuple[Options, ...] = ()
-    environment: Options = _NONE  # set where the family of the environment has the option
-    env: str | None = None  # one of the paper's, used where none is named; None: the command's own
-    differs: tuple[str, ...] = ()  # from the paper, one sentence each
+    environment: Options = _NONE  # options for families of environments that have them
+    env: str | None = None  # default environment, or None for that of the command
+    differs: tuple[str, ...] = ()  # differences from the paper, one sentence each
 
     @property
     def agent(self) -> str:
-        """The agent that it brings where none is named."""
+        """The default agent."""
         return next(iter(self.agents))
 
     @property
     def replay(self) -> str:
-        """The replay method that it brings where none is named."""
+        """The default replay method."""
         return next(iter(self.replays))
