@@ -1,4 +1,4 @@
-"""A branch that only those pay for who take it: the numbers are those of a plain condition."""
+"""`cond_if_any` runs a branch only if it is due and returns the values of a plain condition."""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ def start(size=()):
 
 
 @pytest.mark.parametrize("due", [False, True])
-def test_one_program(due):
+def test_a_single_program_equals_a_plain_condition(due):
     found = jax.jit(lambda due: cond_if_any(due, change, start(), jnp.arange(3.0)))(jnp.array(due))
     jax.tree.map(np.testing.assert_array_equal, found, plain(due, start(), jnp.arange(3.0)))
 
@@ -32,18 +32,18 @@ def test_one_program(due):
 @pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize("extra_axis", [0, None], ids=["own", "shared"])
 @pytest.mark.parametrize("mask", [0b0000, 0b0101, 0b1111])
-def test_many_programs_of_which_some_are_due(size, extra_axis, mask):
+def test_vmapped_programs_equal_a_plain_condition(size, extra_axis, mask):
     due = (mask >> jnp.arange(size)) % 2 == 1
     extra = jnp.arange(3.0) + (10 * jnp.arange(size)[:, None] if extra_axis == 0 else 0)
     axes = (0, (0, None, 0), extra_axis)
-    outs = (0, None, 0)  # the clock that `change` leaves alone stays single
+    outs = (0, None, 0)  # `change` returns the clock unchanged, so it stays unbatched
     found = jax.jit(jax.vmap(lambda *a: cond_if_any(a[0], change, *a[1:]), axes, outs))
     args = (due, start((size,)), extra)
     expected = jax.vmap(plain, axes, outs)(*args)
     jax.tree.map(np.testing.assert_array_equal, found(*args), expected)
 
 
-def test_a_decision_that_all_share_stays_a_branch():
+def test_an_unbatched_predicate_compiles_to_cond():
     def program(due, x):
         return cond_if_any(due, lambda x: jnp.sort(x), x)
 
@@ -54,7 +54,7 @@ def test_a_decision_that_all_share_stays_a_branch():
     assert "cond[" in str(jax.make_jaxpr(mapped)(jnp.array(True), x))
 
 
-def test_a_change_that_closes_over_traced_arrays_is_refused():
+def test_closures_over_traced_arrays_are_refused():
     def program(due, x, y):
         return cond_if_any(due, lambda x: x + y, x)
 
@@ -62,7 +62,7 @@ def test_a_change_that_closes_over_traced_arrays_is_refused():
         jax.vmap(program)(jnp.array([True, False]), jnp.ones(2), jnp.ones(2))
 
 
-def test_outside_of_jit_a_change_is_traced_once():
+def test_change_is_traced_once_outside_jit():
     traces = []
 
     def count(x, by):
@@ -75,7 +75,7 @@ def test_outside_of_jit_a_change_is_traced_once():
     assert results == [3, 1] and len(traces) == 1
 
 
-def test_within_a_loop_and_over_two_axes():
+def test_nested_vmap_within_scan_equals_a_plain_condition():
     def program(dues):
         def step(total, due):
             return cond_if_any(due, lambda t: t + 1, total), total
@@ -88,8 +88,8 @@ def test_within_a_loop_and_over_two_axes():
 
 
 @pytest.mark.parametrize("shared", ["outer", "inner", "neither"])
-def test_programs_over_two_axes_are_so_many_more(shared):
-    """None that is not due is computed, whichever axes the inputs have."""
+def test_nested_vmap_equals_a_plain_condition(shared):
+    """No branch is computed that is not due, whichever axes the inputs have."""
     axes = {"outer": (None, 0), "inner": (0, None), "neither": (0, 0)}[shared]
     shape = tuple(size for size, axis in zip((2, 3), axes, strict=True) if axis == 0)
     extra = jnp.arange(6.0)[: int(np.prod(shape))].reshape(shape)
@@ -109,5 +109,5 @@ def test_programs_over_two_axes_are_so_many_more(shared):
     found = jax.jit(many(own))(due, x, extra)
     np.testing.assert_array_equal(found, many(plain)(due, x, extra))
     jaxpr = str(jax.make_jaxpr(many(own))(due, x, extra))
-    assert "f32[4] = sort" in jaxpr  # one by one
+    assert "f32[4] = sort" in jaxpr  # no batched sort
     assert "f32[6,4] = sort" not in jaxpr and "f32[2,3,4] = sort" not in jaxpr

@@ -1,4 +1,4 @@
-"""The order by buckets: buckets by hand, ranks against a sort, counts after any history."""
+"""Bucket order: buckets worked by hand, ranks compared with a sort, counts after any updates."""
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +19,12 @@ def bucket_of(values):
     return np.asarray(bucket_order.bucket_of(jnp.asarray(values, jnp.float32)))
 
 
-def test_buckets_by_hand():
-    # 8 in an octave: 1 .. 1.125 is one, 1.125 .. 1.25 the next above; eight make an octave.
+def test_bucket_boundaries_by_hand():
+    # Between 2^-15 and 2^13, an octave has eight buckets of equal width: 1 to 1.125 is the first.
     assert bucket_of(1.0) - bucket_of(1.125) == 1
     assert bucket_of(1.1249) == bucket_of(1.0)
     assert bucket_of(1.0) - bucket_of(2.0) == 8
-    # From 2^13 on and below 2^-15, sixteen octaves are one.
+    # At 2^13 and above, and below 2^-15, a bucket spans sixteen octaves.
     assert bucket_of(8192.0) == bucket_of(8192.0 * 65535) == bucket_of(8192.0 * 65536) + 1
     assert bucket_of(2.0**-16) == bucket_of(2.0**-31) == bucket_of(2.0**-15) + 1
     assert bucket_of(2.0**-32) == bucket_of(2.0**-31) + 1
@@ -46,13 +46,13 @@ def test_buckets_are_ordered_and_narrow():
 
 
 def filled(values, capacity):
-    """An order of `capacity` slots, of which every third has no value."""
+    """An order of `capacity` slots in which every third slot has no value."""
     slots = np.flatnonzero(np.arange(capacity) % 3 < 2).astype(np.int32)
     return _set(bucket_order.init(capacity), slots, np.float32(values[slots])), slots
 
 
 @pytest.mark.parametrize("capacity", [1, 40, 64, 5000, 70_001])
-def test_ranks_are_those_of_a_sort(capacity):
+def test_ranks_equal_those_of_a_sort(capacity):
     rng = np.random.default_rng(capacity)
     values = np.abs(rng.standard_t(2, capacity)).astype(np.float32)
     values[rng.random(capacity) < 0.1] = 0.0
@@ -62,7 +62,7 @@ def test_ranks_are_those_of_a_sort(capacity):
     ranks = np.arange(len(slots), dtype=np.int32)
     for turn in (0, 2**31, 4_000_000_000):
         found, ties = _find(order, ranks, np.uint32(turn))
-        assert sorted(np.asarray(found).tolist()) == slots.tolist()  # each rank has its own slot
+        assert sorted(np.asarray(found).tolist()) == slots.tolist()  # one slot per rank
         np.testing.assert_array_equal(bucket_of(values[np.asarray(found)]), np.sort(buckets))
         np.testing.assert_array_equal(
             ties.first, np.searchsorted(np.sort(buckets), np.sort(buckets))
@@ -71,7 +71,7 @@ def test_ranks_are_those_of_a_sort(capacity):
         np.testing.assert_array_equal(ties.last, last)
 
 
-def test_ties_take_turns():
+def test_ties_are_drawn_equally_often():
     order = _set(bucket_order.init(200), np.arange(0, 200, 2, dtype=np.int32), np.ones(100))
     turns = np.random.default_rng(0).integers(0, 2**32, 20_000, dtype=np.uint32)
     found = jax.jit(jax.vmap(lambda turn: bucket_order.find(order, jnp.asarray([7]), turn)[0]))(
@@ -84,7 +84,7 @@ def test_ties_take_turns():
 
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.sampled_from([1, 20]))
-def test_counts_after_any_history_are_those_of_the_values(seed, turns, count):
+def test_counts_equal_those_of_the_values_after_any_updates(seed, turns, count):
     rng = np.random.default_rng(seed)
     capacity = 150
     order, held = bucket_order.init(capacity), np.full(capacity, -1.0, np.float32)
@@ -97,20 +97,20 @@ def test_counts_after_any_history_are_those_of_the_values(seed, turns, count):
         after = np.asarray(_values(order))
         valid = (slots >= 0) & (slots < capacity) & np.isfinite(values) & (values >= 0)
         touched = np.unique(slots[valid])
-        for slot in touched:  # one of its values
+        for slot in touched:  # any of the values written to it
             assert after[slot] in values[valid & (slots == slot)]
         held[touched] = after[touched]
         np.testing.assert_array_equal(after, held)
-    bucket_order.check_valid(order)  # its counts: of histories of every length
+    bucket_order.check_valid(order)
 
 
-def test_of_two_values_for_a_slot_one_is_kept_and_counted():
+def test_duplicate_slots_store_and_count_one_value():
     order = _set(bucket_order.init(64), np.int32([3, 3]), np.float32([1.0, 5.0]))
     assert float(_values(order)[3]) in (1.0, 5.0)
     bucket_order.check_valid(order)
 
 
-def test_quantiles_are_those_of_the_values_rounded_down():
+def test_quantiles_equal_those_of_the_values_rounded_down():
     values = np.abs(np.random.default_rng(3).normal(size=3000)).astype(np.float32)
     order, slots = filled(values, 3000)
     shares = np.float32([0.1, 0.5, 0.9])
@@ -120,7 +120,7 @@ def test_quantiles_are_those_of_the_values_rounded_down():
     np.testing.assert_array_equal(bucket_order.quantiles(bucket_order.init(5), shares), 0.0)
 
 
-def test_what_is_wrong_is_said():
+def test_invalid_orders_and_capacities_are_refused():
     order, _ = filled(np.ones(100), 100)
     for place in (3, order.counts.size - 1):
         with refused(place, "1", "0"):
@@ -134,7 +134,7 @@ def test_what_is_wrong_is_said():
             bucket_order.init(capacity)
 
 
-def test_slots_are_the_same_where_doubles_are_enabled():
+def test_find_returns_the_same_slots_with_x64():
     order, slots = filled(np.abs(np.random.default_rng(1).normal(size=5000)), 5000)
     ranks, turn = np.arange(len(slots), dtype=np.int32), np.uint32(2**30)
     expected = np.asarray(_find(order, ranks, turn)[0])
@@ -145,7 +145,7 @@ def test_slots_are_the_same_where_doubles_are_enabled():
             assert found[0].dtype == jnp.int32
 
 
-def test_of_no_values_slot_0_is_found():
+def test_find_in_an_empty_order_returns_slot_0():
     for capacity in (1, 5000, 70_001):
         found, ties = _find(bucket_order.init(capacity), np.arange(5, dtype=np.int32), np.uint32(7))
         np.testing.assert_array_equal(found, 0)

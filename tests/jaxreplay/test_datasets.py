@@ -1,4 +1,4 @@
-"""Replays filled with recorded episodes, against the definition of a transition."""
+"""Replays filled from recorded episodes, compared with the definition of a transition."""
 
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ GAMMA, KEY = 0.5, jax.random.key(0)
 
 
 class Recorded(NamedTuple):
-    """An episode as Minari has it."""
+    """An episode with the fields of a Minari episode."""
 
     observations: Any
     actions: Any
@@ -25,7 +25,7 @@ class Recorded(NamedTuple):
 
 
 def episode(number, length, end="terminated"):
-    """Step t of episode k has observation 100 k + t, and so has the action."""
+    """An episode in which step t of episode k has observation and action 100 k + t."""
     times = np.arange(length + 1)
     flags = {name: np.zeros(length, bool) for name in ("terminated", "truncated")}
     if end:
@@ -36,7 +36,7 @@ def episode(number, length, end="terminated"):
 
 
 def stored(result):
-    """Return what is in each lane, oldest first, as `[rows, E, ...]` of NumPy."""
+    """Return the stored transitions, oldest first, as NumPy arrays `[rows, E, ...]`."""
     held = result.state.ring
     count = int(ring.size(held))
     order = ring.recent(held, jnp.arange(count)[::-1].reshape(-1, held.num_envs)[:, ::-1])
@@ -45,10 +45,7 @@ def stored(result):
 
 
 def expected(episodes, n):
-    """Transitions of one lane by the definition: obs, action, reward, discount, next, first, last.
-
-    Of an episode that is cut short, give the steps that are left of it.
-    """
+    """Transitions of one lane by definition: obs, action, reward, discount, next, first, last."""
     rows = []
     for item in episodes:
         obs, length = item.observations["speed"][:, 0], len(item.rewards)
@@ -80,7 +77,7 @@ EPISODES = [episode(1, 5), episode(2, 3, "truncated"), episode(3, 4, None), epis
 
 
 @pytest.mark.parametrize(("n", "chunk"), [(1, 4), (3, 5), (3, 100)])
-def test_one_lane_holds_all_episodes_in_order(n, chunk):
+def test_one_lane_stores_all_episodes_in_order(n, chunk):
     replay = Replay(per.sampler(), capacity=32, batch_size=4)
     episodes = iter(EPISODES)
     done = datasets.fill(replay, episodes, key=KEY, gamma=GAMMA, n_step=n, chunk=chunk)
@@ -88,23 +85,23 @@ def test_one_lane_holds_all_episodes_in_order(n, chunk):
     found = stored(done)
     np.testing.assert_allclose(as_rows(found, 0), expected(EPISODES, n), rtol=1e-6)
     assert found.obs["tag"].dtype == np.int32 and found.obs["speed"].dtype == np.float32
-    assert found.next_obs["tag"][-1, 0] == 6  # of the observation after the very last step
+    assert found.next_obs["tag"][-1, 0] == 6  # the observation after the last step
 
 
-def test_lanes_hold_whole_episodes_and_end_together():
+def test_lanes_store_whole_episodes_and_have_equal_lengths():
     replay = Replay(uniform.sampler(), capacity=32, batch_size=4, num_envs=2)
     done = datasets.fill(replay, EPISODES, key=KEY, gamma=GAMMA, n_step=2, chunk=3)
-    # Lane 0: episodes of 5 and 4; lane 1: of 3, then of 6 as it has fewer steps: 9 rows each?
+    # Lane 0 gets episodes of 5 and 6 steps, lane 1 of 3 and 4: the longer lane is cut.
     lanes = [[EPISODES[0], EPISODES[3]], [EPISODES[1], EPISODES[2]]]
     rows = min(sum(len(item.rewards) for item in lane) for lane in lanes)
     assert (done.stored, done.left_out) == (2 * rows, 18 - 2 * rows)
-    lanes[0][1] = cut(EPISODES[3], rows - 5)  # the newest step of a cut episode counts as its last
+    lanes[0][1] = cut(EPISODES[3], rows - 5)  # its newest step is marked as last
     found = stored(done)
     for number, lane in enumerate(lanes):
         np.testing.assert_allclose(as_rows(found, number), expected(lane, 2), rtol=1e-6)
 
 
-def test_a_small_ring_keeps_the_newest_with_observations_stored_once():
+def test_a_small_ring_keeps_the_newest_transitions():
     once = SharedObservations(spare=1.0)
     replay = Replay(uniform.sampler(), capacity=7, batch_size=4, storage=once)
     done = datasets.fill(replay, EPISODES, key=KEY, gamma=GAMMA, n_step=2, chunk=4)
@@ -112,14 +109,14 @@ def test_a_small_ring_keeps_the_newest_with_observations_stored_once():
     np.testing.assert_allclose(as_rows(stored(done), 0), expected(EPISODES, 2)[-7:], rtol=1e-6)
 
 
-def test_returns_reach_no_further_than_observations_stored_once_have_room_for():
+def test_n_step_beyond_the_storage_horizon_is_refused():
     once = SharedObservations(ahead=1)
     replay = Replay(uniform.sampler(), capacity=7, batch_size=4, storage=once)
     with refused("n_step", "ahead=2"):
         datasets.fill(replay, EPISODES, key=KEY, gamma=GAMMA, n_step=2)
 
 
-def test_what_is_stored_may_be_chosen():
+def test_prepare_changes_the_stored_observations():
     replay = Replay(uniform.sampler(), capacity=20, batch_size=4)
     done = datasets.fill(
         replay, EPISODES, key=KEY, gamma=GAMMA, prepare=lambda obs: obs["speed"][:, 0] / 100
@@ -132,7 +129,7 @@ def bad(**changes):
 
 
 def unlike(**changes):
-    """Return an episode, and one whose steps are of another kind."""
+    """Return a valid episode and one with changed fields."""
     return [EPISODES[0], *bad(**changes)]
 
 
@@ -171,27 +168,27 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("sampler", "episodes", "options", "parts"), REFUSED)
-def test_what_can_not_be_stored_is_refused(sampler, episodes, options, parts):
+def test_invalid_episodes_and_replays_are_refused(sampler, episodes, options, parts):
     replay = Replay(sampler, capacity=32, batch_size=4)
     with refused(*parts):
         datasets.fill(replay, episodes, key=KEY, gamma=GAMMA, **options)
 
 
-def test_rows_on_the_host_are_refused():
+def test_replays_with_rows_on_the_host_are_refused():
     replay = Replay(per.sampler(), capacity=32, batch_size=4, storage=Transitions(on_host=True))
     episodes = [item._replace(actions=np.zeros((len(item.rewards), 2))) for item in EPISODES]
     with refused("on_host"):
         datasets.fill(replay, episodes, key=KEY, gamma=GAMMA)
 
 
-def test_lanes_without_an_episode_are_refused():
+def test_more_lanes_than_episodes_are_refused():
     replay = Replay(latest.sampler(), capacity=32, batch_size=8, num_envs=8)
     with refused("8", "num_envs=1"):
         datasets.fill(replay, EPISODES, key=KEY, gamma=GAMMA)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning:minari")  # of who made the dataset, and how
-def test_a_minari_dataset_is_stored_as_it_was_recorded(tmp_path, monkeypatch):
+@pytest.mark.filterwarnings("ignore::UserWarning:minari")  # missing metadata
+def test_a_minari_dataset_is_stored_as_recorded(tmp_path, monkeypatch):
     minari = pytest.importorskip("minari")
     from gymnasium import spaces
     from minari.data_collector import EpisodeBuffer

@@ -1,4 +1,4 @@
-"""What may be donated."""
+"""`donatable` copies arrays that occur more than once in a tree."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ import pytest
 from jaxreplay import donatable
 
 
-def test_an_array_in_two_places_is_copied_once():
+def test_duplicate_arrays_are_copied():
     shared, other = jnp.arange(3.0), jnp.zeros(2)
     tree = {"params": shared, "targets": shared, "other": [other, other]}
     with pytest.raises(jax.errors.JaxRuntimeError, match="same buffer twice"):
@@ -21,6 +21,6 @@ def test_an_array_in_two_places_is_copied_once():
     np.testing.assert_array_equal(negative["targets"], -np.arange(3.0))
 
 
-def test_nothing_is_copied_where_nothing_is_shared():
+def test_distinct_arrays_are_not_copied():
     tree = (jnp.zeros(2), jnp.zeros(2))
     assert all(x is y for x, y in zip(tree, donatable(tree), strict=True))

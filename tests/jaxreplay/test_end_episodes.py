@@ -1,4 +1,4 @@
-"""Episodes that end without a step that says so, as where a loop goes on from a saved replay."""
+"""`end_episodes` ends running episodes, for example when a loop resumes from a saved replay."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from tests.methods import quick, short
 
 
 def run_of(replay, example, state, episode, count, ended):
-    """Add steps of one episode, which carry its number; the last of them is told, or not."""
+    """Add `count` steps of one episode; `ended` decides whether the last step is marked."""
     add = jax.jit(replay.add)
     for time in range(count):
         told = {
@@ -31,8 +31,8 @@ SEQUENCES = sequences.SequencesConfig(length=6, period=2, prioritised=False)
 
 
 @pytest.mark.parametrize("marks", [["last"], ["first"], ["first", "last"]])
-@pytest.mark.parametrize("done", [3, 8])  # steps of the episode that is left
-def test_no_sequence_leads_from_an_episode_that_was_left_into_the_next(marks, done, tmp_path):
+@pytest.mark.parametrize("done", [3, 8])  # steps in the unfinished episode
+def test_sequences_do_not_cross_the_end_of_an_unfinished_episode(marks, done, tmp_path):
     replay = Replay(sequences.sampler(SEQUENCES), capacity=64, batch_size=64, num_envs=E)
     example = {"episode": jnp.int32(0)} | {name: jnp.zeros((), bool) for name in marks}
     state = replay.init(jax.random.key(0), example)
@@ -52,7 +52,7 @@ def test_every_method_ends_episodes(name):
     case = testing.Case(short(name))
     end = jax.jit(case.replay.end_episodes)
     empty = case.init(jax.random.key(0))
-    jaxreplay.replay.check_valid(end(empty))  # there is nothing yet to be marked
+    jaxreplay.replay.check_valid(end(empty))  # an empty replay has no row to mark
     case.step(end(case.fill(5)), 5)
     before = case.fill(6)  # in the middle of an episode of four steps
     after = end(before)
@@ -66,7 +66,7 @@ def test_every_method_ends_episodes(name):
     testing.same(jax.vmap(end)(twice), jax.tree.map(lambda x: np.stack([x, x]), after))
 
 
-def test_rows_that_tell_no_episodes_apart_are_left_as_they_are():
+def test_rows_without_episode_fields_stay_unchanged():
     replay = Replay(windows.sampler(), capacity=64, batch_size=32, num_envs=E)
     state = replay.init(jax.random.key(0), {"x": jnp.zeros(())})
     state = replay.add(state, {"x": jnp.ones(E)})
@@ -74,7 +74,7 @@ def test_rows_that_tell_no_episodes_apart_are_left_as_they_are():
 
 
 def started(method, updates=0):
-    """Return a case, and its state in the middle of an episode, after so many updates."""
+    """Return a case and its state after `updates` updates and the end of the running episode."""
     case = testing.Case(method)
     state = case.fill(6)
     for time in range(updates):
@@ -83,21 +83,21 @@ def started(method, updates=0):
     return case, case.replay.end_episodes(state)
 
 
-def test_nothing_is_lent_to_an_episode_that_was_left():
+def test_pser_does_not_decay_into_an_ended_episode():
     case, state = started(pser.method(pser.PSERConfig(decay_on_add=True)))
     row = case.rows(0)._replace(first=jnp.zeros(E, bool))
     state = case.add(state, row)
     np.testing.assert_array_equal(state.sampler.positions.steps[:14:E], [0, 1, 2, 3, 0, 1, 0])
 
 
-def test_the_updates_of_an_episode_that_was_left_count():
+def test_ere_counts_the_updates_of_an_ended_episode():
     _, state = started(ere.method(), updates=3)
     assert (int(state.sampler.done), int(state.sampler.length)) == (0, 3)
     state = jax.jit(testing.Case(ere.method()).replay.end_episodes)(state)
-    assert int(state.sampler.length) == 3  # of one without updates, nothing is known
+    assert int(state.sampler.length) == 3  # an episode without updates does not change the length
 
 
-def test_episodes_that_were_left_are_remembered_and_their_returns_end():
+def test_refer_remembers_ended_episodes_and_completes_their_returns():
     config = refer.ReFERConfig(returns=True, refresh_every=1)
     case, state = started(refer.method(config))
     newest = jnp.arange(10, 12)
@@ -110,8 +110,8 @@ def test_episodes_that_were_left_are_remembered_and_their_returns_end():
 
 @pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("terminated", [False, True])
-def test_steps_that_wait_are_those_of_an_ended_episode(n, terminated):
-    """As if the latest step had been truncated, unless it terminated."""
+def test_n_step_windows_emit_the_steps_of_an_ended_episode(n, terminated):
+    """The result is that of a truncation at the latest step, unless it terminated."""
 
     def step(number, first=False, truncated=False):
         flag = lambda x: jnp.full(E, x)
@@ -134,7 +134,7 @@ def test_steps_that_wait_are_those_of_an_ended_episode(n, terminated):
     testing.same(emitted(False), emitted(True))
 
 
-def test_a_ring_without_ends_is_not_marked():
+def test_rings_without_last_are_not_marked():
     replay = Replay(pser.sampler(), capacity=8, batch_size=2, num_envs=E)
     state = replay.init(jax.random.key(0), EXAMPLE._replace(last=None))
     row = jax.tree.map(lambda x: jnp.stack([x] * E), EXAMPLE._replace(last=None))

@@ -1,4 +1,4 @@
-"""Rows of any type: what is stored comes back as it was, and methods find their fields in it."""
+"""Rows of any type are stored and read unchanged, and methods find their fields in them."""
 
 import collections
 import dataclasses
@@ -28,7 +28,7 @@ class Pair(NamedTuple):
 
 @struct.dataclass
 class Step:
-    """A row that is a dataclass, with a field of its own."""
+    """A row that is a dataclass, with a field `mood` of the user's own."""
 
     obs: Any
     reward: Any
@@ -48,7 +48,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_a_row_of_any_type_comes_back_as_it_was(row):
+def test_rings_return_rows_of_any_type_unchanged(row):
     held = ring.init(jax.tree.map(lambda x: x[0], row), 4, 2)
     held, slots = ring.add(held, row)
     back = ring.gather(held, slots)
@@ -59,7 +59,7 @@ def test_a_row_of_any_type_comes_back_as_it_was(row):
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_a_replay_takes_a_row_of_any_type(row):
+def test_replays_sample_rows_of_any_type(row):
     replay = Replay(uniform.sampler(), capacity=4, batch_size=3, num_envs=2)
     example = jax.tree.map(lambda x: x[0], row)
 
@@ -73,12 +73,12 @@ def test_a_replay_takes_a_row_of_any_type(row):
 
 
 def in_order(example):
-    """A mapping whose leaves come in the order of a Transition's (a dict's are sorted)."""
+    """A mapping whose leaves have the order of those of a Transition (dict leaves are sorted)."""
     return collections.OrderedDict(example)
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_methods_run_the_same_program_on_a_mapping_as_on_a_transition(name):
+def test_methods_compile_equal_programs_for_mappings_and_transitions(name):
     method = short(name, 100)
 
     def program(example):
@@ -93,7 +93,7 @@ def test_methods_run_the_same_program_on_a_mapping_as_on_a_transition(name):
     assert mapped == named
 
 
-def test_laws_hold_for_rows_that_are_dicts():
+def test_methods_keep_shapes_and_types_with_rows_that_are_dicts():
     case = testing.Case(pser.method(), dict(FIELDS))
     testing.batches_have_the_promised_shapes(case)
     testing.states_keep_their_types(case)
@@ -116,7 +116,7 @@ READS = [
 
 
 def start(name, options, example):
-    """Everything that looks at rows: init, add, sample, update, of shapes alone."""
+    """Trace all functions that read rows: init, add, sample, update and observe."""
     method = METHODS[name].method(METHODS[name].config(**options).for_run(100))
     case = testing.Case(method, example)
 
@@ -134,7 +134,7 @@ def start(name, options, example):
 
 @pytest.mark.parametrize(("name", "options", "field"), READS)
 @pytest.mark.parametrize("as_dict", [False, True], ids=["Transition", "dict"])
-def test_a_field_that_a_method_reads_is_missed_when_it_starts(name, options, field, as_dict):
+def test_init_refuses_rows_without_a_required_field(name, options, field, as_dict):
     example = {k: v for k, v in FIELDS.items() if k != field}
     example = example if as_dict else Transition(**example)
     with refused(field, type(example).__name__):
@@ -146,21 +146,21 @@ OPTIONS = {
     "refer": {"returns": True},
     "ners": {"features": ("reward", "time")},
 }
-# Sequences read either `first` or `last`, which no requirement can express.
+# Sequences read `first` or `last`; requirements cannot express an alternative.
 OF_FIELDS = [name for name in METHODS if name not in ("sequences", "slices")]
 READERS = [pytest.param(name, OPTIONS.get(name, {}), id=name) for name in OF_FIELDS]
 BY_EPISODE = pytest.param("ners", OPTIONS["ners"] | {"time_feature": "episode"}, id="ners-episode")
 
 
 @pytest.mark.parametrize(("name", "options"), [*READERS, BY_EPISODE])
-def test_methods_read_no_field_that_they_do_not_declare(name, options):
+def test_methods_read_only_declared_fields(name, options):
     method = METHODS[name].method(METHODS[name].config(**options).for_run(100))
     read = method.requires.transition_fields
     least = {k: v for k, v in FIELDS.items() if k in read} | {"mine": np.zeros(2, np.float32)}
     start(name, options, least)
 
 
-def test_a_row_of_another_type_than_the_example_is_refused():
+def test_rows_of_another_type_than_the_example_are_refused():
     held = ring.init({"speed": np.float32(0), "angle": np.int32(0)}, 4)
     one = np.ones(1, np.float32)
     with refused("speed"):
@@ -185,51 +185,51 @@ def test_fields_are_found_and_replaced_by_name():
 
 
 class Moody(uniform.Uniform):
-    """A sampler that reads a field of its own."""
+    """A sampler that requires a field of the user's own."""
 
     @property
     def requires(self):
         return Requirements(transition_fields=frozenset({"mood"}))
 
 
-def test_a_field_of_ones_own_is_missed_by_its_name():
+def test_a_missing_user_defined_field_is_named():
     replay = Replay(Moody(), capacity=4, batch_size=2)
     jax.eval_shape(replay.init, jax.random.key(0), Step(NUMBERS, NUMBERS, NUMBERS))
     with refused("mood", "Pair"):
         replay.init(jax.random.key(0), Pair(NUMBERS, NUMBERS))
 
 
-def test_scores_are_of_single_arrays():
+def test_ners_refuses_features_that_are_trees():
     replay = Replay(ners.sampler(), capacity=4, batch_size=2)
     example = FIELDS | {"obs": {"image": NUMBERS, "speed": NUMBERS}}
     with refused("ners", "obs"):
         replay.init(jax.random.key(0), example)
 
 
-def test_frames_need_to_know_where_episodes_begin():
+def test_frames_require_the_field_first():
     stack = np.zeros((2, 2, 4), np.uint8)
     replay = Replay(uniform.sampler(), capacity=8, batch_size=2, storage=Frames(stack=4))
     with refused("first", "dict"):
         replay.init(jax.random.key(0), {"obs": stack, "next_obs": stack})
 
 
-def test_episodes_end_in_rows_that_tell_them_apart():
+def test_end_episodes_requires_the_field_last():
     held = ring.init({"a": np.float32(0)}, 4)
     with refused("last"):
         ring.end_episodes(held)
     held = ring.init({"a": np.float32(0), "last": np.bool_(False)}, 4)
-    ring.check_valid(ring.end_episodes(held))  # there is no row yet to be marked
+    ring.check_valid(ring.end_episodes(held))  # an empty ring has no row to mark
     held, _ = ring.add(held, {"a": np.ones(1, np.float32), "last": np.zeros(1, bool)})
     assert ring.gather(ring.end_episodes(held), jnp.zeros(1, jnp.int32))["last"][0]
 
 
-def test_what_is_no_number_is_refused_by_name():
+def test_prng_keys_in_rows_are_refused():
     with refused("key", "key<fry>"):
         ring.init({"key": jax.random.key(0)}, 4)
 
 
 class Unregistered:
-    """A class that JAX knows nothing of."""
+    """A class that is not registered as a pytree."""
 
 
 REGISTER = "jax.tree_util.register_dataclass"
@@ -245,6 +245,6 @@ REGISTER = "jax.tree_util.register_dataclass"
         (Transition(), ()),
     ],
 )
-def test_what_is_no_row_of_arrays_is_refused(row, parts):
+def test_rows_that_are_not_trees_of_arrays_are_refused(row, parts):
     with refused(*parts):
         ring.init(row, 4)

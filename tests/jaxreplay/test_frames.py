@@ -1,4 +1,4 @@
-"""Stacks of frames that are stored once, against a store of whole stacks."""
+"""Stacks of frames stored once, compared with a store of whole stacks."""
 
 import functools
 
@@ -20,7 +20,7 @@ BLANK = np.zeros((*SHAPE, K), np.uint8)
 EXAMPLE = testing.EXAMPLE._replace(obs=BLANK, next_obs=BLANK)
 ROW = jax.tree.map(lambda x: x[None], EXAMPLE)
 
-FURTHEST = 2**30 + 2**29  # place; after it, counting goes back by whole rounds
+FURTHEST = 2**30 + 2**29  # after this place, counts of places wrap
 _assemble = jax.jit(frames.assemble)
 
 
@@ -47,7 +47,7 @@ class Game:
         self.stack = np.concatenate([self.stack[..., 1:], self.frame()[..., None]], axis=-1)
 
     def step(self):
-        """Return obs, next obs, first, terminated, truncated; reset if it is over."""
+        """Return obs, next obs, first, terminated and truncated; reset if the episode is over."""
         if self.stack is None:
             self.reset()
         obs, first = self.stack, self.steps == 0
@@ -76,7 +76,7 @@ def made(capacity, num_envs, n, on_host, stack=K, spare=1.0):
 
 
 def play(seed, length, capacity, num_envs, n, rows, on_host=False, newest=-2):
-    """Fill a store and a naive one; return the replay's state, pixels, and the naive store.
+    """Fill a store and a naive one; return the replay's state, the pixels and the naive store.
 
     `newest` is the place from which frames are counted.
     """
@@ -119,11 +119,11 @@ def play(seed, length, capacity, num_envs, n, rows, on_host=False, newest=-2):
     st.sampled_from([3, 9, 40]),
     st.sampled_from([-2, FURTHEST - 1, FURTHEST - 20]),
 )
-def test_stacks_are_those_of_a_naive_store(seed, length, sizes, rows, newest):
+def test_stacks_equal_those_of_a_naive_store(seed, length, sizes, rows, newest):
     rows += sizes[2]
     state, _, naive = play(seed, length, *sizes, rows, newest=newest)
     live = np.asarray(sorted(naive), np.int32)
-    filled = np.resize(live, sizes[0])  # one shape, one compilation
+    filled = np.resize(live, sizes[0])  # one shape, so that it compiles once
     read = jax.tree.map(np.asarray, made(*sizes, False)[-1](state.ring, filled))
     for row, slot in enumerate(live.tolist()):
         np.testing.assert_array_equal(read.obs[row], naive[slot][0])
@@ -137,7 +137,7 @@ def test_stacks_are_those_of_a_naive_store(seed, length, sizes, rows, newest):
     st.sampled_from([(12, 1, 3), (24, 2, 5)]),
     st.sampled_from([-2, FURTHEST - 20]),
 )
-def test_pixels_may_live_on_the_host(seed, sizes, newest):
+def test_stacks_assembled_on_the_host_equal_those_of_a_naive_store(seed, sizes, newest):
     state, pixels, naive = play(seed, 5, *sizes, 40, on_host=True, newest=newest)
     live = np.asarray(sorted(naive), np.int32)
     where = made(*sizes, True)[-1](state.ring, live)
@@ -150,7 +150,7 @@ def test_pixels_may_live_on_the_host(seed, sizes, newest):
         np.testing.assert_array_equal(next_obs[row], naive[slot][1])
 
 
-def test_a_sample_brings_the_stacks():
+def test_samples_contain_the_stacks():
     replay = made(12, 1, 1, False)[0]
     state, _, naive = play(0, 5, 12, 1, 1, 30)
     batch = jax.jit(replay.sample)(state, jax.random.key(0))
@@ -160,21 +160,21 @@ def test_a_sample_brings_the_stacks():
         np.testing.assert_array_equal(batch.transition.next_obs[row], naive[slot][1])
 
 
-def test_too_short_episodes_are_counted():
+def test_frames_lost_to_short_episodes_are_counted():
     storage = Frames(stack=K, spare=0.0)
     replay = Replay(uniform.sampler(), capacity=600, batch_size=4, storage=storage)
     add, metrics, yes = jax.jit(replay.add), jax.jit(replay.metrics), np.ones(1, bool)
     state = jax.jit(replay.init)(jax.random.key(0), EXAMPLE)
     places = state.ring.frames.places
-    for number in range(600):  # every step is an episode, with two frames
+    for number in range(600):  # every step is an episode of two frames
         state = add(state, ROW._replace(first=yes, last=yes))
-        # Places used so far: 2 a step; what is overwritten is the frames of the oldest steps.
+        # Each step uses 2 places and overwrites the frames of the oldest steps.
         lost = max(0, 2 * (number + 1) - places)
         assert float(metrics(state)["frames_lost"]) == (lost + 1) // 2
 
 
 @pytest.mark.parametrize(("stack", "n"), [(1, 1), (1, 5), (2, 5), (4, 3)])
-def test_transitions_that_lost_frames_are_counted_one_by_one(stack, n):
+def test_frames_lost_equals_the_number_of_wrong_transitions(stack, n):
     replay, init, push, add, gather = made(8, 1, n, False, stack, 0.0)
     blank = BLANK[..., :stack]
     example = EXAMPLE._replace(obs=blank, next_obs=blank)
@@ -208,7 +208,7 @@ def test_stacks_that_do_not_begin_with_zeros_are_counted():
         assert float(metrics(state)["frames_malformed"]) == odd
 
 
-def test_memory_of_a_million_atari_frames():
+def test_a_million_atari_frames_fit_in_7_6_gb():
     example = EXAMPLE._replace(
         obs=np.zeros((84, 84, 4), np.uint8), next_obs=np.zeros((84, 84, 4), np.uint8)
     )

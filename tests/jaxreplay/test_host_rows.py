@@ -1,4 +1,4 @@
-"""Rows in the host's memory: the same draws and the same batches as with rows on the device."""
+"""Rows in host memory give the same draws and batches as rows on the device."""
 
 from typing import NamedTuple
 
@@ -42,7 +42,7 @@ METHODS = {
     "slices": slices.method(slices.SlicesConfig(over="per", length=4, burn_in=1)),
 }
 ON_HOST = Transitions(on_host=True)
-SLOW = ("rank", "lap", "ere", "windows")  # others keep the same arrays, or read the same fields
+SLOW = ("rank", "lap", "ere", "windows")  # the others store or read the same arrays
 EXAMPLE = Transition(
     obs={"image": np.zeros((3, 2, 1), np.uint8), "speed": np.zeros(3, np.float32)},
     action=np.zeros(2, np.float32),
@@ -56,7 +56,7 @@ EXAMPLE = Transition(
 
 
 def row_of(rng, time):
-    """Return a row of noise, in episodes of four steps; now and then a number is not finite."""
+    """Return a row of noise from episodes of four steps; some values are NaN."""
     noise = jax.tree.map(lambda x: rng.integers(0, 200, (E, *np.shape(x))).astype(x.dtype), EXAMPLE)
     speed = noise.obs["speed"]
     if time % 7 == 3:
@@ -66,7 +66,7 @@ def row_of(rng, time):
 
 
 def verbs(method, on_host):
-    """Return a replay and its verbs, compiled."""
+    """Return a replay and its compiled functions."""
     sizes = {"capacity": CAPACITY, "batch_size": BATCH, "num_envs": E}
     replay = Replay(method.sampler, **sizes, storage=Transitions(on_host=on_host))
     wanted = method.requires.feedback_of_new
@@ -86,7 +86,7 @@ def verbs(method, on_host):
 
 
 def play(method, on_host, steps=40):
-    """Add, sample and update; return the batches, and the sampler's state at the end."""
+    """Add, sample and update; return the batches and the final sampler state."""
     replay, add, sample, update = verbs(method, on_host)
     rng, state = np.random.default_rng(0), replay.init(jax.random.key(0), EXAMPLE)
     rows = host_rows.empty(state.ring) if on_host else None
@@ -110,7 +110,7 @@ def play(method, on_host, steps=40):
     "name",
     [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in METHODS],
 )
-def test_batches_are_bit_for_bit_those_of_a_replay_on_the_device(name):
+def test_batches_equal_those_of_a_replay_on_the_device_bit_for_bit(name):
     theirs, ours = (play(METHODS[name], on_host) for on_host in (False, True))
     assert len(ours[0]) > 20
     jax.tree.map(np.testing.assert_array_equal, theirs, ours)
@@ -119,7 +119,7 @@ def test_batches_are_bit_for_bit_those_of_a_replay_on_the_device(name):
     assert len(np.unique(images)) > 100 and ours[1][1] > 0
 
 
-def test_seeds_share_an_array():
+def test_vmapped_seeds_share_one_array_of_rows():
     replay, _, _, _ = verbs(METHODS["per"], True)
     states = jax.vmap(lambda key: replay.init(key, EXAMPLE))(jax.random.split(jax.random.key(0), 2))
     one = jax.tree.map(lambda x: x[0], states)
@@ -139,7 +139,7 @@ def test_seeds_share_an_array():
     assert rows[0, 0].any() and not rows[:, E:].any()
 
 
-def test_the_device_keeps_single_numbers_and_what_the_sampler_looks_at():
+def test_the_device_stores_only_scalars_and_fields_that_the_sampler_reads():
     def kept(method):
         replay = verbs(method, True)[0]
         held = jax.eval_shape(replay.init, jax.random.key(0), EXAMPLE).ring
@@ -157,7 +157,7 @@ class Word(NamedTuple):
     first: np.ndarray
 
 
-def test_rows_may_be_of_any_type_and_a_replay_saved_beside_its_rows(tmp_path):
+def test_rows_of_any_type_are_saved_next_to_the_replay(tmp_path):
     letters, first = np.zeros(5, np.int8), np.zeros((), bool)
     for example in (Word(letters, first), {"letters": letters, "first": first}):
         replay = Replay(uniform.sampler(), capacity=4, batch_size=2, storage=ON_HOST)
@@ -179,13 +179,13 @@ def test_rows_may_be_of_any_type_and_a_replay_saved_beside_its_rows(tmp_path):
     ("example", "parts"),
     [(np.zeros(3), ("on_host", "first")), ({"first": np.zeros(())}, ("on_host",))],
 )
-def test_what_can_not_be_on_the_host_is_refused(example, parts):
+def test_rows_that_the_host_cannot_store_are_refused(example, parts):
     replay = Replay(uniform.sampler(), capacity=8, batch_size=4, storage=ON_HOST)
     with refused(*parts):
         replay.init(jax.random.key(0), example)
 
 
-def test_a_row_that_does_not_fit_is_named():
+def test_the_field_that_does_not_fit_is_named():
     replay, add, _, _ = verbs(METHODS["uniform"], True)
     state = replay.init(jax.random.key(0), EXAMPLE)
     row = row_of(np.random.default_rng(0), 0)
@@ -195,7 +195,7 @@ def test_a_row_that_does_not_fit_is_named():
         add(state, row._replace(action=np.zeros((E, 3), np.float32)))
 
 
-def test_a_ring_of_whole_rows_has_none_on_the_host():
+def test_rings_on_the_device_have_no_host_rows():
     held = ring.init(EXAMPLE, CAPACITY, E)
     with refused("on_host=True"):
         host_rows.empty(held)
@@ -221,7 +221,7 @@ def test_rows_of_another_ring_are_refused():
     with refused("slots", E - 1, 0):
         host_rows.write(rows[:1], leaving)
     with refused("NoneType", "on_host=True"):
-        host_rows.write(rows, None)  # the `leaving` of a ring of whole rows
+        host_rows.write(rows, None)  # `leaving` is None in a ring on the device
     for slots, parts in (
         ([0, CAPACITY], ("slots", CAPACITY, CAPACITY - 1)),
         ([-1], ("slots", "-1", CAPACITY - 1)),
@@ -239,7 +239,7 @@ def test_rows_of_another_ring_are_refused():
         host_rows.write(rows, leaving._replace(slots=np.full(E, 2**32)))
 
 
-def test_a_batch_is_joined_with_its_own_words_alone():
+def test_batches_are_joined_only_with_their_own_words():
     sizes = {"capacity": CAPACITY, "batch_size": 4, "num_envs": E}
     replay = Replay(uniform.sampler(), **sizes, storage=ON_HOST)
     state = replay.init(jax.random.key(0), EXAMPLE)

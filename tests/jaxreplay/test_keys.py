@@ -1,4 +1,4 @@
-"""Keys that are hashed without a loop give the very numbers of jax's own."""
+"""Keys hashed without a loop give the same numbers as JAX's keys."""
 
 import pickle
 
@@ -34,7 +34,7 @@ USES = {
 
 
 def _own(use):
-    """Return what jax's key gives, without ours inside."""
+    """Return the values of JAX's own key."""
     key = jax.random.key(5)
     if use == "the library's bits":
         return jax.random.bits(key, (2, 5))
@@ -42,7 +42,7 @@ def _own(use):
 
 
 @pytest.mark.parametrize("use", USES)
-def test_numbers_are_those_of_jax(use):
+def test_numbers_equal_those_of_jax(use):
     expected = _own(use)
     for key in (jax.random.key(5), jax.random.PRNGKey(5)):
         mine = jax.jit(USES[use])(unrolled(key))
@@ -60,7 +60,7 @@ def test_a_key_can_be_pickled():
 
 @settings(deadline=None, max_examples=20)
 @given(st.integers(-(2**31), 2**32 - 1), st.integers(0, 2**32 - 1))
-def test_any_key_and_number(seed, number):
+def test_any_key_and_number_give_the_numbers_of_jax(seed, number):
     key = jax.random.key(seed)
     for use in (jax.random.fold_in, lambda key, number: jax.random.split(key, 2)[1]):
         mine = use(unrolled(key), np.uint32(number))
@@ -69,14 +69,14 @@ def test_any_key_and_number(seed, number):
         )
 
 
-def test_words_of_64_bits():
+def test_64_bit_words_equal_those_of_jax():
     with jax.enable_x64(True):
         key = jax.random.key(5)
         expected = jax.random.bits(key, (3,), jnp.uint64)
         np.testing.assert_array_equal(jax.random.bits(unrolled(key), (3,), jnp.uint64), expected)
 
 
-def test_under_vmap():
+def test_numbers_equal_those_of_jax_under_vmap():
     keys = jax.random.split(jax.random.key(2), 6).reshape(2, 3)
     mine = jax.vmap(jax.vmap(lambda key: numerics.bits(key, (4,))))(keys)
     split = jax.random.key_data(jax.vmap(jax.vmap(jax.random.split))(unrolled(keys)))
@@ -87,7 +87,7 @@ def test_under_vmap():
 
 
 @on_cpu
-def test_nothing_loops_in_the_compiled_program():
+def test_compiled_programs_contain_no_loop():
     def use(key):
         first, second = jax.random.split(jax.random.fold_in(key, 3))
         return jax.random.normal(first, (4,)) + jax.random.uniform(second, (4,))
@@ -100,8 +100,8 @@ def test_nothing_loops_in_the_compiled_program():
 
 
 @on_cpu
-def test_in_a_loop_equal_hashes_are_one_and_nothing_of_a_key_is_taken_out():
-    """XLA takes what hangs on the key alone out of a loop: then equal hashes differ by it."""
+def test_scans_compute_equal_hashes_once_and_hoist_none():
+    """XLA would hoist operations on the key alone out of the loop, and then equal hashes differ."""
 
     def use(key):
         roots = jax.random.split(unrolled(key), 2)
@@ -115,19 +115,19 @@ def test_in_a_loop_equal_hashes_are_one_and_nothing_of_a_key_is_taken_out():
         return jax.lax.scan(body, jnp.zeros(4, jnp.uint32), jnp.arange(9))[0]
 
     text = jax.jit(use).lower(jax.random.key(1)).compile().as_text()
-    assert text.count(" shift-left(") == 20 * 4  # of the split, of both folds, and of two draws
+    assert text.count(" shift-left(") == 20 * 4  # split, both folds and two draws
     before = text[text.index("ENTRY") :]
-    assert before.count("fusion(") <= 3, before  # times, a sum of zero, and the split
+    assert before.count("fusion(") <= 3, before  # times, a sum of zeros and the split
 
 
 @on_cpu
-def test_keys_of_ours_stay_what_they_are():
+def test_unrolled_keys_keep_their_type():
     key = unrolled(jax.random.key(4))
     assert unrolled(key) is key
     assert jax.random.split(key).dtype == key.dtype
 
 
-def test_other_generators_are_left_alone():
+def test_other_generators_are_returned_unchanged():
     key = jax.random.key(5, impl="rbg")
     assert unrolled(key) is key
     np.testing.assert_array_equal(numerics.bits(key, (9,)), jax.random.bits(key, (9,)))
@@ -137,6 +137,6 @@ def test_other_generators_are_left_alone():
         np.testing.assert_array_equal(numerics.bits(key, (9,)), jax.random.bits(key, (9,)))
 
 
-def test_many_keys_are_refused_as_by_jax():
+def test_arrays_of_keys_are_refused_as_in_jax():
     with pytest.raises((TypeError, ValueError), match="single key"):
         numerics.bits(jax.random.split(jax.random.key(5)), (2,))

@@ -33,7 +33,7 @@ def filled(replay, steps=15, start=0, **options):
     return state
 
 
-def test_a_batch_is_the_batches_of_both():
+def test_a_batch_contains_the_batches_of_both_replays():
     both = mixture()
     assert (both.batch_size, both.first.batch_size, both.second.batch_size) == (8, 6, 2)
     assert (both.capacity, both.slots, both.num_envs) == (LARGE + SMALL, LARGE + SMALL, E)
@@ -78,7 +78,7 @@ def test_draws_follow_the_probabilities_which_sum_to_one():
 
 
 @pytest.mark.parametrize("ignored", [False, True])
-def test_feedback_reaches_the_replay_that_a_transition_is_from(ignored):
+def test_feedback_goes_to_the_replay_of_each_transition(ignored):
     both = mixture(per.sampler(), per.sampler(), share=0.5)
     state = filled(both)
     batch = both.sample(state, jax.random.key(1))
@@ -96,17 +96,17 @@ def test_feedback_reaches_the_replay_that_a_transition_is_from(ignored):
     assert set(both.metrics(after)) >= {"first/max_priority", "second/max_priority"}
 
 
-def test_feedback_on_overwritten_transitions_is_dropped_in_each():
+def test_feedback_on_overwritten_transitions_is_dropped():
     both = mixture(per.sampler(), per.sampler(), share=0.5)
     state = filled(both)
     batch = both.sample(state, jax.random.key(1))
-    for time in range(SMALL // E):  # overwrites the small replay
+    for time in range(SMALL // E):  # overwrites all rows of the small replay
         state = both.add(state, rows(100 + time))
     after = both.update(state, batch, td_error=jnp.ones(8))
     assert int(after.second.dropped) == 4 and int(after.first.dropped) < 4
 
 
-def test_nothing_is_added_to_a_read_only_replay():
+def test_read_only_replays_receive_feedback_but_no_rows():
     both = mixture(share=0.5, read_only=True)
     second = filled(both.second, steps=4, start=50)
     before = jax.tree.map(np.array, second)
@@ -120,7 +120,7 @@ def test_nothing_is_added_to_a_read_only_replay():
     assert (after.second.sampler.tree.nodes != before.sampler.tree.nodes).any()
 
 
-def test_recorded_episodes_and_saved_replays_are_mixed_in(tmp_path):
+def test_recorded_episodes_and_saved_replays_can_be_mixed(tmp_path):
     episode = types.SimpleNamespace(
         observations=np.full((5, 3), 7.0, np.float32), actions=np.zeros(4, np.int32),
         rewards=np.full(4, 7.0), terminations=np.arange(4) == 3, truncations=np.zeros(4, bool),
@@ -137,7 +137,7 @@ def test_recorded_episodes_and_saved_replays_are_mixed_in(tmp_path):
         assert (batch.transition.reward[:4] == batch.transition.obs[:4, 0]).all()
 
 
-def test_states_of_different_fill_levels_may_be_vmapped_and_scanned():
+def test_states_of_different_fill_levels_can_be_vmapped_and_scanned():
     both = mixture(her.Hindsight(goals=testing.GOALS), per.sampler(), share=0.5)
 
     def cycle(state, time):
@@ -176,7 +176,7 @@ def test_dtypes_stay_where_doubles_are_enabled():
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_a_loop_copies_neither_ring(read_only):
+def test_loops_copy_neither_ring(read_only):
     capacity = 200_003
     both = mix(
         Replay(uniform.sampler(), capacity=capacity, batch_size=64, storage=SharedObservations()),
@@ -195,7 +195,7 @@ def test_a_loop_copies_neither_ring(read_only):
     assert_in_place(step, state, jax.random.key(1))
 
 
-def test_mixtures_that_cannot_be_are_refused():
+def test_invalid_mixtures_are_refused():
     one = Replay(uniform.sampler(), capacity=8, batch_size=4)
     for share in (0.0, 1.0, -0.5):
         with refused("share", share):
@@ -227,7 +227,7 @@ def test_mixtures_that_cannot_be_are_refused():
         mixture(second=la3p.sampler())
 
 
-def test_a_batch_of_another_mixture_is_refused():
+def test_batches_of_another_mixture_are_refused():
     both = mixture()
     state = filled(both)
     batch = both.first.sample(state.first, jax.random.key(0))

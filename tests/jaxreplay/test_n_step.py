@@ -1,4 +1,4 @@
-"""A window of steps refuses what it would broadcast or lose (its returns: test_ring.py)."""
+"""n-step windows refuse steps that would be broadcast or lose data (returns: test_ring.py)."""
 
 import jax
 import jax.numpy as jnp
@@ -30,14 +30,14 @@ STEPS = [
 @pytest.mark.parametrize(("step", "parts"), STEPS, ids=[" ".join(x) for _, x in STEPS])
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("jitted", [False, True])
-def test_a_step_has_a_row_for_each_lane_of_the_kind_of_the_example(step, parts, n, jitted):
+def test_push_refuses_steps_that_differ_from_the_example(step, parts, n, jitted):
     push = lambda window: n_step.push(window, step, 0.9)
     with refused(*parts):
         (jax.jit(push) if jitted else push)(n_step.init(EXAMPLE, n, E))
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_numbers_that_the_window_s_hold_are_taken(n):
+def test_push_casts_numpy_arrays_to_the_dtypes_of_the_window(n):
     step = jax.tree.map(np.asarray, ROW)
     step = step._replace(reward=np.arange(E), action=np.arange(E), obs=np.ones((E, 2)))
     window, out = n_step.init(EXAMPLE, n, E), None
@@ -49,28 +49,28 @@ def test_numbers_that_the_window_s_hold_are_taken(n):
 
 @pytest.mark.parametrize("name", ["terminated", "truncated", "first"])
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.complex64])
-def test_no_advice_leads_to_an_example_that_is_refused(name, dtype):
+def test_errors_about_flags_advise_a_bool_dtype(name, dtype):
     window = n_step.init(EXAMPLE, 2, E)
     given = np.dtype(dtype).name
     with refused(given, "bool", f"{name} > 0") as error:
         n_step.push(window, ROW._replace(**{name: jnp.zeros(E, dtype)}), 0.9)
-    assert str(error.value).count(given) == 1  # not as the dtype of another example, too
+    assert str(error.value).count(given) == 1  # no advice to use this dtype
 
 
 @pytest.mark.parametrize("gamma", [99, -0.1, float("nan"), float("inf"), jnp.float32(1.1), "half"])
-def test_gamma_lies_in_0_1(gamma):
+def test_gamma_outside_0_1_is_refused(gamma):
     with refused("gamma"):
         n_step.push(n_step.init(EXAMPLE, 2, E), ROW, gamma)
 
 
 @pytest.mark.parametrize("gamma", [0, 1, np.float32(0.5), np.array(0.5), jnp.float32(0.5)])
-def test_gamma_is_any_number_there_also_as_an_input_of_the_program(gamma):
+def test_gamma_may_be_any_number_type_or_traced(gamma):
     window = n_step.init(EXAMPLE, 2, E)
     for push in (n_step.push, jax.jit(n_step.push)):
         assert push(window, ROW, gamma)[1].discount.shape == (E,)
 
 
-def test_a_window_is_carried_by_a_loop_within_shard_map():
+def test_scan_within_shard_map_carries_a_window():
     def returns(rewards):
         def push(window, reward):
             return n_step.push(window, ROW._replace(reward=reward), 0.5)
@@ -96,6 +96,6 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize(("change", "parts"), EXAMPLES, ids=[" ".join(x) for _, x in EXAMPLES])
-def test_a_window_is_made_of_one_step(change, parts):
+def test_init_refuses_examples_that_are_not_one_step(change, parts):
     with refused(*parts):
         n_step.init(**{"example": EXAMPLE, "n": 2, "num_envs": E} | change)

@@ -1,4 +1,4 @@
-"""Losses and the equivalence of losses and sampling: by hand, as theorems, through a network."""
+"""Losses, and equivalences of losses and sampling: by hand, as theorems, with a network."""
 
 import functools
 
@@ -17,7 +17,7 @@ from jaxreplay.methods import pal, per, pser, uniform
 from jaxreplay.types import Sample
 from tests.refusals import refused
 
-CASES = {  # TD errors, alpha, kappa and what Fujimoto et al. 2020 make of them
+CASES = {  # TD errors, alpha, kappa and the resulting quantities of Fujimoto et al. 2020
     "A": {
         "td": [0.3, -0.5, 1, -2, 4],
         "alpha": 0.4,
@@ -89,7 +89,7 @@ def test_priority_times_huber_slope_is_scaled_pal_slope(td, alpha, kappa):
     left = priority * slope(objectives.huber(kappa), td)
     right = priority.mean() * slope(objectives.pal(alpha, kappa), td)
     np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
-    # No transition is rarer than the floor allows.
+    # `kappa` bounds priorities from below.
     assert (priority >= kappa**alpha * (1 - 1e-5)).all()
 
 
@@ -97,7 +97,7 @@ def test_priority_times_huber_slope_is_scaled_pal_slope(td, alpha, kappa):
 @given(
     errors, st.floats(0, 1, width=32), st.floats(0.25, 4, width=32), st.floats(0.25, 4, width=32)
 )
-def test_shape_of_pal(td, alpha, kappa, scale):
+def test_pal_is_even_convex_and_scales_with_kappa(td, alpha, kappa, scale):
     td = np.asarray(td, np.float32)
     pal = objectives.pal(alpha, kappa)
     np.testing.assert_allclose(pal(jnp.asarray(-td)), pal(jnp.asarray(td)), rtol=1e-6)  # even
@@ -110,17 +110,17 @@ def test_shape_of_pal(td, alpha, kappa, scale):
     np.testing.assert_allclose(flat, slope(objectives.huber(kappa), td), rtol=1e-5, atol=1e-6)
 
 
-def test_a_prioritised_batch_tells_the_mean_priority_by_its_harmonic_mean():
+def test_the_harmonic_mean_of_a_prioritised_batch_corrects_its_scale():
     td = np.array([0.1, -0.5, 2.0, -3.0, 6.0])
     loss, priority = objectives.prioritised_equivalent(objectives.mse)
-    drawn = np.repeat(td, np.round(10 * np.abs(td)).astype(int))  # as often as priorities say
+    drawn = np.repeat(td, np.round(10 * np.abs(td)).astype(int))  # in proportion to priorities
     wanted = slope(objectives.mse, td).mean()
     sizes = np.asarray(priority(jnp.asarray(drawn)), np.float64)
     too_large = (td**2).sum() / np.abs(td).sum() / np.abs(td).mean()
     np.testing.assert_allclose(slope(loss, drawn).mean(), too_large * wanted, rtol=1e-5)
     scale = 1 / (1 / sizes).mean()
     np.testing.assert_allclose(scale * slope(objectives.l1, drawn).mean(), wanted, rtol=1e-5)
-    # Of all that is stored, drawn as it should be, it is right.
+    # Weighted by probability over the whole buffer, the loss needs no correction.
     share = np.abs(td) / np.abs(td).sum()
     np.testing.assert_allclose((share * slope(loss, td)).sum(), wanted, rtol=1e-5)
 
@@ -130,7 +130,7 @@ def test_pal_slope_is_continuous_at_kappa():
     assert below == pytest.approx(above, rel=1e-5)
 
 
-def test_huber_goes_from_l1_to_mse_with_kappa():
+def test_huber_interpolates_between_l1_and_mse():
     td = np.array([0.3, -2.0, 5.0])
     np.testing.assert_allclose(slope(objectives.huber(1e-6), td) / 1e-6, np.sign(td))
     np.testing.assert_allclose(slope(objectives.huber(1e6), td), td)
@@ -147,12 +147,12 @@ def test_huber_goes_from_l1_to_mse_with_kappa():
         (0.6, 1.0, 2.0, 0.4664761028, 0.1579787366),
     ],
 )
-def test_what_per_minimises_by_hand(alpha, beta, tau, mean_loss, expected):
+def test_per_equivalent_loss_by_hand(alpha, beta, tau, mean_loss, expected):
     td = np.array([0.5, -2, 0.1, 1, 4])
     loss = objectives.per_equivalent(alpha, beta, tau)
     np.testing.assert_allclose(loss(jnp.asarray(td)).mean(), mean_loss, rtol=1e-5)
     np.testing.assert_allclose(slope(loss, td).mean(), expected, rtol=1e-5)
-    # The other side: PER with weights normalised over the buffer.
+    # The equivalent expectation: PER with weights normalised over the buffer.
     share = np.abs(td) ** alpha / (np.abs(td) ** alpha).sum()
     weights = (5 * share) ** -beta
     per_slope = np.sign(td) * np.abs(td) ** (tau - 1) * weights / weights.max()
@@ -174,8 +174,8 @@ def test_huber_under_per_by_hand():
     ("power", "variance"),
     [(0, 1.792), (0.25, 1.8720108658), (0.5, 2.1380822196), (0.75, 2.6843351042), (1, 3.7336)],
 )
-def test_variance_grows_as_the_loss_leaves_l1(power, variance):
-    """Sampling by |td|^(1-c) with a loss of slope |td|^c: one expectation, growing variance."""
+def test_variance_grows_with_the_power_of_the_slope(power, variance):
+    """Sampling by |td|^(1-c) with a loss of slope |td|^c has one expectation for every c."""
     td = np.array([0.5, -2, 0.1, 1, 4])
     priority = np.abs(td) ** (1 - power)
     slopes = priority.mean() * np.sign(td) * np.abs(td) ** power
@@ -183,7 +183,7 @@ def test_variance_grows_as_the_loss_leaves_l1(power, variance):
     mean = (share * slopes).sum()
     assert mean == pytest.approx(0.72)
     assert (share * (slopes - mean) ** 2).sum() == pytest.approx(variance)
-    if power == 0:  # which is what the library returns for the squared error
+    if power == 0:  # the choice of the library for the squared error
         loss, ours = objectives.prioritised_equivalent(objectives.mse)
         np.testing.assert_allclose(ours(jnp.asarray(td)), priority, rtol=1e-6)
         np.testing.assert_allclose(slope(loss, td), slopes, rtol=1e-6)
@@ -229,12 +229,12 @@ def test_pal_with_twin_critics_by_hand(twin, first, second):
     pal = objectives.pal(0.4, 1.0, twin)
     np.testing.assert_allclose(slope(pal, TWIN) / 4, [first, second], rtol=1e-5)
     if twin == "own":
-        # The value, unlike the slope, jumps at kappa; the authors' code counts kappa as beyond.
+        # The value, unlike the slope, jumps at kappa, and the authors' code counts kappa as above.
         loss = pal(jnp.asarray(TWIN).at[1, 1].mul(1 + 1e-6)).sum(axis=0).mean()
         np.testing.assert_allclose(loss, 2.4016947178, rtol=1e-5)
 
 
-def test_lap_with_twin_critics_is_pal_in_expectation_only_with_the_largest_error():
+def test_lap_equals_pal_with_twin_critics_only_if_twin_is_max():
     priority = np.asarray(objectives.lap_priority(0.4, 1.0)(jnp.abs(TWIN).max(axis=0)))
     np.testing.assert_allclose(priority, [1, 1.1760790225, 1.9036539387, 1], rtol=1e-6)
     lap = (priority / priority.sum() * slope(objectives.huber(1.0), TWIN)).sum(axis=1)
@@ -244,7 +244,7 @@ def test_lap_with_twin_critics_is_pal_in_expectation_only_with_the_largest_error
     assert not np.allclose(lap, own, rtol=1e-2)
 
 
-# --- Through a real network -----------------------------------------------------------------
+# --- With a network -----------------------------------------------------------------------
 
 
 class Net(nn.Module):
@@ -255,7 +255,7 @@ class Net(nn.Module):
 
 @functools.cache
 def network_gradients():
-    """Per-sample losses' gradients with respect to all parameters, for any loss of td."""
+    """Gradients of per-sample losses with respect to all parameters, for any loss of td."""
     net, rng = Net(), np.random.default_rng(0)
     inputs = rng.normal(size=(12, 3)).astype(np.float32)
     targets = 3 * rng.normal(size=12).astype(np.float32)
@@ -274,7 +274,7 @@ def network_gradients():
 
 
 @pytest.mark.parametrize(("alpha", "kappa"), [(0.4, 1.0), (0.6, 0.01), (1.0, 2.0)])
-def test_lap_equals_pal_through_a_network(alpha, kappa):
+def test_lap_equals_pal_in_gradients_of_a_network(alpha, kappa):
     td, gradient = network_gradients()
     priority = objectives.lap_priority(alpha, kappa)(td)
     lap = gradient(objectives.huber(kappa), priority / priority.sum())
@@ -284,7 +284,7 @@ def test_lap_equals_pal_through_a_network(alpha, kappa):
 
 
 @pytest.mark.parametrize("loss", [objectives.mse, objectives.huber(1.0), objectives.power(1.5)])
-def test_uniform_equivalent_through_a_network(loss):
+def test_uniform_equivalent_in_gradients_of_a_network(loss):
     td, gradient = network_gradients()
     scheme = lambda td: jnp.abs(td) ** 0.7 + 0.1
     prioritised = gradient(loss, scheme(td) / scheme(td).sum())
@@ -293,7 +293,7 @@ def test_uniform_equivalent_through_a_network(loss):
 
 
 @pytest.mark.parametrize("loss", [objectives.mse, objectives.huber(0.5), objectives.power(1.5)])
-def test_prioritised_equivalent_through_a_network(loss):
+def test_prioritised_equivalent_in_gradients_of_a_network(loss):
     td, gradient = network_gradients()
     other, scheme = objectives.prioritised_equivalent(loss)
     prioritised = gradient(other, scheme(td) / scheme(td).sum())
@@ -303,7 +303,7 @@ def test_prioritised_equivalent_through_a_network(loss):
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(0.6, 0.4), (0.5, 1.0)])
-def test_per_equivalent_through_a_network(alpha, beta):
+def test_per_equivalent_in_gradients_of_a_network(alpha, beta):
     td, gradient = network_gradients()
     share = jnp.abs(td) ** alpha / (jnp.abs(td) ** alpha).sum()
     weights = (12 * share) ** -beta
@@ -312,7 +312,7 @@ def test_per_equivalent_through_a_network(alpha, beta):
     np.testing.assert_allclose(per, even, rtol=1e-3, atol=1e-6)
 
 
-def test_weights_enter_the_critic_only():
+def test_weights_scale_only_the_critic_loss():
     sample = Sample(jnp.arange(3), None, jnp.array([1.0, 0.5, 0.0]), jnp.arange(3))
     loss = jnp.array([2.0, 4.0, 100.0])
     weighted, plain = objectives.weighted(), objectives.plain(objectives.mse)
@@ -331,7 +331,7 @@ def test_weights_enter_the_critic_only():
         (lambda: objectives.pal(twin="min"), ("twin", "min", "own", "max")),
     ],
 )
-def test_arguments_are_checked(make, parts):
+def test_invalid_arguments_are_refused(make, parts):
     with refused(*parts):
         make()
 
@@ -358,7 +358,7 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_numbers_that_make_no_loss_and_no_schedule_are_refused(name):
+def test_invalid_numbers_are_refused(name):
     below = [] if name in ("start", "end") else [-1.0, np.float32(-1)]
     bad = [np.nan, np.inf, -np.inf, 1e300, None, "a", True, jnp.nan, np.ones(2), *below]
     for make in NUMBERS[name]:
@@ -366,12 +366,12 @@ def test_numbers_that_make_no_loss_and_no_schedule_are_refused(name):
             with refused(name, *([] if isinstance(value, np.ndarray) else [value])):
                 make(value)
         make(np.float32(0.5))
-        if name != "rho":  # which decides on shapes
-            jax.jit(lambda x, make=make: make(x) and 0)(0.5)  # as an input of a program
+        if name != "rho":  # `rho` decides shapes, so it cannot be traced
+            jax.jit(lambda x, make=make: make(x) and 0)(0.5)
 
 
 def test_ablations_of_pal_by_hand():
-    """Fujimoto et al. 2020, App. C.1: Huber with 1/lambda, and PAL without it."""
+    """Fujimoto et al. 2020, App. C.1: Huber with 1/lambda, and PAL without 1/lambda."""
     case = CASES["A"]
     td, scale = jnp.asarray(case["td"]), case["scale"]
     huber = objectives.pal(0.4, 1.0, form="huber")(td)
@@ -382,8 +382,8 @@ def test_ablations_of_pal_by_hand():
         objectives.pal(form="l1")
 
 
-def test_ablations_are_options_of_the_methods():
-    """L1 + alpha is PER's sampling with the bare L1 loss; the Huber loss replays uniformly."""
+def test_options_of_the_methods_include_the_ablations():
+    """L1 + alpha is PER's sampling with the L1 loss; the Huber ablation samples uniformly."""
     td = jnp.asarray([[0.3, -0.5, 1, -2, 4]])
     ones = jnp.ones(5)
     sample = Sample(jnp.arange(5), None, ones, ones)

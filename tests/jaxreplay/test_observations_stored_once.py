@@ -1,4 +1,4 @@
-"""Observations of any kind stored once, against a replay that stores both of every transition."""
+"""Observations stored once, compared with a replay that stores obs and next_obs."""
 
 import functools
 
@@ -51,7 +51,7 @@ def made(capacity, num_envs, n, spare=1.0, ahead=None):
 
 
 def episodes(seed, length, rows, num_envs):
-    """Return steps `[rows, E, ...]` of random episodes, whose observations follow one another."""
+    """Return steps `[rows, E, ...]` of random episodes in which next_obs is the following obs."""
     rng = np.random.default_rng(seed)
 
     def observed(*shape):
@@ -82,7 +82,7 @@ def episodes(seed, length, rows, num_envs):
 
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(st.sampled_from(SIZES), st.integers(0, 2**31), st.sampled_from([2, 5, 30]))
-def test_transitions_are_those_of_a_replay_that_stores_both(sizes, seed, length):
+def test_transitions_equal_those_of_a_replay_that_stores_both(sizes, seed, length):
     (_, replay), play = made(*sizes)
     states, (both, once) = play(episodes(seed, length, 40, sizes[1]))
     jax.tree.map(np.testing.assert_array_equal, both, once)
@@ -112,7 +112,7 @@ PAIRS = {
         ("transition", 4096, None, 1.1),  # room for n up to 32
     ],
 )
-def test_it_takes_about_half_the_memory(kind, num_envs, ahead, share):
+def test_storage_takes_about_half_the_memory(kind, num_envs, ahead, share):
     def size(storage):
         replay = Replay(
             uniform.sampler(), capacity=2**17, batch_size=4, num_envs=num_envs, storage=storage
@@ -123,7 +123,7 @@ def test_it_takes_about_half_the_memory(kind, num_envs, ahead, share):
     assert size(SharedObservations(ahead=ahead)) < share * size(Transitions())
 
 
-def test_rows_of_ones_own_type_will_do():
+def test_rows_may_be_dicts():
     replay = Replay(uniform.sampler(), capacity=4, batch_size=2, storage=SharedObservations())
     row = {"obs": np.float32([[1, 2]]), "next_obs": np.float32([[3, 4]]), "first": np.array([True])}
     example = jax.tree.map(lambda x: x[0], row)
@@ -132,7 +132,7 @@ def test_rows_of_ones_own_type_will_do():
     jax.tree.map(np.testing.assert_array_equal, back, row)
 
 
-def test_a_sampler_may_look_at_them():
+def test_samplers_can_read_the_observations():
     config = ners.NERSConfig(features=("obs", "next_obs"), hidden=(4,), score_hidden=(4,))
     replay = Replay(ners.sampler(config), capacity=8, batch_size=2, storage=SharedObservations())
     example = EXAMPLE._replace(obs=OBS["speed"], next_obs=OBS["speed"])
@@ -154,22 +154,22 @@ def test_a_sampler_may_look_at_them():
         ({"first": None}, ("first", "Transition")),
     ],
 )
-def test_observations_that_can_not_be_shared_are_refused(change, parts):
+def test_observations_that_cannot_be_shared_are_refused(change, parts):
     replay = Replay(uniform.sampler(), capacity=4, batch_size=2, storage=SharedObservations())
     with refused(*parts):
         replay.init(jax.random.key(0), EXAMPLE._replace(**change))
 
 
 @pytest.mark.parametrize(("n", "ahead", "lost"), [(1, 1, 0), (4, 4, 0), (4, 2, 1)])
-def test_rows_may_reach_as_far_ahead_as_was_said(n, ahead, lost):
+def test_n_steps_beyond_ahead_lose_transitions(n, ahead, lost):
     (_, replay), play = made(12, 2, n, spare=0.0, ahead=ahead)
     states, (both, once) = play(episodes(0, np.inf, 40, 2))
-    assert float(replay.metrics(states[1])["frames_lost"]) == lost * 2  # of each environment
+    assert float(replay.metrics(states[1])["frames_lost"]) == lost * 2  # once per environment
     if not lost:
         jax.tree.map(np.testing.assert_array_equal, both, once)
 
 
-def test_what_is_added_has_to_fit():
+def test_rows_that_do_not_fit_are_refused():
     replay = Replay(uniform.sampler(), capacity=4, batch_size=2, storage=SharedObservations())
     state = jax.eval_shape(replay.init, jax.random.key(0), EXAMPLE)
     row = jax.tree.map(lambda x: np.stack([x]), EXAMPLE)

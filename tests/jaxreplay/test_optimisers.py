@@ -1,4 +1,4 @@
-"""Optimisers that pass over gradients which are not finite."""
+"""Optimisers that skip gradients which are not finite."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ ADAM = if_finite(optax.adam(0.1))
 
 
 def steps_of(gradients, dtype=np.float32):
-    """Return the steps, and whether each gradient counted as finite."""
+    """Return the steps, and whether each gradient was finite."""
     params = {"a": jnp.zeros(2, dtype), "b": jnp.zeros((), dtype)}
     state, steps, finite = ADAM.init(params), [], []
     for gradient in gradients:
@@ -30,10 +30,10 @@ def steps_of(gradients, dtype=np.float32):
         (-np.inf, np.float32),
         (2e19, np.float32),  # its square overflows
         (np.inf, jnp.bfloat16),
-        (300.0, np.float16),  # Adam's second moment of it would be infinite
+        (300.0, np.float16),  # Adam's second moment overflows
     ],
 )
-def test_a_gradient_that_is_not_finite_changes_nothing(bad, dtype):
+def test_gradients_that_are_not_finite_change_neither_parameters_nor_state(bad, dtype):
     steps, finite = steps_of([2.0, bad, bad, 3.0], dtype)
     assert finite == [True, False, False, True]
     assert not steps[1:3].any()
@@ -41,8 +41,8 @@ def test_a_gradient_that_is_not_finite_changes_nothing(bad, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16, np.float32])
-def test_many_numbers_whose_squares_are_finite_are(dtype):
-    """The sum of 20,000 squares of 3 is beyond float16."""
+def test_finiteness_does_not_depend_on_a_sum_of_squares(dtype):
+    """The sum of 20,000 squares of 3 overflows float16."""
     gradient = jnp.full(20_000, 3, dtype)
     sgd = if_finite(optax.sgd(1.0))
     step, state = jax.jit(sgd.update)(gradient, sgd.init(gradient))
@@ -50,6 +50,6 @@ def test_many_numbers_whose_squares_are_finite_are(dtype):
     np.testing.assert_array_equal(step, -gradient)
 
 
-def test_no_leaves_are_finite():
+def test_empty_gradients_are_finite():
     step, state = ADAM.update({}, ADAM.init({}))
     assert step == {} and bool(state.finite)

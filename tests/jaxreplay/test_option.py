@@ -1,4 +1,4 @@
-"""Options: what a declaration says, and what the base of all configs makes of it."""
+"""Options: declarations, and configs made of them."""
 
 import dataclasses
 import inspect
@@ -38,14 +38,14 @@ class Method(Shared):
             raise ValueError("loss l1 needs a clip")
 
 
-def test_traced_options_are_not_known_to_be_zero():
+def test_traced_values_are_not_known_to_be_zero():
     assert is_zero(0) and is_zero(0.0) and not is_zero(0.1)
     found = []
     jax.make_jaxpr(lambda x: found.append(is_zero(x)) or x)(0.0)
     assert found == [False]
 
 
-def test_what_is_declared_is_known_of_every_option():
+def test_options_of_lists_choices_types_and_defaults():
     found = {entry.name: entry for entry in options_of(Method)}
     names = ["beta", "loss", "clip", "hidden", "inputs", "form", "double", "least", "turns"]
     assert list(found) == names
@@ -57,14 +57,14 @@ def test_what_is_declared_is_known_of_every_option():
     assert (inputs.choices, inputs.many, inputs.optional) == (("obs", "time"), True, True)
 
 
-def test_another_default_keeps_what_the_base_says():
+def test_a_redeclared_default_keeps_the_description_of_the_base():
     (base, *_), (own, *_) = options_of(Shared), options_of(Method)
     assert (own.default, own.source) == (0.5, "Tab. 4")
     assert own._replace(default=0.4, source="Tab. 3") == base
     assert (Shared().beta, Method().beta) == (0.4, 0.5)
 
 
-def test_what_is_allowed_is_taken():
+def test_allowed_values_are_accepted():
     Method(beta=0.0, loss="l1", clip=float("inf"), hidden=(1,), inputs=("time",), form="sg")
     Method(least=-1e6, turns=1 - 2**31)
     assert Method() == Method(beta=0.5) and hash(Method()) == hash(Method())
@@ -92,10 +92,10 @@ def test_what_is_allowed_is_taken():
         ({"inputs": ()}, ("inputs", "obs", "time", "none")),
         ({"inputs": ("obs", "age")}, ("inputs", "age", "obs", "time", "none")),
         ({"loss": "l1"}, ("loss", "l1", "clip")),
-        ({"loss": "l1", "beta": -1}, ("beta", "-1", "[0, 1]")),  # alone comes first
+        ({"loss": "l1", "beta": -1}, ("beta", "-1", "[0, 1]")),  # `beta` is checked alone first
     ],
 )
-def test_refusals(options, parts):
+def test_values_out_of_range_are_refused(options, parts):
     with refused(*parts):
         Method(**options)
     with refused(*parts):
@@ -109,7 +109,7 @@ class Scheduled(Config):
     limit: int | None = option(None, "steps, of something else", at_least=1)
 
 
-def test_open_horizons_become_the_steps_of_the_run():
+def test_for_run_fills_open_horizons_with_the_steps_of_the_run():
     assert Scheduled().for_run(50) == Scheduled(rise=50, fall=50)
     assert Scheduled(fall=7).for_run(50) == Scheduled(rise=50, fall=7)
     assert Scheduled(fall=7).for_run(50).for_run(90) == Scheduled(rise=50, fall=7)
@@ -118,7 +118,7 @@ def test_open_horizons_become_the_steps_of_the_run():
         Scheduled().for_run(0)
 
 
-def test_methods_have_schedules_over_the_run():
+def test_for_run_fills_the_schedules_of_methods():
     found = {name: entry.config().for_run(50) for name, entry in METHODS.items()}
     filled = {
         name: {x for x, value in dataclasses.asdict(config).items() if value == 50}
@@ -145,14 +145,14 @@ class Open(Config):
         (Open, ("rate", "Open")),
     ],
 )
-def test_what_cannot_be_the_config_of_a_method_is_refused(config, parts):
+def test_check_class_refuses_other_objects_and_options_without_a_default(config, parts):
     check_class(Method)
     with refused(*parts):
         check_class(config)
 
 
 @pytest.mark.parametrize("name", [*METHODS, "sequences", "slices"])
-def test_the_config_of_another_method_is_refused(name):
+def test_methods_refuse_the_config_of_another_method(name):
     module = getattr(methods, name)
     given = {"lap": LAPConfig(), "per": PERConfig(), "dict": {"alpha": 0.5}, "none": None}
     makers = [getattr(module, x, None) for x in ("sampler", "method", "objective")]

@@ -1,4 +1,4 @@
-"""What is packed comes back bit for bit, in few arrays."""
+"""Packed trees are restored bit for bit, from few arrays."""
 
 from typing import Any, NamedTuple
 
@@ -41,15 +41,15 @@ LEAVES = {
 }
 
 
-def test_small_leaves_of_any_dtype_are_one_array():
+def test_small_leaves_of_any_dtype_become_one_array():
     few = pack(LEAVES)
     (words,) = jax.tree.leaves(few)
     assert words.dtype == jnp.uint32
-    assert words.shape == (4 + 1 + 2 + 2,)  # of 32, 16 and 8 bits; each in whole words
+    assert words.shape == (4 + 1 + 2 + 2,)  # leaves of 32, 16 and 8 bits
     assert_same(LEAVES, unpack(few))
 
 
-def test_keys_are_packed_and_keep_their_kind():
+def test_keys_are_packed_and_keep_their_implementation():
     keys = {
         "plain": jax.random.key(1),
         "many": jax.random.split(jax.random.key(2), 3),
@@ -61,7 +61,7 @@ def test_keys_are_packed_and_keep_their_kind():
     assert_same(keys, unpack(few))
 
 
-def test_what_is_large_or_has_no_place_in_words_stays_as_it_is():
+def test_large_complex_and_empty_leaves_are_not_packed():
     tree = {
         "large": jnp.ones(2**13),
         "less": jnp.ones(2**13 - 1),
@@ -74,7 +74,7 @@ def test_what_is_large_or_has_no_place_in_words_stays_as_it_is():
     assert_same(tree["complex"], unpack(pack(tree["complex"])))
 
 
-def test_the_host_packs_what_a_compiled_function_would():
+def test_numpy_trees_are_packed_as_in_a_compiled_function():
     host = jax.tree.map(np.asarray, LEAVES) | {"wide": np.arange(3.0), "long": np.arange(2)}
     host |= {"turned": np.arange(6, dtype=np.float32).reshape(2, 3).T, "number": 0.5, "yes": True}
     few = packed.pack(host)
@@ -92,7 +92,7 @@ UNFIT = [
     (np.array([0, 2**40 + 7]), ("a.b", "1099511627783", "int32")),
     (-(2**40), ("a.b", "-1099511627776", "int32")),
     (np.full(2, 2**63, np.uint64), ("a.b", "9223372036854775808", "uint32")),
-    (np.full(2**14, 2**40), ("a.b", "1099511627776", "int32")),  # apart from the words
+    (np.full(2**14, 2**40), ("a.b", "1099511627776", "int32")),  # too large to be packed
     ("x", ("a.b", "<U1")),
     (object(), ("a.b", "object")),
     (np.datetime64("2020-01-01"), ("a.b", "datetime64[D]")),
@@ -101,7 +101,7 @@ UNFIT = [
 
 
 @pytest.mark.parametrize(("leaf", "parts"), UNFIT, ids=lambda x: str(x)[:20])
-def test_what_jax_can_not_hold_is_named_on_the_host(leaf, parts):
+def test_leaves_that_jax_cannot_store_are_named(leaf, parts):
     tree = {"a": Pair(np.zeros(3), leaf), "c": np.zeros(2)}
     with refused(*parts):
         packed.pack(tree)
@@ -117,21 +117,21 @@ def test_what_jax_can_not_hold_is_named_on_the_host(leaf, parts):
         (2**40, "1099511627776"),
     ],
 )
-def test_numbers_that_would_become_others_are_refused(leaf, shown, beside):
+def test_numbers_that_a_cast_would_change_are_refused(leaf, shown, beside):
     with refused("angle", shown):
         packed.pack({"angle": leaf, "b": beside})
     kept = packed.unpack(packed.pack({"a": np.array([1e30, np.inf, np.nan, 1e-300]), "b": beside}))
     np.testing.assert_array_equal(kept["a"], np.float32([1e30, np.inf, np.nan, 0]))
 
 
-def test_long_numbers_that_fit_are_packed_and_any_with_64_bits():
+def test_int64_values_are_packed_if_they_fit_or_with_x64():
     ends = np.array([-(2**31), 2**31 - 1, 0])
     assert packed.as_numpy(packed.pack(ends)).tolist() == ends.tolist()
     with jax.enable_x64(True):
         assert packed.as_numpy(packed.pack(np.array([2**40]))).tolist() == [2**40]
 
 
-def test_numpy_arrays_are_views_of_the_same_bits():
+def test_as_numpy_returns_views():
     tree = LEAVES | {"large": jnp.ones(2**13), "key": jax.random.key(5)}
     few = pack(tree)
     views = packed.as_numpy(few)
@@ -145,11 +145,11 @@ def test_numpy_arrays_are_views_of_the_same_bits():
     np.testing.assert_array_equal(alone["large"], np.ones(2**13))
 
 
-def test_outside_of_compiled_functions_it_is_the_same():
+def test_pack_and_unpack_work_outside_jit():
     assert_same(LEAVES, packed.unpack(packed.pack(LEAVES)))
 
 
-def test_a_program_is_compiled_once_for_rows_of_one_kind():
+def test_rows_of_one_structure_compile_once():
     traces = []
 
     @jax.jit
@@ -161,5 +161,5 @@ def test_a_program_is_compiled_once_for_rows_of_one_kind():
     for row in rows:
         again = step(step(row))
         np.testing.assert_array_equal(again.arrays[0], row.arrays[0])
-    assert len(traces) <= 2  # the first time, words come from the host
+    assert len(traces) <= 2  # the first call gets its words from the host
     assert rows[0].plan is rows[1].plan is again.plan or rows[0].plan == again.plan

@@ -1,4 +1,4 @@
-"""What `import jaxreplay` gives: every public module, without importing those that few need."""
+"""`import jaxreplay` gives every public module and imports rarely used ones lazily."""
 
 import importlib
 import pkgutil
@@ -13,7 +13,7 @@ from tests.refusals import refused
 
 
 @pytest.mark.parametrize("package", [jaxreplay, methods], ids=lambda package: package.__name__)
-def test_every_public_module_can_be_reached(package):
+def test_every_public_module_is_an_attribute_of_its_package(package):
     modules = {one.name for one in pkgutil.iter_modules(package.__path__)}
     public = {name for name in modules if not name.startswith("_")}
     assert public <= set(package.__all__) <= set(dir(package))
@@ -22,11 +22,11 @@ def test_every_public_module_can_be_reached(package):
 
 
 @pytest.mark.parametrize("package", [jaxreplay, methods], ids=lambda package: package.__name__)
-def test_every_name_that_is_told_exists(package):
+def test_every_name_in_all_exists(package):
     assert all(hasattr(package, name) for name in package.__all__)
 
 
-def test_what_few_programs_need_is_imported_where_it_is_named():
+def test_rarely_used_modules_are_imported_on_first_access():
     program = (
         "import sys, jaxreplay\n"
         "late = ('jaxreplay.datasets', 'jaxreplay.testing')\n"
@@ -37,6 +37,6 @@ def test_what_few_programs_need_is_imported_where_it_is_named():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_a_name_that_does_not_exist_is_an_attribute_error():
+def test_unknown_names_raise_an_attribute_error():
     with refused("jaxreplay", "nothing", error=AttributeError):
         _ = jaxreplay.nothing

@@ -1,4 +1,4 @@
-"""A replay as a value, and its methods: sizes, storage, feedback, what is no sampler."""
+"""A replay as a value, and its methods: sizes, storage, feedback, invalid samplers."""
 
 import dataclasses
 import functools
@@ -26,7 +26,7 @@ VERBS = [name for name, _ in inspect.getmembers(Replay, inspect.isfunction) if n
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_methods_are_explained_where_they_are_held(name):
+def test_methods_of_a_replay_have_docstrings_and_qualified_names(name):
     verb = getattr(held(uniform.sampler())[0], name)
     assert verb.__qualname__ == f"Replay.{name}" and verb.__name__ == name
     assert verb.__doc__
@@ -43,7 +43,7 @@ def test_methods_are_explained_where_they_are_held(name):
         (True, ("batch_size", "True")),
     ],
 )
-def test_sizes_that_can_not_be_drawn_are_refused(size, parts):
+def test_invalid_batch_sizes_are_refused(size, parts):
     replay, state = held(per.sampler())
     with refused(*parts):
         jax.eval_shape(lambda s, k: replay.sample(s, k, size), state, jax.random.key(0))
@@ -62,7 +62,7 @@ def test_sizes_that_can_not_be_drawn_are_refused(size, parts):
         ({"storage": Frames}, ("storage", "Frames", "SharedObservations()")),
     ],
 )
-def test_arguments_of_another_kind_are_refused(options, parts):
+def test_invalid_constructor_arguments_are_refused(options, parts):
     with refused(*parts):
         held(uniform.sampler(), **options)
 
@@ -82,7 +82,7 @@ def test_arguments_of_another_kind_are_refused(options, parts):
         (Frames, {"stack": 4, "on_host": 1}, ("on_host", "1")),
     ],
 )
-def test_storage_of_no_sense_is_refused_when_it_is_made(kind, options, parts):
+def test_invalid_storage_options_are_refused(kind, options, parts):
     with refused(*parts):
         kind(**options)
 
@@ -105,7 +105,7 @@ def test_replays_built_alike_are_equal_and_hash_alike(name):
     assert replays[0].sampler is not replays[1].sampler
     assert replays[0] == replays[1] and hash(replays[0]) == hash(replays[1])
     others = [{"capacity": 128}, {"batch_size": 32}, {"storage": Transitions()}]
-    # A base method's own horizon (`over_updates`) matters only if that method has schedules.
+    # The base method's own horizon (`over_updates`) has an effect only if it has schedules.
     others += [{"updates": 50}] if hasattr(config(), "updates") else []
     assert all(build(**other) != replays[0] for other in others)
     traces = []
@@ -119,7 +119,7 @@ def test_replays_built_alike_are_equal_and_hash_alike(name):
 
 
 @pytest.mark.parametrize("verb", [name for name in VERBS if name != "init"])
-def test_a_state_is_what_init_returned(verb):
+def test_methods_refuse_objects_that_are_not_a_state(verb):
     replay, state = held(per.sampler())
     batch = jax.eval_shape(replay.sample, state, jax.random.key(0))
     rest = {
@@ -133,14 +133,14 @@ def test_a_state_is_what_init_returned(verb):
 
 
 @pytest.mark.parametrize("verb", ["update", "after_reading"])
-def test_a_batch_is_what_sample_returned(verb):
+def test_update_and_after_reading_refuse_objects_that_are_not_a_batch(verb):
     replay, state = held(per.sampler())
     for other in (np.zeros(8), state):
         with refused(type(other).__name__, "replay.sample"):
             getattr(replay, verb)(state, other)
 
 
-def test_after_reading_only_delays_the_next_write():
+def test_after_reading_changes_no_value():
     replay = Replay(per.sampler(), capacity=24, batch_size=8, num_envs=testing.E)
 
     @functools.partial(jax.jit, static_argnums=1)
@@ -165,12 +165,12 @@ def test_after_reading_only_delays_the_next_write():
     testing.same(jax.vmap(replay.after_reading)(*many), many[0])
 
 
-LARGE = 200_003  # a prime: no other array has a dimension of this size
+LARGE = 200_003  # a prime, so no other array has a dimension of this size
 
 
 @pytest.mark.parametrize("method", [uniform, per], ids=["uniform", "per"])
 @pytest.mark.parametrize("storage", [Transitions(), SharedObservations()], ids=["twice", "once"])
-def test_a_loop_that_adds_between_sample_and_update_copies_nothing_after_reading(method, storage):
+def test_after_reading_avoids_copies_if_add_precedes_update(method, storage):
     replay = Replay(method.sampler(), capacity=LARGE, batch_size=64, storage=storage)
 
     def copies(waits):
@@ -201,14 +201,14 @@ def test_a_loop_that_adds_between_sample_and_update_copies_nothing_after_reading
         (None, ("episode_return", "NoneType")),
     ],
 )
-def test_an_episode_has_one_return(method, given, parts):
+def test_observe_refuses_returns_that_are_not_one_number(method, given, parts):
     replay, state = held(method.sampler())
     with refused(*parts):
         replay.observe(state, given, jax.random.key(0))
 
 
 @pytest.mark.parametrize("method", [uniform, per, rank, latest], ids=lambda m: m.__name__)
-def test_slots_that_are_none_are_never_drawn(method):
+def test_slots_out_of_range_have_probability_0(method):
     replay = Replay(method.sampler(), capacity=8, batch_size=2)
     state = replay.init(jax.random.key(0), {"a": np.float32(0)})
     feedback = {name: np.zeros(1, np.float32) for name in replay.requires.feedback_of_new}
@@ -222,12 +222,12 @@ def test_slots_that_are_none_are_never_drawn(method):
             replay.probability(state, slots)
 
 
-def test_new_steps_fill_whole_rows():
+def test_latest_requires_batches_of_whole_rows():
     with refused("batch_size", "15", "2", "14"):
         held(latest.sampler(), batch_size=15)
 
 
-def test_a_size_has_to_be_known_when_sample_is_compiled():
+def test_batch_size_must_be_static_under_jit():
     replay, state = held(per.sampler())
     with pytest.raises(ValueError, match="static_argnames='batch_size'"):
         jax.eval_shape(jax.jit(replay.sample), state, jax.random.key(0), 4)
@@ -236,7 +236,7 @@ def test_a_size_has_to_be_known_when_sample_is_compiled():
     assert batch.indices.shape == batch.weights.shape == (4,)
 
 
-def test_whether_a_batch_can_be_drawn_depends_on_its_size():
+def test_can_sample_depends_on_the_batch_size():
     replay = Replay(per.sampler(), capacity=8, batch_size=6, num_envs=2)
     state = replay.init(jax.random.key(0), {"a": np.float32(0)})
     for _ in range(2):
@@ -245,14 +245,14 @@ def test_whether_a_batch_can_be_drawn_depends_on_its_size():
 
 
 @pytest.mark.parametrize("method", [uniform, per], ids=["uniform", "per"])
-def test_rows_of_an_empty_replay_weigh_nothing_under_jit(method):
+def test_batches_of_an_empty_replay_have_weight_0_under_jit(method):
     replay = Replay(method.sampler(), capacity=8, batch_size=4)
     state = replay.init(jax.random.key(0), {"a": np.float32(0)})
     batch = jax.jit(replay.sample)(state, jax.random.key(1))
     np.testing.assert_array_equal(batch.weights, 0.0)
 
 
-def test_on_policy_batches_have_their_size():
+def test_latest_refuses_another_batch_size():
     replay, state = held(latest.sampler())
     with refused("batch_size", "4", "8"):
         jax.eval_shape(lambda s, k: replay.sample(s, k, 4), state, jax.random.key(0))
@@ -274,29 +274,29 @@ def test_on_policy_batches_have_their_size():
         (None, ("NoneType",)),
     ],
 )
-def test_what_is_no_sampler_is_refused_with_a_hint_that_leads_to_one(given, parts):
+def test_objects_that_are_not_samplers_are_refused_with_a_hint(given, parts):
     with refused("Sampler", *parts) as error:
         Replay(given, capacity=8, batch_size=2)
-    if given is jnp or given is None:  # where no hint leads to one
+    if given is jnp or given is None:  # no hint exists for these
         assert ".sampler" not in str(error.value)
 
 
 @dataclasses.dataclass(frozen=True)
 class Listed(uniform.Uniform):
-    """It has an option that can't be hashed."""
+    """A sampler with an option that cannot be hashed."""
 
     options: list = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
 class Thawed(Sampler):
-    """Its options may change."""
+    """A sampler whose options are mutable."""
 
     option: int = 0
 
 
 @pytest.mark.parametrize(("sampler", "why"), [(Listed(), "list"), (Thawed(), "Thawed")])
-def test_a_sampler_that_can_not_be_hashed_is_refused(sampler, why):
+def test_unhashable_samplers_are_refused(sampler, why):
     with refused(type(sampler).__name__, why, "frozen"):
         Replay(sampler, capacity=8, batch_size=2)
 
@@ -311,7 +311,7 @@ def test_a_sampler_that_can_not_be_hashed_is_refused(sampler, why):
     ],
     ids=["per", "rank", "ero", "refer"],
 )
-def test_feedback_beyond_float32_is_dropped_like_infinity_where_doubles_are_enabled(method, name):
+def test_float64_feedback_beyond_float32_is_dropped_like_infinity(method, name):
     replay = Replay(method.sampler, capacity=24, batch_size=8, num_envs=testing.E)
     new = replay.requires.feedback_of_new
     init, sample = jax.jit(lambda key: replay.init(key, testing.EXAMPLE)), jax.jit(replay.sample)
@@ -336,7 +336,7 @@ def test_feedback_beyond_float32_is_dropped_like_infinity_where_doubles_are_enab
         found = run(jax.random.key(0), bad)
     for leaf in map(np.asarray, jax.tree.leaves(found)):
         assert not np.isinf(leaf).any()
-    assert int(found.dropped) == 1 + bool(new)  # of a batch, and of new transitions
+    assert int(found.dropped) == 1 + bool(new)  # of a batch and of new transitions
     expected = run(jax.random.key(0), np.float32(-np.inf))
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -344,11 +344,11 @@ def test_feedback_beyond_float32_is_dropped_like_infinity_where_doubles_are_enab
 
 @pytest.mark.parametrize("given", [jnp.float32, jnp.int32])
 @pytest.mark.parametrize("storage", [Transitions(), SharedObservations(), Frames(stack=3)])
-def test_numbers_beyond_the_dtype_that_stores_them_are_dropped_like_infinity(storage, given):
+def test_observations_beyond_their_stored_dtype_are_dropped(storage, given):
     obs = jnp.zeros((1, 3), jnp.float16)
     example = testing.EXAMPLE._replace(obs=obs, next_obs=obs, reward=jnp.zeros(()))
     replay = Replay(uniform.sampler(), capacity=8, batch_size=4, num_envs=2, storage=storage)
-    wide = jnp.ones((2, 1, 3), given).at[1, 0, 2].set(100_000)  # float16 ends at 65 504
+    wide = jnp.ones((2, 1, 3), given).at[1, 0, 2].set(100_000)  # the largest float16 is 65 504
     row = jax.tree.map(lambda x: jnp.broadcast_to(x, (2, *x.shape)), example)
     state = replay.add(replay.init(jax.random.key(0), example), row._replace(obs=wide))
     assert int(state.dropped) == 1
@@ -356,7 +356,7 @@ def test_numbers_beyond_the_dtype_that_stores_them_are_dropped_like_infinity(sto
     assert np.isfinite(np.asarray(batch.transition.obs, np.float32)).all()
 
 
-def test_feedback_of_new_transitions_that_is_not_finite_is_counted():
+def test_new_transitions_with_feedback_that_is_not_finite_are_counted():
     replay = Replay(per.sampler(per.PERConfig(initial="td")), capacity=8, batch_size=4, num_envs=2)
     (name,) = replay.requires.feedback_of_new
     state = replay.init(jax.random.key(0), testing.EXAMPLE)
@@ -384,7 +384,7 @@ def test_functions_of_equal_replays_are_traced_once():
     assert replays[0].sample == replays[1].sample
 
 
-def test_a_batch_size_of_numpy_is_a_number():
+def test_numpy_integers_are_valid_batch_sizes():
     case = testing.Case(uniform.method())
     batch = case.replay.sample(case.fill(), jax.random.key(0), batch_size=np.int32(4))
     assert batch.weights.shape == (4,)

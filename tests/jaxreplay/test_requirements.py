@@ -1,4 +1,4 @@
-"""What methods, agents and loops ask of one another."""
+"""Requirements of methods, and their check against agents and loops."""
 
 import jax
 import numpy as np
@@ -24,7 +24,7 @@ def replay_of(sampler, **sizes):
     return Replay(sampler, **{"capacity": 16, "batch_size": 4} | sizes)
 
 
-def test_a_method_needs_what_its_halves_need():
+def test_union_joins_the_requirements_of_sampler_and_objective():
     first = Requirements(feedback=frozenset({"td_error"}), single_steps=True)
     second = Requirements(feedback=frozenset({"target"}), density=True, episode_returns="training")
     joint = union(first, second)
@@ -36,7 +36,7 @@ def test_a_method_needs_what_its_halves_need():
     assert "evaluation" in str(error.value)
 
 
-def test_options_decide_what_a_method_needs():
+def test_requirements_depend_on_options():
     assert requires("per").feedback_of_new == frozenset()
     assert requires("per", initial="td").feedback_of_new == {"td_error"}
     assert not requires("per").scalar_loss and requires("per", loss="huber").scalar_loss
@@ -49,7 +49,7 @@ def test_options_decide_what_a_method_needs():
     }  # fmt: skip
 
 
-def test_what_an_agent_lacks_is_said_in_words():
+def test_lack_lists_missing_feedback_and_abilities_of_an_agent():
     assert VALUES.lack(requires("uniform")) == []
     assert VALUES.lack(requires("per")) == []
     assert Offers(frozenset()).lack(requires("per")) == ["td_error"]
@@ -60,7 +60,7 @@ def test_what_an_agent_lacks_is_said_in_words():
     assert asked_of_agent(requires("lap")) == ["td_error", "scalar_loss"]
 
 
-def test_what_a_method_lacks_is_said_in_words():
+def test_lacking_in_method_lists_missing_inputs_of_an_agent():
     reader = VALUES._replace(reads=frozenset({"returns"}))
     assert lacking_in_method(requires("per"), (), reader) == ["returns"]
     assert lacking_in_method(requires("per"), ("returns",), reader) == []
@@ -70,25 +70,25 @@ def test_what_a_method_lacks_is_said_in_words():
 
 
 class Unasked(ners.NERS):
-    """It observes returns, of nobody in particular."""
+    """A sampler that observes returns but does not require them."""
 
     requires = Requirements()
 
 
 class Deaf(uniform.Uniform):
-    """It asks for returns that it does not observe."""
+    """A sampler that requires returns but does not observe them."""
 
     requires = Requirements(episode_returns="training")
 
 
 @pytest.mark.parametrize("sampler", [Unasked(), Deaf()])
-def test_a_sampler_that_observes_says_whose_returns(sampler):
+def test_samplers_that_observe_must_declare_episode_returns(sampler):
     with refused("observe", "requires.episode_returns"):
         replay_of(sampler)
 
 
 @pytest.mark.parametrize("storage", [Transitions(on_host=True), Frames(stack=2, on_host=True)])
-def test_observations_that_a_sampler_looks_at_stay_on_the_device(storage):
+def test_fields_read_by_a_sampler_cannot_be_stored_on_the_host(storage):
     with refused("on_host", "features", "obs", "next_obs"):
         replay_of(ners.sampler(), storage=storage)
     replay_of(per.sampler(), storage=storage)
@@ -107,12 +107,12 @@ SINGLES = [
 
 
 @pytest.mark.parametrize(("sampler", "change", "options", "parts"), SINGLES)
-def test_fields_that_are_looked_at_are_one_number_of_a_step(sampler, change, options, parts):
+def test_fields_read_by_a_sampler_must_be_scalars_of_their_dtype(sampler, change, options, parts):
     replay = replay_of(sampler, **options)
     with refused(*parts):
         replay.init(jax.random.key(0), EXAMPLE._replace(**change))
 
 
-def test_fields_that_nobody_looks_at_may_be_anything():
+def test_unread_fields_may_have_any_shape_and_dtype():
     example = EXAMPLE._replace(last=COLUMN, reward=COLUMN, first=np.int32(0), discount=None)
     jax.eval_shape(replay_of(per.sampler()).init, jax.random.key(0), example)

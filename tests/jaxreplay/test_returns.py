@@ -1,4 +1,4 @@
-"""Retrace and its relatives against numbers worked by hand and against loops."""
+"""Retrace, V-trace and advantages compared with numbers worked by hand and with loops."""
 
 import jax
 import numpy as np
@@ -81,13 +81,13 @@ def test_vtrace_worked_by_hand(terminal, expected):
     np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
-def test_nothing_crosses_a_decay_of_zero():
+def test_a_decay_of_zero_stops_nans():
     found = returns.recursion(np.float32([0.9, 0, 0.9]), np.float32([1, 2, np.nan]))
     np.testing.assert_allclose(found, [2.8, 2, np.nan], rtol=1e-6)
 
 
 def loop(reward, discount, last, value, advantage, next_value, log_ratio):
-    """Retrace as one walks it: backwards, one step at a time."""
+    """Retrace as a loop, backwards in time."""
     q, after = np.zeros_like(reward), None
     for t in reversed(range(len(reward))):
         if last[t] or after is None:
@@ -110,16 +110,16 @@ def random_steps(seed, length):
 
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(st.integers(0, 2**31), st.sampled_from([1, 2, 7, 40]))
-def test_scans_equal_the_loop(seed, length):
+def test_retrace_equals_a_loop(seed, length):
     steps = random_steps(seed, length)
     np.testing.assert_allclose(retrace(*as_float32(steps)), loop(*steps), rtol=2e-4, atol=2e-4)
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(st.integers(0, 2**31), st.integers(0, 23))
-def test_round_a_ring_as_along_a_line(seed, cursor):
+def test_retrace_does_not_depend_on_the_position_in_the_ring(seed, cursor):
     steps = list(random_steps(seed, 24))
-    steps[2][-1] = True  # the newest step
+    steps[2][-1] = True  # mark the newest step
     straight = retrace(*as_float32(steps))
     turned = [np.roll(x, cursor) for x in steps]
     wrapped = retrace(*as_float32(turned), wrap=True)
@@ -135,7 +135,7 @@ def test_lanes_are_independent():
 
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(st.integers(0, 2**31), st.sampled_from([0.0, 0.9, 1.0]))
-def test_generalised_advantages_equal_the_loop(seed, decay):
+def test_generalised_advantages_equal_a_loop(seed, decay):
     reward, discount, last, value, _, next_value, _ = random_steps(seed, 30)
     expected, after = np.zeros(30), 0.0
     for t in reversed(range(30)):
@@ -146,7 +146,7 @@ def test_generalised_advantages_equal_the_loop(seed, decay):
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_numpy_arrays_will_do_and_lambda_is_checked():
+def test_numpy_arrays_are_accepted_and_lambda_is_checked():
     rng = np.random.default_rng(0)
     steps = [rng.random(6, np.float32) for _ in range(6)]
     last = np.arange(6) == 2

@@ -1,4 +1,4 @@
-"""The ring and the n-step window against plain Python models."""
+"""The ring and the n-step window compared with plain Python models."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from tests.refusals import refused
 
 
 def transition(value, num_envs):
-    """A row whose every field tells which (row, lane) it is; all dtypes a user may store."""
+    """A row whose fields encode `value` and lane, with all dtypes that a user may store."""
     number = value * num_envs + np.arange(num_envs, dtype=np.float32)
     image = (number[:, None, None] % 251).astype(np.uint8) + np.zeros((1, 2, 3), np.uint8)
     return Transition(
@@ -34,14 +34,14 @@ def example(num_envs):
 
 @jax.jit
 def facts(held, slots, steps):
-    """Return what a ring says of slots, and what of those so many `steps` `[S]` before."""
+    """Return data, ages, versions and probabilities of slots, and their slots `steps` before."""
     earlier = jax.vmap(lambda steps: ring.previous(held, slots, steps))(steps)
     known = [f(held, slots) for f in (ring.age, ring.version, ring.even_probability)]
     return ring.gather(held, slots), *known, *earlier
 
 
 @pytest.mark.parametrize(("capacity", "num_envs"), [(7, 1), (8, 2), (9, 3), (3, 3)])
-def test_ring_against_a_list(capacity, num_envs):
+def test_ring_equals_a_list(capacity, num_envs):
     held = ring.init(example(num_envs), capacity, num_envs)
     add = jax.jit(ring.add)
     rows, model = capacity // num_envs, [None] * capacity
@@ -75,7 +75,7 @@ def test_ring_against_a_list(capacity, num_envs):
                     assert model[befores[slot]] == origin
 
 
-def test_ring_state_compiles_once_and_keeps_no_weak_types():
+def test_add_compiles_once_and_keeps_no_weak_types():
     held = ring.init(example(2), 6, 2)
     add = jax.jit(ring.add, donate_argnums=0)
     for value in range(5):
@@ -85,7 +85,7 @@ def test_ring_state_compiles_once_and_keeps_no_weak_types():
     assert len(jax.tree.leaves(held)) == 2  # the words and the clock
 
 
-def test_every_bit_of_every_dtype_is_kept():
+def test_every_bit_of_every_dtype_is_stored():
     rng = np.random.default_rng(0)
     dtypes = [jnp.float32, jnp.float16, jnp.bfloat16, jnp.int32, jnp.uint32, jnp.int16, jnp.int8]
     bits = {
@@ -103,7 +103,7 @@ def test_every_bit_of_every_dtype_is_kept():
             assert np.asarray(stored).tobytes() == np.asarray(back).tobytes()
 
 
-def test_a_field_without_numbers_is_kept():
+def test_fields_of_size_0_are_stored():
     row = transition(1, 4)._replace(extras=(np.zeros((4, 0), np.float32), np.ones((4, 2, 0), bool)))
     held = ring.init(jax.tree.map(lambda x: x[0], row), 8, 4)
     held, slots = jax.jit(ring.add)(held, row)
@@ -118,7 +118,7 @@ def test_a_field_without_numbers_is_kept():
 @pytest.mark.parametrize("shape", [(0,), (2, 0)])
 @pytest.mark.parametrize("once", [False, True])
 @pytest.mark.parametrize("vmapped", [False, True])
-def test_fields_without_numbers_are_kept_alone_or_stored_once(dtype, shape, once, vmapped):
+def test_fields_of_size_0_are_stored_without_other_fields_or_once(dtype, shape, once, vmapped):
     with jax.enable_x64(True):
         empty = jnp.zeros(shape, dtype)
         row = {"obs": empty, "next_obs": empty, "first": jnp.ones((), bool)}
@@ -143,19 +143,19 @@ PARTS_OF_BYTES = ["int2", "uint2", "int4", "uint4", "float4_e2m1fn"]
 
 @pytest.mark.parametrize("dtype", PARTS_OF_BYTES)
 @pytest.mark.parametrize("storage", [Transitions(), SharedObservations(), Frames(stack=2)])
-def test_parts_of_bytes_are_refused_when_a_ring_or_a_window_is_made(dtype, storage):
+def test_dtypes_of_less_than_a_byte_are_refused(dtype, storage):
     stack = jnp.ones((3, 2), dtype)
     row = {"obs": stack, "next_obs": stack, "first": jnp.zeros((), bool)}
     with refused(dtype) as error:
         ring.init(row, 8, 2, storage)
-    assert "obs" in str(error.value)  # or next_obs, whichever comes first
+    assert "obs" in str(error.value)  # obs or next_obs
     flag = np.bool_(0)
     step = n_step.Step(stack, np.int32(0), np.float32(0), flag, flag, stack, flag)
     with refused("obs", dtype):
         n_step.init(step, 2)
 
 
-def test_doubles_are_kept_where_they_are_enabled():
+def test_64_bit_values_are_stored_with_x64():
     with jax.enable_x64(True):
         values = np.array([[1 / 3, 2**60 + 1.0], [-1e300, 5e-324]])
         row = transition(1, 2)._replace(extras=(values, np.array([2**40 + 1, -3])))
@@ -168,7 +168,7 @@ def test_doubles_are_kept_where_they_are_enabled():
         np.testing.assert_array_equal(read.obs["vector"], row.obs["vector"])
 
 
-def test_ring_refuses_what_does_not_fit():
+def test_rings_refuse_invalid_sizes_and_rows():
     with refused("extras", "complex64"):
         ring.init(example(2)._replace(extras=np.zeros((), np.complex64)), 6, 2)
     with refused("capacity", "10", "3", "9", "12"):
@@ -189,7 +189,7 @@ def test_ring_refuses_what_does_not_fit():
 
 
 def model_n_step(steps, n, gamma):
-    """The transition that begins at each step of one environment, by the definition."""
+    """The transition that starts at each step of one environment, by definition."""
     out = []
     for start in range(len(steps) - n + 1):
         reward, discount = 0.0, 1.0
@@ -209,7 +209,7 @@ _pushes = {}
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(flags, st.integers(1, 5))
-def test_n_step_against_its_definition(marks, n):
+def test_n_step_equals_its_definition(marks, n):
     lanes, gamma = 2, 0.9
     steps = [[], []]
     for time, mark in enumerate(marks):
@@ -256,7 +256,7 @@ def test_n_step_against_its_definition(marks, n):
             assert out.last[lane] == (origin["terminated"] or origin["truncated"])
 
 
-def test_n_step_of_nothing_is_refused():
+def test_n_step_0_is_refused():
     zero = np.zeros((), np.float32)
     with refused("n_step", "0"):
         n_step.init(Step(zero, zero, zero, zero, zero, zero, zero), 0)

@@ -1,4 +1,4 @@
-"""Rows that are added several at a time: as many adds, in one call."""
+"""`add_rollout` adds several rows in one call, with the result of as many calls of `add`."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from jaxreplay.methods import METHODS, per, uniform
 from tests.methods import quick, short
 from tests.refusals import refused
 
-T, E = 30, testing.E  # more rows than the ring has
+T, E = 30, testing.E  # more rows than the ring stores
 
 
 def together(rows):
@@ -18,7 +18,7 @@ def together(rows):
 
 
 @pytest.mark.parametrize("name", quick(METHODS))
-def test_a_rollout_is_as_many_adds(name):
+def test_a_rollout_equals_repeated_adds(name):
     case = testing.Case(short(name))
     rollout = together([case.rows(time) for time in range(T)])
     new = dict.fromkeys(case.replay.requires.feedback_of_new, rollout.reward)
@@ -28,7 +28,7 @@ def test_a_rollout_is_as_many_adds(name):
 
 @pytest.mark.parametrize("storage", [Transitions(), SharedObservations()])
 @pytest.mark.parametrize("jitted", [False, True])
-def test_steps_come_with_feedback_and_observations_stored_once(storage, jitted):
+def test_rollouts_accept_feedback_and_shared_observations(storage, jitted):
     sampler = per.sampler(per.PERConfig(initial="td"))
     replay = Replay(sampler, capacity=24, batch_size=4, num_envs=E, storage=storage)
     rows = [testing.rows(time) for time in range(T)]
@@ -49,7 +49,7 @@ def held(**options):
     return replay, replay.init(jax.random.key(0), HELD)
 
 
-def test_numbers_of_numpy_are_looked_at():
+def test_values_of_numpy_arrays_are_checked_before_a_cast():
     replay, state = held()
     rollout = {"x": np.full((3, 2, 2), 255, np.uint16), "n": np.full((3, 2), 2**31 - 1)}
     expected = state
@@ -77,13 +77,13 @@ OTHERS = [
 @pytest.mark.parametrize(
     ("fields", "feedback", "parts"), OTHERS, ids=[" ".join(x) for *_, x in OTHERS]
 )
-def test_a_rollout_that_does_not_fit_is_refused_by_name(fields, feedback, parts):
+def test_rollouts_that_do_not_fit_are_refused_by_name(fields, feedback, parts):
     replay, state = held()
     with refused(*parts):
         replay.add_rollout(state, GOOD | fields, **feedback)
 
 
-def test_rows_on_the_host_are_taken_one_at_a_time():
+def test_rollouts_are_refused_with_rows_on_the_host():
     replay, state = held(storage=Transitions(on_host=True))
     with refused("on_host"):
         replay.add_rollout(state, GOOD)

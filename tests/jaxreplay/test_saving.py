@@ -1,4 +1,4 @@
-"""A replay in a file: bit for bit, and only where it fits."""
+"""Saved replays are restored bit for bit, and refused if they do not fit."""
 
 import dataclasses
 import functools
@@ -55,7 +55,7 @@ def bits(tree):
 
 
 @pytest.mark.parametrize("sampler", [per.sampler(), rank.sampler()], ids=["per", "rank"])
-def test_what_is_loaded_is_what_was_saved(sampler, tmp_path):
+def test_load_restores_a_saved_state(sampler, tmp_path):
     replay, state = filled(sampler)
     path = jaxreplay.save(replay, state, tmp_path / "replay.safetensors")
     assert os.listdir(tmp_path) == ["replay.safetensors"]
@@ -66,18 +66,18 @@ def test_what_is_loaded_is_what_was_saved(sampler, tmp_path):
     draws = [sample(x, jax.random.key(7)) for x in (state, back)]
     assert bits(draws[0]) == bits(draws[1])
     buffers = [x.unsafe_buffer_pointer() for x in jax.tree.leaves(back) if x.size]
-    assert len(set(buffers)) == len(buffers)  # it may be donated
+    assert len(set(buffers)) == len(buffers)  # no shared buffers, so the state can be donated
 
 
 @pytest.fixture
 def as_on(monkeypatch):
-    """Make sum trees as on a device of another kind."""
+    """Build sum trees with the branching factors of another device."""
 
     def change(branching):
         monkeypatch.setitem(sum_tree._BRANCHING, "cpu", branching)
         forget()
 
-    def forget():  # a process has one kind of device
+    def forget():  # caches assume that the device never changes
         calls._sampler_state.cache_clear()
         tracing._bind.cache_clear()
 
@@ -88,7 +88,7 @@ def as_on(monkeypatch):
 BRANCHINGS = [(8, 32), (32, 2)]
 
 
-@pytest.mark.parametrize("normalise", ["batch", "buffer"])  # the latter also keeps minima
+@pytest.mark.parametrize("normalise", ["batch", "buffer"])  # `buffer` also stores a tree of minima
 @pytest.mark.parametrize(("there", "here"), BRANCHINGS)
 def test_trees_are_built_for_the_device_that_loads_them(there, here, normalise, tmp_path, as_on):
     as_on(there)
@@ -96,7 +96,7 @@ def test_trees_are_built_for_the_device_that_loads_them(there, here, normalise, 
     replay, state = filled.__wrapped__(sampler, rows=40, capacity=64)
     path = jaxreplay.save(replay, state, tmp_path / "r")
     as_on(here)
-    replay, expected = filled.__wrapped__(sampler, rows=40, capacity=64)  # the same, made here
+    replay, expected = filled.__wrapped__(sampler, rows=40, capacity=64)
     loaded = jaxreplay.load(replay, path, EXAMPLE)
     assert loaded.sampler.tree.branching == here
     leaves = sum_tree.leaves(loaded.sampler.tree)
@@ -108,7 +108,7 @@ def test_trees_are_built_for_the_device_that_loads_them(there, here, normalise, 
 
 
 class Keyed(NamedTuple):
-    """What a sampler of one's own may keep."""
+    """Types that a user's sampler may store."""
 
     key: jax.Array
     half: jax.Array
@@ -118,14 +118,14 @@ class Keyed(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class KeepsKeys(uniform.Uniform):
-    """Uniform, with a state of its own."""
+    """Uniform, with a user-defined state."""
 
     def init(self, key, ring):
         odd = jnp.array([np.nan, -0.0, np.inf], jnp.bfloat16)
         return Keyed(jax.random.split(key, 2), odd, jnp.array([True, False]), jnp.zeros((0, 3)))
 
 
-def test_sizes_may_be_numbers_of_numpy(tmp_path):
+def test_sizes_may_be_numpy_integers(tmp_path):
     replay, state = filled(**{name: np.int64(size) for name, size in SIZES.items()})
     assert all(type(getattr(replay, name)) is int for name in SIZES)
     path = jaxreplay.save(replay, state, tmp_path / "replay.safetensors")
@@ -133,7 +133,7 @@ def test_sizes_may_be_numbers_of_numpy(tmp_path):
     assert jax.tree.structure(loaded) == jax.tree.structure(state) and bits(loaded) == bits(state)
 
 
-def test_keys_and_odd_types_of_a_sampler_s_own_are_kept(tmp_path):
+def test_keys_and_unusual_dtypes_of_a_custom_sampler_are_restored(tmp_path):
     replay = Replay(KeepsKeys(), **SIZES)
     state = replay.init(jax.random.key(5), EXAMPLE)
     back = jaxreplay.load(replay, jaxreplay.save(replay, state, tmp_path / "r"), EXAMPLE)
@@ -143,7 +143,7 @@ def test_keys_and_odd_types_of_a_sampler_s_own_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_s_state_can_be_saved(name, tmp_path):
+def test_states_of_every_method_can_be_saved(name, tmp_path):
     case = testing.Case(short(name, 100))
     shapes = jax.eval_shape(case.replay.init, jax.random.key(0), case.example)
     number = iter(range(10**6))
@@ -173,7 +173,7 @@ def test_another_layout_is_refused_by_name(sizes, fields, parts, tmp_path):
 
 @pytest.mark.parametrize("wide", [True, False])
 @pytest.mark.parametrize("dtype", [np.float64, np.int64, np.uint64])
-def test_numbers_of_another_width_name_the_setting(wide, dtype, tmp_path):
+def test_rows_saved_with_another_x64_setting_name_the_setting(wide, dtype, tmp_path):
     replay, example = Replay(uniform.sampler(), **SIZES), {"x": dtype(0)}
     with jax.enable_x64(wide):
         path = jaxreplay.save(replay, replay.init(jax.random.key(0), example), tmp_path / "r")
@@ -194,14 +194,14 @@ def test_another_sampler_is_refused_by_name(tmp_path):
 
 
 def rewritten(path, **changes):
-    """Write a file of ours with other words in its header."""
+    """Write a saved replay with changed entries in its header."""
     header = {"format": 1, "version": "0.1", "capacity": 8, "num_envs": 2, "row": [], "leaves": {}}
     text = json.dumps(header | {"crc32": {}} | changes)
     written = {"jaxreplay.replay": f"{zlib.crc32(text.encode()):08x} {text}"}
     save_file({"x": np.ones(3, np.float32)}, path, metadata=written)
 
 
-def test_what_is_no_saved_replay_is_refused(tmp_path):
+def test_files_that_are_not_saved_replays_are_refused(tmp_path):
     replay = Replay(per.sampler(), **SIZES)
     with refused(tmp_path / "none", "jaxreplay.save"):
         jaxreplay.load(replay, tmp_path / "none", EXAMPLE)
@@ -216,7 +216,7 @@ def test_what_is_no_saved_replay_is_refused(tmp_path):
         jaxreplay.load(replay, tmp_path / "text", EXAMPLE)
 
 
-def test_a_damaged_file_is_not_believed(tmp_path):
+def test_damaged_files_are_refused(tmp_path):
     replay, state = filled(rows=2)
     path = jaxreplay.save(replay, state, tmp_path / "r")
     whole = path.read_bytes()
@@ -241,7 +241,7 @@ WRONG_HEADERS = {
 @pytest.mark.parametrize(
     ("name", "value"), [(name, value) for name, own in WRONG_HEADERS.items() for value in own]
 )
-def test_a_header_of_the_wrong_kind_is_damage(name, value, tmp_path):
+def test_header_entries_of_a_wrong_type_are_reported_as_damage(name, value, tmp_path):
     rewritten(tmp_path / "r", **{name: value})
     with refused(tmp_path / "r", name, error=Damaged) as error:
         jaxreplay.load(Replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
@@ -251,14 +251,14 @@ def test_a_header_of_the_wrong_kind_is_damage(name, value, tmp_path):
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, '{"a":' * 5_000 + "1" + "}" * 5_000, "1" * 6_000, "[]", "3", "{"]
 )
-def test_a_header_that_is_not_an_object_is_damage(text, tmp_path):
+def test_headers_that_are_not_json_objects_are_reported_as_damage(text, tmp_path):
     written = {"jaxreplay.replay": f"{zlib.crc32(text.encode()):08x} {text}"}
     save_file({"x": np.ones(3, np.float32)}, tmp_path / "r", metadata=written)
     with refused(tmp_path / "r", error=Damaged):
         jaxreplay.load(Replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
 
 
-def test_names_from_a_file_are_repeated_without_escapes(tmp_path):
+def test_messages_escape_control_characters_from_a_file(tmp_path):
     rewritten(tmp_path / "r", row=[["\x1b[31mred", "\ud800"]])
     with refused("flag", "bool[]") as error:
         jaxreplay.load(Replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
@@ -271,7 +271,7 @@ def test_names_from_a_file_are_repeated_without_escapes(tmp_path):
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("kind", ["fifo", "device"])
-def test_what_is_not_a_regular_file_is_neither_read_nor_replaced(kind, overwrite, tmp_path):
+def test_special_files_are_neither_read_nor_replaced(kind, overwrite, tmp_path):
     path = tmp_path / "r"
     os.mkfifo(path) if kind == "fifo" else path.symlink_to("/dev/zero")
     replay, state = filled(rows=2)
@@ -282,7 +282,7 @@ def test_what_is_not_a_regular_file_is_neither_read_nor_replaced(kind, overwrite
     assert not path.is_file() and os.listdir(tmp_path) == ["r"]
 
 
-def test_only_replays_are_replaced_unless_it_is_said(tmp_path):
+def test_save_replaces_only_replays_without_overwrite(tmp_path):
     replay, state = filled(rows=2)
     path = tmp_path / "notes.txt"
     path.write_text("mine")
@@ -290,14 +290,14 @@ def test_only_replays_are_replaced_unless_it_is_said(tmp_path):
         jaxreplay.save(replay, state, path)
     assert path.read_text() == "mine" and os.listdir(tmp_path) == ["notes.txt"]
     jaxreplay.save(replay, state, path, overwrite=True)
-    jaxreplay.save(replay, state, path)  # a replay is there now
+    jaxreplay.save(replay, state, path)  # now the file is a replay
     with refused(tmp_path):
         jaxreplay.save(replay, state, tmp_path, overwrite=True)
     with refused(tmp_path / "none"):
         jaxreplay.save(replay, state, tmp_path / "none" / "r")
 
 
-def test_a_write_that_fails_leaves_the_file_before(tmp_path, monkeypatch):
+def test_a_failed_write_keeps_the_previous_file(tmp_path, monkeypatch):
     replay, state = filled(rows=2)
     path = jaxreplay.save(replay, state, tmp_path / "r")
     before = path.read_bytes()
@@ -311,7 +311,7 @@ def test_a_write_that_fails_leaves_the_file_before(tmp_path, monkeypatch):
     assert path.read_bytes() == before and os.listdir(tmp_path) == ["r"]
 
 
-def test_a_missing_package_is_named(tmp_path, monkeypatch):
+def test_a_missing_safetensors_is_named(tmp_path, monkeypatch):
     replay, state = filled(rows=1)
     monkeypatch.setitem(__import__("sys").modules, "safetensors", None)
     with pytest.raises(ImportError, match="pip install safetensors"):
@@ -319,7 +319,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_state_of_another_replay_is_not_saved_over_a_good_one(tmp_path):
+def test_save_refuses_the_state_of_another_replay(tmp_path):
     replay, state = filled()
     path = jaxreplay.save(replay, state, tmp_path / "replay.safetensors")
     good = path.read_bytes()
@@ -331,7 +331,7 @@ def test_a_state_of_another_replay_is_not_saved_over_a_good_one(tmp_path):
     ):
         with refused(*parts):
             jaxreplay.save(other, kept, path)
-    # Of stacks of frames the ring does not say what a row was: sizes alone can tell.
+    # A ring of frames does not store the shape of a row, so only sizes can be compared.
     small, large, wide = (
         Replay(uniform.sampler(), batch_size=4, storage=Frames(stack=2), **sizes)
         for sizes in ({"capacity": 32}, {"capacity": 64}, {"capacity": 32, "num_envs": 2})
@@ -351,7 +351,7 @@ MARKED = {"lane": np.int32(0), "time": np.int32(0), "first": np.bool_(0), "last"
 
 @functools.cache
 def marked(names, rows, num_envs=2, capacity=24, method=uniform):
-    """A replay of rows that know where they are from, in episodes of five steps."""
+    """A replay whose rows store their lane and time, in episodes of five steps."""
     replay = Replay(method.sampler(), capacity=capacity, batch_size=4, num_envs=num_envs)
     example = {name: MARKED[name] for name in names}
     state, add = replay.init(jax.random.key(0), example), jax.jit(replay.add)
@@ -366,10 +366,10 @@ def marked(names, rows, num_envs=2, capacity=24, method=uniform):
     return replay, state, example
 
 
-@pytest.mark.parametrize("rows", [1, 18])  # the latter has been round the ring
+@pytest.mark.parametrize("rows", [1, 18])  # 18 rows wrap around the ring
 @pytest.mark.parametrize(("num_envs", "capacity"), [(1, 24), (3, 24), (4, 24), (8, 48), (1, 6)])
 @pytest.mark.parametrize("names", [tuple(MARKED), ("lane", "time", "last"), ("lane", "time")])
-def test_rows_alone_are_loaded_for_other_environments(names, rows, num_envs, capacity, tmp_path):
+def test_load_rows_moves_rows_to_other_environments(names, rows, num_envs, capacity, tmp_path):
     replay, state, example = marked(names, rows)
     path = jaxreplay.save(replay, state, tmp_path / "r")
     sampler = per.sampler()
@@ -393,7 +393,7 @@ def test_rows_alone_are_loaded_for_other_environments(names, rows, num_envs, cap
     assert (leaves[: count * num_envs] == 1).all() and not leaves[count * num_envs :].any()
 
 
-def test_no_sequence_leads_from_one_environment_s_rows_into_another_s(tmp_path):
+def test_sequences_of_loaded_rows_do_not_cross_environments(tmp_path):
     names = ("lane", "time", "last")
     replay, state, example = marked(names, 7)
     path = jaxreplay.save(replay, state, tmp_path / "r")
@@ -405,7 +405,7 @@ def test_no_sequence_leads_from_one_environment_s_rows_into_another_s(tmp_path):
     assert mask.any() and (lane == lane[:, :1])[mask].all() and (lane != lane[:, :1]).any()
 
 
-def test_rows_that_are_not_there_as_they_were_are_not_loaded(tmp_path):
+def test_load_rows_refuses_rows_that_cannot_be_restored(tmp_path):
     row = {"obs": np.zeros(3), "next_obs": np.zeros(3), "first": np.bool_(0)}
     sizes = {"capacity": 32, "batch_size": 4}
     plain, once, far = (
@@ -432,7 +432,7 @@ def test_rows_that_are_not_there_as_they_were_are_not_loaded(tmp_path):
         jaxreplay.load_rows(plain, paths[0], row | {"obs": np.zeros(2)}, key)
 
 
-# Written before arrays were renamed and Replay was a class; with the draw that follows.
+# Saved before arrays were renamed and Replay became a class; the list is the next draw.
 OLD = {
     "per": (per.sampler(), Transitions(), [2, 5]),
     "ero": (ero.sampler(ero.EROConfig(hidden=(4,))), Transitions(), [3, 5]),
@@ -441,7 +441,7 @@ OLD = {
 
 
 @pytest.mark.parametrize("name", OLD)
-def test_a_replay_saved_by_version_0_1_is_loaded(name):
+def test_replays_saved_by_version_0_1_are_loaded(name):
     sampler, storage, drawn = OLD[name]
     replay = Replay(sampler, capacity=8, batch_size=2, num_envs=2, storage=storage)
     example, path = testing.EXAMPLE, Path(__file__).parent / "saved" / f"{name}.safetensors"
@@ -450,7 +450,7 @@ def test_a_replay_saved_by_version_0_1_is_loaded(name):
     state = jaxreplay.load(replay, path, example)
     batch = replay.sample(state, jax.random.key(2))
     assert batch.indices.tolist() == drawn
-    assert batch.transition.reward.tolist() == drawn  # the number of each transition
+    assert batch.transition.reward.tolist() == drawn  # rewards number the transitions
     if name == "per":
         fresh = jaxreplay.load_rows(replay, path, example, jax.random.key(0))
         rewards = ring.contents(fresh.ring).reward

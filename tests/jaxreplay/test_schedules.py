@@ -1,4 +1,4 @@
-"""Schedules, with what they are made of known or not."""
+"""Schedules with constant and with traced arguments."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ STEPS = jnp.arange(0, 900, 7)
 
 
 @pytest.mark.parametrize(("start", "end", "steps"), [(0.4, 1.0, 500), (1.0, 0.05, 777), (0, 1, 1)])
-def test_it_is_optax_bit_for_bit(start, end, steps):
+def test_linear_equals_optax_bit_for_bit(start, end, steps):
     ours, theirs = (
         jax.jit(jax.vmap(make(start, end, steps)))(STEPS)
         for make in (schedules.linear, optax.linear_schedule)
@@ -28,13 +28,13 @@ def test_it_is_optax_bit_for_bit(start, end, steps):
 
 
 @pytest.mark.parametrize("steps", [None, 0, np.int64(0), np.array(0), jnp.array(0)])
-def test_without_steps_it_stays(steps):
+def test_without_steps_the_schedule_is_constant(steps):
     values = jax.vmap(schedules.linear(0.4, 1.0, steps))(STEPS)
     np.testing.assert_array_equal(values, np.float32(0.4))
 
 
 @pytest.mark.parametrize("steps", [np.int32(5), np.array(5), np.array(5, np.uint8), jnp.array(5)])
-def test_a_whole_number_may_be_an_array(steps):
+def test_steps_may_be_an_integer_array(steps):
     values = jax.vmap(schedules.linear(0.0, 1.0, steps))(jnp.arange(8))
     expected = jax.vmap(schedules.linear(0.0, 1.0, 5))(jnp.arange(8))
     np.testing.assert_array_equal(values, expected)
@@ -48,7 +48,7 @@ def test_a_whole_number_may_be_an_array(steps):
     + [jnp.float32(2.5), jnp.array([5, 6]), jnp.array(True), jnp.array(-5)],
     ids=repr,
 )
-def test_other_numbers_of_steps_are_refused(steps):
+def test_invalid_steps_are_refused(steps):
     with refused("steps", repr(steps), "None"):
         schedules.linear(0.4, 1.0, steps)
     for config, name in ((PERConfig(), "beta_updates"), (EREConfig(), "eta_updates")):
@@ -69,13 +69,13 @@ def test_schedules_of_the_same_arguments_are_equal_and_hash_alike():
 
 
 @pytest.mark.parametrize("steps", [jnp.float32(2.5), jnp.array([5, 6]), jnp.array(True)], ids=repr)
-def test_an_input_of_the_program_that_is_no_whole_number_is_refused(steps):
+def test_traced_steps_that_are_not_an_integer_are_refused(steps):
     with refused("steps", "None"):
         jax.jit(lambda steps: schedules.linear(0.4, 1.0, steps)(jnp.array(3)))(steps)
 
 
 @pytest.mark.parametrize("dtype", [jnp.int32, jnp.uint32, jnp.int8])
-def test_no_steps_as_an_input_of_the_program_stay_at_the_start(dtype):
+def test_traced_steps_of_0_give_the_start(dtype):
     value = jax.jit(lambda steps, step: schedules.linear(0.4, 1.0, steps)(step))
     values = jax.vmap(value, (None, 0))(jnp.array(0, dtype), STEPS)
     np.testing.assert_array_equal(values, np.float32(0.4))
@@ -84,7 +84,7 @@ def test_no_steps_as_an_input_of_the_program_stay_at_the_start(dtype):
     assert float(value(jnp.array(1, dtype), jnp.array(1))) == 1
 
 
-def test_everything_may_be_an_input_of_the_program():
+def test_all_arguments_may_be_traced():
     def value(start, end, steps, step):
         return schedules.linear(start, end, steps)(step)
 

@@ -1,4 +1,4 @@
-"""The sum tree: numbers by hand, a plain model, exactness at the edges, frequencies."""
+"""The sum tree: numbers by hand, a plain model, exact sums at the edges, frequencies."""
 
 import functools
 
@@ -16,7 +16,7 @@ from tests.refusals import refused
 LEAVES = [1, 2, 3, 4, 0, 5, 0, 1]
 BRANCHINGS = [2, 4, 8, 32]
 
-# Compiled: one program rather than one for each operation.
+# Compiled once, not operation by operation.
 _find, _set = jax.jit(sum_tree.find), jax.jit(sum_tree.set)
 _sample = jax.jit(sum_tree.sample, static_argnums=(2, 3))
 
@@ -45,7 +45,7 @@ def test_queries_by_hand(branching):
     tree = tree_of(LEAVES, branching)
     queries = [0, 0.999, 1, 2.5, 3, 5.999, 6, 9.999, 10, 14.999, 15, 15.999]
     expected = [0, 0, 1, 1, 2, 2, 3, 3, 5, 5, 7, 7]
-    # Four equal ranges, queried at these fractions of each.
+    # Four strata of equal width, queried at these fractions.
     strata = (np.arange(4) + np.array([0.5, 0.25, 0.75, 0.5])) * 4
     found = _find(tree, np.float32([*queries, *strata]))
     np.testing.assert_array_equal(found, [*expected, 1, 2, 5, 5])
@@ -53,7 +53,7 @@ def test_queries_by_hand(branching):
 
 
 @pytest.mark.parametrize("branching", BRANCHINGS)
-def test_query_at_or_beyond_the_total_ends_on_the_last_positive_leaf(branching):
+def test_queries_at_or_beyond_the_total_find_the_last_positive_leaf(branching):
     tree = tree_of([1, 2, 0, 3, 0, 0, 0, 0, 0, 0], branching)
     np.testing.assert_array_equal(_find(tree, np.float32([6.0, 6.5, 100.0])), [3, 3, 3])
     tree = tree_of([0, 0, 0, 7.0, 0], branching)
@@ -69,7 +69,7 @@ def test_set_equals_rebuild_at_any_size(capacity, branching):
     empty, tree = _set_in_empty(branching, order, values[order])
     assert not np.any(empty.nodes) and empty.root == 0
     np.testing.assert_array_equal(leaves_of(tree), values)
-    rebuilt = tree_of(values, branching)  # what `check_valid` looks at
+    rebuilt = tree_of(values, branching)  # `check_valid` compares with a rebuilt tree
     np.testing.assert_array_equal(tree.nodes, rebuilt.nodes)
     np.testing.assert_array_equal(tree.root, rebuilt.root)
     np.testing.assert_allclose(sum_tree.total(tree), np.float64(values).sum(), rtol=1e-6)
@@ -109,7 +109,7 @@ def test_any_sequence_of_writes_keeps_the_invariants(writes, branching):
             if 0 <= index < CAPACITY and np.isfinite(value) and value >= 0:
                 fresh.setdefault(index, set()).add(float(min(value, cap)))
         for index, allowed in fresh.items():
-            model[index] = allowed  # of a duplicate's values any one may stay
+            model[index] = allowed  # duplicates may store any of their values
     sum_tree.check_valid(tree)
     assert np.isfinite(float(sum_tree.total(tree)))
     for leaf, allowed in zip(leaves_of(tree), model):
@@ -139,13 +139,13 @@ def test_a_million_updates_leave_no_drift(capacity, branching):
     keys = jax.random.split(jax.random.key(0), 1_000_000 // batch)
     run = jax.jit(lambda tree: jax.lax.scan(write, tree, keys)[0])
     tree = run(sum_tree.init(capacity, branching))
-    sum_tree.check_valid(tree)  # bit for bit what a fresh rebuild gives
+    sum_tree.check_valid(tree)  # equal to a rebuilt tree bit for bit
     exact = np.sum(np.float64(leaves_of(tree)))
     np.testing.assert_allclose(float(sum_tree.total(tree)), exact, rtol=1e-6)
 
 
 def chi_square_p(tree, sampling, batches=400, batch=256):
-    """Return the p-value of drawn counts against the leaves' shares; rare leaves are pooled."""
+    """Return the p-value of drawn counts given the leaves' shares; rare leaves are pooled."""
     leaves = np.float64(leaves_of(tree))
     sample = functools.partial(sum_tree.sample, batch_size=batch, sampling=sampling)
     keys = jax.random.split(jax.random.key(5), batches)
@@ -165,14 +165,14 @@ def chi_square_p(tree, sampling, batches=400, batch=256):
 
 @pytest.mark.parametrize("sampling", sum_tree.SAMPLINGS)
 @pytest.mark.parametrize("branching", [2, 8, 32])
-def test_frequencies_over_nine_orders_of_magnitude(sampling, branching):
+def test_frequencies_match_leaves_over_nine_orders_of_magnitude(sampling, branching):
     rng = np.random.default_rng(0)
     leaves = 10.0 ** rng.uniform(-4, 5, 3000)
     leaves[rng.integers(0, 3000, 500)] = 0
     assert chi_square_p(tree_of(leaves, branching), sampling) > 1e-3
 
 
-def test_chi_square_notices_a_wrong_tree():
+def test_chi_square_detects_a_wrong_tree():
     rng = np.random.default_rng(0)
     leaves = rng.uniform(1, 2, 200)
     tree = tree_of(leaves)
@@ -184,9 +184,8 @@ def test_chi_square_notices_a_wrong_tree():
 
 
 @pytest.mark.parametrize("sampling", ["stratified", "iid"])
-def test_small_leaves_beside_a_giant_are_all_within_reach(sampling):
-    # 24 bits of the total resolve 64 here: with float32 alone, the small leaves that can be drawn
-    # would lie 64 apart.
+def test_all_small_leaves_can_be_drawn_next_to_a_giant_leaf(sampling):
+    # 24 bits resolve the total in steps of 64, so plain float32 would draw every 64th leaf only.
     small = 2**19
     tree = tree_of(np.concatenate([[1e9], np.ones(small)]))
     keys = jax.random.split(jax.random.key(0), 500)
@@ -198,7 +197,7 @@ def test_small_leaves_beside_a_giant_are_all_within_reach(sampling):
     assert scipy.stats.chisquare(counts).pvalue > 1e-3
 
 
-def test_systematic_draws_lie_at_one_place_of_every_range():
+def test_systematic_draws_have_one_offset_in_every_stratum():
     tree = tree_of(np.ones(1000))
     for seed in range(5):
         drawn = np.asarray(_sample(tree, jax.random.key(seed), 100, "systematic"))
@@ -207,7 +206,7 @@ def test_systematic_draws_lie_at_one_place_of_every_range():
 
 
 @pytest.mark.parametrize("sampling", sum_tree.SAMPLINGS)
-def test_a_batch_of_one_may_draw_any_leaf(sampling):
+def test_a_batch_of_one_can_draw_any_leaf(sampling):
     keys = jax.random.split(jax.random.key(0), 300)
     tree = tree_of(np.ones(8))
     drawn = jax.jit(jax.vmap(lambda key: sum_tree.sample(tree, key, 1, sampling)))(keys)
@@ -215,7 +214,7 @@ def test_a_batch_of_one_may_draw_any_leaf(sampling):
 
 
 @pytest.mark.parametrize("sampling", ["stratified", "systematic"])
-def test_strata_bound_every_leafs_count(sampling):
+def test_strata_bound_the_count_of_every_leaf(sampling):
     rng = np.random.default_rng(3)
     leaves = rng.exponential(size=50).astype(np.float32)
     tree, batch = tree_of(leaves), 512
@@ -227,9 +226,9 @@ def test_strata_bound_every_leafs_count(sampling):
 
 
 @pytest.mark.parametrize("values", [[1.0], [1.0, 2.0, 50.0, 3.0]])
-def test_additions_meet_in_a_leaf(values):
+def test_add_sums_duplicate_indices(values):
     tree = tree_of([4.0, 9.0, 0.0])
-    indices = np.int32([0, 0, 1, 3])[: len(values)]  # the last lies outside
+    indices = np.int32([0, 0, 1, 3])[: len(values)]  # the last is out of range
 
     @jax.jit
     def add(tree, indices, values):
@@ -238,11 +237,11 @@ def test_additions_meet_in_a_leaf(values):
 
     tree = add(tree, indices, np.float32(values))
     sum_tree.check_valid(tree)
-    first = (2 + sum(values[:2])) ** 2  # square roots add up
+    first = (2 + sum(values[:2])) ** 2  # square roots are added
     np.testing.assert_array_equal(leaves_of(tree), [first, 100 if values[1:] else 9, 0])
 
 
-def test_tree_of_minima():
+def test_trees_of_minima_return_the_minimum():
     tree = tree_of([3.0, 1.0, 2.0, 5.0, 4.0], branching=2, reduce="min")
     assert float(sum_tree.total(tree)) == 1
     tree = _set(tree, np.int32([1, 3]), np.float32([9.0, 2.5]))
@@ -251,7 +250,7 @@ def test_tree_of_minima():
     assert np.isinf(sum_tree.total(sum_tree.init(5, 2, "min")))
 
 
-def test_tree_of_maxima():
+def test_trees_of_maxima_return_the_maximum():
     tree = tree_of([3.0, 1.0, 2.0, 5.0, 4.0], branching=2, reduce="max")
     assert float(sum_tree.total(tree)) == 5
     tree = _set(tree, np.int32([3, 1]), np.float32([0.5, 2.5]))
@@ -260,7 +259,7 @@ def test_tree_of_maxima():
     assert float(sum_tree.total(sum_tree.init(5, 2, "max"))) == 0
 
 
-def test_check_valid_sees_a_broken_node():
+def test_check_valid_detects_a_broken_node():
     tree = tree_of(LEAVES)
     with refused("root", "17.0", "16.0"):
         sum_tree.check_valid(tree.replace(root=tree.root + 1.0))
@@ -268,20 +267,20 @@ def test_check_valid_sees_a_broken_node():
         sum_tree.check_valid(tree.replace(nodes=tree.nodes.at[2].set(jnp.nan)))
 
 
-def test_memory_is_little_more_than_the_leaves():
+def test_nodes_take_at_most_1_2_times_the_leaves():
     for branching in (8, 32):
         tree = sum_tree.init(2**20, branching)
         assert tree.nodes.size <= 1.2 * 2**20
 
 
 @pytest.mark.parametrize(("name", "size"), [("capacity", 0), ("branching", 1)])
-def test_sizes_are_checked(name, size):
+def test_invalid_sizes_are_refused(name, size):
     with refused(name, size):
         sum_tree.init(**{"capacity": 4, name: size})
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_tree_carries_no_tangents(count):
+def test_trees_carry_no_tangents(count):
     slots = jnp.arange(count)
 
     def total(scale, write):

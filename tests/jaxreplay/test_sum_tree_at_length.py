@@ -10,13 +10,13 @@ import pytest
 
 from jaxreplay import sum_tree
 
-BATCH, BATCHES = 256, 2_000  # writes of a chunk
-WRITES = 10**7  # JAXREPLAY_WRITES for more
+BATCH, BATCHES = 256, 2_000  # writes per call of `chunk`
+WRITES = 10**7  # default number of writes
 
 
 @functools.partial(jax.jit, static_argnums=1)
 def chunk(tree, capacity, key):
-    """Write leaves over ten orders of magnitude and zero; return the tree and the empty draws."""
+    """Write leaves over ten orders of magnitude and 0; return the tree and the count of 0 draws."""
 
     def step(carry, key):
         tree, empty = carry

@@ -1,4 +1,4 @@
-"""Arrays that do not fit are refused when they are handed over, in one line that says the mend."""
+"""Arrays that do not fit are refused where they are passed, with an error that names the fix."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from tests.refusals import refused
 
 BATCH, E = 8, 2
 READS = [name for name, entry in METHODS.items() if entry.method().sampler.requires.feedback]
-READS.remove("sequences")  # reads [B, T]
+READS.remove("sequences")  # takes feedback `[B, T]`
 
 
 def started(method, **sizes):
@@ -52,7 +52,7 @@ SHAPES = [
 
 @pytest.mark.parametrize(("values", "parts"), SHAPES)
 @pytest.mark.parametrize("jitted", [False, True])
-def test_feedback_is_one_real_number_per_transition(stored, values, parts, jitted):
+def test_feedback_must_be_one_real_number_per_transition(stored, values, parts, jitted):
     replay, state, batch = stored
     update = lambda state, td: replay.update(state, batch, td_error=td)
     with refused("update", "td_error", *parts):
@@ -60,7 +60,7 @@ def test_feedback_is_one_real_number_per_transition(stored, values, parts, jitte
 
 
 @pytest.mark.parametrize("name", quick(READS))
-def test_no_method_takes_a_column(name):
+def test_every_method_refuses_feedback_with_a_column_axis(name):
     entry = METHODS[name]
     replay, state, batch = started(entry.method(entry.config()))
     feedback = dict.fromkeys(replay.requires.feedback, jnp.zeros((BATCH, 1)))
@@ -68,7 +68,7 @@ def test_no_method_takes_a_column(name):
         jax.eval_shape(lambda s: replay.update(s, batch, **feedback), state)
 
 
-def test_columns_under_vmap_are_seen_too(stored):
+def test_feedback_with_a_column_axis_is_refused_under_vmap(stored):
     replay, state, batch = stored
     many = jax.tree.map(lambda x: jnp.stack([x, x]), (state, batch))
     with refused("td_error", "[8, 1]"):
@@ -79,13 +79,13 @@ def test_columns_under_vmap_are_seen_too(stored):
 @pytest.mark.parametrize(
     "values", [np.arange(BATCH), jnp.ones(BATCH, jnp.bfloat16), np.ones(BATCH)]
 )
-def test_real_numbers_of_any_kind_are_taken(stored, values):
+def test_feedback_of_any_real_dtype_is_accepted(stored, values):
     replay, state, batch = stored
     after = jax.jit(lambda td: replay.update(state, batch, td_error=td))(values)
     assert int(after.dropped) == 0
 
 
-def test_names_are_checked_and_said(stored):
+def test_missing_and_unknown_feedback_is_named(stored):
     replay, state, batch = stored
     td = jnp.zeros(BATCH)
     with refused("update", "td_error"):
@@ -94,7 +94,7 @@ def test_names_are_checked_and_said(stored):
         replay.update(state, batch, q_value=td)
     with refused("td_eror", "td_error"):
         replay.update(state, batch, td_error=td, td_eror=td)
-    replay.update(state, batch, td_error=td, q_value=td)  # of another method: not read
+    replay.update(state, batch, td_error=td, q_value=td)  # unused feedback is ignored
     with refused("reward"):
         replay.add(state, rows(7), reward=td)
     other, state, batch = started(uniform.method())
@@ -102,7 +102,7 @@ def test_names_are_checked_and_said(stored):
         other.update(state, batch, x=td)
 
 
-def test_feedback_about_new_steps_has_a_row_per_environment():
+def test_feedback_on_new_steps_has_one_row_per_environment():
     method = refer.method(refer.ReFERConfig(returns=True))
     replay, state, _ = started(method)
     fresh = dict.fromkeys(method.sampler.requires.feedback_of_new, jnp.zeros((E, 1)))
@@ -141,14 +141,14 @@ def test_transitions_must_fit_the_ring(stored, change, parts, jitted):
         ring.add(state.ring, row)
 
 
-def test_one_environment_is_told_of_the_axis_in_front():
+def test_a_missing_environment_axis_is_named():
     replay = Replay(uniform.sampler(), capacity=8, batch_size=2)
     state = replay.init(jax.random.key(0), EXAMPLE)
     with refused("obs", "[3]", "[1, 3]", "obs[None]"):
         replay.add(state, EXAMPLE)
 
 
-def test_wider_numbers_that_lose_no_kind_are_taken(stored):
+def test_wider_dtypes_of_numpy_arrays_are_cast(stored):
     replay, state, _ = stored
     row = ROW._replace(reward=np.array([1, 2]), obs=ROW.obs.astype(np.float64), action=np.arange(E))
     state = replay.add(state, row)
@@ -156,7 +156,7 @@ def test_wider_numbers_that_lose_no_kind_are_taken(stored):
 
 
 def stores(field, leaf, jitted=False):
-    """Add two rows with one field of whole numbers; return what the ring has of them."""
+    """Add rows with one integer field; return the stored values."""
     replay = Replay(uniform.sampler(), capacity=4, batch_size=2, num_envs=E)
     state = replay.init(jax.random.key(0), {"a": field})
     add = lambda state, leaf: replay.add(state, {"a": leaf})
@@ -171,27 +171,27 @@ NARROWER = [
 
 
 @pytest.mark.parametrize(("field", "dtype", "parts"), NARROWER)
-def test_whole_numbers_of_the_device_are_of_a_dtype_that_the_ring_s_holds(field, dtype, parts):
+def test_wider_integer_dtypes_of_jax_arrays_are_refused(field, dtype, parts):
     given = np.ones(E, dtype)
     for leaf, jitted in [(jnp.asarray(given), False), (jnp.asarray(given), True), (given, True)]:
         with refused(*parts):
             stores(field, leaf, jitted)
-    assert stores(field, given) == [1, 1]  # values of NumPy's arrays can be looked at
+    assert stores(field, given) == [1, 1]  # values of NumPy arrays are checked
     with refused(np.iinfo(dtype).max, field.dtype):
         stores(field, np.full(E, np.iinfo(dtype).max, dtype))
 
 
 @pytest.mark.parametrize("dtype", [bool, np.uint8, np.int16, np.int32])
-def test_whole_numbers_of_narrower_dtypes_are_taken(dtype):
+def test_narrower_integer_dtypes_are_accepted(dtype):
     assert stores(np.int32(0), jnp.ones(E, dtype)) == [1, 1]
 
 
-def test_numbers_of_64_bits_are_not_cut_where_jax_has_them():
+def test_int64_rows_are_not_truncated_with_x64():
     with jax.enable_x64(True), refused("int64", "int32", "a.astype('int32')"):
         stores(np.int32(0), jnp.full(E, 2**40))
 
 
-def test_stacks_stored_once_are_checked_too():
+def test_rows_of_frames_are_checked():
     replay = Replay(per.sampler(), capacity=16, batch_size=2, storage=Frames(stack=2))
     stack = jnp.zeros((3, 3, 2), jnp.uint8)
     example = EXAMPLE._replace(obs=stack, next_obs=stack)
@@ -203,7 +203,7 @@ def test_stacks_stored_once_are_checked_too():
 
 
 @pytest.mark.parametrize("name", quick(METHODS))
-def test_batches_of_an_empty_replay_count_nothing(name):
+def test_feedback_on_batches_of_an_empty_replay_is_not_counted(name):
     sampler = with_goals(short(name)).sampler
     replay = Replay(sampler, capacity=24, batch_size=BATCH, num_envs=E)
     state = replay.init(jax.random.key(0), EXAMPLE)

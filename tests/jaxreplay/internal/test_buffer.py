@@ -1,4 +1,4 @@
-"""Rows read and written: NumPy's results, in place, and in the order that was asked for."""
+"""Reads and writes of rows: NumPy's results, in place, in the required order."""
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +13,14 @@ from tests.refusals import refused
 
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 4)])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.int32, bool])
-def test_computed_once_returns_what_it_is_given(shape, dtype):
+def test_once_returns_its_input(shape, dtype):
     values = jnp.asarray(np.random.default_rng(0).integers(0, 2, shape)).astype(dtype)
     computed = jax.jit(once)(values)
     assert computed.dtype == values.dtype
     np.testing.assert_array_equal(computed, values)
 
 
-def test_arrays_of_one_shape_come_of_one_operation():
+def test_once_computes_arrays_of_one_shape_in_one_operation():
     def both(x):
         return once({"sum": x + jnp.pi, "over": x > 1})
 
@@ -35,7 +35,7 @@ def test_arrays_of_one_shape_come_of_one_operation():
         once((x, x[:2]))
 
 
-def test_opaque_zero_is_zero_whatever_the_numbers():
+def test_fence_is_zero_for_any_values():
     odd = [jnp.asarray([np.nan, 1.0]), jnp.asarray(-np.inf), jnp.arange(3), jnp.zeros((0, 2))]
     assert int(jax.jit(fence)(odd)) == 0
     assert int(fence(())) == 0
@@ -46,7 +46,7 @@ def test_opaque_zero_is_zero_whatever_the_numbers():
 @pytest.mark.parametrize("shape", [(7,), (7, 3)])
 @pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.parametrize("seed", range(5))
-def test_writes_are_those_of_a_loop_over_rows(shape, count, seed):
+def test_writes_equal_those_of_a_loop_over_rows(shape, count, seed):
     rng = np.random.default_rng(seed)
     slots = rng.integers(-3, 10, count)
     before = rng.integers(0, 9, shape).astype(np.float32)
@@ -65,7 +65,7 @@ def test_writes_are_those_of_a_loop_over_rows(shape, count, seed):
         assert any((written[slot] == choice).all() for choice in choices)
 
 
-def test_modify_returns_what_was_there():
+def test_modify_returns_the_previous_values():
     array, slots = jnp.asarray([1.0, 2.0, 3.0]), jnp.asarray([2, 3, 0])
     after, before = jax.jit(buffer.modify)(array, slots, jnp.asarray([7.0, 8.0, 9.0]))
     np.testing.assert_array_equal(after, [9, 2, 7])
@@ -87,14 +87,14 @@ def test_modify_in_a_loop_copies_nothing(count):
     assert large_copies(text, 200_003) == []
 
 
-def test_a_fence_changes_nothing_that_comes_after_it():
+def test_after_and_add_barrier_return_their_input():
     tree = {"a": jnp.asarray([1.5, np.nan]), "b": jnp.asarray([True, False]), "c": jnp.arange(3)}
     after = jax.jit(lambda tree: buffer.after(buffer.fence(tree), tree))(tree)
     jax.tree.map(np.testing.assert_array_equal, after, tree)
     jax.tree.map(np.testing.assert_array_equal, buffer.add_barrier(tree), tree)
 
 
-def test_a_walk_reads_rows_that_the_turns_before_chose():
+def test_walk_reads_the_rows_chosen_in_earlier_turns():
     array = jnp.arange(2**20, dtype=jnp.float32).reshape(-1, 4)
 
     def walk(array, slots):
@@ -111,13 +111,13 @@ def test_a_walk_reads_rows_that_the_turns_before_chose():
     assert large_copies(looped.as_text(), 2**18) == []
 
 
-def test_a_walk_of_no_turns_is_where_it_began():
+def test_a_walk_of_no_turns_returns_its_carry():
     carry = jnp.arange(3)
     assert buffer.walk(jnp.zeros((4, 2)), 0, lambda t, c: c, lambda t, c, r: c, carry) is carry
 
 
 @pytest.mark.parametrize("bits", [26, 28])
-def test_two_results_of_one_computation_come_back_with_their_signs(bits):
+def test_single_threaded_pair_restores_both_results_with_their_signs(bits):
     low = np.asarray([-1, 0, 1, 2 ** (bits - 1) - 1], np.int32)
     high = np.asarray([0, 2 ** (32 - bits) - 1, 2 ** (31 - bits), 1], np.int32)
     found = jax.jit(lambda high, low: buffer.single_threaded_pair(high, low, bits, jnp.arange(4)))(

@@ -1,4 +1,4 @@
-"""Arguments of a replay's methods: refused in one line, or taken as they are meant."""
+"""Arguments of a replay's methods are refused with an error of one line or accepted."""
 
 import functools
 import itertools
@@ -22,7 +22,7 @@ SAMPLERS = {name: testing.with_goals(entry.method()).sampler for name, entry in 
     "sil": sil.sampler(sil.SILConfig(clip=None)),  # so that large feedback changes priorities
     "slices": slices.sampler(slices.SlicesConfig(length=4)),
 }
-del SAMPLERS["windows"]  # 16 steps long
+del SAMPLERS["windows"]  # windows of 16 steps do not fit
 KEY = jax.random.key(1)
 
 
@@ -41,7 +41,7 @@ def told(names, *shape):
 
 
 def calls(replay, state, batch):
-    """Yield the name of every method and a call of it."""
+    """Yield the name of every method of a replay, and a function that calls it."""
     wanted = replay.requires
     new, about = told(wanted.feedback_of_new, E), told(wanted.feedback, *batch.indices.shape)
     yield "add", lambda: replay.add(state, testing.rows(3), **new)
@@ -58,12 +58,12 @@ def stacked(tree):
     return jax.tree.map(lambda x: jnp.stack([x, x]), tree)
 
 
-def test_the_state_of_another_sampler_is_refused():
+def test_states_of_another_sampler_are_refused():
     kept = {name: jax.tree.map(jnp.shape, held(name)[1].sampler) for name in DISTINCT}
     for (name, own), (other, theirs) in itertools.permutations(kept.items(), 2):
         alike = own == theirs and jax.tree.structure(own) == jax.tree.structure(theirs)
         if alike or SAMPLERS[name].capacity_factor != SAMPLERS[other].capacity_factor:
-            continue  # PER and LAP keep the same arrays; ReF-ER's ring is of another size
+            continue  # equal state arrays (PER and LAP), or a ring of another size (ReF-ER)
         _, state, batch = held(other)
         _, _, own_batch = held(name)
         for verb, call in calls(held(name)[0], state, own_batch):
@@ -72,7 +72,7 @@ def test_the_state_of_another_sampler_is_refused():
 
 
 @pytest.mark.parametrize("name", quick(SAMPLERS))
-def test_states_of_other_sizes_and_vmapped_ones_are_refused(name):
+def test_states_of_other_sizes_and_vmapped_states_are_refused(name):
     replay, state, batch = held(name)
     for other, said in (
         (held(name, 32)[1], str(state.ring.capacity)),
@@ -87,13 +87,13 @@ def test_states_of_other_sizes_and_vmapped_ones_are_refused(name):
 
 
 @pytest.mark.parametrize("name", quick(SAMPLERS, of=("uniform", "per", "refer", "sequences")))
-def test_states_and_batches_may_be_of_numpy(name):
+def test_states_and_batches_may_be_numpy_arrays(name):
     replay, *both = held(name)
     for (_, ours), (_, theirs) in zip(calls(replay, *both), calls(replay, *jax.device_get(both))):
         testing.same(ours(), theirs())
 
 
-def test_numbers_of_64_bits_are_no_other_slots():
+def test_int64_slots_do_not_wrap_around():
     replay, state, batch = held("per", rows=3)
     far = np.array([2**32, -(2**40), 2**31, -1, 0])
     for slots in (far, far.tolist(), far.astype(np.uint64)):
@@ -120,7 +120,7 @@ def test_numbers_of_64_bits_are_no_other_slots():
 
 
 @pytest.mark.parametrize("name", [x for x in SAMPLERS if SAMPLERS[x].requires.feedback])
-def test_transitions_to_be_ignored_change_no_large_array(name):
+def test_ignored_transitions_change_no_large_array(name):
     replay, state, batch = held(name)
     ignored = batch._replace(indices=jnp.full_like(batch.indices, IGNORED))
     feedback = {x: 9.0 + jnp.arange(batch.indices.size).reshape(batch.indices.shape)
@@ -130,7 +130,7 @@ def test_transitions_to_be_ignored_change_no_large_array(name):
     large = lambda inner: [x for x in jax.tree.leaves(inner) if x.size >= state.ring.capacity]
     before = large(state.sampler)
     testing.same(large(update(ignored)), before)
-    after = large(update(batch))  # writes the feedback
+    after = large(update(batch))  # updates priorities
     assert any((new != old).any() for new, old in zip(after, before, strict=True))
 
 
@@ -150,10 +150,10 @@ def test_vmapped_rings_and_windows_are_refused():
 
 
 @pytest.mark.parametrize("name", quick(SAMPLERS))
-def test_a_replay_minds_no_setting_that_looks_for_mistakes(name):
-    """Not `jax_numpy_rank_promotion`, and, unless it keeps infinities, not `jax_debug_infs`."""
+def test_replays_work_with_jax_debug_settings(name):
+    """Covers rank promotion and, unless the state contains infinities, `jax_debug_infs`."""
     replay, state, batch = held(name)
-    minima = ("per-buffer", "sil")  # a tree of minima is infinite where it is empty
+    minima = ("per-buffer", "sil")  # empty trees of minima contain infinities
     infs = jax.debug_infs(name not in minima)
     with jax.numpy_rank_promotion("raise"), infs:
         jax.jit(replay.init)(KEY, testing.EXAMPLE)

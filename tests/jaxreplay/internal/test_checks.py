@@ -1,4 +1,4 @@
-"""Bounds: what lies within, and how they are told."""
+"""Bounds and choices: accepted values, and error messages."""
 
 import math
 
@@ -30,7 +30,7 @@ INF, NAN = math.inf, math.nan
         (Bounds(above=0, finite=False), [INF], [-INF, NAN], (), "x>0"),
     ],
 )
-def test_bounds(bounds, within, beyond, allowed, inequality):
+def test_bounds_accept_values_within_and_refuse_others(bounds, within, beyond, allowed, inequality):
     for value in within:
         bounds.check("alpha", value)
     for value in beyond:
@@ -39,13 +39,13 @@ def test_bounds(bounds, within, beyond, allowed, inequality):
     assert bounds.inequality("x") == inequality
 
 
-def test_choices():
+def test_choices_refuse_other_values():
     check_choice("twin", "own", ("own", "max"))
     with refused("twin", "min", "own", "max"):
         check_choice("twin", "min", ("own", "max"))
 
 
-def test_what_is_not_known_yet_is_left_to_who_calls_the_program():
+def test_bounds_accept_traced_values():
     def halved(value):
         Bounds(above=0).check("value", value)
         return value / 2

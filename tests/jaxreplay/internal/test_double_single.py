@@ -1,4 +1,4 @@
-"""Pairs of float32 against whole fractions."""
+"""Pairs of float32 compared with exact fractions."""
 
 from fractions import Fraction
 
@@ -11,12 +11,12 @@ from jaxreplay._internal import numerics as exact
 
 words = st.integers(0, 2**32 - 1)
 wholes = st.floats(2.0**-60, 2.0**60, width=32)
-shares = st.floats(2.0**-30, 1, width=32)  # of the value, far from numbers that CPUs flush to 0
+shares = st.floats(2.0**-30, 1, width=32)  # of the value, far above denormal numbers
 
 
 @settings(deadline=None)  # the first call compiles
 @given(st.lists(words, min_size=8, max_size=8), wholes)
-def test_fraction_of_a_whole(bits, whole):
+def test_fractions_of_a_whole_are_exact(bits, whole):
     value, rest = exact.fraction(jnp.asarray(np.array(bits, np.uint32)), jnp.float32(whole))
     for word, v, r in zip(bits, np.asarray(value), np.asarray(rest), strict=True):
         expected = Fraction(word, 2**32) * Fraction(float(whole))

@@ -1,4 +1,4 @@
-"""Rows of large arrays: the same whichever way they are read, under any vmap."""
+"""Rows of large arrays have the same values on every path and under any vmap."""
 
 import functools
 import itertools
@@ -24,11 +24,11 @@ def rows_of(shape):
 @pytest.mark.parametrize("take", [take_rows, buffer.read_few])
 @pytest.mark.parametrize("row", [(), (3,), (2, 3), (40,)])
 @pytest.mark.parametrize("large", [False, True])
-def test_rows_under_any_vmap(take, row, large, monkeypatch):
-    if large:  # these arrays are then treated like those that no cache holds
+def test_rows_equal_those_of_numpy_under_any_vmap(take, row, large, monkeypatch):
+    if large:  # use the path of arrays larger than any cache
         monkeypatch.setattr(gather, "_CACHE", 0)
         monkeypatch.setattr(gather, "_CUT", 0)
-        monkeypatch.setattr(gather, "_NEAR", 2 * gather._LINE)  # and read two or one at a time
+        monkeypatch.setattr(gather, "_NEAR", 2 * gather._LINE)  # and read one or two rows at a time
         assert gather._far(jnp.ones((9, 3)))
     seeds, others, length, batch = 3, 2, 11, 5
     rng = np.random.default_rng(2)
@@ -55,17 +55,17 @@ def test_rows_under_any_vmap(take, row, large, monkeypatch):
         np.testing.assert_array_equal(taken, want)
 
 
-def test_no_rows_of_a_large_array(monkeypatch):
+def test_no_rows_can_be_read_from_a_large_array(monkeypatch):
     monkeypatch.setattr(gather, "_CACHE", 0)
     monkeypatch.setattr(gather, "_CUT", 0)
     for take in (take_rows, buffer.read_few):
         assert take(jnp.ones((7, 3)), jnp.zeros(0, jnp.int32)).shape == (0, 3)
 
 
-def test_rows_of_vmapped_arrays_are_read_by_one_plain_gather_on_cpu():
+def test_rows_of_vmapped_arrays_are_read_by_one_gather_on_cpu():
     array, indices = rows_of((3, 1009, 4)), rows_of((3, 5))
     text = jax.jit(jax.vmap(take_rows)).lower(array, indices).compile().as_text()
-    assert "[3027,4]" in text  # all arrays' rows as those of one
+    assert "[3027,4]" in text  # one array with the rows of all
     assert large_copies(text, 1009) == []
 
 
@@ -87,14 +87,14 @@ def test_few_rows_of_a_large_array_are_read_by_one_thread(reading, monkeypatch):
 
     assert "outer_dimension_partitions" not in text()
     monkeypatch.setattr(gather, "_CUT", 2**40)
-    jax.clear_caches()  # what was traced before
+    jax.clear_caches()  # forget earlier traces
     if os.cpu_count() > 1:
         assert "outer_dimension_partitions" in text()
 
 
-def test_rows_are_fetched_ahead_only_where_that_pays():
+def test_rows_are_prefetched_only_where_that_is_faster():
     words = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.uint32)
     assert gather._far(words((2**20, 43)))
-    assert not gather._far(words((2**14, 43)))  # the array is in the cache anyway
+    assert not gather._far(words((2**14, 43)))  # fits in the cache
     assert not gather._far(words((2**20, 100)))  # long rows
     assert not gather._far(words((2**24,)))

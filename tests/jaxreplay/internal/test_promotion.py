@@ -1,4 +1,4 @@
-"""Functions beside the verbs, where the caller's arrays may not mix dtypes or ranks."""
+"""Public functions besides a replay's methods work with strict dtype and rank promotion."""
 
 import jax
 import jax.numpy as jnp
@@ -67,7 +67,7 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions_mix_as_by_default(name):
+def test_functions_work_with_strict_promotion(name):
     expected = FUNCTIONS[name]()
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         found = FUNCTIONS[name]()

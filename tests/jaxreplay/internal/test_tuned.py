@@ -1,4 +1,4 @@
-"""The operations tuned to XLA on CPU change speed only, and can be switched off or deleted."""
+"""Operations tuned for XLA on CPU change only speed, and can be switched off or deleted."""
 
 import os
 import shutil
@@ -54,10 +54,10 @@ def test_plain_operations_give_the_same_draws(name, monkeypatch):
     monkeypatch.setattr(buffer, "_tuned", lambda: None)
     plain_draws, plain_state = run(name)
     assert plain_draws == draws
-    testing.same(plain_state, state, rtol=1e-6)  # XLA rounds by what it fuses
+    testing.same(plain_state, state, rtol=1e-6)  # fusion changes rounding
 
 
-def test_the_folder_may_be_deleted(tmp_path):
+def test_replays_work_without_the_folder(tmp_path):
     source = Path(jaxreplay.__file__).parent
     shutil.copytree(source, tmp_path / "jaxreplay", ignore=shutil.ignore_patterns("tuned"))
     found = [
@@ -82,13 +82,13 @@ def asked_again():
     tuned.load.cache_clear()
 
 
-def test_other_versions_of_jax_warn_once_and_run_plain(asked_again, monkeypatch):
+def test_other_versions_of_jax_warn_once_and_use_plain_operations(asked_again, monkeypatch):
     monkeypatch.setattr(jax, "__version_info__", (9, 9, 9))
     with pytest.warns(RuntimeWarning, match=jax.__version__) as warned:
         assert tuned.load() is None and tuned.load() is None
     assert len(warned) == 1
 
 
-def test_the_switch_turns_them_off_without_a_warning(asked_again, monkeypatch, recwarn):
+def test_the_environment_variable_switches_off_without_a_warning(asked_again, monkeypatch, recwarn):
     monkeypatch.setenv("JAXREPLAY_TUNED", "off")
     assert tuned.load() is None and not recwarn.list

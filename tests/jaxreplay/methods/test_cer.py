@@ -1,4 +1,4 @@
-"""CER: probabilities worked out by hand, the newest rows, and the base methods."""
+"""CER: probabilities by hand, the newest rows, and base methods."""
 
 import jax
 import jax.numpy as jnp
@@ -25,18 +25,18 @@ def filled(sampler, count, batch_size=4, num_envs=1, capacity=12):
 @pytest.mark.parametrize(
     ("newest", "expected"),
     [
-        (1, [0.075] * 9 + [0.325]),  # 3 / 4 / 10, and 1 / 4 more for the newest
+        (1, [0.075] * 9 + [0.325]),  # 3 / 4 / 10, plus 1 / 4 for the newest
         (2, [0.05] * 8 + [0.3] * 2),
         (9, [0.0] * 6 + [0.25] * 4),  # a batch contains at most four
     ],
 )
-def test_probabilities(newest, expected):
+def test_probabilities_by_hand(newest, expected):
     replay, state = filled(cer.sampler(CERConfig(newest=newest)), 10)
     found = replay.probability(state, jnp.arange(12))
     np.testing.assert_allclose(found, expected + [0.0] * 2, rtol=1e-6)
 
 
-def test_unbiased_weights():
+def test_unbiased_weights_by_hand():
     replay, state = filled(cer.sampler(CERConfig(unbiased=True)), 10)
     for seed in range(5):
         batch = replay.sample(state, jax.random.key(seed))
@@ -49,8 +49,8 @@ def test_unbiased_weights():
 
 
 @pytest.mark.parametrize("num_envs", [1, 2, 3])
-def test_the_last_rows_are_the_newest(num_envs):
-    replay, state = filled(cer.sampler(), 7, num_envs=num_envs)  # 7 steps of 12 / E
+def test_the_last_rows_of_a_batch_are_the_newest_transitions(num_envs):
+    replay, state = filled(cer.sampler(), 7, num_envs=num_envs)  # 7 steps; the ring stores 12 / E
     for step in range(7, 12):
         rewards = step * num_envs + jnp.arange(num_envs, dtype=jnp.float32)
         state = replay.add(state, EXAMPLE._replace(reward=rewards))
@@ -59,7 +59,7 @@ def test_the_last_rows_are_the_newest(num_envs):
 
 
 @pytest.mark.parametrize("base", [uniform.method(), per.method(), lap.method(), rank.method()])
-def test_the_other_rows_are_those_of_the_base(base):
+def test_the_other_rows_equal_those_of_the_base(base):
     combined = cer.combine(base, newest=3)
     assert combined.objective == base.objective
     replay, state = filled(combined.sampler, 11, batch_size=7)
@@ -74,7 +74,7 @@ def test_the_other_rows_are_those_of_the_base(base):
         state = replay.update(state, own, **dict.fromkeys(base.requires.feedback, td))
 
 
-def test_a_batch_of_the_newest_alone_is_that_of_latest():
+def test_a_batch_of_newest_transitions_equals_that_of_latest():
     replay, state = filled(cer.sampler(CERConfig(newest=4)), 14)
     other, _ = filled(latest.sampler(), 0)
     own, expected = (r.sample(state, jax.random.key(1)) for r in (replay, other))
@@ -82,14 +82,14 @@ def test_a_batch_of_the_newest_alone_is_that_of_latest():
     np.testing.assert_array_equal(own.probability, expected.probability)
 
 
-def test_fewer_transitions_than_newest_are_repeated():
+def test_newest_transitions_repeat_if_too_few_are_stored():
     replay, state = filled(cer.sampler(CERConfig(newest=3)), 2)
     assert sorted(np.asarray(replay.sample(state, jax.random.key(0)).indices[1:])) == [0, 1, 1]
     found = replay.probability(state, jnp.arange(2))
     np.testing.assert_allclose(found, [1 / 8 + 1 / 4, 1 / 8 + 2 / 4])
 
 
-def test_the_schedules_of_the_base_last_as_long_as_the_run():
+def test_for_run_sets_the_schedules_of_the_base():
     config = CERConfig(over="per").for_run(10)
     assert cer.sampler(config).inner == per.sampler(per.PERConfig().for_run(10))
     assert cer.sampler(CERConfig(over="rank")).inner == rank.sampler()

@@ -1,4 +1,4 @@
-"""Curious replay: priorities worked out by hand, and visits."""
+"""Curious replay: priorities and visits by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ ROW = Transition(reward=jnp.zeros(1))
         (40, [0.0461775228, 1.013356351, 25.126989415]),
     ],
 )
-def test_priorities(visits, expected):
+def test_priorities_by_hand(visits, expected):
     found = priority(jnp.array([0.0, -1.0, 100.0]), jnp.full(3, visits), CuriousConfig())
     np.testing.assert_allclose(found, expected, rtol=3e-5)
 
@@ -45,7 +45,7 @@ def told(replay, state, slots, loss, name="td_error"):
     return replay.update(state, batch, **{name: jnp.asarray(loss)})
 
 
-def test_visits():
+def test_visits_are_counted_and_reset_by_new_transitions():
     replay, state = filled(CuriousConfig())
     np.testing.assert_array_equal(sum_tree.leaves(state.sampler.priorities.tree), [1e5] * 4)
     state = told(replay, state, [1, 2, 2], [1.0, 10.0, 10.0])  # the repeated slot counts once
@@ -54,7 +54,7 @@ def test_visits():
     np.testing.assert_allclose(found, [1e5, 7001.00699, 7005.01538, 1e5], rtol=1e-6)
     state = told(replay, state, [1, 2, 3], [1.0, jnp.nan, 0.0])
     np.testing.assert_array_equal(state.sampler.visits, [0, 2, 1, 1])
-    for _ in range(2):  # slots 0 and 1
+    for _ in range(2):  # overwrites slots 0 and 1
         state = replay.add(state, ROW)
     np.testing.assert_array_equal(state.sampler.visits, [0, 0, 1, 1])
     assert float(replay.metrics(state)["mean_visits"]) == 0.5
@@ -62,14 +62,14 @@ def test_visits():
     np.testing.assert_allclose(found[:2], [1e5, 1e5])
 
 
-def test_without_the_visit_term_priorities_are_those_of_per():
+def test_without_the_visit_term_priorities_equal_those_of_per():
     replay, state = filled(CuriousConfig(count_scale=0.0, alpha=0.5, epsilon=0.0))
     state = told(replay, state, [0, 1, 2], [4.0, -9.0, 16.0])
     found = sum_tree.leaves(state.sampler.priorities.tree)[:3]
     np.testing.assert_allclose(found, [2.0, 3.0, 4.0], rtol=1e-5)
 
 
-def test_the_loss_of_a_model():
+def test_signal_model_loss_requires_the_feedback_model_loss():
     config = CuriousConfig(signal="model_loss")
     assert curious.sampler(config).requires.feedback == {"model_loss"}
     replay, state = filled(config)

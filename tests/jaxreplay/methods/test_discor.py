@@ -1,4 +1,4 @@
-"""DisCor: weights and errors worked out by hand, and the agents that learn them."""
+"""DisCor: weights and errors by hand, and the agents that learn them."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ TD = np.array([1.0, -2, 0.5, 3])
 
 
 def sample_of(discount=DISCOUNT, weights=None):
-    """A batch whose observations are the numbers of its rows."""
+    """A batch whose observations are row numbers."""
     count = len(discount)
     rows = jnp.arange(count)
     row = Transition(rows[:, None], rows, jnp.zeros(count), jnp.float32(discount), rows[:, None])
@@ -28,7 +28,7 @@ def sample_of(discount=DISCOUNT, weights=None):
 
 
 def of_table(params, obs, action):
-    """A network whose parameters are its values at each row."""
+    """A network whose parameters are its outputs, one per row."""
     return params[obs[:, 0]]
 
 
@@ -43,7 +43,7 @@ def weights_of(errors, discount=DISCOUNT, temperature=10.0, given=None):
     return np.asarray(discor.weights(*arrays))
 
 
-def test_weights_and_loss_worked_by_hand():
+def test_weights_and_loss_by_hand():
     np.testing.assert_allclose(weights_of(ERRORS), 4 * np.array(SHARES), rtol=1e-5)
     n_step = weights_of(ERRORS, np.full(4, 0.99**3))
     expected = [0.1772383156, 0.0671679529, 0.4676846495, 0.287909082]
@@ -54,8 +54,8 @@ def test_weights_and_loss_worked_by_hand():
     np.testing.assert_allclose(2 * loss, 4.0539000045, rtol=1e-5)
 
 
-def test_one_update_worked_by_hand():
-    """Compare with NumPy: the first step of Adam has the size of the learning rate."""
+def test_one_update_by_hand():
+    """Adam's first step has the size of the learning rate."""
     learned = DistributionCorrection(DisCorConfig(learning_rate=0.5))
     now, targets = np.array([8.0, 15, 3, 4]), np.array([10.9, 21.8, 0.5, 3])
     state, sample = state_of(learned, now, ERRORS), sample_of()
@@ -71,7 +71,7 @@ def test_one_update_worked_by_hand():
     np.testing.assert_allclose(moments[0], 0.1 * gradient, rtol=1e-5)
 
 
-def test_negative_errors():
+def test_negative_errors_by_hand():
     sample, errors = sample_of(), [-10.0, 0, 0, 0]
     for nonnegative, expected in ((False, np.exp([0.99, 0, 0, 0])), (True, np.ones(4))):
         learned = DistributionCorrection(DisCorConfig(nonnegative=nonnegative))
@@ -79,9 +79,9 @@ def test_negative_errors():
         np.testing.assert_allclose(found, 4 * expected / expected.sum(), rtol=1e-5)
 
 
-def test_laws_of_weights():
+def test_weights_are_normalised_invariant_and_finite():
     even, order = np.full(4, 0.9), np.array([2, 0, 3, 1])
-    np.testing.assert_array_equal(weights_of(np.zeros(4)), np.ones(4))  # terminal ones as well
+    np.testing.assert_array_equal(weights_of(np.zeros(4)), np.ones(4))  # also at terminal rows
     np.testing.assert_array_equal(weights_of(np.full(4, 7.0), even), np.ones(4))
     shifted = weights_of(ERRORS + 100, even)
     np.testing.assert_allclose(shifted, weights_of(ERRORS, even), rtol=1e-4)
@@ -95,7 +95,7 @@ def test_laws_of_weights():
     np.testing.assert_allclose(lost, np.array([4, 4, 0, 4]) / 3, rtol=1e-6)
 
 
-def test_weights_of_the_sampler_are_factors():
+def test_weights_multiply_those_of_the_sampler():
     given = np.array([1.0, 0.5, 0.5, 1.0])
     expected = given * SHARES / (given * SHARES).sum()
     np.testing.assert_allclose(weights_of(ERRORS, given=given), 4 * expected, rtol=1e-5)
@@ -123,7 +123,7 @@ AGENTS = [name for name in registry.AGENTS if registry.feeds(name, "discor")]
 
 
 def made(name, objective, options=None):
-    """An agent, a batch, and the agent's initial state."""
+    """Return an agent, a batch and the agent's initial state."""
     entry = registry.AGENTS[name]
     discrete = entry.actions == "discrete"
     space = registry.environments.make(registry.EXAMPLES[entry.actions]).action_space
@@ -141,8 +141,8 @@ SLOW = ("td3", "td7", "ddpg", "naf")
 @pytest.mark.parametrize(
     "name", [pytest.param(x, marks=pytest.mark.slow if x in SLOW else ()) for x in AGENTS]
 )
-def test_without_errors_agents_learn_as_with_uniform_replay(name):
-    """Then they learn errors, and weights change what they learn."""
+def test_agents_learn_as_with_uniform_replay_while_errors_are_zero(name):
+    """Errors are learned afterwards, and weights then change the update."""
     agent, sample, state = made(name, discor.method(DisCorConfig(hidden=(8,))).objective)
     plain, _, alone = made(name, objectives.weighted())
     assert isinstance(state, WeightedState) and not isinstance(alone, WeightedState)
@@ -166,8 +166,8 @@ def test_without_errors_agents_learn_as_with_uniform_replay(name):
     )
 
 
-def test_errors_grow_to_the_discounted_sum_of_td_errors():
-    """A terminal step with |td| = 1 before it another: errors 1 and 1 + 0.9."""
+def test_errors_converge_to_the_discounted_sum_of_td_errors():
+    """Two steps with |td| = 1, of which the second is terminal, have errors 1.9 and 1."""
     config = DisCorConfig(learning_rate=0.05, tau=0.1)
     learned = DistributionCorrection(config)
     sample = sample_of(np.array([0.9, 0.0]))
@@ -181,7 +181,7 @@ def test_errors_grow_to_the_discounted_sum_of_td_errors():
     np.testing.assert_allclose(state.params, [1.9, 1.0], atol=0.02)
 
 
-def test_agents_and_their_refusals():
+def test_discor_refuses_unsupported_agents():
     assert AGENTS == ["dqn", "discrete_sac", "td3", "td7", "sac", "ddpg", "naf"]
     objective = discor.method().objective
     for name in registry.AGENTS.keys() - {*AGENTS}:

@@ -1,4 +1,4 @@
-"""EPER: priorities worked out by hand, and DQN's prediction of the mean TD error."""
+"""EPER: priorities by hand, and DQN's prediction of the mean TD error."""
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,8 @@ from jaxreplay.types import Requirements, Sample, Transition
 from tests.refusals import refused
 
 
-def test_noise_without_a_mean_has_no_priority():
-    """Rows 0 to 3 have TD errors of +-1, and the others of 0.5."""
+def test_noise_of_mean_zero_has_priority_zero():
+    """TD errors are +-1 in rows 0 to 3 and 0.5 in the others."""
     expected = jnp.array([0.0] * 4 + [0.5] * 4)
     td = jnp.array([1.0, -1.0] * 2 + [0.5] * 4)
     shares = []
@@ -39,8 +39,8 @@ def test_noise_without_a_mean_has_no_priority():
     np.testing.assert_allclose(shares, [[2 / 3, 1 / 3], [0, 1]], rtol=1e-6)
 
 
-def test_it_is_per_of_another_error():
-    """With the same errors, both have the same state and draws."""
+def test_eper_equals_per_given_the_same_errors():
+    """States and draws are equal."""
     ours, theirs = testing.Case(eper.method()), testing.Case(per.method())
     state, other = ours.full, theirs.full
     for seed in range(5):
@@ -56,7 +56,7 @@ def test_it_is_per_of_another_error():
 
 
 def rows(rewards):
-    """Terminal transitions from alternating states, one-hot of two."""
+    """Return terminal transitions from two alternating one-hot states."""
     count = len(rewards)
     obs = jnp.eye(2)[jnp.arange(count) % 2]
     zeros = jnp.zeros(count)
@@ -65,7 +65,7 @@ def rows(rewards):
 
 
 def test_dqn_predicts_the_mean_of_noisy_errors():
-    """State 0 pays +-1 and state 1 always 1, and the critic stays as it is."""
+    """Rewards are +-1 in state 0 and 1 in state 1; the critic is fixed."""
     config = DQNConfig(hidden=(16,), learning_rate=0.01)
     agent = dqn(config, Discrete(2), eper.method().objective)
     state = agent.init(jax.random.key(0), jnp.zeros(2), jnp.int32(0))
@@ -82,7 +82,7 @@ def test_dqn_predicts_the_mean_of_noisy_errors():
     q = agent.feedback(fixed, rows(jnp.zeros(2)).transition, jax.random.key(0))["q_value"]
     late = np.asarray(told["expected_td_error"][-300:]).mean(axis=0)[:2]
     np.testing.assert_allclose(late, [0 - q[0], 1 - q[1]], atol=0.1)
-    assert np.abs(told["td_error"][:, 0]).mean() > 0.8  # which PER would follow
+    assert np.abs(told["td_error"][:, 0]).mean() > 0.8  # PER's priority would be this large
     row = rows(jnp.zeros(2)).transition
     ours = agent.feedback(fixed._replace(expected=expected), row, jax.random.key(0))
     np.testing.assert_allclose(ours["expected_td_error"], late, atol=0.15)
@@ -105,7 +105,7 @@ def test_predictions_do_not_change_the_critic():
 
 
 @pytest.mark.parametrize("agent", ["td3", "rainbow"])
-def test_other_agents_are_refused(agent):
+def test_eper_refuses_agents_other_than_dqn(agent):
     assert [name for name in registry.AGENTS if registry.feeds(name, "eper")] == ["dqn"]
     with refused("eper", agent, "expected_td_error"):
         registry.check_fit(agent, "eper", registry.EXAMPLES[registry.AGENTS[agent].actions])

@@ -1,4 +1,4 @@
-"""ERE: windows worked by hand, what an episode is, draws and refusals."""
+"""ERE: windows by hand, episodes, draws and errors."""
 
 import jax
 import jax.numpy as jnp
@@ -29,17 +29,17 @@ CAPACITY, LANES, BATCH = 1000, 2, 4
         (10**5, 0.996, 10, {0: 1e5, 1: 66_978.2571, 5: 13_479.3581, 9: 5000}),
     ],
 )
-def test_window(capacity, eta, length, expected):
+def test_windows_by_hand(capacity, eta, length, expected):
     for done, wanted in expected.items():
         found = window(jnp.int32(done), jnp.int32(length), eta, capacity, 5000)
         assert float(found) == pytest.approx(wanted, rel=2e-5)
-    # Beyond the length of the episode before, the window stays as it was at its end.
+    # After as many updates as in the previous episode, the window stays constant.
     late, end = (window(jnp.int32(k), jnp.int32(10), 0.9, 100, 1) for k in (50, 9))
     assert float(late) == float(end)
 
 
 def episode(replay, state, steps, updates):
-    """Two environments side by side; the first one's episode ends with the last step."""
+    """Two environments; the episode of the first ends with the last step."""
     row = jax.tree.map(lambda x: jnp.broadcast_to(x, (LANES, *x.shape)), EXAMPLE)
     for step in range(steps):
         last = jnp.array([step == steps - 1, step == 0])
@@ -63,9 +63,9 @@ def test_the_window_shrinks_with_the_updates_of_an_episode():
     replay = replay_of(config)
     state = replay.init(jax.random.key(0), EXAMPLE)
     state = episode(replay, state, 40, 10)
-    # The update after the episode's end belongs to the next one.
+    # The update after an episode's end counts for the next episode.
     assert (int(state.sampler.length), int(state.sampler.done)) == (10, 0)
-    assert width(replay, state) == 80  # all there is
+    assert width(replay, state) == 80  # all stored transitions
     state = episode(replay, state, 8, 7)
     assert (int(state.sampler.length), int(state.sampler.done)) == (7, 0)
     state = state._replace(sampler=state.sampler._replace(done=jnp.int32(6)))
@@ -92,14 +92,14 @@ def test_the_metric_is_the_mean_window_of_a_whole_episode():
     assert float(replay.metrics(state)["window"]) == pytest.approx(sizes.mean())
 
 
-def test_an_episode_without_updates_says_nothing_about_the_next():
+def test_episodes_without_updates_do_not_change_the_length():
     replay = replay_of(EREConfig(smallest=6))
     state = episode(replay, replay.init(jax.random.key(0), EXAMPLE), 40, 10)
     state = episode(replay, state, 5, 0)
     assert (int(state.sampler.length), int(state.sampler.done)) == (10, 0)
 
 
-def test_smallest_and_the_size_bound_the_window():
+def test_smallest_and_the_stored_size_bound_the_window():
     replay = replay_of(EREConfig(eta=0.9, smallest=20))
     state = episode(replay, replay.init(jax.random.key(0), EXAMPLE), 30, 30)
     state = state._replace(sampler=state.sampler._replace(done=jnp.int32(29)))
@@ -128,6 +128,6 @@ def test_eta_rises_to_one_over_the_run():
         ({"eta_updates": 0}, ("eta_updates", "0")),
     ],
 )
-def test_refusals(options, parts):
+def test_options_out_of_range_are_refused(options, parts):
     with refused(*parts):
         EREConfig(**options)

@@ -1,4 +1,4 @@
-"""ERO: numbers worked by hand, and how the replay policy learns and chooses."""
+"""ERO: numbers by hand, and training and choices of the replay policy."""
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +63,7 @@ def test_score_function_has_mean_zero():
     assert (np.abs(np.asarray(gradients.mean(axis=0))) < 4 * error).all()
 
 
-def test_the_first_score_is_only_the_baseline():
+def test_the_first_return_is_only_a_baseline():
     state = filled()
     after = observed(state, 10.0)
     assert equal(after.sampler.params, state.sampler.params)
@@ -71,7 +71,7 @@ def test_the_first_score_is_only_the_baseline():
     assert float(REPLAY.metrics(after)["replay_reward"]) == 0
 
 
-def test_then_rewards_are_changes_and_the_subset_is_chosen_anew():
+def test_rewards_are_changes_of_returns_and_update_the_subset():
     state, rewards = filled(), []
     for number, episode_return in enumerate((12.0, 15.0, 9.0)):
         before, state = state, observed(state, episode_return, number)
@@ -83,20 +83,20 @@ def test_then_rewards_are_changes_and_the_subset_is_chosen_anew():
     share = chosen(state).sum() / 30
     assert float(REPLAY.metrics(state)["subset"]) == pytest.approx(share)
     before = state
-    state = observed(state, float("nan"))  # no episode ended: nothing to learn from
+    state = observed(state, float("nan"))  # no episode ended, so nothing is learned
     assert equal(before.sampler, state.sampler)
 
 
-def test_an_equal_return_teaches_nothing():
+def test_an_equal_return_changes_the_subset_but_no_parameters():
     state = observed(observed(filled(), 1.0), 3.0)
     after = observed(state, 3.0, 7)
     assert equal(after.sampler.params, state.sampler.params)
     assert equal(after.sampler.opt_state, state.sampler.opt_state)
-    assert (chosen(after) != chosen(state)).any()  # chosen anew all the same
+    assert (chosen(after) != chosen(state)).any()
 
 
-def test_a_better_return_makes_the_choices_made_likelier():
-    """The first Adam step moves along the sign of the gradient: up for a rise, down for a fall."""
+def test_a_better_return_raises_the_probability_of_the_choices():
+    """Adam's first step has the gradient's sign: opposite for a better and a worse return."""
     start = observed(filled(), 1.0)
     steps = [
         optax.tree.sub(observed(start, episode_return, 1).sampler.params, start.sampler.params)
@@ -104,7 +104,7 @@ def test_a_better_return_makes_the_choices_made_likelier():
     ]
     for up, down in zip(*(jax.tree.leaves(step) for step in steps), strict=True):
         np.testing.assert_allclose(up, -np.asarray(down), atol=1e-6)
-    # All items were in the subset, so a better return raises the probability of keeping items.
+    # All items were in the subset, so the probability of keeping an item rises.
     bias = steps[0]["params"]["Dense_1"]["bias"]
     assert float(bias[0]) > 0
 
@@ -130,14 +130,14 @@ def test_draws_are_uniform_over_the_subset():
     assert set(np.flatnonzero(frequencies(with_subset(filled(), [1, 4, 5, 7, 29])))) == {
         1, 4, 5, 7, 29,
     }  # fmt: skip
-    assert (frequencies(filled()) > 0)[:30].all()  # everything chosen: uniform replay
+    assert (frequencies(filled()) > 0)[:30].all()  # with all items in the subset, replay is uniform
 
 
-def test_a_subset_smaller_than_a_batch_gives_way_to_the_whole_buffer():
+def test_a_subset_smaller_than_a_batch_is_ignored():
     assert (frequencies(with_subset(filled(), [1, 4, 5])) > 0)[:30].all()
 
 
-def test_new_items_are_in_the_subset_and_have_no_td_error_of_the_one_before():
+def test_new_items_enter_the_subset_with_td_error_0():
     state = with_subset(filled(CAPACITY), [1, 4, 5, 7])
     state = state._replace(sampler=state.sampler._replace(td_error=jnp.full(CAPACITY, 2.0)))
     after = ADD(state, jax.tree.map(lambda x: x[None], EXAMPLE))
@@ -145,7 +145,7 @@ def test_new_items_are_in_the_subset_and_have_no_td_error_of_the_one_before():
     np.testing.assert_array_equal(after.sampler.td_error, [0.0] + [2.0] * (CAPACITY - 1))
 
 
-def test_features_are_scaled_by_the_deviation_of_what_is_stored():
+def test_features_are_scaled_by_the_deviation_over_stored_items():
     from jaxreplay.methods.ero import _features
 
     state, live = filled(4), slice(4)  # the other 36 slots are empty
@@ -165,6 +165,6 @@ def test_features_are_scaled_by_the_deviation_of_what_is_stored():
         ({"batch_size": 0}, ("batch_size", "0")),
     ],
 )
-def test_refusals(options, parts):
+def test_options_out_of_range_are_refused(options, parts):
     with refused(*parts):
         EROConfig(**options)

@@ -1,4 +1,4 @@
-"""Faded LAP: factors by age worked out by hand, and a dense reference."""
+"""Faded LAP: factors by age by hand, and a dense reference."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ EXAMPLE = Transition(reward=jnp.zeros(()))
 
 
 class Dense:
-    """LAP with a fade for every slot, as in the authors' code, but by ages in transitions."""
+    """LAP with a factor for every slot, as in the authors' code, with ages in transitions."""
 
     def __init__(self, config, capacity, num_envs):
         self.config, self.num_envs = config, num_envs
@@ -50,7 +50,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_probabilities_are_those_of_a_dense_buffer(name):
+def test_probabilities_equal_those_of_the_dense_reference(name):
     config, capacity, num_envs = CASES[name]
     dense = Dense(config, capacity, num_envs)
     replay = Replay(faded.sampler(config), capacity=capacity, batch_size=6, num_envs=num_envs)
@@ -76,7 +76,7 @@ def test_probabilities_are_those_of_a_dense_buffer(name):
         sum_tree.check_valid(state.sampler.old)
 
 
-def test_factors_by_age():
+def test_ages_at_which_fading_reaches_the_floor():
     config = FadedConfig()
     assert config.age_of_floor(1, 10**6) == 23_025  # ln 0.1 / ln 0.9999 = 23 024.7
     assert config.age_of_floor(8, 10**6) == 2_879
@@ -85,7 +85,7 @@ def test_factors_by_age():
     assert FadedConfig(floor=1.0).age_of_floor(1, 1000) == 1
 
 
-def test_priorities_of_transitions_of_very_different_ages():
+def test_priorities_by_age_by_hand():
     capacity, ages = 30_001, np.array([0, 100, 10_000, 23_025, 30_000])
     replay = Replay(faded.sampler(FadedConfig(alpha=1.0)), capacity=capacity, batch_size=5)
     state = jax.jit(
@@ -105,7 +105,7 @@ def test_priorities_of_transitions_of_very_different_ages():
     np.testing.assert_allclose(found / found[0], expected, rtol=2e-5)
 
 
-def test_lap_is_the_special_case_without_fading():
+def test_fade_1_equals_lap():
     ours, theirs = testing.Case(faded.method(FadedConfig(fade=1.0))), testing.Case(lap.method())
     one, other = ours.fill(), theirs.fill()
     for time in range(8, 20):
@@ -115,13 +115,13 @@ def test_lap_is_the_special_case_without_fading():
         np.testing.assert_allclose(batch.probability, expected.probability, rtol=1e-5)
 
 
-def test_defaults_for_discrete_actions_are_those_of_lap():
+def test_defaults_for_discrete_actions_equal_those_of_lap():
     assert faded.DISCRETE == lap.DISCRETE
     assert FadedConfig(**DISCRETE).kappa == 0.01
 
 
 @pytest.mark.parametrize("options", [{"fade": 0.89}, {"fade": 1.1}, {"floor": 0.0}, {"floor": 1.1}])
-def test_refusals(options):
+def test_options_out_of_range_are_refused(options):
     ((name, value),) = options.items()
     with refused(name, str(value)):
         FadedConfig(**options)

@@ -1,4 +1,4 @@
-"""Hindsight replay against lists of episodes in NumPy."""
+"""Hindsight replay compared with lists of episodes in NumPy."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ from tests.refusals import refused
 
 E, STEPS, GAMMA = 3, 10, 0.9
 EXAMPLE = Transition(
-    obs=jnp.zeros(4),  # a number, nothing, the achieved goal, the desired goal
+    obs=jnp.zeros(4),  # step number, unused, achieved goal, desired goal
     action=jnp.zeros((), jnp.int32),
     reward=jnp.zeros(()),
     discount=jnp.zeros(()),
@@ -35,7 +35,7 @@ TASK = Goals(reached, size=1)
 
 
 class Lists:
-    """What happened in E environments: one dict for each step, `episodes[env][episode][step]`."""
+    """Steps of E environments: one dict per step, in `episodes[env][episode][step]`."""
 
     def __init__(self, seed):
         self.random = np.random.default_rng(seed)
@@ -44,7 +44,7 @@ class Lists:
         self.count = 0
 
     def step(self):
-        """Return the next transitions `[E, ...]`; each achieves a goal of its own."""
+        """Return the next transitions `[E, ...]`; every step achieves a different goal."""
         rows = []
         for env in range(E):
             if first := self.left[env] == 0:
@@ -80,7 +80,7 @@ class Lists:
         )
 
     def stored(self, strategy):
-        """Map the number of each stored step to its row and to the goals that may replace its."""
+        """Map the number of each stored step to its row and to its candidate goals."""
         found = {}
         for episode in (episode for env in self.episodes for episode in env):
             held = [row for row in episode if row["time"] >= self.count - STEPS]
@@ -102,7 +102,7 @@ def filled(strategy, steps, inner=uniform.sampler(), k=4.0, seed=0, batch_size=3
 
 
 def drawn(replay, state, keys=400):
-    """Return the transitions of many batches, and which of them are relabelled, in one axis."""
+    """Return the transitions of many batches as one batch, and which of them are relabelled."""
     keys = jax.random.split(jax.random.key(1), keys)
     batch = jax.jit(jax.vmap(lambda key: replay.sample(state, key)))(keys)
     batch = jax.tree.map(lambda x: np.asarray(x).reshape(-1, *x.shape[2:]), batch)
@@ -111,7 +111,7 @@ def drawn(replay, state, keys=400):
 
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
 @pytest.mark.parametrize("steps", [4, 10, 23, 47])
-def test_goals_are_those_of_the_same_episode_and_equally_likely(strategy, steps):
+def test_goals_are_uniform_over_the_candidates_of_the_same_episode(strategy, steps):
     replay, state, lists = filled(strategy, steps)
     t, relabelled = drawn(replay, state)
     stored = lists.stored(strategy)
@@ -129,7 +129,7 @@ def test_goals_are_those_of_the_same_episode_and_equally_likely(strategy, steps)
         np.testing.assert_array_equal(t.discount[mine], np.where(stops, 0, np.float32(GAMMA)))
 
 
-def test_all_else_is_as_it_was_stored():
+def test_relabelling_changes_only_goal_reward_and_discount():
     replay, state, lists = filled("future", 23)
     t, relabelled = drawn(replay, state, keys=20)
     rows = [lists.stored("future")[number][0] for number in t.next_obs[:, 0].tolist()]
@@ -147,7 +147,7 @@ def test_all_else_is_as_it_was_stored():
         )
 
 
-def test_a_transition_with_its_own_goal_again_is_unchanged():
+def test_relabelling_with_the_own_goal_changes_nothing():
     lists = Lists(3)
     t = jax.tree.map(lambda *x: np.concatenate(x), *[lists.step() for _ in range(20)])
     assert {0.0, np.float32(GAMMA)} == set(t.discount.tolist())
@@ -156,8 +156,8 @@ def test_a_transition_with_its_own_goal_again_is_unchanged():
 
 
 @pytest.mark.parametrize("horizon", [5, 10])
-def test_share_of_successes(horizon):
-    """With T distinct goals, a share H_T / T of relabelled transitions reaches the new goal."""
+def test_the_share_of_successes_is_that_of_uniform_future_goals(horizon):
+    """With T distinct goals, a share H_T / T of relabelled transitions achieves the new goal."""
     replay = Replay(her.Hindsight(goals=TASK), capacity=horizon, batch_size=horizon)
     state = replay.init(jax.random.key(0), EXAMPLE)
     for time in range(horizon):
@@ -172,7 +172,7 @@ def test_share_of_successes(horizon):
 
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
 def test_batches_do_not_depend_on_the_storage_of_observations(strategy):
-    """In every episode of six steps, observations follow one another."""
+    """In every episode of six steps, next_obs is the following observation."""
     batches = []
     for storage in (Transitions(), SharedObservations(spare=1.0)):
         sampler = her.Hindsight(per.sampler(), TASK, strategy)
@@ -180,7 +180,7 @@ def test_batches_do_not_depend_on_the_storage_of_observations(strategy):
         state, add = replay.init(jax.random.key(0), EXAMPLE), jax.jit(replay.add)
         for time in range(21):
             obs = np.zeros((2, 4), np.float32)
-            obs[:, 2] = time + 100 * np.arange(2) + time // 6  # one more after the last step
+            obs[:, 2] = time + 100 * np.arange(2) + time // 6  # plus one after every last step
             after = obs + np.array([0, 0, 1, 0], np.float32)
             edges = np.full(2, time % 6 == 0), np.full(2, time % 6 == 5)
             row = jax.tree.map(lambda x: np.stack([x, x]), EXAMPLE)
@@ -197,7 +197,7 @@ INNER = {"uniform": uniform.sampler(), "per": per.sampler(), "rank": rank.sample
 
 
 @pytest.mark.parametrize("name", quick(INNER, of=("uniform", "per")))
-def test_slots_weights_and_probabilities_are_those_of_the_inner_sampler(name):
+def test_slots_weights_and_probabilities_equal_those_of_the_inner_sampler(name):
     def run(sampler):
         replay = Replay(sampler, capacity=E * STEPS, batch_size=8, num_envs=E)
         state, lists = replay.init(jax.random.key(0), EXAMPLE), Lists(0)
@@ -218,7 +218,7 @@ def test_slots_weights_and_probabilities_are_those_of_the_inner_sampler(name):
     testing.same(chances, expected)
 
 
-def test_only_transitions_with_their_own_goal_change_priorities():
+def test_only_transitions_that_are_not_relabelled_change_priorities():
     replay, state, _ = filled("future", 23, per.sampler(), batch_size=8)
     batch = replay.sample(state, jax.random.key(0))
     slots = jnp.arange(8)
@@ -234,21 +234,21 @@ def test_only_transitions_with_their_own_goal_change_priorities():
     np.testing.assert_allclose(share, stops.mean())
 
 
-def test_an_ended_episode_has_no_later_goals():
+def test_goals_of_an_ended_episode_do_not_reach_the_next():
     replay, state, lists = filled("episode", 4)
     state = replay.end_episodes(state)
     before = set(lists.stored("episode"))
     for env in range(E):
         lists.episodes[env].append([])
     lists.left[:] = 5
-    state = replay.add(state, lists.step())  # without first
+    state = replay.add(state, lists.step())  # `first` is false
     t, relabelled = drawn(replay, state, keys=50)
     new = ~np.isin(t.next_obs[:, 0], list(before)) & relabelled
     assert new.any()
     np.testing.assert_array_equal(t.next_obs[new, 3], t.next_obs[new, 0])
 
 
-def test_replays_of_different_fill_levels_may_be_vmapped():
+def test_replays_of_different_fill_levels_can_be_vmapped():
     replay, short, _ = filled("future", 4, seed=1)
     _, long, _ = filled("future", 23, seed=2)
     both = jax.tree.map(lambda *x: jnp.stack(x), short, long)
@@ -258,7 +258,7 @@ def test_replays_of_different_fill_levels_may_be_vmapped():
         testing.same(jax.tree.map(lambda x, at=at: x[at], found), expected)
 
 
-def test_a_saved_replay_relabels_as_before(tmp_path):
+def test_a_loaded_replay_relabels_as_before(tmp_path):
     replay, state, _ = filled("future", 23, per.sampler())
     save(replay, state, tmp_path / "replay.safetensors")
     loaded = load(replay, tmp_path / "replay.safetensors", EXAMPLE)
@@ -272,12 +272,12 @@ def test_a_saved_replay_relabels_as_before(tmp_path):
         windows.sampler(), sequences.sampler(), latest.sampler(), refer.sampler(),
     ],
 )  # fmt: skip
-def test_samplers_of_more_than_single_transitions_are_refused(inner):
+def test_samplers_that_do_not_draw_single_transitions_are_refused(inner):
     with refused("inner", type(inner).__name__):
         her.Hindsight(inner, TASK)
 
 
-def test_schedules_of_the_inner_method_follow_the_run():
+def test_for_run_sets_the_schedules_of_the_inner_method():
     config = her.HERConfig(over="per").for_run(50)
     assert config.over_updates == 50
     expected = her.Hindsight(per.sampler(per.PERConfig().for_run(50)))
@@ -285,7 +285,7 @@ def test_schedules_of_the_inner_method_follow_the_run():
     assert her.HERConfig().for_run(50) == her.HERConfig()
 
 
-def test_options_and_tasks_that_do_not_fit_are_refused():
+def test_invalid_options_and_goal_tasks_are_refused():
     with refused("strategy", "future", "final", "episode", "random"):
         her.Hindsight(strategy="random")  # pyright: ignore[reportArgumentType]
     with refused("k", "0", "-1"):

@@ -1,4 +1,4 @@
-"""LA3P: priorities and losses worked out by hand, and the rows of the critic and of the actor."""
+"""LA3P: priorities and losses by hand, and the rows of critic and actor."""
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ def told(config, td=TD):
     state = replay.init(jax.random.key(0), EXAMPLE)
     for _ in range(size):
         state = replay.add(state, Transition(reward=jnp.zeros(1)))
-    for shift in range(size):  # each slot is among the critic's rows at some time
+    for shift in range(size):  # so that every slot is once among the critic's rows
         batch = replay.sample(state, jax.random.key(0))
         slots = (jnp.arange(size) + shift) % size
         batch = batch._replace(indices=slots, version=slots + 1)
@@ -35,7 +35,7 @@ def told(config, td=TD):
     return replay, state
 
 
-def test_sizes_of_the_parts():
+def test_sizes_of_the_parts_by_hand():
     assert LA3PConfig().parts(384) == (128, 128)
     assert LA3PConfig(fraction=0.0).parts(9) == (9, 0)
     assert LA3PConfig(fraction=1.0).parts(8) == (0, 4)
@@ -44,7 +44,7 @@ def test_sizes_of_the_parts():
         LA3PConfig(fraction=1.5)
 
 
-def test_priorities_and_their_inverses():
+def test_priorities_and_inverse_priorities_by_hand():
     replay, state = told(LA3PConfig())
     leaves = np.asarray(sum_tree.leaves(state.sampler.priorities.tree))
     np.testing.assert_allclose(leaves, [1, 1, 1, 1.3195079108, 1.7411011266], rtol=1e-5)
@@ -58,7 +58,7 @@ def test_priorities_and_their_inverses():
     assert share.max() <= leaves.max() / leaves.min() / 5
 
 
-def test_with_alpha_zero_all_parts_are_uniform():
+def test_alpha_0_makes_all_parts_uniform():
     replay, state = told(LA3PConfig(alpha=0.0))
     np.testing.assert_allclose(replay.probability(state, jnp.arange(5)), 0.2, rtol=1e-6)
 
@@ -88,7 +88,7 @@ def test_loss_of_the_critic_by_part():
     assert float(objective.actor(loss, sample, None)) == 3.5
 
 
-def test_without_prioritised_parts_it_is_pal():
+def test_fraction_0_equals_pal():
     ours, theirs = la3p.method(LA3PConfig(fraction=0.0)).objective, pal.method(PALConfig())
     td = jax.random.normal(jax.random.key(0), (2, 8)) * 3
     np.testing.assert_allclose(ours.error(td), theirs.objective.error(td), rtol=1e-6)
@@ -96,13 +96,13 @@ def test_without_prioritised_parts_it_is_pal():
     np.testing.assert_allclose(replay.probability(state, jnp.arange(5)), 0.2, rtol=1e-6)
 
 
-def test_with_prioritised_parts_only_it_is_lap_for_the_critic():
+def test_fraction_1_gives_the_critic_loss_of_lap():
     objective = la3p.method(LA3PConfig(fraction=1.0)).objective
     td = jax.random.normal(jax.random.key(0), (2, 8)) * 3
     np.testing.assert_allclose(objective.error(td), objectives.huber(1.0)(td), rtol=1e-6)
 
 
-AGENTS = {  # with the moments of the gradients of the actor; Adam's first step is but a sign
+AGENTS = {  # with moments of the actor's gradients, as Adam's first step depends only on their sign
     "td3": (td3, TD3Config(hidden=(8,), policy_delay=1), lambda s: s.policy.opt_state),
     "td7": (td7, TD7Config(hidden=(8,), policy_delay=1), lambda s: s.actor_opt_state),
     "sac": (sac, SACConfig(hidden=(8,)), lambda s: s.actor_opt_state),
@@ -114,7 +114,7 @@ AGENTS = {  # with the moments of the gradients of the actor; Adam's first step 
     "name",
     [pytest.param(x, marks=() if x in ("dqn", "td3") else pytest.mark.slow) for x in AGENTS],
 )
-def test_actor_and_critic_learn_from_their_rows(name):
+def test_actor_and_critic_learn_only_from_their_rows(name):
     make, config, of_actor = AGENTS[name]
     agent = make(config, Continuous(2), la3p.method().objective)
     obs = jax.random.normal(jax.random.key(1), (6, 3))
@@ -139,14 +139,14 @@ def test_actor_and_critic_learn_from_their_rows(name):
     actor, critic = learned(jnp.array([], jnp.int32), "reward")
     for rows in ([1], [2, 3]):
         assert not equal(learned(jnp.array(rows), "reward")[1], critic)
-    own = jnp.array([4, 5])  # rows of the actor alone
+    own = jnp.array([4, 5])  # rows only of the actor
     for field in ("reward", "action"):
         assert equal(learned(own, field), (actor, critic))
     found, of_critic = learned(own, "obs")
     assert equal(of_critic, critic) and not equal(found, actor)
 
 
-def test_a_step_keeps_the_trees_valid():
+def test_updates_keep_both_trees_valid():
     case = testing.Case(la3p.method())
     state = case.fill()
     for time in range(8, 20):

@@ -1,4 +1,4 @@
-"""LaBER: choices and weights worked out by hand, and the agents that learn from chosen rows."""
+"""LaBER: choices and weights by hand, and agents that learn from chosen rows."""
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +14,11 @@ from jaxreplay.types import Requirements, Sample, Transition
 from tests.refusals import refused
 
 TD = np.array([0.5, -2.0, 0.1, 1.0, 4.0, 0.0, -0.25, 0.75], np.float32)
-SHARES = {  # of the squared error and of the Huber loss
+SHARES = {  # probabilities under the squared error and the Huber loss
     "mse": [0.0581395, 0.2325581, 0.0116279, 0.1162791, 0.4651163, 0, 0.0290698, 0.0872093],
     "huber": [0.1086957, 0.2173913, 0.0217391, 0.2173913, 0.2173913, 0, 0.0543478, 0.1630435],
 }
-MEAN_WEIGHTS = [2.15, 0.5375, 10.75, 1.075, 0.26875, 0.0, 4.3, 1.4333333]  # of the squared error
+MEAN_WEIGHTS = [2.15, 0.5375, 10.75, 1.075, 0.26875, 0.0, 4.3, 1.4333333]  # under the squared error
 
 
 def norms_of(loss):
@@ -27,21 +27,21 @@ def norms_of(loss):
 
 
 def draws(norms, weights="mean", count=4000):
-    """Rows and weights `[count, B]` of one critic, of independent choices."""
+    """Rows and weights `[count, B]` of one critic, in `count` independent choices."""
     keys = jax.random.split(jax.random.key(0), count)
     found = jax.vmap(lambda key: ChooseByGradient(2, weights)(norms[None], key))(keys)
     return np.asarray(found.rows[:, 0]), np.asarray(found.weights[:, 0])
 
 
 @pytest.mark.parametrize("loss", SHARES)
-def test_rows_are_drawn_in_proportion_to_gradients(loss):
+def test_rows_are_drawn_in_proportion_to_gradient_norms(loss):
     rows, _ = draws(norms_of(loss))
     counts = np.bincount(rows.ravel(), minlength=8) / rows.size
     np.testing.assert_allclose(counts, SHARES[loss], atol=0.015)
     assert counts[5] == 0
 
 
-def test_weights_worked_by_hand():
+def test_weights_by_hand():
     norms = norms_of("mse")
     rows, weights = draws(norms, "mean")
     np.testing.assert_allclose(weights, np.take(MEAN_WEIGHTS, rows), rtol=1e-5)
@@ -56,7 +56,7 @@ def test_weights_worked_by_hand():
     ("mse", 0.5125, 0.89297, 2.47297), ("huber", 0.2625, 0.26172, 0.41672),
 ])  # fmt: skip
 def test_gradients_are_unbiased_with_the_least_variance(loss, mean, variance, plain):
-    """All weighted gradients have the same size, the mean of the sizes of the candidates'."""
+    """Weighted gradients all have one norm: the mean norm over candidates."""
     norms = norms_of(loss)
     gradient = np.asarray(norms) * np.sign(TD)
     np.testing.assert_allclose([gradient.mean(), gradient.var()], [mean, plain], rtol=1e-4)
@@ -67,7 +67,7 @@ def test_gradients_are_unbiased_with_the_least_variance(loss, mean, variance, pl
     np.testing.assert_allclose(weighted.var(), variance, rtol=0.05)
 
 
-def test_scales_of_norms_change_only_lazy_weights():
+def test_the_scale_of_norms_changes_only_lazy_weights():
     norms, key = norms_of("mse")[None], jax.random.key(3)
     for weights in ("mean", "max", "lazy"):
         small, large = (ChooseByGradient(2, weights)(scale * norms, key) for scale in (1, 2.0**70))
@@ -77,13 +77,13 @@ def test_scales_of_norms_change_only_lazy_weights():
 
 
 @pytest.mark.parametrize("weights", ["mean", "lazy", "max"])
-def test_without_gradients_every_candidate_is_equally_likely(weights):
+def test_candidates_are_equally_likely_if_all_gradients_are_zero(weights):
     rows, found = draws(jnp.zeros(8), weights)
     np.testing.assert_allclose(np.bincount(rows.ravel()) / rows.size, 1 / 8, atol=0.01)
     assert (found == 1).all()
 
 
-def test_norms_that_are_not_finite_are_not_drawn():
+def test_rows_with_norms_that_are_not_finite_are_not_drawn():
     rows, weights = draws(jnp.array([1.0, jnp.nan, jnp.inf, 1.0]))
     assert set(rows.ravel()) == {0, 3} and (weights == 0.5).all()
 
@@ -98,7 +98,7 @@ def test_each_critic_and_the_actor_have_their_own_rows():
     np.testing.assert_allclose(np.bincount(np.ravel(actors)) / 800, 1 / 8, atol=0.05)
 
 
-def test_batches_must_be_multiples_of_the_candidates():
+def test_batches_must_be_multiples_of_candidates():
     with refused("batch_size", "4", "10"):
         ChooseByGradient(4)(jnp.ones((1, 10)), jax.random.key(0))
 
@@ -117,8 +117,8 @@ def linear_critics(count):
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("loss", [objectives.mse, objectives.huber(1.0)])
-def test_gradients_of_chosen_rows_average_to_those_of_all_candidates(count, loss):
-    """Compare with the gradients of the plain mean over candidates, in expectation and exactly."""
+def test_mean_gradients_of_chosen_rows_equal_those_of_all_candidates(count, loss):
+    """Compared with the gradients of the mean over candidates, in expectation and exactly."""
     critics = linear_critics(count)
     obs = jax.random.normal(jax.random.key(1), (8, 2))
     target = jax.random.normal(jax.random.key(2), (8,))
@@ -133,7 +133,7 @@ def test_gradients_of_chosen_rows_average_to_those_of_all_candidates(count, loss
     for name, value in info.feedback.items():
         np.testing.assert_allclose(found.feedback[name][0], value, rtol=1e-6)
     assert actor.weights.shape == (4000, 4)
-    # One choice, by hand.
+    # one choice by hand
     key = keys[0]
     td = target - jnp.stack([obs @ w for w in critics.params])
     norms = objectives.minimal_variance_priority(loss)(td)
@@ -152,8 +152,8 @@ AGENTS = [name for name in registry.AGENTS if registry.feeds(name, "laber")]
     "name",
     [pytest.param(x, marks=() if x in ("dqn", "td3") else pytest.mark.slow) for x in AGENTS],
 )
-def test_agents_learn_from_the_rows_that_are_chosen(name):
-    """Feedback is that of all candidates; those with an undefined target are not learned from."""
+def test_agents_learn_from_the_chosen_rows(name):
+    """Feedback covers all candidates; those without a finite target are never chosen."""
     entry, config = registry.AGENTS[name], registry.AGENTS[name].config(hidden=(8,))
     discrete = entry.actions == "discrete"
     space = registry.environments.make(registry.EXAMPLES[entry.actions]).action_space
@@ -176,7 +176,7 @@ def test_agents_learn_from_the_rows_that_are_chosen(name):
     assert np.isfinite(info.metrics["loss"])
 
 
-def test_agents_and_their_refusals():
+def test_laber_refuses_unsupported_agents():
     assert AGENTS == ["dqn", "rainbow", "discrete_sac", "td3", "td7", "sac", "ddpg", "naf"]
     racer = registry.AGENTS["racer"].offers
     assert racer.lack(Requirements(chooses=True))

@@ -1,7 +1,4 @@
-"""What samplers that learn from returns share, NERS and ERO: when they do, and when they must not.
-
-Both take a REINFORCE step on the change of the return whenever they are told one.
-"""
+"""NERS and ERO take a REINFORCE step on the change of the return with each observed return."""
 
 import functools
 from collections.abc import Callable
@@ -26,10 +23,10 @@ both = pytest.mark.parametrize("name", SMALL)
 
 
 class Made(NamedTuple):
-    """A full replay that nothing was told yet, and its compiled functions."""
+    """A full replay without feedback, and its compiled functions."""
 
     state: Any
-    replayed: Callable[..., Any]  # (state, seed) -> the state after a batch was replayed
+    replayed: Callable[..., Any]  # (state, seed) -> state after one replayed batch
     observe: Callable[..., Any]
     metrics: Callable[..., Any]
 
@@ -51,7 +48,7 @@ def made(name):
 
 
 def told(name, *returns, state=None):
-    """Return the state after these returns, a batch replayed before each."""
+    """Return the state after these returns, each preceded by a replayed batch."""
     state = made(name).state if state is None else state
     for seed, episode_return in enumerate(returns):
         state = made(name).replayed(state, seed)
@@ -60,7 +57,7 @@ def told(name, *returns, state=None):
 
 
 def learned(state):
-    """Return what a step of the network changes: parameters, its optimiser's state, and a count."""
+    """Return the variables that a step changes: parameters, optimiser state, number of steps."""
     inner = state.sampler
     return jax.tree.map(np.asarray, (inner.params, inner.opt_state.inner, inner.learned))
 
@@ -82,27 +79,27 @@ def test_a_gradient_that_overflows_changes_nothing(name, jump):
     assert reward(name, after) == pytest.approx(jump)
     assert not after.sampler.opt_state.finite
     assert unchanged(after, start)
-    # As far back, and as little.
+    # The return falls back by the same amount, which overflows too.
     again = told(name, 0.0, state=after)
     assert reward(name, again) == pytest.approx(-jump)
     assert unchanged(again, start)
-    # It goes on learning.
+    # A later change of ordinary size is learned from.
     more = told(name, 1.0, state=again)
     assert not unchanged(more, start) and int(more.sampler.learned) == 1
 
 
 @both
-def test_a_change_beyond_float32_changes_nothing(name):
+def test_a_change_of_returns_beyond_float32_changes_nothing(name):
     start = told(name, -3e38)
     after = told(name, 3e38, state=start)
     assert unchanged(after, start) and reward(name, after) == 0
-    if name == "ero":  # nor does it choose anew
+    if name == "ero":  # nor is a new subset chosen
         np.testing.assert_array_equal(after.sampler.chosen.nodes, start.sampler.chosen.nodes)
     assert bool(after.sampler.has_observed) and after.sampler.episode_return == np.float32(3e38)
 
 
 @both
-def test_the_first_return_is_only_the_baseline(name):
+def test_the_first_return_is_only_a_baseline(name):
     start = made(name).state
     assert not start.sampler.has_observed
     first = told(name, 5.0)
@@ -117,6 +114,6 @@ def test_the_first_return_is_only_the_baseline(name):
 def test_states_are_finite(name):
     state = told(name, 1.0, 3.0).sampler
     if name == "ners":
-        state = state._replace(collected=())  # its tickets are infinite where there is none
+        state = state._replace(collected=())  # tickets of empty entries are infinite
     for leaf in map(np.asarray, jax.tree.leaves(state)):
         assert np.isfinite(leaf).all()

@@ -1,4 +1,4 @@
-"""Reshuffled prioritised replay: counts follow priorities, by hand and against a plain model."""
+"""Reshuffled prioritised replay: counts follow priorities, by hand and with a plain model."""
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ def leaf(feedback, slots, ring):
 
 
 class Play:
-    """A full replay whose feedback sets priorities directly, beside a plain model of counts."""
+    """A full replay whose feedback sets priorities directly, with a plain model of counts."""
 
     def __init__(self, priorities, batch_size, strength=0.3, sampling="stratified"):
         sampler = Masked(Proportional(leaf, sampling=sampling), strength)
@@ -42,9 +42,9 @@ class Play:
         self.state, self.slots = self.state._replace(sampler=inner), slots
 
     def run(self, updates, change=None):
-        """Draw batches, and return actual and expected counts `[updates, C]`.
+        """Draw batches; return actual and expected counts `[updates, C]`.
 
-        `change(key, td)` returns new priorities of a batch; None keeps them.
+        `change(slots, key)` returns new priorities of a batch; None keeps them.
         """
 
         def step(carry, key):
@@ -74,7 +74,7 @@ PRIORITIES = {
 
 @pytest.mark.parametrize("sampling", ["stratified", "iid"])
 @pytest.mark.parametrize("name", PRIORITIES)
-def test_excesses_stay_bounded_and_shares_equal_those_of_priorities(name, sampling):
+def test_excesses_are_bounded_and_shares_equal_those_of_priorities(name, sampling):
     priorities = np.array(PRIORITIES[name])
     play = Play(priorities, 2 + len(priorities) // 10, sampling=sampling)
     actual, expected = play.run(8000)
@@ -86,13 +86,13 @@ def test_excesses_stay_bounded_and_shares_equal_those_of_priorities(name, sampli
     assert 0.5 < float(metrics["rms_excess"]) < 3
 
 
-def test_without_a_mask_excesses_grow():
+def test_excesses_grow_without_a_mask():
     actual, expected = Play(PRIORITIES["equal"], 6, strength=0.0).run(8000)
     assert (actual - expected)[-1].var() > 100
 
 
-def test_shares_follow_priorities_that_change():
-    """The priority of slot i is i + 1 or twice as much at random, whenever it is drawn."""
+def test_shares_follow_changing_priorities():
+    """At every draw, the priority of slot i becomes i + 1 or 2 (i + 1) at random."""
 
     def change(slots, key):
         return (slots + 1.0) * jnp.where(jax.random.bernoulli(key, 0.5, slots.shape), 2.0, 1.0)
@@ -103,8 +103,8 @@ def test_shares_follow_priorities_that_change():
     np.testing.assert_allclose(actual[-1], expected[-1], atol=30)
 
 
-def test_a_draw_by_hand():
-    """Of priorities 4 2 1 1, slots 0 and 1 are drawn, once and twice; slot 1 is now worth 3."""
+def test_one_update_by_hand():
+    """With priorities 4 2 1 1, slot 0 is drawn once and slot 1 twice, with new priority 3."""
     play = Play([4.0, 2.0, 1.0, 1.0], 3)
     drawn = jnp.array([0, 1, 1], jnp.int32)
     batch = play.replay.sample(play.state, jax.random.key(0))
@@ -119,15 +119,15 @@ def test_a_draw_by_hand():
     leaves = np.array([4, 3]) * np.exp(-0.3 * excess)
     found = play.replay.probability(after, jnp.arange(4))
     np.testing.assert_allclose(found, np.append(leaves, [1, 1]) / (leaves.sum() + 2), rtol=1e-5)
-    # A transition in slot 0 replaces the one that was drawn.
+    # A new transition overwrites slot 0.
     later = play.add(after, ROW)
     np.testing.assert_allclose(later.sampler.counts[0], [4, 0, 3 / 8])
 
 
 @settings(max_examples=6, deadline=None, derandomize=True)
 @given(st.integers(0, 99), st.sampled_from([np.nan, np.inf, 1.0]))
-def test_the_largest_priority_has_no_mask(seed, bad):
-    """New transitions get the largest priority, which a factor of the mask must not raise."""
+def test_the_largest_priority_ignores_masks(seed, bad):
+    """New transitions get the largest priority, which must not grow by factors of masks."""
     replay = Replay(masked.sampler(MaskedConfig(over="lap")), capacity=16, batch_size=4)
     state = replay.init(jax.random.key(0), EXAMPLE)
     add, update = jax.jit(replay.add), jax.jit(replay.update)
@@ -141,8 +141,8 @@ def test_the_largest_priority_has_no_mask(seed, bad):
     assert int(state.dropped) == (0 if bad == 1.0 else 36)
 
 
-def test_weights_are_those_of_priorities():
-    """Of PER without a mask, whatever the mask of a transition is."""
+def test_weights_equal_those_of_per():
+    """Weights do not depend on masks."""
     config = PERConfig(alpha=1.0, beta=1.0, normalise="none", epsilon=0.0)
     replay = Replay(masked.combine(per.method(config)).sampler, capacity=8, batch_size=4)
     state = replay.init(jax.random.key(0), EXAMPLE)
@@ -157,7 +157,7 @@ def test_weights_are_those_of_priorities():
     np.testing.assert_allclose(batch.weights, total / (8 * priority), rtol=1e-5)
 
 
-def test_bases_and_their_refusals():
+def test_unsupported_bases_are_refused():
     assert masked.method(MaskedConfig(over="lap")).sampler.inner == lap.sampler()
     assert masked.method().sampler == Masked(per.sampler())
     with refused("rank"):
@@ -170,8 +170,8 @@ def test_bases_and_their_refusals():
         masked.combine(per.method(), 2.0)
 
 
-def test_rows_without_feedback_raise_no_expectations():
-    """Hindsight passes no feedback on relabelled transitions: they are not counted either way."""
+def test_rows_without_feedback_do_not_count():
+    """Hindsight gives no feedback on relabelled rows: neither draw nor expectation counts."""
     method = masked.method()
     sampler = testing.with_goals(method._replace(sampler=her.Hindsight(method.sampler))).sampler
     replay = Replay(sampler, capacity=64, batch_size=16, num_envs=testing.E)
@@ -185,4 +185,4 @@ def test_rows_without_feedback_raise_no_expectations():
 
     keys = jax.random.split(jax.random.key(1), 400)
     state, _ = jax.jit(lambda state: jax.lax.scan(step, state, keys))(state)
-    assert float(replay.metrics(state)["rms_excess"]) < 3.0  # 10 with all rows in expectations
+    assert float(replay.metrics(state)["rms_excess"]) < 3.0  # 10 if relabelled rows counted

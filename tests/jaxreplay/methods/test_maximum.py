@@ -1,4 +1,4 @@
-"""The maximum that new transitions receive in PER and LAP: of all time, or as stored."""
+"""Priorities of new transitions in PER, LAP and rank: the maximum of all time or as stored."""
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ def priorities(state):
 
 
 def update(replay, state, td):
-    """Update slots 0 to 3, of which the newest is slot `steps_added - 1` modulo 4."""
+    """Update slots 0 to 3; the newest is slot `steps_added - 1` modulo 4."""
     slots = jnp.arange(4)
     version = state.ring.steps_added - (state.ring.steps_added - 1 - slots) % 4
     batch = replay.sample(state, jax.random.key(0))
@@ -41,7 +41,7 @@ def update(replay, state, td):
 
 @pytest.mark.parametrize("maximum", ["all_time", "stored"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_priorities_of_new_transitions(name, maximum):
+def test_new_transitions_get_the_maximum(name, maximum):
     replay = Replay(sampler_of(name, maximum), capacity=4, batch_size=4)
     state = replay.init(jax.random.key(0), EXAMPLE)
     for _ in range(4):
@@ -59,7 +59,7 @@ def test_priorities_of_new_transitions(name, maximum):
 
 
 @pytest.mark.parametrize("name", ["per", "rank"])
-def test_a_buffer_of_zeros_gives_new_transitions_one(name):
+def test_new_transitions_get_1_if_all_priorities_are_0(name):
     replay = Replay(sampler_of(name, "stored"), capacity=4, batch_size=4)
     state = replay.init(jax.random.key(0), EXAMPLE)
     for _ in range(4):
@@ -69,6 +69,6 @@ def test_a_buffer_of_zeros_gives_new_transitions_one(name):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_nothing_is_stored_for_the_maximum_of_all_time(name):
+def test_all_time_stores_no_array_for_the_maximum(name):
     replay = Replay(sampler_of(name, "all_time"), capacity=4, batch_size=4)
     assert replay.init(jax.random.key(0), EXAMPLE).sampler.maximum is None

@@ -1,4 +1,4 @@
-"""NERS: numbers worked by hand, the network's laws, and how the sampler learns."""
+"""NERS: numbers by hand, properties of the network, and training of the sampler."""
 
 import functools
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def rows_of(features, rows):
 
 @functools.partial(jax.jit, static_argnums=0)
 def initial(network, features):
-    """Return new parameters."""
+    """Return initial parameters."""
     return network.init(jax.random.key(1), features)
 
 
@@ -50,7 +50,7 @@ def scores_of(network, params, features, valid=None):
 # --- The network -------------------------------------------------------------------------------
 
 
-def test_network_is_its_equation():
+def test_the_network_equals_its_equation():
     network, features = ScoreNetwork((6, 4), (5,)), set_of(7)
     params = initial(network, features)
     weights = jax.tree.map(lambda x: np.asarray(x, np.float64), params["params"])
@@ -108,7 +108,7 @@ def test_permuting_the_set_permutes_the_scores(count):
     np.testing.assert_allclose(twice, np.tile(scores, 2), rtol=1e-5)
 
 
-def test_scores_depend_on_the_set_only_through_the_global_context():
+def test_scores_depend_on_other_items_only_through_the_global_context():
     features = set_of(6)
     for context in (True, False):
         network = ScoreNetwork((16, 8), (8,), global_context=context)
@@ -117,7 +117,7 @@ def test_scores_depend_on_the_set_only_through_the_global_context():
         assert np.allclose(np.asarray(whole)[:3], part, rtol=1e-6) == (not context)
 
 
-def test_rows_that_are_not_valid_do_not_count():
+def test_invalid_rows_do_not_affect_scores():
     network, features = ScoreNetwork((16, 8), (8,)), set_of(6)
     params = initial(network, features)
     masked = np.asarray(scores_of(network, params, features, np.arange(6) < 4))[:4]
@@ -126,7 +126,7 @@ def test_rows_that_are_not_valid_do_not_count():
 
 
 @pytest.mark.parametrize("shape", [(10, 10, 4), (84, 84, 4)])
-def test_images_go_through_one_encoder(shape):
+def test_images_share_one_encoder(shape):
     images = np.random.default_rng(0).integers(0, 256, (2, *shape), np.uint8)
     features = Features(images, images[::-1], np.zeros((2, 2), np.float32))
     network = ScoreNetwork((8, 4), (4,))
@@ -140,8 +140,8 @@ def test_images_go_through_one_encoder(shape):
     assert (kernels[0].shape[0] == 9 * 4) == (shape[0] == 10)
 
 
-def test_the_encoder_is_a_convolution():
-    """Patches times a matrix, against XLA's own convolution with the same weights."""
+def test_the_encoder_equals_a_convolution():
+    """Patches times a matrix, compared with XLA's convolution with the same weights."""
     from jaxreplay.methods.parts.score_network import _patches
 
     rng = np.random.default_rng(0)
@@ -196,15 +196,15 @@ def test_gradient_by_hand():
     expected = [0.4249435036, 0.5700299694, 0.2515660773, 0.4732850335]
     np.testing.assert_allclose(gradient, expected, rtol=1e-5)
     np.testing.assert_allclose(ascent([0.0] * 4, rest=50.0)[1], [0.473230065] * 4, rtol=1e-5)
-    # Normalised over the subset alone, equal scores would get no gradient at all.
+    # Normalised over the subset only, equal scores would get no gradient.
     np.testing.assert_allclose(ascent([0.0] * 4, rest=0.0)[1], 0, atol=1e-6)
-    # In a large buffer the normaliser no longer matters: alpha n times the bare scores' mean.
+    # In a large buffer the normaliser vanishes: alpha n times the mean gradient of bare scores.
     bare = 2.0 * (1 - sigmoid(z)) / 4
     np.testing.assert_allclose(np.divide(ascent(z, rest=1e9)[1], 0.5 * 4), bare, rtol=1e-6)
 
 
-def test_score_identity():
-    """Under p itself the gradient of log p has mean zero, if all items are scored anew."""
+def test_the_expected_gradient_of_log_p_is_zero():
+    """This holds under p itself, with the scores of all items up to date."""
     z = np.float32([0.2, -0.4, 1.0, 0.0])
     counted = np.ones(4, bool)
     log_p = lambda z: log_probabilities(jax.nn.sigmoid(z), counted, 0.5, 0.0)
@@ -274,11 +274,11 @@ def leaves_of(state):
 CONFIG = NERSConfig(**SMALL)
 
 
-def test_new_transitions_have_the_highest_score_and_caches_of_one():
+def test_new_transitions_get_the_highest_score_and_features_of_one():
     state, _, _ = replayed(CONFIG, filled(CONFIG))
     leaves = leaves_of(state)
     assert float(leaves.max()) <= 1.0 and float(leaves.min()) < 1.0
-    for time in range(CAPACITY):  # all slots are overwritten
+    for time in range(CAPACITY):  # overwrites all slots
         state = made(CONFIG).add(state, row(50 + time))
     inner = state.sampler
     np.testing.assert_array_equal(leaves_of(state), 1.0)
@@ -304,7 +304,7 @@ def test_a_replayed_batch_is_scored_as_a_set():
 
 
 @pytest.mark.parametrize("gradient", ["buffer", "none"])
-def test_rewards_are_differences_of_consecutive_scores(gradient):
+def test_rewards_are_differences_of_consecutive_returns(gradient):
     config = NERSConfig(**SMALL, gradient=gradient)
     state, rewards = filled(config), []
     for number, episode_return in enumerate((100.0, 120.0, 90.0, 150.0)):
@@ -312,11 +312,11 @@ def test_rewards_are_differences_of_consecutive_scores(gradient):
         state = observed(config, before, episode_return)
         rewards.append(float(made(config).replay.metrics(state)["replay_reward"]))
         assert equal(before.sampler.params, state.sampler.params) == (number == 0)
-        assert not (state.sampler.collected.tickets < 1).any()  # collected anew
+        assert not (state.sampler.collected.tickets < 1).any()  # a new subset is collected
     assert rewards == [0.0, 20.0, -30.0, 60.0]
 
 
-def test_sign_of_the_reward_is_the_sign_of_the_step():
+def test_a_step_has_the_sign_of_the_reward():
     start, _, _ = replayed(CONFIG, observed(CONFIG, filled(CONFIG), 1.0))
     steps = [
         jax.tree.map(np.subtract, observed(CONFIG, start, to).sampler.params, start.sampler.params)
@@ -325,13 +325,13 @@ def test_sign_of_the_reward_is_the_sign_of_the_step():
     for up, down in zip(*(jax.tree.leaves(step) for step in steps), strict=True):
         np.testing.assert_allclose(up, -down, atol=1e-6)
     assert any(step.any() for step in jax.tree.leaves(steps[0]))
-    # Raised scores: what was replayed becomes likelier after a rise.
+    # After a rise, replayed items become more likely.
     assert float(steps[0]["params"]["score_1"]["bias"][0]) > 0
     assert equal(observed(CONFIG, start, 1.0).sampler.params, start.sampler.params)
 
 
 def collected_of(slots):
-    """What was collected: these slots of a ring that was filled once."""
+    """A collected subset of these slots, in a ring without overwritten rows."""
     slots, none = np.int32(slots), CONFIG.train_size - len(slots)
     tickets = np.append(np.full(len(slots), 0.5, np.float32), np.full(none, np.inf, np.float32))
     slots = np.append(slots, np.zeros(none, np.int32))
@@ -341,12 +341,12 @@ def collected_of(slots):
 @pytest.mark.parametrize(
     ("stored", "total", "slots", "rest"),
     [
-        (CAPACITY, CAPACITY, [3, 3, 5], 10.0),  # what was drawn twice is in the sum once
-        (8, 7.9, [*range(8)], 0.0),  # a total that rounding has left below that of its parts
+        (CAPACITY, CAPACITY, [3, 3, 5], 10.0),  # an item drawn twice is in the sum once
+        (8, 7.9, [*range(8)], 0.0),  # a total that rounding left below the sum of its parts
     ],
     ids=["drawn twice", "rounded"],
 )
-def test_a_step_follows_the_gradient_written_out(stored, total, slots, rest):
+def test_a_step_follows_the_explicit_gradient(stored, total, slots, rest):
     state, reward = filled(CONFIG, stored), 2.0  # all leaves are 1
     tree = state.sampler.priorities.tree.replace(root=np.float32(total))
     inner = state.sampler._replace(
@@ -372,8 +372,8 @@ def test_a_step_follows_the_gradient_written_out(stored, total, slots, rest):
         np.testing.assert_allclose(mu, 0.1 * np.asarray(expected), rtol=1e-3, atol=1e-6)
 
 
-def test_what_was_overwritten_since_does_not_count():
-    """Two runs that differ only in what they had replayed before it was overwritten."""
+def test_overwritten_items_do_not_affect_the_step():
+    """Two runs differ only in items that were replayed and then overwritten."""
     start = observed(CONFIG, filled(CONFIG), 1.0)
     one, _, _ = replayed(CONFIG, start, times=1)
     two = start
@@ -382,16 +382,16 @@ def test_what_was_overwritten_since_does_not_count():
     for time in range(CAPACITY):
         one, two = (made(CONFIG).add(state, row(70 + time)) for state in (one, two))
     after = observed(CONFIG, one, 5.0).sampler.params
-    # Nothing is left to learn from: no gradient, and the first Adam step is zero.
+    # No item is left, so the gradient and Adam's first step are zero.
     assert equal(after, one.sampler.params)
     mixed, _, _ = replayed(CONFIG, one, times=1)
     fresh, _, _ = replayed(CONFIG, two, times=1)
     pairs = [jax.tree.leaves(observed(CONFIG, x, 5.0).sampler.params) for x in (mixed, fresh)]
     for left, right in zip(*pairs, strict=True):
-        np.testing.assert_allclose(left, right, atol=1e-5)  # in another order: other rounding
+        np.testing.assert_allclose(left, right, atol=1e-5)  # the order of sums differs
 
 
-def test_collected_is_a_uniform_subset():
+def test_the_collected_subset_is_uniform():
     config = NERSConfig(**SMALL | {"train_size": 4})
     start = filled(config)
     replay = made(config).replay
@@ -409,14 +409,14 @@ def test_collected_is_a_uniform_subset():
     last, collected = jax.jit(jax.vmap(collect))(keys)
     last, collected = jax.tree.map(np.asarray, (last, collected))
     assert (collected.tickets < 1).all()
-    # Tickets are uniform whatever the batch: a third of what stays is of the last of three.
+    # Tickets do not depend on the batch: on average a third of the subset is from each of three.
     ours = collected.tickets
-    assert ours.max() < 1 and abs(ours.mean() - 4 / 13 * 5 / 8) < 0.01  # mean of 4 least of 12
+    assert ours.max() < 1 and abs(ours.mean() - 4 / 13 * 5 / 8) < 0.01  # mean of the least 4 of 12
     share = np.mean([np.isin(c, i).mean() for c, i in zip(collected.slots, last, strict=True)])
     assert share > 1 / 3  # slots may occur in several batches
 
 
-def test_rows_of_a_batch_that_are_not_valid_are_not_collected():
+def test_invalid_rows_of_a_batch_are_not_collected():
     from jaxreplay.methods.ners import _collect, _empty
 
     rows, tickets = np.arange(4, dtype=np.int32), np.float32([0.4, 0.1, 0.3, 0.2])
@@ -426,7 +426,7 @@ def test_rows_of_a_batch_that_are_not_valid_are_not_collected():
     assert (np.asarray(slots)[:2].tolist(), np.asarray(versions)[:2].tolist()) == ([2, 0], [3, 1])
 
 
-def test_features_of_any_size_keep_the_network_finite():
+def test_large_features_keep_the_network_finite():
     state = filled(CONFIG)
     huge = np.full((1, 3), 1e6, np.float32)
     for time in range(CAPACITY):
@@ -453,17 +453,17 @@ def test_features_and_time_feature_are_options():
     np.testing.assert_array_equal(state.sampler.positions.steps, np.arange(CAPACITY))
 
 
-def test_training_returns_are_asked_for_by_name():
+def test_reward_training_requires_training_returns():
     assert made(CONFIG).replay.requires.episode_returns == "evaluation"
     star = Replay(sampler(NERSConfig(**SMALL, reward="training")), capacity=8, batch_size=2)
     assert star.requires.episode_returns == "training"
 
 
-def test_the_actor_is_weighted_if_asked():
-    """Alg. 1 trains actor and critic with the weights; the default weighs the critic alone."""
+def test_weigh_actor_applies_weights_to_the_actor_loss():
+    """Alg. 1 weighs the losses of actor and critic; the default weighs only that of the critic."""
     loss = jnp.float32([1.0, 2.0, 4.0])
     sample = Sample(jnp.arange(3), None, jnp.float32([1.0, 0.5, 0.25]), jnp.arange(3))
-    weighted, plain = 1.0, 7 / 3  # the mean of 1, 1, 1, and of the losses as they are
+    weighted, plain = 1.0, 7 / 3  # means of the weighted losses 1, 1, 1 and of the plain losses
     for weigh_actor, expected in ((False, plain), (True, weighted)):
         objective = method(NERSConfig(weigh_actor=weigh_actor)).objective
         np.testing.assert_allclose(objective.critic(loss, sample, None), weighted)
@@ -484,6 +484,6 @@ def test_the_actor_is_weighted_if_asked():
         ({"train_size": 0}, ("train_size", "0")),
     ],
 )
-def test_refusals(options, parts):
+def test_options_out_of_range_are_refused(options, parts):
     with refused(*parts):
         NERSConfig(**options)

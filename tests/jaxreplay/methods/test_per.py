@@ -1,4 +1,4 @@
-"""Proportional PER: the paper's quantities worked by hand, and its properties."""
+"""Proportional PER: the paper's quantities by hand, and its properties."""
 
 import functools
 from collections.abc import Callable
@@ -26,7 +26,7 @@ ROW = jax.tree.map(lambda x: x[None], EXAMPLE)
 
 
 class Made(NamedTuple):
-    """A sampler, and compiled functions of it."""
+    """A sampler and its compiled functions."""
 
     sampler: Sampler
     hold: Callable[[np.ndarray], ReplayState]
@@ -51,7 +51,7 @@ def made(config, n):
 
 
 class Held(NamedTuple):
-    """A sampler that holds one slot per TD error, each updated with it once."""
+    """A sampler and a state with one slot per TD error, updated once."""
 
     made: Made
     state: ReplayState
@@ -70,7 +70,7 @@ def holding(td, config):
 
 
 def weights_by_slot(held, slots, draws=400):
-    """Return the weight of each of `slots` in a batch that holds just these."""
+    """Return the weights of `slots` in a batch that contains each of them and no other slot."""
     for seed in range(draws):
         batch = held.sample(jax.random.key(seed), len(slots))
         if set(batch.indices.tolist()) == set(slots):
@@ -125,12 +125,12 @@ def test_buffer_weights_are_a_power_of_the_smallest_priority():
     )
 
 
-def test_batch_maximum_by_hand():
+def test_batch_weights_by_hand():
     weights = weights_by_slot(holding(TD, PERConfig(epsilon=0.01, sampling="iid")), [1, 3, 4])
     np.testing.assert_allclose(weights, [0.8477544457, 1, 0.7182613216], rtol=1e-5)
 
 
-def test_epsilon_stands_inside_the_power():
+def test_epsilon_is_added_before_the_power():
     for epsilon, leaf in ((0.01, 0.6676396267), (1e-10, 0.6597539555)):
         held = holding([0.5], PERConfig(epsilon=epsilon))
         np.testing.assert_allclose(held.leaves(), [leaf], rtol=1e-6)
@@ -158,14 +158,13 @@ def test_new_transitions_get_the_largest_leaf_so_far():
 
 
 def test_beta_rises_linearly_with_the_updates():
-    # The library's schedule at the steps 0, 1000, 25 500, 50 000 and 60 000 of a run that learns
-    # from step 1000 to 50 000: updates are counted from the first learning step.
+    # A run of 60 000 steps that learns from step 1000 to 50 000 counts updates from step 1000.
     schedule = optax.linear_schedule(0.4, 1.0, 49_000)
     steps = np.array([0, 1000, 25_500, 50_000, 60_000])
     np.testing.assert_allclose(
         schedule(np.maximum(steps - 1000, 0)), [0.4, 0.4, 0.7, 1, 1], rtol=1e-6
     )
-    # And the sampler follows it: weights of exponent beta after as many updates.
+    # The sampler's weights have exponent beta after as many updates.
     config = PERConfig(epsilon=0.01, normalise="none").for_run(49_000)
     held = holding(TD, config)
     for count, beta in ((0, 0.4), (24_500, 0.7), (49_000, 1.0), (59_000, 1.0)):
@@ -178,7 +177,7 @@ def test_beta_rises_linearly_with_the_updates():
         np.testing.assert_allclose(batch.weights, expected, rtol=1e-4)
 
 
-def test_strata_leave_every_marginal_as_it_is():
+def test_strata_do_not_change_marginal_probabilities():
     held = holding(TD, PERConfig(epsilon=0.01))
     keys = jax.random.split(jax.random.key(0), 4000)
     draw = lambda key: held.made.sample(held.state.sampler, held.state.ring, key, 16).indices
@@ -192,8 +191,8 @@ def test_strata_leave_every_marginal_as_it_is():
     ("alpha", "beta", "stationary"),
     [(0, 0, 1.0), (0.6, 0, 2.020928), (0.6, 0.4, 1.658117), (0.6, 1, 1.0), (1, 0, 2.5)],
 )
-def test_stationary_point_of_td_learning(alpha, beta, stationary):
-    """Nine targets of 0 and one of 10: the Q at which PER's expected weighted update vanishes."""
+def test_stationary_point_of_td_learning_by_hand(alpha, beta, stationary):
+    """Nine targets of 0 and one of 10: the Q at which PER's expected weighted update is zero."""
     targets = np.array([0.0] * 9 + [10.0])
     config = PERConfig(alpha=float(alpha), beta=float(beta), epsilon=0.0, normalise="none")
 
@@ -213,7 +212,7 @@ priorities = st.lists(st.floats(2**-10, 1024, width=32), min_size=8, max_size=8)
 
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(priorities, st.integers(0, 7), st.floats(0.25, 4, width=32))
-def test_properties_of_probabilities_and_weights(sizes, turn, scale):
+def test_probabilities_and_weights_are_monotone_unbiased_and_bounded(sizes, turn, scale):
     td = np.array(sizes)
 
     def draw(td, normalise="buffer", beta=1.0, alpha=0.6):
@@ -227,23 +226,23 @@ def test_properties_of_probabilities_and_weights(sizes, turn, scale):
     assert (np.diff(share[order]) >= -1e-9).all()  # monotone in |td|
     weights = batch.weights
     assert (weights > 0).all() and (weights <= 1 + 1e-5).all()
-    # Unbiased: w P N = 1 without normalisation at beta 1.
+    # Without normalisation, weights with beta 1 are unbiased: w P N = 1.
     _, plain = draw(td, "none")
     np.testing.assert_allclose(plain.weights * 8 * share[plain.indices], 1, rtol=1e-4)
-    # Scaling all priorities changes nothing; rotating the slots rotates the probabilities.
+    # Probabilities do not depend on the scale of priorities or the position in the ring.
     np.testing.assert_allclose(draw(td * scale)[0], share, rtol=1e-4)
     np.testing.assert_allclose(draw(np.roll(td, turn))[0], np.roll(share, turn), rtol=1e-5)
-    # The batch's maximum is 1, and no weight is below the buffer-normalised one.
+    # Batch weights have maximum 1 and are at least as large as buffer weights.
     _, batchwise = draw(td, "batch")
     np.testing.assert_allclose(batchwise.weights.max(), 1, rtol=1e-6)
     np.testing.assert_array_less(weights, batchwise.weights + 1e-5)
-    # Alpha 0 is uniform with weights 1.
+    # Alpha 0 gives uniform probabilities and weights of 1.
     flat, even = draw(td, alpha=0.0)
     np.testing.assert_allclose(flat, 1 / 8)
     np.testing.assert_allclose(even.weights, 1, rtol=1e-6)
 
 
-def test_all_zero_priorities_fall_back_to_uniform():
+def test_draws_are_uniform_if_all_priorities_are_zero():
     batch = holding(np.zeros(5), PERConfig(epsilon=0.0)).sample(jax.random.key(0), 20)
     np.testing.assert_array_equal(np.bincount(batch.indices, minlength=5), [4] * 5)
     np.testing.assert_allclose(batch.weights, 1)
@@ -251,7 +250,7 @@ def test_all_zero_priorities_fall_back_to_uniform():
 
 @pytest.mark.parametrize("sampling", ["stratified", "systematic", "iid"])
 @pytest.mark.parametrize("count", [1, 3, 8])
-def test_without_priorities_every_slot_is_as_likely_as_the_probabilities_say(sampling, count):
+def test_probabilities_match_draws_if_all_priorities_are_zero(sampling, count):
     held = holding(np.zeros(5), PERConfig(epsilon=0.0, sampling=sampling))
     keys = jax.random.split(jax.random.key(1), 2000)
     sample = held.made.sampler.sample
@@ -261,7 +260,7 @@ def test_without_priorities_every_slot_is_as_likely_as_the_probabilities_say(sam
     np.testing.assert_allclose(share, 0.2, atol=5 * np.sqrt(0.2 * 0.8 / 2000))
 
 
-def test_a_leaf_without_mass_does_not_set_the_largest_weight():
+def test_leaves_of_zero_do_not_affect_the_largest_weight():
     options = {"epsilon": 0.0, "alpha": 1.0, "beta": 1.0, "normalise": "buffer"}
     held = holding([0.0, 1.0, 4.0], PERConfig(**options))
     batch = held.sample(jax.random.key(0), 30)
@@ -270,7 +269,7 @@ def test_a_leaf_without_mass_does_not_set_the_largest_weight():
 
 
 @pytest.mark.parametrize("unknown", [1e25, np.inf, np.nan])
-def test_a_new_transition_without_a_finite_leaf_gets_the_largest_so_far(unknown):
+def test_new_transitions_without_a_finite_leaf_get_the_largest_so_far(unknown):
     replay = Replay(per.sampler(PERConfig(alpha=2.0, initial="td")), capacity=4, batch_size=2)
     state = replay.init(jax.random.key(0), EXAMPLE)
     for td in (1.0, unknown, 2.0):
@@ -299,7 +298,7 @@ def test_clip_bounds_the_priority():
         ({"loss": "l2"}, ("loss", "l2", "agent")),
     ],
 )
-def test_hyperparameters_are_checked(options, parts):
+def test_options_out_of_range_are_refused(options, parts):
     with refused(*parts):
         PERConfig(**options)
 

@@ -1,4 +1,4 @@
-"""What all methods with a tree of priorities share: metrics, and leaves float32 does not hold."""
+"""Methods with a tree of priorities: metrics, and leaves beyond float32."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ METHODS = {
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_leaf_beyond_float32_leaves_the_old_one_and_is_counted(name):
+def test_leaves_beyond_float32_are_not_written_and_are_counted(name):
     replay = Replay(METHODS[name].sampler, capacity=8, batch_size=4, num_envs=E)
 
     @jax.jit
@@ -36,7 +36,7 @@ def test_a_leaf_beyond_float32_leaves_the_old_one_and_is_counted(name):
     metrics, chance, dropped = run(jnp.array([1e30, -1e30, 0.5, 2.0]))
     assert (float(metrics["skipped_leaves"]), int(dropped)) == (2, 0)
     assert np.isfinite(metrics["max_priority"]) and np.isfinite(chance).all()
-    np.testing.assert_allclose(chance[0], chance[4], rtol=1e-6)  # that of new transitions
+    np.testing.assert_allclose(chance[0], chance[4], rtol=1e-6)  # the leaf of a new transition
     np.testing.assert_allclose(chance[1], chance[4], rtol=1e-6)
     assert chance[3] > chance[2]
     assert float(run(jnp.array([1.0, 2.0, 3.0, 4.0]))[0]["skipped_leaves"]) == 0
@@ -54,8 +54,8 @@ LARGE = {
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_one_priority_close_to_the_largest_float32_leaves_probabilities(name):
-    """New transitions enter with it, until the total would overflow if leaves were not capped."""
+def test_a_priority_close_to_the_largest_float32_keeps_probabilities_valid(name):
+    """New transitions get this priority, so without capped leaves the total would overflow."""
     replay = Replay(LARGE[name].sampler, capacity=1000, batch_size=32)
 
     def added(state, count):
@@ -76,12 +76,12 @@ def test_one_priority_close_to_the_largest_float32_leaves_probabilities(name):
     assert (np.asarray(batch.probability) > 1e-3).all()
 
 
-def test_weights_over_the_buffer_need_the_smallest_probability():
+def test_buffer_weights_require_the_smallest_probability():
     def leaf(feedback, slots, ring):
         return jnp.abs(feedback["td_error"])
 
     weight = proportional.ImportanceWeights(linear(0.4, 1.0, 10), "buffer")
-    for wrapped in (False, True):  # a sampler keeps it for weights that it knows to need it
+    for wrapped in (False, True):  # samplers store it only for known weight functions
         sampler = proportional.Proportional(leaf, (lambda x: weight(x)) if wrapped else weight)
         replay = Replay(sampler, capacity=8, batch_size=4, num_envs=E)
         state = replay.add(replay.init(jax.random.key(0), EXAMPLE), rows(0))
@@ -94,7 +94,7 @@ def test_weights_over_the_buffer_need_the_smallest_probability():
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 4096, 10_000])
-def test_quantiles_are_of_what_is_stored(size):
+def test_quantiles_cover_stored_priorities(size):
     priorities = np.random.default_rng(0).exponential(size=20_000).astype(np.float32)
     found = jax.jit(lambda size: proportional.quantiles(lambda i: jnp.array(priorities)[i], size))
     shares = [float(x) for x in found(jnp.maximum(size, 1)).values()]
@@ -102,7 +102,7 @@ def test_quantiles_are_of_what_is_stored(size):
     np.testing.assert_allclose(shares, wanted, rtol=1e-5 if size <= 4096 else 0.06)
 
 
-def test_leaves_are_count_invalid_and_max_in_one_go():
+def test_count_invalid_and_max_by_hand():
     values = jnp.float32([3.0, jnp.inf, 1.0, jnp.nan, 9.0, jnp.inf])
     live = jnp.array([True, True, True, True, False, False])
     assert [float(x) for x in proportional.count_invalid_and_max(live, values)] == [2, 3]
@@ -121,7 +121,7 @@ def test_leaves_are_count_invalid_and_max_in_one_go():
     )
 
 
-def test_beta_is_told():
+def test_metrics_contain_beta():
     config = per.PERConfig(beta=0.4, beta_end=1.0).for_run(10)
     replay = Replay(per.sampler(config), capacity=8, batch_size=4, num_envs=E)
     state = replay.init(jax.random.key(0), EXAMPLE)

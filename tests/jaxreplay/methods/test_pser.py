@@ -1,4 +1,4 @@
-"""PSER: numbers worked by hand, a sequential reference in NumPy, properties, refusals."""
+"""PSER: numbers by hand, a sequential reference in NumPy, properties and errors."""
 
 import functools
 
@@ -18,7 +18,7 @@ from jaxreplay.types import Sample
 from tests.refusals import refused
 
 ROW = jax.tree.map(lambda x: x[None], EXAMPLE)
-# Leaves are the priorities themselves, so that numbers can be read off.
+# Leaves equal priorities.
 PLAIN = {"alpha": 1.0, "epsilon": 0.0, "rho": 0.4, "window": 5}
 
 
@@ -29,9 +29,9 @@ def functions(config: PSERConfig, capacity: int, lanes: int, batch: int):
 
 
 def held(config, priorities, firsts=(), added=None, lanes=1, largest=None):
-    """A replay whose slots hold these priorities; `added` rows put the write cursor anywhere."""
+    """A replay with these priorities; `added` rows determine the position of the write cursor."""
     capacity = len(priorities)
-    # Entering is the same for every config (the priorities are replaced below): compile it once.
+    # Priorities are replaced below, so all configs can share one compiled `add`.
     _, init, add, _, _ = functions(PSERConfig(), capacity, lanes, 1)
     state = init(jax.random.key(0), EXAMPLE)
     rows = capacity // lanes
@@ -54,10 +54,7 @@ def put(config, state, priorities, largest=None):
 
 
 def update(config, state, errors: dict[int, float] | list[tuple[int, float]], late=0):
-    """Tell the replay that these slots were replayed, with these TD errors.
-
-    The slots of the first `late` have been overwritten since.
-    """
+    """Update slots with these TD errors; rows of the first `late` pairs count as overwritten."""
     pairs = list(errors.items()) if isinstance(errors, dict) else errors
     ring = state.ring
     *_, change = functions(config, ring.capacity, ring.num_envs, len(pairs))
@@ -110,7 +107,7 @@ def test_decay_by_hand(combine, old, expected):
         ("add", 0.0, [0.500256, 0.22112, 0.9528, 0.232, 0.01, 0.85, 2]),
     ],
 )
-def test_a_replayed_transition_keeps_a_share_of_its_priority(combine, eta, expected):
+def test_replayed_transitions_keep_a_share_of_their_priority(combine, eta, expected):
     config = PSERConfig(**PLAIN, combine=combine, eta=eta)
     state = update(config, held(config, OLD), {6: 2.0})
     found = priorities_of(config, update(config, state, {4: 0.01}))
@@ -129,10 +126,10 @@ def test_decay_stops_at_the_start_of_the_episode(combine, expected):
     np.testing.assert_allclose(after(config, OLD, {6: 2.0}, firsts=(0, 3)), expected, rtol=1e-6)
 
 
-def test_decay_goes_round_the_ring_and_stops_at_the_cursor():
+def test_decay_wraps_around_the_ring_and_stops_at_the_cursor():
     config = PSERConfig(**PLAIN | {"rho": 0.5})
     old = [0.1, 1.6, 0.1, 0.1, 0.1, 0.1, 0.1]
-    found = after(config, old, {1: 1.6}, added=12)  # the oldest is in slot 5
+    found = after(config, old, {1: 1.6}, added=12)  # the oldest row is in slot 5
     np.testing.assert_allclose(found, [0.8, 1.6, 0.1, 0.1, 0.1, 0.2, 0.4], rtol=1e-6)
 
 
@@ -144,27 +141,27 @@ def test_decay_goes_round_the_ring_and_stops_at_the_cursor():
         ({4: 0.01, 5: 0.8}, [0.1, 0.1, 0.1, 0.128, 0.32, 0.8, 0.1]),
     ],
 )
-def test_a_batch_counts_in_the_order_of_time(errors, expected):
+def test_batches_are_applied_in_the_order_of_time(errors, expected):
     config = PSERConfig(**PLAIN, eta=0.0)
     np.testing.assert_allclose(after(config, [0.1] * 7, errors), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("combine", ["max", "add"])
-def test_a_leaf_that_overflows_lends_nothing(combine):
-    """The square of 1e25 is beyond float32: the slot keeps its priority, and so do those before."""
+def test_leaves_that_overflow_raise_no_earlier_leaves(combine):
+    """The square of 1e25 overflows float32, so this slot and earlier ones keep their priorities."""
     config = PSERConfig(alpha=2.0, epsilon=0.0, eta=0.0, combine=combine)
     state = held(config, [0.1, 0.1, 0.1, 0.5], largest=1.0)
     after = update(config, state, {3: 1e25})
     np.testing.assert_array_equal(leaves_of(after), leaves_of(state))
     assert int(after.sampler.priorities.skipped) == 1
     assert float(after.sampler.priorities.max_leaf) == 1
-    # Beside it, others lend as ever.
+    # Other slots of the batch raise theirs.
     both = update(config, state, [(3, 1e25), (1, 0.2)])
     alone = update(config, state, {1: 0.2})
     np.testing.assert_array_equal(leaves_of(both), leaves_of(alone))
 
 
-def test_window():
+def test_window_of_rho_by_hand():
     assert [window_of(rho) for rho in (0.4, 0.5, 0.65, 0.8, 0.9)] == [5, 6, 10, 20, 43]
     assert [window_of(rho, 0.05) for rho in (0.4, 0.5, 0.65, 0.8, 0.9)] == [3, 4, 6, 13, 28]
     for rho in (0.4, 0.65, 0.8):
@@ -178,21 +175,21 @@ def test_window():
         ("leaf", [0.0144815469, 0.0362038672, 0.090509668, 0.22627417, 0.5656854249, 1.4142135624]),
     ],
 )
-def test_space_of_the_decay(space, expected):
+def test_decay_in_both_spaces_by_hand(space, expected):
     config = PSERConfig(**PLAIN | {"alpha": 0.5}, decay_space=space)
     state = update(config, held(config, [1e-9] * 6), {5: 2.0})
     leaves = leaves_of(state)
     np.testing.assert_allclose(leaves, expected, rtol=1e-6)
 
 
-def test_leaf_of_the_huber_loss():
+def test_leaves_of_the_huber_loss_by_hand():
     config = PSERConfig(leaf="sqrt_huber", decay_space="leaf", eta=0.0)
     for error, leaf in ((0, 1e-5), (0.1, 0.0707106788), (0.5, 0.3535533907), (1, 0.7071067813),
                         (2, 1.2247448714), (-5, 2.1213203436)):  # fmt: skip
         assert after(config, [1.0], {0: error})[0] == pytest.approx(leaf, rel=1e-5)
 
 
-def test_without_an_error_the_priority_shrinks_by_eta():
+def test_priorities_shrink_by_eta_at_td_error_0():
     config = PSERConfig(**PLAIN)
     state = held(config, [1.0])
     for times in range(1, 14):
@@ -201,7 +198,7 @@ def test_without_an_error_the_priority_shrinks_by_eta():
     assert priorities_of(config, state)[0] <= 0.01
 
 
-def test_weights():
+def test_weights_by_hand():
     config = PSERConfig(alpha=1.0, sampling="iid")
     state = held(config, [4.0, 1.0, 0.25, 2.0])
     _, _, _, sample, _ = functions(config, 4, 1, 4)
@@ -218,7 +215,7 @@ def test_weights():
 
 
 def reference(config, priorities, firsts, added, lanes, pairs, largest):
-    """Go through a batch in the order of time, one transition and one step back at a time."""
+    """Apply a batch in the order of time, one transition and one step back at a time."""
     p = np.array(priorities, np.float64)
     capacity, rows = len(p), len(p) // lanes
     raw = config.decay_space == "raw"
@@ -257,7 +254,7 @@ CONFIGS = [
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: f"{c.combine}-{c.decay_space}")
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**20), added=st.integers(4, 30))
-def test_vectorised_is_sequential(config, seed, added):
+def test_vectorised_updates_equal_the_sequential_reference(config, seed, added):
     rng = np.random.default_rng(seed)
     live = min(added, CAPACITY // LANES) * LANES
     old = np.where(np.arange(CAPACITY) < live, rng.uniform(0.05, 2.0, CAPACITY), 0.0)
@@ -267,15 +264,15 @@ def test_vectorised_is_sequential(config, seed, added):
     pairs = [(int(slot), float(error_of[slot])) for slot in slots]
     state = held(config, old, firsts, added, LANES, largest=3.0)
     found = priorities_of(config, update(config, state, pairs))
-    # What the first rows of a ring are preceded by depends on what was overwritten: only the
-    # write cursor can stop a walk there, and `age` does in both.
+    # Rows before the oldest row are overwritten, so only the write cursor can stop a walk there;
+    # both versions find it by `age`.
     expected = reference(config, old, firsts, added, LANES, pairs, 3.0)
     np.testing.assert_allclose(found, expected, rtol=2e-5)
 
 
 @pytest.mark.parametrize("config", CONFIGS[::2], ids=lambda c: c.combine)
-def test_a_tall_tree_is_repaired_above_all_that_was_raised(config):
-    # Each step back is under another parent, in a level that is not simply computed anew.
+def test_tall_trees_are_repaired_above_all_raised_leaves(config):
+    # Each step back has another parent, in a level that is repaired node by node.
     lanes, rows = 512, 16
     old = np.random.default_rng(0).uniform(0.05, 2.0, lanes * rows)
     pairs = [(lanes * row + lane, 5.0) for row, lane in ((15, 7), (9, 300), (3, 7), (9, 300))]
@@ -288,7 +285,7 @@ def test_a_tall_tree_is_repaired_above_all_that_was_raised(config):
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**20))
-def test_max_never_lowers_what_came_before_and_add_stays_below_the_largest(seed):
+def test_max_lowers_no_earlier_leaf_and_add_stays_below_the_largest(seed):
     rng = np.random.default_rng(seed)
     old = rng.uniform(0.05, 2.0, CAPACITY)
     slots = rng.choice(CAPACITY, BATCH, replace=False)
@@ -302,7 +299,7 @@ def test_max_never_lowers_what_came_before_and_add_stays_below_the_largest(seed)
         assert float(leaves.max()) <= float(state.sampler.priorities.max_leaf)
 
 
-def test_scaling_all_priorities_scales_the_result():
+def test_the_result_scales_with_all_priorities():
     config = PSERConfig(**PLAIN | {"alpha": 0.6})
     errors = {3: 0.3, 6: 1.5}
     once = after(config, OLD, errors)
@@ -311,7 +308,7 @@ def test_scaling_all_priorities_scales_the_result():
 
 
 @pytest.mark.parametrize("combine", ["max", "add"])
-def test_without_eta_and_hardly_any_decay_it_is_per(combine):
+def test_eta_0_and_a_negligible_rho_equal_per(combine):
     options = {"alpha": 0.5, "beta": 0.5, "epsilon": 1e-3}
     config = PSERConfig(**options, eta=0.0, rho=1e-14, window=1, combine=combine)
     errors = [(2, 0.5), (0, -2.0), (5, 0.0), (3, 1.0)]
@@ -332,7 +329,7 @@ def test_without_eta_and_hardly_any_decay_it_is_per(combine):
     np.testing.assert_array_equal(drawn.indices, expected.indices)
 
 
-def test_telling_max_the_same_again_changes_nothing():
+def test_max_is_idempotent():
     config = PSERConfig(**PLAIN)
     errors = {3: 0.3, 6: 1.5}
     once = update(config, held(config, OLD), errors)
@@ -343,7 +340,7 @@ def test_telling_max_the_same_again_changes_nothing():
 
 @pytest.mark.parametrize("combine", ["max", "add"])
 @pytest.mark.parametrize(("error", "late"), [(9.0, 1), (np.nan, 0), (np.inf, 0)])
-def test_feedback_that_is_late_or_not_finite_lends_nothing(combine, error, late):
+def test_late_or_infinite_feedback_raises_no_earlier_leaves(combine, error, late):
     config = PSERConfig(**PLAIN, combine=combine)
     found = update(config, held(config, [0.1] * 7), [(6, error), (2, 1.0)], late)
     expected = [0.16, 0.4, 1, 0.1, 0.1, 0.1, 0.1]
@@ -353,7 +350,7 @@ def test_feedback_that_is_late_or_not_finite_lends_nothing(combine, error, late)
     assert int(found.dropped) == 1
 
 
-def test_new_transitions_lend_only_if_told_to_and_within_their_episode():
+def test_decay_on_add_raises_earlier_steps_of_the_same_episode():
     for on_add, expected in ((False, [1, 1, 1, 1, 5]), (True, [1, 1, 1, 2, 5])):
         config = PSERConfig(**PLAIN, initial="td", decay_on_add=on_add)
         _, init, add, _, _ = functions(config, 5, 1, 1)
@@ -365,7 +362,7 @@ def test_new_transitions_lend_only_if_told_to_and_within_their_episode():
         np.testing.assert_allclose(priorities_of(config, state), expected, rtol=1e-6)
 
 
-def test_priorities_by_td_error_need_to_be_told():
+def test_initial_td_requires_feedback_on_new_transitions():
     replay, *_ = functions(PSERConfig(initial="td"), 5, 1, 1)
     with refused("add", "td_error"):
         replay.add(replay.init(jax.random.key(0), EXAMPLE), ROW)
@@ -390,6 +387,6 @@ def test_priorities_by_td_error_need_to_be_told():
         ({"combine": "add", "alpha": 0.0}, ("combine", "add", "alpha", "max")),
     ],
 )
-def test_refusals(options, parts):
+def test_options_out_of_range_are_refused(options, parts):
     with refused(*parts):
         PSERConfig(**options)

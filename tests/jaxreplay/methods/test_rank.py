@@ -1,4 +1,4 @@
-"""Rank-based PER: numbers worked by hand, sums of masses, orders, probabilities, refusals."""
+"""Rank-based PER: numbers by hand, sums of masses, orders, probabilities and errors."""
 
 import functools
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ ROW = jax.tree.map(lambda x: x[None], EXAMPLE)
 
 @functools.cache
 def made(config, capacity, batch):
-    """Return the functions of a replay, compiled."""
+    """Return a replay with compiled functions."""
     replay = Replay(sampler(config), capacity=capacity, batch_size=batch)
     names = ("init", "add", "sample", "update", "probability", "metrics")
     return SimpleNamespace(**{name: jax.jit(getattr(replay, name)) for name in names})
@@ -32,7 +32,7 @@ _mass, _reaches = jax.jit(mass), jax.jit(quantile)
 
 
 def held(config, errors):
-    """A replay that was told the TD error of each of its slots, in one update."""
+    """A replay in which every slot has been updated with its TD error in one batch."""
     count = len(errors)
     replay = made(config, count, count)
     state = replay.init(jax.random.key(0), EXAMPLE)
@@ -70,7 +70,7 @@ def mass_of(n, alpha):
         (40, 0.7, 32, [*range(28), 30, 32, 35, 38, 40], None),
     ],
 )  # fmt: skip
-def test_segments(n, alpha, k, boundaries, masses):
+def test_segments_by_hand(n, alpha, k, boundaries, masses):
     start, end = _segments(np.int32(n), k, np.float32(alpha))
     assert [0, *np.asarray(end).tolist()] == boundaries
     assert np.asarray(start).tolist() == boundaries[:-1]
@@ -78,7 +78,7 @@ def test_segments(n, alpha, k, boundaries, masses):
     found = np.diff(exact[boundaries])
     if masses is not None:
         np.testing.assert_allclose(found, masses, rtol=1e-8)
-    if n >= 10 * k:  # nothing had to be forced: each is as equal as ranks allow
+    if n >= 10 * k:  # with enough ranks, masses are as equal as possible
         chance = np.append(np.diff(exact), 0.0)
         ends = np.array(boundaries)
         slack = np.maximum(chance[np.maximum(ends[:-1] - 1, 0)], chance[ends[1:] - 1])
@@ -86,7 +86,7 @@ def test_segments(n, alpha, k, boundaries, masses):
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000, 5000])
-def test_falling_is_a_stable_sort(size):
+def test_argsort_descending_equals_a_stable_sort(size):
     rng = np.random.default_rng(size)
     coarse = rng.integers(0, 50, size).astype(np.float32) / 4  # many ties
     coarse[rng.random(size) < 0.2] = -1.0
@@ -100,12 +100,12 @@ def test_falling_is_a_stable_sort(size):
     np.testing.assert_array_equal(order, np.argsort(-fine.astype(np.float32), kind="stable"))
 
 
-def test_every_draw_sees_the_exact_order_if_asked():
+def test_order_sorted_draws_by_exact_rank():
     errors = np.array([0.5, -2.0, 0.0, 1.0, 4.0, -1.0, 1.0, 0.25])
     config = RankConfig(order="sorted")
     state = held(config, errors)
     batch = made(config, 8, 8).sample(state, jax.random.key(0))
-    # As many segments as ranks: one draw of each, ties by slot.
+    # With as many segments as ranks, every rank is drawn once, and ties are ordered by slot.
     assert np.asarray(batch.indices).tolist() == [4, 1, 3, 5, 6, 0, 7, 2]
     chance = np.arange(1.0, 9) ** -0.7 / mass_of(8, 0.7)[-1]
     weights = (8 * chance) ** -0.5
@@ -113,24 +113,24 @@ def test_every_draw_sees_the_exact_order_if_asked():
 
 
 @pytest.mark.parametrize("stored", range(4, 9))
-def test_segments_need_as_many_ranks_as_draws(stored):
+def test_segments_need_more_ranks_than_draws(stored):
     replay = made(RankConfig(order="sorted"), 8, 8)
     state = replay.init(jax.random.key(0), EXAMPLE)
     for _ in range(stored):
-        state = replay.add(state, ROW)  # equal errors: ranked by slot
-    ranks = np.arange(1.0, stored + 1) ** (-0.7 if stored < 8 else 0.0)  # of 8, one draw each
+        state = replay.add(state, ROW)  # equal errors, ranked by slot
+    ranks = np.arange(1.0, stored + 1) ** (-0.7 if stored < 8 else 0.0)  # all 8 are drawn
     chance = np.append(ranks / ranks.sum(), np.zeros(8 - stored))
     np.testing.assert_allclose(replay.probability(state, np.arange(8)), chance, rtol=1e-5)
     batch = replay.sample(state, jax.random.key(0))
     np.testing.assert_allclose(batch.probability, chance[batch.indices], rtol=1e-5)
 
 
-def test_greedy_batches_of_more_than_is_stored_repeat_the_largest():
+def test_greedy_batches_repeat_the_largest_if_too_few_are_stored():
     replay = made(RankConfig(sampling="greedy"), 8, 4)
     state = replay.init(jax.random.key(0), EXAMPLE)
     for _ in range(2):
         state = replay.add(state, ROW)
-    batch = replay.sample(state, jax.random.key(0))  # both as large as any so far
+    batch = replay.sample(state, jax.random.key(0))  # both have the largest error so far
     state = replay.update(state, batch, td_error=np.where(batch.indices == 1, 2.0, 0.5))
     batch = replay.sample(state, jax.random.key(0))
     np.testing.assert_array_equal(batch.indices, [1, 0, 1, 1])
@@ -138,7 +138,7 @@ def test_greedy_batches_of_more_than_is_stored_repeat_the_largest():
     rank.check_valid(replay.update(state, batch, td_error=np.ones(4)).sampler, state.ring)
 
 
-def test_only_the_order_of_errors_counts():
+def test_draws_depend_only_on_the_order_of_errors():
     errors = np.abs(np.random.default_rng(0).normal(size=16))
     config = RankConfig(order="sorted")
     sample = made(config, 16, 16).sample
@@ -151,7 +151,7 @@ def test_only_the_order_of_errors_counts():
         np.testing.assert_array_equal(draws[0], draws[2])
 
 
-def test_new_transitions_come_first():
+def test_new_transitions_rank_first():
     state = held(RankConfig(order="sorted"), [3.0, 1.0, 5.0, 2.0, 4.0, 6.0])
     replay = made(RankConfig(order="sorted"), 6, 6)
     drawn = lambda state: np.asarray(replay.sample(state, jax.random.key(0)).indices).tolist()
@@ -160,8 +160,8 @@ def test_new_transitions_come_first():
     assert drawn(state) == [0, 1, 5, 2, 4, 3]
 
 
-def test_near_equals_share_the_mass_of_their_ranks():
-    # 1.25 has a bucket of its own up to 1.3125; 3 and 3.1 are in one, too, the others are alone.
+def test_errors_of_one_bucket_share_the_mass_of_their_ranks():
+    # One bucket covers 1.25 to 1.3125, another 3 and 3.1; the other errors are alone in theirs.
     errors = [1.26, 3.0, 1.3, 0.1, 3.1, 1.27, 7.0]
     config = RankConfig(sampling="iid")
     chance = np.arange(1.0, 8) ** -0.7 / mass_of(7, 0.7)[-1]
@@ -192,7 +192,7 @@ def test_buckets_give_the_sorted_order_with_ties_averaged():
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.5, 0.7, 0.9999, 1.0, 1.2, 3.0])
-def test_sums_of_masses_are_those_of_their_terms(alpha):
+def test_sums_of_masses_equal_sums_of_their_terms(alpha):
     rng = np.random.default_rng(0)
     exact = np.concatenate([[0.0], mass_of(2**20, alpha)])
     terms = np.arange(1.0, 2**20 + 1) ** -alpha
@@ -211,7 +211,7 @@ def test_sums_of_masses_are_those_of_their_terms(alpha):
 
 
 @pytest.mark.parametrize(("alpha", "off"), [(0.7, 10), (1.0, 35), (1.2, 200), (1.5, 6000)])
-def test_ranks_are_off_by_no_more_than_is_told(alpha, off):
+def test_errors_of_ranks_stay_within_documented_bounds(alpha, off):
     exact = mass_of(10**6, float(np.float32(alpha)))
     share = np.concatenate([np.linspace(0, 1, 2**18), 1 - 2.0**-24 * np.arange(2**18)])
     share = share.astype(np.float32)
@@ -220,7 +220,7 @@ def test_ranks_are_off_by_no_more_than_is_told(alpha, off):
     assert off / 4 < np.abs(found - np.minimum(right, 10**6)).max() <= off
 
 
-def test_alpha_goes_to_its_end():
+def test_alpha_reaches_alpha_end():
     errors = np.arange(1.0, 9)
     config = RankConfig(
         alpha=0.5, alpha_end=0.0, alpha_updates=4, beta=0.0, beta_end=0.0, sampling="iid",
@@ -231,14 +231,14 @@ def test_alpha_goes_to_its_end():
         chance = np.arange(8.0, 0, -1) ** -alpha / mass_of(8, alpha)[-1]
         np.testing.assert_allclose(replay.probability(state, np.arange(8)), chance, rtol=1e-5)
         state = told(config, state, np.arange(8), errors, 8)
-    # Over the run if nothing is said; not at all if its length is not known.
+    # `for_run` fills an open horizon; without it alpha stays constant.
     open_end = RankConfig(alpha=0.5, alpha_end=0.0)
     for config, alpha in ((open_end.for_run(10), 0.25), (open_end, 0.5)):
         assert float(config.exponent(jnp.asarray(5))) == pytest.approx(alpha)
 
 
 def test_the_order_is_never_stale():
-    # TD errors that replay halves: however few updates ago, what was replayed ranks lower.
+    # TD errors halve with each replay, so replayed transitions rank lower at once.
     most = {}
     for order in ("sorted", "buckets"):
         replay = made(RankConfig(order=order), 512, 16)
@@ -266,7 +266,7 @@ def held_evenly(order):
     return state._replace(sampler=state.sampler._replace(order=values))
 
 
-def test_metrics_tell_the_quantiles():
+def test_metrics_contain_the_quantiles():
     errors = np.arange(1.0, 101.0)
     metrics = made(RankConfig(), 100, 100).metrics(held(RankConfig(), errors))
     assert float(metrics["mean_priority"]) == pytest.approx(50.5)
@@ -294,7 +294,7 @@ def test_draws_follow_the_probabilities(sampling, order):
 
 
 def held_small(config, errors):
-    """Like `held`, with the errors told in batches of 6 and more slots than transitions."""
+    """Like `held`, with updates in batches of 6 and more slots than transitions."""
     replay = made(config, 24, 6)
     state = replay.init(jax.random.key(0), EXAMPLE)
     for _ in errors:
@@ -305,7 +305,7 @@ def held_small(config, errors):
     return state
 
 
-def test_effective_weights_make_any_average_unbiased():
+def test_effective_weights_make_means_unbiased():
     config = RankConfig(
         weights="effective", beta=1.0, beta_end=1.0, normalise="none", order="sorted"
     )
@@ -323,7 +323,7 @@ def test_effective_weights_make_any_average_unbiased():
     assert abs(float(estimates.mean()) - values[:20].mean()) < 4 * standard_error
 
 
-def test_buffer_normalised_weights_reach_one_for_the_least_likely():
+def test_buffer_weights_reach_one_for_the_least_likely():
     for weights in ("rank", "effective"):
         config = RankConfig(weights=weights, normalise="buffer", order="sorted", beta=1.0)
         state = held_small(config, np.arange(1.0, 21.0))
@@ -348,12 +348,12 @@ def test_buffer_normalised_weights_reach_one_for_the_least_likely():
         ({"loss": "l3"}, ("loss", "l3")),
     ],
 )
-def test_refusals(options, parts):
+def test_options_out_of_range_are_refused(options, parts):
     with refused(*parts):
         RankConfig(**options)
 
 
-def test_a_batch_of_more_than_all_ranks_is_refused():
+def test_batches_larger_than_the_capacity_are_refused():
     with refused("batch_size", "9", "capacity", "8"):
         Replay(sampler(), capacity=8, batch_size=9)
 

@@ -1,4 +1,4 @@
-"""ReaPER: reliabilities worked out by hand, and a plain reference over episodes."""
+"""ReaPER: reliabilities by hand, and a plain reference over episodes."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ EXAMPLE = Transition(reward=jnp.zeros(()), first=jnp.zeros((), bool), last=jnp.z
 
 
 class Dense:
-    """The definition of the reliability, for lists of the stored steps of each environment."""
+    """Reliability by definition, over lists of the stored steps of each environment."""
 
     def __init__(self, config, steps, num_envs):
         self.config, self.steps = config, steps
@@ -66,8 +66,8 @@ class Dense:
     ("steps", "num_envs", "length"),
     [(24, 1, 7), (24, 2, 5), (9, 3, 4), (16, 1, 40), (1, 4, 3), (640, 1, 100), (100, 7, 13)],
 )
-def test_probabilities_are_those_of_the_definition(steps, num_envs, length):
-    """Episodes wrap around the ring buffer, are cut, and are longer than the ring buffer."""
+def test_probabilities_equal_those_of_the_definition(steps, num_envs, length):
+    """Covers episodes that wrap around the ring, are cut, or are longer than the ring."""
     config = ReaPERConfig(alpha=0.7, omega=0.8)
     dense = Dense(config, steps, num_envs)
     capacity = steps * num_envs
@@ -106,7 +106,7 @@ BY_HAND = [
 
 
 @pytest.mark.parametrize(("options", "td", "expected"), BY_HAND)
-def test_an_ended_episode(options, td, expected):
+def test_probabilities_of_an_ended_episode_by_hand(options, td, expected):
     """The reliabilities of the first case are 0.25, 0.35, 0.85, 0.9 and 1."""
     replay, state = episode(ReaPERConfig(epsilon=0.0, **options), td)
     state = replay.end_episodes(state)
@@ -115,7 +115,7 @@ def test_an_ended_episode(options, td, expected):
     np.testing.assert_allclose(metric, np.mean(np.cumsum(td) / sum(td)), rtol=1e-5)
 
 
-def test_a_running_episode_is_less_reliable():
+def test_probabilities_of_a_running_episode_by_hand():
     replay, state = episode(ReaPERConfig(epsilon=0.0), TD[:3], capacity=5)
     state = state._replace(sampler=state.sampler._replace(largest_sum=jnp.float32(4.0)))
     leaf = np.array([0.4352752816, 0.3657803855, 0.7736003882, 0, 0])
@@ -123,7 +123,7 @@ def test_a_running_episode_is_less_reliable():
     np.testing.assert_allclose(found, leaf / leaf.sum(), rtol=2e-5)
 
 
-def test_td_errors_of_zero():
+def test_td_errors_of_zero_by_hand():
     replay, state = episode(ReaPERConfig(epsilon=0.0), [0.0, 0.0, 1.0])
     np.testing.assert_allclose(replay.probability(state, jnp.arange(3)), [0, 0, 1])
     batch = replay.sample(state, jax.random.key(0))
@@ -147,7 +147,7 @@ def episode(config, td, capacity=None):
     return replay, replay.update(state, batch, td_error=jnp.asarray(td, jnp.float32))
 
 
-def test_with_omega_zero_priorities_are_those_of_per():
+def test_omega_0_gives_the_priorities_of_per():
     ours = testing.Case(reaper.method(ReaPERConfig(omega=0.0, alpha=0.6)))
     theirs = testing.Case(per.method(PERConfig()))
     one, other, slots = ours.fill(), theirs.fill(), jnp.arange(ours.slots)

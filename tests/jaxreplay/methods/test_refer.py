@@ -1,4 +1,4 @@
-"""ReF-ER's memory, against one kept in plain Python."""
+"""ReF-ER's memory compared with a plain Python version."""
 
 import dataclasses
 import functools
@@ -27,12 +27,12 @@ _contents, _returns_of = jax.jit(ring.contents), jax.jit(estimates.returns_of)
 
 
 class Memory:
-    """The memory in plain Python: lists of episodes, walked one step at a time."""
+    """The memory in plain Python: lists of episodes, processed one step at a time."""
 
     def __init__(self, config, capacity):
         self.config, self.rows = config, capacity // E
         self.memory = capacity // config.capacity_factor
-        self.steps = []  # every step ever, as dicts
+        self.steps = []  # all steps so far, as dicts
         self.running = [None] * E
         self.episodes = []
         self.live, self.updates, self.swept, self.beta = [], 0, 0, config.beta
@@ -42,7 +42,7 @@ class Memory:
         for lane, step in enumerate(row):
             if step["first"] or self.running[lane] is None:
                 if self.running[lane] is not None:
-                    self.running[lane]["over"] = True  # perhaps it was left before its end
+                    self.running[lane]["over"] = True  # may have been left without an end
                 self.running[lane] = {"steps": [], "over": False, "gone": False, "lane": lane}
                 self.running[lane]["start"] = self.row
                 self.episodes.append(self.running[lane])
@@ -67,7 +67,7 @@ class Memory:
         stays = lambda episode: [s for s in episode["steps"] if staying(s)]
         for episode in self.episodes:
             if episode["over"] and self.row - episode["start"] >= self.rows - EVERY:
-                episode["gone"] = True  # its beginning is about to be overwritten
+                episode["gone"] = True  # its first steps are overwritten soon
         held = [e for e in self.episodes if e["over"] and not e["gone"] and stays(e)]
         share = lambda e: np.mean([self.is_far(s) for s in stays(e)]).astype(np.float32)
         if self.config.forget == "oldest":
@@ -111,7 +111,7 @@ class Memory:
 
 @functools.cache
 def made(config, capacity=MEMORY, batch_size=BATCH, num_envs=1):
-    """Return the functions of a replay, compiled."""
+    """Return a replay with compiled functions."""
     replay = Replay(
         refer.sampler(config), capacity=capacity, batch_size=batch_size, num_envs=num_envs
     )
@@ -132,7 +132,7 @@ CONFIGS = [
     st.integers(1, 12),
     st.sampled_from([3, 20, 60]),
 )
-def test_memory_equals_one_in_plain_python(config, seed, length, rows):
+def test_the_memory_equals_one_in_plain_python(config, seed, length, rows):
     rng = np.random.default_rng(seed)
     replay = made(config, num_envs=E)
     state = replay.init(jax.random.key(seed), EXAMPLE)
@@ -146,7 +146,7 @@ def test_memory_equals_one_in_plain_python(config, seed, length, rows):
             numbers = dict(zip(["reward", "value", "advantage", "next_value"], rng.normal(size=4)))
             discount = 0.0 if terminal else GAMMA
             row.append({"first": first[lane], "last": last, "discount": discount, **numbers})
-            first[lane] = last or rng.random() < 0.1  # an episode may be left before its end
+            first[lane] = last or rng.random() < 0.1  # episodes may be left without an end
         dtype = lambda name: bool if name in ("first", "last") else np.float32
         column = lambda name: np.asarray([step[name] for step in row], dtype(name))
         steps = jax.tree.map(lambda x: np.broadcast_to(x, (E, *x.shape)), EXAMPLE)
@@ -161,7 +161,7 @@ def test_memory_equals_one_in_plain_python(config, seed, length, rows):
         batch = replay.sample(state, jax.random.key(number))
         slots = np.asarray(batch.indices)
         assert set(slots) <= {memory.slot(s) for s in memory.live}
-        # The same for the same slot.
+        # equal for equal slots
         draw = lambda: rng.normal(size=MEMORY * config.capacity_factor)[slots]
         feedback = {"log_ratio": 3 * draw(), "value": draw(), "advantage": draw()}
         feedback |= {"next_value": draw()}
@@ -186,7 +186,7 @@ def compare(state, memory, config):
 
 
 def play(replay, lengths):
-    """Fill a replay of one environment with episodes of these lengths, each row its number."""
+    """Fill a replay of one environment with episodes of these lengths; rewards number the rows."""
     state, number = replay.init(jax.random.key(0), EXAMPLE), 0
     for length in lengths:
         for step in range(length):
@@ -196,7 +196,7 @@ def play(replay, lengths):
     return state
 
 
-def test_only_finished_episodes_are_drawn_once_there_are_any():
+def test_only_finished_episodes_are_drawn_once_one_exists():
     replay = made(ReFERConfig(refresh_every=1), capacity=32, batch_size=4)
     running = play(replay, [3])
     assert int(running.sampler.size) == 3
@@ -208,7 +208,7 @@ def test_only_finished_episodes_are_drawn_once_there_are_any():
     assert chance[5:].sum() == 0
 
 
-def test_before_any_episode_is_over_the_running_ones_are_drawn():
+def test_running_episodes_are_drawn_before_any_is_finished():
     replay = made(ReFERConfig(refresh_every=4), capacity=32, batch_size=4)
     state = replay.init(jax.random.key(0), EXAMPLE)
     for number in range(1, 12):
@@ -221,19 +221,19 @@ def test_before_any_episode_is_over_the_running_ones_are_drawn():
         state = replay.update(state, batch, log_ratio=np.full(4, 3.0, np.float32))
 
 
-def test_an_episode_longer_than_the_memory_is_kept_while_it_is_alone():
+def test_the_only_episode_is_kept_even_if_longer_than_the_memory():
     replay = made(ReFERConfig(refresh_every=1), capacity=8, batch_size=4)
     state = play(replay, [3, 12])
     assert float(replay.metrics(state)["remembered"]) == 12
     state = play(replay, [3, 12, 5])
-    assert float(replay.metrics(state)["remembered"]) == 5  # the long one made room
+    assert float(replay.metrics(state)["remembered"]) == 5  # the long episode is forgotten
 
 
-def test_fresh_episodes_outlive_older_far_ones():
+def test_far_policy_episodes_are_forgotten_before_new_ones():
     replay = made(ReFERConfig(refresh_every=1), capacity=10, batch_size=8)
     state = play(replay, [4, 4])
     batch = replay.sample(state, jax.random.key(0))
-    slots = np.int32([4, 5, 6, 7, 4, 5, 6, 7])  # the second episode is far
+    slots = np.int32([4, 5, 6, 7, 4, 5, 6, 7])  # the second episode is far-policy
     batch = batch._replace(indices=slots, version=ring.version(state.ring, slots))
     state = replay.update(state, batch, log_ratio=np.full(8, 5.0, np.float32))
     assert float(replay.metrics(state)["far_share"]) == 0.5
@@ -246,15 +246,15 @@ def test_fresh_episodes_outlive_older_far_ones():
     assert float(replay.metrics(state)["reclaimed_episodes"]) == 0
 
 
-def test_episodes_that_the_ring_reclaims_are_counted_apart():
+def test_episodes_that_the_ring_reclaims_are_counted_separately():
     replay = made(ReFERConfig(refresh_every=1, capacity_factor=1), capacity=12, batch_size=4)
     state = play(replay, [4, 4, 4, 4, 4])
-    # Of 20 rows the ring has 12, and one is about to be overwritten: three episodes began before.
+    # The ring stores 12 of 20 rows, the oldest of which is next: three episodes start before it.
     assert float(replay.metrics(state)["reclaimed_episodes"]) == 3
     assert float(replay.metrics(state)["forgotten_episodes"]) == 0
 
 
-def test_ratios_beyond_the_limit_are_clipped_and_still_far():
+def test_ratios_beyond_the_limit_are_clipped_and_remain_far():
     replay = made(ReFERConfig(refresh_every=1), capacity=8, batch_size=4)
     state = play(replay, [4, 4])
     batch = replay.sample(state, jax.random.key(0))
@@ -263,7 +263,7 @@ def test_ratios_beyond_the_limit_are_clipped_and_still_far():
     assert float(replay.metrics(state)["far_share"]) > 0
 
 
-def test_returns_are_in_units_of_scaled_rewards():
+def test_returns_have_the_units_of_scaled_rewards():
     config = ReFERConfig(returns=True, refresh_every=1)
     replay = made(config, capacity=8, batch_size=2)
     state = replay.init(jax.random.key(0), EXAMPLE)
@@ -274,7 +274,7 @@ def test_returns_are_in_units_of_scaled_rewards():
         state = replay.add(state, step, **fresh, reward_scale=np.float32([2.0]))
     got = _returns_of(state.sampler.estimates, np.arange(3))
     np.testing.assert_allclose(got, [5.25, 4.5, 3.0])
-    # A step that says another scale changes the units of all, without a refresh.
+    # A step with another scale changes the units of all returns without a refresh.
     replay = made(dataclasses.replace(config, refresh_every=4), capacity=16, batch_size=2)
     state = replay.init(jax.random.key(0), EXAMPLE)
     for scale in (1.0, 1.0, 1.0, 1.0, 4.0):
@@ -282,14 +282,14 @@ def test_returns_are_in_units_of_scaled_rewards():
         state = replay.add(state, step, **fresh, reward_scale=np.float32([scale]))
     got = _returns_of(state.sampler.estimates, np.arange(5))
     np.testing.assert_allclose(got, np.array([11.25, 10.5, 9.0, 6.0, 6.0]) / 4)
-    # A batch that was overwritten meanwhile says nothing, not that the scale is 0.
+    # Feedback on an overwritten batch does not change the scale.
     batch = replay.sample(state, jax.random.key(0))
     told = {name: np.full(2, 8.0, np.float32) for name in (*fresh, "log_ratio", "reward_scale")}
     state = replay.update(state, batch._replace(version=batch.version - 1), **told)
     assert (int(state.dropped), float(state.sampler.estimates.reward_scale)) == (2, 4)
 
 
-def test_whole_episodes_alone_are_forgotten_and_never_come_back():
+def test_episodes_are_forgotten_whole_and_do_not_return():
     config = ReFERConfig(refresh_every=1, capacity_factor=2)
     replay = made(config, capacity=12, batch_size=4)
     for lengths in ([6, 5, 5, 5, 3], [6, 4, 4, 4, 20], [5, 5, 5, 5, 5, 1, 7]):
@@ -315,7 +315,7 @@ def test_steps_that_are_not_finite_are_stored_as_zero_and_counted():
     np.testing.assert_allclose(np.asarray(state.sampler.estimates.q_ret)[:4], [2, 1, 1, 1])
 
 
-def test_returns_are_refused_without_feedback_about_new_steps():
+def test_option_returns_requires_feedback_on_new_steps():
     replay = made(ReFERConfig(returns=True), capacity=8, batch_size=2)
     state = replay.init(jax.random.key(0), EXAMPLE)
     with refused("add", "advantage", "next_value", "value"):

@@ -1,4 +1,4 @@
-"""ReF-ER's rules and its objective, against numbers worked by hand."""
+"""ReF-ER's rules and objective, compared with numbers by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from tests.refusals import refused
         (1.0, 1e-4, [0.9999, 0.99980001, 0.99980003, 0.99980005, 0.99980007, 0.99970009]),
     ],
 )
-def test_beta_worked_by_hand(beta, rate, expected):
+def test_beta_by_hand(beta, rate, expected):
     for share, wanted in zip([0.2, 0.15, 0.1, 0.05, 0.0, 0.3], expected):
         beta = next_beta(jnp.float32(beta), jnp.float32(share), 0.1, rate)
         np.testing.assert_allclose(beta, wanted, rtol=1e-6)
@@ -30,7 +30,7 @@ def test_beta_worked_by_hand(beta, rate, expected):
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.floats(0, 1), st.floats(0, 1), st.lists(st.floats(0, 1), min_size=1, max_size=30))
-def test_beta_stays_in_the_unit_interval_and_moves_one_way(beta, rate, shares):
+def test_beta_stays_in_0_1_and_moves_towards_its_target(beta, rate, shares):
     value = jnp.float32(beta)
     for share in shares:
         after = next_beta(value, jnp.float32(share), 0.1, rate)
@@ -41,7 +41,7 @@ def test_beta_stays_in_the_unit_interval_and_moves_one_way(beta, rate, shares):
         value = after
 
 
-def test_beta_closed_forms():
+def test_beta_equals_its_closed_forms():
     down = up = jnp.float32(0.3)
     for _ in range(50):
         down, up = next_beta(down, 1.0, 0.1, 0.02), next_beta(up, 0.0, 0.1, 0.02)
@@ -49,7 +49,7 @@ def test_beta_closed_forms():
     np.testing.assert_allclose(up, 1 - 0.7 * 0.98**50, rtol=1e-4)
 
 
-def test_c_max_worked_by_hand():
+def test_c_max_by_hand():
     config = ReFERConfig()
     steps = [0, 10**5, 10**6, 2 * 10**6, 10**7]
     expected = [5, 4.8095238095, 3.6666666667, 3, 1.6666666667]
@@ -65,14 +65,14 @@ def test_c_max_worked_by_hand():
     st.floats(0, 1e-3),
     st.lists(st.integers(0, 2**30), min_size=2, max_size=2, unique=True),
 )
-def test_more_and_more_steps_are_far_but_never_those_of_the_policy(ratios, clip, anneal, steps):
+def test_annealing_only_adds_far_steps_and_keeps_on_policy_steps_near(ratios, clip, anneal, steps):
     config = ReFERConfig(clip=clip, anneal=anneal)
     early, late = (log_c_max(config, jnp.asarray(k, jnp.float32)) for k in sorted(steps))
     assert 0 < late <= early <= np.log1p(clip) * (1 + 1e-6) < LOG_RATIO_LIMIT
     if anneal * (max(steps) - min(steps)) > 1e-3 * (1 + anneal * min(steps)):
         assert late < early
     before, after = (np.asarray(is_far(jnp.asarray([*ratios, 0.0]), c)) for c in (early, late))
-    assert (after >= before).all()  # the far-policy sets are nested
+    assert (after >= before).all()  # sets of far-policy steps are nested
     assert not after[-1]  # ratio 1
 
 
@@ -90,7 +90,7 @@ def trust_of(log_ratio, kl=0.0, reverse_kl=0.0):
     return Trust(log_ratio, fill(kl), fill(reverse_kl))
 
 
-def test_near_and_far_worked_by_hand():
+def test_near_and_far_steps_by_hand():
     ratios = np.array([0.1, 0.2001, 1, 4.999, 6])
     objective = refer.objective()
     for index, near in enumerate([False, True, True, True, False]):
@@ -101,7 +101,7 @@ def test_near_and_far_worked_by_hand():
     assert float(objective.critic(jnp.ones(2), sample_of(0.3, 5.0, 2), border)) == 0
 
 
-def test_losses_mixed_by_beta():
+def test_beta_mixes_the_losses_by_hand():
     objective = refer.objective()
     loss, kl = jnp.asarray([1.0, 2.0, 4.0]), [10.0, 20.0, 30.0]
     trust = trust_of([0.0, 0.1, 3.0], kl, [1.0, 1.0, 1.0])
@@ -116,7 +116,7 @@ def test_losses_mixed_by_beta():
     np.testing.assert_allclose(plain.actor(loss, sample_of(1.0, 5.0, 3), trust), 7 / 3, rtol=1e-6)
 
 
-def test_far_steps_give_no_gradient_at_all():
+def test_far_steps_have_no_gradient():
     objective, sample = refer.objective(), sample_of(1.0, 5.0, 2)
     for half in (objective.actor, objective.critic):
         grad = jax.grad(lambda x: half(jnp.square(x), sample, trust_of([0.1, 6.9])))(jnp.ones(2))
@@ -135,8 +135,8 @@ def test_agents_without_a_density_are_refused():
     st.floats(1.125, 100, width=32),
     st.sampled_from(["behaviour", "policy"]),
 )
-def test_beta_shares_the_gradient_out(ratios, beta, c_max, direction):
-    """Beta 1 leaves the penalty no gradient, and beta 0 the agent's loss none."""
+def test_beta_divides_the_gradient_between_loss_and_penalty(ratios, beta, c_max, direction):
+    """With beta 1 the penalty has no gradient, and with beta 0 the agent's loss has none."""
     objective = refer.objective(ReFERConfig(direction=direction))
     trust, ones = trust_of([*ratios, 0.0]), jnp.ones(5)
     sample = sample_of(beta, c_max, 5)
@@ -163,6 +163,6 @@ def test_beta_shares_the_gradient_out(ratios, beta, c_max, direction):
         ("capacity_factor", 0),
     ],
 )  # fmt: skip
-def test_bad_options_are_refused(option, value):
+def test_options_out_of_range_are_refused(option, value):
     with refused(option, value):
         ReFERConfig(**{option: value})

@@ -1,4 +1,4 @@
-"""ReLo: priorities and reducible losses worked out by hand, and the agents that compute them."""
+"""ReLo: priorities and reducible losses by hand, and the agents that compute them."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ NEEDS = Requirements(feedback=frozenset({"reducible_loss"}))
 
 
 def critics_of(values):
-    """Critics with given values for all transitions, as their parameters."""
+    """Critics whose parameters are their values of all transitions."""
     return Critics(lambda q, transition: jnp.asarray(q), *map(tuple, values))
 
 
@@ -32,14 +32,14 @@ def reducible(error, critics):
     return found["reducible_loss"]
 
 
-def test_reducible_losses():
+def test_reducible_losses_by_hand():
     np.testing.assert_allclose(reducible(objectives.huber(1.0), 1), HUBER, atol=1e-6)
-    # Of twin critics, half the mean of .17 .25 2 .05 minus that of .64 .5 1 .125.
+    # Twin critics: half of mean(.17 .25 2 .05) - mean(.64 .5 1 .125), row by row.
     expected = np.array([0.17 - 0.64, 0.25 - 0.5, 2 - 1, 0.05 - 0.125]) / 2
     np.testing.assert_allclose(reducible(objectives.mse, 2), expected, atol=1e-6)
 
 
-def test_nothing_is_computed_that_the_method_does_not_read():
+def test_feedback_that_the_method_does_not_read_is_not_computed():
     objective = objectives.plain(objectives.mse)
     critics = Critics(lambda params, transition: 1 / 0, (0,), (0,))
     assert reducible_feedback(critics, None, jnp.zeros(1), objective) == {}
@@ -53,14 +53,14 @@ def test_nothing_is_computed_that_the_method_does_not_read():
         ({"map": "exp", "alpha": 1.0}, [0.8228346581, 1.125, 2.0, 0.9277434863]),
     ],
 )
-def test_priorities(options, expected):
+def test_priorities_by_hand(options, expected):
     config = ReLoConfig(**options)
     leaf = ReLoLeaf(config.alpha, config.map, config.epsilon)
     feedback = {"reducible_loss": jnp.asarray(HUBER, jnp.float32)}
     np.testing.assert_allclose(leaf(feedback, None, None), expected, rtol=2e-5)
 
 
-def test_the_objective_is_that_of_per():
+def test_the_objective_equals_that_of_per():
     ours, theirs = relo.method(), per.method()
     assert ours.objective._replace(requires=Requirements()) == theirs.objective
     assert ours.requires.feedback == {"reducible_loss"}
@@ -72,8 +72,8 @@ AGENTS = [name for name in registry.AGENTS if registry.feeds(name, "relo")]
 @pytest.mark.parametrize(
     "name", [pytest.param(x, marks=pytest.mark.slow if x == "td7" else ()) for x in AGENTS]
 )
-def test_agents_report_the_reduction_since_the_latest_target(name):
-    """It is 0 as long as both networks are equal, and the same from `feedback` and `update`."""
+def test_agents_report_the_loss_minus_that_of_the_target_network(name):
+    """It is 0 while both networks are equal, and `feedback` and `update` give the same values."""
     entry, config = registry.AGENTS[name], registry.AGENTS[name].config(hidden=(8,))
     discrete = entry.actions == "discrete"
     space = registry.environments.make(registry.EXAMPLES[entry.actions]).action_space
@@ -97,7 +97,7 @@ def test_agents_report_the_reduction_since_the_latest_target(name):
         state, _ = update(state, sample, jax.random.key(turn))
 
 
-def test_agents_and_their_objectives():
+def test_relo_refuses_unsupported_agents():
     assert AGENTS == ["dqn", "discrete_sac", "td3", "td7", "sac", "iql", "ddpg", "naf"]
     with refused("relo", "rainbow", "reducible_loss"):
         registry.check_fit("rainbow", "relo", "gymnax/CartPole-v1")

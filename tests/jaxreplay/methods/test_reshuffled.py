@@ -1,4 +1,4 @@
-"""RR-C: every epoch draws every transition once, in an order that is as random as any other."""
+"""RR-C: every epoch draws every transition once, in a uniformly random order."""
 
 import itertools
 
@@ -18,7 +18,7 @@ ROW = Transition(reward=jnp.zeros(1))
 
 
 class Play:
-    """A replay whose batches are recorded."""
+    """A replay that returns the slots of its batches."""
 
     def __init__(self, capacity, batch_size, seed=0):
         self.replay = Replay(reshuffled.sampler(), capacity=capacity, batch_size=batch_size)
@@ -55,8 +55,8 @@ def test_counts_differ_by_at_most_one(sizes, seed):
         assert sorted(np.asarray(play.state.sampler.order)) == list(range(capacity))
 
 
-def test_a_transition_that_arrives_is_drawn_in_the_same_epoch():
-    # Of the slots 0 to 3, two are drawn before slot 4 is written: three are left, then all five.
+def test_new_transitions_are_drawn_in_the_running_epoch():
+    # Two of slots 0 to 3 are drawn before slot 4 is written, so three are left in this epoch.
     for seed in range(8):
         play = Play(6, 1, seed).add(4)
         early, later = play.draw(2), play.add(1).draw(3)
@@ -79,8 +79,8 @@ def test_stale_batches_count_as_drawn():
     assert sorted([*np.asarray(batch.indices), *play.draw()]) == list(range(6))
 
 
-def test_lifetimes():
-    """Replays of a transition in its life, with one added and eight drawn in each step."""
+def test_transitions_are_drawn_equally_often_before_they_are_overwritten():
+    """Counts of draws per transition, with one transition added and eight drawn in each step."""
     capacity, batch_size, steps = 200, 8, 6000
     play = Play(capacity, batch_size).add(capacity)
 

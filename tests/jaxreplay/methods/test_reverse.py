@@ -1,4 +1,4 @@
-"""Reverse replay: sweeps by hand, and against a plain model of episodes and sweeps."""
+"""Reverse replay: sweeps by hand, and compared with a plain model of episodes and sweeps."""
 
 import itertools
 
@@ -16,9 +16,9 @@ EXAMPLE = Transition(reward=jnp.zeros(()), first=jnp.zeros((), bool), last=jnp.z
 
 
 class Play:
-    """A replay whose batches are checked against the rule of the sweeps.
+    """A replay whose batches are compared with the rule of the sweeps.
 
-    It stores the episode and the step of every slot, and the slot of every sweep.
+    It stores episode and step of every slot, and the slot of every sweep.
     """
 
     def __init__(self, capacity, batch_size, sweeps, num_envs=1):
@@ -36,7 +36,7 @@ class Play:
         return self.replay.update(state, batch), batch.indices
 
     def add(self, ends):
-        """Add a step per environment; `ends` names those whose episode ends with it."""
+        """Add one step per environment; `ends` marks environments whose episode ends with it."""
         first = jnp.array([step == 0 for step in self.step])
         row = Transition(reward=jnp.zeros(self.num_envs), first=first, last=jnp.array(ends))
         self.state = self.add_one(self.state, row)
@@ -49,7 +49,7 @@ class Play:
         self.time += 1
 
     def ends(self):
-        """The newest stored step of every episode."""
+        """Return the newest stored step of every episode."""
         newest = {}
         for slot, (episode, step) in self.held.items():
             if episode not in newest or step > self.held[newest[episode]][1]:
@@ -75,7 +75,7 @@ class Play:
     ("capacity", "batch_size", "sweeps", "num_envs"),
     [(24, 4, 4, 1), (24, 6, 4, 2), (30, 4, 7, 3), (12, 12, 1, 1), (24, 4, 64, 2)],
 )
-def test_sweeps_follow_a_plain_model(capacity, batch_size, sweeps, num_envs):
+def test_sweeps_equal_those_of_a_plain_model(capacity, batch_size, sweeps, num_envs):
     play, rng = Play(capacity, batch_size, sweeps, num_envs), np.random.default_rng(0)
     for time in range(60):
         play.add(list(rng.random(num_envs) < 0.2))
@@ -87,7 +87,7 @@ def test_sweeps_follow_a_plain_model(capacity, batch_size, sweeps, num_envs):
 
 def test_one_sweep_by_hand():
     play = Play(8, 4, 1)
-    for end in (False, False, True, False, False):  # slots 0 1 2 and, of a running episode, 3 4
+    for end in (False, False, True, False, False):  # the second episode is running
         play.add([end])
     follows = {2: {1}, 1: {0}, 0: {2, 4}, 4: {3}, 3: {2, 4}}
     drawn = [slot for seed in range(20) for slot in play.draw(seed).tolist()]
@@ -95,8 +95,8 @@ def test_one_sweep_by_hand():
     assert set(drawn) == {0, 1, 2, 3, 4}
 
 
-def test_all_steps_and_all_episodes_are_equally_likely_in_the_long_run():
-    """Of episodes of lengths 1, 2, 3, 5 and 9."""
+def test_all_steps_are_equally_likely_in_the_long_run():
+    """Episodes have lengths 1, 2, 3, 5 and 9."""
     play = Play(20, 4, 4)
     for length in (1, 2, 3, 5, 9):
         for step in range(length):
@@ -126,14 +126,14 @@ def test_probabilities_follow_the_sweeps():
     expected[[2, 6]] = 1 / 6
     found = play.replay.probability(state, jnp.arange(8))
     np.testing.assert_allclose(found, expected, atol=1e-6)
-    # In a batch of six, each sweep moves twice; the third one has begun at 2 or 6.
+    # In a batch of six, each sweep moves twice; the third starts at 2 or 6.
     expected[[3, 0]] += 1 / 3
     expected[[1, 5]] += 1 / 6
     found = play.replay.probability(state, jnp.arange(8), batch_size=6)
     np.testing.assert_allclose(found, expected / 2, atol=1e-6)
 
 
-def test_the_first_steps_of_all_sweeps_are_spread():
+def test_the_first_steps_of_sweeps_are_spread():
     play = Play(64, 64, 64)
     for step in range(64):
         play.add([step % 16 == 15])
@@ -141,8 +141,8 @@ def test_the_first_steps_of_all_sweeps_are_spread():
     assert len({slot % 16 for slot in slots.tolist()}) > 8
 
 
-def test_values_move_along_an_episode_in_one_sweep():
-    """On a chain of 12 steps with a reward at its end, tabular, against uniform replay."""
+def test_one_sweep_propagates_values_along_an_episode():
+    """A tabular chain of 12 steps with a reward at its end, compared with uniform replay."""
     length = 12
 
     def learned(method, updates):
@@ -173,7 +173,7 @@ def test_values_move_along_an_episode_in_one_sweep():
     assert learned(uniform.method(), 2 * length).sum() < length
 
 
-def test_transitions_must_mark_the_first_steps():
+def test_the_field_first_is_required():
     with refused("first"):
         Replay(reverse.sampler(), capacity=8, batch_size=2).init(
             jax.random.key(0), Transition(reward=jnp.zeros(()))

@@ -1,4 +1,4 @@
-"""Sequences of successive steps, against a plain list of what was stored."""
+"""Sequences of consecutive steps, compared with lists of stored steps."""
 
 import functools
 
@@ -27,7 +27,7 @@ def made(config, capacity):
 
 
 class Model:
-    """What each lane was given, as lists; which sequences may be drawn, by the definition."""
+    """Lists of the steps of each lane, and the sequences that can be drawn by definition."""
 
     def __init__(self, config, capacity):
         self.config, self.rows = config, capacity // E
@@ -42,7 +42,7 @@ class Model:
         self.ended = list(lasts)
 
     def sequences(self):
-        """Return the (row, lane) at which a sequence starts that may be drawn."""
+        """Return the (row, lane) of the first step of every sequence that can be drawn."""
         config, found = self.config, []
         for lane, steps in enumerate(self.lanes):
             oldest = max(0, len(steps) - self.rows)
@@ -67,7 +67,7 @@ def row_of(number, firsts, lasts):
 
 
 def played(config, capacity, rows, seed, length=6):
-    """Fill a replay and a model with episodes of random lengths; some are left without an end."""
+    """Fill a replay and a model with episodes of random lengths, some of them without an end."""
     replay, init, add, *_ = made(config, capacity)
     state, model = init(jax.random.key(0), EXAMPLE), Model(config, capacity)
     rng, begins = np.random.default_rng(seed), [True] * E
@@ -81,7 +81,7 @@ def played(config, capacity, rows, seed, length=6):
 
 
 def live(state):
-    """Return {(slot): leaf} of the sequences that may be drawn."""
+    """Return {slot: leaf} of the sequences that can be drawn."""
     leaves = np.asarray(sum_tree.leaves(state.sampler.priorities.tree))
     return {int(slot): leaves[slot] for slot in np.flatnonzero(leaves)}
 
@@ -92,7 +92,7 @@ def slot_of(row, lane, capacity):
 
 SIZES = [
     (SMALL, 24),
-    (SequencesConfig(length=5, period=1, burn_in=3), 10),  # as few rows as can be
+    (SequencesConfig(length=5, period=1, burn_in=3), 10),  # the smallest possible number of rows
     (SequencesConfig(length=1, period=1), 6),
 ]
 
@@ -101,7 +101,7 @@ SIZES = [
 @given(
     st.sampled_from(SIZES), st.integers(0, 50), st.integers(0, 2**31), st.sampled_from([2, 6, 40])
 )
-def test_sequences_are_those_of_the_definition(sizes, rows, seed, length):
+def test_sequences_equal_those_of_the_definition(sizes, rows, seed, length):
     config, capacity = sizes
     replay, state, model = played(config, capacity, rows, seed, length)
     wanted = {slot_of(*start, capacity): start for start in model.sequences()}
@@ -124,14 +124,14 @@ def test_sequences_are_those_of_the_definition(sizes, rows, seed, length):
         assert learn.any()
 
 
-def test_a_priority_is_a_mean_of_largest_and_mean_error():
+def test_priorities_mix_the_largest_and_the_mean_error():
     td = np.float32([[1, -3, 2, 9], [4, 0, 0, 9], [7, 7, 7, 7]])
     learn = np.array([[0, 1, 1, 0], [1, 1, 1, 0], [0, 0, 0, 0]], bool)
     found = sequences.priority(td, learn, 0.9)
     np.testing.assert_allclose(found, [0.9 * 3 + 0.1 * 2.5, 0.9 * 4 + 0.1 * 4 / 3, 0], rtol=1e-6)
 
 
-def test_an_update_gives_sequences_their_priority_and_no_more():
+def test_updates_change_only_priorities_of_drawn_sequences():
     capacity, config = 24, SMALL
     _, _, _, sample, update = made(config, capacity)
     _, state, model = played(config, capacity, 30, seed=3)
@@ -152,7 +152,7 @@ def test_an_update_gives_sequences_their_priority_and_no_more():
                                largest, rtol=1e-6)  # fmt: skip
 
 
-def test_a_sequence_that_has_been_overwritten_since_gets_no_priority():
+def test_sequences_overwritten_since_their_draw_get_no_priority():
     capacity, config = 24, SMALL
     _, _, add, sample, update = made(config, capacity)
     _, state, model = played(config, capacity, 40, seed=5, length=40)
@@ -170,16 +170,16 @@ def test_a_sequence_that_has_been_overwritten_since_gets_no_priority():
     assert set(live(after)) == set(before)
 
 
-def test_errors_that_are_no_numbers_leave_the_others():
+def test_td_errors_that_are_not_finite_are_left_out():
     capacity = 24
     _, _, _, sample, update = made(SMALL, capacity)
     _, state, _ = played(SMALL, capacity, 30, seed=3, length=40)
     batch = sample(state, jax.random.key(1))
     assert len(set(np.asarray(batch.indices)[:, 0].tolist())) == B
     td = np.full((B, 4), 2.0, np.float32)
-    td[0, 2] = np.nan  # of one step: the others count
-    td[1, 1:] = np.inf  # of all steps that are learned from: nothing changes
-    td[2, 0] = np.nan  # of the burn-in, of which nothing is asked
+    td[0, 2] = np.nan  # one learning step of three, so the priority changes
+    td[1, 1:] = np.inf  # all learning steps, so the priority does not change
+    td[2, 0] = np.nan  # a burn-in step, whose error has no effect
     after = update(state, batch, td_error=td)
     sequences.check_valid(after.sampler, after.ring, SMALL)
     assert int(after.dropped) == 5
@@ -211,8 +211,8 @@ def test_draws_follow_the_priorities():
     np.testing.assert_allclose(batch.weights, (odds / odds.min()) ** -0.6, rtol=1e-4)
 
 
-def test_uniform_sequences_are_all_alike():
-    config = SequencesConfig(length=3, period=2, prioritised=False)  # rows: no multiple of it
+def test_unprioritised_sequences_are_equally_likely():
+    config = SequencesConfig(length=3, period=2, prioritised=False)  # 10 rows: no multiple
     sampler = sequences.sampler(config)
     assert sampler.is_uniform and sampler.requires.feedback == frozenset()
     replay, *_, sample, update = made(config, 20)
@@ -224,7 +224,7 @@ def test_uniform_sequences_are_all_alike():
 
 
 @pytest.mark.parametrize("edge", ["first", "last"])
-def test_one_edge_of_episodes_will_do(edge):
+def test_one_of_first_and_last_is_enough(edge):
     replay = Replay(sequences.sampler(SMALL), capacity=24, batch_size=B, num_envs=E)
     state = replay.init(jax.random.key(0), {edge: np.bool_(0)})
     both = made(SMALL, 24)
@@ -239,7 +239,7 @@ def test_one_edge_of_episodes_will_do(edge):
     assert live(state) == live(whole)
 
 
-def test_what_can_not_work_is_refused():
+def test_invalid_options_rows_and_feedback_are_refused():
     with refused("burn_in", "80"):
         SequencesConfig(burn_in=80)
     with refused("period", "50", "40"):

@@ -1,4 +1,4 @@
-"""SIL: returns, priorities and losses worked out by hand, and a plain reference over episodes."""
+"""SIL: returns, priorities and losses by hand, and a plain reference over episodes."""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ EXAMPLE = Transition(
 )  # fmt: skip
 
 
-def test_priorities_worked_by_hand():
+def test_priorities_by_hand():
     leaf = SelfImitation().leaf(jnp.float32(ADVANTAGE))
     np.testing.assert_allclose(leaf, [1, 2.5118864e-4, 0.7360219228, 0.6597539554], rtol=1e-5)
     stats = SamplingStats(leaf / leaf.sum(), leaf.min() / leaf.sum(), jnp.int32(4), jnp.int32(0))
@@ -35,12 +35,12 @@ def test_priorities_worked_by_hand():
 
 
 @pytest.mark.parametrize("alpha", [0.0, 100.0])
-def test_a_known_return_never_has_priority_0(alpha):
+def test_known_returns_have_positive_priorities(alpha):
     assert (SelfImitation(alpha=alpha).leaf(jnp.float32([-5, 0, 1e-30])) > 0).all()
 
 
 def imitation_gradient(advantage, config=SILConfig()):
-    """Gradients by Q of imitated rows, the last ones of a batch, times their number."""
+    """Return d loss / dQ of the imitated rows, the last of a batch, times their number."""
     count = len(advantage)
     aux = sil.Aux(jnp.zeros(count), jnp.ones(count, bool), None)
     rows = jnp.arange(2 * count)
@@ -56,7 +56,7 @@ def imitation_gradient(advantage, config=SILConfig()):
     return np.asarray(grads[count:]) * count
 
 
-def test_gradients_worked_by_hand():
+def test_gradients_by_hand():
     np.testing.assert_allclose(imitation_gradient(ADVANTAGE), [-1, 0, -0.6, -0.5], rtol=1e-6)
     found = imitation_gradient(ADVANTAGE, SILConfig(clip=None, coefficient=2.0))
     np.testing.assert_allclose(found, [-4, 0, -1.2, -1], rtol=1e-6)
@@ -64,7 +64,7 @@ def test_gradients_worked_by_hand():
 
 
 def log_of(lengths, truncated, num_envs=2, seed=0):
-    """Rewards, discounts and ends `[T, E]` of episodes of random lengths."""
+    """Return rewards, discounts and ends `[T, E]` of episodes with lengths in random order."""
     rng = np.random.default_rng(seed)
     steps = sum(lengths)
     rewards = rng.integers(-4, 5, (steps, num_envs)).astype(np.float32)
@@ -77,7 +77,7 @@ def log_of(lengths, truncated, num_envs=2, seed=0):
 
 
 def expected_returns(log, time, truncated):
-    """Returns `[time, E]` of the steps of finished episodes, and NaN for others."""
+    """Return returns `[time, E]` of the steps of finished episodes, and NaN for other steps."""
     rewards, discounts, last = (x[:time] for x in log)
     found, later = np.full(rewards.shape, np.nan), np.full(rewards.shape[1], np.nan)
     for step in reversed(range(time)):
@@ -100,7 +100,7 @@ def compiled(replay):
 
 
 def known_returns(state, time, num_envs):
-    """Returns `[steps, E]` of the stored steps, oldest first, and NaN where not known."""
+    """Return the stored returns `[steps, E]`, oldest first, and NaN where they are not known."""
     leaves, returns = sum_tree.leaves(state.priorities.tree), np.asarray(state.returns.values)
     values = np.where(np.asarray(leaves) > 0, returns, np.nan).reshape(-1, num_envs)
     steps = len(values)
@@ -109,8 +109,8 @@ def known_returns(state, time, num_envs):
 
 @pytest.mark.parametrize("truncated", [False, True])
 @pytest.mark.parametrize("lengths", [[3, 1, 7, 2, 5, 4], [1, 1, 1, 12, 1, 30, 2, 1]])
-def test_returns_of_finished_episodes(lengths, truncated):
-    """Every known return is right, and long ago finished episodes are known."""
+def test_returns_of_finished_episodes_equal_those_of_a_loop(lengths, truncated):
+    """Known returns are right at any time, and all become known some steps after the end."""
     log = log_of(lengths, truncated=0.4)
     capacity = 40
     replay = Replay(SelfImitation(truncated=truncated), capacity=capacity, batch_size=4, num_envs=2)
@@ -121,7 +121,7 @@ def test_returns_of_finished_episodes(lengths, truncated):
         expected = expected_returns(log, time, truncated)[-len(found) :]
         known = ~np.isnan(found)
         np.testing.assert_allclose(found[known], expected[known], rtol=1e-5, atol=1e-5)
-    # Some steps after the last end, all stored returns are known.
+    # Some steps after the last end, all returns are known.
     for _ in range(max(lengths) // 2 + 1):
         state = add(state, jnp.ones(2), jnp.full(2, GAMMA), jnp.zeros(2, bool))
         time += 1
@@ -142,7 +142,7 @@ def test_returns_become_known_backwards_from_the_end():
     assert counts == [0, 0, 0, 0, 0, 0, 2, 4, 6, 6, 6, 6]
 
 
-def test_the_loop_may_truncate_episodes():
+def test_end_episodes_truncates_episodes():
     for truncated, count in ((False, 0), (True, 3)):
         sampler = SelfImitation(truncated=truncated)
         replay = Replay(sampler, capacity=20, batch_size=2, num_envs=2)
@@ -160,7 +160,7 @@ def test_the_loop_may_truncate_episodes():
 
 
 def finished(sampler, episodes=3):
-    """A replay with episodes of four steps of reward 1, and a running one of reward 100."""
+    """A replay with finished episodes of four rewards of 1, and a running one of rewards of 100."""
     replay = Replay(sampler, capacity=40, batch_size=8)
     state, add = replay.init(jax.random.key(0), EXAMPLE), compiled(replay)
     for time in range(4 * episodes):
@@ -200,18 +200,18 @@ def test_feedback_on_imitated_transitions_changes_only_their_priorities():
     assert after.useful == 0.75
 
 
-def test_nothing_is_imitated_before_an_episode_has_ended():
+def test_no_transitions_are_imitated_before_an_episode_has_ended():
     replay, state = finished(SelfImitation(), episodes=0)
     batch = jax.jit(replay.sample)(state, jax.random.key(1))
     assert not batch.aux.imitated.any()
     np.testing.assert_array_equal(batch.transition.reward, np.full(8, 100))
     objective = sil.method().objective
     loss = objective.critic(jnp.ones(8).at[4:].set(jnp.nan), batch, None)
-    assert loss == 1  # of the other rows
+    assert loss == 1  # the mean over the other rows
 
 
 @pytest.mark.parametrize("inner", [uniform.method(), per.method(), lap.method()])
-def test_without_advantage_learning_is_that_of_the_inner_method(inner):
+def test_learning_without_advantages_equals_that_of_the_inner_method(inner):
     """Gradients and actor losses equal those of the inner method on its rows."""
     replay, state = finished(SelfImitation(inner.sampler))
     batch = jax.jit(replay.sample)(state, jax.random.key(1))
@@ -234,8 +234,8 @@ def test_without_advantage_learning_is_that_of_the_inner_method(inner):
     np.testing.assert_allclose(*actor, rtol=1e-6)
 
 
-def test_one_update_of_linear_critics():
-    """Compare with NumPy: the squared error on two rows, and the lower bound on two others."""
+def test_one_update_of_linear_critics_by_hand():
+    """Two rows have the squared error, and two others the lower bound."""
     rng = np.random.default_rng(0)
     features, returns = rng.normal(size=(4, 3)), np.array([0.2, -0.3, 0.7, -9.0])
     critics = [rng.normal(size=3), rng.normal(size=3)]
@@ -257,7 +257,7 @@ def test_one_update_of_linear_critics():
 AGENTS = [name for name in registry.AGENTS if registry.feeds(name, "sil")]
 
 
-def test_agents_and_defaults():
+def test_supported_agents_and_default_losses():
     assert AGENTS == ["dqn", "discrete_sac", "td3", "td7", "sac", "iql", "ddpg", "naf"]
     assert registry.replay_options("dqn", "sil").loss == "huber"
     assert registry.replay_options("td3", "sil").loss == "mse"
@@ -267,12 +267,12 @@ def test_agents_and_defaults():
     ({"share": 0.0}, "share"), ({"share": 1.0}, "share"), ({"alpha": -1.0}, "alpha"),
     ({"beta": 1.5}, "beta"), ({"clip": 0.0}, "clip"), ({"truncated": 1}, "truncated"),
 ])  # fmt: skip
-def test_options_out_of_range(options, name):
+def test_options_out_of_range_are_refused(options, name):
     with refused(name):
         SelfImitation(**options)
 
 
-def test_impossible_compositions():
+def test_unsupported_compositions_are_refused():
     with refused("inner", "candidates"):
         sil.combine(laber.method())
     with refused("inner", "weights"):

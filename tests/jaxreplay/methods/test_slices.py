@@ -1,4 +1,4 @@
-"""Slices, against plain lists of what was stored."""
+"""Slices compared with lists of stored steps."""
 
 import functools
 
@@ -36,9 +36,9 @@ def row_of(number, firsts, lasts):
 
 
 def played(count, seed=0, mean=6, **options):
-    """Return a replay, its state and, of each environment, the episode of each step.
+    """Return a replay, its state and the episodes of each environment's steps.
 
-    Episodes have random lengths. Some are left without an end, and the newest ones are unfinished.
+    Episodes have random lengths. Some have no end, and the newest are unfinished.
     """
     replay, init, add, *_ = made(**options)
     state, lanes = init(jax.random.key(0), EXAMPLE), [[] for _ in range(E)]
@@ -58,7 +58,7 @@ def sequence_of(lane, row, rows, length, burn_in=0, whole=False):
     Args:
       lane: episode of each step of an environment.
       row: number of the drawn step.
-      rows: how many steps are stored.
+      rows: number of stored steps.
       length, burn_in, whole: options of slices.
     """
     first, limit = row, length - 1 if whole else burn_in
@@ -84,7 +84,7 @@ OPTIONS = [
 @given(
     st.sampled_from(OPTIONS), st.integers(3, 40), st.integers(0, 2**31), st.sampled_from([2, 6, 40])
 )
-def test_sequences_are_those_of_the_definition(options, count, seed, mean):
+def test_sequences_equal_those_of_the_definition(options, count, seed, mean):
     _, state, lanes = played(count, seed, mean, **options)
     batch = made(**options)[3](state, jax.random.key(seed))
     assert batch.indices.shape == batch.aux.mask.shape == (B, options["length"])
@@ -104,7 +104,7 @@ def test_sequences_are_those_of_the_definition(options, count, seed, mean):
 def test_probabilities_are_the_expected_fractions_of_a_batch(options, count):
     _, state, lanes = played(count, seed=3, **options)
     _, _, _, sample, update, probability = made(**options)
-    for key in range(3):  # unequal priorities
+    for key in range(3):  # makes priorities unequal
         batch = sample(state, jax.random.key(key))
         td = jax.random.normal(jax.random.key(50 + key), (B, options["length"])) * 3
         state = update(state, batch, td_error=td)
@@ -120,7 +120,7 @@ def test_probabilities_are_the_expected_fractions_of_a_batch(options, count):
     np.testing.assert_allclose(expected.sum(), 1.0, rtol=1e-6)
 
 
-def test_the_inner_sampler_draws_as_alone():
+def test_draws_equal_those_of_the_inner_sampler():
     replay, state, _ = played(30, length=4, burn_in=2)
     draw = replay.sampler.sample(state.sampler, state.ring, jax.random.key(2), B)
     own = PER.sample(state.sampler.inner, state.ring, jax.random.key(2), B)
@@ -140,7 +140,7 @@ def leaves_of(state):
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_an_update_gives_drawn_steps_the_priority_of_their_sequences(options):
+def test_updates_give_drawn_steps_the_priority_of_their_sequence(options):
     _, _, _, sample, update, _ = made(**options, eta=0.7)
     _, state, _ = played(31, seed=5, **options, eta=0.7)
     batch = sample(state, jax.random.key(1))
@@ -150,11 +150,11 @@ def test_an_update_gives_drawn_steps_the_priority_of_their_sequences(options):
     size = 0.7 * size.max(axis=1) + 0.3 * size.sum(axis=1) / learn.sum(axis=1)
     found, before = leaves_of(update(state, batch, td_error=td)), leaves_of(state)
     for slot, leaf in enumerate(found):
-        told = size[drawn == slot].tolist() or [before[slot]]  # one of a slot drawn twice
+        told = size[drawn == slot].tolist() or [before[slot]]  # or one of two draws
         assert np.isclose(leaf, told, rtol=1e-5).any()
 
 
-def test_other_feedback_is_averaged():
+def test_other_feedback_is_averaged_over_a_sequence():
     class Recorder(uniform.Uniform):
         def init(self, key, ring):
             return {name: jnp.zeros(B) for name in ("q_value", "td_error", "number")}
@@ -192,7 +192,7 @@ def test_sequences_whose_drawn_step_is_overwritten_get_no_priority(whole):
     assert set(np.flatnonzero(leaves_of(after) != before)) == set(kept)
 
 
-def test_errors_that_are_no_numbers_leave_the_others():
+def test_td_errors_that_are_not_finite_are_left_out():
     _, _, _, sample, update, _ = made(length=4)
     _, state, _ = played(30, mean=1000, length=4)
     batch = next(
@@ -201,8 +201,8 @@ def test_errors_that_are_no_numbers_leave_the_others():
         if batch.aux.learn.all() and len(set(drawn_slots(batch))) == B
     )
     td = np.full((B, 4), 2.0, np.float32)
-    td[0, 0] = np.nan  # of the drawn step: the others count
-    td[1] = np.inf  # of all steps: nothing changes
+    td[0, 0] = np.nan  # the drawn step only, so the priority changes
+    td[1] = np.inf  # all steps, so the priority does not change
     after = update(state, batch, td_error=td)
     assert int(after.dropped) == 5
     changed = leaves_of(after) != leaves_of(state)
@@ -210,7 +210,7 @@ def test_errors_that_are_no_numbers_leave_the_others():
 
 
 @pytest.mark.parametrize("edge", ["first", "last", "end_episodes"])
-def test_one_sign_of_boundaries_is_enough(edge):
+def test_one_of_first_last_and_end_episodes_is_enough(edge):
     field = "last" if edge == "end_episodes" else edge
     replay, _, both_add, both_sample, *_ = made(length=4, whole=True)
     whole = replay.init(jax.random.key(0), EXAMPLE)
@@ -231,7 +231,7 @@ def test_one_sign_of_boundaries_is_enough(edge):
 
 @pytest.mark.parametrize("vmapped", [False, True])
 @pytest.mark.parametrize("options", [{"burn_in": 2}, {"whole": True}], ids=str)
-def test_a_loop_copies_no_array_of_the_ring_s_size(options, vmapped):
+def test_loops_copy_no_array_of_the_size_of_the_ring(options, vmapped):
     replay = Replay(Slices(PER, length=6, **options), capacity=200_003, batch_size=64)
     row = jax.tree.map(lambda x: jnp.asarray(x)[None], EXAMPLE)
 
@@ -248,7 +248,7 @@ def test_a_loop_copies_no_array_of_the_ring_s_size(options, vmapped):
         testing.assert_in_place(step, jax.eval_shape(init, keys[0]), keys[0])
 
 
-def test_options_that_do_not_fit_are_refused():
+def test_invalid_options_rows_and_feedback_are_refused():
     for make in (SlicesConfig, functools.partial(Slices, PER)):
         with refused("burn_in", "4"):
             make(length=4, burn_in=4)

@@ -1,4 +1,4 @@
-"""Windows of successive steps."""
+"""Windows of consecutive steps."""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ def filled(rows, capacity=24):
 
 
 @pytest.mark.parametrize("rows", [8, 12, 13, 31])
-def test_windows_run_forward_in_one_environment(rows):
+def test_windows_are_consecutive_steps_of_one_environment(rows):
     replay, state = filled(rows)
     for seed in range(20):
         batch = replay.sample(state, jax.random.key(seed))
@@ -35,7 +35,7 @@ def test_windows_run_forward_in_one_environment(rows):
 
 
 @pytest.mark.parametrize("rows", [5, 8, 20])
-def test_every_window_is_as_likely_as_any(rows):
+def test_all_windows_are_equally_likely(rows):
     replay, state = filled(rows)
     draw = jax.jit(jax.vmap(lambda key: replay.sample(state, key)))
     batch = draw(jax.random.split(jax.random.key(1), 4000))
@@ -70,13 +70,13 @@ def test_every_window_is_as_likely_as_any(rows):
         ),
     ],
 )
-def test_sizes_that_hold_no_window_are_refused(length, capacity, batch, parts):
+def test_sizes_that_fit_no_window_are_refused(length, capacity, batch, parts):
     sizes = {"capacity": capacity, "num_envs": 2}
     with refused(*parts):
         Replay(sampler(WindowsConfig(length)), batch_size=batch, **sizes)
 
 
-def test_another_size_that_holds_no_window_is_refused():
+def test_sample_refuses_sizes_that_fit_no_window():
     replay = Replay(sampler(WindowsConfig(4)), capacity=32, batch_size=16, num_envs=2)
     state = jax.eval_shape(replay.init, jax.random.key(0), EXAMPLE)
     with refused("batch_size", "12", "4", "16"):
@@ -85,6 +85,6 @@ def test_another_size_that_holds_no_window_is_refused():
         jax.eval_shape(lambda s, k: replay.sample(s, k, 10), state, jax.random.key(0))
 
 
-def test_windows_have_a_step():
+def test_length_0_is_refused():
     with refused("length", "0"):
         WindowsConfig(0)

@@ -1,4 +1,4 @@
-"""Counting agrees with NumPy's search."""
+"""Counts compared with NumPy's search."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +8,7 @@ from jaxreplay.methods.parts.rank_mass import count_up_to
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8, 127, 128, 239])
-def test_counts_what_numpy_counts(size):
+def test_counts_equal_those_of_numpy(size):
     rng = np.random.default_rng(size)
     ends = np.sort(rng.integers(0, 2 * size, size)).astype(np.int32)
     values = np.arange(-1, 2 * size + 1, dtype=np.int32)
