@@ -9,29 +9,29 @@ import pytest
 
 from tests import xla
 
-# Has to be said before JAX starts; a caller's own flags win.
+# Set before JAX starts; flags of the caller take precedence.
 os.environ.setdefault("XLA_FLAGS", xla.FLAGS)
 
-# Where in the source each operation comes from is written into programs that nobody reads.
+# Omit source locations, which nobody reads, from compiled programs.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
-# What an earlier run has compiled is not compiled again (`make clean` forgets it), unless that
-# takes no longer than to write it down.
+# Cache compiled programs between runs (`make clean` deletes them), except for those that compile
+# as quickly as they load.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".jax_cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
-# Tracing makes millions of short-lived objects; Python's default is to look for cycles at every
-# 700th, which took a tenth of the suite's time.
+# Tracing allocates millions of short-lived objects. With Python's default threshold of 700 objects,
+# garbage collection took a tenth of the suite's time.
 gc.set_threshold(50_000, 20, 20)
 
-# Every compiled program maps memory, of which Linux allows a process 65 530 pieces by default:
-# beyond them XLA crashes. A whole suite in one process comes near.
+# Every compiled program maps memory, and XLA crashes beyond Linux's default limit of 65 530
+# mappings per process, which the whole suite in one process almost reaches.
 _MANY_MAPS = 40_000
 
 
 @pytest.fixture(autouse=True, scope="module")
 def few_programs():
-    """Forget compiled programs after a module of tests, when there are many."""
+    """Clear JAX's caches after a test module if there are many compiled programs."""
     yield
     maps = Path("/proc/self/maps")
     if maps.exists() and len(maps.read_bytes().splitlines()) > _MANY_MAPS:
@@ -43,10 +43,10 @@ def few_programs():
 
 @pytest.fixture
 def ctrl_c():
-    """Let Ctrl-C reach this process and those it starts, whoever had it ignored.
+    """Let this process and its children receive Ctrl-C.
 
-    Shells ignore it for what they start in the background, as does pytest-xdist for its workers,
-    and children inherit that.
+    Shells ignore SIGINT in background jobs, as does pytest-xdist in its workers, and children
+    inherit this.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -54,5 +54,5 @@ def ctrl_c():
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the notebooks: nothing else takes a minute, and one worker would end alone."""
+    """Run notebooks first: they take longest, and must not keep the last worker busy."""
     items.sort(key=lambda item: "test_notebooks" not in item.nodeid)

@@ -1,4 +1,4 @@
-"""What README and docs/ hold: blocks of Python, commands, and names of options."""
+"""Contents of README and docs/: Python blocks, commands and code spans."""
 
 import re
 import shlex
@@ -11,7 +11,7 @@ CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 PAGES = {path.relative_to(ROOT / "docs").as_posix(): path for path in ROOT.glob("docs/**/*.md")}
 _BLOCK = re.compile(r"(<!-- slow -->\n)?^```(\S*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
-# Fewer steps and slots than the pages show; a block says the rest as it stands.
+# Replacements that reduce the steps and slots of the pages.
 _SHRUNK = {
     "50_000": "2_000", "20_000": "700", "10_000": "200", "2**20": "2**10",
     "warmup=1_000": "warmup=150",
@@ -22,9 +22,9 @@ _SHRUNK = {
 class Block(NamedTuple):
     """A fenced block of a page."""
 
-    language: str  # "" for commands and what they print
+    language: str  # "" for commands and their output
     text: str
-    slow: bool  # marked so: it trains for longer than the quick tests should
+    slow: bool  # marked as too long for quick tests
 
 
 def blocks(path: Path) -> list[Block]:
@@ -34,7 +34,7 @@ def blocks(path: Path) -> list[Block]:
 
 
 def python(path: Path) -> list[Block]:
-    """Return the blocks of Python of a page."""
+    """Return the Python blocks of a page."""
     return [block for block in blocks(path) if block.language == "python"]
 
 
@@ -46,7 +46,7 @@ def shrunk(code: str) -> str:
 
 
 def run(code: str, names: dict) -> None:
-    """Run a block in a namespace."""
+    """Run a block in a namespace, with fewer steps and slots."""
     exec(compile(shrunk(code), "<page>", "exec"), names)
 
 
@@ -59,5 +59,5 @@ def commands(path: Path) -> list[list[str]]:
 
 
 def code_spans(path: Path) -> list[str]:
-    """Return what a page quotes as code within its sentences."""
+    """Return the inline code of a page."""
     return re.findall(r"`([^`\n]+)`", _BLOCK.sub("", path.read_text()))

@@ -9,22 +9,22 @@ from jaxreplay.sampler import Method
 
 SHORT = {"windows": {"length": 4}, "sequences": {"length": 4, "period": 2}, "slices": {"length": 4}}
 
-# Methods whose code differs most. Others consist of parts of these.
+# Methods with the most distinct code; the others consist of parts of these.
 DISTINCT = (
     "uniform", "per", "rank", "pser", "ners", "refer", "her", "reshuffled", "reaper", "sequences",
 )  # fmt: skip
 
 
 def quick(names: Iterable[str], of: Iterable[str] = DISTINCT) -> list[object]:
-    """Return names as parameters of a test, which is slow for all but a few methods.
+    """Return names as test parameters, and mark all but those in `of` as slow.
 
-    The contract checks of `make test` have all methods; what JAX does to programs (other dtypes,
-    derivatives, devices, NumPy arrays) depends on their parts.
+    The contract checks of `make test` run for all methods. Tests of JAX's settings and
+    transformations need only methods with distinct code.
     """
     return [pytest.param(name, marks=() if name in of else pytest.mark.slow) for name in names]
 
 
 def short(name: str, updates: int | None = None) -> Method:
-    """Return a method, for a run of this many updates if given."""
+    """Return a method for small replays, with schedules for `updates` if given."""
     config = METHODS[name].config(**SHORT.get(name, {}))
     return METHODS[name].method(config if updates is None else config.for_run(updates))

@@ -1,4 +1,4 @@
-"""Assertions on error messages: the error's type and the names it gives, never its wording."""
+"""Assertions on error messages: types, names and values, but not wording."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ def refused(
 def refusal(
     capsys: pytest.CaptureFixture[str], main: Callable[[list[str]], object], *words: object
 ) -> str:
-    """Return the error of a command that refuses its words: the last line, with exit code 2."""
+    """Return the last error line of a command, after asserting exit code 2."""
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
         main([str(word) for word in words])
@@ -39,7 +39,7 @@ def refusal(
 
 
 def _contains(text: str, part: str) -> bool:
-    # "8" is not named by "128", nor `size` by `batch_size`.
+    # "128" does not contain the name "8", nor does `batch_size` contain `size`.
     before = r"(?<!\w)" if part[:1].isalnum() else ""
     after = r"(?!\w)" if part[-1:].isalnum() else ""
     return re.search(before + re.escape(part) + after, text) is not None

@@ -1,4 +1,4 @@
-"""Wheel and source distribution hold the library alone, and it runs where nothing else is."""
+"""Wheel and source distribution contain only the library, which runs without other packages."""
 
 import ast
 import email
@@ -32,7 +32,7 @@ def built(tmp_path_factory) -> tuple[Path, Path]:
     if int(metadata.version("setuptools").partition(".")[0]) < 77:
         pytest.skip("needs setuptools 77, which make setup installs")
     pytest.importorskip("build", reason="needs build, which make setup installs")
-    tree = tmp_path_factory.mktemp("tree") / "clone"  # building writes into the tree
+    tree = tmp_path_factory.mktemp("tree") / "clone"  # the build writes into the tree
     left_out = ignore_patterns(
         ".*", "results", "runs", "build", "dist", "*.egg-info", "__pycache__"
     )
@@ -50,13 +50,13 @@ def own_files() -> set[str]:
     return files | {"jaxreplay/py.typed"}
 
 
-def test_the_wheel_holds_the_library_alone(built):
+def test_wheel_contains_only_the_library(built):
     names = zipfile.ZipFile(built[0]).namelist()
     assert {name for name in names if ".dist-info/" not in name} == own_files()
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
-def test_the_source_distribution_holds_the_library_and_what_tells_of_it(built):
+def test_source_distribution_contains_the_library_and_its_metadata(built):
     with tarfile.open(built[1]) as archive:
         files = [member.name.partition("/")[2] for member in archive if member.isfile()]
     told = {name for name in files if "egg-info" not in name} - own_files()
@@ -67,7 +67,7 @@ def test_the_source_distribution_holds_the_library_and_what_tells_of_it(built):
     }  # fmt: skip
 
 
-def test_the_wheel_depends_on_five_packages(built):
+def test_wheel_depends_on_five_packages(built):
     with zipfile.ZipFile(built[0]) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         said = email.message_from_bytes(archive.read(name))
@@ -78,7 +78,7 @@ def test_the_wheel_depends_on_five_packages(built):
     assert set(said.get_all("Provides-Extra")) == set(PROJECT["optional-dependencies"])
 
 
-def test_the_library_imports_what_it_depends_on_and_nothing_more():
+def test_library_imports_exactly_its_dependencies():
     found = set()
     for path in ROOT.glob("jaxreplay/**/*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -91,14 +91,14 @@ def test_the_library_imports_what_it_depends_on_and_nothing_more():
     assert {Requirement(line).name for line in PROJECT["dependencies"]} == LIBRARY
 
 
-def test_the_citation_is_of_this_version():
+def test_citation_has_the_version_and_license_of_the_project():
     said = dict(re.findall(r"(?m)^([a-z-]+): (.+)$", (ROOT / "CITATION.cff").read_text()))
     assert said["version"] == PROJECT["version"] and said["license"] == PROJECT["license"]
     assert said["cff-version"] == "1.2.0"
 
 
-def test_the_workflow_runs_the_readme_s_example_where_nothing_else_is():
-    """What it hands to the empty environment's Python is the example, whole."""
+def test_workflow_runs_the_readme_example_in_an_empty_environment():
+    """The workflow passes the complete example to the Python of the empty environment."""
     text = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     (code,) = re.findall(r'bin/python -c "(from tests .*?)" >', text)
     told = subprocess.run(
@@ -109,14 +109,14 @@ def test_the_workflow_runs_the_readme_s_example_where_nothing_else_is():
 
 
 @pytest.mark.slow
-def test_the_wheel_runs_where_only_its_dependencies_are(built, tmp_path):
-    """In an environment of its own that sees the installed dependencies, and theirs, alone."""
+def test_wheel_runs_with_only_its_dependencies(built, tmp_path):
+    """The environment links only to the library's direct and indirect dependencies."""
     python = environment(tmp_path)
     pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
     install = [*pip, "install", "--quiet", "--no-deps", "--no-index", built[0]]
     subprocess.run(install, check=True, timeout=120)
     checked = subprocess.run([*pip, "check"], capture_output=True, text=True, timeout=120)
-    assert checked.returncode == 0, checked.stdout + checked.stderr  # nothing declared is missing
+    assert checked.returncode == 0, checked.stdout + checked.stderr  # no missing dependency
     code = f"""
 import importlib.util, json, jaxreplay
 seen = [name for name in {ABSENT!r} if importlib.util.find_spec(name)]
@@ -130,13 +130,13 @@ print(json.dumps([jaxreplay.__file__, jaxreplay.__version__, seen, rows]))
 
 
 @pytest.mark.slow
-def test_a_clone_that_is_not_installed_tells_its_own_version(tmp_path):
+def test_clones_that_are_not_installed_report_their_version(tmp_path):
     python = environment(tmp_path / "environment")
     copy = tmp_path / "clone"
     copytree(ROOT / "jaxreplay", copy / "jaxreplay")
     start = f"import sys; sys.path.insert(0, {str(copy)!r})"
     code = f"{start}; import jaxreplay; print(jaxreplay.__version__)"
-    assert run(python, code, tmp_path) == "0+unknown\n"  # a copy of the folder alone
+    assert run(python, code, tmp_path) == "0+unknown\n"  # without pyproject.toml
     (copy / "pyproject.toml").write_text('[project]\nname = "another"\nversion = "3"\n')
     assert run(python, code, tmp_path) == "0+unknown\n"
     (copy / "pyproject.toml").write_text('[project]\nname = "jaxreplay"\nversion = "9.8.7"\n')
@@ -144,7 +144,7 @@ def test_a_clone_that_is_not_installed_tells_its_own_version(tmp_path):
 
 
 def run(python: Path, code: str, folder: Path) -> str:
-    """Run code in a folder, with nothing of the caller's environment; return what it prints."""
+    """Run code in a folder without the caller's environment, and return its output."""
     ended = subprocess.run(
         [python, "-I", "-c", code], capture_output=True, text=True, cwd=folder, timeout=300,
         env={"JAX_PLATFORMS": "cpu"},
@@ -154,13 +154,13 @@ def run(python: Path, code: str, folder: Path) -> str:
 
 
 def readme_example() -> str:
-    """Return README's example of a loop of one's own, with a small ring."""
+    """Return README's example of a custom loop, with a small ring."""
     (block,) = documents.python(documents.README)
     return documents.shrunk(block.text)
 
 
 def environment(folder: Path) -> Path:
-    """Make an environment that sees links to the library's dependencies; return its Python."""
+    """Make an environment with links to the library's dependencies, and return its Python."""
     links = folder / "links"
     for name in closure(PROJECT["dependencies"]):
         for file in metadata.distribution(name).files or ():
@@ -175,7 +175,7 @@ def environment(folder: Path) -> Path:
 
 
 def closure(lines: list[str]) -> set[str]:
-    """Return the names of distributions that requirements stand for, with all they require."""
+    """Return the names of required distributions and of all their requirements."""
     seen: set[tuple[str, str]] = set()  # names and extras
     left = [Requirement(line) for line in lines]
     while left:

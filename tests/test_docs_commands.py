@@ -1,4 +1,4 @@
-"""Commands that README and pages show are read by their own parsers; options and extras exist."""
+"""Commands in README and docs/ parse, and their options, targets and extras exist."""
 
 import importlib
 import json
@@ -25,13 +25,13 @@ from tests import documents
 from tests.documents import CONTRIBUTING, PAGES, README, ROOT
 
 WRITTEN = {"README.md": README, "CONTRIBUTING.md": CONTRIBUTING, **PAGES}
-RUNS = ("runs/x", "runs/cheetah/seeds_0")  # that pages resume
+RUNS = ("runs/x", "runs/cheetah/seeds_0")  # resumed by pages
 BENCHMARKS = ("replay", "training", "methods", "compiling", "commits")
-LABELS = ("ners_star", "without", "refer", "per", "rank")  # of arms, in place of "replay"
+LABELS = ("ners_star", "without", "refer", "per", "rank")  # labels of arms, which replace "replay"
 
 
 class Parsed(BaseException):
-    """A command line was read to its end."""
+    """Raised after a command has parsed its arguments."""
 
 
 def ends(*args, **kwargs):
@@ -40,9 +40,9 @@ def ends(*args, **kwargs):
 
 @pytest.fixture
 def only_parse(monkeypatch):
-    """Let every command read its line, and end where it would begin to work."""
+    """Stop every command after it has parsed its arguments."""
     read = Parser.parse_args
-    configuring = ("experiments.train", "experiments.compare")  # check the values first
+    configuring = ("experiments.train", "experiments.compare")  # these also check values
 
     def parse_args(self, *args, **kwargs):
         parsed = read(self, *args, **kwargs)
@@ -55,7 +55,7 @@ def only_parse(monkeypatch):
 
 @pytest.fixture
 def examples(tmp_path, monkeypatch):
-    """Modules and folders that pages name as examples: a method, an agent, tasks, runs."""
+    """Create the modules and folders in examples: a method, an agent, tasks and runs."""
     package = tmp_path / "mypackage"
     package.mkdir()
     shutil.copy(ROOT / "tests/contract/outside/recent_errors.py", package / "mymethod.py")
@@ -71,7 +71,7 @@ def examples(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     tables = (methods._METHODS, registry._AGENTS, environments._families)
     copies = [dict(table) for table in tables]
-    forget_package()  # another test may have imported its own package of this name
+    forget_package()  # another test may have imported a package of this name
     yield
     for held, before in zip(tables, copies, strict=True):
         held.clear()
@@ -85,7 +85,7 @@ def forget_package():
 
 
 def lines_of(program: str) -> list[tuple[str, list[str]]]:
-    """Return where a program is called, and with what words."""
+    """Return the pages with calls of a program, and the words of these calls."""
     return [
         (name, words)
         for name, path in WRITTEN.items()
@@ -100,7 +100,7 @@ def main_of(module: str):
     return importlib.import_module(f"{module}.__main__").main if package else command.main
 
 
-def test_every_line_is_one_that_its_command_reads(examples, only_parse, capsys):
+def test_commands_in_pages_parse(examples, only_parse, capsys):
     lines = [(name, words[2:]) for name, words in lines_of("python") if words[1] == "-m"]
     assert len(lines) > 30
     for name, (module, *options) in lines:
@@ -115,13 +115,13 @@ def test_every_line_is_one_that_its_command_reads(examples, only_parse, capsys):
 
 
 @pytest.mark.parametrize("wrong", [["--replay.alfa", "0.4"], ["--replay.alpha", "-1"]])
-def test_a_wrong_line_would_be_seen(wrong, only_parse, capsys):
+def test_parser_rejects_wrong_options(wrong, only_parse, capsys):
     with pytest.raises(SystemExit):
         train.main(["--agent", "dqn", "--replay", "per", *wrong])
     assert "alpha" in capsys.readouterr().err
 
 
-def test_make_knows_its_targets():
+def test_make_targets_in_pages_exist():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     spans = [span for path in WRITTEN.values() for span in documents.code_spans(path)]
     named = {words[1] for _, words in lines_of("make")}
@@ -129,7 +129,7 @@ def test_make_knows_its_targets():
     assert {"run", "test", "docs"} <= named <= targets
 
 
-def test_extras_exist():
+def test_extras_in_pages_exist():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = set(project["optional-dependencies"])
     for name, path in WRITTEN.items():
@@ -143,7 +143,7 @@ def test_extras_exist():
 
 
 def options_of_configs() -> set[str]:
-    """Return the options that configs declare."""
+    """Return the options of all configs."""
     configs = {"": [LoopConfig, ReplaySizes, OutputConfig, Question]}
     configs["replay."] = [method.config for method in METHODS.values()]
     configs["agent."] = [agent.config for agent in AGENTS.values()]
@@ -157,7 +157,7 @@ def options_of_configs() -> set[str]:
 
 
 def options_of_commands(capsys) -> set[str]:
-    """Return the options that commands explain."""
+    """Return the options in the help of all commands."""
     names = ("train", "compare", "sweep", "plot", "report", "watch")
     names += tuple(f"benchmarks.{name}" for name in BENCHMARKS)
     lines = [[name] for name in names]
@@ -171,10 +171,10 @@ def options_of_commands(capsys) -> set[str]:
     )
 
 
-def test_options_that_sentences_name_exist(capsys):
-    known = options_of_configs() | options_of_commands(capsys) | {"--signal"}  # Slurm's
-    known |= {"--replay.half-life"}  # of the example of a method
-    known |= {"--head"}  # Ray's
+def test_options_in_sentences_exist(capsys):
+    known = options_of_configs() | options_of_commands(capsys) | {"--signal"}  # option of Slurm
+    known |= {"--replay.half-life"}  # option of the custom method
+    known |= {"--head"}  # option of Ray
     arms = re.compile(f"--({'|'.join(LABELS)})\\.")
     checked = 0
     for name, path in WRITTEN.items():

@@ -1,4 +1,4 @@
-"""The Python that pages show runs, each page in one namespace, with fewer steps and slots."""
+"""Python blocks of pages run, with one namespace per page and with fewer steps and slots."""
 
 from pathlib import Path
 
@@ -8,9 +8,9 @@ import pytest
 from tests import documents
 from tests.documents import PAGES, README, ROOT
 
-ROWS = "how_to/rows_and_files.md"  # has a test of its own
-START = "start.md"  # has a test of its own, too
-BEGINNING = "index.md"  # shows what the README does
+ROWS = "how_to/rows_and_files.md"  # has a separate test
+START = "start.md"  # has a separate test
+BEGINNING = "index.md"  # repeats the README
 WITH_PYTHON = sorted(
     name
     for name, path in PAGES.items()
@@ -24,30 +24,30 @@ SLOW = sorted(
 
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
-    """Work in a folder of one's own, from where the committed results are seen."""
+    """Work in a temporary folder with a link to the committed results."""
     (tmp_path / "experiments").mkdir()
     (tmp_path / "experiments" / "results").symlink_to(ROOT / "experiments" / "results")
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("name", WITH_PYTHON)
-def test_it_runs(name, elsewhere):
+def test_python_of_pages_runs(name, elsewhere):
     names: dict = {"__name__": "page"}
     for block in documents.python(PAGES[name]):
         if not block.slow:
             documents.run(block.text, names)
 
 
-def test_an_agent_takes_fourteen_lines(elsewhere, capsys):
+def test_start_page_trains_an_agent_in_fourteen_lines(elsewhere, capsys):
     (block,) = documents.python(PAGES[START])
     assert len([line for line in block.text.splitlines() if line]) == 14 and "50_000" in block.text
     names: dict = {"__name__": "page"}
-    documents.run(block.text.replace("50_000", "1_200"), names)  # of which 1000 are the warm-up
+    documents.run(block.text.replace("50_000", "1_200"), names)  # including 1000 of warm-up
     assert names["metrics"]["eval_return"].shape == (5, 1)
     assert "1200" in capsys.readouterr().out
 
 
-def test_rows_and_files_are_what_the_page_says(elsewhere, capsys):
+def test_page_on_rows_and_files_has_the_stated_results(elsewhere, capsys):
     names: dict = {"__name__": "page"}
     for block in documents.python(PAGES[ROWS]):
         documents.run(block.text, names)
@@ -62,12 +62,12 @@ def test_rows_and_files_are_what_the_page_says(elsewhere, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SLOW)
-def test_all_of_it_runs(name, elsewhere):
+def test_python_of_pages_runs_with_slow_blocks(name, elsewhere):
     names: dict = {"__name__": "page"}
     for block in documents.python(PAGES[name]):
         documents.run(block.text, names)
 
 
-def test_the_first_page_begins_as_the_readme():
-    shown = [block.text for block in documents.python(README)]  # `test_readme` runs these
+def test_first_page_has_the_python_of_the_readme():
+    shown = [block.text for block in documents.python(README)]  # run by `test_readme`
     assert [block.text for block in documents.python(PAGES[BEGINNING])] == shown

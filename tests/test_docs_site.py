@@ -1,4 +1,4 @@
-"""The site builds without a warning, says what the code declares, and fetches nothing."""
+"""The site builds without warnings, includes declarations of code, and loads no external files."""
 
 import html
 import inspect
@@ -21,7 +21,7 @@ LOADING = ("link", "script", "img", "iframe", "source", "video", "audio", "embed
 
 
 class Loaded(HTMLParser):
-    """What a browser loads with a page by itself."""
+    """Parser that collects the addresses that a browser loads with a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ def text_of(page: str) -> str:
 
 
 def check_generated(site: Path) -> None:
-    """Formulas, options and the comments beside fields are on their pages."""
+    """Check that formulas, options and comments of fields are on their pages."""
     page = (site / "methods" / "per.html").read_text()
     assert "<math" in page and "$" not in re.sub(r"<(script|pre).*?</\1>", "", page, flags=re.S)
     helps = {entry.name: entry.help for entry in options_of(METHODS["per"].config)}
@@ -98,7 +98,7 @@ def check_generated(site: Path) -> None:
     assert comment.replace("`", "") in text_of(api)
 
 
-def test_it_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path):
+def test_site_builds_without_warnings_and_loads_no_external_files(tmp_path):
     pytest.importorskip("furo", reason="pip install '.[docs]'")
     site = tmp_path / "site"
     build(site, tmp_path / "trees")
@@ -107,7 +107,7 @@ def test_it_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path):
     check_generated(site)
 
 
-def test_what_a_page_would_load_is_found(tmp_path):
+def test_addresses_that_pages_load_are_found(tmp_path):
     page, style = tmp_path / "page.html", tmp_path / "style.css"
     page.write_text('<link rel=stylesheet href="https://a/b.css"><a href="//c">c</a><img src=x>')
     style.write_text("@import '//fonts/f.css'; a { background: url(x.png) }")
@@ -116,7 +116,7 @@ def test_what_a_page_would_load_is_found(tmp_path):
     assert [is_elsewhere(one) for one in ("https://a/b", "//f", "x.png")] == [True, True, False]
 
 
-def test_every_method_agent_and_family_is_on_a_page():
+def test_every_method_agent_and_family_is_documented():
     for name, entry in METHODS.items():
         config = f"{entry.config.__module__}:{entry.config.__name__}"
         page = PAGES[f"methods/{name}.md"].read_text()

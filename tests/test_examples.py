@@ -1,4 +1,4 @@
-"""The examples run, and do what they say."""
+"""The examples run and have the documented behaviour."""
 
 import importlib.util
 import itertools
@@ -22,7 +22,7 @@ def loaded(name):
     return module
 
 
-def test_every_example_is_tested_and_short():
+def test_examples_are_tested_and_short():
     tested = {
         "demonstrations": 80, "dqn_in_one_file": 125, "flashbax_api": 100,
         "gradient_variance": 145, "memory": 50,
@@ -37,7 +37,7 @@ def test_dqn_in_one_file_trains_many_seeds():
     train = jax.jit(jax.vmap(example.make_train(config)))
     returns = np.asarray(train(jax.random.split(jax.random.key(0), 2)))
     assert returns.shape == (2, 500)
-    assert (returns[:, -1] >= 8).all()  # episodes have ended; none is shorter than eight steps
+    assert (returns[:, -1] >= 8).all()  # every episode takes at least eight steps
     assert (returns[0] != returns[1]).any()
 
 
@@ -46,7 +46,7 @@ def test_dqn_in_one_file_learns():
     example = loaded("dqn_in_one_file")
     train = jax.jit(jax.vmap(example.make_train(example.CONFIG)))
     returns = train(jax.random.split(jax.random.key(0), example.CONFIG["seeds"]))
-    assert float(jnp.median(returns[:, -2_000:].mean(axis=1))) > 100  # at random: 22
+    assert float(jnp.median(returns[:, -2_000:].mean(axis=1))) > 100  # a random policy reaches 22
 
 
 def test_demonstrations_solve_the_task_and_make_a_study(tmp_path, monkeypatch):
@@ -74,7 +74,7 @@ def test_memory_makes_a_study_of_two_agents():
     ]  # fmt: skip
 
 
-def test_the_variance_of_laber_is_that_of_all_its_draws():
+def test_variance_of_laber_agrees_with_an_enumeration_of_its_draws():
     example = loaded("gradient_variance")
     gradient, h, weights = (
         np.array([[1.0, 0], [2, 1], [0, -4]]),
@@ -82,7 +82,7 @@ def test_the_variance_of_laber_is_that_of_all_its_draws():
         np.ones(3) / 3,
     )
     whole, variance = gradient.mean(axis=0), 0.0
-    for candidates in itertools.product(range(3), repeat=2):  # one of two is drawn
+    for candidates in itertools.product(range(3), repeat=2):  # two candidates, one draw
         for i in candidates:
             drawn = h[i] / h[[*candidates]].sum()
             estimate = gradient[i] * h[[*candidates]].mean() / h[i]
@@ -92,7 +92,7 @@ def test_the_variance_of_laber_is_that_of_all_its_draws():
     assert float(found) == pytest.approx(variance)
 
 
-def test_no_sampler_has_less_variance_than_the_bound(monkeypatch):
+def test_variance_of_every_sampler_is_at_least_the_bound(monkeypatch):
     example = loaded("gradient_variance")
     for name, value in {"FILL": 100, "EVERY": 40, "TIMES": 2}.items():
         monkeypatch.setattr(example, name, value)
@@ -119,7 +119,7 @@ def filled(add_batch_size, steps=30):
 
 
 @pytest.mark.parametrize("add_batch_size", [None, 2])
-def test_flashbax_s_pairs_follow_one_another(add_batch_size):
+def test_flashbax_pairs_are_consecutive_steps(add_batch_size):
     buffer, state, ready = filled(add_batch_size)
     assert ready.index(True) == 4 // (add_batch_size or 1)
     drawn = jax.jit(buffer.sample)(state, jax.random.key(1))
@@ -129,7 +129,7 @@ def test_flashbax_s_pairs_follow_one_another(add_batch_size):
     np.testing.assert_array_equal(first["obs"][:, 0], first["reward"])
 
 
-def test_flashbax_s_priorities_decide_what_is_drawn():
+def test_flashbax_priorities_determine_the_draws():
     buffer, state, _ = filled(None)
     verbs = (buffer.add, buffer.sample, buffer.set_priorities)
     add, sample, set_priorities = map(jax.jit, verbs)
@@ -139,7 +139,7 @@ def test_flashbax_s_priorities_decide_what_is_drawn():
     state = set_priorities(state, drawn.indices, priorities)
     drawn = sample(state, jax.random.key(1))
     assert (np.asarray(drawn.experience.first["reward"]) == high).mean() > 0.9
-    for number in range(16):  # everything is overwritten: the old indices say nothing any more
+    for number in range(16):  # overwrite everything: old indices become invalid
         step = {"obs": jnp.full(2, 100.0 + number), "reward": jnp.float32(100 + number)}
         state = add(state, step)
     after = set_priorities(state, drawn.indices, jnp.full(8, 1e9))

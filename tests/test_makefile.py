@@ -1,4 +1,4 @@
-"""The Makefile sets .venv up when, and only when, it has to: `make -n` tells what it would do."""
+"""The Makefile sets up .venv only when necessary, as `make -n` shows."""
 
 import os
 import re
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make
 
 
 def make(folder, *words, code=0, dry=True):
-    """Return what make prints; it runs nothing if dry."""
+    """Return the output of make, which runs no commands if `dry`."""
     of_the_caller = ("ACCELERATOR", "MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "PYTHON")
     env = {key: value for key, value in os.environ.items() if key not in of_the_caller}
     command = ["make", *["-n"] * dry, *words]
@@ -26,7 +26,7 @@ def make(folder, *words, code=0, dry=True):
 
 @pytest.fixture
 def ready(tmp_path):
-    """Return a folder whose .venv says that it was set up with jax for CUDA 12."""
+    """Return a folder with a .venv that is marked as set up with JAX for CUDA 12."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / ".venv").mkdir()
@@ -36,12 +36,12 @@ def ready(tmp_path):
     return tmp_path
 
 
-def test_an_accelerator_is_remembered(ready):
+def test_accelerator_is_remembered(ready):
     assert "pip" not in make(ready, "setup")
     assert "pip" not in make(ready, "lint", "ACCELERATOR=cuda12")
 
 
-def test_the_first_command_installs_only_what_it_needs(ready):
+def test_first_command_installs_only_its_requirements(ready):
     (ready / ".venv" / "installed").unlink()
     (ready / ".venv" / "ready").unlink()
     assert re.findall(r"'\.\[(.*)\]'", make(ready, "run")) == ["codebase,cuda12"]
@@ -49,7 +49,7 @@ def test_the_first_command_installs_only_what_it_needs(ready):
     assert small == "codebase,cuda12" and {"test", "gymnax", "brax"} < set(all_of_it.split(","))
 
 
-def test_another_accelerator_replaces_the_one_before(ready):
+def test_another_accelerator_replaces_the_previous_one(ready):
     said = make(ready, "run", "ACCELERATOR=cuda13")
     (removed,) = re.findall("uninstall --yes (.*)", said)
     assert {"jax-cuda12-plugin", "jax-cuda12-pjrt", "libtpu"} == set(removed.split())
@@ -57,14 +57,14 @@ def test_another_accelerator_replaces_the_one_before(ready):
     assert said.index("uninstall") < said.index(",cuda13]'") < said.index("experiments.compare")
 
 
-def test_the_cpu_is_an_accelerator_that_needs_no_extra(ready):
+def test_cpu_is_an_accelerator_without_an_extra(ready):
     said = make(ready, "setup", "ACCELERATOR=cpu")
     assert "jax-cuda12-plugin" in said and ",search]'" in said
     (ready / ".venv" / "accelerator").unlink()
     assert "echo cpu >.venv/accelerator" in make(ready, "setup")
 
 
-def test_changed_requirements_set_up_again(ready):
+def test_changed_requirements_repeat_the_setup(ready):
     newer = (ready / ".venv" / "installed").stat().st_mtime + 10
     os.utime(ready / "constraints.txt", (newer, newer))
     said = make(ready, "setup")
@@ -77,19 +77,19 @@ def test_unknown_accelerators_are_refused(ready, name):
     assert_names(said, "ACCELERATOR", name, "cpu", "cuda12", "cuda13", "tpu")
 
 
-def test_no_python_is_said_in_one_line(ready):
+def test_missing_python_is_reported_in_one_line(ready):
     said = make(ready, "setup", "ACCELERATOR=cpu", "PYTHON=")
     line = next(line for line in said.splitlines() if "error: " in line)
     assert_names(line, "3.11", "make PYTHON=")
 
 
-def test_a_python_that_is_too_old_is_refused_before_anything_is_made(tmp_path):
-    """`make` runs here: it ends before it makes a folder."""
+def test_old_python_is_refused_before_the_setup(tmp_path):
+    """`make` actually runs, and stops before it creates a folder."""
     shutil.copy(ROOT / "Makefile", tmp_path)
     for name in ("pyproject.toml", "constraints.txt"):
         (tmp_path / name).touch()
     old = tmp_path / "old"
-    old.write_text("#!/bin/sh\nexit 1\n")  # what its `sys.version_info < (3, 11)` comes to
+    old.write_text("#!/bin/sh\nexit 1\n")  # fails the check of the version
     old.chmod(0o755)
     said = make(tmp_path, "setup", f"PYTHON={old}", code=2, dry=False)
     assert str(old) in said and "3.11" in said and "PYTHON=" in said

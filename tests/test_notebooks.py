@@ -1,6 +1,6 @@
-"""Every notebook runs from top to bottom, and its outputs are those of its code and of the results.
+"""Every notebook runs, and its outputs are up to date with its code and the results.
 
-All run in this process: what one compiles is kept for the next.
+All notebooks run in one process, so that they share compiled programs.
 """
 
 import ast
@@ -22,20 +22,20 @@ from tests.refusals import assert_names
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 
-# What readers run for a minute, tests run just long enough for every cell: old, new text.
+# Replacements, old and new text, that shorten runs to the minimum that every cell needs.
 SHORTER = {
     "01_quickstart": {"steps=20_000, eval_every=1_000": "steps=2_000, eval_every=500"},
     "03_blind_cliffwalk": {"sizes = (3, 5, 7)": "sizes = (7,)"},
     "05_inside_ners": {
         "steps=5_000, warmup=1_000, eval_every=500": "steps=1_000, warmup=500, eval_every=250",
-        '"uniform": uniform.method(),': "",  # as the others, in 01 and 02
+        '"uniform": uniform.method(),': "",  # same code as the others, in 01 and 02
         '"per": per.method(per.PERConfig().for_run(updates)),': "",
     },
     "06_inside_refer": {
         "steps=16_000": "steps=3_000",
         "batch_size=256": "batch_size=32",
         "length=2000": "length=200",
-        # one program in place of two
+        # one program instead of two
         "without = run(": "without = with_refer or run(",
     },
 }
@@ -49,7 +49,7 @@ AS_IN_A_KERNEL = (
 
 @pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_runs_and_its_outputs_are_of_today(path, monkeypatch):
+def test_notebook_runs_and_its_outputs_are_up_to_date(path, monkeypatch):
     notebook = nbformat.read(path, as_version=4)
     cells = execute.code_cells(notebook)
     committed = [text_of(cell.outputs) for cell in cells]
@@ -67,7 +67,7 @@ def test_notebook_runs_and_its_outputs_are_of_today(path, monkeypatch):
     finally:
         plt.close("all")
     changed += execute.results_changed(notebook, execute.digests(read))
-    # What is computed here is shorter, and in other bits on other machines: words alone.
+    # Shortened computations have other numbers: compare only words.
     compare = same if read else same_words
     changed += [
         f"what its code cell {number} says"
@@ -89,7 +89,7 @@ def shorten(cells: list[Any], changes: dict[str, str]) -> None:
 
 
 def run(source: str, name: str, names: dict[str, Any]) -> str:
-    """Execute a cell and return its text: what it prints, and its last value as Jupyter has it."""
+    """Execute a cell, and return its printed text and its last value as Jupyter shows it."""
     body = ast.parse(source, name).body
     shown = body and isinstance(body[-1], ast.Expr) and not source.rstrip().endswith(";")
     last = body.pop() if shown else None
@@ -102,7 +102,7 @@ def run(source: str, name: str, names: dict[str, Any]) -> str:
 
 
 def text_of(outputs: list[Any]) -> str:
-    """Return the text of a cell's outputs; figures have none."""
+    """Return the text of a cell's outputs, without figures."""
     return "".join(
         output.text if output.output_type == "stream" else output.data["text/plain"]
         for output in outputs
@@ -111,7 +111,7 @@ def text_of(outputs: list[Any]) -> str:
 
 
 def words(text: str) -> str:
-    """Return a text without its numbers and its spaces, which depend on them."""
+    """Return a text without numbers, and without spaces, which depend on the numbers."""
     return re.sub(r"[\s\\]", "", NUMBER.sub("", text))
 
 
@@ -120,7 +120,7 @@ def same_words(before: str, now: str) -> bool:
 
 
 def same(before: str, now: str) -> bool:
-    """Compare words and numbers: these as printed, but for last digits on other machines."""
+    """Return whether words are equal and numbers agree up to rounding."""
     a, b = (
         [float(number.replace(",", "")) for number in NUMBER.findall(text)]
         for text in (before, now)
@@ -128,7 +128,7 @@ def same(before: str, now: str) -> bool:
     return same_words(before, now) and len(a) == len(b) and np.allclose(a, b, 2e-3, equal_nan=True)
 
 
-def test_what_has_changed_is_named(tmp_path, monkeypatch):
+def test_changed_results_and_code_are_named(tmp_path, monkeypatch):
     notebook = nbformat.read(NOTEBOOKS[-1], as_version=4)
     results = notebook.metadata[execute.RECORD]["results"]
     assert execute.results_changed(notebook, results) == []
@@ -143,7 +143,7 @@ def test_what_has_changed_is_named(tmp_path, monkeypatch):
     assert same_words("mean 4.07 of [1. nan]", "mean 3 of [2.]") and not same_words("a 1", "b 1")
 
 
-def test_names_of_notebooks_are_looked_up(capsys):
+def test_notebooks_are_chosen_by_the_start_of_their_names(capsys):
     assert [path.stem[:2] for path in execute.chosen(["08", "10_", NOTEBOOKS[0].name])] == [
         "08", "10", "01",
     ]  # fmt: skip

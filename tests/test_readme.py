@@ -1,4 +1,4 @@
-"""The README is short, its Python runs as it stands, and its numbers are the committed ones."""
+"""The README is short, its Python runs, and its numbers are those of the committed results."""
 
 import json
 import re
@@ -16,17 +16,17 @@ WALK = re.search(r"^WALK := ((?:.*\\\n)*.*)", (ROOT / "Makefile").read_text(), r
 
 
 def judged(seed: int) -> dict:
-    """Return the arms of the first command, run with 128 seeds from `seed` on."""
+    """Return the arms of the first command, for 128 seeds starting at `seed`."""
     return json.loads((QUICKSTART / f"seeds_{seed}" / "verdicts.json").read_text())["arms"]
 
 
-def test_it_is_short_and_shows_python_early():
+def test_readme_is_short_and_shows_python_early():
     lines = README.read_text().splitlines()
     assert len(lines) <= 250
     assert lines.index("```python") < 60
 
 
-def test_its_links_lead_somewhere():
+def test_links_of_the_readme_exist():
     targets = re.findall(r"\]\(([^)#]+)", README.read_text())
     assert len(targets) > 50
     missing = [target for target in targets if not (README.parent / target).exists()]
@@ -34,14 +34,14 @@ def test_its_links_lead_somewhere():
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_first_command_decides_with_any_seeds(seed):
+def test_first_command_has_the_same_verdicts_for_all_seeds(seed):
     arms = judged(seed)
     for label in ("per", "rank", "lap"):
         assert arms[label]["verdict"] == "agrees" and arms[label]["pairs"]["p_holm"] < 0.01
     assert arms["control"]["verdict"] == "undecided"
 
 
-def test_the_table_of_seeds_is_that_of_the_committed_runs():
+def test_table_of_seeds_agrees_with_the_committed_runs():
     text = (ROOT / "docs" / "start.md").read_text()
     rows = dict(re.findall(r"^\| `(\w+)` \|(.*)\|$", text, re.MULTILINE))
     for label in judged(0):
@@ -52,16 +52,16 @@ def test_the_table_of_seeds_is_that_of_the_committed_runs():
         assert [cell.strip() for cell in rows[label].split("|")] == shown
 
 
-def test_its_sentences_quote_the_first_seeds():
+def test_counts_in_the_readme_are_those_of_the_first_seeds():
     shown = iter(re.findall(r"\d+", README.read_text().partition("](experiments/results/")[0]))
     pairs = [judged(0)[label]["pairs"] for label in ("per", "rank", "lap", "pser", "control")]
     counts = [count for own in pairs for count in (own["wins"], own["losses"])]
-    assert all(str(count) in shown for count in counts)  # each after the ones before
+    assert all(str(count) in shown for count in counts)  # in this order
 
 
 @pytest.mark.slow
-def test_the_first_command_decides_when_it_runs_here(tmp_path):
-    """Numbers differ between processors and seeds; the verdicts of PER and the control do not."""
+def test_first_command_has_the_same_verdicts_on_this_machine(tmp_path):
+    """Numbers depend on processors and seeds, but the verdicts of PER and the control do not."""
     words = WALK.replace("\\\n", " ").partition("--replays")[0].split()
     options = ["--seed", "5000", "--figures", "false"]
     out = ["--report", "false", "--out", str(tmp_path / "walk")]
@@ -71,7 +71,7 @@ def test_the_first_command_decides_when_it_runs_here(tmp_path):
     assert arms["control"]["verdict"] == "undecided"
 
 
-def test_its_example_learns(capsys):
+def test_example_of_the_readme_learns(capsys):
     (block,) = documents.python(README)
     assert len([line for line in block.text.splitlines() if line]) <= 32
     names = {}

@@ -1,4 +1,4 @@
-"""A release takes its notes from the changelog, and is refused where tag and files differ."""
+"""Release notes come from the changelog, and inconsistent tags and files are refused."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ CHANGELOG = """# Changelog
 
 @pytest.fixture
 def project(tmp_path):
-    """Return a function that writes a project's files and prints the notes of a tag."""
+    """Return a function that writes the files of a project and runs the script for a tag."""
     script = tmp_path / ".github" / SCRIPT.name
     script.parent.mkdir()
     script.write_text(SCRIPT.read_text())
@@ -52,7 +52,7 @@ def test_notes_are_the_section_of_the_version(project):
         ("1.0", "v1.0", "## 1.0 (unreleased)\n- x\n", ("CHANGELOG.md", "1.0", "unreleased")),
     ],
 )
-def test_what_does_not_agree_is_refused_in_one_line(project, version, tag, changelog, parts):
+def test_inconsistent_versions_are_refused_in_one_line(project, version, tag, changelog, parts):
     ended = project(version, tag, changelog)
     assert ended.returncode == 1 and ended.stdout == ""
     assert ended.stderr.count("\n") == 1

@@ -1,4 +1,4 @@
-"""RESULTS.md says what the committed tables say, and what is committed stays small."""
+"""RESULTS.md agrees with the committed tables, and committed files are small."""
 
 import dataclasses
 import json
@@ -26,13 +26,13 @@ COMMITTED = [
 ]
 
 
-def test_the_report_is_that_of_the_tables():
-    """Mend it with `python -m experiments.papers report --all --write RESULTS.md`."""
+def test_report_is_up_to_date_with_the_tables():
+    """Update it with `python -m experiments.papers report --all --write RESULTS.md`."""
     text = report.everything(ENTRIES.values(), "small", PAPERS)
     assert (ROOT / "RESULTS.md").read_text() == text
 
 
-def test_every_figure_of_the_report_is_there():
+def test_figures_of_the_report_exist():
     for entry in ENTRIES.values():
         data = tables.read(PAPERS, entry.source.name, "small") if entry.source else None
         if report.status(entry, "small", data) == "done" and entry.layout is not None:
@@ -40,7 +40,7 @@ def test_every_figure_of_the_report_is_there():
 
 
 @pytest.mark.parametrize("name", COMMITTED)
-def test_tables_hold_what_their_entries_are_made_of(name):
+def test_tables_have_the_arms_and_configs_of_their_entries(name):
     source = SOURCES[name]
     data = tables.read(PAPERS, name, "small")
     assert data is not None and not running.stale(source, "small", data, other_code=True)
@@ -54,10 +54,10 @@ def test_tables_hold_what_their_entries_are_made_of(name):
 @pytest.mark.parametrize(
     "path", sorted(RESULTS.rglob("verdicts.json")), ids=lambda path: path.parent.name
 )
-def test_verdicts_are_those_of_their_numbers(path):
+def test_verdicts_follow_from_the_saved_numbers(path):
     saved = json.loads(path.read_text())
     arms, corrected = saved["arms"], {}
-    if saved.get("looks"):  # seeds were added until arms were decided
+    if saved.get("looks"):  # sequential study: seeds were added until decisions
         higher, values = saved["primary"]["higher_is_better"], saved["values"]
         counts = {
             label: [
@@ -73,7 +73,7 @@ def test_verdicts_are_those_of_their_numbers(path):
         )
         for label, decision in decisions.decide(counts, plan=False).items():
             answer = decisions.answer("better", decision.verdict, decision.interval)
-            # Whether an arm was tested does not follow from wins and losses.
+            # Wins and losses do not determine whether an arm was tested.
             assert arms[label]["verdict"] in (answer, "not tested", "not comparable")
         return
     for label, arm in arms.items():
@@ -97,7 +97,7 @@ def test_verdicts_are_those_of_their_numbers(path):
     [path for path in sorted(RESULTS.rglob("verdicts.json")) if '"claims"' in path.read_text()],
     ids=lambda path: path.parent.name,
 )
-def test_verdicts_of_claims_are_those_of_their_seeds(path):
+def test_verdicts_of_claims_follow_from_the_saved_values(path):
     saved = json.loads(path.read_text())
     assert saved["question"]["until_decided"] and saved["claims"]
     higher, families = saved["primary"]["higher_is_better"], {}
@@ -125,18 +125,18 @@ def test_verdicts_of_claims_are_those_of_their_seeds(path):
     sorted(path.parent for path in RESULTS.rglob("manifest.json")),
     ids=lambda path: path.name,
 )
-def test_no_committed_file_was_edited(folder):
+def test_committed_results_match_their_manifests(folder):
     assert manifest.differing(folder) == []
 
 
-def test_files_are_small():
+def test_committed_files_are_small():
     sizes = {path: path.stat().st_size for path in PAPERS.rglob("*") if path.is_file()}
     assert sizes and max(sizes.values()) < 300_000
     assert sum(sizes.values()) < 15_000_000
     assert {path for path in sizes if path.suffix not in (".png", ".json", ".gz", ".csv")} == set()
 
 
-def test_a_figure_says_of_an_arm_what_the_report_says_of_its_claim():
+def test_figures_and_report_have_the_same_verdicts():
     entry, data = ENTRIES["all.walk"], results.load("all.walk")
     shown = {}
 

@@ -1,4 +1,4 @@
-"""The architecture: rooms import downwards only, and the top of experiments/ holds commands."""
+"""Architecture: packages import only from lower layers, and commands are in experiments/."""
 
 import ast
 import graphlib
@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-# Floors from the ground up; rooms of one floor do not know one another.
+# Layers from the bottom up; packages of one layer do not import each other.
 FLOORS = (
     {"jaxreplay"},
     {"agents"},
@@ -22,7 +22,7 @@ FLOORS = (
     {"experiments.cli"},
     {"experiments.benchmarks", "experiments.studies"},
     {"experiments.papers", "experiments.report"},
-    {"experiments"},  # the commands at the top
+    {"experiments"},  # commands
 )
 FILES = [
     path for room in ("jaxreplay", "agents", "experiments") for path in ROOT.glob(f"{room}/**/*.py")
@@ -38,7 +38,7 @@ MODULES = {module_of(path) for path in FILES}
 
 
 def floor_of(module: str) -> int:
-    """Return the floor of the longest room name that the module lies below."""
+    """Return the layer of the package with the longest name that contains the module."""
     rooms = {room: number for number, floor in enumerate(FLOORS) for room in floor}
     fitting = [room for room in rooms if module == room or module.startswith(room + ".")]
     return rooms[max(fitting, key=len)]
@@ -57,7 +57,7 @@ def imports(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=module_of)
-def test_imports_go_downwards(path):
+def test_packages_import_only_from_lower_layers(path):
     own = floor_of(module_of(path))
     room = max((r for floor in FLOORS for r in floor if module_of(path).startswith(r)), key=len)
     for module in imports(path):
@@ -65,17 +65,17 @@ def test_imports_go_downwards(path):
         assert floor_of(module) < own or same_room, f"{path.name} imports {module}"
 
 
-def test_imports_have_no_circles():
+def test_imports_have_no_cycles():
     graph = {module_of(path): imports(path) - {module_of(path)} for path in FILES}
     list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
 
 
-def test_the_top_of_experiments_holds_commands():
+def test_top_level_modules_of_experiments_are_commands():
     for path in ROOT.glob("experiments/*.py"):
         assert path.name == "__init__.py" or 'if __name__ == "__main__":' in path.read_text()
 
 
-def test_tests_mirror_the_rooms():
+def test_tests_mirror_the_packages():
     rooms = {
         path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")
     }
@@ -85,7 +85,7 @@ def test_tests_mirror_the_rooms():
         assert renamed in known, room
 
 
-def test_internals_are_used_by_the_library_alone():
+def test_only_the_library_imports_its_internals():
     for path in FILES:
         module = module_of(path)
         inside = module.split(".")[0] == "jaxreplay"

@@ -1,17 +1,17 @@
-"""How programs are compiled in tests, by the options that the installed XLA has."""
+"""Compiler options for tests that the installed XLA supports."""
 
 from importlib import metadata
 
-# Newer versions have the newer code for fusions alone.
+# Newer versions only have the new fusion emitters.
 HAS_OLD_FUSIONS = tuple(map(int, metadata.version("jaxlib").split(".")[:2])) < (0, 11)
 
-# Most of the suite's time is compilation of programs that run for milliseconds: compile fast
-# rather than well.
+# Compilation dominates the time of the suite, so these flags favour fast compilation over fast
+# programs.
 FLAGS = (
     "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
     f"{' --xla_cpu_use_fusion_emitters=false' * HAS_OLD_FUSIONS}"
 )
 
-# For tests that read what users compile. The optimisation level comes after fusions and copies
-# are decided: at 0 and at 3 the text is the same.
+# For tests that read the HLO of users' programs. Optimisation levels 0 and 3 have the same HLO,
+# since they apply after fusion and copy insertion.
 AS_USERS = {"xla_cpu_use_fusion_emitters": True} if HAS_OLD_FUSIONS else {}

@@ -12,7 +12,7 @@ from jaxreplay.types import Sample, Transition
 def make_sample() -> Callable[..., Sample]:
     """Return a function that wraps arrays `[B, ...]` as a Sample; weights are 1 by default.
 
-    The sample is of NumPy: looking into it compiles nothing.
+    The arrays are NumPy arrays, so that reading them compiles nothing.
     """
 
     def make(obs, action, reward, discount, next_obs, weights=None) -> Sample:
@@ -29,7 +29,7 @@ def make_sample() -> Callable[..., Sample]:
 
 @pytest.fixture(scope="session")
 def sample(make_sample) -> Sample:
-    """Return eight steps of three observed numbers and two actions; every third terminates."""
+    """Return eight transitions with 3-D observations and 2-D actions; every third terminates."""
     rng = np.random.default_rng(0)
     obs, next_obs = rng.normal(size=(2, 8, 3)).astype(np.float32)
     action = rng.uniform(-1, 1, (8, 2)).astype(np.float32)

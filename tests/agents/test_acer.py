@@ -26,12 +26,12 @@ def test_policy_gradient_worked_by_hand():
     given = lambda ratio, ratio_new: gradient(
         score, new, *np.float32([3.0, 2.0, np.log(ratio), np.log(ratio_new)]), 5.0
     )
-    np.testing.assert_allclose(given(0.5, 4.0), [1.5, -3.0], rtol=1e-6)  # nothing is cut off
-    np.testing.assert_allclose(given(8.0, 10.0), [15.5, -29.5], rtol=1e-6)  # 5 * 3, and half of 2
+    np.testing.assert_allclose(given(0.5, 4.0), [1.5, -3.0], rtol=1e-6)  # no truncation
+    np.testing.assert_allclose(given(8.0, 10.0), [15.5, -29.5], rtol=1e-6)  # 5 * 3 plus half of 2
 
 
 def test_truncation_with_correction_is_unbiased():
-    """Truncated part plus correction estimate the policy's own expectation (Wang et al., Eq. 7)."""
+    """Truncated term plus correction estimate the policy's expectation (Wang et al., Eq. 7)."""
     count, mu, pi = 400_000, (0.0, 1.0), (0.7, 0.25)
     density = lambda a, p: np.exp(-0.5 * (a - p[0]) ** 2 / p[1]) / np.sqrt(p[1])
     log_ratio = lambda a: np.log(density(a, pi) / density(a, mu))
@@ -53,7 +53,7 @@ _within_trust_region = jax.jit(within_trust_region)
 
 def test_trust_region_worked_by_hand():
     g, k = np.float32([3.0, 1.0]), np.float32([2.0, 0.0])
-    np.testing.assert_allclose(_within_trust_region(g, k, 10.0), g)  # grows by 6 only
+    np.testing.assert_allclose(_within_trust_region(g, k, 10.0), g)  # grows by only 6
     np.testing.assert_allclose(_within_trust_region(g, k, 1.0), [0.5, 1.0], rtol=1e-6)
     np.testing.assert_allclose(_within_trust_region(g, np.zeros(2, np.float32), 1.0), g)
 
@@ -63,7 +63,7 @@ vectors = st.lists(st.floats(-5, 5, width=32), min_size=3, max_size=3).map(np.fl
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(vectors, vectors, st.floats(0.1, 5))
-def test_growth_of_the_divergence_is_bounded(g, k, bound):
+def test_trust_region_bounds_the_growth_of_the_divergence(g, k, bound):
     z = np.asarray(_within_trust_region(g, k, bound))
     assert float(z @ k) <= bound + 1e-3
     if float(g @ k) <= bound:
@@ -72,7 +72,7 @@ def test_growth_of_the_divergence_is_bounded(g, k, bound):
 
 @functools.cache
 def make(**options):
-    """Return an agent whose functions are compiled, and its first state."""
+    """Return an agent with compiled functions, and its initial state."""
     agent = acer(ACERConfig(hidden=(8,), **options), Continuous(2))
     names = ("init", "act", "greedy", "update")
     agent = agent._replace(**{name: jax.jit(getattr(agent, name)) for name in names})
@@ -92,7 +92,7 @@ def sample_of(agent, state):
     return Sample(rows, t, ones, rows, Aux(rows.reshape(T, W)))
 
 
-def test_targets_follow_each_window_with_roots_of_the_ratios():
+def test_targets_are_retrace_with_square_roots_of_the_ratios():
     agent, state = make()
     sample = sample_of(agent, state)
     t = sample.transition
@@ -121,7 +121,7 @@ def value_of(state, obs):
     return np.asarray(jax.jit(MLP((8, 1), "tanh").apply)(state.networks.value, obs))[:, 0]
 
 
-def test_average_policy_follows_slowly():
+def test_average_policy_is_an_exponential_moving_average():
     agent, state = make(tau=0.25)
     after, _ = agent.update(state, sample_of(agent, state), KEY)
     state, after = jax.tree.map(np.asarray, (state, after))

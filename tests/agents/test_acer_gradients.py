@@ -1,4 +1,4 @@
-"""ACER's first step against Alg. 3 of Wang et al. 2017, written out anew, network by network."""
+"""ACER's first step against an independent form of Alg. 3 of Wang et al. 2017, by network."""
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +22,14 @@ VARIANCE = CONFIG.noise_std**2
 
 
 def apply(params, *inputs):
-    """A network's outputs `[B, n]`."""
+    """Return a network's outputs `[B, n]`."""
     layers = params["params"].get("MLP_0", params["params"])
     size = layers["Dense_1"]["bias"].size
     return MLP((8, size), "tanh").apply({"params": layers}, jnp.concatenate(inputs, axis=-1))
 
 
 def moved(params, scale, seed):
-    """Parameters with noise added."""
+    """Return the parameters with added noise."""
     leaves, tree = jax.tree.flatten(params)
     keys = jax.random.split(jax.random.key(seed), len(leaves))
     noise = [scale * jax.random.normal(key, x.shape) for key, x in zip(keys, leaves)]
@@ -38,7 +38,7 @@ def moved(params, scale, seed):
 
 @pytest.fixture(scope="module")
 def case():
-    """A state whose average policy lags behind, windows with ends of both kinds, and the step."""
+    """Return a state with a lagging average policy, a sample with both ends, and the new state."""
     agent = acer(CONFIG, Continuous(2))
     state = agent.init(KEY, jnp.zeros(OBS), jnp.zeros(2))
     networks = moved(state.networks, 0.3, 1)
@@ -58,7 +58,7 @@ def case():
 
 
 def returns(t, q, value, next_value, trace):
-    """`[T * W]`, backwards step by step: r + d (trace (Qret - Q) + V) of the step after."""
+    """Return `[T * W]`, backwards in time: r + d (trace (Qret - Q) + V) of the next step."""
     t = jax.tree.map(lambda x: np.asarray(x).reshape(T, W, *x.shape[1:]), t)
     q, value, next_value, trace = (
         np.asarray(x).reshape(T, W) for x in (q, value, next_value, trace)
@@ -80,14 +80,14 @@ def ratios(mean, mu, action):
 
 
 def q_of(nets, obs, action, drawn):
-    """V + A - mean A of the drawn actions (Eq. 13)."""
+    """Return V + A - mean A over the drawn actions (Eq. 13)."""
     own, means = apply(nets.advantage, obs, action), [apply(nets.advantage, obs, u) for u in drawn]
     return (apply(nets.value, obs) + own - sum(means) / len(means))[:, 0]
 
 
 @jax.jit
 def seen(state, t):
-    """Values of the sampled steps, with the actions that the agent draws."""
+    """Return the network outputs for the sampled steps, with the actions that the agent draws."""
     nets, mean = state.networks, apply(state.networks.policy, t.obs)
     key_duel, key_new = jax.random.split(KEY)
     spread = jnp.full((CONFIG.samples, *mean.shape), VARIANCE)
@@ -103,7 +103,7 @@ def seen(state, t):
 @jax.jit
 @jax.grad
 def gradient(networks, t, drawn, ascent, q_error, v_error):
-    """Along `ascent` for the mean, and along both errors for Q and V."""
+    """Descend along `ascent` for the mean, and along the errors for Q and V."""
     policy = (ascent * apply(networks.policy, t.obs)).sum(axis=1)
     q, value = q_of(networks, t.obs, t.action, drawn), apply(networks.value, t.obs)[:, 0]
     return -(policy + q_error * q + v_error * value).mean()
@@ -111,7 +111,7 @@ def gradient(networks, t, drawn, ascent, q_error, v_error):
 
 @pytest.fixture(scope="module")
 def expected(case):
-    """The gradient of every network, and the share of the examples that each rule touched."""
+    """Return the gradients of all networks, and the fraction of examples affected by each rule."""
     state, sample, _ = case
     t, now = jax.tree.map(np.asarray, (sample.transition, seen(state, sample.transition)))
     mean, q, value = now["mean"], now["q"], now["value"]
@@ -140,7 +140,7 @@ def expected(case):
 
 
 @pytest.mark.parametrize("network", ["policy", "value", "advantage"])
-def test_first_step_is_that_of_the_paper(case, expected, network):
+def test_first_step_matches_algorithm_3(case, expected, network):
     mu = optax.tree.get(case[2].opt_state.inner_states[network], "mu")
     got, grads = (jax.tree.leaves(getattr(x, network)) for x in (mu, expected[0]))
     for moment, grad in zip(got, grads, strict=True):
@@ -148,6 +148,6 @@ def test_first_step_is_that_of_the_paper(case, expected, network):
     assert max(np.abs(grad).max() for grad in grads) > 0.1
 
 
-def test_every_rule_touched_some_examples_and_not_others(expected):
+def test_every_rule_affects_some_examples_but_not_all(expected):
     for rule, share in expected[1].items():
         assert 0.05 < share < 0.95, rule

@@ -32,7 +32,7 @@ OUTPUTS = {"quadratic": FACTOR, "sg": SG, "dg": DG}
         ("dg", 1.1358306852, 0.9593889907, 0.1764416945),
     ],
 )
-def test_worked_by_hand(form, f, expectation, advantage):
+def test_advantages_and_expectations_worked_by_hand(form, f, expectation, advantage):
     outputs = jnp.asarray(OUTPUTS[form], jnp.float32)
     got = FORMS[form].advantage(outputs, ACTION, MEAN, VARIANCE)
     assert float(got) == pytest.approx(advantage, abs=3e-7)
@@ -66,7 +66,7 @@ floats = st.floats(-3, 3, width=32)
 
 
 def expectation_of(height, above, below, variance):
-    """Of height times a product over dimensions, each integrated numerically."""
+    """Return the expectation of height times a product of numerically integrated dimensions."""
     product = height
     for up, down, v in zip(above, below, variance, strict=True):
         d = np.linspace(-8, 8, 8001) * np.sqrt(v)
@@ -83,7 +83,7 @@ def expectation_of(height, above, below, variance):
     st.lists(floats, min_size=4, max_size=4),
     st.lists(st.floats(0.0625, 2, width=32), min_size=2, max_size=2),
 )
-def test_the_mean_is_the_best_action_and_its_advantage_known(form, outputs, points, variance):
+def test_advantage_is_largest_at_the_mean(form, outputs, points, variance):
     outputs = jnp.asarray(outputs[: FORMS[form].size(2)])
     mean, away, variance = jnp.asarray(points[:2]), jnp.asarray(points[2:]), jnp.asarray(variance)
     best = float(FORMS[form].advantage(outputs, mean, mean, variance))
@@ -100,7 +100,7 @@ def test_the_mean_is_the_best_action_and_its_advantage_known(form, outputs, poin
     assert best == pytest.approx(expected, rel=1e-3, abs=1e-4)
 
 
-def test_equal_widths_make_the_two_sided_form_symmetric():
+def test_two_sided_form_with_equal_widths_is_symmetric():
     both = jnp.concatenate([jnp.asarray(SG), jnp.asarray(SG[1:])])
     one = FORMS["sg"].advantage(jnp.asarray(SG), ACTION, MEAN, VARIANCE)
     np.testing.assert_allclose(FORMS["dg"].advantage(both, ACTION, MEAN, VARIANCE), one, rtol=1e-6)
@@ -112,7 +112,7 @@ def test_gradients_are_finite_at_the_mean():
         assert np.isfinite(grad).all()
 
 
-def test_sizes():
+def test_networks_have_the_required_number_of_outputs():
     assert [FORMS[name].size(17) for name in ("dg", "sg", "quadratic", "none")] == [35, 18, 153, 0]
     for form in FORMS.values():
         assert form.bias(3).shape == (form.size(3),)

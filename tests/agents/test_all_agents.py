@@ -1,4 +1,4 @@
-"""What every agent must do, whatever its algorithm."""
+"""Properties that every agent has."""
 
 import dataclasses
 import functools
@@ -33,7 +33,7 @@ HIDDEN = (16, 16)
 
 
 class Case(NamedTuple):
-    """An agent with its functions compiled, shared by all tests to keep compilations few."""
+    """An agent with compiled functions; all tests share it, which saves compilations."""
 
     name: str
     agent: Agent
@@ -47,7 +47,7 @@ class Case(NamedTuple):
 @functools.cache
 def _agents() -> dict[str, Agent]:
     q = DQNConfig(hidden=HIDDEN, learning_rate=1e-2, dueling=True)
-    # Noise has tests of its own; the support is what the rewards need.
+    # Other tests cover noise; the support fits the rewards.
     c51 = RainbowConfig(
         hidden=HIDDEN, learning_rate=1e-2, noisy=False, v_min=-4.0, v_max=4.0, atoms=21
     )
@@ -69,9 +69,9 @@ def _agents() -> dict[str, Agent]:
     }
 
 
-DISTRIBUTIONAL = ("rainbow", "qr_dqn", "iqn")  # whose td_error is a loss
+DISTRIBUTIONAL = ("rainbow", "qr_dqn", "iqn")  # td_error is a loss
 DISCRETE = ("dqn", *DISTRIBUTIONAL, "discrete_sac")
-BOUNDED = (*DISCRETE, "td3", "td7", "sac", "iql")  # agents whose every action lies in the space
+BOUNDED = (*DISCRETE, "td3", "td7", "sac", "iql")  # actions are always within the space
 
 
 NAMES = [
@@ -91,7 +91,7 @@ def case(request, make_sample) -> Case:
     sample = make_sample(obs, action, rng.normal(size=ROWS), np.full(ROWS, 0.9), next_obs)
     init = jax.jit(agent.init)
     state = init(jax.random.key(0), sample.transition.obs[0], sample.transition.action[0])
-    if request.param == "td7":  # until its first copy, bounds of 0 hide the next observation
+    if request.param == "td7":  # initial bounds of 0 would clip the bootstrap value
         state = state._replace(bounds=jnp.float32([-100, 100]))
     act, greedy, update = (jax.jit(f) for f in (agent.act, agent.greedy, agent.update))
     return Case(request.param, agent, act, greedy, update, state, sample)
@@ -102,9 +102,9 @@ TRAIN_ROWS, TRAIN_STEPS = 128, 100
 
 @functools.cache
 def trainer(name):
-    """Return a compiled function that learns from one batch, in as many steps as there are keys.
+    """Return a compiled function that learns from one batch, one step for each key.
 
-    Batches have `TRAIN_ROWS` rows and keys come in `TRAIN_STEPS`: one program serves all tests.
+    With `TRAIN_ROWS` rows and `TRAIN_STEPS` keys everywhere, all tests share one program.
     """
     agent = _agents()[name]
 
@@ -129,9 +129,9 @@ def assert_same(left, right) -> None:
     jax.tree.map(np.testing.assert_array_equal, left, right)
 
 
-def test_fits_rewards_of_a_fixed_batch(case):
+def test_agents_fit_the_rewards_of_a_fixed_batch(case):
     sample = change(case.sample, discount=np.zeros(ROWS, np.float32))
-    # The same rows several times: the mean loss is the same.
+    # Repeated rows leave the mean loss unchanged.
     sample = jax.tree.map(lambda x: np.concatenate([x] * (TRAIN_ROWS // ROWS)), sample)
     state, errors = case.state, []
     for keys in jax.random.split(jax.random.key(1), (3, TRAIN_STEPS)):
@@ -164,7 +164,7 @@ def test_state_keeps_its_types(case):
         assert leaf.shape == () and leaf.dtype == jnp.float32
 
 
-def test_actions_fit_the_space(case):
+def test_actions_lie_in_the_space(case):
     obs = case.sample.transition.obs
     action, _ = case.act(case.state, obs, jax.random.key(1))
     greedy = case.greedy(case.state, obs)
@@ -177,7 +177,7 @@ def test_actions_fit_the_space(case):
 
 
 def test_truncation_bootstraps_and_termination_does_not(case):
-    """Only the discount says which it was: 0 hides the next observation, gamma reveals it."""
+    """The discount alone decides: with 0 the next observation has no effect."""
     discount = np.where(np.arange(ROWS) < ROWS // 2, 0.0, case.sample.transition.discount)
     elsewhere = case.sample.transition.next_obs + 1.0
     one = change(case.sample, discount=np.float32(discount))
@@ -186,13 +186,13 @@ def test_truncation_bootstraps_and_termination_does_not(case):
         np.asarray(case.update(case.state, sample, jax.random.key(1))[1].feedback["td_error"])
         for sample in (one, two)
     ]
-    # Probabilities that all move to one atom sum to 1 but for rounding.
+    # Probabilities that move to one atom sum to 1 only up to rounding.
     rtol = 1e-6 if case.name == "rainbow" else 0
     np.testing.assert_allclose(td[0][: ROWS // 2], td[1][: ROWS // 2], rtol=rtol)
     assert (td[0] != td[1])[ROWS // 2 :].all()
 
 
-def test_rows_of_zero_weight_teach_nothing(case):
+def test_rows_of_zero_weight_do_not_change_the_update(case):
     first, second = np.eye(ROWS, dtype=np.float32)[:2]
     one = case.sample._replace(weights=1 - first)
     two = change(one, reward=one.transition.reward + 5 * first)
@@ -212,15 +212,15 @@ def test_rows_of_zero_weight_teach_nothing(case):
     assert any(jax.tree.leaves(moved))
 
 
-def test_feedback_is_of_the_networks_before_the_update(case):
+def test_feedback_is_computed_before_the_update(case):
     zero = change(case.sample, discount=np.zeros(ROWS, np.float32))
     _, info = case.update(case.state, zero, jax.random.key(1))
     if case.name not in DISTRIBUTIONAL:
-        # With no bootstrap td = reward - Q of some critic, and q_value is the least Q.
+        # Without bootstrapping, td = reward - Q of one critic, and q_value is the minimum.
         q = zero.transition.reward - np.asarray(info.feedback["td_error"])
         assert (q - np.asarray(info.feedback["q_value"]) > -1e-5).all()
     after, again = case.update(case.state, zero, jax.random.key(2))
-    if case.name != "iqn":  # whose q_value is a mean over fractions drawn with the key
+    if case.name != "iqn":  # its q_value is a mean over fractions drawn with the key
         np.testing.assert_array_equal(info.feedback["q_value"], again.feedback["q_value"])
     _, later = case.update(after, zero, jax.random.key(2))
     assert np.not_equal(later.feedback["q_value"], info.feedback["q_value"]).all()
@@ -244,8 +244,8 @@ def test_seeds_can_be_vmapped(case):
 @pytest.mark.parametrize(
     "name", ["td3", pytest.param("td7", marks=pytest.mark.slow), "sac", "ddpg", "naf"]
 )
-def test_continuous_bandit(make_sample, name):
-    """The reward peaks at (0.5, -0.3): critics learn the bowl, the actor finds its top."""
+def test_agents_solve_a_continuous_bandit(make_sample, name):
+    """The reward is quadratic with its maximum at (0.5, -0.3)."""
     best = np.float32([0.5, -0.3])
     agent = _agents()[name]
     action = np.random.default_rng(0).uniform(-1, 1, (TRAIN_ROWS, 2)).astype(np.float32)
@@ -256,16 +256,16 @@ def test_continuous_bandit(make_sample, name):
     for keys in jax.random.split(jax.random.key(2), (10, TRAIN_STEPS)):
         state, _ = trainer(name)(state, sample, keys)
     regret = np.square(jax.jit(agent.greedy)(state, obs[:1])[0] - best).sum()
-    assert regret < 0.05  # a random action's is 1 on average
+    assert regret < 0.05  # random actions have 1 on average
 
 
-def test_feedback_without_learning_is_that_of_an_update(case):
+def test_feedback_function_agrees_with_the_update(case):
     key = jax.random.key(4)
     feedback = case.update(case.state, case.sample, key)[1].feedback
     found = jax.jit(case.agent.feedback)(case.state, case.sample.transition, key)
     assert set(found) == set(feedback)
     np.testing.assert_allclose(found["q_value"], feedback["q_value"], rtol=1e-5)
-    for name, values in found.items():  # targets of stochastic agents are other draws
+    for name, values in found.items():  # targets of stochastic agents use other draws
         assert values.shape == feedback[name].shape and np.isfinite(values).all()
 
 
@@ -289,7 +289,7 @@ MADE = {
         *[(make, config, Discrete(2), "continuous") for make, config in MADE[Continuous]],
     ],
 )
-def test_actions_of_the_other_kind_are_refused(make, config, space, needed):
+def test_agents_reject_the_other_kind_of_action_space(make, config, space, needed):
     with refused(needed, space):
         make(config(), space)
 
@@ -298,7 +298,7 @@ def test_actions_of_the_other_kind_are_refused(make, config, space, needed):
     ("make", "config", "kind"),
     [(make, config, kind) for kind, agents in MADE.items() for make, config in agents],
 )
-def test_what_agents_can_not_be_made_with_is_refused(make, config, kind):
+def test_agents_reject_invalid_spaces_and_objectives(make, config, kind):
     size = kind._fields[0]
     with refused("3", kind.__name__):
         make(config(), 3)
@@ -325,7 +325,7 @@ def test_what_agents_can_not_be_made_with_is_refused(make, config, kind):
         (ppo, PPOConfig, Continuous(2), "PPO"),
     ],
 )
-def test_objectives_that_compare_densities_are_refused(make, config, space, agent):
+def test_agents_without_densities_reject_objectives_that_need_them(make, config, space, agent):
     with refused(agent, "density", "log_ratio"):
         make(config(), space, objectives.plain()._replace(requires=Requirements(density=True)))
 
@@ -340,7 +340,7 @@ def test_objectives_that_compare_densities_are_refused(make, config, space, agen
         (ppo, PPOConfig, Continuous(2), "PPO"),
     ],
 )
-def test_losses_of_scalar_errors_are_refused(make, config, space, agent, method):
+def test_agents_without_scalar_errors_reject_losses_of_them(make, config, space, agent, method):
     with refused(agent, "scalar TD errors"):
         make(config(), space, method.method().objective)
 
@@ -348,8 +348,8 @@ def test_losses_of_scalar_errors_are_refused(make, config, space, agent, method)
 @pytest.mark.parametrize(
     "name", ["dqn", "rainbow", "td3", pytest.param("td7", marks=pytest.mark.slow)]
 )
-def test_clocks_of_updates_go_on_past_32_bits(name, make_sample):
-    """What is due every third update stays so, and schedules stay at their end."""
+def test_update_clocks_continue_past_32_bits(name, make_sample):
+    """Events of every third update keep their period, and schedules keep their final value."""
     agent = {
         "dqn": dqn(DQNConfig(hidden=HIDDEN, target_every=3), Discrete(3)),
         "rainbow": rainbow(RainbowConfig(hidden=HIDDEN, target_every=3), Discrete(3)),
@@ -364,7 +364,7 @@ def test_clocks_of_updates_go_on_past_32_bits(name, make_sample):
     sample = make_sample(obs, action, rng.normal(size=ROWS), np.full(ROWS, 0.9), next_obs)
     state = agent.init(jax.random.key(0), obs[0], action[0])
     update, states = jax.jit(agent.update), []
-    for updates in (2**30 + 1, 2**31 - 3):  # both 2 modulo 3, and beyond every schedule
+    for updates in (2**30 + 1, 2**31 - 3):  # both are 2 modulo 3 and past the end of every schedule
         late = state._replace(updates=jnp.int32(updates))
         for number in range(7):
             late = update(late, sample, jax.random.key(number))[0]

@@ -1,4 +1,4 @@
-"""The regression that all agents share: losses, feedback, and what its gradient runs through."""
+"""Regression shared by all agents: losses, feedback, gradients and optimisers."""
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,8 @@ from agents.critics import Critique, critic_gradient, largest_magnitude
 from jaxreplay import objectives
 from tests.refusals import refused
 
-# Two critics' errors Q - y of four samples; with target 0 and Q as the parameters themselves,
-# the gradient is the loss's derivative with respect to Q.
+# Errors Q - y of two critics for four samples. The target is 0 and the parameters are Q, so that
+# the gradient is the derivative of the loss with respect to Q.
 Q = jnp.float32([[0.2, -1.5, 3.0, -0.05], [-0.4, -1.0, 5.0, 0.02]])
 
 
@@ -29,13 +29,13 @@ def gradient(make_sample, objective, weights=None):
     return grads, info
 
 
-def test_feedback_is_the_larger_error_with_its_sign_and_the_least_q(make_sample):
+def test_feedback_is_the_signed_larger_error_and_the_minimum_q(make_sample):
     _, info = gradient(make_sample, None)
     np.testing.assert_allclose(info.feedback["td_error"], [0.4, 1.5, -5.0, 0.05])
     np.testing.assert_allclose(info.feedback["q_value"], [-0.4, -1.5, 3.0, -0.05])
 
 
-def test_the_larger_error_that_is_no_number_is_none():
+def test_largest_magnitude_propagates_nan():
     for td in ([jnp.nan, 1.0], [1.0, jnp.nan]):
         assert jnp.isnan(largest_magnitude(jnp.float32(td)))
     for values in ([-2, 2], [2, -2]):
@@ -43,9 +43,9 @@ def test_the_larger_error_that_is_no_number_is_none():
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (5, 3, 4)])
-def test_values_of_an_action_and_their_gradient(shape):
+def test_batched_index_has_the_gradient_of_indexing(shape):
     values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    values[0, 1] = np.nan  # of an action that was not taken
+    values[0, 1] = np.nan  # belongs to an action that was not taken
     action = np.int32([0, 2, 1, 1, 2])
     with pytest.raises(AssertionError, match="rank"):
         common.batched_index(jnp.asarray(values), jnp.asarray(action)[:, None])
@@ -58,7 +58,7 @@ def test_values_of_an_action_and_their_gradient(shape):
     np.testing.assert_array_equal(pull(jnp.asarray(2 * own))[0], expected)
 
 
-def test_epsilon_greedy_draws_every_action_alike():
+def test_epsilon_greedy_explores_uniformly():
     best = jnp.full(60_000, 3, jnp.int32)
     drawn = common.epsilon_greedy(best, jax.random.key(0), 0.6, 5)
     share = np.bincount(drawn, minlength=5) / len(best)
@@ -66,7 +66,7 @@ def test_epsilon_greedy_draws_every_action_alike():
     np.testing.assert_array_equal(common.epsilon_greedy(best, jax.random.key(0), 0.0, 5), best)
 
 
-def test_default_objective_weighs_squared_errors(make_sample):
+def test_default_objective_is_the_weighted_squared_error(make_sample):
     weights = np.float32([0.7578582833, 1.0, 0.5743491775, 0.4352752816])
     grads, info = gradient(make_sample, None, weights)
     np.testing.assert_allclose(info.metrics["loss"], 5.7326764975 / 2, rtol=1e-6)
@@ -74,7 +74,7 @@ def test_default_objective_weighs_squared_errors(make_sample):
 
 
 @pytest.mark.parametrize("twin", ["own", "max"])
-def test_a_loss_sees_both_critics_of_every_sample(make_sample, twin):
+def test_losses_receive_the_errors_of_both_critics(make_sample, twin):
     pal = objectives.pal(alpha=0.4, kappa=1.0, twin=twin)
     grads, info = gradient(make_sample, objectives.plain(pal))
     expected = jax.value_and_grad(lambda q: pal(0.0 - q).sum(axis=0).mean())(Q)
@@ -82,15 +82,15 @@ def test_a_loss_sees_both_critics_of_every_sample(make_sample, twin):
     np.testing.assert_allclose(grads, expected[1], rtol=1e-6)
 
 
-def test_the_gradient_runs_through_targets_unless_they_are_stopped(make_sample):
-    """Q = w x and the target 1 + w y: the residual gradient is -td (y - x), half of it -td x."""
+def test_gradients_flow_through_targets_unless_stopped(make_sample):
+    """For Q = w x and the target 1 + w y, the residual gradient is td (y - x), the other -td x."""
     sample, objective = four_rows(make_sample), common.complete(None, objectives.mse)
     x, y = jnp.float32([1, 2, 0, 1]), jnp.float32([0.5, 1, 1, 0])
 
     def criticise(w, stop=lambda x: x):
         return Critique((w * x)[None], stop(1 + w * y))
 
-    td = np.float32([0, -1, 3, -1])  # at w = 2: targets 2, 3, 3, 1 and values 2, 4, 0, 2
+    td = np.float32([0, -1, 3, -1])  # for w = 2: targets 2, 3, 3, 1 and values 2, 4, 0, 2
     w = jnp.float32(2)
     residual, info, aux = critic_gradient(criticise, w, sample, objective)
     stopped = lambda w: criticise(w, jax.lax.stop_gradient)
@@ -101,7 +101,7 @@ def test_the_gradient_runs_through_targets_unless_they_are_stopped(make_sample):
     assert aux is None
 
 
-def test_a_penalty_is_minimised_but_not_reported_as_loss_and_aux_comes_back(make_sample):
+def test_penalties_are_minimised_but_not_part_of_the_reported_loss(make_sample):
     criticise = lambda q: Critique(q, jnp.zeros(4), 3.0 * q.sum(), {"largest": q.max()})
     objective = common.complete(None, objectives.mse)
     grads, info, aux = critic_gradient(criticise, Q, four_rows(make_sample), objective)
@@ -111,21 +111,21 @@ def test_a_penalty_is_minimised_but_not_reported_as_loss_and_aux_comes_back(make
     np.testing.assert_allclose(aux["largest"], 5.0)
 
 
-def test_an_objective_without_a_loss_is_refused(make_sample):
+def test_objectives_without_a_loss_are_refused(make_sample):
     with refused("loss", "complete"):
         critic_gradient(
             lambda q: Critique(q, jnp.zeros(4)), Q, four_rows(make_sample), objectives.plain()
         )
 
 
-def test_an_objective_s_own_error_is_kept():
+def test_complete_keeps_the_loss_of_an_objective():
     objective = objectives.plain(objectives.l1)
     assert common.complete(objective, objectives.mse).error is objectives.l1
     assert common.complete(objectives.plain(), objectives.mse).error is objectives.mse
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30])
-def test_adam_is_not_moved_by_what_is_not_finite(bad):
+def test_adam_skips_non_finite_gradients(bad):
     optimiser = common.adam(0.1, anneal=0.0, weight_decay=0.5)
     params = {"a": jnp.ones(3), "b": jnp.ones(())}
     state = optimiser.init(params)
@@ -140,7 +140,7 @@ def test_adam_is_not_moved_by_what_is_not_finite(bad):
 
 
 def rmsprop_by_hand(grads, rate, decay, eps, eps_in_root):
-    """Return the steps of centred RMSProp on gradients `[T, ...]`, in float64."""
+    """Return the updates by centred RMSProp for gradients `[T, ...]`, in float64."""
     mean, square, steps = 0.0, 0.0, []
     for grad in np.asarray(grads, np.float64):
         mean = decay * mean + (1 - decay) * grad
@@ -160,9 +160,9 @@ def steps_of(optimiser, grads):
 
 
 @pytest.mark.parametrize("eps_in_root", [True, False])
-def test_centred_rmsprop_is_its_definition_and_optax_s(eps_in_root):
+def test_centred_rmsprop_agrees_with_numpy_and_optax(eps_in_root):
     grads = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
-    grads[:, 0] *= 1e-3  # where epsilon and its place matter
+    grads[:, 0] *= 1e-3  # here epsilon and its position matter
     found = steps_of(common.centred_rmsprop(0.1, 0.9, 1e-2, eps_in_root), jnp.asarray(grads))
     expected = rmsprop_by_hand(grads, 0.1, 0.9, 1e-2, eps_in_root)
     np.testing.assert_allclose(found, expected, rtol=2e-4)
@@ -180,8 +180,8 @@ def test_centred_rmsprop_worked_by_hand():
 
 
 @pytest.mark.parametrize("eps_in_root", [True, False])
-def test_gradients_that_never_change_leave_rmsprop_finite(eps_in_root):
-    """Their variance is 0, and less by rounding."""
+def test_rmsprop_of_constant_gradients_is_finite(eps_in_root):
+    """Their variance is 0, or negative by rounding."""
     rng = np.random.default_rng(0)
     grad = rng.normal(size=5_000) * 10.0 ** rng.uniform(-6, 2, 5_000)
     optimiser = common.centred_rmsprop(1.0, 0.95, 1e-5, eps_in_root)
@@ -189,7 +189,7 @@ def test_gradients_that_never_change_leave_rmsprop_finite(eps_in_root):
     assert np.isfinite(steps).all()
 
 
-def test_the_norm_of_gradients_is_limited_before_the_optimiser():
+def test_gradients_are_clipped_before_the_optimiser():
     sgd = optax.sgd(1.0)
     step = steps_of(common.clip_gradients(sgd, 1.0), jnp.float32([[3, 4]]))
     np.testing.assert_allclose(step, [[-0.6, -0.8]], rtol=1e-6)
@@ -197,7 +197,7 @@ def test_the_norm_of_gradients_is_limited_before_the_optimiser():
 
 
 @pytest.mark.parametrize("limit", [0.0, 1.0])
-def test_the_limit_of_the_norm_may_be_an_input_of_the_program(limit):
+def test_gradient_clipping_accepts_a_traced_limit(limit):
     gradient = jnp.float32([3, 4])
 
     def step(limit):

@@ -1,4 +1,4 @@
-"""DDPG and NAF: noise, trust terms, and what ReF-ER does to which gradient."""
+"""DDPG and NAF: noise, behaviour statistics, and gradients under ReF-ER."""
 
 import functools
 
@@ -34,7 +34,7 @@ def sample_of(extras, beta=0.3, c_max=5.0, action=None):
 
 @functools.cache
 def make(which, refer=True, **options):
-    """Return an agent whose functions are compiled, and its first state."""
+    """Return an agent with compiled functions, and its initial state."""
     module, config = {"ddpg": (ddpg, DDPGConfig), "naf": (naf, NAFConfig)}[which]
     shape = objective(ReFERConfig()) if refer else None
     agent = getattr(module, which)(config(hidden=(8,), **options), Continuous(2), shape)
@@ -47,7 +47,7 @@ def behaviour(mean):
     return Extras(Behaviour(*(np.full((ROWS, 2), x, np.float32) for x in (mean, 0.04))))
 
 
-def test_bounds_of_the_mean():
+def test_mean_is_bounded_by_default():
     obs = 100 * np.random.default_rng(0).normal(size=(50, OBS)).astype(np.float32)
     agent, state = make("ddpg")
     assert float(np.abs(agent.greedy(state, obs)).max()) < 1
@@ -57,7 +57,7 @@ def test_bounds_of_the_mean():
 
 
 @pytest.mark.parametrize("which", ["ddpg", "naf"])
-def test_nothing_is_stored_unless_asked(which):
+def test_behaviours_are_stored_only_on_request(which):
     obs = np.zeros((4, OBS), np.float32)
     agent, state = make(which, refer=False)
     assert agent.act(state, obs, KEY)[1] is None
@@ -68,8 +68,8 @@ def test_nothing_is_stored_unless_asked(which):
 
 
 @pytest.mark.parametrize("which", ["ddpg", "naf"])
-def test_ornstein_uhlenbeck_noise(which):
-    """A step keeps 0.85 of the noise before; its std tends to 0.2 / sqrt(1 - 0.85^2)."""
+def test_exploration_noise_is_an_ornstein_uhlenbeck_process(which):
+    """Each step keeps 0.85 of the previous noise; the std tends to 0.2 / sqrt(1 - 0.85^2)."""
     agent, state = make(which, refer=False, noise="ou")
     obs = np.zeros((500, OBS), np.float32)
     previous = Extras(None, np.zeros((500, 2), np.float32))
@@ -96,15 +96,15 @@ def test_correlated_noise_is_refused_where_densities_are_compared(which):
 
 
 def changed(before, after):
-    """Return the largest change of every leaf, by its path."""
+    """Return the largest absolute change of every leaf, by path."""
     leaves = zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True)
     return {jax.tree_util.keystr(path): np.abs(np.subtract(x, y)).max() for (path, x), y in leaves}
 
 
-def test_ddpgs_actor_climbs_the_critic_as_it_is_after_its_step():
+def test_ddpgs_actor_ascends_the_updated_critic():
     agent, state = make("ddpg", refer=False, critic_learning_rate=1.0)
     sample = sample_of(())
-    after, _ = agent.update(state, sample, KEY)  # so large a step that gradients tell it
+    after, _ = agent.update(state, sample, KEY)  # large enough to change the actor's gradient
     obs, actor = sample.transition.obs, Actor(2, (8,), "softsign")
 
     @jax.jit
@@ -120,17 +120,17 @@ def test_ddpgs_actor_climbs_the_critic_as_it_is_after_its_step():
     )  # fmt: skip
 
 
-def test_far_steps_do_not_move_ddpgs_critic():
+def test_far_steps_do_not_change_ddpgs_critic():
     agent, state = make("ddpg", critic_weight_decay=0.0)
     after, info = agent.update(state, sample_of(behaviour(3.0)), KEY)
     assert (np.abs(info.feedback["log_ratio"]) > np.log(5)).all()
     assert max(changed(state.networks.critic, after.networks.critic).values()) == 0
-    assert max(changed(state.networks.actor, after.networks.actor).values()) > 0  # by the penalty
+    assert max(changed(state.networks.actor, after.networks.actor).values()) > 0  # from the penalty
     still, _ = agent.update(state, sample_of(behaviour(3.0), beta=1.0), KEY)
     assert max(changed(state.networks.actor, still.networks.actor).values()) == 0
 
 
-def test_far_steps_move_only_nafs_mean():
+def test_far_steps_change_only_nafs_mean():
     agent, state = make("naf")
     after, _ = agent.update(state, sample_of(behaviour(3.0)), KEY)
     last = lambda s: s.params["params"]["MLP_0"]["Dense_1"]["kernel"]
@@ -155,12 +155,12 @@ def test_beta_does_not_scale_the_critics():
                 moments.append(mu[:, 2:])
                 means.append(mu[:, :2])
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), *moments)
-        if which == "naf":  # its mean learns from the actor's loss alone, and the KL is 0 here
+        if which == "naf":  # only the actor's loss trains its mean, and the KL is 0 here
             assert float(np.abs(means[0]).max()) > 0
             np.testing.assert_allclose(means[1], 9 * means[0], rtol=1e-3, atol=1e-6)
 
 
-def test_naf_without_a_method_descends_the_whole_squared_error():
+def test_naf_without_refer_minimises_the_squared_error():
     agent, state = make("naf", refer=False)
     sample = sample_of(())
     t = sample.transition
@@ -181,7 +181,7 @@ def test_naf_without_a_method_descends_the_whole_squared_error():
 
 
 def state_outputs(agent, params, obs):
-    """NAF's outputs, taken apart from its network by hand."""
+    """Return NAF's outputs from its raw network outputs."""
     size = 2
     out = Actor(size + 1 + 3, (8,), "softsign").apply(params, obs)
     factor = jax.vmap(lambda x: advantages.lower_triangular(x, size))(out[:, 3:])
@@ -207,7 +207,7 @@ def test_weight_decay_adds_to_the_gradient():
     )  # fmt: skip
 
 
-def test_steps_sizes_anneal():
+def test_learning_rates_anneal():
     from agents.common import inverse_time_decay
 
     rates = [inverse_time_decay(1e-4, 5e-7)(k) for k in (0, 10**5, 10**6, 2 * 10**6, 10**7)]

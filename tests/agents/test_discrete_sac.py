@@ -23,14 +23,14 @@ TARGETS = np.float32([[[0, 0, 0], [3, 1, 2]], [[1, 1, 1], [2, 2, 2]]])
 ALPHA = 0.5
 
 
-def test_the_soft_value_by_hand():
-    """Least values 1, 2 and equal probabilities: 1.5 plus the entropy, log 2, times alpha."""
+def test_soft_value_worked_by_hand():
+    """Minimum values 1 and 2 with equal probabilities give 1.5 + alpha log 2."""
     q, policy = jnp.float32([[1, 3], [4, 2]]), jnp.log(jnp.float32([0.5, 0.5]))
     np.testing.assert_allclose(soft_value(q, policy, jnp.float32(0.2)), 1.6386294, rtol=1e-6)
 
 
 def table(values):
-    """Parameters of a network that looks values up by one-hot observation."""
+    """Return parameters of a linear network that looks values up by one-hot observations."""
     layer = lambda kernel: {"kernel": kernel, "bias": np.zeros(kernel.shape[1], np.float32)}
     return {"params": {"MLP_0": {"Dense_0": layer(STATES), "Dense_1": layer(values)}}}
 
@@ -59,7 +59,7 @@ def softmax(x):
     return e / e.sum(-1, keepdims=True)
 
 
-def test_an_update_in_numpy(make_sample):
+def test_update_agrees_with_numpy(make_sample):
     agent, state = tabular(tau=0.5)
     action, reward, discount = np.int32([1, 2]), np.float32([1, -1]), np.float32([0.9, 0.0])
     weights = np.float32([0.5, 1.0])
@@ -84,7 +84,7 @@ def test_an_update_in_numpy(make_sample):
         for row in range(2):
             gradient[action[row]] -= weights[row] * error[row] / 2
         np.testing.assert_allclose(bias(critic), -step * np.sign(gradient), rtol=1e-4)
-    # The actor learns from the critics after their step. By hand, the gradient of its logits is
+    # The actor learns from the updated critics. The gradient with respect to its logits is
     # pi (alpha log pi - Q + V).
     kernels = [np.asarray(c["params"]["MLP_0"]["Dense_1"]["kernel"]) for c in after.critics]
     hidden = [jax.tree.map(np.asarray, c["params"]["MLP_0"]["Dense_0"]) for c in after.critics]
@@ -101,15 +101,15 @@ def test_an_update_in_numpy(make_sample):
     np.testing.assert_allclose(bias(after.actor), -step * np.sign(gradient), rtol=1e-3)
     entropy = -(policy * log).sum(-1).mean()
     np.testing.assert_allclose(info.metrics["entropy"], entropy, rtol=1e-5)
-    low = entropy < 0.98 * np.log(3)  # the temperature grows if the entropy is too small
+    low = entropy < 0.98 * np.log(3)  # the temperature grows if the entropy is below its target
     np.testing.assert_allclose(after.log_alpha, np.log(ALPHA) + (step if low else -step), rtol=1e-4)
-    # Targets move half of the way.
+    # tau is 0.5.
     halves = 0.5 * (kernels[0] + TARGETS[0])
     found = after.target_critics[0]["params"]["MLP_0"]["Dense_1"]["kernel"]
     np.testing.assert_allclose(found, halves, rtol=1e-5)
 
 
-def test_targets_may_be_copied_now_and_then(make_sample):
+def test_target_networks_may_be_copied_periodically(make_sample):
     agent, state = tabular(tau=1.0, target_every=2)
     sample = make_sample(STATES, np.int32([0, 1]), [1.0, 1.0], [0.9, 0.9], STATES)
     update = jax.jit(agent.update)
@@ -119,7 +119,7 @@ def test_targets_may_be_copied_now_and_then(make_sample):
     jax.tree.map(np.testing.assert_array_equal, twice.target_critics, twice.critics)
 
 
-def test_the_policy_explores():
+def test_actions_are_samples_of_the_policy():
     agent, state = tabular()
     obs = np.tile(STATES[:1], (20_000, 1))
     action, extras = jax.jit(agent.act)(state, obs, jax.random.key(1))
@@ -152,4 +152,4 @@ def test_cartpole_is_learned():
     replay = Replay(uniform.sampler(), capacity=15_000, batch_size=64)
     config = LoopConfig(steps=15_000, eval_every=3_000, inspect=0)
     metrics = jax.jit(make_train(task, agent, replay, config))(jax.random.key(0))[1]
-    assert metrics["eval_return"].max() > 150  # a random policy's is about 20
+    assert metrics["eval_return"].max() > 150  # a random policy reaches about 20

@@ -14,7 +14,7 @@ def make(mean, std) -> TanhNormal:
     return TanhNormal(jnp.float32([mean]), jnp.log(jnp.float32([std])))
 
 
-def test_numbers_worked_by_hand():
+def test_log_prob_worked_by_hand():
     dist, u = make(0.5, 0.3), jnp.float32([0.9])
     np.testing.assert_allclose(jnp.tanh(u), 0.7162978702, rtol=1e-6)
     np.testing.assert_allclose(distributions.log_prob_of_pre_tanh(dist, u), 0.1158041884, rtol=1e-5)
@@ -39,7 +39,7 @@ def test_dimensions_are_independent():
     np.testing.assert_allclose(distributions.log_prob(dist, action), parts.sum(), rtol=1e-5)
 
 
-def test_samples_follow_the_distribution_and_know_their_density():
+def test_samples_follow_the_distribution_and_return_their_log_prob():
     n = 20_000
     dist = TanhNormal(jnp.full((n, 1), -0.2), jnp.full((n, 1), np.log(0.5)))
     action, log_prob = distributions.sample_and_log_prob(dist, jax.random.key(0))
@@ -58,7 +58,7 @@ def test_outputs_are_split_and_log_std_clipped():
 
 
 @pytest.mark.parametrize("mean", [-30.0, 30.0])
-def test_saturated_actions_have_finite_gradients(mean):
+def test_log_prob_of_saturated_actions_has_finite_gradients(mean):
     def loss(mean):
         dist = TanhNormal(mean, jnp.zeros(1))
         action, log_prob = distributions.sample_and_log_prob(dist, jax.random.key(0))

@@ -1,4 +1,4 @@
-"""DQN: targets by hand, exploration, the target network's clock."""
+"""DQN: targets worked by hand, exploration, and updates of the target network."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ STATES = np.eye(2, dtype=np.float32)
 
 
 def table(q):
-    """Parameters of a network that looks values up by one-hot observation."""
+    """Return parameters of a linear network that looks values up by one-hot observations."""
     layer = lambda kernel: {"kernel": jnp.asarray(kernel), "bias": jnp.zeros(2)}
     return {"params": {"MLP_0": {"Dense_0": layer(STATES), "Dense_1": layer(q)}}}
 
@@ -26,7 +26,7 @@ def tabular(**options):
     return agent, state._replace(params=table(Q_ONLINE), target_params=table(Q_TARGET))
 
 
-def test_double_q_target():
+def test_double_q_target_worked_by_hand():
     target = double_q_target(Q_TARGET[1], Q_ONLINE[1], jnp.float32(1), jnp.float32(0.9))
     np.testing.assert_allclose(target, 1 + 0.9 * -1, rtol=1e-6)
 
@@ -34,7 +34,7 @@ def test_double_q_target():
 @pytest.mark.parametrize(
     "double, discount, td", [(True, 0.9, -0.9), (False, 0.9, 0.8 + 1), (True, 0.0, 0.0)]
 )
-def test_td_error_of_a_table(make_sample, double, discount, td):
+def test_td_error_of_a_table_worked_by_hand(make_sample, double, discount, td):
     agent, state = tabular(double=double)
     sample = make_sample(STATES[:1], np.int32([0]), [1.0], [discount], STATES[1:])
     _, info = jax.jit(agent.update)(state, sample, jax.random.key(0))
@@ -42,7 +42,7 @@ def test_td_error_of_a_table(make_sample, double, discount, td):
     np.testing.assert_allclose(info.feedback["q_value"], [1.0])
 
 
-def test_loss_is_huber_weighted(make_sample):
+def test_loss_is_the_weighted_huber_loss(make_sample):
     agent, state = tabular()
     sample = make_sample(
         STATES, np.int32([0, 1]), [1.5, 6.0], [0.0, 0.0], STATES, weights=[1.0, 0.5]
@@ -56,19 +56,19 @@ def test_gradient_norm_is_limited(make_sample):
     agent, state = tabular(max_grad_norm=0.01, learning_rate=1.0, adam_eps=1e6)
     sample = make_sample(STATES[:1], np.int32([0]), [100.0], [0.0], STATES[1:])
     after, info = jax.jit(agent.update)(state, sample, jax.random.key(0))
-    assert info.metrics["grad_norm"] > 0.1  # before clipping
-    # Adam with a huge epsilon is plain gradient descent with step 1 / epsilon.
+    assert info.metrics["grad_norm"] > 0.1  # norm before clipping
+    # Adam with a huge epsilon is gradient descent with step size 1 / epsilon.
     change = jax.tree.map(lambda new, old: 1e6 * (new - old), after.params, state.params)
     moved = np.sqrt(sum(np.square(leaf).sum() for leaf in jax.tree.leaves(change)))
     assert moved <= 0.0101
 
 
-def test_exploration_falls_linearly_with_updates():
+def test_epsilon_decreases_linearly_with_updates():
     agent, state = tabular(epsilon_start=0.8, epsilon_end=0.2, epsilon_updates=100)
     act = jax.jit(agent.act)
     n = 20_000
     obs = jnp.tile(STATES[0], (n, 1))
-    assert (agent.greedy(state, obs) == 1).all()  # so action 0 is half the random ones
+    assert (agent.greedy(state, obs) == 1).all()  # so action 0 is half of the random actions
     for updates, epsilon in [(0, 0.8), (50, 0.5), (100, 0.2), (1000, 0.2)]:
         clock = state._replace(updates=jnp.int32(updates))
         action, extras = act(clock, obs, jax.random.key(updates))
@@ -76,7 +76,7 @@ def test_exploration_falls_linearly_with_updates():
         np.testing.assert_allclose((action == 0).mean(), epsilon / 2, atol=0.015)
 
 
-def test_target_network_moves_every_so_many_updates(make_sample):
+def test_target_network_is_copied_every_target_every_updates(make_sample):
     agent, state = tabular(target_every=3, tau=0.25)
     sample = make_sample(STATES[:1], np.int32([0]), [1.0], [0.9], STATES[1:])
     update = jax.jit(agent.update)
@@ -94,13 +94,13 @@ def test_target_network_moves_every_so_many_updates(make_sample):
         )
 
 
-def test_values_of_a_chain(make_sample):
-    """From state 0 to state 1 without reward, then 1 and the end: Q = gamma and 1."""
+def test_dqn_learns_the_values_of_a_chain(make_sample):
+    """State 0 leads to state 1 without reward, which terminates with reward 1: Q = gamma and 1."""
     config = DQNConfig(hidden=(16,), learning_rate=1e-2, target_every=10, tau=1.0)
     agent = dqn(config, Discrete(2))
     sample = make_sample(STATES, np.int32([0, 1]), [0.0, 1.0], [0.9, 0.0], STATES[::-1].copy())
     state = agent.init(jax.random.key(0), jnp.asarray(STATES[0]), jnp.int32(0))
-    # The actions not taken stay at their initial values, which must not be the greater ones.
+    # Untaken actions keep their initial values, which must not be the maximum.
     last = state.params["params"]["MLP_0"]["Dense_1"]
     last["bias"] = last["bias"] - 1.0
 
@@ -132,8 +132,8 @@ def test_bad_options_are_refused(options, parts):
         DQNConfig(**options)
 
 
-def test_the_optimiser_is_an_option(make_sample):
-    """A first step of RMSProp is -rate g / (sqrt(decay (1 - decay)) |g| + eps)."""
+def test_optimiser_may_be_rmsprop(make_sample):
+    """The first step of centred RMSProp is -rate g / (sqrt(decay (1 - decay)) |g| + eps)."""
     decay, rate = 0.75, 0.1
     agent, state = tabular(
         optimiser="rmsprop", learning_rate=rate, rmsprop_decay=decay, rmsprop_eps=1e-12,

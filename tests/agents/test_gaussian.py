@@ -18,7 +18,7 @@ numbers = st.lists(st.floats(-3, 3, width=32), min_size=3, max_size=3).map(jnp.a
 variances = st.lists(st.floats(0.0625, 4, width=32), min_size=3, max_size=3).map(jnp.asarray)
 
 
-def test_worked_by_hand():
+def test_densities_and_divergences_worked_by_hand():
     assert float(gaussian.log_prob(MEAN, VARIANCE, ACTION)) == pytest.approx(-0.660291973, rel=1e-5)
     assert float(gaussian.log_prob(*MU, ACTION)) == pytest.approx(-1.585291973, rel=1e-5)
     trust = gaussian.trust(MEAN, VARIANCE, MU, ACTION)
@@ -51,7 +51,7 @@ def test_divergences_are_not_negative_and_agree_for_equal_variances(mean, varian
     np.testing.assert_allclose(there, back, rtol=1e-3, atol=1e-4)
 
 
-def test_the_policy_that_acts_is_near_itself():
+def test_log_ratio_and_divergence_of_equal_policies_are_zero():
     trust = gaussian.trust(MEAN, VARIANCE, Behaviour(MEAN, VARIANCE), ACTION)
     assert float(trust.log_ratio) == 0 and float(trust.kl) == pytest.approx(0, abs=1e-7)
     grads = jax.grad(lambda m, v: gaussian.kl(MEAN, VARIANCE, m, v), (0, 1))(MEAN, VARIANCE)
@@ -71,7 +71,7 @@ def test_divergences_are_zero_only_between_equals(mean, variance, axis, change, 
 
 
 def quadrature(mean, variance, order=24):
-    """Points `[n, 2]` and weights `[n]` of Gauss and Hermite for expectations under a Gaussian."""
+    """Return Gauss-Hermite points `[n, 2]` and weights `[n]` for expectations under a Gaussian."""
     points, weights = np.polynomial.hermite_e.hermegauss(order)
     grid = np.stack(np.meshgrid(points, points), axis=-1).reshape(-1, 2)
     weights = np.outer(weights, weights).ravel() / (2 * np.pi)
@@ -84,12 +84,12 @@ pairs = lambda low, high: st.lists(st.floats(low, high, width=32), min_size=2, m
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(pairs(-2, 2), pairs(0.125, 2), pairs(-0.75, 0.75), pairs(0.5, 1.25))
 def test_importance_ratios_are_unbiased(mean, variance, shift, factor):
-    """Under the behaviour, ratios average to 1 and weigh any gradient as the policy would."""
+    """Under the behaviour policy, ratios average to 1 and weighted gradients are the policy's."""
     mu = Behaviour(jnp.asarray(mean), jnp.asarray(variance))
     mean = mu.mean + jnp.asarray(shift) * jnp.sqrt(mu.variance)
     variance = mu.variance * jnp.asarray(factor)
 
-    def gradient(actions):  # of a value times the log density, by the policy's mean
+    def gradient(actions):  # gradient of a value times the log density, by the mean
         value = lambda a: jnp.sin(a[0]) + a[1] * a[0]
         score = jax.grad(gaussian.log_prob)
         return jax.vmap(lambda a: value(a) * score(mean, variance, a))(actions)
@@ -108,7 +108,7 @@ def test_draws_lie_within_three_standard_deviations():
     mean, variance = jnp.full((100_000, 1), 2.0), jnp.full((100_000, 1), 0.25)
     z = (gaussian.sample(mean, variance, jax.random.key(0)) - mean) / 0.5
     assert float(jnp.abs(z).max()) <= 3 + 1e-5
-    assert float(z.std()) == pytest.approx(0.9866, abs=0.01)  # of the normal cut at 3
+    assert float(z.std()) == pytest.approx(0.9866, abs=0.01)  # of the normal truncated at 3
 
 
 def test_extreme_ratios_stay_finite():

@@ -1,4 +1,4 @@
-"""Quantiles as return distributions: their loss by hand, updates in NumPy, and what they learn."""
+"""Quantile heads: their loss worked by hand, updates in NumPy, and learning."""
 
 import functools
 
@@ -25,7 +25,7 @@ TARGET = np.float32([[[0, 0, 0], [0, 0, 0]], [[1, 3, 5], [0, 0, 1]]])
 
 
 def loss_of(target, quantiles, fractions, kappa=1.0):
-    """The quantile Huber loss in NumPy, pair by pair."""
+    """Return the quantile Huber loss in NumPy, pair by pair."""
     total = 0.0
     for quantile, fraction in zip(quantiles, fractions, strict=True):
         for aim in target:
@@ -37,22 +37,22 @@ def loss_of(target, quantiles, fractions, kappa=1.0):
 
 
 @pytest.mark.parametrize(("kappa", "expected"), [(1.0, 0.640625), (0.5, 0.875)])
-def test_the_loss_by_hand(kappa, expected):
+def test_quantile_huber_loss_worked_by_hand(kappa, expected):
     args = np.float32([0, 2]), np.float32([1, 0.5]), np.float32([0.25, 0.75])
     np.testing.assert_allclose(quantile_huber(*args, kappa), expected, rtol=1e-6)
     np.testing.assert_allclose(loss_of(*args, kappa), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("fraction", [0.15, 0.55, 0.95])
-def test_the_loss_is_least_at_the_quantile(fraction):
-    target = jnp.arange(10.0)  # whose quantile at .15 is 1, at .55 is 5
+def test_quantile_loss_is_minimal_at_the_quantile(fraction):
+    target = jnp.arange(10.0)  # its .15 quantile is 1, its .55 quantile is 5
     slope = jax.grad(lambda x: quantile_huber(target, x[None], jnp.float32([fraction]), 1e-3).sum())
     quantile = int(fraction * 10)
     assert slope(quantile - 0.1) < 0 < slope(quantile + 0.1)
 
 
 def table(values):
-    """Parameters of a network that looks quantiles up by one-hot observation."""
+    """Return parameters of a linear network that looks quantiles up by one-hot observations."""
     layer = lambda kernel: {"kernel": kernel, "bias": np.zeros(kernel.shape[1], np.float32)}
     kernels = {"Dense_0": layer(STATES), "Dense_1": layer(values.reshape(2, -1))}
     return {"params": {"MLP_0": kernels}}
@@ -69,12 +69,12 @@ def tabular(**options):
 @pytest.mark.parametrize(
     ("double", "discount", "moved"),
     [
-        (True, 0.5, [1, 1, 1.5]),  # action 1, best online
-        (False, 0.5, [1.5, 2.5, 3.5]),  # action 0, best by the target network itself
+        (True, 0.5, [1, 1, 1.5]),  # action 1, best by the online network
+        (False, 0.5, [1.5, 2.5, 3.5]),  # action 0, best by the target network
         (True, 0.0, [1, 1, 1]),
     ],
 )
-def test_an_update_of_fixed_quantiles_in_numpy(make_sample, double, discount, moved):
+def test_update_of_fixed_quantiles_agrees_with_numpy(make_sample, double, discount, moved):
     agent, state = tabular(double=double, learning_rate=1.0, adam_eps=1e6, max_grad_norm=0.0)
     weights = [0.5]
     sample = make_sample(STATES[:1], np.int32([1]), [1.0], [discount], STATES[1:], weights)
@@ -85,7 +85,7 @@ def test_an_update_of_fixed_quantiles_in_numpy(make_sample, double, discount, mo
     np.testing.assert_allclose(info.feedback["q_value"], [1.0], rtol=1e-6)
     np.testing.assert_allclose(info.feedback["target"], [np.mean(moved)], rtol=1e-6)
     np.testing.assert_allclose(info.metrics["loss"], 0.5 * expected, rtol=1e-5)
-    # Adam with a huge epsilon is plain gradient descent with step 1 / epsilon.
+    # Adam with a huge epsilon is gradient descent with step size 1 / epsilon.
     layers = (s.params["params"]["MLP_0"]["Dense_1"]["bias"] for s in (after, state))
     change = np.reshape(-1e6 * np.subtract(*layers), (2, 3))
     slope = [
@@ -97,7 +97,7 @@ def test_an_update_of_fixed_quantiles_in_numpy(make_sample, double, discount, mo
 
 
 def implicit_forward(params, obs, fractions, hidden):
-    """Quantiles `[B, n, K]` of an implicit network without dueling, in NumPy."""
+    """Return quantiles `[B, n, K]` of an implicit network without dueling, in NumPy."""
     params = jax.tree.map(np.float64, params["params"])
     dense = lambda p, x: x @ p["kernel"] + p["bias"]
     relu = lambda x: np.maximum(x, 0)
@@ -111,7 +111,7 @@ def implicit_forward(params, obs, fractions, hidden):
 
 
 @pytest.mark.parametrize(("hidden", "double"), [((5, 6), True), ((6,), False)])
-def test_feedback_of_implicit_quantiles_in_numpy(make_sample, hidden, double):
+def test_feedback_of_implicit_quantiles_agrees_with_numpy(make_sample, hidden, double):
     config = RainbowConfig(
         head="implicit", quantiles=3, averaged=7, embedding=4, kappa=0.5,
         **PLAIN | {"hidden": hidden}, double=double,
@@ -145,7 +145,7 @@ def test_feedback_of_implicit_quantiles_in_numpy(make_sample, hidden, double):
 
 
 @pytest.mark.parametrize("head", ["quantile", "implicit"])
-def test_the_distribution_of_a_coin_is_learned(make_sample, head):
+def test_distribution_of_a_coin_is_learned(make_sample, head):
     """Rewards of 0 and 1 are equally likely after action 0, and always 0.4 after action 1."""
     config = RainbowConfig(
         head=head, noisy=False, hidden=(16,), quantiles=8, kappa=0.05, learning_rate=1e-2,
@@ -168,8 +168,8 @@ def test_the_distribution_of_a_coin_is_learned(make_sample, head):
 
 
 @pytest.mark.parametrize("head", [pytest.param("quantile", marks=pytest.mark.slow), "implicit"])
-def test_choices_from_candidates_keep_their_fractions(make_sample, head):
-    """Gradient norms and losses of chosen rows are those of the same draws."""
+def test_chosen_candidates_keep_their_fractions(make_sample, head):
+    """Gradient norms and losses of the chosen rows use the same draws."""
     config = RainbowConfig(head=head, quantiles=4, hidden=(4,), averaged=4)
     method = laber.method(laber.LaBERConfig(candidates=2))
     rng = np.random.default_rng(0)
@@ -180,14 +180,14 @@ def test_choices_from_candidates_keep_their_fractions(make_sample, head):
     key = jax.random.key(1)
     expected = jax.jit(plain.update)(state, sample, key)[1].feedback
     after, info = jax.jit(choosing.update)(state, sample, key)
-    for name, values in expected.items():  # of all candidates
+    for name, values in expected.items():  # for all candidates
         np.testing.assert_allclose(info.feedback[name], values, rtol=1e-5)
     assert np.isfinite(info.metrics["loss"]) and info.metrics["loss"] > 0
     moved = jax.tree.map(lambda x, y: np.any(x != y), after.params, state.params)
     assert all(jax.tree.leaves(moved))
 
 
-def test_options_that_do_not_fit_are_refused():
+def test_incompatible_options_are_refused():
     for head in ("quantile", "implicit"):
         with refused("priority", "kl", "head", head):
             RainbowConfig(head=head, priority="kl")
@@ -209,4 +209,4 @@ def test_cartpole_is_learned(head):
     replay = Replay(uniform.sampler(), capacity=10_000, batch_size=64)
     config = LoopConfig(steps=10_000, n_step=5, eval_every=2_000, inspect=0)
     metrics = jax.jit(make_train(task, agent, replay, config))(jax.random.key(0))[1]
-    assert metrics["eval_return"].max() > 120  # a random policy's is about 20
+    assert metrics["eval_return"].max() > 120  # a random policy reaches about 20

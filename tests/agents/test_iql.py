@@ -31,7 +31,7 @@ def start():
 
 
 def forward(params, x):
-    """A network in NumPy."""
+    """Return the outputs of a network in NumPy."""
     layers = params["params"]["MLP_0"]
     for i in range(3):
         layer = jax.tree.map(np.float64, layers[f"Dense_{i}"])
@@ -40,13 +40,13 @@ def forward(params, x):
     return x
 
 
-def test_losses_by_hand():
+def test_losses_worked_by_hand():
     found = expectile_loss(np.float32([2, -2, 0]), 0.7)
     np.testing.assert_allclose(found, [2.8, 1.2, 0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("method", [None, per.method()], ids=["plain", "weighted"])
-def test_an_update_in_numpy(sample, method):
+def test_update_agrees_with_numpy(sample, method):
     agent, state = make(
         None if method is None else method.objective, expectile=0.8, temperature=2.0,
         largest_weight=1.1, tau=0.25, value_learning_rate=1e-2,
@@ -60,7 +60,7 @@ def test_an_update_in_numpy(sample, method):
     u = least - forward(state.value, t.obs)[:, 0]
     losses = np.where(u < 0, 0.2, 0.8) * u**2
     np.testing.assert_allclose(info.metrics["value_loss"], (weights * losses).mean(), rtol=1e-4)
-    # Actor and critics see the value after its step.
+    # Actor and critics use the updated value network.
     advantage = least - forward(after.value, t.obs)[:, 0]
     np.testing.assert_allclose(info.metrics["advantage"], advantage.mean(), rtol=1e-4, atol=1e-6)
     weight = np.minimum(np.exp(2 * advantage), 1.1)
@@ -74,8 +74,8 @@ def test_an_update_in_numpy(sample, method):
     np.testing.assert_allclose(info.feedback["td_error"], larger, rtol=1e-3, atol=1e-5)
     loss = (weights * 0.5 * (td**2).sum(0)).mean()
     np.testing.assert_allclose(info.metrics["loss"], loss, rtol=1e-4)
-    # By hand, the gradient of a log std is the mean of weight * (1 - z^2), and Adam's first step
-    # is its sign.
+    # The gradient of a log std is the mean of weight * (1 - z^2), and Adam's first step is its
+    # sign.
     gradient = (weight[:, None] * (1 - ((t.action - mean) / std) ** 2)).mean(0)
     step = np.subtract(after.actor.log_std, state.actor.log_std)
     np.testing.assert_allclose(step, -3e-4 * np.sign(gradient), rtol=1e-2)
@@ -87,7 +87,7 @@ def test_an_update_in_numpy(sample, method):
     )  # fmt: skip
 
 
-def test_the_learning_rate_of_the_actor_may_fall(sample):
+def test_actor_learning_rate_may_decay(sample):
     agent, state = make(actor_updates=2)
     update, steps = jax.jit(agent.update), []
     for turn in range(3):
@@ -98,7 +98,7 @@ def test_the_learning_rate_of_the_actor_may_fall(sample):
     assert steps[1] < 0.6 * steps[0] and steps[2] == 0
 
 
-def test_the_policy_is_a_clipped_gaussian():
+def test_policy_is_a_clipped_gaussian():
     agent, state = make()
     obs = np.zeros((20_000, 3), np.float32)
     action, extras = jax.jit(agent.act)(state, obs, jax.random.key(0))
@@ -107,13 +107,13 @@ def test_the_policy_is_a_clipped_gaussian():
     assert extras is None and np.abs(action).max() == 1
     middle = np.sort(np.asarray(action), axis=0)[len(obs) // 2]
     np.testing.assert_allclose(middle, mean, atol=0.03)
-    # One std below the mean is the 15.9th percentile, where nothing is clipped.
+    # One std below the mean is the 15.9th percentile, which is not clipped.
     low = np.sort(np.asarray(action), axis=0)[int(0.1587 * len(obs))]
     expected = np.maximum(mean - np.exp(state.actor.log_std), -1)
     np.testing.assert_allclose(low, expected, atol=0.03)
 
 
-def test_what_does_not_fit_is_refused():
+def test_incompatible_options_and_objectives_are_refused():
     for options, parts in (
         ({"expectile": 1.0}, ("expectile", "1.0")),
         ({"temperature": -1.0}, ("temperature", "-1.0")),

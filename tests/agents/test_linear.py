@@ -1,4 +1,4 @@
-"""Linear layers: the gradients of a plain product, without products that nobody asked for."""
+"""Linear layers have the gradients of a matrix product and compute no unused products."""
 
 import re
 
@@ -17,10 +17,10 @@ def arrays(rows, inputs, outputs):
     return [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes]
 
 
-# Few inputs, few outputs, a single one, more of them, many of both; no leading axis, one, two.
+# Few or many inputs and outputs, or a single one, with zero, one or two leading axes.
 @pytest.mark.parametrize("rows", [(), (6,), (2, 3)])
 @pytest.mark.parametrize("inputs, outputs", [(3, 40), (40, 2), (40, 1), (2, 3), (40, 20), (40, 36)])
-def test_values_and_gradients_are_those_of_a_product(rows, inputs, outputs):
+def test_values_and_gradients_agree_with_a_matrix_product(rows, inputs, outputs):
     x, kernel, weight = arrays(rows, inputs, outputs)
     np.testing.assert_allclose(product(x, kernel), x @ kernel, rtol=1e-5, atol=1e-5)
     ours, plain = (
@@ -31,7 +31,7 @@ def test_values_and_gradients_are_those_of_a_product(rows, inputs, outputs):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_what_is_a_few_numbers_long_is_multiplied_by_no_matrix_product():
+def test_short_dimensions_avoid_matrix_products():
     def shapes(inputs, outputs):
         x, kernel, _ = arrays((6,), inputs, outputs)
         grad = jax.grad(lambda *args: product(*args).sum(), (0, 1))
@@ -39,13 +39,13 @@ def test_what_is_a_few_numbers_long_is_multiplied_by_no_matrix_product():
         return sorted(re.sub(r".*:", "", product) for product in products)
 
     assert shapes(40, 36) == ["f32[40,36]", "f32[6,36]", "f32[6,40]"]
-    assert shapes(40, 2) == ["f32[40]", "f32[40]", "f32[6,2]"]  # a vector for each output
+    assert shapes(40, 2) == ["f32[40]", "f32[40]", "f32[6,2]"]  # one vector for each output
     assert shapes(3, 36) == ["f32[3,36]", "f32[6,3]"]
 
 
-def test_the_least_of_values_has_a_gradient_whatever_the_sizes():
-    """It goes to the number that is equal to the least: nothing may round it in another way."""
-    for inputs, outputs in ((8, 1), (2, 1), (3, 3)):  # no sum that each use may compute anew
+def test_minimum_of_values_has_a_gradient_for_all_sizes():
+    """XLA must not recompute the values with other rounding: the gradient tests equality."""
+    for inputs, outputs in ((8, 1), (2, 1), (3, 3)):  # no sum that XLA could compute twice
         x, kernel, _ = arrays((6,), inputs, outputs)
         assert "dot_general" in str(jax.make_jaxpr(product)(x, kernel))
     for hidden in range(1, 10):
@@ -63,7 +63,7 @@ def test_the_least_of_values_has_a_gradient_whatever_the_sizes():
         np.testing.assert_allclose(risen, (grad * step).sum(), rtol=0.02, atol=1e-5)
 
 
-def test_seeds_and_second_derivatives():
+def test_vmapped_and_second_derivatives_agree_with_a_matrix_product():
     x, kernel, weight = arrays((3, 6), 4, 5)  # three seeds
 
     def slopes(f):
@@ -76,13 +76,13 @@ def test_seeds_and_second_derivatives():
 
 
 @pytest.mark.parametrize("by, products", [((0,), 2), ((1,), 2), ((0, 1), 3)])
-def test_only_gradients_that_are_asked_for_are_computed(by, products):
+def test_only_requested_gradients_are_computed(by, products):
     x, kernel, _ = arrays((6,), 40, 36)
     text = str(jax.make_jaxpr(jax.grad(lambda *args: product(*args).sum(), by))(x, kernel))
-    assert text.count("dot_general[") == products  # forward, and one for each gradient
+    assert text.count("dot_general[") == products  # one forward, and one for each gradient
 
 
-def test_the_layer_is_flaxs():
+def test_dense_layers_have_the_parameters_of_flax():
     x, _, _ = arrays((6,), 4, 5)
     layer = Dense(5, bias_init=jax.nn.initializers.ones)
     params = layer.init(jax.random.key(0), x)

@@ -1,4 +1,4 @@
-"""Munchausen DQN: its target by hand, against the paper's sums in NumPy, and through updates."""
+"""Munchausen DQN: its target by hand and against the paper's sums in NumPy, and its updates."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ target_ = jax.jit(munchausen_target, static_argnums=5)
 
 
 def reference(q_tm1, action, q_t, reward, discount, config):
-    """The sums over actions as the paper writes them (Sec. 2), in doubles."""
+    """Return the target by the paper's sums over actions (Sec. 2), in float64."""
     alpha, tau = config.munchausen_alpha, config.munchausen_tau
 
     def policy(q):
@@ -32,27 +32,27 @@ def reference(q_tm1, action, q_t, reward, discount, config):
 @pytest.mark.parametrize(
     ("q_tm1", "action", "q_t", "discount", "expected"),
     [
-        # Policies with tau 1: softmax(log 3, 0) = (3/4, 1/4), softmax(0, 0) = (1/2, 1/2).
+        # Policies for tau 1: softmax(log 3, 0) = (3/4, 1/4), softmax(0, 0) = (1/2, 1/2).
         # 1 + 1/2 log(3/4) + 1/2 (0 + log 2)
         ([np.log(3), 0.0], 0, [0.0, 0.0], 0.5, 1 + 0.5 * np.log(0.75) + 0.5 * np.log(2)),
         ([np.log(3), 0.0], 1, [0.0, 0.0], 0.5, 1 + 0.5 * np.log(0.25) + 0.5 * np.log(2)),
         # The soft value of (log 3, 0) is log(3 + 1).
         ([0.0, 0.0], 0, [np.log(3), 0.0], 0.5, 1 - 0.5 * np.log(2) + 0.5 * np.log(4)),
-        # Terminated: no value, but the action taken still earns its log policy.
+        # Terminated: no value, but the bonus for the action remains.
         ([0.0, 0.0], 1, [5.0, 9.0], 0.0, 1 - 0.5 * np.log(2)),
         # log(1 / (1 + e^9)) is about -9: clipped at -2.
         ([9.0, 0.0], 1, [0.0, 0.0], 0.0, 1 + 0.5 * -2),
     ],
 )
-def test_by_hand(q_tm1, action, q_t, discount, expected):
+def test_target_worked_by_hand(q_tm1, action, q_t, discount, expected):
     config = DQNConfig(munchausen_alpha=0.5, munchausen_tau=1.0, munchausen_clip=-2.0)
     args = np.float32(q_tm1), np.int32(action), np.float32(q_t), np.float32(1), np.float32(discount)
     np.testing.assert_allclose(target_(*args, config), expected, rtol=1e-6)
     np.testing.assert_allclose(reference(*args, config), expected, rtol=1e-6)
 
 
-def test_by_hand_with_the_paper_s_numbers():
-    """tau 0.03: gaps of 0.03 log 2 make the policy (2/3, 1/3); the bonus is 0.9 * 0.03 log(1/3)."""
+def test_target_worked_by_hand_with_published_settings():
+    """A gap of 0.03 log 2 gives the policy (2/3, 1/3) and the bonus 0.9 * 0.03 log(1/3)."""
     q = np.float32([1 + 0.03 * np.log(2), 1.0])
     args = q, np.int32(1), q, np.float32(0.5), np.float32(0.99)
     expected = 0.5 + 0.9 * 0.03 * np.log(1 / 3) + 0.99 * (1 + 0.03 * np.log(3))
@@ -64,15 +64,15 @@ def test_by_hand_with_the_paper_s_numbers():
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**31), st.sampled_from([0.01, 1.0, 100.0]), st.sampled_from([0.0, 0.9]))
-def test_against_the_paper_s_sums(seed, scale, discount):
+def test_target_agrees_with_the_papers_sums(seed, scale, discount):
     rng = np.random.default_rng(seed)
     q_tm1, q_t = (scale * rng.normal(size=(2, 5))).astype(np.float32)
     args = q_tm1, np.int32(rng.integers(5)), q_t, np.float32(rng.normal()), np.float32(discount)
     expected = reference(*args, PAPER)
-    # Differences of values of this scale are what float32 keeps of them.
+    # Float32 keeps differences of values only relative to their scale.
     atol = 2e-6 + 4e-7 * scale
     np.testing.assert_allclose(target_(*args, PAPER), expected, rtol=2e-5, atol=atol)
-    # The bonus only takes away; the soft value lies between the largest Q and tau log n above it.
+    # The bonus is at most 0; the soft value exceeds the largest Q by at most tau log n.
     bound = args[3] + discount * q_t.max()
     assert bound - 0.9 - 1e-3 <= expected <= bound + discount * 0.03 * np.log(5) + 1e-3
 
@@ -97,7 +97,7 @@ def batch(make_sample):
     return make_sample(obs, action, reward, [0, 0.97, 0.97, 0.9, 0, 0.9], next_obs)
 
 
-def test_an_update_takes_all_values_of_its_target_from_the_target_network(make_sample):
+def test_updates_compute_targets_from_the_target_network_alone(make_sample):
     agent, state = states(0, munchausen=True)
     sample = batch(make_sample)
     _, info = jax.jit(agent.update)(state, sample, jax.random.key(0))
@@ -111,7 +111,7 @@ def test_an_update_takes_all_values_of_its_target_from_the_target_network(make_s
     np.testing.assert_allclose(found["target"], target, rtol=1e-4, atol=1e-5)
 
 
-def test_off_its_options_change_nothing(make_sample):
+def test_options_have_no_effect_when_disabled(make_sample):
     sample = batch(make_sample)
     plain, state = states(0)
     other, _ = states(0, munchausen_alpha=0.1, munchausen_tau=5.0, munchausen_clip=-9.0)
@@ -119,8 +119,8 @@ def test_off_its_options_change_nothing(make_sample):
     jax.tree.map(np.testing.assert_array_equal, one, two)
 
 
-def test_values_of_a_chain(make_sample):
-    """From 0 to 1, then a reward of 1 and the end: the fixed point by the equations, in NumPy."""
+def test_munchausen_dqn_learns_the_values_of_a_chain(make_sample):
+    """State 0 leads to 1, which terminates with reward 1; the fixed point is computed in NumPy."""
     observations = np.eye(2, dtype=np.float32)
     obs, action = observations[[0, 0, 1, 1]], np.int32([0, 1, 0, 1])
     sample = make_sample(obs, action, [0, 0, 1, 0], [0.9, 0, 0, 0], observations[[1, 1, 0, 0]])
@@ -143,5 +143,5 @@ def test_values_of_a_chain(make_sample):
         rows += [(fixed[1], a, fixed[0], float(a == 0), 0, config) for a in (0, 1)]
         fixed = np.reshape([reference(*row) for row in rows], (2, 2))
     np.testing.assert_allclose(q, fixed.ravel(), atol=0.02)
-    # The gap between actions grows beyond the 1 that rewards alone make (Sec. 3).
+    # The action gap exceeds the 1 of the rewards (Sec. 3).
     assert fixed[1, 0] - fixed[1, 1] > 1.5

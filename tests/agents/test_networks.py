@@ -21,7 +21,7 @@ from tests.refusals import refused
 
 
 def start(net, obs):
-    """Return outputs and new parameters."""
+    """Return the outputs and the initial parameters."""
     return jax.tree.map(np.asarray, jax.jit(net.init_with_output)(jax.random.key(1), obs))
 
 
@@ -33,7 +33,7 @@ def start(net, obs):
         ("minatar", (10, 10, 6), 16 * 8 * 8),
     ],
 )
-def test_torso_sizes(network, shape, size):
+def test_torsos_have_the_published_output_sizes(network, shape, size):
     obs = jax.ShapeDtypeStruct((2, *shape), jnp.uint8)
     out, _ = jax.eval_shape(Torso(network).init_with_output, jax.random.key(0), obs)
     assert out.shape == (2, size)
@@ -68,7 +68,7 @@ PARTS = {
 
 
 def features_by_hand(layer):
-    """Return PARTS' features: the image's six patches of 3 x 3 pixels, then the numbers."""
+    """Return the features of PARTS: the image's six 3 x 3 patches, then the numbers."""
     image = np.lib.stride_tricks.sliding_window_view(PARTS["image"][..., 0] / 255.0, (3, 3), (1, 2))
     image = np.maximum(image.reshape(2, 6, 9) @ layer["kernel"] + layer["bias"], 0)
     return np.concatenate([image.reshape(2, -1), PARTS["speed"], PARTS["time"][:, None]], axis=1)
@@ -84,12 +84,12 @@ def perceptron(layers, x):
 @pytest.mark.parametrize(
     ("net", "inputs", "widths"),
     [
-        (QNetwork(3, hidden=(7,)), (), (100, 128, 3)),  # an image's hidden layer
+        (QNetwork(3, hidden=(7,)), (), (100, 128, 3)),  # hidden layer of an image
         (Actor(2, (7,)), (), (100, 7, 2)),
         (Critic((7,)), (np.float32([[1, 2], [3, 4]]),), (102, 7, 1)),
     ],
 )
-def test_an_observation_of_vector_and_image(net, inputs, widths):
+def test_observations_of_vector_and_image_are_concatenated(net, inputs, widths):
     out, params = jax.tree.map(
         np.asarray, jax.jit(net.init_with_output)(jax.random.key(1), PARTS, *inputs)
     )
@@ -106,7 +106,7 @@ def shapes_of(net, obs):
     return {name: jax.tree.leaves(params[name])[-1].shape for name in sorted(params)}
 
 
-def test_each_image_of_an_observation_has_its_network():
+def test_each_image_of_an_observation_has_its_own_network():
     small, large = np.zeros((1, 4, 4, 1), np.uint8), np.zeros((1, 36, 40, 3), np.uint8)
     obs = {"a": large, "b": small, "c": np.zeros((1, 2), np.float32)}
     found = shapes_of(QNetwork(3), obs)
@@ -174,7 +174,7 @@ def test_dueling_network_ignores_a_shift_of_all_advantages():
     np.testing.assert_allclose(apply(shift, obs), q + 7.0, atol=1e-5)
 
 
-def test_mlp_against_numpy():
+def test_mlp_agrees_with_numpy():
     x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
     out, params = start(MLP((5, 2)), x)
     first, second = params["params"]["Dense_0"], params["params"]["Dense_1"]
@@ -199,7 +199,7 @@ def test_members_of_an_ensemble_are_independent(size):
 def test_initial_values_of_the_refer_paper(activation):
     net = MLP((128, 128, 5), activation)
     params = start(net, np.zeros((1, 17), np.float32))[1]["params"]
-    bounds = [0.2034190511, np.sqrt(6 / 256), 0.0088388348]  # Glorot's twice, then 0.1 / sqrt(128)
+    bounds = [0.2034190511, np.sqrt(6 / 256), 0.0088388348]  # two of Glorot, then 0.1 / sqrt(128)
     for number, bound in enumerate(bounds):
         layer = params[f"Dense_{number}"]
         assert 0.98 * bound < np.abs(layer["kernel"]).max() <= bound * (1 + 1e-6)

@@ -14,12 +14,12 @@ D, FEATURES = 6, 4
 
 @pytest.fixture(scope="module")
 def layer():
-    """A layer of few inputs, its parameters and inputs."""
+    """Return a small layer, its parameters and inputs."""
     module = NoisyDense(FEATURES, 0.5)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(3, D)).astype(np.float32)
     params = jax.tree.map(np.asarray, jax.jit(module.init)(jax.random.key(0), x))
-    # Sigmas that differ, so that each has to be in its place.
+    # Different sigmas reveal permutations.
     inner = params["params"]
     for name in ("kernel_sigma", "bias_sigma"):
         inner[name] = rng.normal(size=inner[name].shape).astype(np.float32)
@@ -39,11 +39,11 @@ def _apply(module, params, x, key):
 _draw_noises = jax.jit(draw_noises, static_argnums=2)
 
 
-def test_squash():
+def test_squash_worked_by_hand():
     np.testing.assert_allclose(squash(np.float32([4.0, -9.0, 0.0])), [2.0, -3.0, 0.0])
 
 
-def test_without_noise_the_weights_are_their_means(layer):
+def test_weights_without_noise_equal_their_means(layer):
     module, params, x = layer
     inner = params["params"]
     expected = x @ inner["kernel"] + inner["bias"]
@@ -51,7 +51,7 @@ def test_without_noise_the_weights_are_their_means(layer):
     assert not np.allclose(apply(module, params, x, 0), expected)
 
 
-def test_noise_is_fresh_for_every_key_and_the_same_for_all_rows(layer):
+def test_noise_depends_on_the_key_and_is_shared_by_all_rows(layer):
     module, params, x = layer
     np.testing.assert_array_equal(apply(module, params, x, 0), apply(module, params, x, 0))
     assert (apply(module, params, x, 0) != apply(module, params, x, 1)).all()
@@ -61,7 +61,7 @@ def test_noise_is_fresh_for_every_key_and_the_same_for_all_rows(layer):
 
 
 def test_noise_is_an_outer_product(layer):
-    """With sigmas of 1, weights read off from unit inputs differ from the means by rank one."""
+    """With sigmas of 1, the weights differ from the means by a matrix of rank one."""
     module, params, _ = layer
     inner = dict(params["params"])
     inner["kernel_sigma"] = np.ones((D, FEATURES), np.float32)
@@ -73,7 +73,7 @@ def test_noise_is_an_outer_product(layer):
     np.testing.assert_allclose(noise, np.outer(before, behind), atol=1e-5)
 
 
-def test_mean_and_variance_of_the_outputs(layer):
+def test_outputs_have_the_mean_and_variance_of_the_formula(layer):
     """E f(e)^2 = E|e| = sqrt(2/pi): var y_j = sum_i (2/pi) (s_ij x_i)^2 + sqrt(2/pi) s_j^2."""
     module, params, x = layer
     noises = _draw_noises(params, jax.random.key(3), 40_000)
@@ -88,7 +88,7 @@ def test_mean_and_variance_of_the_outputs(layer):
     np.testing.assert_allclose(outputs.var(axis=0), variance, rtol=0.1)
 
 
-def test_initial_values():
+def test_initial_values_are_those_of_the_paper():
     init = jax.jit(NoisyDense(300, 0.5).init)
     params = init(jax.random.key(0), np.zeros((1, 400), np.float32))["params"]
     params = jax.tree.map(np.asarray, params)
@@ -107,7 +107,7 @@ def test_sigmas_learn(layer):
     assert all((np.asarray(leaf) != 0).all() for leaf in jax.tree.leaves(grads))
 
 
-def test_draws_are_independent_and_have_a_place_for_every_layer():
+def test_noise_draws_are_independent_for_every_layer():
     net = QNetwork(3, "mlp", (20, 30), True, layer=noisy(0.1))
     params = jax.jit(net.init)(jax.random.key(0), np.zeros((1, 4), np.float32))
     noises = jax.tree.map(np.asarray, _draw_noises(params, jax.random.key(1), 2))
@@ -115,7 +115,7 @@ def test_draws_are_independent_and_have_a_place_for_every_layer():
     assert sorted(leaf.shape[1] for leaf in leaves) == [4 + 20, 31, 33, 50, 50]
     factors = np.concatenate(leaves, axis=1)
     assert len(np.unique(factors)) == factors.size
-    # The squares are half-normal in size, their signs even.
+    # Squares are |N(0, 1)|; signs are symmetric.
     np.testing.assert_allclose(np.square(factors).mean(), np.sqrt(2 / np.pi), rtol=0.2)
     np.testing.assert_allclose(factors.mean(), 0, atol=0.2)
     x, apply = np.ones((1, 4), np.float32), jax.jit(net.apply)
@@ -138,6 +138,6 @@ def test_every_layer_but_convolutions_is_noisy(dueling):
         }
         assert all("Torso" in path for path in plain)
         count = sum("kernel_sigma" in path for path in paths)
-        # hidden layers and outputs, the last hidden one and the outputs twice if dueling
+        # hidden layers and outputs; dueling doubles the last hidden layer and the outputs
         hidden = 2 if network == "mlp" else 1
         assert count == (hidden + 1 if not dueling else hidden + 3)

@@ -44,7 +44,7 @@ CASES = [(name, space) for space, agents in MADE.items() for name in agents]
 
 
 class Seen(NamedTuple):
-    """An observation of a user's own: a vector, an image and a number."""
+    """A custom observation: a vector, an image and a number."""
 
     speed: Any
     image: Any
@@ -65,8 +65,8 @@ def parted(obs):
 
 
 @pytest.mark.parametrize(("name", "space"), CASES)
-def test_joined_vectors_are_one_vector(name, space):
-    """Agents have the same programs for both, but for the joining: here what they start from."""
+def test_vectors_of_a_tree_are_concatenated(name, space):
+    """Agents for the tree and for one vector have the same initial states and actions."""
     agent, key = made(name, space), jax.random.key(0)
     action = jnp.zeros((), jnp.int32) if isinstance(space, Discrete) else jnp.zeros(2)
     one = jax.eval_shape(agent.init, key, joined(1)[0], action)
@@ -78,8 +78,8 @@ def test_joined_vectors_are_one_vector(name, space):
 
 
 @pytest.mark.parametrize(("name", "space"), CASES)
-def test_image_and_numbers(name, space):
-    """Each network has a torso for the image, and every function accepts the tree."""
+def test_agents_accept_images_with_numbers(name, space):
+    """Every network has a torso for the image, and every function accepts the tree."""
     agent, key = made(name, space), jax.random.key(0)
     floats = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
     obs = Seen(floats(2), jax.ShapeDtypeStruct((4, 4, 1), jnp.uint8), floats())
@@ -105,7 +105,7 @@ def test_image_and_numbers(name, space):
         {"batch_renorm": True, "target_network": False},
     ],
 )
-def test_options_of_sac(options, make_sample):
+def test_sac_options_accept_images_with_numbers(options, make_sample):
     agent = sac(SACConfig(hidden=HIDDEN, **options), Continuous(2))
     obs = {"image": np.zeros((ROWS, 4, 4, 1), np.uint8), "speed": joined(ROWS)}
     one, numbers = jax.tree.map(lambda x: x[0], obs), np.zeros(ROWS)
@@ -117,7 +117,7 @@ def test_options_of_sac(options, make_sample):
 
 
 def task(space):
-    """A task of 4 steps an episode, with reward 1 if the action agrees with the image."""
+    """Return a task with 4 steps per episode, and reward 1 if the action matches the image."""
 
     def see(bright, time):
         image = jnp.full((3, 3, 1), 255 * bright, jnp.uint8)
@@ -160,7 +160,7 @@ def trained(name):
     "name",
     ["dqn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("td3", "sac", "r2d2"))],
 )
-def test_seeds_learn_together_in_a_compiled_environment(name):
+def test_vmapped_seeds_learn_in_a_compiled_environment(name):
     state, metrics = trained(name)
     params = [x for x in jax.tree.leaves(state.agent) if jnp.issubdtype(x.dtype, jnp.floating)]
     assert all(np.isfinite(x).all() for x in params)

@@ -34,9 +34,9 @@ def test_clipped_loss_worked_by_hand(ratio, advantage, expected):
 
 
 def filled(agent, state, rows=T, terminal=(False, False)):
-    """A replay of `rows` rows of which it holds the newest T; rewards number the steps.
+    """Return a replay after `rows` rows, of which it keeps the newest T; rewards count steps.
 
-    Episodes have four steps; they terminate in the lanes that are `terminal`, or are truncated.
+    Episodes have four steps; they terminate in lanes with `terminal`, and are truncated elsewhere.
     """
     replay = compiled_replay()
     obs, next_obs = np.random.default_rng(0).normal(size=(2, rows, E, OBS)).astype(np.float32)
@@ -54,7 +54,7 @@ def filled(agent, state, rows=T, terminal=(False, False)):
 
 
 def compiled(functions, *names):
-    """Return the functions of an agent or a replay with these names, compiled."""
+    """Return the named functions of an agent or a replay, compiled."""
     return {name: jax.jit(getattr(functions, name)) for name in names}
 
 
@@ -82,7 +82,7 @@ def test_replay_returns_the_newest_steps_in_order(rows):
 
 
 def generalised(t, values, next_values, decay):
-    """Advantages `[T, E]` as the sum of discounted TD errors up to the episode's end."""
+    """Return advantages `[T, E]`: sums of discounted TD errors up to the end of the episode."""
     grid = lambda x: np.asarray(x).reshape(T, E)
     reward, discount, last = grid(t.reward), grid(t.discount), grid(t.last)
     td = reward + discount * grid(next_values) - grid(values)
@@ -100,10 +100,10 @@ def generalised(t, values, next_values, decay):
 
 @pytest.mark.parametrize("terminal", [(False, False), (True, False)], ids=["cut", "ends and cut"])
 def test_first_gradient_step_uses_advantages_along_each_environment(terminal):
-    """At ratio 1 nothing is clipped: the gradient is that of advantage times log probability.
+    """At ratio 1, without clipping, it is the gradient of advantage times log probability.
 
-    Where an episode terminates nothing follows; where it is truncated, the value of the true last
-    observation does.
+    A terminated episode has no bootstrap value; a truncated one has the value of its true last
+    observation.
     """
     agent, state = make(epochs=1, minibatch=T * E, gae=0.8)
     replay, held = filled(agent, state, terminal=terminal)
@@ -133,7 +133,7 @@ def test_first_gradient_step_uses_advantages_along_each_environment(terminal):
     np.testing.assert_allclose(bias, [-0.1 * expected.mean()], rtol=1e-3)
 
 
-def test_update_moves_towards_better_actions_and_is_pure():
+def test_update_is_pure_and_changes_the_policy():
     agent, state = make(actor_learning_rate=1e-2)
     replay, held = filled(agent, state)
     batch = replay.sample(held, KEY)
@@ -144,7 +144,7 @@ def test_update_moves_towards_better_actions_and_is_pure():
         assert value.shape == () and np.isfinite(value)
 
 
-def test_loops_that_do_not_renew_the_data_are_refused():
+def test_loops_that_reuse_old_rollouts_are_refused():
     replay = Replay(latest.sampler(), capacity=64, batch_size=64, num_envs=2)
     check(LoopConfig(warmup=64, learn_every=32), replay)
     for bad in ({"learn_every": 16}, {"learn_every": 32, "updates": 2}):

@@ -1,4 +1,4 @@
-"""The projection of C51 by hand, against Bellemare et al.'s loop, rlax, and its properties."""
+"""The projection of C51: by hand, against the loop of Bellemare et al. and rlax, properties."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ project_ = jax.jit(project)
 
 
 def loop(probability, reward, discount, support):
-    """Bellemare et al. 2017, Algorithm 1: each atom's mass goes to its neighbours in turn."""
+    """Return the projection by Algorithm 1 of Bellemare et al. 2017, atom by atom."""
     out = np.zeros(len(support))
     gap = (float(support[-1]) - float(support[0])) / (len(support) - 1)
     for p, z in zip(np.float64(probability), np.float64(support)):
@@ -22,7 +22,7 @@ def loop(probability, reward, discount, support):
         place = (moved - float(support[0])) / gap
         lower, upper = int(np.floor(place)), int(np.ceil(place))
         lower, upper = max(lower, 0), min(upper, len(support) - 1)
-        if lower == upper:  # on an atom, where the two shares below would both be 0
+        if lower == upper:  # on an atom, both fractions below would be 0
             out[lower] += p
         else:
             out[lower] += p * (upper - place)
@@ -32,7 +32,7 @@ def loop(probability, reward, discount, support):
 
 @st.composite
 def cases(draw):
-    """Probabilities, reward, discount and support of 2 to 60 atoms."""
+    """Draw probabilities, a reward, a discount and a support."""
     atoms = draw(st.sampled_from([2, 3, 51]))  # few shapes, few compilations
     low = draw(st.floats(-20, 20))
     high = low + draw(st.floats(0.5, 40))
@@ -52,22 +52,22 @@ def cases(draw):
 @pytest.mark.parametrize(
     ("probability", "reward", "discount", "expected"),
     [
-        # The atom 0.5 moves to 0.1 + 0.5 * 0.5 = 0.35: 0.3 of it to 0 and 0.7 to 0.5.
+        # The atom 0.5 moves to 0.1 + 0.5 * 0.5 = 0.35: fractions 0.3 to 0 and 0.7 to 0.5.
         ([0, 0, 0, 1, 0], 0.1, 0.5, [0, 0, 0.3, 0.7, 0]),
-        # All atoms move onto atoms, halved: -0.5, -0.25, 0, 0.25, 0.5.
+        # A discount of 0.5 gives -0.5, -0.25, 0, 0.25, 0.5.
         ([0.2, 0.2, 0.2, 0.2, 0.2], 0.0, 0.5, [0, 0.3, 0.4, 0.3, 0]),
-        # Nothing moves.
+        # Identity.
         ([0.1, 0.2, 0.3, 0.4, 0], 0.0, 1.0, [0.1, 0.2, 0.3, 0.4, 0]),
-        # One atom further, the last two beyond the end.
+        # A shift by one atom clips the last two.
         ([0.1, 0.2, 0.3, 0.2, 0.2], 0.5, 1.0, [0, 0.1, 0.2, 0.3, 0.4]),
-        # Terminated: a point mass at the reward, on an atom, between atoms, beyond the ends.
+        # Terminated: a point mass at the reward, on an atom, between atoms, outside the support.
         ([0.2, 0.2, 0.2, 0.2, 0.2], 0.5, 0.0, [0, 0, 0, 1, 0]),
         ([0.2, 0.2, 0.2, 0.2, 0.2], -0.6, 0.0, [0.2, 0.8, 0, 0, 0]),
         ([0.2, 0.2, 0.2, 0.2, 0.2], 7.0, 0.0, [0, 0, 0, 0, 1]),
         ([0.2, 0.2, 0.2, 0.2, 0.2], -7.0, 0.0, [1, 0, 0, 0, 0]),
     ],
 )
-def test_by_hand(probability, reward, discount, expected):
+def test_projection_worked_by_hand(probability, reward, discount, expected):
     args = np.float32(probability), np.float32(reward), np.float32(discount), SUPPORT
     np.testing.assert_allclose(project_(*args), expected, atol=1e-6)
     np.testing.assert_allclose(loop(*args), expected, atol=1e-6)
@@ -75,7 +75,7 @@ def test_by_hand(probability, reward, discount, expected):
 
 @settings(max_examples=150, deadline=None)
 @given(cases())
-def test_mass_mean_and_ends(case):
+def test_projection_keeps_mass_and_mean_within_the_support(case):
     probability, reward, discount, support = case
     gap = (support[-1] - support[0]) / (len(support) - 1)
     out = np.float64(project_(*case))
@@ -83,7 +83,7 @@ def test_mass_mean_and_ends(case):
     np.testing.assert_allclose(out.sum(), probability.sum(), atol=2e-4)
     moved = np.float64(reward) + np.float64(discount) * support
     clipped = np.clip(moved, support[0], support[-1])
-    # The mean of the clipped atoms: the moved mean itself, if none lies beyond the ends.
+    # The mean of the clipped atoms, which is the moved mean if no atom was clipped.
     scale = np.abs(support).max() + 1
     np.testing.assert_allclose(out @ support, probability @ clipped, atol=2e-4 * scale)
     if (moved > support[-1] + gap).all():
@@ -97,20 +97,20 @@ def test_mass_mean_and_ends(case):
 
 @settings(max_examples=150, deadline=None)
 @given(cases())
-def test_against_the_loop(case):
+def test_projection_agrees_with_algorithm_1(case):
     np.testing.assert_allclose(project_(*case), loop(*case), atol=3e-4)
 
 
 @settings(max_examples=50, deadline=None)
 @given(cases())
-def test_against_rlax(case):
+def test_projection_agrees_with_rlax(case):
     rlax = pytest.importorskip("rlax")
     probability, reward, discount, support = case
     theirs = rlax.categorical_l2_project(reward + discount * support, probability, support)
     np.testing.assert_allclose(project_(*case), theirs, atol=3e-4)
 
 
-def test_loss_against_rlax():
+def test_loss_agrees_with_rlax():
     rlax = pytest.importorskip("rlax")
     rng = np.random.default_rng(0)
     logits, next_logits = rng.normal(size=(2, 3, 5)).astype(np.float32)
@@ -122,7 +122,7 @@ def test_loss_against_rlax():
     np.testing.assert_allclose(cross_entropy(target, logits[1]), theirs, rtol=1e-5)
 
 
-def test_cross_entropy():
+def test_cross_entropy_worked_by_hand():
     logits = np.log(np.float32([0.5, 0.25, 0.25])) + 3.0
     np.testing.assert_allclose(cross_entropy(jnp.float32([0, 1, 0]), logits), np.log(4), rtol=1e-6)
     np.testing.assert_allclose(
@@ -131,4 +131,4 @@ def test_cross_entropy():
         atol=1e-6,
     )
     huge = cross_entropy(jnp.float32([0, 1, 0]), jnp.float32([1e4, 0, 0]))
-    np.testing.assert_allclose(huge, 1e4)  # the log of a probability that is 0 in float32
+    np.testing.assert_allclose(huge, 1e4)  # log of a probability that underflows in float32

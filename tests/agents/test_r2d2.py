@@ -22,13 +22,13 @@ from tests.refusals import refused
 T, ROWS, ACTIONS = 6, 4, 3
 
 
-def test_rescaling_and_its_inverse_by_hand():
+def test_rescaling_and_its_inverse_worked_by_hand():
     np.testing.assert_allclose(rescale(jnp.float32([1, -3])), [0.4152135624, -1.003], rtol=1e-6)
     found = unscale(jnp.float32([0.1, -3, 10]))
     np.testing.assert_allclose(found, [0.209539058, -14.8811720727, 117.4303227796], rtol=1e-5)
 
 
-def test_the_inverse_is_exact_where_the_usual_form_cancels():
+def test_inverse_is_exact_where_the_usual_form_cancels():
     x = np.geomspace(1e-3, 1e5, 200).astype(np.float32)
     exact = x.astype(np.float64)
     exact = np.sqrt(exact + 1) - 1 + 1e-3 * exact
@@ -46,7 +46,7 @@ def test_the_inverse_is_exact_where_the_usual_form_cancels():
         (5, "truncated", [2.17288, 1.3032, 1.448, 2.72, 2.372, 2.08]),
     ],
 )
-def test_targets_by_hand(n, end, expected):
+def test_targets_worked_by_hand(n, end, expected):
     reward = jnp.float32([1, 0, -1, 2, 0.5, 1])[:, None]
     value = jnp.float32([2, 1.5, 3, 0.8, -0.6, 1.2])[:, None]
     last = jnp.zeros(T, bool).at[3].set(end != "none")[:, None]
@@ -55,7 +55,7 @@ def test_targets_by_hand(n, end, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_a_gru_of_one_unit_by_hand():
+def test_gru_of_one_unit_worked_by_hand():
     network = RecurrentQ(2, "mlp", (1,), False, "gru", 1)
     kernel = jnp.float32([[0.4, 0.7, -0.6]])
     params = {"params": {"kernel": kernel, "bias": jnp.float32([0.05])}}
@@ -68,7 +68,7 @@ def test_a_gru_of_one_unit_by_hand():
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
-def test_cells_are_those_of_flax(cell):
+def test_cells_agree_with_flax(cell):
     size, count = 5, 3
     network = RecurrentQ(2, "mlp", (4,), False, cell, size)
     start = jax.random.normal(jax.random.key(0), (count, network.state_size))
@@ -102,7 +102,7 @@ def batch_of(burn_in=2, ends=3):
     rng = np.random.default_rng(0)
     obs = rng.normal(size=(ROWS, T + 1, 2)).astype(np.float32)
     next_obs = obs[:, 1:].copy()
-    next_obs[1, ends - 1] = 9.0  # the last observation of an episode, not one of the next
+    next_obs[1, ends - 1] = 9.0  # last observation of the episode, not of the next one
     last = np.zeros((ROWS, T), bool)
     last[1, ends - 1] = True
     mask = np.ones((ROWS, T), bool)
@@ -129,7 +129,7 @@ def agent_of(**options):
     return agent, state._replace(target_params=other.params)
 
 
-def test_sequences_cut_by_the_newest_step_end_there():
+def test_sequences_end_at_the_newest_step():
     agent, state = agent_of(n_step=3)
     whole = batch_of()
     last = jnp.zeros_like(whole.transition.last)
@@ -161,7 +161,7 @@ def unrolled(params, obs, state):
 
 @pytest.mark.parametrize("stored_state", [True, False])
 @pytest.mark.parametrize("rescaled", [True, False])
-def test_feedback_and_loss_of_an_update_in_numpy(stored_state, rescaled):
+def test_feedback_and_loss_agree_with_numpy(stored_state, rescaled):
     agent, state = agent_of(stored_state=stored_state, rescale=rescaled)
     sample = batch_of()
     t, learn = jax.tree.map(np.asarray, (sample.transition, sample.aux.learn))
@@ -212,13 +212,13 @@ def test_steps_outside_the_mask_change_nothing():
 
 
 def test_no_gradient_passes_through_the_burn_in():
-    """Its steps only compute a state, from which the gradient is that of a constant start."""
+    """The burn-in only computes the initial state, which is a constant for the gradient."""
     agent, state = agent_of(n_step=1, stored_state=True)
     sample = batch_of(burn_in=2)
     learn = sample.aux.learn & (jnp.arange(T) == 2)
     aux = sample.aux._replace(learn=learn)
 
-    def gradient(sample):  # Adam's first moment is a multiple of it
+    def gradient(sample):  # Adam's first moment is proportional to it
         after, _ = agent.update(state, sample, jax.random.key(0))
         return jax.tree.leaves(after.opt_state)[1:]
 
@@ -236,7 +236,7 @@ def test_no_gradient_passes_through_the_burn_in():
     whole = sample._replace(transition=final, aux=aux)
     for one, other in zip(gradient(whole), gradient(cut), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-7)
-    # If they are learned from, gradients reach the first steps.
+    # If the loss includes these steps, gradients reach them.
     open_ = whole._replace(aux=aux._replace(mask=learn))
     different = [
         np.abs(one - other).max() for one, other in zip(gradient(open_), gradient(cut), strict=True)
@@ -252,7 +252,7 @@ def test_no_gradient_passes_through_the_burn_in():
     ],
     ids=["sequences", "slices"],
 )
-def test_memory_is_stored_with_steps_and_starts_at_zero(sampler):
+def test_memory_is_stored_with_steps_and_is_initially_zero(sampler):
     task = environments.make("memory/TMaze-3")
     agent = r2d2(R2D2Config(hidden=(4,), memory=4), task.action_space)
     replay = Replay(sampler, capacity=64, batch_size=4, num_envs=2)
@@ -261,7 +261,7 @@ def test_memory_is_stored_with_steps_and_starts_at_zero(sampler):
     state, metrics = jax.jit(program.chunk)(jax.jit(program.init)(jax.random.key(0)), 30)
     rows = ring.contents(state.replay.ring)
     newest = int(state.replay.ring.steps_added)
-    order = 2 * (np.arange(newest, newest + 32) % 32)  # the first environment, oldest first
+    order = 2 * (np.arange(newest, newest + 32) % 32)  # first environment, oldest rows first
     before, after, first = (np.asarray(x)[order] for x in (*rows.extras, rows.first))
     assert (before[first] == 0).all() and (np.abs(before[~first]).sum(axis=1) > 0).all()
     follows = ~first[1:]
@@ -270,8 +270,8 @@ def test_memory_is_stored_with_steps_and_starts_at_zero(sampler):
     assert 0 < metrics["replayed/distinct"] <= 1 and metrics["replayed/effective_buffer"] <= 1.001
 
 
-def test_evaluations_act_with_memory():
-    """An agent that only repeats the cue it saw succeeds if it remembers, and else at random."""
+def test_evaluations_carry_the_memory():
+    """An agent that repeats the cue always succeeds with memory, and at random without."""
     task = environments.make("memory/Chain-5")
 
     def policy(obs, key, memory):
@@ -287,7 +287,7 @@ def test_evaluations_act_with_memory():
     assert 5 < (returns == 1).sum() < 35
 
 
-def test_seeds_vmapped_agree_with_a_seed_alone():
+def test_vmapped_seeds_agree_with_a_single_seed():
     task = environments.make("memory/TMaze-3")
     agent = r2d2(R2D2Config(hidden=(4,), memory=4), task.action_space)
     method = sequences.method(sequences.SequencesConfig(length=4, period=2))
@@ -303,7 +303,7 @@ def test_seeds_vmapped_agree_with_a_seed_alone():
         np.testing.assert_allclose(one[1], other[0], rtol=1e-5, atol=1e-6)
 
 
-def test_what_does_not_fit_is_refused():
+def test_incompatible_options_and_objectives_are_refused():
     with refused("R2D2", "Continuous"):
         r2d2(R2D2Config(), Continuous(1))
     with refused("memory", "0"):
@@ -335,7 +335,7 @@ def test_only_an_agent_with_memory_solves_the_maze(agent, solves):
     assert ((metrics["eval_return"] > 0.8) == solves).all()
 
 
-def test_an_image_has_a_torso():
+def test_image_observations_have_a_torso():
     agent = r2d2(R2D2Config(hidden=(8,), memory=4), Discrete(2))
     image = jax.ShapeDtypeStruct((3, 4, 1), jnp.uint8)
     state = jax.eval_shape(agent.init, jax.random.key(0), image, jnp.zeros((), jnp.int32))

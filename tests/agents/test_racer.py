@@ -1,4 +1,4 @@
-"""RACER's gradients against numbers worked by hand."""
+"""RACER's gradients worked by hand, its initial policy and its options."""
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ GIVEN = {
 
 
 def loss(given, beta, c_max):
-    """One sample's loss, as the agent puts it together, for parameters that are its outputs."""
+    """Return the agent's loss of one sample as a function of its network outputs."""
     inverse = lambda x: jnp.log(jnp.expm1(x))
     outputs = jnp.r_[given["height"], given["above"], given["below"]]
     hold = jax.lax.stop_gradient
@@ -98,7 +98,7 @@ def make(advantage="dg"):
 
 
 @pytest.mark.parametrize("advantage", FORMS)
-def test_starts_as_the_paper_says(advantage):
+def test_initial_policy_follows_the_paper(advantage):
     agent, state = make(advantage)
     obs = jax.random.normal(jax.random.key(1), (5, 3))
     action, behaviour = agent.act(state, obs, jax.random.key(2))
@@ -115,7 +115,7 @@ def test_starts_as_the_paper_says(advantage):
         assert (np.abs(feedback["advantage"]) > 0).all()
 
 
-def test_a_replay_without_returns_is_refused():
+def test_replays_without_returns_are_refused():
     agent, state = make()
     t = Transition(*[jnp.zeros((2, 3))] * 2, *[jnp.zeros(2)] * 2, jnp.zeros((2, 3)), *[False] * 2)
     sample = Sample(jnp.arange(2), t, jnp.ones(2), jnp.ones(2))

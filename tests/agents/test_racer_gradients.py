@@ -1,4 +1,4 @@
-"""RACER's first step against Eq. 3, 5, 6 and 8 of Novati & Koumoutsakos 2019, written out anew."""
+"""RACER's first step against Eq. 3, 5, 6 and 8 of Novati & Koumoutsakos 2019."""
 
 import functools
 
@@ -20,13 +20,13 @@ from jaxreplay.types import Sample
 
 OBS, ROWS, C_MAX = 3, 12, 5.0
 KEY = jax.random.key(0)
-WIDTH = {"dg": 5, "sg": 3, "quadratic": 3, "none": 0}  # outputs of the advantage, of two actions
+WIDTH = {"dg": 5, "sg": 3, "quadratic": 3, "none": 0}  # advantage outputs for two actions
 BIAS = {"dg": [-1.0, 1, 1, 1, 1], "sg": [-1.0, 1, 1], "quadratic": [0.0] * 3, "none": []}
 
 
 @functools.cache
 def made(form):
-    """An agent whose outputs differ from state to state, and its compiled update."""
+    """Return a state with outputs that vary with the observation, and a compiled update."""
     config = RACERConfig(hidden=(8,), advantage=form)
     agent = racer.racer(config, Continuous(2), objective(ReFERConfig()))
     state = jax.jit(agent.init)(KEY, np.zeros(OBS, np.float32), np.zeros(2, np.float32))
@@ -36,7 +36,7 @@ def made(form):
 
 
 def outputs_of(form, params, obs):
-    """Mean, variance, value and the advantage's outputs of every state, all `[B, ...]`."""
+    """Return mean, variance, value and advantage outputs of every observation, all `[B, ...]`."""
     layers, raw = params["params"]["MLP_0"], params["params"]["variance"]
     out = MLP((8, 3 + WIDTH[form]), "softsign").apply({"params": layers}, obs)
     variance = jnp.broadcast_to(jnp.log1p(jnp.exp(raw)), (len(obs), 2))
@@ -44,7 +44,7 @@ def outputs_of(form, params, obs):
 
 
 def sample_of(form, params, which, beta):
-    """Steps that are near, far (half of them likelier now, half of them less likely) or both."""
+    """Return near steps, far steps (half with ratios above, half below the bounds) or both."""
     row = np.arange(ROWS)[:, None]
     far = {"near": row < 0, "far": row >= 0, "both": row % 3 > 0}[which]
     return _sample_of(form, params, far, np.float32(beta))
@@ -68,7 +68,7 @@ def _sample_of(form, params, far, beta):
 
 
 def advantage(form, outputs, action, mean, variance):
-    """Eq. 12 to 18, f minus its expectation; with Eq. 15's sign and half mended."""
+    """Return f minus its expectation (Eq. 12 to 18), with Eq. 15's sign and factor corrected."""
     softplus, d = lambda x: jnp.log1p(jnp.exp(x)), action - mean
     if form == "none":
         return jnp.zeros(())
@@ -85,7 +85,7 @@ def advantage(form, outputs, action, mean, variance):
 
 
 def ascent(form, outputs, action, mu, q_ret, beta):
-    """One example's direction for every output (Eq. 3), and its ratio."""
+    """Return one example's ascent direction for every output (Eq. 3), and its ratio."""
     mean, variance, value, shape = outputs
     log_density = lambda m, v: -0.5 * (jnp.square(action - m) / v + jnp.log(v)).sum()
     ratio = jnp.exp(log_density(mean, variance) - log_density(*mu))
@@ -107,7 +107,7 @@ def ascent(form, outputs, action, mu, q_ret, beta):
 
 @functools.partial(jax.jit, static_argnums=0)
 def expected(form, params, sample):
-    """Minus the ascent direction of all parameters, and every ratio."""
+    """Return the negative ascent direction of all parameters, and the ratios."""
     t, aux = sample.transition, sample.aux
     one = functools.partial(ascent, form, beta=aux.beta)
     directions, ratio = jax.vmap(one)(
@@ -120,7 +120,7 @@ def expected(form, params, sample):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("which", ["near", "far", "both"])
-def test_first_step_descends_the_papers_directions(form, beta, which):
+def test_first_step_follows_the_papers_directions(form, beta, which):
     state, update = made(form)
     sample = sample_of(form, state.params, which, beta)
     grads, ratio = expected(form, state.params, sample)
@@ -133,15 +133,15 @@ def test_first_step_descends_the_papers_directions(form, beta, which):
     same = lambda m, g: np.testing.assert_allclose(m, 0.1 * np.asarray(g), rtol=2e-3, atol=2e-6)
     jax.tree.map(same, mu, grads)
     head = mu["params"]["MLP_0"]["Dense_1"]
-    if which == "far" or beta == 0:  # of value and advantage, exactly
+    if which == "far" or beta == 0:  # value and advantage have no gradient
         assert not head["kernel"][:, 2:].any() and not head["bias"][2:].any()
     if which == "far" and beta == 1:
         assert not any(x.any() for x in jax.tree.leaves(mu))
     elif which != "near" or beta == 1:
-        assert np.abs(head["bias"][:2]).max() > 1e-3  # there is something to compare
+        assert np.abs(head["bias"][:2]).max() > 1e-3  # the comparison is not trivial
 
 
-def test_the_policy_that_acted_is_not_pulled_anywhere():
+def test_penalty_of_the_behaviour_policy_has_no_gradient():
     state, update = made("dg")
     sample = sample_of("dg", state.params, "near", 0.0)
     t = sample.transition

@@ -1,4 +1,4 @@
-"""Rainbow: targets and losses by hand, its arguments, noise, exploration, the target's clock."""
+"""Rainbow: targets and losses worked by hand, options, noise, exploration, target network."""
 
 import functools
 import itertools
@@ -38,7 +38,7 @@ _project, _cross_entropy = jax.jit(project), jax.jit(cross_entropy)
 
 
 def table(distributions):
-    """Parameters of a network that looks distributions up by one-hot observation."""
+    """Return parameters of a linear network that looks distributions up by one-hot observations."""
     logits = np.log(distributions).reshape(2, -1)
     layer = lambda kernel: {"kernel": kernel, "bias": np.zeros(kernel.shape[1], np.float32)}
     return {"params": {"MLP_0": {"Dense_0": layer(STATES), "Dense_1": layer(logits)}}}
@@ -54,12 +54,12 @@ def tabular(**options):
 @pytest.mark.parametrize(
     ("double", "discount", "moved"),
     [
-        (True, 1.0, [0, 0.5, 0.2, 0.1, 0.2]),  # action 0, best online; the last two end at 2
-        (False, 1.0, [0, 0.1, 0.1, 0.1, 0.7]),  # action 1, best by the target network itself
+        (True, 1.0, [0, 0.5, 0.2, 0.1, 0.2]),  # action 0, best online; the last two clip to 2
+        (False, 1.0, [0, 0.1, 0.1, 0.1, 0.7]),  # action 1, best by the target network
         (True, 0.0, [0, 0, 0, 1, 0]),
     ],
 )
-def test_feedback_of_a_table(make_sample, double, discount, moved):
+def test_feedback_of_a_table_worked_by_hand(make_sample, double, discount, moved):
     agent, state = tabular(double=double)
     sample = make_sample(STATES[:1], np.int32([1]), [1.0], [discount], STATES[1:])
     _, info = jax.jit(agent.update)(state, sample, jax.random.key(0))
@@ -70,8 +70,8 @@ def test_feedback_of_a_table(make_sample, double, discount, moved):
     np.testing.assert_allclose(info.metrics["mass_at_ends"], moved[0] + moved[-1], rtol=1e-5)
 
 
-def test_the_priority_may_be_the_kl_divergence(make_sample):
-    """It is the cross-entropy less the target's entropy; what is learned is the same."""
+def test_priorities_may_be_the_kl_divergence(make_sample):
+    """It is the cross-entropy minus the target's entropy; the gradient is the same."""
     args = STATES, np.int32([0, 1]), [1.0, -1.0], [0.5, 0.0], STATES[::-1].copy()
     found = {}
     for priority in ("cross_entropy", "kl"):
@@ -82,8 +82,8 @@ def test_the_priority_may_be_the_kl_divergence(make_sample):
     (state, plain), (same_state, kl) = found.values()
     jax.tree.map(np.testing.assert_array_equal, state, same_state)
     assert kl.metrics["loss"] == plain.metrics["loss"]
-    # Of the first transition the next state's best action is 0 (target .5 .2 .1 .1 .1), of the
-    # second the episode ends with reward -1, so that all of the target's mass is on one atom.
+    # After the first transition action 0 is best (target .5 .2 .1 .1 .1). The second terminates
+    # with reward -1, which concentrates the target on one atom.
     targets = [
         np.asarray(_project(TARGET[1, 0], np.float32(1), np.float32(0.5), SUPPORT)),
         np.float32([0, 1, 0, 0, 0]),
@@ -94,7 +94,7 @@ def test_the_priority_may_be_the_kl_divergence(make_sample):
     assert plain.feedback["td_error"][0] > kl.feedback["td_error"][0] + 0.5
 
 
-def test_a_prediction_that_is_right_has_a_divergence_of_zero():
+def test_kl_divergence_of_a_correct_prediction_is_zero():
     target = np.float32([0.0, 0.2, 0.3, 0.5])
     entropy = -np.dot(target[1:], np.log(target[1:]))
     for error, expected in ((entropy, 0.0), (entropy - 1e-6, 0.0), (entropy + 0.25, 0.25)):
@@ -103,7 +103,7 @@ def test_a_prediction_that_is_right_has_a_divergence_of_zero():
         assert found >= 0
 
 
-def test_weights_scale_the_loss_and_not_the_feedback(make_sample):
+def test_weights_scale_the_loss_but_not_the_feedback(make_sample):
     agent, state = tabular()
     args = STATES, np.int32([0, 1]), [1.0, -1.0], [0.5, 0.0], STATES[::-1].copy()
     update = jax.jit(agent.update)
@@ -118,11 +118,11 @@ def test_weights_scale_the_loss_and_not_the_feedback(make_sample):
 
 
 def test_gradient_is_that_of_the_cross_entropy(make_sample):
-    """By hand: softmax minus target for the logits of the taken action, nothing for the rest."""
+    """It is softmax minus target for the logits of the taken action, and 0 for the others."""
     agent, state = tabular(learning_rate=1.0, adam_eps=1e6, max_grad_norm=0.0)
     sample = make_sample(STATES[:1], np.int32([0]), [0.5], [0.5], STATES[1:], weights=[0.5])
     after, _ = jax.jit(agent.update)(state, sample, jax.random.key(0))
-    # Adam with a huge epsilon is plain gradient descent with step 1 / epsilon.
+    # Adam with a huge epsilon is gradient descent with step size 1 / epsilon.
     layers = (s.params["params"]["MLP_0"]["Dense_1"]["bias"] for s in (after, state))
     change = -1e6 * np.subtract(*layers)
     target = _project(TARGET[1, 0], np.float32(0.5), np.float32(0.5), SUPPORT)
@@ -130,8 +130,8 @@ def test_gradient_is_that_of_the_cross_entropy(make_sample):
     np.testing.assert_allclose(change[5:], 0, atol=1e-7)
 
 
-def test_dueling_on_distributions():
-    """Logits are value + advantage - mean advantage, atom by atom (Hessel et al. 2018)."""
+def test_dueling_applies_to_each_atom():
+    """Logits are value + advantage - mean advantage for each atom (Hessel et al. 2018)."""
     net = QNetwork(3, hidden=(8, 8), dueling=True, atoms=5)
     obs = np.random.default_rng(0).normal(size=(4, 2)).astype(np.float32)
     logits, params = jax.jit(net.init_with_output)(jax.random.key(1), obs)
@@ -139,7 +139,7 @@ def test_dueling_on_distributions():
     assert logits.shape == (4, 3, 5)
     for name, changed in (("advantages", 0.0), ("value", 1.0)):
         shifted = jax.tree.map(np.copy, params)
-        shift = np.arange(5.0)  # one number for each atom, the same for all actions
+        shift = np.arange(5.0)  # one number for each atom, equal for all actions
         bias = shifted["params"][name]["Dense_1"]["bias"]
         bias += np.tile(shift, len(bias) // 5).astype(np.float32)
         np.testing.assert_allclose(
@@ -147,7 +147,7 @@ def test_dueling_on_distributions():
         )
 
 
-def test_head_without_dueling():
+def test_head_without_dueling_has_one_output_for_each_atom():
     net = QNetwork(3, hidden=(8,), atoms=5)
     obs = np.ones((4, 2), np.float32)
     params = jax.jit(net.init)(jax.random.key(1), obs)
@@ -163,7 +163,7 @@ def test_head_without_dueling():
         for on in itertools.product([False, True], repeat=3)
     ],
 )
-def test_every_argument_can_be_switched(make_sample, double, dueling, noisy):
+def test_double_dueling_and_noisy_are_independent_options(make_sample, double, dueling, noisy):
     config = RainbowConfig(
         double=double,
         dueling=dueling,
@@ -184,11 +184,11 @@ def test_every_argument_can_be_switched(make_sample, double, dueling, noisy):
     assert (np.asarray(info.feedback["td_error"]) >= 0).all()
     _, other = update(state, sample, jax.random.key(3))
     same = np.array_equal(other.feedback["td_error"], info.feedback["td_error"])
-    assert same == (not noisy)  # the key is for the noise alone
+    assert same == (not noisy)  # only the noise uses the key
     found = jax.jit(agent.feedback)(state, sample.transition, jax.random.key(2))
     for name, values in found.items():
         np.testing.assert_allclose(values, info.feedback[name], rtol=1e-4, atol=1e-5)
-    # The target network stays for one update and is copied at the second.
+    # The target network is copied at every second update.
     jax.tree.map(np.testing.assert_array_equal, once.target_params, state.target_params)
     twice, _ = update(once, sample, jax.random.key(4))
     jax.tree.map(np.testing.assert_array_equal, twice.target_params, twice.params)
@@ -196,7 +196,7 @@ def test_every_argument_can_be_switched(make_sample, double, dueling, noisy):
 
 @functools.cache
 def noisy_agent(lanes=400):
-    """Return an agent, its state, observations that are all the same, and Q-values of them."""
+    """Return an agent, its state, equal observations, and a function for their Q-values."""
     agent = rainbow(RainbowConfig(hidden=(8,), sigma=3.0), Discrete(4))
     net = QNetwork(4, "auto", (8,), True, 51, noisy(3.0))
     obs = np.ones((lanes, 3), np.float32)
@@ -214,9 +214,9 @@ def test_acting_draws_noise_for_every_step_and_environment():
     act = jax.jit(agent.act)
     action, extras = act(state, obs, jax.random.key(0))
     assert extras is None and action.dtype == jnp.int32
-    assert len(set(action.tolist())) > 1  # the same observation everywhere
+    assert len(set(action.tolist())) > 1  # for equal observations
     assert not np.array_equal(act(state, obs, jax.random.key(1))[0], action)
-    # In one environment alone, the noise is the one drawn from its key.
+    # For a single environment, the key gives the noise directly.
     key = jax.random.key(5)
     noise = jax.jit(draw_noises, static_argnums=2)(state.params, key, 1)
     noise = jax.tree.map(lambda leaf: np.asarray(leaf)[0], noise)
@@ -224,14 +224,14 @@ def test_acting_draws_noise_for_every_step_and_environment():
     assert act(state, obs[:1], key)[0] == q.argmax()
 
 
-def test_greedy_acts_by_the_mean_weights():
+def test_greedy_actions_use_the_mean_weights():
     agent, state, obs, values = noisy_agent()
     q = np.asarray(values(state.params, obs))
     np.testing.assert_array_equal(jax.jit(agent.greedy)(state, obs), q.argmax(axis=-1))
 
 
-def test_the_three_noises_of_an_update_are_independent(make_sample):
-    """Cross-entropy from the noisy networks, each applied with a noise of its own."""
+def test_updates_draw_three_independent_noises(make_sample):
+    """The expected cross-entropy applies the three networks with separate noise."""
     config = RainbowConfig(hidden=(8,), atoms=5, v_min=-2.0, v_max=2.0, sigma=3.0)
     agent = rainbow(config, Discrete(3))
     obs = np.random.default_rng(0).normal(size=(2, 6, 4)).astype(np.float32)
@@ -262,12 +262,12 @@ def test_the_three_noises_of_an_update_are_independent(make_sample):
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
-def test_exploration_without_noise_falls_linearly_with_updates():
+def test_epsilon_without_noise_decreases_linearly_with_updates():
     agent, state = tabular(epsilon_start=0.8, epsilon_end=0.2, epsilon_updates=100)
     act = jax.jit(agent.act)
     obs = np.tile(STATES[0], (20_000, 1))
     greedy = np.asarray(jax.jit(agent.greedy)(state, obs))
-    assert (greedy == 1).all()  # so action 0 is half the random ones
+    assert (greedy == 1).all()  # so action 0 is half of the random actions
     for updates, epsilon in [(0, 0.8), (50, 0.5), (1000, 0.2)]:
         clock = state._replace(updates=np.int32(updates))
         action, _ = act(clock, obs, jax.random.key(updates))
@@ -275,8 +275,8 @@ def test_exploration_without_noise_falls_linearly_with_updates():
 
 
 @pytest.mark.parametrize("noisy", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_values_of_a_chain(make_sample, noisy):
-    """From state 0 to state 1 without reward, then 1 and the end: Q = gamma and 1."""
+def test_rainbow_learns_the_values_of_a_chain(make_sample, noisy):
+    """State 0 leads to state 1 without reward, which terminates with reward 1: Q = gamma and 1."""
     config = RainbowConfig(
         hidden=(16,), learning_rate=1e-2, target_every=10, noisy=noisy, sigma=0.1, v_min=-2.0,
         v_max=2.0, atoms=21, adam_eps=1e-8,

@@ -20,19 +20,19 @@ def make(**options):
     return agent, agent.init(jax.random.key(0), jnp.zeros(3), jnp.zeros(2))
 
 
-def test_soft_target():
+def test_soft_target_worked_by_hand():
     numbers = [jnp.float32(x) for x in ([3.0, 2.0], -1.5, 0.2, 1.0, 0.5)]
     np.testing.assert_allclose(soft_target(*numbers), 1 + 0.5 * (2 + 0.2 * 1.5), rtol=1e-6)
 
 
-def test_td_error_against_a_deterministic_policy(sample):
-    """With a vanishing std the sampled next action is the mode; of log pi only z is unknown."""
+def test_td_error_of_a_nearly_deterministic_policy_agrees_with_numpy(sample):
+    """With a vanishing std the next action is the mode, and only z is unknown in log pi."""
     agent, state = make(initial_alpha=0.2)
     layer = state.actor["params"]["MLP_0"]["Dense_2"]
     layer["kernel"] = layer["kernel"].at[:, 2:].set(0.0)
     layer["bias"] = layer["bias"].at[2:].set(-50.0)  # clipped to a log std of -20
     state = state._replace(
-        critics=(state.critics[0], state.critics[0]),  # so that both err alike
+        critics=(state.critics[0], state.critics[0]),  # equal critics have equal errors
         target_critics=jax.tree.map(lambda x: 1.5 * x, state.critics),
     )
     _, info = jax.jit(agent.update)(state, sample, jax.random.key(1))
@@ -51,7 +51,7 @@ def test_td_error_against_a_deterministic_policy(sample):
     assert (z_squared > -1e-3).all() and (z_squared < 25).all() and z_squared.max() > 0.1
 
 
-def test_temperature_rises_when_entropy_is_too_low():
+def test_temperature_rises_when_entropy_is_below_its_target():
     log_prob = jnp.float32([3.0, 1.0])  # entropy -2
     slope = jax.grad(temperature_loss)(jnp.log(jnp.float32(0.5)), log_prob, -1.0)
     np.testing.assert_allclose(slope, -0.5 * (2 - 1), rtol=1e-6)  # descent raises log alpha
@@ -59,7 +59,7 @@ def test_temperature_rises_when_entropy_is_too_low():
     np.testing.assert_allclose(slope, -0.5 * (2 - 3), rtol=1e-6)
 
 
-def test_one_update_moves_everything_once(sample):
+def test_update_changes_actor_critics_targets_and_temperature(sample):
     agent, state = make(tau=0.1)
     after, info = jax.jit(agent.update)(state, sample, jax.random.key(1))
     expected = jax.tree.map(lambda new, old: 0.1 * new + 0.9 * old, after.critics, state.critics)
@@ -70,13 +70,13 @@ def test_one_update_moves_everything_once(sample):
     )
     moved = jax.tree.map(lambda new, old: bool((new != old).any()), after.actor, state.actor)
     assert all(jax.tree.leaves(moved))
-    # Adam's first step has the size of the learning rate and the sign of the slope.
+    # Adam's first step is the learning rate times the sign of the gradient.
     low = bool(info.metrics["entropy"] < -2.0)
     np.testing.assert_allclose(after.log_alpha, 3e-4 if low else -3e-4, rtol=1e-3)
     np.testing.assert_allclose(info.metrics["alpha"], 1.0)
 
 
-def test_acting_samples_and_evaluating_does_not():
+def test_act_samples_and_greedy_returns_the_mode():
     agent, state = make()
     obs = jnp.zeros((5000, 3))
     action, extras = agent.act(state, obs, jax.random.key(1))

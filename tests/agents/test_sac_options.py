@@ -1,4 +1,4 @@
-"""SAC's options: ensembles, layers, CrossQ, delays and resets, against NumPy and by properties."""
+"""SAC's options against NumPy and by properties: ensembles, layers, CrossQ, delays, resets."""
 
 import functools
 
@@ -35,7 +35,7 @@ SMALL = {"hidden": (4,), "initial_alpha": ALPHA}
 
 
 def make(sample, objective=None, **options):
-    """Return an agent, its first state and its compiled update."""
+    """Return an agent, its initial state and its compiled update."""
     agent = sac(SACConfig(**{**SMALL, **options}), Continuous(2), objective)
     state = jax.jit(agent.init)(
         jax.random.key(0), sample.transition.obs[0], sample.transition.action[0]
@@ -63,13 +63,13 @@ def expected_min(size):
     return float(values[members].min(axis=1).mean())
 
 
-def test_subsets_interpolate_between_mean_and_minimum():
+def test_minimum_of_a_subset_interpolates_between_mean_and_minimum():
     for size, expected in ((1, 5.0), (2, 2.5), (5, 1.0)):
         np.testing.assert_allclose(expected_min(size), expected, rtol=0.05)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_an_ensemble_is_critics_on_their_own(size):
+def test_ensembles_agree_with_separate_critics(size):
     critic, keys = Critic((4,)), jax.random.split(jax.random.key(0), 2)
     obs, action = jax.random.normal(keys[0], (ROWS, 3)), jnp.ones((ROWS, 2))
     members = jnp.int32([size - 1, 0][: min(size, 2)])
@@ -86,8 +86,8 @@ def test_an_ensemble_is_critics_on_their_own(size):
     assert_close(*values(keys[1]))
 
 
-def test_critics_of_one_tree_learn_as_critics_of_three(sample):
-    """Also of rows that each chooses for itself, and with keys of their own."""
+def test_stacked_critics_have_the_gradients_of_separate_critics(sample):
+    """Also when each critic chooses its own rows and has its own key."""
     trees = [{"w": jnp.float32([n, 1 - n, 0.5])} for n in range(3)]
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *trees)
     target, key = jnp.arange(8.0), jax.random.key(1)
@@ -110,7 +110,7 @@ def test_critics_of_one_tree_learn_as_critics_of_three(sample):
         assert_close((one[0], *one[1:]), (grads, *three[1:]))
 
 
-def test_td_error_of_many_critics():
+def test_td_error_may_be_the_largest_or_the_mean_of_the_critics():
     errors = jnp.float32([-3.0, 1.0, 2.5])[:, None]
     for combine, expected in (
         (largest_magnitude, -3.0),
@@ -120,7 +120,7 @@ def test_td_error_of_many_critics():
         np.testing.assert_allclose(feedback["td_error"], [expected], rtol=1e-6)
 
 
-def test_soft_targets_and_temperature():
+def test_soft_targets_and_temperature_gradients_worked_by_hand():
     numbers = [jnp.float32(x) for x in ([2.0, 7.0], -1.3, ALPHA, 0.5, 0.99)]
     np.testing.assert_allclose(soft_target(*numbers), 2.7374, rtol=1e-6)
     np.testing.assert_allclose(
@@ -136,7 +136,7 @@ def test_soft_targets_and_temperature():
 
 
 class Wrapped(nn.Module):
-    """A layer, or any function that creates modules, as a module of its own."""
+    """Module around a layer or a function that creates modules."""
 
     layer: object
 
@@ -168,7 +168,7 @@ def test_layer_norm_follows_dropout_and_the_last_layer_is_plain():
     assert set(last) == {"Dense_0"}
 
 
-def test_layer_norm_vector():
+def test_layer_norm_worked_by_hand():
     x = jnp.float32([[1.0, -2.0, 0.5, 3.0], [4 / 3, 0.0, 2 / 3, 4.0]])  # plain, after dropout
     params = {"scale": jnp.ones(4), "shift": jnp.zeros(4)}
     out = nn.relu(LayerNorm().apply({"params": params}, x))
@@ -187,7 +187,7 @@ def test_layer_norm_vector():
          (2.505, 4.01), [-1.2498437793, -0.2499687559, 0.7499062676, 1.749781291]),
     ],
 )  # fmt: skip
-def test_batch_renorm_vectors(mean, variance, warm, expected, after, evaluated):
+def test_batch_renorm_worked_by_hand(mean, variance, warm, expected, after, evaluated):
     module, x = BatchRenorm(warmup=10), jnp.float32([[0.0], [2.0], [4.0], [6.0]])
     variables = module.init(jax.random.key(0), x)
     assert jax.tree.leaves(variables["batch_stats"]) == [0, 0, 1]  # batches, mean, variance
@@ -204,14 +204,14 @@ def test_batch_renorm_vectors(mean, variance, warm, expected, after, evaluated):
     np.testing.assert_allclose(apply(module, variables, x)[:, 0], evaluated, rtol=1e-5, atol=1e-6)
 
 
-def test_corrections_of_batch_renorm_are_bounded():
+def test_batch_renorm_clips_its_corrections():
     variables = BatchRenorm(0).init(jax.random.key(0), jnp.zeros((1, 1)))
     x = jnp.float32([[90.0], [110.0]])  # mean 100, std 10
     out, _ = learning(BatchRenorm(0), variables, x)
     np.testing.assert_allclose(out[:, 0], [5 - 3, 5 + 3], rtol=1e-4)
 
 
-def test_residual_blocks():
+def test_residual_network_agrees_with_numpy():
     x = np.random.default_rng(0).normal(size=(ROWS, 3))
     network = ResidualMLP((4, 4, 1))
     params = network.init(jax.random.key(0), jnp.float32(x))["params"]
@@ -233,12 +233,12 @@ def test_residual_blocks():
 
 
 def normalised(x):
-    """Layer normalisation with scale 1 and shift 0."""
+    """Return the layer normalisation of x with scale 1 and shift 0."""
     return (x - x.mean(axis=1, keepdims=True)) / np.sqrt(x.var(axis=1, keepdims=True) + 1e-6)
 
 
 def renormalised(x, p, corrections, frozen):
-    """Batch renormalisation of running mean 0 and variance 1, with corrections or frozen ones."""
+    """Return batch renormalisation from mean 0 and variance 1; corrections may be frozen."""
     own, running = np.sqrt(x.var(axis=0) + 1e-3), np.sqrt(1 + 1e-3)
     if frozen is None:
         r = np.clip(own / running, 1 / 3, 3)
@@ -290,8 +290,8 @@ HAND = {
 
 
 @pytest.mark.parametrize("kind", HAND)
-def test_one_update_of_the_critics(sample, kind):
-    """Adam's first moment is a tenth of the gradient, or half with b1 of 0.5."""
+def test_critic_update_agrees_with_numpy(sample, kind):
+    """With b1 0.5, Adam's first moment is half of the gradient."""
     agent, state, update = make(sample, **HAND[kind], adam_b1=0.5)
     key, t = jax.random.key(3), sample.transition
     after, info = update(state, sample, key)
@@ -337,7 +337,7 @@ def test_one_update_of_the_critics(sample, kind):
         loss = lambda tree, n=n: 0.5 * np.square(target - values_of(tree, frozen[n])).mean()
         moment = moments[n] if size == 2 else jax.tree.map(lambda x, n=n: x[n], moments)
         expected = numerical_gradient(loss, trees[n])
-        assert set(moment) == {"params"}  # statistics are not learned by gradients
+        assert set(moment) == {"params"}  # statistics have no gradients
         assert_close(
             jax.tree.map(lambda x: np.asarray(x) / 0.5, moment),
             {"params": expected["params"]},
@@ -349,7 +349,7 @@ def test_one_update_of_the_critics(sample, kind):
 
 
 class Networks:
-    """The networks of an agent with these options, to evaluate its parameters."""
+    """Networks of an agent with these options."""
 
     def __init__(self, options):
         from agents.sac import _networks
@@ -364,7 +364,7 @@ class Networks:
 
 
 def check_statistics(state, after, now, later):
-    """Running statistics of inputs are those of the joint batch; the actor's of observations."""
+    """Assert the running statistics: critics' of the joint batch, the actor's of observations."""
     both = np.vstack([now, later])
     for tree in after.critics:
         found = tree["batch_stats"]["MLP_0"]["BatchRenorm_0"]
@@ -377,7 +377,7 @@ def check_statistics(state, after, now, later):
     assert after.target_critics is None
 
 
-def test_the_actor_s_loss_is_of_the_mean_of_all_critics(sample):
+def test_actor_loss_uses_the_mean_of_all_critics(sample):
     options = HAND["plain"]
     _, state, update = make(sample, **options)
     key, networks, obs = jax.random.key(3), Networks(options), sample.transition.obs
@@ -389,7 +389,7 @@ def test_the_actor_s_loss_is_of_the_mean_of_all_critics(sample):
     np.testing.assert_allclose(info.metrics["actor_loss"], loss, rtol=1e-4)
 
 
-def test_targets_without_entropy_and_of_means(sample):
+def test_targets_may_use_the_mean_and_omit_entropy(sample):
     key, options = jax.random.key(3), {"backup_entropy": False, "target_reduce": "mean"}
     _, state, update = make(sample, **options)
     t, networks = sample.transition, Networks(options)
@@ -418,7 +418,7 @@ def test_dropout_is_active_in_values_and_targets(sample):
 
 @pytest.fixture(scope="module")
 def delayed(sample):
-    """Six updates, with the actor's every third and a reset every fourth: states and metrics."""
+    """Return states and metrics of six updates, with policy_delay 3 and reset_every 4."""
     agent, state, update = make(sample, policy_delay=3, reset_every=4)
     states, metrics = [state], []
     for number in range(6):
@@ -428,22 +428,22 @@ def delayed(sample):
     return agent, states, metrics
 
 
-def test_resets_happen_at_multiples_and_keep_the_clock(sample, delayed):
+def test_resets_happen_every_reset_every_updates_and_keep_the_clock(sample, delayed):
     agent, states, _ = delayed
     t = sample.transition
     for number, state in enumerate(states[1:], 1):
         assert state.clock.updates == number
         steps = state.critic_opt_state.inner[0].count
         assert steps == (0 if number == 4 else number % 4)
-    key = jax.random.fold_in(jax.random.key(3), 4)  # of the fourth update
+    key = jax.random.fold_in(jax.random.key(3), 4)  # key of the fourth update
     fresh = jax.jit(agent.init)(key, t.obs[0], t.action[0])
     assert_close(states[4]._replace(clock=None), fresh._replace(clock=None), rtol=1e-6, atol=1e-7)
     assert differs(fresh.actor, states[0].actor)
 
 
-def test_the_actor_waits_for_its_turn(delayed):
+def test_actor_changes_every_policy_delay_updates(delayed):
     _, states, metrics = delayed
-    for number in (1, 2, 3, 5, 6):  # the fourth is a reset
+    for number in (1, 2, 3, 5, 6):  # the fourth update resets
         before, after = states[number - 1], states[number]
         due = number % 3 == 0
         assert differs(before.actor, after.actor) == due
@@ -454,11 +454,11 @@ def test_the_actor_waits_for_its_turn(delayed):
     assert metrics[5]["actor_loss"] != metrics[4]["actor_loss"]
 
 
-def test_clocks_go_on_past_32_bits(sample, delayed):
+def test_clocks_continue_past_32_bits(sample, delayed):
     agent, states, _ = delayed
     update = jax.jit(agent.update)
     late = states[1]._replace(clock=states[1].clock._replace(updates=jnp.int32(2**31 - 1)))
-    # 2^31 - 1 is 7 modulo 12, the updates after which delay and resets coincide.
+    # Delay and resets coincide every 12 updates, and 2^31 - 1 is 7 modulo 12.
     late, _ = update(late, sample, jax.random.key(0))
     assert int(late.clock.updates) > 2**30 and int(late.clock.updates) % 12 == 8
     assert late.critic_opt_state.inner[0].count == 0
@@ -473,8 +473,8 @@ GOLDEN = {
 }  # fmt: skip
 
 
-def test_the_default_is_sac_as_it_was(sample):
-    """Recorded before there were options: three updates, and the paths of saved states."""
+def test_default_options_reproduce_recorded_updates(sample):
+    """Metrics of three updates, and fields of the state, recorded before the options existed."""
     _, state, update = make(sample, hidden=(16, 16), initial_alpha=1.0)
     for number in range(3):
         state, info = update(state, sample, jax.random.key(number))
@@ -488,7 +488,7 @@ def test_the_default_is_sac_as_it_was(sample):
     assert len(jax.tree.leaves(state)) == 78
 
 
-def test_as_many_targets_as_critics_are_all_of_them(sample):
+def test_subset_of_all_targets_equals_no_subset(sample):
     _, state, update = make(sample, critics=3)
     _, _, subset = make(sample, critics=3, target_subset=3)
     assert_close(*(f(state, sample, jax.random.key(0)) for f in (update, subset)), rtol=1e-6)
@@ -508,7 +508,7 @@ def test_seeds_of_presets_can_be_vmapped(sample, name):
     for _ in range(3):
         states, infos = together(states, sample, keys)
         alone, own = zip(*(update(state, sample, key) for state, key in zip(alone, keys)))
-    # Biases before batch normalisation have gradients of rounding, so values are compared.
+    # Compare values: biases before batch normalisation have only gradients from rounding.
     for n in range(2):
         got = jax.tree.map(lambda x, n=n: x[n], infos)
         assert_close(got.feedback, own[n].feedback, rtol=1e-2, atol=1e-3)
@@ -534,12 +534,12 @@ def test_seeds_of_presets_can_be_vmapped(sample, name):
         ({"reset_every": 0}, ("reset_every", "0")),
     ],
 )
-def test_options_that_contradict_one_another_are_refused(options, parts):
+def test_conflicting_options_are_refused(options, parts):
     with refused(*parts):
         SACConfig(**options)
 
 
-def test_methods_that_options_leave_nothing_to_are_refused(sample):
+def test_methods_without_effect_under_the_options_are_refused(sample):
     space = Continuous(2)
     lagging = relo.method(relo.ReLoConfig()).objective
     with refused("reducible_loss", "target_network"):
@@ -578,4 +578,4 @@ def test_presets_swing_the_pendulum_up(name, options, updates):
     state = seeds.init(jax.vmap(jax.random.key)(jnp.arange(2)))
     for blocks in program.schedule.log_points:
         state, metrics = seeds.chunk(state, jnp.int32(blocks))
-    assert np.mean(metrics["eval_return"]) > -250  # random actions return -1200
+    assert np.mean(metrics["eval_return"]) > -250  # random actions reach -1200

@@ -1,4 +1,4 @@
-"""SAC under ReF-ER: its first step against gradients of losses written out anew."""
+"""SAC under ReF-ER: its first step against the gradients of independently written losses."""
 
 import functools
 
@@ -30,7 +30,7 @@ def made():
 
 
 def gaussian_of(params, obs):
-    """Mean and standard deviation before tanh."""
+    """Return mean and standard deviation before tanh."""
     out = Actor(4, HIDDEN).apply(params, obs)
     return out[:, :2], jnp.exp(out[:, 2:])
 
@@ -40,7 +40,7 @@ def log_density(x, mean, variance):
 
 
 def drawn(params, obs, key):
-    """The policy's actions and their log densities, through tanh."""
+    """Return actions of the policy, after tanh, and their log densities."""
     mean, std = gaussian_of(params, obs)
     u = mean + std * jax.random.normal(key, mean.shape)
     squash = jnp.log(1 - jnp.tanh(u) ** 2 + 1e-6).sum(axis=1)
@@ -52,7 +52,7 @@ def least(critics, obs, action):
 
 
 def sample_of(which, beta):
-    """Steps that are near, far (half of them likelier now, half of them less likely) or both."""
+    """Return near steps, far steps (half with ratios above, half below the bounds) or both."""
     keys = jax.random.split(KEY, 4)
     obs, next_obs = jax.random.normal(keys[0], (2, ROWS, OBS))
     mean, std = gaussian_of(made()[0].actor, obs)
@@ -72,7 +72,7 @@ def sample_of(which, beta):
 
 @jax.jit
 def expected(state, sample, new_critics):
-    """Gradients of actor and critics, and which steps are near."""
+    """Return the gradients of actor and critics, and a mask of near steps."""
     t, beta = sample.transition, sample.aux.beta
     mu, u = t.extras
     key_target, key_actor = jax.random.split(KEY)  # the agent's draws
@@ -101,7 +101,7 @@ def expected(state, sample, new_critics):
 
 @pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("which", ["near", "far", "both"])
-def test_first_step_mixes_the_near_steps_loss_and_the_divergence(which, beta):
+def test_first_step_mixes_the_loss_of_near_steps_and_the_divergence(which, beta):
     state, update = made()
     sample = sample_of(which, beta)
     after, _ = update(state, sample, KEY)
@@ -111,7 +111,7 @@ def test_first_step_mixes_the_near_steps_loss_and_the_divergence(which, beta):
     same = lambda m, g: np.testing.assert_allclose(m, 0.1 * g, rtol=1e-3, atol=2e-6)
     jax.tree.map(same, got, (actor, critics))
     largest = lambda tree: max(float(jnp.abs(x).max()) for x in jax.tree.leaves(tree))
-    # Far steps leave the critics exactly as they are, and at beta 1 the actor too.
+    # Far steps do not change the critics, nor the actor at beta 1.
     assert (largest(got[1]) == 0) == (which == "far")
     assert (largest(got[0]) == 0) == (which == "far" and beta == 1)
     assert largest(got[0]) > 1e-3 or (which == "far" and beta == 1)

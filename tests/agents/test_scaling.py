@@ -36,22 +36,22 @@ def ring_of(obs, reward, capacity=None):
 UNITS = Scaling(*np.float32([[0, 0], [1, 1]]), np.ones((), np.float32))
 
 
-def test_worked_by_hand():
+def test_scales_worked_by_hand():
     held = ring_of([[0, 10], [2, 10], [4, 10]], [1, -2, 2])
     units = measure_observations(UNITS, held)
     np.testing.assert_allclose(units.mean, [2, 10], rtol=1e-6)
-    np.testing.assert_allclose(units.std, [1.6329931619, 1], rtol=1e-6)  # 1 where it is 0
+    np.testing.assert_allclose(units.std, [1.6329931619, 1], rtol=1e-6)  # 1 in place of 0
     seen = jax.jit(scaling.scale_observations)(units, np.float32([0.0, 10.0]))
     np.testing.assert_allclose(seen, [-1.2247447964, 0], rtol=1e-5)
     rewards = measure_rewards(UNITS, held)
     np.testing.assert_allclose(rewards.reward, 1.7320508076, rtol=1e-6)
     nothing = measure_rewards(UNITS, ring_of([[0, 10]], [0]))
-    assert float(nothing.reward) == 1  # not 0: the first reward is not blown up
+    assert float(nothing.reward) == 1  # 1 in place of 0, or the first reward would become huge
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(st.integers(0, 2**31), st.floats(0.1, 10), st.floats(-10, 10))
-def test_units_do_not_matter(seed, factor, shift):
+def test_scaled_transitions_do_not_depend_on_units(seed, factor, shift):
     rng = np.random.default_rng(seed)
     obs, reward = rng.normal(size=(5, 2)), rng.normal(size=5)
     plain, moved = ring_of(obs, reward), ring_of(factor * obs + shift, factor * reward)
@@ -63,7 +63,7 @@ def test_units_do_not_matter(seed, factor, shift):
     np.testing.assert_allclose(views[0].reward, views[1].reward, rtol=1e-3)
 
 
-def test_agent_sees_scaled_and_says_so():
+def test_agent_receives_scaled_inputs_and_reports_the_reward_scale():
     inner = td3(TD3Config((8,)), Continuous(1))
     agent = scaling.normalise_inputs(inner)
     obs = np.float32([[4.0, 8.0], [2.0, 4.0]])
@@ -86,7 +86,7 @@ def test_agent_sees_scaled_and_says_so():
 
 
 @pytest.mark.parametrize(("make", "config"), [(racer, RACERConfig), (sac, SACConfig)])
-def test_ratios_of_steps_just_taken_are_one_in_any_units(make, config):
+def test_importance_ratios_of_new_steps_are_one_in_any_units(make, config):
     agent = scaling.normalise_inputs(make(config((8,)), Continuous(2), refer.objective()))
     obs = np.float32([5.0, -40.0]) + np.float32([2.0, 30.0]) * np.arange(10).reshape(5, 2)
     obs, feedback_of = np.float32(obs), jax.jit(agent.feedback)

@@ -1,4 +1,4 @@
-"""Q-learning by hand, with a table and with a feature that all states share."""
+"""Q-learning worked by hand, with a table and with a feature shared by all states."""
 
 import jax
 import jax.numpy as jnp
@@ -28,23 +28,23 @@ def stepped(linear, weights, *transition, **options):
     return q_table(config, state), info.feedback
 
 
-def test_table_moves_one_entry_by_its_td_error():
+def test_update_of_a_table_changes_one_entry():
     q, feedback = stepped(False, [[1.0, 2.0], [0.5, 3.0]], 0, 1, 0.5, 0.9, 1)
     assert float(feedback["td_error"][0]) == pytest.approx(0.5 + 0.9 * 3 - 2)
     assert float(feedback["target"][0]) == pytest.approx(3.2)
     np.testing.assert_allclose(q, [[1.0, 2 + 0.25 * 1.2], [0.5, 3.0]], rtol=1e-6)
 
 
-def test_linear_values_share_the_constant():
+def test_update_of_linear_values_changes_the_shared_feature():
     weights = [[1.0, 2.0], [0.5, 3.0], [0.1, -0.2]]
     q, _ = stepped(True, weights, 1, 0, 1.0, 0.0, 0, learning_rate=0.5)
     td = 1.0 - (0.5 + 0.1)
     expected = np.array([[1.1, 1.8], [0.6, 2.8]])
-    expected[:, 0] += [0.5 * td, 2 * 0.5 * td]  # the constant moves both states' action 0
+    expected[:, 0] += [0.5 * td, 2 * 0.5 * td]  # the shared weight changes action 0 of both states
     np.testing.assert_allclose(q, expected, rtol=1e-6)
 
 
-def test_explores_with_probability_epsilon():
+def test_exploration_has_probability_epsilon():
     agent = tabular(TabularConfig(num_states=2, epsilon=0.5), Discrete(4))
     state = TabularState(jnp.asarray([[0.0, 1, 0, 0], [0, 0, 0, 1]]))
     obs = jnp.array([0, 1])
@@ -64,6 +64,6 @@ def test_explores_with_probability_epsilon():
         ({"epsilon": 2.0}, ("epsilon", "2.0")),
     ],
 )
-def test_refusals(options, parts):
+def test_bad_options_are_refused(options, parts):
     with refused(*parts):
         TabularConfig(**options)

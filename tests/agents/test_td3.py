@@ -1,4 +1,4 @@
-"""TD3: targets against NumPy, noise, and the delayed updates."""
+"""TD3: targets against NumPy, noise, delayed updates, and behaviour cloning."""
 
 import functools
 
@@ -20,7 +20,7 @@ def make(**options):
 
 @functools.cache
 def start():
-    """Return the first state, which does not depend on the other options."""
+    """Return the initial state, which does not depend on the other options."""
     init = jax.jit(td3(TD3Config(**SMALL), Continuous(2)).init)
     return init(jax.random.key(0), np.zeros(3, np.float32), np.zeros(2, np.float32))
 
@@ -30,7 +30,7 @@ def moved(new, old):
 
 
 def forward(params, x):
-    """A network in NumPy."""
+    """Return the outputs of a network in NumPy."""
     layers = params["params"]["MLP_0"]
     for i in range(3):
         layer = jax.tree.map(np.asarray, layers[f"Dense_{i}"])
@@ -39,14 +39,14 @@ def forward(params, x):
     return x
 
 
-def test_clipped_double_q_target():
+def test_clipped_double_q_target_worked_by_hand():
     target = clipped_double_q_target(np.float32([3.0, 2.0]), np.float32(1), np.float32(0.5))
     np.testing.assert_allclose(target, 2.0)
 
 
-def test_td_error_against_numpy(sample):
+def test_td_error_agrees_with_numpy(sample):
     agent, state = make(target_noise=0.0)
-    # Targets that differ from the networks, or the test could not tell them apart.
+    # Make the target networks differ from the online networks.
     policy = state.policy
     enlarged = lambda params: jax.tree.map(lambda x: np.asarray(x) * np.float32(1.5), params)
     policy = policy._replace(
@@ -70,13 +70,13 @@ def test_td_error_against_numpy(sample):
 
 
 def test_target_noise_is_clipped(sample):
-    """A clip of nearly 0 leaves little of the largest noise; without it much remains."""
+    """With a clip of nearly 0, TD errors barely depend on the noise."""
     clipped, state = make(target_noise=5.0, target_noise_clip=1e-6)
     noisy, _ = make(target_noise=5.0)
     alive = sample.transition.discount > 0
 
     def spread(agent):
-        """How far the TD errors of two keys lie apart, which differ by the noise alone."""
+        """Return the absolute differences of TD errors between two keys."""
         update = jax.jit(agent.update)
         td = [update(state, sample, jax.random.key(i))[1].feedback["td_error"] for i in range(2)]
         return np.abs(np.subtract(*td))[alive]
@@ -85,7 +85,7 @@ def test_target_noise_is_clipped(sample):
     assert spread(noisy).max() > 1e-3
 
 
-def test_exploration_noise():
+def test_exploration_noise_has_the_given_std():
     agent, state = make(exploration_noise=0.1)
     obs = np.zeros((20_000, 3), np.float32)
     action, extras = jax.jit(agent.act)(state, obs, jax.random.key(1))
@@ -97,7 +97,7 @@ def test_exploration_noise():
     assert np.abs(jax.jit(loud.act)(state, obs, jax.random.key(1))[0]).max() == 1
 
 
-def test_actor_and_targets_move_every_second_update(sample):
+def test_actor_and_targets_change_every_second_update(sample):
     agent, state = make(tau=0.1)
     update = jax.jit(agent.update)
     keys = jax.random.split(jax.random.key(1), 4)
@@ -129,8 +129,8 @@ def test_actor_loss_is_minus_the_first_critic(sample):
     np.testing.assert_allclose(info.metrics["actor_loss"], -q.mean(), rtol=1e-4)
 
 
-def test_delay_stays_a_branch_under_vmap(sample):
-    """With the clock unbatched, vmapped seeds skip the actor's work instead of masking it."""
+def test_policy_delay_remains_a_cond_under_vmap(sample):
+    """With an unbatched clock, vmapped seeds skip the actor's update instead of masking it."""
     agent, state = make()
     axes = jax.tree.map(lambda _: 0, state)._replace(updates=None)
     seeds = jax.tree.map(lambda x: np.stack([x, x]), state)._replace(updates=state.updates)
@@ -155,8 +155,8 @@ def test_bad_options_are_refused(options, parts):
         TD3Config(**options)
 
 
-def test_cloning_by_hand():
-    """Mean |Q| is 2, so that lambda is 1.25; squared distances are .25 and .5 per dimension."""
+def test_cloning_loss_worked_by_hand():
+    """Mean |Q| is 2, so lambda is 1.25; mean squared distances are .25 and .5."""
     q, stored = jnp.float32([1, -3]), jnp.float32([[0.5, 0], [0, 0]])
     action = jnp.float32([[0, 0.5], [1, 0]])
     found = cloning_loss(q, action, stored, 2.5)
@@ -165,7 +165,7 @@ def test_cloning_by_hand():
     np.testing.assert_allclose(slope, [-1.25, -1.25], rtol=1e-6)  # lambda has no gradient
 
 
-def test_the_actor_clones_the_data_beside_its_critic(sample):
+def test_actor_loss_adds_behaviour_cloning_to_the_critic(sample):
     agent, state = make(policy_delay=1, bc_alpha=2.5)
     after, info = jax.jit(agent.update)(state, sample, jax.random.key(1))
     t = sample.transition

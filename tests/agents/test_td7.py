@@ -1,4 +1,4 @@
-"""TD7: targets, losses and gradients against NumPy, and the copies of its networks."""
+"""TD7: targets, losses and gradients against NumPy, and updates of its target networks."""
 
 import functools
 
@@ -27,7 +27,7 @@ def make(objective=None, **options):
 
 @functools.cache
 def start():
-    """Return a state whose networks all differ, with bounds that clip some targets."""
+    """Return a state with distinct networks, and bounds that clip some targets."""
     state = make().init(jax.random.key(0), np.zeros(3, np.float32), np.zeros(2, np.float32))
     times = lambda tree, x: jax.tree.map(lambda leaf: leaf * x, tree)
     return state._replace(
@@ -40,7 +40,7 @@ def start():
 
 @functools.cache
 def compiled():
-    """Return the update, with the actor in every second and copies in every third one."""
+    """Return a compiled update with policy_delay 2 and target_every 3."""
     return jax.jit(make(policy_delay=2, target_every=3).update)
 
 
@@ -85,7 +85,7 @@ def act(actor, obs, z):
 
 
 def values(critics, encoder, obs, action):
-    """Return the Q-values `[2, B]` of critics that read the embeddings of an encoder."""
+    """Return Q-values `[2, B]` of critics with the embeddings of an encoder."""
     z = encoded(encoder, obs)
     return np.stack([
         layers(
@@ -113,7 +113,7 @@ def targets(state, t):
 
 
 def assert_gradient(opt_state, loss, params):
-    """Compare the gradient in Adam's first moment with differences of a loss in NumPy."""
+    """Compare the gradient in Adam's first moment with finite differences of a loss in NumPy."""
     gradient = [np.asarray(x, np.float64) / 0.1 for x in jax.tree.leaves(opt_state[0].mu)]
     leaves, structure = jax.tree.flatten(params)
     rng = np.random.default_rng(1)
@@ -128,7 +128,7 @@ def assert_gradient(opt_state, loss, params):
         np.testing.assert_allclose(slope, expected, rtol=2e-3, atol=1e-5)
 
 
-def test_one_update_by_hand(sample):
+def test_update_agrees_with_numpy(sample):
     weights = np.float32([0.5, 1, 2, 0, 1, 1, 0.25, 1])
     sample = sample._replace(weights=weights)
     state = start()._replace(updates=jnp.int32(1))
@@ -151,7 +151,7 @@ def test_one_update_by_hand(sample):
         errors = target - values(critics, fixed, t.obs, t.action)
         return (weights * huber(errors).sum(axis=0)).mean()
 
-    following = encoded(before.encoder, t.next_obs)  # without gradient
+    following = encoded(before.encoder, t.next_obs)  # no gradient
 
     def encoder_loss(encoder):
         predicted = pair(encoder, encoded(encoder, t.obs), t.action)
@@ -178,7 +178,7 @@ def moved(new, old):
     return {bool(x) for x in jax.tree.leaves(jax.tree.map(lambda a, b: (a != b).any(), new, old))}
 
 
-def test_copies_and_delays(sample):
+def test_networks_are_copied_every_target_every_updates(sample):
     update, state = compiled(), start()
     for count in range(1, 7):
         before = state
@@ -197,13 +197,13 @@ def test_copies_and_delays(sample):
             assert_same((state.targets, state.bounds), (before.targets, before.bounds))
 
 
-def test_norm_of_embeddings():
+def test_avg_l1_norm_worked_by_hand():
     x = np.float32([[1, -2, 3, 0], [0, 0, 0, 0]])
     expected = [[0.6666666667, -1.3333333333, 2, 0], [0, 0, 0, 0]]
     np.testing.assert_allclose(avg_l1_norm(x), expected, rtol=1e-6)
 
 
-def test_the_authors_loss_has_the_gradient_of_lap():
+def test_lap_loss_has_the_gradient_of_the_authors_loss():
     theirs = lambda td: jnp.where(jnp.abs(td) < 1, 0.5 * td**2, jnp.abs(td))
     td = jnp.float32([0.5, 1, 2, -3])
     np.testing.assert_allclose(theirs(td), [0.125, 1, 2, 3])
@@ -214,8 +214,8 @@ def test_the_authors_loss_has_the_gradient_of_lap():
         np.testing.assert_allclose(slope, [0.5, 1, 1, -1])
 
 
-def test_targets_stay_in_the_range_of_those_before_the_latest_copy(sample):
-    """Target critics return constants; until the first copy, every target is the reward."""
+def test_targets_are_clipped_to_the_range_before_the_latest_copy(sample):
+    """With constant target critics; until the first copy, every target is the reward."""
     state = start()._replace(bounds=jnp.zeros(2), seen=jnp.float32([jnp.inf, -jnp.inf]))
     ones = np.ones(8, np.float32)
     found = []
@@ -230,7 +230,7 @@ def test_targets_stay_in_the_range_of_those_before_the_latest_copy(sample):
 
 
 def constant(critics, q):
-    """Return critics whose Q-value is `q` for every input."""
+    """Return critics with the Q-value `q` for every input."""
 
     def last(path, leaf):
         name = jax.tree_util.keystr(path)
@@ -241,13 +241,13 @@ def constant(critics, q):
     return jax.tree_util.tree_map_with_path(last, critics)
 
 
-def test_targets_without_weight_or_value_do_not_count():
+def test_bounds_ignore_targets_that_are_unweighted_or_not_finite():
     target = jnp.float32([5, -0.5, -3, jnp.nan, jnp.inf])
     seen = widen(jnp.float32([-1, 1]), target, jnp.array([False, True, True, True, True]))
     np.testing.assert_array_equal(seen, [-3, 1])
 
 
-def test_reducible_loss_is_of_target_critics_with_their_own_encoder(sample):
+def test_reducible_loss_uses_the_encoder_of_the_target_critics(sample):
     agent, state = make(relo.method().objective._replace(error=objectives.huber())), start()
     found = agent.feedback(state, sample.transition, jax.random.key(1))["reducible_loss"]
     before, t = in_double(state), in_double(sample.transition)
@@ -273,8 +273,8 @@ def test_bad_options_are_refused(options, parts):
 
 
 @pytest.mark.slow
-def test_it_learns_pendulum():
-    """A random policy returns about -1 200."""
+def test_pendulum_is_learned():
+    """A random policy reaches about -1 200."""
     task = environments.make("gymnax/Pendulum-v1")
     method = lap.method(lap.LAPConfig(maximum="stored"))
     agent = td7(TD7Config(hidden=(64, 64), embedding=64), task.action_space, method.objective)

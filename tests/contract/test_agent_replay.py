@@ -1,4 +1,4 @@
-"""Every agent with every replay method, through one suite of laws."""
+"""Contract tests for every pair of agent and replay method."""
 
 import dataclasses
 
@@ -14,13 +14,13 @@ from jaxreplay.methods import METHODS
 from jaxreplay.testing import with_goals
 from tests.methods import DISTINCT
 
-# Methods that differ with one agent, every agent with the core methods; the rest is slow.
+# Quick tests: core methods with every agent, distinct methods with one or two agents.
 CORE = ("uniform", "refer", "latest")
-ALSO = (("rainbow", "ners"),)  # whose errors are cross-entropies
+ALSO = (("rainbow", "ners"),)  # its errors are cross-entropies
 
 
 def is_quick(agent, replay):
-    """Whether a pair is an agent with a core method, or a method that differs with DQN or ACER."""
+    """Return whether the method is core, or is distinct and the agent is DQN or ACER."""
     asked = METHODS[replay].method(METHODS[replay].config()).requires
     differs = replay in DISTINCT or asked.feedback - {"td_error"} or asked.chooses
     return replay in CORE or (agent, replay) in ALSO or (agent in ("dqn", "acer") and differs)
@@ -37,7 +37,7 @@ OBS, BATCH, E = 3, 16, 2
 
 
 def method_of(agent, replay):
-    """The replay method as the agent wants it, and so that a batch holds its windows."""
+    """Return the replay method with the agent's defaults, and windows short enough for a batch."""
     options = replay_options(agent, replay)
     if replay == "windows":
         options = dataclasses.replace(options, length=4)
@@ -45,18 +45,18 @@ def method_of(agent, replay):
 
 
 def pairs_that(hold):
-    """Give a test only those pairs of agent and method for which `hold(agent, replay)`."""
+    """Parametrize a test over the pairs with `hold(agent, replay)`."""
     chosen = [param for param in PAIRS if hold(*param.values[0])]
     return pytest.mark.parametrize("pair", chosen, indirect=True, scope="module")
 
 
 @pytest.fixture(params=PAIRS, scope="module")
 def pair(request):
-    """An agent and a replay method, their states after some adds, and one compiled learn step."""
+    """Return agent and replay, their states after some adds, and a learn step, also compiled."""
     name, method_name = request.param
     entry, method = AGENTS[name], method_of(name, method_name)
     space = Discrete(3) if entry.actions == "discrete" else Continuous(2)
-    loud = {"sigma": 3.0} if name == "rainbow" else {}  # so that seven actions show the noise
+    loud = {"sigma": 3.0} if name == "rainbow" else {}  # seven actions show the noise
     agent = entry.make(entry.config(hidden=(8, 8), **loud), space, method.objective)
     replay = Replay(method.sampler, capacity=64, batch_size=BATCH, num_envs=E)
     action = jnp.ones((), jnp.int32) if entry.actions == "discrete" else jnp.ones(2) / 2
@@ -108,7 +108,7 @@ def assert_same(left, right):
     jax.tree.map(np.testing.assert_array_equal, left, right)
 
 
-def test_feedback_is_what_the_method_needs(pair):
+def test_agents_return_the_required_feedback(pair):
     (_, method), _, _, state, held, _, learn = pair
     _, after, info = learn(state, held, jax.random.key(0))
     assert method.requires.feedback <= set(info.feedback)
@@ -121,14 +121,14 @@ def test_feedback_is_what_the_method_needs(pair):
 
 
 @pairs_that(lambda agent, replay: method_of(agent, replay).requires.density)
-def test_fresh_steps_are_on_policy(pair):
+def test_new_steps_have_importance_ratio_one(pair):
     _, _, _, state, held, _, learn = pair
     _, _, info = learn(state, held, jax.random.key(0))
     np.testing.assert_allclose(info.feedback["log_ratio"], 0, atol=1e-4)
     np.testing.assert_allclose(info.metrics["kl"], 0, atol=1e-4)
 
 
-def test_learning_changes_the_agent_purely_and_by_its_key(pair):
+def test_learning_is_pure_and_depends_on_the_key(pair):
     _, _, _, state, held, _, learn = pair
     before = jax.tree.map(np.array, (state, held))
     once = learn(state, held, jax.random.key(0))
@@ -152,7 +152,7 @@ def test_learning_compiles_once_and_may_be_scanned(pair):
     def scan(carry):
         return jax.lax.scan(lambda c, k: (learn(*c, k)[:2], None), carry, keys)[0]
 
-    jax.eval_shape(scan, (state, held))  # its types allow it; what it computes, once per agent
+    jax.eval_shape(scan, (state, held))  # types for every pair; values once per agent
     if name != "uniform":
         return
     jax.tree.map(
@@ -161,7 +161,7 @@ def test_learning_compiles_once_and_may_be_scanned(pair):
     )  # fmt: skip
 
 
-# Samplers' states are donated in their own suite; each compilation is dear.
+# test_samplers donates the states of samplers; compilation is expensive.
 @pairs_that(lambda agent, replay: replay == "uniform")
 def test_states_may_be_donated(pair):
     _, _, _, state, held, learn, jitted = pair

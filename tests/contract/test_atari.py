@@ -1,4 +1,4 @@
-"""The Atari protocol, against the bare emulator stepped by hand."""
+"""The Atari protocol against a plain loop over the emulator."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def emulator(game: str, seed: int, sticky: float = 0.0):
 
 
 def spread(before: int, after: int) -> np.ndarray:
-    """The share [after, before] of every old pixel in every new one, by area."""
+    """Return weights [after, before] of the old pixels in the new ones, by area."""
     edges = np.arange(after + 1) * before / after
     old = np.arange(before)
     shares = np.minimum(edges[1:, None], old + 1) - np.maximum(edges[:-1, None], old)
@@ -38,7 +38,7 @@ def by_area(screen):
 
 
 def bilinear(screen, size=84):
-    """Pixel by pixel, as the definition says."""
+    """Return the bilinear interpolation of a screen, pixel by pixel."""
     out = np.zeros((size, size))
     for row in range(size):
         for column in range(size):
@@ -55,7 +55,7 @@ def bilinear(screen, size=84):
     return out
 
 
-def test_bilinear_resizing_follows_its_definition():
+def test_bilinear_resizing_agrees_with_its_definition():
     screen = np.random.default_rng(0).integers(0, 256, (210, 160)).astype(np.uint8)
     small = Bilinear((210, 160), (84, 84))(screen[None])[0]
     assert small.dtype == np.uint8
@@ -63,7 +63,7 @@ def test_bilinear_resizing_follows_its_definition():
 
 
 class Naive:
-    """One game by hand: skip, maximum of the last two frames, stack, lives and cap."""
+    """A plain single game: frame skip, maximum of two frames, stack, lives and time limit."""
 
     def __init__(self, game, seed, limit, sticky, training, shrink=by_area):
         self.ale = emulator(game, seed, sticky)
@@ -114,7 +114,7 @@ class Naive:
 @pytest.mark.parametrize(
     ("training", "sticky", "limit"), [(True, 0.25, 250), (False, 0.25, 10_000)]
 )
-def test_the_batch_gives_what_bare_emulators_give(training, sticky, limit):
+def test_batch_agrees_with_bare_emulators(training, sticky, limit):
     environment = environments.make_host(
         "atari/MsPacman", 2, training=training, sticky=sticky, noops=0, max_steps=limit
     )
@@ -144,11 +144,11 @@ def test_the_batch_gives_what_bare_emulators_give(training, sticky, limit):
 
 
 def close(stacks, naive):
-    """The same, but for rounding where the emulator's resizing ends on a half."""
+    """Assert equality up to rounding of halves."""
     assert np.abs(stacks.astype(float) - np.stack(naive)).max() < 1.0
 
 
-def test_a_lost_life_ends_the_episode_and_not_the_game():
+def test_lost_lives_end_episodes_but_not_games():
     common = {"protocol": "pser", "max_steps": 5_000}
     training = environments.make_host("atari/Breakout", 1, **common)
     whole = environments.make_host("atari/Breakout", 1, training=False, **common)
@@ -157,7 +157,7 @@ def test_a_lost_life_ends_the_episode_and_not_the_game():
     for _ in range(400):
         action = rng.integers(4, size=1)
         (obs, step), (full, truth) = training.step(action), whole.step(action)
-        np.testing.assert_array_equal(obs[..., -1], full[..., -1])  # the same game goes on
+        np.testing.assert_array_equal(obs[..., -1], full[..., -1])  # the game continues
         if step.terminated[0]:
             ends.append(bool(truth.terminated[0]))
             assert not obs[..., :-1].any() and obs[..., -1].any()
@@ -170,7 +170,7 @@ def test_a_lost_life_ends_the_episode_and_not_the_game():
     assert ends[:5] == [False] * 4 + [True]  # five lives
 
 
-def test_linear_resizing_and_single_frames():
+def test_linear_resizing_of_single_frames_agrees_with_the_emulator():
     options = {"protocol": "ners", "noops": 0, "stack": 1, "frame_skip": 1}
     environment = environments.make_host("atari/Pong", 1, **options)
     assert environment.obs.shape == (84, 84, 1) and environment.max_steps == 108_000
@@ -183,7 +183,7 @@ def test_linear_resizing_and_single_frames():
     environment.close()
 
 
-def test_sticky_actions_repeat_the_last_one():
+def test_sticky_actions_repeat_the_previous_action():
     def screens(sticky, actions):
         environment = environments.make_host("atari/Freeway", 1, sticky=sticky, noops=0)
         environment.reset(0)
@@ -196,7 +196,7 @@ def test_sticky_actions_repeat_the_last_one():
     assert not np.array_equal(screens(0.0, moves), screens(0.0, idle))
 
 
-def test_no_ops_are_between_none_and_the_most():
+def test_number_of_no_ops_is_between_zero_and_the_maximum():
     ale = emulator("freeway", 1)  # its cars move in every frame
     screens = [by_area(ale.getScreenGrayscale())]
     for _ in range(3):
@@ -211,7 +211,7 @@ def test_no_ops_are_between_none_and_the_most():
     assert set(counts) == {0, 1, 2}
 
 
-def test_the_whole_action_set():
+def test_full_action_set_has_18_actions():
     environment = environments.make_host("atari/Freeway", 1, full_action_set=True)
     assert environment.action_space.n == 18
     environment.close()
@@ -220,7 +220,7 @@ def test_the_whole_action_set():
     environment.close()
 
 
-def test_protocols_are_the_papers():
+def test_protocols_have_the_settings_of_the_papers():
     table = {
         "per": (0.0, 30, True, "area"),
         "lap": (0.25, 0, False, "area"),

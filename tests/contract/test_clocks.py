@@ -1,4 +1,4 @@
-"""Nothing changes when a number that only grows comes to the end of 32 bits."""
+"""Counters keep their behaviour at the end of 32 bits."""
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ SAMPLERS = {
     "slices": slices.sampler(slices.SlicesConfig(over="per", length=5, burn_in=2)),
 }
 SIZES = [(12, 1), (32, 4)]
-ALL_SIZES = [*SIZES, (16, 1), (24, 4)]  # powers of two, and not
+ALL_SIZES = [*SIZES, (16, 1), (24, 4)]  # with and without powers of two
 CASES = [
     pytest.param(name, *size, marks=() if name in DISTINCT else pytest.mark.slow)
     for name in SAMPLERS
@@ -35,20 +35,20 @@ COUNTS = ("updates", "done", "learned", "skipped", "forgotten", "reclaimed", "dr
 def row_of(time, lanes):
     number = time * lanes + jnp.arange(lanes, dtype=jnp.float32)
     row = jax.tree.map(lambda x: jnp.broadcast_to(x, (lanes, *x.shape)), testing.EXAMPLE)
-    # Of every environment another length, so that none ends with the ring.
+    # Episodes of seven steps do not end with the ring.
     first, last = (jnp.full(lanes, (time % 7) == at) for at in (0, 6))
     return row._replace(reward=number, first=first, last=last)
 
 
 def at(state, steps_added, count):
-    """Return a state as of a run whose clock and counts have come so far."""
+    """Return the state with these values of its clock and counters."""
 
     rows, now = state.ring.capacity // state.ring.num_envs, int(state.ring.steps_added)
     more = (steps_added - now) // rows * rows
 
     def counted(path, leaf):
         name = getattr(path[-1], "name", "")
-        if name in ("steps_added", "start"):  # of the ring, and of ReF-ER's episodes
+        if name in ("steps_added", "start"):  # clocks of the ring and of ReF-ER's episodes
             return leaf + more
         return jnp.full_like(leaf, count) if name in COUNTS else leaf
 
@@ -56,7 +56,7 @@ def at(state, steps_added, count):
 
 
 @pytest.mark.parametrize(("name", "capacity", "lanes"), CASES)
-def test_a_replay_goes_on_past_the_last_row_that_32_bits_can_count(name, capacity, lanes):
+def test_replays_continue_past_32_bits_of_rows(name, capacity, lanes):
     replay = Replay(
         SAMPLERS[name], capacity=capacity, batch_size=8 if lanes == 1 else 16, num_envs=lanes
     )
@@ -66,7 +66,7 @@ def test_a_replay_goes_on_past_the_last_row_that_32_bits_can_count(name, capacit
         return replay.add(state, row, **dict.fromkeys(replay.requires.feedback_of_new, row.reward))
 
     def step(state, time):
-        """Feedback comes after the next row, as in a loop that runs ahead."""
+        """Update after the next row was added, as in a loop that runs ahead."""
         keys = jax.random.split(jax.random.fold_in(jax.random.key(3), time), 3)
         batch = replay.sample(state, keys[0])
         state = add(state, time)
@@ -94,7 +94,7 @@ def test_a_replay_goes_on_past_the_last_row_that_32_bits_can_count(name, capacit
         assert not grows or int(leaf.min()) >= 0, path
 
 
-def test_totals_and_clocks_stay_at_the_end():
+def test_counters_saturate_at_their_maximum():
     replay = Replay(per.sampler(), capacity=8, batch_size=4)
     state = replay.init(jax.random.key(0), {"x": jnp.zeros(3)})
     state = at(replay.add(state, {"x": jnp.ones((1, 3))}), 1, counters.LAST - 1)
@@ -108,7 +108,7 @@ def test_totals_and_clocks_stay_at_the_end():
 
 @pytest.mark.parametrize("lanes", [1, 4])
 @pytest.mark.parametrize("n", [1, 3, 4])
-def test_a_window_goes_on_past_its_last_push(n, lanes):
+def test_n_step_windows_continue_past_32_bits_of_pushes(n, lanes):
     flag, number = np.zeros((), bool), np.zeros((), np.float32)
     window = n_step.init(Step(number, number, number, flag, flag, number, flag), n, lanes)
 
@@ -130,7 +130,7 @@ def test_a_window_goes_on_past_its_last_push(n, lanes):
 
 
 @pytest.mark.parametrize("period", [1, 2, 3, 7, 1000, 2**20, 2**30])
-def test_a_clock_keeps_its_place_in_every_period(period):
+def test_rewound_clocks_keep_their_phase_in_every_period(period):
     clock = jnp.asarray([0, counters.LAST - 1, counters.LAST], jnp.int32)
     for back in (period, counters.rewind(period)):
         later = np.asarray(counters.increment(clock, back), np.int64)

@@ -1,4 +1,4 @@
-"""Methods over other methods keep the laws of methods, and impossible ones are refused."""
+"""Methods over other methods keep the contract, and invalid compositions are refused."""
 
 import functools
 
@@ -74,7 +74,7 @@ SLOW = (
     "cer(reaper)", "sil(cer(rank))", "slices(masked)", "slices(uniform)", "slices(cer(rank))",
     "slices(rank) whole", "slices(reshuffled)", "slices(ero)", "slices(ners)",
 )  # fmt: skip
-# Calls outside of jit compile every operation alone.
+# Calls outside of jit compile every operation separately, which is slow.
 EAGER = testing.eager_jit_vmap_and_scan_agree
 
 
@@ -100,7 +100,7 @@ def case_of(name):
         for law in testing.CHECKS
     ],
 )
-def test_laws(name, law):
+def test_compositions_keep_the_contract(name, law):
     law(case_of(name))
 
 
@@ -170,13 +170,13 @@ WRAPPERS = {
 
 @pytest.mark.parametrize("inner", SEVERAL)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_methods_over_more_than_stored_transitions_are_refused(wrapper, inner):
+def test_wrappers_reject_incompatible_inner_samplers(wrapper, inner):
     with refused("inner", type(SEVERAL[inner]).__name__):
         WRAPPERS[wrapper](SEVERAL[inner])
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_methods_over_no_sampler_are_refused(wrapper):
+def test_wrappers_reject_values_that_are_not_samplers(wrapper):
     with refused("inner", "sampler", "3"):
         WRAPPERS[wrapper](3)
     with refused("inner", "sampler", "Method"):
@@ -184,7 +184,7 @@ def test_methods_over_no_sampler_are_refused(wrapper):
 
 
 @pytest.mark.parametrize("module", [ero, ners])
-def test_the_newest_transitions_are_not_added_to_batches_that_returns_judge(module):
+def test_cer_rejects_samplers_that_learn_from_returns(module):
     with refused("inner", "returns"):
         cer.CombinedExperience(module.sampler())
 
@@ -201,7 +201,7 @@ def test_mixtures_of_transitions_and_sequences_are_refused():
 
 
 @pytest.mark.parametrize("module", [cer, her, slices])
-def test_schedules_of_the_inner_method_follow_the_run(module):
+def test_schedules_of_the_inner_method_follow_the_length_of_the_run(module):
     make = {"cer": cer.CERConfig, "her": her.HERConfig, "slices": slices.SlicesConfig}
     config = make[module.__name__.rpartition(".")[2]]
     timed = config(over="per").for_run(50)

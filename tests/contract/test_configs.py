@@ -1,4 +1,4 @@
-"""Every config of the project keeps what its options declare."""
+"""Every config enforces the declarations of its options."""
 
 import math
 
@@ -20,7 +20,7 @@ def below(config: type) -> set[type]:
     return {config}.union(*(below(child) for child in config.__subclasses__()))
 
 
-ROOMS = ("jaxreplay.", "agents.", "experiments.")  # test files have configs of their own
+ROOMS = ("jaxreplay.", "agents.", "experiments.")  # excludes configs of tests
 CONFIGS = sorted(
     (config for config in below(Config) if config.__module__.startswith(ROOMS)),
     key=lambda config: f"{config.__module__}.{config.__name__}",
@@ -49,7 +49,7 @@ def beyond(entry: Option) -> list:
     return values if entry.optional else [*values, None]
 
 
-def test_the_project_s_configs_are_all_here():
+def test_configs_of_the_project_are_complete():
     known = [entry.config for entry in (*METHODS.values(), *AGENTS.values())]
     known += [type(environments.options(name)) for name in environments.names()]
     known += [tabular.TabularConfig, LoopConfig, ReplaySizes, run_config.OutputConfig]
@@ -58,7 +58,7 @@ def test_the_project_s_configs_are_all_here():
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.__name__)
-def test_what_is_not_allowed_is_refused_in_one_line_that_names_the_option(config):
+def test_configs_reject_invalid_values_and_name_the_option(config):
     assert config() == config()
     for entry in options_of(config):
         for value in beyond(entry):
@@ -67,10 +67,10 @@ def test_what_is_not_allowed_is_refused_in_one_line_that_names_the_option(config
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.__name__)
-def test_options_explain_themselves_in_one_line(config):
+def test_options_have_one_line_of_help(config):
     for entry in options_of(config):
         assert entry.help and "\n" not in entry.help + entry.source
         assert entry.kind in (bool, int, float, str)
-        # A name is chosen from some; but labels, metrics, addresses and files are the user's.
+        # Strings need choices, except for labels, metrics, addresses and files.
         free = config.__name__ in ("Question", "StudyOptions", "Where") or entry.name == "demos"
         assert entry.choices or entry.kind is not str or free

@@ -1,4 +1,4 @@
-"""Environments of gymnasium whose observations are dicts, from the batch to a trained policy."""
+"""Gymnasium environments with dict observations, from the batch to a trained policy."""
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ LENGTH = 4
 
 
 class Parts(gymnasium.Env):
-    """Counts the steps of an episode in each entry; its arrays belong to the class."""
+    """Environment with the step count in each entry; all instances share their arrays."""
 
     observation_space = gymnasium.spaces.Dict(
         {
@@ -86,7 +86,7 @@ def test_entries_are_copied_and_discrete_ones_are_one_hot(registered):
     environment.close()
 
 
-def test_an_entry_that_is_not_finite_names_the_step(registered):
+def test_non_finite_entries_are_refused_with_their_step(registered):
     environment = environments.make_host("gymnasium/Failing-v0", 2)
     environment.reset(7)
     environment.step([0, 0])
@@ -102,18 +102,18 @@ SMALL = (
 )  # fmt: skip
 
 
-def test_a_run_scales_stops_and_loads(registered, tmp_path):
+def test_runs_scale_dict_observations_and_policies_load(registered, tmp_path):
     out = tmp_path / "run"
     assert train.main([*SMALL, "--scale-observations", "true", "--out", str(out)]) == 0
     metrics = pd.read_csv(out / "metrics.csv")
     assert set(metrics["seed"]) == {0, 1} and (metrics["eval_length"] == LENGTH).all()
     trained = policy.load(out, policy.read_config(out), 1)
     speed = trained.agent.scaling.mean["wheels"]["speed"]
-    assert ((speed > 0.5) & (speed < 2.5)).all()  # the mean over episodes of 0 to 3
+    assert ((speed > 0.5) & (speed < 2.5)).all()  # mean over episodes with counts 0 to 3
     action = trained.greedy(trained.agent, expected([0, 3]), jax.random.key(0))
     assert action.shape == (2,) and action.dtype == np.int32
 
 
-def test_frames_of_several_arrays_are_refused(registered, tmp_path, capsys):
+def test_frame_stacks_of_dict_observations_are_refused(registered, tmp_path, capsys):
     error = refusal(capsys, train.main, *SMALL, "--frame-stack", 4, "--out", tmp_path / "run")
     assert "--frame-stack 0" in error and NAME in error and not (tmp_path / "run").exists()

@@ -1,7 +1,7 @@
-"""One suite of laws for every environment.
+"""Contract tests for every compiled environment.
 
-Truncation and the true last observation are where most training code goes wrong: here they are
-compared with the packages' own dynamics, stepped by hand.
+Truncation and the true last observation are frequent sources of errors; these tests compare them
+with the dynamics of the packages.
 """
 
 import functools
@@ -28,7 +28,7 @@ COMPILED = [
 ]
 SLOW = [name for name in COMPILED if name not in FEW]
 ALL = [*FEW, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
-LIMIT = 5  # agent steps: short enough that idling rarely ends an episode first
+LIMIT = 5  # agent steps; idle episodes rarely end earlier
 
 
 @functools.cache
@@ -38,7 +38,7 @@ def made(name: str, limit: int = LIMIT):
 
 
 def idle(environment, steps=0):
-    """Action 0, or the middle of the range; on a walk, what goes on after `steps` of an episode."""
+    """Return action 0 or the middle of the range; on a walk, the action that does not terminate."""
     space = environment.action_space
     if environment.name.startswith("walk/"):
         return jnp.asarray(steps % 2, jnp.int32)
@@ -68,8 +68,8 @@ def test_step_keeps_types_and_compiles_once(name):
     state, obs = reset(jax.random.key(0))
     after, next_obs, out = step(jax.random.key(1), state, idle(environment))
     for leaf in jax.tree.leaves((state, obs, after, next_obs, out)):
-        assert not getattr(leaf, "weak_type", False)  # keys have none
-    # Of the leaves: MJX keeps arrays beside them, for which there is no equality.
+        assert not getattr(leaf, "weak_type", False)  # keys have no weak_type
+    # Compare leaves: MJX has static arrays, which do not support equality.
     types = lambda tree: [(x.shape, x.dtype) for x in jax.tree.leaves(tree)]
     assert types(state) == types(after)
     assert types(obs) == types(next_obs) == types(out.final_obs) == types(environment.spec.obs)
@@ -81,7 +81,7 @@ def test_step_keeps_types_and_compiles_once(name):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_same_key_and_action_give_the_same_step(name):
+def test_step_is_deterministic_for_a_key_and_an_action(name):
     environment, reset, step = made(name)
     state, _ = reset(jax.random.key(3))
     assert_equal(reset(jax.random.key(3)), (state, reset(jax.random.key(3))[1]))
@@ -90,7 +90,7 @@ def test_same_key_and_action_give_the_same_step(name):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_episode_is_cut_at_the_limit_and_starts_afresh(name):
+def test_episodes_are_truncated_at_the_limit_and_reset(name):
     trace = play(name, 2 * LIMIT)
     clock = 0
     for _, _, state, obs, out in trace:
@@ -107,12 +107,12 @@ def test_episode_is_cut_at_the_limit_and_starts_afresh(name):
     assert any(out.truncated for *_, out in trace)
 
 
-# Every episode of these starts alike; MinAtar's may also be cut where they look like their start.
+# These have constant initial observations; MinAtar's may recur at the time limit.
 ALIKE = ("walk/", "gymnax/DeepSea", "gymnax/FourRooms")
 
 
 @pytest.mark.parametrize("name", [name for name in FEW if "MinAtar" not in name])
-def test_observation_after_an_end_is_a_fresh_start_and_final_obs_is_not(name):
+def test_obs_after_an_end_is_initial_and_differs_from_final_obs(name):
     ends = [(obs, out) for *_, obs, out in play(name, 4 * LIMIT) if out.terminated | out.truncated]
     assert len(ends) >= 4
     for obs, out in ends:
@@ -122,12 +122,12 @@ def test_observation_after_an_end_is_a_fresh_start_and_final_obs_is_not(name):
 
 
 @pytest.mark.parametrize("name", GYMNAX)
-def test_gymnax_last_observation_is_what_its_own_dynamics_give(name):
+def test_gymnax_final_obs_agrees_with_its_dynamics(name):
     env, params = gymnax.make(name.removeprefix("gymnax/"))
     bare = jax.jit(env.step_env)
     space = env.action_space(params)
     for key, before, _, _, out in play(name, LIMIT):
-        # The adapter splits a step's key into one for the dynamics and one for the reset.
+        # The adapter splits the key into one for the dynamics and one for the reset.
         key_step, _ = jax.random.split(key)
         action = idle(made(name)[0])
         if not hasattr(space, "n"):
@@ -139,7 +139,7 @@ def test_gymnax_last_observation_is_what_its_own_dynamics_give(name):
         assert bool(out.terminated) == bool(terminated)
 
 
-def test_brax_last_observation_is_what_its_own_dynamics_give():
+def test_brax_final_obs_agrees_with_its_dynamics():
     from brax import envs
 
     env = envs.get_environment("inverted_pendulum", backend="spring")
@@ -151,7 +151,7 @@ def test_brax_last_observation_is_what_its_own_dynamics_give():
         assert bool(out.terminated) == bool(state.done)
 
 
-def test_xminigrid_last_observation_is_that_of_its_own_dynamics():
+def test_xminigrid_final_obs_agrees_with_its_dynamics():
     import xminigrid
 
     name = "MiniGrid-MemoryS8"
@@ -172,7 +172,7 @@ needs_playground = pytest.mark.skipif(
 
 
 @needs_playground
-def test_playground_last_observation_is_what_its_own_dynamics_give():
+def test_playground_final_obs_agrees_with_its_dynamics():
     from mujoco_playground import dm_control_suite
 
     name = "PendulumSwingup"
@@ -182,7 +182,7 @@ def test_playground_last_observation_is_what_its_own_dynamics_give():
     bare = jax.jit(env.step)
     for time in range(6):
         own = bare(state.inner, jnp.ones(1))
-        # Beyond the range the action is clipped, or torque would not stay at its limit.
+        # Actions are clipped, or the torque would exceed its limit.
         state, obs, out = step(jax.random.key(time), state, jnp.full(1, 1.0 + time))
         np.testing.assert_allclose(out.final_obs, own.obs, atol=1e-6)
         np.testing.assert_allclose(out.reward, own.reward, atol=1e-6)
@@ -193,7 +193,7 @@ def test_playground_last_observation_is_what_its_own_dynamics_give():
 
 @needs_playground
 @pytest.mark.slow
-def test_playground_has_the_whole_suite():
+def test_playground_lists_the_whole_suite():
     from mujoco_playground import dm_control_suite
 
     names = [name for name in environments.names() if name.startswith("playground/")]
@@ -204,7 +204,7 @@ def test_playground_has_the_whole_suite():
 def test_brax_actions_are_scaled_to_the_actuators_once(action):
     from brax import envs
 
-    env = envs.get_environment("inverted_pendulum", backend="spring")  # its range is [-3, 3]
+    env = envs.get_environment("inverted_pendulum", backend="spring")  # action range [-3, 3]
     _, reset, step = made("brax/inverted_pendulum")
     state, _ = reset(jax.random.key(0))
     _, _, out = step(jax.random.key(1), state, jnp.full(1, action))
@@ -221,13 +221,13 @@ def test_brax_pendulum_terminates_when_it_falls():
         if out.terminated:
             break
     assert out.terminated and not out.truncated
-    assert abs(float(out.final_obs[1])) > 0.2  # the angle at which the task ends
+    assert abs(float(out.final_obs[1])) > 0.2  # the task terminates at this angle
     assert abs(float(obs[1])) < 0.02
 
 
 @pytest.fixture(scope="module")
 def fall():
-    """CartPole pushed to the right: the key of the reset and the step at which it falls."""
+    """Push CartPole to the right; return the step of its fall, the observation and the outcome."""
     environment = environments.make("gymnax/CartPole-v1")
     state, _ = environment.reset(jax.random.key(7))
     step = jax.jit(environment.step)
@@ -238,7 +238,7 @@ def fall():
     pytest.fail("pushing to one side must make the pole fall")
 
 
-def test_termination_shows_the_fallen_pole_and_then_a_new_one(fall):
+def test_termination_returns_the_fallen_pole_and_a_new_one(fall):
     time, obs, out = fall
     assert 8 <= time <= 11
     assert not out.truncated
@@ -247,7 +247,7 @@ def test_termination_shows_the_fallen_pole_and_then_a_new_one(fall):
     assert float(out.reward) == 1.0
 
 
-def test_termination_wins_over_a_limit_at_the_same_step(fall):
+def test_termination_precedes_a_time_limit_at_the_same_step(fall):
     environment = environments.make("gymnax/CartPole-v1", max_steps=fall[0])
     state, _ = environment.reset(jax.random.key(7))
     step = jax.jit(environment.step)
@@ -277,7 +277,7 @@ def test_pendulum_follows_the_equations_of_gym():
     np.testing.assert_allclose(out.final_obs, expected, atol=1e-5)
 
 
-def test_vmapped_lanes_reset_on_their_own():
+def test_vmapped_lanes_reset_independently():
     environment = environments.make("gymnax/CartPole-v1", max_steps=50)
     state, _ = jax.vmap(environment.reset)(jax.random.split(jax.random.key(0), 4))
     actions = jnp.array([1, 1, 0, 0])
@@ -290,13 +290,13 @@ def test_vmapped_lanes_reset_on_their_own():
     assert (ended >= 2).all()
 
 
-def test_minatar_observations_take_a_byte_a_pixel():
+def test_minatar_observations_take_one_byte_per_pixel():
     _, reset, _ = made("gymnax/Breakout-MinAtar")
     assert reset(jax.random.key(0))[1].dtype == bool
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_listed_actions_are_the_environments(name):
+def test_listed_action_kinds_match_the_environments(name):
     discrete = isinstance(made(name)[0].action_space, Discrete)
     assert environments.action_kind(name) == ("discrete" if discrete else "continuous")
 
@@ -327,12 +327,12 @@ def test_brax_runs_on_every_backend(backend):
         ("gymnax/CartPole-v1", {"max_steps": -1}, ("max_steps", "-1")),
     ],
 )
-def test_what_does_not_exist_is_refused_in_one_line(name, options, parts):
+def test_unknown_names_and_options_are_refused(name, options, parts):
     with refused(*parts):
         environments.make(name, **options)
 
 
-def test_a_missing_package_is_named_with_its_extra(monkeypatch):
+def test_missing_packages_are_named_with_their_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     name = "playground/CheetahRun"
     with refused(name, "pip install", "[playground]") as error:

@@ -1,6 +1,6 @@
-"""One suite of laws for every environment on the host; those whose package is missing are skipped.
+"""Contract tests for every host environment; environments with missing packages are skipped.
 
-What the batch returns is compared with the bare packages, stepped by hand with the same seeds.
+The batch is compared with single environments of the bare packages, with the same seeds.
 """
 
 import math
@@ -15,7 +15,7 @@ from experiments.environments.host import environment_seeds
 from experiments.installation.commands import install
 from tests.refusals import assert_names, refused
 
-LIMIT = 12  # agent steps: some episodes end before it, some at it
+LIMIT = 12  # agent steps; some episodes end earlier, some here
 NAMES = {  # name -> options
     "gymnasium/CartPole-v1": {},
     "gymnasium/Pendulum-v1": {},
@@ -23,12 +23,12 @@ NAMES = {  # name -> options
     "gymnasium/Hopper-v5": {},
     "gymnasium/Ant-v3": {},
     "gymnasium/Humanoid-v3": {},
-    "atari/Freeway": {"protocol": "lap", "noops": 30},  # its cars move in every frame,
+    "atari/Freeway": {"protocol": "lap", "noops": 30},  # cars move in every frame
 }
 
 
 def installed(*names: str):
-    """Parametrize over names, skipping those that lack a package."""
+    """Parametrize over names, and skip those with missing packages."""
     return [
         pytest.param(
             name,
@@ -66,7 +66,7 @@ def random_actions(environment, rng):
 
 
 def play(environment, seed, steps, split=False):
-    """Return the observation before, the actions, and what came back, of every step."""
+    """Return observation, actions, next observation and outcome of every step."""
     rng = np.random.default_rng(5)
     obs = environment.reset(seed)
     trace = []
@@ -91,7 +91,7 @@ def same(left, right):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_shapes_and_dtypes(name, make):
+def test_observations_and_outcomes_have_the_declared_shapes_and_dtypes(name, make):
     environment = make(name, 3)
     assert environment.name == name and environment.num_envs == 3
     assert environment.max_steps == LIMIT
@@ -109,14 +109,14 @@ def test_shapes_and_dtypes(name, make):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_listed_actions_are_the_environments(name, make):
+def test_listed_action_kinds_match_the_environments(name, make):
     discrete = isinstance(make(name).action_space, Discrete)
     assert environments.action_kind(name) == ("discrete" if discrete else "continuous")
     assert environments.is_host(name)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_seed_decides_everything_and_no_two_environments_share_one(name, make):
+def test_runs_depend_on_the_seed_alone_and_environments_differ(name, make):
     environment = make(name)
     steps = 3 * LIMIT
     once = play(environment, 3, steps)
@@ -128,7 +128,7 @@ def test_a_seed_decides_everything_and_no_two_environments_share_one(name, make)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_an_episode_is_cut_at_the_limit_and_the_next_one_is_another(name, make):
+def test_episodes_are_truncated_at_the_limit_and_the_next_differ(name, make):
     environment = make(name)
     clock = np.zeros(2, int)
     starts = []
@@ -143,12 +143,12 @@ def test_an_episode_is_cut_at_the_limit_and_the_next_one_is_another(name, make):
             starts.append(next_obs[lane])
         clock[over] = 0
     assert len(starts) >= 8
-    # No-ops may be as many in two games; elsewhere no two starts are the same.
+    # The number of no-ops may coincide; other initial observations are distinct.
     assert len({start.tobytes() for start in starts}) >= (3 if "atari" in name else len(starts))
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_what_was_returned_is_not_written_to_again(name, make):
+def test_returned_arrays_are_never_overwritten(name, make):
     environment = make(name)
     kept = [environment.reset(0)]
     rng = np.random.default_rng(0)
@@ -171,7 +171,7 @@ def bare(name):
 
 
 def as_v3(name, obs):
-    """MuJoCo 2 left the 84 contact forces zero; v4 leaves Ant's out and fills Humanoid's."""
+    """With MuJoCo 2 the 84 contact forces were zero; v4 omits Ant's and computes Humanoid's."""
     if name == "gymnasium/Ant-v3":
         return np.concatenate([obs, np.zeros(84)])
     return np.concatenate([obs[:-84], np.zeros(84)]) if name == "gymnasium/Humanoid-v3" else obs
@@ -204,11 +204,11 @@ def test_gymnasium_gives_what_bare_environments_give(name, make, vectorisation="
     assert ended >= 4
 
 
-def test_processes_give_what_bare_environments_give(make):
+def test_environments_in_processes_agree_with_bare_environments(make):
     test_gymnasium_gives_what_bare_environments_give("gymnasium/CartPole-v1", make, "async")
 
 
-def test_termination_wins_over_a_limit_at_the_same_step(make):
+def test_termination_precedes_a_time_limit_at_the_same_step(make):
     environment = make("gymnasium/CartPole-v1", 1, max_steps=500)
     environment.reset(0)
     fall, done = 0, False
@@ -224,7 +224,7 @@ def test_termination_wins_over_a_limit_at_the_same_step(make):
 
 
 @pytest.mark.parametrize("name", installed("gymnasium/CartPole-v1", "atari/Freeway"))
-def test_pictures(name, make):
+def test_render_returns_the_current_picture(name, make):
     if name.startswith("gymnasium/"):
         pytest.importorskip("pygame", reason="needs jaxreplay[gymnasium]")
     environment = make(name, render=True)
@@ -241,7 +241,7 @@ def test_pictures(name, make):
         plain.render()
 
 
-def test_sending_and_receiving_take_turns(make):
+def test_send_and_receive_must_alternate(make):
     environment = make("gymnasium/CartPole-v1")
     with refused("reset(", error=RuntimeError):
         environment.step([0, 0])
@@ -254,7 +254,7 @@ def test_sending_and_receiving_take_turns(make):
     np.testing.assert_array_equal(environment.reset(1), make("gymnasium/CartPole-v1").reset(1))
 
 
-def test_actions_that_do_not_fit_are_refused(make):
+def test_invalid_actions_are_refused(make):
     cart, pendulum = make("gymnasium/CartPole-v1"), make("gymnasium/Pendulum-v1")
     cart.reset(0), pendulum.reset(0)
     with refused("gymnasium/CartPole-v1", "[2]", "[3]"):
@@ -268,7 +268,7 @@ def test_actions_that_do_not_fit_are_refused(make):
 
 
 def faulty(fault: str, at: int = 3):
-    """Register an environment that fails at its `at`-th step in the second of a batch."""
+    """Register an environment that fails at step `at` in the second lane of a batch."""
     gymnasium = pytest.importorskip("gymnasium")
 
     class Faulty(gymnasium.Env):
@@ -314,11 +314,11 @@ def registry():
         ("reset", ("KeyError",), "sync"),
     ],
 )
-def test_failures_say_where_and_when(fault, parts, vectorisation, make, registry):
+def test_failures_name_environment_lane_step_and_seed(fault, parts, vectorisation, make, registry):
     faulty(fault)
     environment = make("gymnasium/Faulty-v0", max_steps=20, vectorisation=vectorisation)
     step = 0 if fault == "reset" else 3
-    where = "gymnasium/Faulty-v0", "1", step, "7"  # of the batch, since its reset, its seed
+    where = "gymnasium/Faulty-v0", "1", step, "7"  # name, lane, step, seed
     with refused(*where, *parts, error=EnvironmentFailed) as error:
         environment.reset(7)
         for _ in range(3):
@@ -328,7 +328,7 @@ def test_failures_say_where_and_when(fault, parts, vectorisation, make, registry
         assert isinstance(error.value.__cause__, ZeroDivisionError | KeyError)
 
 
-def test_ids_that_are_not_listed_work_as_well(make, registry):
+def test_unlisted_ids_can_be_made(make, registry):
     faulty("none")
     assert environments.action_kind("gymnasium/Faulty-v0") == "discrete"
     environment = make("gymnasium/Faulty-v0", max_steps=None)
@@ -357,7 +357,7 @@ def test_ids_that_are_not_listed_work_as_well(make, registry):
         ("gymnasium/CartPole-v1", {"speed": 1}, ("max_steps", "vectorisation", "--env.speed")),
     ],
 )
-def test_what_does_not_exist_is_refused_in_one_line(name, options, parts):
+def test_unknown_names_and_options_are_refused(name, options, parts):
     with refused(*parts):
         environments.make_host(name, 1, **options)
 
@@ -371,7 +371,7 @@ def test_what_does_not_exist_is_refused_in_one_line(name, options, parts):
         ("atari/Pong", "gymnasium", "atari"),
     ],
 )
-def test_a_missing_package_is_named_and_the_environment_still_listed(
+def test_environments_with_missing_packages_are_listed_but_refused(
     name, module, extra, monkeypatch
 ):
     import importlib.util
@@ -386,6 +386,6 @@ def test_a_missing_package_is_named_and_the_environment_still_listed(
         environments.make_host(name, 1)
 
 
-def test_the_compiled_loop_refuses_environments_of_the_host():
+def test_compiled_loop_rejects_host_environments():
     with refused("atari/Pong", "environments.make_host"):
         environments.make("atari/Pong")

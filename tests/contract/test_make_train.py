@@ -1,4 +1,4 @@
-"""Every agent with every method that fits, through a whole training run, two seeds vmapped."""
+"""Every compatible pair of agent and method trains as one program, with two vmapped seeds."""
 
 import dataclasses
 
@@ -16,10 +16,10 @@ from jaxreplay.methods import METHODS
 from jaxreplay.methods.refer import ReFERConfig
 from jaxreplay.testing import with_goals
 
-# Methods that ask most of the loop; the others meet the agents in test_agent_replay.
-# And dqn-per in test_train, ddpg-refer and naf-refer in test_plot, ners and ero with dqn in
-# test_loop.
-CORE = [("sac", "refer")]  # racer trains with refer in notebook 06
+# Quick pairs, with methods that need most of the loop; test_agent_replay covers the others.
+# test_train runs dqn-per, test_plot runs ddpg-refer and naf-refer, test_loop runs ners and ero
+# with dqn.
+CORE = [("sac", "refer")]  # notebook 06 trains racer with refer
 PAIRS = [
     pytest.param(
         agent,
@@ -36,7 +36,7 @@ ENVIRONMENTS = {"discrete": "gymnax/CartPole-v1", "continuous": "gymnax/Pendulum
 
 
 @pytest.mark.parametrize(("agent_name", "name"), PAIRS)
-def test_trains_as_one_program(agent_name, name):
+def test_training_runs_as_one_program(agent_name, name):
     entry = AGENTS[agent_name]
     environment = environments.make(ENVIRONMENTS[entry.actions], max_steps=8)
     options = replay_options(agent_name, name)
@@ -56,14 +56,14 @@ def test_trains_as_one_program(agent_name, name):
         assert np.asarray(metrics["step"][0]).tolist() == [40, 80, 120, 140]
     assert (np.asarray(state.updates) == 60 // rows).all()
     for key, values in metrics.items():
-        if key != "train_return":  # nan if no episode ended
+        if key != "train_return":  # NaN if no episode ended
             assert np.isfinite(values).all(), key
     assert (metrics["replay/dropped"] == 0).all()
     assert (metrics["agent/loss"][0] != metrics["agent/loss"][1]).any()
 
 
-def test_a_diverging_agent_leaves_nothing_that_is_not_finite():
-    # RACER on plain replay, with steps far too large: its gradients overflow.
+def test_diverging_agents_leave_finite_states():
+    # RACER's gradients overflow on plain replay with a huge learning rate.
     environment = environments.make("gymnax/Pendulum-v1", max_steps=8)
     off = {"reject": False, "penalise": False, "forget": "oldest"}
     method = METHODS["refer"].method(ReFERConfig(returns=True, **off))
@@ -81,6 +81,6 @@ def test_a_diverging_agent_leaves_nothing_that_is_not_finite():
                 assert np.isfinite(leaf).all()
     for key, values in metrics.items():
         assert not np.isinf(values).any(), key
-        # NaN stands for "none was finite": of updates, and of what such an agent says of a batch.
+        # Metrics of updates and of batches are NaN if no value was finite.
         of_agent = key.startswith("agent/") or key.endswith(("td", "td_std", "q_value", "q_std"))
         assert np.isfinite(values).all() or of_agent, key

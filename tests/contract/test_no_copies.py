@@ -1,7 +1,7 @@
-"""The compiled train step copies nothing of the replay's size: read from the optimised HLO.
+"""The optimised HLO of the train step has no copies of the size of the replay.
 
-A read of the ring or the tree that is not finished before the next write in place makes XLA keep
-the old array, that is, copy it, on every step.
+XLA copies the ring or the tree on every step if a read does not finish before the next write in
+place.
 """
 
 import re
@@ -24,10 +24,10 @@ from jaxreplay.testing import assert_in_place, large_copies, with_goals
 from tests.methods import DISTINCT
 from tests.xla import AS_USERS
 
-# A prime: no other array has a dimension of this size. Ring and tree are large enough to be read as
-# arrays that no cache holds are.
+# A prime, so that no other array has a dimension of this size. XLA reads arrays that exceed the
+# cache in another way than small ones.
 CAPACITY = 200_003
-CHILDREN = 8  # of a node in the tree, which is also read as rows of so many
+CHILDREN = 8  # per node of the tree, which is also read in rows of this length
 BATCH, SEEDS, MANY_SEEDS = 64, 3, 64
 EXAMPLE = Transition(
     obs=jnp.zeros(5),
@@ -57,11 +57,11 @@ def compiled(lowered, options=AS_USERS) -> str:
 def critic(params, batch):
     hidden = jnp.tanh(batch.transition.obs @ params["w"])
     td = batch.transition.reward - hidden @ params["v"]
-    return (batch.weights * (td**2).T).mean(), td  # of sequences, td is [B, T]
+    return (batch.weights * (td**2).T).mean(), td  # td is [B, T] for sequences
 
 
 def train_step(replay, order):
-    """A small train step that adds first, last, or between sample and update."""
+    """Return a small train step that adds first, last, or between sample and update."""
 
     def learn(params, state, row, key):
         batch = replay.sample(state, key)
@@ -90,8 +90,8 @@ def train_step(replay, order):
     return step
 
 
-# The harder order for every method, the other one for two: each compilation is dear. Methods of
-# parts of others are slow tests, as are variants of one method, and one seed of all but a few.
+# Compilation is expensive: the harder order runs for all methods, the others for some. Slow tests
+# are methods that consist of parts of others, variants, and most methods without vmap.
 ALONE = ("per", "rank", "sequences")
 ORDERS = [
     *((name, "add last") for name in VARIANTS),
@@ -111,17 +111,17 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "order", "vmapped"), CASES)
-def test_scanned_step_copies_nothing_large(name, order, vmapped):
+def test_scanned_step_has_no_large_copies(name, order, vmapped):
     text = scanned(name, order, SEEDS if vmapped else None)
     assert str(CAPACITY) in text
-    least = CAPACITY // 4 if name == "rank" else CAPACITY  # its buckets, four slots a word
+    least = CAPACITY // 4 if name == "rank" else CAPACITY  # buckets, with four slots per word
     copies = large_copies(text, least, CHILDREN)
-    if name.startswith("refer"):  # now and then goes through the whole memory
+    if name.startswith("refer"):  # periodically reads the whole memory
         copies = [copy for copy in copies if "/cond/branch_1_fun/" not in copy]
     assert copies == []
 
 
-# So many rows are read in parts, by a loop of its own.
+# A separate loop reads this many rows in parts.
 @pytest.mark.parametrize(
     ("name", "order"),
     [
@@ -131,15 +131,15 @@ def test_scanned_step_copies_nothing_large(name, order, vmapped):
         pytest.param("per", "add first", marks=pytest.mark.slow),
     ],
 )
-def test_many_seeds_copy_nothing_large(name, order, monkeypatch):
+def test_step_of_many_seeds_has_no_large_copies(name, order, monkeypatch):
     monkeypatch.setattr(gather, "_NEAR", 2**16)  # these rows are short
     text = scanned(name, order, MANY_SEEDS)
     assert re.search(rf"u32\[{MANY_SEEDS * BATCH},15\].* while\(", text)
     assert large_copies(text, CAPACITY, CHILDREN) == []
 
 
-# What fits into a cache is read by other operations: XLA may compute these again in each consumer.
-def test_small_orders_are_not_copied():
+# Other operations read arrays that fit into the cache, and XLA may recompute them per consumer.
+def test_step_with_a_small_order_has_no_copies():
     capacity = 10_007
     text = scanned("rank", "add first", None, capacity)
     assert str(capacity) in text
@@ -155,7 +155,7 @@ def scanned(name, order, seeds, capacity=CAPACITY):
     def run(carry, key):
         return jax.lax.scan(step, carry, jax.random.split(key, 10))[0]
 
-    def whole(key):  # under vmap over keys, what does not depend on them (clocks) stays single
+    def whole(key):  # vmap over keys leaves clocks unbatched
         return run((params, replay.init(key, EXAMPLE)), key)
 
     if seeds is not None:
@@ -165,7 +165,7 @@ def scanned(name, order, seeds, capacity=CAPACITY):
     return compiled(jax.jit(run, donate_argnums=0).lower(carry, jax.random.key(0)))
 
 
-def test_a_call_with_few_arrays_copies_nothing_large():
+def test_packed_step_has_no_large_copies():
     replay = Replay(VARIANTS["per"].sampler, capacity=CAPACITY, batch_size=BATCH)
 
     def turn(state, batch, td, row, key):
@@ -186,10 +186,10 @@ def test_a_call_with_few_arrays_copies_nothing_large():
     assert shapes and max(int(size) for shape in shapes for size in shape.split(",")) < CAPACITY
 
 
-# Sizes at which no level needs padding compile to other operations than those that need it.
+# Capacities without padding compile to other operations.
 @pytest.mark.parametrize("capacity", [8**5, 2**16])
 @pytest.mark.parametrize("vmapped", [False, True], ids=["alone", "vmapped"])
-def test_tree_alone_is_not_copied_at_any_capacity(capacity, vmapped):
+def test_sum_tree_is_not_copied_at_any_capacity(capacity, vmapped):
     def step(tree, key):
         indices = sum_tree.sample(tree, key, BATCH)
         return sum_tree.set(tree, indices, jax.random.uniform(key, (BATCH,))), None
@@ -206,7 +206,7 @@ def test_tree_alone_is_not_copied_at_any_capacity(capacity, vmapped):
 
 
 @pytest.mark.parametrize("order", ["add first", "add last"])
-def test_capacity_without_padding_copies_nothing_large(order):
+def test_step_without_padding_has_no_large_copies(order):
     replay = Replay(VARIANTS["per"].sampler, capacity=8**5, batch_size=BATCH)
     step = train_step(replay, order)
     carry = ({"w": jnp.ones((5, 4)), "v": jnp.ones(4)}, replay.init(jax.random.key(0), EXAMPLE))
@@ -224,7 +224,7 @@ def test_capacity_without_padding_copies_nothing_large(order):
         pytest.param("add first", True, marks=pytest.mark.slow),
     ],
 )
-def test_frames_that_are_stored_once_are_not_copied(order, vmapped):
+def test_step_with_frame_storage_has_no_large_copies(order, vmapped):
     replay = Replay(
         per.sampler(),
         capacity=CAPACITY,
@@ -260,7 +260,7 @@ def test_frames_that_are_stored_once_are_not_copied(order, vmapped):
 
 
 @pytest.mark.parametrize("order", ["add last", pytest.param("add first", marks=pytest.mark.slow)])
-def test_observations_that_are_stored_once_are_not_copied(order):
+def test_step_with_shared_observations_has_no_large_copies(order):
     replay = Replay(
         per.sampler(),
         capacity=CAPACITY,
@@ -280,7 +280,7 @@ def test_observations_that_are_stored_once_are_not_copied(order):
     assert large_copies(text, CAPACITY, CHILDREN) == []
 
 
-# A sampler that learns after every episode reads, now and then, what every update writes.
+# A sampler that learns after episodes occasionally reads the arrays that every update writes.
 @pytest.mark.parametrize(
     "method",
     [
@@ -292,7 +292,7 @@ def test_observations_that_are_stored_once_are_not_copied(order):
         ),
     ],
 )
-def test_warm_up_and_training_copy_nothing_large(method):
+def test_warm_up_and_training_have_no_large_copies(method):
     environment = environments.make("gymnax/CartPole-v1")
     agent = dqn(DQNConfig(hidden=(8,)), environment.action_space, method.objective)
     replay = Replay(method.sampler, capacity=CAPACITY, batch_size=BATCH)
@@ -300,7 +300,7 @@ def test_warm_up_and_training_copy_nothing_large(method):
     seeds = over_seeds(make_program(environment, agent, replay, config))
     keys = jax.random.split(jax.random.key(0), SEEDS)
     for lowered, options in (
-        (seeds.init.lower(keys), None),  # it names its options itself
+        (seeds.init.lower(keys), None),  # it sets its own compiler options
         (seeds.chunk.lower(seeds.like(SEEDS), jnp.asarray(1, jnp.int32)), AS_USERS),
     ):
         text = compiled(lowered, options)
@@ -308,8 +308,8 @@ def test_warm_up_and_training_copy_nothing_large(method):
         assert large_copies(text, CAPACITY, CHILDREN) == []
 
 
-def test_a_read_that_outlives_the_write_would_be_seen():
-    """The same search finds the copy that a careless loop pays for."""
+def test_reads_after_writes_are_detected_as_copies():
+    """The search finds the copy in a loop that reads the old array."""
 
     def careless(array, key):
         old = array
@@ -334,7 +334,7 @@ STORAGES = {
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_a_step_that_adds_between_sample_and_update_is_in_place(storage):
+def test_adding_between_sample_and_update_is_in_place(storage):
     how, example = STORAGES[storage]
     replay = Replay(per.sampler(), capacity=CAPACITY, batch_size=BATCH, storage=how)
     row = jax.tree.map(lambda x: x[None], example)
@@ -353,7 +353,7 @@ def test_a_step_that_adds_between_sample_and_update_is_in_place(storage):
 
 
 @pytest.mark.parametrize("name", ["uniform", "per", "rank"])
-def test_sampling_ahead_of_the_update_of_the_batch_before_is_in_place(name):
+def test_sampling_before_the_previous_update_is_in_place(name):
     replay = Replay(VARIANTS[name].sampler, capacity=CAPACITY, batch_size=BATCH)
     row = jax.tree.map(lambda x: x[None], EXAMPLE)
 

@@ -1,4 +1,4 @@
-"""Replay methods and agents that live elsewhere, used without editing this repository."""
+"""Methods, agents and environments in modules outside of this repository."""
 
 import dataclasses
 import json
@@ -31,7 +31,7 @@ TINY = [
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch):
-    """Modules of one's own can be imported; what they register is forgotten afterwards."""
+    """Make custom modules importable, and undo their registrations afterwards."""
     monkeypatch.syspath_prepend(str(FOLDER))
     tables = (methods._METHODS, registry._AGENTS, environments._families)
     copies = [dict(table) for table in tables]
@@ -43,25 +43,25 @@ def elsewhere(monkeypatch):
         sys.modules.pop(path.stem, None)
 
 
-def test_a_method_takes_at_most_thirty_lines():
+def test_custom_method_takes_at_most_thirty_lines():
     lines = (FOLDER / f"{NAME}.py").read_text().splitlines()
     assert len([line for line in lines if line.strip()]) <= 30
 
 
-def test_it_keeps_the_laws():
+def test_custom_method_keeps_the_contract():
     assert outside.load_method(NAME)
     entry = METHODS[NAME]
     testing.check_method(entry.config(), entry.method)
 
 
-def test_laws_hold_with_transitions_of_ones_own():
+def test_contract_holds_with_custom_transitions():
     images = np.zeros((4, 4, 2), np.uint8)
     example = testing.EXAMPLE._replace(obs=images, next_obs=images, action=np.zeros(3, np.float32))
     entry = METHODS["uniform"]
     testing.check_method(entry.config(), entry.method, example=example)
 
 
-def test_its_leaves_are_errors_times_recency():
+def test_custom_method_has_priorities_of_error_times_recency():
     outside.load_method(NAME)
     config = METHODS[NAME].config(alpha=1.0, half_life=0.5)
     case = testing.Case(METHODS[NAME].method(config))
@@ -70,12 +70,12 @@ def test_its_leaves_are_errors_times_recency():
     slots = jnp.arange(testing.BATCH)
     batch = batch._replace(indices=slots, version=state.ring.steps_added - 11 + slots // testing.E)
     state = case.replay.update(state, batch, td_error=jnp.full(testing.BATCH, -2.0))
-    age = 11 - np.arange(testing.BATCH) // testing.E  # of 12 rows; the half-life is 6
+    age = 11 - np.arange(testing.BATCH) // testing.E  # age in 12 rows; the half-life is 6
     leaves = state.sampler.tree.nodes[: testing.BATCH]
     np.testing.assert_allclose(leaves, 2.0 * 0.5 ** (age / 6), rtol=1e-5)
 
 
-def test_it_trains_and_goes_on_where_it_is_named_again(tmp_path, capsys):
+def test_custom_method_trains_and_resumes_where_named_again(tmp_path, capsys):
     out = tmp_path / "run"
     options = ["--replay", NAME, "--replay.half-life", "0.25", *TINY]
     assert train.main([*options, "--out", str(out)]) == 0
@@ -89,7 +89,7 @@ def test_it_trains_and_goes_on_where_it_is_named_again(tmp_path, capsys):
     assert watch.main([str(out), "--replay", NAME, "--max-steps", "2"]) == 0
 
 
-def test_no_folder_imports_a_module(tmp_path, capsys):
+def test_run_folders_do_not_import_modules(tmp_path, capsys):
     config = {"env": "gymnax/CartPole-v1", "agent": "dqn", "replay": NAME}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(SystemExit):
@@ -98,7 +98,7 @@ def test_no_folder_imports_a_module(tmp_path, capsys):
     assert NAME not in sys.modules
 
 
-def test_help_lists_and_comparisons_know_it(tmp_path, capsys):
+def test_help_lists_and_comparisons_include_the_custom_method(tmp_path, capsys):
     with pytest.raises(SystemExit):
         train.main(["--replay", NAME, "--help", "all"])
     shown = capsys.readouterr().out
@@ -116,7 +116,7 @@ def test_help_lists_and_comparisons_know_it(tmp_path, capsys):
     assert set(pd.read_csv(out / "study.csv.gz")["replay"]) == {"uniform", "mine"}
 
 
-def test_a_comparison_calls_a_module_by_its_last_name(tmp_path, monkeypatch):
+def test_comparisons_label_modules_by_their_last_name(tmp_path, monkeypatch):
     package = tmp_path / "mypackage"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -137,7 +137,7 @@ def test_a_comparison_calls_a_module_by_its_last_name(tmp_path, monkeypatch):
         ("dataclasses", ("uniform", "per", "rank")),
     ],
 )
-def test_what_is_no_method_is_refused_in_a_line(text, parts, tmp_path, monkeypatch, capsys):
+def test_invalid_methods_are_refused(text, parts, tmp_path, monkeypatch, capsys):
     (tmp_path / "broken.py").write_text("1 / 0\n")
     (tmp_path / "lacking.py").write_text("import not_there\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -154,10 +154,8 @@ def test_what_is_no_method_is_refused_in_a_line(text, parts, tmp_path, monkeypat
      ["--agent", "quits", "--env", "gymnax/CartPole-v1"]],
 )  # fmt: skip
 @pytest.mark.parametrize("command", [train.main, compare.main, sweep.main])
-def test_a_module_that_exits_does_not_pass_for_success(
-    words, command, tmp_path, monkeypatch, capsys
-):
-    """Be it while it is imported, or when what it holds is made."""
+def test_modules_that_exit_do_not_pass_for_success(words, command, tmp_path, monkeypatch, capsys):
+    """Neither during import nor when its agent or environment is made."""
     (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")
     (tmp_path / "quits.py").write_text(
         "import sys\nfrom agents.dqn import DQNConfig as config\n"
@@ -177,7 +175,7 @@ def test_a_module_that_exits_does_not_pass_for_success(
     assert not (tmp_path / "x").exists()
 
 
-def test_a_module_may_have_other_defaults_where_actions_are_discrete(tmp_path, monkeypatch):
+def test_modules_may_have_other_defaults_for_discrete_actions(tmp_path, monkeypatch):
     text = (
         "from jaxreplay.methods.lap import LAPConfig as config, method\nDISCRETE = {'kappa': 0.5}\n"
     )
@@ -188,7 +186,7 @@ def test_a_module_may_have_other_defaults_where_actions_are_discrete(tmp_path, m
     assert kappas == [0.5, 1.0]
 
 
-def test_a_name_stands_for_one_method():
+def test_registering_another_method_under_a_name_is_refused():
     entry = METHODS["per"]
     methods.register("mine", entry.config, entry.method)
     methods.register("mine", entry.config, entry.method)
@@ -209,7 +207,7 @@ SIZES = ReplaySizes(batch_size=16)
 """
 
 
-def test_an_agent_may_live_elsewhere(tmp_path, monkeypatch, capsys):
+def test_agents_may_be_custom_modules(tmp_path, monkeypatch, capsys):
     (tmp_path / "my_agent.py").write_text(AGENT)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert train.main(["--agent", "my_agent", *TINY, "--out", str(tmp_path / "run")]) == 0
@@ -240,7 +238,7 @@ def make(name, config):
 """
 
 
-def test_environments_may_live_elsewhere(tmp_path, monkeypatch, capsys):
+def test_environments_may_be_custom_modules(tmp_path, monkeypatch, capsys):
     (tmp_path / "my_tasks.py").write_text(TASKS)
     monkeypatch.syspath_prepend(str(tmp_path))
     out, options = tmp_path / "run", ["--agent", "dqn", "--env", "my_tasks/corridor", *TINY[2:]]
@@ -268,9 +266,7 @@ def test_environments_may_live_elsewhere(tmp_path, monkeypatch, capsys):
         (["--env", "my_tasks/corridor", "--agent", "sac"], ("sac", "continuous")),
     ],
 )
-def test_environments_elsewhere_that_do_not_work_are_refused(
-    words, parts, tmp_path, monkeypatch, capsys
-):
+def test_invalid_custom_environments_are_refused(words, parts, tmp_path, monkeypatch, capsys):
     (tmp_path / "my_tasks.py").write_text(TASKS)
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(SystemExit) as stop:
@@ -279,7 +275,7 @@ def test_environments_elsewhere_that_do_not_work_are_refused(
     assert_names(" ".join(capsys.readouterr().err.split()), *parts)
 
 
-def test_a_method_that_breaks_a_law_is_told_which():
+def test_check_method_names_the_broken_law():
     entry = METHODS["per"]
 
     class Wrong(proportional.Proportional):
@@ -295,7 +291,7 @@ def test_a_method_that_breaks_a_law_is_told_which():
 
 
 @pytest.mark.parametrize("initial", ["max", "td"])
-def test_a_method_that_forgets_the_sign_of_errors_is_told(initial):
+def test_check_method_detects_priorities_from_signed_errors(initial):
     def leaf(feedback, slots, ring):
         return feedback["td_error"]
 
@@ -307,7 +303,7 @@ def test_a_method_that_forgets_the_sign_of_errors_is_told(initial):
         testing.check_method(METHODS["uniform"].config(), method)
 
 
-def test_a_law_that_ends_in_another_error_is_named():
+def test_check_method_names_the_law_that_raises():
     class Broken(uniform.Uniform):
         def update(self, state, ring, sample, **feedback):
             return 1 // 0
@@ -321,7 +317,7 @@ def test_a_law_that_ends_in_another_error_is_named():
     assert any(law.__name__ in str(caught.value) for law in testing.CHECKS)
 
 
-def test_config_classes_are_checked():
+def test_check_config_rejects_undeclared_options():
     @dataclasses.dataclass(frozen=True)
     class Bare:
         alpha: float = 0.5
@@ -337,14 +333,14 @@ def test_config_classes_are_checked():
         testing.check_config(Undeclared())
 
 
-def test_a_missing_field_is_explained_when_the_replay_is_made():
+def test_missing_fields_are_refused_by_init():
     sampler = METHODS["ero"].method().sampler
     replay = Replay(sampler, capacity=8, batch_size=2)
     with refused("reward", "Transition"):
         replay.init(jax.random.key(0), testing.EXAMPLE._replace(reward=None))
 
 
-def test_a_name_is_taken_once_unless_it_is_replaced():
+def test_built_in_methods_may_be_replaced_explicitly():
     config, method, *_ = METHODS["uniform"]
     with refused("per", "replace=True"):
         methods.register("per", config, method)

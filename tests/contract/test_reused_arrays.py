@@ -1,7 +1,7 @@
-"""Environments that write into the same arrays at every step, and into the actions they are given.
+"""Environments that reuse their arrays at every step and write into the actions.
 
-Gymnasium allows both. The reset that ends an episode then overwrites its last observation, reward
-and flags, unless they are copied where they are taken over.
+Gymnasium allows both. Without copies, the reset after an episode would overwrite its last
+observation, reward and flags.
 """
 
 import jax
@@ -17,17 +17,17 @@ from experiments.environments.types import TimeStep
 
 gymnasium = pytest.importorskip("gymnasium")
 
-# Rewards, observations before the reset, and flags of four steps: the second one ends an episode.
+# Rewards, final observations and ends of four steps; the second and fourth end an episode.
 REWARDS, SEEN, OVER = [1, 2, 1, 2], [1, 2, 1, 2], [False, True, False, True]
 NEXT = [1, 0, 1, 0]  # observations after the reset
 
 
 def counter(kind: str, dtype: type, terminates: bool):
-    """Return a counter whose arrays belong to the class: all environments of a process share them.
+    """Return a counter environment that shares its arrays with all instances in a process.
 
     Args:
-      kind: "array", or "dict", of which a wrapper shows one entry.
-      dtype: of observations.
+      kind: "array", or "dict" with a wrapper that returns one entry.
+      dtype: dtype of the observations.
       terminates: whether the second step terminates the episode; otherwise a time limit cuts it.
     """
 
@@ -84,7 +84,7 @@ def registered():
 
 
 def check(environment, action, terminates):
-    """Take four steps; nothing that was returned or given may change afterwards."""
+    """Take four steps; returned arrays and actions must not change afterwards."""
     actions = np.full((environment.num_envs, 1), action, np.float32)
     kept = [(environment.reset(0), ())]
     for _ in range(4):
@@ -112,12 +112,12 @@ def check(environment, action, terminates):
         ("dict", np.uint8, "async"),
     ],
 )
-def test_gymnasium(kind, dtype, vectorisation, terminates, registered):
+def test_gymnasium_may_reuse_arrays(kind, dtype, vectorisation, terminates, registered):
     check(registered(kind, dtype, terminates, vectorisation=vectorisation), 0.5, terminates)
 
 
 class Batch(HostEnvironment):
-    """A family of a user's own: one set of arrays for every step of the whole batch."""
+    """A custom family with one set of arrays for all steps of the batch."""
 
     def __init__(self, terminates: bool) -> None:
         like = jax.ShapeDtypeStruct((2,), np.dtype(np.float32))
@@ -149,12 +149,12 @@ class Batch(HostEnvironment):
 
 
 @pytest.mark.parametrize("terminates", [False, True])
-def test_an_adapter_of_ones_own(terminates):
+def test_custom_adapters_may_reuse_arrays(terminates):
     check(Batch(terminates), 0.25, terminates)
 
 
 @pytest.mark.parametrize("wrap", [lambda function: function, jax.jit], ids=["eager", "jit"])
-def test_a_compiled_environment_that_calls_python(wrap):
+def test_callbacks_of_compiled_environments_may_reuse_arrays(wrap):
     obs = {"x": np.zeros(5, np.float32), "n": np.zeros((), np.int32)}
     reward, over = np.zeros((), np.float32), np.zeros((), bool)
 

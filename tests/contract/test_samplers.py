@@ -1,4 +1,4 @@
-"""One suite of laws for every replay method, in every way that JAX can run it."""
+"""Contract tests for every replay method, under the transformations and settings of JAX."""
 
 import functools
 
@@ -55,16 +55,16 @@ def case_of(name):
     return testing.Case((VARIANTS | MORE)[name])
 
 
-# Branches of a method that its variants leave out.
+# Branches that the variants do not cover.
 MORE = {
     "rank-greedy": rank.method(rank.RankConfig(sampling="greedy")),
     "rank-effective": rank.method(
         rank.RankConfig(order="sorted", weights="effective", normalise="buffer")
     ),
 }
-# Variants of a method that is in the suite anyway.
+# Variants of methods that the quick tests already cover.
 SLOW = ("per-none", "rank-sorted", "her-rank", "pser-add", "refer-tight")
-# Calls outside of jit compile every operation alone.
+# Calls outside of jit compile every operation separately, which is slow.
 EAGER = testing.eager_jit_vmap_and_scan_agree
 
 
@@ -85,17 +85,17 @@ def is_slow(name, law):
         for law in testing.CHECKS
     ],
 )
-def test_laws(name, law):
+def test_methods_keep_the_contract(name, law):
     law(case_of(name))
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_options_are_fit_for_files_and_command_lines(name):
+def test_options_survive_files_and_command_lines(name):
     testing.check_config(METHODS[name].config())
 
 
 @pytest.mark.parametrize("name", ["per", "ero", "ners", "refer", "refer-returns"])
-def test_calls_from_python_compile_nothing_that_was_compiled_before(name):
+def test_calls_outside_of_jit_do_not_recompile(name):
     case, compiled = case_of(name), []
 
     def told(event, seconds, **_):
@@ -116,7 +116,7 @@ def test_calls_from_python_compile_nothing_that_was_compiled_before(name):
 
 
 def values(td):
-    """Feedback of a batch whose TD errors are all `td`."""
+    """Return feedback for a batch with constant TD errors `td`."""
     return dict.fromkeys(testing.FEEDBACK, jnp.zeros(BATCH)) | {"td_error": jnp.zeros(BATCH) + td}
 
 
@@ -129,7 +129,7 @@ PROPORTIONAL = ("per", "lap", "per-buffer-iid")
 
 
 @pytest.mark.parametrize("name", PROPORTIONAL)
-def test_feedback_for_overwritten_slots_touches_no_leaf(name):
+def test_feedback_for_overwritten_slots_is_dropped(name):
     case = case_of(name)
     batch = case.sample(case.full, jax.random.key(0))
     later = case.full
@@ -145,7 +145,7 @@ def test_feedback_for_overwritten_slots_touches_no_leaf(name):
 
 
 @pytest.mark.parametrize("name", ["per", "lap", "pser", "ners", "rank", "per-buffer-iid"])
-def test_a_batch_goes_by_slot_or_rank_unless_its_draws_are_independent(name):
+def test_batches_are_ordered_by_slot_or_rank_unless_iid(name):
     case = case_of(name)
     state = case.full
     for seed in range(3):
@@ -156,11 +156,11 @@ def test_a_batch_goes_by_slot_or_rank_unless_its_draws_are_independent(name):
     order = np.asarray(batch.indices)
     if name == "rank":
         order = -np.log(bucket_order.values(state.sampler.order)[order])
-    ties = 0.13 if name == "rank" else 0  # TD errors within 12.5 % are in any order
+    ties = 0.13 if name == "rank" else 0  # TD errors within 12.5 % may be in any order
     assert (np.diff(order) >= -ties).all() == (name != "per-buffer-iid")
 
 
-# Every method whose draws (of `windows` and `sequences`: their first steps) are independent.
+# Methods with independent draws (of first steps, for `windows` and `sequences`).
 INDEPENDENT = {
     name: VARIANTS[name] for name in ("uniform", "pal", "ere", "ero", "refer", "windows")
 }
@@ -176,7 +176,7 @@ INDEPENDENT["sequences-iid"] = sequences.method(
 
 
 def draws_of(case, state, count):
-    """Return so many batches' indices, of sequences and windows their first steps'."""
+    """Return the indices of `count` batches, or of their first steps for sequences and windows."""
     keys = jax.random.split(jax.random.key(1), count)
     batches = jax.jit(jax.vmap(lambda key: case.replay.sample(state, key)))(keys)
     if isinstance(batches.aux, windows.Aux):
@@ -186,8 +186,8 @@ def draws_of(case, state, count):
 
 @pytest.mark.parametrize("updates", [0, 9])
 @pytest.mark.parametrize("name", quick(INDEPENDENT))
-def test_two_draws_coincide_as_often_as_independent_ones(name, updates):
-    """Of two rows of a batch, both are slot i with probability P(i)^2: of ties, too."""
+def test_two_draws_coincide_as_often_as_independent_draws(name, updates):
+    """Two rows of a batch are both slot i with probability P(i)^2, also for equal priorities."""
     case = testing.Case(INDEPENDENT[name])
     state = case.fill(8)
     for time in range(8, 8 + updates):
@@ -200,9 +200,9 @@ def test_two_draws_coincide_as_often_as_independent_ones(name, updates):
 
 
 @pytest.mark.parametrize("name", ["rank", "rank-greedy", "rank-sorted", "latest"])
-def test_no_slot_is_drawn_twice_where_that_is_promised(name):
+def test_sampling_without_replacement_never_repeats_a_slot(name):
     case = case_of(name)
-    state = case.fill(8)  # all of them ties, as far as there are any
+    state = case.fill(8)  # all priorities are equal
     for time in range(8, 12):
         drawn = np.sort(draws_of(case, state, 500), axis=1)
         assert (np.diff(drawn, axis=1) > 0).all()
@@ -211,7 +211,7 @@ def test_no_slot_is_drawn_twice_where_that_is_promised(name):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", PROPORTIONAL)
-def test_feedback_that_is_no_number_keeps_the_tree(name, bad):
+def test_non_finite_feedback_leaves_the_tree_unchanged(name, bad):
     case = case_of(name)
     state = case.full
     batch = case.sample(state, jax.random.key(0))
@@ -256,7 +256,7 @@ def test_any_sequence_of_operations_keeps_the_invariants(name, operations):
                 written[(steps_added * E + lane) % CAPACITY] = (steps_added, leaf)
             state, steps_added = add(state, rows(steps_added), **new), steps_added + 1
         elif steps_added * E >= BATCH:
-            # Half of the updates arrive late, after whatever happened since the last sample.
+            # Half of the updates are late, after other operations.
             if batch is None or number % 2:
                 batch = sample(state, jax.random.key(number))
             state = update(state, batch, **values(value))
@@ -289,15 +289,15 @@ def test_any_sequence_of_operations_keeps_the_invariants(name, operations):
         ({"capacity": 10, "batch_size": 2, "num_envs": 4}, ("capacity", "10", "4", "8")),
     ],
 )
-def test_sizes_that_do_not_fit_are_refused(sizes, parts):
+def test_invalid_sizes_are_refused(sizes, parts):
     with refused(*parts):
         Replay(VARIANTS["uniform"].sampler, **sizes)
 
 
 @pytest.mark.parametrize("name", quick(sorted(VARIANTS | MORE)))
 @pytest.mark.filterwarnings("error")
-def test_dtypes_stay_where_doubles_are_enabled(name):
-    """Of the state, and of all that is made of it: batches, probabilities and metrics."""
+def test_replays_keep_their_dtypes_with_x64_enabled(name):
+    """Dtypes of the state, batches, probabilities and metrics."""
     replay, shape = case_of(name).replay, case_of(name).shape
 
     def steps(key):
@@ -327,8 +327,8 @@ def test_dtypes_stay_where_doubles_are_enabled(name):
 @pytest.mark.parametrize("seeds", [None, 2])
 @pytest.mark.parametrize("varies", ["key", "rows"])
 @pytest.mark.parametrize("name", quick(sorted(VARIANTS)))
-def test_replays_are_made_and_carried_by_loops_within_shard_map(name, varies, seeds):
-    """One device makes a mesh of which everything is checked."""
+def test_replays_can_be_made_and_scanned_within_shard_map(name, varies, seeds):
+    """A mesh of one device suffices for all checks of shard_map."""
     case, mesh = case_of(name), Mesh(jax.devices()[:1], "d")
 
     def train(key, offset):
@@ -360,7 +360,7 @@ STRICT = {"jax_numpy_dtype_promotion": "strict", "jax_numpy_rank_promotion": "ra
 
 @pytest.mark.parametrize("setting", STRICT)
 @pytest.mark.parametrize("name", quick(sorted(VARIANTS | MORE)))
-def test_replays_work_where_programs_may_mix_neither_dtypes_nor_ranks(name, setting):
+def test_replays_work_with_strict_dtype_and_rank_promotion(name, setting):
     case = case_of(name)
     replay, key = case.replay, jax.random.key(0)
     told = jnp.ones(case.shape)
@@ -382,8 +382,8 @@ def test_replays_work_where_programs_may_mix_neither_dtypes_nor_ranks(name, sett
 
 
 @pytest.mark.parametrize("name", quick(METHODS, of=("per", "rank", "ners", "refer")))
-def test_nothing_trips_debug_nans(name):
-    """Nothing of a replay stops a search for NaN by `jax_debug_nans`, in or outside of jit."""
+def test_replays_work_with_debug_nans(name):
+    """No replay function raises under `jax_debug_nans`, inside or outside of jit."""
     method = testing.with_goals(METHODS[name].method())
     replay = Replay(method.sampler, capacity=16, batch_size=4)
     row = jax.tree.map(lambda x: jnp.asarray(x)[None], EXAMPLE)
@@ -402,9 +402,9 @@ def test_nothing_trips_debug_nans(name):
 
 
 def _losses(case, told_of):
-    """Make a loss that adds, samples, updates and observes three times, of steps in a scan.
+    """Return a loss that scans three steps of add, sample, update and observe.
 
-    What the replay is told is made of `told_of(weight)`.
+    Rows and feedback are multiplied by `told_of(weight)`.
     """
 
     def step(carry, time):
@@ -441,7 +441,7 @@ DERIVED = {
 
 @pytest.mark.parametrize("how", DERIVED)
 @pytest.mark.parametrize("name", quick(METHODS, of=("per",)))
-def test_a_loss_may_tell_the_replay_of_itself(name, how):
+def test_losses_may_pass_traced_feedback_to_the_replay(name, how):
     case = case_of(name)
     weight = jnp.array([0.5, 2.0]) if how == "vmap" else 0.5
     found, expected = (
@@ -452,7 +452,7 @@ def test_a_loss_may_tell_the_replay_of_itself(name, how):
 
 
 @pytest.mark.parametrize("name", quick(METHODS))
-def test_an_update_changes_no_gradient_of_the_loss_that_does_it(name):
+def test_updates_do_not_change_the_gradient_of_the_loss(name):
     case = case_of(name)
 
     def loss(weight, updates):

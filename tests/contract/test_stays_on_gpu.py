@@ -1,6 +1,6 @@
-"""What a replay does on a GPU, it does there: no program waits for the host.
+"""Replay functions stay on the GPU: no program waits for the host.
 
-Programs are traced as on a machine with a GPU and lowered for CUDA, which takes no GPU.
+Programs are traced as if on a GPU and lowered for CUDA, which does not need a GPU.
 """
 
 import functools
@@ -15,16 +15,16 @@ from jaxreplay import testing
 from jaxreplay._internal.tuned import keys
 from tests.contract.test_samplers import SLOW, VARIANTS
 
-# Calls of what is no program of XLA's own, but runs on the device: jax's hash of PRNG keys.
+# Custom calls that run on the device: JAX's hash of PRNG keys.
 ON_DEVICE = {"cu_threefry2x32_ffi"}
 ALIKE = (*SLOW, "per-buffer-iid", "refer-returns")
 
 
 def leaves_device(function, *args):
-    """Return what a function does by way of the host, once it is compiled for CUDA."""
+    """Return the host operations of a function that is lowered for CUDA."""
     traced = jax.jit(function).trace(*args)
     calls = set(re.findall(r"\b(\w*callback|debug_print|infeed|outfeed)\[", str(traced.jaxpr)))
-    if calls:  # which can't be lowered for a device that is not there
+    if calls:  # these can't be lowered without the device
         return calls
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
     calls = set(re.findall(r"custom_call @(\w+)", text)) - ON_DEVICE
@@ -39,7 +39,7 @@ def on_gpu(monkeypatch):
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow if n in ALIKE else ()) for n in VARIANTS]
 )
-def test_no_verb_of_a_replay_leaves_the_gpu(name, on_gpu):
+def test_replay_functions_stay_on_the_gpu(name, on_gpu):
     case = testing.Case(VARIANTS[name])
 
     def all_of_it(key, time):
@@ -51,7 +51,7 @@ def test_no_verb_of_a_replay_leaves_the_gpu(name, on_gpu):
     assert leaves_device(all_of_it, jax.random.key(0), jnp.zeros((), jnp.int32)) == set()
 
 
-def test_keys_stay_the_kind_that_a_gpu_hashes_itself(on_gpu):
+def test_keys_keep_the_kind_that_gpus_hash_natively(on_gpu):
     key = jax.random.key(0)
     assert keys.unrolled(key) is key
 
@@ -75,8 +75,8 @@ def told(x):
 
 
 @pytest.mark.parametrize("how", [to_the_host, printed, asked, told])
-def test_whatever_leaves_a_gpu_is_found(how, on_gpu):
+def test_host_operations_are_detected(how, on_gpu):
     assert leaves_device(how, jnp.ones(3))
     within = functools.partial(jax.lax.fori_loop, 0, 3, lambda _, x: how(x))
-    if how is not to_the_host:  # a loop's carry stays where it is
+    if how is not to_the_host:  # a loop keeps its carry on the device
         assert leaves_device(within, jnp.ones(3))

@@ -1,4 +1,4 @@
-"""A replay method of one's own: priority = |TD error| times recency, when last replayed."""
+"""A custom replay method: priority = |TD error| times recency at the last replay."""
 
 import dataclasses
 
@@ -31,6 +31,6 @@ class Leaf:
 
 
 def method(config: RecentErrorsConfig = RecentErrorsConfig()) -> Method:
-    """Return the method: draws in proportion to `Leaf`, with importance weights as in PER."""
+    """Return a method that samples in proportion to `Leaf`, with importance weights as in PER."""
     weight = ImportanceWeights(linear(0.4, 1.0, config.beta_updates))
     return Method(Proportional(Leaf(config), weight), objectives.weighted())
