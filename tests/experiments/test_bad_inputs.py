@@ -1,7 +1,7 @@
-"""Bad command lines and saved configs are refused in one line, and change no file.
+"""Invalid command lines and saved configs are refused in one line and change no file.
 
-Each option of every config gets bad values automatically; a part of the inputs is in the quick
-suite, all of them in the slow one.
+Every option of every config gets invalid values; the quick suite tests a part of them, the slow
+suite all.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from jaxreplay.option import options_of
 
 DISCRETE, CONTINUOUS = "gymnax/CartPole-v1", "gymnax/Pendulum-v1"
 TINY = "--steps 300 --warmup 100 --eval-every 100 --eval-episodes 1 --seeds 1 --inspect 0 --out OUT"
-# Names, combinations, and sizes beyond any machine.
+# Names, combinations, and sizes that exceed any machine.
 LINES = {
     f"experiments.train {TINY}": """
         --replay perr | --replay '' | --replay os | --replay a.b.c | --agent dqnn | --agent td3
@@ -61,7 +61,7 @@ HAND = [
 
 
 def bad_values(entry):
-    """Yield texts that an option must not accept."""
+    """Yield texts that an option must reject."""
     if entry.kind is bool:
         yield from ("yes please", "2", "")
     elif entry.choices or entry.kind is str:
@@ -80,7 +80,7 @@ def bad_values(entry):
 
 
 def option_lines():
-    """Yield bad values of every option of every agent, method, loop, size and output."""
+    """Yield invalid values of every option of agents, methods, loop, sizes and outputs."""
 
     def env_of(agent, replay):
         actions = AGENTS[agent].actions
@@ -117,7 +117,7 @@ def files(folder):
 
 
 def assert_refused(line, folder, before=None):
-    """Run a command in this process; assert one line, an exit code of 2, and unchanged files."""
+    """Run a command in this process; assert a one-line error, exit code 2 and unchanged files."""
     out, text, code = folder / "out", io.StringIO(), 0
     for name, content in (before or {}).items():
         out.mkdir(exist_ok=True)
@@ -136,12 +136,12 @@ def assert_refused(line, folder, before=None):
 
 
 @pytest.mark.parametrize("line", thinned([*option_lines()], 61), ids=lambda x: " ".join(x)[-60:])
-def test_bad_values_of_options(line, tmp_path):
+def test_invalid_values_of_options_are_refused(line, tmp_path):
     assert_refused(line, tmp_path)
 
 
 @pytest.mark.parametrize("line", thinned(HAND, 9), ids=lambda x: " ".join(x)[-60:])
-def test_bad_names_and_combinations(line, tmp_path):
+def test_invalid_names_and_combinations_are_refused(line, tmp_path):
     assert_refused(line, tmp_path)
 
 
@@ -152,7 +152,7 @@ FIELDS = [(section, field) for section in SECTIONS for field in (None, *SAVED[se
 
 @pytest.mark.parametrize("place", thinned(FIELDS, 13), ids=str)
 @pytest.mark.parametrize("change", ["lost", "another kind"])
-def test_saved_configs_with_a_bad_field(place, change, tmp_path):
+def test_saved_configs_with_an_invalid_field_are_refused(place, change, tmp_path):
     saved = json.loads(json.dumps(SAVED))
     section, field = place
     where, name = (saved, section) if field is None else (saved[section], field)
@@ -166,5 +166,5 @@ def test_saved_configs_with_a_bad_field(place, change, tmp_path):
 
 @pytest.mark.parametrize("name", ["metrics.csv", "summary.json", "config.json", "replayed.png"])
 @pytest.mark.parametrize("more", ["", " --overwrite"])
-def test_files_of_other_programs_are_kept(name, more, tmp_path):
+def test_foreign_files_are_kept(name, more, tmp_path):
     assert_refused(shlex.split(f"experiments.train {TINY}{more}"), tmp_path, {name: "mine"})

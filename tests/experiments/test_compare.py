@@ -27,7 +27,7 @@ def compared(tmp_path_factory):
 
 
 def refusal(capsys, *words):
-    """Return the error of a command, which is one line."""
+    """Return the one-line error of a command."""
     with pytest.raises(SystemExit) as exit_:
         compare.main([*map(str, words)])
     error = capsys.readouterr().err
@@ -35,7 +35,7 @@ def refusal(capsys, *words):
     return error
 
 
-def test_arms_have_one_table_and_joint_figures(compared):
+def test_arms_share_one_table_and_figures(compared):
     table = store.read(compared).table
     assert set(table["replay"]) == {"huber", "lap", "control"}
     seeds = table.groupby("replay")["seed"].agg(["min", "max"])
@@ -48,7 +48,7 @@ def test_arms_have_one_table_and_joint_figures(compared):
         assert (compared / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_arms_are_judged_against_the_uniform_one(compared):
+def test_arms_are_judged_against_uniform_replay(compared):
     found = json.loads((compared / "verdicts.json").read_text())
     assert (found["baseline"], found["primary"]["name"]) == ("huber", "auc")
     assert set(found["arms"]) == {"lap", "control"}
@@ -58,7 +58,7 @@ def test_arms_are_judged_against_the_uniform_one(compared):
     assert_names(next(x for x in text.splitlines() if x.startswith("- control")), "2", "10")
 
 
-def test_resuming_changes_nothing_and_writes_a_page_if_asked(compared, capsys):
+def test_resuming_a_finished_comparison_writes_only_a_requested_page(compared, capsys):
     before, page = (compared / "study.csv.gz").read_bytes(), compared / "report.html"
     assert not page.exists()
     assert compare.main(["--resume", str(compared), "--report", "true"]) == 0
@@ -87,16 +87,16 @@ def test_resuming_changes_nothing_and_writes_a_page_if_asked(compared, capsys):
         (["--lap.kappa", "2"], ("kappa",)),
     ],
 )
-def test_resuming_something_else_is_refused(compared, option, parts, capsys):
+def test_resuming_with_other_options_is_refused(compared, option, parts, capsys):
     assert_names(refusal(capsys, "--resume", compared, *option), *parts)
 
 
-def test_nothing_is_overwritten(compared, capsys):
+def test_existing_comparisons_are_not_overwritten(compared, capsys):
     error = refusal(capsys, *TINY, "--replays", "per", "lap", "--out", compared)
     assert_names(error, "--overwrite", f"--resume {compared}", "--out")
 
 
-def test_several_cadences_are_an_axis(tmp_path, capsys, monkeypatch):
+def test_learn_every_may_be_an_axis(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     out = Path("runs/compare-dqn-walk-10")  # the default
     options = [*TINY, "--replays", "uniform", "--learn-every", "8", "16", "--figures", "true"]
@@ -133,7 +133,7 @@ def test_several_cadences_are_an_axis(tmp_path, capsys, monkeypatch):
         (["--replays", "uniform", "uniform"], ("uniform", "other=uniform")),
     ],
 )
-def test_bad_input_is_refused_before_anything_runs(tmp_path, capsys, options, parts):
+def test_invalid_input_is_refused_before_training(tmp_path, capsys, options, parts):
     out = tmp_path / "x"
     assert_names(refusal(capsys, *TINY, *options, "--out", out), *parts)
     assert not out.exists()

@@ -1,4 +1,4 @@
-"""Results that were edited are not believed: tables decide, and checksums name the rest."""
+"""Edited results: values are recomputed from tables, other files are checked by checksum."""
 
 import json
 import shutil
@@ -48,7 +48,7 @@ def edited(path, change):
 
 
 def page_of(folder, capsys):
-    """Return a page's text; what it warns of is said in the terminal, too."""
+    """Return the text of a page and standard error, which contains the same warnings."""
     capsys.readouterr()
     page = folder.parent / "page.html"
     assert report.main([str(folder), "--out", str(page)]) == 0
@@ -58,7 +58,7 @@ def page_of(folder, capsys):
 
 
 @pytest.mark.parametrize("kind", ["run", "comparison", "search"])
-def test_nothing_is_said_of_what_is_as_it_was_written(folders, capsys, kind):
+def test_unchanged_results_give_no_warning(folders, capsys, kind):
     folder = folders / kind
     assert page_of(folder, capsys)[1] == ""
     assert manifest.differing(folder) == []
@@ -77,7 +77,7 @@ def test_nothing_is_said_of_what_is_as_it_was_written(folders, capsys, kind):
         ("final_interval", [499.0, 501.0]),
     ],
 )  # fmt: skip
-def test_a_summary_says_what_the_tables_do(folders, capsys, name, value):
+def test_summaries_are_computed_from_the_tables(folders, capsys, name, value):
     run = folders / "run"
     before = json.loads((run / "summary.json").read_text())
     edited(run / "summary.json", lambda saved: saved.update({name: value}))
@@ -93,7 +93,7 @@ def test_a_summary_says_what_the_tables_do(folders, capsys, name, value):
 
 @pytest.mark.parametrize("tail", [False, True])
 @pytest.mark.parametrize("how", ["edited", "doubled", "lost"])
-def test_rows_of_a_run_that_has_not_ended_are_those_that_it_wrote(folders, capsys, how, tail):
+def test_rows_of_unfinished_runs_are_checked_against_written_bytes(folders, capsys, how, tail):
     run = folders / "run"
     (run / "summary.json").unlink()
     assert page_of(run, capsys)[1] == ""
@@ -111,7 +111,7 @@ def test_rows_of_a_run_that_has_not_ended_are_those_that_it_wrote(folders, capsy
 
 @pytest.mark.parametrize("ended", [False, True])
 @pytest.mark.parametrize(("column", "value"), [("seconds", -5.0), ("steps_per_second", 1e9)])
-def test_times_are_those_that_passed(folders, capsys, ended, column, value):
+def test_impossible_times_are_reported(folders, capsys, ended, column, value):
     run = folders / "run"
     if not ended:
         (run / "summary.json").unlink()
@@ -121,10 +121,10 @@ def test_times_are_those_that_passed(folders, capsys, ended, column, value):
     text, said = page_of(run, capsys)
     assert "timing.csv" in said
     arm = source.runs({"run": run}, other_code=False).arms["run"]
-    assert (arm.timing is None) == (value < 0)  # no time can be that
+    assert (arm.timing is None) == (value < 0)  # times are not negative
 
 
-def test_resuming_an_ended_run_does_not_adopt_an_edited_table(folders):
+def test_resuming_a_finished_run_rejects_an_edited_table(folders):
     run = folders / "run"
     frame = pd.read_csv(run / "timing.csv")
     frame.loc[0, "seconds"] += 1.0
@@ -143,7 +143,7 @@ def test_verdicts_of_a_page_are_computed_from_the_table(folders, capsys):
     assert "verdicts.json" in page_of(folder, capsys)[1]
 
 
-def test_committed_studies_are_as_they_were_written():
+def test_committed_studies_have_valid_checksums():
     for path in RESULTS.glob("sweeps/*"):
         assert swept.read(path).remarks == ()
 
@@ -156,7 +156,7 @@ def test_committed_studies_are_as_they_were_written():
         lambda study: study.update(best=study["default"]),
     ],
 )
-def test_scores_of_trials_are_those_that_the_table_gives(folders, capsys, change):
+def test_scores_of_trials_are_computed_from_the_table(folders, capsys, change):
     folder = folders / "search"
     before = swept.read(folder)
     edited(
@@ -167,9 +167,9 @@ def test_scores_of_trials_are_those_that_the_table_gives(folders, capsys, change
     pd.testing.assert_frame_equal(now.tried, before.tried)
     assert str(now.rows) == str(before.rows)
     text, said = page_of(folder, capsys)
-    assert said.count("study.json") == 2 and "walk/4 per" in said  # and its checksum
+    assert said.count("study.json") == 2 and "walk/4 per" in said  # score and checksum
     assert "1,000,000,000" not in text
-    # Without a manifest the table still tells.
+    # Without a manifest, the table still reveals the change.
     (folder / "manifest.json").unlink()
     assert "walk/4 per" in page_of(folder, capsys)[1]
 
@@ -182,7 +182,7 @@ def test_scores_of_trials_are_those_that_the_table_gives(folders, capsys, change
         lambda saved: saved["failed"].update({"walk/4 per seed 0": "it was edited"}),
     ],
 )
-def test_what_no_table_gives_is_known_by_its_checksum(folders, capsys, change):
+def test_edited_files_without_a_table_are_found_by_checksum(folders, capsys, change):
     edited(folders / "search" / "study.json", change)
     assert "study.json" in page_of(folders / "search", capsys)[1]
     for path in ("run/summary.json", "run/config.json"):
@@ -191,7 +191,7 @@ def test_what_no_table_gives_is_known_by_its_checksum(folders, capsys, change):
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_checkpoint_is_named_after_its_step(folders, capsys, ended):
+def test_checkpoint_names_must_equal_their_step(folders, capsys, ended):
     below = folders / "run" / "checkpoints"
     if not ended:
         (folders / "run" / "summary.json").unlink()
@@ -211,7 +211,7 @@ def test_a_checkpoint_is_named_after_its_step(folders, capsys, ended):
     assert train.main(["--resume", str(folders / "run")]) == 0
 
 
-def test_checksums_lead_nowhere_else(folders):
+def test_checksums_outside_the_folder_are_refused(folders):
     path = folders / "run" / "manifest.json"
     edited(path, lambda saved: saved["checksums"].update({"../secret.csv": [[0, 0]]}))
     with refused(path, "../secret.csv"):

@@ -1,4 +1,4 @@
-"""Runs that are killed at random moments and resumed end with the bytes of whole runs."""
+"""Runs killed at random moments and resumed, compared with uninterrupted runs."""
 
 import os
 import random
@@ -26,12 +26,12 @@ COMMANDS = {
 BEGUN = {"train": "config.json", "compare": "study.json"}
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 COMPARED = ("metrics.csv", "config.json", "step_*.safetensors", "study.csv.gz")
-PRESENT = ("summary.json", "*.png", "*.md")  # with times in them
-ROUNDS = 3  # for each command; JAXREPLAY_KILLS for more
+PRESENT = ("summary.json", "*.png", "*.md")  # contain times
+ROUNDS = 3  # for each command; set JAXREPLAY_KILLS for more
 
 
 def start(command, folder, **pipes):
-    """Start a command in a session of its own, with one compilation cache for all."""
+    """Start a command in its own session, with a compilation cache shared by all commands."""
     cache = {
         "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -45,7 +45,7 @@ def start(command, folder, **pipes):
 
 @pytest.fixture(scope="module", params=COMMANDS)
 def whole(request, tmp_path_factory):
-    """A command's name, folder of results, and duration with compiled programs in the cache."""
+    """Return name, folder of results, and duration of a command with a warm compilation cache."""
     name, folder = request.param, tmp_path_factory.mktemp(request.param)
     for place in ("compiling", "whole"):
         began = time.monotonic()
@@ -55,7 +55,7 @@ def whole(request, tmp_path_factory):
 
 
 def differing(out, whole):
-    """Return the files of results that are not the same in both folders."""
+    """Return the files of results that differ between two folders."""
     names = {path.relative_to(whole) for pattern in PRESENT for path in whole.rglob(pattern)}
     found = [str(name) for name in names if not (out / name).is_file()]
     for pattern in COMPARED:
@@ -67,13 +67,13 @@ def differing(out, whole):
 
 
 def killed_and_resumed(name, out, seconds, rng):
-    """Kill a command one to three times, then run it to its end; return kills and exit message."""
+    """Kill a command one to three times, then finish it; return signals and any error message."""
     kills, command = [], [*COMMANDS[name], "--out", str(out)]
     for _ in range(rng.randint(1, 3)):
         process, number = start(command, out.parent), rng.choice(SIGNALS)
         try:
             process.wait(rng.uniform(0.1, 0.9) * seconds)
-            break  # it was faster
+            break  # finished before the kill
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, number)
             process.wait()
@@ -86,7 +86,7 @@ def killed_and_resumed(name, out, seconds, rng):
 
 
 @pytest.mark.slow
-def test_killed_runs_end_with_the_bytes_of_whole_ones(whole):
+def test_killed_and_resumed_runs_equal_uninterrupted_runs(whole):
     name, folder, seconds = whole
     rng, killed = random.Random(3), 0
     rounds = int(os.environ.get("JAXREPLAY_KILLS", ROUNDS))
@@ -99,7 +99,7 @@ def test_killed_runs_end_with_the_bytes_of_whole_ones(whole):
     assert killed >= rounds / 2
 
 
-def test_other_bytes_and_missing_files_are_found(tmp_path):
+def test_comparison_finds_different_and_missing_files(tmp_path):
     one, other = tmp_path / "one", tmp_path / "other"
     for folder in (one, other):
         (folder / "checkpoints").mkdir(parents=True)

@@ -37,7 +37,7 @@ def test_runs_of_two_agents_are_plotted_together(runs, capsys):
     assert table in capsys.readouterr().out
 
 
-def test_what_cannot_be_plotted_is_refused(runs, capsys):
+def test_invalid_plots_are_refused(runs, capsys):
     unfinished = runs / "unfinished"
     unfinished.mkdir()
     (unfinished / "metrics.csv").write_text("seed,step,eval_return\n")
@@ -65,10 +65,10 @@ def test_what_cannot_be_plotted_is_refused(runs, capsys):
             {"versions": {"code": f"{code.digest()} (jax_enable_x64=true)"}},
             ("jax_enable_x64=true", "--other-code"),
         ),
-        ({"versions": {}}, (code.digest(), "--other-code")),  # as before they were recorded
+        ({"versions": {}}, (code.digest(), "--other-code")),  # as in runs without recorded versions
     ],
 )
-def test_runs_that_do_not_belong_together_are_refused(runs, tmp_path, capsys, change, parts):
+def test_incompatible_runs_are_refused(runs, tmp_path, capsys, change, parts):
     other = tmp_path / "other"
     shutil.copytree(runs / "naf", other)
     summary = json.loads((other / "summary.json").read_text())
@@ -110,7 +110,7 @@ def test_damaged_runs_are_not_plotted(runs, tmp_path, capsys, name, change, part
     assert not (tmp_path / "x").exists()
 
 
-def test_labels_and_titles_are_shown_as_they_are(runs, tmp_path, capsys):
+def test_labels_and_titles_are_shown_verbatim(runs, tmp_path, capsys):
     odd = "_a $x^2$|\n<b>"
     out = tmp_path / "odd"
     options = [f"{odd}={runs / 'naf'}", "--title", "costs $5 and $6\n", "--out", str(out)]

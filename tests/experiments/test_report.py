@@ -1,4 +1,4 @@
-"""The command that makes a page: what it reads and refuses, on committed results."""
+"""The report command, on committed results."""
 
 import dataclasses
 import json
@@ -24,12 +24,12 @@ RACER = RESULTS / "refer" / "racer_pendulum"
 
 @pytest.fixture
 def run(tmp_path):
-    """A copy of a finished run."""
+    """Return a copy of a finished run."""
     return Path(shutil.copytree(RACER / "refer", tmp_path / "run"))
 
 
 def refusal(capsys, *arguments):
-    """Return the one line that refuses a command."""
+    """Return the one-line error of a command."""
     with pytest.raises(SystemExit) as exit_:
         report.main([str(argument) for argument in arguments])
     error = capsys.readouterr().err
@@ -37,19 +37,19 @@ def refusal(capsys, *arguments):
     return error
 
 
-def test_the_page_of_a_run_stands_beside_it_and_is_made_anew(run, capsys):
+def test_page_of_a_run_is_written_to_its_folder_and_replaced(run, capsys):
     assert report.main([str(run)]) == 0
     assert_names(capsys.readouterr().out, run / "report.html")
     first = (run / "report.html").read_bytes()
     (title,) = re.findall("<h1>(.*?)</h1>", first.decode())
     assert_names(title, "racer", "refer", "gymnax/Pendulum-v1")
-    assert b'id="verdicts"' not in first and b"data-arm" not in first  # nothing to compare
+    assert b'id="verdicts"' not in first and b"data-arm" not in first  # one run has no comparison
     assert report.main([str(run)]) == 0
     assert (run / "report.html").read_bytes() == first
     assert not [path for path in run.iterdir() if path.suffix == ".tmp"]
 
 
-def test_a_file_of_the_users_is_not_overwritten(run, capsys):
+def test_foreign_files_are_not_overwritten(run, capsys):
     (run / "report.html").write_text("<p>mine")
     assert_names(refusal(capsys, run), run / "report.html", "--out")
     assert (run / "report.html").read_text() == "<p>mine"
@@ -65,7 +65,7 @@ def test_several_runs_become_arms(tmp_path, capsys):
     assert 'data-arm="with"' in text and 'data-arm="without"' in text
 
 
-def test_what_does_not_belong_together_is_refused(tmp_path, run, capsys):
+def test_incompatible_folders_are_refused(tmp_path, run, capsys):
     out = ["--out", tmp_path / "x.html"]
     other = RESULTS / "cartpole_dqn" / "per"
     error = refusal(capsys, run, other, *out)
@@ -100,8 +100,8 @@ def test_damaged_files_are_named(run, capsys, name, text, parts):
     assert not (run / "report.html").exists()
 
 
-def test_a_run_that_is_still_going_on_is_shown_as_far_as_it_has_come(run):
-    """Its last log point is only half written: it is left out."""
+def test_running_runs_are_shown_up_to_the_last_log_point(run):
+    """An incomplete last log point is left out."""
     frame = pd.read_csv(run / "metrics.csv")
     third = sorted(frame["step"].unique())[2]
     lines = (run / "metrics.csv").read_text().splitlines(keepends=True)
@@ -117,7 +117,7 @@ def test_a_run_that_is_still_going_on_is_shown_as_far_as_it_has_come(run):
     assert any(all(part in said for part in parts) for said in re.findall(">([^<]{,200})<", text))
 
 
-def test_a_run_without_a_log_point_has_no_page_yet(run, capsys):
+def test_runs_without_a_log_point_have_no_page(run, capsys):
     (run / "summary.json").unlink()
     (run / "metrics.csv").write_text("seed,step,eval_return\n0,2500")
     assert_names(refusal(capsys, run), run)
@@ -139,8 +139,8 @@ def test_films_are_embedded_up_to_a_limit(run, monkeypatch):
     ("replay", "options", "observe_every"),
     [("per", {"alpha": 0.75, "clip": 3.0}, None), ("ners", {}, 50)],
 )
-def test_the_command_of_a_run_makes_the_same_run(replay, options, observe_every, monkeypatch):
-    """An arm shares `observe_every` with other arms, but not all methods use it."""
+def test_command_on_the_page_reproduces_the_run(replay, options, observe_every, monkeypatch):
+    """Arms share `observe_every`, which only some methods use."""
     base = defaults("gymnax/Pendulum-v1", "td3", replay).to_json()
     base["loop"] |= {"steps": 12_345, "observe_every": 50}
     base["agent_options"]["hidden"] = (32, 16)
@@ -152,7 +152,7 @@ def test_the_command_of_a_run_makes_the_same_run(replay, options, observe_every,
     assert found == dataclasses.replace(config, loop=loop)
 
 
-def test_of_an_agent_that_is_not_known_here_every_option_is_repeated(run):
+def test_command_on_the_page_has_all_options_of_an_unknown_agent(run):
     saved = json.loads((run / "config.json").read_text()) | {"agent": "elsewhere.agent"}
     assert "--agent.hidden 64 64" in commands.of_run(saved).replace("\\\n    ", "")
 
@@ -164,7 +164,7 @@ def test_of_an_agent_that_is_not_known_here_every_option_is_repeated(run):
         "--replays per lap --baseline lap --control false --steps 3000 --seed 7",
     ],
 )
-def test_the_command_of_a_comparison_makes_the_same_study(words, monkeypatch):
+def test_command_on_the_page_reproduces_the_comparison(words, monkeypatch):
     studies = []
     monkeypatch.setattr(study, "_run", lambda asked, *_: studies.append(asked))
     assert compare.main(words.split()) == 0
@@ -192,8 +192,8 @@ def parsed(monkeypatch, module, line):
     return found
 
 
-def test_texts_in_files_are_escaped(tmp_path):
-    """A page of another person's study runs no script."""
+def test_text_from_files_is_escaped(tmp_path):
+    """Pages of foreign studies execute no scripts."""
     folder = Path(shutil.copytree(RESULTS / "sweeps" / "walk_per", tmp_path / "s"))
     evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
     path = folder / "study.json"
@@ -206,7 +206,7 @@ def test_texts_in_files_are_escaped(tmp_path):
     assert "<script>alert" not in text and "<img" not in text
 
 
-def test_a_page_without_plotly_is_refused_with_what_installs_it(tmp_path, capsys, monkeypatch):
+def test_missing_plotly_is_reported_with_an_install_command(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(page, "missing", lambda what, modules: f"{what} needs {[*modules]}")
     with pytest.raises(SystemExit) as exit_:
         report.main([str(tmp_path), "--out", str(tmp_path / "x.html")])

@@ -1,4 +1,4 @@
-"""Folders of somebody else are data: what they name is not imported, connected to or followed."""
+"""Folders from others are data: modules, addresses and links in them are not used."""
 
 import base64
 import json
@@ -55,7 +55,7 @@ def folders(made, tmp_path):
 
 @pytest.fixture(params=["DQNConfig", 'METHODS["uniform"].config'])
 def mark(request, tmp_path, monkeypatch):
-    """Put an agent (or method) on the path by two names; return a file that importing it writes."""
+    """Put an agent or method on the path in three modules; return a file that imports write."""
     mark, below = tmp_path / "mark", tmp_path / "path" / "evilpkg"
     below.mkdir(parents=True)
     content = MODULE.format(mark=str(mark), config=request.param)
@@ -89,9 +89,7 @@ NAMES = [
 
 @pytest.mark.parametrize(("name", "value"), NAMES)
 @pytest.mark.parametrize("kind", ["run", "comparison", "grid", "search"])
-def test_modules_that_only_a_folder_names_are_not_imported(
-    folders, mark, capsys, kind, name, value
-):
+def test_modules_named_only_by_a_folder_are_not_imported(folders, mark, capsys, kind, name, value):
     def change(saved):
         text = json.dumps(saved)
         old = {"agent": "dqn", "replay": "uniform", "env": "walk/4"}[name]
@@ -107,11 +105,11 @@ def test_modules_that_only_a_folder_names_are_not_imported(
     assert value in refused(capsys, command, "--resume", str(folder))
     if kind == "run":
         assert value in refused(capsys, watch, str(folder))
-    report.main([str(folder)])  # shows the names as words
+    report.main([str(folder)])  # shows the names as text
     assert not mark.exists()
 
 
-def test_a_saved_study_holds_values_within_bounds_and_nothing_else(folders, capsys):
+def test_saved_studies_are_validated_against_bounds(folders, capsys):
     path = folders / "grid" / "study.json"
     whole = path.read_text()
     for section, name, value in (
@@ -129,9 +127,9 @@ def test_a_saved_study_holds_values_within_bounds_and_nothing_else(folders, caps
         path.write_text(whole)
 
 
-def test_what_a_sweep_was_asked_for_is_gone_on_with(folders, capsys):
+def test_resumed_sweeps_keep_their_options(folders, capsys):
     assert sweep.main(["--resume", str(folders / "grid")]) == 0
-    said = capsys.readouterr().out  # scores are of --primary, which the folder keeps
+    said = capsys.readouterr().out  # --primary is read from the folder
     assert re.search(r"\bfinal\b", said) and not re.search(r"\bauc\b", said)
     for option, words in {
         "agent": ["--agent", "rainbow"], "replays": ["--replays", "per"],
@@ -141,7 +139,7 @@ def test_what_a_sweep_was_asked_for_is_gone_on_with(folders, capsys):
         assert f"--{option}" in refused(capsys, sweep, "--resume", str(folders / "grid"), *words)
 
 
-def test_a_module_is_imported_where_the_command_line_names_it_again(tmp_path, monkeypatch, request):
+def test_modules_named_again_on_the_command_line_are_imported(tmp_path, monkeypatch, request):
     path = tmp_path / "mine_elsewhere.py"
     path.write_text(MODULE.format(mark=str(tmp_path / "mark"), config="DQNConfig"))
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -171,14 +169,14 @@ def test_a_module_is_imported_where_the_command_line_names_it_again(tmp_path, mo
         ('resume = "/tmp/x"', "--resume"),
     ],
 )
-def test_a_file_of_options_names_no_place_and_no_module(tmp_path, mark, capsys, text, named):
+def test_option_files_cannot_name_clusters_or_modules(tmp_path, mark, capsys, text, named):
     path = tmp_path / "sweep.toml"
     path.write_text(text)
     error = refused(capsys, sweep, "--file", str(path), "--dry-run")
     assert named in error and not mark.exists()
 
 
-def test_nothing_is_sent_away_unless_the_command_line_says_so(folders):
+def test_data_is_sent_only_if_the_command_line_enables_it(folders):
     out = folders / "run"
     edited(out / "manifest.json", lambda saved: saved["output"].update(wandb=True, other_code=True))
     assert train.main(["--resume", str(out)]) == 0
@@ -188,7 +186,7 @@ def test_nothing_is_sent_away_unless_the_command_line_says_so(folders):
 
 
 @pytest.mark.parametrize("kind", ["run", "comparison", "grid"])
-def test_pages_follow_no_link(folders, tmp_path, capsys, kind):
+def test_pages_do_not_follow_links(folders, tmp_path, capsys, kind):
     secret, page = tmp_path / "secret", tmp_path / "page.html"
     for path in sorted(folders.joinpath(kind).rglob("*")):
         if path.suffix not in (".json", ".csv", ".gz"):
@@ -202,7 +200,7 @@ def test_pages_follow_no_link(folders, tmp_path, capsys, kind):
 
 
 @pytest.mark.parametrize("is_link", [True, False])
-def test_a_film_that_is_a_link_is_named_and_not_shown(folders, tmp_path, is_link):
+def test_linked_films_are_named_and_not_embedded(folders, tmp_path, is_link):
     content = b"GIF89a what is nobody's business"
     (tmp_path / "secret.gif").write_bytes(content)
     film = folders / "run" / "episode.gif"
@@ -214,7 +212,7 @@ def test_a_film_that_is_a_link_is_named_and_not_shown(folders, tmp_path, is_link
 
 
 @pytest.mark.parametrize("name", ["metrics.csv", "timing.csv", "config.json", "manifest.json"])
-def test_a_resumed_run_writes_through_no_link(folders, tmp_path, capsys, name):
+def test_resumed_runs_do_not_write_through_links(folders, tmp_path, capsys, name):
     path, mine = folders / "run" / name, tmp_path / "mine"
     path.rename(mine)
     path.symlink_to(mine)

@@ -1,4 +1,4 @@
-"""The replay suite: its tasks, its report, and the methods of others."""
+"""The replay suite: tasks, report, and custom methods."""
 
 import pytest
 
@@ -9,18 +9,18 @@ from tests.refusals import refused
 
 @pytest.mark.parametrize("task", suite.TASKS, ids=lambda task: task.env)
 @pytest.mark.parametrize("smoke", [False, True])
-def test_every_task_can_be_decided(task, smoke):
+def test_tasks_have_valid_claims_about_every_method(task, smoke):
     study = suite.study_of(task, {"lap": "lap", "rank": "rank"}, smoke)
     study.check()
     labels = {point.name for point in study.points()}
-    claims = study.claims["lap"]  # corrected without those of other methods
+    claims = study.claims["lap"]  # corrected separately from claims of other methods
     assert list(study.claims) == ["lap", "rank"]
     assert {claim.arm for claim in claims} | {claim.baseline for claim in claims} <= labels
     assert len({claim.says for claim in claims}) == len(claims) == (2 if smoke else 4)
     assert study.question.until_decided != smoke
 
 
-def test_a_method_is_left_out_where_it_does_not_fit(tmp_path):
+def test_methods_are_left_out_of_incompatible_tasks(tmp_path):
     (walk,) = (task for task in suite.TASKS if task.env == "walk/10")
     (goals,) = (task for task in suite.TASKS if task.env.startswith("goals/"))
     assert list(suite.unfit(walk, {"her": "her", "per": "per"})) == ["her"]
@@ -29,18 +29,18 @@ def test_a_method_is_left_out_where_it_does_not_fit(tmp_path):
         suite.run({"latest": "latest"}, tmp_path, smoke=True)
 
 
-def test_a_method_of_ones_own_is_not_replaced_by_an_arm_with_its_label():
+def test_custom_methods_keep_their_label():
     study = suite.study_of(suite.TASKS[0], {"ners": "rank"})
     assert study.bases["walk/10", "ners"].replay == "rank"
 
 
-def test_a_suite_is_written_as_a_table_and_not_mixed_with_another(tmp_path, monkeypatch):
+def test_suites_are_written_as_a_table_and_not_mixed(tmp_path, monkeypatch):
     monkeypatch.setattr(suite, "TASKS", suite.TASKS[:1])
     text = suite.run({"rank": "rank"}, tmp_path, smoke=True)
     assert (tmp_path / "suite.md").read_text() == text
     (row,) = [line for line in text.splitlines() if line.startswith("| walk/10") and "rank" in line]
     assert "pilot" in row  # two seeds
     assert len(store.read(tmp_path / "walk_10").ended()) == 6
-    assert suite.run({"rank": "rank"}, tmp_path, smoke=True) == text  # nothing is left to run
+    assert suite.run({"rank": "rank"}, tmp_path, smoke=True) == text  # all runs are finished
     with refused(tmp_path, "rank"):
         suite.run({"lap": "lap"}, tmp_path, smoke=True)

@@ -1,4 +1,4 @@
-"""The sweep command: one table, whatever stops it, and nothing that is refused leaves a trace."""
+"""The sweep command: its table, resuming, and refusal of invalid input without side effects."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def costs(out):
     return json.loads((out / "study.json").read_text())["costs"]
 
 
-def test_one_table_holds_every_run_and_log_point(swept):
+def test_one_table_contains_every_run_and_log_point(swept):
     table = pd.read_csv(swept / "study.csv.gz")
     assert len(table) == (1 + 4) * 2 * 2  # points, seeds, log points
     per = table[table["replay"] == "per"]
@@ -58,13 +58,13 @@ def test_one_table_holds_every_run_and_log_point(swept):
     }  # fmt: skip
     assert table[table["replay"] == "uniform"]["replay.alpha"].isna().all()
     assert set(table["step"]) == {150, 200} and table["eval_return"].notna().all()
-    # Settings decide numbers: no two points of PER have the same.
+    # All points of PER have different results.
     sums = per[per["step"] == 200].groupby("point")["replay/mean_priority"].sum()
     assert sums.nunique() >= 2
     assert np.allclose(per[per["replay.beta"] == 1.0]["replay/beta"], 1.0)
 
 
-def test_what_made_it_is_beside_it(swept):
+def test_settings_and_versions_are_saved_with_the_table(swept):
     facts = json.loads((swept / "study.json").read_text())
     assert len(facts["points"]) == 5 and facts["failed"] == {}
     one = facts["points"]["walk/4 per replay.alpha=0.2 replay.beta=1.0"]
@@ -75,14 +75,14 @@ def test_what_made_it_is_beside_it(swept):
     assert sum(len(seeds) for c in facts["costs"] for seeds in c["runs"].values()) == 10
 
 
-def test_figures_and_tables_show_it(swept):
+def test_sweeps_write_figures_and_tables(swept):
     assert (swept / "sensitivity.png").read_bytes().startswith(b"\x89PNG")
     assert (swept / "best.png").read_bytes().startswith(b"\x89PNG")
     text = (swept / "study.md").read_text()
     assert "| walk/4 uniform" in text
 
 
-def test_seeds_alone_are_bit_for_bit_those_of_a_run(swept, tmp_path):
+def test_sweeps_equal_single_runs_bit_for_bit(swept, tmp_path):
     facts = json.loads((swept / "study.json").read_text())
     config = RunConfig.from_json(facts["points"]["walk/4 uniform"]["config"])
     output = OutputConfig(tensorboard=False, figures=False)
@@ -95,7 +95,7 @@ def test_seeds_alone_are_bit_for_bit_those_of_a_run(swept, tmp_path):
         np.testing.assert_array_equal(ours, theirs, err_msg=name)
 
 
-def test_a_sweep_that_lacks_runs_ends_with_the_same_bytes(swept, tmp_path):
+def test_incomplete_sweeps_resume_to_the_same_bytes(swept, tmp_path):
     whole = (swept / "study.csv.gz").read_bytes()
     out = tmp_path / "cut"
     shutil.copytree(swept, out)
@@ -107,15 +107,15 @@ def test_a_sweep_that_lacks_runs_ends_with_the_same_bytes(swept, tmp_path):
     before = len(costs(out))
     assert (out / "study.csv.gz").read_bytes() != whole
     assert sweep.main(["--resume", str(out)]) == 0
-    assert [cost["runs"] for cost in costs(out)[before:]] == [{one: [1]}]  # and nothing else
-    # It is the same program, of settings and of as many seeds, though one is all that is missing.
+    assert [cost["runs"] for cost in costs(out)[before:]] == [{one: [1]}]  # and no other run
+    # The program has as many settings and seeds as before, although only one run is missing.
     assert (out / "study.csv.gz").read_bytes() == whole
     assert sweep.main(["--resume", str(out)]) == 0
     assert len(costs(out)) == before + 1
     assert (out / "study.csv.gz").read_bytes() == whole
 
 
-def test_reading_and_writing_changes_no_byte(swept, tmp_path):
+def test_reading_and_writing_preserves_every_byte(swept, tmp_path):
     shutil.copytree(swept, tmp_path / "copy")
     store.read(tmp_path / "copy").write()
     assert (tmp_path / "copy" / "study.csv.gz").read_bytes() == (
@@ -130,16 +130,16 @@ def test_a_kill_between_the_two_files_loses_nothing(swept, tmp_path):
     cut = store.read(out)
     cut.frame = cut.frame.iloc[:2]
     cut.write()
-    (out / "study.csv.gz").write_bytes(table)  # what was there when the process was killed
+    (out / "study.csv.gz").write_bytes(table)  # the table at the time of the kill
     assert len(store.read(out).ended()) == 10
 
 
-def test_nothing_has_ended_of_a_sweep_that_was_killed_at_once(swept, tmp_path):
+def test_sweeps_killed_at_the_start_have_no_finished_runs(swept, tmp_path):
     out = tmp_path / "early"
     shutil.copytree(swept, out)
     one = store.read(out)
     one.crc32 = None
-    one.write()  # what is first said of a table
+    one.write()  # as before the first table
     (out / "study.csv.gz").unlink()
     assert store.read(out).ended() == set()
     none = store.read(out)
@@ -148,7 +148,7 @@ def test_nothing_has_ended_of_a_sweep_that_was_killed_at_once(swept, tmp_path):
     assert store.read(out).ended() == set()
 
 
-def test_damage_is_named(swept, tmp_path):
+def test_damaged_files_are_named(swept, tmp_path):
     out = tmp_path / "damaged"
     shutil.copytree(swept, out)
     content = bytearray((out / "study.csv.gz").read_bytes())
@@ -161,7 +161,7 @@ def test_damage_is_named(swept, tmp_path):
         store.read(out)
 
 
-def test_a_file_says_the_same_as_the_command_line(tmp_path, capsys):
+def test_option_files_equal_the_command_line(tmp_path, capsys):
     path = tmp_path / "sweep.toml"
     path.write_text(
         'agent = "dqn"\nreplays = ["uniform", "mine=per"]\nenvs = ["walk/4"]\nseeds = 2\n'
@@ -170,7 +170,7 @@ def test_a_file_says_the_same_as_the_command_line(tmp_path, capsys):
         'mine.sampling = ["iid", "stratified"]\n'
     )
     words = ["--file", str(path), "--out", str(tmp_path / "x"), "--dry-run"]
-    assert sweep.main([*words, "--seeds", "3"]) == 0  # what is given beside a file wins
+    assert sweep.main([*words, "--seeds", "3"]) == 0  # options override the file
     said = capsys.readouterr().err
     (planned,) = (line for line in said.splitlines() if "agent steps" in line)
     assert_names(planned, "18", "6")  # runs and programs: 2 and 4 points, 3 seeds
@@ -241,16 +241,14 @@ def test_a_file_says_the_same_as_the_command_line(tmp_path, capsys):
         (["--widht", "3"], ("--widht", "--width")),
     ],
 )
-def test_bad_input_is_refused_in_one_line_before_anything_is_written(
-    tmp_path, capsys, words, parts
-):
+def test_invalid_input_is_refused_in_one_line_before_writing(tmp_path, capsys, words, parts):
     out = tmp_path / "x"
     error = refused(capsys, *TINY, "--replays", "uniform", "per", "--out", str(out), *words)
     assert_names(error, *parts)
     assert not out.exists()
 
 
-def test_results_of_something_else_are_refused(swept, capsys, tmp_path):
+def test_results_of_other_sweeps_or_code_are_refused(swept, capsys, tmp_path):
     other = refused(capsys, *TINY, *GRID, "--out", str(swept))
     assert_names(other, "--overwrite", f"--resume {swept}", "--out")
     other = refused(capsys, "--resume", str(swept), "--grid", "replay.alpha=0.2,0.9")
@@ -268,7 +266,7 @@ def test_results_of_something_else_are_refused(swept, capsys, tmp_path):
     assert "jax_threefry_partitionable=false" in other
 
 
-def test_a_dry_run_tells_of_a_folder_that_is_taken(swept, capfd):
+def test_dry_runs_report_an_occupied_folder(swept, capfd):
     before = (swept / "study.json").read_bytes()
     for words, says in (((), True), (("--overwrite",), False)):
         assert sweep.main([*TINY, *GRID, "--out", str(swept), "--dry-run", *words]) == 0
@@ -282,7 +280,7 @@ def command(*words):
 
 
 @pytest.mark.slow
-def test_numbers_do_not_hang_on_the_number_of_devices(tmp_path):
+def test_results_are_independent_of_the_number_of_devices(tmp_path):
     tables = {}
     for devices in ("1", "2", "8"):
         out = tmp_path / devices
@@ -295,7 +293,7 @@ def test_numbers_do_not_hang_on_the_number_of_devices(tmp_path):
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_what_has_ended_and_resuming_ends_with_the_same_bytes(swept, tmp_path):
+def test_ctrl_c_keeps_finished_runs_and_resuming_yields_the_same_bytes(swept, tmp_path):
     out = tmp_path / "stopped"
     process = subprocess.Popen(
         command(*GRID, "--devices", "1", "--steps", "20_000", "--out", str(out)),

@@ -1,4 +1,4 @@
-"""A search: settings are chosen on some seeds, the best shown on others, and resuming is exact."""
+"""The search of the sweep command: tuning seeds, fresh seeds, budgets and exact resuming."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ def searched(tmp_path_factory):
 
 
 def line_of(text, name):
-    """Return the one line of a text that has a name."""
+    """Return the only line of a text that contains a name."""
     (line,) = (line for line in text.splitlines() if name in line)
     return line
 
@@ -43,7 +43,7 @@ def study(folder):
     return json.loads((folder / "study.json").read_text())["search"]["studies"]["walk/4"]["per"]
 
 
-def test_every_trial_has_the_same_seeds_and_the_result_has_others(searched):
+def test_trials_share_seeds_and_the_final_runs_use_others(searched):
     table = pd.read_csv(searched / "study.csv.gz")
     found = study(searched)
     tried = {trial["point"] for trial in found["trials"]}
@@ -68,20 +68,20 @@ def test_settings_share_one_program(searched):
     ]  # fmt: skip
 
 
-def test_a_score_is_the_interquartile_mean_over_the_seeds_that_choose(searched):
+def test_scores_are_interquartile_means_over_tuning_seeds(searched):
     table = pd.read_csv(searched / "study.csv.gz")
     for trial in study(searched)["trials"]:
         own = table[(table["point"] == trial["point"]) & (table["seed"] < 2)]
         last = own[own["step"] == 200]["eval_return"]
-        assert trial["score"] == pytest.approx(last.mean())  # of two, it is the mean
+        assert trial["score"] == pytest.approx(last.mean())  # the IQM of two seeds is their mean
 
 
-def test_tables_and_figures_show_the_budget_the_spread_and_fresh_seeds_alone(searched):
+def test_tables_and_figures_show_budget_spread_and_fresh_seeds(searched):
     text = (searched / "study.md").read_text()
     found = study(searched)
     assert f"| {found['best']} |" in text
-    assert_names(line_of(text, "final"), "3")  # fresh seeds, of which scores are means
-    assert_names(line_of(text, "optuna"), "14", "0", "1")  # trials, and the seeds that choose
+    assert_names(line_of(text, "final"), "3")  # fresh seeds
+    assert_names(line_of(text, "optuna"), "14", "0", "1")  # trials and tuning seeds
     results = store.read(searched)
     scores = np.array([trial["score"] for trial in found["trials"]])
     line = next(
@@ -95,7 +95,7 @@ def test_tables_and_figures_show_the_budget_the_spread_and_fresh_seeds_alone(sea
         assert (searched / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_resuming_runs_what_is_missing_and_ends_with_the_same_bytes(searched, tmp_path, capsys):
+def test_incomplete_searches_resume_to_the_same_bytes(searched, tmp_path, capsys):
     out = tmp_path / "cut"
     shutil.copytree(searched, out)
     cut = store.read(out)
@@ -114,7 +114,7 @@ def test_resuming_runs_what_is_missing_and_ends_with_the_same_bytes(searched, tm
     )
 
 
-def test_a_failed_trial_is_named_and_stays_failed(searched, tmp_path):
+def test_failed_trials_are_named_and_stay_failed(searched, tmp_path):
     out = tmp_path / "failed"
     shutil.copytree(searched, out)
     cut = store.read(out)
@@ -132,7 +132,7 @@ def test_a_failed_trial_is_named_and_stays_failed(searched, tmp_path):
     assert f"- {last}: seed 1: agent step 7: walk/4 returned a number" in text
 
 
-def test_a_point_that_diverged_has_no_score():
+def test_diverged_points_have_no_score():
     rows = pd.DataFrame({
         "seed": [0, 0, 1, 1], "step": [1, 2, 1, 2], "eval_return": [0.0, 1.0, 0.0, 1.0],
         "diverged": [0, 0, 1, 1],
@@ -143,26 +143,26 @@ def test_a_point_that_diverged_has_no_score():
     assert_names(why, "seed 1")
     assert search.score_of(rows.assign(diverged=0), metric) == (1.0, None)
     never = primary.parse("steps_to_threshold", 5.0)
-    assert search.score_of(rows.assign(diverged=0), never) == (2.0, None)  # the least it can be
+    assert search.score_of(rows.assign(diverged=0), never) == (2.0, None)  # the minimum
 
 
-def test_methods_have_equal_budgets_and_one_without_the_settings_runs_once(capsys, tmp_path):
+def test_methods_have_equal_budgets_and_one_run_without_settings(capsys, tmp_path):
     words = ["--replays", "uniform", "per", "lap", "--search", "random", "--trials", "20"]
     more = ["--space", "replay.alpha=0:1", "per.beta=0,1", "lap.sampling=iid,stratified"]
     out = tmp_path / "x"
     assert sweep.main([*TINY, *words, *more, "--dry-run", "--out", str(out)]) == 0
     said = capsys.readouterr().err
     assert_names(line_of(said, "random"), "20", "2", "10")  # trials, methods and fresh seeds
-    assert "replay." not in line_of(said, "walk/4 uniform")  # which has none of the settings
+    assert "replay." not in line_of(said, "walk/4 uniform")  # has no tuned setting
     own = line_of(said, "walk/4 per")
     assert_names(own, "replay.alpha", "0", "1", "replay.beta", "0.0", "1.0")
     assert "replay.sampling" not in own and "replay.sampling" in line_of(said, "walk/4 lap")
-    # Runs: 20 trials of 2 methods with 2 seeds; 10 fresh seeds for 2 bests and 3 defaults.
+    # Runs: 20 trials of 2 methods with 2 seeds; 10 fresh seeds of 2 best points and 3 defaults.
     assert_names(line_of(said, "130"), "130", "4")
     assert not out.exists()
 
 
-def test_a_file_has_a_table_of_the_space(tmp_path, capsys):
+def test_option_files_define_the_search_space(tmp_path, capsys):
     path = tmp_path / "search.toml"
     path.write_text(
         'search = "random"\ntrials = 3\n[space]\nreplay.alpha = "0:1"\n'
@@ -196,9 +196,7 @@ def test_a_file_has_a_table_of_the_space(tmp_path, capsys):
         (["--search", "random", "--metric", "final_iqm"], ("--metric", "--primary final")),
     ],
 )  # fmt: skip
-def test_bad_input_is_refused_in_one_line_before_anything_is_written(
-    tmp_path, capsys, words, parts
-):
+def test_invalid_input_is_refused_in_one_line_before_writing(tmp_path, capsys, words, parts):
     out = tmp_path / "x"
     with pytest.raises(SystemExit) as exit_:
         sweep.main([*TINY, "--replays", "per", "--out", str(out), *words])
@@ -209,7 +207,7 @@ def test_bad_input_is_refused_in_one_line_before_anything_is_written(
     assert not out.exists()
 
 
-def test_another_search_is_not_resumed(searched, capsys):
+def test_other_searches_are_not_resumed(searched, capsys):
     for words, name in (
         (["--trials", "20"], "trials"),
         (["--primary", "auc"], "primary"),

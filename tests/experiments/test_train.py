@@ -1,4 +1,4 @@
-"""The command line as a user meets it: files written, kill -9 and resume, refusals."""
+"""The train command: files, resuming after kill -9, and refusals."""
 
 import json
 import os
@@ -37,13 +37,13 @@ def command(*options: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
-    """One uninterrupted run."""
+    """Return the folder of an uninterrupted run."""
     out = tmp_path_factory.mktemp("runs") / "whole"
     assert train.main([*TINY, "--figures", "true", "--out", str(out)]) == 0
     return out
 
 
-def test_run_leaves_config_metrics_summary_figure_and_checkpoints(finished):
+def test_runs_write_config_metrics_summary_figure_and_checkpoints(finished):
     config = json.loads((finished / "config.json").read_text())
     assert config["replay"] == "per"
     assert config["replay_options"]["alpha"] == 0.6
@@ -67,7 +67,7 @@ def test_run_leaves_config_metrics_summary_figure_and_checkpoints(finished):
     assert list((finished / "tensorboard").iterdir())
 
 
-def test_kept_programs_change_no_byte(tmp_path):
+def test_cached_programs_do_not_change_results(tmp_path):
     hits = []
 
     def told(event, **about):
@@ -89,7 +89,7 @@ def test_kept_programs_change_no_byte(tmp_path):
     assert found == [(metrics, state, False), (metrics, state, True)]
 
 
-def test_killed_run_resumes_to_the_same_bits(finished, tmp_path):
+def test_killed_runs_resume_to_the_same_bits(finished, tmp_path):
     out = tmp_path / "killed"
     process = subprocess.Popen(command(*TINY, "--out", str(out)), stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
@@ -108,7 +108,7 @@ def test_killed_run_resumes_to_the_same_bits(finished, tmp_path):
     assert ours.read_bytes() == theirs.read_bytes(), last
 
 
-def test_schedulers_signals_leave_a_checkpoint_and_their_exit_code(tmp_path):
+def test_signals_of_schedulers_save_a_checkpoint_and_set_the_exit_code(tmp_path):
     out = tmp_path / "stopped"
     process = subprocess.Popen(
         command(*QUICK, "--steps", "90000", "--out", str(out)), stderr=subprocess.PIPE, text=True
@@ -123,12 +123,12 @@ def test_schedulers_signals_leave_a_checkpoint_and_their_exit_code(tmp_path):
     assert not (out / ".jaxreplay.lock").exists()
 
 
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(finished, tmp_path, capsys):
+def test_damaged_checkpoints_fall_back_to_the_previous_one(finished, tmp_path, capsys):
     out = tmp_path / "damaged"
     shutil.copytree(finished, out)
     (out / "summary.json").unlink()
     older, newest = sorted((out / "checkpoints").glob("*.safetensors"))
-    newest.unlink()  # of a finished run, no array would be read
+    newest.unlink()  # finished runs do not read arrays
     damaged = newest.with_name("step_000000000850.safetensors")
     content = bytearray(older.read_bytes())
     content[len(content) // 2] ^= 4
@@ -142,7 +142,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(finished, tmp_path, ca
 
 
 @pytest.mark.parametrize("name", ["metrics.csv", "timing.csv"])
-def test_a_changed_table_is_not_believed(finished, tmp_path, name, capsys):
+def test_changed_tables_are_refused(finished, tmp_path, name, capsys):
     out = tmp_path / "cut"
     shutil.copytree(finished, out)
     lines = (out / name).read_text().splitlines(keepends=True)
@@ -152,7 +152,7 @@ def test_a_changed_table_is_not_believed(finished, tmp_path, name, capsys):
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
-def test_an_ended_run_without_checkpoints_is_not_begun_again(finished, tmp_path, capsys):
+def test_finished_runs_without_checkpoints_are_not_restarted(finished, tmp_path, capsys):
     out = tmp_path / "ended"
     shutil.copytree(finished, out)
     shutil.rmtree(out / "checkpoints")
@@ -160,12 +160,12 @@ def test_an_ended_run_without_checkpoints_is_not_begun_again(finished, tmp_path,
     assert (out / "metrics.csv").read_bytes() == (finished / "metrics.csv").read_bytes()
 
 
-def test_seed_gives_the_same_numbers_whoever_trains_beside_it(finished, tmp_path):
+def test_results_of_a_seed_are_independent_of_other_seeds(finished, tmp_path):
     alone = tmp_path / "alone"
     assert train.main([*TINY, "--seeds", "1", "--seed", "1", "--out", str(alone)]) == 0
     both = pd.read_csv(finished / "metrics.csv").query("seed == 1").reset_index(drop=True)
     one = pd.read_csv(alone / "metrics.csv")
-    # The first log point: later, rounding differs between one matrix product and a batch of them.
+    # First log point only: rounding differs between a matrix product and a batch of them.
     pd.testing.assert_frame_equal(one[:1], both[:1], rtol=1e-3, check_dtype=False)
 
 
@@ -206,13 +206,13 @@ def test_bad_input_is_refused_in_one_line(options, parts, tmp_path, capsys):
     assert not out.exists()
 
 
-def test_a_second_ctrl_c_while_the_checkpoint_is_saved_loses_only_what_came_since(
+def test_second_ctrl_c_while_saving_keeps_the_previous_checkpoint(
     finished, tmp_path, monkeypatch, capsys, ctrl_c
 ):
     healthy, saves = run_module._rows, []
 
     def rows(*args):
-        os.kill(os.getpid(), signal.SIGINT)  # the first: noted until the log point is over
+        os.kill(os.getpid(), signal.SIGINT)  # the first one waits for the log point
         return healthy(*args)
 
     def save(*args):
@@ -227,14 +227,12 @@ def test_a_second_ctrl_c_while_the_checkpoint_is_saved_loses_only_what_came_sinc
     said = capsys.readouterr().err.splitlines()[-1]
     assert_names(said, f"--resume {out}")
     assert len(saves) == 1
-    assert train.main(["--resume", str(out)]) == 0  # from the beginning: there is no checkpoint
-    assert_names(capsys.readouterr().err, out, "metrics.csv")  # which is written again
+    assert train.main(["--resume", str(out)]) == 0  # restarts without a checkpoint
+    assert_names(capsys.readouterr().err, out, "metrics.csv")  # rewritten
     assert (out / "metrics.csv").read_bytes() == (finished / "metrics.csv").read_bytes()
 
 
-def test_an_environment_that_breaks_ends_the_run_and_spares_the_checkpoint(
-    tmp_path, monkeypatch, capsys
-):
+def test_failing_environments_end_the_run_and_keep_its_checkpoint(tmp_path, monkeypatch, capsys):
     healthy = environments.make
 
     def make(name, config):
@@ -242,7 +240,7 @@ def test_an_environment_that_breaks_ends_the_run_and_spares_the_checkpoint(
 
         def step(key, state, action):
             state, obs, out = sound.step(key, state, action)
-            count = state.steps - (action == 0)  # breaks in training, not where it ends early
+            count = state.steps - (action == 0)  # fails in training, not at the early end
             return state, obs, out._replace(final_obs=jnp.where(count == 45, jnp.nan, obs))
 
         return sound._replace(step=step)
@@ -258,7 +256,7 @@ def test_an_environment_that_breaks_ends_the_run_and_spares_the_checkpoint(
     assert not (out / "summary.json").exists() and not list(out.glob("checkpoints/*.safetensors"))
 
 
-def test_a_run_that_diverges_says_so_and_may_be_ended(tmp_path, capsys):
+def test_diverging_runs_warn_and_may_be_stopped(tmp_path, capsys):
     options = [
         "--agent", "racer", "--replay", "refer", "--env", "gymnax/Pendulum-v1", "--env.max-steps",
         "8", "--agent.learning-rate", "10", "--agent.hidden", "8", "--replay.reject", "false",
@@ -289,7 +287,7 @@ def test_a_run_that_diverges_says_so_and_may_be_ended(tmp_path, capsys):
         (["--resume", "{run}/checkpoints"], ("{run}/checkpoints",)),
     ],
 )
-def test_a_run_is_neither_overwritten_nor_continued_differently(finished, options, parts, capsys):
+def test_runs_are_not_overwritten_or_resumed_with_other_options(finished, options, parts, capsys):
     before = (finished / "metrics.csv").read_bytes()
     error = refusal(capsys, train.main, *(option.format(run=finished) for option in options))
     assert_names(error, *(part.format(run=finished) for part in parts))
@@ -302,10 +300,10 @@ def test_overwrite_replaces_a_run(finished, tmp_path):
     other = ["--steps", "300", "--seed", "5", "--overwrite"]
     assert train.main([*QUICK, *other, "--out", str(out)]) == 0
     assert set(pd.read_csv(out / "metrics.csv")["seed"]) == {5, 6}
-    assert len(list((out / "checkpoints").iterdir())) == 1  # the old ones are gone
+    assert len(list((out / "checkpoints").iterdir())) == 1  # old checkpoints are removed
 
 
-def test_a_finished_run_is_not_traced_again(finished, monkeypatch, capsys):
+def test_finished_runs_are_not_traced_again(finished, monkeypatch, capsys):
     before = (finished / "metrics.csv").read_bytes()
 
     def never(program):
@@ -314,11 +312,11 @@ def test_a_finished_run_is_not_traced_again(finished, monkeypatch, capsys):
     monkeypatch.setattr(seeds, "over_seeds", never)
     assert train.main(["--resume", str(finished)]) == 0
     assert (finished / "metrics.csv").read_bytes() == before
-    refusal(capsys, train.main, *TINY, "--out", finished)  # nor what may not overwrite it
+    refusal(capsys, train.main, *TINY, "--out", finished)  # nor is it before a refusal
 
 
-MINUTES = 6.0  # JAXREPLAY_MINUTES for longer
-SETTLED = 0.3  # share of the time after which a run has allocated all that it needs
+MINUTES = 6.0  # set JAXREPLAY_MINUTES for longer
+SETTLED = 0.3  # share of the time after which memory is fully allocated
 LOOP = shlex.split(
     "--agent dqn --replay per --seeds 2 --steps 1000000000 --capacity 20000 --eval-every 2000 "
     "--eval-episodes 2 --agent.hidden 64 64 --checkpoint-every 5"

@@ -43,7 +43,7 @@ DRAWN = [name for name in DRAWN if name not in NOT_DRAWN]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Make runs, each when it is asked for and then no more."""
+    """Return a function that trains a run on first use."""
     root, made = tmp_path_factory.mktemp("runs"), {}
 
     def make(name):
@@ -78,7 +78,7 @@ def pictures(path):
             yield np.asarray(image.convert("RGB"))
 
 
-# One family of each kind: the others differ in how they draw, which is tested apart.
+# One family of each kind: the others differ only in rendering, which is tested below.
 QUICK = ("gymnasium/Pendulum-v1", "sparse_pendulum/Pendulum-v0")
 
 
@@ -86,7 +86,7 @@ QUICK = ("gymnasium/Pendulum-v1", "sparse_pendulum/Pendulum-v0")
     "name",
     [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FAMILIES],
 )
-def test_an_episode_of_every_family_becomes_a_gif_that_moves(name, trained, capsys):
+def test_every_family_is_rendered_as_a_gif_with_changing_frames(name, trained, capsys):
     run = trained(name)
     capsys.readouterr()
     assert watch.main([str(run)]) == 0
@@ -97,11 +97,11 @@ def test_an_episode_of_every_family_becomes_a_gif_that_moves(name, trained, caps
     first, second = capsys.readouterr().out.splitlines()
     assert_names(first, name, "seed 3", "60", "return")
     length = int(re.findall(r"length (\d+)", first)[0])
-    assert len(frames) <= length <= 40  # pictures that are alike become one that is shown longer
+    assert len(frames) <= length <= 40  # equal frames are merged into a longer one
     assert_names(second, run / "episode.gif", length, "25")
 
 
-def test_the_policy_is_that_of_the_seed_in_the_last_checkpoint(trained):
+def test_policy_is_read_from_the_last_checkpoint_of_the_seed(trained):
     run = trained("gymnax/CartPole-v1")
     config = policy.read_config(run)
     state = checkpoint.load(run / "checkpoints", build(config).like())
@@ -125,7 +125,7 @@ def test_the_policy_is_that_of_the_seed_in_the_last_checkpoint(trained):
     assert not np.array_equal(*networks)
 
 
-def test_return_and_length_are_those_of_the_same_episode_played_by_hand(trained):
+def test_return_and_length_equal_a_manual_rollout(trained):
     run = trained("sparse_pendulum/Pendulum-v0")  # with scaled observations
     config = policy.read_config(run)
     found = policy.load(run, config, 4)
@@ -142,7 +142,7 @@ def test_return_and_length_are_those_of_the_same_episode_played_by_hand(trained)
     assert total == pytest.approx(by_hand)
 
 
-def test_options_choose_episode_and_length_and_file(trained, tmp_path, capsys):
+def test_options_select_episode_length_and_file(trained, tmp_path, capsys):
     run = trained("gymnax/CartPole-v1")
 
     def shoot(*options):
@@ -161,7 +161,7 @@ def test_options_choose_episode_and_length_and_file(trained, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("ending", ["gif", "mp4"])
-def test_a_film_takes_the_place_of_a_film_of_ours_alone(ending, tmp_path):
+def test_films_replace_only_films_of_the_command(ending, tmp_path):
     if ending == "mp4":
         pytest.importorskip("imageio_ffmpeg")
     path, mine = tmp_path / f"x.{ending}", tmp_path / f"mine.{ending}"
@@ -176,7 +176,7 @@ def test_a_film_takes_the_place_of_a_film_of_ours_alone(ending, tmp_path):
         film.check_path(mine)
 
 
-def test_what_can_not_be_watched_is_refused_in_one_line(trained, tmp_path, capsys, monkeypatch):
+def test_invalid_runs_and_options_are_refused_in_one_line(trained, tmp_path, capsys, monkeypatch):
     run = trained("gymnax/CartPole-v1")
     bare = tmp_path / "bare"
     bare.mkdir()
@@ -200,7 +200,7 @@ def test_what_can_not_be_watched_is_refused_in_one_line(trained, tmp_path, capsy
     capsys.readouterr()
     for arguments, parts in (
         ([tmp_path / "none"], (tmp_path / "none",)),
-        ([run.parent], (run.parent, f"{run.parent}/")),  # with a run in it
+        ([run.parent], (run.parent, f"{run.parent}/")),  # contains a run
         ([bare], (bare, "--resume")),
         ([broken], (broken / "config.json",)),
         ([bent], (last,)),
@@ -236,11 +236,11 @@ def test_states_of_compiled_environments_are_rendered(name):
     pytest.fail("nothing moves")
 
 
-def test_the_pole_leans_where_its_angle_says():
+def test_rendered_pole_leans_by_its_angle():
     render = environments.renderer("gymnax/CartPole-v1")
     state, _ = environments.make("gymnax/CartPole-v1").reset(jax.random.key(0))
 
-    def tip(angle):  # the column of the highest point that is not white
+    def tip(angle):  # column of the highest non-white pixel
         inner = state.inner.replace(x=0.0, theta=angle)
         rows, columns = np.nonzero((render(state._replace(inner=inner)) < 250).any(axis=-1))
         return columns[rows == rows.min()].mean()
@@ -250,12 +250,12 @@ def test_the_pole_leans_where_its_angle_says():
 
 
 @pytest.mark.parametrize("name", ["atari/Pong", *NOT_DRAWN])
-def test_other_states_are_not_drawn(name):
+def test_environments_without_a_renderer_are_refused(name):
     with refused(name):
         environments.renderer(name)
 
 
-def test_long_episodes_are_thinned_out_evenly(tmp_path):
+def test_long_episodes_are_subsampled_evenly(tmp_path):
     shots, taken = Film(), []
     for step in range(1000):
         if shots.wants(step):
@@ -280,7 +280,7 @@ def test_gifs_stay_small(tmp_path, monkeypatch):
 
 
 def in_a_process(*line, **variables):
-    """Run Python in a process of its own: MuJoCo chooses its OpenGL when it is imported."""
+    """Run Python in a separate process, because MuJoCo selects OpenGL on import."""
     kept = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "MUJOCO_GL")}
     done = subprocess.run(
         [sys.executable, *line], env=kept | variables, capture_output=True, text=True, check=False
@@ -306,19 +306,19 @@ assert (first != second).any()
 """
 
 
-def test_states_of_brax_are_rendered_without_a_screen():
+def test_brax_states_are_rendered_without_a_display():
     done = in_a_process("-c", TWO_STATES)
     assert done.returncode == 0, done.stderr
 
 
-def test_without_opengl_one_line_says_so():
+def test_missing_opengl_is_reported_in_one_line():
     done = in_a_process("-c", TWO_STATES, MUJOCO_GL="disable")
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert_names(done.stderr, "brax/inverted_pendulum", "MUJOCO_GL=egl")
 
 
 @pytest.mark.slow
-def test_an_episode_of_brax_becomes_a_gif_that_moves(tmp_path):
+def test_brax_episodes_are_rendered_as_a_gif_with_changing_frames(tmp_path):
     names = ["--agent", "ddpg", "--env", "brax/inverted_pendulum", "--out", str(tmp_path)]
     assert train.main([*names, *SMALL, "--agent.hidden", "8"]) == 0
     done = in_a_process("-m", "experiments.watch", str(tmp_path), "--max-steps", "6")

@@ -1,4 +1,4 @@
-"""What benchmarks share: command lines, tables, turns, and the comparison of two commits."""
+"""Code shared by benchmarks: options, tables, alternating turns, comparison of two commits."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from experiments.runs.results import versions
 from tests.refusals import assert_names, refusal
 
 
-def test_tables_are_markdown():
+def test_benchmark_tables_are_written_as_markdown():
     text = command.table(["us", "cycle"], [["ours", 12.345], ["theirs", None], ["slow", 12345.6]])
     assert text.splitlines() == [
         "| us     |  cycle |",
@@ -24,11 +24,11 @@ def test_tables_are_markdown():
     ]
 
 
-def test_numbers_replace_only_numbers_of_a_benchmark(tmp_path, capsys):
+def test_benchmarks_overwrite_only_their_own_files(tmp_path, capsys):
     mine, plan, summary = (tmp_path / name for name in ("mine.json", "plan.md", "summary.json"))
     mine.write_text('{"machine": "mine"}')
     plan.write_text("notes")
-    summary.write_text(json.dumps({"env": "x", "versions": versions()}))  # of a run
+    summary.write_text(json.dumps({"env": "x", "versions": versions()}))  # summary of a run
     for path, *parts in (
         (mine, mine), (summary, summary), (plan, plan, ".json"), (tmp_path, tmp_path, ".json"),
         (mine / "x.json", mine),
@@ -42,7 +42,7 @@ def test_numbers_replace_only_numbers_of_a_benchmark(tmp_path, capsys):
     assert json.loads(ours.read_text())["us"] == [1.0]
 
 
-def test_the_machine_is_recorded():
+def test_benchmarks_record_the_machine():
     machine = timing.machine()
     assert machine["platform"] == jax.default_backend()
     assert machine["device"] == jax.devices()[0].device_kind and machine["devices"] >= 1
@@ -51,7 +51,7 @@ def test_the_machine_is_recorded():
 # Turns
 
 
-def test_turns_alternate_and_ratios_are_taken_within_turns():
+def test_ratios_are_computed_within_alternating_turns():
     order = []
 
     def run_of(name, seconds):
@@ -67,16 +67,16 @@ def test_turns_alternate_and_ratios_are_taken_within_turns():
     assert times["a"].us == pytest.approx([1e3] * 3) and times["a"].ratio is None
     assert times["b"].median_us == pytest.approx(2e3) and times["b"].ratio == pytest.approx(2)
     assert timing.ratio([1, 20, 3], [1, 10, 1]) == 2
-    counts = []  # never fewer cycles than asked for
+    counts = []  # at least the requested number of cycles
     timing.take_turns({"a": lambda count: counts.append(count) or 1.0}, 2, 0.1, least=7)
     assert counts[-2:] == [7, 7]
 
 
-def test_cycles_are_chosen_for_the_duration_of_a_turn():
+def test_number_of_cycles_follows_from_the_duration_of_a_turn():
     assert timing.cycles_for(lambda count: count * 1e-4, 0.1) == pytest.approx(1000, rel=0.01)
     assert timing.cycles_for(lambda count: 5.0, 0.1) == 1
     assert timing.cycles_for(lambda count: 0.0, 0.1) == 1_000_000
-    slow = iter([5.0, 0.5])  # compilation in the second call, too
+    slow = iter([5.0, 0.5])  # the second call compiles too
     assert timing.cycles_for(lambda count: next(slow, count * 1e-4), 0.1) == 1000
 
 
@@ -88,7 +88,7 @@ METRICS = """seed,step,eval_return,loss
 0,400,20.0,0.25
 1,400,24.0,0.125
 """
-ROUNDED = str(float(np.nextafter(np.float32(0.25), np.float32(1))))  # 2^-23 larger, relatively
+ROUNDED = str(float(np.nextafter(np.float32(0.25), np.float32(1))))  # relative difference 2^-23
 INFINITE = METRICS.replace("0.5", "inf")
 
 
@@ -116,7 +116,7 @@ def test_metrics_of_two_commits_are_compared_column_by_column(before, after, exp
     assert compare(before, after) == expected
 
 
-def test_another_number_of_rows_is_reported():
+def test_different_numbers_of_rows_are_reported():
     fewer = METRICS[: METRICS.index("1,400")]
     outcome = compare(METRICS, fewer)
     assert outcome[:3] == (False, math.inf, math.inf)

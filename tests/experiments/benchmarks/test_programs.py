@@ -18,7 +18,7 @@ MARGIN = 0.03
 def test_operations_are_counted():
     double = jax.jit(lambda x: x + x)
     text = jax.jit(lambda x: double(x * x) + double(x)).lower(jnp.ones(3)).as_text()
-    assert operations(text) == 3  # one in the function, which counts once
+    assert operations(text) == 3  # the function counts once
 
 
 @pytest.mark.parametrize("replay", ["uniform", "per"])
@@ -42,7 +42,7 @@ def test_programs_have_no_more_operations_than_in_the_table(replay):
 
 
 @pytest.mark.slow
-def test_compiling_command(tmp_path):
+def test_compile_benchmark_command_runs(tmp_path):
     out = tmp_path / "numbers.json"
     argv = ["--cases", "dqn", "--replays", "uniform", "--seeds", "1", "--out", str(out)]
     assert compiling.main(argv) == 0
@@ -61,7 +61,7 @@ def test_instructions_are_counted():
     assert compiled.run(jnp.zeros((32, 32))).shape == (32, 32)
 
 
-def test_large_copies_are_found_in_everything_that_a_loop_calls():
+def test_large_copies_are_found_in_all_computations_of_a_loop():
     text = """
 %fused (p: f32[40000]) -> f32[40000] {
   ROOT %copy.1 = f32[40000]{0} copy(%p)
@@ -82,5 +82,5 @@ ENTRY %main (p: f32[40000]) -> f32[40000] {
 """
     names = [line.split()[0].strip("%") for line in large_copies(text, 40_000, children=8)]
     assert [name for name in names if name != "ROOT"] == ["copy.4"]
-    assert len(names) == 3  # and those of the fusion and of the branch
+    assert len(names) == 3  # plus those of the fusion and the branch
     assert len(large_copies(text, 40_000)) == 2

@@ -1,4 +1,4 @@
-"""The benchmarks of replays: every buffer stores and draws correctly, and the commands run.
+"""Benchmarks of replay libraries: every buffer samples correctly, and the commands run.
 
 Sizes are too small to measure speed; times are only required to be positive.
 """
@@ -32,8 +32,8 @@ class Drawn(NamedTuple):
 
 
 def drawn(name, batch):
-    """Return the contents of a peer's batch."""
-    if name == "cpprb":  # it writes the next batch to the same arrays
+    """Return the contents of a batch of a library."""
+    if name == "cpprb":  # reuses the arrays for the next batch
         rows = Rows(**{field: np.array(batch[field]) for field in Rows._fields})
         rows = rows._replace(reward=rows.reward[:, 0], discount=rows.discount[:, 0])
         return Drawn(np.array(batch["indexes"]), rows, np.array(batch["weights"]))
@@ -45,7 +45,7 @@ def drawn(name, batch):
 
 
 def every_peer():
-    """Return a test case per peer, skipped where its package is missing."""
+    """Return a test case per library, skipped if its package is missing."""
     cases = []
     for source in peers.SOURCES:
         found = peers.find([source])
@@ -61,7 +61,7 @@ def buffer_of(peer):
 
 
 @pytest.mark.parametrize("peer", every_peer())
-def test_every_peer_returns_stored_transitions(peer):
+def test_every_replay_library_returns_stored_transitions(peer):
     rng = np.random.default_rng(0)
     rows, more = episode(rng, CAPACITY), episode(rng, 10, first=CAPACITY)
     buffer = buffer_of(peer)
@@ -76,28 +76,28 @@ def test_every_peer_returns_stored_transitions(peer):
         assert batch.rows.obs.shape == (BATCH, OBS)
         which = np.asarray(batch.rows.reward).astype(int)
         for number, (have, want) in enumerate(zip(batch.rows, written, strict=True)):
-            joint = which != CAPACITY - 1  # two episodes meet there, so that next_obs differs
+            joint = which != CAPACITY - 1  # next_obs differs at the boundary of two episodes
             held = joint if number == 4 else slice(None)
             np.testing.assert_array_equal(have[held], want[which][held])
         seen |= set(which.tolist())
-    newest = {CAPACITY + 9}  # without a next observation yet where those are stored once
+    newest = {CAPACITY + 9}  # has no next observation yet if observations are stored once
     assert seen | newest == set(range(10, CAPACITY + 10))  # the oldest ten were overwritten
 
 
 @pytest.mark.parametrize("peer", every_peer())
-def test_every_prioritised_peer_samples_in_proportion_to_priority(peer):
+def test_prioritised_libraries_sample_in_proportion_to_priority(peer):
     if not peer.prioritised:
         pytest.skip("uniform")
     buffer = buffer_of(peer)
     buffer.fill(episode(np.random.default_rng(0), CAPACITY))
     td = 1.0 + np.arange(CAPACITY, dtype=np.float32) % 4  # by slot
-    for _ in range(30):  # until every slot was drawn and has its priority
+    for _ in range(30):  # until every slot has been drawn and has its priority
         batch = buffer.sample()
         buffer.update(batch, buffer.errors(td[drawn(peer.name, batch).indices]))
     batches = [drawn(peer.name, buffer.sample()) for _ in range(150)]
     indices = np.concatenate([batch.indices for batch in batches])
     share = np.bincount(indices % 4, minlength=4) / indices.size
-    # flashbax never draws the newest transition, one of 64, which has the largest priority here.
+    # flashbax never draws the newest of the 64 transitions, which has the largest priority here.
     expected = np.arange(1.0, 5.0) ** ALPHA / (np.arange(1.0, 5.0) ** ALPHA).sum()
     np.testing.assert_allclose(share, expected, atol=0.03)
     weights = np.concatenate([batch.weights for batch in batches])
@@ -105,7 +105,7 @@ def test_every_prioritised_peer_samples_in_proportion_to_priority(peer):
     assert likely / rare == pytest.approx(4.0 ** (-ALPHA * BETA), rel=0.02)
 
 
-def test_one_call_equals_calls_of_each_function():
+def test_fused_call_equals_separate_calls_of_each_function():
     (peer,) = [peer for peer in peers.find(["ours"]).peers if peer.prioritised]
     rng = np.random.default_rng(0)
     rows = episode(rng, CAPACITY + 5)
@@ -129,7 +129,9 @@ def test_one_call_equals_calls_of_each_function():
     np.testing.assert_array_equal(together.state.sampler.tree.nodes, apart.state.sampler.tree.nodes)
 
 
-def test_replay_command_measures_every_mode_and_lists_missing_peers(tmp_path, capsys, monkeypatch):
+def test_replay_command_measures_every_mode_and_lists_missing_libraries(
+    tmp_path, capsys, monkeypatch
+):
     real = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util,
@@ -154,7 +156,7 @@ def test_replay_command_measures_every_mode_and_lists_missing_peers(tmp_path, ca
     assert_names(printed, "vmapped", "flashbax", install("bench"), install_package("torchrl"))
 
 
-def test_a_broken_peer_is_listed_with_the_reason(monkeypatch):
+def test_failing_libraries_are_listed_with_the_reason(monkeypatch):
     def broken(name):
         raise ImportError("undefined\n  symbol")
 
@@ -180,7 +182,7 @@ def test_commands_reject_options_in_one_line(command, argv, parts, capsys):
     assert_names(refusal(capsys, command.main, *argv), *parts)
 
 
-def test_methods_command(tmp_path, capsys):
+def test_methods_command_runs(tmp_path, capsys):
     out = tmp_path / "methods.json"
     argv = ["--capacity", "64", "--batch-size", "8", "--methods", "per", "uniform", *FAST]
     assert methods.main([*argv, "--out", str(out)]) == 0

@@ -1,4 +1,4 @@
-"""Whole training loops are timed."""
+"""Timing of complete training loops."""
 
 import json
 
@@ -9,8 +9,8 @@ from tests.experiments.benchmarks.test_replay import FAST
 from tests.refusals import assert_names, refusal
 
 
-@pytest.mark.slow  # the same programs as in the other benchmarks
-def test_training_command(tmp_path, capsys):
+@pytest.mark.slow  # compiles the same programs as the other benchmarks
+def test_training_command_runs(tmp_path, capsys):
     out = tmp_path / "training.json"
     argv = ["--cases", "dqn", "--replays", "uniform", "per", "--seeds", "1", "--capacity", "300"]
     assert training.main([*argv, *FAST, "--out", str(out)]) == 0
@@ -26,7 +26,7 @@ def test_training_command(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_loops_are_timed_as_runs_distribute_them(tmp_path):
+def test_distributed_and_single_loops_are_timed(tmp_path):
     out = tmp_path / "training.json"
     argv = ["--cases", "dqn", "--replays", "uniform", "--seeds", "4", "--capacity", "300"]
     assert training.main([*argv, "--distributed", "true", *FAST, "--out", str(out)]) == 0
@@ -35,5 +35,5 @@ def test_loops_are_timed_as_runs_distribute_them(tmp_path):
     assert distributed["steps_per_second"] > 0 and distributed["compile_seconds"] is None
 
 
-def test_a_capacity_below_the_batch_is_rejected_before_anything_is_compiled(capsys):
+def test_capacities_below_the_batch_are_rejected_before_compilation(capsys):
     assert_names(refusal(capsys, training.main, "--capacity", "100"), "capacity", "100", "256")

@@ -1,4 +1,4 @@
-"""Help that fits on a page, and help that explains every option."""
+"""Short help that fits on a page, and full help that explains every option."""
 
 import re
 import shlex
@@ -70,7 +70,7 @@ def test_commands_with_few_options_have_one_help(main, words, capsys):
 @pytest.mark.parametrize(
     ("main", "option"), [(train.main, "--replay"), (compare.main, "--replays")]
 )
-def test_every_option_is_in_the_whole_help_and_in_its_group(main, option, capsys, monkeypatch):
+def test_full_help_and_group_help_contain_every_option(main, option, capsys, monkeypatch):
     used = []
     show = Parser.show_help
     monkeypatch.setattr(
@@ -110,7 +110,7 @@ def test_examples_of_train_are_valid(example, monkeypatch, capsys):
 
     def execute(config, *_, **__):
         configs.append(config)
-        raise KeyboardInterrupt  # the options have been read
+        raise KeyboardInterrupt  # after parsing the options
 
     monkeypatch.setattr(run, "execute", execute)
     words = shlex.split(example)
@@ -140,7 +140,7 @@ def test_examples_of_other_commands_are_valid():
         parser.parse_args(words[3:])
 
 
-def test_defaults_beyond_a_page_are_left_to_the_help_of_their_group(capsys):
+def test_short_help_omits_defaults_that_exceed_a_page(capsys):
     parser = Parser(prog="p", usage="p", description="About.")
     parser.group("agent").add_argument("--out", help="folder")
     parser.groups["agent"].defaults.extend(f"--agent.option-{number} 1" for number in range(400))
@@ -152,7 +152,7 @@ def test_defaults_beyond_a_page_are_left_to_the_help_of_their_group(capsys):
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_help_of_an_agent_chooses_names_that_fit(name, capsys):
+def test_help_of_an_agent_selects_a_compatible_method_and_task(name, capsys):
     for main in (train.main, compare.main, sweep.main):
         page(capsys, main, "--agent", name)
         lines = shown(capsys, main, "--help", "agent", "--agent", name)
@@ -160,7 +160,7 @@ def test_help_of_an_agent_chooses_names_that_fit(name, capsys):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_help_of_a_method_chooses_names_that_fit(name, capsys):
+def test_help_of_a_method_selects_a_compatible_agent_and_task(name, capsys):
     fields = options_of(METHODS[name].config)
     for main, option, group in (
         (train.main, "--replay", "replay"), (compare.main, "--replays", name),
@@ -178,14 +178,14 @@ def test_help_of_a_method_chooses_names_that_fit(name, capsys):
         ("--agent td3 --replay refer", ("td3", "refer", "log_ratio")),
     ],
 )  # fmt: skip
-def test_help_of_names_that_do_not_fit_is_an_error(words, parts, capsys):
+def test_help_rejects_incompatible_names(words, parts, capsys):
     with pytest.raises(SystemExit) as refused:
         train.main(["--help", *words.split()])
     assert refused.value.code == 2
     assert_names(capsys.readouterr().err, *parts)
 
 
-def test_help_keeps_default_names_where_they_fit():
+def test_help_keeps_compatible_default_names():
     assert registry.fitting_names(None, None, None, None) == presets.names(None)
     assert registry.fitting_names(None, None, None, ["per"]).agent == "dqn"
     assert registry.fitting_names(None, ["gymnax/Pendulum-v1"], None, None).agent == "td3"

@@ -1,4 +1,4 @@
-"""Options and lists of names, as the command line reads and shows them."""
+"""Options and lists of names on the command line."""
 
 import dataclasses
 import math
@@ -57,7 +57,7 @@ def refusal(capsys, *words: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Paired(Checked):
-    """Options that have an effect only with others."""
+    """Options that have an effect only together with others."""
 
     search: str | None = option(None, "how")
     fixed: bool = option(False, "or so")
@@ -117,7 +117,7 @@ def test_values_are_read_by_the_type_of_their_field(words, field, value):
     assert type(getattr(read, field)) is type(value)
 
 
-def test_prefixes_are_separate():
+def test_options_of_two_prefixes_are_separate():
     assert parse("--beta-steps", "5", prefix="") == Config(beta_steps=5)
     parser = Parser()
     add_options(parser, Config, "replay.")
@@ -143,7 +143,7 @@ def test_help_shows_meaning_default_and_source():
         assert shown in text
     assert "internal" not in text
     parser = Parser()
-    add_options(parser, Config(alpha=0.25), "replay.")  # not the value of the source
+    add_options(parser, Config(alpha=0.25), "replay.")  # differs from the value of the source
     assert "priority exponent [default 0.25]" in " ".join(parser.format_help().split())
 
 
@@ -171,10 +171,10 @@ def test_bad_input_is_refused_in_one_line_with_code_2(capsys, words, parts):
     assert_names(refusal(capsys, *words.split(" ")), *parts)
 
 
-def test_unknown_suggests_a_name_and_lists_short_choices():
+def test_unknown_names_get_a_suggestion_and_short_lists_of_choices():
     message = unknown("replay", "perr", ["uniform", "per", "lap"])
     assert_names(message, "replay", "perr", "uniform", "per", "lap")
-    assert len(re.findall(r"\bper\b", message)) == 2  # as the suggestion, and among all names
+    assert len(re.findall(r"\bper\b", message)) == 2  # suggestion and list of names
     names = [f"per.fig{number}" for number in range(50)]
     message = unknown("entry", "per.figg7", names)
     assert_names(message, "entry", "per.figg7", "per.fig7")
@@ -203,7 +203,7 @@ def test_values_out_of_bounds_and_invalid_combinations_name_their_group():
         parse("--beta-end", "0.1", prefix="", start=Together())
 
 
-def test_a_type_that_no_option_fits_is_a_programming_error():
+def test_unsupported_option_types_raise_a_type_error():
     @dataclasses.dataclass
     class Odd:
         table: dict = option(None, "a table")
@@ -213,7 +213,7 @@ def test_a_type_that_no_option_fits_is_a_programming_error():
 
 
 def _words(config: Config) -> list[str]:
-    """Write a config as a command line."""
+    """Return a config as command-line options."""
     own = {name: value for name, value in vars(config).items() if name != "internal"}
     joined = {k: ",".join(map(str, v)) if isinstance(v, tuple) else str(v) for k, v in own.items()}
     return [f"--replay.{name}={text}" for name, text in joined.items()]
@@ -244,7 +244,7 @@ def test_an_option_without_its_group_gets_a_suggestion(capsys):
     assert_names(refusal(capsys, "--alpa", "1"), "--alpa", "--replay.alpha")
     assert_names(refusal(capsys, "--agent.beta-step", "1"), "--replay.beta-steps")
     assert_names(refusal(capsys, "--dry"), "--dry", "--dry-run")
-    # Similar in the name of the group, or in the dashes, only.
+    # Similar only in the name of the group or in the dashes.
     for word in ("--zzz", "--replay.alone", "--json", "--reply", "--dr"):
         others = refusal(capsys, word, "1").replace(word, "")
         assert set(re.findall(r"--[\w.-]+", others)) <= {"--help"}, word
@@ -256,14 +256,14 @@ TEXT = format_catalogue(registry.catalogue())
 LINES = TEXT.splitlines()
 
 
-def test_the_list_has_every_name():
+def test_list_command_shows_every_name():
     shown = [line for line in LINES if " -m pip install " not in line]  # has one line of any length
     assert max(map(len, shown)) <= WIDTH
     words = set(TEXT.replace(":", " ").split())
     assert {*registry.AGENTS, *METHODS, *environments.names(), *PRESETS} <= words
 
 
-def test_agents_and_methods_that_fit_are_marked():
+def test_list_command_marks_compatible_agents_and_methods():
     blocks = [part.splitlines() for part in TEXT.split("\n\n")]
     agents, fits = ([line.split() for line in block[1:]] for block in blocks[:2])
     assert dict(agents[1:]) == {name: entry.actions for name, entry in registry.AGENTS.items()}
@@ -274,7 +274,7 @@ def test_agents_and_methods_that_fit_are_marked():
         assert found == {name for name in registry.AGENTS if registry.feeds(name, replay)}
 
 
-def test_environments_are_below_their_kind():
+def test_list_command_groups_environments_by_kind():
     for name, kind in (
         ("gymnax/Pendulum-v1", ("gymnax", "continuous")),
         ("gymnax/CartPole-v1", ("gymnax", "discrete")),
@@ -285,8 +285,8 @@ def test_environments_are_below_their_kind():
         assert_names(block.splitlines()[0], *kind)
 
 
-def test_a_missing_package_is_named_once_for_a_family():
-    """Its install command has a line of its own of any length, so that it can be copied."""
+def test_missing_packages_are_named_once_per_family():
+    """Install commands are on one line of any length, so that they can be copied."""
     command = f"{'/a long folder' * 10}/python -m pip install -e '.[x]'"
     catalogue = registry.catalogue()
     for entry in catalogue["environments"].values():

@@ -1,4 +1,4 @@
-"""Commands as processes: imports, Ctrl-C, output without a reader, and settings of JAX."""
+"""Commands as processes: imports, Ctrl-C, closed output pipes, and settings of JAX."""
 
 import os
 import signal
@@ -42,7 +42,7 @@ def run_command(*command, **settings):
 
 
 def loaded(command, *options):
-    """Return the modules that are loaded after a command ran with the options."""
+    """Return the modules loaded by a command with the given options."""
     words = [sys.executable, "-c", LOADED, command, *options]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     return set(done.stdout.splitlines()[-1].split())
@@ -75,13 +75,13 @@ def test_train_imports_a_small_part_of_the_experiments(tmp_path):
 
 
 @pytest.mark.parametrize("words", ["train --list --json", "papers list --paper lap"])
-def test_an_output_without_a_reader_ends_a_command_silently(words):
+def test_commands_end_silently_on_a_closed_pipe(words):
     command = f"set -o pipefail; {sys.executable} -m experiments.{words} | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
     assert done.returncode in (0, 1) and done.stderr == ""
 
 
-def test_a_run_continues_without_a_reader_of_its_output(tmp_path):
+def test_runs_continue_when_their_output_pipe_closes(tmp_path):
     train = f"{sys.executable} -m experiments.train {' '.join(TINY)} --out {tmp_path}/run 2>&1"
     done = subprocess.run(
         ["bash", "-c", f"{train} | head -n 1"], capture_output=True, text=True, timeout=300
@@ -98,7 +98,7 @@ def test_ctrl_c_during_imports_ends_a_command_without_a_traceback(seconds, comma
     )  # fmt: skip
     for line in started.stderr:
         if line.endswith(" experiments.cli.process\n"):
-            break  # the imports of the command itself follow
+            break  # imports of the command follow
     time.sleep(seconds)
     started.send_signal(signal.SIGINT)
     rest = [line for line in started.stderr if not line.startswith("import time:")]

@@ -1,4 +1,4 @@
-"""Tasks with goals, compared with plain Python, and solved with hindsight."""
+"""Goal-conditioned tasks: comparison with plain Python, and learning with hindsight."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ from tests.refusals import refused
 
 
 def play(name, actions, seed=0):
-    """Take actions `[T, ...]` from a start; return the observations acted on, and the steps."""
+    """Take actions `[T, ...]` after a reset; return observations before each step, and steps."""
     environment = environments.make(name)
 
     def step(carry, given):
@@ -30,7 +30,7 @@ def play(name, actions, seed=0):
     return environment, *jax.device_get(steps)
 
 
-def test_an_action_flips_its_bit_until_all_are_as_desired():
+def test_bit_flipping_ends_when_all_bits_match_the_goal():
     n = 4
     actions = np.random.default_rng(0).integers(0, n, 400)
     environment, seen, out = play(f"goals/BitFlip-{n}", actions)
@@ -51,7 +51,7 @@ def test_an_action_flips_its_bit_until_all_are_as_desired():
     assert min(ends.values()) > 10
 
 
-def test_a_point_is_accelerated_and_stops_at_walls():
+def test_point_mass_accelerates_and_stops_at_walls():
     actions = np.random.default_rng(0).uniform(-1, 1, (300, 2)).astype(np.float32)
     actions[100:] = np.sign(actions[100])  # into a corner
     environment, seen, out = play("goals/PointReach", actions)
@@ -73,7 +73,7 @@ def test_a_point_is_accelerated_and_stops_at_walls():
 
 
 @pytest.mark.parametrize("name", goals.ACTIONS)
-def test_the_goals_of_the_replay_are_those_of_the_task(name):
+def test_replayed_goals_equal_goals_of_the_task(name):
     full = f"goals/{name}"
     continuous = environments.action_kind(full) == "continuous"
     actions = np.ones((60, 2), np.float32) if continuous else np.arange(60) % 8
@@ -94,13 +94,13 @@ def test_other_tasks_have_no_goals():
 
 
 @pytest.mark.parametrize("name", ["BitFlip-1", "BitFlip-65", "BitFlip-ten", "BitFlip-"])
-def test_numbers_of_bits_that_there_cannot_be_are_refused(name):
+def test_invalid_numbers_of_bits_are_refused(name):
     with refused(f"goals/{name}", "2", "64"):
         environments.make(f"goals/{name}")
 
 
 @pytest.mark.parametrize("name", ["BitFlip-3", "PointReach"])
-def test_states_are_drawn(name):
+def test_states_are_rendered(name):
     environment = environments.make(f"goals/{name}")
     render = environments.renderer(f"goals/{name}")
     pictures = []
@@ -114,13 +114,13 @@ def test_states_are_drawn(name):
 @pytest.mark.parametrize(
     ("replay", "options", "low", "high"),
     [
-        ("her", {}, -6.0, 0.0),  # at best about -4.0
+        ("her", {}, -6.0, 0.0),  # optimal: about -4.0
         ("her", {"over": "per"}, -6.0, 0.0),
-        ("uniform", {}, -10.0, -7.5),  # at worst -10
+        ("uniform", {}, -10.0, -7.5),  # worst: -10
     ],
 )
-def test_hindsight_solves_what_uniform_replay_does_not(replay, options, low, high):
-    """Random actions reach 10 desired bits in one of a hundred episodes."""
+def test_hindsight_solves_tasks_that_uniform_replay_does_not(replay, options, low, high):
+    """Random actions reach 10 desired bits in about 1 % of episodes."""
     config = run_config.defaults("goals/BitFlip-10", "dqn", replay)
     chosen = dataclasses.replace(config.replay_options, **options)
     loop = dataclasses.replace(

@@ -1,4 +1,4 @@
-"""What the adapter decides of gymnax's tasks of bsuite: sizes, mappings, dtypes; walked by hand."""
+"""Adapter of gymnax's bsuite tasks: sizes, action mappings and dtypes, checked by hand."""
 
 import functools
 
@@ -21,7 +21,7 @@ def made(name):
 
 
 def play(name, policy, seed=0):
-    """Play an episode; return rewards, what was seen, and the last step."""
+    """Play an episode; return rewards, observations, and the last step."""
     environment, step = made(name)
     state, obs = environment.reset(jax.random.key(seed))
     rewards, seen = [], [np.asarray(obs)]
@@ -40,19 +40,19 @@ def rightwards(inner, time):
 
 
 @pytest.mark.parametrize(("name", "size"), [(DEEP_SEA, 8), (f"{DEEP_SEA}-3", 3)])
-def test_the_treasure_of_the_deep_sea_is_at_the_end_of_the_diagonal(name, size):
+def test_deep_sea_rewards_the_end_of_the_diagonal(name, size):
     rewards, seen, out = play(name, rightwards)
     cost = 0.01 / size
     np.testing.assert_allclose(rewards, [-cost] * (size - 1) + [1 - cost], rtol=1e-6)
     assert sum(rewards) == pytest.approx(0.99) and sum(rewards) >= THRESHOLDS[name]
     np.testing.assert_array_equal(seen[:-1], np.eye(size)[:, :, None] * np.eye(size)[:, None])
     assert out.terminated and not seen[-1].any()
-    for wrong in (0, size - 1):  # one step to the left, and the treasure is lost
+    for wrong in (0, size - 1):  # one step to the left loses the treasure
         policy = lambda inner, time: rightwards(inner, time) ^ (time == wrong)
         assert sum(play(name, policy)[0]) == pytest.approx(-cost * (size - 1))
 
 
-def test_actions_mean_the_same_in_every_episode_and_environment():
+def test_deep_sea_has_one_action_mapping_for_all_episodes():
     def mapping(key, size=8):
         return environments.make(f"{DEEP_SEA}-{size}").reset(key)[0].inner.action_mapping
 
@@ -63,7 +63,7 @@ def test_actions_mean_the_same_in_every_episode_and_environment():
     assert 0.25 < first.mean() < 0.75, "one action always goes right"
 
 
-def test_the_ball_is_caught_by_going_where_it_falls():
+def test_catch_rewards_moving_under_the_ball():
     policy = lambda inner, time: 1 + jnp.sign(inner.ball_x - inner.paddle_x)
     for seed in range(3):
         rewards, seen, out = play("gymnax/Catch-bsuite", policy, seed)
@@ -73,7 +73,7 @@ def test_the_ball_is_caught_by_going_where_it_falls():
     assert all(picture.shape == (10, 5) and picture.dtype == bool for picture in seen)
 
 
-def test_the_umbrella_is_taken_at_first_and_judged_at_last():
+def test_umbrella_rewards_the_first_action_at_the_last_step():
     for right in (True, False):
         policy = lambda inner, time: inner.need_umbrella ^ (not right)
         rewards, seen, out = play("gymnax/UmbrellaChain-bsuite", policy)
@@ -83,21 +83,21 @@ def test_the_umbrella_is_taken_at_first_and_judged_at_last():
         assert (seen[-1][0] == seen[-1][1]) == right
 
 
-def test_four_rooms_rewards_the_goal_alone_and_ends_there():
+def test_four_rooms_rewards_only_the_goal_and_terminates_there():
     environment = environments.make("gymnax/FourRooms-misc")
     state, obs = environment.reset(jax.random.key(0))
-    assert obs.tolist() == [4, 1, 8, 9] and obs.dtype == np.float32  # row and column; those to find
+    assert obs.tolist() == [4, 1, 8, 9] and obs.dtype == np.float32  # positions of agent and goal
     beside = state._replace(inner=state.inner.replace(pos=jnp.array([8, 8])))
     keys = jax.random.split(jax.random.key(0), 300)
     step = jax.vmap(environment.step, in_axes=(0, None, None))
-    _, _, out = jax.jit(step)(keys, beside, jnp.int32(1))  # to the right
+    _, _, out = jax.jit(step)(keys, beside, jnp.int32(1))  # move right
     there = (out.final_obs[:, :2] == out.final_obs[:, 2:]).all(axis=1)
     np.testing.assert_array_equal(out.reward, there)
     np.testing.assert_array_equal(out.terminated, there)
-    assert there.mean() == pytest.approx(2 / 3, abs=0.1)  # one step in three goes elsewhere
+    assert there.mean() == pytest.approx(2 / 3, abs=0.1)  # one third of the moves are random
 
 
-def test_any_size_is_a_deep_sea():
+def test_deep_sea_supports_any_size():
     name = f"{DEEP_SEA}-13"
     assert name not in environments.names() and DEEP_SEA in environments.names()
     environment = environments.make(name)

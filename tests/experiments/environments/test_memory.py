@@ -1,4 +1,4 @@
-"""Tasks that need memory, step by step."""
+"""Memory tasks, step by step."""
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +24,8 @@ def played(name, actions, seed):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("turn", [1, 2])
-def test_the_maze_by_hand(seed, turn):
-    # Turning in the corridor, or going on at the junction, costs 0.1 and does not move.
+def test_maze_equals_steps_worked_by_hand(seed, turn):
+    # Turning in the corridor or walking on at the junction costs 0.1 without moving.
     cue, seen, outs = played("memory/TMaze-3", [1, 0, 2, 0, 0, 0, turn], seed)
     assert cue in (1, -1)
     expected = [
@@ -39,7 +39,7 @@ def test_the_maze_by_hand(seed, turn):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_chain_by_hand(seed):
+def test_chain_equals_steps_worked_by_hand(seed):
     cue, seen, outs = played("memory/Chain-4", [0, 1, 0, 0, 1], seed)
     np.testing.assert_allclose(
         seen[:5], [[cue, 1], [0, 0.75], [0, 0.5], [0, 0.25], [0, 0]], atol=1e-6

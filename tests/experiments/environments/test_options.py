@@ -1,4 +1,4 @@
-"""Options that make a compiled task harder: sticky actions, hidden entries, delayed rewards."""
+"""Options that make compiled tasks harder: sticky actions, hidden entries, delayed rewards."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ CARTPOLE = "gymnax/CartPole-v1"
 
 
 def played(name, steps, actions=lambda time: time % 2, **options):
-    """Return the steps of one run: observations after them, and their results."""
+    """Return the observations and results of the steps of one rollout."""
     environment = environments.make(name, **options)
     reset, step = jax.jit(environment.reset), jax.jit(environment.step)
     (state, first), trace = reset(jax.random.key(0)), []
@@ -49,22 +49,22 @@ def test_delayed_rewards_are_paid_every_few_steps_and_at_the_end(limit):
     assert {float(out.reward) for _, out in later} >= {0.0, min(3.0, limit)}
 
 
-def test_an_action_that_always_sticks_is_that_of_the_first_step_of_the_episode():
-    # On walk/4 the actions 0, 1, 0, 1 lead to the end; the first action of the episode is 0.
+def test_sticky_probability_1_repeats_the_first_action_of_the_episode():
+    # On walk/4 the actions 0, 1, 0, 1 reach the end; the first action of the episode is 0.
     _, trace = played("walk/4", 6, sticky=1.0, actions=lambda time: time % 2)
     assert [bool(out.terminated) for _, out in trace] == [False, True] * 3
     _, free = played("walk/4", 8, sticky=0.0, actions=lambda time: time % 2)
     assert [float(out.reward) for _, out in free] == [0, 0, 0, 1] * 2
 
 
-def test_actions_stick_as_often_as_asked_for():
+def test_sticky_actions_repeat_with_the_given_probability():
     environment = environments.make("walk/2", sticky=0.3)
 
     def first_two(key):
         start, one, two = jax.random.split(key, 3)
         state, _ = environment.reset(start)
         state, _, _ = environment.step(one, state, jnp.int32(0))
-        return environment.step(two, state, jnp.int32(1))[2].reward  # 0 if action 0 is repeated
+        return environment.step(two, state, jnp.int32(1))[2].reward  # 0 if action 0 sticks
 
     solved = jax.vmap(first_two)(jax.random.split(jax.random.key(1), 4_000)).mean()
     assert abs(float(solved) - 0.7) < 0.03  # four standard errors
@@ -99,7 +99,7 @@ def test_options_that_do_not_fit_are_refused(name, options, parts):
 
 
 @pytest.mark.parametrize("name", [CARTPOLE, "gymnasium/CartPole-v1"])
-def test_runs_from_before_these_options_are_read_with_their_defaults(name):
+def test_configs_without_these_options_use_their_defaults(name):
     config = defaults(name, "dqn", "uniform")
     saved = config.to_json()
     for option in ("sticky", "hide", "delay", "sparse"):

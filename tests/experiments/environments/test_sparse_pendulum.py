@@ -1,4 +1,4 @@
-"""Pendulum*: numbers of the dynamics and of the reward, worked by hand."""
+"""Pendulum*: dynamics and rewards worked by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +17,11 @@ NAME = "sparse_pendulum/Pendulum-v0"
     ("angle", "speed", "torque", "expected"),
     [
         (np.pi / 4, 0.5, 1.0, (0.8444146677, 1.1803300859)),
-        (np.pi / 2, 7.8, 2.0, (2.0132963268, 8.0)),  # the angle moves before the speed is limited
+        (np.pi / 2, 7.8, 2.0, (2.0132963268, 8.0)),  # the angle uses the unclipped speed
         (-3.0, 0.0, 5.0, (-2.9902920, 0.19415999)),  # the torque is clipped to 2
     ],
 )
-def test_dynamics(angle, speed, torque, expected):
+def test_dynamics_equal_values_worked_by_hand(angle, speed, torque, expected):
     found = swing(jnp.float32(angle), jnp.float32(speed), jnp.float32(torque))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
@@ -34,7 +34,7 @@ def total(angles):
     return returned
 
 
-def test_reward_starts_after_twenty_steps_on_end_and_anew_after_leaving():
+def test_reward_requires_twenty_consecutive_steps_in_the_region():
     assert total([0.0] * 30 + [2.0] + [1.0] * 25) == 10 + 0 + 5
     assert total([0.1] * 200) == 180
     assert total([1.0, 2.0] * 100) == 0
@@ -88,11 +88,11 @@ def one_step(angle, speed, upright, action):
     [
         (0.0, 0.0, 19, (20, 0.0)),
         (0.0, 0.0, 20, (21, 1.0)),
-        (1.0, 4.0, 30, (0, 0.0)),  # inside before the step, outside after it
-        (1.1, -4.0, 0, (1, 0.0)),  # and the other way round
+        (1.0, 4.0, 30, (0, 0.0)),  # leaves the region in this step
+        (1.1, -4.0, 0, (1, 0.0)),  # enters the region in this step
     ],
 )
-def test_a_step_counts_and_rewards_the_angle_that_it_leads_to(angle, speed, upright, expected):
+def test_steps_count_and_reward_the_next_angle(angle, speed, upright, expected):
     assert one_step(angle, speed, upright, 0.0)[:2] == expected
 
 
@@ -100,12 +100,12 @@ def test_a_step_counts_and_rewards_the_angle_that_it_leads_to(angle, speed, upri
     ("action", "torque"), [(0.25, 0.5), (1.0, 2.0), (-1.0, -2.0), (-9.0, -2.0)]
 )
 def test_actions_are_scaled_to_the_torque_and_clipped(action, torque):
-    speed = 0.15 * torque  # 3 torque * 0.05 s, from rest and upright
+    speed = 0.15 * torque  # 3 torque * 0.05 s, from upright at rest
     expected = [np.cos(0.05 * speed), np.sin(0.05 * speed), speed]
     np.testing.assert_allclose(one_step(0.0, 0.0, 0, action)[2], expected, atol=1e-6)
 
 
-def test_options_are_taken_as_they_are_and_changed_by_name():
+def test_options_are_given_as_a_config_or_by_name():
     assert environments.make(NAME, max_steps=None).max_steps == 200
     with refused("max_steps", "0"):
         environments.make(NAME, max_steps=0)

@@ -1,4 +1,4 @@
-"""The Blind Cliffwalk, beside a walk in plain Python and the papers' memory of all walks."""
+"""Blind Cliffwalk, compared with plain Python and the papers' memory of all sequences."""
 
 import functools
 import itertools
@@ -16,13 +16,13 @@ from tests.refusals import refused
 
 
 class PlainWalk:
-    """The walk as one would write it for a person to read."""
+    """Plain Python implementation of the walk."""
 
     def __init__(self, n):
         self.n, self.at = n, 0
 
     def step(self, action):
-        """Return reward, whether it is over, and what is seen then."""
+        """Return reward, termination, and the final observation."""
         if action != self.at % 2:  # over the cliff
             self.at = 0
             return 0.0, True, [0.0] * self.n
@@ -37,7 +37,7 @@ class PlainWalk:
 
 
 def play(n, actions):
-    """Take actions `[T]` from a start; return the observations acted on, and the steps."""
+    """Take actions `[T]` after a reset; return observations before each step, and steps."""
     environment = environments.make(f"walk/{n}")
 
     def step(carry, action):
@@ -47,8 +47,8 @@ def play(n, actions):
     return jax.lax.scan(step, environment.reset(jax.random.key(0)), actions)[1]
 
 
-def test_three_states_by_hand():
-    # Right three times (0, 1, 0); wrong at once; right, then wrong; right.
+def test_walk_of_three_states_equals_steps_worked_by_hand():
+    # Correct three times (0, 1, 0); wrong; correct, then wrong; correct.
     seen, out = jax.device_get(play(3, jnp.array([0, 1, 0, 1, 0, 0, 0])))
     assert seen.argmax(axis=1).tolist() == [0, 1, 2, 0, 0, 1, 0]
     assert out.reward.tolist() == [0, 0, 1, 0, 0, 0, 0]
@@ -60,7 +60,7 @@ def test_three_states_by_hand():
     assert seen.dtype == out.final_obs.dtype == np.float32
 
 
-def test_random_actions_go_where_the_plain_walk_goes():
+def test_random_actions_match_plain_python():
     actions = np.random.default_rng(0).integers(0, 2, 600)
     seen, out = jax.device_get(play(4, jnp.asarray(actions)))
     plain = PlainWalk(4)
@@ -69,16 +69,16 @@ def test_random_actions_go_where_the_plain_walk_goes():
         reward, over, final = plain.step(action)
         assert (out.reward[time], out.terminated[time]) == (reward, over)
         assert out.final_obs[time].tolist() == final
-    # One episode of 2^4 by chance: of about 300, 19.
+    # One of 2^4 episodes succeeds by chance: 19 of about 300.
     assert out.reward.sum() / out.terminated.sum() == pytest.approx(2**-4, rel=0.4)
 
 
 @pytest.mark.parametrize("n", [2, 5])
-def test_one_sequence_of_all_is_rewarded_and_the_steps_are_those_of_the_papers_memory(n):
+def test_all_action_sequences_yield_the_memory_of_the_papers(n):
     sequences = np.array(list(itertools.product((0, 1), repeat=n)))
     walks = jax.vmap(functools.partial(play, n))(jnp.asarray(sequences))
     seen, out = jax.device_get(walks)
-    taken = np.cumsum(out.terminated, axis=1) - out.terminated == 0  # up to the first end
+    taken = np.cumsum(out.terminated, axis=1) - out.terminated == 0  # up to the first termination
     assert (out.reward * taken).sum() == 1
     best = int(np.argmax((out.reward * taken).sum(axis=1)))
     np.testing.assert_array_equal(sequences[best], walk.right_action(np.arange(n)))
@@ -89,7 +89,7 @@ def test_one_sequence_of_all_is_rewarded_and_the_steps_are_those_of_the_papers_m
     assert sorted(found.tolist()) == sorted(stored.tolist())
 
 
-def test_episodes_end_by_themselves_unless_a_shorter_limit_is_asked_for():
+def test_episodes_terminate_unless_a_shorter_limit_truncates_them():
     environment = environments.make("walk/6")
     assert environment.max_steps == 6 and environment.action_space == Discrete(2)
     cut = environments.make("walk/6", max_steps=2)
@@ -100,7 +100,7 @@ def test_episodes_end_by_themselves_unless_a_shorter_limit_is_asked_for():
     assert out.final_obs.argmax() == 2 and obs.argmax() == 0
 
 
-def test_any_length_is_an_environment_whether_it_is_listed_or_not():
+def test_environments_of_unlisted_lengths_can_be_made():
     assert "walk/10" in environments.names() and "walk/13" not in environments.names()
     assert environments.make("walk/13").spec.obs.shape == (13,)
     assert environments.action_kind("walk/13") == environments.action_kind("walk/10") == "discrete"
@@ -108,7 +108,7 @@ def test_any_length_is_an_environment_whether_it_is_listed_or_not():
     for n in (types.SIZES[0], types.SIZES[-1]):
         assert environments.make(f"walk/{n}").max_steps == n
     state, render = environments.make("walk/13").reset(None)[0], environments.renderer("walk/13")
-    for position in (0, 3, 12):  # the picture shows where the walker is
+    for position in (0, 3, 12):  # the frame shows the position
         picture = render(state._replace(inner=walk.Walker(np.int32(position)))).astype(int)
         blue = (picture[..., 2] - picture[..., 0]) > 100
         assert np.nonzero(blue)[1].mean() == pytest.approx(24 * (position + 0.5), abs=1)

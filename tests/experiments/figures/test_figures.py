@@ -1,4 +1,4 @@
-"""Figures: what is prepared from metrics, and how it is drawn."""
+"""Figures: data prepared from metrics, and their rendering."""
 
 import subprocess
 import sys
@@ -41,7 +41,7 @@ def row(replay: str, **changes) -> dict:
 
 
 def pixels_of(path, colour: str) -> int:
-    """Count the pixels of exactly this colour."""
+    """Return the number of pixels of exactly this colour."""
     pixels = np.round(imread(path)[..., :3] * 255).astype(int)
     return int((pixels == [int(colour[i : i + 2], 16) for i in (1, 3, 5)]).all(-1).sum())
 
@@ -60,14 +60,14 @@ def test_figure_plots_every_label_in_its_colour(tmp_path):
 
 
 @pytest.mark.parametrize("values", [[np.nan, 1.0, 2.0], [1.0, np.nan, np.nan], [np.nan] * 3])
-def test_figure_survives_missing_returns(tmp_path, values):
+def test_figures_accept_missing_returns(tmp_path, values):
     frame = pd.DataFrame({"seed": 0, "step": [1, 2, 3], "eval_return": values})
     learning_curves({"a": metrics(2, 5.0), "b": frame}, tmp_path / "figure.png", "title")
     colour = styles_of({"a": "a"})["a"]["color"]
     assert pixels_of(tmp_path / "figure.png", colour) > 500
 
 
-def test_a_method_has_one_colour_whatever_it_is_called_and_beside_whom():
+def test_methods_have_fixed_colours_independent_of_labels_and_other_arms():
     one = styles_of({"uniform": "uniform", "per": "per"})
     other = styles_of({"mine": "per", "lap": "lap", "flat": "per"})
     assert one["per"]["color"] == other["mine"]["color"] == other["flat"]["color"]
@@ -76,9 +76,9 @@ def test_a_method_has_one_colour_whatever_it_is_called_and_beside_whom():
         METHODS
     )
     assert styles_of({"mine": "mine"})["mine"]["color"] != one["uniform"]["color"]
-    names = ("per", "oracle", "rank", "greedy", "pser", "uniform")  # two are no methods
+    names = ("per", "oracle", "rank", "greedy", "pser", "uniform")  # two are not methods
     assert len({style["color"] for style in styles_of({m: m for m in names}).values()}) == 6
-    assert one["uniform"]["linewidth"] > one["per"]["linewidth"]  # still seen beneath its equals
+    assert one["uniform"]["linewidth"] > one["per"]["linewidth"]  # visible beneath an equal curve
 
 
 def inspected(seeds: int) -> pd.DataFrame:
@@ -94,7 +94,7 @@ def inspected(seeds: int) -> pd.DataFrame:
     return frame
 
 
-def test_figure_of_what_was_replayed(tmp_path):
+def test_figure_plots_statistics_of_replayed_batches(tmp_path):
     path = tmp_path / "replayed.png"
     assert draw_replayed({"uniform": inspected(3), "per": inspected(4)}, path, "What dqn replays")
     assert imread(path).shape[:2] == (600, 1200)
@@ -110,12 +110,12 @@ def test_a_long_title_is_not_cut_off(tmp_path):
     assert (pixels[: len(pixels) // 8, -3:] == 1).all()
 
 
-def test_report_leaves_pyplot_alone():
+def test_figure_code_does_not_import_pyplot():
     code = "import sys, experiments.figures.panels; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_table_by_hand():
+def test_table_equals_values_worked_by_hand():
     rows = [
         row("uniform"),
         row("per", reached=0, median_steps_to_threshold=None, steps_per_second=None),
@@ -135,7 +135,7 @@ def test_table_by_hand():
     ]
 
 
-def test_columns_follow_from_thresholds_and_lengths():
+def test_table_columns_follow_from_thresholds_and_lengths():
     rows = [row("a", threshold=None), row("b", threshold=None, final_step=2_000)]
     lines = table(rows, "run").splitlines()
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
@@ -143,7 +143,7 @@ def test_columns_follow_from_thresholds_and_lengths():
     assert [line[2] for line in cells[2:]] == ["50,000", "2,000"]
 
 
-def test_learning_curves_name_what_diverged():
+def test_learning_curves_name_diverged_arms():
     whole, broken = metrics(3, 1.0), metrics(3, 2.0)
     broken = broken.assign(**{"agent/loss": np.where(broken["seed"] == 1, np.nan, 0.5)})
     frames = {"uniform": whole.assign(**{"agent/loss": 0.5}), "per": broken}
@@ -156,7 +156,7 @@ def own_panels(frames):
     return {panel.title: panel for panel in panels}
 
 
-def test_rounding_errors_of_a_metric_do_not_fill_its_panel():
+def test_axis_limits_ignore_rounding_errors_of_a_constant_metric():
     frames = {
         name: metrics(2, 1.0).assign(**{"replay/beta": 0.5 + off, "replay/size": 10.0 + 20 * off})
         for name, off in (("per", 0.0), ("lap", 1e-7), ("rank", -1e-7))
@@ -170,7 +170,7 @@ def test_rounding_errors_of_a_metric_do_not_fill_its_panel():
     assert panels["Size"].y.limits is None
 
 
-def test_metrics_that_run_away_keep_their_sign_and_their_order():
+def test_exploding_metrics_keep_their_sign_and_order():
     values = [-1e21, -5.0, 0.0, 9.0, 99.0, 1e21]
     found = elements.symlog(values)
     np.testing.assert_allclose(found[2:5], [0.0, 1.0, 2.0])
@@ -195,7 +195,7 @@ def figure(**more):
 
 
 @pytest.mark.parametrize("legend", ["below", "ends", "beside", "listed"])
-def test_nothing_that_is_written_overlaps(legend):
+def test_titles_notes_and_panels_do_not_overlap(legend):
     drawn = draw(figure(legend=legend, seeds=5, subtitle="a subtitle"))
     FigureCanvasAgg(drawn).draw()
     title, subtitle, note = (text for text in drawn.texts if text.get_text())
@@ -207,9 +207,9 @@ def test_nothing_that_is_written_overlaps(legend):
     for at, box in enumerate(boxes):
         assert not any(box.overlaps(other) for other in boxes[:at])
     assert title.get_window_extent().y0 > boxes[2].y1
-    assert not draw(figure(legend=legend, seeds=10)).get_supxlabel()  # enough seeds: no note
+    assert not draw(figure(legend=legend, seeds=10)).get_supxlabel()  # enough seeds for no note
 
 
-def test_texts_of_the_user_are_no_mathematics(tmp_path):
+def test_user_text_is_not_parsed_as_mathtext(tmp_path):
     to_matplotlib(figure(legend="ends"), tmp_path / "x.png")
     assert imread(tmp_path / "x.png").size

@@ -1,4 +1,4 @@
-"""Comparisons in sentences, and the picture of the seeds that have solved the task."""
+"""Comparisons as sentences, and the figure of the share of solved seeds."""
 
 import math
 import re
@@ -19,7 +19,7 @@ GROUP = "16 agent steps per update, 2 replays per transition"
 
 
 def judged(label, differences, group=GROUP, method=None, **facts) -> Judged:
-    """Return an arm whose values differ by so much from the baseline's (positive is better)."""
+    """Return an arm with given differences from the baseline (positive is better)."""
     pairs = paired.compare_pairs(np.asarray(differences, float), np.zeros(len(differences)))
     seeds = tuple(range(len(differences)))
     arms = (
@@ -55,11 +55,11 @@ def in_order(text, first, second):
     return places[0].start() < places[1].start()
 
 
-def test_arms_of_one_verdict_share_a_sentence_and_the_control_has_its_own():
+def test_arms_with_one_verdict_share_a_sentence_except_the_control():
     rows = [judged("per", BETTER), judged("pser", EVEN), judged("lap", BETTER),
             judged(CONTROL, EVEN), judged("soft", WORSE)]  # fmt: skip
     *_, other = said([*rows, judged("rank", BETTER, group="every step")])
-    assert_names(other.lower(), "every step", "rank")  # every replay ratio has its own
+    assert_names(other.lower(), "every step", "rank")  # one sentence per replay ratio
     better, worse, undecided, control = said(rows)
     (differs,) = said([judged(CONTROL, BETTER)])
     assert len(differs) > len(control)  # a warning follows the counts
@@ -82,8 +82,8 @@ def test_few_seeds_and_arms_like_uniform_get_no_verdict():
     assert_names(untested, "NERS", "not tested")
 
 
-def test_curves_count_the_seeds_that_have_solved_the_task_beside_their_verdicts(tmp_path):
-    """Of four seeds of uniform replay one never solves the task."""
+def test_curves_show_numbers_of_solved_seeds_and_verdicts(tmp_path):
+    """One of four seeds of uniform replay never solves the task."""
     values = {
         "uniform": pd.Series([300.0, 100.0, 400.0, math.inf]),
         "per": pd.Series([100.0, 100.0, 200.0, 300.0]),

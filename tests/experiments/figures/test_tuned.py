@@ -1,4 +1,4 @@
-"""What the table of a sweep or a search says, on tables made by hand."""
+"""Tuning results and sensitivity of sweeps and searches, on tables made by hand."""
 
 import numpy as np
 import pandas as pd
@@ -42,18 +42,18 @@ GRID = table(
 )
 
 
-def test_the_best_is_chosen_on_every_other_seed_and_shown_on_the_rest():
+def test_best_point_is_chosen_on_half_of_the_seeds_and_shown_on_the_rest():
     scores = tuned.scores(GRID, SETTINGS, metric())
     base = {"walk/4": {"per": "walk/4 per 0.2 0.4"}}
     per, uniform = tuned.tuning_curve(scores, lambda env: True, base)
-    # On seeds 0 and 2: means of 1, 4, 0 and 2; the highest mean of all seeds is another's.
+    # Means on seeds 0 and 2 are 1, 4, 0 and 2; over all seeds another point has the highest mean.
     assert (per.best, per.points, per.chosen.value) == ("walk/4 per 0.6 0.4", 4, 4.0)
     assert (per.shown.value, per.shown.low, per.shown.high) == (3.0, 2.0, 4.0)
     assert per.default is not None and per.default.value == 9.0
     assert uniform.default is None and uniform.shown.value == 1.5
 
 
-def test_all_seeds_are_shown_where_there_is_nothing_to_choose():
+def test_all_seeds_are_shown_for_a_single_point():
     frame = table({("per", None, None): [1, 2, 4, 9], ("uniform", None, None): [1, 1, 2, 2]})
     base = {"walk/4": {"per": "walk/4 per None None"}}
     scores = tuned.scores(frame, SETTINGS, metric())
@@ -63,7 +63,7 @@ def test_all_seeds_are_shown_where_there_is_nothing_to_choose():
     assert sensitivity.sensitivity(scores, SETTINGS, metric(), "dqn") is None
 
 
-def test_lower_may_be_better_and_unsolved_runs_count_to_their_end():
+def test_fewer_steps_to_threshold_rank_first_and_unsolved_runs_last():
     frame = table({("per", 0.2, 0.4): [1, 1], ("per", 0.6, 0.4): [0, 0]})
     later = frame.assign(step=200, eval_return=0)
     scores = tuned.scores(
@@ -75,13 +75,13 @@ def test_lower_may_be_better_and_unsolved_runs_count_to_their_end():
     assert row.best == "walk/4 per 0.2 0.4"
 
 
-def test_points_that_lack_seeds_are_not_chosen():
+def test_points_with_missing_seeds_are_not_chosen():
     half = GRID[(GRID["point"] != "walk/4 per 0.6 0.4") | (GRID["seed"] < 2)]
     per, _ = tuned.tuning_curve(tuned.scores(half, SETTINGS, metric()), lambda env: True, {})
     assert (per.best, per.points) == ("walk/4 per 0.6 1.0", 3)
 
 
-def test_lines_are_told_apart_by_other_settings_while_they_are_few():
+def test_sensitivity_lines_are_split_by_other_settings_or_averaged():
     scores = tuned.scores(GRID, SETTINGS, metric())
     lines = sensitivity.lines(scores, "replay.alpha", ["replay.beta"])
     assert [line.label for line in lines] == ["per, beta 0.4", "per, beta 1", "uniform"]
@@ -94,12 +94,12 @@ def test_lines_are_told_apart_by_other_settings_while_they_are_few():
     scores = scores.assign(diverged=lost.astype(int))
     (line,) = sensitivity.lines(scores, "replay.alpha", ["replay.beta"])
     assert line.label == "per"
-    np.testing.assert_allclose(line.scores[0], [0.1 + 3, 0.1 - 3])  # means over beta, seed by seed
-    assert line.diverged == (1, 1)  # a seed that did with one beta of seven counts
+    np.testing.assert_allclose(line.scores[0], [0.1 + 3, 0.1 - 3])  # means over beta per seed
+    assert line.diverged == (1, 1)  # a seed counts if it diverged with one of seven betas
 
 
 @pytest.mark.parametrize("alphas", [(0.2, 0.6), (1e-4, 1e-1), ("stratified", "iid")])
-def test_figures_are_drawn(tmp_path, alphas):
+def test_tuning_figures_are_drawn(tmp_path, alphas):
     frame = GRID.assign(**{"replay.alpha": GRID["replay.alpha"].map(dict(zip((0.2, 0.6), alphas)))})
     scores = tuned.scores(frame, SETTINGS, metric())
     base = {"walk/4": {"uniform": "walk/4 uniform None None"}}
@@ -114,7 +114,7 @@ def test_figures_are_drawn(tmp_path, alphas):
 
 
 def diverging(scores, lost):
-    """Return a sweep's table as `table`, in which `lost` seeds of each alpha diverged."""
+    """Return the table of a sweep in which the seeds `lost[alpha]` diverged."""
     frame = table(scores)
     return frame.assign(
         diverged=[int(seed in lost[a]) for a, seed in zip(frame["replay.alpha"], frame["seed"])]
@@ -128,18 +128,18 @@ def chosen(frame, higher=True, name="final", threshold=None):
     return row
 
 
-def test_a_point_that_diverged_is_not_chosen_for_its_returns():
+def test_diverged_points_are_not_chosen_for_high_returns():
     two = {("per", 0.2, 0.4): [120] * 10, ("per", 0.6, 0.4): [100] * 10}
     row = chosen(diverging(two, {0.2: range(10), 0.6: ()}))
     assert row.best == "walk/4 per 0.6 0.4"
     assert (row.shown.value, row.shown.diverged, row.default.diverged) == (100.0, 0, 5)
     assert_names(report.format_estimate(row.default), "120 [120, 120]", "5", "diverged")
-    # A quarter of seeds, rounded down, is cut off at either end, whatever they are.
+    # The interquartile mean cuts a quarter of seeds, rounded down, at either end.
     row = chosen(diverging(two, {0.2: {2}, 0.6: ()}))
     assert row.best == "walk/4 per 0.2 0.4" and row.chosen.diverged == 1
 
 
-def test_a_seed_that_diverged_is_the_worst_where_lower_is_better_and_without_a_score():
+def test_diverged_seeds_rank_last_for_lower_is_better_and_missing_scores():
     two = {("per", 0.2, 0.4): [9] * 4, ("per", 0.6, 0.4): [0] * 4}
     row = chosen(diverging(two, {0.2: range(4), 0.6: ()}), False, "steps_to_threshold", 5.0)
     assert row.best == "walk/4 per 0.6 0.4"
@@ -148,17 +148,17 @@ def test_a_seed_that_diverged_is_the_worst_where_lower_is_better_and_without_a_s
     assert row.best == "walk/4 per 0.6 0.4" and row.default.diverged == 1
 
 
-def test_fewer_seeds_that_diverged_decide_and_then_the_scores_of_the_others():
+def test_points_are_ranked_by_diverged_seeds_and_then_by_scores():
     two = {("per", 0.2, 0.4): [9] * 8, ("per", 0.6, 0.4): [0] * 8}
     assert chosen(diverging(two, {0.2: range(8), 0.6: {0, 2, 4}})).best == "walk/4 per 0.6 0.4"
     two = {("per", 0.2, 0.4): [-1000] * 5, ("per", 0.6, 0.4): [100] * 5}
     assert chosen(diverging(two, {0.2: {0}, 0.6: {2}})).best == "walk/4 per 0.6 0.4"
     up = {("per", 0.2, 0.4): [9, 9, 1, 1, 0], ("per", 0.6, 0.4): [0, 9, 2, 1, 9]}
     row = chosen(diverging(up, {0.2: {0}, 0.6: {4}}), False, "steps_to_threshold", 5.0)
-    assert row.best == "walk/4 per 0.2 0.4"  # at once there, if not for a seed that diverged
+    assert row.best == "walk/4 per 0.2 0.4"  # solved at once except for a diverged seed
 
 
-def test_panels_name_the_seeds_that_diverged():
+def test_panels_show_diverged_seeds():
     two = {("per", 0.2, 0.4): [120] * 10, ("per", 0.6, 0.4): [100] * 10}
     frame = diverging(two, {0.2: range(10), 0.6: ()})
     (panel,) = sensitivity.best([chosen(frame)], {"per": "per"}, metric(), "dqn", 10).panels
@@ -194,7 +194,7 @@ def trials(scores):
         (HIGHER, [5, 9, 7], [5, 9, 9]),
     ],
 )
-def test_the_line_is_the_best_so_far(metric, scores, best):
+def test_search_line_shows_the_best_score_so_far(metric, scores, best):
     (panel,) = searched.trials(trials(scores), lambda env: primary.parse(*metric), "dqn").panels
     line, dots = panel.marks
     np.testing.assert_array_equal(dots.y, scores)
@@ -202,7 +202,7 @@ def test_the_line_is_the_best_so_far(metric, scores, best):
 
 
 @pytest.mark.parametrize(("metric", "best"), [(LOWER, (2.5, 5.0)), (HIGHER, (0.5, 9.0))])
-def test_the_best_trial_is_ringed(tmp_path, metric, best):
+def test_search_panels_mark_the_best_trial(tmp_path, metric, best):
     of_task = lambda env: primary.parse(*metric)
     drawn = searched.settings(trials(SCORES), ["alpha"], ["alpha"], of_task, "dqn")
     _, ring = drawn.panels[0].marks

@@ -1,4 +1,4 @@
-"""Writers of files: whole or not at all, and never through a link, nor in its place."""
+"""Atomic file writers, which neither follow nor replace links."""
 
 import argparse
 from collections.abc import Callable
@@ -62,14 +62,14 @@ def test_links_are_refused_by_every_writer(tmp_path, name, target):
     assert set(tmp_path.iterdir()) - {mine} == {path}
 
 
-def test_a_film_takes_no_file_beside_it(tmp_path):
+def test_film_writers_leave_neighbouring_files_unchanged(tmp_path):
     (tmp_path / ".a.unfinished.gif").write_text("mine")
     filmed(tmp_path / "a.gif")
     assert (tmp_path / ".a.unfinished.gif").read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == [".a.unfinished.gif", "a.gif"]
 
 
-def test_a_write_that_fails_leaves_the_file_before_it_and_nothing_else(tmp_path):
+def test_failed_writes_keep_the_previous_file(tmp_path):
     path = tmp_path / "a.txt"
     files.write_bytes(path, b"before")
     with pytest.raises(RuntimeError), files.replacing(path) as temporary:

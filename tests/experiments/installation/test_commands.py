@@ -1,4 +1,4 @@
-"""Missing packages, and the commands that install them, which work from any folder."""
+"""Install commands for missing packages, which work from any folder."""
 
 import os
 import re
@@ -23,7 +23,7 @@ SOURCES = [
 ]
 
 
-def test_an_extra_is_installed_from_this_clone_into_this_python_at_the_tested_versions():
+def test_extras_are_installed_from_this_clone_at_tested_versions():
     python, *words = shlex.split(commands.install("mujoco"))
     assert Path(python).samefile(sys.executable)
     assert words[:4] == ["-m", "pip", "install", "-c"] and words[5] == "-e"
@@ -32,19 +32,19 @@ def test_an_extra_is_installed_from_this_clone_into_this_python_at_the_tested_ve
     assert Path(folder).samefile(ROOT) and Path(folder).is_absolute() and extra == "mujoco"
 
 
-def test_a_folder_with_spaces_stays_one_word(monkeypatch, tmp_path):
+def test_folders_with_spaces_are_quoted(monkeypatch, tmp_path):
     monkeypatch.setattr(commands, "ROOT", tmp_path / "my clone")
     assert shlex.split(commands.install_package("imageio[ffmpeg]"))[-1] == "imageio[ffmpeg]"
     assert shlex.split(commands.install("wandb"))[-1] == f"{tmp_path}/my clone[wandb]"
     assert shlex.split(commands.set_up().replace(",", ""))[2] == f"{tmp_path}/my clone"
 
 
-def test_no_message_contains_an_install_command_of_its_own():
-    own = ("commands.py", "packages.py")  # of the experiments, and of the library
+def test_install_commands_come_from_one_module():
+    own = ("commands.py", "packages.py")  # install commands of the experiments and of the library
     assert not [p for p in SOURCES if p.name not in own and "pip install" in p.read_text()]
 
 
-def test_extras_that_messages_name_exist():
+def test_extras_named_in_messages_exist():
     named = {
         extra
         for path in SOURCES
@@ -59,7 +59,7 @@ def test_extras_that_messages_name_exist():
     )
 
 
-def test_accelerators_take_jax_in_the_range_of_the_library():
+def test_accelerator_extras_accept_the_jax_versions_of_the_library():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     library = next(r for r in map(Requirement, project["dependencies"]) if r.name == "jax")
     for extra in ("cuda12", "cuda13", "tpu"):
@@ -74,7 +74,7 @@ def test_accelerators_take_jax_in_the_range_of_the_library():
         (["jax>=99.1,<100"], [], ("jax>=99.1", metadata.version("jax"))),
         (["numpy"], ["no-such-package>=1"], ("no-such-package",)),
         (["none-a"], ["none-b", "jax>=99"], ("none-a", "none-b", "jax>=99")),
-        (["jax<0.0.1"], ["numpy>=1", "pandas>=0.1,<0.2"], None),  # newer versions are accepted
+        (["jax<0.0.1"], ["numpy>=1", "pandas>=0.1,<0.2"], None),  # upper bounds are not enforced
     ],
 )
 def test_missing_and_old_packages_are_named_with_a_command(tmp_path, library, codebase, parts):
@@ -92,7 +92,7 @@ def test_missing_and_old_packages_are_named_with_a_command(tmp_path, library, co
     )
 
 
-def test_this_python_is_accepted_and_an_older_one_is_named():
+def test_older_python_versions_are_rejected():
     assert commands.unmet() is None and commands.unmet(python=(3, 11)) is None
     message = commands.unmet(python=(3, 9))
     assert_names(message, "experiments", "3.11", "3.9", f"make -C {ROOT}")
@@ -108,7 +108,7 @@ def test_this_python_is_accepted_and_an_older_one_is_named():
         (["-S", "-m", "experiments.train", "--help"], 2, "error: "),
     ],
 )  # fmt: skip
-def test_without_packages_the_last_line_names_a_command(words, code, begins):
+def test_missing_packages_end_a_command_with_an_install_command(words, code, begins):
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     ended = subprocess.run(
         [sys.executable, *words], capture_output=True, text=True, cwd=ROOT, env=env, timeout=60

@@ -1,4 +1,4 @@
-"""Studies of experiments with metrics that are made by hand."""
+"""Tables of experiments from metrics made by hand."""
 
 import tempfile
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from experiments.studies import store
 
 
 def metrics(value: float, seeds: int = 2, steps: int = 3) -> pd.DataFrame:
-    """Return metrics whose returns rise to a value."""
+    """Return metrics with returns that rise to a value."""
     return pd.DataFrame({
         "seed": np.repeat(np.arange(seeds), steps),
         "step": np.tile(1_000 * (1 + np.arange(steps)), seeds),

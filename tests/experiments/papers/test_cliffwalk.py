@@ -1,4 +1,4 @@
-"""The Blind Cliffwalk: its memory by counting, its curves by reference numbers, its figures."""
+"""Blind Cliffwalk: memory, curves compared with reference numbers, and tables."""
 
 import jax
 import numpy as np
@@ -9,7 +9,7 @@ from experiments.papers.entry import Request
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
-def test_memory_holds_every_sequence_once(n):
+def test_memory_contains_every_sequence_once(n):
     held = jax.tree.map(np.asarray, cliffwalk.memory(jax.random.key(1), n))
     assert len(held.obs) == 2 ** (n + 1) - 2
     right = held.action == held.obs % 2
@@ -18,7 +18,7 @@ def test_memory_holds_every_sequence_once(n):
         assert (~right & (held.obs == state)).sum() == 2 ** (n - 1 - state)
     assert held.reward.sum() == 1 and right[held.reward == 1].all()
     assert held.first.sum() == held.last.sum() == 2**n
-    # Sequences lie together: after an end comes a start, otherwise the next state.
+    # Sequences are contiguous: after a last step comes a first one, otherwise the next state.
     assert held.first[0] and held.last[-1]
     np.testing.assert_array_equal(held.first[1:], held.last[:-1])
     on = ~held.last[:-1]
@@ -28,7 +28,7 @@ def test_memory_holds_every_sequence_once(n):
     assert n == 2 or (other != held.obs).any()
 
 
-def test_two_states_by_hand():
+def test_memory_and_true_values_of_two_states_equal_hand_calculation():
     held = jax.tree.map(np.asarray, cliffwalk.memory(jax.random.key(0), 2))
     rows = sorted(zip(held.obs, held.action == held.obs % 2, held.reward, held.discount))
     assert rows == [
@@ -45,7 +45,7 @@ REFERENCE = {
 
 
 @pytest.mark.parametrize("name", REFERENCE)
-def test_updates_until_convergence(name):
+def test_updates_until_convergence_match_reference_numbers(name):
     curve = cliffwalk.run(6, cliffwalk.METHODS[name])
     assert np.median(curve.updates) == pytest.approx(REFERENCE[name], rel=0.3)
     assert curve.errors.shape[1] == 10
@@ -54,17 +54,17 @@ def test_updates_until_convergence(name):
     assert (curve.errors[:least] > cliffwalk.CONVERGED).all()
 
 
-def test_linear_values_and_other_starts_converge_too():
+def test_linear_values_with_initial_priorities_of_epsilon_converge():
     curve = cliffwalk.run(3, cliffwalk.METHODS["pser, from epsilon"], seeds=3, linear=True)
     assert (curve.updates > 0).all()
 
 
-def test_giving_up_says_so():
+def test_runs_that_do_not_converge_have_minus_one_updates():
     curve = cliffwalk.run(6, cliffwalk.METHODS["uniform"], seeds=2, max_updates=300)
     assert curve.updates.tolist() == [-1, -1] and len(curve.errors) == 4
 
 
-def test_tables_hold_updates_and_curves():
+def test_tables_contain_updates_and_curves():
     request = Request({"states": (2, 3), "seeds": 2, "methods": ("oracle",)}, str)
     frame = cliffwalk_tables.updates_by_size(request)
     updates = frame[frame["kind"] == "updates"]
@@ -76,7 +76,7 @@ def test_tables_hold_updates_and_curves():
     assert (errors.groupby("arm")["value"].min() < first).all()
 
 
-def test_theorem_is_exact_where_it_is_said_to_be():
+def test_only_simulated_pser_deviates_from_the_theorem():
     request = Request({"states": (2, 4), "seeds": 10, "rhos": (0.4,)}, str)
     frame = cliffwalk_tables.expected_updates(request)
     exact = frame[frame["claim"].notna()]

@@ -1,4 +1,4 @@
-"""Theorem 1 on the Blind Cliffwalk: closed forms by number, simulations within their error."""
+"""Theorem 1 on the Blind Cliffwalk: closed forms, and simulations within standard errors."""
 
 import itertools
 
@@ -10,7 +10,7 @@ from experiments.papers.cliffwalk_theory import PROCESSES, expected_per, expecte
 RUNS = 4000
 
 
-def test_closed_form_of_per():
+def test_closed_form_of_per_equals_expected_updates():
     expected = {2: 4, 3: 11.5, 4: 27.25, 6: 123.0625, 8: 507.015625, 10: 2043.00390625}
     for n, updates in expected.items():
         assert expected_per(n) == updates
@@ -26,7 +26,7 @@ def test_closed_form_of_per():
         (0.8, {2: 2.8, 4: 8.192, 12: 41.374, 16: 60.563}),
     ],
 )
-def test_expression_for_pser(rho, expected):
+def test_expression_for_pser_equals_its_closed_form(rho, expected):
     for n, updates in expected.items():
         assert expected_pser(n, rho) == pytest.approx(updates, abs=6e-4)
         closed = n / (1 - rho) - rho * (1 - rho**n) / (1 - rho) ** 2
@@ -39,7 +39,7 @@ def mean_and_error(n, process, rho):
 
 
 @pytest.mark.parametrize("n", [2, 5, 8, 16])
-def test_simulations_agree_with_what_is_exact(n):
+def test_simulations_agree_with_exact_expectations(n):
     for process, exact in (
         ("per-post", expected_per(n)),
         ("per-pre", expected_per(n, "pre")),
@@ -50,7 +50,7 @@ def test_simulations_agree_with_what_is_exact(n):
 
 
 @pytest.mark.parametrize("rho", [0.4, 0.8])
-def test_two_states_by_hand(rho):
+def test_simulations_on_two_states_agree_with_hand_calculation(rho):
     mean, error = mean_and_error(2, "pser-post", rho)
     assert abs(mean - (2 / (1 + rho) + 5 * rho / (1 + rho))) < 4 * error
     mean, error = mean_and_error(2, "pser-pre", rho)
@@ -66,14 +66,14 @@ def test_two_states_by_hand(rho):
         ("pser-post", 0.8, {8: 338.0}),
     ],
 )
-def test_other_simulations_gave_the_same(process, rho, expected):
+def test_simulations_agree_with_independent_simulations(process, rho, expected):
     for n, other in expected.items():
         mean, error = mean_and_error(n, process, rho)
         assert abs(mean - other) < 4 * error + 0.005 * other
 
 
 def step_by_step(n, process, rho, rng):
-    """Count the updates of one run with the memory written out: a priority for every transition."""
+    """Return the number of updates of one run that keeps a priority for every transition."""
     memory = [
         (state, actions[state], number)
         for number, actions in enumerate(itertools.product((1, 0), repeat=n))
@@ -102,14 +102,14 @@ def step_by_step(n, process, rho, rng):
 
 
 @pytest.mark.parametrize("process", PROCESSES)
-def test_aggregated_states_agree_with_the_whole_memory(process):
+def test_aggregated_simulation_agrees_with_the_full_memory(process):
     runs, rng = 300, np.random.default_rng(4)
     other = np.array([step_by_step(4, process, 0.65, rng) for _ in range(runs)])
     mean, error = mean_and_error(4, process, 0.65)
     assert abs(mean - other.mean()) < 4 * np.hypot(error, other.std(ddof=1) / np.sqrt(runs))
 
 
-def test_written_before_the_update_pser_grows_linearly_and_after_it_exponentially():
+def test_pser_pre_grows_linearly_and_pser_post_exponentially():
     pre, post = ([mean_and_error(n, p, 0.4)[0] for n in (6, 8, 10, 12)]
                  for p in ("pser-pre", "pser-post"))  # fmt: skip
     assert np.allclose(np.diff(pre), 5, atol=0.5)

@@ -1,4 +1,4 @@
-"""Class-imbalanced digits: sets counted by hand, priorities beside NumPy, the table, the figure."""
+"""Class-imbalanced digits: sets counted by hand, priorities in NumPy, table and figure."""
 
 import sys
 
@@ -18,30 +18,30 @@ from tests.refusals import assert_names, refusal
 
 
 def made_up(each=180, seed=0):
-    """Images of a pattern per digit with noise, in the shapes of scikit-learn's."""
+    """Return noisy images of one pattern per digit, in the shapes of scikit-learn's digits."""
     rng = np.random.default_rng(seed)
     labels = rng.permutation(np.repeat(np.arange(10, dtype=np.int32), each))
     images = rng.random((10, 8, 8))[labels] + 0.3 * rng.standard_normal((len(labels), 8, 8))
     return images.clip(0, 1).astype(np.float32), labels
 
 
-def test_images_are_scikit_learns():
+def test_images_equal_those_of_scikit_learn():
     pytest.importorskip("sklearn")
     images, labels = digits.load()
     assert images.shape == (1797, 8, 8) and images.dtype == np.float32
     assert images.min() == 0 and images.max() == 1
-    # As its description has them; 178 zeros, 182 ones, ...
+    # From the description of the data set: 178 zeros, 182 ones, ...
     counted = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
     assert np.bincount(labels).tolist() == counted
 
 
-def test_without_scikit_learn_one_line_says_what_to_install(monkeypatch, capsys):
+def test_missing_scikit_learn_is_reported_with_an_install_command(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     said = refusal(capsys, papers.main, "run", "per.fig5", "--size", "smoke")
     assert_names(said, "pip install", "[papers]")
 
 
-def test_sets_are_imbalanced_balanced_and_apart():
+def test_training_sets_are_imbalanced_and_disjoint_from_balanced_sets():
     labels = np.repeat(np.arange(10), [178, 182, 177, 183, 181, 182, 181, 179, 174, 180])
     sets = digits.split(labels, 3, train=100, kept=4, validation=30)
     counts = [np.bincount(labels[places]).tolist() for places in sets]
@@ -52,12 +52,12 @@ def test_sets_are_imbalanced_balanced_and_apart():
     other = digits.split(labels, 4, train=100, kept=4, validation=30)
     assert all((one == two).all() for one, two in zip(sets, again))
     assert set(sets[2]) != set(other[2])
-    # How many are kept changes neither what is tested nor which are kept first.
+    # `kept` changes neither the test set nor the order of kept examples.
     more = digits.split(labels, 3, train=100, kept=100, validation=30)
     assert (more[2] == sets[2]).all() and set(sets[0]) < set(more[0])
 
 
-def test_the_step_size_is_that_of_the_least_error_then_loss():
+def test_step_size_minimises_error_then_loss():
     error = np.array([[0.9, 0.9], [0.2, 0.4], [0.3, 0.3]])
     assert digits.choose(error, np.array([[np.nan] * 2, [1.0, 1.0], [0.5, 0.6]])) == 2
     assert digits.choose(error, np.array([[np.nan] * 2, [0.5, 0.5], [0.5, 0.6]])) == 1
@@ -66,7 +66,7 @@ def test_the_step_size_is_that_of_the_least_error_then_loss():
 
 @pytest.fixture(scope="module")
 def learner():
-    """A memory of 80 examples, how it is learned from, and parameters to begin with."""
+    """Training data, a replay of 80 examples, its learning step, and initial parameters."""
     images, labels = made_up(8)
     train = Examples(jnp.asarray(images), jnp.asarray(labels))
     replay = Replay(digits.SAMPLERS["per"], capacity=80, num_envs=80, batch_size=60)
@@ -80,7 +80,7 @@ def learner():
 
 
 def in_numpy(params, images):
-    """The classifier in loops: logits `[B, 10]`."""
+    """Return logits `[B, 10]` of the classifier, computed in loops."""
     layers = [jax.tree.map(np.asarray, params["params"][f"Dense_{i}"]) for i in range(4)]
     x = np.asarray(images)[..., None]
     for layer in layers[:2]:
@@ -104,17 +104,17 @@ def test_priorities_are_the_losses_before_the_update(learner):
         logits -= logits.max(axis=1, keepdims=True)
         loss = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(80), train.labels]
         before = np.asarray(sum_tree.leaves(memory.sampler.tree))
-        np.testing.assert_array_equal(np.delete(before, sorted(drawn)), 1)  # not drawn so far
+        np.testing.assert_array_equal(np.delete(before, sorted(drawn)), 1)  # not drawn yet
         params, memory, slots = learn(params, memory, jax.random.key(turn), 0.5, 25.0)
         expected = before.copy()
-        expected[slots] = loss[slots] + 1e-6  # whatever the factor
+        expected[slots] = loss[slots] + 1e-6  # independent of the factor
         drawn |= set(np.asarray(slots).tolist())
         np.testing.assert_allclose(sum_tree.leaves(memory.sampler.tree), expected, rtol=1e-5)
 
 
 def test_batches_are_drawn_in_proportion_to_the_loss(learner):
     train, replay, learn, params, memory = learner
-    params = jax.tree.map(lambda x: 4 * x, params)  # losses that differ
+    params = jax.tree.map(lambda x: 4 * x, params)  # makes losses differ
     for turn in range(12):
         _, memory, _ = learn(params, memory, jax.random.key(turn), 0.0, 1.0)
     loss = np.asarray(digits.losses(params, train))
@@ -129,7 +129,7 @@ def test_batches_are_drawn_in_proportion_to_the_loss(learner):
     np.testing.assert_allclose(counts / counts.sum(), share, atol=4 * np.sqrt(share / 60_000).max())
 
 
-def test_the_factor_multiplies_the_loss_of_rare_digits_alone(learner):
+def test_factor_multiplies_only_the_loss_of_rare_digits(learner):
     train, replay, learn, params, _ = learner
 
     def after(labels, step_size, factor):
@@ -144,7 +144,7 @@ def test_the_factor_multiplies_the_loss_of_rare_digits_alone(learner):
             np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
 
 
-def test_table_claims_and_figure(tmp_path, monkeypatch):
+def test_study_writes_table_claims_and_figure(tmp_path, monkeypatch):
     monkeypatch.setattr(digits, "load", made_up)
     options, said = DIGITS.options("smoke"), []
     frame = DIGITS.function(Request(options, said.append))

@@ -1,4 +1,4 @@
-"""Layouts: bands by hand, and figures that show what they are given."""
+"""Layouts: bands worked by hand, and figures drawn from given data."""
 
 import numpy as np
 import pandas as pd
@@ -21,10 +21,10 @@ VALUES = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 60.0], [6.0, 90.0]])  # [seed
         ("median, range", (2.5, 1.0, 6.0)),
         ("median, quartiles", (2.5, 1.75, 3.75)),
         ("mean, 20 to 80 %", (3.0, 1.6, 4.2)),
-        ("IQM, 95 % bootstrap interval", (2.5, 1.0, 6.0)),  # three equal seeds: 13 of 256
+        ("IQM, 95 % bootstrap interval", (2.5, 1.0, 6.0)),  # P(three equal seeds): 13 / 256
     ],
 )
-def test_bands_by_hand(name, expected):
+def test_bands_equal_values_worked_by_hand(name, expected):
     band = AGGREGATES[name](VALUES)
     np.testing.assert_allclose([each[0] for each in band], expected, rtol=1e-5)
     assert all(each.shape == (2,) for each in band)
@@ -43,7 +43,7 @@ def frame(seeds: int = 10) -> pd.DataFrame:
 
 
 def drawn(path):
-    """Return how many colours a figure has besides white and greys."""
+    """Return the number of colours of a figure other than white and greys."""
     pixels = np.asarray(Image.open(path).convert("RGB")).reshape(-1, 3).astype(int)
     return len(np.unique(pixels[np.ptp(pixels, axis=1) > 40], axis=0))
 
@@ -58,16 +58,16 @@ def drawn(path):
         (layouts.sooner, {"baseline": "uniform"}),
     ],
 )
-def test_layouts_draw_what_they_are_given(layout, options, tmp_path):
+def test_layouts_draw_the_given_data(layout, options, tmp_path):
     methods = {"uniform": "uniform", "per": "per"}
     layout(Plotted(frame(), methods, "A title"), tmp_path / "a.png", **options)
-    assert drawn(tmp_path / "a.png") >= 1  # PER's colour; uniform is grey
+    assert drawn(tmp_path / "a.png") >= 1  # colour of PER; uniform is grey
     Image.open(tmp_path / "a.png").verify()
 
 
 @pytest.fixture
 def figures(monkeypatch):
-    """Return a list that grows with every figure that would be written."""
+    """Return a list that records every written figure."""
     shown = []
     monkeypatch.setattr(blocks, "write", lambda figure, path: shown.append(figure))
     return shown
@@ -77,7 +77,7 @@ def headings(figure):
     return [axes.get_title(loc="left").split("\n") for axes in figure.axes if axes.axison]
 
 
-def test_arms_and_panels_come_in_the_order_that_is_asked_for(figures, tmp_path):
+def test_arms_and_panels_have_the_given_order(figures, tmp_path):
     methods = {arm: arm for arm in ("uniform", "rank", "per", "lap")}
     made = pd.concat([frame().assign(arm=arm) for arm in sorted(methods)])
     made = pd.concat([made[made["env"] == env] for env in ("walk/12", "walk/10")])
@@ -112,7 +112,7 @@ def test_seeds_that_did_not_converge_are_counted(figures, tmp_path):
     assert dot.get_xdata()[0] == pytest.approx(own.mean()) and dot.get_ydata()[0] == 50.0
 
 
-def test_pale_colours_stay_apart_in_256(tmp_path):
+def test_pale_colours_remain_distinct_in_a_palette_of_256(tmp_path):
     figure = make_figure(4, 2)
     axes = figure.subplots()
     axes.imshow(np.random.default_rng(0).random((100, 200, 3)))  # many colours
@@ -126,7 +126,7 @@ def test_pale_colours_stay_apart_in_256(tmp_path):
         assert shown[colour] > 1_000
 
 
-def test_few_seeds_and_games_without_a_number_are_named(figures, tmp_path):
+def test_figures_name_few_seeds_and_games_without_values(figures, tmp_path):
     layouts.lines(Plotted(frame(seeds=1), {}, "One"), tmp_path)
     assert_names(figures[-1].get_suptitle(), "One", "pilot", "1")
     made = pd.DataFrame({"arm": ["Pong", "Alien", "Boxing"], "value": [1.0, np.nan, 5.0]})
@@ -136,7 +136,7 @@ def test_few_seeds_and_games_without_a_number_are_named(figures, tmp_path):
     assert_names(axes.texts[0].get_text(), "as it is 0", "Alien")
 
 
-def test_gains_and_shares_of_training_by_hand(tmp_path, monkeypatch):
+def test_gains_and_shares_of_training_equal_values_worked_by_hand(tmp_path, monkeypatch):
     shown = {}
 
     def keep(plotted, path, **options):
@@ -146,13 +146,13 @@ def test_gains_and_shares_of_training_by_hand(tmp_path, monkeypatch):
     made = frame().assign(eval_return=lambda rows: rows["step"] * (1 + (rows["arm"] == "per")))
     layouts.scores(Plotted(made, {}, ""), tmp_path, baseline="uniform")
     assert set(shown["frame"]["arm"]) == {"per"}
-    np.testing.assert_allclose(shown["frame"]["value"], 100.0)  # twice as much is 100 % more
+    np.testing.assert_allclose(shown["frame"]["value"], 100.0)  # twice the score is a gain of 100 %
     layouts.sooner(Plotted(made, {}, ""), tmp_path, baseline="uniform")
     shares = shown["frame"].groupby("arm")["value"].mean()
     np.testing.assert_allclose([shares["uniform"], shares["per"]], [100.0, 200 / 3])
 
 
-def test_arms_have_looks_of_their_own_and_methods_one_colour():
+def test_arms_have_distinct_styles_and_methods_one_colour():
     arms = [f"C{number}" for number in range(9)]
     methods = dict.fromkeys(arms, "refer") | {"ppo": "latest", "acer": "windows"}
     styles = layouts._styles(Plotted(frame(), methods, ""), {"": [*arms, "ppo", "acer"]})
@@ -165,7 +165,7 @@ def test_arms_have_looks_of_their_own_and_methods_one_colour():
     assert styles["per_every1"]["color"] == styles["per_every4"]["color"]
 
 
-def test_a_grid_of_settings(figures, tmp_path):
+def test_settings_are_drawn_as_a_grid(figures, tmp_path):
     rows = [
         {"n": 3, "start": start, "alpha": 0.5, "rho": 0.4, "window": 5, "eta": eta, "seed": seed,
          "arm": arm, "value": np.inf if arm == "pser" and eta and seed else 10.0 * (1 + seed)}
@@ -176,7 +176,7 @@ def test_a_grid_of_settings(figures, tmp_path):
     layouts.settings_grid(Plotted(pd.DataFrame(rows), {}, "A grid"), tmp_path, starts=starts)
     cells = figures[-1].axes[0]
     (image,) = cells.images
-    # Equal numbers tie; PSER does not converge on two of three seeds with eta 0.7.
+    # Equal numbers tie; PSER does not converge for two of three seeds with eta 0.7.
     np.testing.assert_allclose(image.get_array(), [[0.5, 1 / 6], [0.5, 1 / 6]])
     assert [text.get_text() for text in cells.texts] == ["0/0", "0/2"] * 2
     assert_names(cells.get_yticklabels()[0].get_text(), "3", "the maximum")

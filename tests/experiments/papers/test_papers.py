@@ -1,4 +1,4 @@
-"""The command: what it runs, what it keeps, what it refuses."""
+"""The papers command: runs, resuming, overwriting, lists, reports and refusals."""
 
 import contextlib
 import json
@@ -29,10 +29,10 @@ class Walked(NamedTuple):
 
     out: Path
     code: int
-    said: str  # on the standard error when it was stopped
+    said: str  # standard error of the stopped command
     begun: Data | None
-    listed: str  # by the command after the stop
-    batches: int  # in all
+    listed: str  # output of `list` after the stop
+    batches: int  # total number of batches
 
 
 @pytest.fixture(scope="module")
@@ -63,19 +63,19 @@ def walked(walk):
 
 
 def trained(monkeypatch):
-    """Return a list that grows with every batch of runs that is trained from now on."""
+    """Return a list that records every trained batch of runs."""
     batches, before = [], batch.train
     monkeypatch.setattr(batch, "train", lambda *args: (batches.append(1), before(*args))[1])
     return batches
 
 
-def test_a_table_a_figure_and_a_report(walked, monkeypatch, capsys):
+def test_study_writes_table_figure_and_report(walked, monkeypatch, capsys):
     data = tables.read(walked, "walk_dqn", "smoke")
     assert data is not None and list(data.runs["walk/10"]) == ["uniform_every16", "per_every16"]
     made = data.runs["walk/10"]["per_every16"]
     assert made["config"]["replay"] == "per" and made["versions"]["code"] == store.code_version()
     assert (walked / "all.walk.smoke.png").read_bytes().startswith(b"\x89PNG")
-    assert not (walked / "walk_dqn.smoke/unfinished").exists()  # it has ended
+    assert not (walked / "walk_dqn.smoke/unfinished").exists()  # all runs finished
     assert papers.main(["report", "all.walk", "--size", "smoke", "--results", str(walked)]) == 0
     said = capsys.readouterr().out
     assert "### all.walk" in said and "effective buffer" in said
@@ -84,7 +84,7 @@ def test_a_table_a_figure_and_a_report(walked, monkeypatch, capsys):
     assert_names(capsys.readouterr().out, report.status(ENTRIES["all.walk"], "smoke", data))
 
 
-def test_a_damaged_study_is_made_anew_only_if_asked(walked, tmp_path, monkeypatch, capsys):
+def test_damaged_studies_are_recomputed_only_with_overwrite(walked, tmp_path, monkeypatch, capsys):
     shutil.copytree(walked, tmp_path, dirs_exist_ok=True)
     numbers = tmp_path / "walk_dqn.smoke/study.csv.gz"
     numbers.write_bytes(b"")
@@ -92,7 +92,7 @@ def test_a_damaged_study_is_made_anew_only_if_asked(walked, tmp_path, monkeypatc
     said = refusal(capsys, papers.main, *WALK, "--out", str(tmp_path))
     assert_names(said, numbers, "--overwrite")
     assert batches == [] and numbers.read_bytes() == b""
-    monkeypatch.setattr(batch, "train", lambda *_: next(iter(())))  # as far as it need go
+    monkeypatch.setattr(batch, "train", lambda *_: next(iter(())))  # stop when training starts
     with pytest.raises(StopIteration):
         papers.main([*WALK, "--out", str(tmp_path), "--overwrite"])
 
@@ -115,30 +115,28 @@ def test_results_of_other_code_or_settings_are_not_mixed(walked, monkeypatch, ca
     assert papers.main(command) == 0 and "effective buffer" in capsys.readouterr().out
 
 
-def test_overwriting_makes_anew_only_what_other_code_or_settings_made(
-    walked, tmp_path, monkeypatch
-):
+def test_overwrite_recomputes_only_results_of_other_code_or_settings(walked, tmp_path, monkeypatch):
     shutil.copytree(walked, tmp_path / "copy")
     out = ["--out", str(tmp_path / "copy")]
     facts = tmp_path / "copy/walk_dqn.smoke/study.json"
     saved = json.loads(facts.read_text())
-    next(iter(saved["points"].values()))["code"] = ["0123456789ab"]  # one decides for all
+    next(iter(saved["points"].values()))["code"] = ["0123456789ab"]  # one point suffices
     facts.write_text(json.dumps(saved))
     picture = tmp_path / "copy/all.walk.smoke.png"
     picture.write_text("of another program")
     batches = trained(monkeypatch)
     assert papers.main([*WALK, *out, "--overwrite"]) == 0
     assert len(batches) == 2 and picture.read_bytes().startswith(b"\x89PNG")
-    assert papers.main([*WALK, *out, "--overwrite"]) == 0  # as it would after Ctrl-C
+    assert papers.main([*WALK, *out, "--overwrite"]) == 0  # as after Ctrl-C
     assert len(batches) == 2
 
 
 @pytest.mark.parametrize(
     ("kind", "more"),
-    [("picture", []),  # which may be replaced where that is asked for
+    [("picture", []),  # may be replaced with --overwrite
      *((kind, more) for kind in ("link", "file", "folder") for more in ([], ["--overwrite"]))],
 )  # fmt: skip
-def test_files_of_others_are_not_replaced(kind, more, tmp_path, monkeypatch, capsys):
+def test_foreign_files_are_not_replaced(kind, more, tmp_path, monkeypatch, capsys):
     names = {"file": "walk_dqn.smoke", "folder": "walk_dqn.smoke/study.json"}
     path = mine = tmp_path / "out" / names.get(kind, "all.walk.smoke.png")
     path.parent.mkdir(parents=True)
@@ -153,7 +151,7 @@ def test_files_of_others_are_not_replaced(kind, more, tmp_path, monkeypatch, cap
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_what_was_stopped_goes_on(walk):
+def test_stopped_studies_resume(walk):
     assert walk.code == 130
     last = walk.said.splitlines()[-1]
     assert_names(last, "walk_dqn")
@@ -185,7 +183,7 @@ def test_refusals(options, parts, tmp_path, capsys):
     assert not (tmp_path / "new").exists()
 
 
-def test_lists_say_what_is_to_do(capsys, tmp_path):
+def test_list_shows_the_status_of_entries(capsys, tmp_path):
     assert papers.main(["list", "--paper", "lap", "--results", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "lap.fig3" in said and "per.fig1" not in said
@@ -198,7 +196,7 @@ def test_lists_say_what_is_to_do(capsys, tmp_path):
     assert_names(line, waiting, theorem.claims[0].says)
 
 
-def test_a_report_has_no_table_of_what_its_size_lacks(tmp_path, capsys):
+def test_report_omits_tables_that_the_size_lacks(tmp_path, capsys):
     frame = pd.DataFrame({"kind": ["updates"], "values": ["table"], "n": [3], "arm": ["uniform"],
                           "seed": [0], "value": [1.0]})  # fmt: skip
     made = {
@@ -214,7 +212,7 @@ def test_a_report_has_no_table_of_what_its_size_lacks(tmp_path, capsys):
     assert not any(line.startswith("|") for line in said.splitlines())
 
 
-def test_a_report_is_written_where_it_is_wanted(walked, tmp_path, capsys):
+def test_report_is_written_to_the_given_file_unless_foreign(walked, tmp_path, capsys):
     path = tmp_path / "RESULTS.md"
     command = ["report", "--all", "--size", "smoke", "--results", str(walked), "--write", str(path)]
     assert papers.main(command) == 0
@@ -225,10 +223,10 @@ def test_a_report_is_written_where_it_is_wanted(walked, tmp_path, capsys):
     foreign.write_text("mine")
     assert_names(refusal(capsys, papers.main, *command[:-1], foreign), foreign, "--write")
     assert foreign.read_text() == "mine"
-    assert papers.main(command) == 0  # one of ours may be written again
+    assert papers.main(command) == 0  # reports may be replaced
 
 
-def test_what_two_entries_share_is_run_once(tmp_path, monkeypatch):
+def test_shared_sources_of_entries_run_once(tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(running, "make", lambda source, *rest: made.append(source.name) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -241,14 +239,14 @@ def test_what_two_entries_share_is_run_once(tmp_path, monkeypatch):
 def test_every_entry_runs(paper, tmp_path, capsys):
     assert papers.main(["run", "--paper", paper, "--size", "smoke", "--out", str(tmp_path)]) == 0
     lines = [line.replace(":", " ").split() for line in capsys.readouterr().err.splitlines()]
-    # A line is about the entry that it names first; it may point to others.
+    # The first entry named in a line is its subject.
     named = {next((word for word in line if word in ENTRIES), "") for line in lines}
     for entry in of_papers([paper]):
         if entry.source is None:
             continue
         data = tables.read(tmp_path, entry.source.name, "smoke")
         if data is None:
-            assert entry.id in named  # left out
+            assert entry.id in named  # reported as skipped
             continue
         assert report.status(entry, "smoke", data) == "done"
         drawn = figures.path_of(entry, "smoke", tmp_path).exists()

@@ -1,4 +1,4 @@
-"""Parts of computed tables: kept when a computation is stopped, and used when it goes on."""
+"""Saved parts of computed tables, which interrupted computations resume from."""
 
 import types
 
@@ -15,19 +15,19 @@ from experiments.papers.running import Parts
 from experiments.runs import interrupt
 from tests.refusals import assert_names
 
-COMMAND = ["run", "per.fig1", "--size", "smoke"]  # of eight parts
+COMMAND = ["run", "per.fig1", "--size", "smoke"]  # has eight parts
 NAME = "cliffwalk_sizes"
 BELOW = f"{NAME}.smoke.parts"
 ROWS = [{"arm": "per", "seed": 0, "value": 1 / 3}, {"arm": "per", "seed": 1, "value": np.inf}]
 
 
 def learned(monkeypatch, stop_at: int | None = None, stop=KeyboardInterrupt) -> list[tuple]:
-    """Make up curves; return a list of those that are asked for from now on.
+    """Replace computation of curves by random numbers; return a list that records requests.
 
     Args:
-      monkeypatch: puts the made-up in place.
-      stop_at: the number of the curve, from 1, at which the user presses Ctrl-C.
-      stop: what that raises.
+      monkeypatch: replaces the computation.
+      stop_at: number of the curve, from 1, that raises `stop`, or None.
+      stop: exception to raise.
     """
     asked = []
 
@@ -49,7 +49,7 @@ def numbers(out) -> bytes:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Make the table without an interruption; return its bytes."""
+    """Return the bytes of a table computed without interruption."""
     out = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         learned(patch)
@@ -59,7 +59,7 @@ def whole(tmp_path_factory):
 
 @pytest.fixture
 def stopped(tmp_path, monkeypatch):
-    """Return a function that begins the table in a folder, up to its fourth part."""
+    """Return a function that computes the table in a folder up to its fourth part."""
 
     def run(**patches):
         with monkeypatch.context() as patch:
@@ -72,26 +72,26 @@ def stopped(tmp_path, monkeypatch):
     return run
 
 
-def test_a_computation_that_was_stopped_goes_on(whole, stopped, monkeypatch, capsys):
+def test_stopped_computations_resume(whole, stopped, monkeypatch, capsys):
     out, before = stopped()
     said = capsys.readouterr().err
     assert_names(said, "3", NAME, out / BELOW)
     assert len(list((out / BELOW).glob("part.*.json"))) == 3
-    assert not list(out.glob("*.csv.gz"))  # a table is there whole or not at all
+    assert not list(out.glob("*.csv.gz"))  # tables are written when complete
     after = learned(monkeypatch)
     assert papers.main([*COMMAND, "--out", str(out)]) == 0
     assert_names(capsys.readouterr().err, "3", NAME)
     assert len(after) == 5 and not set(after) & set(before[:3])
     assert numbers(out) == whole
-    assert not (out / BELOW).exists()  # nothing is left to go on with
+    assert not (out / BELOW).exists()  # parts are removed with the finished table
 
 
-def test_a_scheduler_stops_it_too_and_nothing_finished_is_said(tmp_path, monkeypatch, capsys):
+def test_signals_of_schedulers_stop_computations(tmp_path, monkeypatch, capsys):
     learned(monkeypatch, stop_at=1, stop=interrupt.Terminated)
     assert papers.main([*COMMAND, "--out", str(tmp_path)]) == 143
     last = capsys.readouterr().err.splitlines()[-1]
     assert_names(last, NAME)
-    assert BELOW not in last  # nothing is kept
+    assert BELOW not in last  # no parts were saved
 
 
 def test_parts_of_other_settings_are_not_used(whole, stopped, tmp_path, monkeypatch):
@@ -108,7 +108,7 @@ def test_parts_of_other_code_are_not_used(whole, stopped, monkeypatch):
     assert len(asked) == 8 and numbers(out) == whole and not (out / BELOW).exists()
 
 
-def test_a_damaged_part_is_named_and_made_anew(whole, stopped, monkeypatch, capsys):
+def test_damaged_parts_are_named_and_recomputed(whole, stopped, monkeypatch, capsys):
     out, _ = stopped()
     first = min((out / BELOW).glob("part.*.json"))
     first.write_bytes(first.read_bytes()[:-20])
@@ -118,7 +118,7 @@ def test_a_damaged_part_is_named_and_made_anew(whole, stopped, monkeypatch, caps
     assert len(asked) == 6 and numbers(out) == whole
 
 
-def test_what_a_kill_left_beside_its_table_is_removed(tmp_path, monkeypatch):
+def test_files_left_by_a_kill_are_removed(tmp_path, monkeypatch):
     learned(monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(Parts, "clear", lambda self: 1 / 0)
@@ -129,7 +129,7 @@ def test_what_a_kill_left_beside_its_table_is_removed(tmp_path, monkeypatch):
     assert not (tmp_path / BELOW).exists()
 
 
-def test_rows_come_back_as_they_were_from_the_same_device(tmp_path):
+def test_rows_of_the_same_device_are_restored_exactly(tmp_path):
     here, there = ({"device": name, "jax": "1"} for name in ("cpu", "gpu"))
     assert Parts(tmp_path, "abc", here)("one", lambda: ROWS) == ROWS
     other = Parts(tmp_path, "abc", there)
@@ -147,7 +147,7 @@ def test_rows_come_back_as_they_were_from_the_same_device(tmp_path):
         for source in (per_.CLIFFWALK, pser.CLIFFWALK, pser.SWEEP, DIGITS)
     ],
 )
-def test_parts_do_not_depend_on_one_another(source, tmp_path):
+def test_parts_are_independent(source, tmp_path):
     if source.needs:
         pytest.importorskip(source.needs)
     options = source.options("smoke")

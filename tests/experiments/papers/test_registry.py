@@ -1,4 +1,4 @@
-"""The registry as data: every figure and table is there, can be configured, and claims what is."""
+"""Registry of papers: completeness, valid configurations, and claims about arms that run."""
 
 import fnmatch
 import inspect
@@ -28,11 +28,11 @@ EXPERIMENTS = [name for name, source in SOURCES.items() if isinstance(source, Ex
 
 
 @pytest.mark.parametrize("paper", LISTED)
-def test_every_figure_and_table_is_there(paper):
+def test_registry_contains_every_figure_and_table(paper):
     assert {f"{paper}.{name}" for name in LISTED[paper].split()} <= set(ENTRIES)
 
 
-def test_ids_name_their_paper_and_entries_say_enough():
+def test_entries_have_valid_ids_and_complete_texts():
     for name, entry in ENTRIES.items():
         assert name == entry.id and entry.paper in PAPERS
         assert (entry.source is None) == bool(entry.missing)
@@ -50,8 +50,8 @@ def test_ids_name_their_paper_and_entries_say_enough():
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_runs_of_every_size_fit_their_tasks(name):
-    """Every option is known to what it is for; nothing is trained."""
+def test_runs_of_every_size_are_valid_configurations(name):
+    """Validates options without training."""
     experiment = SOURCES[name]
     assert isinstance(experiment, Experiment)
     for size in experiment.sizes:
@@ -73,7 +73,7 @@ def test_runs_of_every_size_fit_their_tasks(name):
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_claims_are_about_arms_that_are_run(name):
+def test_claims_name_arms_that_run(name):
     entry = ENTRIES[name]
     if not isinstance(entry.source, Experiment) or "small" not in entry.source.sizes:
         return
@@ -97,13 +97,13 @@ def test_published_sizes_have_the_arms_of_the_small_ones():
         ENTRIES["all.walk"].at("paper")
 
 
-def test_sources_that_share_a_name_are_one():
+def test_sources_have_unique_names():
     for entry in ENTRIES.values():
         if entry.source is not None:
             assert SOURCES[entry.source.name] == entry.source
 
 
-def test_what_decides_a_computation_is_part_of_its_version():
+def test_versions_of_computations_cover_their_own_source():
     for source in SOURCES.values():
         if isinstance(source, Computation):
             own = Path(inspect.getfile(source.function)).relative_to(ROOT).as_posix()
@@ -120,7 +120,7 @@ def test_betas_are_compared_at_equal_step_sizes(size):
             assert options.learning_rate == 2.5e-4 / (4 if claim.arm.endswith("_quarter") else 1)
 
 
-def test_no_picture_is_drawn_twice():
+def test_entries_draw_distinct_figures():
     drawn = {}
     for entry in ENTRIES.values():
         if entry.layout is not None and entry.source is not None:

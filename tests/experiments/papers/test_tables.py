@@ -1,4 +1,4 @@
-"""Tables of computations and experiments, and their damage."""
+"""Tables of computations and experiments, and detection of damage."""
 
 import dataclasses
 import gzip
@@ -20,13 +20,13 @@ def whole() -> Data:
     return Data(frame, made=made)
 
 
-def test_a_table_is_read_as_it_was_written(tmp_path):
+def test_tables_are_read_back_exactly(tmp_path):
     tables.write(tmp_path, "walk", "small", whole())
     read = tables.read(tmp_path, "walk", "small")
     assert read is not None and read.made == whole().made and read.codes() == ("abc",)
     pd.testing.assert_frame_equal(read.frame, whole().frame)
     assert tables.read(tmp_path, "walk", "smoke") is None
-    (tmp_path / "again").mkdir()  # the bytes depend on the numbers alone
+    (tmp_path / "again").mkdir()  # bytes depend only on the numbers
     tables.write(tmp_path / "again", "walk", "small", whole())
     one, other = (
         tables.paths(folder, "walk", "small")[0][0] for folder in (tmp_path, tmp_path / "again")
@@ -34,8 +34,8 @@ def test_a_table_is_read_as_it_was_written(tmp_path):
     assert one.read_bytes() == other.read_bytes()
 
 
-def test_a_study_is_read_by_task_and_arm(tmp_path):
-    """Metrics of one arm alone are no columns of another; a control is one of the arms."""
+def test_studies_are_read_by_task_and_arm(tmp_path):
+    """Metrics of one arm add no columns to others; the control is one of the arms."""
     small = dataclasses.replace(tasks.WALK.small, arms=("uniform", "ners"), every=(4, 16))
     source = dataclasses.replace(tasks.WALK, small=small)
     data = made.data_of(source, {
@@ -67,7 +67,7 @@ NUMBERS, FACTS = "walk.small.csv.gz", "walk.small.json"
         (FACTS, b'{"format": 1, "crc32": 0, "made": []}', (FACTS,)),
     ],
 )
-def test_what_is_damaged_is_named(name, content, parts, tmp_path):
+def test_damaged_files_are_named(name, content, parts, tmp_path):
     tables.write(tmp_path, "walk", "small", whole())
     path = tmp_path / name
     path.unlink() if content is None else path.write_bytes(content)
@@ -75,7 +75,7 @@ def test_what_is_damaged_is_named(name, content, parts, tmp_path):
         tables.read(tmp_path, "walk", "small")
 
 
-def test_a_format_of_another_version_is_not_damage(tmp_path):
+def test_formats_of_other_versions_are_not_reported_as_damage(tmp_path):
     tables.write(tmp_path, "walk", "small", whole())
     path = tmp_path / FACTS
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 9}))

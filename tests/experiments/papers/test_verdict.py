@@ -24,7 +24,7 @@ def computed(claims, **more) -> Entry:
 
 
 def table(**arms: float) -> Data:
-    """Return updates until solved of each arm, in every seed a little off."""
+    """Return updates until solved of each arm, with small differences between seeds."""
     noise = np.random.default_rng(0).uniform(0.95, 1.05, SEEDS)
     rows = [
         {"arm": arm, "seed": seed, "n": 4, "value": value * noise[seed]}
@@ -43,14 +43,14 @@ FASTER = {"higher_is_better": False, "ratios": True}
         ({}, {}, 3.0, "agrees"),
         ({"direction": "worse"}, {}, 3.0, "disagrees"),
         ({}, {"higher_is_better": False}, 3.0, "disagrees"),
-        ({"least": 0.9}, FASTER, 1.0, "agrees"),  # twice as fast is one on the scale of ratios
+        ({"least": 0.9}, FASTER, 1.0, "agrees"),  # twice as fast is 1 on the log2 scale of ratios
         ({"least": 1.1}, FASTER, 1.0, "disagrees"),
-        # What may be lost.
+        # Noninferiority margins.
         ({"direction": "at least as good"}, {}, 1.8, "disagrees"),
         ({"direction": "at least as good", "least": 0.5}, {}, 1.8, "agrees"),
     ],
 )
-def test_directions_scales_and_margins(claim, of_source, per, expected):
+def test_verdicts_follow_from_directions_scales_and_margins(claim, of_source, per, expected):
     entry = computed((Claim("a claim", "per", "uniform", **claim),), **of_source)
     (found,) = verdict.findings(entry, "small", table(per=per, uniform=2.0))
     assert found.verdict == expected
@@ -66,7 +66,7 @@ def test_p_values_are_corrected_over_the_claims_of_an_entry():
     assert one.p_holm == one.p_value
 
 
-def test_who_never_got_there_is_worst():
+def test_arms_that_never_solve_the_task_rank_worst():
     data = table(per=1.0, uniform=2.0)
     data.frame.loc[data.frame["arm"] == "uniform", "value"] = np.inf
     claim = Claim("sooner", "per", "uniform")
@@ -75,7 +75,7 @@ def test_who_never_got_there_is_worst():
     assert_names(found.reason, "12", "uniform")
 
 
-def test_what_a_size_does_not_have_is_not_tested():
+def test_claims_about_missing_arms_are_not_tested():
     claims = (Claim("a", "rank", "uniform"), Claim("b", "per", "uniform", where={"n": 9}),
               Exact("c", "theorem"))  # fmt: skip
     data = table(per=1.0, uniform=2.0)
@@ -87,7 +87,7 @@ def test_what_a_size_does_not_have_is_not_tested():
     assert_names(found[2].reason, "theorem")
 
 
-def test_exact_claims():
+def test_exact_claims_are_judged_by_tolerance():
     rows = pd.DataFrame(
         {"claim": ["good", "good", "bad", "lost"], "found": [1.0, 2.0, 1.2, np.nan],
          "expected": [1.0, 2.01, 1.0, 1.0], "tolerance": [0.1] * 4}
@@ -101,7 +101,7 @@ def test_exact_claims():
 
 
 def frame_of(solved: int, buffer: float, seeds: int = 20) -> pd.DataFrame:
-    """Return metrics of runs that solve the walk after so many evaluations, or a few more."""
+    """Return metrics of runs that solve the walk after about `solved` evaluations."""
     return pd.DataFrame([
         {"seed": seed, "step": 1_000 * step, "eval_return": float(step >= solved + seed % 3),
          "replayed/effective_buffer": buffer}
@@ -118,7 +118,7 @@ def source_of(*envs: str, **more) -> Experiment:
 
 
 def walked(buffer: float = 0.3, baseline: str = LABELS[0], code: str = "abc") -> Data:
-    """Return a table of the walk in which PER solves it sooner in every seed."""
+    """Return a table of the walk in which PER solves the task sooner with every seed."""
     columns = {"replayed/abs_td": buffer}
     frames = {
         ("walk/10", baseline): frame_of(30, 1.0).assign(**{"replayed/abs_td": 1.0}),
@@ -138,7 +138,7 @@ RARER = dataclasses.replace(SOONER, baseline="uniform_every4")
     [
         (SOONER, {}, "agrees", ()),
         (SOONER, {"buffer": 0.99}, "not tested", ("0.99",)),
-        # It has not drawn uniformly if it claims just that.
+        # A claim about the effective buffer itself is tested without the gate.
         (dataclasses.replace(LESS, primary="mean:replayed/effective_buffer"), {"buffer": 0.99},
          "agrees", ()),
         (dataclasses.replace(LESS, primary="mean:replayed/abs_td"), {"buffer": 0.99},
@@ -148,7 +148,7 @@ RARER = dataclasses.replace(SOONER, baseline="uniform_every4")
         (dataclasses.replace(RARER, across=True), {"baseline": RARER.baseline}, "agrees", ()),
     ],
 )  # fmt: skip
-def test_verdicts_on_the_walk(claim, data, expected, parts):
+def test_verdicts_on_the_walk_follow_from_its_metrics(claim, data, expected, parts):
     source = dataclasses.replace(source_of(), columns=("replayed/abs_td",))
     entry = Entry("all.walk", "walk", source, claims=(claim,))
     (found,) = verdict.findings(entry, "small", walked(**data))
@@ -156,7 +156,7 @@ def test_verdicts_on_the_walk(claim, data, expected, parts):
     assert_names(found.reason, *parts)
 
 
-def test_a_size_may_be_too_small_for_an_arm():
+def test_arms_declared_untested_are_not_tested():
     why = "its agent learns twice"
     source = source_of(untested={LABELS[1]: why})
     entry = Entry("all.walk", "walk", source, claims=(SOONER,))
@@ -164,7 +164,7 @@ def test_a_size_may_be_too_small_for_an_arm():
     assert (found.verdict, found.reason) == ("not tested", why)
 
 
-def test_several_tasks_are_judged_together_and_seeds_counted_in_each():
+def test_claims_over_tasks_are_pooled_and_count_seeds_per_task():
     two = source_of("walk/10", "walk/12")
     entry = Entry("x.fig2", "two tasks", two, claims=(SOONER,))
     data = data_of(two, {
@@ -178,7 +178,7 @@ def test_several_tasks_are_judged_together_and_seeds_counted_in_each():
 
 
 def two_tasks(scale: float = 1.0, code: str = "abc") -> tuple[Experiment, Data]:
-    """Return two tasks; on the second, returns are larger and another version may have run."""
+    """Return two tasks; returns and code of the second may differ."""
     two = dataclasses.replace(
         source_of("walk/10", "walk/12", every=(16,)), question=Question(primary="final")
     )
@@ -195,7 +195,7 @@ def two_tasks(scale: float = 1.0, code: str = "abc") -> tuple[Experiment, Data]:
     return two, data_of(two, frames, codes=codes)
 
 
-def test_units_of_tasks_do_not_matter_where_they_are_pooled():
+def test_pooled_verdicts_are_invariant_to_units_of_tasks():
     claim = Claim("higher", *reversed(LABELS))
     found = []
     for scale in (1.0, 1_000.0):
@@ -206,7 +206,7 @@ def test_units_of_tasks_do_not_matter_where_they_are_pooled():
     assert found[0].reason == found[1].reason
 
 
-def test_what_stops_the_second_task_stops_a_claim():
+def test_claims_are_not_comparable_if_one_task_is_not():
     two, data = two_tasks(code="def")
     entry = Entry("x.fig3", "two", two, claims=(Claim("higher", *reversed(LABELS)),))
     (found,) = verdict.findings(entry, "small", data)
@@ -214,7 +214,7 @@ def test_what_stops_the_second_task_stops_a_claim():
     assert_names(found.reason, "code", "abc", "def")
 
 
-def test_one_seed_that_never_got_there_does_not_drop_the_least_effect():
+def test_least_effect_applies_with_an_unsolved_seed():
     claim = Claim("nearly twice as fast", "per", "uniform", least=0.9)
     entry = computed((claim,), higher_is_better=False, ratios=True)
     data = table(per=100.0, uniform=110.0)
@@ -226,7 +226,7 @@ def test_one_seed_that_never_got_there_does_not_drop_the_least_effect():
     assert_names(found.reason, "0.9")
 
 
-def test_means_of_seeds_that_diverged_say_nothing():
+def test_means_of_diverged_seeds_are_not_tested():
     lost = frame_of(10, 0.3)
     lost["agent/loss"] = np.where(lost["seed"] == 4, np.nan, 1.0)
     data = data_of(source_of(), {
@@ -239,7 +239,7 @@ def test_means_of_seeds_that_diverged_say_nothing():
     assert_names(found.reason, "replayed/effective_buffer", "1")
 
 
-def test_one_seed_is_a_pilot_and_several_numbers_of_a_seed_are_refused():
+def test_one_seed_is_a_pilot_and_duplicate_seeds_are_refused():
     claim = Claim("higher", "per", "uniform")
     data = table(per=2.0, uniform=1.0)
     one = Data(data.frame[data.frame["seed"] == 0], made=data.made)

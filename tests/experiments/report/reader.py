@@ -1,4 +1,4 @@
-"""Reads a page as a browser would, for tests of what it shows."""
+"""Parser of report pages for tests of their content."""
 
 import functools
 import json
@@ -8,7 +8,7 @@ from tests.refusals import _contains
 
 
 class Page(HTMLParser):
-    """What a page holds, as a browser would read it."""
+    """Content of a page: tables, plots, code, warnings, text, tags, references and titles."""
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
@@ -57,16 +57,16 @@ class Page(HTMLParser):
             self.text += data
 
     def warns(self, *parts):
-        """Return whether a single warning names all parts."""
+        """Return whether one warning contains all parts."""
         return any(all(map(functools.partial(_contains, line), parts)) for line in self.warnings)
 
     def table(self, *beginning):
-        """Return the rows of the table whose header begins so, as dictionaries by column."""
+        """Return rows of the table whose header starts with these columns, as dictionaries."""
         (found,) = [t for t in self.tables if tuple(t[0][: len(beginning)]) == beginning]
         return [dict(zip(found[0], row, strict=True)) for row in found[1:]]
 
     def plot(self, title):
-        """Return the plot of this title, or the only one whose title contains it."""
+        """Return the plot with this title, or the only one whose title contains it."""
         drawn = list(zip(self.plots, self.titles, strict=True))
         exact = [plot for plot, own in drawn if own == title]
         (found,) = exact or [plot for plot, own in drawn if title in own.lower()]

@@ -1,4 +1,4 @@
-"""What a page shows is what the folders hold: checked on committed results, nothing is trained."""
+"""Pages of runs and comparisons, checked against committed results without training."""
 
 import json
 import re
@@ -20,14 +20,14 @@ FOLDERS = ("sparse_pendulum_td3", "refer/naf_pendulum")
 
 
 def runs(name):
-    """Return the runs in a folder as the source of a page."""
+    """Return the source of a page from all runs of a folder."""
     folders = {path.parent.name: path.parent for path in (RESULTS / name).glob("*/config.json")}
     return source.runs(dict(sorted(folders.items())), other_code=True)
 
 
 @pytest.fixture(scope="module")
 def pages():
-    """Pages by folder, rendered when asked for, once."""
+    """Return a cached function that renders the page of a folder."""
     rendered = {}
 
     def read(name):
@@ -50,7 +50,7 @@ def test_curves_are_interquartile_means_with_bootstrap_intervals(pages):
     np.testing.assert_allclose(band["y"], [*high, *low[::-1]], rtol=1e-6, atol=1e-6)
 
 
-def test_refer_and_per_share_a_column_but_no_plot(pages):
+def test_plots_of_a_column_show_only_methods_that_define_it(pages):
     shown = Page(pages("refer/naf_pendulum"))
     configs = {
         path.parent.name: json.loads(path.read_text())
@@ -65,7 +65,7 @@ def test_refer_and_per_share_a_column_but_no_plot(pages):
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_every_plot_is_one_that_plotly_draws_with_labelled_axes(pages, name):
+def test_every_plot_is_valid_plotly_with_labelled_axes(pages, name):
     shown = Page(pages(name))
     assert shown.plots and len(shown.plots) == len(shown.titles)
     for plot in shown.plots:
@@ -77,14 +77,14 @@ def test_every_plot_is_one_that_plotly_draws_with_labelled_axes(pages, name):
             assert trace["meta"] in shown.arms or not shown.arms
 
 
-def test_shares_are_shown_on_the_whole_of_their_axis(pages):
+def test_shares_have_axes_from_0_to_1(pages):
     shown = Page(pages("sparse_pendulum_td3"))
     for title in (panels.REPLAYED["distinct"].title, panels.EXPONENT.title):
         assert shown.plot(title)["layout"]["yaxis"]["range"] == [-0.02, 1.02]
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_pages_need_no_network(pages, name):
+def test_pages_load_nothing_from_the_network(pages, name):
     text = pages(name)
     shown = Page(text)
     assert all(each.startswith(("#", "data:")) for each in shown.references)
@@ -95,6 +95,6 @@ def test_pages_need_no_network(pages, name):
     assert len(text) < 6_000_000
 
 
-def test_a_page_depends_on_nothing_but_its_source(pages):
+def test_pages_depend_only_on_their_source(pages):
     name = "refer/naf_pendulum"
     assert page.render(runs(name)) == pages(name)

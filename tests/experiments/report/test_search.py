@@ -1,4 +1,4 @@
-"""The page of a search: its numbers are those of the table, checked on the committed search."""
+"""The page of a search, checked against the table of the committed search."""
 
 import dataclasses
 import shutil
@@ -42,11 +42,11 @@ def test_best_settings_are_shown_on_fresh_seeds(walk, shown):
     assert rows["per"]["on the seeds that chose"].startswith(number(best["score"]))
     assert rows["per"]["best settings"] == "replay.alpha 0.9449, replay.beta 0.04739"
     assert rows["per"]["wins/losses/ties"] == "8/1/1"
-    assert "replay." not in rows["uniform"]["best settings"]  # none to choose
+    assert "replay." not in rows["uniform"]["best settings"]  # no settings to choose
     assert [row.shown.seeds for row in walk.rows] == [10, 10]
 
 
-def test_every_trial_is_drawn_as_it_came_and_against_each_setting(walk, shown):
+def test_trials_are_plotted_in_order_and_against_each_setting(walk, shown):
     trials = walk.store.facts["search"]["studies"]["walk/10"]["per"]["trials"]
     scores = [trial["score"] for trial in trials]
     plots = {plot["layout"]["xaxis"]["title"]["text"]: plot for plot in shown.plots}
@@ -65,7 +65,7 @@ def test_every_trial_is_drawn_as_it_came_and_against_each_setting(walk, shown):
     assert all(each.startswith(("#", "data:")) for each in shown.references)
 
 
-def test_a_search_that_is_still_at_work_has_a_page():
+def test_running_searches_have_a_page():
     found = store.read(WALK)
     found.frame = found.frame[found.frame["seed"] < 10]
     study = found.facts["search"]["studies"]["walk/10"]["per"]
@@ -84,7 +84,7 @@ def test_a_search_that_is_still_at_work_has_a_page():
     assert "#trials" not in Page(page.render(swept.of(found, found.study))).references
 
 
-def test_a_method_whose_trials_all_failed_shows_its_defaults():
+def test_methods_with_only_failed_trials_show_their_defaults():
     found = store.read(WALK)
     study = found.facts["search"]["studies"]["walk/10"]["per"]
     study["best"] = None
@@ -97,7 +97,7 @@ def test_a_method_whose_trials_all_failed_shows_its_defaults():
     assert_names(shown.text, "44", "study.json")
 
 
-def test_fresh_seeds_that_diverged_lose_and_are_counted(tmp_path):
+def test_diverged_fresh_seeds_lose_and_are_counted(tmp_path):
     found = store.read(Path(shutil.copytree(WALK, tmp_path / "s")))
     best = found.facts["search"]["studies"]["walk/10"]["per"]["best"]
     own = (found.frame["point"] == best) & found.frame["seed"].isin(range(10, 17))

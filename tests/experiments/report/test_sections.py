@@ -8,8 +8,8 @@ from experiments.figures.style import styles_of
 from experiments.report import costs, plots, settings
 
 
-def test_compilation_is_what_was_recorded():
-    """It may have been before the first log point, or after a run was resumed."""
+def test_compilation_seconds_are_read_from_the_timing_table():
+    """Compilation happens before the first log point or after a run is resumed."""
     timing = pd.DataFrame(
         {
             "step": [100, 200, 300], "seconds": [6.0, 2.0, 4.0], "start_up": [5.0, 0.0, 3.0],
@@ -27,7 +27,7 @@ def test_compilation_is_what_was_recorded():
     ]
 
 
-def test_options_that_differ_stand_apart_from_those_that_are_shared():
+def test_differing_options_are_separated_from_shared_options():
     arms = {
         "per": {"--steps": "100", "--replay": "per", "--replay.alpha": "0.6"},
         "pal": {"--steps": "100", "--replay": "pal"},
@@ -51,16 +51,16 @@ def test_options_are_named_and_written_as_on_the_command_line():
     }  # fmt: skip
 
 
-def test_what_is_no_number_is_left_out_of_a_line():
+def test_values_that_are_not_finite_are_gaps_in_a_line():
     assert plots.numbers([1.0, np.nan, np.inf, 0.1234567891]) == [1.0, None, None, 0.1234568]
 
 
-def test_scripts_cannot_be_left_by_texts():
+def test_text_in_scripts_is_escaped():
     text = plots.to_script({"name": "</script><script>alert(1)</script>&"})
     assert "<" not in text and ">" not in text and "&" not in text
     with pytest.raises(ValueError, match="not JSON compliant"):
         plots.to_script([float("nan")])
 
 
-def test_labels_are_shown_by_plotly_as_they_are():
+def test_labels_are_escaped_for_plotly():
     assert plots.plain_text("<b>a</b> \n &") == "&lt;b&gt;a&lt;/b&gt;<br>&amp;"

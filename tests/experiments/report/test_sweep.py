@@ -1,4 +1,4 @@
-"""The page of a sweep: its numbers are those of the table, checked on the committed sweep."""
+"""The page of a sweep, checked against the table of the committed sweep."""
 
 import dataclasses
 import json
@@ -43,7 +43,7 @@ def shown(walk):
 
 
 def two_tasks():
-    """Return a sweep of two tasks and two methods, of which the second is better everywhere."""
+    """Return a sweep of two tasks and two methods, of which the second is always better."""
     read = store.read(WALK)
     per = [name for name, point in read.facts["points"].items() if point["replay"] == "per"][:2]
     uniform = "walk/10 uniform"
@@ -65,7 +65,7 @@ def two_tasks():
     return swept.of(read, final(read))
 
 
-def test_best_points_are_shown_on_seeds_that_did_not_choose_them(walk, shown):
+def test_best_points_are_shown_on_held_out_seeds(walk, shown):
     rows = {row["method"]: row for row in shown.table("method", "best settings")}
     per = walk.table[walk.table["replay"] == "per"]
     means = {point: iqm(own[own["seed"] % 2 == 0]["score"]) for point, own in per.groupby("point")}
@@ -78,7 +78,7 @@ def test_best_points_are_shown_on_seeds_that_did_not_choose_them(walk, shown):
     assert rows["per"]["of points"] == "15" and rows["uniform"]["of points"] == "1"
 
 
-def test_probability_of_improvement_is_that_of_unseen_seeds(walk, shown):
+def test_probability_of_improvement_uses_held_out_seeds(walk, shown):
     rows = {(row["method"], row[""]): row for row in shown.table("method", "")}
     default = walk.store.facts["base_points"]["walk/10"]
     own, other = (
@@ -94,7 +94,7 @@ def test_probability_of_improvement_is_that_of_unseen_seeds(walk, shown):
     )
 
 
-def test_sensitivity_is_drawn_at_every_value_with_intervals(walk, shown):
+def test_sensitivity_is_plotted_at_every_value_with_intervals(walk, shown):
     plots = [plot for plot in shown.plots if "replay.alpha" in str(plot["layout"]["xaxis"])]
     (plot,) = plots
     lines = {t["meta"]: t for t in plot["data"] if "error_y" in t}
@@ -107,7 +107,7 @@ def test_sensitivity_is_drawn_at_every_value_with_intervals(walk, shown):
     assert "uniform" in {t["meta"] for t in plot["data"]}  # a band
 
 
-def test_compute_adds_up(walk, shown):
+def test_compute_equals_the_sum_over_points(walk, shown):
     rows = {row[""]: row for row in shown.table("", "runs")}
     assert int(rows["all"]["runs"]) == 160 == len(walk.table)
     costs = walk.store.facts["costs"]
@@ -115,7 +115,7 @@ def test_compute_adds_up(walk, shown):
     assert rows["all"]["compilation (s)"] == f"{sum(cost['compiling'] for cost in costs):,.0f}"
 
 
-def test_every_plot_is_drawn_with_labelled_axes_and_no_network(shown):
+def test_every_plot_has_labelled_axes_and_needs_no_network(shown):
     assert len(shown.plots) == len(shown.titles)
     assert {"#best", "#tasks", "#settings-swept", "#curves"} <= set(shown.references)
     for plot in shown.plots:
@@ -123,10 +123,10 @@ def test_every_plot_is_drawn_with_labelled_axes_and_no_network(shown):
         assert plot["layout"]["xaxis"]["title"]["text"]
         assert all(trace["meta"] in shown.arms for trace in plot["data"])
     assert all(each.startswith(("#", "data:")) for each in shown.references)
-    assert shown.warns("5", "10")  # seeds that there are, and those that a verdict takes
+    assert shown.warns("5", "10")  # seeds available, and seeds required for a verdict
 
 
-def test_verdicts_are_shown_and_drawn_seed_by_seed():
+def test_verdicts_are_shown_and_plotted_per_seed():
     read = swept.read(RESULTS / "papers" / "minatar_dqn_beta.small")
     drawn = Page(page.render(read))
     table = {row["claim"]: row for row in drawn.table("claim", "arm", "against")}
@@ -146,7 +146,7 @@ def test_verdicts_are_shown_and_drawn_seed_by_seed():
         np.testing.assert_allclose(middle["x"], [pairs.iqm], rtol=1e-6)
 
 
-def test_the_command_is_the_sweep_s_own(walk, shown, monkeypatch, capsys):
+def test_page_shows_the_command_of_the_sweep(walk, shown, monkeypatch, capsys):
     (line,) = shown.code
     words = shlex.split(line.replace("\\\n", " "))
     assert words[:3] == ["python", "-m", "experiments.sweep"]
@@ -155,7 +155,7 @@ def test_the_command_is_the_sweep_s_own(walk, shown, monkeypatch, capsys):
     assert_names(planned, "160", "2")
 
 
-def test_tasks_count_alike_whatever_their_scores_are():
+def test_tasks_have_equal_weight_on_any_scale_of_scores():
     both = two_tasks()
     (table,) = [b for b in best.tasks(both).blocks if b.kind == "table"]
     rows = {(row[0], row[1]): row for row in table.cells[1:]}
@@ -165,7 +165,7 @@ def test_tasks_count_alike_whatever_their_scores_are():
     assert Page(page.render(both)).plot("improvement")
 
 
-def test_runs_that_failed_diverged_or_are_missing_are_named(walk):
+def test_failed_diverged_and_missing_runs_are_named(walk):
     assert settings.failures(walk) is None
     read = store.read(WALK)
     first = read.frame["point"].iloc[0]
@@ -189,7 +189,7 @@ def refused(capsys, *words):
     return error
 
 
-def test_the_command_writes_it_into_the_folder(tmp_path, capsys):
+def test_report_command_writes_the_page_into_the_folder(tmp_path, capsys):
     folder = Path(shutil.copytree(WALK, tmp_path / "s"))
     assert report.main([str(folder)]) == 0
     assert_names(capsys.readouterr().out, folder / "report.html")
@@ -202,8 +202,8 @@ def test_the_command_writes_it_into_the_folder(tmp_path, capsys):
     assert_names(refused(capsys, folder), folder)
 
 
-def test_half_a_sweep_has_a_page(walk):
-    """A method of which no point has all seeds is not there yet; nothing breaks."""
+def test_incomplete_sweeps_have_a_page(walk):
+    """Methods without a complete point are left out."""
     read = store.read(WALK)
     read.frame = read.frame[read.frame["replay"] == "uniform"]
     half = swept.of(read, final(read))
@@ -212,8 +212,8 @@ def test_half_a_sweep_has_a_page(walk):
     assert isinstance(half.rows[0], tuned.Tuned)
 
 
-def test_seeds_that_diverged_are_the_worst_and_counted_in_their_row():
-    """The better method of two diverges with every seed that shows it: it improves on nothing."""
+def test_diverged_seeds_rank_worst_and_are_counted_in_their_row():
+    """All held-out seeds of the better method diverge, so it improves on no method."""
     both = two_tasks()
     frame, read = both.store.frame, both.store
     read.frame = frame.assign(diverged=(frame["replay"] == "per").astype(int))
@@ -226,4 +226,4 @@ def test_seeds_that_diverged_are_the_worst_and_counted_in_their_row():
     (table,) = [b for b in best.tasks(lost).blocks if b.kind == "table"]
     rows = {(row[0], row[1]): row for row in table.cells[1:]}
     assert rows["per", "at its best"][2:] == ["0 [0, 0]"]
-    page.render(lost)  # its numbers are all finite
+    page.render(lost)  # raises on values that are not finite

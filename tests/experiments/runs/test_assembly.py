@@ -1,4 +1,4 @@
-"""What is refused before a run is traced: more bytes than there are, on either side."""
+"""Memory limits of device and host, checked before a run is traced."""
 
 import dataclasses
 
@@ -21,11 +21,11 @@ def sizes(replay_on):
     return assembly._sizes(assembly.assemble(run), run)
 
 
-def test_what_is_on_the_host_is_counted_there():
+def test_host_rows_count_as_host_memory():
     (whole, nothing), (part, host) = sizes("device"), sizes("host")
     assert nothing == 0
     assert host == 100_000 * 4 * 6  # two observations of 3 numbers
-    assert whole - part == host - 4 * 7  # the newest row, on its way, with its slot
+    assert whole - part == host - 4 * 7  # buffer of the newest row and its slot
 
 
 @pytest.mark.parametrize(
@@ -33,10 +33,10 @@ def test_what_is_on_the_host_is_counted_there():
     [
         ("gpu", 3e6, 1e12, "device"),
         ("gpu", 1e12, 3e6, "host"),
-        ("cpu", 9e6, 9e6, "device"),  # of both, with one memory
+        ("cpu", 9e6, 9e6, "device"),  # device and host share one memory
     ],
 )
-def test_more_than_the_memory_is_refused(backend, device, machine, memory, monkeypatch):
+def test_runs_beyond_the_memory_are_refused(backend, device, machine, memory, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     monkeypatch.setattr(assembly, "device_bytes", lambda: device)
     monkeypatch.setattr(assembly, "machine_bytes", lambda: machine)

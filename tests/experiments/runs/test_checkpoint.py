@@ -1,4 +1,4 @@
-"""Checkpoints: bit for bit, whole after a kill, and refused where they are not what is expected."""
+"""Checkpoints: exact restoration, atomic writes, and refusal of damage and other structures."""
 
 import json
 import subprocess
@@ -33,7 +33,7 @@ class Node:
 
 
 def everything() -> dict:
-    """Return a state with a leaf of every kind that a run can hold."""
+    """Return a state with every kind of leaf that a run can contain."""
     return {
         "key": jax.random.key(3),
         "keys": jax.random.split(jax.random.key(4, impl="rbg"), 3),
@@ -63,7 +63,7 @@ def assert_same(left, right) -> None:
             assert a == b
 
 
-def test_metadata_of_another_kind_is_damage(tmp_path):
+def test_invalid_metadata_is_damage(tmp_path):
     good = {"config": {}, "progress": [1, 0], "metrics": [10, 3]}
     save(tmp_path, 1, {"x": jnp.int32(0)}, good)
     assert read_run(tmp_path) == good
@@ -76,7 +76,7 @@ def test_metadata_of_another_kind_is_damage(tmp_path):
         read_run(tmp_path)
 
 
-def test_every_kind_of_leaf_comes_back_bit_for_bit(tmp_path):
+def test_every_kind_of_leaf_is_restored_bit_for_bit(tmp_path):
     state = everything()
     save(tmp_path, 10, state, {"log_points": 3, "nested": {"x": [1, None]}})
     assert_same(load(tmp_path, state), state)
@@ -84,7 +84,7 @@ def test_every_kind_of_leaf_comes_back_bit_for_bit(tmp_path):
 
 
 def test_trees_of_seeds_are_built_for_the_device_that_resumes(tmp_path, monkeypatch):
-    """Devices give nodes different numbers of children; here one stands for two of them."""
+    """Branching factors differ between devices; here one device simulates two."""
 
     def grown(leaves):
         trees = sum_tree.init(50), sum_tree.init(50, reduce="min")
@@ -99,8 +99,8 @@ def test_trees_of_seeds_are_built_for_the_device_that_resumes(tmp_path, monkeypa
     assert_same(load(tmp_path, expected["seeds"], part="['seeds']"), expected["seeds"])
 
 
-@pytest.mark.parametrize("name", ["key", "pair", "odd"])  # "key" begins the path "keys", too
-def test_a_part_may_be_read_alone(tmp_path, name):
+@pytest.mark.parametrize("name", ["key", "pair", "odd"])  # "key" is a prefix of "keys"
+def test_parts_of_a_checkpoint_are_read_alone(tmp_path, name):
     state = everything()
     save(tmp_path, 1, state, {})
     assert_same(load(tmp_path, state[name], part=f"['{name}']"), state[name])
@@ -108,7 +108,7 @@ def test_a_part_may_be_read_alone(tmp_path, name):
         load(tmp_path, {"other": state["count"]}, part="['pair']")
 
 
-def test_a_restored_state_may_be_donated(tmp_path):
+def test_restored_states_can_be_donated(tmp_path):
     state = {"x": jnp.arange(1000.0)}
     save(tmp_path, 1, state, {})
     step = jax.jit(lambda state: {"x": state["x"] + 1}, donate_argnums=0)
@@ -134,13 +134,13 @@ _trees = st.recursive(
 
 @settings(max_examples=40, deadline=None)
 @given(_trees)
-def test_any_tree_comes_back(tmp_path_factory, tree):
+def test_any_tree_is_restored(tmp_path_factory, tree):
     folder = tmp_path_factory.mktemp("tree")
     save(folder, 1, tree, {})
     assert_same(load(folder, tree), tree)
 
 
-def test_only_checkpoints_are_removed(tmp_path):
+def test_pruning_removes_only_checkpoints(tmp_path):
     mine = ["step_1.best.safetensors", "step_5.safetensors"]
     mine += ["unfinished/.tmp-notes", "unfinished/step_9.pt"]
     left = ["unfinished/.tmpAb12Cd", "unfinished/step_000000000099.safetensors"]
@@ -157,7 +157,7 @@ def test_only_checkpoints_are_removed(tmp_path):
     assert found == {*mine, *kept, "unfinished"}
 
 
-def test_newest_are_kept_and_found(tmp_path):
+def test_newest_checkpoints_are_kept_and_found(tmp_path):
     assert latest(tmp_path / "absent") is None
     assert latest(tmp_path) is None
     for step in (5, 10, 100, 1000):
@@ -166,7 +166,7 @@ def test_newest_are_kept_and_found(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
     assert load(tmp_path, {"x": jnp.int32(0)}, step=100)["x"] == 100
     assert read_meta(tmp_path, 100) == {"step": 100} and latest(tmp_path, before=1000) == 100
-    save(tmp_path, 1000, {"x": jnp.int32(7)}, {})  # replaces the one of the same step
+    save(tmp_path, 1000, {"x": jnp.int32(7)}, {})  # replaces the checkpoint of the same step
     assert load(tmp_path, {"x": jnp.int32(0)})["x"] == 7
     with refused(tmp_path, "step 1000"):
         save(tmp_path, 999, {"x": jnp.int32(0)}, {})
@@ -186,7 +186,7 @@ def test_newest_are_kept_and_found(tmp_path):
          ("['agent'].b", "int32[]", "key<fry>[]")),
     ],
 )  # fmt: skip
-def test_another_structure_is_refused_by_its_first_leaf(tmp_path, now, parts):
+def test_different_structures_are_refused_by_their_first_leaf(tmp_path, now, parts):
     save(tmp_path, 1, {"agent": Pair(jnp.ones((2, 3)), jnp.int32(0))}, {})
     with refused(tmp_path, *parts, "--out"):
         load(tmp_path, now)
@@ -205,7 +205,7 @@ def test_missing_and_damaged_checkpoints_are_refused_in_one_line(tmp_path):
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_a_flipped_bit_anywhere_is_seen(tmp_path_factory, data):
+def test_flipped_bits_are_detected(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("flipped")
     state = {"x": jnp.arange(50.0), "none": jnp.zeros((0, 3)), "key": jax.random.key(3)}
     path = save(folder, 1, state, {"n": 1})
@@ -218,7 +218,7 @@ def test_a_flipped_bit_anywhere_is_seen(tmp_path_factory, data):
     except ValueError as error:  # Damaged, or a structure that differs, in one line
         assert "\n" not in str(error)
         return
-    # A flip in padding that nobody reads may go unseen, and then changes nothing.
+    # Flips in unused padding may go undetected and change nothing.
     assert meta == {"n": 1}
     assert_same(found, state)
 
@@ -236,7 +236,7 @@ def test_foreign_and_newer_files_are_refused_by_name(tmp_path):
 
 
 @pytest.mark.parametrize(("folder", "file"), [(0o755, 0o644), (0o770, 0o660), (0o700, 0o600)])
-def test_files_may_be_read_by_whom_the_folder_lets_in(tmp_path, folder, file):
+def test_checkpoint_permissions_follow_the_folder(tmp_path, folder, file):
     (tmp_path / "x").mkdir()
     (tmp_path / "x").chmod(folder)
     assert save(tmp_path / "x", 1, {"x": jnp.ones(3)}, {}).stat().st_mode & 0o777 == file
@@ -278,12 +278,12 @@ except OSError as error:
 """
 
 
-def test_after_kill_9_or_on_a_full_disk_the_newest_checkpoint_is_whole(tmp_path):
-    # In a process of its own, which has no threads yet when it forks the ones to kill.
+def test_newest_checkpoint_survives_kill_9_and_a_full_disk(tmp_path):
+    # Runs in a process without threads, because it forks the processes to kill.
     command = [sys.executable, "-c", KILLED, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (saved, files), (after, error) = (line.split(" ", 1) for line in done.stdout.splitlines())
     assert int(saved) > 0
-    assert int(files) == 2  # those kept, and nothing that a kill left behind
-    assert after == "1" and str(tmp_path) in error  # the system's error
+    assert int(files) == 2  # the kept checkpoints, without files left by a kill
+    assert after == "1" and str(tmp_path) in error  # error of the operating system

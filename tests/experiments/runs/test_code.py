@@ -1,4 +1,4 @@
-"""Versions of the code: what changes them, and what does not."""
+"""Versions of the code: changes that affect them and changes that do not."""
 
 import ast
 import re
@@ -9,8 +9,8 @@ from jax._src import config as jax_config
 
 from experiments.runs import code
 
-# Settings that JAX compiles anew for, and that change no number: where programs run, what they may
-# hold, what is checked, and how they are described.
+# Settings that make JAX recompile without changing results: devices, allowed operations, checks
+# and debug information.
 HARMLESS = {
     "jax_debug_key_reuse", "jax_check_static_indices", "jax_remove_size_one_mesh_axis_from_type",
     "jax_threefry_gpu_kernel_lowering", "check_vma", "jax_hlo_source_file_canonicalization_regex",
@@ -24,7 +24,7 @@ HARMLESS = {
 }  # fmt: skip
 
 
-def test_comments_docstrings_and_layout_change_no_version(tmp_path):
+def test_comments_docstrings_and_layout_keep_the_version(tmp_path):
     one, other, third = (tmp_path / f"{name}.py" for name in "abc")
     one.write_text('"""About."""\n\n\ndef double(x):\n    """Double."""\n    return 2 * x\n')
     other.write_text("def double(x):  # twice\n    'Other.'\n\n    return 2*x\n")
@@ -37,19 +37,19 @@ def test_comments_docstrings_and_layout_change_no_version(tmp_path):
     assert b"3 * x" in meanings[2] and meanings[2] != meanings[0]
 
 
-def test_the_version_is_of_all_sources_that_decide_numbers():
+def test_version_covers_all_sources_that_determine_results():
     paths = (path for pattern in code._DECIDING for path in code._ROOT.glob(pattern))
     names = [path.relative_to(code._ROOT).as_posix() for path in paths]
     assert "jaxreplay/methods/per.py" in names and "agents/dqn.py" in names
     assert not any(name.startswith(("tests/", "experiments/figures")) for name in names)
     assert re.fullmatch("[0-9a-f]{12}", code.digest())
-    # Sources outside the training loop give a version of their own.
+    # Sources outside the training loop have their own version.
     walk = "experiments/papers/cliffwalk*.py"
     assert code.version(walk) == code.version(walk) != code.version()
     assert code.version("experiments/papers/nothing*.py") == code.version()
 
 
-def test_the_version_names_what_is_set_of_jax_and_xla(monkeypatch, tmp_path):
+def test_version_contains_settings_of_jax_and_xla(monkeypatch, tmp_path):
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     assert code.version() == code.digest()
     with jax.threefry_partitionable(False), jax.default_matmul_precision("bfloat16"):
@@ -68,7 +68,7 @@ def test_the_version_names_what_is_set_of_jax_and_xla(monkeypatch, tmp_path):
     assert code.settings()["xla_c"] == "3"
 
 
-def test_every_setting_that_jax_compiles_anew_for_is_recorded_or_known_to_be_harmless():
+def test_settings_that_recompile_are_recorded_or_known_to_be_harmless():
     try:
         names = set(jax_config.trace_context_names())
     except (AttributeError, NotImplementedError):

@@ -1,4 +1,4 @@
-"""Compiled programs kept between runs, and the time spent on compiling."""
+"""The cache of compiled programs, and the time spent compiling."""
 
 import re
 import shutil
@@ -19,11 +19,11 @@ from tests.refusals import assert_names, refused
 
 @pytest.fixture(autouse=True)
 def keeps_everything(monkeypatch):
-    """Keep programs that compile in no time, too; JAX's settings come back afterwards."""
+    """Cache programs of any compile time; restore JAX's settings afterwards."""
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     wanted = {
         "jax_persistent_cache_min_compile_time_secs": 0,
-        "jax_enable_compilation_cache": True,  # commands that time compiling turn it off
+        "jax_enable_compilation_cache": True,  # commands that time compilation turn it off
     }
     before = {name: getattr(jax.config, name) for name in wanted}
     for name, value in wanted.items():
@@ -34,7 +34,7 @@ def keeps_everything(monkeypatch):
 
 
 def run() -> tuple[float, int]:
-    """Compile a program and run it; return its result, and how many were found among the kept."""
+    """Compile and run a program; return its result and the number of cache hits."""
     hits = []
 
     def told(event: str, **about: object) -> None:
@@ -56,28 +56,28 @@ def programs(root: Path) -> list[Path]:
     return sorted(root.glob("*/jit_triple-*-cache"))
 
 
-def test_a_program_is_compiled_once_unless_none_is_kept(tmp_path):
+def test_programs_are_compiled_once_unless_the_cache_is_off(tmp_path):
     own = jax.config.jax_compilation_cache_dir
     found = []
     for _ in range(2):
         with compilation.cache_programs(tmp_path / "a" / "b"), measure_time() as spent:
             assert jax.config.jax_compilation_cache_dir.startswith(str(tmp_path))
             found.append(run())
-            assert spent().compiling > 0  # to load it counts, too
+            assert spent().compiling > 0  # loading counts as compiling
     assert found == [(21, 0), (21, 1)]
     (kept,) = programs(tmp_path / "a" / "b")
-    assert re.fullmatch("[0-9a-f]{8}", kept.parent.name)  # of this machine's processor
+    assert re.fullmatch("[0-9a-f]{8}", kept.parent.name)  # hash of the processor of this machine
     with compilation.cache_programs(compilation.OFF):
         assert jax.config.jax_compilation_cache_dir is None
         assert run() == (21, 0)
-    assert own  # conftest's
-    with compilation.cache_programs(None):  # JAX's own setting wins over the default
+    assert own  # set in conftest.py
+    with compilation.cache_programs(None):  # the setting of JAX overrides the default
         assert jax.config.jax_compilation_cache_dir == own
 
 
 @pytest.fixture
 def default_folder(tmp_path, monkeypatch):
-    """The folder of the user's cache, without a setting of JAX's own."""
+    """Return the default cache folder of the user, without a setting of JAX."""
     before = jax.config.jax_compilation_cache_dir
     monkeypatch.setattr(
         compilation.platformdirs, "user_cache_path", lambda name, appauthor: tmp_path / name
@@ -87,24 +87,24 @@ def default_folder(tmp_path, monkeypatch):
     jax.config.update("jax_compilation_cache_dir", before)
 
 
-def test_the_default_is_the_user_s_cache_folder(default_folder):
+def test_default_cache_is_in_the_cache_folder_of_the_user(default_folder):
     with compilation.cache_programs(None):
         run()
     assert len(programs(default_folder / "compilation")) == 1
 
 
-def test_a_default_folder_that_cannot_be_made_is_said_in_one_line(default_folder, capsys):
+def test_unusable_default_folders_are_reported_in_one_line(default_folder, capsys):
     default_folder.write_text("a file")
     with compilation.cache_programs(None):
         assert run() == (21, 0)
     (line,) = capsys.readouterr().err.splitlines()
     assert_names(line, default_folder, "--compilation-cache", "off")
     assert default_folder.read_text() == "a file"
-    with refused("--compilation-cache", default_folder, "off"):  # one that was asked for
+    with refused("--compilation-cache", default_folder, "off"):  # explicitly requested folder
         compilation.cache_programs(default_folder).__enter__()
 
 
-def test_a_damaged_program_is_reported_and_compiled(tmp_path):
+def test_damaged_programs_are_reported_and_recompiled(tmp_path):
     with compilation.cache_programs(tmp_path):
         run()
     (kept,) = programs(tmp_path)
@@ -113,8 +113,8 @@ def test_a_damaged_program_is_reported_and_compiled(tmp_path):
         assert run() == (21, 0)
 
 
-def test_a_program_without_its_time_of_use_does_not_stop_others_from_being_kept(tmp_path):
-    """A killed process may leave one, as does a cache without a limit of its size."""
+def test_programs_without_time_of_use_do_not_block_the_cache(tmp_path):
+    """Killed processes and caches without a size limit leave such programs."""
     with compilation.cache_programs(tmp_path):
         run()
     (kept,) = programs(tmp_path)
@@ -126,7 +126,7 @@ def test_a_program_without_its_time_of_use_does_not_stop_others_from_being_kept(
     assert programs(tmp_path) == [kept]
 
 
-def test_the_least_used_programs_make_room_and_other_files_stay(tmp_path, monkeypatch):
+def test_least_recently_used_programs_are_evicted_first(tmp_path, monkeypatch):
     before = jax.config.jax_compilation_cache_max_size
     monkeypatch.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", "20000")
     with compilation.cache_programs(tmp_path):
@@ -146,7 +146,7 @@ def test_the_least_used_programs_make_room_and_other_files_stay(tmp_path, monkey
     assert not old.exists() and notes.exists() and len(programs(tmp_path)) == 1
 
 
-def test_a_run_continues_when_the_folder_breaks(tmp_path):
+def test_runs_continue_without_a_usable_cache_folder(tmp_path):
     with pytest.warns(UserWarning, match="compilation cache"), compilation.cache_programs(tmp_path):
         (folder,) = tmp_path.iterdir()
         shutil.rmtree(folder)
@@ -155,12 +155,12 @@ def test_a_run_continues_when_the_folder_breaks(tmp_path):
 
 
 def compiles(constant: int) -> None:
-    """Compile a program that no other test has, and that calls another."""
+    """Compile a program that calls another one and is unique to this test."""
     inner = jax.jit(lambda x: jnp.sin(x) * constant)
     jax.jit(lambda x: inner(x) + inner(x[:2]).sum())(jnp.ones(3)).block_until_ready()
 
 
-def test_what_is_made_is_told_from_what_runs():
+def test_compile_time_is_separated_from_run_time():
     with measure_time() as spent:
         compiles(7)
         first = spent()
@@ -173,7 +173,7 @@ def test_what_is_made_is_told_from_what_runs():
     assert ran.compiling == 0 < ran.seconds
 
 
-def test_compiling_side_by_side_counts_once():
+def test_concurrent_compilations_count_once():
     with measure_time() as spent:
         threads = [threading.Thread(target=compiles, args=(20 + each,)) for each in range(4)]
         for thread in threads:
@@ -185,12 +185,12 @@ def test_compiling_side_by_side_counts_once():
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)).map(sorted), max_size=6))
-def test_covered_counts_every_moment_once(spans):
+def test_total_length_counts_overlapping_spans_once(spans):
     moments = {at for start, end in spans for at in range(start, end)}
     assert total_length([tuple(span) for span in spans]) == len(moments)
 
 
-def test_nobody_listens_afterwards():
+def test_measure_time_removes_its_listener():
     from jax._src import monitoring  # no public name lists listeners
 
     before = monitoring.get_event_duration_listeners()

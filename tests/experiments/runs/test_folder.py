@@ -1,4 +1,4 @@
-"""Folders: nothing that is not ours is removed, and nobody's run is taken for another's."""
+"""Folders of results: foreign files are kept, and runs are never confused."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def claim_study(out, overwrite=False):
 
 
 def tree(path: Path) -> dict[str, bytes]:
-    """Return the content of all files below a path."""
+    """Return the contents of all files below a path."""
     files = (file for file in path.rglob("*") if file.is_file())
     return {file.relative_to(path).as_posix(): file.read_bytes() for file in files}
 
@@ -39,7 +39,7 @@ def put(path: Path, *names: str) -> None:
 
 
 def started(out: Path) -> None:
-    """Make the folder of a run that has written what runs write."""
+    """Make the folder of a run with all files that runs write."""
     prepare_run(out, CONFIG, resume=False, overwrite=False)
     put(out, "metrics.csv", "timing.csv", "summary.json", "learning_curve.png")
     put(out, "checkpoints/step_000000000100.safetensors")
@@ -58,11 +58,11 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("names", FOREIGN)
-def test_what_is_not_ours_is_never_removed(tmp_path, names):
+def test_foreign_files_are_never_removed(tmp_path, names):
     out = tmp_path / "run"
     put(out, *names)
     before = tree(out)
-    prepare_run(out, CONFIG, resume=False, overwrite=False)  # nothing there goes by our names
+    prepare_run(out, CONFIG, resume=False, overwrite=False)  # no file has the name of a result
     assert {name: tree(out)[name] for name in before} == before
     started_files = ("metrics.csv", "checkpoints/step_000000000100.safetensors")
     put(out, *started_files)
@@ -77,7 +77,7 @@ def test_what_is_not_ours_is_never_removed(tmp_path, names):
      "replayed.png", "tensorboard/events.out.tfevents.1700000000.host.jaxreplay"],
 )  # fmt: skip
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_files_by_our_names_that_no_run_wrote_are_left_alone(tmp_path, name, overwrite):
+def test_foreign_files_with_names_of_results_are_kept(tmp_path, name, overwrite):
     out = tmp_path / "run"
     put(out, name)
     before = tree(out)
@@ -99,7 +99,7 @@ def test_files_by_our_names_that_no_run_wrote_are_left_alone(tmp_path, name, ove
     st.booleans(),
     st.booleans(),
 )  # fmt: skip
-def test_whatever_lies_there_is_there_afterwards(tmp_path_factory, names, overwrite, together):
+def test_refused_folders_stay_unchanged(tmp_path_factory, names, overwrite, together):
     out = tmp_path_factory.mktemp("any")
     put(out, *names)
     before = tree(out)
@@ -125,7 +125,7 @@ def test_overwriting_removes_what_a_run_wrote(tmp_path):
     assert not (out / "checkpoints").exists() and not (out / "tensorboard").exists()
 
 
-def test_runs_and_studies_do_not_take_each_others_folders(tmp_path):
+def test_runs_and_studies_reject_folders_of_each_other(tmp_path):
     started(tmp_path / "run")
     claim_study(tmp_path / "study")
     before = tree(tmp_path)
@@ -138,17 +138,17 @@ def test_runs_and_studies_do_not_take_each_others_folders(tmp_path):
 
 
 @pytest.mark.parametrize("kept", [(), ("manifest.json",), ("config.json", "manifest.json")])
-def test_a_kill_while_a_folder_is_claimed_leaves_it_usable(tmp_path, kept):
+def test_kills_while_claiming_a_folder_leave_it_usable(tmp_path, kept):
     prepare_run(tmp_path / "x", CONFIG, resume=False, overwrite=False)
     for path in (tmp_path / "x").iterdir():
         if path.name not in kept:
-            path.rename(path.with_name(f".{path.name}.abc.tmp"))  # as it is before it is whole
+            path.rename(path.with_name(f".{path.name}.abc.tmp"))  # temporary name
     again = "config.json" in kept
     prepare_run(tmp_path / "x", CONFIG, resume=again, overwrite=False)
     assert run_config.read(tmp_path / "x") == CONFIG
 
 
-def test_a_kill_while_a_run_is_removed_leaves_it_known(tmp_path, monkeypatch):
+def test_kills_while_removing_a_run_leave_it_recognisable(tmp_path, monkeypatch):
     started(tmp_path)
     removed = []
 
@@ -167,7 +167,7 @@ def test_a_kill_while_a_run_is_removed_leaves_it_known(tmp_path, monkeypatch):
     assert sorted(tree(tmp_path)) == ["config.json", "manifest.json"]
 
 
-def test_a_configuration_that_was_edited_before_any_checkpoint_is_seen(tmp_path):
+def test_edited_configs_are_detected_without_a_checkpoint(tmp_path):
     prepare_run(tmp_path, CONFIG, resume=False, overwrite=False)
     saved = json.loads((tmp_path / "config.json").read_text())
     saved["loop"]["gamma"] = 0.5
@@ -177,7 +177,7 @@ def test_a_configuration_that_was_edited_before_any_checkpoint_is_seen(tmp_path)
         check_run(tmp_path, edited, resume=True, overwrite=False)
 
 
-def test_other_peoples_files_by_the_name_of_the_lock_stay(tmp_path):
+def test_foreign_files_with_the_name_of_the_lock_are_kept(tmp_path):
     mine, path = tmp_path / "mine", tmp_path / folder.LOCK
     mine.write_text("mine")
     path.symlink_to(mine)
@@ -191,11 +191,11 @@ def test_other_peoples_files_by_the_name_of_the_lock_stay(tmp_path):
     path.unlink()
     with folder.lock(tmp_path):
         path.unlink()
-        path.touch()  # another process's, after the folder was deleted and made again
+        path.touch()  # lock of another process in a recreated folder
     assert path.exists()
 
 
-def test_outputs_belong_to_the_run_without_logs_that_send_data_elsewhere(tmp_path):
+def test_outputs_are_saved_without_remote_loggers(tmp_path):
     output = OutputConfig(threshold=195.0, checkpoint_every=3)
     prepare_run(tmp_path / "x", CONFIG, output, resume=False, overwrite=False)
     assert manifest.read(tmp_path / "x").output == output
@@ -204,7 +204,7 @@ def test_outputs_belong_to_the_run_without_logs_that_send_data_elsewhere(tmp_pat
     assert saved["output"]["wandb"] is False
 
 
-def test_plots_are_drawn_anew_if_asked_but_over_nothing_else(tmp_path):
+def test_plots_overwrite_only_plots_on_request(tmp_path):
     for overwrite in (False, True):
         folder.prepare(tmp_path / "plot", "plot", overwrite=overwrite)
         put(tmp_path / "plot", "comparison.md", "learning_curves.png")
@@ -235,7 +235,7 @@ def test_links_are_not_followed(tmp_path, name, overwrite):
 
 @pytest.mark.parametrize("name", ["config.json", "metrics.csv", EVENTS, "report.html"])
 @pytest.mark.parametrize("how", ["resume", "overwrite"])
-def test_links_by_our_names_are_neither_written_through_nor_removed(tmp_path, name, how):
+def test_links_with_names_of_results_are_kept_and_not_written_through(tmp_path, name, how):
     started(tmp_path / "run")
     path = tmp_path / "run" / name
     put(tmp_path, "mine")
@@ -247,7 +247,7 @@ def test_links_by_our_names_are_neither_written_through_nor_removed(tmp_path, na
     assert tree(tmp_path) == before and path.is_symlink()
 
 
-def test_figures_of_a_study_are_ours_and_others_next_to_them_stay(tmp_path):
+def test_figures_of_a_study_are_replaced_and_foreign_figures_kept(tmp_path):
     claim_study(tmp_path)
     mine = ("replayed_4_mine.png", "learning_curves_talk.png")
     put(tmp_path, "replayed_4.png", "solved.png", *mine)
@@ -256,8 +256,8 @@ def test_figures_of_a_study_are_ours_and_others_next_to_them_stay(tmp_path):
 
 
 @pytest.mark.parametrize("before", ["none", "empty", "left by a kill", "a run's"])
-def test_a_folder_that_was_there_stays_as_it_was(tmp_path, before):
-    """A command that is refused takes its lock, and leaves."""
+def test_refused_commands_leave_an_existing_folder_unchanged(tmp_path, before):
+    """Refused commands release their lock and remove folders that they made."""
     out = tmp_path / "out"
     if before != "none":
         out.mkdir()
@@ -267,13 +267,13 @@ def test_a_folder_that_was_there_stays_as_it_was(tmp_path, before):
     if before == "a run's":
         put(out, "config.json")
     with folder.lock(out):
-        (out / "config.json").unlink(missing_ok=True)  # as of a table that is whole
+        (out / "config.json").unlink(missing_ok=True)  # as after a finished table
     assert out.is_dir() == (before in ("empty", "left by a kill"))
     if out.is_dir():
         assert out.stat().st_mode & 0o7777 == 0o2770 and not list(out.iterdir())
 
 
-def test_what_cannot_become_a_folder_is_refused(tmp_path):
+def test_invalid_folder_paths_are_refused(tmp_path):
     put(tmp_path, "file")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for path, named in (
@@ -292,7 +292,7 @@ def test_what_cannot_become_a_folder_is_refused(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_folders_without_rights_are_refused(tmp_path):
+def test_folders_without_permissions_are_refused(tmp_path):
     (tmp_path / "closed").mkdir(mode=0o500)
     with refused(tmp_path / "closed" / "x", "Permission denied"):
         check_run(tmp_path / "closed" / "x", CONFIG, resume=False, overwrite=False)
@@ -326,7 +326,7 @@ with folder.lock(Path(sys.argv[1])):
 """
 
 
-def test_one_process_at_a_time(tmp_path):
+def test_folders_are_locked_by_one_process(tmp_path):
     out = tmp_path / "run"
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(out)], stdout=subprocess.PIPE, text=True
@@ -338,13 +338,13 @@ def test_one_process_at_a_time(tmp_path):
     finally:
         holder.kill()
         holder.wait()
-    assert (out / folder.LOCK).exists()  # left behind by the killed one
+    assert (out / folder.LOCK).exists()  # left by the killed process
     with folder.lock(out):
         assert (out / folder.LOCK).exists()
     assert not (out / folder.LOCK).exists()
 
 
-def test_a_folder_with_a_page_is_read_where_pages_cannot_be_made(tmp_path, monkeypatch):
+def test_folders_with_a_page_are_read_without_plotly(tmp_path, monkeypatch):
     prepare_run(tmp_path, CONFIG, resume=False, overwrite=False)
     path = tmp_path / "manifest.json"
     saved = json.loads(path.read_text())

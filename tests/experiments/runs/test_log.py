@@ -32,7 +32,7 @@ STEPS = (100, 200, 300, 400)
 
 
 def rows(step: int) -> list[dict]:
-    """One log point of two seeds, as the loop hands it over."""
+    """Return the rows of one log point of two seeds."""
     returns = np.array([step / 7, np.nan if step == 200 else -step], np.float32)
     losses = np.array([0.1, 1e-12 * step], np.float32)
     return [
@@ -49,13 +49,13 @@ def write(path, steps=STEPS, kept=Written()) -> bytes:
 
 
 def written(path, steps) -> Written:
-    """Write log points; return what was written by then."""
+    """Write log points; return the size and checksum of the table."""
     content = write(path, steps)
     return Written(len(content), zlib.crc32(content))
 
 
-def test_table_by_hand(tmp_path):
-    write(tmp_path / "m.csv")  # a table that does not go on begins again
+def test_table_equals_values_worked_by_hand(tmp_path):
+    write(tmp_path / "m.csv")  # tables that are not resumed are overwritten
     text = write(tmp_path / "m.csv", steps=(100, 200)).decode()
     assert text == (
         "seed,step,eval_return,loss\n"
@@ -89,7 +89,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_files_that_are_not_what_was_written_are_refused(tmp_path, damage):
+def test_changed_tables_are_refused(tmp_path, damage):
     metrics, timing = tmp_path / "metrics.csv", tmp_path / "timing.csv"
     sink = CSVSink(tmp_path)
     for step in STEPS:
@@ -107,7 +107,7 @@ def test_files_that_are_not_what_was_written_are_refused(tmp_path, damage):
 
 @settings(max_examples=50, deadline=None)
 @given(st.data())
-def test_any_changed_byte_of_the_metrics_is_seen(tmp_path_factory, data):
+def test_changed_bytes_of_the_metrics_are_detected(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("flip") / "m.csv"
     kept = written(path, STEPS)
     content = bytearray(path.read_bytes())
@@ -117,7 +117,7 @@ def test_any_changed_byte_of_the_metrics_is_seen(tmp_path_factory, data):
         check_written(path, kept)
 
 
-def test_a_file_that_others_change_ends_the_run(tmp_path):
+def test_concurrent_changes_of_the_table_raise(tmp_path):
     path = tmp_path / "m.csv"
     table = CSVTable(path, ["seed", "step"])
     table.append(rows(100))
@@ -131,7 +131,7 @@ def test_a_file_that_others_change_ends_the_run(tmp_path):
 
 
 @pytest.mark.parametrize("resumed", [False, True])
-def test_table_refuses_other_columns(tmp_path, resumed):
+def test_tables_with_other_columns_are_refused(tmp_path, resumed):
     kept = written(tmp_path / "m.csv", (100,))
     table = CSVTable(tmp_path / "m.csv", ["seed", "step"], kept if resumed else Written())
     if not resumed:
@@ -156,7 +156,7 @@ def test_numbers_are_read_back_bit_for_bit(tmp_path_factory, values, dtype):
     assert (np.isnan(read) == np.isnan(values)).all()
 
 
-def test_times_are_kept_apart_from_metrics(tmp_path):
+def test_times_are_written_to_a_separate_table(tmp_path):
     sink = CSVSink(tmp_path)
     sink.log(100, rows(100), Elapsed(4.0))
     kept = sink.written["metrics.csv"]
@@ -168,7 +168,7 @@ def test_times_are_kept_apart_from_metrics(tmp_path):
     timing = pd.read_csv(tmp_path / "timing.csv")
     assert timing["step"].tolist() == [100, 300, 400]
     assert timing["seconds"].tolist() == [4.0] * 3
-    assert timing["steps_per_second"].tolist() == [50.0, 100.0, 50.0]  # of both seeds
+    assert timing["steps_per_second"].tolist() == [50.0, 100.0, 50.0]  # of both seeds together
 
 
 def test_times_are_split_into_training_starting_and_compiling(tmp_path):
@@ -180,7 +180,7 @@ def test_times_are_split_into_training_starting_and_compiling(tmp_path):
 
 
 def scalars(folder) -> list[tuple[str, int, float]]:
-    """Read TensorBoard's event files: length, checksum, event, checksum."""
+    """Return scalars from TensorBoard event files: length, checksum, event, checksum."""
     found = []
     for path in sorted(folder.glob("events*")):
         data = path.read_bytes()
@@ -218,7 +218,7 @@ def test_wandb_missing_is_refused_in_one_line():
 
 
 def history(path) -> list[dict[str, float]]:
-    """Read what an offline run of Weights & Biases logged.
+    """Return the history logged by an offline run of Weights & Biases.
 
     Its file is a header of 7 bytes and a log in blocks of 32 kB: checksum, length, and whether a
     record is whole (1) or its first, middle or last part; a record is a protocol buffer.
@@ -249,7 +249,7 @@ def test_wandb_gets_means_and_every_return_offline(tmp_path, monkeypatch):
         sink.log(step, rows(step), Elapsed(1.0))
     sink.close()
     (path,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    deadline = time.monotonic() + 60  # another process writes, a little later
+    deadline = time.monotonic() + 60  # another process writes asynchronously
     while len(logged := history(path)) < len(STEPS) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert [row["_step"] for row in logged] == list(STEPS)
@@ -261,7 +261,7 @@ def test_wandb_gets_means_and_every_return_offline(tmp_path, monkeypatch):
     }
 
 
-def test_progress_is_a_bar_in_a_terminal_and_few_plain_lines_elsewhere(capsys):
+def test_progress_is_a_bar_in_a_terminal_and_plain_lines_elsewhere(capsys):
     sink = TerminalSink("per", total=400)
     for step in STEPS:
         sink.log(step, rows(step), Elapsed(2.0))
@@ -290,7 +290,7 @@ def compiles() -> None:
         print("a result")
 
 
-def test_it_says_what_is_waited_for_in_a_terminal(monkeypatch, capsys):
+def test_terminals_show_the_current_wait(monkeypatch, capsys):
     compiles()
     assert capsys.readouterr() == ("a result\n", "")
     for name in ("TTY_COMPATIBLE", "NO_COLOR"):
@@ -301,9 +301,9 @@ def test_it_says_what_is_waited_for_in_a_terminal(monkeypatch, capsys):
     assert said.out == "a result\n"
 
 
-def test_what_goes_wrong_meanwhile_goes_on(monkeypatch):
+def test_waiting_propagates_exceptions(monkeypatch):
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     with pytest.raises(ValueError, match="gone"), waiting("x"):
         raise ValueError("gone")
-    with waiting("x"):  # the one before has ended
+    with waiting("x"):  # the previous wait has ended
         pass

@@ -1,4 +1,4 @@
-"""Every preset against its paper's table, written down here as data.
+"""Presets compared with the tables of their papers, which are transcribed here.
 
 Numbers are transcribed from the papers and, where a comment says so, from the authors' code. They
 are in the units of the options (agent steps, updates), worked out where the paper has others.
@@ -58,7 +58,7 @@ DQN = {
     "random_warmup": True, "n_step": 1, "gamma": 0.99,
     "learn_every": 4,  # "one minibatch update for each 4 new transitions"
     "updates": 1,
-    "eval_episodes": 10,  # instead of 500 thousand frames (PER) or 125 000 agent steps (PSER)
+    "eval_episodes": 10,  # instead of 500 000 frames (PER) or 125 000 agent steps (PSER)
     "capacity": 1_000_000, "batch_size": 32, "agent.dueling": False, "agent.munchausen": False,
     "agent.network": "nature", "agent.optimiser": "rmsprop", "agent.rmsprop_decay": 0.95,
     "agent.max_grad_norm": 0.0, "agent.tau": 1.0, "agent.epsilon_start": 1.0,
@@ -403,13 +403,13 @@ def options_of(config):
 
 
 @pytest.mark.parametrize(("name", "agent", "replay"), CASES)
-def test_a_preset_is_its_paper_s_table(name, agent, replay):
+def test_presets_equal_the_tables_of_their_papers(name, agent, replay):
     config = config_of(name, agent, replay)
     assert RunConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
     options, table = options_of(config), TABLES[name][agent, replay]
     assert {key: options[key] for key in table} == table
     assert all(type(options[key]) is type(value) for key, value in table.items())
-    # Nothing is set that no table vouches for, even where it happens to be the default.
+    # Presets set only options listed in a table, even if the value equals the default.
     plain, preset = options_of(config_of(None, agent, replay)), PRESETS[name]
     given = {
         "": {**preset.loop, **preset.sizes},

@@ -1,4 +1,4 @@
-"""Presets: other defaults, which the command line shows, overrides and stores."""
+"""Presets: alternative defaults, which the command line shows, overrides and saves."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ from tests.refusals import assert_names, refusal
 CARTPOLE, PENDULUM = "gymnax/CartPole-v1", "gymnax/Pendulum-v1"
 
 
-def test_replay_options_are_set_where_the_method_has_them_all():
+def test_replay_options_apply_only_to_methods_with_all_of_them():
     for name in ("uniform", "per", "rank", "pser", "ero", "ners"):
         plain = METHODS[name].config()
         options = defaults(CARTPOLE, "rainbow", name, "canonical").replay_options
@@ -25,7 +25,7 @@ def test_replay_options_are_set_where_the_method_has_them_all():
         if hasattr(plain, "beta_end"):
             changes |= {"beta": 0.4, "beta_end": 1.0}
         assert options == dataclasses.replace(plain, **changes)
-    # beta goes with the schedule; a method that holds it still keeps its own.
+    # beta belongs to the schedule: methods with constant beta keep their default.
     assert defaults(CARTPOLE, "rainbow", "pser", "canonical").replay_options.beta == 0.5
 
 
@@ -49,7 +49,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("command", "options", "parts"), REFUSALS)
-def test_a_preset_that_does_not_fit_is_refused(command, options, parts, capsys, tmp_path):
+def test_incompatible_presets_are_refused(command, options, parts, capsys, tmp_path):
     out = tmp_path / "out"
     assert_names(refusal(capsys, command.main, *options.split(), "--out", out), *parts)
     assert not out.exists()
@@ -57,7 +57,7 @@ def test_a_preset_that_does_not_fit_is_refused(command, options, parts, capsys, 
 
 @pytest.fixture
 def executed(monkeypatch):
-    """The configurations of runs, which do not run."""
+    """Return the configurations of runs without executing them."""
     configs = []
     monkeypatch.setattr(run, "execute", lambda config, *_, **__: configs.append(config))
     monkeypatch.setattr(tables, "table", mock.Mock())
@@ -67,7 +67,7 @@ def executed(monkeypatch):
     return configs
 
 
-def test_a_preset_brings_names_unless_they_are_given(executed):
+def test_presets_set_names_unless_given(executed):
     for given, env, agent, replay in (
         (["--preset", "lap_atari"], "atari/Breakout", "dqn", "lap"),
         (["--preset", "lap_mujoco"], "gymnasium/HalfCheetah-v5", "td3", "lap"),
@@ -81,12 +81,12 @@ def test_a_preset_brings_names_unless_they_are_given(executed):
         train.main(given)
         assert executed.pop() == defaults(env, agent, replay, given[1] if given else None)
     assert defaults("atari/Pong", "dqn", "lap", "lap_atari").env_options.protocol == "lap"
-    # The methods that a comparison has by default.
+    # Default methods of a comparison.
     assert presets.names(None).replays == ("uniform", "per", "lap", "pal")
     assert presets.names("canonical").replays == ("per", "uniform")
 
 
-def test_options_that_are_given_win(executed, tmp_path):
+def test_given_options_override_presets(executed, tmp_path):
     given = [
         "--env", CARTPOLE, "--preset", "per_proportional", "--agent.network", "mlp",
         "--agent.hidden", "8", "--steps", "90000", "--out", str(tmp_path),
@@ -104,7 +104,7 @@ def test_options_that_are_given_win(executed, tmp_path):
     assert (executed[2].replay, executed[2].loop) == ("uniform", expected.loop)
 
 
-def test_a_run_goes_on_without_the_preset(executed, tmp_path, capsys):
+def test_runs_resume_without_the_preset(executed, tmp_path, capsys):
     config = defaults(CARTPOLE, "rainbow", "per", "data_efficient")
     (tmp_path / "config.json").write_text(json.dumps(config.to_json()))
     train.main(["--resume", str(tmp_path)])
@@ -115,12 +115,12 @@ def test_a_run_goes_on_without_the_preset(executed, tmp_path, capsys):
 
 
 def default_of(text, option):
-    """Return an option's default in a help text, with its source."""
+    """Return the default of an option in a help text, with its source."""
     _, explained = f" {text}".split(f"\n  {option} ")
     return " ".join(explained.split()).partition("[default ")[2].partition("]")[0]
 
 
-def test_help_shows_the_preset_s_defaults_and_no_source_of_others(capsys):
+def test_help_shows_defaults_of_the_preset_with_its_source_only(capsys):
     for command, replay, prefix in (
         (train.main, "--replay", "--replay"),
         (compare.main, "--replays", "--per"),
@@ -132,7 +132,7 @@ def test_help_shows_the_preset_s_defaults_and_no_source_of_others(capsys):
         text = capsys.readouterr().out
         assert_names(text, "--preset NAME", "--list")
         assert default_of(text, "--n-step") == "20"
-        assert default_of(text, f"{prefix}.alpha") == "0.5"  # PER's own is 0.6, from its paper
+        assert default_of(text, f"{prefix}.alpha") == "0.5"  # the default of PER is 0.6
         assert default_of(text, f"{prefix}.beta") == "0.4; Schaul et al. 2016, Tab. 3"
     with pytest.raises(SystemExit):
         train.main(["--preset", "ners_td3", "--help"])

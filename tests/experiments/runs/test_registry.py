@@ -1,4 +1,4 @@
-"""What fits what, and how the rest is refused."""
+"""Compatibility of agents, methods and tasks, and registration of new ones."""
 
 import re
 
@@ -16,7 +16,7 @@ CARTPOLE, PENDULUM = "gymnax/CartPole-v1", "gymnax/Pendulum-v1"
 OF_SCALARS = ("uniform", "per", "rank", "pser", "ere", "ero", "ners")
 
 
-def test_every_method_of_errors_fits_every_agent_with_a_scalar_error():
+def test_td_error_methods_fit_every_agent_with_a_scalar_error():
     for agent, environment in (("dqn", CARTPOLE), ("td3", PENDULUM)):
         for replay in METHODS:
             special = ("refer", "latest", "her", "sequences", "slices")
@@ -54,7 +54,7 @@ def test_what_does_not_fit_is_refused(agent, replay, environment, parts):
         check_fit(agent, replay, environment)
 
 
-def test_objectives_and_returns_are_checked_where_they_are_made():
+def test_objectives_and_returns_are_validated_on_construction():
     for agent, space in (("dqn", Discrete(2)), ("td3", Continuous(1))):
         with refused(agent.upper(), "log_ratio"):
             AGENTS[agent].make(AGENTS[agent].config(), space, refer.method().objective)
@@ -89,7 +89,7 @@ def test_defaults_follow_the_kind_of_actions(replay, capsys):
         (0.01, ("LAPConfig", "0.01")),
     ],
 )
-def test_defaults_that_there_cannot_be_are_refused(discrete, parts):
+def test_invalid_defaults_are_refused(discrete, parts):
     entry = METHODS["lap"]
     with refused(*parts):
         methods.register("other_lap", entry.config, entry.method, discrete)
@@ -97,7 +97,7 @@ def test_defaults_that_there_cannot_be_are_refused(discrete, parts):
 
 
 @pytest.mark.parametrize("name", ["", 3, None, "two words", "-x", "a=b", "a,b", "a\n", "\x1b[31m"])
-def test_names_that_no_command_line_could_have_are_refused(name):
+def test_invalid_names_are_refused(name):
     entry, agent = METHODS["per"], registry.AGENTS["dqn"]
     with pytest.raises(ValueError, match=re.escape(repr(name))):
         methods.register(name, entry.config, entry.method)
@@ -111,7 +111,7 @@ def test_names_that_no_command_line_could_have_are_refused(name):
     [{"make": None}, {"actions": "both"}, {"offers": 3}, {"loop": {}}, {"sizes": None}],
     ids=lambda changes: next(iter(changes)),
 )
-def test_entries_that_make_nothing_are_refused(changes):
+def test_invalid_entries_are_refused(changes):
     with pytest.raises(ValueError, match="odd"):
         registry.register_agent("odd", registry.AGENTS["dqn"]._replace(**changes))
     with pytest.raises(ValueError, match="odd"):
@@ -123,7 +123,7 @@ def test_entries_that_make_nothing_are_refused(changes):
     assert "odd" not in METHODS and "odd" not in registry.AGENTS
 
 
-def test_the_catalogue_says_so_too():
+def test_catalogue_lists_compatible_names():
     listed = registry.catalogue()
     assert "rainbow" not in listed["replays"]["lap"]["agents"]
     assert listed["agents"]["rainbow"]["replays"] == [

@@ -1,4 +1,4 @@
-"""Configurations: read by field, compared by option, and timed."""
+"""Configurations of runs: reading, comparison, and estimates of run time."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ PLAIN = {
 }
 
 
-def test_tuples_are_the_lists_that_json_makes_of_them():
+def test_tuples_equal_the_lists_of_their_json():
     tuples = PLAIN | {"agent_options": {"hidden": (256, 256), "double": True}}
     run_config.check_same(PLAIN, tuples, "runs/x")
     assert run_config.differing(PLAIN, tuples) == []
@@ -38,7 +38,7 @@ def test_tuples_are_the_lists_that_json_makes_of_them():
         ({"replay_options": {"alpha": 0.6, "cap": 1}}, ("replay.cap", "none", "1")),
     ],
 )  # fmt: skip
-def test_another_option_is_refused_by_its_name_on_the_command_line(now, parts):
+def test_changed_options_are_refused_by_their_command_line_name(now, parts):
     with refused("runs/x", *parts, "--out"):
         run_config.check_same(PLAIN, PLAIN | now, "runs/x")
 
@@ -48,7 +48,7 @@ def test_every_option_that_differs_is_named():
     assert run_config.differing(PLAIN, now) == ["steps", "replay.cap"]
 
 
-def test_options_that_an_earlier_version_did_not_have_take_their_defaults():
+def test_options_missing_from_earlier_versions_take_their_defaults():
     config = json.loads(json.dumps(defaults("gymnax/Pendulum-v1", "sac", "per").to_json()))
     old = json.loads(json.dumps(config))
     del old["agent_options"]["critics"], old["replay_options"]["maximum"], old["loop"]["inspect"]
@@ -72,7 +72,7 @@ EDITS = [
 
 
 @pytest.mark.parametrize(("edit", "parts"), EDITS)
-def test_an_edited_configuration_names_the_field(tmp_path, edit, parts):
+def test_edited_configs_are_refused_by_field(tmp_path, edit, parts):
     saved = json.loads(json.dumps(CONFIG.to_json()))
     edit(saved)
     (tmp_path / "config.json").write_text(json.dumps(saved))
@@ -80,7 +80,7 @@ def test_an_edited_configuration_names_the_field(tmp_path, edit, parts):
         run_config.read(tmp_path)
 
 
-def test_reading_a_run_imports_nothing(tmp_path, monkeypatch):
+def test_reading_a_run_imports_no_module_named_by_its_config(tmp_path, monkeypatch):
     (tmp_path / "evil_module.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(str(tmp_path))
     saved = CONFIG.to_json() | {"env": "gymnasium/evil_module:Foo-v0"}
@@ -101,5 +101,5 @@ def test_estimates_of_the_time_are_proportional_to_steps_and_seeds():
     ("minutes", "words"),
     [(0.5, "30 s"), (2, "2 min"), (179, "179 min"), (240, "4 h"), (3 * rates.DAY, "3 days")],
 )
-def test_lengths_of_time_in_words(minutes, words):
+def test_durations_are_formatted_in_words(minutes, words):
     assert rates.in_words(minutes) == words

@@ -1,4 +1,4 @@
-"""Bootstrap intervals: exact ones against all resamples, sampled ones against what they cover."""
+"""Bootstrap intervals: exact ones from all resamples, and coverage of sampled ones."""
 
 import itertools
 import math
@@ -17,7 +17,7 @@ from experiments.statistics.bootstrap import (
 )
 from tests.refusals import refused
 
-# Scores [seeds, tasks], and below what rliable 1.2.0 (numpy 2.4.6, scipy 1.17.1) says of them.
+# Scores [seeds, tasks]; expected values below are from rliable 1.2.0 (numpy 2.4.6, scipy 1.17.1).
 X = np.array([[0.2, 1.5, 0.0], [0.9, 1.1, 0.4], [0.5, 0.7, 0.4], [1.3, 2.0, 0.1], [0.6, 0.9, 0.8]])
 Y = np.array([[0.5, 0.7, 0.3], [0.1, 1.6, 0.4], [0.9, 0.3, 0.0], [0.4, 1.2, 0.9]])
 
@@ -26,16 +26,16 @@ Y = np.array([[0.5, 0.7, 0.3], [0.1, 1.6, 0.4], [0.9, 0.3, 0.0], [0.4, 1.2, 0.9]
     ("x", "expected"),
     [
         ([5.0], 5.0),
-        ([1.0, 2.0, 6.0], 3.0),  # fewer than four: the mean
+        ([1.0, 2.0, 6.0], 3.0),  # fewer than four seeds: the mean
         ([100.0, 1.0, 3.0, -50.0], 2.0),
-        ([0.0, 1.0, 2.0, 6.0, 1000.0], 3.0),  # five: the middle three
+        ([0.0, 1.0, 2.0, 6.0, 1000.0], 3.0),  # five seeds: the middle three
         ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 99.0], 4.5),
     ],
 )
 def test_iqm_is_the_mean_of_the_middle_half(x, expected):
     assert iqm(x) == pytest.approx(expected)
     both = np.stack([x, np.append(x[1:], np.nan)], axis=1)
-    np.testing.assert_allclose(iqm(both, axis=0), [expected, np.nan])  # a seed has diverged
+    np.testing.assert_allclose(iqm(both, axis=0), [expected, np.nan])  # one seed diverged
 
 
 @pytest.mark.parametrize("x", [[3.5], [2.0] * 5, [0.1] * 7])
@@ -45,7 +45,7 @@ def test_interval_without_spread_is_the_value_without_warnings(x):
         np.testing.assert_allclose(bootstrap_interval(x), x[0], rtol=1e-12)
 
 
-def test_interval_is_reproducible_and_treats_every_point_alike():
+def test_intervals_are_reproducible_and_independent_of_other_points():
     x = np.random.default_rng(0).normal(size=(5, 3))
     low, high = bootstrap_interval(x)
     assert low.shape == high.shape == (3,)
@@ -54,7 +54,7 @@ def test_interval_is_reproducible_and_treats_every_point_alike():
 
 
 def of_all(estimates, level=0.95):
-    """The ends of all n^n equally likely estimates: half of what is left out lies beyond either."""
+    """Return the quantiles (1 - level) / 2 on either side of all n^n equally likely estimates."""
     tail = (1 - level) / 2
     low, high = (np.quantile(s * estimates, tail, method="inverted_cdf") for s in (1, -1))
     return low, -high
@@ -71,16 +71,16 @@ def test_few_seeds_give_the_quantiles_of_all_resamples(values):
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 8])
-def test_resamples_up_to_order_are_all_there_are(size):
+def test_resamples_are_enumerated_up_to_order(size):
     picks, weights = bootstrap._multisets(size)
     assert len(picks) == math.comb(2 * size - 1, size)
     assert weights.sum() == pytest.approx(1.0)
-    # Every seed is as often picked as any other.
+    # Every seed is picked equally often.
     shares = [((picks == seed).sum(axis=1) * weights).sum() for seed in range(size)]
     np.testing.assert_allclose(shares, 1.0)
 
 
-def test_interval_of_few_seeds_is_not_random_and_that_of_many_nearly_what_it_would_be():
+def test_exact_intervals_of_few_seeds_agree_with_sampled_intervals():
     x = np.random.default_rng(1).exponential(size=8)
     exact = bootstrap_interval(x, seed=0)
     assert exact == bootstrap_interval(x, seed=1, resamples=10)
@@ -98,7 +98,7 @@ def test_interval_with_a_diverged_seed_is_nan(seeds):
     np.testing.assert_array_equal([low, high], [[1.0, np.nan]] * 2)
 
 
-def test_stratified_interval_resamples_every_task_for_itself():
+def test_stratified_intervals_resample_each_task_independently():
     scores = np.array([[0.0, 10.0], [1.0, 30.0]])
 
     def median(x):
@@ -112,7 +112,7 @@ def test_stratified_interval_resamples_every_task_for_itself():
         assert stratified_interval([scores], median, level) == pytest.approx(expected)
 
 
-def test_the_interval_of_the_iqm_of_all_runs_is_that_of_rliable():
+def test_iqm_interval_of_all_runs_equals_rliable():
     def iqm_of_runs(scores):
         return iqm(scores.reshape(*scores.shape[:-2], -1), axis=-1)
 
@@ -124,17 +124,17 @@ def test_the_interval_of_the_iqm_of_all_runs_is_that_of_rliable():
         np.testing.assert_allclose(ends, interval, atol=0.026)
 
 
-def test_stratified_interval_of_many_seeds_knows_the_variance_of_the_mean_over_tasks():
+def test_stratified_interval_has_the_width_of_the_mean_over_tasks():
     x = np.random.default_rng(0).normal(size=(60, 3)) * [1.0, 5.0, 25.0]
     half = 1.96 * math.sqrt((x.var(axis=0) / 60).sum()) / 3
     low, high = stratified_interval([x], lambda drawn: drawn.mean(axis=(-2, -1)))
     np.testing.assert_allclose([low, high], x.mean() + np.array([-half, half]), atol=0.15 * half)
 
 
-def test_two_arms_are_resampled_apart():
+def test_two_arms_are_resampled_independently():
     x, y = np.array([[0.0], [1.0]]), np.array([[0.0], [10.0]])
     low, high = stratified_interval([x, y], lambda a, b: (b - a).mean(axis=(-2, -1)))
-    assert (low, high) == (-1.0, 10.0)  # jointly it would be 0 and 9
+    assert (low, high) == (-1.0, 10.0)  # joint resampling would give 0 and 9
 
 
 @pytest.mark.parametrize("shape", [(3,), (0, 2), (2, 0)])
@@ -156,7 +156,7 @@ COVERAGE = {
     ("statistic", "data", "seeds", "expected"),
     [(*case, n, share) for case, shares in COVERAGE.items() for n, share in shares.items()],
 )
-def test_intervals_cover_less_than_they_say_with_few_seeds(statistic, data, seeds, expected):
+def test_intervals_of_few_seeds_undercover(statistic, data, seeds, expected):
     draw = getattr(np.random.default_rng(seeds), data)
     truth = statistic(draw(size=400_000))
     low, high = bootstrap_interval(draw(size=(seeds, 500)), statistic, resamples=1000)

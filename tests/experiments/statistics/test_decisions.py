@@ -33,7 +33,7 @@ counts_of_a_look = st.builds(Counts, *[st.integers(0, 80)] * 3)
 
 
 def draw(win, tie, shape, seed=0):
-    """Return values of pairs against a baseline of zeros: 1 a win, 0 a tie, -1 a loss."""
+    """Return differences from a baseline of zeros: 1 is a win, 0 a tie, -1 a loss."""
     return np.random.default_rng(seed).choice([1, 0, -1], size=shape, p=[win, tie, 1 - win - tie])
 
 
@@ -52,12 +52,12 @@ def test_pairs_are_counted():
 
 @pytest.mark.parametrize("higher_is_better", [True, False])
 @pytest.mark.parametrize("none", [None, NAN, INF, -INF])
-def test_no_number_is_worse_than_any_number_and_equal_to_another(none, higher_is_better):
+def test_nan_is_worse_than_any_number_and_equal_to_nan(none, higher_is_better):
     arm, baseline = [none, none, -1e300, 1e300], [NAN, 1e300, none, None]
     assert count_pairs(arm, baseline, higher_is_better) == (2, 1, 1)
 
 
-def test_a_least_effect_moves_the_tie():
+def test_least_effects_shift_ties():
     arm, baseline = [3.0, 2.0, 1.0, None, None, 9.0], [0.0, 0.0, 0.0, None, 5.0, None]
     assert count_pairs(arm, baseline, effect=2.0) == (2, 1, 3)
     negated = [None if value is None else -value for value in arm]
@@ -66,20 +66,20 @@ def test_a_least_effect_moves_the_tie():
 
 @hypothesis.given(st.lists(st.tuples(*[st.sampled_from([NAN, INF, 0.0, 1.0])] * 2), min_size=2))
 @quickly
-def test_counts_are_those_of_the_paired_comparison(values):
+def test_counts_equal_those_of_the_paired_comparison(values):
     x, y = np.array(values[:8]).T
     pairs = compare_pairs(x, y, higher_is_better=False)
     assert count_pairs(x, y, higher_is_better=False) == (pairs.wins, pairs.ties, pairs.losses)
 
 
-def test_a_schedule_of_looks():
+def test_looks_follow_the_schedule():
     assert looks(16, 16, 64) == [16, 32, 48, 64]
     assert looks(10, 16, 50) == [10, 26, 42, 50]
     assert looks(8, 4, 8) == [8]
     for first, batch, most in ((0, 1, 2), (3, 0, 9), (10, 1, 9)):
         with refused(first, batch, most):
             looks(first, batch, most)
-    # Only complete looks are counted.
+    # Incomplete looks are not counted.
     assert at([1, 1, 0, -1, 1], looks(2, 2, 8)) == [(2, 0, 0), (2, 1, 1)]
     assert at([1], looks(2, 2, 8)) == []
 
@@ -100,7 +100,7 @@ def test_a_schedule_of_looks():
         ((5, 90, 5), "0.36941", "0.37126", (0.4465, 0.5535), (0.4365, 0.5635)),
     ],
 )
-def test_vectors(counts, closed, grid, at_05, at_0125):
+def test_capital_p_values_and_intervals_equal_vectors(counts, closed, grid, at_05, at_0125):
     assert f"{np.exp(log_sign_capital(counts)):.5g}" == closed
     assert f"{np.exp(log_capital(counts, 0.5)):.5g}" == grid
     assert interval(Counts(*counts), 0.05) == at_05
@@ -109,7 +109,7 @@ def test_vectors(counts, closed, grid, at_05, at_0125):
 
 
 @pytest.mark.parametrize("m", [0.2, 0.5, 0.9])
-def test_a_tie_is_a_bet_on_the_mean(m):
+def test_ties_multiply_the_capital_by_the_mean_payoff(m):
     # The factor of x in general is 1 + (q - m)(x - m) / (m (1 - m)).
     q = np.arange(1, 200) / 200
     for x, counts in ((1, (1, 0, 0)), (0.5, (0, 1, 0)), (0, (0, 0, 1))):
@@ -119,7 +119,7 @@ def test_a_tie_is_a_bet_on_the_mean(m):
 
 @hypothesis.given(counts_of_a_look, st.floats(0.01, 0.99))
 @quickly
-def test_exchanging_arm_and_baseline_mirrors_the_null(counts, m):
+def test_swapping_arm_and_baseline_mirrors_the_null(counts, m):
     mirrored = Counts(*reversed(counts))
     assert log_capital(counts, m) == pytest.approx(log_capital(mirrored, 1 - m), abs=1e-9)
     low, high = interval(counts)
@@ -142,14 +142,14 @@ def test_mean_capital_under_the_null_is_one(n, m, tie):
 
 
 @pytest.mark.parametrize("tie", [0.0, 0.3])
-def test_type_one_error_with_looks_after_every_seed(tie):
+def test_type_one_error_is_bounded_with_looks_after_every_seed(tie):
     x = draw((1 - tie) / 2, tie, (2000, 512))
     totals = [np.cumsum(x == score, axis=1) for score in (1, 0, -1)]
     assert (log_sign_capital(totals) >= math.log(20)).any(axis=1).mean() <= 0.05
 
 
 @pytest.mark.parametrize(("m", "tie"), [(0.3, 0.2), (0.6, 0.0)])
-def test_a_confidence_sequence_covers_at_all_looks(m, tie):
+def test_confidence_sequences_cover_at_all_looks(m, tie):
     x = draw(m - tie / 2, tie, (2000, 256))
     totals = [np.cumsum(x == score, axis=1)[:, 15::16] for score in (1, 0, -1)]
     assert (log_capital(totals, m) >= math.log(20)).any(axis=1).mean() <= 0.05
@@ -157,7 +157,7 @@ def test_a_confidence_sequence_covers_at_all_looks(m, tie):
 
 @hypothesis.given(counts_of_a_look)
 @quickly
-def test_an_interval_is_all_nulls_of_small_capital(counts):
+def test_intervals_contain_all_nulls_of_small_capital(counts):
     for alpha in (0.05, 0.0125):
         inside = NULLS[log_capital(counts, NULLS) < -math.log(alpha)]
         low, high = interval(counts, alpha)
@@ -174,7 +174,7 @@ def test_p_values_keep_the_evidence_of_earlier_looks():
 # Decisions
 
 
-def test_an_arm_is_decided_at_its_first_look_that_can():
+def test_arms_are_decided_at_the_first_possible_look():
     first, second = Counts(7, 0, 0), Counts(8, 0, 0)  # capital of n wins: 2^n / (n + 1)
     found = decide({"per": [first, second, Counts(8, 0, 30)]})["per"]
     assert found == Decision("better", second, 1.0, interval(second), found.p_value, seeds=8)
@@ -182,21 +182,21 @@ def test_an_arm_is_decided_at_its_first_look_that_can():
     json.dumps(dataclasses.asdict(found), allow_nan=False)
 
 
-def test_holm_decides_an_arm_once_another_is_decided():
+def test_holm_levels_rise_after_other_arms_are_decided():
     close, clear = Counts(8, 0, 0), Counts(20, 0, 0)  # p = 9 / 256 of close, doubled above 0.05
     found = decide({"a": [close], "b": [close]}, plan=False)
     assert {each.verdict for each in found.values()} == {"undecided"}
     found = decide({"a": [close, Counts(8, 12, 0)], "b": [close, clear]}, plan=False)
     assert {each.verdict for each in found.values()} == {"better"}
     assert found["a"].p_value == pytest.approx(9 / 2**8)
-    assert found["a"].interval == interval(Counts(8, 12, 0), 0.025)  # holds 1/2
+    assert found["a"].interval == interval(Counts(8, 12, 0), 0.025)  # contains 1/2
 
-    level = [close, Counts(8, 0, 8)]  # evidence of an earlier look, and no direction any more
+    level = [close, Counts(8, 0, 8)]  # evidence of an earlier look, but no direction now
     found = decide({"a": level, "b": [close, Counts(16, 0, 0)]}, plan=False)
     assert found["a"].p_value < 0.05 and found["a"].verdict == "undecided"
 
 
-def test_no_difference_stays_when_holm_would_find_one():
+def test_no_difference_remains_final_after_holm_levels_rise():
     several = [str(k) for k in range(7)]
     near, clear = Counts(10, 290, 0), Counts(300, 0, 0)
     arms = {"near": [near, Counts(10, 300, 0)]}
@@ -213,7 +213,7 @@ def test_no_difference_stays_when_holm_would_find_one():
     assert after["near"] == found and after["0"].verdict == "better"
 
 
-def test_all_ties_are_never_better_and_end_as_no_difference():
+def test_ties_only_end_as_no_difference():
     schedule = looks(4, 4, 256)
     assert log_sign_capital([0, 256, 0]) == pytest.approx(0.0)
     assert anytime_p([Counts(0, seeds, 0) for seeds in schedule]) == 1.0
@@ -227,7 +227,7 @@ def test_all_ties_are_never_better_and_end_as_no_difference():
 
 
 @pytest.mark.parametrize("counts", [Counts(5, 90, 5), Counts(4, 90, 6), Counts(6, 90, 4)])
-def test_the_edge_of_the_margin_is_outside(counts):
+def test_margins_exclude_their_endpoints(counts):
     low, high = interval(counts)
     edge = max(0.5 - low, high - 0.5)
     for margin, verdict in ((edge, "undecided"), (edge + 0.0005, "no difference")):
@@ -235,13 +235,13 @@ def test_the_edge_of_the_margin_is_outside(counts):
 
 
 def study(seed, seeds=192):
-    """Return values of four arms, of which some are decided early, late or never."""
+    """Return values of four arms, which are decided early, late or never."""
     rates = {"a": (0.9, 0.05), "b": (0.45, 0.1), "c": (0.02, 0.96), "d": (0.3, 0.0)}
     return {label: draw(*rate, seeds, seed + k) for k, (label, rate) in enumerate(rates.items())}
 
 
 @pytest.mark.parametrize("seed", [0, 10, 20])
-def test_stopped_and_resumed_studies_have_the_same_looks_and_decisions(seed):
+def test_stopped_and_resumed_studies_have_equal_looks_and_decisions(seed):
     schedule, arms = looks(16, 16, 192), study(seed)
     whole = {label: at(x, schedule) for label, x in arms.items()}
     final = decide(whole, plan=False)
@@ -256,7 +256,7 @@ def test_stopped_and_resumed_studies_have_the_same_looks_and_decisions(seed):
     assert decide(decided, plan=False) == final  # decided arms train no further seeds
 
 
-def test_a_claim_names_its_own_margin():
+def test_claims_override_the_margin():
     arms = {"a": [Counts(5, 90, 5)], "b": [Counts(5, 90, 5)]}
     found = decide(arms, 0.1, claims={"b": ("better", 0.02)})  # intervals at 0.05
     assert [each.verdict for each in found.values()] == ["no difference", "undecided"]
@@ -272,18 +272,18 @@ def test_a_claim_names_its_own_margin():
         ("worse", "worse", (0.1, 0.9), "agrees"),
         ("better", "no difference", (0.1, 0.9), "no difference"),
         ("worse", "undecided", (0.1, 0.9), "undecided"),
-        # The interval above the margin alone decides about at least as good.
+        # "At least as good" depends only on whether the interval lies above the margin.
         ("at least as good", "undecided", (0.4005, 0.7), "agrees"),
         ("at least as good", "undecided", (0.4, 0.7), "undecided"),
         ("at least as good", "worse", (0.2, 0.45), "undecided"),
         ("at least as good", "worse", (0.2, 0.3995), "disagrees"),
     ],
 )
-def test_answers_to_claims(claim, verdict, interval, expected):
+def test_decisions_answer_claims(claim, verdict, interval, expected):
     assert answer(claim, verdict, interval) == expected
 
 
-def test_an_arm_at_least_as_good_is_decided_by_that_alone():
+def test_at_least_as_good_claims_are_decided_by_noninferiority_alone():
     values, schedule = draw(0.45, 0.2, 480), looks(16, 16, 480)
     claims = {"a": ("at least as good", 0.1)}
     found = decide({"a": at(values, schedule)}, claims=claims)["a"]
@@ -293,7 +293,7 @@ def test_an_arm_at_least_as_good_is_decided_by_that_alone():
     assert before.interval[0] <= 0.4 and before.expected > 48
 
 
-def test_a_study_of_no_arms_has_no_decisions():
+def test_studies_without_arms_have_no_decisions():
     assert decide({}) == {}
 
 
@@ -318,7 +318,7 @@ def test_seeds_needed_agree_with_simulated_studies(mu, tie, alpha, median, most)
         assert abs(seeds_needed(known, alpha, chance=chance) - expected) <= max(16, 0.1 * expected)
 
 
-def test_seeds_are_needed_beyond_those_seen():
+def test_seeds_needed_include_seeds_beyond_the_pilot():
     pilot = Counts(34, 0, 30)  # 0.53
     assert 500 < seeds_needed(pilot, seen=pilot) < 1500
     assert seeds_needed(pilot, seen=Counts(400, 0, 300)) == 16

@@ -16,7 +16,7 @@ NAN = math.nan
 
 
 def metrics(returns: list[list[float]], steps=(100, 200, 300)) -> pd.DataFrame:
-    """Rows of seeds x log points as the log writes them."""
+    """Return a table of seeds x log points as written by the log."""
     rows = [
         {"seed": seed, "step": step, "eval_return": curve[i], "loss": 1.0}
         for i, step in enumerate(steps)
@@ -25,7 +25,7 @@ def metrics(returns: list[list[float]], steps=(100, 200, 300)) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def test_summary_by_hand():
+def test_summary_equals_values_worked_by_hand():
     returns = [[0, 9, 10], [0, 1, 2], [9, 9, 8], [1, 2, 9], [0, 0, 100]]
     summary = summarise(metrics(returns), threshold=9)
     assert summary["seeds"] == [0, 1, 2, 3, 4]
@@ -44,7 +44,7 @@ def test_summary_by_hand():
 @pytest.mark.parametrize(
     ("threshold", "reached", "median"), [(1, 4, 100), (2, 3, 200), (3, 2, None), (4, 1, None)]
 )
-def test_median_steps_are_between_the_middle_seeds_if_both_reached(threshold, reached, median):
+def test_median_steps_average_the_middle_seeds_if_both_solved(threshold, reached, median):
     returns = [[1, 1, 1], [1, 2, 2], [1, 2, 3], [1, 3, 4]]
     summary = summarise(metrics(returns), threshold)
     assert summary["reached"] == reached
@@ -59,8 +59,8 @@ def test_summary_of_a_diverged_seed_is_json_without_nan():
     assert again["final_interval"] == [None, None]
 
 
-def test_summary_without_threshold_or_order():
-    # A log point without any evaluation counts for nothing.
+def test_summary_needs_no_threshold_and_no_order_of_rows():
+    # Log points without evaluation are ignored.
     frame = metrics([[np.nan, 1.0, 2.0, 3.0]], (50, 100, 200, 300)).iloc[::-1]
     summary = summarise(frame)
     assert summary["final_return"] == [3.0] and summary["mean_return"] == [2.0]
@@ -73,14 +73,14 @@ def test_metrics_without_evaluation_are_refused():
         summarise(metrics([[np.nan] * 3]))
 
 
-def test_seeds_diverge_if_nothing_was_finite_between_two_log_points():
+def test_seeds_diverge_without_finite_values_between_log_points():
     frame = pd.DataFrame(
         {
             "seed": [0, 1, 2, 3, 0, 1, 2, 3],
             "agent/loss": [1.0, np.nan, 1.0, 1.0, 2.0, 3.0, 1.0, 1.0],
             "agent/grad_norm": [1.0, 1.0, 1.0, 1.0, 2.0, 3.0, np.nan, 1.0],
             "agent/skipped": [0.0, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 1.0],
-            "agent/actor_loss": [np.nan] * 8,  # of agents whose actor learns more rarely
+            "agent/actor_loss": [np.nan] * 8,  # agents with delayed actor updates
         }
     )
     assert statistics.diverged_seeds(frame) == [1, 2, 3]
@@ -88,7 +88,7 @@ def test_seeds_diverge_if_nothing_was_finite_between_two_log_points():
 
 
 def evaluated(returns, steps=(100, 200, 400)) -> pd.DataFrame:
-    """Rows of seeds x log points, and one without evaluation."""
+    """Return a table of seeds x log points, one of which has no evaluation."""
     rows = [
         {"seed": seed, "step": step, "eval_return": value}
         for seed, curve in returns.items()
@@ -112,7 +112,7 @@ FRAME = evaluated({3: [0.0, 9.0, 5.0], 1: [2.0, 3.0, NAN], 7: [1.0, 1.0, 7.0]})
         ("steps_to_threshold", [math.inf, 200.0, 400.0]),
     ],
 )
-def test_values_by_hand(name, values):
+def test_primary_metrics_equal_values_worked_by_hand(name, values):
     metric = parse(name, threshold=5.0)
     result = metric(FRAME.sample(frac=1.0, random_state=0))
     assert metric.name == name
@@ -120,14 +120,14 @@ def test_values_by_hand(name, values):
     np.testing.assert_allclose(result, values)
 
 
-def test_area_weighs_returns_by_steps_and_one_evaluation_is_itself():
+def test_area_weights_returns_by_steps():
     evenly = evaluated({0: [4.0, 0.0, 2.0]}, steps=(0, 10, 20))
     assert parse("auc")(evenly)[0] == pytest.approx((2.0 + 1.0) / 2)
     assert parse("auc")(evaluated({0: [4.0]}))[0] == 4.0
 
 
 @pytest.mark.parametrize("name", ["final", "last_5", "auc", "best", "steps_to_threshold"])
-def test_metrics_say_how_to_read_them(name):
+def test_metrics_describe_their_direction_and_unit(name):
     metric = parse(name, threshold=475.0)
     assert metric.higher_is_better == (name != "steps_to_threshold")
     assert metric.unit == ("return" if metric.higher_is_better else "agent steps")
@@ -137,7 +137,7 @@ def test_metrics_say_how_to_read_them(name):
 
 
 @pytest.mark.parametrize("name", ["", "last", "last_0", "last_x", "lowest", "Final"])
-def test_other_names_are_refused_with_those_that_there_are(name):
+def test_unknown_metrics_are_refused_with_valid_names(name):
     assert set(describe()) == {"final", "auc", "best", "last_K", "steps_to_threshold"}
     with refused(repr(name), *describe()):
         parse(name)

@@ -54,11 +54,11 @@ def pairs_of(shift, seeds=10):
         ),
     ],
 )
-def test_the_gate(facts, parts):
+def test_gate_stops_arms_that_draw_almost_uniformly(facts, parts):
     why = why_untested(arm(**facts))
     assert (why is None) == (parts is None)
     if parts:
-        assert why.startswith("not tested")  # reports cut it off
+        assert why.startswith("not tested")  # reports remove this prefix
         assert_names(why, *parts)
 
 
@@ -73,11 +73,11 @@ def test_the_gate(facts, parts):
         ({"settings": {"agent": "dqn", "learn_every": 4}}, ("learn_every", "4")),
     ],
 )
-def test_arms_differ_in_the_method_alone(facts, parts):
+def test_arms_that_differ_beyond_their_method_are_not_comparable(facts, parts):
     why = incomparable(arm(**facts), UNIFORM)
     assert (why is None) == (parts is None)
     if parts:
-        assert why.startswith("not comparable")  # reports cut it off
+        assert why.startswith("not comparable")  # reports remove this prefix
         assert_names(why, *parts)
 
 
@@ -87,12 +87,12 @@ def test_arms_differ_in_the_method_alone(facts, parts):
         ((0.1, 2.0), "agrees", "agrees", "disagrees"),
         ((-2.0, -0.1), "disagrees", "disagrees", "agrees"),
         ((-1.0, 2.0), "undecided", "undecided", "undecided"),
-        ((0.0, 2.0), "undecided", "agrees", "undecided"),  # holds no difference, but nothing worse
+        ((0.0, 2.0), "undecided", "agrees", "undecided"),  # contains 0 but no negative values
         ((-2.0, 0.0), "undecided", "undecided", "undecided"),
         ((0.0, 0.0), "undecided", "agrees", "undecided"),
     ],
 )
-def test_the_interval_decides(interval, better, at_least, worse):
+def test_verdicts_follow_from_the_interval(interval, better, at_least, worse):
     assert decide("better", interval, 0.0)[0] == better
     assert decide("at least as good", interval, 0.0)[0] == at_least
     assert decide("worse", interval, 0.0)[0] == worse
@@ -101,7 +101,7 @@ def test_the_interval_decides(interval, better, at_least, worse):
 
 
 @pytest.mark.parametrize("claim", ["better", "worse", "at least as good"])
-def test_a_difference_needs_a_small_p_value_too(claim):
+def test_differences_require_a_small_p_value(claim):
     verdict, reason = decide(claim, (-2.0, -1.0), 0.0, p_value=0.05)
     assert verdict == "undecided"
     assert_names(reason, "[-2, -1]", "0.05")
@@ -110,8 +110,8 @@ def test_a_difference_needs_a_small_p_value_too(claim):
     assert good == ("agrees" if claim == "at least as good" else "undecided")
 
 
-def test_a_mean_on_the_other_side_lends_no_p_value():
-    # Most seeds gain 1, a few lose 40: the IQM lies above 0, and the p-value is of a mean below it.
+def test_p_values_must_agree_with_the_sign_of_the_iqm():
+    # Most seeds gain 1, a few lose 40: the IQM is above 0, but the p-value tests a mean below 0.
     values = np.concatenate([np.ones(44), np.full(6, -40.0)]) + np.tile(NOISE, 5) / 10
     pairs = compare_pairs(values, np.zeros(50))
     assert pairs.iqm_interval[0] > 0 and pairs.mean_interval[1] < 0 and pairs.p_value < 0.05
@@ -147,8 +147,8 @@ def test_verdicts_of_clear_cases(shift, claim, verdict, quantity):
     assert f"[{judgement.interval[0]:.4g}, {judgement.interval[1]:.4g}]" in judgement.reason
 
 
-def test_p_values_are_those_over_all_arms():
-    # Nine wins of one and a loss of one: p = 22 / 1024, which among three arms is not below .05.
+def test_p_values_are_corrected_over_all_arms():
+    # Nine wins and one loss of 1: p = 22 / 1024, which is above 0.05 when corrected for three arms.
     values = {"uniform": np.zeros(10), "per": np.array([1.0] * 9 + [-1.0])}
     alone = compare_arms(values, "uniform")["per"]
     assert judge(PER, UNIFORM, alone).verdict == "agrees"
@@ -160,15 +160,15 @@ def test_p_values_are_those_over_all_arms():
     assert_names(judgement.reason, "0.064", "0.05")
 
 
-def test_seeds_that_never_solved_leave_the_probability_of_improvement():
+def test_unsolved_seeds_are_judged_by_probability_of_improvement():
     solved = compare_pairs(np.arange(1.0, 11.0), np.full(10, np.inf), higher_is_better=False)
     judgement = judge(PER, UNIFORM, solved)
     assert (judgement.verdict, judgement.quantity) == ("agrees", "improvement")
     assert_names(judgement.reason, NAMES["improvement"], "[1, 1]", "0.5")
 
 
-def test_what_comes_first():
-    """Not comparable, then not tested, then a pilot, and only then numbers."""
+def test_verdicts_follow_an_order_of_precedence():
+    """Not comparable, then not tested, then pilot, then verdicts from numbers."""
     flat, few = {"prioritises": True, "effective_buffer": 0.99}, pairs_of(5.0, seeds=9)
     nine = arm("uniform", SEEDS[:9])
     judgement = judge(arm(env="walk/12", **flat), nine, few)
@@ -186,7 +186,7 @@ def test_what_comes_first():
     assert judgement.interval is judgement.quantity is judgement.p_value is None
 
 
-def test_the_gate_is_off_with_a_reason_alone():
+def test_gate_can_be_off_only_with_a_reason():
     flat = arm(prioritises=True, effective_buffer=0.99)
     judgement = judge(flat, UNIFORM, pairs_of(2.0), ungated="alpha is annealed to 0")
     assert (judgement.verdict, judgement.ungated) == ("agrees", "alpha is annealed to 0")

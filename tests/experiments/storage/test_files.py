@@ -1,4 +1,4 @@
-"""Files of others: what is read from them is whole, or refused by the file's name in one line."""
+"""Reading of damaged and foreign files, which are refused by name in one line."""
 
 import json
 import os
@@ -22,7 +22,7 @@ TINY = [
     "--agent.hidden", "8",
 ]  # fmt: skip
 
-# Texts that are no JSON, or no JSON of the kind that any of our files holds.
+# Texts that are not JSON, or not a JSON object as in files of results.
 TEXTS = {
     "lists": "[" * 100_000,
     "objects": '{"a":' * 500 + "1" + "}" * 500,
@@ -53,7 +53,7 @@ def studies(tmp_path_factory):
     return out
 
 
-READERS = {  # file -> commands that read it, and what comes before the folder
+READERS = {  # file -> commands that read it, with options before the folder
     "run/config.json": [(report, []), (train, ["--resume"]), (watch, [])],
     "run/manifest.json": [(report, []), (train, ["--resume"])],
     "run/summary.json": [(report, []), (plot, ["--out", "plot"])],
@@ -84,7 +84,7 @@ def test_damaged_json_is_refused_by_every_reader(
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_pipe_is_not_waited_for(name, studies, tmp_path, monkeypatch):
+def test_readers_do_not_block_on_pipes(name, studies, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "study"
     shutil.copytree(studies / name.partition("/")[0], folder)
@@ -92,7 +92,7 @@ def test_a_pipe_is_not_waited_for(name, studies, tmp_path, monkeypatch):
     path.unlink()
     os.mkfifo(path)
     for command, words in READERS[name]:
-        try:  # some take what is no file for a missing one, and do without
+        try:  # some readers treat it as a missing file
             command.main([*words, str(folder)])
         except SystemExit as error:
             assert error.code == 2
@@ -110,7 +110,7 @@ FIELDS = [
     }.items()
     for field in fields
     for value in (None, 3, "\x1b[31m", [None], {"a": None})
-    if not (field in ("agent", "env") and isinstance(value, str))  # what belongs there
+    if not (field in ("agent", "env") and isinstance(value, str))  # valid values
 ]  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def test_fields_of_the_wrong_kind_are_named(name, field, value, studies, tmp_pat
     assert path.name in said and field in said
     path.write_text(json.dumps({key: own for key, own in saved.items() if key != field}))
     if (name, field) not in [("run/summary.json", "versions"), ("search/study.json", "search")]:
-        said = refused(capsys, report, folder)  # without the field
+        said = refused(capsys, report, folder)  # with the field removed
         assert path.name in said and field in said
 
 
@@ -140,7 +140,7 @@ def test_fields_of_the_wrong_kind_are_named(name, field, value, studies, tmp_pat
         (("costs", 0, "seconds"), "costs"),
     ],
 )
-def test_parts_of_a_sweep_that_are_missing_are_named(where, field, studies, tmp_path):
+def test_missing_parts_of_a_sweep_are_named(where, field, studies, tmp_path):
     folder = tmp_path / "study"
     shutil.copytree(studies / "sweep", folder)
     saved = json.loads((folder / "study.json").read_text())
@@ -161,7 +161,7 @@ TOML = ["a = " + "[" * 10_000, ".".join(["a"] * 5_000) + " = 1", "a = " + "1" * 
     ("kind", "text"),
     [*(("text", text) for text in TOML), ("fifo", ""), ("/dev/zero", ""), ("folder", "")],
 )
-def test_a_file_of_options_is_toml_of_ordinary_size(kind, text, tmp_path, capsys):
+def test_option_files_are_toml_of_limited_size(kind, text, tmp_path, capsys):
     path = tmp_path / "options.toml"
     if kind == "text":
         path.write_text(text)
@@ -172,7 +172,7 @@ def test_a_file_of_options_is_toml_of_ordinary_size(kind, text, tmp_path, capsys
     assert str(path) in refused(capsys, sweep, "--file", path)
 
 
-def test_what_is_nested_as_deeply_as_allowed_is_read(tmp_path):
+def test_json_is_read_up_to_the_maximum_depth(tmp_path):
     path = tmp_path / "x.json"
     for levels, right in ((untrusted.DEEPEST, True), (untrusted.DEEPEST + 1, False)):
         path.write_text("[" * levels + "]" * levels)
@@ -183,7 +183,7 @@ def test_what_is_nested_as_deeply_as_allowed_is_read(tmp_path):
                 files.read_json(path)
 
 
-def test_characters_that_control_a_terminal_are_shown_as_escapes(tmp_path, capsys):
+def test_control_characters_are_escaped(tmp_path, capsys):
     assert printable("\x1b[31m ä\u202e\ud800\n") == r"\x1b[31m ä\u202e\ud800\n"
     folder = tmp_path / "run"
     folder.mkdir()
@@ -194,7 +194,7 @@ def test_characters_that_control_a_terminal_are_shown_as_escapes(tmp_path, capsy
     refused(capsys, train, "--agent", "\x1b[31m\ud800")
 
 
-def test_a_pipe_is_not_a_lock_or_a_checkpoint_or_a_film(studies, tmp_path, capsys):
+def test_pipes_are_refused_as_locks_checkpoints_and_films(studies, tmp_path, capsys):
     folder = tmp_path / "run"
     shutil.copytree(studies / "run", folder)
     os.mkfifo(folder / LOCK)

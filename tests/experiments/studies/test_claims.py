@@ -1,4 +1,4 @@
-"""Claims of a study: directions, effects, several tasks and families, judged look by look."""
+"""Claims of a study: directions, effects, several tasks, families and sequential looks."""
 
 import dataclasses
 import json
@@ -49,21 +49,21 @@ def judged(own, values, family="one"):
         (dataclasses.replace(BETTER, least=0.5), 1.0, "agrees"),
         (dataclasses.replace(BETTER, least=2.0), 1.0, "disagrees"),
         (dataclasses.replace(BETTER, direction="at least as good"), -1.0, "disagrees"),
-        # Worse by 1 on every seed, and up to 2 may be lost.
+        # Worse by 1 on every seed, within a margin of 2.
         (dataclasses.replace(BETTER, direction="at least as good", least=2.0), -1.0, "agrees"),
         (dataclasses.replace(BETTER, direction="at least as good", least=0.5), -1.0, "disagrees"),
         (BETTER, 0.0, "no difference"),
     ],
 )
-def test_directions_and_effects(claim, gain, expected):
+def test_verdicts_follow_from_directions_and_effects(claim, gain, expected):
     values = {"uniform": np.zeros(SEEDS), "per": np.full(SEEDS, gain), "lap": np.zeros(SEEDS)}
     (found,) = judged(with_claims(claim), values)
     assert found.judgement.verdict == expected
     assert found.decision.seeds == found.looks[-1].seeds or expected != "undecided"
 
 
-def test_a_claim_over_several_tasks_counts_seeds_by_the_majority_of_tasks():
-    """Better by little on two tasks and worse by much on the third: a win on every seed."""
+def test_claims_over_tasks_count_seeds_by_the_majority_of_tasks():
+    """Slightly better on two tasks and much worse on the third is a win on every seed."""
     own = with_claims(BETTER, envs=("walk/4", "walk/5", "walk/6"))
     gains = {"walk/4": 0.1, "walk/5": 0.1, "walk/6": -50.0}
     frames = frames_of(own, dict.fromkeys(("uniform", "per", "lap"), np.zeros(SEEDS)))
@@ -75,7 +75,7 @@ def test_a_claim_over_several_tasks_counts_seeds_by_the_majority_of_tasks():
     assert found.looks[0] == Counts(16, 0, 0)
 
 
-def test_families_are_corrected_apart_and_one_decides_what_another_cannot():
+def test_families_are_corrected_and_decided_independently():
     rng = np.random.default_rng(1)
     wins = np.where(rng.uniform(size=SEEDS) < 0.75, 1.0, -1.0)
     values = {"uniform": np.zeros(SEEDS), "per": wins, "lap": np.tile([1.0, -1.0], SEEDS // 2)}
@@ -88,7 +88,7 @@ def test_families_are_corrected_apart_and_one_decides_what_another_cannot():
     assert among.judgement.interval[0] <= low and high <= among.judgement.interval[1]
 
 
-def test_claims_with_the_same_words_all_get_seeds():
+def test_claims_with_equal_text_all_train_seeds():
     own = with_claims(BETTER, dataclasses.replace(BETTER, arm="lap"))
     values = dict.fromkeys(("per", "lap"), np.tile([1.0, -1.0], 8)) | {"uniform": np.zeros(16)}
     found = judge.judge(own, frames_of(own, values), made_of(own), plan=False)
@@ -96,11 +96,11 @@ def test_claims_with_the_same_words_all_get_seeds():
     assert_names(next(iter(found.undecided.values())).says, "one", BETTER.says)
     seeds, points = judge.next_look(own, found)
     assert seeds == 32 and len(points) == 3
-    # A claim about a point that failed gets no further seeds, and the other goes on.
+    # Claims about failed points get no further seeds; the others continue.
     assert set(judge.next_look(own, found, {"walk/4 per"})[1]) == {"walk/4 uniform", "walk/4 lap"}
 
 
-def test_a_seed_that_diverges_later_does_not_change_a_decision_about_a_column():
+def test_later_divergence_keeps_decisions_about_a_column():
     claim = dataclasses.replace(BETTER, primary="mean:agent/kl")
     own = with_claims(claim)
     values = dict.fromkeys(("uniform", "per", "lap"), np.zeros(SEEDS))
@@ -127,7 +127,7 @@ def test_the_verdict_at_a_look_does_not_depend_on_later_seeds():
 
 
 def test_the_simulated_type_1_error_of_a_family_is_below_alpha():
-    """Equals in three arms, looked at after every batch: in at most 5 % is any called better."""
+    """With three arms equal to the baseline, at most 5 % of studies call any of them better."""
     rng, looks, wrong = np.random.default_rng(0), list(range(16, 257, 16)), 0
     trials = 100
     for _ in range(trials):
@@ -140,7 +140,7 @@ def test_the_simulated_type_1_error_of_a_family_is_below_alpha():
     assert wrong / trials <= 0.05
 
 
-def test_claims_about_absent_arms_and_their_files():
+def test_claims_about_absent_arms_are_refused():
     absent = Claim("rank is better", "rank", "uniform")
     own = with_claims(absent, BETTER)
     values = {"uniform": np.zeros(16), "per": np.ones(16), "lap": np.zeros(16)}
@@ -151,7 +151,7 @@ def test_claims_about_absent_arms_and_their_files():
     several = with_claims(dataclasses.replace(BETTER, least=1.0), envs=("walk/4", "walk/5"))
     with refused("PER is better", "where"):
         judged(several, values)
-    # All of these are refused before anything runs.
+    # These are refused before training.
     elsewhere = dataclasses.replace(BETTER, where={"env": "walk/9"})
     unknown = dataclasses.replace(BETTER, primary="medal")
     for wrong, parts in ((own, ("rank",)), (several, ("where",)),
@@ -161,7 +161,7 @@ def test_claims_about_absent_arms_and_their_files():
             wrong.check()
 
 
-def test_claims_about_arms_that_differ_in_more_than_their_method_are_refused_unless_meant():
+def test_arms_that_differ_beyond_their_method_need_an_explicit_claim():
     large = Arm("lap", sizes={"batch_size": 8})
     own = Study.make(
         "walk/4", "dqn", {"uniform": Arm("uniform"), "lap": large}, seeds="until decided",
@@ -173,7 +173,7 @@ def test_claims_about_arms_that_differ_in_more_than_their_method_are_refused_unl
     dataclasses.replace(own, claims={"claims": meant}).check()
 
 
-def test_a_study_reports_the_verdicts_of_its_claims():
+def test_studies_report_the_verdicts_of_their_claims():
     own = with_claims(BETTER, dataclasses.replace(BETTER, arm="lap", says="lap is better"))
     values = {"uniform": np.zeros(SEEDS), "per": np.ones(SEEDS), "lap": -np.ones(SEEDS)}
     found = judge.judge(own, frames_of(own, values), made_of(own), plan=False)
@@ -184,7 +184,7 @@ def test_a_study_reports_the_verdicts_of_its_claims():
     assert rows[1][header.index("wins/losses/ties")] == f"0/{found.claims[1]['losses']}/0"
 
 
-def test_claims_about_settings_of_one_arm_are_reported_everywhere(tmp_path, capsys):
+def test_claims_about_settings_of_one_arm_are_reported(tmp_path, capsys):
     low, high = "per replay.alpha=0.4", "per replay.alpha=0.6"
     own = Study.make(
         "walk/4", "dqn", ["per"], seeds=10, grid={"replay.alpha": [0.4, 0.6]},
@@ -202,7 +202,7 @@ def test_claims_about_settings_of_one_arm_are_reported_everywhere(tmp_path, caps
     assert "alpha |0.6| is better: " in capsys.readouterr().out
     assert manifest.differing(tmp_path / "x") == []
     words = [str(tmp_path / "x/study.json"), "--out", str(tmp_path / "again")]
-    assert main(words) == 0  # the same study, once more
+    assert main(words) == 0  # the same study again
     assert json.loads((tmp_path / "again/verdicts.json").read_text())["values"] == saved["values"]
     section = training.verdicts(swept.of(found.store, own, found.findings))
     assert section is not None and "alpha |0.6| is better" in str(section.blocks)

@@ -1,4 +1,4 @@
-"""Studies on Ray: bad input, batches that resume bit for bit, and two real nodes, one killed."""
+"""Studies on Ray: invalid input, resuming bit for bit, and a killed node of two."""
 
 import contextlib
 import importlib.util
@@ -53,7 +53,7 @@ def hang_up(server):
 
 
 @pytest.mark.parametrize("on", ["slurm", "ray://", "ray://host:port", "host", "here:80:1"])
-def test_what_is_no_place_to_run_is_refused(on):
+def test_invalid_places_to_run_are_refused(on):
     with refusals.refused("on", on, "here", "ray", "ray://HOST", "HOST:PORT"):
         Where(on=on)
 
@@ -64,7 +64,7 @@ def test_addresses_without_a_cluster_are_refused(tmp_path, capsys, monkeypatch):
     for on in (f"ray://127.0.0.1:{port}", f"127.0.0.1:{port}"):
         said = refused(capsys, "--steps", "200", "--out", str(out), "--on", on)
         assert_names(said, f"--on {on}", "Connection refused", "ray start --head")
-    with socket.create_server(("127.0.0.1", 0)) as other:  # something else, as on a wrong port
+    with socket.create_server(("127.0.0.1", 0)) as other:  # a server other than Ray
         threading.Thread(target=hang_up, args=(other,), daemon=True).start()
         on = f"127.0.0.1:{other.getsockname()[1]}"
         said = refused(capsys, "--steps", "200", "--out", str(out), "--on", on)
@@ -79,13 +79,13 @@ def test_addresses_without_a_cluster_are_refused(tmp_path, capsys, monkeypatch):
     assert not out.exists()
 
 
-def test_ray_itself_is_named_where_it_is_missing(tmp_path, capsys, monkeypatch):
+def test_missing_ray_package_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     said = refused(capsys, "--steps", "200", "--out", str(tmp_path / "x"), "--on", "ray")
     assert_names(said, "--on ray", "pip install", "[cluster]")
 
 
-def test_nodes_that_would_compute_something_else_are_refused():
+def test_nodes_with_other_code_or_versions_are_refused():
     alike = {"code": store.code_version(), "platform": "cpu",
              "versions": {"jax": metadata.version("jax")}}  # fmt: skip
     cluster._check("n1", alike, None)
@@ -110,7 +110,7 @@ def test_workers_have_the_flags_and_threads_of_this_machine(monkeypatch):
     assert cluster.environment(None)["NPROC"] == "3"
 
 
-def test_a_plan_over_slots_is_as_wide_as_one_over_cores_and_has_their_memory():
+def test_plans_over_slots_have_the_width_of_cores_and_their_memory():
     (point,) = grid.expand([], {("walk/4", "per"): tiny()})
     study = Study({("walk/4", "per"): tiny()})
     results = store.begin(Path("nowhere"), study, [point], {})
@@ -123,10 +123,10 @@ def test_a_plan_over_slots_is_as_wide_as_one_over_cores_and_has_their_memory():
     (here,), (there,) = laid_out(*spread.choose_devices(1)).jobs, laid_out(*slots).jobs
     assert (there.width, there.runs) == (here.width, here.runs)
     with refusals.refused("walk/4 per", "3", "3e-08", "--devices"):
-        laid_out(*slots[:2], devices.Slot("cpu", "cpu", "n3", 10))  # the least of them decides
+        laid_out(*slots[:2], devices.Slot("cpu", "cpu", "n3", 10))  # the smallest decides
 
 
-def test_notes_keep_the_state_that_a_batch_left(monkeypatch):
+def test_notes_keep_the_state_of_an_interrupted_batch(monkeypatch):
     ray = pytest.importorskip("ray")
     from experiments.studies import cluster_running
 
@@ -136,25 +136,25 @@ def test_notes_keep_the_state_that_a_batch_left(monkeypatch):
     notes.tell(3, 150)
     notes.leave(3, 100, "progress", "state")
     assert notes.begin(3) == (2, (100, "progress", "state"))
-    assert notes.read(3) == (100, 2)  # it goes on from there
+    assert notes.read(3) == (100, 2)  # resumes from there
     notes.forget(3)
     assert notes.read(3) == (0, 0)
 
 
 def marked(mark):
-    """Return the processes of a node: those with its mark in their environment, and theirs."""
+    """Return the processes with this mark in their environment, and their children."""
     found = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             name, _, value = mark.partition("=")
             if process.environ().get(name) == value:
-                # Ray's agents hide what they had.
+                # Ray's agents hide their environment.
                 found |= {each.pid: each for each in (process, *process.children(recursive=True))}
     return list(found.values())
 
 
 def kill(mark):
-    """End a node as a power cut would; return its processes."""
+    """Kill a node as in a power failure; return its processes."""
     found = marked(mark)
     for process in found:
         with contextlib.suppress(psutil.Error):
@@ -167,7 +167,7 @@ class Nodes:
     """A Ray cluster on the loopback address, each node with one core."""
 
     def __init__(self):
-        # Sockets lie below: their paths may have 107 bytes, so pytest's own folders won't do.
+        # Paths of sockets are limited to 107 bytes, which folders of pytest exceed.
         self.folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
         self.port, self.client_port = free_port(), free_port()
         self.marks = []
@@ -204,7 +204,7 @@ class Nodes:
 def nodes(monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # else a token is left in the user's home
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # avoids a token in the home folder
     found = Nodes()
     try:
         found.start()
@@ -226,16 +226,14 @@ LONG = [*TINY, *GRID, "--steps", "120_000", "--eval-every", "1_000"]
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """The same sweep on this machine alone."""
+    """Return the folder of the same sweep on this machine alone."""
     out = tmp_path_factory.mktemp("alone") / "sweep"
     assert sweep.main([*LONG, "--out", str(out), "--figures", "false"]) == 0
     return out
 
 
 @pytest.mark.slow
-def test_a_node_is_killed_and_the_table_is_that_of_one_machine(
-    nodes, alone, tmp_path, monkeypatch, capfd
-):
+def test_killed_nodes_do_not_change_the_table(nodes, alone, tmp_path, monkeypatch, capfd):
     second = nodes.start()
     out, done = tmp_path / "two", []
 
@@ -243,7 +241,7 @@ def test_a_node_is_killed_and_the_table_is_that_of_one_machine(
         def works_on(self, device, what, steps=0):
             super().works_on(device, what, steps)
             if not done and self._done > 0.3 * self._total and not self._ended:
-                done.append(self._done)  # so both batches are on their way
+                done.append(self._done)  # both batches are running
                 kill(second)
 
     monkeypatch.setattr(engines, "Bar", Watched)
@@ -257,7 +255,7 @@ def test_a_node_is_killed_and_the_table_is_that_of_one_machine(
     assert sum(len(seeds) for cost in costs for seeds in cost["runs"].values()) == 4  # once each
     (again,) = [cost for cost in costs if "began" in cost]
     assert again["from"] > 0
-    # Nothing is missing, and nothing runs again.
+    # No run is missing and none is repeated.
     words = ["--figures", "false", "--on", f"127.0.0.1:{nodes.port}"]
     assert sweep.main(["--resume", str(out), *words]) == 0
     assert json.loads((out / "study.json").read_text())["costs"] == costs
@@ -265,8 +263,8 @@ def test_a_node_is_killed_and_the_table_is_that_of_one_machine(
 
 
 @pytest.mark.slow
-def test_a_node_without_the_package_is_refused(nodes, tmp_path, capsys):
-    (tmp_path / "sitecustomize.py").write_text(LACKS)  # which Python runs when it starts
+def test_nodes_without_the_package_are_refused(nodes, tmp_path, capsys):
+    (tmp_path / "sitecustomize.py").write_text(LACKS)  # executed by Python at start
     nodes.start(PYTHONPATH=str(tmp_path))
     words = ["--steps", "200", "--out", str(tmp_path / "x")]
     said = refused(capsys, *words, "--on", f"127.0.0.1:{nodes.port}")
@@ -275,7 +273,7 @@ def test_a_node_without_the_package_is_refused(nodes, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_it_and_resuming_elsewhere_completes_it(nodes, alone, tmp_path):
+def test_sweeps_stopped_by_ctrl_c_resume_on_another_machine(nodes, alone, tmp_path):
     pytest.importorskip("grpc", reason="Ray's client needs grpcio, which the extra brings")
     out = tmp_path / "stopped"
     command = [sys.executable, "-m", "experiments.sweep"]

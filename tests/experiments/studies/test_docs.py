@@ -1,4 +1,4 @@
-"""The page on sweeps says what the committed one shows."""
+"""Numbers on the documentation page of sweeps, compared with committed results."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "sweeps.md").read_text()
 
 
-def test_the_sweep_that_is_taken_apart_says_what_the_page_says(monkeypatch, capsys):
+def test_documented_sweep_equals_the_committed_sweep(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     blocks = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     (block,) = (block for block in blocks if "walk_per" in block)
@@ -32,7 +32,7 @@ def test_the_sweep_that_is_taken_apart_says_what_the_page_says(monkeypatch, caps
             assert cell == f"{own['wins']:.0f}/{own['losses']:.0f}/{ties:.0f}, {median}"
 
 
-def test_the_search_that_is_shown_found_what_the_page_says():
+def test_documented_search_equals_the_committed_search():
     results = store.read(ROOT / "experiments/results/sweeps/walk_search")
     (found,) = (row for row in search_report.results(results, results.study) if row.label == "per")
     alpha, beta = results.facts["points"][found.best]["settings"].values()
@@ -49,8 +49,8 @@ def test_the_search_that_is_shown_found_what_the_page_says():
     assert f"lose on {counts[0]}, win on {counts[1]}" in PAGE
 
 
-def test_the_search_that_is_shown_would_be_asked_for_again():
-    """Its trials follow from its seed and scores alone."""
+def test_committed_search_is_reproduced_by_its_sampler():
+    """Trials depend only on the seed and on scores."""
     facts = store.read(ROOT / "experiments/results/sweeps/walk_search").facts
     trials = facts["search"]["studies"]["walk/10"]["per"]["trials"]
     base = RunConfig.from_json(facts["points"][trials[0]["point"]]["config"])

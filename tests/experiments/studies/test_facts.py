@@ -21,7 +21,7 @@ def configs(*names):
 
 
 def frame(first, gain, effective, updates=None):
-    """Two log points after the warm-up; the return of a seed is its number plus the gain."""
+    """Return two log points after the warm-up, with returns of seed number plus gain."""
     rows = [
         {"seed": first + seed, "step": step, "eval_return": seed + gain * (1 + 0.01 * seed),
          "replayed/effective_buffer": effective, "replay/sampler_updates": updates}
@@ -57,7 +57,7 @@ def judged(frames, question=Question(), code=None):
     return {row.label: row for row in found.rows}, saved
 
 
-def test_the_baseline_is_the_first_arm_that_draws_uniformly():
+def test_baseline_is_the_first_arm_that_draws_uniformly():
     assert facts.baseline_of(configs("per", "pal", "uniform")) == "uniform"
     assert facts.baseline_of(configs("per", "pal")) == "pal"
     assert facts.baseline_of(configs("per", "rank")) == "per"
@@ -67,7 +67,7 @@ def test_the_baseline_is_the_first_arm_that_draws_uniformly():
     assert learned == [False, True, True]
 
 
-def test_the_replay_ratio_counts_how_often_a_transition_is_replayed():
+def test_replay_ratio_counts_replays_per_transition():
     (config,) = configs("per").values()
     assert facts.replays_per_transition(config) == 64
     rare = dataclasses.replace(config, loop=dataclasses.replace(config.loop, learn_every=16))
@@ -77,7 +77,7 @@ def test_the_replay_ratio_counts_how_often_a_transition_is_replayed():
     assert facts.replays_per_transition(offline) == 64 * 50_000 / 5_000
 
 
-def test_a_remark_names_arms_with_too_few_evaluations_to_learn_from():
+def test_remarks_name_methods_with_too_few_evaluations_to_learn_from():
     question = Question(control=False)
     study = Study.make("gymnax/CartPole-v1", "dqn", ["uniform", "ners"], question=question)
     (remark,) = study.check()
@@ -90,13 +90,13 @@ def test_a_remark_names_arms_with_too_few_evaluations_to_learn_from():
 
 
 @pytest.mark.parametrize("reason", ["", "  ", "because"])
-def test_the_gate_is_switched_off_with_a_reason_only(reason):
+def test_gate_can_be_off_only_with_a_reason(reason):
     with refused("ungated"):
         Question(ungated=reason)
     assert Question(ungated="alpha 0 is meant to be uniform").ungated
 
 
-def test_verdicts_and_the_gate():
+def test_verdicts_follow_from_metrics_and_the_gate():
     rows, saved = judged(FRAMES)
     verdicts = {label: row.judgement.verdict for label, row in rows.items()}
     assert verdicts == {
@@ -106,7 +106,7 @@ def test_verdicts_and_the_gate():
     assert_names(rows["lap"].judgement.reason, "effective buffer", "0.97", "0.95")
     assert_names(rows["ners"].judgement.reason, "29")
     assert (rows["per"].pairs.wins, rows["rank"].pairs.losses) == (SEEDS, SEEDS)
-    assert rows["control"].pairs.ties == SEEDS  # the k-th seed with the k-th
+    assert rows["control"].pairs.ties == SEEDS  # seeds are paired by position
     assert rows["control"].pairs.p_holm is None
     assert saved["primary"]["name"] == "auc" and saved["baseline"] == "uniform"
     assert saved["arms"]["per"]["replays_per_transition"] == 64
@@ -116,7 +116,7 @@ def test_verdicts_and_the_gate():
     assert rows["lap"].pairs.p_holm is None
 
 
-def test_the_gate_may_be_switched_off_for_a_reason_that_is_kept():
+def test_reason_for_a_disabled_gate_is_saved():
     question = Question(ungated="kappa 1 is what the paper says")
     rows, saved = judged({name: FRAMES[name] for name in ("uniform", "lap", "control")}, question)
     assert rows["lap"].judgement.verdict == "agrees"
@@ -129,7 +129,7 @@ def test_results_of_other_code_are_not_comparable():
     assert rows["per"].judgement.verdict == "not comparable"
 
 
-def test_seeds_that_never_solve_are_worst_and_json_has_no_infinity():
+def test_unsolved_seeds_rank_worst_and_are_null_in_json():
     solved = FRAMES["per"].assign(eval_return=500.0)
     frames = {"uniform": FRAMES["uniform"], "per": solved, "control": FRAMES["control"]}
     rows, saved = judged(frames, Question(primary="steps_to_threshold"))
@@ -139,7 +139,7 @@ def test_seeds_that_never_solve_are_worst_and_json_has_no_infinity():
     assert rows["per"].judgement.verdict == "agrees"
 
 
-def test_seeds_that_diverged_are_worse_than_any_other():
+def test_diverged_seeds_rank_worst():
     lost = FRAMES["per"].assign(diverged=(FRAMES["per"]["seed"] < 2).astype(int))
     frames = {"uniform": FRAMES["uniform"], "per": lost, "control": FRAMES["control"]}
     rows, saved = judged(frames)
@@ -147,7 +147,7 @@ def test_seeds_that_diverged_are_worse_than_any_other():
     assert saved["values"]["per"][:2] == [None, None]
 
 
-def test_a_few_seeds_are_a_pilot():
+def test_few_seeds_are_a_pilot():
     few = {label: one[one["seed"] % SEEDS < 4] for label, one in FRAMES.items()}
     rows, _ = judged({name: few[name] for name in ("uniform", "per", "control")})
     assert rows["per"].judgement.verdict == "pilot"
@@ -155,7 +155,7 @@ def test_a_few_seeds_are_a_pilot():
 
 
 @pytest.mark.parametrize(("name", "tested"), [("lap", False), ("la3p", True), ("pal", True)])
-def test_an_effective_buffer_near_1_says_nothing_of_batches_with_roles(name, tested):
+def test_gate_ignores_methods_with_roles_within_a_batch(name, tested):
     config = defaults("gymnax/Pendulum-v1", "td3", name)
     own = facts.facts_of(name, config, frame(0, 1.0, 0.97), "abc", None)
     assert own.prioritises is not tested

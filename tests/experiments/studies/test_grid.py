@@ -1,4 +1,4 @@
-"""What a grid's names and values stand for; nothing is compiled."""
+"""Names and values of grids, without compilation."""
 
 import argparse
 
@@ -24,7 +24,7 @@ def settings(points, label):
     return [dict(p.settings) for p in points if p.label == label]
 
 
-def test_every_method_has_every_combination_of_the_settings_that_it_has():
+def test_methods_have_every_combination_of_their_own_settings():
     points = expanded("replay.alpha=0.2,0.6", "agent.learning_rate=1e-4,1e-3,1e-2")
     assert [len(settings(points, label)) for label in ("uniform", "per", "lap")] == [3, 6, 6]
     assert {p.config.replay_options.alpha for p in points if p.label == "per"} == {0.2, 0.6}
@@ -32,21 +32,21 @@ def test_every_method_has_every_combination_of_the_settings_that_it_has():
     assert len({point.id for point in points}) == len(points) == 21
 
 
-def test_a_label_has_settings_of_its_own_which_win():
+def test_settings_of_a_label_override_settings_of_the_method():
     points = expanded("replay.alpha=0.2,0.6", "mine.alpha=0.9", "n_step=1,3")
     assert {p.settings[ALPHA] for p in points if p.label == "mine"} == {0.9}
     assert {p.settings[ALPHA] for p in points if p.label == "per"} == {0.2, 0.6}
     assert {p.config.loop.n_step for p in points} == {1, 3}
 
 
-def test_it_is_said_who_runs_without_a_setting():
+def test_remarks_name_methods_without_a_setting():
     axes = [grid.read_axis("replay.alpha=0.2,0.6"), grid.read_axis("mine.beta=0,1")]
     (remark,) = grid.lacking(axes, BASES)
     assert_names(remark, "replay.alpha", "uniform")
-    assert "lap" not in remark  # which has it
+    assert "lap" not in remark  # has replay.alpha
 
 
-def test_values_are_read_as_on_the_command_line():
+def test_values_are_parsed_as_on_the_command_line():
     hidden = expanded("agent.hidden=64 64,256")
     assert {p.config.agent_options.hidden for p in hidden} == {(64, 64), (256,)}
     points = expanded("per.clip=none,2", "per.weigh_actor=true,false")
@@ -58,9 +58,9 @@ def test_values_are_read_as_on_the_command_line():
     assert options == {(None, True), (2.0, True), (None, False), (2.0, False)}
 
 
-def test_defaults_are_added_where_the_grid_leaves_them_out():
+def test_defaults_are_added_to_grids_without_them():
     with_ = expanded("replay.alpha=0.2,0.6", defaults=True)
-    assert [p.settings[ALPHA] for p in with_ if p.label == "per"] == [0.2, 0.6]  # 0.6 is its own
+    assert [p.settings[ALPHA] for p in with_ if p.label == "per"] == [0.2, 0.6]  # default: 0.6
     with_ = expanded("replay.alpha=0.2,0.3", defaults=True)
     assert [p.settings[ALPHA] for p in with_ if p.label == "per"] == [0.2, 0.3, 0.6]
     found = grid.base_points(with_, BASES)
@@ -82,13 +82,13 @@ def test_defaults_are_added_where_the_grid_leaves_them_out():
         (["per.normalise=batch,size"], ("per.normalise", "size", "batch", "buffer")),
     ],
 )
-def test_bad_grids_are_refused_with_their_place(texts, parts):
+def test_invalid_grids_are_refused_with_their_position(texts, parts):
     with refused(*parts):
         expanded(*texts)
 
 
 @pytest.mark.parametrize("text", ["replay.alpha", "replay.alpha=", "=1", "a=1,,2", "a=1,1"])
-def test_what_is_no_axis_is_refused(text):
+def test_invalid_axes_are_refused(text):
     with pytest.raises(argparse.ArgumentTypeError):
         grid.read_axis(text)
 
@@ -109,7 +109,7 @@ def test_dashes_in_names_are_underscores():
         (["replay.alpha=0.2"], "steps", None),
     ],
 )
-def test_values_beside_a_grid_that_never_takes_them_are_refused(texts, given, parts):
+def test_options_that_the_grid_never_uses_are_refused(texts, given, parts):
     axes = [grid.read_axis(text) for text in texts]
     if parts is None:
         grid.check_fixed(axes, BASES, {given})

@@ -1,4 +1,4 @@
-"""Runs of a study that need the host: environments there, and replays in its memory."""
+"""Runs of a study with environments or replays on the host."""
 
 import dataclasses
 
@@ -23,11 +23,11 @@ def study():
     )  # fmt: skip
 
 
-def test_a_study_on_the_host_has_the_numbers_of_single_runs(study, tmp_path):
+def test_studies_on_the_host_equal_single_runs(study, tmp_path):
     results = runner.run(study, tmp_path / "study", show=False)
     table = results.table()
     assert sorted(table["replay"].unique()) == ["per", "uniform"]
-    assert not (tmp_path / "study" / hosted.RUNS).exists()  # they have ended
+    assert not (tmp_path / "study" / hosted.RUNS).exists()  # removed after all runs finished
     config = study.bases["gymnasium/CartPole-v1", "per"]
     execute(config, tmp_path / "run")
     alone = pd.read_csv(tmp_path / "run" / "metrics.csv").sort_values(["seed", "step"])
@@ -36,7 +36,7 @@ def test_a_study_on_the_host_has_the_numbers_of_single_runs(study, tmp_path):
     assert own["seed"].tolist() == alone["seed"].tolist()
 
 
-def test_ended_runs_are_kept_and_the_others_continue(study, tmp_path, monkeypatch):
+def test_finished_runs_are_kept_and_the_others_resume(study, tmp_path, monkeypatch):
     calls, before = [], hosted.execute
 
     def interrupted(config, *args, **options):
@@ -54,7 +54,7 @@ def test_ended_runs_are_kept_and_the_others_continue(study, tmp_path, monkeypatc
     assert calls == ["uniform", "per", "per"] and len(results.store.ended()) == 4
 
 
-def test_a_replay_on_the_host_is_part_of_a_study(tmp_path):
+def test_studies_support_replays_in_host_memory(tmp_path):
     made = Study.make(
         "walk/4", "dqn", {"uniform": "uniform"}, seeds=2, question=Question(control=False),
         **OPTIONS,
@@ -67,8 +67,8 @@ def test_a_replay_on_the_host_is_part_of_a_study(tmp_path):
     assert len(runner.run(own, tmp_path / "study", show=False).store.ended()) == 2
 
 
-def test_runs_of_the_user_next_to_a_study_stay(tmp_path):
-    """A study in a folder that has runs of `experiments.train` in its folder `runs`."""
+def test_foreign_runs_in_the_folder_of_a_study_are_kept(tmp_path):
+    """The folder of the study has runs of `experiments.train` in its folder `runs`."""
     made = Study.make(
         "walk/4", "dqn", {"uniform": "uniform"}, seeds=2, question=Question(control=False),
         **OPTIONS,

@@ -1,4 +1,4 @@
-"""The judge of a study: fixed and sequential designs, and who trains further seeds."""
+"""The judge of a study: fixed and sequential designs, and arms that need further seeds."""
 
 import dataclasses
 import json
@@ -47,7 +47,7 @@ def judged(study, values):
     return judge.judge(study, frames_of(study, values), made)
 
 
-def test_a_decided_arm_stops_and_the_baseline_continues():
+def test_decided_arms_stop_and_the_baseline_continues():
     study = study_of(control=False)
     values = {"uniform": np.zeros(16), "per": np.ones(16), "lap": np.tile([1.0, -1.0], 8)}
     found = judged(study, values)
@@ -60,7 +60,7 @@ def test_a_decided_arm_stops_and_the_baseline_continues():
     assert judge.next_look(study, None) == (16, [point.id for point in study.points()])
 
 
-def test_the_verdicts_are_those_of_the_decisions():
+def test_verdicts_equal_the_decisions():
     study = study_of(control=True)
     values = {
         "uniform": np.zeros(48), CONTROL: np.tile([1.0, -1.0], 24), "per": np.ones(16),
@@ -81,7 +81,7 @@ def test_the_verdicts_are_those_of_the_decisions():
     assert CONTROL not in found.undecided
 
 
-def test_arms_that_the_gate_stops_train_no_further_seeds():
+def test_gated_arms_train_no_further_seeds():
     study = study_of(control=False)
     made = {point.id: {"code": "x"} for point in study.points()}
     values = dict.fromkeys(("uniform", "per", "lap"), np.zeros(16))
@@ -92,19 +92,19 @@ def test_arms_that_the_gate_stops_train_no_further_seeds():
     assert [*found.undecided] == ["lap"]
 
 
-def test_seeds_end_at_most_seeds():
+def test_studies_train_at_most_the_maximum_number_of_seeds():
     study = study_of(most_seeds=20, control=False)
     even = {"uniform": np.zeros(16), "per": np.tile([1.0, -1.0], 8)}
     even["lap"] = even["per"]
     assert judge.next_look(study, judged(study, even))[0] == 20
     more = {name: np.resize(values, 20) for name, values in even.items()}
     assert judge.next_look(study, judged(study, more)) is None
-    # A verdict takes ten seeds, whatever the batch.
+    # A verdict requires ten seeds for any size of batch.
     study = dataclasses.replace(study_of(seeds=4), question=Question(until_decided=True))
     assert study.looks[:3] == [12, 16, 20] and judge.next_look(study, None)[0] == 12
 
 
-def test_every_setting_is_compared_with_the_baseline_that_shares_it():
+def test_settings_are_compared_with_the_baseline_of_equal_settings():
     study = study_of(
         ("uniform", "per"), 10, {"replay.alpha": [0.2, 0.6], "learn_every": [1, 4]}, control=False
     )
@@ -117,12 +117,12 @@ def test_every_setting_is_compared_with_the_baseline_that_shares_it():
     assert len({member.group for member in members.values()}) == 2
 
 
-def test_a_study_survives_its_file():
+def test_studies_are_restored_from_their_file():
     study = study_of(grid={"replay.alpha": [0.2, 0.6]}, baseline="uniform")
     saved = json.loads(json.dumps(study.to_json()))
     read = store.studies.from_json(saved).validated("nowhere")
     assert read == study and hash(read.question) == hash(study.question)
-    del saved["question"]["margin"]  # as in files of a version without it
+    del saved["question"]["margin"]  # as in files of versions without it
     assert store.studies.from_json(saved).question == study.question
     saved["question"]["margins"] = 0.1
     with refused("margins"):
@@ -136,7 +136,7 @@ def test_a_study_survives_its_file():
         ({"baseline": "pser"}, ("baseline", "pser", "uniform")),
     ],
 )
-def test_questions_without_an_answer_are_refused(change, parts):
+def test_unanswerable_questions_are_refused(change, parts):
     with refused(*parts):
         study_of(**change).check()
     with refused("margin", "0.7"):
@@ -162,7 +162,7 @@ def decided(tmp_path_factory):
     return out
 
 
-def test_a_study_that_stops_between_looks_ends_with_the_same_bytes(decided, tmp_path, capsys):
+def test_studies_stopped_between_looks_end_with_the_same_bytes(decided, tmp_path, capsys):
     assert (decided / "looks.png").read_bytes().startswith(b"\x89PNG")
     table = pd.read_csv(decided / "study.csv.gz")
     assert table.groupby("point")["seed"].nunique().to_dict() == {
@@ -187,15 +187,15 @@ def test_a_study_that_stops_between_looks_ends_with_the_same_bytes(decided, tmp_
         assert ours == theirs
 
 
-def test_the_question_of_a_study_that_has_begun_is_fixed(decided, capsys):
+def test_question_of_a_started_study_is_fixed(decided, capsys):
     assert sweep.main(["--resume", str(decided), "--dry-run"]) == 0
-    assert "15" in capsys.readouterr().err  # seeds that are needed
+    assert "15" in capsys.readouterr().err  # required seeds
     for words in (["--most-seeds", "50"], ["--margin", "0.2"], ["--until-decided", "false"]):
         said = refusal(capsys, sweep.main, "--resume", decided, *words)
         assert_names(said, words[0][2:].replace("-", "_"), str(decided))
 
 
-def test_a_python_file_defines_a_study(tmp_path, capsys):
+def test_python_files_define_studies(tmp_path, capsys):
     path = tmp_path / "mine.py"
     path.write_text(
         "from experiments.studies.study import Study\n"
@@ -207,7 +207,7 @@ def test_a_python_file_defines_a_study(tmp_path, capsys):
     assert_names(refusal(capsys, command.main, path, "--dry-run"), path, "Study.make")
 
 
-def test_a_batch_continues_from_its_saved_state_bit_for_bit(tmp_path):
+def test_batches_resume_from_their_saved_state_bit_for_bit(tmp_path):
     study = Study({("walk/4", "per"): tiny()}, question=Question(control=False))
     points = study.points()
     results = store.begin(tmp_path, study, points, {})
@@ -230,12 +230,12 @@ def test_a_batch_continues_from_its_saved_state_bit_for_bit(tmp_path):
     assert train(stop) is None and len(saved.load()[0].points) == 1
     seconds, reached = saved.load()[0].seconds, []
     rest = train(lambda *_: reached.append(1) or True)
-    assert len(reached) == len(whole.points) - 1  # no log point runs again
+    assert len(reached) == len(whole.points) - 1  # no log point is repeated
     assert rest.seconds > seconds  # of both workers
     for one, other in zip(whole.points, rest.points, strict=True):
         for name in one:
             np.testing.assert_array_equal(one[name], other[name])
     other = batch.SavedState(tmp_path, job, runs, "y")
-    assert other.load() is None  # of another version of the code
+    assert other.load() is None  # saved by another version of the code
     saved.remove()
     assert not (tmp_path / batch.UNFINISHED).exists()

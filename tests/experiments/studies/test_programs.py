@@ -1,4 +1,4 @@
-"""Which settings share a program, and that the numbers are those of runs alone."""
+"""Settings that share a compiled program, and equality with single runs."""
 
 import dataclasses
 
@@ -38,8 +38,8 @@ def named(groups):
 
 @pytest.fixture(scope="module")
 def grouped():
-    """PER over a setting that can be traced, one that can't, and one that is no number."""
-    # The first of some is off, or short: what a program without it leaves out.
+    """Return groups of PER over settings that can and cannot be traced."""
+    # Some first values turn a feature off, which a separate program would leave out.
     axes = (
         "replay.alpha=0.2,0.6", "replay.beta_updates=30,90", "agent.max_grad_norm=0,0.01",
         "eval_epsilon=0,0.7", "agent.epsilon_updates=20,2000", "replay.sampling=stratified,iid",
@@ -47,7 +47,7 @@ def grouped():
     return programs.grouped(points(*axes))
 
 
-def test_what_can_be_traced_is_an_input_and_all_else_is_compiled_apart(grouped):
+def test_traced_settings_are_inputs_and_others_compile_separately(grouped):
     assert [len(group.traced) for group in grouped] == [5, 5]
     assert [len(group.points) for group in grouped] == [32, 32]
     apart = [group.points[0].config.replay_options.sampling for group in grouped]
@@ -55,23 +55,23 @@ def test_what_can_be_traced_is_an_input_and_all_else_is_compiled_apart(grouped):
     assert grouped[1].name == "walk/4 per replay.sampling=iid"
 
 
-def test_lengths_sizes_and_nothing_are_apart_from_numbers():
+def test_lengths_sizes_and_none_compile_separately():
     assert named(programs.grouped(points("n_step=1,2", "batch_size=8,16"))) == [([], 1)] * 4
     assert named(programs.grouped(points("replay.beta_updates=none,50"))) == [([], 1)] * 2
     assert named(programs.grouped(points("replay.alpha=0.3"))) == [([], 1)]
 
 
-def test_methods_without_a_setting_have_a_program_of_their_own():
+def test_methods_without_a_setting_have_separate_programs():
     groups = programs.grouped(points("replay.beta_end=1", replays=("uniform", "per")))
     assert [group.points[0].label for group in groups] == ["uniform", "per"]
 
 
-def test_settings_as_inputs_give_the_numbers_of_a_run_alone(grouped):
+def test_settings_as_inputs_equal_single_runs(grouped):
     both, _, metrics = same_as_alone(grouped[0])
-    # The other settings are another run.
+    # Other settings are a different run.
     assert not np.allclose(*metrics["replay/mean_priority"], rtol=1e-3)
     assert not np.allclose(*metrics["replay/beta"], rtol=1e-3)
-    # Clocks stay single, whatever the settings: conditions on them remain branches.
+    # Clocks are shared by all settings, so that conditions on them remain branches.
     assert both.axes[1].rows is None and both.axes[1].updates is None
 
 
@@ -85,8 +85,8 @@ def test_settings_of_losses_are_inputs_too():
 
 
 def same_as_alone(group):
-    """Check the first and the last point of a group, in the program that they share, against
-    programs of their own; return the shared one, its state and its metrics."""
+    """Compare the first and last point of a group in their shared program with separate programs;
+    return the shared program, its state and its metrics."""
     pair = (group.points[0], group.points[-1])
     both = over_seeds(group.program, group.example)
     state = both.init(group.inputs([(point, 1) for point in pair]))
@@ -119,20 +119,20 @@ def same_as_alone(group):
     return both, state, metrics[-1]
 
 
-def test_programs_of_points_that_come_bit_by_bit_are_made_once():
+def test_points_added_later_reuse_programs():
     program_cache = programs.ProgramCache()
     first, *others = points("replay.alpha=0.2,0.4,0.6", "replay.clip=none,1", "replay.beta=0,1")
     (one,) = program_cache.grouped([first])
-    assert [place.field for place in one.traced] == ["alpha", "beta"]  # though nothing varies
+    assert [place.field for place in one.traced] == ["alpha", "beta"]  # although no value varies
     without, with_ = program_cache.grouped(others)
     assert without.program is one.program and len(without.points) == 5
     assert [place.field for place in with_.traced] == ["alpha", "clip", "beta"]
     assert program_cache.grouped(others)[1].program is with_.program
     hidden = program_cache.grouped(points("agent.learning_rate=1e-3", "n_step=1,2"))
-    assert named(hidden) == [(["agent.learning_rate"], 1)] * 2  # n_step decides lengths
+    assert named(hidden) == [(["agent.learning_rate"], 1)] * 2  # n_step changes lengths
 
 
-def test_values_that_can_not_run_are_refused_as_if_alone():
+def test_invalid_values_are_refused_as_in_single_runs():
     (point,) = points("batch_size=400")
     with refused("walk/4 per batch_size=400", "100", "400"):
         programs.check(point)

@@ -1,4 +1,4 @@
-"""Which device takes what, how batches are cut and wait for memory, and what failing runs leave."""
+"""Assignment of batches to devices, batch sizes, memory limits and failing runs."""
 
 import dataclasses
 import gc
@@ -29,7 +29,7 @@ def points(*texts, seeds=3, replays=("per",)):
 
 
 def laid_out(own, devices=2, **options):
-    """Return the plan of points that are each a program of their own (of sizes, not traced)."""
+    """Return the plan of points with separate programs (their sizes are not traced)."""
     study = Study({(point.env, point.label): point.config for point in own})
     results = store.begin(Path("nowhere"), study, own, {})
     groups = [group for point in own for group in programs.grouped([point])]
@@ -42,36 +42,36 @@ def three():
     return laid_out(points("batch_size=8,16,32"), width=1)
 
 
-def test_batches_hold_every_run_once(three):
+def test_batches_contain_every_run_once(three):
     assert (three.runs, three.batches, len(three.jobs)) == (9, 9, 3)
     for width, lengths in ((2, [2, 1]), (3, [3]), (7, [3])):
         (job,) = laid_out(points("batch_size=8"), width=width).jobs
         assert [len(outcome) for outcome in job.batches] == lengths
         assert [seed for outcome in job.batches for _, seed in outcome] == [0, 1, 2]
-    (job,) = laid_out(points("batch_size=8")).jobs  # on CPU, a program of a run alone
+    (job,) = laid_out(points("batch_size=8")).jobs  # on CPU, one program per run
     assert job.width == 3
 
 
-def test_memory_makes_batches_smaller_and_then_refuses():
+def test_memory_limits_batches_and_refuses_runs_that_do_not_fit():
     own = points("batch_size=8", seeds=10)
     size = laid_out(own).jobs[0].run_bytes
     plenty = laid_out(own, memory=20.5 * size / 1e9)
-    assert plenty.jobs[0].width == 3 and plenty.bytes == 6 * size  # as a run alone, on two devices
+    assert plenty.jobs[0].width == 3 and plenty.bytes == 6 * size  # one run per device
     tight = laid_out(own, memory=4.5 * size / 1e9)
     assert tight.jobs[0].width == 2 and tight.bytes <= 4.5 * size
     with refused("walk/4 per batch_size=8", "2", "--devices"):
         laid_out(own, memory=1.5 * size / 1e9)
 
 
-def test_devices_keep_their_program_begin_others_first_and_help_where_most_is_left(three):
+def test_devices_keep_a_program_then_start_new_ones_then_help_others(three):
     board = engines._Board(three, store.Store(Path("nowhere"), {}), Bar(9, 9))
-    assert [board.take(None)[0], board.take(None)[0]] == [0, 1]  # each begins one
-    assert board.take(0)[0] == 0  # and keeps to it
+    assert [board.take(None)[0], board.take(None)[0]] == [0, 1]  # each device starts a program
+    assert board.take(0)[0] == 0  # and continues with it
     assert board.take(0)[0] == 0
-    assert board.take(0)[0] == 2  # then what nobody has begun
+    assert board.take(0)[0] == 2  # then starts a new one
     assert board.take(2)[0] == 2
     assert board.take(2)[0] == 2
-    assert board.take(2)[0] == 1  # then it helps
+    assert board.take(2)[0] == 1  # then helps another device
     assert board.take(1)[0] == 1
     assert board.take(1) is None
     stopped = engines._Board(three, store.Store(Path("nowhere"), {}), Bar(9, 9))
@@ -79,20 +79,20 @@ def test_devices_keep_their_program_begin_others_first_and_help_where_most_is_le
     assert stopped.take(None) is None
 
 
-def test_programs_of_ended_jobs_are_dropped_with_their_traces(three, monkeypatch):
+def test_programs_of_finished_jobs_are_freed_with_their_traces(three, monkeypatch):
     monkeypatch.setattr(batch, "_compile", lambda seeds, inputs, device: seeds.chunk)
     programs_, (device,) = batch.Programs(1), spread.choose_devices(1)
     traces = []
     for job in three.jobs:
         inputs = job.group.inputs(job.runs[:1])
-        for _ in range(2):  # the second time, it is kept
+        for _ in range(2):  # cached the second time
             traces.append(weakref.ref(programs_.compiled(job.group, job.width, inputs, device)[0]))
     gc.collect()
     assert [trace() is not None for trace in traces] == [False] * 4 + [True] * 2
     assert traces[4]() is traces[5]()
 
 
-def test_a_broken_run_fails_alone():
+def test_failing_runs_do_not_stop_others():
     (point,) = points("num_envs=4")
     runs = [(point, 0), (point, 1), (point, 2)]
     at = {"eval_return": [1.0, 1.0, np.nan], "fault": [0.0, 7.0, 0.0], "agent/loss": [0.1] * 3}
@@ -105,24 +105,24 @@ def test_a_broken_run_fails_alone():
     assert_names(whys[2], "evaluation", "walk/4")
 
 
-def test_minutes_shrink_with_devices():
+def test_estimated_minutes_shrink_with_devices():
     own = points("batch_size=8,16")
     one, two, three = (laid_out(own, devices=n) for n in (1, 2, 3))
     assert two.minutes == pytest.approx(one.minutes / 2)
-    assert any("--width" in line for line in three.describe())  # one is idle
+    assert any("--width" in line for line in three.describe())  # one device is idle
     assert not any("--width" in line for line in two.describe())
 
 
-def test_a_program_says_what_it_takes():
+def test_memory_of_a_program_excludes_donated_buffers():
     def double(x):
         return 2.0 * x
 
     x = jnp.zeros(1000)
     assert bytes_of(jax.jit(double).lower(x).compile()) == 8000
-    assert bytes_of(jax.jit(double, donate_argnums=0).lower(x).compile()) == 4000  # in its place
+    assert bytes_of(jax.jit(double, donate_argnums=0).lower(x).compile()) == 4000  # in place
 
 
-def test_batches_wait_until_there_is_room():
+def test_batches_wait_for_free_memory():
     budget, held, order = Budget(10), threading.Event(), []
 
     def outcome(name, size, until):
@@ -137,7 +137,7 @@ def test_batches_wait_until_there_is_room():
     first = threading.Thread(target=outcome, args=("first", 6, first_ends))
     first.start()
     assert held.wait(10)
-    with budget.taken(4):  # fits beside it
+    with budget.taken(4):  # fits in the remaining memory
         pass
     second = threading.Thread(target=outcome, args=("second", 5, now))
     second.start()
@@ -147,7 +147,7 @@ def test_batches_wait_until_there_is_room():
     for thread in (first, second):
         thread.join(10)
     assert set(order) == {"first", "first ended", "second", "second ended"}
-    with budget.taken(10):  # all of it has come back
+    with budget.taken(10):  # all memory is free again
         pass
     with refused("1.1e-08", "1e-08", "--width"), Budget(10).taken(11):
         pass

@@ -1,4 +1,4 @@
-"""What a search chooses from, who chooses, and what it takes for the best."""
+"""Search spaces, samplers, and selection of the best trial."""
 
 import dataclasses
 import sys
@@ -30,7 +30,7 @@ SPACE = read(
 )["walk/4", "per"]
 
 
-def test_ranges_and_choices_are_read_for_those_who_have_the_setting():
+def test_ranges_and_choices_apply_to_methods_with_the_setting():
     found = read("replay.alpha=0:1", "lap.alpha=0.2,0.4", "agent.learning_rate=1e-5:1e-2:log")
     assert found["walk/4", "uniform"] == {RATE: Range(1e-5, 1e-2, True, False)}
     assert found["walk/4", "per"][ALPHA] == Range(0.0, 1.0, False, False)
@@ -57,7 +57,7 @@ def test_ranges_and_choices_are_read_for_those_who_have_the_setting():
         ("per.sampling=iid,even", ("per.sampling", "even", "per", "systematic")),
     ],
 )
-def test_bad_spaces_are_refused_with_their_place(text, parts):
+def test_invalid_spaces_are_refused_with_their_position(text, parts):
     with refused("space", *parts):
         read(text)
 
@@ -67,7 +67,7 @@ def draws(own, count=2000):
     return [own.draw(rng) for _ in range(count)]
 
 
-def test_draws_are_even_on_their_scale_and_have_few_digits():
+def test_draws_are_uniform_on_their_scale_and_have_few_digits():
     found = np.array(draws(Range(1e-4, 1e-2, True, False)))
     assert found.min() >= 1e-4 and found.max() <= 1e-2
     assert abs((found < 1e-3).mean() - 0.5) < 0.05
@@ -82,7 +82,7 @@ def test_draws_are_even_on_their_scale_and_have_few_digits():
     assert set(draws(Choices((None, 1.0)))) == {None, 1.0}
 
 
-def test_every_end_is_checked_beside_the_methods_own_settings():
+def test_bounds_are_validated_with_the_settings_of_each_method():
     base = BASES["walk/4", "per"]
     found = spaces.corners("walk/4", "per", base, SPACE)
     assert len(found) == 8 and len({point.id for point in found}) == 8
@@ -92,7 +92,7 @@ def test_every_end_is_checked_beside_the_methods_own_settings():
 
 
 def asked(name, batches, scores, seed=0, env="walk/4"):
-    """Return what a sampler answers in batches, each told the scores of a function of settings."""
+    """Return proposals of a sampler in batches that are scored by a function of settings."""
     sampler = samplers.make(name, env, "per", SPACE, seed, True)
     found = []
     for batch in batches:
@@ -108,7 +108,7 @@ def by_alpha(settings):
 
 
 @pytest.mark.parametrize("name", ["random", "optuna"])
-def test_what_is_asked_for_is_decided_by_the_seed_and_lies_in_the_space(name):
+def test_proposals_follow_from_the_seed_and_lie_in_the_space(name):
     first = asked(name, [4, 4, 4, 4], by_alpha)
     assert first == asked(name, [4, 4, 4, 4], by_alpha)
     assert first != asked(name, [4, 4, 4, 4], by_alpha, seed=1)
@@ -116,11 +116,11 @@ def test_what_is_asked_for_is_decided_by_the_seed_and_lies_in_the_space(name):
     assert all(own.holds(settings[place]) for settings in first for place, own in SPACE.items())
 
 
-def test_random_settings_do_not_hang_on_the_batches():
+def test_random_settings_are_independent_of_batches():
     assert asked("random", [16], by_alpha) == asked("random", [3, 5, 8], lambda settings: 0.0)
 
 
-def test_optuna_learns_from_what_it_is_told():
+def test_optuna_learns_from_scores():
     def mean_distance(found):
         return np.mean([abs(settings[ALPHA] - 0.3) for settings in found[32:]])
 
@@ -128,7 +128,7 @@ def test_optuna_learns_from_what_it_is_told():
     assert mean_distance(told) < 0.5 * mean_distance(untold)
 
 
-def test_a_missing_package_is_named_with_what_installs_it(monkeypatch):
+def test_missing_packages_are_named_with_an_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with refused("--search optuna", "pip install", "[search]"):
         samplers.describe("optuna")
@@ -150,7 +150,7 @@ def prepared():
     return search.Search(study, Path("nowhere"), Where(), engine)
 
 
-def test_fresh_seeds_come_after_those_that_choose(prepared):
+def test_fresh_seeds_follow_tuning_seeds(prepared):
     assert prepared.asked["seeds"] == [3, 4] and prepared.asked["fresh_seeds"] == [5, 6, 7, 8]
     (tuning,) = prepared.tunings
     assert (tuning.default.config.seed, tuning.default.config.seeds) == (5, 4)
@@ -158,15 +158,15 @@ def test_fresh_seeds_come_after_those_that_choose(prepared):
     assert prepared.budget(tuning) == (40, 8)
 
 
-def test_settings_that_do_not_go_together_are_told_so(prepared):
+def test_invalid_combinations_of_settings_are_reported(prepared):
     (tuning,) = prepared.tunings
     assert prepared.checked(tuning, {BATCH: 98, N_STEP: 2}).config.loop.n_step == 2
-    why = prepared.checked(tuning, {BATCH: 98, N_STEP: 5})  # each alone is fine
+    why = prepared.checked(tuning, {BATCH: 98, N_STEP: 5})  # each is valid alone
     assert_names(why, "walk/4 per batch_size=98 n_step=5", "100", "96")
 
 
 @pytest.mark.parametrize(("higher", "best"), [(True, "c"), (False, "b")])
-def test_the_best_is_the_first_of_the_best_scores(higher, best):
+def test_ties_are_won_by_the_first_trial(higher, best):
     scores = {"a": None, "b": 0.5, "c": 2.0, "d": 2.0, "e": 0.5}
     trials = [{"point": name, "score": score} for name, score in scores.items()]
     assert search.best_of(trials, higher) == best

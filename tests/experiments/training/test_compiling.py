@@ -21,7 +21,7 @@ ONE = jnp.ones(())
 
 
 def swap_back(a, b):
-    """A loop whose second part gets what the first was, two turns later."""
+    """Scan whose second carry has the value of the first one two iterations before."""
     return jax.lax.scan(lambda c, _: ((c[2], c[0], c[1]), c[1]), (a, b, b), length=3)
 
 
@@ -74,7 +74,7 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_it_tells_what_batching_does(name):
+def test_dependencies_equal_the_outputs_that_vmap_batches(name):
     function = FUNCTIONS[name]
     traced = Traced(function, ONE, ONE)
     for marked in ([True, False], [False, True], [True, True], [False, False]):
@@ -82,7 +82,7 @@ def test_it_tells_what_batching_does(name):
         if not any(marked):
             assert not any(told)
             continue
-        # vmap refuses to return without an axis what has one.
+        # vmap rejects `out_axes=None` for a batched output.
         axes = [0 if differs else None for differs in marked]
         tree = jax.tree.structure(traced.outputs)
         out_axes = jax.tree.unflatten(tree, [0 if differs else None for differs in told])
@@ -91,12 +91,12 @@ def test_it_tells_what_batching_does(name):
         for place, differs in enumerate(told):
             less = list(jax.tree.leaves(out_axes, is_leaf=lambda x: x is None))
             less[place] = None
-            if differs:  # and none is told to differ that does not
+            if differs:  # no output is marked without being batched
                 with pytest.raises(ValueError, match="out_axes"):
                     jax.eval_shape(jax.vmap(traced, axes, jax.tree.unflatten(tree, less)), *inputs)
 
 
-def test_a_traced_function_gives_the_same_and_runs_its_python_once():
+def test_traced_functions_return_equal_values_and_run_python_once():
     calls = []
 
     def function(x, tree):
@@ -110,7 +110,7 @@ def test_a_traced_function_gives_the_same_and_runs_its_python_once():
     assert len(calls) == 1
 
 
-def test_a_rare_program_has_the_option_where_xla_has_it():
+def test_rare_programs_use_the_option_if_xla_supports_it():
     double = compiling.jit_once(lambda x: 2 * x, donate_argnums=0)
     given = jnp.arange(3.0)
     assert double(given).tolist() == [0, 2, 4] and given.is_deleted()
@@ -118,7 +118,7 @@ def test_a_rare_program_has_the_option_where_xla_has_it():
     assert bool(compiling._options()) == (HAS_OLD_FUSIONS and on_cpu)
 
 
-def test_options_reach_xla_and_the_warm_up_has_them(monkeypatch):
+def test_compile_options_reach_xla_and_the_warm_up(monkeypatch):
     monkeypatch.setattr(compiling, "_options", lambda: {"xla_of_another_version": True})
     with pytest.raises(JaxRuntimeError, match="No such compile option"):
         compiling.jit_once(lambda x: 2 * x)(1.0)

@@ -14,13 +14,13 @@ LOOP = {"n_step": 1, "learn_every": 1, "updates": 1, "warmup": 8}
     ("sizes", "steps", "capacity"),
     [
         (ReplaySizes(), 500, 500),
-        (ReplaySizes(num_envs=3), 500, 501),  # a multiple of the environments
+        (ReplaySizes(num_envs=3), 500, 501),  # a multiple of num_envs
         (ReplaySizes(), 10, 64),  # space for a batch
         (ReplaySizes(), 2_000_000, 1_000_000),
         (ReplaySizes(capacity=100), 500, 100),
     ],
 )
-def test_the_default_capacity_follows_from_the_length_of_the_run(sizes, steps, capacity):
+def test_default_capacity_follows_from_the_length_of_the_run(sizes, steps, capacity):
     assert sizes.resolve(steps).capacity == capacity
 
 
@@ -51,12 +51,12 @@ def replay_of(sampler):
         (uniform.sampler(), {"warmup": 3}, ("warmup", "3", "4")),
     ],
 )
-def test_loops_that_do_not_fit_are_refused(sampler, loop, parts):
+def test_methods_reject_loops_without_their_requirements(sampler, loop, parts):
     with refused(*parts):
         check(LoopConfig(**LOOP | loop), replay_of(sampler))
 
 
-def test_loops_that_fit_pass():
+def test_methods_accept_loops_with_their_requirements():
     check(LoopConfig(**LOOP | {"n_step": 3, "warmup": 100}), replay_of(uniform.sampler()))
     check(LoopConfig(**LOOP | {"warmup": 4}), replay_of(uniform.sampler()))
     check(LoopConfig(**LOOP | {"learn_every": 4}), replay_of(latest.sampler()))

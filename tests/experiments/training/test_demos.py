@@ -1,4 +1,4 @@
-"""Demonstrations from a file in every batch of a run."""
+"""Batches with demonstrations from a file, and offline runs."""
 
 import dataclasses
 
@@ -36,7 +36,7 @@ EXAMPLE = Transition(
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    """Transitions of walk/4 whose reward, 9, no step of the task has."""
+    """Return a file of walk/4 transitions with reward 9, which no step of the task has."""
     replay = Replay(uniform.sampler(), capacity=64, batch_size=1)
     state = replay.init(jax.random.key(0), EXAMPLE)
     row = jax.tree.map(lambda x: x[None], EXAMPLE._replace(reward=jnp.full((), 9.0)))
@@ -55,7 +55,7 @@ def program(path, method, inspect=2):
 
 
 @pytest.mark.parametrize("method", [uniform.method(), per.method()], ids=["uniform", "per"])
-def test_every_batch_has_its_share_of_the_file(path, method):
+def test_every_batch_contains_the_given_share_of_the_file(path, method):
     replay, made = program(path, method)
     state, metrics = jax.jit(made.chunk)(jax.jit(made.init)(jax.random.key(0)), 20)
     batch = replay.sample(state.replay, jax.random.key(1))
@@ -63,14 +63,14 @@ def test_every_batch_has_its_share_of_the_file(path, method):
     assert int(ring.size(state.replay.first.ring)) == 60
     assert int(ring.size(state.replay.second.ring)) == STORED  # nothing was added
     assert not (ring.contents(state.replay.first.ring).reward == 9.0).any()
-    # Metrics are of the agent's own experience.
+    # Metrics describe the agent's own experience.
     assert metrics["stored/age"] < 60 and metrics["replayed/age"] < 60
     uniformly = method.sampler.is_uniform
     assert (metrics["replayed/effective_buffer"] > 0.999) == uniformly
     assert {"replay/first/dropped", "replay/second/dropped"} <= metrics.keys()
 
 
-def test_seeds_share_the_file_and_agree_with_a_seed_alone(path):
+def test_seeds_share_the_file_and_equal_single_seeds(path):
     _, made = program(path, uniform.method())
     seeds = over_seeds(made)
     assert seeds.axes.replay.second.ring.words is None  # one copy for all
@@ -90,11 +90,11 @@ def recorded(path, method):
     return replay, make_program(task, agent, replay, config)
 
 
-def test_an_offline_run_learns_from_the_file_only(path):
+def test_offline_runs_learn_from_the_file_only(path):
     replay, made = recorded(path, per.method())
     start = jax.jit(made.init)(jax.random.key(0))
     state, metrics = jax.jit(made.chunk)(start, 20)
-    assert int(state.updates) == int(state.rows) == 20  # from the first step on
+    assert int(state.updates) == int(state.rows) == 20  # updates start with the first step
     batch = replay.sample(state.replay, jax.random.key(1))
     assert (batch.transition.reward == 9.0).all()
     for found, before in zip(
@@ -109,7 +109,7 @@ def test_an_offline_run_learns_from_the_file_only(path):
 
 
 @pytest.mark.slow
-def test_seeds_of_an_offline_run_share_the_file_and_agree_with_a_seed_alone(path):
+def test_seeds_of_offline_runs_share_the_file_and_equal_single_seeds(path):
     _, made = recorded(path, per.method())
     seeds = over_seeds(made)
     assert seeds.axes.replay.ring.words is None  # one copy for all
@@ -121,7 +121,7 @@ def test_seeds_of_an_offline_run_share_the_file_and_agree_with_a_seed_alone(path
     assert together["agent/loss"][0] != together["agent/loss"][1]
 
 
-def test_what_an_offline_run_can_not_do_is_refused(path):
+def test_offline_runs_reject_unsupported_methods(path):
     own = Replay(uniform.sampler(), capacity=80, batch_size=16)
     on_new = per.sampler(per.PERConfig(initial="td"))
     for sampler in (latest.sampler(), on_new, ere.sampler(), cer.sampler()):
@@ -136,7 +136,7 @@ def test_what_an_offline_run_can_not_do_is_refused(path):
     assert (replay.capacity, replay.batch_size, replay.num_envs) == (48, 16, 4)
 
 
-def test_a_run_is_configured_with_demonstrations(path):
+def test_options_of_a_run_select_demonstrations(path):
     config = defaults("walk/4", "dqn", "per")
     config = dataclasses.replace(
         config, sizes=dataclasses.replace(config.sizes, demos=path, demos_share=0.5)
@@ -147,7 +147,7 @@ def test_a_run_is_configured_with_demonstrations(path):
     )  # fmt: skip
 
 
-def test_a_run_continues_with_its_own_file_only(tmp_path):
+def test_runs_resume_only_with_the_same_file(tmp_path):
     replay, path = Replay(uniform.sampler(), capacity=64, batch_size=1), tmp_path / "file"
     state = replay.init(jax.random.key(0), EXAMPLE)
     row = jax.tree.map(lambda x: x[None], EXAMPLE)
@@ -170,7 +170,7 @@ def test_a_run_continues_with_its_own_file_only(tmp_path):
     folder.check_demos(out, config)
 
 
-def test_a_study_continues_with_its_own_file_only(tmp_path):
+def test_studies_resume_only_with_the_same_file(tmp_path):
     replay, path = Replay(uniform.sampler(), capacity=64, batch_size=1), tmp_path / "file"
     state = replay.add(
         replay.init(jax.random.key(0), EXAMPLE), jax.tree.map(lambda x: x[None], EXAMPLE)
@@ -181,13 +181,13 @@ def test_a_study_continues_with_its_own_file_only(tmp_path):
     store.begin(tmp_path, study, points, {}).write()
     store.resume(tmp_path, study, points)
     save(replay, replay.update(state, replay.sample(state, jax.random.key(0))), path)
-    store.resume(tmp_path, study, points)  # the same transitions
+    store.resume(tmp_path, study, points)  # the file changed, but not its transitions
     save(replay, replay.init(jax.random.key(0), EXAMPLE), path)
     with refused("--out", path, tmp_path):
         store.resume(tmp_path, study, points)
 
 
-def test_files_and_replays_that_do_not_fit_are_refused(path, tmp_path):
+def test_incompatible_files_and_replays_are_refused(path, tmp_path):
     own = Replay(uniform.sampler(), capacity=80, batch_size=16)
     with refused(tmp_path / "none"):
         demos.with_demos(own, str(tmp_path / "none"), SHARE)
@@ -206,7 +206,7 @@ def test_files_and_replays_that_do_not_fit_are_refused(path, tmp_path):
     sizes = ReplaySizes(capacity=80, batch_size=8, demos=path)
     with refused("--demos"):
         sizes.make(uniform.sampler(), candidates=4)  # as LaBER draws
-    task = environments.make("walk/10")  # with other observations
+    task = environments.make("walk/10")  # has other observations
     agent = dqn(DQNConfig(hidden=(8,)), Discrete(2))
     replay = demos.with_demos(own, path, SHARE)
     other = make_program(task, agent, replay, LoopConfig(steps=80, warmup=40))
@@ -220,7 +220,7 @@ def test_files_and_replays_that_do_not_fit_are_refused(path, tmp_path):
 
 @pytest.mark.slow
 def test_agents_learn_a_policy_offline(tmp_path):
-    """From all 10 000 steps of SAC on Pendulum, where a random policy returns about -1 200."""
+    """Data are all 10 000 steps of SAC on Pendulum; a random policy returns about -1 200."""
     task = environments.make("gymnax/Pendulum-v1")
     made = sac(SACConfig(hidden=(64, 64)), task.action_space)
     replay = Replay(uniform.sampler(), capacity=10_000, batch_size=128)

@@ -1,4 +1,4 @@
-"""The loop for environments on the host: what it collects, faults, stopping and going on."""
+"""The loop for environments on the host: stored transitions, failures, stopping, resuming."""
 
 import contextlib
 import os
@@ -99,7 +99,7 @@ def make_run(
         pytest.param(3, 1, False, marks=pytest.mark.slow),
     ],
 )
-def test_ring_holds_the_true_transitions(n, num_envs, cut):
+def test_ring_contains_the_true_transitions(n, num_envs, cut):
     run = make_run(num_envs, n, cut=cut)
     state, metrics = run.chunk(run.init(), 10)
     run.close()
@@ -124,7 +124,7 @@ def test_ring_holds_the_true_transitions(n, num_envs, cut):
     assert int(state.updates) == 10 and int(state.rows) * num_envs == 40 + 10 * num_envs
 
 
-def test_gradient_steps_are_as_many_as_the_schedule_says():
+def test_number_of_gradient_steps_follows_the_schedule():
     for method, learn_every, updates in (
         (per.method(), 2, 3), (latest.method(), 16, 1),
     ):  # fmt: skip
@@ -136,7 +136,7 @@ def test_gradient_steps_are_as_many_as_the_schedule_says():
         assert int(state.rows) == 40 + 5 * learn_every
 
 
-def test_actions_are_what_the_agent_decides():
+def test_stored_actions_equal_actions_taken():
     made = []
     run = make_run(made=made, seeds=(0,), warmup=40)
     state = run.init()
@@ -147,7 +147,7 @@ def test_actions_are_what_the_agent_decides():
     assert 5 < actions.sum() < 35  # random
 
 
-def test_seeds_differ_and_do_not_depend_on_one_another():
+def test_seeds_differ_and_are_independent():
     made, alone = [], []
     run = make_run(made=made, seeds=(3, 4))
     together, _ = run.chunk(run.init(), 5)
@@ -162,15 +162,15 @@ def test_seeds_differ_and_do_not_depend_on_one_another():
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_a_resumed_run_cuts_the_running_episode_off(n):
+def test_resumed_runs_truncate_the_current_episode(n):
     run = make_run(n_step=n, seeds=(0,), change=numbering)
-    state, _ = run.chunk(run.init(), 2)  # in the middle of an episode: 42 steps
+    state, _ = run.chunk(run.init(), 2)  # within an episode: 42 steps
     state, _ = run.chunk(run.resume(state), 4)
     held = jax.tree.map(lambda x: x[0] if x.ndim else x, state.replay.ring)
     live = int(ring.size(held))
     t = jax.tree.map(np.asarray, ring.gather(held, np.arange(live)))
     assert live == 46 - (n - 1)
-    # Steps 40 and 41 are 0 and 1 of an episode that was cut off after them.
+    # Steps 40 and 41 are steps 0 and 1 of an episode that is truncated after them.
     start = t.obs[:, 1]
     np.testing.assert_array_equal(start[40:42], [0, 1])
     np.testing.assert_array_equal(t.next_obs[40:42, 1], [min(n, 2), 2])
@@ -191,7 +191,7 @@ SMALL = [
 
 
 @pytest.mark.parametrize(("value", "what"), [(np.nan, "observation"), (None, "the game fell over")])
-def test_a_failing_environment_ends_the_run_and_spares_the_checkpoint(
+def test_failing_environments_end_the_run_and_keep_its_checkpoint(
     tmp_path, monkeypatch, capsys, value, what
 ):
     pytest.importorskip("gymnasium")
@@ -215,7 +215,7 @@ def test_a_failing_environment_ends_the_run_and_spares_the_checkpoint(
     monkeypatch.setattr(environments, "make_host", healthy)
 
 
-def test_control_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path):
+def test_ctrl_c_saves_a_checkpoint_and_names_the_resume_command(tmp_path):
     pytest.importorskip("gymnasium")
     out = tmp_path / "run"
     options = [*SMALL, "--env", "gymnasium/CartPole-v1", "--env.max-steps", "20"]
@@ -230,23 +230,21 @@ def test_control_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path):
     while not (metrics.exists() and len(metrics.read_text().splitlines()) > 3):
         assert process.poll() is None and time.monotonic() < patience
         time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the environments' processes too
+    os.killpg(process.pid, signal.SIGINT)  # like a terminal: includes processes of environments
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130
     assert "Traceback" not in said
     steps = pd.read_csv(metrics)["step"].max()
     (checkpoint,) = (out / "checkpoints").iterdir()
     at = int(checkpoint.stem.split("_")[1])
-    # The checkpoint of a stop during an evaluation is at the log point whose row is not there yet.
+    # A stop during an evaluation saves a checkpoint of the log point before its row is written.
     assert steps <= at <= steps + 40
     assert_names(said, f"{at:,}", "2,000,000", f"--resume {out}")
 
 
 @pytest.mark.parametrize(("patience", "at"), [(20, None), (84, 80)])
-def test_a_run_stops_between_log_points_and_goes_on_from_there(
-    patience, at, tmp_path, monkeypatch, capsys
-):
-    """In the warm-up (40 steps) and during an evaluation (at 80)."""
+def test_runs_stop_and_resume_between_log_points(patience, at, tmp_path, monkeypatch, capsys):
+    """Stops in the warm-up (40 steps) and during an evaluation (at step 80)."""
     asked = iter([False] * patience)
 
     @contextlib.contextmanager
@@ -279,7 +277,7 @@ def test_a_run_stops_between_log_points_and_goes_on_from_there(
 
 
 class CountingReturns(uniform.Uniform):
-    """Uniform replay whose state is the number of returns that it was given."""
+    """Uniform replay whose state counts the observed returns."""
 
     @property
     def requires(self):
@@ -295,8 +293,8 @@ class CountingReturns(uniform.Uniform):
         return {"observations": state.astype(jnp.float32)}
 
 
-def test_what_is_since_a_log_point_survives_a_stop(tmp_path):
-    """Sums over updates and episodes, whether or not the replay learns from evaluations."""
+def test_sums_since_a_log_point_survive_a_stop(tmp_path):
+    """Sums over updates and episodes, with a replay that observes evaluation returns."""
     method = uniform.method()._replace(sampler=CountingReturns())
     run, blocks = make_run(method=method, observe_every=4), 20
 
@@ -307,7 +305,7 @@ def test_what_is_since_a_log_point_survives_a_stop(tmp_path):
     expected, places = metrics(run.init(), blocks), set()
     np.testing.assert_array_equal(expected["train_return"], 10.0)
     np.testing.assert_array_equal(expected["episodes"], blocks // LENGTH)
-    for patience in (2, 11, 19, 22):  # in the blocks, and in the evaluation at the end
+    for patience in (2, 11, 19, 22):  # in blocks and in the final evaluation
         state, asked = run.init(), iter([False] * patience)
         run.stop = lambda asked=asked: next(asked, True)
         with pytest.raises(CutShort) as cut:
@@ -319,9 +317,9 @@ def test_what_is_since_a_log_point_survives_a_stop(tmp_path):
         found = metrics(run.resume(checkpoint.load(tmp_path, run.like())), blocks - done)
         for name in ("replay/observations", "eval_return", "train_return"):
             np.testing.assert_array_equal(found[name], expected[name])
-        # The mean over all updates, of which each has another: half of them would tell.
+        # Epsilon differs at every update, so that the mean reveals missing updates.
         np.testing.assert_allclose(found["agent/epsilon"], expected["agent/epsilon"], rtol=1e-6)
-        # Of the row, every episode but the one that the stop cut off.
+        # All episodes of the row except the truncated one.
         episodes = done // LENGTH + (blocks - done) // LENGTH
         np.testing.assert_array_equal(found["episodes"], episodes)
         assert np.isfinite(found["agent/loss"]).all()

@@ -1,4 +1,4 @@
-"""Frames or rows in the host's memory: the same as on the device, also on going on."""
+"""Frames or rows in host memory, compared with storage on the device."""
 
 import functools
 
@@ -25,7 +25,7 @@ STACK, SIDE, LENGTH = 3, 6, 7
 
 
 class Painting(HostEnvironment):
-    """Environments whose frames are noise, different at every step; every other episode is cut."""
+    """Environments with noise frames, in which every other episode is truncated."""
 
     def __init__(self, num_envs, training):
         obs = jax.ShapeDtypeStruct((SIDE, SIDE, STACK), np.dtype(np.uint8))
@@ -69,7 +69,7 @@ SIZES = [(3, 2), pytest.param(1, 1, marks=pytest.mark.slow)]  # n-step, environm
 
 
 def make_run(on, num_envs, n_step):
-    """Make a run with what is stored on the device, or as frames or rows on the host."""
+    """Make a run that stores on the device, or frames or rows on the host."""
     config = LoopConfig(
         steps=400, warmup=30, eval_every=20, eval_episodes=1, n_step=n_step, inspect=1
     )
@@ -83,7 +83,7 @@ def make_run(on, num_envs, n_step):
 
 
 def stored(run, state):
-    """Return all transitions of the two seeds, with their observations."""
+    """Return all stored transitions of the two seeds with their observations."""
     alone = [
         jax.tree.map(
             lambda x, axis, at=seed: x if axis is None else x[at],
@@ -104,7 +104,7 @@ def stored(run, state):
 
 @functools.cache
 def played(on, n_step, num_envs, folder):
-    """Play past the ring's end, save, go on from there, and return what there was."""
+    """Wrap the ring, save, resume; return transitions, parameters, metrics, later transitions."""
     run = make_run(on, num_envs, n_step)
     state, metrics = run.chunk(run.init(), 30)
     before = stored(run, state), [x for x in jax.tree.leaves(state.agent) if x.dtype == np.float32]
@@ -123,7 +123,7 @@ def played(on, n_step, num_envs, folder):
 
 @pytest.mark.parametrize("on", ["frames", "rows"])
 @pytest.mark.parametrize(("n_step", "num_envs"), SIZES)
-def test_what_is_stored_is_what_a_device_holds_and_a_resumed_run_has_it_still(
+def test_host_storage_equals_device_storage_before_and_after_resuming(
     on, n_step, num_envs, tmp_path_factory
 ):
     folder = tmp_path_factory.getbasetemp() / f"host_store_{n_step}"
@@ -133,7 +133,7 @@ def test_what_is_stored_is_what_a_device_holds_and_a_resumed_run_has_it_still(
     for left, right in zip(theirs[1], ours[1], strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-3, atol=1e-5)
     names = ("eval_return", "stored/abs_td", "stored/age", "replayed/abs_td", "replayed/age")
-    for name in names:  # log points look at the same transitions, too
+    for name in names:  # inspections draw the same transitions
         np.testing.assert_allclose(theirs[2][name], ours[2][name], rtol=1e-3)
 
 
@@ -153,7 +153,7 @@ def test_atari_frames_are_stored_once(where, tmp_path):
     assert (frame["replay/frames_lost"] == 0).all() and frame["step"].max() == 60
 
 
-def test_samplers_that_look_at_observations_are_refused():
+def test_samplers_that_read_observations_are_refused():
     sizes = {"capacity": 8, "batch_size": 4, "storage": Frames(stack=3, on_host=True)}
     with refused("on_host", "obs", "next_obs"):
         Replay(ners.sampler(), **sizes)

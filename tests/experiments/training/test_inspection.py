@@ -1,4 +1,4 @@
-"""Inspections of the replay and evaluations: numbers that are known beforehand."""
+"""Inspections of the replay and evaluations, with known results."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ COUNT, BATCH = 64, 16
 
 
 def inspected(sampler, leaves=None, batches=200, num_envs=1, count=COUNT):
-    """Look at a replay of COUNT states, whose TD errors are their rewards 0, 1, 2 ..."""
+    """Return the inspection of a replay of COUNT states with TD errors 0, 1, 2, ..."""
     agent = tabular(TabularConfig(num_states=COUNT, initial_std=0.0), Discrete(1))
     replay = Replay(sampler, capacity=2 * COUNT, batch_size=BATCH, num_envs=num_envs)
     scalar, flag = jnp.zeros(()), jnp.zeros((), bool)
@@ -33,7 +33,7 @@ def inspected(sampler, leaves=None, batches=200, num_envs=1, count=COUNT):
         held = held._replace(sampler=held.sampler._replace(tree=tree))
     state = agent.init(jax.random.key(0), number, number)
 
-    def learn(key):  # nothing: the agent only says what it sees
+    def learn(key):  # measures only
         batch = replay.sample(held, key)
         seen = agent.feedback(state, batch.transition, key)
         return measure(batch, seen, held.ring) | measure_share(batch, held)
@@ -46,10 +46,10 @@ def inspected(sampler, leaves=None, batches=200, num_envs=1, count=COUNT):
     return {name: float(value) for name, value in found.items()}
 
 
-@pytest.mark.parametrize(("num_envs", "age"), [(1, 31.5), (2, 31.0)])  # even ages alone, of two
-def test_uniform_replay_shows_what_is_stored(num_envs, age):
+@pytest.mark.parametrize(("num_envs", "age"), [(1, 31.5), (2, 31.0)])  # two envs: only even ages
+def test_uniform_replay_has_statistics_of_the_stored_transitions(num_envs, age):
     found = inspected(uniform.sampler(), num_envs=num_envs)
-    error = 18.5 / np.sqrt(200 * BATCH)  # of a mean over the states' rewards
+    error = 18.5 / np.sqrt(200 * BATCH)  # standard error of a mean of rewards
     for name in ("replayed", "stored"):
         assert found[f"{name}/abs_td"] == pytest.approx(31.5, abs=4 * error)
         assert found[f"{name}/td_std"] == pytest.approx(18.47, abs=1)
@@ -64,15 +64,15 @@ def test_uniform_replay_shows_what_is_stored(num_envs, age):
     assert sum(odds) == pytest.approx(1) and odds[4] + odds[5] == pytest.approx(1)
 
 
-def test_a_single_transition_is_drawn_as_evenly_as_can_be():
+def test_single_transitions_have_maximal_entropy():
     found = inspected(uniform.sampler(), batches=1, count=1)
     assert found["replayed/entropy"] == found["replayed/effective_buffer"] == 1
 
 
-def test_priorities_show():
+def test_statistics_depend_on_priorities():
     leaves = np.zeros(2 * COUNT)
     leaves[:COUNT] = 1.0
-    leaves[:8] = 101.0  # eight of 64 hold 808 of 864
+    leaves[:8] = 101.0  # eight of 64 have priority 808 of 864
     found = inspected(per.sampler(per.PERConfig(sampling="iid", beta=1.0)), leaves)
     share = leaves[:COUNT] / leaves.sum()
     assert found["replayed/abs_td"] == pytest.approx(share @ np.arange(64), rel=0.1)
@@ -91,7 +91,7 @@ ENDS = np.array([[2, 5, 1], [3, 3, 4]])  # agent steps of the first episode, 2 s
 
 
 def play(make, while_loop):
-    """Play environments that pay 1, 2, 3 ... and nan once their first episode is over."""
+    """Play environments with rewards 1, 2, 3 ... and nan after the first episode."""
 
     def step(playing, time):
         count = playing + 1
@@ -104,7 +104,7 @@ def play(make, while_loop):
     return play_out(step, make.zeros(ENDS.shape, np.int32), ENDS.shape, while_loop)
 
 
-def test_returns_and_lengths_are_those_of_the_first_episodes_on_device_and_host():
+def test_evaluations_use_first_episodes_on_device_and_host():
     for make, loop in ((np, python_while), (jnp, jax.lax.while_loop)):
         returns, lengths = play(make, loop)
         np.testing.assert_array_equal(lengths, ENDS)
@@ -113,7 +113,7 @@ def test_returns_and_lengths_are_those_of_the_first_episodes_on_device_and_host(
         assert isinstance(returns, np.ndarray) == (make is np)
 
 
-def test_no_key_of_an_evaluation_is_used_twice():
+def test_evaluations_use_every_key_once():
     all_ = evaluation_keys(jax.random.key(0), 4)
     steps = [keys_at(all_, time) for time in range(5)]
     data = [jax.random.key_data(jnp.append(acting, each)) for acting, each in steps]

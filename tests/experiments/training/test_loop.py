@@ -1,4 +1,4 @@
-"""The compiled loop: what it collects, when it logs, and that one seed is like many."""
+"""The compiled loop: stored transitions, log points, and equality of one and many seeds."""
 
 import dataclasses
 
@@ -42,7 +42,7 @@ NERS = ners.NERSConfig(hidden=(4,), score_hidden=(4,))
 def counting(ends_after: int, max_steps: int, unit: float = 1.0, spread: float = 0.0):
     """An environment that counts: obs = [episode id, step in the episode], reward = step * unit.
 
-    Units are larger in some episodes than in others, by up to a share of `spread`.
+    Units vary between episodes by up to a share of `spread`.
     """
 
     def reset(key):
@@ -71,7 +71,7 @@ def small(environment, n_step=1, num_envs=1, method=None, **loop):
 
 
 def numbering(agent):
-    """Let an agent store with each step which one of its episode it is, beginning with 1."""
+    """Return an agent that stores the number of each step in its episode, starting with 1."""
 
     def act(state, obs, key, previous=None):
         count = jnp.zeros(len(obs)) if previous is None else previous
@@ -87,7 +87,7 @@ ENDS, CUT = (4, 99), (99, 5)
     ("n", "num_envs", "ends_after", "max_steps"),
     [(1, 1, *ENDS), (3, 2, *ENDS), (3, 1, *CUT), (1, 2, *CUT)],
 )
-def test_ring_holds_the_true_transitions(n, num_envs, ends_after, max_steps):
+def test_ring_contains_the_true_transitions(n, num_envs, ends_after, max_steps):
     environment, agent, *rest = small(counting(ends_after, max_steps), n, num_envs)
     program = make_program(environment, numbering(agent), *rest)
     state, metrics = jax.jit(program.chunk)(jax.jit(program.init)(jax.random.key(0)), 10)
@@ -96,7 +96,7 @@ def test_ring_holds_the_true_transitions(n, num_envs, ends_after, max_steps):
     assert live == 40 + 10 * num_envs - (n - 1) * num_envs
     t = jax.tree.map(np.asarray, ring.gather(held, jnp.arange(live)))
     start, length = t.obs[:, 1], min(ends_after, max_steps)
-    steps = np.minimum(n, length - start)  # of the n, those before the episode's end
+    steps = np.minimum(n, length - start)  # up to the end of the episode
     np.testing.assert_array_equal(t.next_obs[:, 0], t.obs[:, 0], "bootstraps into another episode")
     np.testing.assert_array_equal(t.next_obs[:, 1], start + steps)
     expected = [sum(GAMMA**j * (s + j + 1) for j in range(int(k))) for s, k in zip(start, steps)]
@@ -106,7 +106,7 @@ def test_ring_holds_the_true_transitions(n, num_envs, ends_after, max_steps):
     np.testing.assert_array_equal(t.first, start == 0)
     np.testing.assert_array_equal(t.last, start == length - 1)
     np.testing.assert_array_equal(t.extras, start + 1, "an agent remembers another episode")
-    # A step lies one row before the next of the same environment.
+    # Consecutive steps of an environment are one row apart.
     later = np.arange(num_envs, live)
     same = ~t.last[later - num_envs]
     np.testing.assert_array_equal(start[later][same], start[later - num_envs][same] + 1)
@@ -116,7 +116,7 @@ def test_ring_holds_the_true_transitions(n, num_envs, ends_after, max_steps):
     assert float(metrics["eval_length"]) == length
 
 
-def test_chunks_and_one_program_train_alike():
+def test_chunks_and_one_program_train_equally():
     parts = small(counting(4, 99), n_step=2)
     program = make_program(*parts)
     state, returns, losses = jax.jit(program.init)(jax.random.key(3)), [], []
@@ -133,7 +133,7 @@ def test_chunks_and_one_program_train_alike():
     assert int(whole.updates) == program.schedule.updates
 
 
-def test_the_first_step_that_is_not_finite_is_told():
+def test_first_step_with_a_value_that_is_not_finite_is_reported():
     environment = counting(99, 99)
 
     def step(key, state, action):
@@ -157,8 +157,8 @@ def test_evaluations_may_take_some_random_actions(epsilon, share):
     np.testing.assert_allclose(other, share, atol=0.03)
 
 
-def test_no_key_is_used_twice():
-    """Nor is one the root of another: those of two steps and two updates, and their roots."""
+def test_every_key_is_used_once():
+    """Includes keys of two steps and two updates, and the roots that they derive from."""
     environment = environments.make("gymnax/CartPole-v1")
     state = make_program(*small(environment, num_envs=2)).init(jax.random.key(0))
     later = state._replace(rows=state.rows + 1, updates=state.updates + 1)
@@ -172,7 +172,7 @@ def test_no_key_is_used_twice():
     assert len(np.unique(words, axis=0)) == len(words)
 
 
-def test_clocks_are_shared_by_the_seeds_and_what_is_never_written():
+def test_seeds_share_clocks_and_constant_leaves():
     program = make_program(*small(environments.make("gymnax/CartPole-v1"), n_step=1))
     axes = over_seeds(program).axes
     assert axes.window.steps.obs is None
@@ -185,7 +185,7 @@ def test_clocks_are_shared_by_the_seeds_and_what_is_never_written():
     assert axes.obs == 0
 
 
-def test_vmapped_seeds_train_like_each_alone():
+def test_vmapped_seeds_equal_single_seeds():
     program = make_program(*small(environments.make("gymnax/CartPole-v1")))
     keys = jax.vmap(jax.random.key)(jnp.arange(3))
     together = over_seeds(program)
@@ -200,12 +200,12 @@ def test_vmapped_seeds_train_like_each_alone():
         )
 
 
-def test_a_program_over_seeds_donates_its_state():
+def test_programs_over_seeds_donate_their_state():
     program = make_program(*small(counting(4, 99), method=uniform.method()))
     together = over_seeds(program)
     state = together.init(jax.random.split(jax.random.key(0), 2))
     before = state.replay.ring.words
-    leaves = jax.tree.leaves(state._replace(keys=()))  # with targets that equal their networks
+    leaves = jax.tree.leaves(state._replace(keys=()))  # targets have separate buffers
     places = [leaf.unsafe_buffer_pointer() for leaf in leaves if leaf.size]
     assert len(set(places)) == len(places)
     together.chunk(state, 1)
@@ -230,12 +230,12 @@ def test_log_points_lie_on_multiples_and_at_the_end():
         ({"n_step": 3, "num_envs": 2, "warmup": 18}, ("warmup", "18", "20")),
     ],
 )
-def test_what_cannot_run_is_refused(change, parts):
+def test_invalid_loops_are_refused(change, parts):
     with refused(*parts):
         make_program(*small(counting(4, 99), **change))
 
 
-def test_units_are_measured_after_the_warmup_and_rewards_again():
+def test_scales_are_measured_after_the_warmup_and_rewards_again_later():
     environment = environments.make("gymnax/Pendulum-v1", max_steps=20)
     agent = ddpg(DDPGConfig(hidden=(4,)), environment.action_space)
     replay = Replay(uniform.sampler(), capacity=256, batch_size=16)
@@ -249,7 +249,7 @@ def test_units_are_measured_after_the_warmup_and_rewards_again():
     np.testing.assert_allclose(units.mean, held.obs[:60].mean(axis=0), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(units.std, held.obs[:60].std(axis=0), rtol=1e-4)
     np.testing.assert_allclose(units.reward, jnp.sqrt((held.reward[:60] ** 2).mean()), rtol=1e-5)
-    state, _ = jax.jit(program.chunk)(start, jnp.asarray(45))  # measured at row 100
+    state, _ = jax.jit(program.chunk)(start, jnp.asarray(45))  # measures at row 100
     later = state.agent.scaling
     np.testing.assert_array_equal(later.mean, units.mean)
     reward = ring.contents(state.replay.ring).reward
@@ -257,7 +257,7 @@ def test_units_are_measured_after_the_warmup_and_rewards_again():
 
 
 def watching():
-    """An agent of no mind: its state is the rewards of the batch that it saw last."""
+    """Return an agent that learns nothing: its state is the rewards of its last batch."""
 
     def update(state, sample, key):
         del state, key
@@ -274,12 +274,12 @@ def watching():
 
 
 def unlearning(parts):
-    """Return the parts of a loop with the agent of no mind, which takes no time to compile."""
+    """Return the parts of a loop with the agent of `watching`, which compiles quickly."""
     environment, _, replay, config = parts
     return environment, watching(), replay, config
 
 
-def test_scaled_rewards_are_the_same_whatever_their_units_after_the_next_measurement():
+def test_scaled_rewards_are_invariant_to_units_after_measurement():
     config = LoopConfig(
         steps=200, warmup=40, eval_every=40, eval_episodes=1, scale_rewards=True, rescale_every=20,
         inspect=0,
@@ -290,9 +290,9 @@ def test_scaled_rewards_are_the_same_whatever_their_units_after_the_next_measure
         program = make_program(counting(4, 99, unit), watching(), replay, config)
         start = jax.jit(program.init)(jax.random.key(0))
         starts.append(start)
-        # Both begin in units measured where rewards are not scaled, stale for the others.
+        # Both start with the scale of unit 1, which is stale for unit 7.
         state, chunk = start._replace(agent=starts[0].agent), jax.jit(program.chunk)
-        for blocks in (20, 1):  # learning up to the next measurement, and once after it
+        for blocks in (20, 1):  # before and after the next measurement
             state, _ = chunk(state, jnp.asarray(blocks))
             seen.append(state.agent.agent)
     stale, fresh, seven_times, same = seen
@@ -302,14 +302,14 @@ def test_scaled_rewards_are_the_same_whatever_their_units_after_the_next_measure
 
 
 @pytest.mark.parametrize(("random_warmup", "noise"), [(True, "ou"), (False, "gaussian")])
-def test_warm_up_actions_are_random_or_the_agents_own(random_warmup, noise):
+def test_warm_up_actions_are_random_or_from_the_agent(random_warmup, noise):
     environment = environments.make("gymnax/Pendulum-v1")
     agent = ddpg(DDPGConfig(hidden=(4,), noise=noise), environment.action_space)
     replay = Replay(uniform.sampler(), capacity=256, batch_size=16)
     config = LoopConfig(steps=300, warmup=200, random_warmup=random_warmup, inspect=0)
     state = jax.jit(make_program(environment, agent, replay, config).init)(jax.random.key(0))
     actions = ring.contents(state.replay.ring).action[:200]
-    own = DDPGConfig().noise_std  # the mean is near 0 at first
+    own = DDPGConfig().noise_std  # the initial mean is near 0
     expected = 1 / np.sqrt(3) if random_warmup else own
     np.testing.assert_allclose(actions.std(), expected, rtol=0.1)
 
@@ -331,7 +331,7 @@ def test_stored_rewards_are_noisy_and_logged_returns_are_not():
         make_program(*small(task, method=hindsight, reward_noise=0.5))
 
 
-def test_a_random_warm_up_is_refused_where_densities_are_stored():
+def test_random_warm_ups_are_refused_with_stored_densities():
     environment = environments.make("gymnax/Pendulum-v1")
     method = refer.method()
     agent = ddpg(DDPGConfig(hidden=(4,)), environment.action_space, method.objective)
@@ -341,7 +341,7 @@ def test_a_random_warm_up_is_refused_where_densities_are_stored():
         jax.eval_shape(program.init, jax.random.key(0))
 
 
-def test_looking_at_what_is_replayed_changes_nothing():
+def test_inspections_do_not_change_training():
     metrics = {}
     for batches in (0, 3):
         parts = small(counting(4, 99), inspect=batches)
@@ -355,7 +355,7 @@ def test_looking_at_what_is_replayed_changes_nothing():
 
 @dataclasses.dataclass(frozen=True)
 class Listening(uniform.Uniform):
-    """Uniform replay whose state is a number made of the returns that it was given, in order."""
+    """Uniform replay whose state is a hash of the sequence of observed returns."""
 
     whose: str
 
@@ -374,14 +374,14 @@ def listening(whose):
     return uniform.method()._replace(sampler=Listening(whose))
 
 
-def test_every_training_episode_is_told_in_order():
-    # Rewards are 1 to 4 times the lane's unit, so that returns tell lanes apart.
+def test_training_returns_reach_the_replay_in_order():
+    # Rewards are 1 to 4 times the unit of the environment.
     method = listening("training")
     program = make_program(*small(counting(4, 99), num_envs=2, learn_every=6, method=method))
     state = jax.jit(program.init)(jax.random.key(0))
-    assert int(state.replay.sampler) == 0  # the warm-up's are not told: 20 rows of 2
+    assert int(state.replay.sampler) == 0  # returns of the warm-up (20 rows of 2) are not observed
     before, _ = jax.jit(program.chunk)(state, 1)
-    # Rows 21 to 26: both lanes end an episode of return 10 at row 24.
+    # Rows 21 to 26: both environments end an episode of return 10 at row 24.
     assert int(before.replay.sampler) == 10 % 7 * 7 + 10 % 7
     after, _ = jax.jit(program.chunk)(before, 1)  # rows 27 to 32: at 28 and at 32
     heard = int(before.replay.sampler)
@@ -411,7 +411,7 @@ def test_evaluations_for_the_replay_need_no_log_points(num_envs):
 
 
 def test_methods_learn_from_training_and_from_evaluation_returns():
-    @jax.jit  # one program for returns that stay the same and for others
+    @jax.jit  # one program for constant and other returns
     def metrics(key, spread):
         parts = unlearning(small(counting(4, 99, spread=spread), method=ners.method(NERS)))
         return make_train(*parts)(key)[1]
@@ -419,7 +419,7 @@ def test_methods_learn_from_training_and_from_evaluation_returns():
     parts = unlearning(small(counting(4, 99), method=ero.method(ERO), observe_every=20))
     told = jax.jit(make_train(*parts))(jax.random.key(0))[1], metrics(jax.random.key(0), 0.0)
     for found, name in zip(told, ("ero", "ners")):
-        # Every return is 10: nothing changes, and nothing is learned from.
+        # Every return is 10, so that no change of returns is observed.
         for what in ("replay_reward", "sampler_updates"):
             np.testing.assert_array_equal(found[f"replay/{what}"], 0, name)
     found = metrics(jax.random.key(0), 1.0)
@@ -429,7 +429,7 @@ def test_methods_learn_from_training_and_from_evaluation_returns():
     np.testing.assert_array_equal(found["replay/sampler_updates"], np.cumsum(changes != 0))
 
 
-def test_an_offline_run_learns_from_what_the_warm_up_stored():
+def test_offline_runs_learn_from_transitions_of_the_warm_up():
     program = make_program(*small(counting(4, 99), offline=True))
     state = jax.jit(program.init)(jax.random.key(0))
     after, metrics = jax.jit(program.chunk)(state, 10)

@@ -1,4 +1,4 @@
-"""Rows on the host in the compiled loop: the same rows, draws and numbers as on the device."""
+"""The compiled loop with rows on the host, compared with rows on the device."""
 
 import jax
 import numpy as np
@@ -24,7 +24,7 @@ SEEDS = (3, 4)
 
 
 def wandering():
-    """An environment whose observation drifts by noise, with episodes of five steps."""
+    """Return an environment with a random walk as observation and episodes of five steps."""
 
     def reset(key):
         return jax.random.normal(key, (3,)), jax.random.normal(key, (3,))
@@ -59,7 +59,7 @@ def on_device():
 
 
 def rows_of(run, state, seed):
-    """Return all transitions that a seed has stored."""
+    """Return all stored transitions of a seed."""
     held = jax.tree.map(
         lambda x, axis: x if axis is None else x[seed],
         state.replay.ring, run.axes.replay.ring, is_leaf=lambda x: x is None,
@@ -71,10 +71,10 @@ def rows_of(run, state, seed):
     return host_rows.join(held, read, host_rows.read(state.host[seed], slots)).transition
 
 
-def test_the_numbers_are_those_of_the_loop_on_the_device(on_host, on_device):
+def test_rows_on_the_host_equal_the_loop_on_the_device(on_host, on_device):
     runs = on_device, on_host
     states = [run.init() for run in runs]
-    for seed in range(2):  # the ring has gone round, and nobody has learned yet
+    for seed in range(2):  # the ring has wrapped around before the first update
         theirs, ours = (rows_of(run, run.to_save(state), seed) for run, state in zip(runs, states))
         jax.tree.map(np.testing.assert_array_equal, theirs, ours)
         assert len(ours.reward) == 200 and len(np.unique(ours.obs)) > 300
@@ -85,7 +85,7 @@ def test_the_numbers_are_those_of_the_loop_on_the_device(on_host, on_device):
     assert on_host.schedule == on_device.schedule
 
 
-def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(on_host, tmp_path):
+def test_runs_resume_from_a_checkpoint_bit_for_bit(on_host, tmp_path):
     state, _ = on_host.chunk(on_host.init(), 4)
     checkpoint.save(tmp_path, 1, state, {})
     straight, expected = on_host.chunk(state, 4)
@@ -100,12 +100,12 @@ def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(on_host, tmp_path):
     )
 
 
-def test_a_replay_of_whole_rows_is_refused():
+def test_replays_that_read_whole_rows_are_refused():
     with refused("storage=Transitions(on_host=True)"):
         RowsRun(*parts(False), SEEDS)
 
 
-def test_from_the_command_line(tmp_path):
+def test_train_command_keeps_rows_on_the_host(tmp_path):
     command = [
         "--env", "walk/10", "--agent", "dqn", "--replay", "per", "--seeds", "2", "--steps", "60",
         "--warmup", "40", "--eval-every", "20", "--eval-episodes", "1", "--batch-size", "4",

@@ -1,4 +1,4 @@
-"""Seeds as several programs: the same numbers on however many cores, alone and resumed."""
+"""Seeds as several programs: results are independent of the number of cores and resuming."""
 
 import re
 
@@ -18,11 +18,11 @@ from experiments.training.spread import Layout, layout, width_of
 from jaxreplay import Replay
 from jaxreplay.methods import per
 
-SEEDS = range(7, 12)  # as two programs of three, the last one of them a copy
+SEEDS = range(7, 12)  # two programs of three seeds, the sixth is a copy
 
 
 def walk():
-    """An environment whose rewards are random."""
+    """Return an environment with random rewards."""
 
     def reset(key):
         return jnp.zeros((), jnp.int32), jax.random.normal(key, (2,))
@@ -60,14 +60,14 @@ def assert_same(one, other):
 
 @pytest.fixture(scope="module")
 def trained(program):
-    """One core: the state after two log points, with the metrics of both, and the run."""
+    """Return the state after two log points on one core, their metrics, and the run."""
     run = over(program, 1)
     state, first = run.chunk(run.init(), 10)
     state, second = run.chunk(state, 10)
     return run.to_save(state), (first, second), run
 
 
-def test_every_number_of_cores_gives_the_same_numbers(program, trained):
+def test_results_are_independent_of_the_number_of_cores(program, trained):
     run = over(program, 8)
     state, first = run.chunk(run.init(), 10)
     state, second = run.chunk(state, 10)
@@ -75,7 +75,7 @@ def test_every_number_of_cores_gives_the_same_numbers(program, trained):
     run.close()
 
 
-def test_a_program_is_that_of_its_seeds_alone(program, trained):
+def test_programs_equal_runs_of_their_seeds_alone(program, trained):
     state, (first, _), run = trained
     alone = CompiledRun(program, SEEDS[:3])
     _, metrics = alone.chunk(alone.init(), 10)
@@ -87,7 +87,7 @@ def test_a_program_is_that_of_its_seeds_alone(program, trained):
     assert shapes == jax.tree.map(lambda x: (x.shape, x.dtype), run.like())
 
 
-def test_it_goes_on_from_a_checkpoint_on_another_number_of_cores(program, trained, tmp_path):
+def test_runs_resume_on_another_number_of_cores(program, trained, tmp_path):
     run = over(program, 2)
     state, _ = run.chunk(run.init(), 10)
     checkpoint.save(tmp_path, 30, run.to_save(state), {})
@@ -97,13 +97,13 @@ def test_it_goes_on_from_a_checkpoint_on_another_number_of_cores(program, traine
     assert_same((other.to_save(state), metrics), (trained[0], trained[1][1]))
 
 
-def test_programs_never_wait_for_one_another(trained):
+def test_programs_have_no_collective_operations(trained):
     (text,) = {c.as_text() for (name, _), c in trained[2]._compiled.items() if name == "chunk"}
     assert not re.search(r"all-reduce|all-gather|all-to-all|collective|reduce-scatter", text)
     assert "num_partitions=1" in text or "num_partitions" not in text
 
 
-def test_how_many_programs_there_are_hangs_on_the_seeds_alone():
+def test_number_of_programs_depends_on_seeds_only():
     widths = {s: width_of(s) for s in (1, 2, 3, 4, 5, 8, 10, 16, 64, 256)}
     assert widths == {1: 1, 2: 2, 3: 3, 4: 2, 5: 3, 8: 2, 10: 3, 16: 2, 64: 8, 256: 32}
     few, many = layout(10, 1), layout(10, 8)
