@@ -79,7 +79,7 @@ lint: $(VENV)/ready
 	@$(BIN)/basedpyright
 
 # The quick tests: imports, core, the contract checks of an outside method, agents, commands.
-CHECKED := tests/test_rooms.py tests/jaxreplay/internal tests/jaxreplay/methods/parts \
+CHECKED := tests/test_layers.py tests/jaxreplay/internal tests/jaxreplay/methods/parts \
 	tests/jaxreplay/test_option.py tests/jaxreplay/test_donation.py \
 	tests/jaxreplay/test_requirements.py tests/jaxreplay/test_returns.py \
 	tests/jaxreplay/methods/test_windows.py tests/jaxreplay/methods/test_ere.py \
