@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 # Layers from the bottom up; packages of one layer do not import each other.
-FLOORS = (
+LAYERS = (
     {"jaxreplay"},
     {"agents"},
     {"experiments.installation"},
@@ -25,7 +25,9 @@ FLOORS = (
     {"experiments"},  # commands
 )
 FILES = [
-    path for room in ("jaxreplay", "agents", "experiments") for path in ROOT.glob(f"{room}/**/*.py")
+    path
+    for package in ("jaxreplay", "agents", "experiments")
+    for path in ROOT.glob(f"{package}/**/*.py")
 ]
 
 
@@ -37,11 +39,13 @@ def module_of(path: Path) -> str:
 MODULES = {module_of(path) for path in FILES}
 
 
-def floor_of(module: str) -> int:
+def layer_of(module: str) -> int:
     """Return the layer of the package with the longest name that contains the module."""
-    rooms = {room: number for number, floor in enumerate(FLOORS) for room in floor}
-    fitting = [room for room in rooms if module == room or module.startswith(room + ".")]
-    return rooms[max(fitting, key=len)]
+    packages = {package: number for number, layer in enumerate(LAYERS) for package in layer}
+    fitting = [
+        package for package in packages if module == package or module.startswith(package + ".")
+    ]
+    return packages[max(fitting, key=len)]
 
 
 def imports(path: Path) -> set[str]:
@@ -58,11 +62,11 @@ def imports(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", FILES, ids=module_of)
 def test_packages_import_only_from_lower_layers(path):
-    own = floor_of(module_of(path))
-    room = max((r for floor in FLOORS for r in floor if module_of(path).startswith(r)), key=len)
+    own = layer_of(module_of(path))
+    package = max((r for layer in LAYERS for r in layer if module_of(path).startswith(r)), key=len)
     for module in imports(path):
-        same_room = module.startswith(room)
-        assert floor_of(module) < own or same_room, f"{path.name} imports {module}"
+        same_package = module.startswith(package)
+        assert layer_of(module) < own or same_package, f"{path.name} imports {module}"
 
 
 def test_imports_have_no_cycles():
@@ -76,13 +80,13 @@ def test_top_level_modules_of_experiments_are_commands():
 
 
 def test_tests_mirror_the_packages():
-    rooms = {
+    packages = {
         path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")
     }
     known = {path.parent.relative_to(ROOT) for path in FILES}
-    for room in rooms - {Path("."), Path("contract")}:
-        renamed = Path(*("_internal" if part == "internal" else part for part in room.parts))
-        assert renamed in known, room
+    for package in packages - {Path("."), Path("contract")}:
+        renamed = Path(*("_internal" if part == "internal" else part for part in package.parts))
+        assert renamed in known, package
 
 
 def test_only_the_library_imports_its_internals():
