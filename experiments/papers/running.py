@@ -140,13 +140,12 @@ class Parts:
         """
         path = self.folder / f"part.{self._key}.{_digest(name)}.json"
         try:
-            saved = read_json(path) if path.exists() else None
-        except ValueError:
+            if path.exists():
+                saved = read_json(path)
+                rows, self.seconds = saved["rows"], self.seconds + saved["seconds"]
+                return rows
+        except (KeyError, TypeError, ValueError):
             say(f"{path} is damaged: this part is made again")
-            saved = None
-        if saved is not None:
-            self.seconds += saved["seconds"]
-            return saved["rows"]
         start = time.perf_counter()
         rows = compute()
         content = {"name": name, "seconds": time.perf_counter() - start, "rows": rows}

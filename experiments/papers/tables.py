@@ -109,7 +109,7 @@ def read(folder: Path, name: str, size: str) -> Data | None:
     (numbers, facts), study = paths(folder, name, size)
     if study[1].exists():
         return of_study(store.read(study[1].parent))
-    if not numbers.exists():
+    if not numbers.exists() and not facts.exists():
         return None
     saved = stored.read_facts(facts, FORMAT)
     try:
@@ -117,4 +117,6 @@ def read(folder: Path, name: str, size: str) -> Data | None:
         _ = made["versions"]["code"], made["options"]
     except (AttributeError, KeyError, TypeError) as error:
         raise Damaged(f"{facts} is damaged ({error!r})") from None
+    if not numbers.exists():
+        return None
     return Data(stored.decode(numbers, {crc}, facts).frame, made=made)

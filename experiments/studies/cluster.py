@@ -1,4 +1,4 @@
-"""Connection to a Ray cluster for a sweep, and checks of its nodes."""
+"""Connection to a Ray cluster for a study, and checks of its nodes."""
 
 import contextlib
 import logging
@@ -33,7 +33,7 @@ _SETTINGS_FRAME = b"\x04"
 _ACCELERATORS = ("GPU", "TPU")  # Ray's names
 
 # Ray reads these variables on import. They shorten its retries when a cluster refuses a connection
-# and hide its messages about nodes and tasks, which this package reports in a sweep's terms.
+# and hide its messages about nodes and tasks, which this package reports in a study's terms.
 _SETTINGS = {
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
@@ -93,7 +93,7 @@ def join(on: str) -> Iterator[Cluster]:
             _check_answers(on, address)
         _init(on, address)
     try:
-        yield _looked_at(on, address or "this machine, for this sweep")
+        yield _looked_at(on, address or "this machine, for this study")
     finally:
         if not known:
             ray.shutdown()
@@ -297,7 +297,7 @@ def _check(node: str, about: dict[str, Any], accelerator: str | None) -> None:
     if "lacks" in about:
         raise ValueError(
             f"node {node} can't run this ({about['lacks']}): start Ray there with the Python of "
-            "a clone after `make` there, or submit the sweep with `ray job submit --working-dir`"
+            "a clone after `make` there, or submit the study with `ray job submit --working-dir`"
         )
     if about["code"] != store.code_version():
         raise ValueError(

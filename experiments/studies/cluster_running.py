@@ -95,6 +95,8 @@ class Notes:
 class Remote:
     """The cores or accelerators of a cluster."""
 
+    stops = "within seconds"
+
     def __init__(self, joined: Cluster, cache: Cache, where: Where) -> None:
         asked = where.device_count or len(joined.slots)
         if asked > len(joined.slots):
@@ -122,22 +124,28 @@ class Remote:
         here = NodeAffinitySchedulingStrategy(_own_node(), soft=False)
         notes = ray.remote(num_cpus=0, scheduling_strategy=here)(Notes).remote()
 
+        running = set()  # references of submitted tasks
+
         def train(task: Task, slot: Any) -> Outcome | None:
             number = next(numbers)
             try:
                 reference = remote.remote(sent[task.job.group.name], task.runs, number, notes)
+                running.add(reference)
                 if not _watch(reference, task, number, notes):
                     return None
                 notes.forget.remote(number)
             except (ConnectionError, ray.exceptions.RayError) as error:
                 why = f"lost the cluster at {self._joined.address} ({cluster.first_line(error)})"
                 raise ConnectionError(why) from error
+            running.discard(reference)
             return _outcome(task, reference)
 
         try:
             yield train
         finally:
             with contextlib.suppress(Exception):  # Ray raises one if the cluster is lost
+                for reference in running:
+                    ray.cancel(reference, force=True)
                 ray.kill(notes)
 
 

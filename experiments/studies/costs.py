@@ -20,7 +20,7 @@ class Cost(NamedTuple):
 
 
 def by_method(store: Store) -> dict[tuple[str, str], Cost]:
-    """Return the costs by task and label, in the order of the sweep."""
+    """Return the costs by task and label, in the order of the study."""
     points = store.facts["points"].values()
     found = {(facts["env"], facts["replay"]): Cost() for facts in points}
     for cost in store.facts["costs"]:

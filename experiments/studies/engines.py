@@ -25,6 +25,7 @@ from experiments.studies.progress import Bar
 from experiments.studies.store import SeededPoint, Store, code_version
 from experiments.training import spread
 
+_PAUSE = 0.1  # seconds to wait for a call of a thread before looking whether it has ended
 _PROGRAMS = 16  # least number of compiled programs to keep
 
 
@@ -32,6 +33,7 @@ class Engine(Protocol):
     """Devices, each of which trains one batch at a time."""
 
     devices: Sequence[Device]
+    stops: str  # when batches stop after Ctrl-C
 
     def working(self, plan: Plan, store: Store) -> contextlib.AbstractContextManager[Train]:
         """Return a context with the function that trains batches of a plan."""
@@ -62,6 +64,8 @@ class Here:
 
     Cores share one compiled program; each accelerator has its own.
     """
+
+    stops = "at the next log point"
 
     def __init__(self, devices: Sequence[Device], cache: Cache, where: Where) -> None:
         self.devices, self._cache, self._every = devices, cache, where.leave_state
@@ -118,7 +122,7 @@ def carry_out(plan: Plan, store: Store, engine: Engine, bar: Bar | None = None) 
     board = _Board(plan, store, bar or Bar(plan.steps, plan.runs))
     try:
         with engine.working(plan, store) as train:
-            board.run(train)
+            board.run(train, engine.stops)
     except (KeyboardInterrupt, ConnectionError) as error:
         pressed = isinstance(error, KeyboardInterrupt)
         runs = {(point.id, seed) for job in plan.jobs for point, seed in job.runs}
@@ -154,31 +158,38 @@ class _Board:
         self._waiting = {number: list(job.batches) for number, job in enumerate(plan.jobs)}
         self._begun: set[int] = set()
         self._lock, self.stop = threading.Lock(), threading.Event()
-        self._calls: queue.Queue[Callable[[], Any] | None] = queue.Queue()  # None: a thread ended
-        self._at_work = 0
+        self._calls: queue.Queue[Callable[[], Any]] = queue.Queue()
+        self._errors: list[BaseException] = []
 
-    def run(self, train: Train) -> None:
+    def run(self, train: Train, stops: str) -> None:
         """Train all batches.
+
+        Args:
+          train: function that trains a batch on a device.
+          stops: when a batch stops after Ctrl-C, for the message.
 
         Raises:
           KeyboardInterrupt: the user pressed Ctrl-C; the batches have stopped.
-          BaseException: the error that stopped a device.
+          BaseException: the error that stopped a device; the other devices have stopped too.
         """
+        threads = [
+            threading.Thread(target=self._work, args=(train, number, device), daemon=True)
+            for number, device in enumerate(self._plan.devices[: self._plan.batches])
+        ]
         try:
-            for number, device in enumerate(self._plan.devices[: self._plan.batches]):
-                work = threading.Thread(target=self._work, args=(train, number, device))
-                work.daemon = True
-                work.start()
-                self._at_work += 1
-            self._listen()
+            for thread in threads:
+                thread.start()
+            self._listen(threads)
         except KeyboardInterrupt:
             self.stop.set()
             self.bar.close()
-            say("stopping at the next log point; press Ctrl-C again to stop immediately")
-            self._listen()  # keep the batches that end in the meantime
+            say(f"stopping {stops}; press Ctrl-C again to stop immediately")
+            self._listen(threads)  # keep the batches that end in the meantime
             raise
         finally:
             self.stop.set()
+        if self._errors:
+            raise self._errors[0]
 
     def take(self, last: int | None) -> tuple[int, Job, tuple[SeededPoint, ...]] | None:
         """Return the number of a job, the job and its next batch, or None after the last one.
@@ -196,14 +207,11 @@ class _Board:
             self._begun.add(number)
             return number, self._plan.jobs[number], left[number].pop(0)
 
-    def _listen(self) -> None:
+    def _listen(self, threads: Sequence[threading.Thread]) -> None:
         """Execute the calls of the worker threads until all of them have ended."""
-        while self._at_work:
-            call = self._calls.get()
-            if call is None:
-                self._at_work -= 1
-            else:
-                call()
+        while any(thread.is_alive() for thread in threads) or not self._calls.empty():
+            with contextlib.suppress(queue.Empty):
+                self._calls.get(timeout=_PAUSE)()
 
     def _work(self, train: Train, number: int, device: Device) -> None:
         """Train batches on a device until the queue is empty."""
@@ -223,9 +231,9 @@ class _Board:
                 if outcome is not None:
                     self._calls.put(functools.partial(self._keep, outcome))
         except BaseException as error:
-            self._calls.put(functools.partial(_throw, error))
+            self._errors.append(error)
+            self.stop.set()
         tell(None)
-        self._calls.put(None)
 
     def _task(
         self, tell: Callable[[str, int], None], job: Job, runs: tuple[SeededPoint, ...]
@@ -254,7 +262,3 @@ class _Board:
         if outcome.results:
             self._store.add(outcome.results, outcome.cost)
         self.bar.ended(len(outcome.results) + len(outcome.failures), len(outcome.failures))
-
-
-def _throw(error: BaseException) -> None:
-    raise error

@@ -1,4 +1,4 @@
-"""The points of a sweep: every method on every task with every combination of settings."""
+"""The points of a study: every method on every task with every combination of settings."""
 
 import argparse
 import dataclasses
@@ -50,7 +50,7 @@ class Point(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Unique identifier within the sweep."""
+        """Unique identifier within the study."""
         shown = (f"{place.name}={shown_value(value)}" for place, value in self.settings.items())
         return " ".join((self.env, self.label, *shown))
 

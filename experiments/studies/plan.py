@@ -1,4 +1,4 @@
-"""The plan of a sweep: its programs, and the batches in which their runs execute."""
+"""The plan of a study: its programs, and the batches in which their runs execute."""
 
 import math
 from collections import Counter
@@ -43,7 +43,7 @@ class Job(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All missing runs of a sweep."""
+    """All missing runs of a study."""
 
     jobs: tuple[Job, ...]
     devices: tuple[Device, ...]  # each executes one batch at a time

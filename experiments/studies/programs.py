@@ -1,4 +1,4 @@
-"""Grouping of a sweep's points by shared programs, which tracing determines.
+"""Grouping of a study's points by shared programs, which tracing determines.
 
 A number in the grid becomes an input of the program if the program can be traced with an abstract
 value. If the number determines a shape, a length or a branch in Python, tracing fails, and each of

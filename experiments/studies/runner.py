@@ -213,6 +213,8 @@ class _Grid:
             seeds, needed = look
             self._train(self.results.missing([by_id[each] for each in needed], seeds))
             findings = judge.findings_of(self.results, self.study, self.where.other_code)
+            if findings is None:  # every point has a failed run
+                return None
             for line in _progress(self.study, findings, seeds):
                 say(line)
 

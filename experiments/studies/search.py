@@ -172,6 +172,8 @@ class Search:
                 self._try_settings(min(self._how.at_once, self._how.trials - start))
             self._test()
         except Stopped as error:
+            if error.exit_code == 1:  # the cluster is lost
+                raise
             raise Stopped(
                 f"stopped: {len(results.ended())} of at most {count(runs, 'run')} have finished "
                 f"and are kept: --resume {results.folder} runs the others",

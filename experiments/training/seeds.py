@@ -56,8 +56,8 @@ class Run(abc.ABC):
       schedule: log points and counts.
       remarks: messages for the user before the run, such as the layout of several programs.
       axes: a LoopState of 0 where a leaf has a seed axis, and None where all seeds share it.
-      stops_anywhere: whether it raises CutShort soon after `stop()` returns True; otherwise callers
-        wait for the next log point.
+      stops_anywhere: whether it raises CutShort soon after `stop()` returns True, at the latest
+        after an evaluation for the replay; otherwise callers wait for the next log point.
       stop: function that returns whether to stop, set by the caller.
     """
 

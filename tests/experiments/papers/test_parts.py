@@ -108,10 +108,11 @@ def test_parts_of_other_code_are_not_used(whole, stopped, monkeypatch):
     assert len(asked) == 8 and numbers(out) == whole and not (out / BELOW).exists()
 
 
-def test_damaged_parts_are_named_and_recomputed(whole, stopped, monkeypatch, capsys):
+@pytest.mark.parametrize("damage", [lambda content: content[:-20], lambda content: b"{}"])
+def test_damaged_parts_are_named_and_recomputed(damage, whole, stopped, monkeypatch, capsys):
     out, _ = stopped()
     first = min((out / BELOW).glob("part.*.json"))
-    first.write_bytes(first.read_bytes()[:-20])
+    first.write_bytes(damage(first.read_bytes()))
     asked = learned(monkeypatch)
     assert papers.main([*COMMAND, "--out", str(out)]) == 0
     assert_names(capsys.readouterr().err, first)

@@ -20,6 +20,13 @@ def whole() -> Data:
     return Data(frame, made=made)
 
 
+def test_json_files_of_others_are_not_ignored(tmp_path):
+    facts = tables.paths(tmp_path, "walk", "small")[0][1]
+    facts.write_text('{"mine": 1}')
+    with refused(facts, error=Damaged):
+        tables.read(tmp_path, "walk", "small")
+
+
 def test_tables_are_read_back_exactly(tmp_path):
     tables.write(tmp_path, "walk", "small", whole())
     read = tables.read(tmp_path, "walk", "small")

@@ -10,11 +10,12 @@ import pytest
 
 from experiments import study as command
 from experiments import sweep
+from experiments.runs.interrupt import Stopped
 from experiments.statistics import decisions
 from experiments.statistics.verdicts import CONTROL
-from experiments.studies import batch, judge, plan, programs, store
+from experiments.studies import batch, judge, plan, programs, runner, store
 from experiments.studies.devices import Budget
-from experiments.studies.options import Question
+from experiments.studies.options import Question, Where
 from experiments.studies.study import UNTIL_DECIDED, Study
 from experiments.training import spread
 from tests.experiments.studies.test_programs import tiny
@@ -45,6 +46,16 @@ def frames_of(study, values):
 def judged(study, values):
     made = {point.id: {"code": "x", "train_seconds": 1.0} for point in study.points()}
     return judge.judge(study, frames_of(study, values), made)
+
+
+def test_sequential_studies_end_if_every_run_fails(tmp_path, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(batch, "train", fail)
+    with pytest.raises(Stopped) as stopped:
+        runner.run(study_of(control=False), tmp_path / "out", where=Where(devices="1"))
+    assert_names(str(stopped.value), "48", "out of memory", "--resume")
 
 
 def test_decided_arms_stop_and_the_baseline_continues():

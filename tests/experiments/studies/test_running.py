@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import itertools
 import threading
 import weakref
 from pathlib import Path
@@ -77,6 +78,52 @@ def test_devices_keep_a_program_then_start_new_ones_then_help_others(three):
     stopped = engines._Board(three, store.Store(Path("nowhere"), {}), Bar(9, 9))
     stopped.stop.set()
     assert stopped.take(None) is None
+
+
+@pytest.fixture
+def board(three):
+    """A board of two devices that lists its outcomes instead of storing them."""
+    board = engines._Board(three, store.Store(Path("nowhere"), {}), Bar(9, 9))
+    board.kept = []
+    board._keep = board.kept.append
+    return board
+
+
+def test_errors_of_a_device_stop_the_others_and_lose_no_batch(board):
+    both, numbers = threading.Barrier(2), itertools.count()
+
+    def train(task, device):
+        both.wait(10)
+        if next(numbers) == 0:
+            raise OSError("no space")
+        assert board.stop.wait(10)
+        return "ended"
+
+    with pytest.raises(OSError, match="no space"):
+        board.run(train, "now")
+    assert board.kept == ["ended"]
+
+
+def test_batches_that_end_after_ctrl_c_are_kept(board):
+    both, numbers = threading.Barrier(2), itertools.count()
+
+    def train(task, device):
+        both.wait(10)
+        if next(numbers) == 0:
+            return "first"
+        assert board.stop.wait(10)
+        return "last"
+
+    def interrupt_once(outcome):
+        board.kept.append(outcome)
+        if outcome == "first":
+            raise KeyboardInterrupt
+
+    board._keep = interrupt_once
+    board._waiting = {0: board._waiting[0][:1], 1: board._waiting[1][:1]}
+    with pytest.raises(KeyboardInterrupt):
+        board.run(train, "now")
+    assert board.kept == ["first", "last"]
 
 
 def test_programs_of_finished_jobs_are_freed_with_their_traces(three, monkeypatch):
