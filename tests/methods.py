@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from jaxreplay import testing
 from jaxreplay.methods import METHODS
 from jaxreplay.sampler import Method
 
@@ -22,6 +23,27 @@ def quick(names: Iterable[str], of: Iterable[str] = DISTINCT) -> list[object]:
     transformations need only methods with distinct code.
     """
     return [pytest.param(name, marks=() if name in of else pytest.mark.slow) for name in names]
+
+
+def checks(names: Iterable[str], slow: Iterable[str], eager: Iterable[str]) -> list[object]:
+    """Return pairs of a name and a contract check as parameters of a test.
+
+    Names in `slow` are slow tests. So is the check outside of jit, which compiles every operation
+    separately, of all names but those in `eager`.
+    """
+    alone = testing.eager_jit_vmap_and_scan_agree
+
+    def is_slow(name: str, check: object) -> bool:
+        return name in slow or (check is alone and name not in eager)
+
+    return [
+        pytest.param(
+            name, check, id=f"{name}-{check.__name__}",
+            marks=pytest.mark.slow if is_slow(name, check) else (),
+        )
+        for name in names
+        for check in testing.CHECKS
+    ]  # fmt: skip
 
 
 def short(name: str, updates: int | None = None) -> Method:

@@ -33,7 +33,7 @@ from jaxreplay.methods import (
 from jaxreplay.mixing import mix
 from jaxreplay.sampler import Method
 from jaxreplay.testing import EXAMPLE, E, rows
-from tests.methods import quick
+from tests.methods import checks, quick
 from tests.refusals import refused
 
 
@@ -74,12 +74,6 @@ SLOW = (
     "cer(reaper)", "sil(cer(rank))", "slices(masked)", "slices(uniform)", "slices(cer(rank))",
     "slices(rank) whole", "slices(reshuffled)", "slices(ero)", "slices(ners)",
 )  # fmt: skip
-# Calls outside of jit compile every operation separately, which is slow.
-EAGER = testing.eager_jit_vmap_and_scan_agree
-
-
-def is_slow(name, law):
-    return name in SLOW or (law is EAGER and name != "her(per)")
 
 
 @functools.cache
@@ -87,19 +81,7 @@ def case_of(name):
     return testing.Case(COMPOSITIONS[name])
 
 
-@pytest.mark.parametrize(
-    ("name", "law"),
-    [
-        pytest.param(
-            name,
-            law,
-            id=f"{name}-{law.__name__}",
-            marks=pytest.mark.slow if is_slow(name, law) else (),
-        )
-        for name in COMPOSITIONS
-        for law in testing.CHECKS
-    ],
-)
+@pytest.mark.parametrize(("name", "law"), checks(COMPOSITIONS, SLOW, eager=["her(per)"]))
 def test_compositions_keep_the_contract(name, law):
     law(case_of(name))
 

@@ -29,7 +29,7 @@ from jaxreplay.methods import (
 from jaxreplay.option import options_of
 from jaxreplay.replay import check_valid
 from jaxreplay.testing import BATCH, CAPACITY, EXAMPLE, E, rows
-from tests.methods import DISTINCT, quick
+from tests.methods import DISTINCT, checks, quick
 from tests.refusals import refused
 
 VARIANTS = {name: entry.method(entry.config().for_run(100)) for name, entry in METHODS.items()} | {
@@ -64,27 +64,9 @@ MORE = {
 }
 # Variants of methods that the quick tests already cover.
 SLOW = ("per-none", "rank-sorted", "her-rank", "pser-add", "refer-tight")
-# Calls outside of jit compile every operation separately, which is slow.
-EAGER = testing.eager_jit_vmap_and_scan_agree
 
 
-def is_slow(name, law):
-    return name in SLOW or (law is EAGER and name not in DISTINCT)
-
-
-@pytest.mark.parametrize(
-    ("name", "law"),
-    [
-        pytest.param(
-            name,
-            law,
-            id=f"{name}-{law.__name__}",
-            marks=pytest.mark.slow if is_slow(name, law) else (),
-        )
-        for name in VARIANTS
-        for law in testing.CHECKS
-    ],
-)
+@pytest.mark.parametrize(("name", "law"), checks(VARIANTS, SLOW, eager=DISTINCT))
 def test_methods_keep_the_contract(name, law):
     law(case_of(name))
 
