@@ -65,6 +65,7 @@ GRID = Experiment(
         25_000, _MEMORY, {**_RACER, "actor_learning_rate": 3e-4, "critic_learning_rate": 1e-3},
         "Learning rates are ten times the paper's (PPO and ACER: three times), for 400 times fewer "
         "steps.",
+        most_seeds=64,
         untested={
             "ppo": "PPO makes 12 updates in 25 000 steps; it took us about 400 000 steps to solve "
             "Pendulum",
@@ -174,7 +175,7 @@ NAF = Experiment(
     },
     _small(
         40_000, 2**14, _RACER,
-        "A learning rate of 1e-3, ten times the paper's, for 250 times fewer steps.",
+        "A learning rate of 1e-3, ten times the paper's, for 250 times fewer steps.", most_seeds=64,
     ),
     Size(_TASKS, 5, preset="refer_naf"),
     Question(baseline="uniform"),
