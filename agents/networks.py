@@ -60,13 +60,22 @@ def dense(x: Array, features: int) -> Array:
 
 
 class Dropout(nn.Module):
-    """Dropout that is active if the module is applied with a PRNG key (see `apply`)."""
+    """Dropout that is active if the module is applied with a PRNG key (see `apply`).
+
+    A random word decides about two numbers, because hashes take most of the time; this rounds the
+    rate to a multiple of 2^-16.
+    """
 
     rate: float
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        return nn.Dropout(self.rate, deterministic=not self.has_rng("dropout"))(x)
+        if not self.has_rng("dropout"):
+            return x
+        dropped, size = round(self.rate * 2**16), x.shape[-1]
+        words = jax.random.bits(self.make_rng("dropout"), (*x.shape[:-1], -(-size // 2)))
+        kept = jnp.concatenate([(words & 0xFFFF) >= dropped, (words >> 16) >= dropped], -1)
+        return x * (kept[..., :size].astype(x.dtype) / (1 - dropped / 2**16))
 
 
 # Under vmap over seeds on CPU, sums over an axis and gradients of broadcast vectors take several
@@ -116,20 +125,49 @@ class BatchRenorm(nn.Module):
         batches = self.variable("batch_stats", "batches", jnp.zeros, (), jnp.float32)
         running = jnp.sqrt(variance.value + self.epsilon)
         if not self.is_mutable_collection("batch_stats") or self.is_initializing():
-            return (x - mean.value) / running * scale + shift
-        ones = jnp.ones((len(x), 1), x.dtype)
-        own_mean = _dot(ones.T, x) / len(x)
-        centred = x - _dot(ones, own_mean)
-        own_variance = _dot(ones.T, jnp.square(centred)) / len(x)
+            gain = scale / running
+            return x * gain + (shift - mean.value * gain)
+        own_mean, own_variance = _moments(jax.lax.stop_gradient(x))
         own = jnp.sqrt(own_variance + self.epsilon)
         warm = batches.value >= self.warmup
-        r = jnp.clip(own / running, 1 / self.r_max, self.r_max)
+        r = jnp.where(warm, jnp.clip(own / running, 1 / self.r_max, self.r_max), 1.0)
         d = jnp.clip((own_mean - mean.value) / running, -self.d_max, self.d_max)
-        r, d = jax.lax.stop_gradient((jnp.where(warm, r, 1.0), jnp.where(warm, d, 0.0)))
+        d = jnp.where(warm, d, 0.0)
         for old, new in ((mean, own_mean), (variance, own_variance)):
-            old.value = self.momentum * old.value + (1 - self.momentum) * new[0]
+            old.value = self.momentum * old.value + (1 - self.momentum) * new
         batches.value += 1
-        return centred * _dot(ones, r / own * scale) + (d * scale + shift)
+        return _standardised(x, own_mean, own, r * scale, d * scale + shift)
+
+
+def _moments(x: Array) -> tuple[Array, Array]:
+    """Return mean and variance `[D]` over the batch of `[B, D]`."""
+    ones = jnp.ones(len(x), x.dtype)
+    mean = _dot(ones, x) / len(x)
+    return mean, _dot(ones, jnp.square(x - mean)) / len(x)
+
+
+@jax.custom_vjp
+def _standardised(x: Array, mean: Array, std: Array, gain: Array, offset: Array) -> Array:
+    """Return `(x - mean) / std * gain + offset`, where mean and std are those of the batch.
+
+    The gradient with respect to `x` contains those of mean and std.
+    """
+    return (x - mean) * (gain / std) + offset
+
+
+def _standardised_fwd(x: Array, mean: Array, std: Array, gain: Array, offset: Array):
+    return _standardised(x, mean, std, gain, offset), (x, mean, std, gain)
+
+
+def _standardised_bwd(kept, grad: Array):
+    x, mean, std, gain = kept
+    ones, normal = jnp.ones(len(x), x.dtype), (x - mean) / std
+    of_offset, of_gain = _dot(ones, grad), _dot(ones, grad * normal)
+    of_x = gain / std * (grad - of_offset / len(x) - normal * (of_gain / len(x)))
+    return of_x, jnp.zeros_like(mean), jnp.zeros_like(std), of_gain, of_offset
+
+
+_standardised.defvjp(_standardised_fwd, _standardised_bwd)
 
 
 def _scale_and_shift(module: nn.Module, x: Array) -> tuple[Array, Array]:

@@ -13,6 +13,7 @@ from agents.critics import Critics, fit, largest_magnitude, mean_magnitude, valu
 from agents.networks import (
     BatchRenorm,
     Critic,
+    Dropout,
     LayerNorm,
     LayerOptions,
     ResidualMLP,
@@ -400,6 +401,16 @@ def test_targets_may_use_the_mean_and_omit_entropy(sample):
     np.testing.assert_allclose(
         info.feedback["target"], t.reward + t.discount * q, rtol=1e-4, atol=1e-5
     )
+
+
+def test_dropout_zeroes_numbers_independently_and_keeps_the_mean():
+    x = jnp.ones((4_000, 5))
+    out = np.asarray(Dropout(0.25).apply({}, x, rngs={"dropout": jax.random.key(0)}))
+    assert set(np.unique(out)) == {0.0, np.float32(4 / 3)}
+    dropped = out == 0
+    np.testing.assert_allclose(dropped.mean(axis=0), 0.25, atol=0.03)  # 4 standard errors
+    np.testing.assert_allclose(np.corrcoef(dropped.T), np.eye(5), atol=0.07)
+    np.testing.assert_array_equal(Dropout(0.25).apply({}, x), x)
 
 
 def test_dropout_is_active_in_values_and_targets(sample):
