@@ -9,7 +9,8 @@ import numpy as np
 from flax import linen as nn
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from agents.networks import Array, Layer, Params, uniform_bias, uniform_kernel
+from agents.layers import Array, Layer, uniform_bias, uniform_kernel
+from agents.networks import Params
 from jaxreplay.loops import product
 
 _COLLECTION, _FACTORS = "noise", "factors"  # names of the noise collection in flax and its variable

@@ -12,7 +12,8 @@ from flax import linen as nn
 from agents import common
 from agents.critics import VALUES, per_sample_loss, value_feedback
 from agents.dqn import DQNState
-from agents.networks import MLP, Dense, Network, Obs, Params, QNetwork, batch_of_one, encode, rows
+from agents.layers import Dense
+from agents.networks import MLP, Network, Obs, Params, QNetwork, batch_of_one, encode, rows
 from agents.options import QNetworkOptions
 from agents.types import Agent, Discrete, Info, Offers
 from jaxreplay import objectives

@@ -16,7 +16,8 @@ from agents import common
 from agents.critics import VALUES, choose
 from agents.dqn import DQNState
 from agents.heads import Categorical, Head, ImplicitQuantiles, Quantiles
-from agents.networks import Obs, Params, QNetwork, apply, batch_of_one, dense, rows
+from agents.layers import dense
+from agents.networks import Obs, Params, QNetwork, apply, batch_of_one, rows
 from agents.noisy import Noise, draw_noises, noisy, with_noise
 from agents.options import QNetworkOptions
 from agents.types import Agent, Discrete, Info, Offers

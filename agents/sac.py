@@ -28,8 +28,9 @@ from agents.critics import (
 )
 from agents.ensembles import Ensemble
 from agents.gaussian import Behaviour
+from agents.layers import LayerOptions
 from agents.learned_weights import learn_weights
-from agents.networks import Actor, Critic, LayerOptions, Obs, Params, apply, batch_of_one, learning
+from agents.networks import Actor, Critic, Obs, Params, apply, batch_of_one, learning
 from agents.options import TwinCriticOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives

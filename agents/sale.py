@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from agents.networks import MLP, Obs, Params, apply, dense, flat_or_encoded
+from agents.layers import dense
+from agents.networks import MLP, Obs, Params, apply, flat_or_encoded
 from jaxreplay.types import Array
 
 _SMALLEST = 1e-8  # mean magnitude that divides embeddings

@@ -13,6 +13,7 @@ from experiments.papers.entry import Request, Row
 
 SOURCES = ("experiments/papers/cliffwalk*.py",)
 _POINTS = 150  # number of points on a thinned error curve, at most
+_CURVES = 10  # number of seeds with an error curve, at most
 
 
 def updates_by_size(request: Request) -> pd.DataFrame:
@@ -39,7 +40,8 @@ def errors_by_start(request: Request) -> pd.DataFrame:
     """Return updates and error curves for each number of states.
 
     Brittain et al. 2019, Fig. 2 and 7. Initial priorities are maximal or epsilon, depending on the
-    method. Rows are those of `updates_by_size`, without columns values and size.
+    method. The number of seeds may differ between methods. Rows are those of `updates_by_size`,
+    without columns values and size.
     """
     rows = []
     for n, name in itertools.product(request.options["states"], request.options["methods"]):
@@ -50,11 +52,13 @@ def errors_by_start(request: Request) -> pd.DataFrame:
 def _learned(
     request: Request, about: Row, title: str, linear: bool = False, with_errors: bool = True
 ) -> list[Row]:
-    """Return the rows of one arm: updates and, with `with_errors`, the error curve."""
+    """Return the rows of one arm: updates and, with `with_errors`, error curves."""
     n, name = about["n"], about["arm"]
+    seeds = request.options["seeds"]
+    seeds = seeds if isinstance(seeds, int) else seeds[name]
 
     def learn() -> list[Row]:
-        curve = _run(request, n, name, cliffwalk.METHODS[name], linear)
+        curve = _run(request, n, name, cliffwalk.METHODS[name], seeds, linear)
         rows = _converged(curve.updates, {"kind": "updates", **about})
         return rows + _errors(curve, {"kind": "error", **about}) if with_errors else rows
 
@@ -72,7 +76,7 @@ def settings_of_pser(request: Request) -> pd.DataFrame:
     def updates(n: int, title: str, method: Method) -> list[Row]:
         return request.part(
             f"{title}, n = {n}",
-            lambda: _converged(_run(request, n, title, method, False).updates, {}),
+            lambda: _converged(_run(request, n, title, method, options["seeds"]).updates, {}),
         )
 
     grid = itertools.product(options["decays"], options["etas"])
@@ -151,18 +155,19 @@ def _converged(updates: np.ndarray, about: Mapping[str, Any]) -> list[Row]:
 
 
 def _errors(curve: cliffwalk.Curve, about: Mapping[str, Any]) -> list[Row]:
-    """Return the rows of a thinned error curve; curves of all lengths share their points."""
+    """Return the rows of thinned error curves; curves of all lengths share their points."""
     grid = np.unique(np.geomspace(1, 1e6, num=_POINTS).astype(int)) - 1
     return [
         {**about, "updates": int(i) * cliffwalk.CHUNK, "seed": seed, "value": float(error)}
         for i in grid[grid < len(curve.errors)]
-        for seed, error in enumerate(curve.errors[i])
+        for seed, error in enumerate(curve.errors[i, :_CURVES])
     ]
 
 
-def _run(request: Request, n: int, title: str, method: Method, linear: bool) -> cliffwalk.Curve:
-    kind = "linear" if linear else "table"
-    title, seeds = f"{title}, {kind}, n = {n}", request.options["seeds"]
+def _run(
+    request: Request, n: int, title: str, method: Method, seeds: int, linear: bool = False
+) -> cliffwalk.Curve:
+    title = f"{title}, {'linear' if linear else 'table'}, n = {n}"
     curve = cliffwalk.run(
         n,
         method,

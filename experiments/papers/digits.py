@@ -22,7 +22,8 @@ import optax
 import pandas as pd
 from flax import linen as nn
 
-from agents.networks import Params, dense
+from agents.layers import dense
+from agents.networks import Params
 from experiments.papers.entry import Computation, Request, Row
 from jaxreplay.methods import per, uniform
 from jaxreplay.replay import Replay

@@ -225,6 +225,8 @@ class Computation:
       minutes: duration of size small on two cores.
       ratios: whether values are compared as logarithms to base 2.
       needs: name of a module that the extra `papers` installs.
+      looks: number of seeds between two looks of a sequential test at size small; 0 for a single
+        test with all seeds.
     """
 
     name: str
@@ -237,6 +239,7 @@ class Computation:
     ratios: bool = False
     minutes: float = 0.01
     needs: str = ""
+    looks: int = 0
 
     def options(self, size: SizeName) -> Options:
         """Return the options of a size; sizes paper and small are the same."""

@@ -19,9 +19,10 @@ from experiments.papers.entry import (
     Size,
 )
 
-_STARTS = (
-    "uniform", "oracle", "proportional", "pser", "proportional, from epsilon", "pser, from epsilon",
-)  # fmt: skip
+_STARTS = {  # method -> seeds
+    "uniform": 10, "oracle": 10, "proportional": 256, "pser": 256,
+    "proportional, from epsilon": 64, "pser, from epsilon": 64,
+}  # fmt: skip
 _MOST = 16  # largest number of states
 
 _DECAYS = ((0.4, 5), (0.65, 10), (0.8, 20))
@@ -32,19 +33,19 @@ _BEGINNINGS = {"max": "the maximum", "td": "epsilon"}
 
 def _walks(
     name: str, function: Callable[[Request], pd.DataFrame], options: Options, smoke: Options,
-    minutes: float,
+    minutes: float, looks: int = 0,
 ) -> Computation:  # fmt: skip
     """Return a computation of the number of updates on the Blind Cliffwalk."""
     return Computation(
         f"cliffwalk_{name}", function, options, smoke, cliffwalk_tables.SOURCES, "updates", False,
-        True, minutes,
+        True, minutes, looks=looks,
     )  # fmt: skip
 
 
 CLIFFWALK = _walks(
     "starts", cliffwalk_tables.errors_by_start,
-    {"states": (13, 14, 15, 16), "seeds": 10, "methods": _STARTS},
-    {"states": (3,), "seeds": 2, "methods": ("uniform", "pser")}, 12,
+    {"states": (13, 14, 15, 16), "seeds": _STARTS, "methods": tuple(_STARTS)},
+    {"states": (3,), "seeds": 2, "methods": ("uniform", "pser")}, 15, looks=10,
 )  # fmt: skip
 THEOREM = _walks(
     "theorem", cliffwalk_tables.expected_updates,

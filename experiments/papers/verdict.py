@@ -15,6 +15,7 @@ from experiments.statistics.verdicts import Facts, Verdict
 from experiments.studies import claims as claims_
 from experiments.studies import judge
 from experiments.studies.claims import Absent, Asked, Found, NotAsked, Side
+from experiments.studies.options import Question
 
 
 class Finding(NamedTuple):
@@ -77,7 +78,12 @@ def _of_table(
             asked[str(at)] = own
         except NotAsked as error:
             refused[str(at)] = error
-    found = claims_.judge_fixed(asked)
+    if source.looks and size != "smoke":
+        most = max(len(own.sides[0][0].values) for own in asked.values())
+        at = range(source.looks, most + 1, source.looks)
+        found = claims_.sequential(asked, at, Question().margin)
+    else:
+        found = claims_.judge_fixed(asked)
     return [refused.get(str(at)) or found[str(at)] for at in range(len(claims))]
 
 
@@ -104,7 +110,9 @@ def _sides(
             return Facts(label, where, code, {}, tuple(index[:seeds]))
 
         both.append(Side(facts, values if source.higher_is_better else -values))
-    return both[0], both[1]
+    shared = both[0].values.index.intersection(both[1].values.index)  # seeds that both arms have
+    arm, baseline = (each._replace(values=each.values.loc[shared]) for each in both)
+    return arm, baseline
 
 
 def _exact(claim: Exact, frame: pd.DataFrame) -> Finding:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.networks import Dense
+from agents.layers import Dense
 from jaxreplay.loops import product
 
 

@@ -10,16 +10,8 @@ from flax import linen as nn
 
 from agents import common, distributions, ensembles
 from agents.critics import Critics, fit, largest_magnitude, mean_magnitude, value_feedback
-from agents.networks import (
-    BatchRenorm,
-    Critic,
-    Dropout,
-    LayerNorm,
-    LayerOptions,
-    ResidualMLP,
-    apply,
-    learning,
-)
+from agents.layers import BatchRenorm, Dropout, LayerNorm, LayerOptions
+from agents.networks import Critic, ResidualMLP, apply, learning
 from agents.sac import SACConfig, sac, soft_target, temperature_loss
 from agents.types import Continuous
 from experiments import environments
