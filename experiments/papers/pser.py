@@ -20,8 +20,8 @@ from experiments.papers.entry import (
 )
 
 _STARTS = {  # method -> seeds
-    "uniform": 10, "oracle": 10, "proportional": 256, "pser": 256,
-    "proportional, from epsilon": 64, "pser, from epsilon": 64,
+    "uniform": 10, "oracle": 10, "proportional": 512, "pser": 512,
+    "proportional, from epsilon": 192, "pser, from epsilon": 192,
 }  # fmt: skip
 _MOST = 16  # largest number of states
 
@@ -45,7 +45,7 @@ def _walks(
 CLIFFWALK = _walks(
     "starts", cliffwalk_tables.errors_by_start,
     {"states": (13, 14, 15, 16), "seeds": _STARTS, "methods": tuple(_STARTS)},
-    {"states": (3,), "seeds": 2, "methods": ("uniform", "pser")}, 15, looks=10,
+    {"states": (3,), "seeds": 2, "methods": ("uniform", "pser")}, 45, looks=10,
 )  # fmt: skip
 THEOREM = _walks(
     "theorem", cliffwalk_tables.expected_updates,
