@@ -1,6 +1,7 @@
 """How the pages in this folder become a site: `make docs`."""
 
 import gc
+import re
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -68,10 +69,11 @@ pygments_dark_style = "github-dark"
 
 
 def setup(app) -> None:
-    """Write the pages of the papers' results, copy the notebooks, and link included pages."""
+    """Write the pages of results, copy the notebooks, link included pages, expand `modules`."""
     app.connect("builder-inited", _write_results)
     app.connect("builder-inited", _copy_notebooks)
     app.connect("include-read", _link_pages)
+    app.connect("source-read", _document_modules)
 
 
 def _write_results(app) -> None:
@@ -99,3 +101,13 @@ def _copy_notebooks(app) -> None:
 def _link_pages(app, path, docname: str, content: list[str]) -> None:
     content[0] = content[0].replace("(../../RESULTS.md)", "(claims.md)")
     content[0] = content[0].replace("(docs/results/", "(")
+
+
+def _document_modules(app, docname: str, content: list[str]) -> None:
+    """Replace blocks `modules` by a heading and the docstrings of each named module."""
+
+    def documented(block: re.Match[str]) -> str:
+        entry = "## `{0}`\n\n```{{eval-rst}}\n.. automodule:: {0}\n```\n"
+        return "\n".join(entry.format(name) for name in block[1].split())
+
+    content[0] = re.sub(r"^```\{modules\}\n(.*?)^```\n", documented, content[0], flags=re.M | re.S)
