@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 
 from tests import documents
-from tests.documents import PAGES, README, ROOT
+from tests.documents import PAGES, ROOT
 
 ROWS = "how_to/rows_and_files.md"  # has a separate test
 START = "start.md"  # has a separate test
-BEGINNING = "index.md"  # repeats the README
 WITH_PYTHON = sorted(
     name
     for name, path in PAGES.items()
-    if name not in (BEGINNING, START, ROWS)
+    if name not in (START, ROWS)
     and any(not block.slow for block in documents.python(path))
 )
 SLOW = sorted(
@@ -66,8 +65,3 @@ def test_python_of_pages_runs_with_slow_blocks(name, elsewhere):
     names: dict = {"__name__": "page"}
     for block in documents.python(PAGES[name]):
         documents.run(block.text, names)
-
-
-def test_first_page_has_the_python_of_the_readme():
-    shown = [block.text for block in documents.python(README)]  # run by `test_readme`
-    assert [block.text for block in documents.python(PAGES[BEGINNING])] == shown
