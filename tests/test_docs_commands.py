@@ -58,11 +58,9 @@ def examples(tmp_path, monkeypatch):
     """Create the modules and folders in examples: a method, an agent, tasks and runs."""
     package = tmp_path / "mypackage"
     package.mkdir()
-    shutil.copy(ROOT / "tests/contract/outside/recent_errors.py", package / "mymethod.py")
-    agent, *_ = documents.python(PAGES["how_to/write_an_agent.md"])
-    (package / "myagent.py").write_text(agent.text)
-    tasks, *_ = documents.python(PAGES["how_to/add_an_environment.md"])
-    (package / "mytasks.py").write_text(tasks.text)
+    outside = {"recent_errors": "mymethod", "linear_agent": "myagent", "corridor": "mytasks"}
+    for name, copy in outside.items():
+        shutil.copy(ROOT / f"tests/contract/outside/{name}.py", package / f"{copy}.py")
     config = run_config.defaults("gymnax/CartPole-v1", "dqn", "per").to_json()
     for name in RUNS:
         (tmp_path / name).mkdir(parents=True)

@@ -12,8 +12,7 @@ START = "start.md"  # has a separate test
 WITH_PYTHON = sorted(
     name
     for name, path in PAGES.items()
-    if name not in (START, ROWS)
-    and any(not block.slow for block in documents.python(path))
+    if name not in (START, ROWS) and any(not block.slow for block in documents.python(path))
 )
 SLOW = sorted(
     name for name, path in PAGES.items() if any(block.slow for block in documents.python(path))
