@@ -108,6 +108,13 @@ def _document_modules(app, docname: str, content: list[str]) -> None:
 
     def documented(block: re.Match[str]) -> str:
         entry = "## `{0}`\n\n```{{eval-rst}}\n.. automodule:: {0}\n```\n"
-        return "\n".join(entry.format(name) for name in block[1].split())
+        names = block[1].replace("jaxreplay.methods.*", " ".join(_methods())).split()
+        return "\n".join(entry.format(name) for name in names)
 
     content[0] = re.sub(r"^```\{modules\}\n(.*?)^```\n", documented, content[0], flags=re.M | re.S)
+
+
+def _methods() -> list[str]:
+    from jaxreplay.methods import METHODS
+
+    return [f"jaxreplay.methods.{name}" for name in METHODS]
