@@ -120,7 +120,7 @@ def test_every_method_agent_and_family_is_documented():
     for name, entry in METHODS.items():
         config = f"{entry.config.__module__}:{entry.config.__name__}"
         page = PAGES[f"methods/{name}.md"].read_text()
-        assert f"{{options}} {config}\n:prefix: --replay." in page
+        assert f"{{options}} {config}\n" in page
     for name, entry in AGENTS.items():
         config = f"{entry.config.__module__}:{entry.config.__name__}"
         assert f"{{options}} {config}\n" in PAGES[f"agents/{name}.md"].read_text()

@@ -1,7 +1,6 @@
 """The directive `options`: a table of a config's options, read from their declarations.
 
 ```{options} jaxreplay.methods.per:PERConfig
-:prefix: --replay.
 ```
 """
 
@@ -18,6 +17,9 @@ from jaxreplay.option import Option, options_of
 
 _SIGNS = {"<=": "≤", ">=": "≥", "<": "<", ">": ">"}
 _INEQUALITY = re.compile("[<>]=?")
+_PREFIXES = {
+    "jaxreplay.methods": "--replay.", "agents": "--agent.", "experiments.environments": "--env.",
+}  # fmt: skip
 _HEAD = ("option", "default", "meaning", "allowed")
 
 
@@ -25,11 +27,12 @@ class OptionTable(SphinxDirective):
     """A table of the options of a config, without those of another config (`beyond`)."""
 
     required_arguments = 1
-    option_spec: ClassVar = {"prefix": directives.unchanged, "beyond": directives.unchanged}
+    option_spec: ClassVar = {"beyond": directives.unchanged}
 
     def run(self) -> list[nodes.Node]:
         """Return the table, or a sentence for a config without options."""
-        prefix = self.options.get("prefix", "--")
+        package = self.arguments[0].partition(":")[0].rpartition(".")[0]
+        prefix = _PREFIXES.get(package, "--")
         known = options_of(_load(self.options["beyond"])) if "beyond" in self.options else ()
         entries = [entry for entry in options_of(_load(self.arguments[0])) if entry not in known]
         if not entries:
