@@ -36,8 +36,8 @@ _QR, _IQN = "Dabney et al. 2018a", "Dabney et al. 2018b"
 class RainbowConfig(QNetworkOptions):
     """Rainbow hyperparameters; the defaults suit small environments, such as CartPole.
 
-    Epsilon-greedy exploration is used only if `noisy` is False. `experiments/runs/presets` contains
-    the published Atari settings.
+    Epsilon-greedy exploration is used only if `noisy` is False. `experiments/runs/presets.toml`
+    contains the published Atari settings.
     """
 
     dueling: bool = override(QNetworkOptions, "dueling", True, "Wang et al. 2016")

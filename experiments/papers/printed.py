@@ -95,9 +95,9 @@ def options_of_presets(request: Request) -> pd.DataFrame:
             "sizes": preset.sizes,
             "environment": preset.environment,
         }
-        for replay, settings in preset.replays.items():
-            sections[f"replay {replay}"] = settings.replay
-            sections[f"agent with {replay}"] = settings.agent
+        for replay, options in preset.replays.items():
+            sections[f"replay {replay}"] = options
+            sections[f"agent with {replay}"] = preset.agent_with.get(replay, {})
         rows += [
             {"preset": name, "section": section, "option": option, "value": str(value)}
             for section, values in sections.items()
@@ -111,7 +111,7 @@ def settings(name: str, *presets: str, parts: tuple[str, ...] = ()) -> Computati
     """Return the computation of a table of presets, which tests compare with the papers."""
     return Computation(
         f"settings_{name}", options_of_presets, {"presets": presets, "parts": parts},
-        sources=("experiments/papers/printed.py", "experiments/runs/presets/*.py"),
+        sources=("experiments/papers/printed.py", "experiments/runs/presets.*"),
     )  # fmt: skip
 
 

@@ -413,8 +413,8 @@ def test_presets_equal_the_tables_of_their_papers(name, agent, replay):
     plain, preset = options_of(config_of(None, agent, replay)), PRESETS[name]
     given = {
         "": {**preset.loop, **preset.sizes},
-        "agent.": {**preset.agents[agent], **preset.replays[replay].agent},
-        "replay.": preset.replays[replay].replay,
+        "agent.": {**preset.agents[agent], **preset.agent_with.get(replay, {})},
+        "replay.": preset.replays[replay],
     }
     names = {f"{prefix}{option}" for prefix, options in given.items() for option in options}
     assert names | {key for key, value in options.items() if value != plain[key]} <= set(table)

@@ -1,0 +1,148 @@
+"""Published settings by name, which replace defaults of the names and options of a run.
+
+`presets.toml` contains the settings and describes its format.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from experiments.storage import files
+
+Options = Mapping[str, Any]  # option -> value
+_NONE: Options = MappingProxyType({})
+
+
+class Preset(NamedTuple):
+    """Settings of a paper, by section of a run; explicit options take precedence."""
+
+    about: str  # description in one line
+    agents: Mapping[str, Options]  # supported agents; the first is the default
+    replays: Mapping[str, Options]  # methods that the paper compares; the first is the default
+    loop: Options
+    sizes: Options
+    agent_with: Mapping[str, Options] = _NONE  # options of the agent that differ with a method
+    # Groups of options for all methods; a method gets the groups of which it has all options.
+    shared: tuple[Options, ...] = ()
+    environment: Options = _NONE  # options for families of environments that have them
+    env: str | None = None  # default environment, or None for that of the command
+    differs: tuple[str, ...] = ()  # differences from the paper, one sentence each
+
+    @property
+    def agent(self) -> str:
+        """The default agent."""
+        return next(iter(self.agents))
+
+    @property
+    def replay(self) -> str:
+        """The default replay method."""
+        return next(iter(self.replays))
+
+
+def _read(path: Path) -> dict[str, Preset]:
+    """Return the presets in a file by name."""
+    tables = files.read_toml(path)
+
+    def whole(name: str) -> dict[str, Any]:
+        own, made = dict(tables[name]), {}
+        for below in own.pop("like", ()):
+            made = _merged(made, whole(below))
+        return _merged(made, own)
+
+    return {name: Preset(**_values(whole(name))) for name in tables if not name.startswith("_")}
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Return nested tables with those of `above` in place of options of `below`."""
+    both = dict(below)
+    for name, value in above.items():
+        if isinstance(value, dict) and name in both:
+            both[name] = _merged(both[name], value)
+        else:
+            both[name] = both.get(name, []) + value if name == "differs" else value
+    return both
+
+
+def _values(value: Any) -> Any:
+    """Return values as those of options: tuples for arrays, and None for "(none)"."""
+    if isinstance(value, dict):
+        return {name: _values(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return tuple(map(_values, value))
+    return None if value == "(none)" else value
+
+
+PRESETS: Mapping[str, Preset] = MappingProxyType(_read(Path(__file__).with_suffix(".toml")))
+
+
+class Names(NamedTuple):
+    """Default names of the parts of a run, and of the methods of a comparison."""
+
+    env: str = "gymnax/CartPole-v1"
+    agent: str = "dqn"
+    replay: str = "uniform"
+    replays: tuple[str, ...] = ("uniform", "per", "lap", "pal")  # methods of a comparison
+
+
+def names(preset: str | None) -> Names:
+    """Return the default names of a preset or, if it is None, of the commands."""
+    if preset is None:
+        return Names()
+    chosen = PRESETS[preset]
+    return Names(chosen.env or Names().env, chosen.agent, chosen.replay, tuple(chosen.replays))
+
+
+def check_agent(name: str, agent: str) -> None:
+    """Raise ValueError if a preset does not support an agent."""
+    preset = PRESETS[name]
+    if agent in preset.agents:
+        return
+    fitting = [other for other, entry in PRESETS.items() if agent in entry.agents]
+    instead = f"one of {', '.join(fitting)}, or " if fitting else ""
+    raise ValueError(
+        f"preset '{name}' is for agent {' or '.join(preset.agents)}, not '{agent}': "
+        f"use {instead}--agent {preset.agent}, or leave out --preset"
+    )
+
+
+def check_demos(name: str | None, config: Any) -> None:
+    """Raise ValueError if a preset needs demonstrations and a RunConfig has no file of them."""
+    if name and "demos_share" in PRESETS[name].sizes and config.sizes.demos is None:
+        raise ValueError(f"preset '{name}' learns from demonstrations: add --demos FILE")
+
+
+def apply(name: str, config: Any) -> Any:
+    """Return a RunConfig with the options of a preset in place of its own.
+
+    Raises:
+      ValueError: the preset does not support the agent.
+    """
+    check_agent(name, config.agent)
+    preset, known = PRESETS[name], _fields(config.replay_options)
+    replay: dict[str, Any] = {}
+    for group in (group for group in preset.shared if set(group) <= known):
+        replay |= group
+    sections: dict[str, Options] = {
+        "loop": preset.loop,
+        "sizes": preset.sizes,
+        "env_options": {
+            name: value
+            for name, value in preset.environment.items()
+            if name in _fields(config.env_options)
+        },
+        "agent_options": {
+            **preset.agents[config.agent], **preset.agent_with.get(config.replay, {})
+        },
+        "replay_options": {**replay, **preset.replays.get(config.replay, {})},
+    }  # fmt: skip
+    changed = {
+        section: dataclasses.replace(getattr(config, section), **options)
+        for section, options in sections.items()
+    }
+    return dataclasses.replace(config, **changed)
+
+
+def _fields(options: Any) -> set[str]:
+    return {field.name for field in dataclasses.fields(options)}
