@@ -1,23 +1,136 @@
-"""Compiled environments of other packages: xminigrid, jumanji and craftax.
+"""Compiled environments of other packages: brax, MuJoCo Playground, xminigrid, jumanji, craftax.
 
 `--list` prints the names below; `find_...` accepts all names that the installed package registers.
+
+Playground's tasks are the DeepMind Control suite on MJX in JAX. Its default physics, MuJoCo Warp,
+needs an NVIDIA GPU. Its robots for locomotion and manipulation are left out, because their models
+must be downloaded.
 """
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents.types import Discrete
+from agents.types import Continuous, Discrete
+from experiments.environments import mujoco
 from experiments.environments.episodes import make_episodic
 from experiments.environments.gymnax import from_gymnax
 from experiments.environments.types import Array, CompiledConfig, Environment
+from jaxreplay.option import option
 
+BRAX = (
+    "ant", "halfcheetah", "hopper", "walker2d", "humanoid", "humanoidstandup",
+    "inverted_pendulum", "inverted_double_pendulum", "pusher", "reacher", "swimmer",
+)  # fmt: skip
+PLAYGROUND = (
+    "AcrobotSwingup", "AcrobotSwingupSparse", "BallInCup", "CartpoleBalance",
+    "CartpoleBalanceSparse", "CartpoleSwingup", "CartpoleSwingupSparse", "CheetahRun", "FingerSpin",
+    "FingerTurnEasy", "FingerTurnHard", "FishSwim", "HopperHop", "HopperStand", "HumanoidStand",
+    "HumanoidWalk", "HumanoidRun", "PendulumSwingup", "PointMass", "ReacherEasy", "ReacherHard",
+    "SwimmerSwimmer6", "WalkerRun", "WalkerStand", "WalkerWalk",
+)  # fmt: skip
 XMINIGRID = (
     "MiniGrid-Empty-8x8", "MiniGrid-EmptyRandom-8x8", "MiniGrid-FourRooms", "MiniGrid-DoorKey-5x5",
     "MiniGrid-DoorKey-8x8", "MiniGrid-Unlock", "MiniGrid-MemoryS8", "MiniGrid-MemoryS16",
 )  # fmt: skip
 JUMANJI = ("Game2048-v1", "Maze-v0", "PacMan-v1", "SlidingTilePuzzle-v0", "Snake-v1")
 CRAFTAX = ("Craftax-Classic-Symbolic-v1", "Craftax-Symbolic-v1")
+_UNLIMITED = 10_000  # time limit in steps of jumanji's tasks without their own
+
+
+@dataclasses.dataclass(frozen=True)
+class BraxConfig(CompiledConfig):
+    """Options of a brax environment."""
+
+    backend: Literal["spring", "positional", "generalized", "mjx"] | None = option(
+        None, "physics; none: spring"
+    )
+
+
+def make_brax(name: str, config: BraxConfig = BraxConfig()) -> Environment:
+    """Make a brax environment; diverging physics appears as NaN in observations and rewards.
+
+    Raises:
+      ValueError: the environment does not support the backend.
+    """
+    env = _brax(name, config)
+    return _physics(f"brax/{name}", env, env.reset, config)
+
+
+def make_playground(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
+    """Make a task of the suite; rewards are in [0, 1], and tasks never terminate.
+
+    Diverging physics appears as NaN in reward and last observation and ends the episode.
+    """
+    env = _playground(name)
+    # Some tasks store the key in their state, which must contain plain arrays only.
+    return _physics(
+        f"playground/{name}", env, lambda key: env.reset(jax.random.key_data(key)), config
+    )
+
+
+def _physics(name: str, env: Any, begin: Callable[[Array], Any], config: CompiledConfig):
+    """Make an Environment from one with brax's interface; a max_steps of None means 1000.
+
+    Actions are clipped to [-1, 1], the scaled control range of the actuators; brax's own
+    environments scale actions to actuators with another range.
+    """
+
+    def reset(key: Array) -> tuple[Any, Array]:
+        state = begin(key)
+        return state, state.obs
+
+    def step(key: Array, state: Any, action: Array) -> tuple[Any, Array, Array, Array]:
+        del key  # the physics is deterministic
+        state = env.step(state, jnp.clip(action, -1.0, 1.0))
+        return state, state.obs, state.reward, state.done > 0
+
+    space, limit = Continuous(env.action_size), config.max_steps or 1000
+    return make_episodic(name, reset, step, space, limit, config, costly_reset=True)
+
+
+def brax_renderer(name: str, config: BraxConfig = BraxConfig()) -> Callable[[Any], np.ndarray]:
+    """Return `render(state) -> [H, W, 3] uint8` for brax's state; see `mujoco.renderer`."""
+
+    def place(data: Any, state: Any) -> None:
+        data.qpos, data.qvel = state.pipeline_state.q, state.pipeline_state.qd
+
+    return mujoco.renderer(f"brax/{name}", _brax(name, config).sys.mj_model, place)
+
+
+def playground_renderer(
+    name: str, config: CompiledConfig = CompiledConfig()
+) -> Callable[[Any], np.ndarray]:
+    """Return `render(state) -> [H, W, 3] uint8` for Playground's state; see `mujoco.renderer`."""
+    del config
+
+    def place(data: Any, state: Any) -> None:
+        data.qpos, data.qvel = state.data.qpos, state.data.qvel
+        data.mocap_pos, data.mocap_quat = state.data.mocap_pos, state.data.mocap_quat
+
+    return mujoco.renderer(f"playground/{name}", _playground(name).mj_model, place)
+
+
+def _brax(name: str, config: BraxConfig) -> Any:
+    backend = config.backend or "spring"
+    with mujoco.quiet():
+        from brax import envs  # slow, and not needed by runs of other families
+
+        try:
+            return envs.get_environment(name, backend=backend)
+        except (NotImplementedError, KeyError, AttributeError) as error:
+            raise ValueError(f"brax/{name} does not run on backend {backend!r}: {error}") from error
+
+
+def _playground(name: str) -> Any:
+    with mujoco.quiet():
+        from mujoco_playground import dm_control_suite  # slow, as it imports brax and warp
+
+        return dm_control_suite.load(name, config_overrides={"impl": "jax"})
 
 
 def make_xminigrid(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
@@ -99,9 +212,6 @@ def make_jumanji(name: str, config: CompiledConfig = CompiledConfig()) -> Enviro
 
     limit = min(limits, default=_UNLIMITED)
     return make_episodic(f"jumanji/{name}", reset, step, Discrete(int(actions)), limit, config)
-
-
-_UNLIMITED = 10_000  # time limit in steps of tasks without their own
 
 
 def find_jumanji(name: str) -> str | None:

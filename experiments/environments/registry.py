@@ -10,13 +10,11 @@ import numpy as np
 
 from experiments.environments import (
     atari,
-    brax,
     goals,
     gymnasium,
     gymnax,
     memory,
     packages,
-    playground,
     sparse_pendulum,
     walk,
 )
@@ -63,12 +61,13 @@ _families: dict[str, Family] = {
         find=memory.find,
     ),
     "brax": Family(
-        dict.fromkeys(brax.NAMES, "continuous"), brax.make, brax.BraxConfig, brax.renderer,
-        needs=lambda name: {"brax": "brax"},
+        dict.fromkeys(packages.BRAX, "continuous"), packages.make_brax, packages.BraxConfig,
+        packages.brax_renderer, needs=lambda name: {"brax": "brax"},
     ),
     "playground": Family(
-        dict.fromkeys(playground.NAMES, "continuous"), playground.make,
-        renderer=playground.renderer, needs=lambda name: {"mujoco_playground": "playground"},
+        dict.fromkeys(packages.PLAYGROUND, "continuous"), packages.make_playground,
+        renderer=packages.playground_renderer,
+        needs=lambda name: {"mujoco_playground": "playground"},
     ),
     "xminigrid": Family(
         dict.fromkeys(packages.XMINIGRID, "discrete"), packages.make_xminigrid,

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 
@@ -79,24 +79,6 @@ class TimeStep(NamedTuple):
     final_obs: Tree  # [...] the true observation after the action, never one after a reset
 
 
-class StepEnvironment(Protocol):
-    """Take one step, and begin the next episode where this one ends."""
-
-    def __call__(self, key: Array, state: State, action: Array, /) -> tuple[State, Tree, TimeStep]:
-        """Return the next state and observation, and the results of the step.
-
-        When the episode ends (terminated or truncated), state and observation already belong to the
-        next one. At most one of `terminated` and `truncated` is set; termination takes precedence.
-
-        Args:
-          key: PRNG key.
-          state: state of the environment.
-          action: `[]` int32, or `[A]` float32 in [-1, 1], which is scaled (and clipped) to the
-            environment's own bounds.
-        """
-        ...
-
-
 class EnvironmentSpec(NamedTuple):
     """The properties of an environment that a run needs before the first step."""
 
@@ -111,12 +93,17 @@ class EnvironmentSpec(NamedTuple):
 class Environment(NamedTuple):
     """One environment as pure functions over its own state, for vmap.
 
+    `step(key, state, action)` returns the next state and observation, which already belong to the
+    next episode if this one ends (terminated or truncated), and the results of the step. At most
+    one of `terminated` and `truncated` is set; termination takes precedence. Actions are `[]`
+    int32, or `[A]` float32 in [-1, 1], which is clipped and scaled to the environment's own bounds.
+
     No leaf of states and observations is weakly typed, so that a jitted step compiles once.
     """
 
     name: str
     reset: Callable[[Array], tuple[State, Tree]]  # key -> the state and the first observation
-    step: StepEnvironment
+    step: Callable[[Array, State, Array], tuple[State, Tree, TimeStep]]
     action_space: Discrete | Continuous
     max_steps: int  # agent steps after which an episode is truncated
     frame_stack: int = 0  # frames stacked in an observation, newest last; 0 for no stack

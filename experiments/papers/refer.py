@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from experiments.environments import playground
+from experiments.environments import packages
 from experiments.papers import layouts
 from experiments.papers.entry import Arm, Entry, Experiment, Layout, Options, Size
 from experiments.papers.printed import printed, settings
@@ -197,7 +197,7 @@ def _control_suite(name: str, agent: str, arm: Arm, small: Options) -> Experimen
             note="One task of the suite: MuJoCo in JAX is slow without an accelerator.",
         ),
         Size(
-            tuple(f"playground/{task}" for task in playground.NAMES), 5, preset=f"refer_{agent}"
+            tuple(f"playground/{task}" for task in packages.PLAYGROUND), 5, preset=f"refer_{agent}"
         ),
         Question(control=False),
         _COLUMNS,

@@ -2,9 +2,9 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from agents import acer, ddpg, discrete_sac, dqn, iql, naf, ppo, r2d2, racer, rainbow, sac, td3, td7
 from agents.types import Agent, Offers
@@ -14,33 +14,20 @@ from experiments.runs import presets
 from experiments.runs.presets import PRESETS, Names
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.methods import METHODS
-from jaxreplay.objectives import Objective
 from jaxreplay.option import check_entry
 from jaxreplay.sampler import Method
 from jaxreplay.types import Provision, Requirements
 
 
-class MakeAgent(Protocol):
-    """Constructor of an agent."""
-
-    def __call__(
-        self, config: Any, action_space: Any, objective: Objective | None = None, /
-    ) -> Agent:
-        """Return the agent.
-
-        Args:
-          config: an instance of the entry's config.
-          action_space: `Discrete` or `Continuous`.
-          objective: objective of the replay method, by default the agent's own unweighted loss.
-        """
-        ...
-
-
 class AgentEntry(NamedTuple):
-    """Constructor, properties and defaults of an agent."""
+    """Constructor, properties and defaults of an agent.
+
+    `make(config, action_space, objective)` returns the agent for the objective of a replay method;
+    by default that is the agent's own unweighted loss.
+    """
 
     config: type[Any]  # a frozen dataclass of `option` fields
-    make: MakeAgent
+    make: Callable[..., Agent]
     actions: Literal["discrete", "continuous"]
     offers: Offers
     loop: LoopConfig = LoopConfig()  # defaults of the loop for this agent
