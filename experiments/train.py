@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         saved = _saved_output(known)
         args = _parse(parser, base, saved, known, argv)
         config, output = shared.read_config(args, base), read_options(args, saved)
-        output.check_report()
+        output.check_packages()
         shared.check_resume(args)
         shared.check_used(args, [config])
         presets.check_demos(known.preset, config)

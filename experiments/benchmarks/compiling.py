@@ -9,14 +9,16 @@ the versions of the code and of jax; a test compares two programs with the commi
 
 import dataclasses
 import itertools
+import re
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 
 from experiments.benchmarks import command
-from experiments.benchmarks.training_loops import CASES, compile_run, make
+from experiments.benchmarks.training import CASES, functions_of, run_config
 from experiments.runs.log import say
 from jaxreplay.option import Config, option
 
@@ -35,15 +37,45 @@ class Settings(Config):
 
 def measure(case: str, replay: str, seeds: int, capacity: int) -> list[dict[str, Any]]:
     """Compile the programs of a run; return their processor seconds and sizes."""
-    programs = compile_run(make(CASES[case], replay, seeds, capacity), seeds)
-    return [
-        {
-            "case": case, "replay": replay, "seeds": seeds, "program": name,
-            "tracing": one.tracing, "compiling": one.compiling, "operations": one.operations,
-            **one.size._asdict(),
-        }
-        for name, one in programs.items()
-    ]  # fmt: skip
+    config = run_config(CASES[case], replay, seeds, capacity)
+    jax.clear_caches()  # so that no part is already traced; the programs of a run share caches
+    start = time.process_time()
+    functions = functions_of(config)
+    shared = (time.process_time() - start) / 2
+    results = []
+    for name, (function, inputs) in functions.items():
+        one = compile_for(function, *inputs)
+        one["tracing"] += shared
+        results.append({"case": case, "replay": replay, "seeds": seeds, "program": name, **one})
+    return results
+
+
+def compile_for(function: Any, *inputs: Any) -> dict[str, Any]:
+    """Compile a jitted function for inputs, or for their shapes and dtypes.
+
+    Returns:
+      Processor seconds of tracing and lowering, and of compiling; operations passed from JAX to
+      XLA; instructions (including those within fusions), fusions and loops of the optimised HLO.
+    """
+    start = time.process_time()
+    lowered = function.lower(*inputs)
+    traced = time.process_time()
+    compiled = lowered.compile()
+    seconds = time.process_time() - traced
+    text = compiled.as_text() or ""
+    return {
+        "tracing": traced - start,
+        "compiling": seconds,
+        "operations": operations(lowered.as_text()),
+        "instructions": len(re.findall(r"^\s+(?:ROOT )?%[\w.-]+ = ", text, re.MULTILINE)),
+        "fusions": len(re.findall(r" fusion\(", text)),
+        "loops": len(re.findall(r" while\(", text)),
+    }
+
+
+def operations(text: str) -> int:
+    """Return the number of operations in StableHLO; those of a called function count once."""
+    return len(re.findall(r" = \"?(?:stablehlo|chlo)\.", text))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

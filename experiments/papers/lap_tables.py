@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import scipy.optimize
 
-from experiments.benchmarks import timing, training_loops
+from experiments.benchmarks import timing, training
 from experiments.papers.entry import Computation, Request, Row
 from jaxreplay import objectives
 from jaxreplay.types import Array
@@ -179,8 +179,9 @@ def _times(request: Request, task: str) -> list[Row]:
     options, runs = request.options, {}
     for replay in options["replays"]:
         request.say(f"warming up {task} with {replay}")
-        case = training_loops.CASES[task]
-        runs[replay] = training_loops.ours(case, replay, 1, options["capacity"]).run
+        case = training.CASES[task]
+        config = training.run_config(case, replay, 1, options["capacity"])
+        runs[replay] = training.one_program(config).run
     request.say("taking turns")
     times = timing.take_turns(runs, options["turns"], options["seconds"])
     return [

@@ -48,22 +48,16 @@ class OutputConfig(Config):
         "then name both",
     )
 
-    def check(self) -> None:
-        """Raise ValueError if the package for a chosen log is missing."""
-        self._check_package("wandb", "wandb")
+    def check_packages(self) -> None:
+        """Raise ValueError if the package for a chosen output is missing.
 
-    def check_report(self) -> None:
-        """Raise ValueError if a report is chosen and plotly is missing.
-
-        `check` does not include this, so that folders of runs with a report can be read without
-        plotly.
+        `check` does not include this, so that folders can be read without these packages.
         """
-        self._check_package("report", "plotly")
-
-    def _check_package(self, option_: str, module: str) -> None:
-        lacks = commands.missing(f"--{option_} true", {module: option_})
-        if getattr(self, option_) and lacks:
-            raise ValueError(f"{lacks}, or use --{option_} false")
+        for name, module in (("wandb", "wandb"), ("report", "plotly")):
+            if getattr(self, name) and (
+                lacks := commands.missing(f"--{name} true", {module: name})
+            ):
+                raise ValueError(f"{lacks}, or use --{name} false")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.installation.commands import install, install_package
+from experiments.installation.commands import install
 from jaxreplay.methods import per, uniform
 from jaxreplay.replay import Replay
 
@@ -115,7 +115,6 @@ SOURCES = {
     "ours": "",
     "flashbax": _EXTRA,
     "cpprb": f"{_EXTRA}, Python 3.12 at most",
-    "torchrl": f"{install_package('torchrl')} (with PyTorch: gigabytes of CUDA by default)",
 }
 
 

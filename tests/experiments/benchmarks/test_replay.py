@@ -15,7 +15,7 @@ import pytest
 from experiments.benchmarks import calls, methods, peers, replay
 from experiments.benchmarks.peers import ALPHA, BETA, OBS, ORDERS, Buffer, Rows, row
 from experiments.benchmarks.peers import endless_episode as episode
-from experiments.installation.commands import install, install_package
+from experiments.installation.commands import install
 from jaxreplay.loops import packed
 from tests.refusals import assert_names, refusal
 
@@ -37,9 +37,6 @@ def drawn(name, batch):
         rows = Rows(**{field: np.array(batch[field]) for field in Rows._fields})
         rows = rows._replace(reward=rows.reward[:, 0], discount=rows.discount[:, 0])
         return Drawn(np.array(batch["indexes"]), rows, np.array(batch["weights"]))
-    if name == "torchrl":
-        rows = Rows(*(batch[field].numpy() for field in Rows._fields))
-        return Drawn(batch["index"].numpy().reshape(-1), rows, batch["priority_weight"].numpy())
     rows = Rows(*(np.asarray(getattr(batch.transition, field)) for field in Rows._fields))
     return Drawn(np.asarray(batch.indices), rows, np.asarray(batch.weights))
 
@@ -136,15 +133,15 @@ def test_replay_command_measures_every_mode_and_lists_missing_libraries(
     monkeypatch.setattr(
         importlib.util,
         "find_spec",
-        lambda name, *rest: None if name in ("flashbax", "torchrl") else real(name, *rest),
+        lambda name, *rest: None if name == "flashbax" else real(name, *rest),
     )
     out = tmp_path / "new" / "replay.json"
     argv = ["--capacities", "100", "--batch-sizes", "16", "--seeds", "2", "--out", str(out)]
-    argv += ["--peers", "ours", "flashbax", "torchrl", "--order", *ORDERS]
+    argv += ["--peers", "ours", "flashbax", "--order", *ORDERS]
     assert replay.main([*argv, *FAST]) == 0
     content = json.loads(out.read_text())
     assert {"processor", "cores", "device", "jax", "python"} <= content["machine"].keys()
-    assert content["missing"] == ["flashbax", "torchrl"]
+    assert content["missing"] == ["flashbax"]
     results = content["results"]
     assert list(dict.fromkeys(r["mode"] for r in results)) == list(replay.MODES)
     assert all(len(r["us"]) == 2 and min(r["us"]) > 0 and r["median_us"] > 0 for r in results)
@@ -153,7 +150,7 @@ def test_replay_command_measures_every_mode_and_lists_missing_libraries(
     assert {r["large_copies"] for r in results if r["mode"] in ("scan", "vmapped")} == {0}
     printed = capsys.readouterr().out
     assert "| jaxreplay per " in printed
-    assert_names(printed, "vmapped", "flashbax", install("bench"), install_package("torchrl"))
+    assert_names(printed, "vmapped", "flashbax", install("bench"))
 
 
 def test_failing_libraries_are_listed_with_the_reason(monkeypatch):

@@ -19,8 +19,7 @@ def test_training_command_runs(tmp_path, capsys):
     assert (uniform["loop"], per["loop"]) == ("uniform", "per")
     for result in (uniform, per):
         assert len(result["us"]) == 2
-        assert min(*result["us"], result["steps_per_second"], result["compile_seconds"]) > 0
-        assert result["instructions"] > 0 and result["large_copies"] == 0
+        assert min(*result["us"], result["steps_per_second"]) > 0 and result["large_copies"] == 0
     assert per["to_ours"] > 0 and uniform["to_ours"] == 1
     assert_names(capsys.readouterr().out, "uniform", "per", "dqn", "steps_per_second")
 
@@ -31,8 +30,8 @@ def test_distributed_and_single_loops_are_timed(tmp_path):
     argv = ["--cases", "dqn", "--replays", "uniform", "--seeds", "4", "--capacity", "300"]
     assert training.main([*argv, "--distributed", "true", *FAST, "--out", str(out)]) == 0
     together, distributed = json.loads(out.read_text())["results"]
-    assert distributed["loop"] == "uniform, distributed" and together["compile_seconds"] > 0
-    assert distributed["steps_per_second"] > 0 and distributed["compile_seconds"] is None
+    assert distributed["loop"] == "uniform, distributed"
+    assert together["large_copies"] == 0 and distributed["steps_per_second"] > 0
 
 
 def test_capacities_below_the_batch_are_rejected_before_compilation(capsys):

@@ -352,4 +352,4 @@ def test_folders_with_a_page_are_read_without_plotly(tmp_path, monkeypatch):
     monkeypatch.setattr(commands, "missing", lambda what, modules: f"{what} needs {[*modules]}")
     output = manifest.read(tmp_path).output
     with pytest.raises(ValueError, match="plotly"):
-        output.check_report()
+        output.check_packages()

@@ -214,7 +214,7 @@ def test_tensorboard_gets_means_and_every_return(tmp_path):
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is installed")
 def test_wandb_missing_is_refused_in_one_line():
     with refused("--wandb true", "pip install", "[wandb]", "--wandb false"):
-        OutputConfig(wandb=True)
+        OutputConfig(wandb=True).check_packages()
 
 
 def history(path) -> list[dict[str, float]]:
