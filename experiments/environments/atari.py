@@ -222,15 +222,10 @@ def make(
     training: bool = True,
     render: bool = False,
 ) -> AtariEnvironment:
-    """Make a batch of an Atari game, if nothing is `missing`.
+    """Make a batch of an Atari game, such as MsPacman, if nothing is `missing`.
 
-    Args:
-      name: one of `NAMES`, such as MsPacman.
-      num_envs: number of games.
-      config: the protocol.
-      training: whether the protocol's terminal lost lives and clipped rewards apply; otherwise
-        episodes are whole games with the game's own score.
-      render: whether `render` will be called; the first game then runs twice.
+    The protocol's terminal lost lives and clipped rewards apply only in `training`; otherwise
+    episodes are whole games with the game's own score. With `render`, the first game runs twice.
     """
     rom = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
     return AtariEnvironment(f"atari/{name}", rom, num_envs, config, training, render)

@@ -13,7 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.types import Continuous, Discrete
-from experiments.environments.types import Array, CompiledConfig, Environment, TimeStep
+from experiments.environments.types import (
+    Array,
+    CompiledConfig,
+    Environment,
+    Render,
+    TimeStep,
+)
 from jaxreplay.loops import cond_if_any
 from jaxreplay.option import is_zero
 
@@ -42,6 +48,7 @@ def make_episodic(
     config: CompiledConfig = CompiledConfig(),
     costly_reset: bool = False,
     ends_with_success: bool = False,
+    renderer: Callable[[], Render] | None = None,
 ) -> Environment:
     """Add a time limit, automatic resets and the options of an environment to bare dynamics.
 
@@ -58,6 +65,7 @@ def make_episodic(
       costly_reset: whether a reset is about as slow as a step. It is then computed only where an
         episode has ended; cheaper resets are computed in every step, since a branch is slower.
       ends_with_success: whether episodes terminate only by solving the task.
+      renderer: makes the function that renders a state of the dynamics.
 
     Raises:
       ValueError: an option does not fit the environment.
@@ -115,7 +123,12 @@ def make_episodic(
             )
         return next_state, next_obs, TimeStep(reward, terminated, truncated, obs)
 
-    return Environment(name, start, advance, action_space, max_steps)
+    def whole() -> Render:
+        render = renderer()
+        return lambda state: render(state.inner)
+
+    drawn = None if renderer is None else whole
+    return Environment(name, start, advance, action_space, max_steps, renderer=drawn)
 
 
 def _hidden_entries(

@@ -6,9 +6,9 @@ of -1, so random actions hardly ever see any other reward (Andrychowicz et al. 2
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -120,8 +120,15 @@ def _bits(name: str, n: int, config: CompiledConfig) -> Environment:
         state = Bits(flipped, state.desired)
         return state, see(state), *goals.reward(state.bits, state.desired)
 
-    limit = config.max_steps or n
-    made = make_episodic(f"goals/{name}", reset, step, Discrete(n), limit, config)
+    def render(state: Bits) -> np.ndarray:
+        """Render the bits above the desired bits, blue for 1."""
+        rows = np.stack([np.asarray(state.bits), np.asarray(state.desired)])
+        return shapes.cells(np.where(rows[..., None] > 0, (31, 119, 180), (230, 230, 230)))
+
+    limit, space = config.max_steps or n, Discrete(n)
+    made = make_episodic(
+        f"goals/{name}", reset, step, space, limit, config, renderer=lambda: render
+    )
     return made._replace(goals=goals)
 
 
@@ -146,27 +153,15 @@ def _point(config: CompiledConfig) -> Environment:
         state = Point(position, velocity, state.desired)
         return state, see(state), *goals.reward(state.position, state.desired)
 
-    limit = config.max_steps or _REACH_STEPS
-    made = make_episodic("goals/PointReach", reset, step, Continuous(2), limit, config)
-    return made._replace(goals=goals)
-
-
-def renderer(name: str, config: CompiledConfig = CompiledConfig()) -> Callable[[Any], np.ndarray]:
-    """Return `render(state) -> [H, W, 3] uint8`.
-
-    BitFlip: the bits above the desired bits, blue for 1; PointReach: the point in red, and the
-    disc that it has to reach in green.
-    """
-    del config
-
-    def render_bits(state: Bits) -> np.ndarray:
-        rows = np.stack([np.asarray(state.bits), np.asarray(state.desired)])
-        return shapes.cells(np.where(rows[..., None] > 0, (31, 119, 180), (230, 230, 230)))
-
-    def render_point(state: Point) -> np.ndarray:
+    def render(state: Point) -> np.ndarray:
+        """Render the point in red, and the disc that it has to reach in green."""
         goal = np.asarray(state.desired), _REACH, shapes.GREEN
         point = np.asarray(state.position), 0.04, shapes.RED
         walls = [(-1, -1), (1, -1), (1, 1), (-1, 1), (-1, -1)], 0.02, shapes.BLACK
         return shapes.picture((-1.1, 1.1, -1.1, 1.1), [walls], [goal, point])
 
-    return render_point if find(name) is None else render_bits
+    limit, space = config.max_steps or _REACH_STEPS, Continuous(2)
+    made = make_episodic(
+        "goals/PointReach", reset, step, space, limit, config, renderer=lambda: render
+    )
+    return made._replace(goals=goals)

@@ -59,12 +59,7 @@ def make(
 ) -> HostEnvironment:
     """Make a batch of one of gymnasium's environments, if nothing is `missing`.
 
-    Args:
-      name: one of `NAMES`, or any id registered with gymnasium.
-      num_envs: number of environments.
-      config: options; a max_steps of None means gymnasium's time limit.
-      training: not used.
-      render: whether `render` will be called; it requires one thread for all environments.
+    A max_steps of None means gymnasium's time limit. A batch with `render` has one thread.
 
     Raises:
       ValueError: the id is unknown, or its spaces are not supported.

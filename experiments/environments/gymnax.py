@@ -15,6 +15,7 @@ import math
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -24,7 +25,7 @@ import numpy as np
 from agents.types import Continuous, Discrete
 from experiments.environments import shapes
 from experiments.environments.episodes import make_episodic
-from experiments.environments.types import Array, CompiledConfig, Environment, size_of
+from experiments.environments.types import Array, CompiledConfig, Environment, Render, size_of
 from experiments.installation import commands
 
 _DEEP_SEA = "DeepSea-bsuite"
@@ -62,8 +63,8 @@ def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
     """
     env, params = load(name)
     image = name.endswith("MinAtar") or name.startswith(("Catch", "DeepSea"))
-    solved = name in _SOLVED_ENDS
-    return from_gymnax(f"gymnax/{name}", env, params, config, image, solved)
+    solved, drawn = name in _SOLVED_ENDS, None if name in _NOT_DRAWN else partial(_renderer, name)
+    return from_gymnax(f"gymnax/{name}", env, params, config, image, solved, drawn)
 
 
 def from_gymnax(
@@ -73,6 +74,7 @@ def from_gymnax(
     config: CompiledConfig = CompiledConfig(),
     image: bool = False,
     ends_with_success: bool = False,
+    renderer: Callable[[], Render] | None = None,
 ) -> Environment:
     """Make an Environment from one with gymnax's interface, which other packages share.
 
@@ -83,6 +85,7 @@ def from_gymnax(
       config: options; a max_steps of None means the time limit of `params`.
       image: whether observations are binary images.
       ends_with_success: whether episodes terminate only by solving the task.
+      renderer: as for `make_episodic`.
 
     Raises:
       ValueError: actions are unbounded, or an option does not fit the environment.
@@ -105,8 +108,9 @@ def from_gymnax(
         return state, see(obs), reward, terminated
 
     return make_episodic(
-        name, reset, step, space, limit, config, ends_with_success=ends_with_success
-    )
+        name, reset, step, space, limit, config,
+        ends_with_success=ends_with_success, renderer=renderer,
+    )  # fmt: skip
 
 
 def find(name: str) -> int | None:
@@ -157,15 +161,8 @@ def _actions(env, params, name: str):
     return Continuous(math.prod(shape)), scale
 
 
-def renderer(name: str, config: CompiledConfig = CompiledConfig()) -> Callable[[Any], np.ndarray]:
-    """Return `render(state) -> [H, W, 3] uint8` for gymnax's own state.
-
-    Raises:
-      ValueError: gymnax cannot render the environment, or a package of its visualizer is missing.
-    """
-    del config
-    if name in _NOT_DRAWN:
-        raise ValueError(f"gymnax/{name} cannot render its states")
+def _renderer(name: str) -> Render:
+    """Return gymnax's own renderer; raise ValueError if a package of it is missing."""
     if name.startswith(_DEEP_SEA):
         return _deep_sea
     if reason := commands.missing(f"a picture of gymnax/{name}", {"pygame": "gymnax"}):
@@ -179,7 +176,7 @@ def renderer(name: str, config: CompiledConfig = CompiledConfig()) -> Callable[[
     return _visualizer(env, params)
 
 
-def _visualizer(env: Any, params: Any) -> Callable[[Any], np.ndarray]:
+def _visualizer(env: Any, params: Any) -> Render:
     from gymnax.visualize import Visualizer
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 

@@ -6,8 +6,7 @@ the first observation, and other actions have no effect. Without memory, the bes
 in both.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -53,12 +52,8 @@ def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
     The action after N steps ends the episode with reward 1 if it matches the cue (1 for cue 1),
     else -1.
 
-    Args:
-      name: `TMaze-` or `Chain-`, and N from 2 to 64.
-      config: options; a max_steps of None means 4 N + 8 in the maze, and N + 1 in the chain.
-
-    Raises:
-      ValueError: as in `find`.
+    A max_steps of None means 4 N + 8 in the maze, and N + 1 in the chain. Errors are those of
+    `find`.
     """
     found = find(name)
     assert found is not None
@@ -94,26 +89,17 @@ def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
         state = state._replace(place=state.place + ~over)
         return state, see(state), reward, over
 
-    maze = kind == _MAZE
-    see, step = (see_maze, step_maze) if maze else (see_chain, step_chain)
-    limit = config.max_steps or (4 * n + 8 if maze else n + 1)
-    space = Discrete(3 if maze else 2)
-    return make_episodic(f"memory/{name}", reset, step, space, limit, config)
-
-
-def renderer(name: str, config: CompiledConfig = CompiledConfig()) -> Callable[[Any], np.ndarray]:
-    """Return `render(state) -> [H, W, 3] uint8`: the way, with the agent in blue.
-
-    The first cell is light for cue 1 and dark for cue -1.
-    """
-    del config
-    found = find(name)
-    assert found is not None
-
     def render(state: Cued) -> np.ndarray:
-        row = np.full((found[1] + 1, 3), 230)
+        """Render the way, with the agent in blue; the first cell is light for cue 1."""
+        row = np.full((n + 1, 3), 230)
         row[0] = (230, 210, 160) if float(state.cue) > 0 else (170, 140, 90)
         row[int(state.place)] = (31, 119, 180)
         return shapes.cells(row[None])
 
-    return render
+    maze = kind == _MAZE
+    see, step = (see_maze, step_maze) if maze else (see_chain, step_chain)
+    limit = config.max_steps or (4 * n + 8 if maze else n + 1)
+    space = Discrete(3 if maze else 2)
+    return make_episodic(
+        f"memory/{name}", reset, step, space, limit, config, renderer=lambda: render
+    )

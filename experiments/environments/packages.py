@@ -19,7 +19,7 @@ from agents.types import Continuous, Discrete
 from experiments.environments import mujoco
 from experiments.environments.episodes import make_episodic
 from experiments.environments.gymnax import from_gymnax
-from experiments.environments.types import Array, CompiledConfig, Environment
+from experiments.environments.types import Array, CompiledConfig, Environment, Render
 from jaxreplay.option import option
 
 BRAX = (
@@ -57,8 +57,22 @@ def make_brax(name: str, config: BraxConfig = BraxConfig()) -> Environment:
     Raises:
       ValueError: the environment does not support the backend.
     """
-    env = _brax(name, config)
-    return _physics(f"brax/{name}", env, env.reset, config)
+    backend = config.backend or "spring"
+    with mujoco.quiet():
+        from brax import envs  # slow, and not needed by runs of other families
+
+        try:
+            env = envs.get_environment(name, backend=backend)
+        except (NotImplementedError, KeyError, AttributeError) as error:
+            raise ValueError(f"brax/{name} does not run on backend {backend!r}: {error}") from error
+
+    def renderer() -> Render:
+        return mujoco.renderer(f"brax/{name}", env.sys.mj_model, place)
+
+    def place(data: Any, state: Any) -> None:
+        data.qpos, data.qvel = state.pipeline_state.q, state.pipeline_state.qd
+
+    return _physics(f"brax/{name}", env, env.reset, renderer, config)
 
 
 def make_playground(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
@@ -66,14 +80,32 @@ def make_playground(name: str, config: CompiledConfig = CompiledConfig()) -> Env
 
     Diverging physics appears as NaN in reward and last observation and ends the episode.
     """
-    env = _playground(name)
-    # Some tasks store the key in their state, which must contain plain arrays only.
-    return _physics(
-        f"playground/{name}", env, lambda key: env.reset(jax.random.key_data(key)), config
-    )
+    with mujoco.quiet():
+        from mujoco_playground import dm_control_suite  # slow, as it imports brax and warp
+
+        env = dm_control_suite.load(name, config_overrides={"impl": "jax"})
+
+    def begin(key: Array) -> Any:
+        # Some tasks store the key in their state, which must contain plain arrays only.
+        return env.reset(jax.random.key_data(key))
+
+    def renderer() -> Render:
+        return mujoco.renderer(f"playground/{name}", env.mj_model, place)
+
+    def place(data: Any, state: Any) -> None:
+        data.qpos, data.qvel = state.data.qpos, state.data.qvel
+        data.mocap_pos, data.mocap_quat = state.data.mocap_pos, state.data.mocap_quat
+
+    return _physics(f"playground/{name}", env, begin, renderer, config)
 
 
-def _physics(name: str, env: Any, begin: Callable[[Array], Any], config: CompiledConfig):
+def _physics(
+    name: str,
+    env: Any,
+    begin: Callable[[Array], Any],
+    renderer: Callable[[], Render],
+    config: CompiledConfig,
+) -> Environment:
     """Make an Environment from one with brax's interface; a max_steps of None means 1000.
 
     Actions are clipped to [-1, 1], the scaled control range of the actuators; brax's own
@@ -90,47 +122,9 @@ def _physics(name: str, env: Any, begin: Callable[[Array], Any], config: Compile
         return state, state.obs, state.reward, state.done > 0
 
     space, limit = Continuous(env.action_size), config.max_steps or 1000
-    return make_episodic(name, reset, step, space, limit, config, costly_reset=True)
-
-
-def brax_renderer(name: str, config: BraxConfig = BraxConfig()) -> Callable[[Any], np.ndarray]:
-    """Return `render(state) -> [H, W, 3] uint8` for brax's state; see `mujoco.renderer`."""
-
-    def place(data: Any, state: Any) -> None:
-        data.qpos, data.qvel = state.pipeline_state.q, state.pipeline_state.qd
-
-    return mujoco.renderer(f"brax/{name}", _brax(name, config).sys.mj_model, place)
-
-
-def playground_renderer(
-    name: str, config: CompiledConfig = CompiledConfig()
-) -> Callable[[Any], np.ndarray]:
-    """Return `render(state) -> [H, W, 3] uint8` for Playground's state; see `mujoco.renderer`."""
-    del config
-
-    def place(data: Any, state: Any) -> None:
-        data.qpos, data.qvel = state.data.qpos, state.data.qvel
-        data.mocap_pos, data.mocap_quat = state.data.mocap_pos, state.data.mocap_quat
-
-    return mujoco.renderer(f"playground/{name}", _playground(name).mj_model, place)
-
-
-def _brax(name: str, config: BraxConfig) -> Any:
-    backend = config.backend or "spring"
-    with mujoco.quiet():
-        from brax import envs  # slow, and not needed by runs of other families
-
-        try:
-            return envs.get_environment(name, backend=backend)
-        except (NotImplementedError, KeyError, AttributeError) as error:
-            raise ValueError(f"brax/{name} does not run on backend {backend!r}: {error}") from error
-
-
-def _playground(name: str) -> Any:
-    with mujoco.quiet():
-        from mujoco_playground import dm_control_suite  # slow, as it imports brax and warp
-
-        return dm_control_suite.load(name, config_overrides={"impl": "jax"})
+    return make_episodic(
+        name, reset, step, space, limit, config, costly_reset=True, renderer=renderer
+    )
 
 
 def make_xminigrid(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:

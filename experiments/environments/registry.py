@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from experiments.environments import (
     atari,
     goals,
@@ -19,7 +17,7 @@ from experiments.environments import (
     walk,
 )
 from experiments.environments.host import HostEnvironment
-from experiments.environments.types import CompiledConfig, Environment, EnvironmentConfig
+from experiments.environments.types import CompiledConfig, Environment, EnvironmentConfig, Render
 from experiments.installation import commands
 
 
@@ -30,8 +28,6 @@ class Family(NamedTuple):
     # (name, config) -> Environment; (name, num_envs, config, training, render) -> HostEnvironment
     make: Callable[..., Any]
     config: type[EnvironmentConfig] = CompiledConfig
-    # (name, config) -> render(the dynamics' own state) -> [H, W, 3] uint8
-    renderer: Callable[..., Callable[[Any], np.ndarray]] | None = None
     needs: Callable[[str], Mapping[str, str]] = lambda name: {}  # module -> extra that installs it
     # Parses an unlisted name; returns None or raises a ValueError if it is unknown.
     find: Callable[[str], Any] | None = None
@@ -42,31 +38,26 @@ class Family(NamedTuple):
 
 _families: dict[str, Family] = {
     "gymnax": Family(
-        gymnax.NAMES, gymnax.make, renderer=gymnax.renderer,
-        needs=lambda name: {"gymnax": "gymnax"}, find=gymnax.find,
+        gymnax.NAMES, gymnax.make, needs=lambda name: {"gymnax": "gymnax"}, find=gymnax.find,
     ),
     "sparse_pendulum": Family(
-        dict.fromkeys(sparse_pendulum.NAMES, "continuous"), sparse_pendulum.make,
-        renderer=sparse_pendulum.renderer,
+        dict.fromkeys(sparse_pendulum.NAMES, "continuous"), sparse_pendulum.make
     ),
     "walk": Family(
-        dict.fromkeys(walk.NAMES, "discrete"), walk.make, renderer=walk.renderer,
-        find=walk.find,
+        dict.fromkeys(walk.NAMES, "discrete"), walk.make, find=walk.find
     ),
     "goals": Family(
-        goals.ACTIONS, goals.make, renderer=goals.renderer, find=goals.find, has_goals=True,
+        goals.ACTIONS, goals.make, find=goals.find, has_goals=True
     ),
     "memory": Family(
-        dict.fromkeys(memory.NAMES, "discrete"), memory.make, renderer=memory.renderer,
-        find=memory.find,
+        dict.fromkeys(memory.NAMES, "discrete"), memory.make, find=memory.find
     ),
     "brax": Family(
         dict.fromkeys(packages.BRAX, "continuous"), packages.make_brax, packages.BraxConfig,
-        packages.brax_renderer, needs=lambda name: {"brax": "brax"},
+        needs=lambda name: {"brax": "brax"},
     ),
     "playground": Family(
         dict.fromkeys(packages.PLAYGROUND, "continuous"), packages.make_playground,
-        renderer=packages.playground_renderer,
         needs=lambda name: {"mujoco_playground": "playground"},
     ),
     "xminigrid": Family(
@@ -197,27 +188,16 @@ def make(name: str, config: EnvironmentConfig | None = None, **changes: Any) -> 
     return family.make(short, _changed(name, config, changes))
 
 
-def renderer(
-    name: str, config: EnvironmentConfig | None = None, **changes: Any
-) -> Callable[[Any], np.ndarray]:
-    """Return a function that renders the states of an environment that compiles.
-
-    Args:
-      name: full name; batches on the host have their own `HostEnvironment.render`.
-      config: as for `make`.
-      **changes: as for `make`.
-
-    Returns:
-      `render(state) -> [H, W, 3] uint8`, for a state of `make(name, config)`, on the host.
+def renderer(name: str, config: EnvironmentConfig | None = None, **changes: Any) -> Render:
+    """Return `render(state) -> [H, W, 3] uint8` for states of `make` with the same arguments.
 
     Raises:
       ValueError: as in `make`, or the states cannot be rendered.
     """
-    family, short = _installed(name)
-    if family.renderer is None:
+    environment = make(name, config, **changes)
+    if environment.renderer is None:
         raise ValueError(f"{name} cannot render its states")
-    render = family.renderer(short, _changed(name, config, changes))
-    return lambda state: render(state.inner)
+    return environment.renderer()
 
 
 def make_host(
@@ -228,10 +208,10 @@ def make_host(
     render: bool = False,
     **changes: Any,
 ) -> HostEnvironment:
-    """Make a batch of environments on the host, by their full name.
+    """Make a batch of `num_envs` environments on the host, such as atari/Pong.
 
     Args:
-      name: such as gymnasium/Hopper-v5 or atari/Pong.
+      name: full name.
       num_envs: number of environments.
       config: as for `make`.
       training: whether the batch is for training; in evaluations, games are whole and rewards
@@ -240,8 +220,8 @@ def make_host(
       **changes: as for `make`.
 
     Raises:
-      ValueError: the environment is unknown, compiles or has other options, or a package is missing
-        (the message names the extra to install).
+      ValueError: the environment is unknown, compiles or has other options, or a package is
+        missing.
     """
     family, short = _installed(name)
     if not family.on_host:

@@ -4,7 +4,6 @@ The dynamics are those of OpenAI Gym's Pendulum-v0, which updates the angle befo
 speed. The reward is 1 if the rod has been within pi/3 of upright for over 20 steps in a row.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -55,11 +54,8 @@ def reward(upright: Array) -> Array:
 def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
     """Make the sparse pendulum; observations are cosine, sine and speed, actions torque / 2.
 
-    The number of upright steps is not observed. Episodes never terminate.
-
-    Args:
-      name: one of `NAMES`.
-      config: options; a max_steps of None means 200, as in Gym.
+    The number of upright steps is not observed. Episodes never terminate; a max_steps of None means
+    200, as in Gym.
     """
 
     def see(state: Pendulum) -> Array:
@@ -81,19 +77,12 @@ def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
         state = Pendulum(angle, speed, count_upright(state.upright, angle))
         return state, see(state), reward(state.upright), jnp.zeros((), bool)
 
-    limit = config.max_steps or _MAX_STEPS
-    return make_episodic(f"sparse_pendulum/{name}", reset, step, Continuous(1), limit, config)
-
-
-def renderer(
-    name: str, config: CompiledConfig = CompiledConfig()
-) -> Callable[[Pendulum], np.ndarray]:
-    """Return `render(state) -> [H, W, 3] uint8`, a picture of the rod."""
-    del name, config
-
     def render(state: Pendulum) -> np.ndarray:
         rod = [(0.0, 0.0), (-np.sin(float(state.angle)), np.cos(float(state.angle)))]
         hinge = (0.0, 0.0), 0.05, shapes.BLACK
         return shapes.picture((-1.3, 1.3, -1.3, 1.3), [(rod, 0.2, shapes.RED)], [hinge])
 
-    return render
+    limit, space = config.max_steps or _MAX_STEPS, Continuous(1)
+    return make_episodic(
+        f"sparse_pendulum/{name}", reset, step, space, limit, config, renderer=lambda: render
+    )

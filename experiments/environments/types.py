@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from agents.types import Continuous, Discrete
 from jaxreplay.option import Config, option
@@ -12,6 +13,7 @@ from jaxreplay.types import Goals, Tree
 
 Array = jax.Array
 State = Any  # an environment's own state, any pytree
+Render = Callable[[Any], np.ndarray]  # state -> picture [H, W, 3] uint8
 
 SIZES = range(2, 65)  # valid sizes for environments with a size at the end of their name
 
@@ -108,6 +110,7 @@ class Environment(NamedTuple):
     max_steps: int  # agent steps after which an episode is truncated
     frame_stack: int = 0  # frames stacked in an observation, newest last; 0 for no stack
     goals: Goals | None = None  # layout and reward of goals; None for tasks without goals
+    renderer: Callable[[], Render] | None = None  # None if states cannot be rendered
 
     @property
     def spec(self) -> EnvironmentSpec:

@@ -5,7 +5,6 @@ episode; only the last step has a reward, 1. Random actions reach it in one of 2
 right action alternates from state to state, so that learning about one state does not generalise.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 import jax
@@ -45,14 +44,16 @@ def right_action(state: Numbers) -> Numbers:
 def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
     """Make the walk; observations are one-hot, `[N]` float32, and 0 after the end of an episode.
 
-    Args:
-      name: the number of states, 2 to 64, such as 10.
-      config: options; a max_steps of None means N, the longest episode.
-
-    Raises:
-      ValueError: as in `find`.
+    A max_steps of None means N, the longest episode. Errors are those of `find`.
     """
     n = find(name)
+    # States are light where action 0 is right and dark where action 1 is; the end is black.
+    row = np.array([(230, 210, 160), (170, 140, 90)])[right_action(np.arange(n))]
+    row = np.concatenate([row, np.zeros((1, 3), row.dtype)])
+
+    def render(walker: Walker) -> np.ndarray:
+        place = np.arange(n + 1)[:, None] == int(walker.position)
+        return shapes.cells(np.where(place, (31, 119, 180), row)[None])
 
     def see(walker: Walker) -> Array:
         return jax.nn.one_hot(walker.position, n)  # of N: zeros
@@ -69,22 +70,5 @@ def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
         terminated = walker.position == n
         return walker, see(walker), right & terminated, terminated
 
-    return make_episodic(f"walk/{name}", reset, step, Discrete(2), config.max_steps or n, config)
-
-
-def renderer(
-    name: str, config: CompiledConfig = CompiledConfig()
-) -> Callable[[Walker], np.ndarray]:
-    """Return `render(state) -> [H, W, 3] uint8`: the states in a row, then the end in black.
-
-    States are light where action 0 is right and dark where action 1 is; the agent is blue.
-    """
-    del config
-    row = np.array([(230, 210, 160), (170, 140, 90)])[right_action(np.arange(find(name)))]
-    row = np.concatenate([row, np.zeros((1, 3), row.dtype)])
-    places = np.arange(len(row))[:, None]
-
-    def render(walker: Walker) -> np.ndarray:
-        return shapes.cells(np.where(places == int(walker.position), (31, 119, 180), row)[None])
-
-    return render
+    limit, space = config.max_steps or n, Discrete(2)
+    return make_episodic(f"walk/{name}", reset, step, space, limit, config, renderer=lambda: render)

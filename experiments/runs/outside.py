@@ -64,8 +64,7 @@ def load_environment(name: str) -> bool:
     """Import and register the environments in a module, unless the family is registered.
 
     The module must define `make(name, config) -> Environment`, which raises ValueError for an
-    unknown name. It may define `Config`, a subclass of `CompiledConfig`, and
-    `renderer(name, config)`.
+    unknown name. It may define `Config`, a subclass of `CompiledConfig`.
 
     Args:
       name: name of a registered environment, or of a module and an environment, such as
@@ -96,8 +95,8 @@ def load_environment(name: str) -> bool:
             space = named(short, kind()).action_space
             return "discrete" if isinstance(space, Discrete) else "continuous"
 
-        family = Family({}, named, kind, getattr(module, "renderer", None))
-        registry.register(prefix, family._replace(find=action_kind, kind=action_kind))
+        family = Family({}, named, kind, find=action_kind, kind=action_kind)
+        registry.register(prefix, family)
     return prefix in registry.FAMILIES
 
 
