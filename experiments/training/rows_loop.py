@@ -26,8 +26,6 @@ from jaxreplay.loops import host_rows
 from jaxreplay.replay import Replay
 from jaxreplay.types import Sample
 
-_AT_ONCE = 128  # rows of the warm-up that the device collects before the host fetches them
-
 
 class RowsRun(Run):
     """A Run called from Python; a resumed run gives the same numbers bit for bit."""
@@ -54,12 +52,9 @@ class RowsRun(Run):
 
     def init(self) -> LoopState:
         state, self._store = self._begin(keys_of(self._seeds)), self._empty_store()
-        left = self.schedule.warmup_rows
-        while left > 0:
-            rows = min(left, _AT_ONCE)
-            state, leaving = self._warm(state, jnp.asarray(rows, jnp.int32))
-            self._keep(leaving, rows)
-            left -= rows
+        for _ in range(self.schedule.warmup_rows):
+            state = self._warm(state)
+            self._store.add(state.replay.ring)
         return self._whole(self._after_warmup(state))
 
     def like(self) -> LoopState:
@@ -74,7 +69,9 @@ class RowsRun(Run):
         played, learned = self._nothing
         for _ in range(int(blocks)):
             state, played, leaving, batch = self._collect(state, played)
-            self._keep(leaving, self._config.learn_every)
+            leaving = jax.tree.map(np.asarray, leaving)
+            for row in range(self._config.learn_every):
+                host_rows.write(self._store.kept, jax.tree.map(lambda x, at=row: x[at], leaving))
             for _ in range(self._config.updates - 1):
                 given = self._store.read(batch)
                 state, learned, batch = self._learn_and_draw(state, learned, batch, given)
@@ -82,12 +79,6 @@ class RowsRun(Run):
         given = self._store.read(self._looked_at(state))
         state, metrics = self._log_point(state, played, learned, given)
         return self._whole(state), metrics
-
-    def _keep(self, leaving: Any, rows: int) -> None:
-        """Store the first `rows` rows that left the device."""
-        leaving = jax.tree.map(np.asarray, leaving)
-        for row in range(rows):
-            host_rows.write(self._store.kept, jax.tree.map(lambda x, at=row: x[at], leaving))
 
     def _whole(self, state: LoopState) -> LoopState:
         """Return the state with the host's rows."""
@@ -103,19 +94,9 @@ class RowsRun(Run):
 
     # Functions of one seed's state, which `_trace` vmaps and jits.
 
-    def _some_rows(self, state: LoopState, rows: Any) -> tuple[LoopState, Any]:
-        """Take `rows` steps of the warm-up; return the rows that leave the device."""
-        left = jax.tree.map(
-            lambda x: jnp.zeros((_AT_ONCE, *x.shape), x.dtype), state.replay.ring.leaving
-        )
-
-        def step(row: Any, carry: Any) -> Any:
-            state, left = carry
-            state, _ = self._loop.collect(state, "warm-up")
-            leaving = state.replay.ring.leaving
-            return state, jax.tree.map(lambda all, one: all.at[row].set(one), left, leaving)
-
-        return jax.lax.fori_loop(0, rows, step, (state, left))
+    def _row(self, state: LoopState) -> LoopState:
+        """Collect a row of the warm-up."""
+        return self._loop.collect(state, "warm-up")[0]
 
     def _steps(self, state: LoopState, played: Metrics) -> tuple[LoopState, Metrics, Any, Sample]:
         """Collect a block's rows, and draw the first batch."""
@@ -168,9 +149,7 @@ class RowsRun(Run):
         self._nothing = _zeros(with_axis((played, learned), seeds))
         over = functools.partial(jit_over_seeds, axes=axes)
         self._begin = jit_once(jax.vmap(self._loop.start, out_axes=axes))
-        self._warm = jit_once(
-            jax.vmap(self._some_rows, (axes, None), (axes, leaving)), donate_argnums=0
-        )
+        self._warm = jit_once(jax.vmap(self._row, (axes,), axes), donate_argnums=0)
         self._after_warmup = over(phases.after_warmup, out_axes=axes)
         self._collect = over(self._steps, out_axes=(axes, 0, leaving, 0))
         self._learn_and_draw = over(self._update_and_draw, out_axes=(axes, 0, 0))
