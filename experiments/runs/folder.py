@@ -96,14 +96,9 @@ def prepare(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool) -> 
 
 
 def check_code(out: Path, allowed: bool) -> None:
-    """Check that a run is made by a single version of the code and settings of JAX.
+    """Raise ValueError if different versions of code and settings make a run, unless `allowed`.
 
-    Args:
-      out: folder of the run; for a run that has not ended, the present version counts, too.
-      allowed: whether the user accepts different versions.
-
-    Raises:
-      ValueError: the versions differ.
+    For a run that has not ended, the present version counts, too.
     """
     now = () if has_ended(out) else (code.version(),)
     versions = dict.fromkeys([*manifest.read(out).code, *now])

@@ -69,11 +69,7 @@ def terminable() -> Iterator[None]:
 def defer_signals(until: str) -> Iterator[Asked]:
     """Record the first signal, and let the second one stop the process at once.
 
-    Args:
-      until: time at which the run will stop, for the message, such as "at the next log point".
-
-    Yields:
-      A function that returns whether a signal was received.
+    `until` is the time at which the run stops, for the message: "now", "at the next log point".
     """
     asked = Asked()
     with contextlib.ExitStack() as stack:

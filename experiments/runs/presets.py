@@ -114,11 +114,7 @@ def check_demos(name: str | None, config: Any) -> None:
 
 
 def apply(name: str, config: Any) -> Any:
-    """Return a RunConfig with the options of a preset in place of its own.
-
-    Raises:
-      ValueError: the preset does not support the agent.
-    """
+    """Return a RunConfig with the options of a preset; errors are those of `check_agent`."""
     check_agent(name, config.agent)
     preset, known = PRESETS[name], _fields(config.replay_options)
     replay: dict[str, Any] = {}

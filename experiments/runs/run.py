@@ -157,15 +157,10 @@ class _Training(NamedTuple):
     resume_folder: Path
 
     def train(self, before: Resumed | None, clock: Callable[[], Spent]) -> None:
-        """Train from the beginning or a checkpoint to the end, with logs and checkpoints.
+        """Train from the beginning, or from a resumed run's state, with logs and checkpoints.
 
-        Args:
-          before: state from which a resumed run continues.
-          clock: function that returns the time since its previous call, at first the start-up.
-
-        Raises:
-          EnvironmentFailed: an environment raised an error or returned a number that is not finite.
-          Stopped: the user stopped the run, or the agent diverged.
+        `clock` returns the time since its previous call, at first that of the start-up. Errors are
+        those of `execute`, and EnvironmentFailed.
         """
         run, steps = self.run, self.run.schedule.steps
         (index, blocks), metrics, timing, state = before or Resumed()

@@ -144,13 +144,7 @@ def _section(config: Any, saved: dict[str, Any], name: str) -> Any:
 
 
 def defaults(env: str, agent: str, replay: str, preset: str | None = None) -> RunConfig:
-    """Return the default configuration of a run.
-
-    Args:
-      env: name of the environment.
-      agent: name of the agent.
-      replay: name of the replay method.
-      preset: name of published settings that replace the defaults, or None.
+    """Return the default configuration of a run, or that of a preset, by the names of its parts.
 
     Raises:
       ValueError: the names do not fit one another.
@@ -175,11 +169,7 @@ def defaults(env: str, agent: str, replay: str, preset: str | None = None) -> Ru
 
 
 def read(folder: Path, what: str = "run") -> RunConfig:
-    """Return the configuration of the run in `folder`.
-
-    Args:
-      folder: folder of the run.
-      what: word for the run in the error message if it is missing.
+    """Return the configuration of the run in `folder`; errors call a missing run `what`.
 
     Raises:
       ValueError: the run is missing, or its file is damaged or was written by another version.
@@ -205,13 +195,7 @@ def from_folder(saved: Any, folder: Path) -> RunConfig:
 
 
 def check_same(saved: dict, now: dict, folder: str | os.PathLike) -> None:
-    """Raise ValueError if a resumed run would have other options than before.
-
-    Args:
-      saved: nested, JSON-able configuration of the saved run.
-      now: configuration of the resumed run.
-      folder: folder of the run, for the message.
-    """
+    """Raise ValueError if a resumed run has other options (`to_json`) than the saved one."""
     before, after = _options(saved), _options(now)
     for name in differing(saved, now):
         raise ValueError(

@@ -62,7 +62,7 @@ def with_demos(replay: Replay, path: str, share: float) -> Demonstrated | Record
 
     Args:
       replay: replay of the agent's own experience.
-      path: file written by `jaxreplay.save`, with the transitions of the same task and agent.
+      path: file of `jaxreplay.save`.
       share: share of the file in each batch; 1 stores none of the agent's own experience.
 
     Raises:

@@ -101,18 +101,10 @@ class HostRun(Run):
         config: LoopConfig,
         seeds: Sequence[int],
     ) -> None:
-        """Make the run; environments are made when it begins.
+        """Make the run of `seeds`, for environments with the spec `environment`.
 
-        Args:
-          make: makes a batch of environments, for training or for evaluation.
-          environment: spec of each environment.
-          agent: agent, made with the objective of the replay's method.
-          replay: replay, made with the sampler of the same method.
-          config: options of the loop.
-          seeds: seeds of the run.
-
-        Raises:
-          ValueError: the config cannot run.
+        `make` is called when the run begins. For other arguments and errors, see
+        `loop.make_program`.
         """
         phases = make_phases(environment.action_space, agent, replay, config)
         super().__init__(schedule(config, replay.num_envs))

@@ -39,13 +39,7 @@ class HostPhases:
     """
 
     def __init__(self, phases: Phases, environment: EnvironmentSpec, seeds: int) -> None:
-        """Trace the phases; nothing is compiled or executed.
-
-        Args:
-          phases: phases of the loop.
-          environment: spec of each environment.
-          seeds: S.
-        """
+        """Trace the phases for S `seeds`; nothing is compiled or executed."""
         self._phases = phases
         obs = with_axis(environment.obs, phases.replay.num_envs)
         self.like = jax.eval_shape(phases.start, a_key(), (), obs)

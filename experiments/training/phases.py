@@ -57,12 +57,7 @@ class Phases:
     config: LoopConfig
 
     def start(self, key: Array, env_state: Any, obs: chex.ArrayTree) -> LoopState:
-        """Return the state before the first step.
-
-        Args:
-          key: PRNG key of the run.
-          env_state: `[E, ...]` after the reset; () for environments on the host.
-          obs: `[E, ...]` after the reset.
+        """Return the state before the first step, with `env_state` and `obs` of the reset.
 
         Raises:
           ValueError: the warm-up is random, but the agent stores densities of its own actions.
@@ -99,16 +94,9 @@ class Phases:
         obs: chex.ArrayTree,
         out: TimeStep,
     ) -> tuple[LoopState, Metrics]:
-        """Store a step of the environments.
+        """Store a step of the environments, `out` `[E]`; offline, only steps of the warm-up.
 
-        Args:
-          state: state before the step.
-          mode: as for `decide`; an offline config stores steps only in the warm-up.
-          action: `[E, ...]`.
-          extras: `[E, ...]`.
-          env_state: `[E, ...]` after the step.
-          obs: `[E, ...]` for the next actions.
-          out: `[E]`, the step.
+        `env_state` and `obs` are those after the step, for the next actions.
 
         Returns:
           The state, and sums over the training episodes that ended.
@@ -159,10 +147,7 @@ class Phases:
     ) -> tuple[LoopState, Sums]:
         """Update the agent from a batch, and the replay from the agent's feedback.
 
-        Args:
-          state: state of the loop.
-          batch: batch from `sample`.
-          given: the host's part of the batch, from `host_store.Store.read`.
+        `given` is the host's part of the batch, from `host_store.Store.read`.
         """
         if jax.tree.leaves(given):
             batch = host_store.fill(state.replay.ring, batch, given)
@@ -195,11 +180,7 @@ class Phases:
     ) -> tuple[Array, Any]:
         """Return the actions `[N, ...]` of evaluations, and the agent's memory.
 
-        Args:
-          agent_state: state of the agent.
-          obs: observations `[N, ...]`.
-          key: PRNG key.
-          memory: memory after the previous step, or `no_memory`.
+        `memory` is that after the previous step, or `no_memory`.
         """
         if self.agent.recall is None:
             action = self.agent.greedy(agent_state, obs)
@@ -231,9 +212,7 @@ class Phases:
     def is_due(self, rows: Any, every: int) -> Any:
         """Return whether the latest block passed a multiple of `every` agent steps.
 
-        Args:
-          rows: agent steps in each environment so far.
-          every: agent steps over all environments.
+        `rows` counts the agent steps in each environment, `every` those in all environments.
         """
         return rows % max(1, every // self.replay.num_envs) < self.config.learn_every
 
@@ -260,8 +239,8 @@ class Phases:
           state: state of the evaluated agent.
           played: sums of `take_in` since the last log point.
           learned: sums of `learn` since the last log point.
-          returns: `[N]` float32, undiscounted returns of the evaluation.
-          lengths: `[N]` int32, agent steps of its episodes.
+          returns: `[N]` float32, from the evaluation.
+          lengths: `[N]` int32, from the evaluation.
           given: the host's part of `looked_at`.
         """
         if self.replay.requires.episode_returns == "evaluation" and not self.evaluates_for_replay:

@@ -104,10 +104,7 @@ class CompiledRun(Run):
     def __init__(self, program: Program, seeds: Sequence[int], where: Layout | None = None) -> None:
         """Make the run; tracing starts when it is first needed.
 
-        Args:
-          program: program of one seed.
-          seeds: seeds of the run.
-          where: layout of the seeds; by default, one program on the first device.
+        The default layout is one program on the first device.
         """
         if where is None:
             where = Layout(len(seeds), len(seeds), tuple(jax.local_devices()[:1]))
@@ -259,13 +256,9 @@ def _axes(init: Traced, step: Traced, from_outside: bool) -> Any:
 def jit_over_seeds(
     function: Callable[..., Any], axes: Any, out_axes: Any, donate: bool = True
 ) -> Any:
-    """Vmap over seeds and jit `function(state, *others)`, donating the state.
+    """Vmap over seeds and jit `function(state, *others)`, donating the state if `donate`.
 
-    Args:
-      function: function of the state of one seed; all other inputs have a seed axis.
-      axes: axes of the state.
-      out_axes: axes of the results.
-      donate: whether to donate the state.
+    `axes` are those of the state; all other inputs have a seed axis.
     """
 
     def mapped(state: Any, *others: Any) -> Any:
