@@ -9,6 +9,7 @@ if __name__ == "__main__":
     process.run("experiments.watch")
 
 import argparse
+import dataclasses
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from rich.progress import track
 
 from experiments import environments
 from experiments.cli import shared
-from experiments.cli.options import Parser
+from experiments.cli.options import Parser, add_options, read_options
 from experiments.environments.host import EnvironmentFailed
 from experiments.environments.mujoco import without_screen
 from experiments.figures import film
@@ -31,8 +32,17 @@ from experiments.runs.interrupt import Stopped
 from experiments.runs.log import waiting
 from experiments.runs.policy import Policy
 from experiments.runs.run_config import RunConfig
+from jaxreplay.option import Config, option
 
-_MOST_FPS = 50  # largest frame rate that viewers support
+
+@dataclasses.dataclass(frozen=True)
+class Options(Config):
+    """The episode, and the speed of its film."""
+
+    seed: int | None = option(None, "seed of the policy; none: the run's first seed")
+    episode_seed: int = option(0, "seed of the environment", at_least=0)
+    max_steps: int | None = option(None, "maximum length of the episode", at_least=1)
+    fps: int = option(25, "pictures per second", at_least=1, at_most=50)  # viewers' largest rate
 
 
 class Episode(NamedTuple):
@@ -129,6 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _watch(args: argparse.Namespace) -> None:
     out = args.out or args.run / "episode.gif"
+    options = read_options(args, Options())
     without_screen()
     film.check_path(out)
     config = policy.read_config(args.run)
@@ -136,29 +147,29 @@ def _watch(args: argparse.Namespace) -> None:
         named, own = getattr(args, kind), getattr(config, kind)
         if named not in (None, own):
             raise ValueError(f"the run has --{kind} {own}, not {named}: remove --{kind}")
-    seed = policy.check_seed(config, args.seed)
+    seed = policy.check_seed(config, options.seed)
     try:
         with compilation.cache_programs(args.compilation_cache):
             with waiting(f"loading the policy of seed {seed}"):
                 trained = policy.load(args.run, config, seed)
                 start = host_episode if environments.is_host(config.env) else compiled_episode
-                episode = start(config, trained, args.episode_seed)
+                episode = start(config, trained, options.episode_seed)
             try:
-                limit = min(trained.spec.max_steps, args.max_steps or sys.maxsize)
+                limit = min(trained.spec.max_steps, options.max_steps or sys.maxsize)
                 pictures, total, length, over = play(episode, limit)
             finally:
                 episode.close()
     except EnvironmentFailed as error:
         raise Stopped(str(error), 1) from error
-    count = pictures.write(out, args.fps)
-    cut = "" if over else f", cut off by --max-steps {args.max_steps}"
+    count = pictures.write(out, options.fps)
+    cut = "" if over else f", cut off by --max-steps {options.max_steps}"
     print(
         f"{config.env}, {config.agent} with {config.replay}, seed {seed} after {trained.step:,} "
         f"agent steps: return {total:.6g}, length {length:,}{cut}"
     )
     shown = "every step" if pictures.stride == 1 else f"1 of {pictures.stride} steps"
     size = out.stat().st_size / 1000
-    print(f"picture: {out} ({shown}, {count} pictures, {args.fps} per second, {size:,.0f} kB)")
+    print(f"picture: {out} ({shown}, {count} pictures, {options.fps} per second, {size:,.0f} kB)")
 
 
 def _parser() -> Parser:
@@ -173,26 +184,10 @@ def _parser() -> Parser:
     for name, kind in names:
         text = f"the run's {name}; required only if it is in a module of your own, to import it"
         parser.add_argument(f"--{name}", type=kind, metavar="NAME", help=text)
-    for name, kind, default, text in (
-        ("seed", int, None, "seed of the policy [default the run's first seed]"),
-        ("episode-seed", _integer(0), 0, "seed of the environment [default 0]"),
-        ("max-steps", _integer(1), None, "maximum length of the episode [default none]"),
-        ("fps", _integer(1, _MOST_FPS), 25, f"pictures per second, up to {_MOST_FPS} [default 25]"),
-    ):  # fmt: skip
-        parser.add_argument(f"--{name}", type=kind, default=default, metavar="INT", help=text)
+    add_options(parser, Options, group="episode")
     parser.add_argument(
         "--out", type=shared.folder, metavar="FILE",
         help=".gif, or .mp4 with imageio[ffmpeg] [default RUN/episode.gif]",
     )  # fmt: skip
     shared.add_compilation_cache(parser)
     return parser
-
-
-def _integer(least: int, most: int = sys.maxsize) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not text.isdecimal() or not least <= int(text) <= most:
-            limits = f"at least {least}" if most == sys.maxsize else f"from {least} to {most}"
-            raise argparse.ArgumentTypeError(f"'{text}' is not an integer {limits}")
-        return int(text)
-
-    return parse
