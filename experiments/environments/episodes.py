@@ -89,7 +89,7 @@ def make_episodic(
 
     def start(key: Array) -> tuple[EpisodeState, chex.ArrayTree]:
         state, obs = cast(reset(key))
-        previous = _no_action(action_space) if sticks else None
+        previous = example_action(action_space) if sticks else None
         unpaid = jnp.zeros((), jnp.float32) if delays else None
         return EpisodeState(state, jnp.zeros((), jnp.int32), previous, unpaid), see(obs)
 
@@ -157,7 +157,8 @@ def _hidden_entries(
     return hidden
 
 
-def _no_action(space: Discrete | Continuous) -> Array:
+def example_action(space: Discrete | Continuous) -> Array:
+    """Return an action of one environment, zeros, as an example of shape and dtype."""
     if isinstance(space, Discrete):
         return jnp.zeros((), jnp.int32)
     return jnp.zeros(space.size, jnp.float32)

@@ -10,6 +10,7 @@ import jax
 
 from agents.types import Agent
 from experiments import environments
+from experiments.environments.episodes import example_action
 from experiments.environments.types import Environment, EnvironmentSpec
 from experiments.runs import registry
 from experiments.runs.run_config import RunConfig
@@ -22,7 +23,7 @@ from experiments.training.rows_loop import RowsRun
 from experiments.training.schedule import schedule
 from experiments.training.seeds import CompiledRun, Run, with_axis
 from experiments.training.spread import layout
-from experiments.training.state import a_key, example_action
+from experiments.training.state import a_key
 from jaxreplay.loops import frames
 from jaxreplay.methods import METHODS
 from jaxreplay.replay import Replay

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from agents.types import Agent, Continuous, Discrete
+from experiments.environments.episodes import example_action
 from experiments.environments.types import Array
 from jaxreplay import n_step
 from jaxreplay.loops import unrolled
@@ -105,13 +106,6 @@ def initial_state(
         agent=agent_state,
         replay=replay.init(key_replay, transition),
     )
-
-
-def example_action(space: Discrete | Continuous) -> Array:
-    """Return an action of one environment, as an example of shape and dtype."""
-    if isinstance(space, Discrete):
-        return jnp.zeros((), jnp.int32)
-    return jnp.zeros(space.size, jnp.float32)
 
 
 def a_key() -> Any:
