@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from agents import common, scaling
 from agents.types import Agent, Continuous, Discrete
+from experiments.environments.episodes import example_action
 from experiments.environments.types import Array, TimeStep
 from experiments.training import host_store
 from experiments.training import state as state_
@@ -62,19 +63,35 @@ class Phases:
         Raises:
           ValueError: the warm-up is random, but the agent stores densities of its own actions.
         """
-        state = state_.initial_state(
-            self.action_space, self.agent, self.replay, self.config.n_step, key, env_state, obs
-        )
-        if (
-            self.config.random_warmup
-            and self.agent.extras_of_action
-            and jax.tree.leaves(state.extras)
-        ):
+        agent, replay, num_envs = self.agent, self.replay, self.replay.num_envs
+        key_agent, key_replay, _, keys = state_.roots(key, num_envs)
+        one_obs = jax.tree.map(lambda x: x[0], obs)
+        one_action = example_action(self.action_space)
+        agent_state = agent.init(key_agent, one_obs, one_action)
+        extras = jax.eval_shape(agent.act, agent_state, obs, key_agent)[1]
+        if self.config.random_warmup and agent.extras_of_action and jax.tree.leaves(extras):
             raise ValueError(
                 "random_warmup is true, and the density that the agent stores with its actions is "
                 "not that of random ones: use random_warmup false, in every arm of a comparison"
             )
-        return state
+        one_extras = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), extras)
+        scalar, flag = jnp.zeros((), jnp.float32), jnp.zeros((), bool)
+        step = Step(one_obs, one_action, scalar, flag, flag, one_obs, flag, one_extras)
+        first = Transition(one_obs, one_action, scalar, scalar, one_obs, flag, flag, one_extras)
+        counter, lengths = jnp.zeros((), jnp.int32), jnp.zeros(num_envs, jnp.int32)
+        return LoopState(
+            keys=keys,
+            rows=counter,
+            updates=counter,
+            env_state=env_state,
+            obs=obs,
+            episodes=Episodes(lengths.astype(jnp.float32), lengths),
+            extras=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), extras),
+            window=n_step.init(step, self.config.n_step, num_envs),
+            fault=counter,
+            agent=agent_state,
+            replay=replay.init(key_replay, first),
+        )
 
     def decide(self, state: LoopState, mode: Mode) -> tuple[Array, chex.ArrayTree]:
         """Return actions `[E, ...]` and the agent's extras `[E, ...]` to store with the step."""

@@ -4,17 +4,11 @@ from typing import Any, NamedTuple
 
 import chex
 import jax
-import jax.numpy as jnp
 from flax import struct
 
-from agents.types import Agent, Continuous, Discrete
-from experiments.environments.episodes import example_action
 from experiments.environments.types import Array
-from jaxreplay import n_step
 from jaxreplay.loops import unrolled
-from jaxreplay.n_step import Step, Window
-from jaxreplay.replay import Replay
-from jaxreplay.types import Transition
+from jaxreplay.n_step import Window
 
 Metrics = dict[str, Array]  # each [] float32
 
@@ -69,45 +63,6 @@ class LoopState(NamedTuple):
     since: Any = ()  # sums accumulated since the last log point, of a host loop
 
 
-def initial_state(
-    action_space: Discrete | Continuous,
-    agent: Agent,
-    replay: Replay,
-    window_length: int,
-    key: Array,
-    env_state: Any,
-    obs: chex.ArrayTree,
-) -> LoopState:
-    """Return the state before the first step, with `env_state` and `obs` `[E, ...]` of the reset.
-
-    `window_length` is n of the n-step returns, `key` the PRNG key of the run.
-    """
-    key_agent, key_replay, _, keys = _roots(key, replay.num_envs)
-    one_obs = jax.tree.map(lambda x: x[0], obs)
-    one_action = example_action(action_space)
-    agent_state = agent.init(key_agent, one_obs, one_action)
-    extras = jax.eval_shape(agent.act, agent_state, obs, key_agent)[1]
-    one_extras = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), extras)
-    scalar, flag = jnp.zeros((), jnp.float32), jnp.zeros((), bool)
-    step = Step(one_obs, one_action, scalar, flag, flag, one_obs, flag, one_extras)
-    transition = Transition(one_obs, one_action, scalar, scalar, one_obs, flag, flag, one_extras)
-    counter = jnp.zeros((), jnp.int32)
-    lengths = jnp.zeros(replay.num_envs, jnp.int32)
-    return LoopState(
-        keys=keys,
-        rows=counter,
-        updates=counter,
-        env_state=env_state,
-        obs=obs,
-        episodes=Episodes(lengths.astype(jnp.float32), lengths),
-        extras=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), extras),
-        window=n_step.init(step, window_length, replay.num_envs),
-        fault=counter,
-        agent=agent_state,
-        replay=replay.init(key_replay, transition),
-    )
-
-
 def a_key() -> Any:
     """Return shape and dtype of a PRNG key, for tracing."""
     return jax.eval_shape(jax.random.key, 0)
@@ -115,7 +70,7 @@ def a_key() -> Any:
 
 def reset_keys(key: Array, num_envs: int) -> Array:
     """Return the keys `[E]` of the environments' reset in the run of `key`."""
-    return _roots(key, num_envs)[2]
+    return roots(key, num_envs)[2]
 
 
 def acting_key(state: LoopState) -> Array:
@@ -158,7 +113,7 @@ def fold_in(roots: Array, counter: Array) -> Array:
     return jax.vmap(jax.random.fold_in, (0, None))(roots, counter)
 
 
-def _roots(key: Array, num_envs: int) -> tuple[Array, Array, Array, Keys]:
+def roots(key: Array, num_envs: int) -> tuple[Array, Array, Array, Keys]:
     """Return the keys of the agent, the replay and the resets `[E]`, and the root keys."""
     keys = jax.random.split(unrolled(key), 10 + 2 * num_envs)
     agent, replay, evaluate, inspect = keys[:4]
