@@ -65,7 +65,6 @@ GRID = Experiment(
         25_000, _MEMORY, {**_RACER, "actor_learning_rate": 3e-4, "critic_learning_rate": 1e-3},
         "Learning rates are ten times the paper's (PPO and ACER: three times), for 400 times fewer "
         "steps.",
-        most_seeds=64,
         untested={
             "ppo": "PPO makes 12 updates in 25 000 steps; it took us about 400 000 steps to solve "
             "Pendulum",
