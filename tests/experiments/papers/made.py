@@ -52,5 +52,4 @@ def data_of(
         results.add(runs, cost)
         results.facts["points"][point.id]["code"] = [(codes or {}).get((env, label), "abc")]
     results.write()
-    read = tables.of_study(store.read(out))
-    return read
+    return tables.of_study(store.read(out))

@@ -77,12 +77,6 @@ def test_every_plot_is_valid_plotly_with_labelled_axes(pages, name):
             assert trace["meta"] in shown.arms or not shown.arms
 
 
-def test_shares_have_axes_from_0_to_1(pages):
-    shown = Page(pages("sparse_pendulum_td3"))
-    for title in (panels.REPLAYED["distinct"].title, panels.EXPONENT.title):
-        assert shown.plot(title)["layout"]["yaxis"]["range"] == [-0.02, 1.02]
-
-
 @pytest.mark.parametrize("name", FOLDERS)
 def test_pages_load_nothing_from_the_network(pages, name):
     text = pages(name)
