@@ -4,11 +4,9 @@ import re
 from pathlib import Path
 
 import pandas as pd
-import pytest
 
-from experiments.runs.run_config import RunConfig
 from experiments.statistics import tuned
-from experiments.studies import grid, samplers, search_report, spaces, store
+from experiments.studies import search_report, store
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "sweeps.md").read_text()
@@ -47,23 +45,3 @@ def test_documented_search_equals_the_committed_search():
         assert f"{shown[0]} [{shown[1]}, {shown[2]}]" in PAGE
     counts = [int((sign * better > 0).sum()) for sign in (1, -1)]
     assert f"lose on {counts[0]}, win on {counts[1]}" in PAGE
-
-
-def test_committed_search_is_reproduced_by_its_sampler():
-    """Trials depend only on the seed and on scores."""
-    facts = store.read(ROOT / "experiments/results/sweeps/walk_search").facts
-    trials = facts["search"]["studies"]["walk/10"]["per"]["trials"]
-    base = RunConfig.from_json(facts["points"][trials[0]["point"]]["config"])
-    space = spaces.read(
-        [grid.read_axis("replay.alpha=0:1"), grid.read_axis("replay.beta=0:1")],
-        {("walk/10", "per"): base},
-    )["walk/10", "per"]
-    if facts["search"]["asked"]["search"] != samplers.describe("optuna"):
-        pytest.skip("another version of optuna asks for other settings")
-    sampler = samplers.make("optuna", "walk/10", "per", space, 0, False)
-    for start in range(0, 64, 8):
-        asked = [sampler.ask() for _ in range(8)]
-        for at, settings in enumerate(asked, start):
-            own = facts["points"][trials[at]["point"]]["settings"]
-            assert {place.name: value for place, value in settings.items()} == own
-            sampler.tell(at, trials[at]["score"])
