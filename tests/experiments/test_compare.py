@@ -102,6 +102,7 @@ def test_learn_every_may_be_an_axis(tmp_path, capsys, monkeypatch):
     [
         (["--baseline", "rank"], ("baseline", "rank", "uniform", "pal")),
         (["--primary", "last_9"], ("last_9", "9", "2")),
+        (["--ungated", ""], ("ungated",)),
         (["--replays", "control=per"], ("control",)),
         (["--learn-every", "1", "4", "1"], ("learn_every", "1")),
         (["--json"], ("--json", "--list")),
