@@ -1,11 +1,9 @@
 """Parts of a page, with numbers worked by hand."""
 
-import numpy as np
 import pandas as pd
-import pytest
 
 from experiments.figures.style import styles_of
-from experiments.report import costs, plots, settings
+from experiments.report import costs, settings
 
 
 def test_compilation_seconds_are_read_from_the_timing_table():
@@ -38,29 +36,3 @@ def test_differing_options_are_separated_from_shared_options():
         "--replay": {"per": "per", "pal": "pal"},
         "--replay.alpha": {"per": "0.6", "pal": "-"},
     }
-
-
-def test_options_are_named_and_written_as_on_the_command_line():
-    config = {
-        "env": "walk/10", "loop": {"learn_every": 4, "offline": False},
-        "agent_options": {"hidden": [64, 32], "clip": None}, "replay_options": {"beta_end": 1.0},
-    }  # fmt: skip
-    assert settings.flat(config) == {
-        "--env": "walk/10", "--learn-every": "4", "--offline": "false",
-        "--agent.hidden": "64 32", "--agent.clip": "none", "--replay.beta-end": "1.0",
-    }  # fmt: skip
-
-
-def test_values_that_are_not_finite_are_gaps_in_a_line():
-    assert plots.numbers([1.0, np.nan, np.inf, 0.1234567891]) == [1.0, None, None, 0.1234568]
-
-
-def test_text_in_scripts_is_escaped():
-    text = plots.to_script({"name": "</script><script>alert(1)</script>&"})
-    assert "<" not in text and ">" not in text and "&" not in text
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        plots.to_script([float("nan")])
-
-
-def test_labels_are_escaped_for_plotly():
-    assert plots.plain_text("<b>a</b> \n &") == "&lt;b&gt;a&lt;/b&gt;<br>&amp;"

@@ -1,7 +1,6 @@
 """Bootstrap intervals: exact ones from all resamples, and coverage of sampled ones."""
 
 import itertools
-import math
 import warnings
 
 import hypothesis
@@ -9,7 +8,6 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from experiments.statistics import bootstrap
 from experiments.statistics.bootstrap import bootstrap_interval, iqm, stratified_interval
 from tests.refusals import refused
 
@@ -64,16 +62,6 @@ def test_few_seeds_give_the_quantiles_of_all_resamples(values):
     for statistic in (iqm, np.mean, np.median):
         expected = of_all(statistic(resamples, axis=1))
         np.testing.assert_allclose(bootstrap_interval(x, statistic), expected, atol=1e-12)
-
-
-@pytest.mark.parametrize("size", [1, 2, 5, 8])
-def test_resamples_are_enumerated_up_to_order(size):
-    picks, weights = bootstrap._multisets(size)
-    assert len(picks) == math.comb(2 * size - 1, size)
-    assert weights.sum() == pytest.approx(1.0)
-    # Every seed is picked equally often.
-    shares = [((picks == seed).sum(axis=1) * weights).sum() for seed in range(size)]
-    np.testing.assert_allclose(shares, 1.0)
 
 
 @pytest.mark.parametrize("seeds", [4, 12])
