@@ -20,13 +20,8 @@ ROWS = [{"arm": "per", "seed": 0, "value": 1 / 3}, {"arm": "per", "seed": 1, "va
 
 
 def learned(monkeypatch, stop_at: int | None = None, stop=KeyboardInterrupt) -> list[tuple]:
-    """Replace computation of curves by random numbers; return a list that records requests.
-
-    Args:
-      monkeypatch: replaces the computation.
-      stop_at: number of the curve, from 1, that raises `stop`, or None.
-      stop: exception to raise.
-    """
+    """Replace computation of curves by random numbers, which stops at curve `stop_at` (from 1);
+    return a list that records requests."""
     asked = []
 
     def run(n, method, seeds, linear, **_):

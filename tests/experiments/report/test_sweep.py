@@ -186,20 +186,3 @@ def test_incomplete_sweeps_have_a_page(walk):
     assert best.tasks(half) is None and [row.label for row in half.rows] == ["uniform"]
     assert Page(page.render(half)).warns("10", "160")
     assert isinstance(half.rows[0], tuned.Tuned)
-
-
-def test_diverged_seeds_rank_worst_and_are_counted_in_their_row():
-    """All held-out seeds of the better method diverge, so it improves on no method."""
-    both = two_tasks()
-    frame, read = both.store.frame, both.store
-    read.frame = frame.assign(diverged=(frame["replay"] == "per").astype(int))
-    lost = swept.of(read, final(read))
-    (rows,) = [b.cells[1:] for b in best.best(lost).blocks if b.kind == "table"]
-    for row in rows:
-        if row[0].endswith("per"):
-            assert_names(row[4], "2", "diverged")
-    assert not any("diverged" in " ".join(row) for row in rows if row[0].endswith("uniform"))
-    (table,) = [b for b in best.tasks(lost).blocks if b.kind == "table"]
-    rows = {(row[0], row[1]): row for row in table.cells[1:]}
-    assert rows["per", "at its best"][2:] == ["0 [0, 0]"]
-    page.render(lost)  # raises on values that are not finite
