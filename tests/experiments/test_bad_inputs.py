@@ -162,9 +162,3 @@ def test_saved_configs_with_an_invalid_field_are_refused(place, change, tmp_path
         where[name] = {"a": 1} if field else 3
     line = ["experiments.train", "--resume", "OUT"]
     assert_refused(line, tmp_path, {"config.json": json.dumps(saved)})
-
-
-@pytest.mark.parametrize("name", ["metrics.csv", "summary.json", "config.json", "replayed.png"])
-@pytest.mark.parametrize("more", ["", " --overwrite"])
-def test_foreign_files_are_kept(name, more, tmp_path):
-    assert_refused(shlex.split(f"experiments.train {TINY}{more}"), tmp_path, {name: "mine"})

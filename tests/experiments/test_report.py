@@ -16,7 +16,7 @@ from experiments.report import __main__ as report
 from experiments.report import blocks, commands, page, source, swept
 from experiments.runs import run as run_module
 from experiments.runs.run_config import RunConfig, defaults
-from tests.refusals import assert_names
+from tests.refusals import assert_names, refusal
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "results"
 RACER = RESULTS / "refer" / "racer_pendulum"
@@ -26,15 +26,6 @@ RACER = RESULTS / "refer" / "racer_pendulum"
 def run(tmp_path):
     """Return a copy of a finished run."""
     return Path(shutil.copytree(RACER / "refer", tmp_path / "run"))
-
-
-def refusal(capsys, *arguments):
-    """Return the one-line error of a command."""
-    with pytest.raises(SystemExit) as exit_:
-        report.main([str(argument) for argument in arguments])
-    error = capsys.readouterr().err
-    assert exit_.value.code == 2 and error.count("\n") == 1
-    return error
 
 
 def test_page_of_a_run_is_written_to_its_folder_and_replaced(run, capsys):
@@ -51,14 +42,14 @@ def test_page_of_a_run_is_written_to_its_folder_and_replaced(run, capsys):
 
 def test_foreign_files_are_not_overwritten(run, capsys):
     (run / "report.html").write_text("<p>mine")
-    assert_names(refusal(capsys, run), run / "report.html", "--out")
+    assert_names(refusal(capsys, report.main, run), run / "report.html", "--out")
     assert (run / "report.html").read_text() == "<p>mine"
 
 
 def test_several_runs_become_arms(tmp_path, capsys):
     out = tmp_path / "new" / "both.html"
     runs = [f"with={RACER / 'refer'}", f"without={RACER / 'without'}"]
-    assert_names(refusal(capsys, *runs), "--out FILE.html")
+    assert_names(refusal(capsys, report.main, *runs), "--out FILE.html")
     assert report.main([*runs, "--out", str(out), "--title", "<b>Two & more"]) == 0
     text = out.read_text()
     assert "<h1>&lt;b&gt;Two &amp; more</h1>" in text
@@ -68,35 +59,27 @@ def test_several_runs_become_arms(tmp_path, capsys):
 def test_incompatible_folders_are_refused(tmp_path, run, capsys):
     out = ["--out", tmp_path / "x.html"]
     other = RESULTS / "cartpole_dqn" / "per"
-    error = refusal(capsys, run, other, *out)
+    error = refusal(capsys, report.main, run, other, *out)
     assert_names(error, "gymnax/Pendulum-v1", "gymnax/CartPole-v1")
-    assert_names(refusal(capsys, run, f"run={other}", *out), "run", f"other={run}")
-    error = refusal(capsys, RESULTS / "sweeps" / "walk_per", run, *out)
+    assert_names(refusal(capsys, report.main, run, f"run={other}", *out), "run", f"other={run}")
+    error = refusal(capsys, report.main, RESULTS / "sweeps" / "walk_per", run, *out)
     assert_names(error, RESULTS / "sweeps" / "walk_per", "study")
     saved = json.loads((run / "summary.json").read_text())
     saved["versions"]["code"] = "0123456789ab"
     (run / "summary.json").write_text(json.dumps(saved))
     both = (run, RACER / "without", *out)
-    assert_names(refusal(capsys, *both), "0123456789ab", "--other-code")
+    assert_names(refusal(capsys, report.main, *both), "0123456789ab", "--other-code")
     assert not (tmp_path / "x.html").exists()
     assert report.main([*map(str, both), "--other-code"]) == 0
 
 
 @pytest.mark.parametrize(
     ("name", "text", "parts"),
-    [
-        ("metrics.csv", "mine", ()),
-        ("summary.json", "{", ()),
-        ("summary.json", "[]", ()),
-        ("summary.json", "{}", ("env",)),
-        ("config.json", "[]", ()),
-        ("config.json", "{}", ("env",)),
-        ("timing.csv", "step,seconds\n1,2\n", ("steps_per_second",)),
-    ],
+    [("metrics.csv", "mine", ()), ("timing.csv", "step,seconds\n1,2\n", ("steps_per_second",))],
 )
 def test_damaged_files_are_named(run, capsys, name, text, parts):
     (run / name).write_text(text)
-    assert_names(refusal(capsys, run), run / name, *parts)
+    assert_names(refusal(capsys, report.main, run), run / name, *parts)
     assert not (run / "report.html").exists()
 
 
@@ -120,7 +103,7 @@ def test_running_runs_are_shown_up_to_the_last_log_point(run):
 def test_runs_without_a_log_point_have_no_page(run, capsys):
     (run / "summary.json").unlink()
     (run / "metrics.csv").write_text("seed,step,eval_return\n0,2500")
-    assert_names(refusal(capsys, run), run)
+    assert_names(refusal(capsys, report.main, run), run)
 
 
 def test_films_are_embedded_up_to_a_limit(run, monkeypatch):

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 import re
 import shutil
 import sys
@@ -12,13 +11,9 @@ import pytest
 from experiments import compare, sweep, train, watch
 from experiments.report import __main__ as report
 from experiments.runs import manifest, registry
+from tests.experiments.tiny import TINY
+from tests.refusals import refusal
 
-TINY = [
-    "--agent", "dqn", "--seeds", "2", "--steps", "200", "--warmup", "100", "--eval-every", "50",
-    "--eval-episodes", "1", "--n-step", "1", "--inspect", "0", "--batch-size", "8",
-    "--agent.hidden", "8",
-]  # fmt: skip
-PLAIN = ["--figures", "false", "--tensorboard", "false"]
 MODULE = """
 from pathlib import Path
 Path({mark!r}).write_text("it ran")
@@ -27,38 +22,16 @@ from experiments.training.config import ReplaySizes
 from jaxreplay.methods import METHODS
 from agents.types import Offers
 ACTIONS, OFFERS = "discrete", Offers(frozenset({{"td_error"}}))
-method, config = METHODS["uniform"].method, {config}
+method, config = METHODS["uniform"].method, DQNConfig
 """
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """Return folders of a run, a comparison, a grid and a search."""
-    here = tmp_path_factory.mktemp("made")
-    assert train.main([*TINY, *PLAIN, "--env", "walk/4", "--out", str(here / "run")]) == 0
-    words = [*TINY, "--env", "walk/4", "--replays", "uniform", "per", "--control", "false"]
-    assert compare.main([*words, "--report", "false", "--out", str(here / "comparison")]) == 0
-    words = [*TINY, "--envs", "walk/4", "--replays", "uniform", "per", "--figures", "false"]
-    grid = ["--grid", "replay.alpha=0.2,0.6", "--primary", "final"]
-    assert sweep.main([*words, *grid, "--out", str(here / "grid")]) == 0
-    space = ["--search", "random", "--trials", "2", "--fresh-seeds", "1", "--space",
-             "replay.alpha=0:1"]  # fmt: skip
-    assert sweep.main([*words, *space, "--out", str(here / "search")]) == 0
-    return here
-
-
 @pytest.fixture
-def folders(made, tmp_path):
-    shutil.copytree(made, tmp_path / "all")
-    return tmp_path / "all"
-
-
-@pytest.fixture(params=["DQNConfig", 'METHODS["uniform"].config'])
-def mark(request, tmp_path, monkeypatch):
+def mark(tmp_path, monkeypatch):
     """Put an agent or method on the path in three modules; return a file that imports write."""
     mark, below = tmp_path / "mark", tmp_path / "path" / "evilpkg"
     below.mkdir(parents=True)
-    content = MODULE.format(mark=str(mark), config=request.param)
+    content = MODULE.format(mark=str(mark))
     for path in (below / "__init__.py", below / "evil2.py", below.with_name("evilmod.py")):
         path.write_text(content)
     monkeypatch.syspath_prepend(str(below.parent))
@@ -71,13 +44,6 @@ def edited(path, change):
     saved = json.loads(path.read_text())
     change(saved)
     path.write_text(json.dumps(saved))
-
-
-def refused(capsys, command, *words):
-    with pytest.raises(SystemExit) as exit_:
-        command.main(list(words))
-    assert exit_.value.code == 2
-    return capsys.readouterr().err.splitlines()[-1]
 
 
 NAMES = [
@@ -102,9 +68,9 @@ def test_modules_named_only_by_a_folder_are_not_imported(folders, mark, capsys, 
     for path in folder.rglob("*.json"):
         edited(path, change)
     command = {"run": train, "comparison": compare}.get(kind, sweep)
-    assert value in refused(capsys, command, "--resume", str(folder))
+    assert value in refusal(capsys, command.main, "--resume", str(folder))
     if kind == "run":
-        assert value in refused(capsys, watch, str(folder))
+        assert value in refusal(capsys, watch.main, str(folder))
     report.main([str(folder)])  # shows the names as text
     assert not mark.exists()
 
@@ -122,7 +88,7 @@ def test_saved_studies_are_validated_against_bounds(folders, capsys):
         ("axes", "replay.alpha", ["--on"]),
     ):
         edited(path, lambda saved: saved["study"][section].update({name: value}))
-        error = refused(capsys, sweep, "--resume", str(folders / "grid"), "--dry-run")
+        error = refusal(capsys, sweep.main, "--resume", str(folders / "grid"), "--dry-run")
         assert name in error or str(value) in error
         path.write_text(whole)
 
@@ -136,12 +102,14 @@ def test_resumed_sweeps_keep_their_options(folders, capsys):
         "envs": ["--envs", "walk/5"], "preset": ["--preset", "per"],
         "space": ["--space", "replay.alpha=0:1"],
     }.items():  # fmt: skip
-        assert f"--{option}" in refused(capsys, sweep, "--resume", str(folders / "grid"), *words)
+        assert f"--{option}" in refusal(
+            capsys, sweep.main, "--resume", str(folders / "grid"), *words
+        )
 
 
 def test_modules_named_again_on_the_command_line_are_imported(tmp_path, monkeypatch, request):
     path = tmp_path / "mine_elsewhere.py"
-    path.write_text(MODULE.format(mark=str(tmp_path / "mark"), config="DQNConfig"))
+    path.write_text(MODULE.format(mark=str(tmp_path / "mark")))
     monkeypatch.syspath_prepend(str(tmp_path))
     request.addfinalizer(lambda: registry._AGENTS.pop(path.stem, None))
     out = str(tmp_path / "x")
@@ -172,7 +140,7 @@ def test_modules_named_again_on_the_command_line_are_imported(tmp_path, monkeypa
 def test_option_files_cannot_name_clusters_or_modules(tmp_path, mark, capsys, text, named):
     path = tmp_path / "sweep.toml"
     path.write_text(text)
-    error = refused(capsys, sweep, "--file", str(path), "--dry-run")
+    error = refusal(capsys, sweep.main, "--file", str(path), "--dry-run")
     assert named in error and not mark.exists()
 
 
@@ -193,7 +161,7 @@ def test_pages_do_not_follow_links(folders, tmp_path, capsys, kind):
             continue
         path.rename(secret)
         path.symlink_to(secret)
-        assert path.name in refused(capsys, report, str(folders / kind), "--out", str(page))
+        assert path.name in refusal(capsys, report.main, str(folders / kind), "--out", str(page))
         assert not page.exists()
         path.unlink()
         secret.rename(path)
@@ -209,13 +177,3 @@ def test_linked_films_are_named_and_not_embedded(folders, tmp_path, is_link):
     page = (folders / "run" / "report.html").read_text()
     assert (base64.b64encode(content).decode() in page) != is_link
     assert ("episode.gif" in page) == is_link
-
-
-@pytest.mark.parametrize("name", ["metrics.csv", "timing.csv", "config.json", "manifest.json"])
-def test_resumed_runs_do_not_write_through_links(folders, tmp_path, capsys, name):
-    path, mine = folders / "run" / name, tmp_path / "mine"
-    path.rename(mine)
-    path.symlink_to(mine)
-    before = mine.read_bytes()
-    assert name in refused(capsys, train, "--resume", str(folders / "run"))
-    assert mine.read_bytes() == before and os.path.islink(path)

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
-from jax import monitoring
 
 from experiments import environments, train
 from experiments.runs import run as run_module
@@ -29,10 +28,6 @@ TINY = [
     "--figures", "false",
 ]  # fmt: skip
 QUICK = [*TINY, "--inspect", "0"]  # a smaller program
-
-
-def command(*options: str) -> list[str]:
-    return [sys.executable, "-m", "experiments.train", *options]
 
 
 @pytest.fixture(scope="module")
@@ -67,65 +62,39 @@ def test_runs_write_config_metrics_summary_figure_and_checkpoints(finished):
     assert list((finished / "tensorboard").iterdir())
 
 
-def test_cached_programs_do_not_change_results(tmp_path):
-    hits = []
-
-    def told(event, **about):
-        if event == "/jax/compilation_cache/cache_hits":
-            hits.append(event)
-
-    small = ["--replay", "uniform", "--seeds", "1", "--steps", "300", "--inspect", "0"]
-    found, options = [], [*small, "--compilation-cache", str(tmp_path / "kept")]
-    monitoring.register_event_listener(told)
-    try:
-        for name in ("compiled", "kept before"):
-            out = tmp_path / name
-            assert train.main([*TINY, *options, "--out", str(out)]) == 0
-            state = next(out.glob("checkpoints/*300*"))
-            found.append(((out / "metrics.csv").read_bytes(), state.read_bytes(), bool(hits)))
-    finally:
-        monitoring.unregister_event_listener(told)
-    (metrics, state, _), _ = found
-    assert found == [(metrics, state, False), (metrics, state, True)]
+def interrupted(out, number, *options):
+    """Send a signal to a run with a checkpoint; return exit code and last line of the errors."""
+    command = [sys.executable, "-m", "experiments.train", *options, "--out", str(out)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not list(out.glob("checkpoints/*.safetensors")):
+        time.sleep(0.002)
+    process.send_signal(number)
+    said = process.communicate()[1].splitlines()
+    assert not (out / "summary.json").exists(), "the run ended before the signal"
+    return process.returncode, said[-1] if said else ""
 
 
 def test_killed_runs_resume_to_the_same_bits(finished, tmp_path):
     out = tmp_path / "killed"
-    process = subprocess.Popen(command(*TINY, "--out", str(out)), stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not list(out.glob("checkpoints/*.safetensors")):
-        time.sleep(0.002)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not (out / "summary.json").exists(), "the run ended before it could be killed"
+    interrupted(out, signal.SIGKILL, *TINY)
     assert train.main(["--resume", str(out)]) == 0
     assert (out / "summary.json").exists() and not list(out.glob("*.png")), "no figures asked for"
-    for name in ("metrics.csv", "config.json"):
+    (last,) = (path.relative_to(finished) for path in finished.glob("checkpoints/*900*"))
+    for name in ("metrics.csv", "config.json", last):
         assert (out / name).read_bytes() == (finished / name).read_bytes(), name
-    last = "checkpoints/step_900.safetensors"
-    ours = next(iter(out.glob("checkpoints/*900*")))
-    theirs = next(iter(finished.glob("checkpoints/*900*")))
-    assert ours.read_bytes() == theirs.read_bytes(), last
 
 
 def test_signals_of_schedulers_save_a_checkpoint_and_set_the_exit_code(tmp_path):
     out = tmp_path / "stopped"
-    process = subprocess.Popen(
-        command(*QUICK, "--steps", "90000", "--out", str(out)), stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not list(out.glob("checkpoints/*.safetensors")):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGUSR1)
-    said = process.communicate()[1].splitlines()[-1]
-    assert process.returncode == 143
+    code, said = interrupted(out, signal.SIGUSR1, *QUICK, "--steps", "90000")
+    assert code == 143
     assert_names(said, f"--resume {out}")
     assert not (out / ".jaxreplay.lock").exists()
 
 
 def test_damaged_checkpoints_fall_back_to_the_previous_one(finished, tmp_path, capsys):
-    out = tmp_path / "damaged"
-    shutil.copytree(finished, out)
+    out = Path(shutil.copytree(finished, tmp_path / "damaged"))
     (out / "summary.json").unlink()
     older, newest = sorted((out / "checkpoints").glob("*.safetensors"))
     newest.unlink()  # finished runs do not read arrays
@@ -143,8 +112,7 @@ def test_damaged_checkpoints_fall_back_to_the_previous_one(finished, tmp_path, c
 
 @pytest.mark.parametrize("name", ["metrics.csv", "timing.csv"])
 def test_changed_tables_are_refused(finished, tmp_path, name, capsys):
-    out = tmp_path / "cut"
-    shutil.copytree(finished, out)
+    out = Path(shutil.copytree(finished, tmp_path / "cut"))
     lines = (out / name).read_text().splitlines(keepends=True)
     (out / name).write_text("".join(lines[:-2]))
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
@@ -153,39 +121,22 @@ def test_changed_tables_are_refused(finished, tmp_path, name, capsys):
 
 
 def test_finished_runs_without_checkpoints_are_not_restarted(finished, tmp_path, capsys):
-    out = tmp_path / "ended"
-    shutil.copytree(finished, out)
+    out = Path(shutil.copytree(finished, tmp_path / "ended"))
     shutil.rmtree(out / "checkpoints")
     assert_names(refusal(capsys, train.main, "--resume", out), out)
     assert (out / "metrics.csv").read_bytes() == (finished / "metrics.csv").read_bytes()
 
 
-def test_results_of_a_seed_are_independent_of_other_seeds(finished, tmp_path):
-    alone = tmp_path / "alone"
-    assert train.main([*TINY, "--seeds", "1", "--seed", "1", "--out", str(alone)]) == 0
-    both = pd.read_csv(finished / "metrics.csv").query("seed == 1").reset_index(drop=True)
-    one = pd.read_csv(alone / "metrics.csv")
-    # First log point only: rounding differs between a matrix product and a batch of them.
-    pd.testing.assert_frame_equal(one[:1], both[:1], rtol=1e-3, check_dtype=False)
-
-
 REFUSALS = [
     (["--replay", "perr"], ("perr", "per")),
     (["--env", "gymnax/CartPol-v1"], ("gymnax/CartPole-v1",)),
-    (["--agent", "td4"], ("td4", "dqn", "rainbow", "td3", "sac")),
-    (["--agent", "td3"], ("td3", "continuous", "gymnax/CartPole-v1", "discrete")),
     (["--agent", "rainbow", "--replay.loss", "l1"], ("rainbow", "TD errors")),
-    (["--env", "gymnax/Breakout-MinAtar", "--agent.network", "nature"], ("nature",)),
     (["--steps", "500"], ("steps", "500", "1000")),
-    (["--replay.alhpa", "1"], ("--replay.alhpa",)),
     (["--num-envs", "3", "--capacity", "100"], ("capacity", "100", "num_envs", "3", "99")),
-    (["--env.backend", "mjx"], ("--env.backend", "brax/")),
-    (["--env", "atari/Pongg"], ("atari/Pong",)),
     (["--env", "gymnasium/CartPole-v2"], ("gymnasium/CartPole-v1",)),
     (["--env", "atari/Pong", "--scale-observations", "true"], ("--frame-stack 0",)),
     (["--replay-on", "host", "--frame-stack", "4"], ("gymnax/CartPole-v1", "--frame-stack 0")),
     (["--replay-on", "host", "--scale-observations", "true"], ("--replay-on",)),
-    (["--replay", "ners", "--replay-on", "host"], ("on_host", "obs", "next_obs")),
     (["--env", "atari/Pong", "--env.vectorisation", "async"], ("gymnasium/",)),
     # options without effect
     (["--observe-every", "100"], ("--observe-every", "ners")),
@@ -257,23 +208,20 @@ def test_failing_environments_end_the_run_and_keep_its_checkpoint(tmp_path, monk
 
 
 def test_diverging_runs_warn_and_may_be_stopped(tmp_path, capsys):
-    options = [
-        "--agent", "racer", "--replay", "refer", "--env", "gymnax/Pendulum-v1", "--env.max-steps",
-        "8", "--agent.learning-rate", "10", "--agent.hidden", "8", "--replay.reject", "false",
-        "--replay.penalise", "false", "--replay.forget", "oldest", "--steps", "400", "--warmup",
-        "40", "--eval-every", "90", "--eval-episodes", "1", "--seeds", "2", "--inspect", "0",
-        "--capacity", "64", "--batch-size", "8", "--tensorboard", "false", "--checkpoint-every",
-        "1",
-    ]  # fmt: skip
+    options = (
+        "--agent racer --replay refer --env gymnax/Pendulum-v1 --env.max-steps 8 --steps 400 "
+        "--agent.learning-rate 10 --agent.hidden 8 --replay.reject false --replay.penalise false "
+        "--replay.forget oldest --warmup 40 --eval-every 90 --eval-episodes 1 --seeds 2 "
+        "--inspect 0 --capacity 64 --batch-size 8 --tensorboard false --checkpoint-every 1"
+    )
     out = tmp_path / "diverging"
     ends = ["--stop-on-divergence", "true", "--out", str(out)]
-    assert train.main([*options, *ends]) == 1
+    assert train.main([*options.split(), *ends]) == 1
     said = capsys.readouterr().err.splitlines()[-1]
     assert_names(said, "refer", "seed 1", "--stop-on-divergence")
     assert not (out / "summary.json").exists() and list(out.glob("checkpoints/*.safetensors"))
     assert train.main(["--resume", str(out), "--stop-on-divergence", "false"]) == 0
-    shown = capsys.readouterr()
-    assert " 2/2 |" in shown.out
+    assert " 2/2 |" in capsys.readouterr().out
     assert json.loads((out / "summary.json").read_text())["diverged"] == [0, 1]
 
 
@@ -295,8 +243,7 @@ def test_runs_are_not_overwritten_or_resumed_with_other_options(finished, option
 
 
 def test_overwrite_replaces_a_run(finished, tmp_path):
-    out = tmp_path / "twice"
-    shutil.copytree(finished, out)
+    out = Path(shutil.copytree(finished, tmp_path / "twice"))
     other = ["--steps", "300", "--seed", "5", "--overwrite"]
     assert train.main([*QUICK, *other, "--out", str(out)]) == 0
     assert set(pd.read_csv(out / "metrics.csv")["seed"]) == {5, 6}

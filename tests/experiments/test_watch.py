@@ -18,27 +18,27 @@ from experiments.figures import film
 from experiments.figures.film import Film
 from experiments.installation.commands import install_package
 from experiments.runs import checkpoint, policy
-from experiments.runs.assembly import assemble, build
-from experiments.training.phases import make_phases
-from tests.refusals import assert_names, refused
+from experiments.runs.assembly import build
+from tests.refusals import assert_names, refusal, refused
 
 SMALL = [
     "--replay", "uniform", "--seeds", "2", "--seed", "3", "--steps", "60", "--warmup", "20",
     "--eval-every", "20", "--eval-episodes", "1", "--env.max-steps", "12", "--inspect", "0",
     "--batch-size", "8", "--capacity", "60", "--tensorboard", "false", "--figures", "false",
+    "--agent.hidden", "8",
 ]  # fmt: skip
 KEY = jax.random.key(0)
 FAMILIES = {
-    "gymnax/CartPole-v1": ("dqn", ["--agent.hidden", "8"]),
-    "gymnax/Breakout-MinAtar": ("dqn", ["--agent.hidden", "8"]),
-    "sparse_pendulum/Pendulum-v0": ("ddpg", ["--agent.hidden", "8", "--replay", "refer"]),
-    "gymnasium/Pendulum-v1": ("td3", ["--agent.hidden", "8"]),
-    "atari/Pong": ("dqn", ["--agent.hidden", "8", "--env.max-steps", "40"]),
+    "gymnax/CartPole-v1": ("dqn", []),
+    "gymnax/Breakout-MinAtar": ("dqn", []),
+    "sparse_pendulum/Pendulum-v0": ("ddpg", ["--scale-observations", "true"]),
+    "gymnasium/Pendulum-v1": ("td3", []),
+    "atari/Pong": ("dqn", ["--env.max-steps", "40"]),
 }
 FLAT = ("gymnax/", "sparse_pendulum/")
 NOT_DRAWN = ("gymnax/Reacher-misc", "gymnax/Swimmer-misc", "gymnax/UmbrellaChain-bsuite")
-DRAWN = [name for name in environments.names() if name.startswith(FLAT)] + ["walk/10"]
-DRAWN = [name for name in DRAWN if name not in NOT_DRAWN]
+DRAWN = [name for name in environments.names() if name.startswith(FLAT) and name not in NOT_DRAWN]
+DRAWN += ["walk/10", "goals/BitFlip-3", "goals/PointReach", "memory/Chain-4"]
 
 
 @pytest.fixture(scope="module")
@@ -105,23 +105,13 @@ def test_policy_is_read_from_the_last_checkpoint_of_the_seed(trained):
     run = trained("gymnax/CartPole-v1")
     config = policy.read_config(run)
     state = checkpoint.load(run / "checkpoints", build(config).like())
-    spec, _, agent, replay = assemble(config)
-    greedy = make_phases(spec.action_space, agent, replay, config.loop).greedy
-    obs = jax.random.normal(jax.random.key(0), (50, 4))
     networks = []
-    for seed in (3, 4):
+    for at, seed in enumerate((3, 4)):
         found = policy.load(run, config, seed)
         assert found.step == 60
-        is_key = lambda x: jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)
-        own = jax.tree.map(
-            lambda x, one: x[seed - 3] if x.shape != one.shape else x, state.agent, found.agent
-        )
-        for left, right in zip(jax.tree.leaves(own), jax.tree.leaves(found.agent)):
-            data = jax.random.key_data if is_key(left) else np.asarray
-            np.testing.assert_array_equal(data(left), data(right))
-        acts, _ = greedy(own, obs, KEY, ())
-        np.testing.assert_array_equal(acts, found.greedy(found.agent, obs, KEY))
-        networks.append(np.concatenate([np.ravel(x) for x in jax.tree.leaves(own.params)]))
+        own = jax.tree.map(lambda x: x[at], state.agent.params)
+        jax.tree.map(np.testing.assert_array_equal, own, found.agent.params)
+        networks.append(np.concatenate([np.ravel(x) for x in jax.tree.leaves(own)]))
     assert not np.array_equal(*networks)
 
 
@@ -143,20 +133,18 @@ def test_return_and_length_equal_a_manual_rollout(trained):
 
 
 def test_options_select_episode_length_and_file(trained, tmp_path, capsys):
-    run = trained("gymnax/CartPole-v1")
+    out = tmp_path / "new" / "x.gif"
+    options = [str(trained("gymnax/CartPole-v1")), "--seed", "4", "--max-steps", "5"]
 
-    def shoot(*options):
-        out = tmp_path / "new" / "x.gif"
-        assert watch.main([str(run), "--out", str(out), *options]) == 0
+    def shoot(*more):
+        assert watch.main([*options, "--out", str(out), *more]) == 0
         return list(pictures(out))
 
-    first = shoot("--seed", "4", "--max-steps", "5", "--fps", "10")
+    first = shoot("--fps", "10")
     assert_names(capsys.readouterr().out, "length 5", "--max-steps 5")
-    assert seconds(tmp_path / "new" / "x.gif") == 0.5
-    again = shoot("--seed", "4", "--max-steps", "5")
-    np.testing.assert_array_equal(first, again)
-    other = shoot("--seed", "4", "--max-steps", "5", "--episode-seed", "1")
-    assert not np.array_equal(first, other)
+    assert seconds(out) == 0.5
+    np.testing.assert_array_equal(first, shoot())
+    assert not np.array_equal(first, shoot("--episode-seed", "1"))
     assert os.listdir(tmp_path / "new") == ["x.gif"]
 
 
@@ -210,12 +198,7 @@ def test_invalid_runs_and_options_are_refused_in_one_line(trained, tmp_path, cap
         ([run, "--max-steps", "0"], ("--max-steps", "0", "1")),
         ([run, "--fps", "60"], ("--fps", "60", "50")),
     ):
-        with pytest.raises(SystemExit) as stop:
-            watch.main([str(argument) for argument in arguments])
-        assert stop.value.code == 2
-        error = capsys.readouterr().err
-        assert error.count("\n") == 1
-        assert_names(error, *parts)
+        assert_names(refusal(capsys, watch.main, *arguments), *parts)
     assert not list(tmp_path.glob("x.*")) and not (bare / "episode.gif").exists()
 
 
@@ -234,19 +217,6 @@ def test_states_of_compiled_environments_are_rendered(name):
         if not np.array_equal(first, render(state)):
             return
     pytest.fail("nothing moves")
-
-
-def test_rendered_pole_leans_by_its_angle():
-    render = environments.renderer("gymnax/CartPole-v1")
-    state, _ = environments.make("gymnax/CartPole-v1").reset(jax.random.key(0))
-
-    def tip(angle):  # column of the highest non-white pixel
-        inner = state.inner.replace(x=0.0, theta=angle)
-        rows, columns = np.nonzero((render(state._replace(inner=inner)) < 250).any(axis=-1))
-        return columns[rows == rows.min()].mean()
-
-    middle = render(state).shape[1] / 2
-    assert tip(-0.2) < middle - 5 and tip(0.2) > middle + 5
 
 
 @pytest.mark.parametrize("name", ["atari/Pong", *NOT_DRAWN])
@@ -315,14 +285,3 @@ def test_missing_opengl_is_reported_in_one_line():
     done = in_a_process("-c", TWO_STATES, MUJOCO_GL="disable")
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert_names(done.stderr, "brax/inverted_pendulum", "MUJOCO_GL=egl")
-
-
-@pytest.mark.slow
-def test_brax_episodes_are_rendered_as_a_gif_with_changing_frames(tmp_path):
-    names = ["--agent", "ddpg", "--env", "brax/inverted_pendulum", "--out", str(tmp_path)]
-    assert train.main([*names, *SMALL, "--agent.hidden", "8"]) == 0
-    done = in_a_process("-m", "experiments.watch", str(tmp_path), "--max-steps", "6")
-    assert done.returncode == 0, done.stderr
-    assert len(list(pictures(tmp_path / "episode.gif"))) > 1
-    done = in_a_process("-m", "experiments.watch", str(tmp_path), MUJOCO_GL="disable")
-    assert done.returncode == 2 and done.stderr.count("\n") == 1

@@ -13,17 +13,6 @@ from experiments.runs.results import versions
 from tests.refusals import assert_names, refusal
 
 
-def test_benchmark_tables_are_written_as_markdown():
-    text = command.table(["us", "cycle"], [["ours", 12.345], ["theirs", None], ["slow", 12345.6]])
-    assert text.splitlines() == [
-        "| us     |  cycle |",
-        "| ------ | -----: |",
-        "| ours   |   12.3 |",
-        "| theirs |      - |",
-        "| slow   | 12,346 |",
-    ]
-
-
 def test_benchmarks_overwrite_only_their_own_files(tmp_path, capsys):
     mine, plan, summary = (tmp_path / name for name in ("mine.json", "plan.md", "summary.json"))
     mine.write_text('{"machine": "mine"}')

@@ -1,4 +1,4 @@
-"""Benchmarks of replay libraries: every buffer samples correctly, and the commands run.
+"""Benchmarks of replay libraries and training: every buffer samples correctly, commands run.
 
 Sizes are too small to measure speed; times are only required to be positive.
 """
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.benchmarks import calls, methods, peers, replay
+from experiments.benchmarks import calls, methods, peers, replay, training
 from experiments.benchmarks.peers import ALPHA, BETA, OBS, ORDERS, Buffer, Rows, row
 from experiments.benchmarks.peers import endless_episode as episode
 from experiments.installation.commands import install
@@ -137,7 +137,7 @@ def test_replay_command_measures_every_mode_and_lists_missing_libraries(
     )
     out = tmp_path / "new" / "replay.json"
     argv = ["--capacities", "100", "--batch-sizes", "16", "--seeds", "2", "--out", str(out)]
-    argv += ["--peers", "ours", "flashbax", "--order", *ORDERS]
+    argv += ["--peers", "ours", "flashbax", "--order", ORDERS[1]]
     assert replay.main([*argv, *FAST]) == 0
     content = json.loads(out.read_text())
     assert {"processor", "cores", "device", "jax", "python"} <= content["machine"].keys()
@@ -186,3 +186,22 @@ def test_methods_command_runs(tmp_path, capsys):
     results = json.loads(out.read_text())["results"]
     assert [one["method"] for one in results] == ["per", "uniform"] and results[0]["ratio"] == 1
     assert "| per " in capsys.readouterr().out
+
+
+@pytest.mark.slow  # compiles the same programs as the other benchmarks
+def test_training_command_runs(tmp_path, capsys):
+    out = tmp_path / "training.json"
+    argv = ["--cases", "dqn", "--replays", "uniform", "per", "--seeds", "1", "--capacity", "300"]
+    assert training.main([*argv, *FAST, "--out", str(out)]) == 0
+    content = json.loads(out.read_text())
+    uniform, per = content["results"]
+    assert (uniform["loop"], per["loop"]) == ("uniform", "per")
+    for result in (uniform, per):
+        assert len(result["us"]) == 2
+        assert min(*result["us"], result["steps_per_second"]) > 0 and result["large_copies"] == 0
+    assert per["to_ours"] > 0 and uniform["to_ours"] == 1
+    assert_names(capsys.readouterr().out, "uniform", "per", "dqn", "steps_per_second")
+
+
+def test_capacities_below_the_batch_are_rejected_before_compilation(capsys):
+    assert_names(refusal(capsys, training.main, "--capacity", "100"), "capacity", "100", "256")

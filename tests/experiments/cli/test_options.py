@@ -1,13 +1,10 @@
 """Options and lists of names on the command line."""
 
 import dataclasses
-import math
 import re
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from experiments import environments
 from experiments.cli.listing import WIDTH, format_catalogue
@@ -212,34 +209,6 @@ def test_unsupported_option_types_raise_a_type_error():
         add_options(Parser(), Odd)
 
 
-def _words(config: Config) -> list[str]:
-    """Return a config as command-line options."""
-    own = {name: value for name, value in vars(config).items() if name != "internal"}
-    joined = {k: ",".join(map(str, v)) if isinstance(v, tuple) else str(v) for k, v in own.items()}
-    return [f"--replay.{name}={text}" for name, text in joined.items()]
-
-
-_floats = st.floats(allow_nan=False)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.builds(
-        Config,
-        alpha=_floats.filter(math.isfinite),
-        beta_steps=st.integers(),
-        double=st.booleans(),
-        hidden=st.lists(st.integers(), max_size=3).map(tuple),
-        norm=st.sampled_from(["batch", "buffer"]),
-        limit=st.none() | st.integers(),
-        rates=st.none() | st.lists(_floats, max_size=3).map(tuple),
-        beta=st.floats(0, 1),
-    )
-)
-def test_a_config_written_as_options_is_read_back(config):
-    assert parse(*_words(config)) == config
-
-
 def test_an_option_without_its_group_gets_a_suggestion(capsys):
     assert_names(refusal(capsys, "--alpa", "1"), "--alpa", "--replay.alpha")
     assert_names(refusal(capsys, "--agent.beta-step", "1"), "--replay.beta-steps")
@@ -272,17 +241,6 @@ def test_list_command_marks_compatible_agents_and_methods():
     for replay, *marks in fits[1:]:
         found = {name for name, mark in zip(fits[0][1:], marks, strict=True) if mark == "x"}
         assert found == {name for name in registry.AGENTS if registry.feeds(name, replay)}
-
-
-def test_list_command_groups_environments_by_kind():
-    for name, kind in (
-        ("gymnax/Pendulum-v1", ("gymnax", "continuous")),
-        ("gymnax/CartPole-v1", ("gymnax", "discrete")),
-        ("atari/Pong", ("atari", "discrete")),
-    ):
-        (block,) = [part for part in TEXT.split("\n\n") if name in part.split() and "--env" in
-                    part.splitlines()[0]]  # fmt: skip
-        assert_names(block.splitlines()[0], *kind)
 
 
 def test_missing_packages_are_named_once_per_family():

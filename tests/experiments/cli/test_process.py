@@ -74,9 +74,8 @@ def test_train_imports_a_small_part_of_the_experiments(tmp_path):
     assert len(own) <= 90
 
 
-@pytest.mark.parametrize("words", ["train --list --json", "papers list --paper lap"])
-def test_commands_end_silently_on_a_closed_pipe(words):
-    command = f"set -o pipefail; {sys.executable} -m experiments.{words} | true"
+def test_commands_end_silently_on_a_closed_pipe():
+    command = f"set -o pipefail; {sys.executable} -m experiments.train --list --json | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
     assert done.returncode in (0, 1) and done.stderr == ""
 
@@ -106,8 +105,7 @@ def test_ctrl_c_during_imports_ends_a_command_without_a_traceback(seconds, comma
 
 
 @pytest.mark.parametrize(
-    ("variable", "value"),
-    [("JAX_PLATFORMS", "cuda"), ("JAX_PLATFORMS", "nonsense"), ("JAX_ENABLE_X64", "maybe")],
+    ("variable", "value"), [("JAX_PLATFORMS", "cuda"), ("JAX_ENABLE_X64", "maybe")]
 )
 def test_settings_with_which_jax_cannot_start_are_named(variable, value, tmp_path):
     if value == "cuda" and any(device.platform == "gpu" for device in jax.devices()):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from experiments import environments
-from experiments.runs.run_config import RunConfig, defaults
 from tests.refusals import refused
 
 CARTPOLE = "gymnax/CartPole-v1"
@@ -98,11 +97,13 @@ def test_options_that_do_not_fit_are_refused(name, options, parts):
         environments.make(name, **options)
 
 
-@pytest.mark.parametrize("name", [CARTPOLE, "gymnasium/CartPole-v1"])
-def test_configs_without_these_options_use_their_defaults(name):
-    config = defaults(name, "dqn", "uniform")
-    saved = config.to_json()
-    for option in ("sticky", "hide", "delay", "sparse"):
-        saved["env_options"].pop(option, None)
-    del saved["loop"]["reward_noise"]
-    assert RunConfig.from_json(saved) == config
+@pytest.mark.parametrize(
+    "name",
+    [*(f"walk/{n}" for n in ("1", "65", "010", "+10", "1e1", "ten", "-3", "٣", "10/2", "")),
+     *(f"gymnax/DeepSea-bsuite-{n}" for n in ("1", "65", "08", "", "x")), "memory/Maze-3",
+     "memory/TMaze-1", "memory/Chain-x", *(f"goals/BitFlip-{n}" for n in ("1", "65", "ten", ""))],
+)  # fmt: skip
+def test_other_sizes_are_refused(name):
+    for call in (environments.make, environments.check, environments.action_kind):
+        with refused(name):
+            call(name)

@@ -188,11 +188,7 @@ def trials(scores):
 
 @pytest.mark.parametrize(
     ("metric", "scores", "best"),
-    [
-        (LOWER, SCORES, [9, 9, 5, 5]),
-        (HIGHER, SCORES, [9, 9, 9, 9]),
-        (HIGHER, [5, 9, 7], [5, 9, 9]),
-    ],
+    [(LOWER, SCORES, [9, 9, 5, 5]), (HIGHER, SCORES, [9, 9, 9, 9]), (HIGHER, [5, 9, 7], [5, 9, 9])],
 )
 def test_search_line_shows_the_best_score_so_far(metric, scores, best):
     (panel,) = searched.trials(trials(scores), lambda env: primary.parse(*metric), "dqn").panels

@@ -39,11 +39,6 @@ def test_folders_with_spaces_are_quoted(monkeypatch, tmp_path):
     assert shlex.split(commands.set_up().replace(",", ""))[2] == f"{tmp_path}/my clone"
 
 
-def test_install_commands_come_from_one_module():
-    own = ("commands.py", "packages.py")  # install commands of the experiments and of the library
-    assert not [p for p in SOURCES if p.name not in own and "pip install" in p.read_text()]
-
-
 def test_extras_named_in_messages_exist():
     named = {
         extra

@@ -29,14 +29,7 @@ def data_of(
     out: Path | None = None,
     codes: Mapping[tuple[str, str], str] | None = None,
 ) -> Data:
-    """Return the table of an experiment of size small.
-
-    Args:
-      source: the experiment.
-      frames: metrics by task and arm; a column `diverged` marks seeds that diverged.
-      out: folder of the study, by default a temporary one.
-      codes: versions of the code by task and arm; "abc" by default.
-    """
+    """Return the table of an experiment of size small from metrics and codes by task and arm."""
     study, points = source.study("small"), source.points("small")
     out = out or Path(tempfile.mkdtemp()) / "study"
     out.mkdir()
@@ -52,5 +45,4 @@ def data_of(
         results.add(runs, cost)
         results.facts["points"][point.id]["code"] = [(codes or {}).get((env, label), "abc")]
     results.write()
-    read = tables.of_study(store.read(out))
-    return read
+    return tables.of_study(store.read(out))

@@ -57,21 +57,6 @@ def test_simulations_on_two_states_agree_with_hand_calculation(rho):
     assert abs(mean - 3) < 4 * error
 
 
-@pytest.mark.parametrize(
-    ("process", "rho", "expected"),
-    [
-        ("pser-pre", 0.4, {4: 7.840, 8: 17.865, 12: 27.998}),
-        ("pser-pre", 0.8, {4: 8.776, 12: 41.345}),
-        ("pser-post", 0.4, {4: 14.9, 8: 250.0}),
-        ("pser-post", 0.8, {8: 338.0}),
-    ],
-)
-def test_simulations_agree_with_independent_simulations(process, rho, expected):
-    for n, other in expected.items():
-        mean, error = mean_and_error(n, process, rho)
-        assert abs(mean - other) < 4 * error + 0.005 * other
-
-
 def step_by_step(n, process, rho, rng):
     """Return the number of updates of one run that keeps a priority for every transition."""
     memory = [

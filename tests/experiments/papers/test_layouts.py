@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from experiments.figures.style import make_figure
 from experiments.papers import blocks, layouts
 from experiments.papers.blocks import AGGREGATES, Plotted
 from tests.refusals import assert_names
@@ -112,20 +111,6 @@ def test_seeds_that_did_not_converge_are_counted(figures, tmp_path):
     assert dot.get_xdata()[0] == pytest.approx(own.mean()) and dot.get_ydata()[0] == 50.0
 
 
-def test_pale_colours_remain_distinct_in_a_palette_of_256(tmp_path):
-    figure = make_figure(4, 2)
-    axes = figure.subplots()
-    axes.imshow(np.random.default_rng(0).random((100, 200, 3)))  # many colours
-    for place, colour in enumerate(("#ebebeb", "#e6e1ee")):  # bands of two arms
-        axes.axhspan(20 * place, 20 * place + 20, color=colour)
-    blocks.write(figure, tmp_path / "a.png")
-    image = Image.open(tmp_path / "a.png")
-    assert image.mode == "P"
-    shown = dict(map(reversed, image.convert("RGB").getcolors(1 << 24)))
-    for colour in ((235, 235, 235), (230, 225, 238), (255, 255, 255)):
-        assert shown[colour] > 1_000
-
-
 def test_figures_name_few_seeds_and_games_without_values(figures, tmp_path):
     layouts.lines(Plotted(frame(seeds=1), {}, "One"), tmp_path)
     assert_names(figures[-1].get_suptitle(), "One", "pilot", "1")
@@ -150,19 +135,6 @@ def test_gains_and_shares_of_training_equal_values_worked_by_hand(tmp_path, monk
     layouts.sooner(Plotted(made, {}, ""), tmp_path, baseline="uniform")
     shares = shown["frame"].groupby("arm")["value"].mean()
     np.testing.assert_allclose([shares["uniform"], shares["per"]], [100.0, 200 / 3])
-
-
-def test_arms_have_distinct_styles_and_methods_one_colour():
-    arms = [f"C{number}" for number in range(9)]
-    methods = dict.fromkeys(arms, "refer") | {"ppo": "latest", "acer": "windows"}
-    styles = layouts._styles(Plotted(frame(), methods, ""), {"": [*arms, "ppo", "acer"]})
-    assert len({(style["color"], style["linestyle"]) for style in styles.values()}) == 11
-    others = {styles["ppo"]["color"], styles["acer"]["color"]}
-    assert not others & {styles[arm]["color"] for arm in arms}
-    panels = {"a": ("uniform_every1", "per_every1"), "b": ("uniform_every4", "per_every4")}
-    methods = {arm: arm.partition("_")[0] for members in panels.values() for arm in members}
-    styles = layouts._styles(Plotted(frame(), methods, ""), panels)
-    assert styles["per_every1"]["color"] == styles["per_every4"]["color"]
 
 
 def test_settings_are_drawn_as_a_grid(figures, tmp_path):

@@ -4,19 +4,16 @@ import contextlib
 import json
 import shutil
 from io import StringIO
-from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import jax
-import pandas as pd
 import pytest
 
 from experiments.papers import __main__ as papers
 from experiments.papers import entry as entries
-from experiments.papers import figures, per, report, running, tables
+from experiments.papers import figures, report, running, tables
 from experiments.papers.entry import PAPERS
 from experiments.papers.registry import ENTRIES, of_papers
-from experiments.papers.tables import Data
 from experiments.runs import code
 from experiments.studies import batch, store
 from tests.refusals import assert_names, refusal
@@ -24,19 +21,9 @@ from tests.refusals import assert_names, refusal
 WALK = ["run", "all.walk", "--size", "smoke"]
 
 
-class Walked(NamedTuple):
-    """The walk at its smallest size, stopped in its second batch and then completed."""
-
-    out: Path
-    code: int
-    said: str  # standard error of the stopped command
-    begun: Data | None
-    listed: str  # output of `list` after the stop
-    batches: int  # total number of batches
-
-
 @pytest.fixture(scope="module")
 def walk(tmp_path_factory):
+    """Run the smallest walk, stop it in its second batch, and complete it."""
     out, before, batches = tmp_path_factory.mktemp("papers"), batch.train, []
 
     def stopped_in_the_second_batch(*args):
@@ -54,7 +41,10 @@ def walk(tmp_path_factory):
         with contextlib.redirect_stdout(listed):
             papers.main(["list", "all.walk", "--size", "smoke", "--results", str(out)])
         assert papers.main(command) == 0
-    return Walked(out, code, said.getvalue(), begun, listed.getvalue(), len(batches))
+    return SimpleNamespace(
+        out=out, code=code, begun=begun, batches=len(batches), said=said.getvalue(),
+        listed=listed.getvalue(),
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -181,35 +171,6 @@ def test_refusals(options, parts, tmp_path, capsys):
     more = ["--out", str(tmp_path / "new")] if options[0] == "run" else []
     assert_names(refusal(capsys, papers.main, *options, *more), *parts)
     assert not (tmp_path / "new").exists()
-
-
-def test_list_shows_the_status_of_entries(capsys, tmp_path):
-    assert papers.main(["list", "--paper", "lap", "--results", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "lap.fig3" in said and "per.fig1" not in said
-    (line,) = [line for line in said.splitlines() if line.startswith("lap.thm3 ")]
-    theorem = ENTRIES["lap.thm3"]
-    waiting, lacking = (
-        report.status(each, "small", None) for each in (theorem, ENTRIES["per.tab4"])
-    )
-    assert waiting != lacking and "done" not in (waiting, lacking)
-    assert_names(line, waiting, theorem.claims[0].says)
-
-
-def test_report_omits_tables_that_the_size_lacks(tmp_path, capsys):
-    frame = pd.DataFrame({"kind": ["updates"], "values": ["table"], "n": [3], "arm": ["uniform"],
-                          "seed": [0], "value": [1.0]})  # fmt: skip
-    made = {
-        "options": running.plain(per.CLIFFWALK.options("smoke")), "seconds": 1.0,
-        "versions": {"code": "0123456789ab", "jax": "0", "python": "3"},
-    }  # fmt: skip
-    tables.write(tmp_path, per.CLIFFWALK.name, "smoke", tables.Data(frame, made=made))
-    command = ["report", "per.fig1", "--size", "smoke", "--results", str(tmp_path)]
-    assert papers.main(command) == 0
-    said = capsys.readouterr().out
-    (line, *_) = (line for line in said.splitlines() if line.startswith("- **not tested**"))
-    assert_names(line, "smoke", "oracle", "kind updates", "values table", "n 16")
-    assert not any(line.startswith("|") for line in said.splitlines())
 
 
 def test_report_is_written_to_the_given_file_unless_foreign(walked, tmp_path, capsys):

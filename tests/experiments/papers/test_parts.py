@@ -1,13 +1,11 @@
 """Saved parts of computed tables, which interrupted computations resume from."""
 
-import types
-
 import numpy as np
 import pandas as pd
 import pytest
 
 from experiments.papers import __main__ as papers
-from experiments.papers import cliffwalk, lap_tables, pser, running, tables
+from experiments.papers import cliffwalk, pser, running, tables
 from experiments.papers import per as per_
 from experiments.papers.digits import DIGITS
 from experiments.papers.entry import Request
@@ -22,13 +20,8 @@ ROWS = [{"arm": "per", "seed": 0, "value": 1 / 3}, {"arm": "per", "seed": 1, "va
 
 
 def learned(monkeypatch, stop_at: int | None = None, stop=KeyboardInterrupt) -> list[tuple]:
-    """Replace computation of curves by random numbers; return a list that records requests.
-
-    Args:
-      monkeypatch: replaces the computation.
-      stop_at: number of the curve, from 1, that raises `stop`, or None.
-      stop: exception to raise.
-    """
+    """Replace computation of curves by random numbers, which stops at curve `stop_at` (from 1);
+    return a list that records requests."""
     asked = []
 
     def run(n, method, seeds, linear, **_):
@@ -94,15 +87,16 @@ def test_signals_of_schedulers_stop_computations(tmp_path, monkeypatch, capsys):
     assert BELOW not in last  # no parts were saved
 
 
-def test_parts_of_other_settings_are_not_used(whole, stopped, tmp_path, monkeypatch):
-    out, _ = stopped(plain=lambda values: {**values, "seeds": 3})
-    asked = learned(monkeypatch)
-    assert papers.main([*COMMAND, "--out", str(out)]) == 0
-    assert len(asked) == 8 and numbers(out) == whole
-
-
-def test_parts_of_other_code_are_not_used(whole, stopped, monkeypatch):
-    out, _ = stopped(version_of=lambda source: "0123456789ab")
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"plain": lambda values: {**values, "seeds": 3}},
+        {"version_of": lambda source: "0123456789ab"},
+    ],
+    ids=["settings", "code"],
+)
+def test_parts_of_other_settings_or_code_are_not_used(other, whole, stopped, monkeypatch):
+    out, _ = stopped(**other)
     asked = learned(monkeypatch)
     assert papers.main([*COMMAND, "--out", str(out)]) == 0
     assert len(asked) == 8 and numbers(out) == whole and not (out / BELOW).exists()
@@ -157,20 +151,3 @@ def test_parts_are_independent(source, tmp_path):
         path.unlink()
     again = source.function(Request(options, str, Parts(tmp_path, "abc")))
     pd.testing.assert_frame_equal(again, frame, check_exact=True)
-
-
-def test_run_times_are_measured_task_by_task(tmp_path, monkeypatch):
-    loop = types.SimpleNamespace(run=None)
-    monkeypatch.setattr(lap_tables.training, "one_program", lambda config: loop)
-    times = lambda runs, *_: {replay: [2.0] for replay in runs}
-    monkeypatch.setattr(lap_tables.timing, "take_turns", times)
-    options = {**lap_tables.RUN_TIME.options("smoke"), "tasks": ("td3", "sac")}
-    frame = lap_tables.run_times(Request(options, str, Parts(tmp_path, "abc")))
-    assert list(frame["task"].unique()) == ["td3", "sac"] and (frame["value"] == 1).all()
-    again = Parts(tmp_path, "abc")
-    monkeypatch.setattr(lap_tables, "_times", lambda *_: 1 / 0)
-    pd.testing.assert_frame_equal(lap_tables.run_times(Request(options, str, again)), frame)
-    assert again.finished() == 2
-    monkeypatch.setattr(lap_tables.timing, "machine", lambda: {"processor": "another"})
-    with pytest.raises(ZeroDivisionError):
-        lap_tables.run_times(Request(options, str, Parts(tmp_path, "abc")))

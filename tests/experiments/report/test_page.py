@@ -1,4 +1,4 @@
-"""Pages of runs and comparisons, checked against committed results without training."""
+"""Pages of runs and comparisons, checked against committed results and numbers worked by hand."""
 
 import json
 import re
@@ -10,7 +10,8 @@ import plotly.graph_objects
 import pytest
 
 from experiments.figures import panels
-from experiments.report import page, source
+from experiments.figures.style import styles_of
+from experiments.report import costs, page, settings, source
 from experiments.statistics import statistics
 from experiments.statistics.bootstrap import bootstrap_interval, iqm
 from tests.experiments.report.reader import Page
@@ -77,12 +78,6 @@ def test_every_plot_is_valid_plotly_with_labelled_axes(pages, name):
             assert trace["meta"] in shown.arms or not shown.arms
 
 
-def test_shares_have_axes_from_0_to_1(pages):
-    shown = Page(pages("sparse_pendulum_td3"))
-    for title in (panels.REPLAYED["distinct"].title, panels.EXPONENT.title):
-        assert shown.plot(title)["layout"]["yaxis"]["range"] == [-0.02, 1.02]
-
-
 @pytest.mark.parametrize("name", FOLDERS)
 def test_pages_load_nothing_from_the_network(pages, name):
     text = pages(name)
@@ -98,3 +93,35 @@ def test_pages_load_nothing_from_the_network(pages, name):
 def test_pages_depend_only_on_their_source(pages):
     name = "refer/naf_pendulum"
     assert page.render(runs(name)) == pages(name)
+
+
+def test_compilation_seconds_are_read_from_the_timing_table():
+    """Compilation happens before the first log point or after a run is resumed."""
+    timing = pd.DataFrame(
+        {
+            "step": [100, 200, 300], "seconds": [6.0, 2.0, 4.0], "start_up": [5.0, 0.0, 3.0],
+            "compiling": [7.0, 0.0, 3.0], "steps_per_second": [16.0, 50.0, 25.0],
+        }
+    )  # fmt: skip
+    before = timing[["step", "seconds", "steps_per_second"]]
+    section = costs.of_runs(
+        {"per": timing, "lap": before}, {}, dict(styles_of({"per": "per", "lap": "lap"}))
+    )
+    assert section is not None
+    assert section.blocks[0].cells[1:] == [
+        ["per", "12.0", "25", "8.0", "6.0", "10.0", "50 %"],
+        ["lap", "12.0", "25", "-", "6.0", "-", "-"],
+    ]
+
+
+def test_differing_options_are_separated_from_shared_options():
+    arms = {
+        "per": {"--steps": "100", "--replay": "per", "--replay.alpha": "0.6"},
+        "pal": {"--steps": "100", "--replay": "pal"},
+    }
+    shared, apart = settings.split(arms)
+    assert shared == {"--steps": "100"}
+    assert apart == {
+        "--replay": {"per": "per", "pal": "pal"},
+        "--replay.alpha": {"per": "0.6", "pal": "-"},
+    }

@@ -1,9 +1,7 @@
 """The page of a sweep, checked against the table of the committed sweep."""
 
 import dataclasses
-import json
 import shlex
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +10,6 @@ import plotly.graph_objects
 import pytest
 
 from experiments import sweep
-from experiments.report import __main__ as report
 from experiments.report import best, page, settings, swept
 from experiments.statistics import tuned
 from experiments.statistics.bootstrap import bootstrap_interval, iqm, stratified_interval
@@ -181,27 +178,6 @@ def test_failed_diverged_and_missing_runs_are_named(walk):
     assert shown.warns("1", "failed") and shown.warns("1", "diverged")
 
 
-def refused(capsys, *words):
-    with pytest.raises(SystemExit) as exit_:
-        report.main([str(word) for word in words])
-    error = capsys.readouterr().err
-    assert exit_.value.code == 2 and error.count("\n") == 1
-    return error
-
-
-def test_report_command_writes_the_page_into_the_folder(tmp_path, capsys):
-    folder = Path(shutil.copytree(WALK, tmp_path / "s"))
-    assert report.main([str(folder)]) == 0
-    assert_names(capsys.readouterr().out, folder / "report.html")
-    assert_names(refused(capsys, folder, WALK, "--out", tmp_path / "x.html"), folder, "study")
-    facts = json.loads((folder / "study.json").read_text())
-    (folder / "study.csv.gz").write_bytes(b"mine")
-    assert_names(refused(capsys, folder), folder / "study.csv.gz")
-    (folder / "study.csv.gz").unlink()
-    (folder / "study.json").write_text(json.dumps(facts | {"crc32": []}))
-    assert_names(refused(capsys, folder), folder)
-
-
 def test_incomplete_sweeps_have_a_page(walk):
     """Methods without a complete point are left out."""
     read = store.read(WALK)
@@ -210,20 +186,3 @@ def test_incomplete_sweeps_have_a_page(walk):
     assert best.tasks(half) is None and [row.label for row in half.rows] == ["uniform"]
     assert Page(page.render(half)).warns("10", "160")
     assert isinstance(half.rows[0], tuned.Tuned)
-
-
-def test_diverged_seeds_rank_worst_and_are_counted_in_their_row():
-    """All held-out seeds of the better method diverge, so it improves on no method."""
-    both = two_tasks()
-    frame, read = both.store.frame, both.store
-    read.frame = frame.assign(diverged=(frame["replay"] == "per").astype(int))
-    lost = swept.of(read, final(read))
-    (rows,) = [b.cells[1:] for b in best.best(lost).blocks if b.kind == "table"]
-    for row in rows:
-        if row[0].endswith("per"):
-            assert_names(row[4], "2", "diverged")
-    assert not any("diverged" in " ".join(row) for row in rows if row[0].endswith("uniform"))
-    (table,) = [b for b in best.tasks(lost).blocks if b.kind == "table"]
-    rows = {(row[0], row[1]): row for row in table.cells[1:]}
-    assert rows["per", "at its best"][2:] == ["0 [0, 0]"]
-    page.render(lost)  # raises on values that are not finite

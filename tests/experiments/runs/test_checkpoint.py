@@ -116,30 +116,6 @@ def test_restored_states_can_be_donated(tmp_path):
     assert_same(load(tmp_path, state), state)
 
 
-_arrays = st.builds(
-    lambda dtype, shape: jnp.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype),
-    st.sampled_from(["bool", "uint8", "int32", "uint32", "float32", "bfloat16", "float16"]),
-    st.lists(st.integers(0, 3), max_size=3).map(tuple),
-)
-_trees = st.recursive(
-    _arrays | st.none() | st.just(()) | st.integers(0, 9).map(jax.random.key),
-    lambda tree: (
-        st.lists(tree, max_size=3)
-        | st.dictionaries(st.text(max_size=4), tree, max_size=3)
-        | st.builds(Pair, tree, tree)
-    ),
-    max_leaves=8,
-)
-
-
-@settings(max_examples=40, deadline=None)
-@given(_trees)
-def test_any_tree_is_restored(tmp_path_factory, tree):
-    folder = tmp_path_factory.mktemp("tree")
-    save(folder, 1, tree, {})
-    assert_same(load(folder, tree), tree)
-
-
 def test_pruning_removes_only_checkpoints(tmp_path):
     mine = ["step_1.best.safetensors", "step_5.safetensors"]
     mine += ["unfinished/.tmp-notes", "unfinished/step_9.pt"]

@@ -1,7 +1,7 @@
 """Presets compared with the tables of their papers, which are transcribed here.
 
-Numbers are transcribed from the papers and, where a comment says so, from the authors' code. They
-are in the units of the options (agent steps, updates), worked out where the paper has others.
+Numbers are transcribed from the papers and the authors' code, and worked out in the units of the
+options (agent steps, updates).
 """
 
 import json
@@ -24,71 +24,55 @@ def without(prefix, table):
 # fmt: off
 # Hessel et al. 2018, Tab. 1; evaluations of Sec. "Experimental Methods".
 CANONICAL = {
-    "steps": 200_000_000 // FRAMES,
-    "warmup": 80_000 // FRAMES,  # "Min history to start learning", frames
-    "random_warmup": False,  # noisy nets explore, epsilon is 0
-    "n_step": 3, "gamma": 0.99, "learn_every": 4, "updates": 1, "eval_every": 1_000_000 // FRAMES,
-    "eval_episodes": 10,  # instead of 500 thousand frames
-    "eval_epsilon": 0.001, "capacity": 1_000_000, "batch_size": 32, "agent.double": True,
-    "agent.dueling": True, "agent.noisy": True, "agent.sigma": 0.5, "agent.atoms": 51,
-    "agent.v_min": -10.0, "agent.v_max": 10.0, "agent.priority": "kl", "agent.network": "nature",
-    "agent.optimiser": "adam", "agent.learning_rate": 0.0000625, "agent.adam_eps": 1.5e-4,
-    "agent.max_grad_norm": 0.0,
-    "agent.target_every": 32_000 // FRAMES // 4,  # frames, in updates
-    "replay.alpha": 0.5, "replay.beta": 0.4, "replay.beta_end": 1.0, "env.protocol": "per",
+    "steps": 200_000_000 // FRAMES, "warmup": 80_000 // FRAMES, "random_warmup": False, "n_step": 3,
+    "gamma": 0.99, "learn_every": 4, "updates": 1, "eval_every": 1_000_000 // FRAMES,
+    "eval_episodes": 10, "eval_epsilon": 0.001, "capacity": 1_000_000, "batch_size": 32,
+    "agent.double": True, "agent.dueling": True, "agent.noisy": True, "agent.sigma": 0.5,
+    "agent.atoms": 51, "agent.v_min": -10.0, "agent.v_max": 10.0, "agent.priority": "kl",
+    "agent.network": "nature", "agent.optimiser": "adam", "agent.learning_rate": 0.0000625,
+    "agent.adam_eps": 1.5e-4, "agent.max_grad_norm": 0.0,
+    "agent.target_every": 32_000 // FRAMES // 4, "replay.alpha": 0.5, "replay.beta": 0.4,
+    "replay.beta_end": 1.0, "env.protocol": "per",
 }
 # The code of Oh et al. 2021 (main.py's defaults and run.sh), after van Hasselt et al. 2019.
 DATA_EFFICIENT = {
-    **CANONICAL,
-    "steps": 100_000, "warmup": 1_600, "n_step": 20, "learn_every": 1, "eval_every": 1_000,
-    "eval_episodes": 5, "capacity": 100_000, "agent.sigma": 0.1, "agent.priority": "cross_entropy",
-    "agent.network": "data_efficient", "agent.learning_rate": 0.0001, "agent.max_grad_norm": 10.0,
-    "agent.target_every": 2_000, "env.protocol": "ners",
+    **CANONICAL, "steps": 100_000, "warmup": 1_600, "n_step": 20, "learn_every": 1,
+    "eval_every": 1_000, "eval_episodes": 5, "capacity": 100_000, "agent.sigma": 0.1,
+    "agent.priority": "cross_entropy", "agent.network": "data_efficient",
+    "agent.learning_rate": 0.0001, "agent.max_grad_norm": 10.0, "agent.target_every": 2_000,
+    "env.protocol": "ners",
 }
 # The sampler of the same code: memory.py, class NERS.
 NERS_CODE = {
-    "replay.reward": "evaluation",
-    "replay.gradient": "none",  # -mean(reward * log(score))
-    "replay.time_feature": "episode", "replay.squash": True, "replay.hidden": (128, 256, 128, 64),
-    "replay.score_hidden": (128, 64), "replay.learning_rate": 0.0001, "replay.train_size": 32,
-    "replay.normalise": "batch",
+    "replay.reward": "evaluation", "replay.gradient": "none", "replay.time_feature": "episode",
+    "replay.squash": True, "replay.hidden": (128, 256, 128, 64), "replay.score_hidden": (128, 64),
+    "replay.learning_rate": 0.0001, "replay.train_size": 32, "replay.normalise": "batch",
 }
 # The settings in which Schaul et al. 2016, Fujimoto et al. 2020 and Brittain et al. 2019 agree.
 DQN = {
-    "random_warmup": True, "n_step": 1, "gamma": 0.99,
-    "learn_every": 4,  # "one minibatch update for each 4 new transitions"
-    "updates": 1,
-    "eval_episodes": 10,  # instead of 500 000 frames (PER) or 125 000 agent steps (PSER)
-    "capacity": 1_000_000, "batch_size": 32, "agent.dueling": False, "agent.munchausen": False,
-    "agent.network": "nature", "agent.optimiser": "rmsprop", "agent.rmsprop_decay": 0.95,
-    "agent.max_grad_norm": 0.0, "agent.tau": 1.0, "agent.epsilon_start": 1.0,
-    "agent.epsilon_end": 0.01,
+    "random_warmup": True, "n_step": 1, "gamma": 0.99, "learn_every": 4, "updates": 1,
+    "eval_episodes": 10, "capacity": 1_000_000, "batch_size": 32, "agent.dueling": False,
+    "agent.munchausen": False, "agent.network": "nature", "agent.optimiser": "rmsprop",
+    "agent.rmsprop_decay": 0.95, "agent.max_grad_norm": 0.0, "agent.tau": 1.0,
+    "agent.epsilon_start": 1.0, "agent.epsilon_end": 0.01,
 }
 # Schaul et al. 2016, Tab. 3 and 5, Sec. 4; "as Double DQN (tuned)": DQN Zoo, prioritized/run_atari.
 PER = {
-    **DQN,
-    "steps": 200_000_000 // FRAMES,
-    "warmup": 50_000,  # 5 % of the capacity
-    "eval_every": 1_000_000 // FRAMES, "eval_epsilon": 0.01, "agent.double": True,
-    "agent.learning_rate": 0.00025 / 4,
-    "agent.rmsprop_eps": 6.103515625e-07,  # (0.01 / 32^2) / 4^2
-    "agent.rmsprop_eps_in_root": True, "agent.target_every": 120_000 // FRAMES // 4,
-    "agent.epsilon_updates": 4_000_000 // FRAMES // 4,  # 2 % of 200 million frames
+    **DQN, "steps": 200_000_000 // FRAMES, "warmup": 50_000, "eval_every": 1_000_000 // FRAMES,
+    "eval_epsilon": 0.01, "agent.double": True, "agent.learning_rate": 0.00025 / 4,
+    "agent.rmsprop_eps": 6.103515625e-07, "agent.rmsprop_eps_in_root": True,
+    "agent.target_every": 120_000 // FRAMES // 4, "agent.epsilon_updates": 4_000_000 // FRAMES // 4,
     "env.protocol": "per",
 }
 PER_ARMS = {
     "per": {
-        "replay.alpha": 0.6, "replay.beta": 0.4, "replay.beta_end": 1.0,
-        "replay.clip": 1.0,  # TD errors are clipped (Sec. 4 and 5)
+        "replay.alpha": 0.6, "replay.beta": 0.4, "replay.beta_end": 1.0, "replay.clip": 1.0,
         "replay.normalise": "batch",
     },
     "rank": {
         "replay.alpha": 0.7, "replay.beta": 0.5, "replay.beta_end": 1.0,
         "replay.normalise": "batch",
-    },
-    "uniform": {  # the baseline's column
-        "agent.learning_rate": 0.00025, "agent.rmsprop_eps": 9.765625e-06,
-    },
+    }, "uniform": {"agent.learning_rate": 0.00025, "agent.rmsprop_eps": 9.765625e-06},
 }
 # Fujimoto et al. 2020, Tab. 6; steps, capacity and independent draws: the authors' code.
 MUJOCO = {
@@ -102,10 +86,7 @@ TD3 = {
     "agent.exploration_noise": 0.1, "agent.target_noise": 0.2, "agent.target_noise_clip": 0.5,
     "agent.policy_delay": 2,
 }
-SAC = {
-    "agent.alpha_learning_rate": 3e-4,
-    "agent.target_entropy": -1.0,  # times the dimensions of the action
-}
+SAC = {"agent.alpha_learning_rate": 3e-4, "agent.target_entropy": -1.0}
 # Fujimoto & Gu 2021, Tab. 3, and Kostrikov et al. 2022, App. B, with the code of both.
 OFFLINE = {
     "steps": 1_000_000, "n_step": 1, "gamma": 0.99, "warmup": 0, "learn_every": 1, "updates": 1,
@@ -121,14 +102,12 @@ IQL = {
 }
 # Fujimoto et al. 2023, with the authors' code (TD7.py, main.py).
 TD7 = {
-    **without("agent.tau", MUJOCO | TD3),
-    "steps": 5_000_000, "agent.encoder_learning_rate": 3e-4, "agent.embedding": 256,
-    "agent.target_every": 250,
+    **without("agent.tau", MUJOCO | TD3), "steps": 5_000_000, "agent.encoder_learning_rate": 3e-4,
+    "agent.embedding": 256, "agent.target_every": 250,
 }
 LAP_PER = {
-    "replay.alpha": 0.6, "replay.beta": 0.4,
-    "replay.beta_end": 1.0,  # code
-    "replay.epsilon": 1e-10, "replay.sampling": "iid",
+    "replay.alpha": 0.6, "replay.beta": 0.4, "replay.beta_end": 1.0, "replay.epsilon": 1e-10,
+    "replay.sampling": "iid",
 }
 MUJOCO_ARMS = {
     "uniform": {}, "per": LAP_PER,
@@ -137,13 +116,10 @@ MUJOCO_ARMS = {
 }
 # Fujimoto et al. 2020, Tab. 7 and App. D.2.
 ATARI = {
-    **DQN,
-    "steps": 50_000_000,  # as the capacity from the authors' code
-    "warmup": 20_000, "eval_every": 50_000, "eval_epsilon": 0.001, "agent.double": True,
-    "agent.learning_rate": 6.25e-5, "agent.rmsprop_eps": 1e-5,
-    "agent.rmsprop_eps_in_root": False,  # Torch
-    "agent.target_every": 8_000, "agent.epsilon_updates": 250_000,  # training iterations
-    "env.protocol": "lap",
+    **DQN, "steps": 50_000_000, "warmup": 20_000, "eval_every": 50_000, "eval_epsilon": 0.001,
+    "agent.double": True, "agent.learning_rate": 6.25e-5, "agent.rmsprop_eps": 1e-5,
+    "agent.rmsprop_eps_in_root": False, "agent.target_every": 8_000,
+    "agent.epsilon_updates": 250_000, "env.protocol": "lap",
 }
 TD7_ARMS = {"uniform": {}, "lap": {**MUJOCO_ARMS["lap"], "replay.maximum": "stored"}}
 ATARI_ARMS = {
@@ -153,12 +129,10 @@ ATARI_ARMS = {
 }
 # Brittain et al. 2019, App. Tab. 2 to 4, and the authors' configurations (agent steps).
 PSER = {
-    **DQN,
-    "steps": 200 * 250_000, "warmup": 50_000, "eval_every": 250_000, "eval_epsilon": 0.001,
+    **DQN, "steps": 200 * 250_000, "warmup": 50_000, "eval_every": 250_000, "eval_epsilon": 0.001,
     "agent.double": False, "agent.learning_rate": 0.00025, "agent.rmsprop_eps": 1e-5,
-    "agent.rmsprop_eps_in_root": True,  # TensorFlow
-    "agent.target_every": 10_000 // 4, "agent.epsilon_updates": 1_000_000 // 4,
-    "env.protocol": "pser",
+    "agent.rmsprop_eps_in_root": True, "agent.target_every": 10_000 // 4,
+    "agent.epsilon_updates": 1_000_000 // 4, "env.protocol": "pser",
 }
 PSER_ARMS = {
     "uniform": {},
@@ -168,9 +142,7 @@ PSER_ARMS = {
     "pser": {
         "replay.alpha": 0.5, "replay.beta": 0.5, "replay.rho": 0.4, "replay.window": 5,
         "replay.eta": 0.7, "replay.combine": "max", "replay.initial": "max",
-        "replay.decay_on_add": False,
-        "replay.decay_space": "leaf",  # code
-        "replay.leaf": "sqrt_huber",  # code
+        "replay.decay_on_add": False, "replay.decay_space": "leaf", "replay.leaf": "sqrt_huber",
     },
 }
 # Oh et al. 2021 print steps alone (Sec. 3.1); the agents are those of Fujimoto et al. 2020, alpha
@@ -180,49 +152,37 @@ NERS_PER = {"replay.alpha": 0.6, "replay.beta": 0.4, "replay.beta_end": 1.0}
 NERS_ARMS = {
     "uniform": {}, "ero": {}, "per": NERS_PER,
     "ners": {
-        **NERS_CODE,
-        **NERS_PER,
-        "replay.gradient": "buffer",  # Eq. 1 in Eq. 7
-        "replay.time_feature": "run", "replay.squash": False, "replay.train_size": 256,
-        "replay.weigh_actor": True,  # Alg. 1
+        **NERS_CODE, **NERS_PER, "replay.gradient": "buffer", "replay.time_feature": "run",
+        "replay.squash": False, "replay.train_size": 256, "replay.weigh_actor": True,
     },
 }
 # OpenAI's baselines (ddpg/main.py and models.py), on which the code of Zha et al. 2019 builds.
 ERO = {
-    "steps": 500 * 20 * 100,  # epochs, cycles, roll-out steps
-    "warmup": 100, "random_warmup": False, "n_step": 1, "gamma": 0.99, "learn_every": 100,
-    "updates": 50, "eval_every": 20 * 100, "eval_episodes": 10, "scale_observations": False,
-    "scale_rewards": False, "capacity": 1_000_000, "batch_size": 64, "agent.bounded": True,
-    "agent.hidden": (64, 64), "agent.activation": "relu", "agent.actor_learning_rate": 1e-4,
-    "agent.critic_learning_rate": 1e-3, "agent.critic_weight_decay": 1e-2, "agent.anneal": 0.0,
-    "agent.tau": 0.001,
-    "agent.noise": "ou",  # theta 0.15
+    "steps": 500 * 20 * 100, "warmup": 100, "random_warmup": False, "n_step": 1, "gamma": 0.99,
+    "learn_every": 100, "updates": 50, "eval_every": 20 * 100, "eval_episodes": 10,
+    "scale_observations": False, "scale_rewards": False, "capacity": 1_000_000, "batch_size": 64,
+    "agent.bounded": True, "agent.hidden": (64, 64), "agent.activation": "relu",
+    "agent.actor_learning_rate": 1e-4, "agent.critic_learning_rate": 1e-3,
+    "agent.critic_weight_decay": 1e-2, "agent.anneal": 0.0, "agent.tau": 0.001, "agent.noise": "ou",
     "agent.noise_std": 0.2,
 }
 ERO_ARMS = {
     "uniform": {}, "per": {}, "rank": {},
-    "ero": {
-        "replay.hidden": (64, 64), "replay.learning_rate": 1e-4, "replay.batch_size": 64,
-    },
+    "ero": {"replay.hidden": (64, 64), "replay.learning_rate": 1e-4, "replay.batch_size": 64},
 }
 # Novati & Koumoutsakos 2019, App. C and D, Tab. 1 (of RACER).
 RACER = {
     "steps": 10_000_000, "warmup": 262_144, "random_warmup": False, "n_step": 1, "gamma": 0.995,
-    "learn_every": 1, "updates": 1,
-    "eval_every": 200_000,  # windows of training returns
-    "scale_observations": True, "scale_rewards": True, "rescale_every": 1_000, "capacity": 524_288,
-    "batch_size": 256, "agent.hidden": (128, 128), "agent.activation": "softsign",
-    "agent.learning_rate": 1e-4, "agent.anneal": 5e-7, "agent.advantage": "dg",
-    "agent.initial_variance": 0.2,
+    "learn_every": 1, "updates": 1, "eval_every": 200_000, "scale_observations": True,
+    "scale_rewards": True, "rescale_every": 1_000, "capacity": 524_288, "batch_size": 256,
+    "agent.hidden": (128, 128), "agent.activation": "softsign", "agent.learning_rate": 1e-4,
+    "agent.anneal": 5e-7, "agent.advantage": "dg", "agent.initial_variance": 0.2,
 }
 REFER = {
-    "replay.clip": 4.0,  # C
-    "replay.anneal": 5e-7,
-    "replay.target": 0.1,  # D
-    "replay.beta": 0.2,  # code
+    "replay.clip": 4.0, "replay.anneal": 5e-7, "replay.target": 0.1, "replay.beta": 0.2,
     "replay.beta_rate": 1e-4, "replay.direction": "behaviour", "replay.forget": "far",
 }
-PER_OF_REFER = {  # code: P ~ rank^-1/2, weights by the largest of the whole memory, actor included
+PER_OF_REFER = {
     "replay.alpha": 0.5, "replay.beta": 0.5, "replay.normalise": "buffer",
     "replay.weigh_actor": True,
 }
@@ -232,56 +192,41 @@ NAF = without("agent", RACER) | {
 }
 NAF_ARMS = {
     "refer": {**REFER, "agent.anneal": 5e-7}, "uniform": {},
-    "rank": {
-        **PER_OF_REFER,
-        "replay.beta_end": 1.0,
-        "replay.beta_updates": 2_000_000,  # 5e-7 per gradient step
-    },
+    "rank": {**PER_OF_REFER, "replay.beta_end": 1.0, "replay.beta_updates": 2_000_000},
 }
 DDPG = without("agent.learning_rate", NAF) | {
     "warmup": 131_072, "batch_size": 128, "agent.actor_learning_rate": 1e-5,
     "agent.critic_learning_rate": 1e-4, "agent.critic_weight_decay": 1e-4, "agent.bounded": True,
-    "agent.noise": "ou",  # "when performing regular ER or PER"
+    "agent.noise": "ou",
 }
 DDPG_ARMS = {
-    "refer": {
-        **REFER,
-        "agent.bounded": False,  # u-DDPG
-        "agent.noise": "gaussian", "agent.anneal": 5e-7,
-    },
-    "uniform": {},
-    "rank": {
-        **PER_OF_REFER,
-        "replay.beta_end": 0.5, "replay.beta_updates": None,
-    },
+    "refer": {**REFER, "agent.bounded": False, "agent.noise": "gaussian", "agent.anneal": 5e-7},
+    "uniform": {}, "rank": {**PER_OF_REFER, "replay.beta_end": 0.5, "replay.beta_updates": None},
 }
 BASELINE = {
     **{key: value for key, value in without("agent", RACER).items() if key not in SIZES},
     "agent.hidden": (64, 64), "agent.actor_learning_rate": 1e-4, "agent.critic_learning_rate": 3e-4,
 }
 ACER = {
-    **BASELINE,
-    "warmup": 1_000, "capacity": 100_000, "batch_size": 24 * 16, "agent.anneal": 0.0,
+    **BASELINE, "warmup": 1_000, "capacity": 100_000, "batch_size": 24 * 16, "agent.anneal": 0.0,
     "agent.truncation": 5.0, "agent.trust_region": 1.0, "agent.tau": 0.001, "agent.samples": 5,
     "replay.length": 16,
 }
 PPO = {
-    **BASELINE,
-    "warmup": 2_048, "learn_every": 2_048, "num_envs": 1, "capacity": 2_048, "batch_size": 2_048,
-    "agent.anneal": 5e-7, "agent.clip": 0.2, "agent.gae": 0.97, "agent.epochs": 10,
-    "agent.minibatch": 64,
+    **BASELINE, "warmup": 2_048, "learn_every": 2_048, "num_envs": 1, "capacity": 2_048,
+    "batch_size": 2_048, "agent.anneal": 5e-7, "agent.clip": 0.2, "agent.gae": 0.97,
+    "agent.epochs": 10, "agent.minibatch": 64,
 }
 UNIFORM = without("replay", DATA_EFFICIENT)
 # Dabney et al. 2018a and b; where they refer to DQN, flags of dqn_zoo, which are in frames.
 QUANTILES = {
     "steps": 200_000_000 // FRAMES, "random_warmup": True, "n_step": 1, "gamma": 0.99,
     "learn_every": 16 // FRAMES, "updates": 1, "eval_every": 1_000_000 // FRAMES,
-    "eval_episodes": 10,  # instead of 500 thousand frames
-    "eval_epsilon": 0.001, "capacity": 1_000_000, "batch_size": 32, "agent.double": False,
-    "agent.dueling": False, "agent.noisy": False, "agent.network": "nature", "agent.kappa": 1.0,
-    "agent.optimiser": "adam", "agent.learning_rate": 0.00005, "agent.adam_eps": 0.01 / 32,
-    "agent.target_every": 40_000 // 16, "agent.epsilon_start": 1.0, "agent.epsilon_end": 0.01,
-    "agent.epsilon_updates": int(0.02 * 200_000_000) // 16,
+    "eval_episodes": 10, "eval_epsilon": 0.001, "capacity": 1_000_000, "batch_size": 32,
+    "agent.double": False, "agent.dueling": False, "agent.noisy": False, "agent.network": "nature",
+    "agent.kappa": 1.0, "agent.optimiser": "adam", "agent.learning_rate": 0.00005,
+    "agent.adam_eps": 0.01 / 32, "agent.target_every": 40_000 // 16, "agent.epsilon_start": 1.0,
+    "agent.epsilon_end": 0.01, "agent.epsilon_updates": int(0.02 * 200_000_000) // 16,
 }
 QR_DQN = {
     **QUANTILES, "agent.head": "quantile", "agent.quantiles": 200, "agent.max_grad_norm": 10.0,
@@ -295,25 +240,22 @@ IQN = {
 # epoch of 1 000 steps, the target entropy of Ant (-4) for each of its 8 dimensions of actions.
 REDQ = {
     "steps": 300_000, "warmup": 5_000, "random_warmup": True, "n_step": 1, "gamma": 0.99,
-    "learn_every": 1, "updates": 20, "eval_every": 1_000, "eval_episodes": 1,
-    "capacity": 1_000_000, "batch_size": 256, "agent.hidden": (256, 256),
-    "agent.actor_learning_rate": 3e-4, "agent.critic_learning_rate": 3e-4,
-    "agent.alpha_learning_rate": 3e-4, "agent.initial_alpha": 1.0,
-    "agent.target_entropy": -4 / 8, "agent.tau": 0.005, "agent.critics": 10,
-    "agent.target_subset": 2, "agent.actor_reduce": "mean", "agent.policy_delay": 20,
-    "agent.alpha_loss": "log_alpha",
+    "learn_every": 1, "updates": 20, "eval_every": 1_000, "eval_episodes": 1, "capacity": 1_000_000,
+    "batch_size": 256, "agent.hidden": (256, 256), "agent.actor_learning_rate": 3e-4,
+    "agent.critic_learning_rate": 3e-4, "agent.alpha_learning_rate": 3e-4,
+    "agent.initial_alpha": 1.0, "agent.target_entropy": -4 / 8, "agent.tau": 0.005,
+    "agent.critics": 10, "agent.target_subset": 2, "agent.actor_reduce": "mean",
+    "agent.policy_delay": 20, "agent.alpha_loss": "log_alpha",
 }
 # Hiraoka et al. 2022, and the authors' code, which extends REDQ's.
 DROQ = {
-    **REDQ,
-    "agent.critics": 2, "agent.target_subset": None, "agent.layer_norm": True,
+    **REDQ, "agent.critics": 2, "agent.target_subset": None, "agent.layer_norm": True,
     "agent.dropout": 0.01,
 }
 # Ball et al. 2023, Tab. 1, and the authors' code for locomotion (README, rlpd_config.py).
 RLPD = {
-    **without("agent.alpha_loss", REDQ),
-    "steps": 250_000, "eval_every": 5_000, "eval_episodes": 10, "capacity": 250_000,
-    "demos_share": 0.5, "agent.layer_norm": True,
+    **without("agent.alpha_loss", REDQ), "steps": 250_000, "eval_every": 5_000, "eval_episodes": 10,
+    "capacity": 250_000, "demos_share": 0.5, "agent.layer_norm": True,
 }
 # Bhatt et al. 2024, Tab. 1, and the authors' code (train.py).
 CROSSQ = {

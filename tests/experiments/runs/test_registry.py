@@ -81,21 +81,6 @@ def test_defaults_follow_the_kind_of_actions(replay, capsys):
         assert explained.partition("[default ")[2].startswith(kappa)
 
 
-@pytest.mark.parametrize(
-    ("discrete", "parts"),
-    [
-        ({"kapa": 0.01}, ("LAPConfig", "kapa")),
-        ({"kappa": 0.0}, ("kappa", "0.0")),
-        (0.01, ("LAPConfig", "0.01")),
-    ],
-)
-def test_invalid_defaults_are_refused(discrete, parts):
-    entry = METHODS["lap"]
-    with refused(*parts):
-        methods.register("other_lap", entry.config, entry.method, discrete)
-    assert "other_lap" not in METHODS
-
-
 @pytest.mark.parametrize("name", ["", 3, None, "two words", "-x", "a=b", "a,b", "a\n", "\x1b[31m"])
 def test_invalid_names_are_refused(name):
     entry, agent = METHODS["per"], registry.AGENTS["dqn"]
@@ -106,30 +91,30 @@ def test_invalid_names_are_refused(name):
     assert name not in METHODS and name not in registry.AGENTS
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"make": None}, {"actions": "both"}, {"offers": 3}, {"loop": {}}, {"sizes": None}],
-    ids=lambda changes: next(iter(changes)),
-)
-def test_invalid_entries_are_refused(changes):
-    with pytest.raises(ValueError, match="odd"):
-        registry.register_agent("odd", registry.AGENTS["dqn"]._replace(**changes))
-    with pytest.raises(ValueError, match="odd"):
-        registry.register_agent("odd", METHODS["per"])
-    with pytest.raises(ValueError, match="odd"):
-        methods.register("odd", METHODS["per"].config, 3)
+def test_invalid_entries_are_refused():
+    agent, entry = registry.AGENTS["dqn"], METHODS["per"]
+    for changes in ({"make": None}, {"actions": "both"}, {"offers": 3}, {"loop": {}}, {"sizes": 3}):
+        with refused("odd"):
+            registry.register_agent("odd", agent._replace(**changes))
+    with refused("odd"):
+        registry.register_agent("odd", entry)
+    with refused("odd"):
+        methods.register("odd", entry.config, 3)
     with refused("replace", "no", "true", "false"):
-        methods.register("odd", METHODS["per"].config, METHODS["per"].method, replace="no")
+        methods.register("odd", entry.config, entry.method, replace="no")
+    for discrete, parts in (
+        ({"kapa": 0.01}, ("LAPConfig", "kapa")), ({"kappa": 0.0}, ("kappa", "0.0")),
+        (0.01, ("LAPConfig", "0.01")),
+    ):  # fmt: skip
+        with refused(*parts):
+            methods.register("odd", METHODS["lap"].config, METHODS["lap"].method, discrete)
     assert "odd" not in METHODS and "odd" not in registry.AGENTS
 
 
 def test_catalogue_lists_compatible_names():
     listed = registry.catalogue()
     assert "rainbow" not in listed["replays"]["lap"]["agents"]
-    assert listed["agents"]["rainbow"]["replays"] == [
-        *OF_SCALARS, "windows", "cer", "reshuffled", "curious", "laber", "reverse", "reaper",
-        "masked", "her",
-    ]  # fmt: skip
+    assert {*OF_SCALARS, "her"} <= set(listed["agents"]["rainbow"]["replays"])
     assert listed["replays"]["ners"]["needs"] == ["target", "td_error"]
     assert "brax/ant" in listed["agents"]["td3"]["environments"]
     assert "brax/ant" not in listed["agents"]["dqn"]["environments"]

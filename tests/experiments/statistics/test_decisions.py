@@ -108,15 +108,6 @@ def test_capital_p_values_and_intervals_equal_vectors(counts, closed, grid, at_0
     assert anytime_p([Counts(*counts)]) == pytest.approx(min(1.0, 1 / float(closed)), rel=1e-4)
 
 
-@pytest.mark.parametrize("m", [0.2, 0.5, 0.9])
-def test_ties_multiply_the_capital_by_the_mean_payoff(m):
-    # The factor of x in general is 1 + (q - m)(x - m) / (m (1 - m)).
-    q = np.arange(1, 200) / 200
-    for x, counts in ((1, (1, 0, 0)), (0.5, (0, 1, 0)), (0, (0, 0, 1))):
-        expected = np.mean(1 + (q - m) * (x - m) / (m * (1 - m)))
-        assert np.exp(log_capital(counts, m)) == pytest.approx(expected)
-
-
 @hypothesis.given(counts_of_a_look, st.floats(0.01, 0.99))
 @quickly
 def test_swapping_arm_and_baseline_mirrors_the_null(counts, m):

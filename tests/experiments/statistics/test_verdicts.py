@@ -127,10 +127,8 @@ def test_p_values_must_agree_with_the_sign_of_the_iqm():
     ("shift", "claim", "verdict"),
     [
         (2.0, "better", "agrees"),
-        (-2.0, "better", "disagrees"),
         (0.0, "better", "undecided"),
         (-2.0, "worse", "agrees"),
-        (2.0, "at least as good", "agrees"),
         (-2.0, "at least as good", "disagrees"),
     ],
 )

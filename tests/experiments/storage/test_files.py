@@ -1,26 +1,33 @@
-"""Reading of damaged and foreign files, which are refused by name in one line."""
+"""Damaged, foreign and linked files, which are refused by name in one line and kept."""
 
+import argparse
 import json
 import os
 import re
 import shutil
+from collections.abc import Callable
+from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+import jaxreplay as jr
 from experiments import compare, plot, sweep, train, watch
+from experiments.benchmarks.command import numbers
+from experiments.figures import film, style
+from experiments.figures.film import Film
+from experiments.papers import blocks
 from experiments.report import __main__ as report
+from experiments.report import page
 from experiments.runs.folder import LOCK
 from experiments.runs.run_config import read as read_config
 from experiments.storage import files
 from experiments.studies import store
+from jaxreplay.methods import uniform
 from jaxreplay.saving import printable, untrusted
-from tests.refusals import refusal
-
-TINY = [
-    "--agent", "dqn", "--seeds", "2", "--steps", "200", "--warmup", "100", "--eval-every", "50",
-    "--eval-episodes", "1", "--n-step", "1", "--inspect", "0", "--batch-size", "8",
-    "--agent.hidden", "8",
-]  # fmt: skip
+from tests.refusals import refusal, refused
 
 # Texts that are not JSON, or not a JSON object as in files of results.
 TEXTS = {
@@ -36,58 +43,35 @@ TEXTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def studies(tmp_path_factory):
-    """Return a folder with a run, a comparison, a sweep and a search."""
-    out = tmp_path_factory.mktemp("studies")
-    own = [*TINY, "--figures", "false"]
-    run = ["--env", "walk/4", "--replay", "uniform"]
-    assert train.main([*own, *run, "--out", str(out / "run")]) == 0
-    arms = ["--env", "walk/4", "--replays", "uniform", "per"]
-    assert compare.main([*own, *arms, "--out", str(out / "comparison")]) == 0
-    sweeps = [*own, "--envs", "walk/4", "--replays", "uniform"]
-    grid = ["--grid", "agent.learning_rate=1e-3,1e-2"]
-    assert sweep.main([*sweeps, *grid, "--out", str(out / "sweep")]) == 0
-    space = ["--search", "random", "--trials", "2", "--space", "agent.learning_rate=1e-3:1e-2"]
-    assert sweep.main([*sweeps, *space, "--out", str(out / "search")]) == 0
-    return out
-
-
 READERS = {  # file -> commands that read it, with options before the folder
     "run/config.json": [(report, []), (train, ["--resume"]), (watch, [])],
     "run/manifest.json": [(report, []), (train, ["--resume"])],
     "run/summary.json": [(report, []), (plot, ["--out", "plot"])],
     "comparison/manifest.json": [(report, []), (compare, ["--resume"])],
     "comparison/study.json": [(report, []), (compare, ["--resume"])],
-    "sweep/study.json": [(report, []), (sweep, ["--dry-run", "--resume"])],
+    "grid/study.json": [(report, []), (sweep, ["--dry-run", "--resume"])],
     "search/study.json": [(report, []), (sweep, ["--dry-run", "--resume"])],
 }
 
 
-def refused(capsys, command, *words):
-    return refusal(capsys, command.main, *words)
-
-
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("name", READERS)
-def test_damaged_json_is_refused_by_every_reader(
-    name, text, studies, tmp_path, capsys, monkeypatch
-):
+def test_damaged_json_is_refused_by_every_reader(name, text, made, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "study"
-    shutil.copytree(studies / name.partition("/")[0], folder)
+    shutil.copytree(made / name.partition("/")[0], folder)
     path = folder / name.partition("/")[2]
     content = TEXTS[text]
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     for command, words in READERS[name]:
-        assert str(folder) in refused(capsys, command, *words, folder)
+        assert str(folder) in refusal(capsys, command.main, *words, folder)
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_readers_do_not_block_on_pipes(name, studies, tmp_path, monkeypatch):
+def test_readers_do_not_block_on_pipes(name, made, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "study"
-    shutil.copytree(studies / name.partition("/")[0], folder)
+    shutil.copytree(made / name.partition("/")[0], folder)
     path = folder / name.partition("/")[2]
     path.unlink()
     os.mkfifo(path)
@@ -102,30 +86,30 @@ FIELDS = [
     (name, field, value)
     for name, fields in {
         "run/summary.json": ("agent", "env", "seeds", "versions"),
-        "sweep/study.json": (
+        "grid/study.json": (
             "crc32", "study", "versions", "settings", "columns", "base_points", "points",
             "costs", "failed",
         ),
         "search/study.json": ("search", "base_points", "points"),
     }.items()
     for field in fields
-    for value in (None, 3, "\x1b[31m", [None], {"a": None})
+    for value in (None, 3, "\x1b[31m", [None])
     if not (field in ("agent", "env") and isinstance(value, str))  # valid values
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "field", "value"), FIELDS)
-def test_fields_of_the_wrong_kind_are_named(name, field, value, studies, tmp_path, capsys):
+def test_fields_of_the_wrong_kind_are_named(name, field, value, made, tmp_path, capsys):
     folder = tmp_path / "study"
-    shutil.copytree(studies / name.partition("/")[0], folder)
+    shutil.copytree(made / name.partition("/")[0], folder)
     path = folder / name.partition("/")[2]
     saved = json.loads(path.read_text())
     path.write_text(json.dumps(saved | {field: value}))
-    said = refused(capsys, report, folder)
+    said = refusal(capsys, report.main, folder)
     assert path.name in said and field in said
     path.write_text(json.dumps({key: own for key, own in saved.items() if key != field}))
     if (name, field) not in [("run/summary.json", "versions"), ("search/study.json", "search")]:
-        said = refused(capsys, report, folder)  # with the field removed
+        said = refusal(capsys, report.main, folder)  # with the field removed
         assert path.name in said and field in said
 
 
@@ -140,9 +124,9 @@ def test_fields_of_the_wrong_kind_are_named(name, field, value, studies, tmp_pat
         (("costs", 0, "seconds"), "costs"),
     ],
 )
-def test_missing_parts_of_a_sweep_are_named(where, field, studies, tmp_path):
+def test_missing_parts_of_a_sweep_are_named(where, field, made, tmp_path):
     folder = tmp_path / "study"
-    shutil.copytree(studies / "sweep", folder)
+    shutil.copytree(made / "grid", folder)
     saved = json.loads((folder / "study.json").read_text())
     at, last = saved, None
     for step in where:
@@ -169,7 +153,7 @@ def test_option_files_are_toml_of_limited_size(kind, text, tmp_path, capsys):
         os.mkfifo(path)
     else:
         path.mkdir() if kind == "folder" else path.symlink_to(kind)
-    assert str(path) in refused(capsys, sweep, "--file", path)
+    assert str(path) in refusal(capsys, sweep.main, "--file", path)
 
 
 def test_json_is_read_up_to_the_maximum_depth(tmp_path):
@@ -190,20 +174,79 @@ def test_control_characters_are_escaped(tmp_path, capsys):
     (folder / "config.json").write_text(json.dumps({"agent": "\x1b[31m", "loop": {}}))
     with pytest.raises(ValueError, match=re.escape(str(folder))):
         read_config(folder)
-    refused(capsys, train, "--resume", folder)
-    refused(capsys, train, "--agent", "\x1b[31m\ud800")
+    refusal(capsys, train.main, "--resume", folder)
+    refusal(capsys, train.main, "--agent", "\x1b[31m\ud800")
 
 
-def test_pipes_are_refused_as_locks_checkpoints_and_films(studies, tmp_path, capsys):
+def test_pipes_are_refused_as_locks_checkpoints_and_films(made, tmp_path, capsys):
     folder = tmp_path / "run"
-    shutil.copytree(studies / "run", folder)
+    shutil.copytree(made / "run", folder)
     os.mkfifo(folder / LOCK)
-    assert LOCK in refused(capsys, train, "--resume", folder)
+    assert LOCK in refusal(capsys, train.main, "--resume", folder)
     (folder / LOCK).unlink()
     os.mkfifo(tmp_path / "film.gif")
-    said = refused(capsys, watch, folder, "--out", tmp_path / "film.gif")
+    said = refusal(capsys, watch.main, folder, "--out", tmp_path / "film.gif")
     assert "film.gif" in said
     (last,) = sorted((folder / "checkpoints").glob("step_*"))[-1:]
     last.unlink()
     os.mkfifo(last)
-    assert str(last) in refused(capsys, watch, folder)
+    assert str(last) in refusal(capsys, watch.main, folder)
+
+
+REPLAY = jr.Replay(uniform.sampler(), capacity=2, batch_size=1)
+
+
+def filmed(path: Path) -> None:
+    pictures = Film()
+    pictures.add(np.zeros((4, 4, 3), np.uint8))
+    pictures.write(path, 5)
+
+
+def saved(path: Path, **how: bool) -> None:
+    state = REPLAY.init(jax.random.key(0), {"x": jnp.zeros(())})
+    jr.save(REPLAY, state, path, **how)
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "a.json": lambda path: files.write_json(path, {}),
+    "b.json": lambda path: numbers(str(path)),
+    "a.png": lambda path: style.save(style.make_figure(1, 1), path),
+    "b.png": lambda path: blocks.write(style.make_figure(1, 1), path),
+    "a.gif": filmed,
+    "b.gif": film.check_path,
+    "a.html": page.check_path,
+    "a.replay": saved,
+    "b.replay": lambda path: saved(path, overwrite=True),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("target", ["a file", "nothing", "ours"])
+def test_links_are_refused_by_every_writer(tmp_path, name, target):
+    mine, path = tmp_path / "mine", tmp_path / name
+    if target == "a file":
+        mine.write_text("mine")
+    elif target == "ours":
+        WRITERS["a.replay"](mine)
+    before = mine.read_bytes() if mine.exists() else None
+    path.symlink_to(mine)
+    with refused(name, "link", error=(ValueError, argparse.ArgumentTypeError)):
+        WRITERS[name](path)
+    assert path.is_symlink() and (mine.read_bytes() if mine.exists() else None) == before
+    assert set(tmp_path.iterdir()) - {mine} == {path}
+
+
+def test_film_writers_leave_neighbouring_files_unchanged(tmp_path):
+    (tmp_path / ".a.unfinished.gif").write_text("mine")
+    filmed(tmp_path / "a.gif")
+    assert (tmp_path / ".a.unfinished.gif").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".a.unfinished.gif", "a.gif"]
+
+
+def test_failed_writes_keep_the_previous_file(tmp_path):
+    path = tmp_path / "a.txt"
+    files.write_bytes(path, b"before")
+    with pytest.raises(RuntimeError), files.replacing(path) as temporary:
+        temporary.write_bytes(b"half")
+        raise RuntimeError
+    assert path.read_bytes() == b"before" and list(tmp_path.iterdir()) == [path]

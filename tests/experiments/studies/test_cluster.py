@@ -24,9 +24,8 @@ from experiments.studies import cluster, devices, engines, grid, plan, programs,
 from experiments.studies.options import Where
 from experiments.studies.study import Study
 from experiments.training import spread
-from tests import refusals
 from tests.experiments.studies.test_programs import tiny
-from tests.refusals import assert_names
+from tests.refusals import assert_names, refusal, refused
 
 ROOT = Path(__file__).parents[3]
 TINY = [
@@ -34,10 +33,6 @@ TINY = [
     "--n-step", "1", "--inspect", "0", "--batch-size", "8", "--agent.hidden", "8",
 ]  # fmt: skip
 GRID = ["--replays", "per", "--grid", "replay.alpha=0.2,0.6"]
-
-
-def refused(capsys, *words):
-    return refusals.refusal(capsys, sweep.main, *TINY, *GRID, *words)
 
 
 def free_port():
@@ -54,35 +49,31 @@ def hang_up(server):
 
 @pytest.mark.parametrize("on", ["slurm", "ray://", "ray://host:port", "host", "here:80:1"])
 def test_invalid_places_to_run_are_refused(on):
-    with refusals.refused("on", on, "here", "ray", "ray://HOST", "HOST:PORT"):
+    with refused("on", on, "here", "ray", "ray://HOST", "HOST:PORT"):
         Where(on=on)
 
 
 def test_addresses_without_a_cluster_are_refused(tmp_path, capsys, monkeypatch):
     pytest.importorskip("ray")
     out, port = tmp_path / "x", free_port()
+
+    def said(on):
+        words = [*TINY, *GRID, "--steps", "200", "--out", out, "--on", on]
+        return refusal(capsys, sweep.main, *words)
+
     for on in (f"ray://127.0.0.1:{port}", f"127.0.0.1:{port}"):
-        said = refused(capsys, "--steps", "200", "--out", str(out), "--on", on)
-        assert_names(said, f"--on {on}", "Connection refused", "ray start --head")
+        assert_names(said(on), f"--on {on}", "Connection refused", "ray start --head")
     with socket.create_server(("127.0.0.1", 0)) as other:  # a server other than Ray
         threading.Thread(target=hang_up, args=(other,), daemon=True).start()
         on = f"127.0.0.1:{other.getsockname()[1]}"
-        said = refused(capsys, "--steps", "200", "--out", str(out), "--on", on)
-        assert_names(said, f"--on {on}", "ray start --head")
-        assert "Connection refused" not in said
+        assert_names(said(on), f"--on {on}", "ray start --head")
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
-    said = refused(capsys, "--steps", "200", "--out", str(out), "--on", "ray")
-    assert_names(said, "--on ray", f"127.0.0.1:{port}", "ray start --head")
+    assert_names(said("ray"), "--on ray", f"127.0.0.1:{port}", "ray start --head")
     monkeypatch.setenv("RAY_ADDRESS", "somewhere")
-    said = refused(capsys, "--steps", "200", "--out", str(out), "--on", "ray")
-    assert_names(said, "RAY_ADDRESS", "somewhere", "HOST:PORT")
-    assert not out.exists()
-
-
-def test_missing_ray_package_is_named(tmp_path, capsys, monkeypatch):
+    assert_names(said("ray"), "RAY_ADDRESS", "somewhere", "HOST:PORT")
     monkeypatch.setitem(sys.modules, "ray", None)
-    said = refused(capsys, "--steps", "200", "--out", str(tmp_path / "x"), "--on", "ray")
-    assert_names(said, "--on ray", "pip install", "[cluster]")
+    assert_names(said("ray"), "--on ray", "pip install", "[cluster]")
+    assert not out.exists()
 
 
 def test_nodes_with_other_code_or_versions_are_refused():
@@ -94,9 +85,9 @@ def test_nodes_with_other_code_or_versions_are_refused():
         ({**alike, "code": "0123"}, ("0123", alike["code"])),
         ({**alike, "versions": {"jax": "0.1"}}, ("jax", "0.1", alike["versions"]["jax"])),
     ):
-        with refusals.refused("n1", *parts):
+        with refused("n1", *parts):
             cluster._check("n1", other, None)
-    with refusals.refused("n1", "GPU", "CPU", "JAX_PLATFORMS=cpu"):
+    with refused("n1", "GPU", "CPU", "JAX_PLATFORMS=cpu"):
         cluster._check("n1", alike, "GPU")
 
 
@@ -122,7 +113,7 @@ def test_plans_over_slots_have_the_width_of_cores_and_their_memory():
     slots = [devices.Slot("cpu", "cpu", name, 10**9) for name in ("n1", "n1", "n2")]
     (here,), (there,) = laid_out(*spread.choose_devices(1)).jobs, laid_out(*slots).jobs
     assert (there.width, there.runs) == (here.width, here.runs)
-    with refusals.refused("walk/4 per", "3", "3e-08", "--devices"):
+    with refused("walk/4 per", "3", "3e-08", "--devices"):
         laid_out(*slots[:2], devices.Slot("cpu", "cpu", "n3", 10))  # the smallest decides
 
 
@@ -213,14 +204,6 @@ def nodes(monkeypatch):
         found.stop()
 
 
-LACKS = """
-import sys
-class Nothing:
-    def find_spec(self, name, *more):
-        if name == "experiments":
-            raise ImportError("no experiments here")
-sys.meta_path.insert(0, Nothing())
-"""
 LONG = [*TINY, *GRID, "--steps", "120_000", "--eval-every", "1_000"]
 
 
@@ -260,16 +243,6 @@ def test_killed_nodes_do_not_change_the_table(nodes, alone, tmp_path, monkeypatc
     assert sweep.main(["--resume", str(out), *words]) == 0
     assert json.loads((out / "study.json").read_text())["costs"] == costs
     assert "raylet" not in capfd.readouterr().out
-
-
-@pytest.mark.slow
-def test_nodes_without_the_package_are_refused(nodes, tmp_path, capsys):
-    (tmp_path / "sitecustomize.py").write_text(LACKS)  # executed by Python at start
-    nodes.start(PYTHONPATH=str(tmp_path))
-    words = ["--steps", "200", "--out", str(tmp_path / "x")]
-    said = refused(capsys, *words, "--on", f"127.0.0.1:{nodes.port}")
-    assert "no experiments here" in said
-    assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.slow

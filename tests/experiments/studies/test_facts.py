@@ -3,7 +3,6 @@
 import dataclasses
 import json
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -11,7 +10,7 @@ from experiments.runs.run_config import defaults
 from experiments.studies import facts, judge
 from experiments.studies.options import Question
 from experiments.studies.study import Study
-from tests.refusals import assert_names, refused
+from tests.refusals import assert_names
 
 SEEDS = 12
 
@@ -43,15 +42,13 @@ FRAMES = {
 }
 
 
-def judged(frames, question=Question(), code=None):
+def judged(frames, question=Question()):
     study = Study.make(
         "gymnax/CartPole-v1", "dqn", [label for label in frames if label != "control"],
         seeds=SEEDS, question=question,
     )  # fmt: skip
     ids = {point.label: point.id for point in study.points()}
-    made = {
-        ids[label]: {"code": (code or {}).get(label, "abc"), "train_seconds": 1.0} for label in ids
-    }
+    made = {own: {"code": "abc", "train_seconds": 1.0} for own in ids.values()}
     found = judge.judge(study, {ids[label]: own for label, own in frames.items()}, made)
     saved = json.loads(json.dumps(found.to_json(study), allow_nan=False))
     return {row.label: row for row in found.rows}, saved
@@ -89,13 +86,6 @@ def test_remarks_name_methods_with_too_few_evaluations_to_learn_from():
     assert often.check() == []
 
 
-@pytest.mark.parametrize("reason", ["", "  ", "because"])
-def test_gate_can_be_off_only_with_a_reason(reason):
-    with refused("ungated"):
-        Question(ungated=reason)
-    assert Question(ungated="alpha 0 is meant to be uniform").ungated
-
-
 def test_verdicts_follow_from_metrics_and_the_gate():
     rows, saved = judged(FRAMES)
     verdicts = {label: row.judgement.verdict for label, row in rows.items()}
@@ -123,12 +113,6 @@ def test_reason_for_a_disabled_gate_is_saved():
     assert saved["question"]["ungated"] == saved["arms"]["lap"]["ungated"] == question.ungated
 
 
-def test_results_of_other_code_are_not_comparable():
-    frames = {name: FRAMES[name] for name in ("uniform", "per", "control")}
-    rows, _ = judged(frames, code={"per": "def"})
-    assert rows["per"].judgement.verdict == "not comparable"
-
-
 def test_unsolved_seeds_rank_worst_and_are_null_in_json():
     solved = FRAMES["per"].assign(eval_return=500.0)
     frames = {"uniform": FRAMES["uniform"], "per": solved, "control": FRAMES["control"]}
@@ -137,21 +121,6 @@ def test_unsolved_seeds_rank_worst_and_are_null_in_json():
     assert saved["values"]["uniform"] == [None] * SEEDS
     assert saved["values"]["per"] == [2_000] * SEEDS
     assert rows["per"].judgement.verdict == "agrees"
-
-
-def test_diverged_seeds_rank_worst():
-    lost = FRAMES["per"].assign(diverged=(FRAMES["per"]["seed"] < 2).astype(int))
-    frames = {"uniform": FRAMES["uniform"], "per": lost, "control": FRAMES["control"]}
-    rows, saved = judged(frames)
-    assert (rows["per"].pairs.wins, rows["per"].pairs.losses) == (SEEDS - 2, 2)
-    assert saved["values"]["per"][:2] == [None, None]
-
-
-def test_few_seeds_are_a_pilot():
-    few = {label: one[one["seed"] % SEEDS < 4] for label, one in FRAMES.items()}
-    rows, _ = judged({name: few[name] for name in ("uniform", "per", "control")})
-    assert rows["per"].judgement.verdict == "pilot"
-    assert rows["per"].pairs.mean == pytest.approx(np.mean([1, 1.01, 1.02, 1.03]))
 
 
 @pytest.mark.parametrize(("name", "tested"), [("lap", False), ("la3p", True), ("pal", True)])

@@ -7,37 +7,23 @@ import pytest
 
 from experiments.runs.interrupt import Stopped
 from experiments.runs.run import execute
+from experiments.runs.run_config import OutputConfig
 from experiments.studies import hosted, runner, store
-from experiments.studies.options import Question
+from experiments.studies.options import Question, StudyOptions
 from experiments.studies.study import Study
 
-LOOP = {"steps": 200, "warmup": 100, "eval_every": 100, "eval_episodes": 1}
-OPTIONS = {"loop": LOOP, "sizes": {"batch_size": 8}, "agent_options": {"hidden": (8,)}}
 
-
-@pytest.fixture
-def study():
+def make_study(env, *replays):
     return Study.make(
-        "gymnasium/CartPole-v1", "dqn", ["uniform", "per"], seeds=2,
-        question=Question(control=False), **OPTIONS,
+        env, "dqn", list(replays), seeds=2, question=Question(control=False),
+        loop={"steps": 200, "warmup": 100, "eval_every": 100, "eval_episodes": 1},
+        sizes={"batch_size": 8}, agent_options={"hidden": (8,)},
+        options=StudyOptions(figures=False, report=False),
     )  # fmt: skip
 
 
-def test_studies_on_the_host_equal_single_runs(study, tmp_path):
-    results = runner.run(study, tmp_path / "study", show=False)
-    table = results.table()
-    assert sorted(table["replay"].unique()) == ["per", "uniform"]
-    assert not (tmp_path / "study" / hosted.RUNS).exists()  # removed after all runs finished
-    config = study.bases["gymnasium/CartPole-v1", "per"]
-    execute(config, tmp_path / "run")
-    alone = pd.read_csv(tmp_path / "run" / "metrics.csv").sort_values(["seed", "step"])
-    own = table[table["replay"] == "per"]
-    assert own["eval_return"].tolist() == pytest.approx(alone["eval_return"].tolist())
-    assert own["seed"].tolist() == alone["seed"].tolist()
-
-
-def test_finished_runs_are_kept_and_the_others_resume(study, tmp_path, monkeypatch):
-    calls, before = [], hosted.execute
+def test_interrupted_studies_on_the_host_resume_and_equal_single_runs(tmp_path, monkeypatch):
+    study, calls, before = make_study("gymnasium/CartPole-v1", "uniform", "per"), [], hosted.execute
 
     def interrupted(config, *args, **options):
         calls.append(config.replay)
@@ -52,15 +38,18 @@ def test_finished_runs_are_kept_and_the_others_resume(study, tmp_path, monkeypat
     assert {point for point, _ in kept} == {"gymnasium/CartPole-v1 uniform"}
     results = runner.run(study, tmp_path / "study", resume=True, show=False)
     assert calls == ["uniform", "per", "per"] and len(results.store.ended()) == 4
+    assert not (tmp_path / "study" / hosted.RUNS).exists()  # removed after all runs finished
+    config = study.bases["gymnasium/CartPole-v1", "per"]
+    execute(config, tmp_path / "run", OutputConfig(figures=False, tensorboard=False))
+    alone = pd.read_csv(tmp_path / "run" / "metrics.csv").sort_values(["seed", "step"])
+    own = results.table()[lambda rows: rows["replay"] == "per"]
+    assert own["eval_return"].tolist() == pytest.approx(alone["eval_return"].tolist())
+    assert own["seed"].tolist() == alone["seed"].tolist()
 
 
 def test_studies_support_replays_in_host_memory(tmp_path):
-    made = Study.make(
-        "walk/4", "dqn", {"uniform": "uniform"}, seeds=2, question=Question(control=False),
-        **OPTIONS,
-    )  # fmt: skip
-    (key,) = made.bases
-    config = made.bases[key]
+    made = make_study("walk/4", "uniform")
+    ((key, config),) = made.bases.items()
     sizes = dataclasses.replace(config.sizes, replay_on="host")
     own = dataclasses.replace(made, bases={key: dataclasses.replace(config, sizes=sizes)})
     assert all(point.hosted for point in own.points())
@@ -68,12 +57,9 @@ def test_studies_support_replays_in_host_memory(tmp_path):
 
 
 def test_foreign_runs_in_the_folder_of_a_study_are_kept(tmp_path):
-    """The folder of the study has runs of `experiments.train` in its folder `runs`."""
-    made = Study.make(
-        "walk/4", "dqn", {"uniform": "uniform"}, seeds=2, question=Question(control=False),
-        **OPTIONS,
-    )  # fmt: skip
-    execute(made.bases["walk/4", "uniform"], tmp_path / "runs" / "mine")
+    made, mine = make_study("walk/4", "uniform"), tmp_path / "runs" / "mine" / "metrics.csv"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
     for more in ({}, {"overwrite": True}):
         runner.run(made, tmp_path, show=False, **more)
-        assert (tmp_path / "runs" / "mine" / "metrics.csv").is_file()
+        assert mine.read_text() == "mine"

@@ -11,7 +11,6 @@ from experiments.runs.assembly import assemble
 from experiments.runs.run_config import defaults
 from experiments.studies import grid, programs
 from experiments.training.seeds import over_seeds
-from tests.refusals import refused
 
 
 def tiny(replay="per", **sizes):
@@ -75,15 +74,6 @@ def test_settings_as_inputs_equal_single_runs(grouped):
     assert both.axes[1].rows is None and both.axes[1].updates is None
 
 
-@pytest.mark.slow
-def test_settings_of_losses_are_inputs_too():
-    (group,) = programs.grouped(points("replay.kappa=1,0.01", replays=("lap",)))
-    _, _, metrics = same_as_alone(group)
-    assert not np.allclose(*metrics["replay/mean_priority"], rtol=1e-3)
-    (group,) = programs.grouped(points("replay.kappa=1,0.01", "replay.alpha=0,1", replays=("pal",)))
-    assert len(group.traced) == 2
-
-
 def same_as_alone(group):
     """Compare the first and last point of a group in their shared program with separate programs;
     return the shared program, its state and its metrics."""
@@ -130,9 +120,3 @@ def test_points_added_later_reuse_programs():
     assert program_cache.grouped(others)[1].program is with_.program
     hidden = program_cache.grouped(points("agent.learning_rate=1e-3", "n_step=1,2"))
     assert named(hidden) == [(["agent.learning_rate"], 1)] * 2  # n_step changes lengths
-
-
-def test_invalid_values_are_refused_as_in_single_runs():
-    (point,) = points("batch_size=400")
-    with refused("walk/4 per batch_size=400", "100", "400"):
-        programs.check(point)

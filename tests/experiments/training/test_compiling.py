@@ -6,15 +6,8 @@ import pytest
 from jax.custom_batching import custom_vmap
 from jax.errors import JaxRuntimeError
 
-from agents.dqn import DQNConfig, dqn
-from experiments import environments
 from experiments.training import compiling
 from experiments.training.compiling import Traced
-from experiments.training.config import LoopConfig
-from experiments.training.loop import make_program
-from experiments.training.seeds import over_seeds
-from jaxreplay import Replay
-from jaxreplay.methods import uniform
 from tests.xla import HAS_OLD_FUSIONS
 
 ONE = jnp.ones(())
@@ -110,24 +103,12 @@ def test_traced_functions_return_equal_values_and_run_python_once():
     assert len(calls) == 1
 
 
-def test_rare_programs_use_the_option_if_xla_supports_it():
+def test_rare_programs_use_the_option_if_xla_supports_it(monkeypatch):
     double = compiling.jit_once(lambda x: 2 * x, donate_argnums=0)
     given = jnp.arange(3.0)
     assert double(given).tolist() == [0, 2, 4] and given.is_deleted()
     on_cpu = jax.default_backend() == "cpu"
     assert bool(compiling._options()) == (HAS_OLD_FUSIONS and on_cpu)
-
-
-def test_compile_options_reach_xla_and_the_warm_up(monkeypatch):
     monkeypatch.setattr(compiling, "_options", lambda: {"xla_of_another_version": True})
     with pytest.raises(JaxRuntimeError, match="No such compile option"):
         compiling.jit_once(lambda x: 2 * x)(1.0)
-    environment = environments.make("gymnax/CartPole-v1")
-    method = uniform.method()
-    agent = dqn(DQNConfig(hidden=(4,)), environment.action_space, method.objective)
-    replay = Replay(method.sampler, capacity=64, batch_size=4)
-    program = make_program(
-        environment, agent, replay, LoopConfig(steps=40, warmup=20, eval_every=20)
-    )
-    with pytest.raises(JaxRuntimeError, match="No such compile option"):
-        over_seeds(program).init.lower(jax.random.split(jax.random.key(0), 2)).compile()

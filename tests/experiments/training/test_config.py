@@ -54,10 +54,3 @@ def replay_of(sampler):
 def test_methods_reject_loops_without_their_requirements(sampler, loop, parts):
     with refused(*parts):
         check(LoopConfig(**LOOP | loop), replay_of(sampler))
-
-
-def test_methods_accept_loops_with_their_requirements():
-    check(LoopConfig(**LOOP | {"n_step": 3, "warmup": 100}), replay_of(uniform.sampler()))
-    check(LoopConfig(**LOOP | {"warmup": 4}), replay_of(uniform.sampler()))
-    check(LoopConfig(**LOOP | {"learn_every": 4}), replay_of(latest.sampler()))
-    check(LoopConfig(**LOOP | {"warmup": 16}), replay_of(refer.sampler()))
