@@ -126,6 +126,8 @@ def read_metrics(run: Path, summary: Mapping[str, Any]) -> pd.DataFrame:
     if summary.get("metrics_crc32") not in (None, zlib.crc32(content)):
         raise ValueError(f"{path} was edited after the run: restore it")
     tables.check_columns(path, frame, ("seed", "step", "eval_return"))
+    if frame.duplicated(["seed", "step"]).any() or frame["seed"].value_counts().nunique() > 1:
+        raise ValueError(f"{path} has a row twice, or lacks one: restore it")
     return frame
 
 

@@ -99,6 +99,15 @@ def test_damaged_runs_are_not_plotted(made, tmp_path, capsys, name, change, part
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize("change", [lambda lines: lines[:-1], lambda lines: [*lines, lines[-1]]])
+def test_lost_and_doubled_rows_are_found_without_a_checksum(runs, tmp_path, capsys, change):
+    run = tmp_path / "damaged"
+    shutil.copytree(runs / "naf", run)
+    lines = (run / "metrics.csv").read_text().splitlines(keepends=True)
+    (run / "metrics.csv").write_text("".join(change(lines)))
+    assert_names(refusal(capsys, plot.main, run, "--out", tmp_path / "x"), run / "metrics.csv")
+
+
 def test_labels_and_titles_are_shown_verbatim(runs, tmp_path, capsys):
     odd = "_a $x^2$|\n<b>"
     out = tmp_path / "odd"
