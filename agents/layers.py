@@ -43,8 +43,8 @@ def dense(x: Array, features: int) -> Array:
 class Dropout(nn.Module):
     """Dropout that is active if the module is applied with a PRNG key (see `apply`).
 
-    A random word decides about two numbers, because hashes take most of the time; this rounds the
-    rate to a multiple of 2^-16.
+    Each 32-bit word masks two units, since hashing dominates the cost; this rounds the rate to a
+    multiple of 2^-16 below 1.
     """
 
     rate: float
@@ -53,8 +53,9 @@ class Dropout(nn.Module):
     def __call__(self, x: Array) -> Array:
         if not self.has_rng("dropout"):
             return x
-        dropped, size = round(self.rate * 2**16), x.shape[-1]
-        words = jax.random.bits(self.make_rng("dropout"), (*x.shape[:-1], -(-size // 2)))
+        dropped, size = min(round(self.rate * 2**16), 2**16 - 1), x.shape[-1]
+        shape = (*x.shape[:-1], -(-size // 2))
+        words = jax.random.bits(self.make_rng("dropout"), shape, jnp.uint32)
         kept = jnp.concatenate([(words & 0xFFFF) >= dropped, (words >> 16) >= dropped], -1)
         return x * (kept[..., :size].astype(x.dtype) / (1 - dropped / 2**16))
 
@@ -129,9 +130,9 @@ def _moments(x: Array) -> tuple[Array, Array]:
 
 @jax.custom_vjp
 def _standardised(x: Array, mean: Array, std: Array, gain: Array, offset: Array) -> Array:
-    """Return `(x - mean) / std * gain + offset`, where mean and std are those of the batch.
+    """Return `(x - mean) / std * gain + offset` for mean and std of the batch.
 
-    The gradient with respect to `x` contains those of mean and std.
+    The gradient treats mean and std as functions of `x`, and is zero with respect to them.
     """
     return (x - mean) * (gain / std) + offset
 

@@ -123,12 +123,12 @@ def make_episodic(
             )
         return next_state, next_obs, TimeStep(reward, terminated, truncated, obs)
 
-    def whole() -> Render:
+    def render_inner() -> Render:
         render = renderer()
         return lambda state: render(state.inner)
 
-    drawn = None if renderer is None else whole
-    return Environment(name, start, advance, action_space, max_steps, renderer=drawn)
+    outer = None if renderer is None else render_inner
+    return Environment(name, start, advance, action_space, max_steps, renderer=outer)
 
 
 def _hidden_entries(

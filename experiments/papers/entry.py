@@ -225,8 +225,8 @@ class Computation:
       minutes: duration of size small on two cores.
       ratios: whether values are compared as logarithms to base 2.
       needs: name of a module that the extra `papers` installs.
-      looks: number of seeds between two looks of a sequential test at size small; 0 for a single
-        test with all seeds.
+      looks: number of seeds between two looks of a sequential test; 0 for a single test with all
+        seeds, as is made of fewer seeds.
     """
 
     name: str

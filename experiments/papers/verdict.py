@@ -78,10 +78,10 @@ def _of_table(
             asked[str(at)] = own
         except NotAsked as error:
             refused[str(at)] = error
-    if source.looks and size != "smoke":
-        most = max(len(own.sides[0][0].values) for own in asked.values())
-        at = range(source.looks, most + 1, source.looks)
-        found = claims_.sequential(asked, at, Question().margin)
+    counts = {len(own.sides[0][0].values) for own in asked.values()}
+    if source.looks and counts and min(counts) >= source.looks:
+        looks = {*range(source.looks, max(counts), source.looks), *counts}
+        found = claims_.sequential(asked, sorted(looks), Question().margin)
     else:
         found = claims_.judge_fixed(asked)
     return [refused.get(str(at)) or found[str(at)] for at in range(len(claims))]
@@ -110,9 +110,10 @@ def _sides(
             return Facts(label, where, code, {}, tuple(index[:seeds]))
 
         both.append(Side(facts, values if source.higher_is_better else -values))
-    shared = both[0].values.index.intersection(both[1].values.index)  # seeds that both arms have
-    arm, baseline = (each._replace(values=each.values.loc[shared]) for each in both)
-    return arm, baseline
+    if source.looks:  # more seeds of some arms: compare those that both arms have
+        shared = both[0].values.index.intersection(both[1].values.index)
+        both = [each._replace(values=each.values.loc[shared]) for each in both]
+    return both[0], both[1]
 
 
 def _exact(claim: Exact, frame: pd.DataFrame) -> Finding:

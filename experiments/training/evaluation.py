@@ -85,7 +85,7 @@ def evaluate(
     key: Array,
     episodes: int,
 ) -> tuple[Array, Array]:
-    """Play N whole `episodes` of an environment that compiles; return returns and lengths `[N]`.
+    """Play N whole `episodes` of a compiled environment; return their scores and lengths `[N]`.
 
     Args:
       environment: the environment.

@@ -1,11 +1,13 @@
 """Saved parts of computed tables, which interrupted computations resume from."""
 
+import types
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from experiments.papers import __main__ as papers
-from experiments.papers import cliffwalk, pser, running, tables
+from experiments.papers import cliffwalk, lap_tables, pser, running, tables
 from experiments.papers import per as per_
 from experiments.papers.digits import DIGITS
 from experiments.papers.entry import Request
@@ -151,3 +153,20 @@ def test_parts_are_independent(source, tmp_path):
         path.unlink()
     again = source.function(Request(options, str, Parts(tmp_path, "abc")))
     pd.testing.assert_frame_equal(again, frame, check_exact=True)
+
+
+def test_run_times_are_measured_task_by_task(tmp_path, monkeypatch):
+    loop = types.SimpleNamespace(run=None)
+    monkeypatch.setattr(lap_tables.training, "one_program", lambda config: loop)
+    times = lambda runs, *_: {replay: [2.0] for replay in runs}
+    monkeypatch.setattr(lap_tables.timing, "take_turns", times)
+    options = {**lap_tables.RUN_TIME.options("smoke"), "tasks": ("td3", "sac")}
+    frame = lap_tables.run_times(Request(options, str, Parts(tmp_path, "abc")))
+    assert list(frame["task"].unique()) == ["td3", "sac"] and (frame["value"] == 1).all()
+    again = Parts(tmp_path, "abc")
+    monkeypatch.setattr(lap_tables, "_times", lambda *_: 1 / 0)
+    pd.testing.assert_frame_equal(lap_tables.run_times(Request(options, str, again)), frame)
+    assert again.finished() == 2
+    monkeypatch.setattr(lap_tables.timing, "machine", lambda: {"processor": "another"})
+    with pytest.raises(ZeroDivisionError):
+        lap_tables.run_times(Request(options, str, Parts(tmp_path, "abc")))

@@ -11,10 +11,25 @@ from experiments.papers.printed import claims
 from experiments.papers.registry import ENTRIES, of_papers
 from tests.refusals import refused
 
+# Every figure and table of the five papers that shows a result, or settings.
+LISTED = {
+    "per": "fig1 fig2 fig3 fig4 fig5 fig6 fig7 fig8 fig9 fig10 fig11 fig12 tab1 tab2 tab3 tab4 "
+    "tab5 tab6 tab7",
+    "lap": "thm1 thm2 thm3 obs1 obs2 obs3 obs4 fig1 fig2 fig3 fig4 fig5 fig6 fig7 tab1 tab2 tab3 "
+    "tab4 tab5 tab6 tab7",
+    "pser": "thm1 fig2 fig3 fig5 fig6 fig7 fig8 fig9 tab1 tab5 app.tab1 app.tab2 app.tab3 app.tab4",
+    "ners": "fig1 fig3 fig4 fig5 figC1 figC2 tab1 tab2 tab3",
+    "refer": "fig2 fig3 fig4 fig5 fig6 fig7 fig8 fig9 fig10 fig11 tab1",
+}
 ROOT = Path(__file__).parents[3]
 SOURCES = {e.source.name: e.source for e in ENTRIES.values() if e.source is not None}
 SOURCES |= {e.published.name: e.published for e in ENTRIES.values() if e.published is not None}
 EXPERIMENTS = [name for name, source in SOURCES.items() if isinstance(source, Experiment)]
+
+
+def test_registry_contains_every_figure_and_table():
+    for paper, names in LISTED.items():
+        assert {f"{paper}.{name}" for name in names.split()} <= set(ENTRIES)
 
 
 def test_entries_are_complete():
@@ -85,3 +100,13 @@ def test_versions_of_computations_cover_their_own_source():
         if isinstance(source, Computation):
             own = Path(inspect.getfile(source.function)).relative_to(ROOT).as_posix()
             assert any(fnmatch.fnmatch(own, pattern) for pattern in source.sources), source.name
+
+
+@pytest.mark.parametrize("size", ["small", "paper"])
+def test_betas_are_compared_at_equal_step_sizes(size):
+    entry = ENTRIES["per.fig12.steps"]
+    for arms in entry.source.points(size).values():
+        for claim in entry.claims:
+            options = arms[claim.arm].config.agent_options
+            assert options == arms[claim.baseline].config.agent_options
+            assert options.learning_rate == 2.5e-4 / (4 if claim.arm.endswith("_quarter") else 1)

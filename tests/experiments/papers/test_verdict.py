@@ -66,6 +66,22 @@ def test_p_values_are_corrected_over_the_claims_of_an_entry():
     assert one.p_holm == one.p_value
 
 
+def test_tables_with_looks_are_judged_sequentially_on_shared_seeds():
+    claims = (Claim("first", "per", "uniform"), Claim("second", "per", "rank"))
+    whole, few = table(per=3.0, uniform=2.0, rank=3.0), table(per=3.0, rank=2.0)
+    frame = whole.frame[(whole.frame["arm"] != "uniform") | (whole.frame["seed"] < 10)]
+    entry = computed(claims, looks=10)
+    first, second = verdict.findings(entry, "small", dataclasses.replace(whole, frame=frame))
+    assert (first.verdict, first.pairs.seeds, first.pairs.wins) == ("agrees", 10, 10)
+    assert (second.verdict, second.pairs.seeds, second.pairs.ties) == ("undecided", SEEDS, SEEDS)
+    absent, second = verdict.findings(entry, "small", few)
+    assert (absent.verdict, second.verdict) == ("not tested", "agrees")
+    few = dataclasses.replace(few, frame=few.frame[few.frame["seed"] < 4])  # before the first look
+    assert verdict.findings(entry, "small", few)[1].pairs.seeds == 4
+    with refused("per and uniform"):  # a single test needs the same seeds
+        verdict.findings(computed(claims), "small", dataclasses.replace(whole, frame=frame))
+
+
 def test_arms_that_never_solve_the_task_rank_worst():
     data = table(per=1.0, uniform=2.0)
     data.frame.loc[data.frame["arm"] == "uniform", "value"] = np.inf

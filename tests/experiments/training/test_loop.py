@@ -178,6 +178,19 @@ def test_every_key_is_used_once():
     assert len(np.unique(words, axis=0)) == len(words)
 
 
+def test_seeds_share_clocks_and_constant_leaves():
+    program = make_program(*small(environments.make("gymnax/CartPole-v1"), n_step=1))
+    axes = over_seeds(program).axes
+    assert axes.window.steps.obs is None
+    assert axes.rows is None and axes.updates is None
+    assert axes.replay.ring.steps_added is None
+    assert axes.agent.updates is None
+    assert axes.replay.dropped == 0  # starts equal for all, but depends on the data
+    assert axes.replay.ring.words == 0
+    assert axes.replay.sampler.tree.nodes == 0
+    assert axes.obs == 0
+
+
 def test_vmapped_seeds_equal_single_seeds():
     program = make_program(*small(environments.make("gymnax/CartPole-v1")))
     keys = jax.vmap(jax.random.key)(jnp.arange(3))
