@@ -28,7 +28,9 @@ from jaxreplay.saving import saved_digest
 FORMAT = 2  # 1: tables of sweeps, before studies
 KEYS = ("env", "replay", "agent", "method")  # columns of the table before the settings
 _DIGITS = 9  # significant digits that distinguish all float32 numbers
-_PATIENCE = 20  # interval between writes of the table, as a multiple of the time of a write
+# Seconds between writes of the table: at most _LONGEST, so that a killed process loses little, and
+# otherwise a multiple of the CPU time of a write, which other work on the machine does not prolong.
+_PATIENCE, _LONGEST = 20, 120.0
 _SOURCES = ("experiments/studies/programs.py",)  # determine numbers, besides sources of all runs
 SeededPoint = tuple[Point, int]  # a point and a seed
 
@@ -53,7 +55,7 @@ class Store:
     frame: pd.DataFrame = dataclasses.field(default_factory=pd.DataFrame)
     waiting: list[pd.DataFrame] = dataclasses.field(default_factory=list)
     crc32: int | None = None  # checksum of the table on disk, if there is one
-    written: tuple[float, float] = (-math.inf, 0.0)  # time of the latest write, and its seconds
+    written: tuple[float, float] = (-math.inf, 0.0)  # time of the latest write, and its CPU time
 
     @property
     def table(self) -> pd.DataFrame:
@@ -141,7 +143,7 @@ class Store:
             if code_version() not in known:
                 known.append(code_version())
         when, took = self.written
-        if time.monotonic() - when > _PATIENCE * took:
+        if time.monotonic() - when > min(_PATIENCE * took, _LONGEST):
             self.write()
 
     def fail(self, failures: Sequence[tuple[SeededPoint, str]]) -> None:
@@ -151,7 +153,7 @@ class Store:
 
     def write(self) -> None:
         """Write both files, so that they remain readable if the process is killed at any time."""
-        start = time.monotonic()
+        start = time.thread_time()
         self._gather()
         table, facts = paths(self.folder)
         encoded = stored.encode(self.frame, _DIGITS) if len(self.frame) else None
@@ -162,7 +164,7 @@ class Store:
         if encoded:
             write_bytes(table, encoded.content)
             self.crc32 = encoded.crc32
-        self.written = (time.monotonic(), time.monotonic() - start)
+        self.written = time.monotonic(), time.thread_time() - start
 
     def _gather(self) -> None:
         """Move waiting rows into the table."""

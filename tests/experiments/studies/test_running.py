@@ -4,10 +4,12 @@ import dataclasses
 import gc
 import itertools
 import threading
+import time
 import weakref
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from experiments.runs.run_config import defaults
@@ -39,6 +41,19 @@ def laid_out(own, devices=2, **options):
 @pytest.fixture(scope="module")
 def three():
     return laid_out(points("batch_size=8,16,32"), width=1)
+
+
+def test_tables_that_are_slow_to_write_are_written_every_two_minutes(tmp_path):
+    (point,) = points("batch_size=8")
+    study = Study({(point.env, point.label): point.config})
+    results = store.begin(tmp_path, study, [point], {})
+    metrics = pd.DataFrame({"step": [8], "eval_return": [0.0]})
+    for seed, since, kept in ((0, 110, 0), (1, 130, 2), (2, 110, 2)):
+        results.written = time.monotonic() - since, 1e3
+        cost = {"seconds": 1.0, "compiling": 0.0, "width": 1, "bytes": 8, "inputs": []}
+        results.add([((point, seed), metrics)], {"runs": {point.id: [seed]}, **cost})
+        assert (store.paths(tmp_path)[0].exists()) == (kept > 0)
+        assert not kept or len(store.read(tmp_path).ended()) == kept
 
 
 def test_batches_contain_every_run_once(three):
