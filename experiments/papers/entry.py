@@ -225,8 +225,8 @@ class Computation:
       minutes: duration of size small on two cores.
       ratios: whether values are compared as logarithms to base 2.
       needs: name of a module that the extra `papers` installs.
-      looks: number of seeds between two looks of a sequential test; 0 for a single test with all
-        seeds, as is made of fewer seeds.
+      looks: number of seeds between two looks of a sequential test. With 0, or with fewer seeds
+        than that, a single test uses all seeds.
     """
 
     name: str

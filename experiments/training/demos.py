@@ -62,7 +62,7 @@ def with_demos(replay: Replay, path: str, share: float) -> Demonstrated | Record
 
     Args:
       replay: replay of the agent's own experience.
-      path: file of `jaxreplay.save`.
+      path: file written by `jaxreplay.save`, with transitions of the same task and agent.
       share: share of the file in each batch; 1 stores none of the agent's own experience.
 
     Raises:

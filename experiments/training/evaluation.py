@@ -85,7 +85,7 @@ def evaluate(
     key: Array,
     episodes: int,
 ) -> tuple[Array, Array]:
-    """Play N whole `episodes` of a compiled environment; return their scores and lengths `[N]`.
+    """Play N whole `episodes` of a compiled environment.
 
     Args:
       environment: the environment.
@@ -93,6 +93,9 @@ def evaluate(
       no_memory: maps the first observations `[N, ...]` to the first memory.
       key: PRNG key of the evaluation.
       episodes: N.
+
+    Returns:
+      Undiscounted returns `[N]` float32 and lengths `[N]` int32 in agent steps.
     """
     keys = evaluation_keys(key, episodes)
 
