@@ -13,13 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.types import Continuous, Discrete
-from experiments.environments.types import (
-    Array,
-    CompiledConfig,
-    Environment,
-    Render,
-    TimeStep,
-)
+from experiments.environments.types import Array, CompiledConfig, Environment, Render, TimeStep
 from jaxreplay.loops import cond_if_any
 from jaxreplay.option import is_zero
 
