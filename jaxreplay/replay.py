@@ -27,7 +27,7 @@ class ReplayState(NamedTuple):
     ring: Ring
     sampler: State
     dropped: Array  # [] int32, number of transitions with dropped values: feedback for overwritten
-    # slots, non-finite feedback, or NaN and infinity in new transitions (stored as 0)
+    # or empty slots, non-finite feedback, or NaN and infinity in new transitions (stored as 0)
     fence: Array  # [] int32, always 0, but computed from all previous reads, so writes follow them
 
 
@@ -210,8 +210,8 @@ class Replay:
     def update(self, state: ReplayState, sample: Sample, **feedback: Array) -> ReplayState:
         """Update the sampler with the agent's feedback on a batch and return the new state.
 
-        Feedback such as TD errors is dropped if it is NaN or infinite, or if its slot has been
-        overwritten since sampling. The metric `dropped` counts both.
+        Feedback such as TD errors is dropped if it is NaN or infinite, or if its slot is empty or
+        has been overwritten since sampling. The metric `dropped` counts all three.
 
         Args:
           state: state of the replay.
@@ -227,6 +227,7 @@ class Replay:
         wanted, shape = self.requires.feedback, sample.indices.shape
         calls.check_feedback(wanted, feedback, "update", shape)
         valid = ring_.version(state.ring, sample.indices) == sample.version
+        valid &= sample.indices < ring_.size(state.ring)  # `sample` of an empty replay under jit
         sample, feedback = _constant(sample), _single(feedback)
         for values in feedback.values():
             valid &= jnp.isfinite(values)

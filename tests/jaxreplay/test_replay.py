@@ -252,6 +252,18 @@ def test_batches_of_an_empty_replay_have_weight_0_under_jit(method):
     np.testing.assert_array_equal(batch.weights, 0.0)
 
 
+@pytest.mark.parametrize("method", [per, rank], ids=["per", "rank"])
+def test_feedback_for_an_empty_replay_is_dropped(method):
+    replay = Replay(method.sampler(), capacity=8, batch_size=4)
+    state = replay.init(jax.random.key(0), {"a": np.float32(0)})
+    batch = jax.jit(replay.sample)(state, jax.random.key(1))
+    after = jax.jit(replay.update)(state, batch, td_error=jnp.full(4, 100.0))
+    assert after.dropped == 4
+    before, changed = replay.metrics(state), replay.metrics(after)
+    assert changed["max_priority"] == before["max_priority"]
+    assert changed["mean_priority"] == before["mean_priority"]
+
+
 def test_latest_refuses_another_batch_size():
     replay, state = held(latest.sampler())
     with refused("batch_size", "4", "8"):
