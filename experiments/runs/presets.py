@@ -95,7 +95,9 @@ def names(preset: str | None) -> Names:
 
 
 def check_agent(name: str, agent: str) -> None:
-    """Raise ValueError if a preset does not support an agent."""
+    """Raise ValueError if a preset does not exist, or does not support an agent."""
+    if name not in PRESETS:
+        raise ValueError(f"there is no preset '{name}': use one of {', '.join(PRESETS)}")
     preset = PRESETS[name]
     if agent in preset.agents:
         return

@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -120,7 +120,7 @@ class Study(Saved):
     ) -> "Study":
         """Build a study from names and options.
 
-        Options that an agent or a method of an arm does not have are left out for that arm.
+        Options that only some agents or methods have are left out for the other arms.
 
         Args:
           envs: names of the tasks.
@@ -149,6 +149,10 @@ class Study(Saved):
         """
         if seeds == UNTIL_DECIDED:
             question, seeds = dataclasses.replace(question, until_decided=True), BATCH
+        if not isinstance(seeds, int):
+            raise ValueError(f"seeds must be an integer or '{UNTIL_DECIDED}', got {seeds!r}")
+        if isinstance(arms, str):
+            raise ValueError(f"arms must be a list of names, got '{arms}': use ['{arms}']")
         shared = {
             "loop": loop or {}, "sizes": sizes or {}, "env_options": env_options or {},
             "agent_options": agent_options or {}, "replay_options": replay_options or {},
@@ -163,6 +167,8 @@ class Study(Saved):
                 except (TypeError, ValueError) as error:
                     raise ValueError(f"arm {label} on {env}: {error}") from error
                 bases[env, label] = dataclasses.replace(config, seeds=seeds, seed=seed)
+        _check_used("agent_options", shared, bases.values())
+        _check_used("replay_options", shared, bases.values())
         axes = [Axis(name, tuple(map(_text, values))) for name, values in (grid or {}).items()]
         families = {"claims": tuple(claims)} if claims else {}
         return cls(bases, tuple(axes), question, options, claims=families)
@@ -394,6 +400,16 @@ def configure(
         agent_options=dataclasses.replace(config.agent_options, **agent_options),
         replay_options=dataclasses.replace(config.replay_options, **replay_options),
     )
+
+
+def _check_used(
+    section: str, shared: Mapping[str, Options], configs: Collection[RunConfig]
+) -> None:
+    """Raise ValueError if a shared option of a section exists in no configuration."""
+    options = [getattr(config, section) for config in configs]
+    known = {field.name for own in options for field in dataclasses.fields(own)}
+    if unknown := sorted(set(shared[section]) - known):
+        raise ValueError(f"{section}: no arm has an option '{unknown[0]}'")
 
 
 def _remarks(point: Point) -> list[str]:

@@ -126,6 +126,15 @@ def test_unanswerable_questions_are_refused():
         Question(margin=0.7)
     with refused("arm", "uniform", "nonsense"):
         Study.make("walk/4", "dqn", ["uniform", "per"], loop={"nonsense": 1})
+    for section in ("agent_options", "replay_options"):
+        with refused(section, "nonsense"):
+            Study.make("walk/4", "dqn", ["uniform", "per"], **{section: {"nonsense": 1}})
+    with refused("seeds", "until decided", "until decide"):
+        Study.make("walk/4", "dqn", ["uniform", "per"], seeds="until decide")
+    with refused("preset", "nonsense"):
+        Study.make("walk/4", "dqn", ["uniform", "per"], preset="nonsense")
+    with refused("arms", "['per']"):
+        Study.make("walk/4", "dqn", "per")
     with refused("until_decided"):
         study_of(("uniform",)).check()
 
