@@ -53,7 +53,8 @@ def save(
 
     Raises:
       ValueError: If `path` is a link, a folder, or (unless `overwrite`) a file other than a saved
-        replay, if the parent folder does not exist, or if `replay` did not create the state.
+        replay, if the parent folder does not exist, or if `replay` did not create the state or is a
+        mixture.
       ImportError: If safetensors is not installed.
       OSError: If the file can't be written.
 
@@ -245,6 +246,11 @@ def _add_rows(replay: Replay, state: ReplayState, ring: Ring) -> ReplayState:
 
 def _check_state(replay: Replay, state: ReplayState) -> None:
     """Raise ValueError unless `replay` could load `state` from a file."""
+    if not isinstance(replay, Replay):
+        raise ValueError(
+            f"replay must be a Replay, got {type(replay).__name__}: save the replays of a mixture "
+            "separately, as in save(replay.first, state.first, path)"
+        )
     ring = state.ring
     if isinstance(ring.steps_added, Tracer):
         raise ValueError("save does not support jit: call it outside of jit with a concrete state")

@@ -18,6 +18,7 @@ import jaxreplay
 from jaxreplay import Frames, Replay, SharedObservations, Transitions, ring, sum_tree, testing
 from jaxreplay._internal import calls, tracing
 from jaxreplay.methods import METHODS, ero, per, proportional, rank, sequences, uniform
+from jaxreplay.mixing import mix
 from jaxreplay.saving import Damaged, array_file
 from tests.methods import short
 from tests.refusals import refused
@@ -343,6 +344,9 @@ def test_save_refuses_the_state_of_another_replay(tmp_path):
             jaxreplay.save(other, stacked, path)
     with refused("save", "jit"):
         jax.jit(lambda state: jaxreplay.save(replay, state, path))(state)
+    mixed = mix(replay, replay)
+    with refused("Mixed", "save(replay.first, state.first, path)"):
+        jaxreplay.save(mixed, mixed.init(jax.random.key(0), EXAMPLE), path)
     assert path.read_bytes() == good
 
 
