@@ -178,12 +178,7 @@ def _parser() -> Parser:
         epilog="Example: python -m experiments.watch runs/x --seed 1 --out episode.gif",
     )  # fmt: skip
     parser.add_argument("run", type=shared.folder, metavar="RUN", help="folder of a run")
-    names = (
-        ("env", shared.environment), ("agent", shared.agent_name), ("replay", shared.replay_name),
-    )  # fmt: skip
-    for name, kind in names:
-        text = f"the run's {name}; required only if it is in a module of your own, to import it"
-        parser.add_argument(f"--{name}", type=kind, metavar="NAME", help=text)
+    shared.add_own_modules(parser)
     add_options(parser, Options, group="episode")
     parser.add_argument(
         "--out", type=shared.folder, metavar="FILE",

@@ -55,6 +55,16 @@ def replay_name(text: str) -> str:
     return _accepted(text, outside.load_method, "replay", METHODS)
 
 
+def add_own_modules(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """Add options that import modules of the user which a folder names, once or several times."""
+    action = "append" if several else "store"
+    for name, kind in (("env", environment), ("agent", agent_name), ("replay", replay_name)):
+        parser.add_argument(
+            f"--{name}", type=kind, metavar="NAME", action=action,
+            help=f"the run's {name}; required only if it is in a module of your own, to import it",
+        )  # fmt: skip
+
+
 def _accepted(
     text: str, load: Callable[[str], bool], kind: str = "", known: Iterable[str] = ()
 ) -> str:

@@ -30,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="page, an .html file [default RUN/report.html]",
     )  # fmt: skip
     parser.add_argument("--title", help="title of the page [default: agent and environment]")
+    shared.add_own_modules(parser, several=True)
     parser.add_argument(
         "--other-code", action="store_true",
         help="accept runs of different versions of the code or settings of JAX",

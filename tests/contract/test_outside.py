@@ -14,6 +14,7 @@ import pytest
 from experiments import compare, sweep, train, watch
 from experiments.cli.shared import labelled
 from experiments.environments import registry as environments
+from experiments.report import __main__ as report
 from experiments.runs import outside, registry
 from jaxreplay import Replay, Sampler, methods, testing
 from jaxreplay.methods import METHODS, proportional, uniform
@@ -114,6 +115,7 @@ def test_help_lists_and_comparisons_include_the_custom_method(tmp_path, capsys):
     ]  # fmt: skip
     assert compare.main([*options, "--out", str(out)]) == 0
     assert set(pd.read_csv(out / "study.csv.gz")["replay"]) == {"uniform", "mine"}
+    assert report.main([str(out), "--replay", NAME]) == 0
 
 
 def test_comparisons_label_modules_by_their_last_name(tmp_path, monkeypatch):
