@@ -199,7 +199,7 @@ class LossOptions(Config):
 
 @dataclasses.dataclass(frozen=True)
 class WeightedLossOptions(LossOptions):
-    """Options for the loss on the TD error and for importance weighting of"""
+    """Options for the loss on the TD error and for the importance weighting of losses."""
 
     weigh_actor: bool = option(
         False,
@@ -208,5 +208,5 @@ class WeightedLossOptions(LossOptions):
     )
 
     def objective(self) -> Objective:
-        """Return an objective that averages importance-weighted"""
+        """Return an objective that averages importance-weighted losses."""
         return weighted(self.named_loss, self.weigh_actor)
