@@ -45,6 +45,7 @@ class LA3PConfig(LAPOptions):
           (128, 128)
         """
         prioritised = round(batch_size * self.fraction / (1 + self.fraction))
+        prioritised = min(prioritised, batch_size // 2)  # an odd batch has a uniform row
         return batch_size - 2 * prioritised, prioritised
 
 
@@ -109,7 +110,8 @@ class LA3P(ConfiguredSampler):
         leaf = lap.LAPLeaf(self.config.alpha, self.config.kappa)(feedback, slots, ring)
         return LA3PState(
             proportional.write(state.priorities, slots, leaf),
-            sum_tree.set(state.inverse, slots, 1 / leaf),
+            # Both trees skip priorities that overflow.
+            sum_tree.set(state.inverse, slots, jnp.where(leaf < jnp.inf, 1 / leaf, jnp.inf)),
         )
 
     @with_default_promotion

@@ -39,6 +39,7 @@ def test_sizes_of_the_parts_by_hand():
     assert LA3PConfig().parts(384) == (128, 128)
     assert LA3PConfig(fraction=0.0).parts(9) == (9, 0)
     assert LA3PConfig(fraction=1.0).parts(8) == (0, 4)
+    assert LA3PConfig(fraction=1.0).parts(7) == (1, 3)
     assert LA3PConfig().parts(1) == (1, 0)
     with refused("fraction", "1.5"):
         LA3PConfig(fraction=1.5)
@@ -74,6 +75,13 @@ def test_rows_of_the_actor_do_not_change_priorities():
     leaves = sum_tree.leaves(state.sampler.priorities.tree)  # 32^0.4 = 4
     np.testing.assert_allclose(leaves, [4, 4, 4, 4, 1, 1], rtol=1e-5)
     np.testing.assert_allclose(sum_tree.leaves(state.sampler.inverse), 1 / leaves, rtol=1e-6)
+
+
+def test_priorities_that_overflow_change_neither_tree():
+    _, state = told(LA3PConfig(alpha=2.0), jnp.array([1e30, 1.0, 2.0, 4.0, 1e30]))
+    leaves = np.array([1.0, 1.0, 4.0, 16.0, 1.0])
+    np.testing.assert_allclose(sum_tree.leaves(state.sampler.priorities.tree), leaves, rtol=1e-5)
+    np.testing.assert_allclose(sum_tree.leaves(state.sampler.inverse), 1 / leaves, rtol=1e-5)
 
 
 def test_loss_of_the_critic_by_part():
