@@ -101,7 +101,7 @@ class ReaPER(ConfiguredSampler):
         values = jnp.broadcast_to(largest, slots.shape)
         if config.initial == "td":
             given = jnp.abs(feedback["td_error"]) + config.epsilon
-            values = jnp.where(given < jnp.inf, given, values)
+            values = jnp.where(given < jnp.inf, _clipped(given, ring), values)
             largest = jnp.maximum(largest, values.max())
         leaves = to_power(values, config.alpha)
         spans = episodes.add_spans(state.spans, ring, slots, get_field(transition, "first"))
@@ -139,7 +139,7 @@ class ReaPER(ConfiguredSampler):
     ) -> ReaPERState:
         slots, valid = sample.indices, sample.indices != IGNORED
         values = jnp.abs(feedback["td_error"]) + self.config.epsilon
-        values = jnp.minimum(values, jnp.finfo(jnp.float32).max / ring.capacity)  # finite sums
+        values = _clipped(values, ring)
         places = _places(ring, jnp.where(valid, slots, 0))
         _, starts = episode_sums.get(state.sums, places)
         places = jnp.where(valid, places, IGNORED)
@@ -210,7 +210,7 @@ class ReaPER(ConfiguredSampler):
             slots = buffer.once(jnp.where(total > 0, slots, evenly))
             reliability, ended = self._reliability(state, ring, slots)
             chance = to_power(reliability, self.config.omega)
-            accepted = jax.random.uniform(key, slots.shape) < chance
+            accepted = jax.random.uniform(key, slots.shape, jnp.float32) < chance
             return _Candidates(slots, reliability, ended), accepted
 
         # The first round is stratified and keeps what it accepts. The rest of the batch is filled
@@ -259,6 +259,11 @@ def _fill(
     chosen = jnp.minimum(chosen, count - 1)
     batch = jax.tree.map(lambda old, new: jnp.where(found, new[chosen], old), batch, extra)
     return batch, full | found
+
+
+def _clipped(values: Array, ring: Ring) -> Array:
+    """Bound values so that their sums are finite."""
+    return jnp.minimum(values, jnp.finfo(jnp.float32).max / ring.capacity)
 
 
 def _places(ring: Ring, slots: Array) -> Array:

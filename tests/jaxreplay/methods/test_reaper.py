@@ -133,6 +133,31 @@ def test_td_errors_of_zero_by_hand():
     np.testing.assert_allclose(replay.probability(state, jnp.arange(3)), 1 / 3, rtol=1e-6)
 
 
+def test_huge_td_errors_of_new_transitions_leave_reliabilities_finite():
+    replay = Replay(reaper.sampler(ReaPERConfig(initial="td")), capacity=4, batch_size=4)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    no = jnp.array([False])
+    for _ in range(4):
+        step = Transition(reward=jnp.zeros(1), first=no, last=no)
+        state = replay.add(state, step, td_error=jnp.array([3e38]))
+    expected = np.arange(1, 5) ** 0.3
+    found = replay.probability(state, jnp.arange(4))
+    np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-5)
+    assert np.isfinite(replay.sample(state, jax.random.key(0)).weights).all()
+
+
+def test_draws_are_the_same_with_x64():
+    replay, state = episode(ReaPERConfig(alpha=0.0, omega=3.0), TD)
+
+    def draws():
+        keys = jax.random.split(jax.random.key(0), 8)
+        return np.asarray(jax.vmap(lambda key: replay.sample(state, key).indices)(keys))
+
+    expected = draws()
+    with jax.enable_x64(True):
+        np.testing.assert_array_equal(draws(), expected)
+
+
 def episode(config, td, capacity=None):
     count = len(td)
     capacity = capacity or count
