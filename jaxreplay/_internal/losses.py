@@ -55,7 +55,7 @@ class Choice(NamedTuple):
     """The rows of a batch of M candidates from which N critics and the actor learn."""
 
     rows: Array  # [N, B] int32, rows for each critic
-    weights: Array  # [N, B] float32, `Sample.weights` of these rows
+    weights: Array  # [N, B] float32, factors of `Sample.weights` of these rows
     actor: Array  # [B] int32
 
 
