@@ -3,13 +3,21 @@
 For every environment, each push returns the n-step transition that started n - 1 pushes ago. At the
 end of an episode, transitions cover only the remaining steps. Every slot of the replay is
 therefore valid, and sampling does not compute returns. The first n - 1 pushes return placeholders,
-for which `ready` is False. Do not add placeholders to a replay:
+for which `ready` is False and which must not be added to a replay. In a compiled loop, make these
+pushes before the first addition; they also return an example for `Replay.init`:
 
-    window = n_step.init(example, n=3, num_envs=8)
-    for step in steps:
-        window, transition = n_step.push(window, step, gamma=0.99)
-        if n_step.ready(window):
-            state = replay.add(state, transition)
+    def fill(window, key):
+        return n_step.push(window, play(key), gamma=0.99)  # play: key -> Step [8, ...]
+
+    def step(carry, key):
+        state, window = carry
+        window, transition = n_step.push(window, play(key), gamma=0.99)
+        return (replay.add(state, transition), window), None
+
+    window = n_step.init(jax.tree.map(lambda x: x[0], play(key)), n=3, num_envs=8)
+    window, placeholders = jax.lax.scan(fill, window, keys[:2])
+    state = replay.init(key, jax.tree.map(lambda x: x[0, 0], placeholders))
+    (state, window), _ = jax.lax.scan(step, (state, window), keys[2:])
 """
 
 from typing import Any, NamedTuple, cast

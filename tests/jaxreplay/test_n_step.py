@@ -1,11 +1,14 @@
 """n-step windows refuse steps that would be broadcast or lose data (returns: test_ring.py)."""
 
+import textwrap
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import n_step
+from jaxreplay import Replay, n_step, ring
+from jaxreplay.methods import per
 from jaxreplay.n_step import Step
 from tests.refusals import refused
 
@@ -45,6 +48,19 @@ def test_push_casts_numpy_arrays_to_the_dtypes_of_the_window(n):
         window, out = n_step.push(window, step, 0.5)
     factor = 1 if n == 1 else 1 + 0.5 + 0.25
     np.testing.assert_allclose(out.reward, factor * np.arange(E))
+
+
+def test_loop_in_the_docstring_adds_only_valid_transitions():
+    ones = jax.tree.map(lambda x: jnp.ones((8, *x.shape), x.dtype), EXAMPLE)
+    names = {
+        "jax": jax, "n_step": n_step, "key": jax.random.key(0), "play": lambda key: ones,
+        "keys": jax.random.split(jax.random.key(1), 7),
+        "replay": Replay(per.sampler(), capacity=80, batch_size=4, num_envs=8),
+    }  # fmt: skip
+    example = "    def fill" + (n_step.__doc__ or "").partition("    def fill")[2]
+    exec(textwrap.dedent(example), names)
+    assert ring.size(names["state"].ring) == 5 * 8
+    np.testing.assert_array_equal(ring.contents(names["state"].ring).reward[:40], 1)
 
 
 @pytest.mark.parametrize("name", ["terminated", "truncated", "first"])
