@@ -30,6 +30,7 @@ from experiments.figures.style import NAMES
 from experiments.papers import tasks
 from experiments.papers.entry import Arm, Experiment
 from experiments.papers.ners import PENDULUM_TD3
+from experiments.runs.interrupt import Stopped
 from experiments.runs.log import say, show
 from experiments.statistics.tables import markdown, number
 from experiments.statistics.verdicts import mean_after
@@ -180,7 +181,11 @@ def run(
         folder = out / _name(task)
         where = Where(hours=left, devices="auto" if devices is None else str(devices))
         resume = store.paths(folder)[1].exists()
-        runner.run(studies[task.env], folder, resume=resume, where=where, show=False)
+        try:
+            runner.run(studies[task.env], folder, resume=resume, where=where, show=False)
+        except Stopped as error:
+            again = "the same command continues"
+            raise Stopped(error.reason, error.exit_code, again) from None
     found = {
         task.env: store.read(out / _name(task))
         for task in TASKS
