@@ -118,9 +118,9 @@ def _run(study: Study, out: Path, args: argparse.Namespace, where: Where) -> Non
         cache=args.compilation_cache, dry_run=args.dry_run,
     )  # fmt: skip
     if results is not None and study.options.report:
-        from experiments.report import page, swept
+        from experiments.report import page
 
-        print(page.write_study(swept.of(results.store, results.study, results.findings)))
+        print(page.write_study(results))
 
 
 def _of_json(path: Path) -> Study:

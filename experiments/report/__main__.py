@@ -50,12 +50,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _read(runs: Sequence[tuple[str, Path]], other_code: bool) -> Any:
-    """Return the content of the page: a `Source`, or `Swept` for a study."""
-    from experiments.report import source, swept
+    """Return the content of the page: a `Source`, or `Results` for a study."""
+    from experiments.report import source
+    from experiments.studies import results
 
     for _, folder in runs:
-        if swept.is_study(folder):
+        if results.is_study(folder):
             if len(runs) > 1:
                 raise ValueError(f"{folder} is a study with a page of its own: remove the others")
-            return swept.read(folder)
+            return results.read(folder)
     return source.runs(shared.check_labels(runs), other_code)

@@ -8,9 +8,9 @@ import pandas as pd
 from experiments.figures.elements import STEPS, Axis, Line, Panel, Styles
 from experiments.report import plots
 from experiments.report.blocks import Section, Table
-from experiments.report.swept import Swept
 from experiments.studies import costs
 from experiments.studies.costs import Cost
+from experiments.studies.results import Results
 
 _INTRO = (
     "Training: of all seeds together, with evaluations. Start-up: before training began, with the "
@@ -37,14 +37,14 @@ def of_runs(
     return Section("time", "Time", _INTRO, [Table([header, *rows]), *drawn])
 
 
-def of_study(swept: Swept) -> Section:
+def of_study(results: Results) -> Section:
     """Return the section with runs, steps, seconds and compilation by task and method."""
-    found = costs.by_method(swept.store)
+    found = costs.by_method(results.store)
     header = [
         "", "runs", "agent steps", "updates", "device seconds", "seconds per run",
         "compilation (s)", "of all time",
     ]  # fmt: skip
-    several = len(swept.envs) > 1
+    several = len(results.envs) > 1
     rows = [
         _cost(f"{env} {label}" if several else label, cost) for (env, label), cost in found.items()
     ]

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from experiments.report.source import Arm, Source
-from experiments.report.swept import Swept
 from experiments.statistics import statistics
 from experiments.statistics.verdicts import FEWEST_SEEDS
+from experiments.studies.results import Results
 
 
 class Head(NamedTuple):
@@ -55,85 +55,93 @@ def _warnings(source: Source) -> list[str]:
     return lines
 
 
-def of_study(swept: Swept, title: str | None) -> Head:
+def of_study(results: Results, title: str | None) -> Head:
     """Return the head of a page; the default title names agents and tasks."""
-    frame = swept.store.frame
+    frame = results.store.frame
     agents = ", ".join(dict.fromkeys(map(str, frame["agent"])))
-    points = swept.store.facts["points"].values()
+    points = results.store.facts["points"].values()
     facts = [
         ("agent", agents),
-        ("environments" if len(swept.envs) > 1 else "environment", ", ".join(swept.envs)),
-        ("replay", ", ".join(swept.methods)),
-        *([("settings", ", ".join(swept.settings))] if swept.settings else []),
-        ("runs", f"{len(swept.table):,} ({len(points):,} point{'s' * (len(points) != 1)})"),
-        ("seeds", _seeds_of_study(swept)),
+        ("environments" if len(results.envs) > 1 else "environment", ", ".join(results.envs)),
+        ("replay", ", ".join(results.methods)),
+        *([("settings", ", ".join(results.settings))] if results.settings else []),
+        ("runs", f"{len(results.runs):,} ({len(points):,} point{'s' * (len(points) != 1)})"),
+        ("seeds", _seeds_of_study(results)),
         ("agent steps", span(frame.groupby("point")["step"].max().tolist())),
-        ("primary metric", swept.metric.name),
+        ("primary metric", results.metric.name),
     ]
-    verb = "swept " if swept.has_choice else ""
-    if swept.tried is not None:
+    verb = "swept " if results.has_choice else ""
+    if results.trials is not None:
         verb = "searched "
-        facts.insert(3, ("search", swept.store.facts["search"]["asked"]["search"]))
+        facts.insert(3, ("search", results.asked["search"]))
     return Head(
-        title or f"{agents} {verb}on {', '.join(swept.envs)}", facts, _warnings_of_study(swept)
+        title or f"{agents} {verb}on {', '.join(results.envs)}", facts, _warnings_of_study(results)
     )
 
 
-def _warnings_of_study(swept: Swept) -> list[str]:
+def _warnings_of_study(results: Results) -> list[str]:
     """Return warnings about the results, one per line."""
-    lines = list(swept.remarks)
-    failed, ended = len(swept.store.facts["failed"]), len(swept.table)
-    if swept.tried is not None:
-        lines += _unfinished_search(swept)
-    elif ended < swept.asked:
-        lines.append(f"{ended:,} of {swept.asked:,} runs have ended.")
-    if swept.findings and (undecided := len(swept.findings.undecided)):
-        most = swept.study.question.most_seeds
-        if max(swept.seeds) < most:
+    lines = list(results.remarks)
+    failed, ended = len(results.store.facts["failed"]), len(results.runs)
+    if results.trials is not None:
+        lines += _unfinished_search(results)
+    else:  # up to the first look in a sequential study
+        wanted = sum(point["config"]["seeds"] for point in results.store.facts["points"].values())
+        if ended < wanted:
+            lines.append(f"{ended:,} of {wanted:,} runs have ended.")
+    if results.findings and (undecided := len(results.findings.undecided)):
+        most = results.study.question.most_seeds
+        if max(_seeds_of_points(results)) < most:
             lines.append(f"{undecided} undecided: up to {most:,} seeds follow with --resume.")
     if failed:
         lines.append(f"{failed} run{'s' * (failed > 1)} failed.")
-    if lost := int((swept.table["diverged"] > 0).sum()):
+    if lost := int((results.runs["diverged"] > 0).sum()):
         lines.append(f"{lost} run{'s' * (lost > 1)} diverged.")
-    rows = swept.findings.rows if swept.findings else []
+    rows = results.findings.rows if results.findings else []
     for verdict in ("pilot", "not tested", "not comparable"):
         if labels := [row.label for row in rows if row.judgement.verdict == verdict]:
             lines.append(f"{verdict.capitalize()}: {', '.join(labels)} (reasons below).")
     if reasons := dict.fromkeys(row.judgement.ungated for row in rows if row.judgement.ungated):
         lines.append(f"Judged without the gate: {', '.join(reasons)}.")
-    fewest = min((row.shown.seeds for row in swept.rows), default=0)
-    if swept.has_choice and fewest < FEWEST_SEEDS and (swept.rows or swept.tried is None):
+    fewest = min((row.shown.seeds for row in results.rows), default=0)
+    if results.has_choice and fewest < FEWEST_SEEDS and (results.rows or results.trials is None):
         lines.append(
             f"Best settings are shown on {fewest} seed{'s' * (fewest != 1)}: differences between "
             f"methods need a comparison of at least {FEWEST_SEEDS}, with settings fixed before it "
             "runs."
         )
-    if "+" in swept.code:
+    if "+" in results.code:
         lines.append(
-            f"Several versions of the code or settings of JAX made these results: {swept.code}."
+            f"Several versions of the code or settings of JAX made these results: {results.code}."
         )
     return lines
 
 
-def _seeds_of_study(swept: Swept) -> str:
-    if swept.tried is None:
-        return span(swept.seeds)
-    asked = swept.store.facts["search"]["asked"]
+def _seeds_of_study(results: Results) -> str:
+    if results.trials is None:
+        return span(_seeds_of_points(results))
+    asked = results.asked
     return f"{len(asked['seeds']):,} that choose, {len(asked['fresh_seeds']):,} fresh"
 
 
-def _unfinished_search(swept: Swept) -> list[str]:
+def _seeds_of_points(results: Results) -> list[int]:
+    return results.runs.groupby("point")["seed"].nunique().tolist()
+
+
+def _unfinished_search(results: Results) -> list[str]:
     """Return a line for each unfinished part of a search."""
-    asked = swept.store.facts["search"]["asked"]
+    asked = results.asked
     lines = []
     for env, labels in asked["space"].items():
         for label, space in labels.items():
-            own = swept.tried[(swept.tried["env"] == env) & (swept.tried["replay"] == label)]
+            own = results.trials[
+                (results.trials["env"] == env) & (results.trials["replay"] == label)
+            ]
             if space and len(own) < asked["trials"]:
                 lines.append(
                     f"{env} {label}: {len(own):,} of {asked['trials']:,} trials have ended."
                 )
-            elif swept.row(env, label) is None:
+            elif results.row(env, label) is None:
                 lines.append(f"{env} {label}: not all fresh seeds have ended.")
     return lines
 

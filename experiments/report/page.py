@@ -20,9 +20,9 @@ from experiments.report import (
 )
 from experiments.report.blocks import Plot, Section
 from experiments.report.source import Source
-from experiments.report.swept import Swept
 from experiments.runs.log import say
 from experiments.storage.files import write_bytes
+from experiments.studies.results import Results
 from jaxreplay.saving import check_writable
 
 NAME = "report.html"
@@ -41,19 +41,19 @@ def write_run(folder: Path) -> str:
     return _written(folder, lambda: source.runs({folder.name: folder}, other_code=True))
 
 
-def write_study(swept: Swept) -> str:
+def write_study(results: Results) -> str:
     """Write the page of a study into its folder; return one line, as in `write_run`."""
-    return _written(swept.store.folder, lambda: swept)
+    return _written(results.store.folder, lambda: results)
 
 
-def _written(folder: Path, read: Callable[[], Source | Swept]) -> str:
+def _written(folder: Path, read: Callable[[], Source | Results]) -> str:
     try:
         return write(read(), folder / NAME)
     except ValueError as error:
         return f"report:  none: {error}"
 
 
-def write(shown: Source | Swept, path: Path, title: str | None = None) -> str:
+def write(shown: Source | Results, path: Path, title: str | None = None) -> str:
     """Write a page atomically; return one line with its path.
 
     Raises:
@@ -91,32 +91,30 @@ def check_path(path: Path) -> None:
                 raise ValueError(f"{path} was not written by this command: choose another --out")
 
 
-def sections(shown: Source | Swept) -> list[Section]:
+def sections(shown: Source | Results) -> list[Section]:
     """Return the sections that have content, in their order."""
-    found = _of_study(shown) if isinstance(shown, Swept) else _of_runs(shown)
+    found = _of_study(shown) if isinstance(shown, Results) else _of_runs(shown)
     return [section for section in found if section is not None]
 
 
-def _of_study(swept: Swept) -> list[Section | None]:
-    if swept.tried is None:
-        found, scores = None, []
-        if swept.has_choice or swept.findings is None:
-            found, scores = best.best(swept), [best.against_settings(swept)]
-    else:
-        found = best.of_search(swept)
-        scores = [best.trials(swept), best.searched_settings(swept)]
-    own = training.groups_of_study(swept)
+def _of_study(results: Results) -> list[Section | None]:
+    found, scores = None, []
+    if results.has_choice or results.findings is None:
+        found, scores = best.best(results), [best.against_settings(results)]
+    if results.trials is not None:
+        scores = [best.trials(results), best.searched_settings(results)]
+    own = training.groups_of_study(results)
     return [
-        training.verdicts(swept),
-        training.comparison(swept),
+        training.verdicts(results),
+        training.comparison(results),
         found,
-        best.tasks(swept) if found is not None else None,
+        best.tasks(results) if found is not None else None,
         *scores,
         training.curves(own),
         *training.metrics(own),
-        costs.of_study(swept),
-        settings.failures(swept),
-        settings.of_study(swept),
+        costs.of_study(results),
+        settings.failures(results),
+        settings.of_study(results),
     ]
 
 
@@ -135,7 +133,7 @@ def _of_runs(shown: Source) -> list[Section | None]:
     ]
 
 
-def render(shown: Source | Swept, title: str | None = None) -> str:
+def render(shown: Source | Results, title: str | None = None) -> str:
     """Return the HTML of a page, which is a function of its content only.
 
     The template escapes texts from files, and plots are escaped JSON.
@@ -150,7 +148,7 @@ def render(shown: Source | Swept, title: str | None = None) -> str:
     environment.filters["plot"] = _plot
     return environment.get_template("page.html").render(
         mark=markupsafe.Markup(MARK),
-        head=(head.of_study if isinstance(shown, Swept) else head.of_runs)(shown, title),
+        head=(head.of_study if isinstance(shown, Results) else head.of_runs)(shown, title),
         sections=sections(shown),
         style=_asset("page.css"),
         script=_asset("page.js"),

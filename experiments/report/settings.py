@@ -6,8 +6,8 @@ from typing import Any
 from experiments.report import commands
 from experiments.report.blocks import Code, Lines, Section, Table
 from experiments.report.source import Arm, Source
-from experiments.report.swept import Swept
 from experiments.runs.run_config import PREFIXES
+from experiments.studies.results import Results
 
 _NONE = "-"
 _MOST_NAMED = 20  # largest number of runs to list
@@ -38,10 +38,10 @@ def of_runs(source: Source) -> Section:
     return Section("settings", "Configuration", intro, blocks)
 
 
-def failures(swept: Swept) -> Section | None:
+def failures(results: Results) -> Section | None:
     """Return the section with failed and diverged runs, or None if there are none."""
-    lines = [f"Failed: {name}: {why}" for name, why in swept.store.facts["failed"].items()]
-    lost = swept.table[swept.table["diverged"] > 0]
+    lines = [f"Failed: {name}: {why}" for name, why in results.store.facts["failed"].items()]
+    lost = results.runs[results.runs["diverged"] > 0]
     lines += [f"Diverged: {row.point}, seed {row.seed}" for row in lost.itertuples()]
     if len(lines) > _MOST_NAMED:
         lines = [*lines[:_MOST_NAMED], f"and {len(lines) - _MOST_NAMED} more"]
@@ -51,20 +51,20 @@ def failures(swept: Swept) -> Section | None:
         "Diverged runs are among the scores and rank below all others; failed runs are not among "
         "them."
     )
-    if swept.tried is not None:
+    if results.trials is not None:
         intro = "A trial with a run that failed or diverged has no score."
     return Section("failures", "Failures", intro, [Lines(lines)])
 
 
-def of_study(swept: Swept) -> Section:
+def of_study(results: Results) -> Section:
     """Return the section with the common configuration, versions, and the study's command."""
-    facts = swept.store.facts
+    facts = results.store.facts
     versions = [facts["versions"].get(key, "-") for key in ("device", "python", "jax")]
     header = ["device", "Python", "jax", "code"]
     configs = {name: point["config"] for name, point in facts["points"].items()}
     shared, _ = split({name: flat(own) for name, own in configs.items()})
     blocks = [
-        Table([header, [*map(str, versions), swept.code]], "Device and versions"),
+        Table([header, [*map(str, versions), results.code]], "Device and versions"),
         Table([["option", "value"], *shared.items()], "Common to all runs", folded=True),
         Code(commands.of_study(facts["study"])),
     ]

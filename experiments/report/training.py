@@ -14,9 +14,9 @@ from experiments.figures.style import FAINT, styles_of
 from experiments.report import plots
 from experiments.report.blocks import Key, Lines, Plots, Section, Table
 from experiments.report.source import Source
-from experiments.report.swept import Swept
 from experiments.statistics import statistics, tables
 from experiments.statistics.verdicts import FEWEST_UPDATES, UNIFORM_BUFFER
+from experiments.studies.results import Results
 from experiments.studies.study import Study
 
 _SPREAD = 0.5  # width of an arm's points, relative to the distance between two arms
@@ -45,28 +45,28 @@ def group_of_runs(source: Source) -> Group:
     return Group("", methods, _threshold(source), frames)
 
 
-def groups_of_study(swept: Swept) -> list[Group]:
+def groups_of_study(results: Results) -> list[Group]:
     """Return the arms of a study, with a group for each baseline.
 
     For studies without baselines, each task is a group of the methods with default settings.
     """
-    frames, found = swept.store.frames(), []
-    if swept.findings is not None and not swept.has_choice:
-        members = swept.findings.members
-        for title, names in swept.findings.groups.items():
+    frames, found = results.store.frames(), []
+    if results.findings is not None and not results.has_choice:
+        members = results.findings.members
+        for title, names in results.findings.groups.items():
             points = {members[name].method: members[name].point for name in names}
             env = next(iter(points.values())).env
             own = {label: frames[point.id] for label, point in points.items()}
             methods = {label: point.config.replay for label, point in points.items()}
-            goal = swept.study.options.threshold_of(env)
+            goal = results.study.options.threshold_of(env)
             found.append(Group(title, methods, goal, own))
         return found
-    for env, points in swept.store.facts["base_points"].items():
+    for env, points in results.store.facts["base_points"].items():
         own = {label: frames[point] for label, point in points.items() if point in frames}
-        methods = {label: swept.methods.get(label, label) for label in own}
+        methods = {label: results.methods.get(label, label) for label in own}
         if own:
-            title = f"{env}: default settings" if len(swept.envs) > 1 else "Default settings"
-            goal = swept.study.options.threshold_of(env)
+            title = f"{env}: default settings" if len(results.envs) > 1 else "Default settings"
+            goal = results.study.options.threshold_of(env)
             found.append(Group(title, methods, goal, own))
     return found
 
@@ -121,9 +121,9 @@ def scores(styles: Styles, rows: Summaries, unfinished: bool = False) -> Section
     return Section("scores", "Final scores", intro, [Table(shown), drawn, _of_every_seed(rows)])
 
 
-def verdicts(swept: Swept) -> Section | None:
+def verdicts(results: Results) -> Section | None:
     """Return the section with the verdicts of a study, or None if nothing was compared."""
-    found, metric, study = swept.findings, swept.metric, swept.study
+    found, metric, study = results.findings, results.metric, results.study
     if found is None or not (found.rows or found.claims):
         return None
     assert isinstance(study, Study)  # only a validated study has findings
@@ -148,12 +148,12 @@ def verdicts(swept: Swept) -> Section | None:
     return Section("verdicts", "Verdicts", intro, blocks)
 
 
-def comparison(swept: Swept) -> Section | None:
+def comparison(results: Results) -> Section | None:
     """Return the section with probabilities of improvement, and the differences of all seeds.
 
     Each baseline has a block.
     """
-    found = swept.findings
+    found = results.findings
     if found is None or not (found.rows or found.claimed):
         return None
     groups: dict[str, list[judged.Judged]] = {}

@@ -27,7 +27,7 @@ class Tuned(NamedTuple):
     env: str
     label: str
     points: int  # number of candidates
-    best: str  # id of the best point
+    best: str  # id of the best point, or of the default one without a successful trial
     chosen: Estimate | None  # score on the selecting seeds, optimistic; None without a choice
     shown: Estimate  # score on the held-out seeds
     default: Estimate | None  # default point on held-out seeds; None if it was not run
@@ -129,9 +129,9 @@ def tuning_curve(
         found.append(
             Tuned(
                 env, label, len(by_point), best,
-                _of(by_point[best].loc[on]) if choice else None,
-                _of(by_point[best].loc[shown]),
-                _of(by_point[default].loc[shown]) if default in by_point else None,
+                estimate_of(by_point[best].loc[on]) if choice else None,
+                estimate_of(by_point[best].loc[shown]),
+                estimate_of(by_point[default].loc[shown]) if default in by_point else None,
             )
         )  # fmt: skip
     return found
@@ -144,5 +144,6 @@ def _merit(rows: pd.DataFrame, sign: int) -> tuple[float, int, float]:
     return sign * float(iqm(rows["ranked"])), -int(rows["diverged"].sum()), others
 
 
-def _of(rows: pd.DataFrame) -> Estimate:
+def estimate_of(rows: pd.DataFrame) -> Estimate:
+    """Return the interquartile mean of the scores of some runs, which are rows of `scores`."""
     return estimate(rows["score"].to_numpy(), int(rows["diverged"].sum()))

@@ -20,26 +20,26 @@ from experiments.statistics.tables import table as summary_table
 from experiments.statistics.tuned import Estimate, Tuned
 from experiments.statistics.verdicts import CONTROL
 from experiments.storage.files import write_bytes
-from experiments.studies import grid
 from experiments.studies.costs import by_method
 from experiments.studies.judge import Findings, judged_frames
+from experiments.studies.results import Results
 from experiments.studies.store import Store, paths
 from experiments.studies.study import Study
 
 _MOST_GROUPS = 6  # largest number of groups with figures of learning curves
 
 
-def conclude(store: Store, study: Study, findings: Findings | None) -> str:
+def conclude(results: Results) -> str:
     """Write the tables and figures of a study; return the text to print."""
+    store, study, findings = results.store, results.study, results.findings
     shown, tables, pictures = [], [], []
     if findings is not None and (findings.rows or findings.claims):
+        assert isinstance(study, Study)  # only a validated study has findings
         shown.append(_sentences(study, findings))
         pictures += _draw_comparison(store, study, findings)
         tables.append(_compared(store, study, findings))
-    table = store.table[store.table["replay"] != CONTROL]
-    if grid.has_settings(study.axes) or not shown:
-        scored = tuned.scores(table, store.settings, study.metric)
-        shown.append(_best_settings(store, study, scored, pictures))
+    if results.has_choice or not shown:
+        shown.append(_best_settings(results, pictures))
     parts = [*shown, *tables, costs(store)]
     path = store.folder / "study.md"
     write_bytes(path, "\n".join(parts).encode())
@@ -169,12 +169,10 @@ def _compared(store: Store, study: Study, findings: Findings) -> str:
     return f"{summary}\n{question}, against {study.baseline}.\n\n{table}\n{reasons}"
 
 
-def _best_settings(store: Store, study: Study, table: pd.DataFrame, written: list[Path]) -> str:
+def _best_settings(results: Results, written: list[Path]) -> str:
     """Draw the scores against the settings; return the table of the best settings."""
-    rows = tuned.tuning_curve(
-        table, lambda env: study.metric(env).higher_is_better, store.facts["base_points"]
-    )
-    metric = study.metric(str(table["env"].iloc[0]))
+    store, study, table, rows = results.store, results.study, results.runs, results.rows
+    metric = results.metric
     how = (
         "The best point was selected on every other seed. The last two columns show the other "
         "seeds."
@@ -182,16 +180,15 @@ def _best_settings(store: Store, study: Study, table: pd.DataFrame, written: lis
         else "Every method has a single point, and the scores include all seeds."
     )
     if study.options.figures:
-        agents = ", ".join(sorted(set(store.table["agent"])))
         path = store.folder / "sensitivity.png"
-        drawn = sensitivity.sensitivity(table, store.settings, study.metric, agents)
+        drawn = sensitivity.sensitivity(table, store.settings, study.metric, results.agents)
         if drawn is not None:
             to_matplotlib(drawn, path)
             written.append(path)
-        methods = dict(zip(table["replay"], table["method"], strict=True))
         path = store.folder / "best.png"
         seeds = min(row.shown.seeds for row in rows)
-        to_matplotlib(sensitivity.best(rows, methods, study.metric, agents, seeds), path)
+        drawn = sensitivity.best(rows, results.methods, study.metric, results.agents, seeds)
+        to_matplotlib(drawn, path)
         written.append(path)
     return (
         f"{_best(rows)}\n"

@@ -6,9 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import pandas as pd
+from typing import Any
 
 from experiments.runs import folder, manifest
 from experiments.runs.interrupt import Stopped
@@ -29,51 +27,13 @@ from experiments.studies import (
 from experiments.studies.engines import Cache, Engine
 from experiments.studies.judge import Findings
 from experiments.studies.options import Where
+from experiments.studies.results import Results
 from experiments.studies.search import Search
-from experiments.studies.store import SeededPoint, Store
+from experiments.studies.store import SeededPoint
 from experiments.studies.study import Study
 from experiments.training.spread import width_of
 
 _MANY = 500  # number of points from which validation takes seconds
-
-
-class Results(NamedTuple):
-    """The results of a study."""
-
-    store: Store
-    study: Study
-    findings: Findings | None  # None for a search, and for studies without a baseline
-
-    def table(self) -> pd.DataFrame:
-        """Return one row per run and log point, with columns for arms, settings and metrics."""
-        return self.store.table
-
-    def verdicts(self) -> pd.DataFrame:
-        """Return one row per compared arm: counts, interval, p-value, verdict and reason.
-
-        A study with claims has one row per claim instead.
-        """
-        if self.findings is not None and self.findings.claims:
-            return pd.DataFrame(self.findings.claims)
-        rows = self.findings.rows if self.findings else []
-        return pd.DataFrame([
-            {
-                "arm": row.label, "group": row.group, "seeds": row.judgement.seeds,
-                "wins": row.pairs.wins, "losses": row.pairs.losses, "ties": row.pairs.ties,
-                "improvement": row.pairs.improvement, "interval": row.judgement.interval,
-                "p": row.judgement.p_value, "verdict": row.judgement.verdict,
-                "reason": row.judgement.reason,
-            }
-            for row in rows
-        ])  # fmt: skip
-
-    def scores(self) -> dict[str, dict[str, list[float]]]:
-        """Return the primary metric of every seed as task -> arm -> values, similar to rliable."""
-        found: dict[str, dict[str, list[float]]] = {}
-        for name, values in (self.findings.values if self.findings else {}).items():
-            member = self.findings.members[name]  # pyright: ignore[reportOptionalMemberAccess]
-            found.setdefault(member.point.env, {})[name] = values.tolist()
-        return found
 
 
 def run(
@@ -146,13 +106,11 @@ def run(
 
 def conclude(results: Results) -> None:
     """Write and print the tables and figures of a study."""
-    store, study, findings = results
+    study, findings = results.study, results.findings
     if findings is not None and (findings.rows or findings.claims):
-        manifest.write_json(store.folder / "verdicts.json", findings.to_json(study))
-    if study.search.search is not None:
-        print(search_report.conclude(store, study))
-    else:
-        print(report.conclude(store, study, findings))
+        manifest.write_json(results.store.folder / "verdicts.json", findings.to_json(study))
+    is_search = study.search.search is not None
+    print((search_report if is_search else report).conclude(results))
 
 
 class _Grid:

@@ -8,8 +8,9 @@ import pytest
 
 from experiments import compare, plot, sweep, train, watch
 from experiments.report import __main__ as report
-from experiments.report import source, swept
+from experiments.report import source
 from experiments.runs import manifest
+from experiments.studies import results
 from tests.refusals import refusal, refused
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "results"
@@ -107,15 +108,15 @@ def test_resuming_a_finished_run_rejects_an_edited_table(folders):
 
 def test_verdicts_of_a_page_are_computed_from_the_table(folders, capsys):
     folder = folders / "comparison"
-    before = swept.read(folder).findings.rows
+    before = results.read(folder).findings.rows
     edited(folder / "verdicts.json", lambda saved: saved["arms"]["per"].update(verdict="agrees"))
-    assert swept.read(folder).findings.rows == before
+    assert results.read(folder).findings.rows == before
     assert "verdicts.json" in page_of(folder, capsys)[1]
 
 
 def test_committed_studies_have_valid_checksums():
     for path in RESULTS.glob("sweeps/*"):
-        assert swept.read(path).remarks == ()
+        assert results.read(path).remarks == ()
 
 
 @pytest.mark.parametrize(
@@ -128,10 +129,10 @@ def test_committed_studies_have_valid_checksums():
 )
 def test_scores_of_trials_are_computed_from_the_table(folders, capsys, change):
     folder = folders / "search"
-    before = swept.read(folder)
+    before = results.read(folder)
     edited(folder / "study.json", lambda saved: change(saved["search"]["studies"]["walk/4"]["per"]))
-    now = swept.read(folder)
-    pd.testing.assert_frame_equal(now.tried, before.tried)
+    now = results.read(folder)
+    pd.testing.assert_frame_equal(now.trials, before.trials)
     assert str(now.rows) == str(before.rows)
     text, said = page_of(folder, capsys)
     assert said.count("study.json") == 2 and "walk/4 per" in said  # score and checksum

@@ -13,9 +13,10 @@ from PIL import Image
 
 from experiments import compare, study, sweep, train
 from experiments.report import __main__ as report
-from experiments.report import blocks, commands, page, source, swept
+from experiments.report import blocks, commands, page, source
 from experiments.runs import run as run_module
 from experiments.runs.run_config import RunConfig, defaults
+from experiments.studies import results
 from tests.refusals import assert_names, refusal
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "results"
@@ -184,7 +185,7 @@ def test_text_from_files_is_escaped(tmp_path):
     saved["versions"]["device"] = saved["failed"]["walk/10 per seed 0"] = evil
     saved["study"]["question"]["ungated"] = f"why {evil}"
     path.write_text(json.dumps(saved))
-    text = page.render(swept.read(folder))
+    text = page.render(results.read(folder))
     assert "alert(1)" in text and "alert(2)" in text
     assert "<script>alert" not in text and "<img" not in text
 

@@ -9,7 +9,8 @@ import pytest
 
 from experiments import sweep
 from experiments.statistics import primary
-from experiments.studies import search, search_report, store
+from experiments.studies import search, store
+from experiments.studies.results import Results
 from tests.experiments import tiny
 from tests.refusals import assert_names, refusal
 
@@ -75,7 +76,7 @@ def test_tables_and_figures_show_budget_spread_and_fresh_seeds(searched):
     )
     spread = [float(cell) for cell in line.strip("| ").split("|")[-5:]]
     assert spread == pytest.approx(np.quantile(scores, [0, 0.25, 0.5, 0.75, 1]), rel=1e-3)
-    tried = search_report.trials(results)
+    tried = Results(results, results.study).trials
     assert list(tried["trial"]) == list(range(14)) and tried["replay.alpha"].between(0, 1).all()
     for name in ("trials.png", "settings.png", "best.png"):
         assert (searched / name).read_bytes().startswith(b"\x89PNG")

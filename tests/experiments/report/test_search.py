@@ -8,10 +8,11 @@ import numpy as np
 import plotly.graph_objects
 import pytest
 
-from experiments.report import page, swept
+from experiments.report import page
 from experiments.statistics.bootstrap import bootstrap_interval, iqm
 from experiments.statistics.tables import number
-from experiments.studies import search_report, store
+from experiments.studies import results, search_report, store
+from experiments.studies.results import Results
 from tests.experiments.report.reader import Page
 from tests.refusals import assert_names
 
@@ -20,7 +21,7 @@ WALK = Path(__file__).parents[3] / "experiments" / "results" / "sweeps" / "walk_
 
 @pytest.fixture(scope="module")
 def walk():
-    return swept.read(WALK)
+    return results.read(WALK)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def shown(walk):
 def test_best_settings_are_shown_on_fresh_seeds(walk, shown):
     rows = {row["method"]: row for row in shown.table("method", "best settings")}
     studies = walk.store.facts["search"]["studies"]["walk/10"]
-    table, choose = walk.table, walk.table["seed"] < 10
+    table, choose = walk.runs, walk.runs["seed"] < 10
     for point, column in (("best", "on fresh seeds"), ("default", "by default, on fresh seeds")):
         own = table[(table["point"] == studies["per"][point]) & ~choose]["score"]
         low, high = bootstrap_interval(own)
@@ -72,7 +73,7 @@ def test_running_searches_have_a_page():
     study["trials"] = study["trials"][:8]
     study["trials"][3] |= {"score": None, "failed": "seed 2: <b>diverged"}
     study["trials"][4] |= {"score": None, "failed": "no such thing", "point": "walk/10 per gone"}
-    text = page.render(swept.of(found, found.study))
+    text = page.render(Results(found, found.study))
     half = Page(text)
     assert half.warns("walk/10", "per", "8", "64")
     assert half.warns("walk/10", "uniform")
@@ -81,7 +82,7 @@ def test_running_searches_have_a_page():
     (row,) = half.table("", "trials")
     assert (row["trials"], row["failed"]) == ("8", "2")
     del found.facts["search"]["studies"]
-    assert "#trials" not in Page(page.render(swept.of(found, found.study))).references
+    assert "#trials" not in Page(page.render(Results(found, found.study))).references
 
 
 def test_methods_with_only_failed_trials_show_their_defaults():
@@ -89,7 +90,7 @@ def test_methods_with_only_failed_trials_show_their_defaults():
     study = found.facts["search"]["studies"]["walk/10"]["per"]
     study["best"] = None
     study["trials"] = [trial | {"score": None, "failed": "seed 0: x"} for trial in study["trials"]]
-    shown = Page(page.render(swept.of(found, found.study)))
+    shown = Page(page.render(Results(found, found.study)))
     rows = {row["method"]: row for row in shown.table("method", "best settings")}
     assert "replay." not in rows["per"]["best settings"]
     assert rows["per"]["best settings"] != rows["uniform"]["best settings"]
@@ -102,18 +103,17 @@ def test_diverged_fresh_seeds_lose_and_are_counted(tmp_path):
     best = found.facts["search"]["studies"]["walk/10"]["per"]["best"]
     own = (found.frame["point"] == best) & found.frame["seed"].isin(range(10, 17))
     found.frame.loc[own, "diverged"] = 1
-    lost = swept.of(found, found.study)
+    lost = Results(found, found.study)
     shown = Page(page.render(lost))
     rows = {row["method"]: row for row in shown.table("method", "best settings")}
     assert_names(rows["per"]["on fresh seeds"], "7", "10", "diverged")
     assert "diverged" not in rows["per"]["by default, on fresh seeds"]
-    (result,) = (r for r in search_report.results(found, found.study) if r.label == "per")
-    wins, losses, ties = map(int, search_report.compared(result, found.study).split("/"))
+    wins, losses, ties = map(int, lost.against_default(lost.row("walk/10", "per")).split("/"))
     assert rows["per"]["wins/losses/ties"] == f"{wins}/{losses}/{ties}"
     assert losses >= 7 and wins + losses + ties == 10
     study = found.study
     options = dataclasses.replace(study.options, figures=False)
     without = dataclasses.replace(study, options=options)
-    text = search_report.conclude(found, without)
+    text = search_report.conclude(Results(found, without))
     (line,) = [line for line in text.splitlines() if "replay.alpha" in line and "|" in line]
     assert_names(line, "7", "10", "diverged")

@@ -10,13 +10,14 @@ import plotly.graph_objects
 import pytest
 
 from experiments import sweep
-from experiments.report import best, page, settings, swept
+from experiments.report import best, page, settings
 from experiments.statistics import tuned
 from experiments.statistics.bootstrap import bootstrap_interval, iqm, stratified_interval
 from experiments.statistics.paired import probability_of_improvement
 from experiments.statistics.tables import number
-from experiments.studies import store
+from experiments.studies import results, store
 from experiments.studies.options import Question
+from experiments.studies.results import Results
 from tests.experiments.report.reader import Page
 from tests.refusals import assert_names
 
@@ -26,7 +27,7 @@ WALK = RESULTS / "sweeps" / "walk_per"
 
 @pytest.fixture(scope="module")
 def walk():
-    return swept.read(WALK)
+    return results.read(WALK)
 
 
 def final(read):
@@ -59,12 +60,12 @@ def two_tasks():
     base = {e: {"uniform": f"{e} {uniform}", "per": f"{e} {per[0]}"} for e in "ab"}
     read.facts |= {"points": points, "costs": [], "base_points": base}
     read.frame = pd.DataFrame(frames)
-    return swept.of(read, final(read))
+    return Results(read, final(read))
 
 
 def test_best_points_are_shown_on_held_out_seeds(walk, shown):
     rows = {row["method"]: row for row in shown.table("method", "best settings")}
-    per = walk.table[walk.table["replay"] == "per"]
+    per = walk.runs[walk.runs["replay"] == "per"]
     means = {point: iqm(own[own["seed"] % 2 == 0]["score"]) for point, own in per.groupby("point")}
     own = per[(per["point"] == min(means, key=means.get)) & (per["seed"] % 2 == 1)]
     low, high = bootstrap_interval(own["score"])
@@ -79,7 +80,7 @@ def test_probability_of_improvement_uses_held_out_seeds(walk, shown):
     rows = {(row["method"], row[""]): row for row in shown.table("method", "")}
     default = walk.store.facts["base_points"]["walk/10"]
     own, other = (
-        -walk.table[(walk.table["point"] == default[label]) & (walk.table["seed"] % 2 == 1)][
+        -walk.runs[(walk.runs["point"] == default[label]) & (walk.runs["seed"] % 2 == 1)][
             "score"
         ].to_numpy()[:, None]
         for label in ("per", "uniform")
@@ -96,8 +97,8 @@ def test_sensitivity_is_plotted_at_every_value_with_intervals(walk, shown):
     (plot,) = plots
     lines = {t["meta"]: t for t in plot["data"] if "error_y" in t}
     assert set(lines) == {"per, beta 0", "per, beta 0.4", "per, beta 1"}
-    own = walk.table[(walk.table["replay.beta"] == 0.4) & (walk.table["replay.alpha"] == 0.6)]
-    at = sorted(walk.table["replay.alpha"].dropna().unique()).index(0.6)
+    own = walk.runs[(walk.runs["replay.beta"] == 0.4) & (walk.runs["replay.alpha"] == 0.6)]
+    at = sorted(walk.runs["replay.alpha"].dropna().unique()).index(0.6)
     low, high = bootstrap_interval(own["score"])
     np.testing.assert_allclose(lines["per, beta 0.4"]["y"][at], iqm(own["score"]), rtol=1e-6)
     np.testing.assert_allclose(lines["per, beta 0.4"]["customdata"][at], [low, high], rtol=1e-6)
@@ -106,7 +107,7 @@ def test_sensitivity_is_plotted_at_every_value_with_intervals(walk, shown):
 
 def test_compute_equals_the_sum_over_points(walk, shown):
     rows = {row[""]: row for row in shown.table("", "runs")}
-    assert int(rows["all"]["runs"]) == 160 == len(walk.table)
+    assert int(rows["all"]["runs"]) == 160 == len(walk.runs)
     costs = walk.store.facts["costs"]
     assert rows["all"]["device seconds"] == f"{sum(cost['seconds'] for cost in costs):,.0f}"
     assert rows["all"]["compilation (s)"] == f"{sum(cost['compiling'] for cost in costs):,.0f}"
@@ -124,7 +125,7 @@ def test_every_plot_has_labelled_axes_and_needs_no_network(shown):
 
 
 def test_verdicts_are_shown_and_plotted_per_seed():
-    read = swept.read(RESULTS / "papers" / "minatar_dqn_beta.small")
+    read = results.read(RESULTS / "papers" / "minatar_dqn_beta.small")
     drawn = Page(page.render(read))
     table = {row["claim"]: row for row in drawn.table("claim", "arm", "against")}
     better = {trace["meta"]: trace for trace in drawn.plot("improvement, seed by seed")["data"]}
@@ -169,7 +170,7 @@ def test_failed_diverged_and_missing_runs_are_named(walk):
     read.frame.loc[(read.frame["point"] == first) & (read.frame["seed"] == 3), "diverged"] = 1
     read.frame = read.frame[(read.frame["seed"] != 9) | (read.frame["replay"] != "per")]
     read.facts["failed"] = {"walk/10 per seed 9": "<b>agent step 7: broken"}
-    text = page.render(swept.of(read, final(read)))
+    text = page.render(Results(read, final(read)))
     shown = Page(text)
     assert_names(shown.text, f"{first}, seed 3")
     assert_names(shown.text, "walk/10 per seed 9", "<b>agent step 7: broken")
@@ -182,7 +183,7 @@ def test_incomplete_sweeps_have_a_page(walk):
     """Methods without a complete point are left out."""
     read = store.read(WALK)
     read.frame = read.frame[read.frame["replay"] == "uniform"]
-    half = swept.of(read, final(read))
+    half = Results(read, final(read))
     assert best.tasks(half) is None and [row.label for row in half.rows] == ["uniform"]
     assert Page(page.render(half)).warns("10", "160")
     assert isinstance(half.rows[0], tuned.Tuned)

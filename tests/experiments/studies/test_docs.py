@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-from experiments.statistics import tuned
-from experiments.studies import search_report, store
+from experiments.studies import results
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "sweeps.md").read_text()
@@ -22,8 +21,8 @@ def test_documented_sweep_equals_the_committed_sweep(monkeypatch, capsys):
 
 
 def test_documented_search_equals_the_committed_search():
-    results = store.read(ROOT / "experiments/results/sweeps/walk_search")
-    (found,) = (row for row in search_report.results(results, results.study) if row.label == "per")
-    fresh, *_ = tuned.estimate(found.scores)
-    assert f"the best of {len(search_report.trials(results))} trials" in PAGE
-    assert f"{found.chosen:,.0f} agent steps on its own seeds, and {fresh:,.0f} on fresh" in PAGE
+    found = results.read(ROOT / "experiments/results/sweeps/walk_search")
+    row = found.row("walk/10", "per")
+    own, fresh = row.chosen.value, row.shown.value
+    assert f"the best of {len(found.trials)} trials" in PAGE
+    assert f"{own:,.0f} agent steps on its own seeds, and {fresh:,.0f} on fresh" in PAGE
