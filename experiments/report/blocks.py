@@ -3,8 +3,9 @@
 import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from experiments.figures.elements import Key, Panel
 from experiments.storage import files
 
 MOST_BYTES = 6_000_000  # limit for all films of a page together
@@ -36,29 +37,10 @@ class Code(NamedTuple):
     kind = "code"
 
 
-class Plot(NamedTuple):
-    """A plot."""
-
-    title: str
-    data: list[dict[str, Any]]  # traces for plotly; "meta" is the arm of a trace
-    layout: dict[str, Any]
-    height: int = 240  # in pixels
-    wide: bool = False  # whether it spans the width of the page
-
-
-class Key(NamedTuple):
-    """An entry of a legend."""
-
-    arm: str
-    colour: str
-    dashes: str  # value of stroke-dasharray in SVG
-    width: float
-
-
 class Plots(NamedTuple):
-    """Plots that share a legend."""
+    """Plots that share a legend; keys without a label explain dotted lines."""
 
-    plots: Sequence[Plot]
+    panels: Sequence[Panel]
     legend: Sequence[Key] = ()
     title: str = ""
 

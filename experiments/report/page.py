@@ -7,6 +7,7 @@ from pathlib import Path
 import jinja2
 import markupsafe
 
+from experiments.figures.elements import Panel
 from experiments.installation.commands import missing
 from experiments.report import (
     best,
@@ -18,7 +19,7 @@ from experiments.report import (
     source,
     training,
 )
-from experiments.report.blocks import Plot, Section
+from experiments.report.blocks import Section
 from experiments.report.source import Source
 from experiments.runs.log import say
 from experiments.storage.files import write_bytes
@@ -146,6 +147,7 @@ def render(shown: Source | Results, title: str | None = None) -> str:
         lstrip_blocks=True,
     )
     environment.filters["plot"] = _plot
+    environment.filters["dashes"] = plots.SVG_DASHES.__getitem__
     return environment.get_template("page.html").render(
         mark=markupsafe.Markup(MARK),
         head=(head.of_study if isinstance(shown, Results) else head.of_runs)(shown, title),
@@ -156,8 +158,8 @@ def render(shown: Source | Results, title: str | None = None) -> str:
     )
 
 
-def _plot(plot: Plot) -> markupsafe.Markup:
-    return markupsafe.Markup(plots.to_script({"data": plot.data, "layout": plot.layout}))
+def _plot(panel: Panel) -> markupsafe.Markup:
+    return markupsafe.Markup(plots.to_script(plots.to_plotly(panel)))
 
 
 def _library() -> markupsafe.Markup:

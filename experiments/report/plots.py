@@ -12,13 +12,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from experiments.figures.elements import STEPS, Axis, Interval, Line, Panel, Points, Rule, Style
+from experiments.figures.elements import (
+    STEPS,
+    Axis,
+    Interval,
+    Key,
+    Line,
+    Panel,
+    Points,
+    Rule,
+    Style,
+)
 from experiments.figures.style import FAINT, INK
-from experiments.report.blocks import Key, Plot, Plots
+from experiments.report.blocks import Plots
 
 _GRID = "#e6e6e6"
 _DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
-_SVG_DASHES = {"-": "none", "--": "7 4", ":": "2 3", "-.": "8 3 2 3"}
+SVG_DASHES = {"-": "none", "--": "7 4", ":": "2 3", "-.": "8 3 2 3"}
 _LARGE = 10_000  # value from which ticks are in thousands
 _DIGITS = 7  # significant digits of numbers, about the precision of float32
 
@@ -37,16 +47,15 @@ def block(
         styles = {}
         for mark in (mark for panel in shown for mark in panel.marks):
             styles.setdefault(mark.label, mark.style)
-    legend = [
-        Key(label, style["color"], _SVG_DASHES[style["linestyle"]], style["linewidth"])
-        for label, style in styles.items()
-        if len(styles) > 1
-    ]
-    return Plots([to_plotly(panel) for panel in shown], [*legend, *more], title)
+    legend = [Key(*each) for each in styles.items() if len(styles) > 1]
+    return Plots(shown, [*legend, *more], title)
 
 
-def to_plotly(panel: Panel) -> Plot:
-    """Return a panel as a plot, with marks in the order of their zorder."""
+def to_plotly(panel: Panel) -> dict[str, Any]:
+    """Return the data and layout of a plot, with marks in the order of their zorder.
+
+    "meta" of a trace is its arm.
+    """
     traces = []
     for mark in sorted(panel.marks, key=lambda mark: mark.style.get("zorder", 3)):
         if isinstance(mark, Line):
@@ -63,7 +72,7 @@ def to_plotly(panel: Panel) -> Plot:
     own["yaxis"]["tickformat"] = _ticks(traces, "y")
     for name, axis in (("xaxis", panel.x), ("yaxis", panel.y)):
         own[name] |= _axis(axis)
-    return Plot(panel.title, traces, own, panel.height, panel.wide)
+    return {"data": traces, "layout": own}
 
 
 def plain_text(text: str) -> str:

@@ -9,10 +9,10 @@ import pandas as pd
 
 from experiments.figures import curves as learning
 from experiments.figures import judged, panels
-from experiments.figures.elements import Axis, Line, Panel, Points, Style, Styles
+from experiments.figures.elements import Axis, Key, Line, Panel, Points, Style, Styles
 from experiments.figures.style import FAINT, styles_of
 from experiments.report import plots
-from experiments.report.blocks import Key, Lines, Plots, Section, Table
+from experiments.report.blocks import Lines, Plots, Section, Table
 from experiments.report.source import Source
 from experiments.statistics import statistics, tables
 from experiments.statistics.verdicts import FEWEST_UPDATES, UNIFORM_BUFFER
@@ -20,7 +20,7 @@ from experiments.studies.results import Results
 from experiments.studies.study import Study
 
 _SPREAD = 0.5  # width of an arm's points, relative to the distance between two arms
-_STORED = Key("", FAINT, "2 3", 1.0)
+_STORED = Key("", {"color": FAINT, "linestyle": ":", "linewidth": 1.0})
 Summaries = Mapping[str, Mapping[str, Any]]  # label -> summary of a run
 
 

@@ -10,9 +10,10 @@ import pandas as pd
 
 from experiments.figures import judged, sensitivity
 from experiments.figures.drawing import to_matplotlib
+from experiments.figures.elements import Axis, Figure, Line, Panel, Points, Rule
 from experiments.figures.panels import during_training
 from experiments.figures.solved import draw_solved, sentences
-from experiments.figures.style import FAINT, INK, make_figure, plain, save, styles_of, tidy
+from experiments.figures.style import FAINT, plain, styles_of
 from experiments.statistics import decisions, statistics, tuned, verdicts
 from experiments.statistics.decisions import Counts
 from experiments.statistics.tables import markdown, number
@@ -94,22 +95,19 @@ def _draw_comparison(store: Store, study: Study, findings: Findings) -> list[Pat
         written += [] if written else [forest]
     if findings.looks:
         written.append(out / "looks.png")
-        _draw_looks(study, findings, written[-1])
+        to_matplotlib(_looks(study, findings), written[-1])
     return written
 
 
-def _draw_looks(study: Study, findings: Findings, path: Path) -> None:
-    """Plot wins minus losses after every seed as PNG, with markers at looks that decided.
+def _looks(study: Study, findings: Findings) -> Figure:
+    """Return wins minus losses after every seed, with markers at looks that decided.
 
     Dashed lines are the boundary at level alpha / arms for pairs without ties. An arm beyond it is
     better or worse for any results of the other arms. Ties and Holm's method only narrow it.
     """
     arms = {name: own for name, own in findings.members.items() if name in findings.looks}
-    methods = {name: member.point.config.replay for name, member in arms.items()}
-    styles = styles_of(methods)
-    figure = make_figure(8.6, 4.2)
-    axes = figure.subplots()
-    most = 2
+    styles = styles_of({name: member.point.config.replay for name, member in arms.items()})
+    marks, most = [], 2
     for name, member in arms.items():
         higher = study.metric(member.point.env).higher_is_better
         decision = findings.found[name].decision
@@ -120,23 +118,18 @@ def _draw_looks(study: Study, findings: Findings, path: Path) -> None:
         )
         counts = [decisions.count_pairs(own[:n], base[:n], higher) for n in range(seeds + 1)]
         lead = [each.wins - each.losses for each in counts]
-        axes.plot(range(seeds + 1), lead, drawstyle="steps-post", label=plain(name), **styles[name])
+        marks.append(Line(name, range(seeds + 1), lead, styles[name], steps=True))
         if decision.verdict != "undecided":
-            axes.plot([seeds], lead[-1:], "o", color=styles[name]["color"])
+            marks.append(Points(name, [seeds], lead[-1:], styles[name], opacity=1.0, named=False))
         most = max(most, seeds)
     claims = sum(member.point.label != CONTROL for member in arms.values())
     x = np.arange(1, most + 1)
     edge = np.array([_boundary(n, verdicts.ALPHA / max(claims, 1)) for n in x], float)
-    for sign in (1, -1):
-        axes.plot(x, sign * edge, color=FAINT, linewidth=1.0, linestyle=(0, (4, 3)))
-    axes.axhline(0, color=FAINT, linewidth=0.8)
-    axes.set_xlabel("seeds")
-    axes.set_ylabel("wins minus losses")
-    axes.set_title(plain(f"against {study.baseline}, {', '.join(study.envs)}"), color=INK)
-    # Outside of the axes, because lines can be anywhere inside.
-    axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    tidy(axes)
-    save(figure, path)
+    dashed = {"color": FAINT, "linestyle": "--", "linewidth": 1.0}
+    marks += [Line("", x, sign * edge, dashed, named=False) for sign in (1, -1)]
+    panel = Panel("", Axis("seeds", whole=True), Axis("wins minus losses"), marks, [Rule(0.0)])
+    title = f"against {study.baseline}, {', '.join(study.envs)}"
+    return Figure(title, [panel], (8.6, 4.2), legend="beside")
 
 
 def _boundary(seeds: int, alpha: float) -> float:
