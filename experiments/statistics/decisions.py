@@ -27,7 +27,7 @@ from scipy.special import betaln
 from experiments.statistics.paired import Interval, holm
 
 if TYPE_CHECKING:
-    from experiments.statistics.verdicts import Claim
+    from experiments.statistics.verdicts import Direction
 
 Difference = Literal["better", "worse", "no difference", "undecided"]
 Answer = Literal["agrees", "disagrees", "no difference", "undecided"]
@@ -171,7 +171,7 @@ def interval(counts: Counts, alpha: float = 0.05) -> Interval:
     return low / _NULLS, high / _NULLS
 
 
-def answer(claim: "Claim", verdict: Difference, own: Interval, margin: float = 0.1) -> Answer:
+def answer(claim: "Direction", verdict: Difference, own: Interval, margin: float = 0.1) -> Answer:
     """Return the answer that a decision gives to a claim about the arm.
 
     "At least as good" means non-inferiority, and depends on the interval only: it agrees if the
@@ -192,7 +192,7 @@ def decide(
     alpha: float = 0.05,
     margin: float = 0.1,
     *,
-    claims: Mapping[str, tuple["Claim", float]] | None = None,
+    claims: Mapping[str, tuple["Direction", float]] | None = None,
     plan: bool = True,
 ) -> dict[str, Decision]:
     """Decide every arm at the first look that has enough evidence.
@@ -239,7 +239,7 @@ def seeds_needed(
     alpha: float = 0.05,
     margin: float = 0.1,
     *,
-    claim: "Claim" = "better",
+    claim: "Direction" = "better",
     seen: Counts = Counts(),
     chance: float = 0.8,
 ) -> int | None:
@@ -273,7 +273,7 @@ def seeds_needed(
     return None
 
 
-def _decides(counts: np.ndarray, alpha: float, margin: float, claim: "Claim") -> np.ndarray:
+def _decides(counts: np.ndarray, alpha: float, margin: float, claim: "Direction") -> np.ndarray:
     """Return `[trials]`, whether counts `[3, trials]` decide a study of one arm."""
     limit = -math.log(alpha)
     below = log_capital(counts, 0.5 - margin) >= limit

@@ -30,7 +30,7 @@ Verdict = Literal[
     "agrees", "disagrees", "no difference", "undecided", "not tested", "not comparable", "pilot",
     "no claim",
 ]  # fmt: skip
-Claim = Literal["better", "at least as good", "worse"]
+Direction = Literal["better", "at least as good", "worse"]
 Quantity = Literal["iqm", "improvement"]
 NAMES: Mapping[Quantity, str] = {
     "iqm": "IQM of the differences",
@@ -52,6 +52,7 @@ class Facts:
     effective_buffer: float | None = None  # mean over log points after warm-up, and seeds
     sampler_updates: float | None = None  # updates of the sampler's network, mean over seeds
     train_seconds: float | None = None  # compute time of all seeds together
+    untested: str | None = None  # reason besides the gate why the arm does not count as tested
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Judgement:
 
     arm: str
     baseline: str
-    claim: Claim  # claim about the arm relative to the baseline
+    claim: Direction  # claim about the arm relative to the baseline
     verdict: Verdict
     reason: str  # one line with numbers
     seeds: int
@@ -115,15 +116,16 @@ def judge(
     arm: Facts,
     baseline: Facts,
     pairs: Pairs,
-    claim: Claim = "better",
+    claim: Direction = "better",
     quantity: Quantity = "iqm",
     ungated: str | None = None,
 ) -> Judgement:
     """Return the verdict of a comparison about a claim.
 
-    The first rule that applies decides: arms that differ in more than their method are "not
-    comparable"; an arm or baseline that fails the gate is "not tested"; fewer than ten seeds are a
-    "pilot"; otherwise, the interval decides (`decide`).
+    The first rule that applies decides: an arm or baseline with the fact `untested` is "not
+    tested"; arms that differ in more than their method are "not comparable"; an arm or baseline
+    that fails the gate is "not tested"; fewer than ten seeds are a "pilot"; otherwise, the interval
+    decides (`decide`).
 
     Args:
       arm: facts about the arm of the claim.
@@ -167,7 +169,7 @@ def judgement(
 
 
 def decide(
-    claim: Claim,
+    claim: Direction,
     interval: Interval,
     boundary: float,
     p_value: float | None = None,
@@ -231,6 +233,8 @@ def without_numbers(
     arm: Facts, baseline: Facts, seeds: int, ungated: str | None
 ) -> tuple[Verdict, str] | None:
     """Return a verdict that does not depend on the metric, with its reason, or None."""
+    if reason := arm.untested or baseline.untested:
+        return "not tested", reason
     if reason := incomparable(arm, baseline):
         return "not comparable", reason
     for each in (arm, baseline):

@@ -18,8 +18,7 @@ from experiments.statistics import decisions, paired, primary, statistics, verdi
 from experiments.statistics.bootstrap import DRAWN, stratified_interval
 from experiments.statistics.decisions import Counts, Decision
 from experiments.statistics.paired import Pairs
-from experiments.statistics.verdicts import Claim as Direction
-from experiments.statistics.verdicts import Facts, Judgement, Verdict
+from experiments.statistics.verdicts import FEWEST_SEEDS, Direction, Facts, Judgement, Verdict
 
 MEAN = "mean:"  # prefix of a metric's column, in the name of a claim's primary metric
 
@@ -74,7 +73,6 @@ class Side(NamedTuple):
 
     facts: Callable[[int | None], Facts]  # number of first seeds, or None for all -> facts
     values: pd.Series  # [seeds], higher is better
-    untested: str | None = None  # reason besides the gate why the arm does not count as tested
 
 
 class Asked(NamedTuple):
@@ -97,14 +95,10 @@ class Asked(NamedTuple):
         margin = self.claim.least and self.claim.direction == "at least as good"
         return "better" if margin else self.claim.direction
 
-    def stopped(self, seeds: int | None = None) -> str | None:
-        """Return the reason why some pair does not count as tested, or None."""
-        return next(filter(None, (_stopped(*both, seeds) for both in self.sides)), None)
-
-    def deciding(self, seeds: int | None = None) -> tuple[Side, Side]:
-        """Return the first pair that does not count as tested, or else the first pair."""
-        stopped = [both for both in self.sides if _stopped(*both, seeds) is not None]
-        return (stopped or list(self.sides))[0]
+    def facts(self, seeds: int | None = None) -> tuple[Facts, Facts]:
+        """Return the facts of the first pair that does not count as tested, or the first pair."""
+        pairs = [(arm.facts(seeds), base.facts(seeds)) for arm, base in self.sides]
+        return next((both for both in pairs if not _are_tested(*both)), pairs[0])
 
     def pairs(self, shift: float = 0.0, seeds: int | None = None) -> Pairs:
         """Compare arm and baseline seed by seed, after subtracting a shift from the arm.
@@ -173,27 +167,22 @@ def judge_fixed(asked: Mapping[str, Asked], ungated: str | None = None) -> dict[
     tested = [
         name
         for name, each in asked.items()
-        if each.corrects and (ungated is not None or each.stopped() is None)
+        if each.corrects and (ungated is not None or _are_tested(*each.facts()))
     ]
     corrected = paired.holm({name: beyond[name].p_value for name in tested})
     found = {}
     for name, each in asked.items():
         p_holm = corrected.get(name)
-        arm, base = each.deciding()
         pairs = dataclasses.replace(own[name], p_holm=p_holm)
         shifted = dataclasses.replace(beyond[name], p_holm=p_holm)
-        found[name] = Found(_fixed(each, arm, base, pairs, shifted, ungated), pairs)
+        found[name] = Found(_fixed(each, pairs, shifted, ungated), pairs)
     return found
 
 
-def _fixed(
-    asked: Asked, arm: Side, base: Side, own: Pairs, beyond: Pairs, ungated: str | None
-) -> Judgement:
-    facts, other, direction = arm.facts(None), base.facts(None), asked.direction
-    if why := arm.untested or base.untested:
-        return verdicts.judgement(facts, other, own.seeds, "not tested", why, claim=direction)
+def _fixed(asked: Asked, own: Pairs, beyond: Pairs, ungated: str | None) -> Judgement:
+    direction = asked.direction
     quantity = "iqm" if len(asked.sides) == 1 else "improvement"
-    found = verdicts.judge(facts, other, beyond, direction, quantity, ungated=ungated)
+    found = verdicts.judge(*asked.facts(), beyond, direction, quantity, ungated=ungated)
     reason = found.reason
     if found.quantity == "iqm" and asked.shift:  # report the difference without the shift
         assert own.iqm_interval is not None
@@ -244,11 +233,8 @@ def _sequential(
     pairs = asked.pairs(seeds=seeds)
     if asked.corrects:
         pairs = dataclasses.replace(pairs, p_holm=decision.p_value)
-    arm, base = asked.deciding(seeds)
-    facts, other = arm.facts(seeds), base.facts(seeds)
+    facts, other = asked.facts(seeds)
     stopped = verdicts.without_numbers(facts, other, seeds, ungated)
-    if why := arm.untested or base.untested:
-        stopped = "not tested", why
     if stopped is not None:
         found = verdicts.judgement(facts, other, seeds, *stopped, claim=direction, ungated=ungated)
         return Found(found, pairs, looks, decision)
@@ -318,16 +304,9 @@ def round_values(values: pd.Series) -> pd.Series:
     return values.map(lambda value: float(f"{value:.7g}"))
 
 
-def _stopped(arm: Side, base: Side, seeds: int | None) -> str | None:
-    """Return the reason why a pair does not count as tested, or None."""
-    facts, other = arm.facts(seeds), base.facts(seeds)
-    return (
-        verdicts.incomparable(facts, other)
-        or arm.untested
-        or base.untested
-        or verdicts.why_untested(facts)
-        or verdicts.why_untested(other)
-    )
+def _are_tested(arm: Facts, base: Facts) -> bool:
+    """Return whether an arm and its baseline count as tested, with any number of seeds."""
+    return verdicts.without_numbers(arm, base, FEWEST_SEEDS, ungated=None) is None
 
 
 def _signs(arms: Sequence[np.ndarray], bases: Sequence[np.ndarray]) -> np.ndarray:

@@ -325,16 +325,17 @@ class _Results(NamedTuple):
         def facts(seeds: int | None) -> Facts:
             own = frame if seeds is None else frame[frame["seed"] < config.seed + seeds]
             found = facts_of(label, config, own, code, made.get("train_seconds"))
+            changes: dict[str, Any] = {"untested": self.study.untested.get(label)}
             if across:
-                found = dataclasses.replace(found, settings={})
+                changes["settings"] = {}
             if metric == "mean:replayed/effective_buffer":  # the claim is about the gate itself
-                found = dataclasses.replace(found, prioritises=False, learned=False)
-            return found
+                changes |= {"prioritises": False, "learned": False}
+            return dataclasses.replace(found, **changes)
 
         threshold = self.study.options.threshold_of(point.env)
         lost_is_worst = self.study.question.until_decided
         values = claims_.values_of(frame, metric, threshold, config.loop.warmup, lost_is_worst)
-        return Side(facts, claims_.round_values(values), self.study.untested.get(label))
+        return Side(facts, claims_.round_values(values))
 
     def pairs(self, claim: Claim) -> list[tuple[Point, Point]]:
         """Return the points of arm and baseline on every task of a claim.
