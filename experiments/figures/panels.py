@@ -76,54 +76,44 @@ def during_training(
     title: str,
     threshold: float | None = None,
     suffix: str = "",
+    curves: str = "learning_curves",
 ) -> list[Path]:
     """Draw learning curves, replayed transitions, and metrics of methods and agents, as PNG.
+
+    `replayed` compares replayed with stored transitions; its last panel is a histogram of N P, the
+    probability of a stored transition relative to uniform replay, at the last log point.
+    `own_metrics` has a panel for each column under `replay/` and `agent/`. Lines are means over
+    seeds.
+
+    Args:
+      frames: metrics by label, with columns seed, step and eval_return.
+      methods: replay method of each label, which determines its colour.
+      out: folder of the figures.
+      title: title in one line.
+      threshold: return that counts as solved, or None.
+      suffix: end of the names of the files.
+      curves: name of the file of learning curves.
 
     Returns:
       Paths of the figures; a figure without data is left out.
     """
     named = {plain(label): frame for label, frame in frames.items()}
     own, title = {plain(label): method for label, method in methods.items()}, plain(title)
-    written = [out / f"learning_curves{suffix}.png"]
+    written = [out / f"{curves}{suffix}.png"]
     learning_curves(named, written[0], title, threshold, own)
-    for name, draw, about in (
-        ("replayed", draw_replayed, f"What is replayed: {title}"),
-        ("own_metrics", own_metrics, title),
+    inspected = {label: frame for label, frame in named.items() if "replayed/abs_td" in frame}
+    stored = Key("stored (uniformly)", {"color": FAINT, **_STORED})
+    for name, panels, about, shown, more in (
+        (
+            "replayed", replayed_panels(inspected, own), f"What is replayed: {title}", inspected,
+            [stored],
+        ),
+        ("own_metrics", metric_panels(named, own, ("replay/", "agent/")), title, named, []),
     ):  # fmt: skip
-        path = out / f"{name}{suffix}.png"
-        if draw(named, path, about, own):
-            written.append(path)
+        if panels:
+            written.append(out / f"{name}{suffix}.png")
+            to_matplotlib(_figure(panels, shown, own, about, more), written[-1])
     return written
-
-
-def draw_replayed(frames: Frames, path: Path, title: str, methods: Methods | None = None) -> bool:
-    """Plot replayed and stored transitions during training as a PNG of 1200 x 600 pixels.
-
-    Lines are means over seeds. The last panel is a histogram of N P, the probability of a stored
-    transition relative to uniform replay, at the last log point. For the arguments, see
-    `curves.learning_curves`.
-
-    Returns:
-      Whether there was data to plot; runs with `inspect` 0 lack the columns.
-    """
-    methods = methods or {label: label for label in frames}
-    frames = {label: frame for label, frame in frames.items() if "replayed/abs_td" in frame}
-    stored = [Key("stored (uniformly)", {"color": FAINT, **_STORED})]
-    return _draw(replayed_panels(frames, methods), frames, methods, path, title, stored)
-
-
-def own_metrics(frames: Frames, path: Path, title: str, methods: Methods | None = None) -> bool:
-    """Plot the metrics of methods and agents during training as a PNG 1200 pixels wide.
-
-    Each column under `replay/` and `agent/` has a panel, with means over seeds. For the arguments,
-    see `curves.learning_curves`.
-
-    Returns:
-      Whether there was data to plot.
-    """
-    methods = methods or {label: label for label in frames}
-    panels = metric_panels(frames, methods, ("replay/", "agent/"))
-    return _draw(panels, frames, methods, path, title)
 
 
 def replayed_panels(frames: Frames, methods: Methods) -> list[Panel]:
@@ -179,22 +169,14 @@ def _means(frames: Frames, column: str) -> dict[str, pd.Series]:
     return {label: means for label, means in own.items() if len(means)}
 
 
-def _draw(
-    panels: Sequence[Panel],
-    frames: Frames,
-    methods: Methods,
-    path: Path,
-    title: str,
-    more: Sequence[Key] = (),
-) -> bool:
-    if not panels:
-        return False
+def _figure(
+    panels: Sequence[Panel], frames: Frames, methods: Methods, title: str, more: Sequence[Key]
+) -> Figure:
     styles, rows = styles_of(methods), -(-len(panels) // 4)
     size = (12, 6 if rows == 2 else 0.9 + 2.4 * rows)
     keys = [*(Key(label, styles[label]) for label in frames), *more]
     seeds = seeds_of(frames)[0] if len(frames) > 1 else None
-    to_matplotlib(Figure(title, panels, size, 4, keys=keys, legend="below", seeds=seeds), path)
-    return True
+    return Figure(title, panels, size, 4, keys=keys, legend="below", seeds=seeds)
 
 
 def _replayed(frames: Frames, styles: Styles, column: str, name: Name) -> Panel | None:

@@ -64,14 +64,11 @@ def versions() -> dict[str, str]:
 
 
 def _draw(config: RunConfig, frame: pd.DataFrame, out: Path, threshold: float | None) -> None:
-    from experiments.figures import curves, panels  # importing matplotlib takes half a second
-    from experiments.figures.style import plain
+    from experiments.figures import panels  # importing matplotlib takes half a second
 
-    frames = {plain(config.replay): frame}
-    title = plain(f"{config.agent} with {config.replay} replay on {config.env}")
-    curves.learning_curves(frames, out / "learning_curve.png", title, threshold)
-    panels.draw_replayed(frames, out / "replayed.png", f"What is replayed: {title}")
-    panels.own_metrics(frames, out / "own_metrics.png", title)
+    title = f"{config.agent} with {config.replay} replay on {config.env}"
+    frames, methods = {config.replay: frame}, {config.replay: config.replay}
+    panels.during_training(frames, methods, out, title, threshold, curves="learning_curve")
 
 
 def _speed(timing: pd.DataFrame) -> dict[str, float]:
