@@ -26,7 +26,7 @@ def of_runs(source: Source, title: str | None) -> Head:
     else:
         facts.append(("replay", ", ".join(arm.replay for arm in arms.values())))
     facts.append(("seeds", span([_seeds(arm) for arm in arms.values()])))
-    ends = [arm.summary["final_step"] if arm.summary else arm.progress[0] for arm in arms.values()]
+    ends = [arm.summary["final_step"] if arm.summary else arm.steps for arm in arms.values()]
     facts.append(("agent steps", span(ends)))
     return Head(title or _title(source), facts, _warnings(source))
 
@@ -35,17 +35,14 @@ def _warnings(source: Source) -> list[str]:
     """Return warnings about the results, one per line."""
     lines = list(source.remarks)
     for label, arm in source.arms.items():
-        if arm.summary is None and arm.frame is None:
-            lines.append(f"{label} has not come to its first log point.")
-        elif arm.summary is None:
-            so_far, whole = arm.progress
-            of = "" if whole is None else f" of {whole:,}"
-            lines.append(f"{label} has not ended: {so_far:,}{of} agent steps so far.")
+        if arm.summary is None:
+            so_far, whole = arm.steps, arm.config["loop"]["steps"]
+            lines.append(f"{label} has not ended: {so_far:,} of {whole:,} agent steps so far.")
     fewest = min(map(_seeds, source.arms.values()))
     if len(source.arms) > 1 and fewest < FEWEST_SEEDS:
         lines.append(f"Pilot: a verdict takes {FEWEST_SEEDS} seeds, and these are {fewest}.")
     for label, arm in source.arms.items():
-        if seeds := _diverged(arm):
+        if seeds := statistics.diverged_seeds(arm.frame):
             listed = ", ".join(map(str, seeds))
             lines.append(f"{label} diverged with seed{'s' * (len(seeds) > 1)} {listed}.")
     codes = dict.fromkeys(arm.code for arm in source.arms.values() if arm.code)
@@ -154,18 +151,10 @@ def _title(source: Source) -> str:
 
 
 def _seeds(arm: Arm) -> int:
-    if arm.summary is not None:
-        return len(arm.summary["seeds"])
-    return int(arm.config.get("seeds", 0) if arm.frame is None else arm.frame["seed"].nunique())
+    return arm.frame["seed"].nunique()
 
 
 def span(numbers: Sequence[int]) -> str:
     """Return the range of some numbers in words."""
     low, high = min(numbers), max(numbers)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
-def _diverged(arm: Arm) -> list[int]:
-    if arm.summary is not None:
-        return list(arm.summary.get("diverged", ()))
-    return [] if arm.frame is None else statistics.diverged_seeds(arm.frame)

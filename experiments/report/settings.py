@@ -15,26 +15,19 @@ _MOST_NAMED = 20  # largest number of runs to list
 
 def of_runs(source: Source) -> Section:
     """Return the section with configurations, versions, and commands that repeat the runs."""
-    blocks: list[Any] = []
-    configs = {label: flat(arm.config) for label, arm in source.arms.items() if arm.config}
-    if configs:
-        shared, apart = split(configs)
-        if len(configs) > 1:
-            if apart:
-                rows = [[name, *values.values()] for name, values in apart.items()]
-                blocks.append(Table([["option", *configs], *rows], "Differences of the arms"))
-            caption = "Common to all arms"
-        else:
-            caption = "Configuration"
-        blocks.append(Table([["option", "value"], *shared.items()], caption, folded=True))
-        configs = [arm.config for arm in source.arms.values() if arm.config]
-        blocks.append(Code(list(dict.fromkeys(map(commands.of_run, configs)))))
-        intro = "The last lines repeat it, with the version of the code named here."
-        if not all(arm.code for arm in source.arms.values()):
-            intro = "The last lines repeat it, if options and defaults have not changed."
-    else:
-        intro = "The folders contain no configuration."
-    blocks.insert(0, Table(_made(source.arms.values()), "Device and versions"))
+    arms = source.arms.values()
+    blocks: list[Any] = [Table(_made(arms), "Device and versions")]
+    configs = {arm.label: flat(arm.config) for arm in arms}
+    shared, apart = split(configs)
+    if apart:
+        rows = [[name, *values.values()] for name, values in apart.items()]
+        blocks.append(Table([["option", *configs], *rows], "Differences of the arms"))
+    caption = "Common to all arms" if len(arms) > 1 else "Configuration"
+    blocks.append(Table([["option", "value"], *shared.items()], caption, folded=True))
+    blocks.append(Code(list(dict.fromkeys(commands.of_run(arm.config) for arm in arms))))
+    intro = "The last lines repeat it, with the version of the code named here."
+    if not all(arm.code for arm in arms):
+        intro = "The last lines repeat it, if options and defaults have not changed."
     return Section("settings", "Configuration", intro, blocks)
 
 

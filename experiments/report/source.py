@@ -22,15 +22,14 @@ _LOOP = {"steps": kinds.whole, "learn_every": kinds.whole}
 
 
 class Arm(NamedTuple):
-    """A run, which may be unfinished; None for files that its folder lacks."""
+    """A run, which may be unfinished."""
 
     label: str
     folder: Path
-    config: dict[str, Any]  # sections of `config.json`; {} if the file is missing
-    replay: str
+    config: dict[str, Any]  # sections of `config.json`
     code: str  # version of the code; "" if unknown
-    frame: pd.DataFrame | None  # metrics of complete log points
-    timing: pd.DataFrame | None
+    frame: pd.DataFrame  # metrics of complete log points
+    timing: pd.DataFrame | None  # None if the file is missing or has negative times
     summary: dict[str, Any] | None  # None if the run has not ended
     remarks: tuple[str, ...] = ()  # notes on edited files, one per line
 
@@ -41,18 +40,33 @@ class Arm(NamedTuple):
         return path if path.is_file() else None
 
     @property
-    def progress(self) -> tuple[int, int | None]:
-        """Agent steps so far, and of the whole run (None if unknown)."""
-        so_far = 0 if self.frame is None else int(self.frame["step"].max())
-        return so_far, self.config.get("loop", {}).get("steps")
+    def replay(self) -> str:
+        """Name of the replay method."""
+        return self.config["replay"]
+
+    @property
+    def steps(self) -> int:
+        """Agent steps so far."""
+        return int(self.frame["step"].max())
 
 
 class Source(NamedTuple):
     """The data of a page of runs."""
 
     arms: dict[str, Arm]
-    agent: str
-    env: str
+
+    @property
+    def agent(self) -> str:
+        """Names of the agents."""
+        return self._distinct("agent")
+
+    @property
+    def env(self) -> str:
+        """Name of the environment."""
+        return self._distinct("env")
+
+    def _distinct(self, name: str) -> str:
+        return ", ".join(dict.fromkeys(arm.config[name] for arm in self.arms.values()))
 
     @property
     def remarks(self) -> list[str]:
@@ -79,30 +93,20 @@ def runs(folders: Mapping[str, Path], other_code: bool) -> Source:
                 "wrote"
             )
         arms[label] = _arm(label, folder)
-        if arms[label].frame is None:
-            raise ValueError(f"{folder} holds no log point yet: wait for the first")
     made = {
         label: results.Origin(arm.config["env"], arm.code or "none") for label, arm in arms.items()
     }
     results.check_alike(made, other_code, mend="make a page for each")
-    return _source(arms)
-
-
-def _source(arms: dict[str, Arm]) -> Source:
-    def distinct(key: str) -> str:
-        values = [(arm.summary or arm.config).get(key, "?") for arm in arms.values()]
-        return ", ".join(dict.fromkeys(map(str, values)))
-
-    return Source(arms, agent=distinct("agent"), env=distinct("env"))
+    return Source(arms)
 
 
 def _arm(label: str, folder: Path) -> Arm:
     """Read a run's folder.
 
     Raises:
-      ValueError: a file is damaged.
+      ValueError: a file is damaged, or there is no log point yet.
     """
-    config = _config(folder / "config.json") or {}
+    config = _config(folder / "config.json")
     summary = _summary(folder / "summary.json")
     metrics, remarks = folder / "metrics.csv", manifest.differing(folder)
     timing, more = results.read_times(folder / "timing.csv")
@@ -113,16 +117,15 @@ def _arm(label: str, folder: Path) -> Arm:
     else:
         frame, more = _so_far(metrics)
         remarks += more
-    replay = (summary or config).get("replay", label)
+    if frame is None:
+        raise ValueError(f"{folder} holds no log point yet: wait for the first")
     code = (summary or {}).get("versions", {}).get("code") or "+".join(manifest.read(folder).code)
-    return Arm(label, folder, config, str(replay), code, frame, timing, summary, tuple(remarks))
+    return Arm(label, folder, config, code, frame, timing, summary, tuple(remarks))
 
 
-def _config(path: Path) -> dict[str, Any] | None:
+def _config(path: Path) -> dict[str, Any]:
     """Read a run's configuration."""
     saved = _json(path)
-    if saved is None:
-        return None
     kinds.check(str(path), saved, _CONFIG)
     kinds.check(f"{path}, loop,", saved["loop"], _LOOP)
     return saved
@@ -130,16 +133,15 @@ def _config(path: Path) -> dict[str, Any] | None:
 
 def _summary(path: Path) -> dict[str, Any] | None:
     """Read a run's summary; None if it has not ended."""
+    if not path.is_file():
+        return None
     summary = _json(path)
-    if summary is not None:
-        results.check_summary(path, summary)
+    results.check_summary(path, summary)
     return summary
 
 
-def _json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None if the file does not exist."""
-    if not path.is_file():
-        return None
+def _json(path: Path) -> dict[str, Any]:
+    """Read a JSON object."""
     try:
         saved = files.read_json(path)
     except files.Unreadable as error:

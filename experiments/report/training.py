@@ -30,7 +30,7 @@ class Group(NamedTuple):
     title: str  # common settings; "" for a single group
     methods: dict[str, str]  # replay method of each label
     threshold: float | None  # return that counts as solved
-    frames: dict[str, pd.DataFrame]  # metrics of the arms that have any
+    frames: dict[str, pd.DataFrame]  # metrics by label
 
     @property
     def styles(self) -> dict[str, Style]:
@@ -41,7 +41,7 @@ class Group(NamedTuple):
 def group_of_runs(source: Source) -> Group:
     """Return all runs as one group."""
     methods = {label: arm.replay for label, arm in source.arms.items()}
-    frames = {label: arm.frame for label, arm in source.arms.items() if arm.frame is not None}
+    frames = {label: arm.frame for label, arm in source.arms.items()}
     return Group("", methods, _threshold(source), frames)
 
 
@@ -77,7 +77,7 @@ def summaries(source: Source) -> dict[str, dict[str, Any]]:
     for label, arm in source.arms.items():
         if arm.summary is not None:
             found[label] = arm.summary
-        elif arm.frame is not None and not statistics.curves(arm.frame).empty:
+        elif not statistics.curves(arm.frame).empty:
             found[label] = statistics.summarise(arm.frame, goal) | {"steps_per_second": None}
     return found
 
