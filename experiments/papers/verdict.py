@@ -67,24 +67,20 @@ def _of_table(
     """Return the verdicts about claims from the table of a computation."""
     source = entry.source
     assert isinstance(source, Computation)
-    asked: dict[str, Asked] = {}
-    refused: dict[str, NotAsked] = {}
-    for at, claim in enumerate(claims):
-        try:
-            unit = f"in doublings of {source.unit}" if source.ratios else f"in {source.unit}"
-            both = [_sides(entry.id, source, claim, size, data)]
-            own = Asked(claim, both, unit if source.unit else "")
-            own.pairs(seeds=2)  # raises NotAsked for a single seed
-            asked[str(at)] = own
-        except NotAsked as error:
-            refused[str(at)] = error
-    counts = {len(own.sides[0][0].values) for own in asked.values()}
-    if source.looks and counts and min(counts) >= source.looks:
-        looks = {*range(source.looks, max(counts), source.looks), *counts}
-        found = claims_.sequential(asked, sorted(looks), Question().margin)
-    else:
-        found = claims_.judge_fixed(asked)
-    return [refused.get(str(at)) or found[str(at)] for at in range(len(claims))]
+    unit = f"in doublings of {source.unit}" if source.ratios else f"in {source.unit}"
+
+    def ask(claim: Claim) -> Asked:
+        both = [_sides(entry.id, source, claim, size, data)]
+        return Asked(claim, both, unit if source.unit else "")
+
+    def design(asked: Mapping[str, Asked]) -> Mapping[str, Found]:
+        counts = {len(own.sides[0][0].values) for own in asked.values()}
+        if source.looks and counts and min(counts) >= source.looks:
+            looks = {*range(source.looks, max(counts), source.looks), *counts}
+            return claims_.sequential(asked, sorted(looks), Question().margin)
+        return claims_.judge_fixed(asked)
+
+    return claims_.judge_family(claims, ask, design)
 
 
 def _sides(

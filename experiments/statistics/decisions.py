@@ -73,14 +73,6 @@ class Decision:
     expected: int | None = None  # seeds to decide with 80 % probability, if undecided and planned
 
 
-def looks(first: int, batch: int, most: int) -> list[int]:
-    """Return the numbers of seeds at which to look: first, first + batch, ..., most."""
-    if not (1 <= first <= most and batch >= 1):
-        given = f"first = {first}, batch = {batch}, most = {most}"
-        raise ValueError(f"{given} schedule no looks: give 1 <= first <= most and batch >= 1")
-    return [*range(first, most, batch), most]
-
-
 def count_pairs(
     arm: Values, baseline: Values, higher_is_better: bool = True, effect: float = 0.0
 ) -> Counts:
@@ -91,7 +83,7 @@ def count_pairs(
 
     Args:
       arm: one value per seed.
-      baseline: values of the same seeds in the same order (`paired.align`).
+      baseline: values of the same seeds in the same order.
       higher_is_better: direction of the primary metric.
       effect: smallest effect that counts, in the metric's unit. A pair is a win if the arm is
         better by more than this, and a tie if it is better by exactly this.

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike
 
 from experiments.statistics.bootstrap import bootstrap_interval, iqm, stratified_interval
@@ -55,7 +54,7 @@ def compare_pairs(arm: ArrayLike, baseline: ArrayLike, higher_is_better: bool = 
 
     Args:
       arm: `[seeds]`, one value per seed, which may be infinite or NaN (see `Pairs`).
-      baseline: `[seeds]`, values of the same seeds in the same order (`align`).
+      baseline: `[seeds]`, values of the same seeds in the same order.
       higher_is_better: direction of the metric, such as False for agent steps until solved.
 
     Raises:
@@ -117,26 +116,6 @@ def compare_arms(
     }
     corrected = holm({label: each.p_value for label, each in pairs.items()})
     return {label: replace(each, p_holm=corrected[label]) for label, each in pairs.items()}
-
-
-def align(arms: Mapping[str, pd.Series]) -> dict[str, np.ndarray]:
-    """Return an array `[seeds]` for each arm, sorted by seed.
-
-    Args:
-      arms: values of each arm by label, indexed by seed.
-
-    Raises:
-      ValueError: two arms have different seeds.
-    """
-    first, *_ = arms
-    seeds = sorted(arms[first].index)
-    for label, series in arms.items():
-        if sorted(series.index) != seeds:
-            raise ValueError(
-                f"'{first}' has seeds {_listed(seeds)}, '{label}' {_listed(sorted(series.index))}: "
-                "pairs need the same seeds in every arm"
-            )
-    return {label: series.loc[seeds].to_numpy(np.float64) for label, series in arms.items()}
 
 
 def probability_of_improvement(x: ArrayLike, y: ArrayLike) -> np.ndarray:
@@ -220,7 +199,3 @@ def _estimate(values: np.ndarray | None, statistic: Callable) -> tuple:
 def _floats(interval: tuple[np.ndarray, np.ndarray]) -> Interval:
     low, high = interval
     return float(low), float(high)
-
-
-def _listed(seeds: list) -> str:
-    return ", ".join(map(str, seeds))

@@ -153,6 +153,34 @@ class Found(NamedTuple):
     decision: Decision | None = None
 
 
+def judge_family(
+    claims: Sequence[Claim],
+    ask: Callable[[Claim], Asked],
+    design: Callable[[Mapping[str, Asked]], Mapping[str, Found]],
+) -> list[Found | NotAsked]:
+    """Judge a family of claims.
+
+    Args:
+      claims: the claims.
+      ask: returns the numbers of a claim, or raises NotAsked.
+      design: returns the verdicts of claims by name (`judge_fixed` or `sequential`).
+
+    Returns:
+      The verdict of each claim, or the reason why it cannot be judged.
+    """
+    asked: dict[str, Asked] = {}
+    refused: dict[str, NotAsked] = {}
+    for name, claim in enumerate(claims):
+        try:
+            own = ask(claim)
+            own.pairs(seeds=2)  # refuses a single seed
+            asked[str(name)] = own
+        except NotAsked as error:
+            refused[str(name)] = error
+    found = design(asked)
+    return [refused.get(str(name)) or found[str(name)] for name in range(len(claims))]
+
+
 def judge_fixed(asked: Mapping[str, Asked], ungated: str | None = None) -> dict[str, Found]:
     """Test every claim once, with all seeds; p-values are corrected over the claims (Holm).
 

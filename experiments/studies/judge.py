@@ -216,7 +216,7 @@ def judge(
     for name, own in asked.items():
         if own.corrects:
             both = members[name], members[members[name].baseline]
-            needs |= _undecided(name, own, found[name], [member.point for member in both])
+            needs |= _undecided(name, name, found[name], [member.point for member in both])
     return Findings(found, values, members, needs)
 
 
@@ -240,12 +240,13 @@ def _family(
     results: "_Results", claims: Sequence[Claim], plan: bool
 ) -> tuple[list[Found | NotAsked], dict[str, Need]]:
     """Return the verdicts of a family of claims, and the undecided ones by their places."""
-    asked, refused = results.asked(claims)
-    found, needs = _found(results.study, asked, plan), {}
-    for at, own in asked.items():
-        points = [point for both in results.pairs(own.claim) for point in both]
-        needs |= _undecided(at, own, found[at], points)
-    return [refused.get(str(at)) or found[str(at)] for at in range(len(claims))], needs
+    design = functools.partial(_found, results.study, plan=plan)
+    found, needs = claims_.judge_family(claims, results.ask, design), {}
+    for at, (claim, own) in enumerate(zip(claims, found, strict=True)):
+        if isinstance(own, Found):
+            points = [point for both in results.pairs(claim) for point in both]
+            needs |= _undecided(str(at), claim.says, own, points)
+    return found, needs
 
 
 def _row(family: str, claim: Claim, found: Found | NotAsked) -> dict[str, Any]:
@@ -268,13 +269,13 @@ def _found(study: Study, asked: Mapping[str, Asked], plan: bool) -> dict[str, Fo
     return claims_.sequential(asked, study.looks, question.margin, question.ungated, plan)
 
 
-def _undecided(name: str, asked: Asked, found: Found, points: Sequence[Point]) -> dict[str, Need]:
+def _undecided(name: str, says: str, found: Found, points: Sequence[Point]) -> dict[str, Need]:
     """Return a claim about points by its name if it is undecided in a sequential design."""
     if found.decision is None or found.judgement.verdict != "undecided":
         return {}
     ids = tuple(point.id for point in points)
     seeds, expected = found.looks[-1].seeds, found.decision.expected
-    return {name: Need(asked.claim.says, ids, seeds, expected)}
+    return {name: Need(says, ids, seeds, expected)}
 
 
 def findings_of(results: Store, study: Study, other_code: bool = False) -> Findings | None:
@@ -353,31 +354,25 @@ class _Results(NamedTuple):
             raise Absent(f"there is no task {claim.where.get('env')}")
         return [(by_name[env, claim.arm], by_name[env, claim.baseline]) for env in envs]
 
-    def asked(self, claims: Sequence[Claim]) -> tuple[dict[str, Asked], dict[str, NotAsked]]:
-        """Return the claims with their numbers, and the reasons why others have none."""
-        asked, refused = {}, {}
-        for at, claim in enumerate(claims):
-            name = claim.primary or self.study.question.primary
-            try:
-                both = self.pairs(claim)
-                if claim.least and len(both) > 1:
-                    raise ValueError(
-                        f"'{claim.says}': a least effect is in the unit of a single task: name it "
-                        "in where"
-                    )
-                sides = [
-                    (self.side(arm, name, claim.across), self.side(base, name, claim.across))
-                    for arm, base in both
-                ]
-                unit = ""
-                if not name.startswith(claims_.MEAN):
-                    unit = f"in {primary.parse(name, threshold=0.0).unit}"
-                own = Asked(claim, sides, unit, apart=CONTROL in {p.label for p in both[0]})
-                own.pairs(seeds=2)  # refuses a single seed
-                asked[str(at)] = own
-            except NotAsked as error:
-                refused[str(at)] = error
-        return asked, refused
+    def ask(self, claim: Claim) -> Asked:
+        """Return a claim with its numbers.
+
+        Raises:
+          NotAsked: If there are no such runs, or they do not have the metric.
+        """
+        name, both = claim.primary or self.study.question.primary, self.pairs(claim)
+        if claim.least and len(both) > 1:
+            raise ValueError(
+                f"'{claim.says}': a least effect is in the unit of a single task: name it in where"
+            )
+        sides = [
+            (self.side(arm, name, claim.across), self.side(base, name, claim.across))
+            for arm, base in both
+        ]
+        unit = ""
+        if not name.startswith(claims_.MEAN):
+            unit = f"in {primary.parse(name, threshold=0.0).unit}"
+        return Asked(claim, sides, unit, apart=CONTROL in {point.label for point in both[0]})
 
 
 def next_look(

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from experiments.runs import run_config
 from experiments.runs.run_config import RunConfig
-from experiments.statistics import decisions, primary
+from experiments.statistics import primary
 from experiments.statistics.primary import PrimaryMetric
 from experiments.statistics.verdicts import CONTROL, FEWEST_SEEDS, FEWEST_UPDATES
 from experiments.studies import facts, grid
@@ -200,7 +200,7 @@ class Study(Saved):
         first = next(iter(self.bases.values())).seeds
         if not self.question.until_decided:
             return [first]
-        found = decisions.looks(first, first, self.max_seeds)
+        found = [*range(first, self.max_seeds, first), self.max_seeds]
         return [seeds for seeds in found if seeds >= FEWEST_SEEDS]
 
     def points(self) -> list[Point]:

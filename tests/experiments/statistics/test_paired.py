@@ -6,7 +6,6 @@ import math
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
-import pandas as pd
 import pytest
 import scipy.stats
 
@@ -14,7 +13,6 @@ from experiments.statistics import paired
 from experiments.statistics.bootstrap import stratified_interval
 from experiments.statistics.decisions import count_pairs
 from experiments.statistics.paired import (
-    align,
     compare_arms,
     compare_pairs,
     holm,
@@ -144,16 +142,6 @@ def test_arms_are_compared_with_the_baseline_and_corrected():
     assert compared["near"].p_holm >= compared["near"].p_value
     with refused("per", "far", "uniform", "near"):
         compare_arms(values, "per")
-
-
-def test_arms_are_aligned_by_seed():
-    arms = {"a": pd.Series([1.0, 2.0], index=[4, 3]), "b": pd.Series([5.0, 6.0], index=[3, 4])}
-    values = align(arms)
-    assert values["a"].tolist() == [2.0, 1.0]
-    assert values["b"].tolist() == [5.0, 6.0]
-    arms["c"] = pd.Series([1.0], index=[3])
-    with refused("'a'", "3", "4", "'c'"):
-        align(arms)
 
 
 def test_probability_of_improvement_equals_rliable():
