@@ -1,16 +1,20 @@
 """Sections on configurations, versions, commands and failures."""
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.report import commands
+from experiments.cli.shared import learns_from_evaluations
 from experiments.report.blocks import Code, Lines, Section, Table
 from experiments.report.source import Arm, Source
-from experiments.runs.run_config import PREFIXES
+from experiments.runs import run_config
+from experiments.runs.run_config import PREFIXES, SECTIONS
 from experiments.studies.results import Results
 
 _NONE = "-"
 _MOST_NAMED = 20  # largest number of runs to list
+_WIDTH = 80  # characters of a line of a command
+Config = Mapping[str, Any]
 
 
 def of_runs(source: Source) -> Section:
@@ -24,7 +28,7 @@ def of_runs(source: Source) -> Section:
         blocks.append(Table([["option", *configs], *rows], "Differences of the arms"))
     caption = "Common to all arms" if len(arms) > 1 else "Configuration"
     blocks.append(Table([["option", "value"], *shared.items()], caption, folded=True))
-    blocks.append(Code(list(dict.fromkeys(commands.of_run(arm.config) for arm in arms))))
+    blocks.append(Code(list(dict.fromkeys(command_of(arm.config) for arm in arms))))
     intro = "The last lines repeat it, with the version of the code named here."
     if not all(arm.code for arm in arms):
         intro = "The last lines repeat it, if options and defaults have not changed."
@@ -59,9 +63,12 @@ def of_study(results: Results) -> Section:
     blocks = [
         Table([header, [*map(str, versions), results.code]], "Device and versions"),
         Table([["option", "value"], *shared.items()], "Common to all runs", folded=True),
-        Code(commands.of_study(facts["study"])),
+        Code(["python -m experiments.study study.json --out runs/again"]),
     ]
-    intro = "The last lines repeat it, with the version of the code named here."
+    intro = (
+        "In the folder of the study, the last line repeats it, with the version of the code named "
+        "here."
+    )
     return Section("settings", "Configuration", intro, blocks)
 
 
@@ -71,9 +78,9 @@ def flat(config: Mapping[str, Any]) -> dict[str, str]:
     for name, value in config.items():
         if name in PREFIXES and isinstance(value, dict):
             for key, each in value.items():
-                found[commands.option(name, key)] = commands.format_value(each)
+                found[_option(name, key)] = " ".join(_words(each))
         else:
-            found[f"--{name}"] = commands.format_value(value)
+            found[f"--{name}"] = " ".join(_words(value))
     return found
 
 
@@ -107,3 +114,63 @@ def _versions(arm: Arm) -> tuple[str, ...]:
     saved = (arm.summary or {}).get("versions", {})
     known = [str(saved.get(key, _NONE)) for key in ("device", "python", "jax")]
     return (*known, arm.code or _NONE)
+
+
+def command_of(config: Config) -> str:
+    """Return the command line that repeats a run, without options that have default values."""
+    usual = _defaults(config)
+    names = ("agent", "replay", "env", "seeds", "seed")
+    options = {f"--{name}": config[name] for name in names if (name, config[name]) != ("seed", 0)}
+    for section in SECTIONS:
+        for name, value in _unusual(config, usual, section).items():
+            options[_option(section, name)] = value
+    lines = ["python -m experiments.train"]
+    for name, value in options.items():
+        part = shlex.join([name, *_words(value)])
+        if len(lines[-1]) + len(part) > _WIDTH:
+            lines.append(f"    {part}")
+        else:
+            lines[-1] += f" {part}"
+    return " \\\n".join(lines)
+
+
+def _option(section: str, name: str) -> str:
+    """Return the name of an option on the command line."""
+    return f"--{PREFIXES[section]}{name}".replace("_", "-")
+
+
+def _words(value: Any) -> list[str]:
+    """Return the words of a value in the syntax of the command line."""
+    if isinstance(value, (list, tuple)):
+        return [word for each in value for word in _words(each)]
+    if value is None or isinstance(value, bool):
+        return [{True: "true", False: "false", None: "none"}[value]]
+    return [str(value)]
+
+
+def _defaults(config: Config) -> Config:
+    """Return the defaults for the names in a configuration, or {} if a name is unknown."""
+    try:
+        usual = run_config.saved_defaults(config["env"], config["agent"], config["replay"])
+    except (ValueError, ImportError):  # a module of the user, or a missing package
+        return {}
+    saved = usual.to_json()
+    if not learns_from_evaluations(usual):  # comparisons used to share the option among all arms
+        del saved["loop"]["observe_every"]
+    return saved
+
+
+def _unusual(config: Config, usual: Config, section: str) -> dict[str, Any]:
+    """Return the options of a section that still exist and differ from their defaults.
+
+    If the defaults are unknown, the result has all options that are not None.
+    """
+    saved = config.get(section, {})
+    if not usual:
+        return {name: value for name, value in saved.items() if value is not None}
+    known = usual[section]
+    return {
+        name: value
+        for name, value in saved.items()
+        if name in known and _words(value) != _words(known[name])
+    }

@@ -11,12 +11,13 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from experiments import compare, study, sweep, train
+from experiments import study, train
 from experiments.report import __main__ as report
-from experiments.report import blocks, commands, page, source
+from experiments.report import blocks, page, settings, source
 from experiments.runs import run as run_module
 from experiments.runs.run_config import RunConfig, defaults
 from experiments.studies import results
+from tests.experiments.report.reader import Page
 from tests.refusals import assert_names, refusal
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "results"
@@ -131,33 +132,25 @@ def test_command_on_the_page_reproduces_the_run(replay, options, observe_every, 
     base["replay_options"] |= options
     base |= {"seeds": 3, "seed": 7}
     config = RunConfig.from_json(json.loads(json.dumps(base)))
-    (found,) = parsed(monkeypatch, train, commands.of_run(config.to_json()))
+    (found,) = parsed(monkeypatch, train, settings.command_of(config.to_json()))
     loop = dataclasses.replace(config.loop, observe_every=observe_every)
     assert found == dataclasses.replace(config, loop=loop)
 
 
 def test_command_on_the_page_has_all_options_of_an_unknown_agent(run):
     saved = json.loads((run / "config.json").read_text()) | {"agent": "elsewhere.agent"}
-    assert "--agent.hidden 64 64" in commands.of_run(saved).replace("\\\n    ", "")
+    assert "--agent.hidden 64 64" in settings.command_of(saved).replace("\\\n    ", "")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "--replays uniform soft=per --soft.alpha 0.3 --learn-every 1 4 --threshold 100",
-        "--replays per lap --baseline lap --control false --steps 3000 --seed 7",
-    ],
-)
-def test_command_on_the_page_reproduces_the_comparison(words, monkeypatch):
-    studies = []
-    monkeypatch.setattr(study, "_run", lambda asked, *_: studies.append(asked))
-    assert compare.main(words.split()) == 0
-    (line,) = commands.of_study(studies[0].to_json())
-    again = shlex.split(line.replace("\\\n", " "))
-    assert again[:2] == ["python", "-m"]
-    module = {"experiments.compare": compare, "experiments.sweep": sweep}[again[2]]
-    assert module.main(again[3:]) == 0
-    assert studies[1] == studies[0]
+def test_command_on_the_page_repeats_the_study(tmp_path, monkeypatch):
+    text = page.render(results.read(RESULTS / "sweeps" / "walk_per"))
+    (line,) = Page(text).code
+    monkeypatch.chdir(shutil.copytree(RESULTS / "sweeps" / "walk_per", tmp_path / "s"))
+    asked = []
+    monkeypatch.setattr(study, "_run", lambda found, *_: asked.append(found))
+    words = line.split()
+    assert words[:3] == ["python", "-m", "experiments.study"] and study.main(words[3:]) == 0
+    assert asked[0].to_json() == results.read(Path(".")).study.to_json()
 
 
 def parsed(monkeypatch, module, line):
