@@ -8,7 +8,7 @@ from experiments.cli.shared import learns_from_evaluations
 from experiments.report.blocks import Code, Lines, Section, Table
 from experiments.report.source import Arm, Source
 from experiments.runs import run_config
-from experiments.runs.run_config import PREFIXES, SECTIONS
+from experiments.runs.run_config import PREFIXES, SECTIONS, shown_value
 from experiments.studies.results import Results
 
 _NONE = "-"
@@ -74,14 +74,8 @@ def of_study(results: Results) -> Section:
 
 def flat(config: Mapping[str, Any]) -> dict[str, str]:
     """Return a configuration as a flat mapping from command-line names to values."""
-    found = {}
-    for name, value in config.items():
-        if name in PREFIXES and isinstance(value, dict):
-            for key, each in value.items():
-                found[_option(name, key)] = " ".join(_words(each))
-        else:
-            found[f"--{name}"] = " ".join(_words(value))
-    return found
+    texts = run_config.option_texts(config)
+    return {f"--{name}".replace("_", "-"): text for name, text in texts.items()}
 
 
 def split(
@@ -123,29 +117,16 @@ def command_of(config: Config) -> str:
     options = {f"--{name}": config[name] for name in names if (name, config[name]) != ("seed", 0)}
     for section in SECTIONS:
         for name, value in _unusual(config, usual, section).items():
-            options[_option(section, name)] = value
+            options[f"--{PREFIXES[section]}{name}".replace("_", "-")] = value
     lines = ["python -m experiments.train"]
     for name, value in options.items():
-        part = shlex.join([name, *_words(value)])
+        words = map(shown_value, value if isinstance(value, (list, tuple)) else [value])
+        part = shlex.join([name, *words])
         if len(lines[-1]) + len(part) > _WIDTH:
             lines.append(f"    {part}")
         else:
             lines[-1] += f" {part}"
     return " \\\n".join(lines)
-
-
-def _option(section: str, name: str) -> str:
-    """Return the name of an option on the command line."""
-    return f"--{PREFIXES[section]}{name}".replace("_", "-")
-
-
-def _words(value: Any) -> list[str]:
-    """Return the words of a value in the syntax of the command line."""
-    if isinstance(value, (list, tuple)):
-        return [word for each in value for word in _words(each)]
-    if value is None or isinstance(value, bool):
-        return [{True: "true", False: "false", None: "none"}[value]]
-    return [str(value)]
 
 
 def _defaults(config: Config) -> Config:
@@ -172,5 +153,5 @@ def _unusual(config: Config, usual: Config, section: str) -> dict[str, Any]:
     return {
         name: value
         for name, value in saved.items()
-        if name in known and _words(value) != _words(known[name])
+        if name in known and shown_value(value) != shown_value(known[name])
     }

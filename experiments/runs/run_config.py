@@ -1,9 +1,9 @@
 """Configuration of a run: options that decide its numbers, and options of its output."""
 
 import dataclasses
-import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +196,7 @@ def from_folder(saved: Any, folder: Path) -> RunConfig:
 
 def check_same(saved: dict, now: dict, folder: str | os.PathLike) -> None:
     """Raise ValueError if a resumed run has other options (`to_json`) than the saved one."""
-    before, after = _options(saved), _options(now)
+    before, after = option_texts(saved), option_texts(now)
     for name in differing(saved, now):
         raise ValueError(
             f"the run in {folder} was made with {name} {before[name]}, and this has {after[name]}: "
@@ -209,25 +209,23 @@ def differing(saved: dict, now: dict) -> list[str]:
 
     Options that only one of them has are ignored: versions of the code add and remove options.
     """
-    before, after = _options(saved), _options(now)
+    before, after = option_texts(saved), option_texts(now)
     return [name for name in before if before[name] != after.get(name, before[name])]
 
 
-def _options(config: dict) -> dict[str, str]:
+def option_texts(config: Mapping[str, Any]) -> dict[str, str]:
     """Return options by their names on the command line, such as "agent.tau": "0.005"."""
     flat: dict[str, str] = {}
-    for name, value in json.loads(json.dumps(config)).items():
+    for name, value in config.items():
         if name in PREFIXES and isinstance(value, dict):
-            flat |= {PREFIXES[name] + field: _shown(each) for field, each in value.items()}
+            flat |= {PREFIXES[name] + field: shown_value(each) for field, each in value.items()}
         else:
-            flat[name] = _shown(value)
+            flat[name] = shown_value(value)
     return flat
 
 
-def _shown(value: Any) -> str:
-    """Return a value in the notation of the command line."""
-    if isinstance(value, list):
-        return " ".join(map(_shown, value)) or "''"
-    if value is None or isinstance(value, bool):
-        return {None: "none", True: "true", False: "false"}[value]
-    return str(value)
+def shown_value(value: Any) -> str:
+    """Return a value in the syntax of the command line."""
+    if isinstance(value, (tuple, list)):
+        return " ".join(map(shown_value, value)) or "''"
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

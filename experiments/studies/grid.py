@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from experiments import environments
 from experiments.cli.options import read_value
-from experiments.runs.run_config import PREFIXES, SECTIONS, RunConfig
+from experiments.runs.run_config import PREFIXES, SECTIONS, RunConfig, shown_value
 from jaxreplay.option import Option, options_of
 
 _MOST_POINTS = 100_000
@@ -69,13 +69,6 @@ class Point(NamedTuple):
 
 
 LEARN_EVERY = Place("loop", "learn_every")
-
-
-def shown_value(value: Any) -> str:
-    """Return a setting's value in the syntax of the command line."""
-    if isinstance(value, (tuple, list)):
-        return " ".join(map(shown_value, value))
-    return str(value).lower()
 
 
 def table_value(value: Any) -> Any:

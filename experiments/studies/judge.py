@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from experiments.figures.judged import Judged
+from experiments.runs.run_config import shown_value
 from experiments.statistics import primary
 from experiments.statistics.decisions import Counts
 from experiments.statistics.verdicts import CONTROL, Facts
 from experiments.studies import claims as claims_
 from experiments.studies.claims import Absent, Asked, Claim, Found, NotAsked, Side
 from experiments.studies.facts import facts_of, replay_ratio, replays_per_transition
-from experiments.studies.grid import LEARN_EVERY, Point, shown_value
+from experiments.studies.grid import LEARN_EVERY, Point
 from experiments.studies.store import Store
 from experiments.studies.study import Study
 

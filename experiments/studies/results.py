@@ -13,6 +13,7 @@ from experiments.figures import sensitivity
 from experiments.figures.elements import Style
 from experiments.figures.style import styles_of
 from experiments.runs import manifest
+from experiments.runs.run_config import shown_value
 from experiments.statistics import tuned
 from experiments.statistics.primary import PrimaryMetric
 from experiments.statistics.tuned import Estimate, Tuned
@@ -209,7 +210,7 @@ class Results:
         """Return the varying settings of a point in words."""
         settings = self.store.facts["points"][point]["settings"]
         own = {name: value for name, value in settings.items() if name in self.settings}
-        return ", ".join(f"{name} {_value(value)}" for name, value in own.items()) or "-"
+        return ", ".join(f"{name} {shown_value(value)}" for name, value in own.items()) or "-"
 
 
 def is_study(folder: Path) -> bool:
@@ -276,7 +277,3 @@ def _studies(results: Store) -> list[tuple[str, str, Any]]:
     """Return task, label, and the saved search of every method; [] if there is no search."""
     studies = results.facts.get("search", {}).get("studies", {})  # empty before the first trials
     return [(env, label, own) for env, labels in studies.items() for label, own in labels.items()]
-
-
-def _value(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else f"{value}"

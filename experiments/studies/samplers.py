@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from experiments.installation.commands import install
-from experiments.studies.grid import Place, shown_value
+from experiments.runs.run_config import shown_value
+from experiments.studies.grid import Place
 from experiments.studies.spaces import Choices, Range, Space
 
 Settings = dict[Place, Any]

@@ -22,7 +22,7 @@ from experiments.runs.run_config import RunConfig
 from experiments.statistics.bootstrap import iqm
 from experiments.statistics.primary import PrimaryMetric
 from experiments.studies import devices as devices_
-from experiments.studies import engines, plan, programs, samplers, spaces, store
+from experiments.studies import engines, grid, plan, programs, samplers, spaces, store
 from experiments.studies.engines import Engine
 from experiments.studies.grid import Place, Point
 from experiments.studies.options import Where
@@ -116,9 +116,8 @@ class Search:
         if resume:
             self.results = store.resume(out, study, defaults, where.other_code, self.asked)
         else:
-            ids: dict[str, dict[str, str]] = {}
-            for point in defaults:
-                ids.setdefault(point.env, {})[point.label] = point.id
+            bases = {(point.env, point.label): point.config for point in defaults}
+            ids = grid.base_points(defaults, bases)
             self.results = store.begin(out, study, defaults, ids, self.asked)
         programs.check_kept(study.options.keep or (), self._cache.grouped(defaults))
 

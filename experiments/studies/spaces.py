@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.runs.run_config import RunConfig
+from experiments.runs.run_config import RunConfig, shown_value
 from experiments.studies import grid
 from experiments.studies.grid import Axis, Place, Point
 
@@ -82,10 +82,10 @@ class Choices(NamedTuple):
     @property
     def text(self) -> str:
         """The values in the syntax of the command line."""
-        return ",".join(map(grid.shown_value, self.values))
+        return ",".join(map(shown_value, self.values))
 
     def __str__(self) -> str:
-        return f"of {', '.join(map(grid.shown_value, self.values))}"
+        return f"of {', '.join(map(shown_value, self.values))}"
 
 
 Space = Mapping[Place, Range | Choices]  # search space of one method on one task

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from experiments.runs import run_config
-from experiments.runs.run_config import RunConfig
+from experiments.runs.run_config import RunConfig, shown_value
 from experiments.statistics import primary
 from experiments.statistics.primary import PrimaryMetric
 from experiments.statistics.verdicts import CONTROL, FEWEST_SEEDS, FEWEST_UPDATES
@@ -169,7 +169,9 @@ class Study(Saved):
                 bases[env, label] = dataclasses.replace(config, seeds=seeds, seed=seed)
         _check_used("agent_options", shared, bases.values())
         _check_used("replay_options", shared, bases.values())
-        axes = [Axis(name, tuple(map(_text, values))) for name, values in (grid or {}).items()]
+        axes = [
+            Axis(name, tuple(map(shown_value, values))) for name, values in (grid or {}).items()
+        ]
         families = {"claims": tuple(claims)} if claims else {}
         return cls(bases, tuple(axes), question, options, claims=families)
 
@@ -426,10 +428,6 @@ def _remarks(point: Point) -> list[str]:
         f"{point.label} learns from at most {max(updates, 0)} evaluations, and counts as tested "
         f"from {FEWEST_UPDATES} on: lower --observe-every for more"
     ]
-
-
-def _text(value: Any) -> str:
-    return grid.shown_value(tuple(value) if isinstance(value, list) else value)
 
 
 def _filled(usual: _Config, saved: Mapping[str, Any]) -> _Config:
