@@ -13,6 +13,7 @@ from experiments.figures.elements import STEPS, Axis, Figure, Key, Line, Panel, 
 from experiments.figures.style import styles_of
 from experiments.statistics.bootstrap import bootstrap_interval, iqm
 from experiments.statistics.statistics import curves, diverged_seeds
+from experiments.statistics.tables import span
 
 CROWD = 4  # number of bands in a panel above which they hide each other
 _RETURN = "return (greedy evaluation)"
@@ -98,8 +99,8 @@ def statistic(seeds: Sequence[int]) -> str:
     """Return a description of the lines and bands over these numbers of seeds."""
     if list(seeds) == [1]:
         return "one seed"
-    count = " to ".join(map(str, dict.fromkeys([seeds[0], seeds[-1]])))
-    return f"{'IQM' if seeds[-1] >= 4 else 'mean'} of {count} seeds with 95 % bootstrap interval"
+    middle = "IQM" if seeds[-1] >= 4 else "mean"
+    return f"{middle} of {span(seeds)} seeds with 95 % bootstrap interval"
 
 
 def _panel(title: str, lines: Sequence[Line], threshold: float | None) -> Panel:

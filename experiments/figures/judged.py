@@ -10,7 +10,7 @@ from experiments.figures.elements import Axis, Figure, Interval, Panel, Points, 
 from experiments.figures.style import styles_of
 from experiments.statistics.paired import Pairs
 from experiments.statistics.primary import PrimaryMetric
-from experiments.statistics.tables import markdown, number
+from experiments.statistics.tables import markdown, number, with_interval
 from experiments.statistics.verdicts import Judgement
 
 
@@ -65,8 +65,8 @@ def _cells(row: Judged) -> list[str]:
         number(found.effective_buffer),
         number(found.sampler_updates),
         f"{pairs.wins}/{pairs.losses}/{pairs.ties}",
-        _with_interval(pairs.improvement, found.interval if sequential else bootstrap),
-        _with_interval(pairs.iqm, pairs.iqm_interval),
+        with_interval(pairs.improvement, found.interval if sequential else bootstrap),
+        with_interval(pairs.iqm, pairs.iqm_interval),
         "-" if found.verdict == "not tested" else p_value,
         found.verdict,
     ]
@@ -75,12 +75,6 @@ def _cells(row: Judged) -> list[str]:
 def reasons(rows: Sequence[Judged]) -> str:
     """Return the reasons for the verdicts, one line per arm."""
     return "\n".join(f"- {row.label}: {row.judgement.reason}" for row in rows) + "\n"
-
-
-def _with_interval(value: float | None, interval: tuple[float, float] | None) -> str:
-    if value is None or interval is None:
-        return "-"
-    return f"{number(value)} [{number(interval[0])}, {number(interval[1])}]"
 
 
 def forest(

@@ -14,6 +14,7 @@ from experiments.report.blocks import Lines, Plots, Section, Table
 from experiments.statistics import tuned
 from experiments.statistics.bootstrap import stratified_interval
 from experiments.statistics.paired import probability_of_improvement
+from experiments.statistics.tables import span
 from experiments.statistics.tuned import Estimate
 from experiments.studies import search_report
 from experiments.studies.report import format_estimate
@@ -51,10 +52,10 @@ def _of_grid(results: Results) -> Section:
         ]
         for row in results.rows
     ]  # fmt: skip
-    seeds = sorted({row.shown.seeds for row in results.rows})
+    seeds = span([row.shown.seeds for row in results.rows])
     intro = (
         f"{_scored(results)} {_CHOSEN if tuned.has_choice(results.runs) else _NO_CHOICE} "
-        f"({' to '.join(map(str, dict.fromkeys([seeds[0], seeds[-1]])))} of them), with the "
+        f"({seeds} of them), with the "
         "defaults (hollow)."
     )
     if results.runs["diverged"].any():

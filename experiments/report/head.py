@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from experiments.report.source import Arm, Source
 from experiments.statistics import statistics
+from experiments.statistics.tables import span
 from experiments.statistics.verdicts import FEWEST_SEEDS
 from experiments.studies.results import Results
 
@@ -152,9 +153,3 @@ def _title(source: Source) -> str:
 
 def _seeds(arm: Arm) -> int:
     return arm.frame["seed"].nunique()
-
-
-def span(numbers: Sequence[int]) -> str:
-    """Return the range of some numbers in words."""
-    low, high = min(numbers), max(numbers)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"

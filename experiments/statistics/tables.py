@@ -22,7 +22,9 @@ def cells(rows: Sequence[Mapping[str, Any]], called: str = "replay") -> list[lis
     threshold = next((row["threshold"] for row in rows if row["threshold"] is not None), None)
     columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
         called: lambda row: row["replay"].replace("\n", " "),
-        "final return: IQM [95 % interval]": _final,
+        "final return: IQM [95 % interval]": lambda row: with_interval(
+            row["final_iqm"], row["final_interval"]
+        ),
     }
     if len({row["final_step"] for row in rows}) > 1:
         columns["agent steps"] = lambda row: _integer(row["final_step"])
@@ -56,9 +58,18 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if 1_000 <= abs(value) < 10_000_000 else f"{value:.4g}"
 
 
-def _final(row: Mapping[str, Any]) -> str:
-    low, high = row["final_interval"]
-    return f"{number(row['final_iqm'])} [{number(low)}, {number(high)}]"
+def with_interval(value: float | None, ends: Sequence[float | None] | None) -> str:
+    """Return a number and the ends of its interval, or "-" without an interval."""
+    if ends is None:
+        return "-"
+    low, high = map(number, ends)
+    return f"{number(value)} [{low}, {high}]"
+
+
+def span(numbers: Sequence[int]) -> str:
+    """Return the range of some numbers in words, such as "5" or "5 to 10"."""
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _integer(value: float | None) -> str:

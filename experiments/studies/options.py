@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Literal
 
 from experiments.runs.registry import THRESHOLDS
-from experiments.statistics.primary import PrimaryMetric, parse
 from experiments.statistics.verdicts import FEWEST_SEEDS
 from jaxreplay.option import Config, option
 
@@ -86,14 +85,6 @@ class StudyOptions(Config):
     report: bool = option(
         True, "write report.html at the end, a self-contained page of 5 MB with all results"
     )
-
-    def metric(self, question: Question, env: str) -> PrimaryMetric:
-        """Return the primary metric on a task.
-
-        Raises:
-          ValueError: If there is no metric of this name, or it needs a threshold.
-        """
-        return parse(question.primary, self.threshold_of(env))
 
     def threshold_of(self, env: str) -> float | None:
         """Return the return that counts as solved on a task, or None."""

@@ -16,7 +16,7 @@ from experiments.figures.solved import draw_solved, sentences
 from experiments.figures.style import FAINT, plain, styles_of
 from experiments.statistics import decisions, statistics, tuned, verdicts
 from experiments.statistics.decisions import Counts
-from experiments.statistics.tables import markdown, number
+from experiments.statistics.tables import markdown, with_interval
 from experiments.statistics.tables import table as summary_table
 from experiments.statistics.tuned import Estimate, Tuned
 from experiments.statistics.verdicts import CONTROL
@@ -210,7 +210,7 @@ def format_estimate(found: Estimate | None) -> str:
     if found is None:
         return "-"
     lost = f", {found.diverged} of {found.seeds} diverged" if found.diverged else ""
-    return f"{number(found.value)} [{number(found.low)}, {number(found.high)}]{lost}"
+    return f"{with_interval(found.value, (found.low, found.high))}{lost}"
 
 
 def _diverged(table: pd.DataFrame) -> str:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from experiments.figures import searched, sensitivity
 from experiments.figures.drawing import to_matplotlib
-from experiments.statistics.tables import markdown, number
+from experiments.statistics.tables import markdown, number, span
 from experiments.storage.files import write_bytes
 from experiments.studies.report import costs, format_estimate
 from experiments.studies.results import Results
@@ -88,9 +88,7 @@ def spread(tried: pd.DataFrame) -> list[list[str]]:
 def budget(asked: Mapping[str, Any]) -> str:
     """Return a sentence on the budget of the search."""
     how = "at random" if asked["search"] == "random" else f"by {asked['search']}"
-    about = f"{asked['trials']} trials of each method {how}, with seeds "
-    seeds = asked["seeds"]
-    return about + (f"{seeds[0]} to {seeds[-1]}." if len(seeds) > 1 else f"{seeds[0]}.")
+    return f"{asked['trials']} trials of each method {how}, with seeds {span(asked['seeds'])}."
 
 
 def failures(tried: pd.DataFrame) -> list[str]:

@@ -75,8 +75,12 @@ class Saved:
     untested: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def metric(self, env: str) -> PrimaryMetric:
-        """Return the primary metric on a task."""
-        return self.options.metric(self.question, env)
+        """Return the primary metric on a task.
+
+        Raises:
+          ValueError: If there is no metric of this name, or it needs a threshold.
+        """
+        return primary.parse(self.question.primary, self.options.threshold_of(env))
 
     def validated(self, folder: Path) -> "Study":
         """Return the study.
