@@ -60,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--resume", type=shared.folder, metavar="DIR", help="continue in DIR")
     parser.add_argument("--overwrite", action="store_true", help="discard a study in --out")
     parser.add_argument("--dry-run", action="store_true", help=_DRY_RUN)
+    shared.add_own_modules(parser, several=True)
     add_options(parser, Where, group="where", about="place and limits")
     shared.add_compilation_cache(parser)
     args, rest = parser.parse_known_args(words)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import compare, sweep, train, watch
+from experiments import compare, study, sweep, train, watch
 from experiments.cli.shared import labelled
 from experiments.environments import registry as environments
 from experiments.report import __main__ as report
@@ -116,6 +116,7 @@ def test_help_lists_and_comparisons_include_the_custom_method(tmp_path, capsys):
     assert compare.main([*options, "--out", str(out)]) == 0
     assert set(pd.read_csv(out / "study.csv.gz")["replay"]) == {"uniform", "mine"}
     assert report.main([str(out), "--replay", NAME]) == 0
+    assert study.main([str(out / "study.json"), "--replay", NAME, "--dry-run"]) == 0
 
 
 def test_comparisons_label_modules_by_their_last_name(tmp_path, monkeypatch):
