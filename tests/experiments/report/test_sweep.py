@@ -1,7 +1,6 @@
 """The page of a sweep, checked against the table of the committed sweep."""
 
 import dataclasses
-import shlex
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,6 @@ import pandas as pd
 import plotly.graph_objects
 import pytest
 
-from experiments import sweep
 from experiments.report import best, page, settings
 from experiments.statistics import tuned
 from experiments.statistics.bootstrap import bootstrap_interval, iqm, stratified_interval
@@ -142,15 +140,6 @@ def test_verdicts_are_shown_and_plotted_per_seed():
         seeds, middle = (t for t in drawn.plot("differences")["data"] if t["meta"] == label)
         np.testing.assert_allclose(seeds["x"], pairs.differences, rtol=1e-6)
         np.testing.assert_allclose(middle["x"], [pairs.iqm], rtol=1e-6)
-
-
-def test_page_shows_the_command_of_the_sweep(walk, shown, monkeypatch, capsys):
-    (line,) = shown.code
-    words = shlex.split(line.replace("\\\n", " "))
-    assert words[:3] == ["python", "-m", "experiments.sweep"]
-    assert sweep.main([*words[3:], "--dry-run"]) == 0
-    (planned,) = (line for line in capsys.readouterr().err.splitlines() if "160" in line)
-    assert_names(planned, "160", "2")
 
 
 def test_tasks_have_equal_weight_on_any_scale_of_scores():
