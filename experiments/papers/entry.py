@@ -56,7 +56,6 @@ class Size:
       every: values of `learn_every` to compare, by default that of the loop.
       note: one sentence about the settings of this size, for reports.
       replay: options of the methods; an arm ignores those that its method does not have.
-      untested: label -> reason why claims about this arm are not tested at this size.
       most_seeds: largest number of seeds, if seeds are added in batches of `seeds` until every
         claim is decided; 0 for a single test after `seeds` seeds.
     """
@@ -72,7 +71,6 @@ class Size:
     every: tuple[int, ...] = ()
     note: str = ""
     replay: Options = field(default_factory=dict)
-    untested: Mapping[str, str] = field(default_factory=dict)
     most_seeds: int = 0
 
 
@@ -112,7 +110,7 @@ class Experiment:
         """Return size smoke, which tests in seconds that the experiment runs."""
         labels = small.arms or tuple(self.arms)
         tiny = replace(
-            small, envs=small.envs[:1], seeds=_SMOKE_SEEDS, preset=None, note="", untested={},
+            small, envs=small.envs[:1], seeds=_SMOKE_SEEDS, preset=None, note="",
             loop={**small.loop, **_SMOKE_LOOP}, sizes={**small.sizes, **_SMOKE_SIZES},
             agent={**small.agent, "hidden": (8, 8)}, every=small.every[-1:], most_seeds=0,
             arms=tuple(dict.fromkeys([self.question.baseline or labels[0], labels[-1]])),
@@ -143,9 +141,7 @@ class Experiment:
         options = StudyOptions(
             keep=tuple(dict.fromkeys(kept)), digits=4, figures=False, report=False
         )
-        return Study(
-            bases, axes, question, options, claims=dict(claims or {}), untested=chosen.untested
-        )
+        return Study(bases, axes, question, options, claims=dict(claims or {}))
 
     def points(self, size: SizeName) -> dict[str, dict[str, Point]]:
         """Return the points of the study, with the control, as task -> arm -> point.

@@ -52,7 +52,6 @@ class Facts:
     effective_buffer: float | None = None  # mean over log points after warm-up, and seeds
     sampler_updates: float | None = None  # updates of the sampler's network, mean over seeds
     train_seconds: float | None = None  # compute time of all seeds together
-    untested: str | None = None  # reason besides the gate why the arm does not count as tested
 
 
 @dataclass(frozen=True)
@@ -122,10 +121,9 @@ def judge(
 ) -> Judgement:
     """Return the verdict of a comparison about a claim.
 
-    The first rule that applies decides: an arm or baseline with the fact `untested` is "not
-    tested"; arms that differ in more than their method are "not comparable"; an arm or baseline
-    that fails the gate is "not tested"; fewer than ten seeds are a "pilot"; otherwise, the interval
-    decides (`decide`).
+    The first rule that applies decides: arms that differ in more than their method are "not
+    comparable"; an arm or baseline that fails the gate is "not tested"; fewer than ten seeds are a
+    "pilot"; otherwise, the interval decides (`decide`).
 
     Args:
       arm: facts about the arm of the claim.
@@ -233,8 +231,6 @@ def without_numbers(
     arm: Facts, baseline: Facts, seeds: int, ungated: str | None
 ) -> tuple[Verdict, str] | None:
     """Return a verdict that does not depend on the metric, with its reason, or None."""
-    if reason := arm.untested or baseline.untested:
-        return "not tested", reason
     if reason := incomparable(arm, baseline):
         return "not comparable", reason
     for each in (arm, baseline):

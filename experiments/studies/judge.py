@@ -327,12 +327,11 @@ class _Results(NamedTuple):
         def facts(seeds: int | None) -> Facts:
             own = frame if seeds is None else frame[frame["seed"] < config.seed + seeds]
             found = facts_of(label, config, own, code, made.get("train_seconds"))
-            changes: dict[str, Any] = {"untested": self.study.untested.get(label)}
             if across:
-                changes["settings"] = {}
+                found = dataclasses.replace(found, settings={})
             if metric == "mean:replayed/effective_buffer":  # the claim is about the gate itself
-                changes |= {"prioritises": False, "learned": False}
-            return dataclasses.replace(found, **changes)
+                found = dataclasses.replace(found, prioritises=False, learned=False)
+            return found
 
         threshold = self.study.options.threshold_of(point.env)
         lost_is_worst = self.study.question.until_decided

@@ -63,7 +63,6 @@ class Saved:
       search: parameters of a search; none by default.
       claims: families of claims about the arms, by name; p-values are corrected within a family.
         Without claims, a sequential study decides whether each arm is better than the baseline.
-      untested: arm -> reason why it never counts as tested in this study.
     """
 
     bases: Mapping[tuple[str, str], Any]
@@ -72,7 +71,6 @@ class Saved:
     options: StudyOptions = StudyOptions()
     search: SearchOptions = SearchOptions()
     claims: Mapping[str, tuple[Claim, ...]] = dataclasses.field(default_factory=dict)
-    untested: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def metric(self, env: str) -> PrimaryMetric:
         """Return the primary metric on a task.
@@ -336,7 +334,6 @@ class Study(Saved):
                 name: [dataclasses.asdict(claim) for claim in own]
                 for name, own in self.claims.items()
             },
-            "untested": dict(self.untested),
         }
 
 
@@ -359,7 +356,6 @@ def from_json(saved: Any) -> Saved:
             name: tuple(_filled(Claim("", "", ""), claim) for claim in own)
             for name, own in saved.get("claims", {}).items()
         }
-        untested = {str(label): str(why) for label, why in saved.get("untested", {}).items()}
         if not bases:
             raise ValueError("it has no arm")
         for (env, label), config in bases.items():
@@ -367,7 +363,7 @@ def from_json(saved: Any) -> Saved:
                 raise ValueError(f"'{env}' and '{label}' are not the names of its configuration")
     except (AttributeError, KeyError, TypeError, argparse.ArgumentTypeError) as error:
         raise ValueError(f"{error}") from None
-    return Saved(bases, tuple(axes), question, options, search, claims, untested)
+    return Saved(bases, tuple(axes), question, options, search, claims)
 
 
 def configure(

@@ -172,14 +172,6 @@ def test_verdicts_on_the_walk_follow_from_its_metrics(claim, data, expected, par
     assert_names(found.reason, *parts)
 
 
-def test_arms_declared_untested_are_not_tested():
-    why = "its agent learns twice"
-    source = source_of(untested={LABELS[1]: why})
-    entry = Entry("all.walk", "walk", source, claims=(SOONER,))
-    (found,) = verdict.findings(entry, "small", walked())
-    assert (found.verdict, found.reason) == ("not tested", why)
-
-
 def test_claims_over_tasks_are_pooled_and_count_seeds_per_task():
     two = source_of("walk/10", "walk/12")
     entry = Entry("x.fig2", "two tasks", two, claims=(SOONER,))
