@@ -50,7 +50,7 @@ def _ours(values: np.ndarray) -> Band:
     return (middle, *bootstrap_interval(values)) if len(values) > 1 else (middle, middle, middle)
 
 
-OURS = "IQM, 95 % bootstrap interval"
+OURS = "IQM, 95 % interval"
 # Functions from values [S, x] to a line and its band, by name.
 AGGREGATES: Mapping[str, Callable[[np.ndarray], Band]] = MappingProxyType(
     {

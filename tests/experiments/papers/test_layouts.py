@@ -20,7 +20,7 @@ VALUES = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 60.0], [6.0, 90.0]])  # [seed
         ("median, range", (2.5, 1.0, 6.0)),
         ("median, quartiles", (2.5, 1.75, 3.75)),
         ("mean, 20 to 80 %", (3.0, 1.6, 4.2)),
-        ("IQM, 95 % bootstrap interval", (2.5, 1.0, 6.0)),  # P(three equal seeds): 13 / 256
+        ("IQM, 95 % interval", (2.5, 1.0, 6.0)),  # P(three equal seeds): 13 / 256
     ],
 )
 def test_bands_equal_values_worked_by_hand(name, expected):
