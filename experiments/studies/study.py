@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -169,8 +169,9 @@ class Study(Saved):
                 except (TypeError, ValueError) as error:
                     raise ValueError(f"arm {label} on {env}: {error}") from error
                 bases[env, label] = dataclasses.replace(config, seeds=seeds, seed=seed)
-        _check_used("agent_options", shared, bases.values())
-        _check_used("replay_options", shared, bases.values())
+        for section in ("agent_options", "replay_options"):
+            known = [getattr(config, section) for config in bases.values()]
+            _check_known(section, shared[section], *known)
         axes = [
             Axis(name, tuple(map(shown_value, values))) for name, values in (grid or {}).items()
         ]
@@ -380,38 +381,38 @@ def configure(
         replay_options.
 
     Raises:
-      TypeError: If an option is unknown.
-      ValueError: If a value is invalid.
+      TypeError: If a value has the wrong type.
+      ValueError: If an option is unknown, or a value is invalid.
     """
     config = run_config.defaults(env, arm.agent or agent, arm.replay, preset)
-    sizes = dataclasses.replace(config.sizes, **{**shared["sizes"], **arm.sizes})
-    if sizes.capacity is not None:
-        sizes = dataclasses.replace(sizes, capacity=int(arm.memory * sizes.capacity))
 
-    def known(options: Any, values: Options) -> Options:
-        names = {field.name for field in dataclasses.fields(options)}
-        return {name: value for name, value in values.items() if name in names}
+    def known(section: str) -> Options:
+        names = {field.name for field in dataclasses.fields(getattr(config, section))}
+        return {name: value for name, value in shared[section].items() if name in names}
 
-    agent_options = known(config.agent_options, shared["agent_options"]) | dict(arm.agent_options)
-    replay_options = known(config.replay_options, shared["replay_options"]) | dict(arm.options)
-    return dataclasses.replace(
-        config,
-        loop=dataclasses.replace(config.loop, **{**shared["loop"], **arm.loop}),
-        sizes=sizes,
-        env_options=dataclasses.replace(config.env_options, **shared["env_options"]),
-        agent_options=dataclasses.replace(config.agent_options, **agent_options),
-        replay_options=dataclasses.replace(config.replay_options, **replay_options),
-    )
+    chosen = {
+        "loop": {**shared["loop"], **arm.loop},
+        "sizes": {**shared["sizes"], **arm.sizes},
+        "env_options": shared["env_options"],
+        "agent_options": {**known("agent_options"), **arm.agent_options},
+        "replay_options": {**known("replay_options"), **arm.options},
+    }
+    sections = {}
+    for name, values in chosen.items():
+        _check_known(name, values, getattr(config, name))
+        sections[name] = dataclasses.replace(getattr(config, name), **values)
+    config = dataclasses.replace(config, **sections)
+    if (capacity := config.sizes.capacity) is None:
+        return config
+    sizes = dataclasses.replace(config.sizes, capacity=int(arm.memory * capacity))
+    return dataclasses.replace(config, sizes=sizes)
 
 
-def _check_used(
-    section: str, shared: Mapping[str, Options], configs: Collection[RunConfig]
-) -> None:
-    """Raise ValueError if a shared option of a section exists in no configuration."""
-    options = [getattr(config, section) for config in configs]
-    known = {field.name for own in options for field in dataclasses.fields(own)}
-    if unknown := sorted(set(shared[section]) - known):
-        raise ValueError(f"{section}: no arm has an option '{unknown[0]}'")
+def _check_known(section: str, names: Iterable[str], *options: Any) -> None:
+    """Raise ValueError if a name is a field of none of the options."""
+    known = sorted({field.name for own in options for field in dataclasses.fields(own)})
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"{section} has no '{unknown[0]}': use one of {', '.join(known)}")
 
 
 def _remarks(point: Point) -> list[str]:

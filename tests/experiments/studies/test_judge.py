@@ -124,9 +124,7 @@ def test_unanswerable_questions_are_refused():
         study_of(baseline="pser").check()
     with refused("margin", "0.7"):
         Question(margin=0.7)
-    with refused("arm", "uniform", "nonsense"):
-        Study.make("walk/4", "dqn", ["uniform", "per"], loop={"nonsense": 1})
-    for section in ("agent_options", "replay_options"):
+    for section in ("loop", "sizes", "env_options", "agent_options", "replay_options"):
         with refused(section, "nonsense"):
             Study.make("walk/4", "dqn", ["uniform", "per"], **{section: {"nonsense": 1}})
     with refused("seeds", "until decided", "until decide"):
