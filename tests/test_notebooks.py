@@ -130,7 +130,7 @@ def same(before: str, now: str) -> bool:
 
 
 def test_changed_results_and_code_are_named(tmp_path, monkeypatch):
-    notebook = nbformat.read(NOTEBOOKS[-1], as_version=4)
+    notebook = nbformat.read(execute.FOLDER / "13_a_sweep_taken_apart.ipynb", as_version=4)
     results = notebook.metadata[execute.RECORD]["results"]
     assert execute.results_changed(notebook, results) == []
     first, *others = results
