@@ -355,6 +355,6 @@ DIGITS = Computation(
         "train": 100, "kept": 4, "validation": 30, "step_sizes": STEP_SIZES,
     },
     {"seeds": 2, "updates": 20, "points": 5, "step_sizes": (0.1,)},
-    ("experiments/papers/digits.py",), "share wrong", False, minutes=38, needs="sklearn",
+    ("experiments/papers/digits.py",), "share wrong", False, minutes=43, needs="sklearn",
     looks=8,
 )  # fmt: skip

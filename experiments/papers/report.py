@@ -117,7 +117,7 @@ def one(
             lines += [markdown(entry.ours(data))]
         notes = list(entry.note)
         if isinstance(entry.source, Experiment):
-            notes.insert(0, score_tables.conditions(entry, size))
+            notes.insert(0, score_tables.conditions(entry, size, data))
             if entry.source.sizes[size].note:
                 notes.insert(1, entry.source.sizes[size].note)
         lines += [*(f"- {sentence}" for sentence in notes), ""] if notes else []

@@ -13,7 +13,7 @@ from experiments.runs.registry import THRESHOLDS
 from experiments.statistics import primary
 from experiments.statistics.bootstrap import bootstrap_interval, iqm
 from experiments.statistics.statistics import curves
-from experiments.statistics.tables import number
+from experiments.statistics.tables import number, span
 from experiments.studies import claims
 from experiments.studies.facts import replay_ratio
 
@@ -22,7 +22,7 @@ Cells = list[list[str]]  # rows of a table, header first
 _LAST = 5  # number of evaluations in a final score, as in the papers' tables
 
 
-def conditions(entry: Entry, size: SizeName) -> str:
+def conditions(entry: Entry, size: SizeName, data: Data) -> str:
     """Return a sentence with seeds, agent steps, batch size and replay ratio of an entry."""
     source = entry.source
     assert isinstance(source, Experiment)
@@ -35,9 +35,14 @@ def conditions(entry: Entry, size: SizeName) -> str:
     steps = _each(f"{config.loop.steps:_}".replace("_", " ") for config in configs)
     batches = _each(str(config.sizes.batch_size) for config in configs)
     ratios = _each(replay_ratio(config) for config in configs)
-    chosen = source.sizes[size]
-    seeds = f"{chosen.seeds} to {chosen.most_seeds}" if chosen.most_seeds else f"{chosen.seeds}"
-    return f"{seeds} seeds, {steps} agent steps, batches of {batches}; {ratios}."
+    seeds = span([
+        frame["seed"].nunique()
+        for env in source.points(size)
+        for label, frame in data.frames(env).items()
+        if not entry.arms or label in entry.arms
+    ])  # fmt: skip
+    most = f" (at most {source.sizes[size].most_seeds})" if source.sizes[size].most_seeds else ""
+    return f"{seeds} seeds{most}, {steps} agent steps, batches of {batches}; {ratios}."
 
 
 def _each(values: Iterable[str]) -> str:
