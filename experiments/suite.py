@@ -76,7 +76,7 @@ def study_of(task: Task, methods: Mapping[str, str], smoke: bool = False) -> Stu
     Args:
       task: the task.
       methods: methods to test, by label.
-      smoke: whether to train for seconds, without verdicts.
+      smoke: whether to train for a few updates, without verdicts.
 
     Raises:
       ValueError: If a method does not fit the task.
@@ -144,7 +144,7 @@ def run(
     Args:
       methods: methods to test, by label.
       out: folder of the studies and of the report.
-      smoke: whether to train for seconds, without verdicts.
+      smoke: whether to train for a few updates, without verdicts.
       hours: limit for all tasks together.
       devices: number of cores or accelerators, by default all.
 

@@ -61,7 +61,7 @@ def add_own_modules(parser: argparse.ArgumentParser, *, several: bool = False) -
     for name, kind in (("env", environment), ("agent", agent_name), ("replay", replay_name)):
         parser.add_argument(
             f"--{name}", type=kind, metavar="NAME", action=action,
-            help=f"the run's {name}; required only if it is in a module of your own, to import it",
+            help=f"import a module of your own with a {name} of the results",
         )  # fmt: skip
 
 

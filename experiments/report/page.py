@@ -99,11 +99,12 @@ def sections(shown: Source | Results) -> list[Section]:
 
 
 def _of_study(results: Results) -> list[Section | None]:
-    found, scores = None, []
-    if results.has_choice or results.findings is None:
-        found, scores = best.best(results), [best.against_settings(results)]
+    has_best = results.has_choice or results.findings is None
+    found, scores = best.best(results) if has_best else None, []
     if results.trials is not None:
         scores = [best.trials(results), best.searched_settings(results)]
+    elif has_best:
+        scores = [best.against_settings(results)]
     own = training.groups_of_study(results)
     return [
         training.verdicts(results),

@@ -7,7 +7,7 @@ from typing import Any
 from experiments.cli.shared import learns_from_evaluations
 from experiments.report.blocks import Code, Lines, Section, Table
 from experiments.report.source import Arm, Source
-from experiments.runs import run_config
+from experiments.runs import outside, run_config
 from experiments.runs.run_config import PREFIXES, SECTIONS, shown_value
 from experiments.studies.results import Results
 
@@ -59,11 +59,15 @@ def of_study(results: Results) -> Section:
     versions = [facts["versions"].get(key, "-") for key in ("device", "python", "jax")]
     header = ["device", "Python", "jax", "code"]
     configs = {name: point["config"] for name, point in facts["points"].items()}
-    shared, _ = split({name: flat(own) for name, own in configs.items()})
+    shared, _ = split({name: flat(config) for name, config in configs.items()})
+    names = [(kind, own[kind]) for own in configs.values() for kind in ("env", "agent", "replay")]
+    outsiders = [each for each in dict.fromkeys(names) if outside.is_outside(*each)]
+    words = [word for kind, name in outsiders for word in (f"--{kind}", name)]
+    words += ["--out", "runs/again"]
     blocks = [
         Table([header, [*map(str, versions), results.code]], "Device and versions"),
         Table([["option", "value"], *shared.items()], "Common to all runs", folded=True),
-        Code(["python -m experiments.study study.json --out runs/again"]),
+        Code([shlex.join(["python", "-m", "experiments.study", "study.json", *words])]),
     ]
     intro = (
         "In the folder of the study, the last line repeats it, with the version of the code named "

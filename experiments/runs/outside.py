@@ -19,6 +19,15 @@ from experiments.runs.registry import AGENTS, AgentEntry, register_agent
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.methods import METHODS, register
 
+_BUILT_IN = {
+    "replay": frozenset(METHODS), "agent": frozenset(AGENTS), "env": frozenset(registry.FAMILIES),
+}  # fmt: skip
+
+
+def is_outside(kind: str, name: str) -> bool:
+    """Return whether a name of a `kind` (replay, agent or env) is that of another package."""
+    return name.partition("/")[0] not in _BUILT_IN[kind]
+
 
 def load_method(name: str) -> bool:
     """Import and register the replay method in a module, unless the name is registered.

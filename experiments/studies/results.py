@@ -139,7 +139,7 @@ class Results:
 
     @property
     def asked(self) -> dict[str, Any]:
-        """All choices that determine the trials of a search."""
+        """All choices that determine the trials of a search; KeyError for other studies."""
         return self.store.facts["search"]["asked"]
 
     def against_default(self, row: Tuned) -> str:
@@ -230,10 +230,7 @@ def read(folder: Path) -> Results:
     found = store.read(folder)
     if found.frame.empty:
         raise ValueError(f"{folder} holds no run that has ended: wait for the first")
-    remarks = manifest.differing(folder)
-    if any(cost[name] < 0 for cost in found.facts["costs"] for name in ("seconds", "compiling")):
-        remarks.append(f"{store.paths(folder)[1]} has negative times")
-    remarks += _rescore(found, found.study)
+    remarks = [*edits(found), *_rescore(found, found.study)]
     try:
         study = found.study.validated(folder)
     except ValueError as error:
@@ -241,6 +238,14 @@ def read(folder: Path) -> Results:
         return Results(found, found.study, None, tuple(remarks))
     findings = judge.findings_of(found, study, other_code=True)
     return Results(found, study, findings, tuple(remarks))
+
+
+def edits(results: Store) -> list[str]:
+    """Return a remark for each edited file of a study."""
+    found = manifest.differing(results.folder)
+    if any(cost[name] < 0 for cost in results.facts["costs"] for name in ("seconds", "compiling")):
+        found.append(f"{store.paths(results.folder)[1]} has negative times")
+    return found
 
 
 def _rescore(results: Store, study: Saved) -> list[str]:

@@ -151,7 +151,7 @@ class Study(Saved):
         """
         if seeds == UNTIL_DECIDED:
             question, seeds = dataclasses.replace(question, until_decided=True), BATCH
-        if not isinstance(seeds, int):
+        if isinstance(seeds, str):
             raise ValueError(f"seeds must be an integer or '{UNTIL_DECIDED}', got {seeds!r}")
         if isinstance(arms, str):
             raise ValueError(f"arms must be a list of names, got '{arms}': use ['{arms}']")
@@ -412,7 +412,8 @@ def _check_known(section: str, names: Iterable[str], *options: Any) -> None:
     """Raise ValueError if a name is a field of none of the options."""
     known = sorted({field.name for own in options for field in dataclasses.fields(own)})
     if unknown := [name for name in names if name not in known]:
-        raise ValueError(f"{section} has no '{unknown[0]}': use one of {', '.join(known)}")
+        choices = f"use one of {', '.join(known)}" if known else "it has no options"
+        raise ValueError(f"{section} has no '{unknown[0]}': {choices}")
 
 
 def _remarks(point: Point) -> list[str]:

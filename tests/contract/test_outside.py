@@ -116,6 +116,8 @@ def test_help_lists_and_comparisons_include_the_custom_method(tmp_path, capsys):
     assert compare.main([*options, "--out", str(out)]) == 0
     assert set(pd.read_csv(out / "study.csv.gz")["replay"]) == {"uniform", "mine"}
     assert report.main([str(out), "--replay", NAME]) == 0
+    page = (out / "report.html").read_text()
+    assert f"experiments.study study.json --replay {NAME} --out" in page
     assert study.main([str(out / "study.json"), "--replay", NAME, "--dry-run"]) == 0
 
 

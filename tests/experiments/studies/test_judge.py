@@ -89,6 +89,11 @@ def test_studies_train_at_most_the_maximum_number_of_seeds():
     assert judge.next_look(study, judged(study, more)) is None
     # A verdict requires ten seeds for any size of batch.
     study = dataclasses.replace(study_of(seeds=4), question=Question(until_decided=True))
+    for seeds, most, looks in ((10, 45, [10, 20, 30, 40, 45]), (16, 16, [16]), (16, 32, [16, 32])):
+        other = dataclasses.replace(
+            study_of(seeds=seeds), question=Question(until_decided=True, most_seeds=most)
+        )
+        assert other.looks == looks
     assert study.looks[:3] == [12, 16, 20] and judge.next_look(study, None)[0] == 12
 
 
