@@ -61,7 +61,7 @@ def add_own_modules(parser: argparse.ArgumentParser, *, several: bool = False) -
     for name, kind in (("env", environment), ("agent", agent_name), ("replay", replay_name)):
         parser.add_argument(
             f"--{name}", type=kind, metavar="NAME", action=action,
-            help=f"import a module of your own with a {name} of the results",
+            help=f"{name} of the results, if in a module of your own, which this imports",
         )  # fmt: skip
 
 
