@@ -116,11 +116,11 @@ def _environment(config: RunConfig) -> tuple[Environment | MakeHost, Environment
 
 def _check_frames(config: RunConfig, sizes: ReplaySizes, spec: EnvironmentSpec) -> None:
     """Raise ValueError for options unsuited to frames stored once or to a replay on the host."""
-    on_host = sizes.replay_on == "host"
-    if sizes.frame_stack and not jax.tree_util.all_leaves([spec.obs]):
+    on_host, shapes = sizes.replay_on == "host", [x.shape for x in jax.tree.leaves(spec.obs)]
+    if sizes.frame_stack and len(shapes) > 1:
         raise ValueError(
             f"frames are stored once only of observations of one array, and {config.env} observes "
-            f"{len(jax.tree.leaves(spec.obs))}: give --frame-stack 0"
+            f"{len(shapes)}: give --frame-stack 0"
         )
     if config.loop.scale_observations and (on_host or sizes.frame_stack):
         instead = "leave --replay-on out" if on_host else "give --frame-stack 0"
@@ -137,6 +137,11 @@ def _check_frames(config: RunConfig, sizes: ReplaySizes, spec: EnvironmentSpec) 
         raise ValueError(
             f"frames stored once are kept on the host only if the environments run there, and "
             f"{config.env} compiles: give --frame-stack 0, or leave --replay-on out"
+        )
+    if sizes.frame_stack and (len(shapes[0]) < 2 or shapes[0][-1] != sizes.frame_stack):
+        raise ValueError(
+            f"--frame-stack {sizes.frame_stack} is for observations [..., {sizes.frame_stack}] of "
+            f"stacked frames, and those of {config.env} have shape {shapes[0]}: leave it out"
         )
 
 

@@ -32,7 +32,7 @@ def schedule(config: LoopConfig, num_envs: int) -> Schedule:
     Steps are rounded up to whole blocks of `learn_every` steps in each environment.
 
     Raises:
-      ValueError: no steps after the warm-up, or too many log points, steps or updates.
+      ValueError: no learning phase after the warm-up, or too many log points, steps or updates.
     """
     if config.steps <= round_up(config.warmup, num_envs):
         raise ValueError(
@@ -46,6 +46,12 @@ def schedule(config: LoopConfig, num_envs: int) -> Schedule:
     block_steps = config.learn_every * num_envs
     warmup_rows = math.ceil(config.warmup / num_envs)
     warmup = warmup_rows * num_envs
+    if config.steps - warmup < block_steps:
+        raise ValueError(
+            f"learn_every {config.learn_every} ends the first learning phase at agent step "
+            f"{warmup + block_steps:,}, after the last of {config.steps:,} steps: use a smaller "
+            "one, or more steps"
+        )
     total = math.ceil((config.steps - warmup) / block_steps)
     for name, value, unit, count in (
         ("learn_every", config.learn_every, "agent steps", warmup + total * block_steps),

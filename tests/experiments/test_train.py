@@ -132,6 +132,8 @@ REFUSALS = [
     (["--env", "gymnax/CartPol-v1"], ("gymnax/CartPole-v1",)),
     (["--agent", "rainbow", "--replay.loss", "l1"], ("rainbow", "TD errors")),
     (["--steps", "500"], ("steps", "500", "1000")),
+    (["--steps", "1500", "--learn-every", "501"], ("learn_every", "501", "1,501", "1,500")),
+    (["--frame-stack", "2"], ("--frame-stack 2", "gymnax/CartPole-v1", "(4,)")),
     (["--num-envs", "3", "--capacity", "100"], ("capacity", "100", "num_envs", "3", "99")),
     (["--env", "gymnasium/CartPole-v2"], ("gymnasium/CartPole-v1",)),
     (["--env", "atari/Pong", "--scale-observations", "true"], ("--frame-stack 0",)),
