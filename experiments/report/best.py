@@ -76,7 +76,7 @@ def _of_search(results: Results) -> Section:
             row, name = results.row(env, label), _name(results, env, label)
             if row is None:
                 cells.append([name, "not all fresh seeds have ended", *["-"] * 4])
-            elif row.chosen is None:
+            elif not results.has_best(row):
                 why = "every trial failed" if row.points else "none to choose"
                 cells.append([name, why, "-", "-", format_estimate(row.shown), "-"])
             else:

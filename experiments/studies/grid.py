@@ -15,6 +15,7 @@ from experiments.runs.run_config import PREFIXES, SECTIONS, RunConfig, shown_val
 from jaxreplay.option import Option, options_of
 
 _MOST_POINTS = 100_000
+_COMMON = ("seeds", "seed", "envs", "env", "replays", "replay", "agent")  # no settings of runs
 
 
 class Axis(NamedTuple):
@@ -291,8 +292,10 @@ def option_at(place: Place, config: RunConfig) -> Option:
 
 def _unknown(name: str, names: Sequence[str], where: str) -> str:
     """Return an error message for a name that is not a setting of any run."""
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, [*names, *_COMMON], n=1, cutoff=0.5)
     hint = f": did you mean '{near[0]}'?" if near else ""
+    if near and near[0] in _COMMON:
+        hint = f": --{near[0]} is an option of the whole study"
     return f"unknown setting '{name}' in the {where}{hint} (--help all lists all settings)"
 
 

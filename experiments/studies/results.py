@@ -118,6 +118,12 @@ class Results:
         head = ["env", "replay", "method", "trial", "point", "score", "failed"]
         return pd.DataFrame(rows, columns=[*head, *self.store.settings])
 
+    def has_best(self, row: Tuned) -> bool:
+        """Return whether a trial of a search has a score, whose runs the table may lack."""
+        assert self.trials is not None
+        points = self.trials.loc[self.trials["score"].notna(), "point"]
+        return row.best in set(points)
+
     def _searched(self) -> list[Tuned]:
         """Return the results of a search for the methods whose fresh seeds have all ended."""
         asked, found = self.asked, []

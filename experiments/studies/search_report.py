@@ -8,7 +8,7 @@ import pandas as pd
 
 from experiments.figures import searched, sensitivity
 from experiments.figures.drawing import to_matplotlib
-from experiments.statistics.tables import markdown, number, span
+from experiments.statistics.tables import markdown, number
 from experiments.storage.files import write_bytes
 from experiments.studies.report import costs, format_estimate
 from experiments.studies.results import Results
@@ -64,7 +64,7 @@ def _best(results: Results) -> str:
     header = ["best settings", "with fresh seeds", "by default", "better on"]
     cells = [
         [row.best, *map(format_estimate, (row.shown, row.default)), results.against_default(row)]
-        if row.chosen
+        if results.has_best(row)
         else [f"{row.env} {row.label}", "-", format_estimate(row.shown), "-"]
         for row in results.rows
     ]
@@ -88,7 +88,9 @@ def spread(tried: pd.DataFrame) -> list[list[str]]:
 def budget(asked: Mapping[str, Any]) -> str:
     """Return a sentence on the budget of the search."""
     how = "at random" if asked["search"] == "random" else f"by {asked['search']}"
-    return f"{asked['trials']} trials of each method {how}, with seeds {span(asked['seeds'])}."
+    first, last = asked["seeds"][0], asked["seeds"][-1]
+    seeds = f"seed {first}" if first == last else f"seeds {first} to {last}"
+    return f"{asked['trials']} trials of each method {how}, with {seeds}."
 
 
 def failures(tried: pd.DataFrame) -> list[str]:

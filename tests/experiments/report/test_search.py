@@ -66,6 +66,23 @@ def test_trials_are_plotted_in_order_and_against_each_setting(walk, shown):
     assert all(each.startswith(("#", "data:")) for each in shown.references)
 
 
+def test_best_settings_are_named_if_the_table_lacks_runs_of_their_trial(walk):
+    found = store.read(WALK)
+    best = found.facts["search"]["studies"]["walk/10"]["per"]["best"]
+    found.frame = found.frame[(found.frame["point"] != best) | (found.frame["seed"] != 0)]
+    row = Results(found, found.study).row("walk/10", "per")
+    assert row.chosen is None and row.shown == walk.row("walk/10", "per").shown
+    cells = Page(page.render(Results(found, found.study))).table("method", "best settings")
+    cells = {cell["method"]: cell for cell in cells}["per"]
+    assert cells["best settings"] == "replay.alpha 0.9449, replay.beta 0.04739"
+    assert cells["on the seeds that chose"] == "-" and cells["wins/losses/ties"] == "8/1/1"
+
+
+def test_ids_of_seeds_have_no_separators():
+    asked = {"search": "random", "trials": 8, "seeds": [1_000, 1_001]}
+    assert_names(search_report.budget(asked), "1000", "1001")
+
+
 def test_running_searches_have_a_page():
     found = store.read(WALK)
     found.frame = found.frame[found.frame["seed"] < 10]

@@ -85,6 +85,7 @@ def test_defaults_are_added_to_grids_without_them():
         (["replay.alpha=0.2,x"], ("replay.alpha", "x", "per")),
         (["replay.beta=0,2"], ("replay.beta", "per", "2.0", "0", "1")),
         (["n_step=1,2", "n_step=3"], ("grid", "n_step")),
+        (["seeds=1,2"], ("grid", "seeds", "--seeds")),
         (["replay.beta=0.4", "per.beta=0.5", "mine.beta=1"], ("grid", "replay.beta")),
         (["replay.alpha=0.2,0.20"], ("replay.alpha", "0.20")),
         (["per.normalise=batch,size"], ("per.normalise", "size", "batch", "buffer")),
