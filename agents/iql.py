@@ -32,7 +32,7 @@ class IQLConfig(TwinCriticOptions):
         3e-4, "Adam learning rate for the value", _PAPER, above=0, at_most=10
     )
     expectile: float = option(
-        0.7, "expectile of the value; 0.5: the mean, 1: the maximum", _PAPER, above=0, below=1
+        0.7, "expectile of the value; 0.5: the mean, near 1: the maximum", _PAPER, above=0, below=1
     )
     temperature: float = option(
         3.0, "inverse temperature, the factor of advantages in the actor's weights", _PAPER,
@@ -191,7 +191,7 @@ def iql(config: IQLConfig, action_space: Continuous, objective: Objective | None
 
     Raises:
       ValueError: If `action_space` is not `Continuous`, or if `objective` requires an action
-        density or chooses from candidates.
+        density, chooses from candidates or learns weights.
     """
     agent = _IQL(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

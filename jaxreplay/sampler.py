@@ -22,8 +22,9 @@ class Sampler:
     """Base class for samplers, which choose the slots of a batch.
 
     To define a custom sampler, subclass `Sampler` with a frozen dataclass whose fields are options.
-    Two samplers with the same options are then equal. Implement `init`, `add`, `sample` and
-    `update` as pure functions of a pytree state; other functions default to uniform sampling.
+    Two samplers with the same options are then equal. Implement `init` and `sample`, and usually
+    `add` and `update`, as pure functions of a pytree state. The defaults of other functions are
+    those of uniform sampling without feedback.
 
     Inside compiled loops, arrays as large as the ring buffer are updated in place if every function
     that reads such an array returns a result that depends on the read. Use

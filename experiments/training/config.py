@@ -71,7 +71,8 @@ class LoopConfig(Config):
     inspect: int = option(
         16,
         "batches of stored transitions inspected at each log point, for comparison with the "
-        "replayed ones; 0: only the share of the buffer in use is measured",
+        "replayed ones; 0: only the share of the buffer in use is measured, if draws have "
+        "probabilities",
         at_least=0,
     )
 

@@ -59,7 +59,7 @@ class DisCorState(NamedTuple):
     opt_state: optax.OptState
     temperature: Array  # [] float32
     error: Array  # [] float32, mean estimate of the latest batch
-    effective: Array  # [] float32, effective fraction of the latest batch, 1 / (B sum w^2)
+    effective: Array  # [] float32, effective fraction of the latest batch, B / sum w^2
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Sampling in proportion to priorities stored in a sum tree.
 
-PER and LAP are instances of `Proportional` with different leaf and weight functions. PSER, NERS and
-`sequences` store a `ProportionalState` and call the functions in this module.
+PER and LAP are instances of `Proportional` with different leaf and weight functions. Other methods,
+such as PSER and NERS, store a `ProportionalState` and call the functions in this module.
 """
 
 import dataclasses
