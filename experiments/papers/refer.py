@@ -90,6 +90,10 @@ LONGER = Experiment(
     _PAPER_GRID,
     Question(baseline="C4", control=False),
     _COLUMNS,
+    smoke={  # PPO's first update follows 2048 steps of warm-up and 2048 others
+        "loop": {"gamma": 0.98, "steps": 4_500, "warmup": 300, "eval_every": 450,
+                 "eval_episodes": 1, "inspect": 0},
+    },
 )  # fmt: skip
 
 # First claim in the text of the paper: without ReF-ER, RACER diverges.

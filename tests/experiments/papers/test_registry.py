@@ -9,6 +9,7 @@ import pytest
 from experiments.papers.entry import PAPERS, Claim, Computation, Experiment
 from experiments.papers.printed import claims
 from experiments.papers.registry import ENTRIES, of_papers
+from experiments.training.schedule import schedule
 from tests.refusals import refused
 
 # Every figure and table of the five papers that shows a result, or settings.
@@ -55,6 +56,8 @@ def test_runs_of_every_size_are_valid_configurations(name):
     for size in experiment.sizes:
         runs, chosen = experiment.points(size), experiment.sizes[size]
         assert set(runs) == set(chosen.envs)
+        for point in (point for arms in runs.values() for point in arms.values()):
+            schedule(point.config.loop, point.config.sizes.num_envs)  # raises if it cannot learn
         sections = (("agent", chosen.agent), ("replay", chosen.replay)) if size != "smoke" else ()
         for section, values in sections:
             options = [
