@@ -134,7 +134,7 @@ _NONE: frozenset[str] = frozenset()
 
 
 class Requirements(NamedTuple):
-    """What a sampler or an objective requires of agents, transitions and training loops."""
+    """Requirements of a sampler or an objective on agents, transitions and training loops."""
 
     feedback: frozenset[str] = _NONE  # names of feedback, such as TD errors, for `Replay.update`
     feedback_of_new: frozenset[str] = _NONE  # names of feedback for `Replay.add`

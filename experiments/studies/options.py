@@ -24,7 +24,7 @@ class Question(Config):
         "metric that decides: auc, final, last_K of K evaluations, best, steps_to_threshold",
     )
     baseline: str | None = option(
-        None, "label that the others are compared with; none: the first with uniform draws"
+        None, "label to compare the others with; none: the first with uniform replay or draws"
     )
     control: bool = option(
         True, "run the baseline once more, with other seeds: it should come out undecided"

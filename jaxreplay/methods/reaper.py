@@ -55,7 +55,7 @@ class ReaPERState(NamedTuple):
 
 
 class Aux(NamedTuple):
-    """What the sampler computed for a batch."""
+    """Sums over the episodes of the transitions in a batch."""
 
     ended_sum: Array  # [B] float32, sum of the episode, or 0 if it is running
 
