@@ -299,7 +299,7 @@ class _R2D2:
 def r2d2(config: R2D2Config, action_space: Discrete, objective: Objective | None = None) -> Agent:
     """Create an R2D2 agent, for the sequences `[B, T, ...]` of `sequences` or `slices`.
 
-    The loss of a sequence is the mean of squared TD errors over the steps that it learns from.
+    The loss of a sequence is half the mean squared TD error over the steps after the burn-in.
 
     Args:
       config: hyperparameters.
