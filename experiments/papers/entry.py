@@ -287,7 +287,7 @@ class Entry:
 
     id: str
     shows: str
-    source: Source | None
+    source: Source | None = None
     layout: Layout | None = None
     arms: tuple[str, ...] = ()
     claims: tuple[Claim | Exact, ...] = ()

@@ -7,13 +7,11 @@ sampler with fewer than 500 updates counts as not tested. Small sizes are long e
 updates, except those of entries whose notes say otherwise.
 """
 
-from experiments.papers import layouts, sampled
+from experiments.papers import sampled
 from experiments.papers.entry import (
     Arm,
     Computation,
-    Entry,
     Experiment,
-    Layout,
     Options,
     Size,
     named,
@@ -34,7 +32,6 @@ _GAMES = tuple(
 _NERS: Options = {"weigh_actor": True}  # Alg. 1
 _STAR: Options = {**_NERS, "reward": "training"}
 _METHODS = {**named("uniform", "per", "ero"), "ners": Arm("ners", _NERS)}
-_COMPARED = tuple(_METHODS)
 # Fig. 4a: the features of ERO, and scores that do not depend on the rest of the batch.
 _ABLATED = {
     "few_features": Arm("ners", {**_NERS, "features": ("reward", "td_error", "time")}),
@@ -162,112 +159,6 @@ SAMPLED = Computation(
     {"steps": 1_200, "drawn": 16, "hidden": (8, 8)}, sampled.SOURCES, minutes=6,
 )  # fmt: skip
 
-
-_CURVES = Layout(layouts.lines, {"aggregate": "mean, std"})
-
-
-def _over_time(column: str, label: str) -> Layout:
-    return Layout(
-        layouts.lines, {"y": f"replayed/{column}", "y_label": label, "aggregate": "mean, std"}
-    )
-
-
-_SETTINGS = (
-    "settings of the agents, alpha, beta, and size and step size of NERS's networks are not "
-    "printed: the presets say what stands in for them."
-)
-_TABLES = "all numbers of this table."
-_UNIFORM = (
-    "An earlier comparison on Pendulum* (experiments/results/sparse_pendulum_td3) left NERS with "
-    "99.4 % of the memory in use after 892 updates of its network: it may count as not tested "
-    "again, for drawing like uniform replay."
-)
-_ENDS = "Means of the last five evaluations."
-_ALWAYS_UP = (
-    "Found at this size: from the second evaluation on all arms score the same, 19.5 to 23.5, as "
-    "much as a policy that always goes up (21 to 23): they have come to that, and the curves, "
-    "which lie on one another, tell no method from another."
-)
-
-ENTRIES = (
-    Entry(
-        "ners.fig1", "Pendulum: states drawn by TD error, by Q and uniformly", SAMPLED,
-        Layout(sampled.draw_states),
-        lost="how samples by TD error and by Q were drawn; here by rank, the largest first, with "
-        "probability proportional to 1 / rank.",
-        note=("Version 1 of the task, which limits the speed before it moves the rod; the paper "
-              "has version 0.",),
-    ),
-    Entry(
-        "ners.fig3", "Pendulum*: learning curves of TD3", PENDULUM_TD3, _CURVES,
-        (*_COMPARED, "lap"), lost=_SETTINGS,
-        note=("LAP, with alpha 0.6 and kappa 0.01, is not in the paper.", _UNIFORM),
-    ),
-    Entry(
-        "ners.fig3.sac", "Pendulum*: learning curves of SAC", CONTINUOUS_SAC, _CURVES, _COMPARED,
-        lost=_SETTINGS, note=(_UNIFORM, "LunarLander and BipedalWalker at size paper only."),
-    ),
-    Entry(
-        "ners.fig3.box2d", "LunarLander and BipedalWalker: learning curves of TD3", BOX2D, _CURVES,
-        lost=_SETTINGS, comparable=False,
-        note=("Version 3 of LunarLander, where the paper has version 2; BipedalWalker at size "
-              "paper only.",),
-    ),
-    Entry(
-        "ners.fig4", "Panel a: NERS without most features, and without global context",
-        CONTINUOUS_SAC, _CURVES, ("uniform", "ners", *_ABLATED),
-        lost="task and agent of this panel; here Pendulum* and SAC.", note=(_UNIFORM,),
-    ),
-    Entry(
-        "ners.fig4.bc", "Panels b and c: NERS beside NERS*, which learns from training",
-        CONTINUOUS_SAC, _CURVES, (*_COMPARED, "ners_star"), lost=_SETTINGS,
-        note=("Pendulum* in place of BipedalWalker and LunarLander, which size paper has.",
-              _UNIFORM),
-    ),
-    Entry(
-        "ners.fig4.td3", "NERS beside NERS* under TD3", PENDULUM_TD3, _CURVES,
-        ("uniform", "ners", "ners_star"), note=("Not in the paper, which has SAC.", _UNIFORM),
-    ),
-    Entry(
-        "ners.fig5", "Panels d to f: TD errors of what is replayed, over training",
-        CONTINUOUS_SAC, _over_time("abs_td", "mean |TD error| of what is replayed"), _COMPARED,
-        note=("Pendulum* in place of BipedalWalker, Ant and Walker2d; claims are about means over "
-              "training, where the paper tells early from late.", _UNIFORM),
-    ),
-    Entry(
-        "ners.fig5.q", "Panels a to c: Q of what is replayed, over training",
-        CONTINUOUS_SAC, _over_time("q_value", "mean Q of what is replayed"), _COMPARED,
-        note=("Pendulum* in place of BipedalWalker, Ant and Walker2d; claims are about means over "
-              "training, where the paper speaks of its later part.", _UNIFORM),
-    ),
-    Entry(
-        "ners.figC1", "MuJoCo: learning curves of TD3", MUJOCO, _CURVES,
-        lost=_SETTINGS, comparable=False,
-        note=("At this size Hopper alone, without ERO, under TD3; all tasks at size paper.",
-              "Version 5 of the tasks, where the paper has version 3."),
-    ),
-    Entry(
-        "ners.tab1", "MuJoCo: final returns of TD3", MUJOCO,
-        lost=_TABLES, comparable=False, note=("The runs of ners.figC1.", _ENDS),
-    ),
-    Entry(
-        "ners.tab2", "Atari: final scores of Rainbow after 100 000 steps", ATARI,
-        lost=_TABLES, comparable=False,
-        note=("At this size Freeway alone, 12 000 steps and two seeds.", _ALWAYS_UP, _ENDS,
-              "As in the authors' code, NERS learns at evaluations, one per 1 000 steps: 98 times "
-              "at size paper, which is too seldom to count as tested; ERO learns at the ends of "
-              "episodes, on Freeway one per 2 048 steps."),
-    ),
-    Entry(
-        "ners.figC2", "Atari: learning curves of Rainbow", ATARI, _CURVES, comparable=False,
-        note=("The runs of ners.tab2.", _ALWAYS_UP),
-    ),
-    Entry(
-        "ners.tab3", "Pendulum: spread and mean of TD errors and Q of what is replayed",
-        PENDULUM_SAC, columns=_REPLAYED, lost=_TABLES,
-        note=("Spreads are within batches, and means over training.",
-              "ERO learns at the ends of 45 episodes, as it must have in the paper: too seldom to "
-              "count as tested.",
-              "Version 1 of the task, where the paper has version 0."),
-    ),
+SOURCES = (
+    PENDULUM_TD3, CONTINUOUS_SAC, BOX2D, MUJOCO, ATARI, PENDULUM_SAC, SAMPLED,
 )  # fmt: skip

@@ -5,15 +5,12 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from experiments.papers import cliffwalk, cliffwalk_tables, layouts, printed, tasks
+from experiments.papers import cliffwalk_tables, printed, tasks
 from experiments.papers.entry import (
     Arm,
     Claim,
     Computation,
-    Entry,
-    Exact,
     Experiment,
-    Layout,
     Options,
     Request,
     Size,
@@ -94,25 +91,6 @@ VARIANTS = Experiment(
     ),
 )  # fmt: skip
 
-_ERROR = {
-    "x": "updates", "y": "value", "panel": "n", "aggregate": "median, range",
-    "x_label": "updates (dots: converged)", "y_label": "mean squared error", "log": "xy",
-    "nested": ("proportional", "pser"), "converged": {"kind": "updates"},
-    "level": cliffwalk.CONVERGED,
-}  # fmt: skip
-_GARBLED = "rho, alpha, epsilon, eta, seeds and iterations of this experiment are lost in our copy."
-
-
-_PASS = (
-    "From the maximum every stored transition is replayed once before any is replayed by its "
-    "error: 2^(n + 1) - 2 updates, of which PER and PSER need hardly more, so that they can hardly "
-    "differ there."
-)
-
-
-def _at(n: int) -> dict:
-    return {"kind": "updates", "n": n}
-
 
 def _swept(states: tuple[int, ...], starts: tuple[str, ...]) -> tuple[Claim, ...]:
     """Return the paper's claim about PSER for every setting."""
@@ -130,104 +108,25 @@ def _swept(states: tuple[int, ...], starts: tuple[str, ...]) -> tuple[Claim, ...
     )
 
 
-ENTRIES = (
-    Entry(
-        "pser.fig2", "Blind Cliffwalk of 16 states: error against updates", CLIFFWALK,
-        Layout(layouts.lines, {**_ERROR, "converged": _at(_MOST)}, {"kind": "error", "n": _MOST}),
-        lost=_GARBLED, note=(_PASS,),
-    ),
-    Entry(
-        "pser.fig7", "Blind Cliffwalk of 13 to 16 states: error against updates", CLIFFWALK,
-        Layout(layouts.lines, _ERROR, {"kind": "error"}),
-        lost=_GARBLED, note=("The claim at 16 states stands with pser.fig2.", _PASS),
-    ),
-    Entry(
-        "pser.sweep", "Blind Cliffwalk: PSER beside PER over rho, W, eta, alpha and start",
-        SWEEP, Layout(layouts.settings_grid, {"starts": _BEGINNINGS}),
-        claims=_swept((_MOST,), tuple(_BEGINNINGS)),
-        swept="PSER learns in fewer updates than PER, under many settings (10 seeds)",
-        note=("Not a figure of the paper: whether its claim holds with any of its settings.",
-              _PASS),
-    ),
-    Entry(
-        "pser.sweep.seeds",
-        "Blind Cliffwalk: PSER beside PER over the same settings, from epsilon, 50 seeds",
-        LONGER_SWEEP, Layout(layouts.settings_grid, {"starts": _BEGINNINGS}),
-        claims=_swept((13, 14, 15), ("td",)),
-        swept="PSER learns in fewer updates than PER, under many settings (50 seeds)",
-        note=("Not a figure of the paper: with ten seeds and as many claims, pser.sweep can only "
-              "decide what goes one way in all of them.",),
-    ),
-    Entry(
-        "pser.thm1", "Theorem 1: expected updates until the whole path is learned", THEOREM,
-        claims=(
-            Exact("PER needs Eq. 15's updates (priorities from the error after the update, as in "
-                  "the proof)", "simulated: per-post"),
-            Exact("PSER needs Eq. 16's updates, as an idealised process in which only useful draws "
-                  "take a priority away", "simulated: pser-idealised"),
-            Exact("PSER needs Eq. 16's updates, with priorities from the error after the update, "
-                  "as in the proof", "simulated: pser-post"),
-            Exact("PSER needs Eq. 16's updates, with priorities from the error before it, as in "
-                  "PER's Alg. 1", "simulated: pser-pre"),
-        ),
-        lost="the equations, and the end of the proof; Eq. 16 is reconstructed.",
-    ),
-    Entry(
-        "pser.fig3", "Theorem 1: expected updates by the number of states", THEOREM,
-        Layout(
-            layouts.lines,
-            {"x": "n", "y": "value", "panel": "rho", "aggregate": "mean, 95 % interval",
-             "x_label": "states n", "y_label": "updates", "log": "y",
-             "theory": ("PER (Eq. 15)", "PSER (Eq. 16)"), "repeats": "batches",
-             "nested": ("simulated: per-post", "simulated: per-pre", "simulated: pser-idealised",
-                        "simulated: pser-pre")},
-        ),
-    ),
-    Entry(
-        "pser.tab1", "Atari: normalised scores over 55 games, from the paper's own Tab. 5",
-        printed.TABLE,
-        claims=(Exact("the printed medians and means follow from the scores", "tab1"),),
-        reported=printed.printed("pser_tab1"),
-        note=("Data of the paper: nothing is trained.",),
-    ),
-    Entry(
-        "pser.fig9", "Atari: percent change of PSER over PER, game by game", printed.CHANGES,
-        Layout(layouts.ranked, {"label": "change of PSER's best score over PER's (%)",
-                              "lacking": "as PER's best score is 0"}),
-        note=("Data of the paper: nothing is trained.",),
-    ),
-    Entry(
-        "pser.fig5", "Atari: relative performance of PSER and PER on 55 games", printed.CHANGES,
-        note=("Its figure is that of pser.fig9 here.", "Data of the paper: nothing is trained."),
-        lost="how it is computed; its counts, 8 games against 3, follow from no formula that we "
-        "tried.",
-    ),
-    Entry(
-        "pser.tab5", "Atari: best scores of every game", printed.SCORED,
-        note=("Data of the paper: nothing is trained.",),
-    ),
-    Entry(
-        "pser.fig6", "Atari, six variants: initial priorities, and maximum or sum", VARIANTS,
-        Layout(layouts.lines, {"aggregate": "mean, 95 % interval", "smooth": 0.05}),
-        comparable=False, note=("One game of ten by ten pixels in place of six Atari games.",),
-    ),
-    Entry(
-        "pser.fig8", "Atari: learning curves of 60 games, PSER and PER", VARIANTS,
-        Layout(layouts.lines, {"aggregate": "mean, 95 % interval", "smooth": 0.05}),
-        ("per_max", "pser_max_max"), comparable=False, note=("The runs of pser.fig6.",),
-    ),
-    Entry(
-        "pser.app.tab1", "Settings that were tried", None,
-        missing="the table names the values that were tried, without results; pser.sweep tries "
-        "others on the Cliffwalk.",
-    ),
+CLAIMS = {
+    "pser.sweep": _swept((_MOST,), tuple(_BEGINNINGS)),
+    "pser.sweep.seeds": _swept((13, 14, 15), ("td",)),
+}
+SOURCES = (
+    CLIFFWALK,
+    THEOREM,
+    SWEEP,
+    LONGER_SWEEP,
+    VARIANTS,
+    printed.TABLE,
+    printed.CHANGES,
+    printed.SCORED,
     *(
-        Entry(f"pser.app.tab{number}", shows,
-              printed.settings(f"pser_{number}", "pser", parts=parts))
-        for number, shows, parts in (
-            (2, "Settings that were chosen", ("replay pser", "agent with pser")),
-            (3, "Settings of DQN", ("agent dqn", "loop", "sizes", "environment")),
-            (4, "Settings of prioritised replay", ("replay per", "agent with per")),
+        printed.settings(f"pser_{number}", "pser", parts=parts)
+        for number, parts in (
+            (2, ("replay pser", "agent with pser")),
+            (3, ("agent dqn", "loop", "sizes", "environment")),
+            (4, ("replay per", "agent with per")),
         )
     ),
-)  # fmt: skip
+)

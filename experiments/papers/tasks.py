@@ -7,8 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 from experiments.figures.style import NAMES
-from experiments.papers import layouts
-from experiments.papers.entry import Arm, Claim, Entry, Experiment, Layout, Options, Size, named
+from experiments.papers.entry import Arm, Claim, Experiment, Options, Size, named
 from experiments.papers.printed import printed
 from experiments.studies.options import Question
 from jaxreplay.methods import lap, pal
@@ -133,29 +132,9 @@ def _claims(task: str) -> tuple[Claim, ...]:
     return _sooner(task, ("per", "rank", "lap", "pser")) + _sooner(task, ["pser"], "per")
 
 
-ENTRIES = (
-    Entry(
-        "all.walk",
-        "The Blind Cliffwalk as an online task of ten states, behaviour random: steps until solved",
-        WALK, Layout(layouts.forest), claims=_claims("the walk"),
-        note=("One-hot states, DQN of 32 units; what is seen is the same for every method.",),
-    ),
-    Entry(
-        "all.deepsea", "DeepSea of 8 by 8, behaviour random: steps until solved",
-        DEEPSEA, Layout(layouts.forest), claims=_claims("DeepSea"),
-        note=("ERE's window is 500 steps at least.",),
-    ),
-    Entry(
-        "all.since", "The same walk with methods since PER, behaviour random: steps until solved",
-        SINCE, Layout(layouts.forest),
-        claims=_sooner("the walk", list(SINCE.arms)[2:], every=(16, 4)),
-    ),
-    Entry(
-        "all.bitflip", "BitFlip with 15 bits, whose goals are not reached by chance: final returns",
-        HINDSIGHT, Layout(layouts.forest),
-        note=(
-            "DQN with two layers of 64 units; HER with k = 4 and strategy future.",
-            "HER reaches the optimum with and without PER, so that their final returns tie.",
-        ),
-    ),
-)  # fmt: skip
+CLAIMS = {
+    "all.walk": _claims("the walk"),
+    "all.deepsea": _claims("DeepSea"),
+    "all.since": _sooner("the walk", list(SINCE.arms)[2:], every=(16, 4)),
+}
+SOURCES = (WALK, DEEPSEA, SINCE, HINDSIGHT, MINATAR, ATARI_PER, ATARI_LAP)
