@@ -4,7 +4,6 @@ The numbers of an entry come from an `Experiment`, a study in up to three sizes,
 `Computation`.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args
@@ -12,13 +11,12 @@ from typing import Any, Literal, NamedTuple, get_args
 import pandas as pd
 
 from experiments.papers.tables import KEPT, Data
-from experiments.runs.run_config import RunConfig
 from experiments.studies import facts
 from experiments.studies.claims import Claim as Claim
-from experiments.studies.grid import Axis, Point
+from experiments.studies.grid import Point
 from experiments.studies.options import Question, StudyOptions
 from experiments.studies.study import Arm as Arm
-from experiments.studies.study import Options, Study, configure
+from experiments.studies.study import Options, Study
 
 PAPERS: Mapping[str, str] = {
     "per": "Schaul et al. 2016, Prioritized experience replay",
@@ -123,25 +121,25 @@ class Experiment:
         Raises:
           ValueError: an arm does not fit its task, or an option does not fit its arm.
         """
-        chosen = self.sizes[size]
-        question = self.question
+        chosen, question = self.sizes[size], self.question
         if size == "smoke":
             question = replace(question, control=False)
         if chosen.most_seeds:
             question = replace(question, until_decided=True, most_seeds=chosen.most_seeds)
-        bases = {
-            (env, label): self._config(label, env, chosen)
-            for env in chosen.envs
-            for label in chosen.arms or self.arms
-        }
-        axes = (Axis("learn_every", tuple(map(str, chosen.every))),) if chosen.every else ()
+        study = Study.make(
+            chosen.envs, self.agent,
+            {label: self.arms[label] for label in chosen.arms or self.arms},
+            seeds=chosen.seeds, preset=chosen.preset, loop=chosen.loop, sizes=chosen.sizes,
+            agent_options=chosen.agent, env_options=chosen.env, replay_options=chosen.replay,
+            grid={"learn_every": chosen.every} if chosen.every else None, question=question,
+        )  # fmt: skip
         kept = [*KEPT, *self.columns]
-        if not any(facts.learns_from(config) for config in bases.values()):
+        if not any(map(facts.learns_from, study.bases.values())):
             kept.remove("replay/sampler_updates")
         options = StudyOptions(
             keep=tuple(dict.fromkeys(kept)), digits=4, figures=False, report=False
         )
-        return Study(bases, axes, question, options, claims=dict(claims or {}))
+        return replace(study, options=options, claims=dict(claims or {}))
 
     def points(self, size: SizeName) -> dict[str, dict[str, Point]]:
         """Return the points of the study, with the control, as task -> arm -> point.
@@ -155,17 +153,6 @@ class Experiment:
         for point in self.study(size).points():
             found[point.env][point.name] = point
         return found
-
-    def _config(self, label: str, env: str, size: Size) -> RunConfig:
-        shared = {
-            "loop": size.loop, "sizes": size.sizes, "env_options": size.env,
-            "agent_options": size.agent, "replay_options": size.replay,
-        }  # fmt: skip
-        try:
-            config = configure(self.arms[label], env, self.agent, size.preset, shared)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"experiment {self.name}, arm {label} on {env}: {error}") from error
-        return dataclasses.replace(config, seeds=size.seeds)
 
 
 def named(*replays: str) -> dict[str, Arm]:

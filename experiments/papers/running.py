@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from experiments.papers import tables
 from experiments.papers.entry import Computation, Experiment, Request, Row, SizeName, Source
 from experiments.papers.tables import Data
-from experiments.runs import code, folder, interrupt, rates, run_config
+from experiments.runs import code, folder, interrupt, rates
 from experiments.runs.interrupt import Stopped
 from experiments.runs.log import say
 from experiments.runs.results import versions
@@ -92,17 +92,10 @@ def stale(source: Source, size: SizeName, data: Data, other_code: bool = False) 
     if isinstance(source, Computation):
         if data.made and data.made["options"] != plain(source.options(size)):
             return "was made with other options"
-    else:
-        points = source.points(size)
-        for env, label in ((env, label) for env, own in data.runs.items() for label in own):
-            if (point := points.get(env, {}).get(label)) is None:
-                return f"{label} on {env} is not part of the experiment"
-            try:  # fills in defaults of options added since
-                saved = RunConfig.from_json(data.runs[env][label]["config"]).to_json()
-            except ValueError as error:
-                return f"{label} on {env} can no longer be read: {error}"
-            if differs := run_config.differing(saved, point.config.to_json()):
-                return f"{label} on {env} ran with other settings of {', '.join(differs)}"
+    elif data.store is not None:
+        points = source.study(size).points()
+        if why := store.difference(data.store.facts["points"], points):
+            return why
         if data.runs and (lacking := set(source.columns) - set(data.frame)):
             return f"has no column {', '.join(sorted(lacking))}"
     if other_code or not (others := set(data.codes()) - {version_of(source)}):
@@ -254,14 +247,10 @@ def _compute(source: Computation, size: SizeName, places: Places, parts: Parts) 
 
 def missing(experiment: Experiment, size: SizeName, data: Data) -> list[RunConfig]:
     """Return the configurations of the arms that lack seeds of the study's first look."""
-    seeds = experiment.study(size).looks[0]
-    ended = data.store.ended() if data.store is not None else set()
-    return [
-        point.config
-        for arms in experiment.points(size).values()
-        for point in arms.values()
-        if not all((point.id, point.config.seed + seed) in ended for seed in range(seeds))
-    ]
+    study = experiment.study(size)
+    points, seeds = study.points(), study.looks[0]
+    runs = data.store.missing(points, seeds) if data.store else [(point, 0) for point in points]
+    return list({point.id: point.config for point, _ in runs}.values())
 
 
 def minutes_left(source: Source, size: SizeName, data: Data) -> float:

@@ -283,16 +283,9 @@ def resume(
             f"the study in {folder} was begun with another {', '.join(differs)}, which is fixed "
             f"before anything runs: {choose}"
         )
-    known, asked = store.facts["points"], {point.id: _plain(point) for point in points}
-    if not set(asked) <= set(known) or (search is None and set(known) != set(asked)):
-        other = next(iter(sorted(set(known) ^ set(asked))))
-        has = "does not have" if other in asked else "also has"
-        raise ValueError(f"the study in {folder} {has} '{other}': {choose}")
-    for point, own in asked.items():
-        if differs := run_config.differing(known[point]["config"], own["config"]):
-            raise ValueError(
-                f"the study in {folder} ran '{point}' with another {', '.join(differs)}: {choose}"
-            )
+    known = store.facts["points"]
+    if why := difference(known, points, whole=search is None):
+        raise ValueError(f"the study in {folder} {why}: {choose}")
     for path, digest in _digests(points).items():
         if store.facts.get("demos", {}).get(path, digest) != digest:
             raise ValueError(
@@ -312,6 +305,24 @@ def resume(
     if search is None:
         store.facts["failed"] = {}  # failed runs are repeated
     return store
+
+
+def difference(known: Mapping[str, Any], points: Sequence[Point], whole: bool = True) -> str:
+    """Return the difference between the saved points of a study and the present ones, or "".
+
+    Args:
+      known: saved points by id.
+      points: the present points.
+      whole: whether there may be no other saved points; those of a search are unknown before it.
+    """
+    asked = {point.id: point.config.to_json() for point in points}
+    if not set(asked) <= set(known) or (whole and set(known) != set(asked)):
+        other = min(set(known) ^ set(asked))
+        return f"{'does not have' if other in asked else 'also has'} '{other}'"
+    for point, config in asked.items():
+        if differs := run_config.differing(known[point]["config"], config):
+            return f"ran '{point}' with another {', '.join(differs)}"
+    return ""
 
 
 def _fixed(study: Saved, facts: Mapping[str, Any]) -> dict[str, Any]:
