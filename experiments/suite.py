@@ -27,9 +27,8 @@ from experiments import environments
 from experiments.cli import shared
 from experiments.cli.options import Parser
 from experiments.figures.style import NAMES
-from experiments.papers import tasks
 from experiments.papers.entry import Arm, Experiment
-from experiments.papers.ners import PENDULUM_TD3
+from experiments.papers.registry import EXPERIMENTS
 from experiments.runs.interrupt import Stopped
 from experiments.runs.log import say, show
 from experiments.statistics.tables import markdown, number
@@ -51,22 +50,27 @@ OURS = Path(__file__).parent / "results" / "suite" / "suite.json"  # committed v
 class Task(NamedTuple):
     """A task of the suite: an experiment of size "small" with fewer arms and replay ratios."""
 
-    source: Experiment
+    experiment: str
     env: str
     every: tuple[int, int]  # agent steps between two learning phases, for two replay ratios
     most_seeds: int  # number of seeds at which undecided claims stop
     steps: int | None = None  # agent steps; by default, those of the experiment
 
+    @property
+    def source(self) -> Experiment:
+        """The experiment."""
+        return EXPERIMENTS[self.experiment]
+
 
 # In order of cost, so that a limit on the hours loses as few verdicts as possible.
 TASKS = (
-    Task(tasks.WALK, "walk/10", (4, 16), 128),
-    Task(tasks.WALK, "walk/14", (4, 16), 128),
-    Task(tasks.DEEPSEA, tasks.DEEPSEA.sizes["small"].envs[0], (4, 16), 128),
-    Task(tasks.HINDSIGHT, tasks.HINDSIGHT.sizes["small"].envs[0], (1, 4), 64),
-    Task(PENDULUM_TD3, PENDULUM_TD3.sizes["small"].envs[0], (4, 16), 32, 110_000),
-    Task(tasks.MINATAR, tasks.GAMES[0], (1, 4), 32, 40_000),
-    Task(tasks.MINATAR, tasks.GAMES[1], (1, 4), 32, 40_000),
+    Task("walk_dqn", "walk/10", (4, 16), 128),
+    Task("walk_dqn", "walk/14", (4, 16), 128),
+    Task("deepsea_dqn", "gymnax/DeepSea-bsuite", (4, 16), 128),
+    Task("bitflip_dqn", "goals/BitFlip-15", (1, 4), 64),
+    Task("sparse_pendulum_td3", "sparse_pendulum/Pendulum-v0", (4, 16), 32, 110_000),
+    Task("minatar_dqn", "gymnax/Breakout-MinAtar", (1, 4), 32, 40_000),
+    Task("minatar_dqn", "gymnax/Asterix-MinAtar", (1, 4), 32, 40_000),
 )
 
 

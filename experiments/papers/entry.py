@@ -155,11 +155,6 @@ class Experiment:
         return found
 
 
-def named(*replays: str) -> dict[str, Arm]:
-    """Return an arm with default options for each method, by the name of the method."""
-    return {name: Arm(name) for name in replays}
-
-
 @dataclass(frozen=True)
 class Exact:
     """A claim that two numbers are equal, such as both sides of a theorem.

@@ -1,9 +1,9 @@
-"""Registry of all entries by id, with their claims.
+"""Registry of experiments, and of all entries by id, with their claims.
 
-The files `entries/PAPER.toml` have a table for each entry with the fields of `Entry`: sources by
-their names, the name of a file in `printed`, and the name of the function that draws a layout or
-computes a statistic next to its options. Table `exact` has the claims of type `Exact`, with their
-words. Texts "$NAME" are those of `_texts`, and layouts that are names are those of `_layouts`.
+`experiments.toml` has the experiments. The files `entries/PAPER.toml` have a table for each entry
+with the fields of `Entry`: sources by their names, the name of a file in `printed`, and the name of
+the function that draws a layout or computes a statistic next to its options. Table `exact` has the
+claims of type `Exact`, with their words. Texts "$NAME" are those of table `texts`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,24 +12,51 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from experiments.papers import gains, lap, layouts, ners, per, pser, refer, sampled, tasks
-from experiments.papers.entry import PAPERS, Claim, Entry, Exact, Layout, Source
+from experiments.papers import gains, layouts, sampled
+from experiments.papers.computations import CLAIMS, COMPUTATIONS
+from experiments.papers.entry import (
+    PAPERS,
+    Arm,
+    Claim,
+    Entry,
+    Exact,
+    Experiment,
+    Layout,
+    Size,
+    Source,
+)
 from experiments.papers.printed import claims, printed
 from experiments.papers.tables import Data
-from experiments.storage.files import read_toml
+from experiments.runs.presets import read_tables
+from experiments.studies.options import Question
 
+_FOLDER = Path(__file__).parent
+
+
+def _experiment(name: str, table: Mapping[str, Any]) -> Experiment:
+    own = dict(table)
+    arms = {label: Arm(**{"replay": label, **arm}) for label, arm in own.pop("arms").items()}
+    sizes = {name: Size(**own.pop(name)) for name in ("small", "paper") if name in own}
+    question = Question(**own.pop("question", {}))
+    return Experiment(name, arms=arms, question=question, **sizes, **own)
+
+
+EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
+    {
+        name: _experiment(name, table)
+        for name, table in read_tables(_FOLDER / "experiments.toml").items()
+    }
+)
 _SOURCES: Mapping[str, Source] = {
-    source.name: source
-    for paper in (per, lap, pser, ners, refer, tasks)
-    for source in paper.SOURCES
-}
-_CLAIMS, _PRINTED = {**pser.CLAIMS, **tasks.CLAIMS}, claims()
+    **EXPERIMENTS, **{source.name: source for source in COMPUTATIONS}
+}  # fmt: skip
+_PRINTED = claims()
 
 
 def _entries(path: Path) -> Iterator[Entry]:
     """Yield the entries in a file."""
-    tables = read_toml(path)
-    texts, drawn = tables.pop("_texts", {}), tables.pop("_layouts", {})
+    tables = read_tables(path)
+    texts = tables.pop("texts", {})
 
     def said(text: str) -> str:
         return texts[text[1:]] if text.startswith("$") else text
@@ -37,7 +64,7 @@ def _entries(path: Path) -> Iterator[Entry]:
     readers: dict[str, Callable[[Any], Any]] = {
         "source": _SOURCES.__getitem__,
         "published": _SOURCES.__getitem__,
-        "layout": lambda own: _layout(drawn[own] if isinstance(own, str) else own),
+        "layout": _layout,
         "ours": _statistic,
         "reported": printed,
         "lost": said,
@@ -46,13 +73,9 @@ def _entries(path: Path) -> Iterator[Entry]:
     }
     for name, table in tables.items():
         id = f"{path.stem}.{name}"
-        own: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
+        own = {field: readers.get(field, lambda x: x)(value) for field, value in table.items()}
         exact = [Exact(says, claim) for claim, says in own.pop("exact", {}).items()]
-        own["claims"] = (*exact, *_CLAIMS.get(id, ()), *_PRINTED.get(id, ()))
-        for field, read in readers.items():
-            if field in own:
-                own[field] = read(own[field])
-        yield Entry(id, **own)
+        yield Entry(id, **own, claims=(*exact, *CLAIMS.get(id, ()), *_PRINTED.get(id, ())))
 
 
 def _layout(table: Mapping[str, Any]) -> Layout:
@@ -70,7 +93,7 @@ ENTRIES: Mapping[str, Entry] = MappingProxyType(
     {
         entry.id: entry
         for paper in PAPERS
-        for entry in _entries(Path(__file__).with_name("entries") / f"{paper}.toml")
+        for entry in _entries(_FOLDER / "entries" / f"{paper}.toml")
     }
 )
 

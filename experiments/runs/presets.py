@@ -41,8 +41,11 @@ class Preset(NamedTuple):
         return next(iter(self.replays))
 
 
-def _read(path: Path) -> dict[str, Preset]:
-    """Return the presets in a file by name."""
+def read_tables(path: Path) -> dict[str, Any]:
+    """Return the tables of a TOML file, each with the tables in its `like` below it.
+
+    Names such as "_atari" are those of tables that only others start from, and are left out.
+    """
     tables = files.read_toml(path)
 
     def whole(name: str) -> dict[str, Any]:
@@ -51,7 +54,7 @@ def _read(path: Path) -> dict[str, Preset]:
             made = _merged(made, whole(below))
         return _merged(made, own)
 
-    return {name: Preset(**_values(whole(name))) for name in tables if not name.startswith("_")}
+    return {name: _values(whole(name)) for name in tables if not name.startswith("_")}
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -74,7 +77,9 @@ def _values(value: Any) -> Any:
     return None if value == "(none)" else value
 
 
-PRESETS: Mapping[str, Preset] = MappingProxyType(_read(Path(__file__).with_suffix(".toml")))
+PRESETS: Mapping[str, Preset] = MappingProxyType(
+    {name: Preset(**own) for name, own in read_tables(Path(__file__).with_suffix(".toml")).items()}
+)
 
 
 class Names(NamedTuple):

@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 
 from experiments.papers import __main__ as papers
-from experiments.papers import cliffwalk, lap_tables, pser, running, tables
-from experiments.papers import per as per_
+from experiments.papers import cliffwalk, computations, lap_tables, running, tables
 from experiments.papers.digits import DIGITS
 from experiments.papers.entry import Request
 from experiments.papers.running import Parts
@@ -141,7 +140,7 @@ def test_rows_of_the_same_device_are_restored_exactly(tmp_path):
     "source",
     [
         pytest.param(source, id=source.name, marks=pytest.mark.slow)
-        for source in (per_.CLIFFWALK, pser.CLIFFWALK, pser.SWEEP, DIGITS)
+        for source in (computations.SIZES, computations.STARTS, computations.SWEEP, DIGITS)
     ],
 )
 def test_parts_are_independent(source, tmp_path):

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.papers import tables, tasks
+from experiments.papers import tables
+from experiments.papers.registry import EXPERIMENTS
 from experiments.papers.tables import Damaged, Data
 from tests.experiments.papers import made
 from tests.refusals import refused
@@ -36,8 +37,9 @@ def test_tables_are_read_back_exactly(tmp_path):
 
 def test_studies_are_read_by_task_and_arm(tmp_path):
     """Metrics of one arm add no columns to others; the control is one of the arms."""
-    small = dataclasses.replace(tasks.WALK.small, arms=("uniform", "ners"), every=(4, 16))
-    source = dataclasses.replace(tasks.WALK, small=small)
+    walk = EXPERIMENTS["walk_dqn"]
+    small = dataclasses.replace(walk.small, arms=("uniform", "ners"), every=(4, 16))
+    source = dataclasses.replace(walk, small=small)
     data = made.data_of(source, {
         ("walk/10", "uniform_every4"): made.metrics(1.0),
         ("walk/10", "ners_every4"): made.metrics(2.0).assign(**{"replay/sampler_updates": 7.0}),

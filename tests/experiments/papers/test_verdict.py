@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.papers import tasks, verdict
+from experiments.papers import verdict
 from experiments.papers.entry import Claim, Computation, Entry, Exact, Experiment
+from experiments.papers.registry import EXPERIMENTS
 from experiments.papers.tables import Data
 from experiments.statistics.verdicts import NAMES
 from experiments.studies.options import Question
@@ -128,9 +129,9 @@ def frame_of(solved: int, buffer: float, seeds: int = 20) -> pd.DataFrame:
 def source_of(*envs: str, **more) -> Experiment:
     """Return the walk with 20 seeds."""
     small = dataclasses.replace(
-        tasks.WALK.small, seeds=20, most_seeds=0, envs=envs or ("walk/10",), **more
+        EXPERIMENTS["walk_dqn"].small, seeds=20, most_seeds=0, envs=envs or ("walk/10",), **more
     )
-    return dataclasses.replace(tasks.WALK, small=small)
+    return dataclasses.replace(EXPERIMENTS["walk_dqn"], small=small)
 
 
 def walked(buffer: float = 0.3, baseline: str = LABELS[0], code: str = "abc") -> Data:
