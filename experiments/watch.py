@@ -182,7 +182,7 @@ def _parser() -> Parser:
     add_options(parser, Options, group="episode")
     parser.add_argument(
         "--out", type=shared.folder, metavar="FILE",
-        help=".gif, or .mp4 with imageio[ffmpeg] [default RUN/episode.gif]",
+        help=".gif file [default RUN/episode.gif]",
     )  # fmt: skip
     shared.add_compilation_cache(parser)
     return parser

@@ -1,14 +1,12 @@
-"""A film of an episode, written as GIF or MP4, with fewer frames per step for long episodes."""
+"""A film of an episode, written as GIF, with fewer frames per step for long episodes."""
 
-import importlib.util
 import io
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from experiments.installation.commands import install_package
-from experiments.storage.files import replacing
+from experiments.storage.files import write_bytes
 from jaxreplay.saving import check_writable
 
 Array = np.ndarray
@@ -20,37 +18,28 @@ _COLOURS = 128  # size of the palette of a GIF
 
 
 MARK = b"jaxreplay experiments.watch"  # comment that identifies films of this package
-_ENDS = 65_536  # number of bytes to search for the comment at either end of a file
+_HEAD = 65_536  # number of bytes at the beginning of a file in which the comment must occur
 
 
 def check_path(path: Path) -> None:
     """Check that a film can be written to a path, without creating any file.
 
     Raises:
-      ValueError: the suffix is not supported, the path is a folder, a link or a file that is not a
-        film of this package, or a required package is missing.
+      ValueError: the suffix is not .gif, or the path is a folder, a link or a file that is not a
+        film of this package.
     """
-    if path.suffix not in (".gif", ".mp4"):
-        raise ValueError(f"{path} is neither a .gif nor an .mp4 file: use one of these endings")
+    if path.suffix != ".gif":
+        raise ValueError(f"{path} is no .gif file: use this ending")
     check_writable(path, "give the name of a file")
     if path.exists() and not _is_ours(path):
         raise ValueError(
             f"{path} was not written by this command: remove it, or choose another --out"
         )
-    if path.suffix == ".mp4" and not all(
-        importlib.util.find_spec(module) for module in ("imageio", "imageio_ffmpeg")
-    ):
-        raise ValueError(
-            f"{path} needs imageio with ffmpeg: {install_package('imageio[ffmpeg]')}, "
-            "or give a .gif"
-        )
 
 
 def _is_ours(path: Path) -> bool:
     with path.open("rb") as file:
-        head = file.read(_ENDS)
-        file.seek(max(0, path.stat().st_size - _ENDS))
-        return MARK in head or MARK in file.read(_ENDS)
+        return MARK in file.read(_HEAD)
 
 
 class Film:
@@ -78,11 +67,7 @@ class Film:
         Every second picture is dropped until a GIF is smaller than about 3 MB.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path, path.suffix) as unfinished:
-            if path.suffix == ".mp4":
-                self._write_mp4(unfinished, fps)
-            else:
-                unfinished.write_bytes(self._gif(fps))
+        write_bytes(path, self._gif(fps))
         return len(self._pictures)
 
     def _thin_out(self) -> None:
@@ -95,15 +80,6 @@ class Film:
             if len(content) <= _BYTES or len(self._pictures) < 3:
                 return content
             self._thin_out()
-
-    def _write_mp4(self, path: Path, fps: int) -> None:
-        import imageio.v2 as imageio
-
-        width, height = (side // 2 * 2 for side in self._pictures[0].size)  # even, for encoders
-        comment = ["-metadata", f"comment={MARK.decode()}"]
-        with imageio.get_writer(path, fps=fps, macro_block_size=2, output_params=comment) as writer:
-            for image in self._pictures:
-                writer.append_data(np.asarray(image)[:height, :width])
 
 
 def _gif(pictures: list[Image.Image], fps: int) -> bytes:

@@ -28,11 +28,6 @@ def install(extra: str) -> str:
     return f"{_pip()} -c {shlex.quote(str(constraints))} -e {shlex.quote(project)}"
 
 
-def install_package(requirement: str) -> str:
-    """Return the command that installs a package outside the extras, such as "imageio[ffmpeg]"."""
-    return f"{_pip()} {shlex.quote(requirement)}"
-
-
 def set_up() -> str:
     """Return the command that creates an environment for this project."""
     python = shlex.quote(str(ROOT / ".venv" / "bin" / "python"))

@@ -33,7 +33,7 @@ _PAGE = r"report\.html"
 FILES: Mapping[Kind, tuple[str, ...]] = {
     "run": (
         r"(config|summary|manifest)\.json", r"(metrics|timing)\.csv", _PAGE,
-        r"(learning_curve|replayed|own_metrics)\.png", r"episode\.(gif|mp4)",
+        r"(learning_curve|replayed|own_metrics)\.png", r"episode\.gif",
         r"checkpoints/step_\d{12}\.(safetensors|damaged)",
         r"checkpoints/unfinished/step_\d{12}\.safetensors",
         r"checkpoints/unfinished/\.tmp\w{6}",  # by safetensors

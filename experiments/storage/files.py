@@ -109,18 +109,14 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
     """Return a context with the path of an empty file that replaces `path` at the end.
 
     Errors are those of `write_bytes`.
-
-    Args:
-      path: path of the final file.
-      suffix: suffix of the temporary file, for writers that depend on it.
     """
     check_writable(path, "remove it, or choose another")
     # The name is unique, so that files left by killed processes do not conflict.
-    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=suffix)
+    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     os.close(number)
     temporary = Path(name)
     try:

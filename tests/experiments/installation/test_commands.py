@@ -34,7 +34,6 @@ def test_extras_are_installed_from_this_clone_at_tested_versions():
 
 def test_folders_with_spaces_are_quoted(monkeypatch, tmp_path):
     monkeypatch.setattr(commands, "ROOT", tmp_path / "my clone")
-    assert shlex.split(commands.install_package("imageio[ffmpeg]"))[-1] == "imageio[ffmpeg]"
     assert shlex.split(commands.install("wandb"))[-1] == f"{tmp_path}/my clone[wandb]"
     assert shlex.split(commands.set_up().replace(",", ""))[2] == f"{tmp_path}/my clone"
 
