@@ -31,9 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             label: results.read_metrics(path, summaries[label]) for label, path in runs.items()
         }
         for label, path in runs.items():
-            times, odd = results.read_times(path / "timing.csv")
+            times = results.read_times(path / "timing.csv")
             summaries[label] = results.recompute(summaries[label], frames[label], times)
-            for remark in (*manifest.differing(path), *odd):
+            for remark in manifest.differing(path):
                 say(remark)
         folder.prepare(args.out, "plot", overwrite=args.overwrite)
         every = list(summaries.values())

@@ -29,7 +29,7 @@ class Arm(NamedTuple):
     config: dict[str, Any]  # sections of `config.json`
     code: str  # version of the code; "" if unknown
     frame: pd.DataFrame  # metrics of complete log points
-    timing: pd.DataFrame | None  # None if the file is missing or has negative times
+    timing: pd.DataFrame | None  # None if the file is missing
     summary: dict[str, Any] | None  # None if the run has not ended
     remarks: tuple[str, ...] = ()  # notes on edited files, one per line
 
@@ -109,8 +109,7 @@ def _arm(label: str, folder: Path) -> Arm:
     config = _config(folder / "config.json")
     summary = _summary(folder / "summary.json")
     metrics, remarks = folder / "metrics.csv", manifest.differing(folder)
-    timing, more = results.read_times(folder / "timing.csv")
-    remarks += more
+    timing = results.read_times(folder / "timing.csv")
     if summary is not None and metrics.is_file():
         frame = results.read_metrics(folder, summary)
         summary = results.recompute(summary, frame, timing)

@@ -128,13 +128,10 @@ def read_metrics(run: Path, summary: Mapping[str, Any]) -> pd.DataFrame:
     return frame
 
 
-def read_times(path: Path) -> tuple[pd.DataFrame | None, list[str]]:
-    """Return the table in `timing.csv`, or None if it has no valid times, and warnings."""
+def read_times(path: Path) -> pd.DataFrame | None:
+    """Return the table in `timing.csv`, or None if it has no rows."""
     columns = ("step", "seconds", "steps_per_second")
-    frame = tables.read_table(path, columns, manifest.beginning)
-    if frame is not None and (frame < 0).any(axis=None):
-        return None, [f"{path} has negative times: it is left out"]
-    return frame, []
+    return tables.read_table(path, columns, manifest.beginning)
 
 
 def recompute(

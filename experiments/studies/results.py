@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from experiments.figures import sensitivity
@@ -20,7 +19,6 @@ from experiments.statistics.tuned import Estimate, Tuned
 from experiments.statistics.verdicts import CONTROL
 from experiments.studies import grid, judge, store
 from experiments.studies.judge import Findings
-from experiments.studies.search import best_of, score_of
 from experiments.studies.store import Store
 from experiments.studies.study import Saved
 
@@ -227,8 +225,8 @@ def is_study(folder: Path) -> bool:
 def read(folder: Path) -> Results:
     """Read the results in a folder.
 
-    Scores of trials and verdicts are computed from the table. Verdicts are left out if an arm has a
-    method of another package that has not been imported.
+    Verdicts are computed from the table. They are left out if an arm has a method of another
+    package that has not been imported. Edited files have remarks.
 
     Raises:
       ValueError: a file is damaged, no run has ended yet, or the runs lack the metric.
@@ -236,7 +234,7 @@ def read(folder: Path) -> Results:
     found = store.read(folder)
     if found.frame.empty:
         raise ValueError(f"{folder} holds no run that has ended: wait for the first")
-    remarks = [*edits(found), *_rescore(found, found.study)]
+    remarks = manifest.differing(folder)
     try:
         study = found.study.validated(folder)
     except ValueError as error:
@@ -244,44 +242,6 @@ def read(folder: Path) -> Results:
         return Results(found, found.study, None, tuple(remarks))
     findings = judge.findings_of(found, study, other_code=True)
     return Results(found, study, findings, tuple(remarks))
-
-
-def edits(results: Store) -> list[str]:
-    """Return a remark for each edited file of a study."""
-    found = manifest.differing(results.folder)
-    if any(cost[name] < 0 for cost in results.facts["costs"] for name in ("seconds", "compiling")):
-        found.append(f"{store.paths(results.folder)[1]} has negative times")
-    return found
-
-
-def _rescore(results: Store, study: Saved) -> list[str]:
-    """Replace saved scores of trials by those computed from the table; return the differences.
-
-    Failed trials remain failed, and a trial keeps its score if the table lacks some of its runs.
-    """
-    lines: list[str] = []
-    for env, label, own in _studies(results):
-        metric, odd = study.metric(env), []
-        seeds = results.facts["search"]["asked"]["seeds"]
-        chosen = results.table[results.table["seed"].isin(seeds)]
-        rows = dict(list(chosen.groupby("point")))
-        for at, trial in enumerate(own["trials"]):
-            table = rows.get(trial["point"])
-            if table is None or set(table["seed"]) != set(seeds) or trial["failed"]:
-                continue
-            score, why = score_of(table, metric)
-            known = [math.nan if each is None else each for each in (score, trial["score"])]
-            if not np.isclose(*known, rtol=1e-6, atol=1e-12, equal_nan=True):
-                odd.append(at)
-                trial |= {"score": score, "failed": why}
-        best = best_of(own["trials"], metric.higher_is_better)
-        if odd or best != own["best"]:
-            what = f"other scores of trials {', '.join(map(str, odd))}" if odd else "another best"
-            lines.append(
-                f"{store.paths(results.folder)[1]} has {what} of {env} {label} than the table gives"
-            )
-            own["best"] = best
-    return lines
 
 
 def _studies(results: Store) -> list[tuple[str, str, Any]]:

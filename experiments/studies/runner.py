@@ -27,7 +27,7 @@ from experiments.studies import (
 from experiments.studies.engines import Cache, Engine
 from experiments.studies.judge import Findings
 from experiments.studies.options import Where
-from experiments.studies.results import Results, edits
+from experiments.studies.results import Results
 from experiments.studies.search import Search
 from experiments.studies.store import SeededPoint
 from experiments.studies.study import Study
@@ -98,7 +98,7 @@ def run(
                 raise
             say(f"the {where.hours:g} hours are over: --resume {out} continues")
             return None
-        results = Results(job.results, study, findings, tuple(edits(job.results)))
+        results = Results(job.results, study, findings, tuple(manifest.differing(out)))
         if show:
             conclude(results)
         return results

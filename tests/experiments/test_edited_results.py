@@ -1,4 +1,4 @@
-"""Edited results: values are recomputed from tables, other files are checked by checksum."""
+"""Edited results: numbers of runs are recomputed from tables, all files have checksums."""
 
 import json
 from pathlib import Path
@@ -82,7 +82,7 @@ def test_rows_of_unfinished_runs_are_checked_against_written_bytes(folders, caps
 @pytest.mark.parametrize(
     ("column", "value", "ended"), [("seconds", -5.0, True), ("steps_per_second", 1e9, False)]
 )
-def test_impossible_times_are_reported(folders, capsys, ended, column, value):
+def test_edited_times_are_reported(folders, capsys, ended, column, value):
     run = folders / "run"
     if not ended:
         (run / "summary.json").unlink()
@@ -91,8 +91,6 @@ def test_impossible_times_are_reported(folders, capsys, ended, column, value):
     frame.to_csv(run / "timing.csv", index=False)
     text, said = page_of(run, capsys)
     assert "timing.csv" in said
-    arm = source.runs({"run": run}, other_code=False).arms["run"]
-    assert (arm.timing is None) == (value < 0)  # times are not negative
 
 
 def test_resuming_a_finished_run_rejects_an_edited_table(folders):
@@ -122,30 +120,8 @@ def test_committed_studies_have_valid_checksums():
 @pytest.mark.parametrize(
     "change",
     [
-        lambda study: study["trials"][1].update(score=1e9),
-        lambda study: study["trials"][0].update(score=None),
-        lambda study: study.update(best=study["default"]),
-    ],
-)
-def test_scores_of_trials_are_computed_from_the_table(folders, capsys, change):
-    folder = folders / "search"
-    before = results.read(folder)
-    edited(folder / "study.json", lambda saved: change(saved["search"]["studies"]["walk/4"]["per"]))
-    now = results.read(folder)
-    pd.testing.assert_frame_equal(now.trials, before.trials)
-    assert str(now.rows) == str(before.rows)
-    text, said = page_of(folder, capsys)
-    assert said.count("study.json") == 2 and "walk/4 per" in said  # score and checksum
-    assert "1,000,000,000" not in text
-    # Without a manifest, the table still reveals the change.
-    (folder / "manifest.json").unlink()
-    assert "walk/4 per" in page_of(folder, capsys)[1]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
         lambda saved: saved["costs"][0].update(seconds=-5.0),
+        lambda saved: saved["search"]["studies"]["walk/4"]["per"]["trials"][1].update(score=1e9),
         lambda saved: saved["points"][next(iter(saved["points"]))].update(code=["0123456789ab"]),
         lambda saved: saved["failed"].update({"walk/4 per seed 0": "it was edited"}),
     ],
