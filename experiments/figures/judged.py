@@ -10,7 +10,7 @@ from experiments.figures.elements import Axis, Figure, Interval, Panel, Points, 
 from experiments.figures.style import styles_of
 from experiments.statistics.paired import Pairs
 from experiments.statistics.primary import PrimaryMetric
-from experiments.statistics.tables import markdown, number, with_interval
+from experiments.statistics.tables import number, with_interval
 from experiments.statistics.verdicts import Judgement
 
 
@@ -24,13 +24,8 @@ class Judged(NamedTuple):
     judgement: Judgement
 
 
-def table(rows: Sequence[Judged], metric: PrimaryMetric) -> str:
-    """Return a Markdown table with the paired comparison and the verdict of each arm."""
-    return markdown(cells(rows, metric.unit))
-
-
 def cells(rows: Sequence[Judged], unit: str) -> list[list[str]]:
-    """Return the cells of that table, including the header."""
+    """Return the cells of a table with the paired comparison and the verdict of each arm."""
     header = [
         "arm", "effective buffer", "sampler updates", "wins/losses/ties",
         "P(improvement) [95 %]", f"better by ({unit}): IQM [95 %]", "p (Holm)", "verdict",
@@ -70,11 +65,6 @@ def _cells(row: Judged) -> list[str]:
         "-" if found.verdict == "not tested" else p_value,
         found.verdict,
     ]
-
-
-def reasons(rows: Sequence[Judged]) -> str:
-    """Return the reasons for the verdicts, one line per arm."""
-    return "\n".join(f"- {row.label}: {row.judgement.reason}" for row in rows) + "\n"
 
 
 def forest(

@@ -84,15 +84,6 @@ def parse(name: str, threshold: float | None = None) -> PrimaryMetric:
     return _PLAIN[name]
 
 
-def describe() -> dict[str, str]:
-    """Return descriptions of the metrics by name, for the help of commands."""
-    helps = {name: metric.help for name, metric in _PLAIN.items()}
-    return helps | {
-        "last_K": "mean of the last K evaluations",
-        "steps_to_threshold": "agent steps until an evaluation returns the threshold",
-    }
-
-
 def area(steps: np.ndarray, returns: np.ndarray) -> float:
     """Return the area under a learning curve, divided by its length in agent steps.
 

@@ -155,11 +155,13 @@ def _compared(store: Store, study: Study, findings: Findings) -> str:
         more = f"Stopped after {seeds} of at most {study.max_seeds} seeds.\n\n"
     question = f"{more}Primary metric: {metric.name} ({metric.help}), seed by seed"
     if findings.claims:
-        table = markdown(judged.claim_cells(findings.claims))
-        reasons = "\n".join(f"- {row['claim']}: {row['reason']}" for row in findings.claims)
-        return f"{summary}\n{question}.\n\n{table}\n{reasons}\n"
-    table, reasons = judged.table(findings.rows, metric), judged.reasons(findings.rows)
-    return f"{summary}\n{question}, against {study.baseline}.\n\n{table}\n{reasons}"
+        cells = judged.claim_cells(findings.claims)
+        reasons = [f"- {row['claim']}: {row['reason']}" for row in findings.claims]
+    else:
+        question += f", against {study.baseline}"
+        cells = judged.cells(findings.rows, metric.unit)
+        reasons = [f"- {row.label}: {row.judgement.reason}" for row in findings.rows]
+    return "\n".join([summary, f"{question}.\n", markdown(cells), *reasons, ""])
 
 
 def _best_settings(results: Results, written: list[Path]) -> str:

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from experiments.statistics import statistics
-from experiments.statistics.primary import describe, parse
+from experiments.statistics.primary import parse
 from experiments.statistics.statistics import summarise
 from tests.refusals import refused
 
@@ -128,8 +128,7 @@ def test_area_weights_returns_by_steps():
 
 @pytest.mark.parametrize("name", ["", "last", "last_0", "last_x", "lowest", "Final"])
 def test_unknown_metrics_are_refused_with_valid_names(name):
-    assert set(describe()) == {"final", "auc", "best", "last_K", "steps_to_threshold"}
-    with refused(repr(name), *describe()):
+    with refused(repr(name), "final", "auc", "best", "last_K", "steps_to_threshold"):
         parse(name)
     with refused("steps_to_threshold", "threshold"):
         parse("steps_to_threshold")
