@@ -18,33 +18,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def command() -> None:
         from experiments.figures.panels import during_training  # imports matplotlib
-        from experiments.runs import folder, manifest, results
+        from experiments.report import source
+        from experiments.runs import folder
         from experiments.runs.log import say
         from experiments.statistics.tables import table
         from experiments.storage.files import write_bytes, write_json
 
-        runs = shared.check_labels(args.runs)
-        summaries = {label: results.read_summary(path) for label, path in runs.items()}
-        made = {label: results.origin_of(summary) for label, summary in summaries.items()}
-        results.check_alike(made, args.other_code)
-        frames = {
-            label: results.read_metrics(path, summaries[label]) for label, path in runs.items()
-        }
-        for label, path in runs.items():
-            times = results.read_times(path / "timing.csv")
-            summaries[label] = results.recompute(summaries[label], frames[label], times)
-            for remark in manifest.differing(path):
-                say(remark)
+        shown = source.runs(shared.check_labels(args.runs), args.other_code)
+        for arm in shown.arms.values():
+            if arm.summary is None:
+                raise ValueError(
+                    f"the run in {arm.folder} has not ended: finish it with --resume {arm.folder}"
+                )
+        for remark in shown.remarks:
+            say(remark)
         folder.prepare(args.out, "plot", overwrite=args.overwrite)
-        every = list(summaries.values())
-        thresholds = {summary["threshold"] for summary in every}
-        threshold = thresholds.pop() if len(thresholds) == 1 else None
-        agents, envs = (
-            ", ".join(dict.fromkeys(summary[key] for summary in every)) for key in ("agent", "env")
-        )
-        title = args.title or f"{agents} on {envs}"
-        methods = {label: summary["replay"] for label, summary in summaries.items()}
-        written = during_training(frames, methods, args.out, title, threshold)
+        frames = {label: arm.frame for label, arm in shown.arms.items()}
+        methods = {label: arm.replay for label, arm in shown.arms.items()}
+        title = args.title or f"{shown.agent} on {shown.env}"
+        written = during_training(frames, methods, args.out, title, shown.threshold)
+        summaries = {label: arm.summary or {} for label, arm in shown.arms.items()}
         write_json(args.out / "summary.json", summaries)
         rows = [{**summary, "replay": label} for label, summary in summaries.items()]
         text = table(rows, "run")

@@ -1,4 +1,4 @@
-"""The data of a page of runs, read from their folders.
+"""The data of a page or a plot of runs, read from their folders.
 
 Statistics are recomputed from the tables. The environments and methods of the runs need not be
 installed. Unfinished runs are read up to their last log point.
@@ -51,7 +51,7 @@ class Arm(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The data of a page of runs."""
+    """The data of a page or a plot of runs."""
 
     arms: dict[str, Arm]
 
@@ -64,6 +64,12 @@ class Source(NamedTuple):
     def env(self) -> str:
         """Name of the environment."""
         return self._distinct("env")
+
+    @property
+    def threshold(self) -> float | None:
+        """Return that counts as solved, or None if it differs between finished runs."""
+        goals = {arm.summary["threshold"] for arm in self.arms.values() if arm.summary}
+        return goals.pop() if len(goals) == 1 else None
 
     def _distinct(self, name: str) -> str:
         return ", ".join(dict.fromkeys(arm.config[name] for arm in self.arms.values()))
@@ -93,11 +99,22 @@ def runs(folders: Mapping[str, Path], other_code: bool) -> Source:
                 "wrote"
             )
         arms[label] = _arm(label, folder)
-    made = {
-        label: results.Origin(arm.config["env"], arm.code or "none") for label, arm in arms.items()
-    }
-    results.check_alike(made, other_code, mend="make a page for each")
+    _check_alike(arms, other_code)
     return Source(arms)
+
+
+def _check_alike(arms: Mapping[str, Arm], other_code: bool) -> None:
+    """Raise ValueError if runs must not be shown together."""
+    code = "versions of the code or settings of JAX"
+    for name, found, advice in (
+        ("environments", {label: arm.config["env"] for label, arm in arms.items()},
+         "show each apart"),
+        (code, {label: arm.code or "none" for label, arm in arms.items()},
+         "train them again, or add --other-code"),
+    ):  # fmt: skip
+        if len(set(found.values())) > 1 and not (name == code and other_code):
+            shown = ", ".join(f"{label} {value}" for label, value in found.items())
+            raise ValueError(f"the runs are of different {name} ({shown}): {advice}")
 
 
 def _arm(label: str, folder: Path) -> Arm:

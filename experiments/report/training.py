@@ -42,7 +42,7 @@ def group_of_runs(source: Source) -> Group:
     """Return all runs as one group."""
     methods = {label: arm.replay for label, arm in source.arms.items()}
     frames = {label: arm.frame for label, arm in source.arms.items()}
-    return Group("", methods, _threshold(source), frames)
+    return Group("", methods, source.threshold, frames)
 
 
 def groups_of_study(results: Results) -> list[Group]:
@@ -73,7 +73,7 @@ def groups_of_study(results: Results) -> list[Group]:
 
 def summaries(source: Source) -> dict[str, dict[str, Any]]:
     """Return summaries by label, computed from the metrics so far for unfinished runs."""
-    goal, found = _threshold(source), {}
+    goal, found = source.threshold, {}
     for label, arm in source.arms.items():
         if arm.summary is not None:
             found[label] = arm.summary
@@ -256,9 +256,3 @@ def _of_every_seed(rows: Summaries) -> Table:
     cells = [["seed", *rows]]
     cells += [[str(seed), *(tables.number(each.get(seed)) for each in own)] for seed in seeds]
     return Table(cells, "Every seed in numbers", folded=True)
-
-
-def _threshold(source: Source) -> float | None:
-    """Return the return that counts as solved, or None if it differs between finished arms."""
-    goals = {arm.summary["threshold"] for arm in source.arms.values() if arm.summary}
-    return goals.pop() if len(goals) == 1 else None

@@ -5,7 +5,7 @@ import sys
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import pandas as pd
@@ -78,25 +78,6 @@ def _speed(timing: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def read_summary(run: Path) -> dict[str, Any]:
-    """Return the summary of a run that has ended.
-
-    Raises:
-      ValueError: the run is missing or has not ended, or the file is damaged.
-    """
-    path = run / "summary.json"
-    if not (run / "metrics.csv").exists():
-        raise ValueError(f"{run} holds no run: give folders of runs")
-    if not path.exists():
-        raise ValueError(f"the run in {run} has not ended: finish it with --resume {run}")
-    try:
-        summary = files.read_json(path)
-    except files.Unreadable as error:
-        raise ValueError(f"{path} is damaged ({error}): --resume {run} writes it again") from error
-    check_summary(path, summary)
-    return summary
-
-
 def check_summary(path: Path, summary: Any) -> None:
     """Raise ValueError if a field of a summary is missing or has the wrong type."""
     if not isinstance(summary, dict):
@@ -140,34 +121,3 @@ def recompute(
     """Return a summary with numbers recomputed from tables of metrics and, if given, times."""
     speed = {} if timing is None else _speed(timing)
     return {**summary, **statistics.summarise(frame, summary["threshold"]), **speed}
-
-
-class Origin(NamedTuple):
-    """Properties that runs in one figure must have in common."""
-
-    env: str
-    code: str  # version of the code and settings of JAX
-
-
-def origin_of(summary: Mapping[str, Any]) -> Origin:
-    """Return the origin of a run, from its summary."""
-    return Origin(summary["env"], summary.get("versions", {}).get("code", "none"))
-
-
-def check_alike(
-    runs: Mapping[str, Origin], other_code: bool, mend: str = "plot each apart"
-) -> None:
-    """Raise ValueError if runs must not be shown in one figure.
-
-    Args:
-      runs: origins by label.
-      other_code: whether the user accepts different versions of the code or settings of JAX.
-      mend: advice for runs of different environments.
-    """
-    code = "versions of the code or settings of JAX"
-    for name, key in (("environments", "env"), (code, "code")):
-        found = {label: getattr(run, key) for label, run in runs.items()}
-        if len(set(found.values())) > 1 and not (key == "code" and other_code):
-            shown = ", ".join(f"{label} {value}" for label, value in found.items())
-            advice = mend if key == "env" else "train them again, or add --other-code"
-            raise ValueError(f"the runs are of different {name} ({shown}): {advice}")

@@ -39,8 +39,8 @@ def test_runs_of_two_agents_are_plotted_together(runs, capsys):
 
 def test_invalid_plots_are_refused(runs, capsys):
     unfinished = runs / "unfinished"
-    unfinished.mkdir()
-    (unfinished / "metrics.csv").write_text("seed,step,eval_return\n")
+    shutil.copytree(runs / "naf", unfinished)
+    (unfinished / "summary.json").unlink()
     both = [str(runs / "naf")]
     elsewhere = ["--out", str(runs / "x")]
     for arguments, parts in (
@@ -69,8 +69,9 @@ def test_invalid_plots_are_refused(runs, capsys):
 def test_incompatible_runs_are_refused(runs, tmp_path, capsys, change, parts):
     other = tmp_path / "other"
     shutil.copytree(runs / "naf", other)
-    summary = json.loads((other / "summary.json").read_text())
-    (other / "summary.json").write_text(json.dumps(summary | change))
+    for name in ("summary.json", "config.json"):
+        saved = json.loads((other / name).read_text())
+        (other / name).write_text(json.dumps(saved | change))
     command = [str(runs / "naf"), str(other), "--out", str(tmp_path / "x")]
     assert_names(refusal(capsys, plot.main, *command), "naf", "other", *parts)
     assert not (tmp_path / "x").exists()
@@ -86,7 +87,7 @@ def test_incompatible_runs_are_refused(runs, tmp_path, capsys, change, parts):
         ("metrics.csv", lambda lines: lines[:1], ()),
         ("metrics.csv", lambda lines: lines[1:], ()),
         ("metrics.csv", lambda lines: [*lines[:-1], lines[-1][:-1] + "1\n"], ()),
-        ("summary.json", lambda lines: ["{"], ("--resume",)),
+        ("summary.json", lambda lines: ["{"], ()),
     ],
 )
 def test_damaged_runs_are_not_plotted(made, tmp_path, capsys, name, change, parts):
