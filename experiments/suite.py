@@ -29,7 +29,6 @@ from experiments.cli.options import Parser
 from experiments.figures.style import NAMES
 from experiments.papers.entry import Arm, Experiment
 from experiments.papers.registry import EXPERIMENTS
-from experiments.runs.interrupt import Stopped
 from experiments.runs.log import say, show
 from experiments.statistics.tables import markdown, number
 from experiments.statistics.verdicts import mean_after
@@ -43,6 +42,7 @@ from jaxreplay.methods import METHODS
 
 _BASELINES = ("uniform", "per")
 _HOURS = 1.5
+_AGAIN = "the same command continues"
 _KEPT = ("replayed/effective_buffer",)
 OURS = Path(__file__).parent / "results" / "suite" / "suite.json"  # committed verdicts
 
@@ -179,17 +179,13 @@ def run(
             continue
         left = (end - time.monotonic()) / 3600
         if left <= 0:
-            say(f"the {hours:g} hours are over: the same command continues")
+            say(f"the {hours:g} hours are over: {_AGAIN}")
             break
         say(f"{task.env}:")
         folder = out / _name(task)
         where = Where(hours=left, devices="auto" if devices is None else str(devices))
         resume = store.paths(folder)[1].exists()
-        try:
-            runner.run(studies[task.env], folder, resume=resume, where=where, show=False)
-        except Stopped as error:
-            again = "the same command continues"
-            raise Stopped(error.reason, error.exit_code, again) from None
+        runner.run(studies[task.env], folder, resume=resume, where=where, show=False, again=_AGAIN)
     found = {
         task.env: store.read(out / _name(task))
         for task in TASKS

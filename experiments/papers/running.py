@@ -204,15 +204,11 @@ def _train(source: Experiment, size: SizeName, places: Places, claims: Claims) -
         name: tuple(claim for claim in own if {claim.arm, claim.baseline} <= arms)
         for name, own in claims.items()
     }
-    try:
-        found = runner.run(
-            source.study(size, present), out, resume=resume,
-            overwrite=not resume and places.overwrite, where=places.where, cache=places.cache,
-            show=False,
-        )  # fmt: skip
-    except Stopped as error:
-        again = "the same command continues"
-        raise Stopped(f"{source.name}: {error.reason}", error.exit_code, again) from None
+    found = runner.run(
+        source.study(size, present), out, resume=resume,
+        overwrite=not resume and places.overwrite, where=places.where, cache=places.cache,
+        show=False, again=f"the same command continues {source.name}",
+    )  # fmt: skip
     return found and tables.of_study(found.store)
 
 

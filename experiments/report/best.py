@@ -35,7 +35,7 @@ def best(results: Results) -> Section | None:
 
     The result is None before these seeds have ended.
     """
-    if not results.rows:
+    if not results.best:
         return None
     return _of_grid(results) if results.trials is None else _of_search(results)
 
@@ -50,9 +50,9 @@ def _of_grid(results: Results) -> Section:
             _name(results, row.env, row.label), results.point_settings(row.best), str(row.points),
             *map(format_estimate, (row.chosen, row.shown, row.default)),
         ]
-        for row in results.rows
+        for row in results.best
     ]  # fmt: skip
-    seeds = span([row.shown.seeds for row in results.rows])
+    seeds = span([row.shown.seeds for row in results.best])
     intro = (
         f"{_scored(results)} {_CHOSEN if tuned.has_choice(results.runs) else _NO_CHOICE} "
         f"({seeds} of them), with the "
@@ -60,7 +60,7 @@ def _of_grid(results: Results) -> Section:
     )
     if results.runs["diverged"].any():
         intro += " In the selection, a diverged seed ranks below all others."
-    if any(row.default is None for row in results.rows):
+    if any(row.default is None for row in results.best):
         intro += " Points without a default are not in the sweep: --defaults true adds them."
     return _at_their_best(results, [header, *cells], intro)
 
@@ -73,7 +73,7 @@ def _of_search(results: Results) -> Section:
     cells = []
     for env, labels in results.store.facts["base_points"].items():
         for label in labels:
-            row, name = results.row(env, label), _name(results, env, label)
+            row, name = results.best_of(env, label), _name(results, env, label)
             if row is None:
                 cells.append([name, "not all fresh seeds have ended", *["-"] * 4])
             elif not results.has_best(row):
@@ -102,7 +102,7 @@ def tasks(results: Results) -> Section | None:
     if len(results.methods) < 2:
         return None
     points = results.store.facts["base_points"]
-    best_points = {(row.env, row.label): row.best for row in results.rows}
+    best_points = {(row.env, row.label): row.best for row in results.best}
     defaults = {(env, label): point for env, own in points.items() for label, point in own.items()}
     scores = {_BEST: _scores(results, best_points), _DEFAULT: _scores(results, defaults)}
     first = next(iter(results.methods))
@@ -214,7 +214,7 @@ def _scored(results: Results) -> str:
 def _at_their_best(results: Results, cells: list[list[str]], intro: str) -> Section:
     """Return a section with a table, and plots of best (filled) and default (hollow) settings."""
     metric, described = results.study.metric, results.point_settings
-    figure = sensitivity.best(results.rows, results.methods, metric, "", 0, described)
+    figure = sensitivity.best(results.best, results.methods, metric, "", 0, described)
     drawn = plots.block(figure.panels, styles=results.styles)
     return Section("best", "At their best, and by default", intro, [Table(cells), drawn])
 
@@ -228,7 +228,7 @@ def _scores(results: Results, points: Mapping[tuple[str, str], str]) -> Scores:
     for label in results.methods:
         columns = []
         for env in results.envs:
-            row, point = results.row(env, label), points.get((env, label))
+            row, point = results.best_of(env, label), points.get((env, label))
             own = results.runs[results.runs["point"] == point].sort_values("seed")
             values = own[own["seed"].isin(results.unseen(env))]["ranked"].to_numpy(np.float64)
             columns.append(values if row is not None and len(values) == row.shown.seeds else [])

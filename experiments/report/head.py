@@ -101,8 +101,8 @@ def _warnings_of_study(results: Results) -> list[str]:
             lines.append(f"{verdict.capitalize()}: {', '.join(labels)} (reasons below).")
     if reasons := dict.fromkeys(row.judgement.ungated for row in rows if row.judgement.ungated):
         lines.append(f"Judged without the gate: {', '.join(reasons)}.")
-    fewest = min((row.shown.seeds for row in results.rows), default=0)
-    if results.has_choice and fewest < FEWEST_SEEDS and (results.rows or results.trials is None):
+    fewest = min((row.shown.seeds for row in results.best), default=0)
+    if results.has_choice and fewest < FEWEST_SEEDS and (results.best or results.trials is None):
         lines.append(
             f"Best settings are shown on {fewest} seed{'s' * (fewest != 1)}: differences between "
             f"methods need a comparison of at least {FEWEST_SEEDS}, with settings fixed before it "
@@ -139,7 +139,7 @@ def _unfinished_search(results: Results) -> list[str]:
                 lines.append(
                     f"{env} {label}: {len(own):,} of {asked['trials']:,} trials have ended."
                 )
-            elif results.row(env, label) is None:
+            elif results.best_of(env, label) is None:
                 lines.append(f"{env} {label}: not all fresh seeds have ended.")
     return lines
 

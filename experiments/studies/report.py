@@ -166,7 +166,7 @@ def _compared(store: Store, study: Study, findings: Findings) -> str:
 
 def _best_settings(results: Results, written: list[Path]) -> str:
     """Draw the scores against the settings; return the table of the best settings."""
-    store, study, table, rows = results.store, results.study, results.runs, results.rows
+    store, study, table, rows = results.store, results.study, results.runs, results.best
     metric = results.metric
     how = (
         "The best point was selected on every other seed. The last two columns show the other "

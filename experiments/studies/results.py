@@ -78,7 +78,7 @@ class Results:
         return tuned.scores(table, self.store.settings, self.study.metric)
 
     @functools.cached_property
-    def rows(self) -> list[Tuned]:
+    def best(self) -> list[Tuned]:
         """Best and default settings of every method on every task, if their runs have ended."""
         if "search" in self.store.facts:
             return self._searched()
@@ -88,9 +88,9 @@ class Results:
             self.store.facts["base_points"],
         )
 
-    def row(self, env: str, label: str) -> Tuned | None:
+    def best_of(self, env: str, label: str) -> Tuned | None:
         """Return the result of a method on a task, or None before its runs have ended."""
-        return next((row for row in self.rows if (row.env, row.label) == (env, label)), None)
+        return next((row for row in self.best if (row.env, row.label) == (env, label)), None)
 
     @functools.cached_property
     def trials(self) -> pd.DataFrame | None:

@@ -46,6 +46,7 @@ def run(
     cache: Cache = None,
     dry_run: bool = False,
     show: bool = True,
+    again: str = "",
 ) -> Results | None:
     """Run a study, and write its results, tables and figures into a folder.
 
@@ -60,6 +61,7 @@ def run(
       cache: folder of compiled programs, "off", or None for the default.
       dry_run: whether to report the plan only.
       show: whether to write the tables and figures, and to print the tables.
+      again: how to continue, for messages; by default, with --resume.
 
     Returns:
       The results, or None after a dry run or when the hours in `where` are over.
@@ -93,11 +95,13 @@ def run(
         try:
             with _limited(where.hours, over):
                 findings = job.carry_out()
-        except (Stopped, KeyboardInterrupt):
-            if not over.is_set():
-                raise
-            say(f"the {where.hours:g} hours are over: --resume {out} continues")
-            return None
+        except (Stopped, KeyboardInterrupt) as error:
+            if over.is_set():
+                say(f"the {where.hours:g} hours are over: {again or f'--resume {out} continues'}")
+                return None
+            if again and isinstance(error, Stopped):
+                raise Stopped(error.reason, error.exit_code, again) from error.__cause__
+            raise
         results = Results(job.results, study, findings, tuple(manifest.differing(out)))
         if show:
             conclude(results)

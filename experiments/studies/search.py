@@ -175,8 +175,9 @@ class Search:
                 raise
             raise Stopped(
                 f"stopped: {len(results.ended())} of at most {count(runs, 'run')} have finished "
-                f"and are kept: --resume {results.folder} runs the others",
+                "and are kept",
                 error.exit_code,
+                f"--resume {results.folder} runs the others",
             ) from None
         finally:
             self._bar.close()

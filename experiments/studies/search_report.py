@@ -46,7 +46,7 @@ def _figures(results: Results, tried: pd.DataFrame) -> list[Path]:
         names, scales = results.store.settings, linear(results.asked)
         figures["settings"] = searched.settings(tried, names, scales, metric, agents)
     seeds = len(results.asked["fresh_seeds"])
-    figures["best"] = sensitivity.best(results.rows, results.methods, metric, agents, seeds)
+    figures["best"] = sensitivity.best(results.best, results.methods, metric, agents, seeds)
     written = [results.store.folder / f"{name}.png" for name in figures]
     for path, figure in zip(written, figures.values(), strict=True):
         to_matplotlib(figure, path)
@@ -66,7 +66,7 @@ def _best(results: Results) -> str:
         [row.best, *map(format_estimate, (row.shown, row.default)), results.against_default(row)]
         if results.has_best(row)
         else [f"{row.env} {row.label}", "-", format_estimate(row.shown), "-"]
-        for row in results.rows
+        for row in results.best
     ]
     return markdown([header, *cells])
 

@@ -44,7 +44,7 @@ def test_best_settings_are_shown_on_fresh_seeds(walk, shown):
     assert rows["per"]["best settings"] == "replay.alpha 0.9449, replay.beta 0.04739"
     assert rows["per"]["wins/losses/ties"] == "8/1/1"
     assert "replay." not in rows["uniform"]["best settings"]  # no settings to choose
-    assert [row.shown.seeds for row in walk.rows] == [10, 10]
+    assert [row.shown.seeds for row in walk.best] == [10, 10]
 
 
 def test_trials_are_plotted_in_order_and_against_each_setting(walk, shown):
@@ -70,8 +70,8 @@ def test_best_settings_are_named_if_the_table_lacks_runs_of_their_trial(walk):
     found = store.read(WALK)
     best = found.facts["search"]["studies"]["walk/10"]["per"]["best"]
     found.frame = found.frame[(found.frame["point"] != best) | (found.frame["seed"] != 0)]
-    row = Results(found, found.study).row("walk/10", "per")
-    assert row.chosen is None and row.shown == walk.row("walk/10", "per").shown
+    row = Results(found, found.study).best_of("walk/10", "per")
+    assert row.chosen is None and row.shown == walk.best_of("walk/10", "per").shown
     cells = Page(page.render(Results(found, found.study))).table("method", "best settings")
     cells = {cell["method"]: cell for cell in cells}["per"]
     assert cells["best settings"] == "replay.alpha 0.9449, replay.beta 0.04739"
@@ -125,7 +125,7 @@ def test_diverged_fresh_seeds_lose_and_are_counted(tmp_path):
     rows = {row["method"]: row for row in shown.table("method", "best settings")}
     assert_names(rows["per"]["on fresh seeds"], "7", "10", "diverged")
     assert "diverged" not in rows["per"]["by default, on fresh seeds"]
-    wins, losses, ties = map(int, lost.against_default(lost.row("walk/10", "per")).split("/"))
+    wins, losses, ties = map(int, lost.against_default(lost.best_of("walk/10", "per")).split("/"))
     assert rows["per"]["wins/losses/ties"] == f"{wins}/{losses}/{ties}"
     assert losses >= 7 and wins + losses + ties == 10
     study = found.study

@@ -173,6 +173,6 @@ def test_incomplete_sweeps_have_a_page(walk):
     read = store.read(WALK)
     read.frame = read.frame[read.frame["replay"] == "uniform"]
     half = Results(read, final(read))
-    assert best.tasks(half) is None and [row.label for row in half.rows] == ["uniform"]
+    assert best.tasks(half) is None and [row.label for row in half.best] == ["uniform"]
     assert Page(page.render(half)).warns("10", "160")
-    assert isinstance(half.rows[0], tuned.Tuned)
+    assert isinstance(half.best[0], tuned.Tuned)

@@ -22,7 +22,7 @@ def test_documented_sweep_equals_the_committed_sweep(monkeypatch, capsys):
 
 def test_documented_search_equals_the_committed_search():
     found = results.read(ROOT / "experiments/results/sweeps/walk_search")
-    row = found.row("walk/10", "per")
+    row = found.best_of("walk/10", "per")
     own, fresh = row.chosen.value, row.shown.value
     assert f"the best of {len(found.trials)} trials" in PAGE
     assert f"{own:,.0f} agent steps on its own seeds, and {fresh:,.0f} on fresh" in PAGE
