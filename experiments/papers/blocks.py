@@ -4,7 +4,6 @@ import io
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,19 +51,17 @@ def _ours(values: np.ndarray) -> Band:
 
 OURS = "IQM, 95 % interval"
 # Functions from values [S, x] to a line and its band, by name.
-AGGREGATES: Mapping[str, Callable[[np.ndarray], Band]] = MappingProxyType(
-    {
-        "mean, std": lambda values: _around(values.mean(axis=0), _spread(values)),
-        "mean, 95 % interval": _interval,
-        "mean, 20 to 80 %": lambda values: (
-            values.mean(axis=0), *np.percentile(values, [20, 80], axis=0)
-        ),
-        "median, range": _percentiles(0, 100),
-        "median, quartiles": _percentiles(25, 75),
-        "median, 20 to 80 %": _percentiles(20, 80),
-        OURS: _ours,
-    }
-)  # fmt: skip
+AGGREGATES: Mapping[str, Callable[[np.ndarray], Band]] = {
+    "mean, std": lambda values: _around(values.mean(axis=0), _spread(values)),
+    "mean, 95 % interval": _interval,
+    "mean, 20 to 80 %": lambda values: (
+        values.mean(axis=0), *np.percentile(values, [20, 80], axis=0)
+    ),
+    "median, range": _percentiles(0, 100),
+    "median, quartiles": _percentiles(25, 75),
+    "median, 20 to 80 %": _percentiles(20, 80),
+    OURS: _ours,
+}  # fmt: skip
 
 
 class Compared(NamedTuple):
@@ -92,7 +89,7 @@ _HEAD = 1.0  # height of the title in inches
 _ENTRY = 0.19  # height of a row of a legend in inches
 _KEPT = 128  # number of most frequent colours that the palette represents exactly
 _EXACT = Image.Dither.NONE
-_LEGEND = MappingProxyType({"frameon": False, "fontsize": 8, "handlelength": 2.6})
+_LEGEND = {"frameon": False, "fontsize": 8, "handlelength": 2.6}
 
 
 def arms_of(plotted: Plotted, frame: pd.DataFrame) -> list[str]:

@@ -3,13 +3,13 @@
 `experiments.toml` has the experiments. The files `entries/PAPER.toml` have a table for each entry
 with the fields of `Entry`: sources by their names, the name of a file in `printed`, and the name of
 the function that draws a layout or computes a statistic next to its options. Table `exact` has the
-claims of type `Exact`, with their words. Texts "$NAME" are those of table `texts`.
+claims of type `Exact`, with their words. Texts "$NAME" are those of table `texts`, and `like` names
+tables to start from, as in presets.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from experiments.papers import gains, layouts, sampled
@@ -41,12 +41,10 @@ def _experiment(name: str, table: Mapping[str, Any]) -> Experiment:
     return Experiment(name, arms=arms, question=question, **sizes, **own)
 
 
-EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
-    {
-        name: _experiment(name, table)
-        for name, table in read_tables(_FOLDER / "experiments.toml").items()
-    }
-)
+EXPERIMENTS: Mapping[str, Experiment] = {
+    name: _experiment(name, table)
+    for name, table in read_tables(_FOLDER / "experiments.toml").items()
+}
 _SOURCES: Mapping[str, Source] = {
     **EXPERIMENTS, **{source.name: source for source in COMPUTATIONS}
 }  # fmt: skip
@@ -89,13 +87,9 @@ def _statistic(table: Mapping[str, Any]) -> Callable[[Data], list[list[str]]]:
     return partial(getattr(gains, options.pop("statistic")), **options)
 
 
-ENTRIES: Mapping[str, Entry] = MappingProxyType(
-    {
-        entry.id: entry
-        for paper in PAPERS
-        for entry in _entries(_FOLDER / "entries" / f"{paper}.toml")
-    }
-)
+ENTRIES: Mapping[str, Entry] = {
+    entry.id: entry for paper in PAPERS for entry in _entries(_FOLDER / "entries" / f"{paper}.toml")
+}
 
 
 def of_papers(papers: Iterable[str]) -> list[Entry]:

@@ -145,10 +145,6 @@ class Parts:
         write_bytes(path, json.dumps(content).encode())
         return rows
 
-    def finished(self) -> int:
-        """Return the number of parts with a file."""
-        return len(list(self.folder.glob(f"part.{self._key}.*.json")))
-
     def clear(self) -> None:
         """Remove the files of all parts, also those of other settings, code or devices."""
         for name in ("part.*.json", ".part.*.tmp"):  # the latter are left by killed processes
@@ -219,18 +215,13 @@ def _compute(source: Computation, size: SizeName, places: Places, parts: Parts) 
       Stopped: the user pressed Ctrl-C; finished parts are saved.
     """
     start = time.perf_counter()
-    if count := parts.finished():
-        say(f"{source.name}: {count} finished parts are there from before")
     try:
         frame = source.function(Request(source.options(size), say, parts))
     except KeyboardInterrupt as error:
-        again = f"no part of {source.name} was finished: the same command begins it again"
-        if count := parts.finished():
-            again = (
-                f"{count} finished parts of {source.name} are kept in {parts.folder}: the same "
-                "command goes on from there"
-            )
-        raise Stopped(f"stopped: {again}", interrupt.exit_code(error)) from None
+        raise Stopped(
+            f"{source.name}: stopped", interrupt.exit_code(error),
+            "the same command continues after the finished parts",
+        ) from None  # fmt: skip
     made = {
         "options": plain(source.options(size)),
         "versions": {**versions(), "code": version_of(source)},

@@ -45,7 +45,7 @@ def test_invalid_plots_are_refused(runs, capsys):
     elsewhere = ["--out", str(runs / "x")]
     for arguments, parts in (
         ([*both, str(runs / "none"), *elsewhere], (runs / "none",)),
-        ([*both, str(unfinished), *elsewhere], (f"--resume {unfinished}",)),
+        ([str(unfinished), *elsewhere], (f"--resume {unfinished}",)),
         ([*both, f"naf={runs / 'racer'}", *elsewhere], ("naf", f"other={runs / 'naf'}")),
         ([*both, "--out", str(runs / "racer")], (runs / "racer", "--out")),
         ([f"={runs / 'racer'}", *elsewhere], ("LABEL=FOLDER", "x=runs/x")),
