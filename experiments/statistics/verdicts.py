@@ -134,12 +134,7 @@ def judge(
         coverage is .93 for a nominal .95), or the paired probability of improvement. The latter is
         also used if there are no differences (a seed never solved the task, or diverged).
       ungated: reason for disabling the gate, which becomes part of the judgement; or None.
-
-    Raises:
-      ValueError: `ungated` is an empty reason.
     """
-    if ungated is not None and not ungated.strip():
-        raise ValueError("the gate is off without a reason: say why in words")
     if stopped := without_numbers(arm, baseline, pairs.seeds, ungated):
         return judgement(arm, baseline, pairs.seeds, *stopped, claim=claim, ungated=ungated)
     if quantity != "improvement" and pairs.differences is None:

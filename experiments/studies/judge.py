@@ -361,10 +361,6 @@ class _Results(NamedTuple):
           NotAsked: If there are no such runs, or they do not have the metric.
         """
         name, both = claim.primary or self.study.question.primary, self.pairs(claim)
-        if claim.least and len(both) > 1:
-            raise ValueError(
-                f"'{claim.says}': a least effect is in the unit of a single task: name it in where"
-            )
         sides = [
             (self.side(arm, name, claim.across), self.side(base, name, claim.across))
             for arm, base in both

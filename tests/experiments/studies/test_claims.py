@@ -136,10 +136,8 @@ def test_claims_about_absent_arms_are_refused():
     assert isinstance(refused_, Absent) and "rank" in str(refused_)
     assert found.judgement.verdict == "agrees"
     assert study.from_json(own.to_json()).claims == own.claims
-    several = with_claims(dataclasses.replace(BETTER, least=1.0), envs=("walk/4", "walk/5"))
-    with refused("PER is better", "where"):
-        judged(several, values)
     # These are refused before training.
+    several = with_claims(dataclasses.replace(BETTER, least=1.0), envs=("walk/4", "walk/5"))
     elsewhere = dataclasses.replace(BETTER, where={"env": "walk/9"})
     unknown = dataclasses.replace(BETTER, primary="medal")
     for wrong, parts in ((own, ("rank",)), (several, ("where",)),
