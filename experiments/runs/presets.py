@@ -6,13 +6,12 @@
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from experiments.storage import files
 
 Options = Mapping[str, Any]  # option -> value
-_NONE: Options = MappingProxyType({})
+_NONE: Options = {}
 
 
 class Preset(NamedTuple):
@@ -77,9 +76,9 @@ def _values(value: Any) -> Any:
     return None if value == "(none)" else value
 
 
-PRESETS: Mapping[str, Preset] = MappingProxyType(
-    {name: Preset(**own) for name, own in read_tables(Path(__file__).with_suffix(".toml")).items()}
-)
+PRESETS: Mapping[str, Preset] = {
+    name: Preset(**own) for name, own in read_tables(Path(__file__).with_suffix(".toml")).items()
+}
 
 
 class Names(NamedTuple):

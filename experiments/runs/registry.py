@@ -78,29 +78,26 @@ _AGENTS = {
 AGENTS: Mapping[str, AgentEntry] = MappingProxyType(_AGENTS)  # a view: `register_agent` adds to it
 
 # An example environment for each kind of actions, for help and messages.
-EXAMPLES: Mapping[str, str] = MappingProxyType(
-    {"discrete": "gymnax/CartPole-v1", "continuous": "gymnax/Pendulum-v1"}
-)
-GOAL_EXAMPLES: Mapping[str, str] = MappingProxyType(
-    {"discrete": "goals/BitFlip-15", "continuous": "goals/PointReach"}
-)
+EXAMPLES: Mapping[str, str] = {"discrete": "gymnax/CartPole-v1", "continuous": "gymnax/Pendulum-v1"}
+GOAL_EXAMPLES: Mapping[str, str] = {
+    "discrete": "goals/BitFlip-15",
+    "continuous": "goals/PointReach",
+}
 
 # Returns at which environments count as solved, for metric steps_to_threshold.
-THRESHOLDS: Mapping[str, float] = MappingProxyType(
-    {
-        "gymnax/CartPole-v1": 475.0,
-        "gymnasium/CartPole-v1": 475.0,
-        "gymnax/Pendulum-v1": -200.0,
-        "gymnasium/LunarLander-v3": 200.0,
-        "gymnasium/LunarLanderContinuous-v3": 200.0,
-        "gymnasium/BipedalWalker-v3": 300.0,
-        "gymnax/Catch-bsuite": 0.9,  # returns are 1 or -1
-        "gymnax/DeepSea-bsuite": 0.98,  # the optimum is 0.99 for all sizes
-        **{f"gymnax/DeepSea-bsuite-{n}": 0.98 for n in SIZES},
-        **{f"memory/{kind}-{n}": 0.9 for kind in ("Chain", "TMaze") for n in SIZES},  # optimum 1
-        **{f"walk/{n}": 1.0 for n in SIZES},  # returns are 1 or 0
-    }
-)
+THRESHOLDS: Mapping[str, float] = {
+    "gymnax/CartPole-v1": 475.0,
+    "gymnasium/CartPole-v1": 475.0,
+    "gymnax/Pendulum-v1": -200.0,
+    "gymnasium/LunarLander-v3": 200.0,
+    "gymnasium/LunarLanderContinuous-v3": 200.0,
+    "gymnasium/BipedalWalker-v3": 300.0,
+    "gymnax/Catch-bsuite": 0.9,  # returns are 1 or -1
+    "gymnax/DeepSea-bsuite": 0.98,  # the optimum is 0.99 for all sizes
+    **{f"gymnax/DeepSea-bsuite-{n}": 0.98 for n in SIZES},
+    **{f"memory/{kind}-{n}": 0.9 for kind in ("Chain", "TMaze") for n in SIZES},  # optimum 1
+    **{f"walk/{n}": 1.0 for n in SIZES},  # returns are 1 or 0
+}
 
 
 def register_agent(name: str, entry: AgentEntry, *, replace: bool = False) -> None:

@@ -130,11 +130,6 @@ def expand(
     return points
 
 
-def has_settings(axes: Sequence[Axis]) -> bool:
-    """Return whether arms have settings to choose from, which replay ratios are not."""
-    return any(axis.name != LEARN_EVERY.name for axis in axes)
-
-
 def check_names(
     axes: Sequence[Axis], bases: Mapping[tuple[str, str], RunConfig], where: str = "grid"
 ) -> None:

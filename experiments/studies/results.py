@@ -196,7 +196,8 @@ class Results:
     @property
     def has_choice(self) -> bool:
         """Whether there are settings to choose from; replay ratios do not count."""
-        return self.trials is not None or grid.has_settings(self.study.axes)
+        settings = [axis for axis in self.study.axes if axis.name != grid.LEARN_EVERY.name]
+        return self.trials is not None or bool(settings)
 
     @functools.cached_property
     def settings(self) -> list[str]:

@@ -209,10 +209,8 @@ class _Grid:
         return lines
 
 
-def _progress(study: Study, findings: Findings | None, seeds: int) -> list[str]:
+def _progress(study: Study, findings: Findings, seeds: int) -> list[str]:
     """Return lines that describe the arms or claims after a look."""
-    if findings is None:
-        return []
     if study.claims:
         claims, left = sum(map(len, study.claims.values())), findings.undecided
         lines = [f"{len(left)} of {claims} claims are undecided after {seeds} seeds"]
