@@ -124,17 +124,18 @@ class Search:
     def describe(self) -> list[str]:
         """Return lines that summarize the whole search."""
         searched = [tuning for tuning in self.tunings if tuning.space]
-        runs, steps, made, seconds, lines = 0, 0, 0, 0.0, []
+        runs, steps, seconds, lines = 0, 0, 0.0, []
         for tuning in self.tunings:
             each = sum(self.budget(tuning))
             runs, steps = runs + each, steps + each * _steps(tuning.base)
             seconds += each * rates.seconds(tuning.base) / self._seeds
-            apart, number = self._apart(tuning)
-            made += number
-            lines += self._about(tuning, apart)
+            lines += self._about(tuning)
         devices = len(self._engine.devices)
         at_once = max(1, self._how.at_once * len(searched))
-        minutes = (seconds + made * rates.COMPILING) / 60 / min(devices, at_once)
+        compiling = (
+            len(self.tunings) * rates.COMPILING
+        )  # more if a setting needs programs of its own
+        minutes = (seconds + compiling) / 60 / min(devices, at_once)
         batches = math.ceil(at_once * self._seeds / self._width)
         at_most = self._width * self._run_bytes * min(devices, batches)
         tasks = {tuning.default.env for tuning in searched}
@@ -146,9 +147,9 @@ class Search:
             f"and the defaults with {count(self._how.fresh_seeds, 'fresh seed')}"
         )
         total = (
-            f"{count(runs, 'run')} at most, in at most {count(made, 'program')} on "
-            f"{count(devices, 'device')}, {steps:,} agent steps; arrays of up to "
-            f"{at_most / 1e9:.2g} GB at once; about {rates.in_words(minutes)} by past rates"
+            f"{count(runs, 'run')} at most on {count(devices, 'device')}, {steps:,} agent steps; "
+            f"arrays of up to {at_most / 1e9:.2g} GB at once; about {rates.in_words(minutes)} by "
+            "past rates"
         )
         ended = count(len(self.results.ended()), "run")
         return [head, total, *lines, *[f"{ended} of these have ended"] * self._resume]
@@ -208,26 +209,12 @@ class Search:
             return width_of(self._seeds)
         return math.ceil(self._how.at_once * self._seeds / len(self._engine.devices))
 
-    def _apart(self, tuning: Tuning) -> tuple[list[Place], int]:
-        """Return the settings that need separate programs, and the largest number of programs."""
-        env, label, settings, _ = tuning.default
-        corners = spaces.corners(env, label, tuning.base, tuning.space)
-        groups = self._cache.grouped([tuning.default, *corners])
-        traced = {place for group in groups for place in group.traced}
-        apart = [place for place in tuning.space if place not in traced]
-        sizes = [tuning.space[place].size for place in apart]
-        sizes += [2 for place in traced if None in tuning.space[place].ends]
-        outside = any(not tuning.space[place].holds(settings[place]) for place in apart)
-        return apart, int(min(math.prod(sizes), self._how.trials)) + outside
-
-    def _about(self, tuning: Tuning, apart: Sequence[Place]) -> list[str]:
+    def _about(self, tuning: Tuning) -> list[str]:
         name = f"  {tuning.default.env} {tuning.default.label}"
         if not tuning.space:
             return [f"{name}: has none of the settings: only its defaults run, with fresh seeds"]
         shown = "; ".join(f"{place.name} {own}" for place, own in tuning.space.items())
         lines = [f"{name}: {shown}"]
-        if apart:
-            lines[0] += f"; compiled separately for: {', '.join(place.name for place in apart)}"
         size = math.prod(own.size for own in tuning.space.values())
         if size < self._how.trials:
             lines.append(

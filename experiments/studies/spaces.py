@@ -43,10 +43,6 @@ class Range(NamedTuple):
         """Both ends, which represent all values in validation."""
         return self.low, self.high
 
-    def holds(self, value: Any) -> bool:
-        """Return whether a value is in the range."""
-        return value is not None and self.low <= value <= self.high
-
     @property
     def text(self) -> str:
         """The range in the syntax of the command line."""
@@ -74,10 +70,6 @@ class Choices(NamedTuple):
     def ends(self) -> tuple[Any, ...]:
         """All values, each of which validation checks."""
         return self.values
-
-    def holds(self, value: Any) -> bool:
-        """Return whether a value is among the choices."""
-        return value in self.values
 
     @property
     def text(self) -> str:
