@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from experiments.statistics.bootstrap import bootstrap_interval, iqm, stratified_interval
+from experiments.statistics.bootstrap import bootstrap_interval, iqm
 
 # The sign-flip test enumerates all flips of up to 20 differences. More are rounded to a grid, on
 # which their sum has 2^18 steps; p-values near 0.05 are then too large by at most 0.0002.
@@ -27,7 +27,7 @@ class Pairs:
     Positive differences mean that the arm is better, for either direction of the metric. If any
     value is not finite (a seed that never solved the task, or NaN for a diverged seed, which ranks
     below all others), the fields with differences are None and the p-value is that of their signs.
-    Wins, ties and both probabilities of improvement depend only on the order of two values.
+    Wins, ties and the probability of improvement depend only on the order of two values.
     """
 
     seeds: int
@@ -41,8 +41,6 @@ class Pairs:
     ties: int
     improvement: float  # share of seeds on which the arm is better; ties count 1/2
     improvement_interval: Interval
-    unpaired_improvement: float  # over all pairs of a seed of the arm and one of the baseline
-    unpaired_improvement_interval: Interval
     p_value: float  # two-sided, for no difference
     p_holm: float | None = None  # p_value corrected over the arms, if there are several
 
@@ -70,8 +68,6 @@ def compare_pairs(arm: ArrayLike, baseline: ArrayLike, higher_is_better: bool = 
     mean, mean_interval = _estimate(differences, np.mean)
     middle, iqm_interval = _estimate(differences, iqm)
     improvement, improvement_interval = _estimate((signs + 1) / 2, np.mean)
-    columns = x[:, None], y[:, None]
-    unpaired = stratified_interval(columns, probability_of_improvement)
     return Pairs(
         seeds=len(x),
         differences=None if differences is None else tuple(differences.tolist()),
@@ -84,8 +80,6 @@ def compare_pairs(arm: ArrayLike, baseline: ArrayLike, higher_is_better: bool = 
         ties=int((signs == 0).sum()),
         improvement=improvement,
         improvement_interval=improvement_interval,
-        unpaired_improvement=float(probability_of_improvement(*columns)),
-        unpaired_improvement_interval=_floats(unpaired),
         p_value=sign_flip_test(signs if differences is None else differences),
     )
 
