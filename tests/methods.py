@@ -1,10 +1,12 @@
 """Methods with options that fit the small replays of tests, and the methods of quick tests."""
 
 from collections.abc import Iterable
+from types import SimpleNamespace
 
+import jax
 import pytest
 
-from jaxreplay import testing
+from jaxreplay import Replay, testing
 from jaxreplay.methods import METHODS
 from jaxreplay.sampler import Method
 
@@ -44,6 +46,15 @@ def checks(names: Iterable[str], slow: Iterable[str], eager: Iterable[str]) -> l
         for name in names
         for check in testing.CHECKS
     ]  # fmt: skip
+
+
+def compiled(replay: Replay) -> SimpleNamespace:
+    """Return the functions of a replay as compiled functions.
+
+    Outside of jit, JAX compiles every operation separately, which takes seconds.
+    """
+    names = ("init", "add", "sample", "update", "probability", "metrics", "end_episodes")
+    return SimpleNamespace(**{name: jax.jit(getattr(replay, name)) for name in names})
 
 
 def short(name: str, updates: int | None = None) -> Method:

@@ -8,16 +8,17 @@ import pytest
 from jaxreplay import Replay, Transition
 from jaxreplay.methods import cer, lap, latest, ners, per, rank, sequences, uniform, windows
 from jaxreplay.methods.cer import CERConfig, CombinedExperience
+from tests.methods import compiled
 from tests.refusals import refused
 
-EXAMPLE = Transition(reward=jnp.zeros(()))
+EXAMPLE = Transition(reward=np.float32(0))
 
 
 def filled(sampler, count, batch_size=4, num_envs=1, capacity=12):
-    replay = Replay(sampler, capacity=capacity, batch_size=batch_size, num_envs=num_envs)
+    replay = compiled(Replay(sampler, capacity=capacity, batch_size=batch_size, num_envs=num_envs))
     state = replay.init(jax.random.key(0), EXAMPLE)
     for step in range(count):
-        rewards = step * num_envs + jnp.arange(num_envs, dtype=jnp.float32)
+        rewards = step * num_envs + np.arange(num_envs, dtype=np.float32)
         state = replay.add(state, EXAMPLE._replace(reward=rewards))
     return replay, state
 
@@ -32,7 +33,7 @@ def filled(sampler, count, batch_size=4, num_envs=1, capacity=12):
 )
 def test_probabilities_by_hand(newest, expected):
     replay, state = filled(cer.sampler(CERConfig(newest=newest)), 10)
-    found = replay.probability(state, jnp.arange(12))
+    found = replay.probability(state, np.arange(12))
     np.testing.assert_allclose(found, expected + [0.0] * 2, rtol=1e-6)
 
 
@@ -52,7 +53,7 @@ def test_unbiased_weights_by_hand():
 def test_the_last_rows_of_a_batch_are_the_newest_transitions(num_envs):
     replay, state = filled(cer.sampler(), 7, num_envs=num_envs)  # 7 steps; the ring stores 12 / E
     for step in range(7, 12):
-        rewards = step * num_envs + jnp.arange(num_envs, dtype=jnp.float32)
+        rewards = step * num_envs + np.arange(num_envs, dtype=np.float32)
         state = replay.add(state, EXAMPLE._replace(reward=rewards))
         batch = replay.sample(state, jax.random.key(step))
         assert set(np.asarray(batch.transition.reward[-num_envs:])) == set(np.asarray(rewards))
@@ -65,12 +66,10 @@ def test_the_other_rows_equal_those_of_the_base(base):
     replay, state = filled(combined.sampler, 11, batch_size=7)
     smaller, _ = filled(base.sampler, 0)
     for seed in range(4):
-        own, expected = (
-            r.sample(state, jax.random.key(seed), size) for r, size in ((replay, 7), (smaller, 4))
-        )
+        own, expected = (r.sample(state, jax.random.key(seed)) for r in (replay, smaller))
         np.testing.assert_array_equal(own.indices, [*expected.indices, 8, 9, 10])
         np.testing.assert_array_equal(own.weights, [*expected.weights, 1, 1, 1])
-        td = jnp.arange(1.0, 8.0)
+        td = np.arange(1, 8, dtype=np.float32)
         state = replay.update(state, own, **dict.fromkeys(base.requires.feedback, td))
 
 
@@ -85,7 +84,7 @@ def test_a_batch_of_newest_transitions_equals_that_of_latest():
 def test_newest_transitions_repeat_if_too_few_are_stored():
     replay, state = filled(cer.sampler(CERConfig(newest=3)), 2)
     assert sorted(np.asarray(replay.sample(state, jax.random.key(0)).indices[1:])) == [0, 1, 1]
-    found = replay.probability(state, jnp.arange(2))
+    found = replay.probability(state, np.arange(2))
     np.testing.assert_allclose(found, [1 / 8 + 1 / 4, 1 / 8 + 2 / 4])
 
 

@@ -11,18 +11,18 @@ from jaxreplay import Replay, SharedObservations, Transition, Transitions, load,
 from jaxreplay import ring as ring_
 from jaxreplay.methods import her, latest, per, rank, refer, sequences, uniform, windows
 from jaxreplay.types import Goals
-from tests.methods import quick
+from tests.methods import compiled, quick
 from tests.refusals import refused
 
 E, STEPS, GAMMA = 3, 10, 0.9
 EXAMPLE = Transition(
-    obs=jnp.zeros(4),  # step number, unused, achieved goal, desired goal
-    action=jnp.zeros((), jnp.int32),
-    reward=jnp.zeros(()),
-    discount=jnp.zeros(()),
-    next_obs=jnp.zeros(4),
-    first=jnp.zeros((), bool),
-    last=jnp.zeros((), bool),
+    obs=np.zeros(4, np.float32),  # step number, unused, achieved goal, desired goal
+    action=np.int32(0),
+    reward=np.float32(0),
+    discount=np.float32(0),
+    next_obs=np.zeros(4, np.float32),
+    first=np.bool_(0),
+    last=np.bool_(0),
 )
 
 
@@ -93,11 +93,10 @@ class Lists:
 def filled(strategy, steps, inner=uniform.sampler(), k=4.0, seed=0, batch_size=30):
     sampler = her.Hindsight(inner, TASK, strategy, k)
     replay = Replay(sampler, capacity=E * STEPS, batch_size=batch_size, num_envs=E)
-    lists = Lists(seed)
-    add = jax.jit(replay.add)
-    state = replay.init(jax.random.key(0), EXAMPLE)
+    lists, fast = Lists(seed), compiled(replay)
+    state = fast.init(jax.random.key(0), EXAMPLE)
     for _ in range(steps):
-        state = add(state, lists.step())
+        state = fast.add(state, lists.step())
     return replay, state, lists
 
 
@@ -158,13 +157,12 @@ def test_relabelling_with_the_own_goal_changes_nothing():
 @pytest.mark.parametrize("horizon", [5, 10])
 def test_the_share_of_successes_is_that_of_uniform_future_goals(horizon):
     """With T distinct goals, a share H_T / T of relabelled transitions achieves the new goal."""
-    replay = Replay(her.Hindsight(goals=TASK), capacity=horizon, batch_size=horizon)
+    replay = compiled(Replay(her.Hindsight(goals=TASK), capacity=horizon, batch_size=horizon))
     state = replay.init(jax.random.key(0), EXAMPLE)
+    row = jax.tree.map(lambda x: x[None], EXAMPLE)._replace(discount=np.ones(1, np.float32))
     for time in range(horizon):
-        row = jax.tree.map(lambda x: jnp.asarray(x)[None], EXAMPLE)
-        obs = jnp.array([[0.0, 0.0, time + 1.0, -1.0]])
-        first = jnp.array([time == 0])
-        state = replay.add(state, row._replace(next_obs=obs, first=first, discount=jnp.ones(1)))
+        obs = np.float32([[0, 0, time + 1, -1]])
+        state = replay.add(state, row._replace(next_obs=obs, first=np.array([time == 0])))
     t, relabelled = drawn(replay, state, keys=4000)
     share = (1 / np.arange(1, horizon + 1)).sum() / horizon
     assert abs((t.reward[relabelled] == 0).mean() - share) < 0.01
@@ -176,8 +174,8 @@ def test_batches_do_not_depend_on_the_storage_of_observations(strategy):
     batches = []
     for storage in (Transitions(), SharedObservations(spare=1.0)):
         sampler = her.Hindsight(per.sampler(), TASK, strategy)
-        replay = Replay(sampler, capacity=16, batch_size=16, num_envs=2, storage=storage)
-        state, add = replay.init(jax.random.key(0), EXAMPLE), jax.jit(replay.add)
+        replay = compiled(Replay(sampler, capacity=16, batch_size=16, num_envs=2, storage=storage))
+        state = replay.init(jax.random.key(0), EXAMPLE)
         for time in range(21):
             obs = np.zeros((2, 4), np.float32)
             obs[:, 2] = time + 100 * np.arange(2) + time // 6  # plus one after every last step
@@ -185,11 +183,12 @@ def test_batches_do_not_depend_on_the_storage_of_observations(strategy):
             edges = np.full(2, time % 6 == 0), np.full(2, time % 6 == 5)
             row = jax.tree.map(lambda x: np.stack([x, x]), EXAMPLE)
             row = row._replace(obs=obs, next_obs=after, discount=np.full(2, GAMMA, np.float32))
-            state = add(state, row._replace(first=edges[0], last=edges[1]))
-        batches.append(jax.jit(replay.sample)(state, jax.random.key(1)))
-        slots = jnp.arange(16)
-        whole = ring_.gather(state.ring, slots).next_obs
-        testing.same(ring_.gather_part(state.ring, slots, "next_obs", range(1, 3)), whole[:, 1:3])
+            state = replay.add(state, row._replace(first=edges[0], last=edges[1]))
+        batches.append(replay.sample(state, jax.random.key(1)))
+        slots = np.arange(16)
+        whole = jax.jit(ring_.gather)(state.ring, slots).next_obs
+        part = jax.jit(lambda ring: ring_.gather_part(ring, slots, "next_obs", range(1, 3)))
+        testing.same(part(state.ring), whole[:, 1:3])
     testing.same(*batches)
 
 
@@ -199,15 +198,15 @@ INNER = {"uniform": uniform.sampler(), "per": per.sampler(), "rank": rank.sample
 @pytest.mark.parametrize("name", quick(INNER, of=("uniform", "per")))
 def test_slots_weights_and_probabilities_equal_those_of_the_inner_sampler(name):
     def run(sampler):
-        replay = Replay(sampler, capacity=E * STEPS, batch_size=8, num_envs=E)
+        replay = compiled(Replay(sampler, capacity=E * STEPS, batch_size=8, num_envs=E))
         state, lists = replay.init(jax.random.key(0), EXAMPLE), Lists(0)
         for time in range(14):
             state = replay.add(state, lists.step())
             if time > 3:
                 batch = replay.sample(state, jax.random.key(time))
-                td_error = batch.indices.astype(jnp.float32) - 9.5
+                td_error = np.float32(batch.indices) - 9.5
                 state = replay.update(state, batch, td_error=td_error)
-        return batch, replay.probability(state, jnp.arange(E * STEPS))
+        return batch, replay.probability(state, np.arange(E * STEPS))
 
     ours, chances = run(her.Hindsight(INNER[name], TASK, write_back=True))
     theirs, expected = run(INNER[name])
@@ -220,14 +219,14 @@ def test_slots_weights_and_probabilities_equal_those_of_the_inner_sampler(name):
 
 def test_only_transitions_that_are_not_relabelled_change_priorities():
     replay, state, _ = filled("future", 23, per.sampler(), batch_size=8)
-    batch = replay.sample(state, jax.random.key(0))
-    slots = jnp.arange(8)
-    batch = batch._replace(indices=slots, version=ring_.version(state.ring, slots))
-    after = replay.update(state, batch, td_error=jnp.full(8, 50.0))
+    fast, slots = compiled(replay), np.arange(8, dtype=np.int32)
+    batch = fast.sample(state, jax.random.key(0))
+    batch = batch._replace(indices=slots, version=jax.jit(ring_.version)(state.ring, slots))
+    after = fast.update(state, batch, td_error=np.full(8, 50, np.float32))
     relabelled = np.asarray(batch.aux.relabelled)
     assert 0 < relabelled.sum() < 8
-    changed = after.sampler.inner.tree.nodes[:8] != state.sampler.inner.tree.nodes[:8]
-    np.testing.assert_array_equal(changed, ~relabelled)
+    nodes, before = (np.asarray(s.sampler.inner.tree.nodes[:8]) for s in (after, state))
+    np.testing.assert_array_equal(nodes != before, ~relabelled)
     assert int(after.dropped) == 0
     share = replay.metrics(after)["relabelled_terminated"]
     stops = np.asarray(batch.transition.discount)[relabelled] == 0
@@ -236,12 +235,12 @@ def test_only_transitions_that_are_not_relabelled_change_priorities():
 
 def test_goals_of_an_ended_episode_do_not_reach_the_next():
     replay, state, lists = filled("episode", 4)
-    state = replay.end_episodes(state)
+    state = jax.jit(replay.end_episodes)(state)
     before = set(lists.stored("episode"))
     for env in range(E):
         lists.episodes[env].append([])
     lists.left[:] = 5
-    state = replay.add(state, lists.step())  # `first` is false
+    state = jax.jit(replay.add)(state, lists.step())  # `first` is false
     t, relabelled = drawn(replay, state, keys=50)
     new = ~np.isin(t.next_obs[:, 0], list(before)) & relabelled
     assert new.any()
@@ -262,8 +261,8 @@ def test_a_loaded_replay_relabels_as_before(tmp_path):
     replay, state, _ = filled("future", 23, per.sampler())
     save(replay, state, tmp_path / "replay.safetensors")
     loaded = load(replay, tmp_path / "replay.safetensors", EXAMPLE)
-    key = jax.random.key(5)
-    testing.same(replay.sample(loaded, key), replay.sample(state, key))
+    key, sample = jax.random.key(5), jax.jit(replay.sample)
+    testing.same(sample(loaded, key), sample(state, key))
 
 
 @pytest.mark.parametrize(

@@ -15,24 +15,32 @@ from jaxreplay.methods import la3p, pal
 from jaxreplay.methods.la3p import LA3PConfig
 from jaxreplay.methods.pal import PALConfig
 from jaxreplay.types import Sample
+from tests.methods import compiled
 from tests.refusals import refused
 
-EXAMPLE = Transition(reward=jnp.zeros(()))
-TD = jnp.array([0.3, -0.5, 1.0, -2.0, 4.0])
+EXAMPLE = Transition(reward=np.float32(0))
+TD = np.float32([0.3, -0.5, 1.0, -2.0, 4.0])
 
 
 def told(config, td=TD):
-    size = len(td)
-    replay = Replay(la3p.sampler(config), capacity=size, batch_size=size)
+    replay, state = filled(config, len(td))
+    for shift in range(len(td)):  # so that every slot is once among the critic's rows
+        slots = np.roll(np.arange(len(td), dtype=np.int32), -shift)
+        state = update(replay, state, slots, td[slots])
+    return replay, state
+
+
+def filled(config, size):
+    replay = compiled(Replay(la3p.sampler(config), capacity=size, batch_size=size))
     state = replay.init(jax.random.key(0), EXAMPLE)
     for _ in range(size):
-        state = replay.add(state, Transition(reward=jnp.zeros(1)))
-    for shift in range(size):  # so that every slot is once among the critic's rows
-        batch = replay.sample(state, jax.random.key(0))
-        slots = (jnp.arange(size) + shift) % size
-        batch = batch._replace(indices=slots, version=slots + 1)
-        state = replay.update(state, batch, td_error=td[slots])
+        state = replay.add(state, Transition(reward=np.zeros(1, np.float32)))
     return replay, state
+
+
+def update(replay, state, slots, td):
+    batch = replay.sample(state, jax.random.key(0))
+    return replay.update(state, batch._replace(indices=slots, version=slots + 1), td_error=td)
 
 
 def test_sizes_of_the_parts_by_hand():
@@ -54,31 +62,27 @@ def test_priorities_and_inverse_priorities_by_hand():
     expected = [0.2308292041, 0.2308292041, 0.2308292041, 0.1749358243, 0.1325765635]
     np.testing.assert_allclose(share, expected, rtol=1e-5)
     np.testing.assert_allclose(share * leaves / leaves.sum(), 0.0380868, rtol=1e-5)
-    chance = replay.probability(state, jnp.arange(5))  # parts of 1, 2 and 2 rows
+    chance = replay.probability(state, np.arange(5))  # parts of 1, 2 and 2 rows
     np.testing.assert_allclose(chance, (0.2 + 2 * leaves / leaves.sum() + 2 * share) / 5, rtol=1e-5)
     assert share.max() <= leaves.max() / leaves.min() / 5
 
 
 def test_alpha_0_makes_all_parts_uniform():
     replay, state = told(LA3PConfig(alpha=0.0))
-    np.testing.assert_allclose(replay.probability(state, jnp.arange(5)), 0.2, rtol=1e-6)
+    np.testing.assert_allclose(replay.probability(state, np.arange(5)), 0.2, rtol=1e-6)
 
 
 def test_rows_of_the_actor_do_not_change_priorities():
-    replay = Replay(la3p.sampler(), capacity=6, batch_size=6)
-    state = replay.init(jax.random.key(0), EXAMPLE)
-    for _ in range(6):
-        state = replay.add(state, Transition(reward=jnp.zeros(1)))
-    batch = replay.sample(state, jax.random.key(0))
-    batch = batch._replace(indices=jnp.arange(6), version=jnp.arange(6) + 1)
-    state = replay.update(state, batch, td_error=jnp.full(6, 32.0))
+    replay, state = filled(LA3PConfig(), 6)
+    slots = np.arange(6, dtype=np.int32)
+    state = update(replay, state, slots, np.full(6, 32, np.float32))
     leaves = sum_tree.leaves(state.sampler.priorities.tree)  # 32^0.4 = 4
     np.testing.assert_allclose(leaves, [4, 4, 4, 4, 1, 1], rtol=1e-5)
     np.testing.assert_allclose(sum_tree.leaves(state.sampler.inverse), 1 / leaves, rtol=1e-6)
 
 
 def test_priorities_that_overflow_change_neither_tree():
-    _, state = told(LA3PConfig(alpha=2.0), jnp.array([1e30, 1.0, 2.0, 4.0, 1e30]))
+    _, state = told(LA3PConfig(alpha=2.0), np.float32([1e30, 1.0, 2.0, 4.0, 1e30]))
     leaves = np.array([1.0, 1.0, 4.0, 16.0, 1.0])
     np.testing.assert_allclose(sum_tree.leaves(state.sampler.priorities.tree), leaves, rtol=1e-5)
     np.testing.assert_allclose(sum_tree.leaves(state.sampler.inverse), 1 / leaves, rtol=1e-5)
@@ -101,7 +105,7 @@ def test_fraction_0_equals_pal():
     td = jax.random.normal(jax.random.key(0), (2, 8)) * 3
     np.testing.assert_allclose(ours.error(td), theirs.objective.error(td), rtol=1e-6)
     replay, state = told(LA3PConfig(fraction=0.0))
-    np.testing.assert_allclose(replay.probability(state, jnp.arange(5)), 0.2, rtol=1e-6)
+    np.testing.assert_allclose(replay.probability(state, np.arange(5)), 0.2, rtol=1e-6)
 
 
 def test_fraction_1_gives_the_critic_loss_of_lap():
@@ -127,27 +131,29 @@ def test_actor_and_critic_learn_only_from_their_rows(name):
     agent = make(config, Continuous(2), la3p.method().objective)
     obs = jax.random.normal(jax.random.key(1), (6, 3))
     action = jax.random.uniform(jax.random.key(2), (6, 2))
-    state = agent.init(jax.random.key(0), obs[0], action[0])
-    extras = agent.act(state, obs, jax.random.key(3))[1]
+    state = jax.jit(agent.init)(jax.random.key(0), obs[0], action[0])
+    extras = jax.jit(agent.act)(state, obs, jax.random.key(3))[1]
+    update = jax.jit(agent.update)
 
     def learned(changed, field):
         row = Transition(
             obs, action, jnp.arange(6.0) / 10, jnp.full(6, 0.9), obs[::-1], extras=extras
         )
-        values = getattr(row, field)
-        row = row._replace(**{field: values.at[changed].multiply(1.5)})
+        values = np.array(getattr(row, field))
+        values[changed] *= 1.5
+        row = row._replace(**{field: values})
         sample = Sample(jnp.arange(6), row, jnp.ones(6), jnp.ones(6, jnp.int32))
-        after = agent.update(state, sample, jax.random.key(4))[0]
+        after = update(state, sample, jax.random.key(4))[0]
         return of_actor(after), after.critic_opt_state
 
     def equal(one, other):
         pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
         return all(np.array_equal(x, y) for x, y in pairs)
 
-    actor, critic = learned(jnp.array([], jnp.int32), "reward")
+    actor, critic = learned([], "reward")
     for rows in ([1], [2, 3]):
-        assert not equal(learned(jnp.array(rows), "reward")[1], critic)
-    own = jnp.array([4, 5])  # rows only of the actor
+        assert not equal(learned(rows, "reward")[1], critic)
+    own = [4, 5]  # rows only of the actor
     for field in ("reward", "action"):
         assert equal(learned(own, field), (actor, critic))
     found, of_critic = learned(own, "obs")

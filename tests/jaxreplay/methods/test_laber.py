@@ -29,7 +29,7 @@ def norms_of(loss):
 def draws(norms, weights="mean", count=4000):
     """Rows and weights `[count, B]` of one critic, in `count` independent choices."""
     keys = jax.random.split(jax.random.key(0), count)
-    found = jax.vmap(lambda key: ChooseByGradient(2, weights)(norms[None], key))(keys)
+    found = jax.jit(jax.vmap(ChooseByGradient(2, weights), (None, 0)))(norms[None], keys)
     return np.asarray(found.rows[:, 0]), np.asarray(found.weights[:, 0])
 
 
@@ -70,7 +70,8 @@ def test_gradients_are_unbiased_with_the_least_variance(loss, mean, variance, pl
 def test_the_scale_of_norms_changes_only_lazy_weights():
     norms, key = norms_of("mse")[None], jax.random.key(3)
     for weights in ("mean", "max", "lazy"):
-        small, large = (ChooseByGradient(2, weights)(scale * norms, key) for scale in (1, 2.0**70))
+        chosen = jax.jit(ChooseByGradient(2, weights))
+        small, large = (chosen(scale * norms, key) for scale in (1, 2.0**70))
         np.testing.assert_array_equal(small.rows, large.rows)
         factor = 2.0**70 if weights == "lazy" else 1
         np.testing.assert_allclose(small.weights, large.weights * factor, rtol=1e-6)
@@ -90,9 +91,9 @@ def test_rows_with_norms_that_are_not_finite_are_not_drawn():
 
 def test_each_critic_and_the_actor_have_their_own_rows():
     norms = jnp.array([[1.0, 0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0, 1.0]])
-    choose, actors = ChooseByGradient(2), []
+    chosen, actors = jax.jit(ChooseByGradient(2)), []
     for seed in range(200):
-        rows, _, actor = choose(norms, jax.random.key(seed))
+        rows, _, actor = chosen(norms, jax.random.key(seed))
         np.testing.assert_array_equal(rows, [[0] * 4, [7] * 4])
         actors.append(np.asarray(actor))
     np.testing.assert_allclose(np.bincount(np.ravel(actors)) / 800, 1 / 8, atol=0.05)
@@ -124,11 +125,11 @@ def test_mean_gradients_of_chosen_rows_equal_those_of_all_candidates(count, loss
     target = jax.random.normal(jax.random.key(2), (8,))
     sample = Sample(jnp.arange(8), Transition(obs), jnp.ones(8), jnp.ones(8, jnp.int32))
     objective = laber.method(LaBERConfig(candidates=2)).objective._replace(error=loss)
-    fitted = jax.jit(lambda key: fit(critics, sample, target, objective, key))
-    plain, info, _ = fit(critics, sample, target, objectives.plain(loss), jax.random.key(0))
+    fitted = lambda objective: lambda key: fit(critics, sample, target, objective, key)
+    plain, info, _ = jax.jit(fitted(objectives.plain(loss)))(jax.random.key(0))
     keys = jax.random.split(jax.random.key(4), 4000)
-    grads, found, actor = jax.vmap(fitted)(keys)
-    for ours, theirs in zip(grads, plain, strict=True):
+    grads, found, actor = jax.jit(jax.vmap(fitted(objective)))(keys)
+    for ours, theirs in zip(jax.device_get(grads), plain, strict=True):
         np.testing.assert_allclose(ours.mean(axis=0), theirs, atol=0.04)
     for name, value in info.feedback.items():
         np.testing.assert_allclose(found.feedback[name][0], value, rtol=1e-6)
@@ -136,11 +137,12 @@ def test_mean_gradients_of_chosen_rows_equal_those_of_all_candidates(count, loss
     # one choice by hand
     key = keys[0]
     td = target - jnp.stack([obs @ w for w in critics.params])
-    norms = objectives.minimal_variance_priority(loss)(td)
-    chosen, _ = choose(objective, norms, sample, key)
+    norms = jax.jit(objectives.minimal_variance_priority(loss))(td)
+    chosen, _ = jax.jit(lambda norms: choose(objective, norms, sample, key))(norms)
+    td, norms, obs, chosen = jax.device_get((td, norms, obs, chosen))
     for number, (rows, own) in enumerate(chosen):
         slope = -np.sign(td[number, rows]) * norms[number, rows] * own.weights
-        expected = (np.asarray(slope)[:, None] * np.asarray(obs[rows])).mean(axis=0)
+        expected = (slope[:, None] * obs[rows]).mean(axis=0)
         np.testing.assert_allclose(grads[number][0], expected, rtol=1e-4, atol=1e-6)
         np.testing.assert_array_equal(own.indices, rows)
 
@@ -161,17 +163,16 @@ def test_agents_learn_from_the_chosen_rows(name):
     obs = jax.random.normal(jax.random.key(1), (8, 3))
     action = jnp.zeros(8, jnp.int32) if discrete else jnp.full((8, space.size), 0.3)
     row = Transition(obs, action, jnp.arange(8.0), jnp.full(8, 0.9), obs[::-1])
-    state = agent.init(jax.random.key(0), obs[0], action[0])
+    state = jax.jit(agent.init)(jax.random.key(0), obs[0], action[0])
     sample = Sample(jnp.arange(8), row, jnp.ones(8), jnp.ones(8, jnp.int32))
-    _, info = jax.jit(agent.update)(state, sample, jax.random.key(2))
+    update = jax.jit(agent.update)
+    _, info = update(state, sample, jax.random.key(2))
     assert {values.shape for values in info.feedback.values()} == {(8,)}
-    told = agent.feedback(state, row, jax.random.key(2))
+    told = jax.jit(agent.feedback)(state, row, jax.random.key(2))
     if discrete:  # other agents split the key of an update
         np.testing.assert_allclose(info.feedback["td_error"], told["td_error"], rtol=1e-4)
     broken = row._replace(reward=jnp.where(jnp.arange(8) < 4, row.reward, jnp.nan))
-    after, info = jax.jit(agent.update)(
-        state, sample._replace(transition=broken), jax.random.key(2)
-    )
+    after, info = update(state, sample._replace(transition=broken), jax.random.key(2))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after))
     assert np.isfinite(info.metrics["loss"])
 

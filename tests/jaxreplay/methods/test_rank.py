@@ -1,7 +1,6 @@
 """Rank-based PER: numbers by hand, sums of masses, orders, probabilities and errors."""
 
 import functools
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +13,7 @@ from jaxreplay.methods import rank
 from jaxreplay.methods.parts.rank_mass import mass, quantile, segments
 from jaxreplay.methods.rank import RankConfig, argsort_descending, sampler
 from jaxreplay.testing import EXAMPLE
+from tests.methods import compiled
 from tests.refusals import refused
 
 ROW = jax.tree.map(lambda x: x[None], EXAMPLE)
@@ -22,9 +22,7 @@ ROW = jax.tree.map(lambda x: x[None], EXAMPLE)
 @functools.cache
 def made(config, capacity, batch):
     """Return a replay with compiled functions."""
-    replay = Replay(sampler(config), capacity=capacity, batch_size=batch)
-    names = ("init", "add", "sample", "update", "probability", "metrics")
-    return SimpleNamespace(**{name: jax.jit(getattr(replay, name)) for name in names})
+    return compiled(Replay(sampler(config), capacity=capacity, batch_size=batch))
 
 
 _version, _segments = jax.jit(ring.version), jax.jit(segments, static_argnums=1)
@@ -185,7 +183,7 @@ def test_buckets_give_the_sorted_order_with_ties_averaged():
         found[order + " iid"] = np.float64(
             made(config, 400, 400).probability(state, np.arange(400))
         )
-    buckets = np.asarray(bucket_order.bucket_of(jnp.asarray(errors, jnp.float32)))
+    buckets = np.asarray(jax.jit(bucket_order.bucket_of)(np.float32(errors)))
     for kind in ("", " iid"):
         ties = np.bincount(buckets, found["sorted" + kind]) / np.maximum(np.bincount(buckets), 1)
         np.testing.assert_allclose(found["buckets" + kind], ties[buckets], rtol=1e-4)
@@ -262,7 +260,7 @@ def held_evenly(order):
     fill = jax.jit(lambda state: jax.lax.scan(rows, state, None, length=512)[0])
     state = fill(replay.init(jax.random.key(0), EXAMPLE))
     errors = np.random.default_rng(0).random(512).astype(np.float32)
-    values = bucket_order.set(state.sampler.order, jnp.arange(512), jnp.asarray(errors))
+    values = jax.jit(bucket_order.set)(state.sampler.order, np.arange(512), errors)
     return state._replace(sampler=state.sampler._replace(order=values))
 
 

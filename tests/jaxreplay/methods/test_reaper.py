@@ -1,7 +1,6 @@
 """ReaPER: reliabilities by hand, and a plain reference over episodes."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -9,8 +8,9 @@ from jaxreplay import Replay, Transition, testing
 from jaxreplay.methods import per, reaper
 from jaxreplay.methods.per import PERConfig
 from jaxreplay.methods.reaper import ReaPERConfig
+from tests.methods import compiled
 
-EXAMPLE = Transition(reward=jnp.zeros(()), first=jnp.zeros((), bool), last=jnp.zeros((), bool))
+EXAMPLE = Transition(reward=np.float32(0), first=np.bool_(0), last=np.bool_(0))
 
 
 class Dense:
@@ -71,24 +71,23 @@ def test_probabilities_equal_those_of_the_definition(steps, num_envs, length):
     config = ReaPERConfig(alpha=0.7, omega=0.8)
     dense = Dense(config, steps, num_envs)
     capacity = steps * num_envs
-    replay = Replay(reaper.sampler(config), capacity=capacity, batch_size=4, num_envs=num_envs)
-    state = replay.init(jax.random.key(0), EXAMPLE)
-    add, sample, update = map(jax.jit, (replay.add, replay.sample, replay.update))
-    probability, rng = jax.jit(replay.probability), np.random.default_rng(0)
+    replay = compiled(
+        Replay(reaper.sampler(config), capacity=capacity, batch_size=4, num_envs=num_envs)
+    )
+    state, rng = replay.init(jax.random.key(0), EXAMPLE), np.random.default_rng(0)
     for turn in range(3 * steps + 20):
         first = rng.random(num_envs) < 1 / length
-        edge = jnp.asarray(first)
-        row = Transition(reward=jnp.zeros(num_envs), first=edge, last=edge)
-        state = add(state, row)
+        row = Transition(reward=np.zeros(num_envs, np.float32), first=first, last=first)
+        state = replay.add(state, row)
         dense.add(first)
         if turn > 4:
-            batch = sample(state, jax.random.key(turn))
+            batch = replay.sample(state, jax.random.key(turn))
             slots = np.asarray(batch.indices)
             td = (4 * rng.normal(size=capacity) * 10.0 ** rng.integers(-3, 3))[slots]
-            state = update(state, batch, td_error=jnp.asarray(td, jnp.float32))
+            state = replay.update(state, batch, td_error=np.float32(td))
             dense.update(slots, td)
         if turn % max(1, steps // 8) == 0 or turn > 3 * steps + 15:
-            found = probability(state, jnp.arange(capacity))
+            found = replay.probability(state, np.arange(capacity))
             np.testing.assert_allclose(found, dense.probability(), rtol=1e-4, atol=1e-9)
 
 
@@ -110,38 +109,37 @@ def test_probabilities_of_an_ended_episode_by_hand(options, td, expected):
     """The reliabilities of the first case are 0.25, 0.35, 0.85, 0.9 and 1."""
     replay, state = episode(ReaPERConfig(epsilon=0.0, **options), td)
     state = replay.end_episodes(state)
-    np.testing.assert_allclose(replay.probability(state, jnp.arange(5)), expected, rtol=2e-5)
+    np.testing.assert_allclose(replay.probability(state, np.arange(5)), expected, rtol=2e-5)
     metric = float(replay.metrics(state)["mean_reliability"])
     np.testing.assert_allclose(metric, np.mean(np.cumsum(td) / sum(td)), rtol=1e-5)
 
 
 def test_probabilities_of_a_running_episode_by_hand():
     replay, state = episode(ReaPERConfig(epsilon=0.0), TD[:3], capacity=5)
-    state = state._replace(sampler=state.sampler._replace(largest_sum=jnp.float32(4.0)))
+    state = state._replace(sampler=state.sampler._replace(largest_sum=np.float32(4.0)))
     leaf = np.array([0.4352752816, 0.3657803855, 0.7736003882, 0, 0])
-    found = replay.probability(state, jnp.arange(5))
+    found = replay.probability(state, np.arange(5))
     np.testing.assert_allclose(found, leaf / leaf.sum(), rtol=2e-5)
 
 
 def test_td_errors_of_zero_by_hand():
     replay, state = episode(ReaPERConfig(epsilon=0.0), [0.0, 0.0, 1.0])
-    np.testing.assert_allclose(replay.probability(state, jnp.arange(3)), [0, 0, 1])
+    np.testing.assert_allclose(replay.probability(state, np.arange(3)), [0, 0, 1])
     batch = replay.sample(state, jax.random.key(0))
     assert (np.asarray(batch.indices) == 2).all()
     np.testing.assert_array_equal(batch.weights, np.ones(3))
     replay, state = episode(ReaPERConfig(epsilon=0.0), [0.0, 0.0, 0.0])
-    np.testing.assert_allclose(replay.probability(state, jnp.arange(3)), 1 / 3, rtol=1e-6)
+    np.testing.assert_allclose(replay.probability(state, np.arange(3)), 1 / 3, rtol=1e-6)
 
 
 def test_huge_td_errors_of_new_transitions_leave_reliabilities_finite():
-    replay = Replay(reaper.sampler(ReaPERConfig(initial="td")), capacity=4, batch_size=4)
-    state = replay.init(jax.random.key(0), EXAMPLE)
-    no = jnp.array([False])
+    config = ReaPERConfig(initial="td")
+    replay = compiled(Replay(reaper.sampler(config), capacity=4, batch_size=4))
+    state, row = replay.init(jax.random.key(0), EXAMPLE), row_of(False)
     for _ in range(4):
-        step = Transition(reward=jnp.zeros(1), first=no, last=no)
-        state = replay.add(state, step, td_error=jnp.array([3e38]))
+        state = replay.add(state, row, td_error=np.float32([3e38]))
     expected = np.arange(1, 5) ** 0.3
-    found = replay.probability(state, jnp.arange(4))
+    found = replay.probability(state, np.arange(4))
     np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-5)
     assert np.isfinite(replay.sample(state, jax.random.key(0)).weights).all()
 
@@ -150,8 +148,7 @@ def test_draws_are_the_same_with_x64():
     replay, state = episode(ReaPERConfig(alpha=0.0, omega=3.0), TD)
 
     def draws():
-        keys = jax.random.split(jax.random.key(0), 8)
-        return np.asarray(jax.vmap(lambda key: replay.sample(state, key).indices)(keys))
+        return [np.asarray(replay.sample(state, jax.random.key(seed)).indices) for seed in range(8)]
 
     expected = draws()
     with jax.enable_x64(True):
@@ -161,21 +158,25 @@ def test_draws_are_the_same_with_x64():
 def episode(config, td, capacity=None):
     count = len(td)
     capacity = capacity or count
-    replay = Replay(reaper.sampler(config), capacity=capacity, batch_size=count)
+    replay = compiled(Replay(reaper.sampler(config), capacity=capacity, batch_size=count))
     state = replay.init(jax.random.key(0), EXAMPLE)
     for step in range(count):
-        edge = jnp.array([step == 0])
-        state = replay.add(state, Transition(reward=jnp.zeros(1), first=edge, last=edge))
+        state = replay.add(state, row_of(step == 0))
     batch = replay.sample(state, jax.random.key(0))
-    slots = jnp.arange(count)
+    slots = np.arange(count, dtype=np.int32)
     batch = batch._replace(indices=slots, version=slots + 1)
-    return replay, replay.update(state, batch, td_error=jnp.asarray(td, jnp.float32))
+    return replay, replay.update(state, batch, td_error=np.float32(td))
+
+
+def row_of(edge):
+    """Return a transition of one environment."""
+    return Transition(reward=np.zeros(1, np.float32), first=np.array([edge]), last=np.array([edge]))
 
 
 def test_omega_0_gives_the_priorities_of_per():
     ours = testing.Case(reaper.method(ReaPERConfig(omega=0.0, alpha=0.6)))
     theirs = testing.Case(per.method(PERConfig()))
-    one, other, slots = ours.fill(), theirs.fill(), jnp.arange(ours.slots)
+    one, other, slots = ours.fill(), theirs.fill(), np.arange(ours.slots)
     for time in range(8, 20):
         other, batch = theirs.step(other, time)
         td = ours.feedback_of(3 * jax.random.normal(jax.random.key(time), ours.shape))
@@ -186,5 +187,8 @@ def test_omega_0_gives_the_priorities_of_per():
         own = own._replace(indices=batch.indices, version=batch.version)
         one = ours.update(one, own, ours.feedback_of(3 * jax.random.normal(first, ours.shape)))
         one = ours.update(one, own, td)
-    found = ours.replay.probability(one, slots)
-    np.testing.assert_allclose(found, theirs.replay.probability(other, slots), rtol=1e-4)
+    found, expected = (
+        jax.jit(case.replay.probability)(state, slots)
+        for case, state in ((ours, one), (theirs, other))
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-4)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -14,6 +13,7 @@ from jaxreplay import Replay, ring, testing
 from jaxreplay.methods import refer
 from jaxreplay.methods.parts import estimates
 from jaxreplay.methods.refer import ReFERConfig
+from tests.methods import compiled
 from tests.refusals import refused
 
 EXAMPLE = testing.EXAMPLE._replace(action=np.zeros(1, np.float32))
@@ -112,11 +112,8 @@ class Memory:
 @functools.cache
 def made(config, capacity=MEMORY, batch_size=BATCH, num_envs=1):
     """Return a replay with compiled functions."""
-    replay = Replay(
-        refer.sampler(config), capacity=capacity, batch_size=batch_size, num_envs=num_envs
-    )
-    names = ("init", "add", "sample", "update", "probability", "metrics")
-    return SimpleNamespace(**{name: jax.jit(getattr(replay, name)) for name in names})
+    sampler = refer.sampler(config)
+    return compiled(Replay(sampler, capacity=capacity, batch_size=batch_size, num_envs=num_envs))
 
 
 CONFIGS = [
