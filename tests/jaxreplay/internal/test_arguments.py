@@ -16,10 +16,10 @@ READS = [name for name, entry in METHODS.items() if entry.method().sampler.requi
 READS.remove("sequences")  # takes feedback `[B, T]`
 
 
-def started(method, **sizes):
-    replay = Replay(method.sampler, **{"capacity": 24, "batch_size": BATCH, "num_envs": E} | sizes)
+def started(method, evaluate=lambda fill: jax.jit(fill)()):
+    """Return a replay, a state and a batch: arrays, or shapes with `jax.eval_shape`."""
+    replay = Replay(method.sampler, capacity=24, batch_size=BATCH, num_envs=E)
 
-    @jax.jit
     def fill():
         state = replay.init(jax.random.key(0), EXAMPLE)
         fresh = dict.fromkeys(method.sampler.requires.feedback_of_new, jnp.zeros(E))
@@ -27,7 +27,7 @@ def started(method, **sizes):
             state = replay.add(state, rows(time), **fresh)
         return state, replay.sample(state, jax.random.key(0))
 
-    return replay, *fill()
+    return replay, *evaluate(fill)
 
 
 @pytest.fixture(scope="module")
@@ -62,18 +62,19 @@ def test_feedback_must_be_one_real_number_per_transition(stored, values, parts, 
 @pytest.mark.parametrize("name", quick(READS))
 def test_every_method_refuses_feedback_with_a_column_axis(name):
     entry = METHODS[name]
-    replay, state, batch = started(entry.method(entry.config()))
+    replay, *held = started(entry.method(entry.config()), jax.eval_shape)
     feedback = dict.fromkeys(replay.requires.feedback, jnp.zeros((BATCH, 1)))
     with refused("update", "[8, 1]", "[8]"):
-        jax.eval_shape(lambda s: replay.update(s, batch, **feedback), state)
+        jax.eval_shape(lambda state, batch: replay.update(state, batch, **feedback), *held)
 
 
 def test_feedback_with_a_column_axis_is_refused_under_vmap(stored):
     replay, state, batch = stored
-    many = jax.tree.map(lambda x: jnp.stack([x, x]), (state, batch))
+    many = jax.tree.map(lambda x: np.stack([x, x]), (state, batch))
+    update = jax.jit(jax.vmap(lambda s, b, td: replay.update(s, b, td_error=td)))
     with refused("td_error", "[8, 1]"):
-        jax.vmap(lambda s, b, td: replay.update(s, b, td_error=td))(*many, jnp.zeros((2, 8, 1)))
-    jax.vmap(lambda s, b, td: replay.update(s, b, td_error=td))(*many, jnp.zeros((2, 8)))
+        update(*many, np.zeros((2, 8, 1)))
+    update(*many, np.zeros((2, 8)))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_missing_and_unknown_feedback_is_named(stored):
         replay.update(state, batch, q_value=td)
     with refused("td_eror", "td_error"):
         replay.update(state, batch, td_error=td, td_eror=td)
-    replay.update(state, batch, td_error=td, q_value=td)  # unused feedback is ignored
+    jax.jit(replay.update)(state, batch, td_error=td, q_value=td)  # unused feedback is ignored
     with refused("reward"):
         replay.add(state, rows(7), reward=td)
     other, state, batch = started(uniform.method())
@@ -104,10 +105,10 @@ def test_missing_and_unknown_feedback_is_named(stored):
 
 def test_feedback_on_new_steps_has_one_row_per_environment():
     method = refer.method(refer.ReFERConfig(returns=True))
-    replay, state, _ = started(method)
+    replay, state, _ = started(method, jax.eval_shape)
     fresh = dict.fromkeys(method.sampler.requires.feedback_of_new, jnp.zeros((E, 1)))
     with refused("add", "[2, 1]", "[2]"):
-        replay.add(state, rows(7), **fresh)
+        jax.eval_shape(lambda state: replay.add(state, rows(7), **fresh), state)
 
 
 ROW = jax.tree.map(np.asarray, rows(7))
@@ -151,14 +152,14 @@ def test_a_missing_environment_axis_is_named():
 def test_wider_dtypes_of_numpy_arrays_are_cast(stored):
     replay, state, _ = stored
     row = ROW._replace(reward=np.array([1, 2]), obs=ROW.obs.astype(np.float64), action=np.arange(E))
-    state = replay.add(state, row)
+    state = jax.jit(lambda state: replay.add(state, row))(state)  # converts no NumPy array of `row`
     assert np.asarray(ring.contents(state.ring).reward)[12:14].tolist() == [1, 2]
 
 
 def stores(field, leaf, jitted=False):
     """Add rows with one integer field; return the stored values."""
     replay = Replay(uniform.sampler(), capacity=4, batch_size=2, num_envs=E)
-    state = replay.init(jax.random.key(0), {"a": field})
+    state = jax.jit(lambda key: replay.init(key, {"a": field}))(jax.random.key(0))
     add = lambda state, leaf: replay.add(state, {"a": leaf})
     state = (jax.jit(add) if jitted else add)(state, leaf)
     return np.asarray(ring.contents(state.ring)["a"])[:E].tolist()
@@ -193,21 +194,21 @@ def test_int64_rows_are_not_truncated_with_x64():
 
 def test_rows_of_frames_are_checked():
     replay = Replay(per.sampler(), capacity=16, batch_size=2, storage=Frames(stack=2))
-    stack = jnp.zeros((3, 3, 2), jnp.uint8)
+    stack = np.zeros((3, 3, 2), np.uint8)
     example = EXAMPLE._replace(obs=stack, next_obs=stack)
-    state = replay.init(jax.random.key(0), example)
+    state = jax.jit(replay.init)(jax.random.key(0), example)
     row = jax.tree.map(lambda x: x[None], example)
     with refused("action", "float32", "int32"):
         replay.add(state, row._replace(action=jnp.zeros(1)))
-    replay.add(state, row)
+    jax.jit(replay.add)(state, row)
 
 
 @pytest.mark.parametrize("name", quick(METHODS))
 def test_feedback_on_batches_of_an_empty_replay_is_not_counted(name):
     sampler = with_goals(short(name)).sampler
     replay = Replay(sampler, capacity=24, batch_size=BATCH, num_envs=E)
-    state = replay.init(jax.random.key(0), EXAMPLE)
-    assert not bool(replay.can_sample(state))
+    state = jax.jit(replay.init)(jax.random.key(0), EXAMPLE)
+    assert not bool(jax.jit(replay.can_sample)(state))
     batch = jax.jit(replay.sample)(state, jax.random.key(0))
     np.testing.assert_array_equal(batch.weights, np.zeros(BATCH))
     assert ((batch.indices >= 0) & (batch.indices < 24 * sampler.capacity_factor)).all()

@@ -8,33 +8,34 @@ import pytest
 from agents.dqn import DQNConfig, dqn
 from agents.types import Discrete
 from experiments.runs import registry
-from jaxreplay import Replay, ring, testing
+from jaxreplay import Replay, testing
 from jaxreplay.methods import eper, per
 from jaxreplay.methods.eper import EPERConfig
 from jaxreplay.methods.per import PERConfig
 from jaxreplay.types import Requirements, Sample, Transition
+from tests.methods import compiled
 from tests.refusals import refused
 
 
 def test_noise_of_mean_zero_has_priority_zero():
     """TD errors are +-1 in rows 0 to 3 and 0.5 in the others."""
-    expected = jnp.array([0.0] * 4 + [0.5] * 4)
-    td = jnp.array([1.0, -1.0] * 2 + [0.5] * 4)
+    expected = np.float32([0.0] * 4 + [0.5] * 4)
+    td = np.float32([1.0, -1.0] * 2 + [0.5] * 4)
     shares = []
     for method, feedback in (
         (per.method(PERConfig(alpha=1.0, epsilon=0.0)), {"td_error": td}),
         (eper.method(EPERConfig(alpha=1.0, epsilon=0.0)), {"expected_td_error": expected}),
     ):
-        replay = Replay(method.sampler, capacity=8, batch_size=8)
+        replay = compiled(Replay(method.sampler, capacity=8, batch_size=8))
         state = replay.init(jax.random.key(0), testing.EXAMPLE)
-        one = jax.tree.map(lambda x: jnp.zeros_like(x)[None], testing.EXAMPLE)
+        one = jax.tree.map(lambda x: x[None], testing.EXAMPLE)
         for _ in range(8):
             state = replay.add(state, one)
-        slots = jnp.arange(8, dtype=jnp.int32)
-        batch = replay.sample(state, jax.random.key(1))._replace(indices=slots)
-        batch = batch._replace(version=ring.version(state.ring, slots))
+        slots = np.arange(8, dtype=np.int32)
+        batch = replay.sample(state, jax.random.key(1))
+        batch = batch._replace(indices=slots, version=slots + 1)
         state = replay.update(state, batch, **feedback)
-        chance = replay.probability(state, slots)
+        chance = np.asarray(replay.probability(state, slots))
         shares.append([float(chance[:4].sum()), float(chance[4:].sum())])
     np.testing.assert_allclose(shares, [[2 / 3, 1 / 3], [0, 1]], rtol=1e-6)
 
@@ -43,14 +44,15 @@ def test_eper_equals_per_given_the_same_errors():
     """States and draws are equal."""
     ours, theirs = testing.Case(eper.method()), testing.Case(per.method())
     state, other = ours.full, theirs.full
+    update, update_other = jax.jit(ours.replay.update), jax.jit(theirs.replay.update)
     for seed in range(5):
         key = jax.random.key(seed)
-        batch, second = ours.replay.sample(state, key), theirs.replay.sample(other, key)
+        batch, second = ours.sample(state, key), theirs.sample(other, key)
         np.testing.assert_array_equal(batch.indices, second.indices)
         np.testing.assert_array_equal(batch.weights, second.weights)
         td = jax.random.normal(key, batch.indices.shape)
-        state = ours.replay.update(state, batch, expected_td_error=td)
-        other = theirs.replay.update(other, second, td_error=td)
+        state = update(state, batch, expected_td_error=td)
+        other = update_other(other, second, td_error=td)
     objective = eper.method().objective._replace(requires=Requirements())
     assert objective == per.method().objective
 
@@ -68,7 +70,7 @@ def test_dqn_predicts_the_mean_of_noisy_errors():
     """Rewards are +-1 in state 0 and 1 in state 1; the critic is fixed."""
     config = DQNConfig(hidden=(16,), learning_rate=0.01)
     agent = dqn(config, Discrete(2), eper.method().objective)
-    state = agent.init(jax.random.key(0), jnp.zeros(2), jnp.int32(0))
+    state = jax.jit(agent.init)(jax.random.key(0), jnp.zeros(2), jnp.int32(0))
     fixed = state
 
     @jax.jit
@@ -93,7 +95,7 @@ def test_predictions_do_not_change_the_critic():
     batch, found = rows(jnp.arange(4.0)), []
     for method in (eper.method(), per.method()):
         agent = dqn(config, Discrete(2), method.objective)
-        state = agent.init(jax.random.key(0), jnp.zeros(2), jnp.int32(0))
+        state = jax.jit(agent.init)(jax.random.key(0), jnp.zeros(2), jnp.int32(0))
         for seed in range(3):
             state, info = jax.jit(agent.update)(state, batch, jax.random.key(seed))
         found.append((state, info))

@@ -1,16 +1,16 @@
 """Faded LAP: factors by age by hand, and a dense reference."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxreplay import Replay, Transition, sum_tree, testing
 from jaxreplay.methods import faded, lap
 from jaxreplay.methods.faded import DISCRETE, FadedConfig
+from tests.methods import compiled
 from tests.refusals import refused
 
-EXAMPLE = Transition(reward=jnp.zeros(()))
+EXAMPLE = Transition(reward=np.float32(0))
 
 
 class Dense:
@@ -53,23 +53,23 @@ CASES = {
 def test_probabilities_equal_those_of_the_dense_reference(name):
     config, capacity, num_envs = CASES[name]
     dense = Dense(config, capacity, num_envs)
-    replay = Replay(faded.sampler(config), capacity=capacity, batch_size=6, num_envs=num_envs)
+    replay = compiled(
+        Replay(faded.sampler(config), capacity=capacity, batch_size=6, num_envs=num_envs)
+    )
     state = replay.init(jax.random.key(0), EXAMPLE)
-    add, sample, update = map(jax.jit, (replay.add, replay.sample, replay.update))
-    probability = jax.jit(replay.probability)
-    row, rng = Transition(reward=jnp.zeros(num_envs)), np.random.default_rng(0)
+    row, rng = Transition(reward=np.zeros(num_envs, np.float32)), np.random.default_rng(0)
     for turn in range(150):
-        state = add(state, row)
+        state = replay.add(state, row)
         dense.add()
         if turn > 8:
-            batch = sample(state, jax.random.key(turn))
+            batch = replay.sample(state, jax.random.key(turn))
             slots = np.asarray(batch.indices)
             np.testing.assert_allclose(batch.probability, dense.probability()[slots], rtol=3e-5)
             td = 4 * rng.normal(size=capacity)[slots]  # equal for equal slots
-            state = update(state, batch, td_error=jnp.asarray(td, jnp.float32))
+            state = replay.update(state, batch, td_error=np.float32(td))
             dense.update(slots, td)
         if turn % 10 == 0 or turn > 145:
-            found = probability(state, jnp.arange(capacity))
+            found = replay.probability(state, np.arange(capacity))
             np.testing.assert_allclose(found, dense.probability(), rtol=3e-5, atol=1e-7)
     sum_tree.check_valid(state.sampler.young)
     if state.sampler.old is not None:
@@ -87,19 +87,18 @@ def test_ages_at_which_fading_reaches_the_floor():
 
 def test_priorities_by_age_by_hand():
     capacity, ages = 30_001, np.array([0, 100, 10_000, 23_025, 30_000])
-    replay = Replay(faded.sampler(FadedConfig(alpha=1.0)), capacity=capacity, batch_size=5)
-    state = jax.jit(
-        lambda key: jax.lax.fori_loop(
-            0,
-            capacity,
-            lambda _, s: replay.add(s, Transition(reward=jnp.zeros(1))),
-            replay.init(key, EXAMPLE),
-        )
-    )(jax.random.key(0))
+    replay = compiled(
+        Replay(faded.sampler(FadedConfig(alpha=1.0)), capacity=capacity, batch_size=5)
+    )
+    row = Transition(reward=np.zeros(1, np.float32))
+    fill = jax.jit(
+        lambda state: jax.lax.fori_loop(0, capacity, lambda _, s: replay.add(s, row), state)
+    )
+    state = fill(replay.init(jax.random.key(0), EXAMPLE))
     batch = replay.sample(state, jax.random.key(0))
-    slots = jnp.asarray(capacity - 1 - ages, jnp.int32)
+    slots = np.int32(capacity - 1 - ages)
     batch = batch._replace(indices=slots, version=slots + 1)
-    state = replay.update(state, batch, td_error=jnp.array([1.0, 1.5, 2.0, 3.0, 1.0]))
+    state = replay.update(state, batch, td_error=np.float32([1.0, 1.5, 2.0, 3.0, 1.0]))
     found = np.asarray(replay.probability(state, slots))
     expected = np.array([1.0, 1.485074008, 0.7357220929, 0.3, 0.1])
     np.testing.assert_allclose(found / found[0], expected, rtol=2e-5)

@@ -106,24 +106,26 @@ def test_probabilities_are_the_expected_fractions_of_a_batch(options, count):
     _, _, _, sample, update, probability = made(**options)
     for key in range(3):  # makes priorities unequal
         batch = sample(state, jax.random.key(key))
-        td = jax.random.normal(jax.random.key(50 + key), (B, options["length"])) * 3
-        state = update(state, batch, td_error=td)
-    rows, leaves = CAPACITY // E, np.asarray(sum_tree.leaves(state.sampler.inner.tree), float)
+        td = 3 * np.random.default_rng(key).normal(size=(B, options["length"]))
+        state = update(state, batch, td_error=np.float32(td))
+    rows, leaves = CAPACITY // E, leaves_of(state).astype(float)
     expected = np.zeros(CAPACITY)
     for lane in range(E):
         for row in range(max(0, count - rows), count):
             share = leaves[row % rows * E + lane] / leaves.sum() / options["length"]
             for step in sequence_of(lanes[lane], row, rows, **options)[0]:
                 expected[step % rows * E + lane] += share
-    found = probability(state, jnp.arange(CAPACITY))
+    found = probability(state, np.arange(CAPACITY))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-7)
     np.testing.assert_allclose(expected.sum(), 1.0, rtol=1e-6)
 
 
 def test_draws_equal_those_of_the_inner_sampler():
     replay, state, _ = played(30, length=4, burn_in=2)
-    draw = replay.sampler.sample(state.sampler, state.ring, jax.random.key(2), B)
-    own = PER.sample(state.sampler.inner, state.ring, jax.random.key(2), B)
+    draw, own = (
+        jax.jit(sampler.sample, static_argnums=3)(inner, state.ring, jax.random.key(2), B)
+        for sampler, inner in ((replay.sampler, state.sampler), (PER, state.sampler.inner))
+    )
     at = np.arange(B), np.asarray(draw.aux.drawn)
     testing.same(np.asarray(draw.indices)[at], own.indices)
     testing.same((draw.weights, draw.probability), (own.weights, own.probability))
@@ -136,7 +138,7 @@ def drawn_slots(batch):
 
 
 def leaves_of(state):
-    return np.asarray(sum_tree.leaves(state.sampler.inner.tree))
+    return sum_tree.leaves(jax.device_get(state.sampler.inner.tree))
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -163,12 +165,12 @@ def test_other_feedback_is_averaged_over_a_sequence():
             return feedback | {"number": sample.transition["reward"]}
 
     _, state, _ = played(20, inner=Recorder(), length=4, burn_in=1)
-    replay = made(inner=Recorder(), length=4, burn_in=1)[0]
-    batch = replay.sample(state, jax.random.key(0))
-    values = jnp.arange(4.0 * B).reshape(B, 4) - 10
-    state = replay.update(state, batch, q_value=values, td_error=values)
+    _, _, _, sample, update, _ = made(inner=Recorder(), length=4, burn_in=1)
+    batch = sample(state, jax.random.key(0))
+    values = np.arange(4.0 * B, dtype=np.float32).reshape(B, 4) - 10
+    state = update(state, batch, q_value=values, td_error=values)
     learn = np.asarray(batch.aux.learn)
-    mean = (np.asarray(values) * learn).sum(axis=1) / learn.sum(axis=1)
+    mean = (values * learn).sum(axis=1) / learn.sum(axis=1)
     np.testing.assert_allclose(state.sampler.inner["q_value"], mean, rtol=1e-6)
     assert (state.sampler.inner["td_error"] >= np.abs(mean) - 1e-5).all()
     at = np.arange(B), np.asarray(batch.aux.drawn)
@@ -185,7 +187,7 @@ def test_sequences_whose_drawn_step_is_overwritten_get_no_priority(whole):
     for number in range(40, 46):  # half of the ring
         state = add(state, row_of(number, [False] * E, [False] * E))
     before = leaves_of(state)
-    after = update(state, batch, td_error=jnp.full((B, 4), 100.0))
+    after = update(state, batch, td_error=np.full((B, 4), 100, np.float32))
     told = np.asarray(batch.transition["reward"])[np.arange(B), np.asarray(batch.aux.drawn)]
     kept = drawn_slots(batch)[told >= 10 * (46 - CAPACITY // E)]
     assert 0 < len(kept) < B
@@ -213,8 +215,9 @@ def test_td_errors_that_are_not_finite_are_left_out():
 def test_one_of_first_last_and_end_episodes_is_enough(edge):
     field = "last" if edge == "end_episodes" else edge
     replay, _, both_add, both_sample, *_ = made(length=4, whole=True)
-    whole = replay.init(jax.random.key(0), EXAMPLE)
-    state = replay.init(jax.random.key(0), {"reward": np.float32(0), field: np.bool_(0)})
+    init = jax.jit(replay.init)
+    whole = init(jax.random.key(0), EXAMPLE)
+    state = init(jax.random.key(0), {"reward": np.float32(0), field: np.bool_(0)})
     add, end = jax.jit(replay.add), jax.jit(replay.end_episodes)
     for number in range(17):  # episodes of five steps
         ends = number % 5 == 4
