@@ -152,7 +152,7 @@ def test_a_missing_environment_axis_is_named():
 def test_wider_dtypes_of_numpy_arrays_are_cast(stored):
     replay, state, _ = stored
     row = ROW._replace(reward=np.array([1, 2]), obs=ROW.obs.astype(np.float64), action=np.arange(E))
-    state = jax.jit(lambda state: replay.add(state, row))(state)  # converts no NumPy array of `row`
+    state = jax.jit(lambda state: replay.add(state, row))(state)  # keeps NumPy arrays
     assert np.asarray(ring.contents(state.ring).reward)[12:14].tolist() == [1, 2]
 
 

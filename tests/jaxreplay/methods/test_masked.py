@@ -7,15 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay import Replay, Transition, ring, sum_tree, testing
+from jaxreplay import Replay, Transition, sum_tree, testing
 from jaxreplay.methods import her, lap, masked, per, rank
 from jaxreplay.methods.masked import Masked, MaskedConfig
 from jaxreplay.methods.per import PERConfig
 from jaxreplay.methods.proportional import Proportional
+from tests.methods import compiled
 from tests.refusals import refused
 
-EXAMPLE = Transition(reward=jnp.zeros(()))
-ROW = Transition(reward=jnp.zeros(1))
+EXAMPLE = Transition(reward=np.float32(0))
+ROW = Transition(reward=np.zeros(1, np.float32))
 
 
 def leaf(feedback, slots, ring):
@@ -28,18 +29,16 @@ class Play:
     def __init__(self, priorities, batch_size, strength=0.3, sampling="stratified"):
         sampler = Masked(Proportional(leaf, sampling=sampling), strength)
         count = len(priorities)
-        self.replay = Replay(sampler, capacity=count, batch_size=batch_size)
+        self.replay = compiled(Replay(sampler, capacity=count, batch_size=batch_size))
         self.state = self.replay.init(jax.random.key(0), EXAMPLE)
-        self.add = jax.jit(self.replay.add)
         for _ in range(count):
-            self.state = self.add(self.state, ROW)
-        self.priorities = np.asarray(priorities, np.float32)
-        masked = self.state.sampler.masked
-        slots = jnp.arange(count, dtype=jnp.int32)
-        masked = masked._replace(tree=sum_tree.rebuild(masked.tree, jnp.asarray(self.priorities)))
-        counts = self.state.sampler.counts.at[:, 0].set(self.priorities)
+            self.state = self.replay.add(self.state, ROW)
+        self.priorities, self.batch_size = np.float32(priorities), batch_size
+        masked, counts = self.state.sampler.masked, np.array(self.state.sampler.counts)
+        counts[:, 0] = self.priorities
+        masked = masked._replace(tree=jax.jit(sum_tree.rebuild)(masked.tree, self.priorities))
         inner = self.state.sampler._replace(masked=masked, counts=counts)
-        self.state, self.slots = self.state._replace(sampler=inner), slots
+        self.state = self.state._replace(sampler=inner)
 
     def run(self, updates, change=None):
         """Draw batches; return actual and expected counts `[updates, C]`.
@@ -52,7 +51,7 @@ class Play:
             masks = state.sampler.masked.tree.nodes[: len(priorities)]
             batch = self.replay.sample(state, key)
             own = priorities[batch.indices]
-            expected = self.replay.batch_size * priorities / masks.sum()
+            expected = self.batch_size * priorities / masks.sum()
             td = own if change is None else change(batch.indices, key)
             state = self.replay.update(state, batch, td_error=td)
             count = jnp.zeros(len(priorities)).at[batch.indices].add(1.0)
@@ -106,36 +105,37 @@ def test_shares_follow_changing_priorities():
 def test_one_update_by_hand():
     """With priorities 4 2 1 1, slot 0 is drawn once and slot 1 twice, with new priority 3."""
     play = Play([4.0, 2.0, 1.0, 1.0], 3)
-    drawn = jnp.array([0, 1, 1], jnp.int32)
+    drawn = np.int32([0, 1, 1])
     batch = play.replay.sample(play.state, jax.random.key(0))
-    batch = batch._replace(indices=drawn, version=ring.version(play.state.ring, drawn))
-    after = play.replay.update(play.state, batch, td_error=jnp.array([4.0, 3.0, 3.0]))
+    batch = batch._replace(indices=drawn, version=drawn + 1)
+    after = play.replay.update(play.state, batch, td_error=np.float32([4, 3, 3]))
     inner = after.sampler
     expected = 3 * np.array([4, 2]) / 8
     excess = np.array([1, 2]) - expected
-    np.testing.assert_allclose(inner.counts[:2, 1], excess, rtol=1e-6)
-    np.testing.assert_allclose(inner.counts[:, 0], [4, 3, 1, 1])
+    counts = np.asarray(inner.counts)
+    np.testing.assert_allclose(counts[:2, 1], excess, rtol=1e-6)
+    np.testing.assert_allclose(counts[:, 0], [4, 3, 1, 1])
     np.testing.assert_allclose(float(inner.progress), 3 / 8)
     leaves = np.array([4, 3]) * np.exp(-0.3 * excess)
-    found = play.replay.probability(after, jnp.arange(4))
+    found = play.replay.probability(after, np.arange(4))
     np.testing.assert_allclose(found, np.append(leaves, [1, 1]) / (leaves.sum() + 2), rtol=1e-5)
     # A new transition overwrites slot 0.
-    later = play.add(after, ROW)
-    np.testing.assert_allclose(later.sampler.counts[0], [4, 0, 3 / 8])
+    later = play.replay.add(after, ROW)
+    np.testing.assert_allclose(np.asarray(later.sampler.counts)[0], [4, 0, 3 / 8])
 
 
 @settings(max_examples=6, deadline=None, derandomize=True)
 @given(st.integers(0, 99), st.sampled_from([np.nan, np.inf, 1.0]))
 def test_the_largest_priority_ignores_masks(seed, bad):
     """New transitions get the largest priority, which must not grow by factors of masks."""
-    replay = Replay(masked.sampler(MaskedConfig(over="lap")), capacity=16, batch_size=4)
+    sampler = masked.sampler(MaskedConfig(over="lap"))
+    replay = compiled(Replay(sampler, capacity=16, batch_size=4))
     state = replay.init(jax.random.key(0), EXAMPLE)
-    add, update = jax.jit(replay.add), jax.jit(replay.update)
     for step in range(40):
-        state = add(state, ROW)
+        state = replay.add(state, ROW)
         if step >= 4:
             batch = replay.sample(state, jax.random.key(seed + step))
-            state = update(state, batch, td_error=jnp.ones(4).at[0].set(bad))
+            state = replay.update(state, batch, td_error=np.float32([bad, 1, 1, 1]))
     assert float(state.sampler.masked.max_leaf) == 1.0
     assert np.isfinite(state.sampler.counts).all()
     assert int(state.dropped) == (0 if bad == 1.0 else 36)
@@ -144,15 +144,16 @@ def test_the_largest_priority_ignores_masks(seed, bad):
 def test_weights_equal_those_of_per():
     """Weights do not depend on masks."""
     config = PERConfig(alpha=1.0, beta=1.0, normalise="none", epsilon=0.0)
-    replay = Replay(masked.combine(per.method(config)).sampler, capacity=8, batch_size=4)
+    sampler = masked.combine(per.method(config)).sampler
+    replay = compiled(Replay(sampler, capacity=8, batch_size=4))
     state = replay.init(jax.random.key(0), EXAMPLE)
     for _ in range(8):
         state = replay.add(state, ROW)
     for seed in range(5):
         batch = replay.sample(state, jax.random.key(seed))
-        state = replay.update(state, batch, td_error=1.0 + batch.indices)
+        state = replay.update(state, batch, td_error=np.float32(1 + np.asarray(batch.indices)))
     batch = replay.sample(state, jax.random.key(9))
-    total = np.asarray(state.sampler.masked.tree.nodes[:8]).sum()
+    total = np.asarray(state.sampler.masked.tree.nodes)[:8].sum()
     priority = np.asarray(state.sampler.counts)[np.asarray(batch.indices), 0]
     np.testing.assert_allclose(batch.weights, total / (8 * priority), rtol=1e-5)
 
@@ -174,10 +175,10 @@ def test_rows_without_feedback_do_not_count():
     """Hindsight gives no feedback on relabelled rows: neither draw nor expectation counts."""
     method = masked.method()
     sampler = testing.with_goals(method._replace(sampler=her.Hindsight(method.sampler))).sampler
-    replay = Replay(sampler, capacity=64, batch_size=16, num_envs=testing.E)
-    state = jax.jit(replay.init)(jax.random.key(0), testing.EXAMPLE)
+    replay = compiled(Replay(sampler, capacity=64, batch_size=16, num_envs=testing.E))
+    state = replay.init(jax.random.key(0), testing.EXAMPLE)
     for time in range(32):
-        state = jax.jit(replay.add)(state, testing.rows(time))
+        state = replay.add(state, testing.rows(time))
 
     def step(state, key):
         batch = replay.sample(state, key)

@@ -19,6 +19,7 @@ from jaxreplay.replay import ReplayState
 from jaxreplay.sampler import Sampler
 from jaxreplay.testing import EXAMPLE
 from jaxreplay.types import Draw
+from tests.methods import compiled
 from tests.refusals import refused
 
 TD = np.array([0.5, -2, 0, 1, 4])
@@ -270,11 +271,12 @@ def test_leaves_of_zero_do_not_affect_the_largest_weight():
 
 @pytest.mark.parametrize("unknown", [1e25, np.inf, np.nan])
 def test_new_transitions_without_a_finite_leaf_get_the_largest_so_far(unknown):
-    replay = Replay(per.sampler(PERConfig(alpha=2.0, initial="td")), capacity=4, batch_size=2)
+    sampler = per.sampler(PERConfig(alpha=2.0, initial="td"))
+    replay = compiled(Replay(sampler, capacity=4, batch_size=2))
     state = replay.init(jax.random.key(0), EXAMPLE)
     for td in (1.0, unknown, 2.0):
-        state = replay.add(state, ROW, td_error=jnp.full(1, td))
-    small, lost, large, _ = np.asarray(replay.probability(state, jnp.arange(4)))
+        state = replay.add(state, ROW, td_error=np.float32([td]))
+    small, lost, large, _ = np.asarray(replay.probability(state, np.arange(4)))
     assert int(state.sampler.skipped) == 1
     assert lost == small and large == pytest.approx(4 * small, rel=1e-3)
 

@@ -261,10 +261,10 @@ def test_invalid_options_rows_and_feedback_are_refused():
             make(length=0)
         with refused("eta", "1.5"):
             make(eta=1.5)
-    replay = made(length=4)[0]
+    replay, _, _, sample, *_ = made(length=4)
     with refused("last", "first", "dict"):
         replay.init(jax.random.key(0), {"reward": np.float32(0)})
     _, state, _ = played(12, length=4)
-    batch = replay.sample(state, jax.random.key(0))
+    batch = sample(state, jax.random.key(0))
     with refused("td_error", "[5]", "[5, 4]"):
         replay.update(state, batch, td_error=jnp.zeros(B))
