@@ -11,6 +11,7 @@ from jaxreplay import IGNORED, Replay, SharedObservations, Transition, datasets,
 from jaxreplay.methods import her, la3p, per, rank, sequences, uniform
 from jaxreplay.mixing import Mixed, mix
 from jaxreplay.testing import EXAMPLE, E, assert_in_place, rows
+from tests.methods import compiled
 from tests.refusals import refused
 
 LARGE, SMALL = 24, 8
@@ -41,9 +42,12 @@ def test_a_batch_contains_the_batches_of_both_replays():
     state = filled(both)
     testing.same(state.first, filled(both.first))
     testing.same(state.second, filled(both.second))
-    batch = both.sample(state, jax.random.key(1))
+    batch = jax.jit(both.sample)(state, jax.random.key(1))
     keys = jax.random.split(jax.random.key(1))
-    one, other = both.first.sample(state.first, keys[0]), both.second.sample(state.second, keys[1])
+    one, other = (
+        jax.jit(replay.sample)(own, key)
+        for replay, own, key in zip((both.first, both.second), state, keys, strict=True)
+    )
     for name in ("transition", "weights", "version"):
         ours = getattr(batch, name)
         pair = jax.tree.map(
@@ -62,13 +66,13 @@ def test_a_batch_contains_the_batches_of_both_replays():
 
 def test_draws_follow_the_probabilities_which_sum_to_one():
     both = mixture(per.sampler(), rank.sampler(), share=0.5)
-    state = filled(both)
+    state, fast = filled(both), compiled(both)
     for time in range(3):
-        batch = both.sample(state, jax.random.key(time))
-        state = both.update(state, batch, td_error=jnp.arange(8.0) + time)
-    chances = np.asarray(both.probability(state, jnp.arange(both.slots)), np.float64)
+        batch = fast.sample(state, jax.random.key(time))
+        state = fast.update(state, batch, td_error=np.arange(8, dtype=np.float32) + time)
+    chances = np.float64(fast.probability(state, np.arange(both.slots)))
     assert abs(chances.sum() - 1) < 1e-5
-    testing.same(both.probability(state, jnp.array([-1, both.slots])), np.zeros(2))
+    testing.same(fast.probability(state, np.array([-1, both.slots])), np.zeros(2))
     keys = jax.random.split(jax.random.key(9), 2000)
     batches = jax.jit(jax.vmap(lambda key: both.sample(state, key)))(keys)
     counts = np.bincount(np.asarray(batches.indices).ravel(), minlength=both.slots)

@@ -393,7 +393,7 @@ def test_load_rows_moves_rows_to_other_environments(names, rows, num_envs, capac
         assert (own["last"][:-1] | follows).all() and (count == 0 or own["last"][-1])
         if "first" in names:
             np.testing.assert_array_equal(own["first"][1:], own["last"][:-1])
-    leaves = np.asarray(sum_tree.leaves(found.sampler.tree))
+    leaves = sum_tree.leaves(jax.device_get(found.sampler.tree))
     assert (leaves[: count * num_envs] == 1).all() and not leaves[count * num_envs :].any()
 
 
@@ -404,7 +404,7 @@ def test_sequences_of_loaded_rows_do_not_cross_environments(tmp_path):
     config = sequences.SequencesConfig(length=4, period=1, prioritised=False)
     other = Replay(sequences.sampler(config), capacity=24, batch_size=24)
     state = jaxreplay.load_rows(other, path, example, jax.random.key(0))
-    batch = other.sample(state, jax.random.key(1))
+    batch = jax.jit(other.sample)(state, jax.random.key(1))
     lane, mask = np.asarray(batch.transition["lane"]), np.asarray(batch.aux.mask)
     assert mask.any() and (lane == lane[:, :1])[mask].all() and (lane != lane[:, :1]).any()
 

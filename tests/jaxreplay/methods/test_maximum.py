@@ -1,16 +1,16 @@
 """Priorities of new transitions in PER, LAP and rank: the maximum of all time or as stored."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxreplay import Replay, Transition, sum_tree
 from jaxreplay._internal import bucket_order
 from jaxreplay.methods import lap, per, proportional, rank
+from tests.methods import compiled
 
-EXAMPLE = Transition(reward=jnp.zeros(()))
-ROW = Transition(reward=jnp.zeros(1))
+EXAMPLE = Transition(reward=np.float32(0))
+ROW = Transition(reward=np.zeros(1, np.float32))
 CONFIGS = {
     "per": per.PERConfig(alpha=1.0, epsilon=0.0), "rank": rank.RankConfig(),
     "lap": lap.LAPConfig(alpha=1.0, kappa=0.125),
@@ -27,22 +27,21 @@ def priorities(state):
     sampler = state.sampler
     if isinstance(sampler, rank.RankState):
         return np.asarray(bucket_order.values(sampler.order))
-    return np.asarray(sum_tree.leaves(sampler.tree))
+    return sum_tree.leaves(jax.device_get(sampler.tree))
 
 
 def update(replay, state, td):
     """Update slots 0 to 3; the newest is slot `steps_added - 1` modulo 4."""
-    slots = jnp.arange(4)
-    version = state.ring.steps_added - (state.ring.steps_added - 1 - slots) % 4
+    slots, added = np.arange(4, dtype=np.int32), int(state.ring.steps_added)
     batch = replay.sample(state, jax.random.key(0))
-    batch = batch._replace(indices=slots, version=version)
-    return replay.update(state, batch, td_error=jnp.asarray(td))
+    batch = batch._replace(indices=slots, version=added - (added - 1 - slots) % 4)
+    return replay.update(state, batch, td_error=np.float32(td))
 
 
 @pytest.mark.parametrize("maximum", ["all_time", "stored"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_new_transitions_get_the_maximum(name, maximum):
-    replay = Replay(sampler_of(name, maximum), capacity=4, batch_size=4)
+    replay = compiled(Replay(sampler_of(name, maximum), capacity=4, batch_size=4))
     state = replay.init(jax.random.key(0), EXAMPLE)
     for _ in range(4):
         state = replay.add(state, ROW)
@@ -60,7 +59,7 @@ def test_new_transitions_get_the_maximum(name, maximum):
 
 @pytest.mark.parametrize("name", ["per", "rank"])
 def test_new_transitions_get_1_if_all_priorities_are_0(name):
-    replay = Replay(sampler_of(name, "stored"), capacity=4, batch_size=4)
+    replay = compiled(Replay(sampler_of(name, "stored"), capacity=4, batch_size=4))
     state = replay.init(jax.random.key(0), EXAMPLE)
     for _ in range(4):
         state = replay.add(state, ROW)
