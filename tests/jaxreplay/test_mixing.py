@@ -84,29 +84,30 @@ def test_draws_follow_the_probabilities_which_sum_to_one():
 @pytest.mark.parametrize("ignored", [False, True])
 def test_feedback_goes_to_the_replay_of_each_transition(ignored):
     both = mixture(per.sampler(), per.sampler(), share=0.5)
-    state = filled(both)
-    batch = both.sample(state, jax.random.key(1))
+    state, fast = filled(both), compiled(both)
+    batch = fast.sample(state, jax.random.key(1))
     if ignored:
         batch = batch._replace(indices=batch.indices.at[jnp.array([0, 7])].set(IGNORED))
-    td_error = jnp.arange(8.0) + 1
-    after = both.update(state, batch, td_error=td_error)
+    td_error = np.arange(8, dtype=np.float32) + 1
+    after = fast.update(state, batch, td_error=td_error)
     keys = jax.random.split(jax.random.key(1))
     for number, (replay, own, new) in enumerate(zip((both.first, both.second), state, after)):
+        replay = compiled(replay)
         part = replay.sample(own, keys[number])
         if ignored:
             part = part._replace(indices=part.indices.at[(0, 3)[number]].set(IGNORED))
         expected = replay.update(own, part, td_error=td_error[4 * number :][:4])
         testing.same(new, expected)
-    assert set(both.metrics(after)) >= {"first/max_priority", "second/max_priority"}
+    assert set(fast.metrics(after)) >= {"first/max_priority", "second/max_priority"}
 
 
 def test_feedback_on_overwritten_transitions_is_dropped():
     both = mixture(per.sampler(), per.sampler(), share=0.5)
-    state = filled(both)
-    batch = both.sample(state, jax.random.key(1))
+    state, fast = filled(both), compiled(both)
+    batch = fast.sample(state, jax.random.key(1))
     for time in range(SMALL // E):  # overwrites all rows of the small replay
-        state = both.add(state, rows(100 + time))
-    after = both.update(state, batch, td_error=jnp.ones(8))
+        state = fast.add(state, rows(100 + time))
+    after = fast.update(state, batch, td_error=np.ones(8, np.float32))
     assert int(after.second.dropped) == 4 and int(after.first.dropped) < 4
 
 
@@ -116,10 +117,11 @@ def test_read_only_replays_receive_feedback_but_no_rows():
     before = jax.tree.map(np.array, second)
     state = filled(both, second=second)
     testing.same(state.second, before)
-    batch = both.sample(state, jax.random.key(0))
-    assert (batch.transition.reward[:4] < 15 * E).all()
-    assert (batch.transition.reward[4:] >= 50 * E).all()
-    after = both.update(both.end_episodes(state), batch, td_error=jnp.full(8, 3.0))
+    fast = compiled(both)
+    batch = fast.sample(state, jax.random.key(0))
+    reward = np.asarray(batch.transition.reward)
+    assert (reward[:4] < 15 * E).all() and (reward[4:] >= 50 * E).all()
+    after = fast.update(fast.end_episodes(state), batch, td_error=np.full(8, 3, np.float32))
     testing.same(after.second.ring, before.ring)
     assert (after.second.sampler.tree.nodes != before.sampler.tree.nodes).any()
 

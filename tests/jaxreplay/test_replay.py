@@ -210,13 +210,13 @@ def test_observe_refuses_returns_that_are_not_one_number(method, given, parts):
 @pytest.mark.parametrize("method", [uniform, per, rank, latest], ids=lambda m: m.__name__)
 def test_slots_out_of_range_have_probability_0(method):
     replay = Replay(method.sampler(), capacity=8, batch_size=2)
-    state = replay.init(jax.random.key(0), {"a": np.float32(0)})
+    state, add = jax.jit(replay.init)(jax.random.key(0), {"a": np.float32(0)}), jax.jit(replay.add)
     feedback = {name: np.zeros(1, np.float32) for name in replay.requires.feedback_of_new}
     for _ in range(8):
-        state = replay.add(state, {"a": np.ones(1, np.float32)}, **feedback)
-    outside = np.asarray(replay.probability(state, [-9, -8, -1, 8, 9, 15, 2**31 - 1]))
-    np.testing.assert_array_equal(outside, 0.0)
-    assert replay.probability(state, range(8)).sum() == pytest.approx(1.0)
+        state = add(state, {"a": np.ones(1, np.float32)}, **feedback)
+    probability = lambda slots: np.asarray(jax.jit(lambda s: replay.probability(s, slots))(state))
+    np.testing.assert_array_equal(probability([-9, -8, -1, 8, 9, 15, 2**31 - 1]), 0.0)
+    assert probability(range(8)).sum() == pytest.approx(1.0)
     for slots, dtype in (([0.0], "float64"), ([True], "bool")):
         with refused("slots", dtype):
             replay.probability(state, slots)
