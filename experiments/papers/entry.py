@@ -126,13 +126,18 @@ class Experiment:
             question = replace(question, control=False)
         if chosen.most_seeds:
             question = replace(question, until_decided=True, most_seeds=chosen.most_seeds)
-        study = Study.make(
-            chosen.envs, self.agent,
-            {label: self.arms[label] for label in chosen.arms or self.arms},
-            seeds=chosen.seeds, preset=chosen.preset, loop=chosen.loop, sizes=chosen.sizes,
-            agent_options=chosen.agent, env_options=chosen.env, replay_options=chosen.replay,
-            grid={"learn_every": chosen.every} if chosen.every else None, question=question,
-        )  # fmt: skip
+        try:
+            study = Study.make(
+                chosen.envs, self.agent,
+                {label: self.arms[label] for label in chosen.arms or self.arms},
+                seeds=chosen.seeds, preset=chosen.preset, loop=chosen.loop, sizes=chosen.sizes,
+                agent_options=chosen.agent, env_options=chosen.env, replay_options=chosen.replay,
+                grid={"learn_every": chosen.every} if chosen.every else None, question=question,
+            )  # fmt: skip
+        except KeyError as error:
+            raise ValueError(f"experiment {self.name}, size {size}: no arm {error}") from error
+        except ValueError as error:
+            raise ValueError(f"experiment {self.name}, size {size}: {error}") from error
         kept = [*KEPT, *self.columns]
         if not any(map(facts.learns_from, study.bases.values())):
             kept.remove("replay/sampler_updates")

@@ -2,15 +2,16 @@
 
 `experiments.toml` has the experiments. The files `entries/PAPER.toml` have a table for each entry
 with the fields of `Entry`: sources by their names, the name of a file in `printed`, and the name of
-the function that draws a layout or computes a statistic next to its options. Table `exact` has the
-claims of type `Exact`, with their words. Texts "$NAME" are those of table `texts`, and `like` names
-tables to start from, as in presets.
+the function that draws a layout or computes a statistic next to its options. Table `exact` has
+claims of type `Exact`: the value of column "claim" and the claim in words. Texts "$NAME" are those
+of table `_texts`, and `like` names tables to start from, as in presets.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_origin, get_type_hints
 
 from experiments.papers import gains, layouts, sampled
 from experiments.papers.computations import CLAIMS, COMPUTATIONS
@@ -28,36 +29,65 @@ from experiments.papers.entry import (
 from experiments.papers.printed import claims, printed
 from experiments.papers.tables import Data
 from experiments.runs.presets import read_tables
+from experiments.storage.files import read_toml
 from experiments.studies.options import Question
 
 _FOLDER = Path(__file__).parent
 
 
+# Functions that draw layouts, and that compute the statistics of a paper's table.
+_DRAW: Mapping[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (
+        layouts.lines, layouts.bars, layouts.forest, layouts.scores, layouts.sooner,
+        layouts.ranked, layouts.settings_grid, sampled.draw_states,
+    )
+}  # fmt: skip
+_STATISTICS: Mapping[str, Callable[..., Any]] = {
+    function.__name__: function for function in (gains.mean_and_median, gains.until_baseline)
+}
+_Made = TypeVar("_Made")
+
+
+def _build(kind: Callable[..., _Made], **values: Any) -> _Made:
+    """Return an instance of a dataclass; raise TypeError for texts in place of arrays."""
+    for name, hint in get_type_hints(kind).items():
+        if get_origin(hint) is tuple and isinstance(values.get(name), str):
+            raise TypeError(f"{name} must be an array, not a text")
+    return kind(**values)
+
+
 def _experiment(name: str, table: Mapping[str, Any]) -> Experiment:
     own = dict(table)
-    arms = {label: Arm(**{"replay": label, **arm}) for label, arm in own.pop("arms").items()}
-    sizes = {name: Size(**own.pop(name)) for name in ("small", "paper") if name in own}
-    question = Question(**own.pop("question", {}))
-    return Experiment(name, arms=arms, question=question, **sizes, **own)
+    if "arms" in own:
+        own["arms"] = {label: Arm(**{"replay": label, **arm}) for label, arm in own["arms"].items()}
+    for size in ("small", "paper"):
+        if size in own:
+            own[size] = _build(Size, **own[size])
+    own["question"] = Question(**own.get("question", {}))
+    return _build(Experiment, name=name, **own)
 
 
-EXPERIMENTS: Mapping[str, Experiment] = {
-    name: _experiment(name, table)
-    for name, table in read_tables(_FOLDER / "experiments.toml").items()
-}
+EXPERIMENTS: Mapping[str, Experiment] = read_tables(_FOLDER / "experiments.toml", _experiment)
 _SOURCES: Mapping[str, Source] = {
     **EXPERIMENTS, **{source.name: source for source in COMPUTATIONS}
 }  # fmt: skip
 _PRINTED = claims()
 
 
-def _entries(path: Path) -> Iterator[Entry]:
-    """Yield the entries in a file."""
-    tables = read_tables(path)
-    texts = tables.pop("texts", {})
+def read_entries(path: Path) -> dict[str, Entry]:
+    """Return the entries in a file, by the names of their tables.
+
+    Raises:
+      ValueError: a table has an unknown name or a wrong value; the error names file and table.
+    """
+
+    @functools.cache
+    def texts() -> dict[str, str]:
+        return read_toml(path).get("_texts", {})
 
     def said(text: str) -> str:
-        return texts[text[1:]] if text.startswith("$") else text
+        return texts()[text[1:]] if text.startswith("$") else text
 
     readers: dict[str, Callable[[Any], Any]] = {
         "source": _SOURCES.__getitem__,
@@ -67,28 +97,35 @@ def _entries(path: Path) -> Iterator[Entry]:
         "reported": printed,
         "lost": said,
         "missing": said,
-        "note": lambda note: tuple(map(said, note)),
+        "note": lambda note: note if isinstance(note, str) else tuple(map(said, note)),
     }
-    for name, table in tables.items():
+
+    def entry(name: str, table: dict[str, Any]) -> Entry:
         id = f"{path.stem}.{name}"
         own = {field: readers.get(field, lambda x: x)(value) for field, value in table.items()}
         exact = [Exact(says, claim) for claim, says in own.pop("exact", {}).items()]
-        yield Entry(id, **own, claims=(*exact, *CLAIMS.get(id, ()), *_PRINTED.get(id, ())))
+        own["claims"] = (*exact, *CLAIMS.get(id, ()), *_PRINTED.get(id, ()))
+        return _build(Entry, id=id, **own)
+
+    return read_tables(path, entry)
 
 
 def _layout(table: Mapping[str, Any]) -> Layout:
     options = dict(table)
-    draw, where = options.pop("draw"), options.pop("where", {})
-    return Layout(getattr(layouts, draw, None) or getattr(sampled, draw), options, where)
+    draw, where = _DRAW[options.pop("draw")], options.pop("where", {})
+    inspect.signature(draw).bind("plotted", "path", **options)
+    return Layout(draw, options, where)
 
 
 def _statistic(table: Mapping[str, Any]) -> Callable[[Data], list[list[str]]]:
     options = dict(table)
-    return partial(getattr(gains, options.pop("statistic")), **options)
+    return functools.partial(_STATISTICS[options.pop("statistic")], **options)
 
 
 ENTRIES: Mapping[str, Entry] = {
-    entry.id: entry for paper in PAPERS for entry in _entries(_FOLDER / "entries" / f"{paper}.toml")
+    entry.id: entry
+    for paper in PAPERS
+    for entry in read_entries(_FOLDER / "entries" / f"{paper}.toml").values()
 }
 
 

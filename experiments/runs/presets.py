@@ -4,14 +4,15 @@
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from experiments.storage import files
 
 Options = Mapping[str, Any]  # option -> value
 _NONE: Options = {}
+_Made = TypeVar("_Made")
 
 
 class Preset(NamedTuple):
@@ -40,12 +41,19 @@ class Preset(NamedTuple):
         return next(iter(self.replays))
 
 
-def read_tables(path: Path) -> dict[str, Any]:
-    """Return the tables of a TOML file, each with the tables in its `like` below it.
+def read_tables(path: Path, make: Callable[[str, dict[str, Any]], _Made]) -> dict[str, _Made]:
+    """Return what `make` builds from each table of a TOML file, given its name and content.
 
-    Names such as "_atari" are those of tables that only others start from, and are left out.
+    The content includes that of the tables in `like`. Names such as "_atari" are those of tables
+    that only others start from, and are left out.
+
+    Raises:
+      ValueError: the file cannot be read, or `make` fails; the error names file and table.
     """
-    tables = files.read_toml(path)
+    try:
+        tables = files.read_toml(path)
+    except files.Unreadable as error:
+        raise ValueError(f"{path}: {error}") from None
 
     def whole(name: str) -> dict[str, Any]:
         own, made = dict(tables[name]), {}
@@ -53,7 +61,14 @@ def read_tables(path: Path) -> dict[str, Any]:
             made = _merged(made, whole(below))
         return _merged(made, own)
 
-    return {name: _values(whole(name)) for name in tables if not name.startswith("_")}
+    made = {}
+    for name in (name for name in tables if not name.startswith("_")):
+        try:
+            made[name] = make(name, _values(whole(name)))
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+            why = f"unknown name {error}" if isinstance(error, KeyError) else error
+            raise ValueError(f"{path.name}, table [{name}]: {why}") from error
+    return made
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -76,9 +91,9 @@ def _values(value: Any) -> Any:
     return None if value == "(none)" else value
 
 
-PRESETS: Mapping[str, Preset] = {
-    name: Preset(**own) for name, own in read_tables(Path(__file__).with_suffix(".toml")).items()
-}
+PRESETS: Mapping[str, Preset] = read_tables(
+    Path(__file__).with_suffix(".toml"), lambda _, table: Preset(**table)
+)
 
 
 class Names(NamedTuple):

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from experiments.papers.cliffwalk import CONVERGED
+from experiments.papers.computations import CLAIMS, COMPUTATIONS
 from experiments.papers.entry import PAPERS, Claim, Computation, Experiment
 from experiments.papers.printed import claims
-from experiments.papers.registry import ENTRIES, EXPERIMENTS, of_papers
+from experiments.papers.registry import ENTRIES, EXPERIMENTS, of_papers, read_entries
 from experiments.training.schedule import schedule
 from tests.refusals import refused
 
@@ -43,9 +45,41 @@ def test_entries_are_complete():
                 assert claim.direction in ("better", "at least as good", "worse")
                 assert claim.says.strip() and claim.arm != claim.baseline
     assert {entry.paper for entry in ENTRIES.values()} == set(PAPERS)
-    assert set(EXPERIMENTS) <= set(SOURCES)  # none is left without an entry
+    # No experiment, computation or claim is left without an entry.
+    assert {*EXPERIMENTS, *(each.name for each in COMPUTATIONS)} <= set(SOURCES)
+    assert set(CLAIMS) <= set(ENTRIES)
     assert all(ENTRIES[name].claims[-len(own) :] == own for name, own in claims().items())
     assert [entry.id for entry in of_papers(["lap"])][:2] == ["lap.thm1", "lap.thm2"]
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ('sorce = "walk_dqn"', ("sorce",)),
+        ('source = "walk"', ("walk",)),
+        ('note = "one"', ("note",)),
+        ('note = ["$one"]', ("one",)),
+        ('like = ["_others"]', ("_others",)),
+        ('like = ["fig1"]', ("fig1",)),
+        ('layout = { draw = "np" }', ("np",)),
+        ('layout = { draw = "lines", agregate = "median" }', ("agregate",)),
+        ('ours = { statistic = "mean" }', ("mean",)),
+    ],
+)
+def test_mistakes_in_files_of_entries_are_named(line, parts, tmp_path):
+    path = tmp_path / "per.toml"
+    path.write_text(f'[_base]\n[fig1]\nshows = "errors"\n{line}\n')
+    with refused("per.toml", "[fig1]", *parts):
+        read_entries(path)
+    path.write_text("[fig1\n")
+    with refused(path):
+        read_entries(path)
+
+
+def test_lines_mark_the_error_at_which_seeds_count_as_converged():
+    layouts = [entry.layout.options for entry in ENTRIES.values() if entry.layout]
+    levels = [options["level"] for options in layouts if "level" in options]
+    assert levels and set(levels) == {CONVERGED}
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
