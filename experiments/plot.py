@@ -23,7 +23,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         from experiments.runs.log import say
         from experiments.statistics.tables import table
         from experiments.storage.files import write_bytes, write_json
+        from experiments.studies.results import is_study
 
+        for _, path in args.runs:
+            if is_study(path):
+                raise ValueError(
+                    f"{path} is a study: plot draws runs, and python -m experiments.report shows "
+                    "studies"
+                )
         shown = source.runs(shared.check_labels(args.runs), args.other_code)
         for arm in shown.arms.values():
             if arm.summary is None:

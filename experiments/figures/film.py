@@ -29,7 +29,7 @@ def check_path(path: Path) -> None:
         film of this package.
     """
     if path.suffix != ".gif":
-        raise ValueError(f"{path} is no .gif file: use this ending")
+        raise ValueError(f"{path} must end in .gif")
     check_writable(path, "give the name of a file")
     if path.exists() and not _is_ours(path):
         raise ValueError(

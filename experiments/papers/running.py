@@ -220,7 +220,7 @@ def _compute(source: Computation, size: SizeName, places: Places, parts: Parts) 
     except KeyboardInterrupt as error:
         raise Stopped(
             f"{source.name}: stopped", interrupt.exit_code(error),
-            "the same command continues after the finished parts",
+            "the same command continues",
         ) from None  # fmt: skip
     made = {
         "options": plain(source.options(size)),

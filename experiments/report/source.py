@@ -151,19 +151,19 @@ def _summary(path: Path) -> dict[str, Any] | None:
     """Read a run's summary; None if it has not ended."""
     if not path.is_file():
         return None
-    summary = _json(path)
+    summary = _json(path, f"--resume {path.parent} writes it again")
     results.check_summary(path, summary)
     return summary
 
 
-def _json(path: Path) -> dict[str, Any]:
-    """Read a JSON object."""
+def _json(path: Path, advice: str = "restore it") -> dict[str, Any]:
+    """Read a JSON object; errors end in the advice."""
     try:
         saved = files.read_json(path)
     except files.Unreadable as error:
-        raise ValueError(f"{path} is damaged ({error}): restore it") from error
+        raise ValueError(f"{path} is damaged ({error}): {advice}") from error
     if not isinstance(saved, dict):
-        raise ValueError(f"{path} is damaged (no JSON object): restore it")
+        raise ValueError(f"{path} is damaged (no JSON object): {advice}")
     return saved
 
 

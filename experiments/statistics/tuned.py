@@ -28,8 +28,9 @@ class Tuned(NamedTuple):
     label: str
     points: int  # number of candidates
     best: str  # id of the best point, or of the default one without a successful trial
-    chosen: Estimate | None  # score on the selecting seeds, optimistic; None without a choice, or
-    # if the table of a search lacks these runs
+    # Score on the selecting seeds, optimistic; None without a choice, or if the table of a search
+    # lacks these runs.
+    chosen: Estimate | None
     shown: Estimate  # score on the held-out seeds
     default: Estimate | None  # default point on held-out seeds; None if it was not run
 

@@ -132,9 +132,8 @@ class Search:
             lines += self._about(tuning)
         devices = len(self._engine.devices)
         at_once = max(1, self._how.at_once * len(searched))
-        compiling = (
-            len(self.tunings) * rates.COMPILING
-        )  # more if a setting needs programs of its own
+        # A lower bound: each value of a setting that is not an input needs its own program.
+        compiling = len(self.tunings) * rates.COMPILING
         minutes = (seconds + compiling) / 60 / min(devices, at_once)
         batches = math.ceil(at_once * self._seeds / self._width)
         at_most = self._width * self._run_bytes * min(devices, batches)
@@ -148,8 +147,8 @@ class Search:
         )
         total = (
             f"{count(runs, 'run')} at most on {count(devices, 'device')}, {steps:,} agent steps; "
-            f"arrays of up to {at_most / 1e9:.2g} GB at once; about {rates.in_words(minutes)} by "
-            "past rates"
+            f"arrays of up to {at_most / 1e9:.2g} GB at once; at least {rates.in_words(minutes)} "
+            "by past rates"
         )
         ended = count(len(self.results.ended()), "run")
         return [head, total, *lines, *[f"{ended} of these have ended"] * self._resume]

@@ -41,10 +41,11 @@ def test_invalid_plots_are_refused(runs, capsys):
     unfinished = runs / "unfinished"
     shutil.copytree(runs / "naf", unfinished)
     (unfinished / "summary.json").unlink()
-    both = [str(runs / "naf")]
+    both, study = [str(runs / "naf")], RESULTS.parent / "sweeps" / "walk_per"
     elsewhere = ["--out", str(runs / "x")]
     for arguments, parts in (
         ([*both, str(runs / "none"), *elsewhere], (runs / "none",)),
+        ([*both, str(study), *elsewhere], (study, "experiments.report")),
         ([str(unfinished), *elsewhere], (f"--resume {unfinished}",)),
         ([*both, f"naf={runs / 'racer'}", *elsewhere], ("naf", f"other={runs / 'naf'}")),
         ([*both, "--out", str(runs / "racer")], (runs / "racer", "--out")),
@@ -87,7 +88,7 @@ def test_incompatible_runs_are_refused(runs, tmp_path, capsys, change, parts):
         ("metrics.csv", lambda lines: lines[:1], ()),
         ("metrics.csv", lambda lines: lines[1:], ()),
         ("metrics.csv", lambda lines: [*lines[:-1], lines[-1][:-1] + "1\n"], ()),
-        ("summary.json", lambda lines: ["{"], ()),
+        ("summary.json", lambda lines: ["{"], ("--resume",)),
     ],
 )
 def test_damaged_runs_are_not_plotted(made, tmp_path, capsys, name, change, parts):
