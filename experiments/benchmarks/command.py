@@ -70,7 +70,7 @@ def numbers(text: str) -> Path:
     """
     path = Path(text)
     if path.suffix != ".json":
-        raise argparse.ArgumentTypeError(f"{path} does not end in .json: use this ending")
+        raise argparse.ArgumentTypeError(f"{path} must end in .json")
     try:
         check_writable(path, "give the name of a file")
     except ValueError as error:

@@ -81,7 +81,7 @@ def check_path(path: Path) -> None:
     if lacks := missing(path.name, {"plotly": "report"}):
         raise ValueError(lacks)
     if path.suffix != ".html":
-        raise ValueError(f"{path} is no .html file: use this ending")
+        raise ValueError(f"{path} must end in .html")
     check_writable(path, "give the name of a file, or choose another --out")
     above = next(each for each in path.parents if each.exists())
     if not above.is_dir():
