@@ -42,7 +42,7 @@ class Preset(NamedTuple):
 
 
 def read_tables(path: Path, make: Callable[[str, dict[str, Any]], _Made]) -> dict[str, _Made]:
-    """Return what `make` builds from each table of a TOML file, given its name and content.
+    """Return the objects that `make` builds from the name and content of each table in a TOML file.
 
     The content includes that of the tables in `like`. Names such as "_atari" are those of tables
     that only others start from, and are left out.
