@@ -276,10 +276,9 @@ is the time of training, compared with uniform replay in the same study.
 def _cell(found: Found | ValueError) -> str:
     if not isinstance(found, Found):
         return str(found)
-    verdict, pairs = found.judgement.verdict, found.pairs
+    verdict, counts = found.judgement.verdict, found.judgement.counts
     words = {"agrees": "**better**", "disagrees": "**worse**"}
-    counts = f" ({pairs.wins}/{pairs.losses}/{pairs.ties})" if pairs is not None else ""
-    return words.get(verdict, verdict) + counts
+    return f"{words.get(verdict, verdict)} ({counts.wins}/{counts.losses}/{counts.ties})"
 
 
 def _relative_time(results: Store, point: str, base: str) -> str:

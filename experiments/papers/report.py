@@ -69,19 +69,11 @@ def claims(entry: Entry, size: SizeName, data: Data | None) -> list[list[str]]:
 
 
 def _numbers_of(finding: Finding) -> str:
-    """Return the reason for a verdict, with the seeds' wins, losses and ties."""
-    reason, pairs = _without(finding.verdict, finding.reason), finding.pairs
-    if pairs is None or " wins, " in reason:
-        return reason
-    counted = pairs.wins + pairs.losses + pairs.ties
-    of = "seeds" if counted == pairs.seeds else "pairs of seeds and tasks"
-    return f"{pairs.wins}/{pairs.losses}/{pairs.ties} of {counted} {of}; {reason}"
-
-
-def _without(verdict_: str, reason: str) -> str:
-    """Return a reason without the verdict at its beginning."""
-    own = reason.removeprefix(verdict_)
-    return reason if own == reason else own.replace("(", "", 1).replace(")", "", 1).lstrip(": ")
+    """Return the reason for a verdict, without the verdict at its beginning."""
+    own = finding.reason.removeprefix(finding.verdict)
+    if own == finding.reason:
+        return own
+    return own.replace("(", "", 1).replace(")", "", 1).lstrip(": ")
 
 
 def one(
@@ -217,8 +209,6 @@ def _claims(findings: list[Finding]) -> list[str]:
         lines.append(f"- **{each.verdict}**: {each.says} ({_numbers_of(each)})")
     if len(absent) > _FEW:
         lines.append(f"- **not tested**: {len(absent)} claims about what this size does not have")
-    if any(each.pairs for each in findings):
-        lines = ["Claims, with wins/losses/ties of the seeds:", "", *lines]
     return [*lines, ""] if lines else []
 
 

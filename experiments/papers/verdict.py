@@ -1,7 +1,7 @@
 """Verdicts about the claims of an entry, from its table."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,13 +9,12 @@ import pandas as pd
 
 from experiments.papers.entry import Claim, Computation, Entry, Exact, Experiment, SizeName
 from experiments.papers.tables import Data
-from experiments.statistics.paired import Pairs
+from experiments.statistics.decisions import Verdict
 from experiments.statistics.tables import number
-from experiments.statistics.verdicts import Facts, Verdict
+from experiments.statistics.verdicts import Facts, Judgement
 from experiments.studies import claims as claims_
 from experiments.studies import judge
 from experiments.studies.claims import Absent, Asked, Found, NotAsked, Side
-from experiments.studies.options import Question
 
 
 class Finding(NamedTuple):
@@ -24,7 +23,7 @@ class Finding(NamedTuple):
     says: str
     verdict: Verdict
     reason: str  # in words, with numbers
-    pairs: Pairs | None = None
+    judgement: Judgement | None = None  # None for exact claims and claims without numbers
     absent: bool = False  # whether the size lacks the arm or the task
 
 
@@ -48,7 +47,8 @@ def _finding(claim: Claim, found: Found | NotAsked) -> Finding:
     if isinstance(found, NotAsked):
         absent = isinstance(found, Absent)
         return Finding(claim.says, found.verdict, str(found), absent=absent)
-    return Finding(claim.says, found.judgement.verdict, found.judgement.reason, found.pairs)
+    own = found.judgement
+    return Finding(claim.says, own.verdict, own.reason, own)
 
 
 def _of_study(
@@ -73,14 +73,13 @@ def _of_table(
         both = [_sides(entry.id, source, claim, size, data)]
         return Asked(claim, both, unit if source.unit else "")
 
-    def design(asked: Mapping[str, Asked]) -> Mapping[str, Found]:
-        counts = {len(own.sides[0][0].values) for own in asked.values()}
-        if source.looks and counts and min(counts) >= source.looks:
-            looks = {*range(source.looks, max(counts), source.looks), *counts}
-            return claims_.sequential(asked, sorted(looks), Question().margin)
-        return claims_.judge_fixed(asked)
+    def looks_of(asked: Sequence[Asked]) -> list[int] | None:
+        counts = {len(own.sides[0][0].values) for own in asked}
+        if not source.looks or min(counts, default=0) < source.looks:
+            return None
+        return sorted({*range(source.looks, max(counts), source.looks), *counts})
 
-    return claims_.judge_family(claims, ask, design)
+    return claims_.judge_family(claims, ask, looks_of)
 
 
 def _sides(

@@ -222,7 +222,7 @@ def _progress(study: Study, findings: Findings, seeds: int) -> list[str]:
     for row in findings.rows:
         if row.method == verdicts.CONTROL or row.judgement.seeds < seeds:
             continue  # decided before this look
-        line = f"{row.label}: {row.pairs.improvement:.2f} after {row.judgement.seeds} seeds"
+        line = f"{row.label}: {row.judgement.estimate:.2f} after {row.judgement.seeds} seeds"
         need = findings.undecided.get(row.label)
         if row.judgement.verdict != "undecided":
             lines.append(f"{line}: {row.judgement.verdict}")

@@ -186,6 +186,12 @@ class Store:
             name for name in metrics if not columns or name in ("step", "eval_return", *columns)
         ]
         values = metrics[kept].assign(diverged=int(diverged))
+        if (thin := self.facts["study"]["options"].get("thin", 1)) > 1:
+            whole = np.arange(1, len(values) + 1) % thin == 0
+            changed = values["eval_return"].ne(values["eval_return"].shift()).to_numpy()
+            others = [name for name in kept if name not in ("step", "eval_return")]
+            values.loc[~whole, others] = math.nan  # means over log points stay those of a grid
+            values = values[whole | changed]
         digits = self.facts["study"]["options"].get("digits", _DIGITS)
         if digits < _DIGITS:
             rounded = {
