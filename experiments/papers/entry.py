@@ -57,6 +57,7 @@ class Size:
       most_seeds: largest number of seeds, if seeds are added in batches of `seeds` until every
         claim is decided; 0 for a single test after `seeds` seeds.
       thin: as in `StudyOptions`.
+      width: as in `StudyOptions`.
     """
 
     envs: tuple[str, ...]
@@ -72,6 +73,7 @@ class Size:
     replay: Options = field(default_factory=dict)
     most_seeds: int = 0
     thin: int = 1
+    width: int | None = None
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,7 @@ class Experiment:
             keep=tuple(dict.fromkeys(kept)),
             digits=4,
             thin=chosen.thin,
+            width=chosen.width,
             figures=False,
             report=False,
         )

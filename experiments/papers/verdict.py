@@ -1,5 +1,6 @@
 """Verdicts about the claims of an entry, from its table."""
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,8 +14,10 @@ from experiments.statistics.decisions import Verdict
 from experiments.statistics.tables import number
 from experiments.statistics.verdicts import Facts, Judgement
 from experiments.studies import claims as claims_
-from experiments.studies import judge
+from experiments.studies import judge, store
 from experiments.studies.claims import Absent, Asked, Found, NotAsked, Side
+
+OTHER_QUESTION = "judged by another question than it was run for"
 
 
 class Finding(NamedTuple):
@@ -58,7 +61,25 @@ def _of_study(
     assert data.store is not None
     study = source.study(size, {entry.id: tuple(claims)})
     frames = judge.judged_frames(data.store, study)
-    return judge.family(study, claims, frames, data.store.made(), plan=True)
+    found = judge.family(study, claims, frames, data.store.made(), plan=True)
+    then = data.store.study
+    same = dataclasses.replace(then.question, most_seeds=study.question.most_seeds)
+    known = store.asked(then.claims.get(entry.id, ())) if same == study.question else []
+    return [
+        _with_remarks(own, store.asked([claim])[0] in known, study.max_seeds)
+        for claim, own in zip(claims, found, strict=True)
+    ]
+
+
+def _with_remarks(found: Found | NotAsked, asked: bool, max_seeds: int) -> Found | NotAsked:
+    """Return a verdict with remarks on a question of after the runs, and on an early stop."""
+    if isinstance(found, NotAsked):
+        return found
+    own, remarks = found.judgement, [] if asked else [OTHER_QUESTION]
+    if own.verdict == "undecided" and own.seeds < max_seeds:
+        remarks.append(f"stopped before the largest number of seeds, {max_seeds}")
+    reason = "; ".join([own.reason, *remarks])
+    return found._replace(judgement=dataclasses.replace(own, reason=reason))
 
 
 def _of_table(
@@ -96,6 +117,8 @@ def _sides(
         if own.empty:
             rows = ", ".join(f"{name} {value}" for name, value in claim.where.items())
             raise Absent(f"size {size} has no {label}" + f" where {rows}" * bool(rows))
+        # Seeds that chose settings are no evidence about them.
+        own = own[own["seed"] >= source.options(size).get("searched", 0)]
         values = own.set_index("seed")["value"].astype(float)
         if values.index.has_duplicates:
             raise ValueError(f"'{claim.says}': {name} has several numbers of a seed: name more")

@@ -61,13 +61,13 @@ class Counts(NamedTuple):
     losses: int = 0
 
     @property
-    def seeds(self) -> int:
+    def pairs(self) -> int:
         return self.wins + self.ties + self.losses
 
     @property
     def mean(self) -> float:
         """Estimated paired probability of improvement, 1/2 without seeds."""
-        return (self.wins + self.ties / 2) / self.seeds if self.seeds else 0.5
+        return (self.wins + self.ties / 2) / self.pairs if self.pairs else 0.5
 
     @property
     def untied(self) -> "Counts":
@@ -87,6 +87,7 @@ class Evidence(NamedTuple):
         a control.
       stopped: verdict that does not depend on the counts and its reason, or None. Such claims are
         not part of the family.
+      tasks: number of pairs of a seed, one on each task.
     """
 
     looks: Sequence[Counts]
@@ -94,6 +95,7 @@ class Evidence(NamedTuple):
     exceeds: bool = False
     corrected: bool = True
     stopped: tuple[Verdict, str] | None = None
+    tasks: int = 1
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,7 @@ class Decision:
     verdict: Verdict
     reason: str  # one line with numbers
     counts: Counts
+    seeds: int
     estimate: float  # share of untied pairs won, or mu in a sequential design
     interval: Interval  # of the estimate at the level; valid for all claims of the family together
     level: float  # 1 - alpha / (claims of the family)
@@ -124,7 +127,6 @@ class Design(NamedTuple):
       estimate: counts -> the estimated quantity.
       quantity: name of the quantity.
       test: name of the p-value.
-      name: name of the interval.
     """
 
     p_value: Callable[[Sequence[Counts], float], tuple[float, int]]
@@ -132,7 +134,6 @@ class Design(NamedTuple):
     estimate: Callable[[Counts], float]
     quantity: str
     test: str
-    name: str
 
 
 def count_pairs(
@@ -282,12 +283,11 @@ def share_won(counts: Counts) -> float:
 
 
 FIXED = Design(
-    sign_test, clopper_pearson, share_won, "share of untied pairs won", "sign test p",
-    "Clopper-Pearson interval",
+    sign_test, clopper_pearson, share_won, "share of untied pairs won", "sign test p"
 )  # fmt: skip
 SEQUENTIAL = Design(
     anytime_p, confidence_sequence, lambda counts: counts.mean,
-    "paired probability of improvement", "anytime p", "confidence sequence",
+    "paired probability of improvement", "anytime p",
 )  # fmt: skip
 
 
@@ -380,17 +380,17 @@ def _decide_at_look(
     claim: Evidence, counts: Counts, raw: float, side: int, p: float, design: Design,
     margin: float, alpha: float, share: float, family: int,
 ) -> Decision:  # fmt: skip
-    interval = design.interval(counts, share)
+    interval, seeds = design.interval(counts, share), counts.pairs // claim.tasks
     verdict: Verdict = "undecided"
     if claim.stopped is not None:
         verdict = claim.stopped[0]
-    elif counts.seeds < FEWEST_SEEDS:
+    elif seeds < FEWEST_SEEDS:
         verdict = "pilot"
     elif p < alpha and side:
         verdict = "agrees" if (side < 0) == (claim.direction == "worse") else "disagrees"
     elif claim.direction != "at least as good" and not claim.exceeds:
         intervals = [interval]
-        if 2 * counts.ties > counts.seeds:
+        if 2 * counts.ties > counts.pairs:
             intervals.append(design.interval(counts.untied, share))
         if all(_is_inside(own, margin) for own in intervals):
             verdict = "no difference"
@@ -399,13 +399,14 @@ def _decide_at_look(
     if claim.stopped is not None:
         reason = claim.stopped[1]
     else:
+        where = "" if claim.tasks == 1 else f" on {claim.tasks} tasks"
         reason = (
-            f"{counts.wins} wins, {counts.losses} losses, {counts.ties} ties of {counts.seeds} "
-            f"seeds; {design.quantity} {estimate:.3g} [{low:.3g}, {high:.3g}], "
-            f"{100 * (1 - share):.3g} % {design.name}; {design.test} = {shown_p(p)}"
-            + (f", corrected over {family} claims" if family > 1 else "")
+            f"{counts.wins}/{counts.losses}/{counts.ties} of {seeds} seeds{where}; "
+            f"{design.quantity} {estimate:.3g} [{low:.3g}, {high:.3g}] at "
+            f"{100 * (1 - share):.3g} %; {design.test} = {shown_p(p)}"
+            + (f" (Holm over {family})" if family > 1 else "")
         )
-    return Decision(verdict, reason, counts, estimate, interval, 1 - share, p, raw)
+    return Decision(verdict, reason, counts, seeds, estimate, interval, 1 - share, p, raw)
 
 
 def _is_inside(interval: Interval, margin: float) -> bool:
@@ -421,8 +422,9 @@ def _with_plan(decision: Decision, claim: Evidence, share: float, margin: float)
     )  # fmt: skip
     if more is None:
         return decision
+    more = math.ceil(more / claim.tasks)
     reason = f"{decision.reason}; about {more:,} more seeds to decide"
-    return replace(decision, reason=reason, expected=counts.seeds + more)
+    return replace(decision, reason=reason, expected=decision.seeds + more)
 
 
 def shown_p(p: float) -> str:
@@ -442,7 +444,7 @@ def seeds_needed(
     seen: Counts = Counts(),
     chance: float = 0.8,
 ) -> int | None:
-    """Return the number of further seeds that decide a sequential claim with probability `chance`.
+    """Return the number of further pairs that decide a sequential claim with probability `chance`.
 
     Studies are simulated with a fixed seed. The rates of wins, ties and losses of each are drawn
     from their posterior under a Dirichlet(1, 1, 1) prior, so that three wins out of three do not

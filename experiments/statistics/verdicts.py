@@ -55,10 +55,6 @@ class Judgement(Decision):
     train_seconds: float | None = None
     ungated: str | None = None  # reason for disabling the gate, if it was disabled
 
-    @property
-    def seeds(self) -> int:
-        return self.counts.seeds
-
 
 def judgement(arm: Facts, baseline: Facts, decision: Decision, **more: Any) -> Judgement:
     """Return a decision with the facts about its arm; `more` are the other fields."""

@@ -116,7 +116,7 @@ class Asked(NamedTuple):
     def looks(self, at: Sequence[int] | None = None) -> list[Counts]:
         """Return the counts of wins, ties and losses at every look that has all seeds.
 
-        With several tasks, a seed is a win if the arm is better on more tasks than it is worse on.
+        With several tasks, every seed gives a pair on each of them.
 
         Args:
           at: numbers of seeds of the looks; None means one look at all seeds.
@@ -124,10 +124,8 @@ class Asked(NamedTuple):
         shared = min(len(side.values) for both in self.sides for side in both)
         values = self.values(None if at is None else shared)
         at = [shared] if at is None else at
-        if len(values) == 1:
-            return decisions.count_looks(*values[0], at, effect=self.shift)
-        balance = np.sign(np.sum([_signs(*both) for both in values], axis=0))
-        return decisions.count_looks(balance, np.zeros(shared), at)
+        looks = [decisions.count_looks(*both, at, effect=self.shift) for both in values]
+        return [Counts(*np.sum(counts, axis=0).tolist()) for counts in zip(*looks, strict=True)]
 
     def learned(self, at: Sequence[int] | None) -> "Asked":
         """Return the claim about the tasks on which an agent learned by the first look.
@@ -150,24 +148,23 @@ class Asked(NamedTuple):
         The gate is applied at the first look, so that later seeds do not change the family of
         claims over which p-values are corrected.
         """
-        looks, direction = self.looks(at), self.claim.direction
-        first = looks[0].seeds
+        looks, direction, tasks = self.looks(at), self.claim.direction, len(self.sides)
+        first = looks[0].pairs // tasks
         gates = [verdicts.gate(*_facts(both, first), ungated) for both in self.sides]
         stopped = min(filter(None, gates), default=None)  # "not comparable" before "not tested"
         if stopped is None and ungated is None and first >= FEWEST_SEEDS:
-            stopped = self._all_tied(looks[0])
+            stopped = self._all_tied(looks[0], first)
         if self.claim.least and direction == "at least as good":
             direction = "better"  # by more than minus the margin
-        return Evidence(looks, direction, bool(self.claim.least), not self.apart, stopped)
+        return Evidence(looks, direction, bool(self.claim.least), not self.apart, stopped, tasks)
 
-    def _all_tied(self, counts: Counts) -> tuple[Verdict, str] | None:
+    def _all_tied(self, counts: Counts, seeds: int) -> tuple[Verdict, str] | None:
         """Return the verdict about arms that tie with every seed, with its reason, or None."""
         if counts.wins or counts.losses:
             return None
-        seeds = counts.seeds
         numbers = np.array(self.values(seeds))
         if not np.isfinite(numbers).any():
-            return "not tested", f"not tested: a floor, no seed of {seeds} pairs has a number"
+            return "not tested", f"not tested: a floor, none of {seeds} pairs of seeds has a number"
         return "not tested", (
             f"not tested: all {seeds} pairs tie, from {numbers.min():.4g} to {numbers.max():.4g}, "
             "a floor or ceiling of the metric"
@@ -234,15 +231,15 @@ def judge(
     evidence = {name: own.evidence(at, ungated) for name, own in asked.items()}
     found = {}
     for name, decision in decisions.decide(evidence, design, margin, plan=plan).items():
-        own, counts = asked[name], decision.counts
-        arm, base = _facts(own.sides[0], counts.seeds)
+        own = asked[name]
+        arm, base = _facts(own.sides[0], decision.seeds)
         if evidence[name].stopped is None:
             decision = dataclasses.replace(decision, reason=decision.reason + _remarks(own))
         judged = verdicts.judgement(
             arm, base, decision, claim=own.claim.direction, quantity=design.quantity,
             ungated=ungated,
         )  # fmt: skip
-        found[name] = Found(judged, own.pairs(counts.seeds), tuple(evidence[name].looks))
+        found[name] = Found(judged, own.pairs(decision.seeds), tuple(evidence[name].looks))
     return found
 
 
@@ -294,12 +291,6 @@ def round_values(values: pd.Series) -> pd.Series:
 def _facts(both: tuple[Side, Side], seeds: int | None) -> tuple[Facts, Facts]:
     arm, base = both
     return arm.facts(seeds), base.facts(seeds)
-
-
-def _signs(arm: np.ndarray, base: np.ndarray) -> np.ndarray:
-    """Return `[seeds]`: +1 if the arm is better, -1 if it is worse, else 0."""
-    x, y = (np.where(np.isnan(values), -math.inf, values) for values in (arm, base))
-    return (x > y).astype(float) - (x < y)
 
 
 def _remarks(asked: Asked) -> str:

@@ -109,7 +109,7 @@ class Findings(NamedTuple):
                 for label, values in self.values.items()
             },
             "looks": {
-                label: [[counts.seeds, *counts] for counts in looks]
+                label: [[counts.pairs, *counts] for counts in looks]
                 for label, looks in self.looks.items()
             },
         }
@@ -280,7 +280,7 @@ def _undecided(name: str, says: str, found: Found, points: Sequence[Point]) -> d
     if judgement.verdict not in ("undecided", "pilot"):
         return {}
     ids = tuple(point.id for point in points)
-    return {name: Need(says, ids, found.looks[-1].seeds, judgement.expected)}
+    return {name: Need(says, ids, judgement.seeds, judgement.expected)}
 
 
 def findings_of(results: Store, study: Study, other_code: bool = False) -> Findings | None:

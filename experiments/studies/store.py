@@ -21,6 +21,7 @@ from experiments.storage.files import write_bytes
 from experiments.storage.stored import Damaged as Damaged  # raised by `read`
 from experiments.studies import grid
 from experiments.studies import study as studies
+from experiments.studies.claims import Claim
 from experiments.studies.grid import Point, table_value
 from experiments.studies.study import Saved, Study
 from jaxreplay.saving import saved_digest
@@ -337,12 +338,12 @@ def _fixed(study: Saved, facts: Mapping[str, Any]) -> dict[str, Any]:
     fixed = dataclasses.asdict(question) | (facts.get("search", {}).get("asked") or {})
     fixed |= {axis.name: axis.texts for axis in study.axes}
     fixed |= {"threshold": options.threshold, "keep": options.keep}
-    if question.until_decided:
-        fixed["claims"] = {
-            name: [dataclasses.replace(claim, says="") for claim in own]
-            for name, own in study.claims.items()
-        }
-    return fixed
+    return fixed | {"claims": {name: asked(own) for name, own in study.claims.items()}}
+
+
+def asked(claims: Iterable[Claim]) -> list[Claim]:
+    """Return claims without their words, which may be corrected after the runs."""
+    return [dataclasses.replace(claim, says="") for claim in claims]
 
 
 def read(folder: Path) -> Store:

@@ -173,7 +173,7 @@ def test_verdicts_on_the_walk_follow_from_its_metrics(claim, data, expected, par
     assert_names(found.reason, *parts)
 
 
-def test_claims_over_tasks_count_each_seed_once():
+def test_claims_over_tasks_are_pooled():
     two = source_of("walk/10", "walk/12")
     entry = Entry("x.fig2", "two tasks", two, claims=(SOONER,))
     data = data_of(two, {
@@ -182,7 +182,8 @@ def test_claims_over_tasks_count_each_seed_once():
         for label in LABELS
     })  # fmt: skip
     (found,) = verdict.findings(entry, "small", data)
-    assert (found.verdict, found.judgement.counts) == ("agrees", (20, 0, 0))
+    assert (found.verdict, found.judgement.counts) == ("agrees", (40, 0, 0))
+    assert found.judgement.seeds == 20
 
 
 def two_tasks(scale: float = 1.0, code: str = "abc") -> tuple[Experiment, Data]:

@@ -56,7 +56,7 @@ def decide(arms, design=decisions.SEQUENTIAL, margin=0.1, alpha=0.05, plan=True,
 def test_pairs_are_counted():
     assert count_pairs([3.0, 5.0, 4.0, 9.0], [1.0, 5.0, 5.0, 6.0]) == (2, 1, 1)
     assert count_pairs([3.0, 5.0, 4.0], [1.0, 5.0, 6.0], higher_is_better=False) == (1, 1, 1)
-    assert (Counts(2, 1, 1).seeds, Counts(2, 1, 1).mean) == (4, 2.5 / 4)
+    assert (Counts(2, 1, 1).pairs, Counts(2, 1, 1).mean) == (4, 2.5 / 4)
 
 
 @pytest.mark.parametrize("higher_is_better", [True, False])
@@ -296,7 +296,7 @@ def test_least_effects_are_decided_once_and_never_end_as_no_difference():
     schedule = range(16, len(values) + 1, 16)
     looks = count_looks(values, np.zeros(len(values)), schedule, effect=1.0)
     found = decide({"a": looks}, exceeds=True)["a"]
-    assert found.verdict == "agrees" and 512 < found.counts.seeds < 1_536
+    assert found.verdict == "agrees" and 512 < found.seeds < 1_536
     assert decide({"a": looks[:18]}, exceeds=True, plan=False)["a"].verdict == "undecided"
     assert decide({"a": looks})["a"].verdict == "no difference"
 
@@ -350,9 +350,7 @@ def test_stopped_and_resumed_studies_have_equal_looks_and_decisions(seed):
         assert all(part[label] == whole[label][: stop // 16] for label in arms)
         for label, found in decide(part, plan=False).items():
             assert found == final[label] or found.verdict == "undecided"
-    decided = {
-        label: whole[label][: schedule.index(final[label].counts.seeds) + 1] for label in arms
-    }
+    decided = {label: whole[label][: schedule.index(final[label].seeds) + 1] for label in arms}
     assert any(len(decided[label]) < len(whole[label]) for label in arms)
     assert decide(decided, plan=False) == final  # decided arms train no further seeds
 
@@ -372,7 +370,7 @@ def test_at_least_as_good_claims_are_decided_by_noninferiority_alone():
     values, schedule = draw(0.45, 0.2, 480), range(16, 481, 16)
     whole, options = {"a": at(values, schedule)}, {"direction": "at least as good"}
     found = decide(whole, **options)["a"]
-    assert found.counts.seeds < decide(whole)["a"].counts.seeds
+    assert found.seeds < decide(whole)["a"].seeds
     assert (found.verdict, found.expected) == ("agrees", None)
     before = decide({"a": whole["a"][:3]}, **options)["a"]
     assert before.verdict == "undecided" and before.expected > 48
@@ -435,7 +433,7 @@ def test_sequential_judge_equals_a_naive_one(seed, m):
     direction = "better" if m == 0.5 else "at least as good"
     found = decide({"a": at(signs, schedule)}, direction=direction, plan=False)["a"]
     first = next((n for n in schedule if capitals[n - 1] >= 20), 60)
-    assert found.counts.seeds == first
+    assert found.seeds == first
 
 
 # Planning
