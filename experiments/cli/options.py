@@ -7,6 +7,7 @@ A dataclass is the only place in which a hyperparameter is named, explained and 
 import argparse
 import dataclasses
 import difflib
+import functools
 import math
 import re
 import sys
@@ -93,6 +94,24 @@ class Parser(argparse.ArgumentParser):
         if rest:
             self.error(self._unknown_option(rest[0].partition("=")[0]))
         return namespace
+
+    def option(self, name: str) -> argparse.Action:
+        """Return the option with a name such as "--n-step"; raise ValueError if it is unknown."""
+        if name not in self._option_string_actions:
+            raise ValueError(self._unknown_option(name))
+        return self._option_string_actions[name]
+
+    def convert(self, option: argparse.Action, texts: Sequence[str]) -> Any:
+        """Return the value of an option; raise ValueError if texts are invalid, or their number."""
+        name, many = option.option_strings[0], option.nargs == "+"
+        if not texts or (len(texts) > 1 and not many):
+            raise ValueError(f"{name} needs {'a' if many else 'one'} value")
+        read = _bool if option.nargs == 0 else functools.partial(self._get_value, option)
+        try:
+            values = [read(text) for text in texts]
+        except (argparse.ArgumentError, argparse.ArgumentTypeError) as error:
+            raise ValueError(f"{name}: {getattr(error, 'message', error)}") from None
+        return values if many else values[0]
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """Print a message to stderr, if there is one, and exit."""

@@ -5,10 +5,12 @@ import json
 import re
 import shutil
 import sys
+import zipfile
+from pathlib import Path
 
 import pytest
 
-from experiments import compare, sweep, train, watch
+from experiments import compare, study, sweep, train, watch
 from experiments.report import __main__ as report
 from experiments.runs import manifest, registry
 from tests.experiments.tiny import TINY
@@ -128,8 +130,25 @@ def test_modules_named_again_on_the_command_line_are_imported(tmp_path, monkeypa
         ('replays = ["uniform", "mine=evilmod"]', "evilmod"),
         ('replays = ["uniform", "evilpkg.evil2"]', "evilpkg.evil2"),
         ('envs = ["gymnasium/evilmod:X-v0"]', "evilmod"),
+        ('envs = "evilpkg/X"', "evilpkg/X"),
+        ('env = "evilpkg/X"', "evilpkg/X"),
+        ('"--env" = "evilpkg/X"', "--env"),
+        ('env = "experiments.environments.gymnasium/evilmod:X-v0"', "evilmod"),
+        ('env = "walk/4"\nenvs = "walk/5"', "--envs"),
         ('replays = ["per", "--agent", "evilmod"]', "--agent"),
         ('"agent=evilmod" = []', "agent=evilmod"),
+        ('[grid]\n"--envs" = ["evilpkg/X"]', "envs"),
+        ('[grid]\nenv = ["evilpkg/X"]', "env"),
+        ('[grid]\n"--agent" = ["evilmod"]', "agent"),
+        ('[grid]\n"--replays" = ["uniform", "mine=evilmod"]', "replays"),
+        ('search = "random"\n[space]\n"--agent" = ["evilmod", "dqn"]', "agent"),
+        ('search = "random"\n[space]\n"--envs" = ["evilpkg/X", "walk/4"]', "envs"),
+        ('search = "random"\n[space]\n"--replays" = ["mine=evilmod", "per"]', "replays"),
+        ('preset = "evilmod"', "evilmod"),
+        ("overwrite = 3", "--overwrite"),
+        ("list = true", "--list"),
+        ('help = "agent"', "--help"),
+        ('file = "/etc/passwd"', "--file"),
         ('on = "ray://127.0.0.1:1"', "--on"),
         ('compilation_cache = "/tmp/x"', "--compilation-cache"),
         ('out = "/tmp/x"', "--out"),
@@ -140,8 +159,44 @@ def test_modules_named_again_on_the_command_line_are_imported(tmp_path, monkeypa
 def test_option_files_cannot_name_clusters_or_modules(tmp_path, mark, capsys, text, named):
     path = tmp_path / "sweep.toml"
     path.write_text(text)
-    error = refusal(capsys, sweep.main, "--file", str(path), "--dry-run")
-    assert named in error and not mark.exists()
+    for command, words in ((sweep, ["--file", path]), (study, [path])):
+        error = refusal(capsys, command.main, *words, "--dry-run")
+        assert named in error and not mark.exists()
+
+
+def test_option_files_may_name_what_the_command_line_named(tmp_path, mark, capsys, request):
+    request.addfinalizer(lambda: registry._AGENTS.pop("evilmod", None))
+    path = tmp_path / "x.toml"
+    path.write_text('agent = "evilmod"\nenv = "walk/4"\nreplays = ["uniform", "mine=uniform"]\n')
+    assert "evilmod" in refusal(capsys, study.main, path, "--dry-run")
+    assert study.main([str(path), "--agent", "evilmod", "--dry-run"]) == 0 and mark.exists()
+
+
+@pytest.mark.parametrize("name", ["folder", "folder.py", "s.zip", "s.csv", "README.md", "s.PY"])
+def test_only_python_files_are_programs(tmp_path, mark, capsys, name):
+    program, path = (tmp_path / "path" / "evilmod.py").read_text(), tmp_path / name
+    if name.startswith("folder"):
+        path.mkdir()
+        (path / "__main__.py").write_text(program)
+    elif name == "s.zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("__main__.py", program)
+    else:
+        path.write_text(program)
+    assert name in refusal(capsys, study.main, path)
+    assert not mark.exists()
+    path = tmp_path / "s.py"
+    path.write_text(program)
+    assert name not in refusal(capsys, study.main, path) and mark.exists()
+
+
+@pytest.mark.parametrize("name", ["./s.toml", ".//s.toml", "x/../s.toml", "x/../{s}.toml"])
+def test_studies_are_found_by_every_spelling_of_a_path(tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    Path("x").mkdir()
+    Path(name).write_text('env = "walk/4"\nreplays = ["uniform", "per"]\nseeds = 2\n')
+    assert study.main([name, "--dry-run"]) == 0
+    assert "walk/4 per" in capsys.readouterr().err
 
 
 def test_data_is_sent_only_if_the_command_line_enables_it(folders):
