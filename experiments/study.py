@@ -23,7 +23,7 @@ from experiments.cli import shared, toml
 from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, read_options
 from experiments.installation.commands import missing
-from experiments.runs.log import say
+from experiments.runs.log import say, show
 from experiments.runs.run_config import PREFIXES, RunConfig, defaults
 from experiments.storage.files import read_json
 from experiments.studies import grid
@@ -124,7 +124,7 @@ def _run(study: Study, out: Path, args: argparse.Namespace, where: Where) -> Non
     if results is not None and study.options.report:
         from experiments.report import page
 
-        print(page.write_study(results))
+        show(page.write_study(results))
 
 
 def _of_json(path: Path) -> Study:

@@ -16,8 +16,8 @@ from typing import Any, NoReturn, TypeVar
 
 from experiments.cli import help as helps
 from experiments.cli.help import Group, Guide
+from experiments.runs.log import show
 from jaxreplay.option import Option, options_of
-from jaxreplay.saving import printable
 
 Instance = TypeVar("Instance")
 _MANY = 40  # names; a message with a suggestion does not list more
@@ -123,7 +123,7 @@ class Parser(argparse.ArgumentParser):
         """Print one line to stderr and exit with code 2."""
         line = " ".join(message.split()).removeprefix("argument ")
         line = re.sub("expected (at least )?one argument", "needs a value (see --help all)", line)
-        self.exit(2, f"error: {printable(line)}\n")
+        self.exit(2, f"error: {line}\n")
 
     def show_help(self, name: str | None) -> None:
         """Print the guide, or one group of options, or all of them."""
@@ -141,6 +141,10 @@ class Parser(argparse.ArgumentParser):
         else:
             self.error(f"--help: {unknown('group', name, [*self.groups, 'all'])}")
         self._print_message(text, sys.stdout)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help, usage or an error, as argparse calls it."""
+        show(message.removesuffix("\n"), file or sys.stderr)
 
     def _unknown_option(self, name: str) -> str:
         if not name.startswith("-"):

@@ -142,7 +142,7 @@ def _list(args: argparse.Namespace) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
+        show("  ".join(cells).rstrip())
 
 
 def _check_results(args: argparse.Namespace) -> None:
@@ -240,7 +240,7 @@ def _report(args: argparse.Namespace) -> None:
             report.one(entry, args.size, args.results, base) for entry in entries
         )
     if args.write is None:
-        print(text.removeprefix(report.TITLE))
+        show(text.removeprefix(report.TITLE))
         return
     check_writable(args.write, "choose another --write")
     if args.write.exists() and not args.write.read_bytes().startswith(report.TITLE.encode()):

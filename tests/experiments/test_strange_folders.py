@@ -1,6 +1,7 @@
 """Folders from others are data: modules, addresses and links in them are not used."""
 
 import base64
+import contextlib
 import json
 import re
 import shutil
@@ -10,9 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from experiments import compare, study, sweep, train, watch
+from experiments import compare, plot, study, sweep, train, watch
+from experiments.papers import __main__ as papers
+from experiments.papers.results import COMMITTED
 from experiments.report import __main__ as report
+from experiments.report import page, source
 from experiments.runs import manifest, registry
+from tests.experiments.report.reader import Page
 from tests.experiments.tiny import TINY
 from tests.refusals import refusal
 
@@ -232,3 +237,83 @@ def test_linked_films_are_named_and_not_embedded(folders, tmp_path, is_link):
     page = (folders / "run" / "report.html").read_text()
     assert (base64.b64encode(content).decode() in page) != is_link
     assert ("episode.gif" in page) == is_link
+
+
+CONTROL = "x\x1b[31m\x07\r\x9b\u202e"  # moves the cursor, rings, and reverses the text
+HOSTILE = f"{CONTROL}</script><script>alert(1)</script><b>&"
+PRINTING = {
+    "report of a run": (report.main, "run", "--title", HOSTILE),
+    "report of runs": (report.main, f"{HOSTILE}=run", "b=run", "--out", "new/page.html"),
+    "report of a study": (report.main, "grid"),
+    "report of a search": (report.main, "search"),
+    "report of nothing": (report.main, "nothing"),
+    "plot": (plot.main, f"{HOSTILE}=run", "run", "--out", "new"),
+    "plot of a study": (plot.main, f"{HOSTILE}=grid", "--out", "new"),
+    "train": (train.main, *TINY, "--env", "walk/4", "--report", "true", "--out", "new"),
+    "train again": (train.main, "--resume", "run"),
+    "train with a name": (train.main, "--agent", HOSTILE),
+    "help of a resumed run": (train.main, "--resume", "run", "--help", "all"),
+    "watch": (watch.main, "run"),
+    "compare": (compare.main, "--resume", "comparison"),
+    "compare with labels": (compare.main, "--replays", f"{HOSTILE}=per", "per"),
+    "sweep": (sweep.main, "--resume", "grid", "--report", "true"),
+    "search": (sweep.main, "--resume", "search"),
+    "sweep of a file": (sweep.main, "--file", "s.toml", "--dry-run"),
+    "study of TOML": (study.main, "s.toml", "--dry-run"),
+    "study of names": (study.main, "names.toml"),
+    "study of JSON": (study.main, "grid/study.json", "--out", "new", "--dry-run"),
+    "study of Python": (study.main, "nothing.py"),
+    "list of papers": (papers.main, "list", "--paper", "pser", "--results", "papers"),
+    "report of papers": (papers.main, "report", "--paper", "per", "--results", "papers"),
+}
+
+
+@pytest.mark.parametrize("edited_names", [False, True])
+@pytest.mark.parametrize("case", PRINTING)
+def test_terminals_get_no_control_characters(folders, capsys, recwarn, case, edited_names):
+    """Control characters in labels, folders, and names in files are escaped in all output."""
+    folder = folders.rename(folders.with_name(CONTROL))
+    (folder / "s.toml").write_text('env = "walk/4"\nreplays = ["uniform", "per"]\nseeds = 2\n')
+    (folder / "names.toml").write_text(f"{json.dumps(HOSTILE)} = 1\n")
+    (folder / "papers").mkdir()
+    for path in COMMITTED.glob("cliffwalk_s*.small.*"):
+        shutil.copy(path, folder / "papers")
+    for path in folder.rglob("*.json") if edited_names else ():
+        text = re.sub(
+            r'"(dqn|walk/4|\d+\.\d+\.\d+)"', lambda _: json.dumps(HOSTILE), path.read_text()
+        )
+        edited(path, lambda saved: saved.update(json.loads(text)))
+    main, *words = PRINTING[case]
+    places = {name.name for name in folder.iterdir()} | {"new", "nothing", "nothing.py"}
+
+    def located(word):
+        label, equals, path = word.rpartition("=")
+        within = path.partition("/")[0] in places
+        return f"{label}{equals}{folder / path}" if within else word
+
+    with contextlib.suppress(SystemExit):
+        main([*map(located, words)])
+    said = capsys.readouterr()
+    printed = [*(said.out + said.err).split("\n"), *(str(each.message) for each in recwarn)]
+    assert len(printed) > 1 and all(line.isprintable() for line in printed), printed
+
+
+def test_only_one_function_prints():
+    """Others could print control characters; `process` prints when imports fail."""
+    root = Path(train.__file__).parent
+    calls = re.compile(r"\bprint\(|std(out|err)\.write\(")
+    found = {path for path in root.rglob("*.py") if calls.search(path.read_text())}
+    names = {path.relative_to(root).as_posix() for path in found}
+    assert names == {"runs/log.py", "cli/process.py", "installation/commands.py"}
+
+
+def test_pages_contain_no_markup_of_labels(folders):
+    run = folders / "run"
+    text = page.render(source.runs({HOSTILE: run, "b": run}, other_code=True), HOSTILE)
+    shown = Page(text)
+    head = text[: text.index("* plotly.js v")]  # plotly's own code is neither ours nor theirs
+    assert "alert(1)" in head and "<script>alert" not in text and "<b>" not in head
+    assert all(line.isprintable() for line in head.split("\n"))
+    for plot_ in shown.plots:
+        assert "<script" not in json.dumps(plot_) and "<b>" not in json.dumps(plot_)
+        assert {trace["meta"] for trace in plot_["data"]} <= set(shown.arms)
