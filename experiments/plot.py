@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from experiments.figures.panels import during_training  # imports matplotlib
         from experiments.report import source
         from experiments.runs import folder
-        from experiments.runs.log import say, show
+        from experiments.runs.log import escaped, say, show
         from experiments.statistics.tables import table
         from experiments.storage.files import write_bytes, write_json
         from experiments.studies.results import is_study
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         summaries = {label: arm.summary or {} for label, arm in shown.arms.items()}
         write_json(args.out / "summary.json", summaries)
         rows = [{**summary, "replay": label} for label, summary in summaries.items()]
-        text = table(rows, "run")
+        text = escaped(table(rows, "run"))
         write_bytes(args.out / "comparison.md", text.encode())
         figures = "\n         ".join(map(str, written))
         show(f"\n{text}\ntable:   {args.out / 'comparison.md'}\nfigures: {figures}")

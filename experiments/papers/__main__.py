@@ -29,7 +29,7 @@ from experiments.papers.results import COMMITTED
 from experiments.papers.running import Places
 from experiments.papers.tables import Data
 from experiments.runs import compilation
-from experiments.runs.log import say, show
+from experiments.runs.log import escaped, say, show
 from experiments.runs.rates import DAY, in_words
 from experiments.storage.files import write_bytes
 from experiments.studies.options import Where
@@ -247,4 +247,4 @@ def _report(args: argparse.Namespace) -> None:
         raise ValueError(f"{args.write} is no report of ours: choose another --write")
     if not args.write.parent.is_dir():
         raise ValueError(f"{args.write.parent} is no folder: make it, or choose another --write")
-    write_bytes(args.write, text.encode())
+    write_bytes(args.write, escaped(text).encode())
