@@ -151,7 +151,7 @@ def _of_python(path: Path) -> Study:
 def _of_file(named: argparse.Namespace) -> toml.Options:
     """Return the options of the TOML file that the command line names, if any."""
     if named.file is None:
-        return toml.Options(Path(), {})
+        return toml.Options(Path(), [])
     if named.resume is not None:
         raise ValueError(
             f"--resume {named.resume} continues with its own options: leave out --file"

@@ -1,7 +1,7 @@
 """Options from a TOML file, with the same names as on the command line."""
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ _COMMAND_LINE_ONLY = (
     argparse.SUPPRESS,  # --help
 )  # fmt: skip
 NAMES = ("--agent", "--replays", "--envs", "--env", "--preset")
-_CHECK_REGISTERED: Mapping[str, Callable[[str], None]] = {
+_CHECK_REGISTERED: Mapping[str, Callable[[str], Any]] = {
     "agent": lambda text: registry.check_known("agent", text),
     "replays": lambda text: registry.check_known("replay", text.rpartition("=")[2]),
     "envs": run_config.check_imported,
@@ -23,10 +23,10 @@ _CHECK_REGISTERED: Mapping[str, Callable[[str], None]] = {
 
 
 class Options(NamedTuple):
-    """Options of a file as texts by name, such as "--n-step": ["3"]."""
+    """Options of a file as texts by name, such as ("--n-step", ["3"])."""
 
     path: Path
-    texts: Mapping[str, Sequence[str]]
+    texts: Sequence[tuple[str, Sequence[str]]]
 
     def values(self, parser: Parser, only: Sequence[str] | None = None) -> argparse.Namespace:
         """Return the values of the options, or of `only` some, as the parser's types read them.
@@ -37,15 +37,16 @@ class Options(NamedTuple):
         """
         found = argparse.Namespace()
         try:
-            for name in (name for name in self.texts if only is None or name in only):
-                option, texts = parser.option(name), self.texts[name]
+            for name, texts in self.texts:
+                if only is not None and name not in only:
+                    continue
+                option = parser.option(name)
                 if option.dest in _COMMAND_LINE_ONLY:
                     raise ValueError(f"{name} is not allowed in files: use it on the command line")
                 if option.dest in vars(found):
                     raise ValueError(f"{name} is given twice: remove one")
-                if option.dest in _CHECK_REGISTERED:
-                    for text in texts:
-                        _CHECK_REGISTERED[option.dest](text)
+                for text in texts:
+                    _CHECK_REGISTERED.get(option.dest, str)(text)
                 setattr(found, option.dest, parser.convert(option, texts))
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
@@ -53,40 +54,30 @@ class Options(NamedTuple):
 
 
 def read(path: Path) -> Options:
-    """Return the options in a file.
-
-    Raises:
-      ValueError: one line: the file cannot be read, or gives an option twice.
-    """
+    """Return the options in a file; raise ValueError, in one line, if it cannot be read."""
     try:
         content = files.read_toml(path)
     except OSError as error:
         raise ValueError(f"--file {path}: {error.strerror}") from None
     except files.Unreadable as error:
         raise ValueError(f"{path} is not valid TOML ({error}): correct it") from None
-    try:
-        axes = {table: _flat(content.pop(table, {}), table) for table in ("grid", "space")}
-        texts = {f"--{n}".replace("_", "-"): _texts(value) for n, value in _flat(content).items()}
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-    for table, own in axes.items():
-        if own:
-            texts[f"--{table}"] = [f"{name}={','.join(_texts(own[name]))}" for name in own]
-    return Options(path, texts)
+    for table in ("grid", "space"):
+        own = content.get(table, {})
+        if not isinstance(own, dict):
+            raise ValueError(f"{path}: [{table}] is no table: write NAME = [VALUE, VALUE] below it")
+        settings = [f"{name}={','.join(_texts(value))}" for name, value in _flat(own)]
+        content[table] = settings or {}
+    names = ((f"--{name}".replace("_", "-"), value) for name, value in _flat(content))
+    return Options(path, [(name, _texts(value)) for name, value in names])
 
 
-def _flat(content: Any, table: str = "", prefix: str = "") -> dict[str, Any]:
-    """Return nested tables as one, with dotted names that contain no dashes."""
-    if not isinstance(content, dict):
-        raise ValueError(f"[{table}] is not a table: write NAME = [VALUE, VALUE] below it")
-    flat: dict[str, Any] = {}
+def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested tables with dotted names."""
     for key, value in content.items():
-        name, nested = prefix + key.replace("-", "_"), isinstance(value, dict)
-        for full, each in (_flat(value, table, f"{name}.") if nested else {name: value}).items():
-            if full in flat:
-                raise ValueError(f"{full} is given twice: remove one")
-            flat[full] = each
-    return flat
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
 
 
 def _texts(value: Any) -> list[str]:

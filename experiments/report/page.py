@@ -150,7 +150,7 @@ def render(shown: Source | Results, title: str | None = None) -> str:
         finalize=lambda value: escaped(value) if type(value) is str else value,
     )
     environment.filters["plot"] = _plot
-    environment.filters["plain"] = plots.plain_text
+    environment.filters["plain"] = plots.plain
     environment.filters["dashes"] = plots.SVG_DASHES.__getitem__
     return environment.get_template("page.html").render(
         mark=markupsafe.Markup(MARK),

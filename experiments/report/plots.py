@@ -25,7 +25,7 @@ from experiments.figures.elements import (
 )
 from experiments.figures.style import FAINT, INK
 from experiments.report.blocks import Plots
-from jaxreplay.saving import printable
+from experiments.runs.log import escaped
 
 _GRID = "#e6e6e6"
 _DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
@@ -55,7 +55,7 @@ def block(
 def to_plotly(panel: Panel) -> dict[str, Any]:
     """Return the data and layout of a plot, with marks in the order of their zorder.
 
-    Texts are `plain_text`; "meta" of a trace is its arm.
+    Texts are `plain`; "meta" of a trace is its arm.
     """
     traces = []
     for mark in sorted(panel.marks, key=lambda mark: mark.style.get("zorder", 3)):
@@ -73,22 +73,18 @@ def to_plotly(panel: Panel) -> dict[str, Any]:
     own["yaxis"]["tickformat"] = _ticks(traces, "y")
     for name, axis in (("xaxis", panel.x), ("yaxis", panel.y)):
         own[name] |= _axis(axis)
-    return _plain({"data": traces, "layout": own})
+    return plain({"data": traces, "layout": own})
 
 
-def plain_text(text: str) -> str:
-    """Return a user's text for plotly, with markup escaped and line breaks kept."""
-    lines = [html.escape(printable(" ".join(line.split())), False) for line in text.split("\n")]
-    return "<br>".join(lines)
-
-
-def _plain(value: Any) -> Any:
-    """Return nested lists and dictionaries with every text plain."""
+def plain(value: Any) -> Any:
+    """Return nested values for plotly, with every text escaped and line breaks kept."""
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: plain(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return plain_text(value) if isinstance(value, str) else value
+        return [plain(each) for each in value]
+    if not isinstance(value, str):
+        return value
+    return html.escape(escaped(value), quote=False).replace("\n", "<br>")
 
 
 def numbers(values: ArrayLike) -> list[float | None]:

@@ -139,14 +139,14 @@ class TerminalSink:
 
     def __init__(self, label: str, total: int, done: int = 0) -> None:
         console = Console(stderr=True)
-        self._label, self._total, self._done = printable(label), total, done
+        self._label, self._total, self._done = label, total, done
         self._bar: Progress | None = None
         self._last_line = -math.inf
         if not console.is_terminal:
             say(f"{label}: compiling")
             return
         self._bar = Progress(  # starts at the first log point; `waiting` is visible until then
-            TextColumn("{task.description:<10}", markup=False),
+            TextColumn("{task.description:<10}"),
             BarColumn(bar_width=None),
             TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"),
             TextColumn("{task.fields[speed]}"),
@@ -154,9 +154,7 @@ class TerminalSink:
             TimeRemainingColumn(compact=True),
             console=console,
         )
-        self._task = self._bar.add_task(
-            self._label, total=total, completed=done, speed="", result=""
-        )
+        self._task = self._bar.add_task(label, total=total, completed=done, speed="", result="")
 
     def log(self, step: int, rows: Sequence[Row], elapsed: Elapsed) -> None:
         speed = (step - self._done) * len(rows) / elapsed.seconds

@@ -158,10 +158,10 @@ def test_option_files_equal_the_command_line(tmp_path, capsys):
     for text, name in (
         ('[grid]\nreplay.alpha = [0.1]\n"replay.alpha" = [0.2]\n', "replay.alpha"),
         ("[grid]\nn-step = 1\nn_step = 2\n", "n_step"),
-        ("learn-every = 2\nlearn_every = 1\n", "learn_every"),
+        ("learn-every = 2\nlearn_every = 1\n", "--learn-every"),
     ):
         path.write_text(text)
-        assert_names(refusal(capsys, sweep.main, *words), path, name)
+        assert_names(refusal(capsys, sweep.main, *words), name)
 
 
 def test_files_and_command_lines_define_the_same_study(tmp_path, monkeypatch):
