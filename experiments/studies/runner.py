@@ -11,7 +11,7 @@ from typing import Any
 
 from experiments.runs import folder, manifest, rates
 from experiments.runs.interrupt import Stopped
-from experiments.runs.log import say
+from experiments.runs.log import say, show
 from experiments.runs.rates import in_words
 from experiments.statistics import decisions, verdicts
 from experiments.studies import (
@@ -116,7 +116,7 @@ def conclude(results: Results) -> None:
     if findings is not None and (findings.rows or findings.claims):
         manifest.write_json(results.store.folder / "verdicts.json", findings.to_json(study))
     is_search = study.search.search is not None
-    print((search_report if is_search else report).conclude(results))
+    show((search_report if is_search else report).conclude(results))
 
 
 class _Grid:
