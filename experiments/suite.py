@@ -268,8 +268,9 @@ def report(rows: Sequence[Mapping[str, str]]) -> str:
 _ABOUT = """\
 Each verdict names wins, losses and ties over paired seeds, and asks whether the method is better; \
 seeds are added until it is decided. *No difference*: the probability of improvement is within 0.1 \
-of one half. *Not tested*: it drew almost uniformly (effective buffer above 0.95). The last column \
-is the time of training, compared with uniform replay in the same study.
+of one half, also without the ties. *Not tested*: it drew almost uniformly (effective buffer above \
+0.95), agents hardly learned, or all seeds tie. The last column is the time of training, compared \
+with uniform replay in the same study.
 """
 
 

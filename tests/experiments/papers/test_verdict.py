@@ -173,6 +173,22 @@ def test_verdicts_on_the_walk_follow_from_its_metrics(claim, data, expected, par
     assert_names(found.reason, *parts)
 
 
+def test_claims_of_another_question_than_that_of_the_runs_say_so():
+    source, data = source_of(), walked()
+    source = dataclasses.replace(source, columns=("replayed/abs_td",))
+    entry = Entry("all.walk", "walk", source, claims=(SOONER, LESS))
+    asked = [dataclasses.asdict(dataclasses.replace(SOONER, says="in other words"))]
+    data.store.facts["study"]["claims"] = {"all.walk": asked}
+    first, second = verdict.findings(entry, "small", data)
+    assert (first.verdict, second.verdict) == ("agrees", "disagrees")
+    assert verdict.OTHER_QUESTION not in first.reason
+    assert verdict.OTHER_QUESTION in second.reason
+    data.store.facts["study"]["question"]["primary"] = "auc"
+    assert all(
+        verdict.OTHER_QUESTION in own.reason for own in verdict.findings(entry, "small", data)
+    )
+
+
 def test_claims_over_tasks_are_pooled():
     two = source_of("walk/10", "walk/12")
     entry = Entry("x.fig2", "two tasks", two, claims=(SOONER,))

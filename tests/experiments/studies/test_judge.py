@@ -11,7 +11,9 @@ import pytest
 from experiments import study as command
 from experiments import sweep
 from experiments.runs.interrupt import Stopped
+from experiments.statistics.decisions import Counts, seeds_needed
 from experiments.studies import batch, judge, plan, programs, runner, store
+from experiments.studies.claims import Claim
 from experiments.studies.devices import Budget
 from experiments.studies.options import Question, Where
 from experiments.studies.study import UNTIL_DECIDED, Study
@@ -206,6 +208,35 @@ def test_question_of_a_started_study_is_fixed(decided, capsys):
     for words in (["--most-seeds", "50"], ["--margin", "0.2"], ["--until-decided", "false"]):
         said = refusal(capsys, sweep.main, "--resume", decided, *words)
         assert_names(said, words[0][2:].replace("-", "_"), str(decided))
+
+
+@pytest.mark.parametrize("seeds", [12, UNTIL_DECIDED])
+def test_claims_of_a_started_study_are_fixed(tmp_path, seeds):
+    better = Claim("PER is better", "per", "uniform")
+    study = Study.make("walk/4", "dqn", ["uniform", "per"], seeds=seeds, claims=[better])
+    store.begin(tmp_path, study, study.points(), {}).write()
+
+    def resume(*claims):
+        store.resume(
+            tmp_path, dataclasses.replace(study, claims={"claims": claims}), study.points()
+        )
+
+    resume(dataclasses.replace(better, says="the same in other words"))
+    for claims in (
+        (dataclasses.replace(better, direction="worse"),),
+        (dataclasses.replace(better, primary="final"),),
+        (dataclasses.replace(better, least=0.5),),
+        (better, better),
+        (),
+    ):
+        with refused("claims", str(tmp_path)):
+            resume(*claims)
+
+
+def test_new_studies_say_how_many_seeds_decide(capsys, tmp_path):
+    assert sweep.main([*TINY, "--out", str(tmp_path / "new"), "--dry-run"]) == 0
+    said = capsys.readouterr().err
+    assert_names(said, "60 %", "70 %", "80 %", f"{seeds_needed(Counts(8 * 10**5, 0, 2 * 10**5))}")
 
 
 def test_python_files_define_studies(tmp_path, capsys):
