@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from experiments.statistics import decisions, paired, primary, statistics, verdicts
+from experiments.statistics.counts import FIXED, SEQUENTIAL, Counts, count_looks
 from experiments.statistics.decisions import (
     FEWEST_SEEDS,
-    Counts,
     Direction,
     Evidence,
     Verdict,
@@ -124,7 +124,7 @@ class Asked(NamedTuple):
         shared = min(len(side.values) for both in self.sides for side in both)
         values = self.values(None if at is None else shared)
         at = [shared] if at is None else at
-        looks = [decisions.count_looks(*both, at, effect=self.shift) for both in values]
+        looks = [count_looks(*both, at, effect=self.shift) for both in values]
         return [Counts(*np.sum(counts, axis=0).tolist()) for counts in zip(*looks, strict=True)]
 
     def learned(self, at: Sequence[int] | None) -> "Asked":
@@ -225,7 +225,7 @@ def judge(
       ungated: reason to judge arms that the gate stops, or None.
       plan: whether to estimate the seeds that undecided claims still need.
     """
-    design = decisions.FIXED if at is None else decisions.SEQUENTIAL
+    design = FIXED if at is None else SEQUENTIAL
     if ungated is None:
         asked = {name: own.learned(at) for name, own in asked.items()}
     evidence = {name: own.evidence(at, ungated) for name, own in asked.items()}
