@@ -195,6 +195,7 @@ def _decide_at_look(
             f"{design.quantity} {estimate:.3g} [{low:.3g}, {high:.3g}] at "
             f"{100 * (1 - share):.3g} %; {design.test} = {shown_p(p)}"
             + (f" (Holm over {family})" if family > 1 else "")
+            + (f"; no verdict below {FEWEST_SEEDS} seeds" if verdict == "pilot" else "")
         )
     return Decision(verdict, reason, counts, seeds, estimate, interval, 1 - share, p, raw)
 

@@ -63,7 +63,7 @@ class Absent(NotAsked):
 
 
 class TooFew(NotAsked):
-    """A claim has a single seed."""
+    """A claim has fewer than two seeds."""
 
     verdict: Verdict = "pilot"
 
@@ -94,7 +94,7 @@ class Asked(NamedTuple):
 
         Raises:
           ValueError: If the arms have different seeds.
-          TooFew: If there is a single seed.
+          TooFew: If there are fewer than two seeds.
         """
         found = []
         for arm, base in self.sides:
@@ -103,8 +103,8 @@ class Asked(NamedTuple):
             if len(sizes) > 1 or (not self.apart and list(both[0].index) != list(both[1].index)):
                 labels = f"{arm.facts(None).label} and {base.facts(None).label}"
                 raise ValueError(f"{labels} have different seeds: run the missing ones")
-            if sizes == {1}:
-                raise TooFew("pilot: 1 seed carries no verdict")
+            if max(sizes) < 2:
+                raise TooFew(f"pilot: {max(sizes)} seeds carry no verdict")
             found.append((both[0].to_numpy(float), both[1].to_numpy(float)))
         return found
 
@@ -201,7 +201,7 @@ def judge_family(
     for name, claim in enumerate(claims):
         try:
             numbers = ask(claim)
-            numbers.values(2)  # refuses a single seed
+            numbers.values(2)  # refuses fewer than two seeds
             asked[str(name)] = numbers
         except NotAsked as error:
             refused[str(name)] = error
