@@ -22,12 +22,7 @@ def words_of(path: Path) -> list[str]:
       ValueError: one line: the file cannot be read, gives an option twice, or has a name or value
         that is invalid or not allowed in files.
     """
-    try:
-        content = files.read_toml(path)
-    except OSError as error:
-        raise ValueError(f"--file {path}: {error.strerror}") from None
-    except files.Unreadable as error:
-        raise ValueError(f"{path} is not valid TOML ({error}): correct it") from None
+    content = files.read_toml(path)
     try:
         axes = {table: _flat(content.pop(table, {}), table) for table in ("grid", "space")}
         words = []

@@ -10,7 +10,8 @@ import pytest
 
 from experiments.papers import tables
 from experiments.papers.registry import EXPERIMENTS
-from experiments.papers.tables import Damaged, Data
+from experiments.papers.tables import Data
+from experiments.storage.files import Damaged
 from tests.experiments.papers import made
 from tests.refusals import refused
 

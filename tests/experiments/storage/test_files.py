@@ -163,7 +163,7 @@ def test_json_is_read_up_to_the_maximum_depth(tmp_path):
         if right:
             files.read_json(path)
         else:
-            with pytest.raises(files.Unreadable, match=str(untrusted.DEEPEST)):
+            with pytest.raises(files.Damaged, match=str(untrusted.DEEPEST)):
                 files.read_json(path)
 
 
