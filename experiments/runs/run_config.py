@@ -28,6 +28,8 @@ _SAVED = {
     "env": kinds.text, "agent": kinds.text, "replay": kinds.text,
     "seeds": kinds.whole, "seed": kinds.whole,
     **{name: kinds.dict_of(kinds.anything) for name in SECTIONS},
+    "loop": kinds.record({"steps": kinds.whole, "learn_every": kinds.whole}),
+    "sizes": kinds.record({"num_envs": kinds.whole}),
 }  # fmt: skip
 
 

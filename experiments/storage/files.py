@@ -50,16 +50,15 @@ def read_bytes(
             about = os.fstat(file.fileno())
             if not stat.S_ISREG(about.st_mode):
                 raise Damaged(f"{path} is not a regular file: {remedy}")
-            content = b"" if about.st_size > most else file.read(most + 1)
+            if about.st_size > most:
+                raise Damaged(f"{path} has more than {most:,} bytes: {remedy}")
+            return file.read(about.st_size)  # Python reserves this many bytes
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise Damaged(f"{path} is a link, which is not followed: put a file there") from None
         if error.errno == errno.ENOENT:
             raise Damaged(f"{path} is missing: {remedy}") from None
         raise Damaged(f"{path} can't be read ({error.strerror}): {remedy}") from None
-    if max(len(content), about.st_size) > most:
-        raise Damaged(f"{path} has more than {most:,} bytes: {remedy}")
-    return content
 
 
 def read_json(

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from experiments.storage import files
@@ -76,8 +77,7 @@ def parse(
     Args:
       path: path of the file.
       text: content of the file.
-      numbers: columns that must be there, where seed and step are integers; if there are any, all
-        columns must be numeric.
+      numbers: columns that must be there; if there are any, all columns are checked as in `check`.
       remedy: what to do about a damaged file, for errors.
 
     Raises:
@@ -96,7 +96,7 @@ def check(frame: pd.DataFrame, columns: Collection[str], numbers: Collection[str
     Args:
       frame: the table.
       columns: columns that must be there.
-      numbers: columns that must be numeric; seed and step must be integers.
+      numbers: columns that must be numeric; seed and step must be integers, and eval_return finite.
 
     Raises:
       ValueError: a column is missing, or has another type.
@@ -108,3 +108,5 @@ def check(frame: pd.DataFrame, columns: Collection[str], numbers: Collection[str
             raise ValueError(f"not all cells of column {name} are numbers")
         if name in ("seed", "step") and frame[name].dtype.kind != "i":
             raise ValueError(f"not all cells of column {name} are integers")
+        if name == "eval_return" and not np.isfinite(frame[name]).all():
+            raise ValueError(f"not all cells of column {name} are finite")

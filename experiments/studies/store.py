@@ -15,7 +15,7 @@ import pandas as pd
 
 from experiments.runs import code, manifest, run_config
 from experiments.runs.results import versions
-from experiments.statistics import statistics
+from experiments.statistics import primary, statistics
 from experiments.storage import kinds, stored
 from experiments.storage.files import Damaged as Damaged  # raised by `read`
 from experiments.storage.files import read_json, reading, write_bytes
@@ -421,7 +421,7 @@ _FACTS = {
 def _check(facts: Mapping[str, Any]) -> None:
     """Raise ValueError if facts lack a field, have a wrong type or value, or an unknown point."""
     kinds.check(facts, _FACTS)
-    studies.from_json(facts["study"])
+    primary.parse(studies.from_json(facts["study"]).question.primary, threshold=0.0)
     for name, point in facts["points"].items():
         try:
             run_config.check_saved(point["config"])
@@ -433,6 +433,9 @@ def _check(facts: Mapping[str, Any]) -> None:
         "costs": [point for cost in facts["costs"] for point in cost["runs"]],
         "base_points": [point for own in facts["base_points"].values() for point in own.values()],
         "studies": [own[name] for *_, own in trials for name in ("default", "best")],
+        "trials": [
+            each["point"] for *_, own in trials for each in own["trials"] if not each["failed"]
+        ],
     }
     for field, points in named.items():
         _check_known(facts, field, [point for point in points if point is not None])

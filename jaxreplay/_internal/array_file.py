@@ -186,6 +186,8 @@ def _parse(written: str, known: int, about: Mapping[str, type]) -> dict[str, Any
     for name, kind in kinds.items():
         if not isinstance(header, dict) or type(header.get(name)) is not kind:
             raise ValueError(f"header entry {name} is not {kind.__name__}")
+    if not all(isinstance(each, str) for each in header.get("leaves", {}).values()):
+        raise ValueError("header entry leaves has other values than text")
     return header
 
 
