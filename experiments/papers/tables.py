@@ -100,7 +100,8 @@ def write(folder: Path, name: str, size: str, data: Data) -> None:
     """Write the table of a computation; each of its two files is written atomically."""
     numbers, facts = paths(folder, name, size)[0]
     encoded = stored.encode(data.frame, digits=6)
-    # The facts are written first: `read` ignores them as long as there are no numbers.
+    # `read` ignores facts without numbers, as a killed process may leave them.
+    numbers.unlink(missing_ok=True)
     write_json(facts, {"format": FORMAT, "crc32": encoded.crc32, "made": data.made})
     write_bytes(numbers, encoded.content)
 

@@ -243,6 +243,15 @@ def test_film_writers_leave_neighbouring_files_unchanged(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".a.unfinished.gif", "a.gif"]
 
 
+def test_writers_remove_what_killed_writes_of_the_same_file_left(tmp_path):
+    path, names = tmp_path / "a.txt", (".a.txt.abcdefgh.tmp", ".b.txt.abcdefgh.tmp")
+    for name in names:
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (0, 0))
+    files.write_bytes(path, b"")
+    assert set(tmp_path.iterdir()) == {path, tmp_path / names[1]}
+
+
 def test_failed_writes_keep_the_previous_file(tmp_path):
     path = tmp_path / "a.txt"
     files.write_bytes(path, b"before")
