@@ -30,6 +30,7 @@ from jaxreplay.types import Array, Tree, get_field, has_field, replace_fields
 
 FORMAT = 1
 _TAG = "jaxreplay.replay"
+_STEPS = jax.ShapeDtypeStruct((), jnp.int32)
 _REMEDY = "use a file written by jaxreplay.save"
 _HEADER = {"capacity": int, "num_envs": int, "row": list}
 
@@ -104,7 +105,7 @@ def load(replay: Replay, path: str | os.PathLike, example: Tree) -> ReplayState:
     like = jax.eval_shape(replay.init, jax.random.key(0), example)
     with _open(path) as saved:
         _check_same(path, saved.header, replay, like)
-        return saved.read_tree(like)
+        return saved.read(like)
 
 
 def load_rows(replay: Replay, path: str | os.PathLike, example: Tree, key: Array) -> ReplayState:
@@ -184,8 +185,7 @@ def _read_ring(saved: ArrayFile, example: Tree) -> Ring:
     steps_added, header = _read_steps(saved), saved.header
     like = jax.eval_shape(lambda: ring_.init(example, header["capacity"], header["num_envs"]))
     _check_fields(saved.path, header, _fields(like))
-    _check_words(saved, like.words.shape[1])
-    words = saved.read(".ring.words", jax.ShapeDtypeStruct((), jnp.uint32))
+    words = saved.read(like.words, ".ring.words")
     return like.replace(words=words, steps_added=steps_added)
 
 
@@ -197,29 +197,21 @@ def _read_steps(saved: ArrayFile) -> Array:
       ValueError: If the replay stores observations once or transitions on the host.
     """
     header, names = saved.header, {".ring.words", ".ring.steps_added"}
+    capacity, num_envs = header["capacity"], header["num_envs"]
     if {x for x in header["leaves"] if x.startswith(".ring.")} != names:
         raise ValueError(
             f"{saved.path} contains a replay that stores observations once or transitions on the "
-            f"host: load it into a replay with the same storage and num_envs {header['num_envs']}"
+            f"host: load it into a replay with the same storage and num_envs {num_envs}"
         )
-    _check_words(saved)
-    steps = saved.read(".ring.steps_added", jax.ShapeDtypeStruct((), jnp.int32))
-    if steps.shape or steps < 0:
-        raise Damaged(f"{saved.path} is damaged (.ring.steps_added is {steps}): {_REMEDY}")
-    return steps
-
-
-def _check_words(saved: ArrayFile, width: int | None = None) -> None:
-    """Raise Damaged unless the rows `[C, W]` of a saved replay fit its sizes and a width W."""
-    shape, capacity = saved.shape(".ring.words"), saved.header["capacity"]
-    num_envs = saved.header["num_envs"]
+    rows, steps = saved.shape(".ring.words"), saved.read(_STEPS, ".ring.steps_added")
     # Rows without words would take no space in the file, and any amount of it in memory.
-    fits = len(shape) == 2 and shape[0] == capacity and shape[1] == (width or max(shape[1], 1))
+    fits = len(rows) == 2 and rows[0] == capacity and rows[1] > 0 and steps >= 0
     if not fits or not 1 <= num_envs <= capacity or capacity % num_envs:
         raise Damaged(
-            f"{saved.path} is damaged (rows {list(shape)} do not fit capacity {capacity}, num_envs "
-            f"{num_envs} and {width or 'some'} words): {_REMEDY}"
+            f"{saved.path} is damaged (capacity {capacity}, num_envs {num_envs}, rows {list(rows)} "
+            f"and {steps} steps): {_REMEDY}"
         )
+    return steps
 
 
 def _add_rows(replay: Replay, state: ReplayState, ring: Ring) -> ReplayState:

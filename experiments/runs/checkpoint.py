@@ -146,7 +146,7 @@ def load(folder: Path, like_state: Tree, step: int | None = None, part: str = ""
         stated = file.header["leaves"]
         saved = {name: leaf for name, leaf in stated.items() if _is_in(part, name)}
         _check_same_leaves(saved, wanted, folder)
-        return file.read_tree(like_state, part)
+        return file.read(like_state, part)
 
 
 def _is_in(part: str, name: str) -> bool:

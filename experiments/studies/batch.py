@@ -254,7 +254,7 @@ class SavedState:
                     name: jax.ShapeDtypeStruct((count, *one.shape), one.dtype)
                     for name, one in metrics.items()
                 }
-                found = saved.read_tree({"metrics": shapes, "state": like})
+                found = saved.read({"metrics": shapes, "state": like})
         except ValueError as error:
             say(str(error))
             return None

@@ -451,11 +451,11 @@ def _check_table(table: pd.DataFrame, facts: Mapping[str, Any]) -> None:
     numbers += [name for name in table if name not in (*texts, *facts["settings"], *numbers)]
     stored.check(table, (*texts, *facts["settings"]), numbers)
     _check_known(facts, "point", table["point"].unique())
-    for point, *own in table[list(texts)].drop_duplicates().itertuples(index=False):
-        saved = facts["points"][point]
-        known = saved["env"], saved["replay"], saved["config"]["agent"], saved["method"]
-        if tuple(map(str, own)) != known:
-            raise ValueError(f"rows of {point} have other names: {', '.join(map(str, own))}")
+    arms = {(env, label) for env, own in facts["base_points"].items() for label in own}
+    arms |= {(own["env"], own["replay"]) for own in facts["points"].values()}
+    for env, label, *others in table[list(KEYS)].drop_duplicates().itertuples(index=False):
+        if (env, label) not in arms or not all(map(kinds.text, others)):
+            raise ValueError(f"rows of an unknown arm: {env} {label}")
 
 
 def _check_known(facts: Mapping[str, Any], field: str, points: Any) -> None:

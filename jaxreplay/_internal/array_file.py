@@ -44,23 +44,8 @@ class ArrayFile(NamedTuple):
         with untrusted.parsing(self.path, self.remedy):
             return tuple(self.file.get_slice(name).get_shape())
 
-    def read(self, name: str, like: Any) -> Any:
-        """Read the array with path `name`, and convert it to the type and dtype of `like`.
-
-        Raises:
-          Damaged: If the array has changed since it was written, or differs from the header.
-        """
-        with untrusted.parsing(self.path, self.remedy):
-            array = self.file.get_tensor(name)
-            if _checksum(array) != self.header["crc32"].get(name):
-                raise ValueError(f"{name or 'its only array'}: checksum mismatch")
-            found = _restore(array, like)
-            if describe(found) != self.header["leaves"].get(name):
-                raise ValueError(f"{name}: an array {array.dtype}{list(array.shape)}")
-            return found
-
-    def read_tree(self, like: Tree, part: str = "") -> Tree:
-        """Read the pytree that was written at path `part`.
+    def read(self, like: Tree, part: str = "") -> Tree:
+        """Read the pytree that was written at the path `part`.
 
         Args:
           like: structure, dtypes and shapes, such as from `jax.eval_shape`.
@@ -72,10 +57,15 @@ class ArrayFile(NamedTuple):
         leaves = []
         for place, leaf in flatten(like):
             name = part + jax.tree_util.keystr(place)
-            leaves.append(self.read(name, leaf))
             with untrusted.parsing(self.path, self.remedy):
-                if describe(leaves[-1]) != describe(leaf):
-                    raise ValueError(f"{name} is {describe(leaves[-1])}, not {describe(leaf)}")
+                array = self.file.get_tensor(name)
+                if _checksum(array) != self.header["crc32"].get(name):
+                    raise ValueError(f"{name or 'its only array'}: checksum mismatch")
+                found = _restore(array, leaf)
+                stated = self.header["leaves"].get(name)
+                if not stated == describe(found) == describe(leaf):
+                    raise ValueError(f"{name} is not {describe(leaf)}, but {describe(array)}")
+                leaves.append(found)
         return unflatten(like, leaves)
 
 

@@ -330,7 +330,7 @@ def test_saved_configurations_are_checked_as_options(kind, num_envs, made, tmp_p
     assert str(case.path) in str(error.value)
 
 
-@pytest.mark.parametrize("column", ["seed", "step", "eval_return", "env"])
+@pytest.mark.parametrize("column", ["seed", "step", "eval_return", "point", "env", "replay"])
 def test_crafted_tables_with_valid_checksums_are_refused(column, made, tmp_path):
     case = study_case(made, tmp_path, "study.csv.gz")
     frame = pd.read_csv(case.path)
