@@ -14,7 +14,7 @@ from experiments.studies.store import Store
 
 FORMAT = 1
 _FACTS = {
-    "format": kinds.whole, "crc32": kinds.whole,
+    "crc32": kinds.whole,
     "made": kinds.record({
         "options": kinds.dict_of(kinds.anything), "versions": kinds.record({"code": kinds.text}),
         "seconds?": kinds.number,

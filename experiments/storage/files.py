@@ -85,7 +85,7 @@ def read_json(
     with reading(path, remedy):
         saved = untrusted.parse_json(content)
         if latest is not None:
-            kinds.check(saved, {"format": kinds.natural})
+            kinds.check(saved, {"format": lambda own: kinds.natural(own) and own > 0})
     if latest is not None and saved["format"] > latest:
         raise ValueError(
             f"{path} was written by a later version (format {saved['format']}): use that version"

@@ -79,6 +79,18 @@ def test_damaged_files_are_named(name, content, parts, tmp_path):
         tables.read(tmp_path, "walk", "small")
 
 
+@pytest.mark.parametrize("value", [0, -1, True, 1.5, "1", [1], None, "absent"])
+@pytest.mark.parametrize("field", ["format", "crc32"])
+def test_damaged_formats_and_checksums_are_named(field, value, tmp_path):
+    tables.write(tmp_path, "walk", "small", whole())
+    path = tmp_path / FACTS
+    saved = json.loads(path.read_text()) | {field: value}
+    saved = {name: own for name, own in saved.items() if own != "absent"}
+    path.write_text(json.dumps(saved))
+    with refused(FACTS, error=Damaged):
+        tables.read(tmp_path, "walk", "small")
+
+
 def test_formats_of_other_versions_are_not_reported_as_damage(tmp_path):
     tables.write(tmp_path, "walk", "small", whole())
     path = tmp_path / FACTS
