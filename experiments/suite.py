@@ -32,6 +32,7 @@ from experiments.papers.registry import EXPERIMENTS
 from experiments.runs.log import say, show
 from experiments.statistics.tables import markdown, number
 from experiments.statistics.verdicts import mean_after
+from experiments.storage import kinds
 from experiments.storage.files import read_json, write_bytes, write_json
 from experiments.studies import facts, judge, runner, store
 from experiments.studies.claims import Claim, Found
@@ -210,13 +211,14 @@ def _check_sources(methods: Mapping[str, str], out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
         write_json(path, {"methods": dict(methods), "sources": sources})
         return
-    saved = read_json(path)
+    names = kinds.dict_of(kinds.text)
+    saved = read_json(path, {"methods": names, "sources": names})
     if saved["methods"] != dict(methods):
         raise ValueError(
             f"{out} has a suite of {', '.join(saved['methods'])}: choose another --out"
         )
     for label, digest in sources.items():
-        if saved["sources"][label] != digest:
+        if saved["sources"].get(label) != digest:
             raise ValueError(
                 f"{label} has changed since the results in {out}, and seeds of both must not be "
                 "counted together: choose another --out"

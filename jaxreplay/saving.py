@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from jaxreplay import ring as ring_
 from jaxreplay._internal import array_file as array_file  # exported for other file formats
 from jaxreplay._internal import untrusted as untrusted
 from jaxreplay._internal.arguments import zero_based
-from jaxreplay._internal.array_file import Damaged
+from jaxreplay._internal.array_file import ArrayFile, Damaged
 from jaxreplay._internal.packages import VERSION
 from jaxreplay._internal.untrusted import check_writable, printable
 from jaxreplay.replay import Replay, ReplayState
@@ -32,6 +31,8 @@ from jaxreplay.types import Array, Tree, get_field, has_field, replace_fields
 
 FORMAT = 1
 _TAG = "jaxreplay.replay"
+_STEPS = jax.ShapeDtypeStruct((), jnp.int32)
+_REMEDY = "use a file written by jaxreplay.save"
 _HEADER = {"capacity": int, "num_envs": int, "row": list}
 
 
@@ -103,13 +104,9 @@ def load(replay: Replay, path: str | os.PathLike, example: Tree) -> ReplayState:
     """
     path = Path(path)
     like = jax.eval_shape(replay.init, jax.random.key(0), example)
-    with _open(path) as (file, header):
-        _check_same(path, header, replay, like)
-        leaves = [
-            array_file.read(file, header, jax.tree_util.keystr(name), leaf, str(path))
-            for name, leaf in array_file.flatten(like)
-        ]
-    return array_file.unflatten(like, leaves)
+    with _open(path) as saved:
+        _check_same(path, saved.header, replay, like)
+        return saved.read(like)
 
 
 def load_rows(
@@ -141,20 +138,19 @@ def load_rows(
         observations once or transitions on the host.
       ImportError: If safetensors is not installed.
     """
-    path = Path(path)
-    state = replay.init(key, example)
     if names := replay.requires.feedback_of_new:
         raise ValueError(
             f"this replay method requires {', '.join(sorted(names))} for new transitions, which "
             "files do not contain: choose options without this requirement"
         )
+    with _open(path) as saved:
+        ring = _read_ring(saved, example)
+    state = replay.init(key, example)
     if type(state.ring) is not Ring:
         raise ValueError(
             "load_rows requires a replay that stores complete transitions on the device: create it "
             "with storage=Transitions()"
         )
-    with _open(path) as (file, header):
-        ring = _read_ring(path, file, header, example)
     return _add_rows(replay, state, ring, path, actions)
 
 
@@ -166,11 +162,9 @@ def saved_size(path: str | os.PathLike) -> int:
         transitions on the host.
       ImportError: If safetensors is not installed.
     """
-    path = Path(path)
-    with _open(path) as (file, header):
-        _check_complete(path, header)
-        steps = _read(path, file, header, ".ring.steps_added", jnp.int32)
-        return min(int(steps) * header["num_envs"], header["capacity"])
+    with _open(path) as saved:
+        steps = int(_read_steps(saved))
+        return min(steps * saved.header["num_envs"], saved.header["capacity"])
 
 
 def saved_digest(path: str | os.PathLike) -> str:
@@ -182,55 +176,57 @@ def saved_digest(path: str | os.PathLike) -> str:
       ValueError: If the file is not a saved replay.
       ImportError: If safetensors is not installed.
     """
-    with _open(Path(path)) as (_, header):
-        return hashlib.sha256(json.dumps(header).encode()).hexdigest()[:12]
+    with _open(path) as saved:
+        return hashlib.sha256(json.dumps(saved.header).encode()).hexdigest()[:12]
 
 
-@contextlib.contextmanager
-def _open(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Open a saved replay and yield the file and its header."""
-    if not path.is_file():
-        raise ValueError(f"file {path} does not exist: use a file written by jaxreplay.save")
-    with array_file.open_file(path) as file:
-        text = array_file.read_tag(file, _TAG)
-        if text is None:
-            raise ValueError(f"{path} is not a saved replay: use a file written by jaxreplay.save")
-        header = array_file.parse(text, str(path), FORMAT, _HEADER)
-        if header["format"] != FORMAT:
-            raise ValueError(
-                f"{path} has format {header['format']} (jaxreplay "
-                f"{printable(header.get('version'))}), but this version, {VERSION}, reads format "
-                f"{FORMAT}: load the file with the version that wrote it"
-            )
-        yield file, header
+def _open(path: str | os.PathLike) -> contextlib.AbstractContextManager[ArrayFile]:
+    """Open a saved replay."""
+    if not os.path.isfile(path):
+        raise ValueError(f"file {path} does not exist: {_REMEDY}")
+    return array_file.opened(Path(path), _TAG, FORMAT, _HEADER, _REMEDY)
 
 
-def _read_ring(path: Path, file: Any, header: dict[str, Any], example: Tree) -> Ring:
+def _read_ring(saved: ArrayFile, example: Tree) -> Ring:
     """Read the ring buffer of a saved replay, regardless of its size and sampler."""
-    _check_complete(path, header)
-    words = _read(path, file, header, ".ring.words", jnp.uint32)
-    steps_added = _read(path, file, header, ".ring.steps_added", jnp.int32)
-    like = jax.eval_shape(lambda: ring_.init(example, len(words), header["num_envs"]))
-    _check_fields(path, header, _fields(like))
+    steps_added, header = _read_steps(saved), saved.header
+    like = jax.eval_shape(lambda: ring_.init(example, header["capacity"], header["num_envs"]))
+    _check_fields(saved.path, header, _fields(like))
+    words = saved.read(like.words, ".ring.words")
     return like.replace(words=words, steps_added=steps_added)
 
 
-def _check_complete(path: Path, header: dict[str, Any]) -> None:
-    """Raise ValueError unless a saved replay stores complete transitions on the device."""
-    names = {".ring.words", ".ring.steps_added"}
+def _read_steps(saved: ArrayFile) -> Array:
+    """Read the number of added steps, given a replay of complete transitions on the device.
+
+    Raises:
+      Damaged: If the sizes contradict the arrays.
+      ValueError: If the replay stores observations once or transitions on the host.
+    """
+    header, names = saved.header, {".ring.words", ".ring.steps_added"}
+    capacity, num_envs = header["capacity"], header["num_envs"]
     if {x for x in header["leaves"] if x.startswith(".ring.")} != names:
         raise ValueError(
-            f"{path} contains a replay that stores observations once or transitions on the host: "
-            f"load it into a replay with the same storage and num_envs {header['num_envs']}"
+            f"{saved.path} contains a replay that stores observations once or transitions on the "
+            f"host: load it into a replay with the same storage and num_envs {num_envs}"
         )
-
-
-def _read(path: Path, file: Any, header: dict[str, Any], name: str, dtype: Any) -> Any:
-    return array_file.read(file, header, name, jax.ShapeDtypeStruct((), dtype), str(path))
+    rows, steps = saved.shape(".ring.words"), saved.read(_STEPS, ".ring.steps_added")
+    # Rows without words would take no space in the file, and any amount of it in memory.
+    fits = len(rows) == 2 and rows[0] == capacity and rows[1] > 0 and steps >= 0
+    if not fits or not 1 <= num_envs <= capacity or capacity % num_envs:
+        raise Damaged(
+            f"{saved.path} is damaged (capacity {capacity}, num_envs {num_envs}, rows {list(rows)} "
+            f"and {steps} steps): {_REMEDY}"
+        )
+    return steps
 
 
 def _add_rows(
-    replay: Replay, state: ReplayState, ring: Ring, path: Path, actions: range | None
+    replay: Replay,
+    state: ReplayState,
+    ring: Ring,
+    path: str | os.PathLike,
+    actions: range | None,
 ) -> ReplayState:
     """Add the transitions in a ring buffer to a new replay state."""
     stored = int(ring_.size(ring)) // ring.num_envs
@@ -296,9 +292,9 @@ def _describe(state: ReplayState) -> dict[str, str]:
 
 def _is_saved_replay(path: Path) -> bool:
     try:
-        with array_file.open_file(path) as file:
-            return array_file.read_tag(file, _TAG) is not None
-    except (Damaged, OSError):
+        with _open(path):
+            return True
+    except ValueError:
         return False
 
 
@@ -327,7 +323,7 @@ def _check_same(path: Path, header: dict[str, Any], replay: Replay, like: Replay
 def _check_fields(path: Path, header: dict[str, Any], fields: list[list[str]]) -> None:
     saved = header["row"]
     if not all(isinstance(pair, list) and [*map(type, pair)] == [str, str] for pair in saved):
-        raise Damaged(f"{path} is damaged ('row' in the header is not a list of names and dtypes)")
+        raise Damaged(f"{path} is damaged (its row is no list of names and dtypes): {_REMEDY}")
     advice = "pass the example of the saved replay"
     _check_equal(path, dict(saved), dict(fields), "field", "this example", advice)
     if saved != fields:

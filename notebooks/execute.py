@@ -13,9 +13,8 @@ import io
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import nbformat
@@ -46,22 +45,18 @@ def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
 def reading() -> Iterator[set[Path]]:
     """Collect the files of committed results that are read meanwhile.
 
-    Every table, of a paper or of a sweep, is read by these two functions.
+    Every table, of a paper or of a sweep, is read by this function, and has its facts beside it.
     """
     found: set[Path] = set()
+    decode = stored.decode
 
-    def noting(read: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(path: Path, *others: Any, **named: Any) -> Any:
-            if path.resolve().is_relative_to(COMMITTED):
-                found.add(path.resolve())
-            return read(path, *others, **named)
+    def noted(path: Path, expected: Collection[int]) -> stored.Decoded:
+        table = path.resolve()
+        if table.is_relative_to(COMMITTED):
+            found.update((table, stored.facts_of(table)))
+        return decode(path, expected)
 
-        return noted
-
-    with (
-        mock.patch.object(stored, "decode", noting(stored.decode)),
-        mock.patch.object(stored, "read_facts", noting(stored.read_facts)),
-    ):
+    with mock.patch.object(stored, "decode", noted):
         yield found
 
 

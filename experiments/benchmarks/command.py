@@ -89,7 +89,7 @@ def _has_machine(path: Path) -> bool:
     """Return whether a file names the machine of its numbers, as `write` does."""
     try:
         content = read_json(path)
-    except (OSError, ValueError):
+    except ValueError:
         return False
     machine = content.get("machine") if isinstance(content, dict) else None
     return isinstance(machine, dict) and {"device", "jax"} <= machine.keys()

@@ -55,12 +55,7 @@ class Options(NamedTuple):
 
 def read(path: Path) -> Options:
     """Return the options in a file; raise ValueError, in one line, if it cannot be read."""
-    try:
-        content = files.read_toml(path)
-    except OSError as error:
-        raise ValueError(f"--file {path}: {error.strerror}") from None
-    except files.Unreadable as error:
-        raise ValueError(f"{path} is not valid TOML ({error}): correct it") from None
+    content = files.read_toml(path)
     for table in ("grid", "space"):
         own = content.get(table, {})
         if not isinstance(own, dict):

@@ -15,13 +15,18 @@ from experiments.runs.interrupt import Stopped
 from experiments.runs.log import say
 from experiments.runs.results import versions
 from experiments.runs.run_config import RunConfig
-from experiments.storage.files import read_json, write_bytes
+from experiments.storage import kinds
+from experiments.storage.files import Damaged, read_sealed, write_sealed
 from experiments.studies import runner, store
 from experiments.studies.claims import Claim
 from experiments.studies.engines import Cache
 from experiments.studies.options import Where
 from jaxreplay.saving import check_writable
 
+_PART = {
+    "name": kinds.text, "seconds": kinds.number,
+    "rows": kinds.list_of(kinds.dict_of(kinds.anything)),
+}  # fmt: skip
 Claims = Mapping[str, tuple[Claim, ...]]  # id of an entry -> its claims
 
 
@@ -71,7 +76,7 @@ def read_reusable(source: Source, size: SizeName, places: Places) -> Data:
         data = tables.read(places.out, source.name, size) or Data()
         why = stale(source, size, data, places.where.other_code)
         problem = f"{files[0]}: {why}: {_WAYS_OUT}" if why else ""
-    except tables.Damaged as error:
+    except Damaged as error:
         problem = f"{error}, or add --overwrite to make it again"
     if not problem:
         return data
@@ -132,17 +137,17 @@ class Parts:
           OSError: the disk is full, or the folder is missing.
         """
         path = self.folder / f"part.{self._key}.{_digest(name)}.json"
-        try:
-            if path.exists():
-                saved = read_json(path)
-                rows, self.seconds = saved["rows"], self.seconds + saved["seconds"]
-                return rows
-        except (KeyError, TypeError, ValueError):
-            say(f"{path} is damaged: this part is made again")
+        if path.exists():
+            try:
+                saved = read_sealed(path, _PART, "this part is made again")
+                self.seconds += saved["seconds"]
+                return saved["rows"]
+            except Damaged as error:
+                say(str(error))
         start = time.perf_counter()
         rows = compute()
         content = {"name": name, "seconds": time.perf_counter() - start, "rows": rows}
-        write_bytes(path, json.dumps(content).encode())
+        write_sealed(path, content)
         return rows
 
     def clear(self) -> None:

@@ -7,13 +7,19 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.storage import stored
-from experiments.storage.files import write_bytes, write_json
-from experiments.storage.stored import Damaged
+from experiments.storage import kinds, stored
+from experiments.storage.files import read_json, write_bytes, write_json
 from experiments.studies import store
 from experiments.studies.store import Store
 
 FORMAT = 1
+_FACTS = {
+    "crc32": kinds.whole,
+    "made": kinds.record({
+        "options": kinds.dict_of(kinds.anything), "versions": kinds.record({"code": kinds.text}),
+        "seconds?": kinds.number,
+    }),
+}  # fmt: skip
 # Metrics of every table, from which verdicts see whether a method had an effect.
 KEPT = ("replayed/effective_buffer", "replay/sampler_updates")
 
@@ -94,7 +100,8 @@ def write(folder: Path, name: str, size: str, data: Data) -> None:
     """Write the table of a computation; each of its two files is written atomically."""
     numbers, facts = paths(folder, name, size)[0]
     encoded = stored.encode(data.frame, digits=6)
-    # The facts are written first: `read` ignores them as long as there are no numbers.
+    # `read` ignores facts without numbers, as a killed process may leave them.
+    numbers.unlink(missing_ok=True)
     write_json(facts, {"format": FORMAT, "crc32": encoded.crc32, "made": data.made})
     write_bytes(numbers, encoded.content)
 
@@ -111,12 +118,7 @@ def read(folder: Path, name: str, size: str) -> Data | None:
         return of_study(store.read(study[1].parent))
     if not numbers.exists() and not facts.exists():
         return None
-    saved = stored.read_facts(facts, FORMAT)
-    try:
-        crc, made = saved["crc32"], saved["made"]
-        _ = made["versions"]["code"], made["options"]
-    except (AttributeError, KeyError, TypeError) as error:
-        raise Damaged(f"{facts} is damaged ({error!r})") from None
+    saved = read_json(facts, _FACTS, latest=FORMAT)
     if not numbers.exists():
         return None
-    return Data(stored.decode(numbers, {crc}, facts).frame, made=made)
+    return Data(stored.decode(numbers, {saved["crc32"]}).frame, made=saved["made"])

@@ -11,14 +11,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from experiments.runs import manifest, results, run_config, tables
-from experiments.storage import files, kinds
-
-_CONFIG = {
-    "env": kinds.text, "agent": kinds.text, "replay": kinds.text, "seeds": kinds.whole,
-    "seed": kinds.whole,
-    **{name: kinds.dict_of(kinds.anything) for name in run_config.SECTIONS},
-}  # fmt: skip
-_LOOP = {"steps": kinds.whole, "learn_every": kinds.whole}
+from experiments.storage import files
 
 
 class Arm(NamedTuple):
@@ -123,8 +116,10 @@ def _arm(label: str, folder: Path) -> Arm:
     Raises:
       ValueError: a file is damaged, or there is no log point yet.
     """
-    config = _config(folder / "config.json")
-    summary = _summary(folder / "summary.json")
+    config = files.read_json(folder / "config.json")
+    with files.reading(folder / "config.json", "restore it"):
+        run_config.check_saved(config)
+    summary = results.read_summary(folder)
     metrics, remarks = folder / "metrics.csv", manifest.differing(folder)
     timing = results.read_times(folder / "timing.csv")
     if summary is not None and metrics.is_file():
@@ -137,34 +132,6 @@ def _arm(label: str, folder: Path) -> Arm:
         raise ValueError(f"{folder} holds no log point yet: wait for the first")
     code = (summary or {}).get("versions", {}).get("code") or "+".join(manifest.read(folder).code)
     return Arm(label, folder, config, code, frame, timing, summary, tuple(remarks))
-
-
-def _config(path: Path) -> dict[str, Any]:
-    """Read a run's configuration."""
-    saved = _json(path)
-    kinds.check(str(path), saved, _CONFIG)
-    kinds.check(f"{path}, loop,", saved["loop"], _LOOP)
-    return saved
-
-
-def _summary(path: Path) -> dict[str, Any] | None:
-    """Read a run's summary; None if it has not ended."""
-    if not path.is_file():
-        return None
-    summary = _json(path, f"--resume {path.parent} writes it again")
-    results.check_summary(path, summary)
-    return summary
-
-
-def _json(path: Path, advice: str = "restore it") -> dict[str, Any]:
-    """Read a JSON object; errors end in the advice."""
-    try:
-        saved = files.read_json(path)
-    except files.Unreadable as error:
-        raise ValueError(f"{path} is damaged ({error}): {advice}") from error
-    if not isinstance(saved, dict):
-        raise ValueError(f"{path} is damaged (no JSON object): {advice}")
-    return saved
 
 
 def _so_far(path: Path) -> tuple[pd.DataFrame | None, list[str]]:

@@ -13,7 +13,7 @@ from experiments import environments
 from experiments.environments.episodes import example_action
 from experiments.environments.types import Environment, EnvironmentSpec
 from experiments.runs import registry
-from experiments.runs.run_config import RunConfig
+from experiments.runs.run_config import RunConfig, check_seeds
 from experiments.training.config import ReplaySizes
 from experiments.training.demos import Task
 from experiments.training.host_loop import HostRun, MakeHost
@@ -32,7 +32,6 @@ from jaxreplay.replay import Replay
 _TALLY = 32  # bytes per episode of an evaluation: keys, return and length
 _HOST_ENVIRONMENT = 6_000  # bytes of the smallest environment on the host, CartPole
 _DRAWN = 24  # bytes per transition drawn for inspection: random bits and indices
-_MOST_SEEDS, _LARGEST_SEED = 100_000, 2**31
 
 
 class Parts(NamedTuple):
@@ -50,13 +49,7 @@ def assemble(config: RunConfig) -> Parts:
     Raises:
       ValueError: an option is out of bounds, or parts do not fit one another.
     """
-    if not 1 <= config.seeds <= _MOST_SEEDS:
-        raise ValueError(f"seeds is {config.seeds}: it must be in [1, {_MOST_SEEDS:,}]")
-    if not 0 <= config.seed <= _LARGEST_SEED - config.seeds:
-        raise ValueError(
-            f"seed is {config.seed}: with {config.seeds} seeds from it, it must be in "
-            f"[0, {_LARGEST_SEED - config.seeds:,}]"
-        )
+    check_seeds(config.seeds, config.seed)
     registry.check_fit(config.agent, config.replay, config.env)
     sizes = config.sizes.resolve(config.loop.steps)
     updates = schedule(config.loop, sizes.num_envs).updates

@@ -8,24 +8,28 @@ CPU cores), writes a folder of 18 files without fsync, and rejects arrays of siz
 import contextlib
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from experiments.storage import kinds
-from jaxreplay.saving import Damaged as Damaged  # raised when a checkpoint is read
+from experiments.storage.files import Damaged as Damaged  # raised when a checkpoint is read
+from experiments.storage.files import reading
+from experiments.training.schedule import Schedule
 from jaxreplay.saving import array_file, printable
 
 Tree = Any  # any pytree of arrays, typed PRNG keys and Python scalars
 _META = {
-    "config": kinds.dict_of(kinds.anything), "progress": kinds.many(kinds.whole, 2),
-    "metrics": kinds.many(kinds.whole, 2),
+    "config": kinds.dict_of(kinds.anything), "progress": kinds.many(kinds.natural, 2),
+    "metrics": kinds.many(kinds.natural, 2),
 }  # fmt: skip
 _NAME = re.compile(r"step_(\d{12})\.safetensors")
 _UNFINISHED = re.compile(rf"{_NAME.pattern}|\.tmp\w{{6}}")  # the latter are written by safetensors
 _TAG = "jaxreplay"
 _FORMAT = 2
+_REMEDY = "restore it, or start a new run"
 _KEPT = 2  # number of newest checkpoints to keep: the second is a fallback if the first is damaged
 
 
@@ -78,8 +82,8 @@ def read_meta(folder: Path, step: int | None = None) -> dict:
       Damaged: the file was changed.
       ValueError: the checkpoint does not exist, or has another format.
     """
-    with _open(folder, step) as file:
-        return _header(file, folder)["meta"]
+    with _open(folder, step) as saved:
+        return saved.header["meta"]
 
 
 def read_run(folder: Path, step: int | None = None) -> dict[str, Any]:
@@ -93,16 +97,22 @@ def read_run(folder: Path, step: int | None = None) -> dict[str, Any]:
       Damaged: the file was changed, or a field is missing or has the wrong type.
       ValueError: the checkpoint does not exist, or has another format.
     """
-    meta = read_meta(folder, step)
-    try:
-        kinds.check(f"the checkpoint in {folder}", meta, _META)
-    except ValueError as error:
-        raise Damaged(str(error)) from None
-    return meta
+    with _open(folder, step) as saved:
+        meta = saved.header["meta"]
+        with reading(saved.path, _REMEDY):
+            kinds.check(meta, _META)
+        return meta
 
 
-def check_name(folder: Path, named: int | None, held: int) -> None:
-    """Raise ValueError if the step in a checkpoint's name differs from the step in its content."""
+def check_name(folder: Path, named: int, schedule: Schedule, progress: Sequence[int]) -> None:
+    """Check the step in a checkpoint's name against the progress in its content.
+
+    Raises:
+      Damaged: the schedule of the run does not include the progress.
+      ValueError: the name has another step.
+    """
+    with reading(path_of(folder, named), _REMEDY):
+        held = schedule.step_at(*progress)
     if named != held:
         raise ValueError(
             f"the checkpoint of step {named} in {folder} holds step {held}: rename it "
@@ -131,30 +141,12 @@ def load(folder: Path, like_state: Tree, step: int | None = None, part: str = ""
         path, shape or dtype.
     """
     with _open(folder, step) as file:
-        header = _header(file, folder)
         places = array_file.flatten(like_state)
-        likes = {part + jax.tree_util.keystr(path): leaf for path, leaf in places}
-        wanted = {name: array_file.describe(leaf) for name, leaf in likes.items()}
-        stated = header["leaves"]
+        wanted = {part + jax.tree_util.keystr(at): array_file.describe(x) for at, x in places}
+        stated = file.header["leaves"]
         saved = {name: leaf for name, leaf in stated.items() if _is_in(part, name)}
         _check_same_leaves(saved, wanted, folder)
-        what = f"the checkpoint in {folder}"
-        leaves = [array_file.read(file, header, name, like, what) for name, like in likes.items()]
-    return array_file.unflatten(like_state, leaves)
-
-
-def _header(file: Any, folder: Path) -> dict[str, Any]:
-    """Return the header; raise ValueError if the file has another format."""
-    written = array_file.read_tag(file, _TAG)
-    if written is None:
-        raise ValueError(f"{folder} holds a safetensors file of another program")
-    header = array_file.parse(written, f"the checkpoint in {folder}", _FORMAT, {"meta": dict})
-    if header["format"] != _FORMAT:
-        raise ValueError(
-            f"the checkpoint in {folder} is of format {header['format']}, this version reads "
-            f"{_FORMAT}: resume it with the version that wrote it, or start a new run"
-        )
-    return header
+        return file.read(like_state, part)
 
 
 def _is_in(part: str, name: str) -> bool:
@@ -183,9 +175,11 @@ def _steps(folder: Path) -> list[int]:
     return sorted(int(match[1]) for match in map(_NAME.fullmatch, names) if match)
 
 
-def _open(folder: Path, step: int | None) -> Any:
+def _open(
+    folder: Path, step: int | None
+) -> contextlib.AbstractContextManager[array_file.ArrayFile]:
     which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
     step = latest(folder) if step is None else step
     if step is None or not path_of(folder, step).exists():
         raise ValueError(f"{which} in {folder}: nothing to resume, start the run without --resume")
-    return array_file.open_file(path_of(folder, step))
+    return array_file.opened(path_of(folder, step), _TAG, _FORMAT, {"meta": dict}, _REMEDY)

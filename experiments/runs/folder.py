@@ -16,6 +16,7 @@ from experiments.runs import checkpoint, code, manifest, run_config
 from experiments.runs.log import say_once
 from experiments.runs.manifest import FILES, MANIFEST, Kind, Manifest, has_ended
 from experiments.runs.run_config import OutputConfig, RunConfig
+from experiments.storage.files import leftovers
 from jaxreplay.saving import check_writable, saved_digest
 
 LOCK = ".jaxreplay.lock"
@@ -56,7 +57,9 @@ def prepare_run(
     """
     check_run(out, config, resume=resume, overwrite=overwrite)
     before = manifest.read(out) if resume else Manifest("run", demos=_digest_of_demos(config))
-    if not resume:
+    if resume:
+        _remove_left(out, "run")
+    else:
         _remove(out, "run")
     make(out)
     if not has_ended(out):
@@ -89,7 +92,9 @@ def prepare(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool) -> 
       ValueError: as `check_folder`.
     """
     check_folder(out, kind, resume=resume, overwrite=overwrite)
-    if not resume:
+    if resume:
+        _remove_left(out, kind)
+    else:
         _remove(out, kind)
         make(out)
         manifest.write(out, Manifest(kind))
@@ -214,16 +219,23 @@ def _check_path(out: Path) -> None:
         raise ValueError(f"{out} can't be used ({error.strerror}): {_ADVICE}") from None
 
 
-def _ours(out: Path, kind: Kind) -> Iterator[Path]:
-    """Yield the files and links in a folder that have our names; do not follow links."""
+def _ours(out: Path, kind: Kind, left: bool = False) -> Iterator[Path]:
+    """Yield the files and links in a folder that have our names; do not follow links.
+
+    With `left`, yield the temporary files of such names that killed processes left.
+    """
     names = re.compile("|".join(FILES[kind]))
     for name in ("", *_FOLDERS):
         folder, above = out / name, [out / part for part in _FOLDERS if name.startswith(part)]
         if links := [path for path in above if path.is_symlink()]:
-            yield from links
+            yield from [] if left else links
         elif folder.is_dir():
-            own = (path.relative_to(out).as_posix() for path in folder.iterdir())
-            yield from (out / each for each in own if names.fullmatch(each))
+            found = leftovers(folder) if left else {path: path for path in folder.iterdir()}
+            yield from (
+                path
+                for path, target in found.items()
+                if names.fullmatch(target.relative_to(out).as_posix())
+            )
 
 
 def discard(out: Path) -> None:
@@ -234,12 +246,21 @@ def discard(out: Path) -> None:
             path.rmdir()
 
 
+def _remove_left(out: Path, kind: Kind) -> None:
+    """Remove temporary files of killed processes from a folder of this kind."""
+    for path in list(_ours(out, kind, left=True)):
+        path.unlink(missing_ok=True)
+
+
 def _remove(out: Path, kind: Kind) -> None:
     """Remove our files from a folder of this kind, and our subfolders if they are empty then."""
     if not out.is_dir() or manifest.read(out).kind != kind:
         return
-    # The manifest is removed last, so that an interrupted removal can be repeated.
-    for path in sorted(_ours(out, kind), key=lambda path: (path.name == MANIFEST, path)):
+    _remove_left(out, kind)
+    # The file that marks a run or study as begun is removed first, so that a half removed one is
+    # not resumed, and the manifest last, so that an interrupted removal can be repeated.
+    order = {out / "config.json": -1, out / "study.json": -1, out / MANIFEST: 1}
+    for path in sorted(_ours(out, kind), key=lambda path: (order.get(path, 0), path)):
         path.unlink(missing_ok=True)
     for name in _FOLDERS:
         with contextlib.suppress(OSError):  # missing, or contains other files

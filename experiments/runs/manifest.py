@@ -20,7 +20,7 @@ from experiments.runs.log import EVENTS_SUFFIX
 from experiments.runs.run_config import OutputConfig
 from experiments.runs.tables import Written
 from experiments.storage import kinds
-from experiments.storage.files import Unreadable, encode_json, read_bytes, read_json, write_bytes
+from experiments.storage.files import encode_json, read_bytes, read_json, reading, write_bytes
 
 FORMAT = 2  # version of the format of folders
 MANIFEST = "manifest.json"
@@ -47,7 +47,7 @@ FILES: Mapping[Kind, tuple[str, ...]] = {
         r"(manifest|verdicts)\.json", _PAGE, r"study\.(csv\.gz|json|md)",
         r"(verdicts|sensitivity|best|trials|settings)\.png",
         r"(looks|solved|learning_curves|replayed|own_metrics)(_\d+)?\.png",
-        r"unfinished/[0-9a-f]{16}\.npz",
+        r"unfinished/[0-9a-f]{16}\.(safetensors|npz)",  # the latter by earlier versions
     ),
 }  # fmt: skip
 _OBJECT = kinds.dict_of(kinds.anything)
@@ -65,7 +65,7 @@ class Manifest(NamedTuple):
 
 
 def _is_written(value: Any) -> bool:
-    return kinds.many(kinds.whole, 2)(value) and value[0] >= 0
+    return kinds.many(kinds.natural, 2)(value)
 
 
 _CONTENT = {
@@ -83,22 +83,13 @@ def read(folder: Path | None) -> Manifest:
     """
     if folder is None or not (folder / MANIFEST).is_file():
         return Manifest()
-    path = folder / MANIFEST
-    try:
-        saved = read_json(path)
-        if not isinstance(saved, dict):
-            raise Unreadable("no JSON object")
-        if kinds.whole(saved.get("format")) and saved["format"] > FORMAT:
-            raise Unreadable(f"written by a later version, in format {saved['format']}")
-        kinds.check("the manifest", saved, _CONTENT)
+    path, remedy = folder / MANIFEST, "remove the folder, or choose another"
+    saved = read_json(path, _CONTENT, latest=FORMAT, remedy=remedy)
+    with reading(path, remedy):
         # A path could lead to other folders.
         if odd := [name for name in saved.get("checksums", {}) if Path(name).name != name]:
-            raise Unreadable(f"{odd[0]!r} is not the name of a file")
+            raise ValueError(f"{odd[0]!r} is not the name of a file")
         output = OutputConfig(**{**saved["output"], **_FOR_THE_COMMAND_LINE})
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path} can't be used ({error}): remove the folder, or choose another"
-        ) from error
     own = {name: saved[name] for name in ("kind", "checksums", "demos") if name in saved}
     return Manifest(**own, output=output, code=tuple(saved.get("code", ())))
 

@@ -66,12 +66,13 @@ def load(folder: Path, config: RunConfig, seed: int) -> Policy:
     try:
         meta = checkpoint.read_run(checkpoints, step)
         run_config.check_same(meta["config"], config.to_json(), folder)
-        checkpoint.check_name(checkpoints, step, run.schedule.step_at(*meta["progress"]))
+        checkpoint.check_name(checkpoints, step, run.schedule, meta["progress"])
         agents = checkpoint.load(checkpoints, run.like().agent, step, part=".agent")
     except checkpoint.Damaged as error:
         before = checkpoint.latest(checkpoints, before=step)
-        rest = "train it again" if before is None else f"move it away to use that of step {before}"
-        raise ValueError(f"{error}: restore it, or {rest}") from None
+        if before is None:
+            raise
+        raise ValueError(f"{error}, or move it away to use that of step {before}") from None
     # Leaves that all seeds share, such as clocks, have no seed axis (None in the axes).
     agent = jax.tree.map(
         lambda axis, leaf: leaf if axis is None else leaf[seed - config.seed],

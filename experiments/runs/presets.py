@@ -50,10 +50,7 @@ def read_tables(path: Path, make: Callable[[str, dict[str, Any]], _Made]) -> dic
     Raises:
       ValueError: the file cannot be read, or `make` fails; the error names file and table.
     """
-    try:
-        tables = files.read_toml(path)
-    except files.Unreadable as error:
-        raise ValueError(f"{path}: {error}") from None
+    tables = files.read_toml(path)
 
     def whole(name: str) -> dict[str, Any]:
         own, made = dict(tables[name]), {}

@@ -1,6 +1,5 @@
 """Summary and figures of a finished run: written, read and checked."""
 
-import io
 import sys
 import zlib
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from experiments.runs import manifest, registry, tables
 from experiments.runs.log import waiting
 from experiments.runs.run_config import OutputConfig, RunConfig
 from experiments.statistics import statistics
-from experiments.storage import files, kinds
+from experiments.storage import files, kinds, stored
 
 _MAYBE = kinds.optional(kinds.number)
 _SUMMARY = {
@@ -78,15 +77,22 @@ def _speed(timing: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def check_summary(path: Path, summary: Any) -> None:
-    """Raise ValueError if a field of a summary is missing or has the wrong type."""
-    if not isinstance(summary, dict):
-        raise ValueError(f"{path} is damaged (no JSON object): restore it")
-    kinds.check(str(path), summary, _SUMMARY)
-    if summary["threshold"] is not None:
-        kinds.check(str(path), summary, _SOLVED)
-    if len(summary["final_return"]) != len(summary["seeds"]):
-        raise ValueError(f"{path} is damaged (numbers of seeds and returns differ): restore it")
+def read_summary(run: Path) -> dict[str, Any] | None:
+    """Return the summary of a run, or None if the run has not ended.
+
+    Raises:
+      Damaged: the file is damaged, or a field is missing or has the wrong type.
+    """
+    path, remedy = run / "summary.json", f"--resume {run} writes it again"
+    if not path.is_file():
+        return None
+    summary = files.read_json(path, _SUMMARY, remedy=remedy)
+    with files.reading(path, remedy):
+        if summary["threshold"] is not None:
+            kinds.check(summary, _SOLVED)
+        if len(summary["final_return"]) != len(summary["seeds"]):
+            raise ValueError("numbers of seeds and returns differ")
+    return summary
 
 
 def read_metrics(run: Path, summary: Mapping[str, Any]) -> pd.DataFrame:
@@ -96,14 +102,10 @@ def read_metrics(run: Path, summary: Mapping[str, Any]) -> pd.DataFrame:
       ValueError: rows are missing, repeated, damaged or edited.
     """
     path = run / "metrics.csv"
-    try:
-        content = files.read_bytes(path)
-        frame = pd.read_csv(io.BytesIO(content))
-    except ValueError as error:  # pandas' errors are ValueErrors
-        raise ValueError(f"{path} is damaged ({error}): restore it") from error
+    content = files.read_bytes(path)
     if summary.get("metrics_crc32") not in (None, zlib.crc32(content)):
         raise ValueError(f"{path} was edited after the run: restore it")
-    tables.check_columns(path, frame, ("seed", "step", "eval_return"))
+    frame = stored.parse(path, content, ("seed", "step", "eval_return"))
     if frame.duplicated(["seed", "step"]).any() or frame["seed"].value_counts().nunique() > 1:
         raise ValueError(f"{path} has a row twice, or lacks one: restore it")
     return frame

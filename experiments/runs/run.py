@@ -134,15 +134,13 @@ def _resumed(run: Run, config: RunConfig, out: Path) -> Resumed:
         timing = tables.written_timing(out / "timing.csv", steps[: progress.log_points])
         left = progress.log_points < len(steps)
         state = checkpoint.load(folder, run.like()) if left else None
-        checkpoint.check_name(folder, latest, run.schedule.step_at(*progress))
+        checkpoint.check_name(folder, latest, run.schedule, progress)
         return Resumed(progress, metrics, timing, state)
     except checkpoint.Damaged as error:
         if checkpoint.latest(folder, before=latest) is None:
-            raise ValueError(
-                f"{error}, and it is the only one: restore it, or start a new run"
-            ) from None
+            raise
         aside = checkpoint.set_aside(folder, latest)
-        log.say(f"{error}: continuing from the previous one; it is kept as {aside.name}")
+        log.say(f"{error}; now continuing from the previous one; it is kept as {aside.name}")
         return _resumed(run, config, out)
 
 

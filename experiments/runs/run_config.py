@@ -10,8 +10,9 @@ from experiments import environments
 from experiments.environments.types import EnvironmentConfig
 from experiments.installation import commands
 from experiments.runs import presets, registry
-from experiments.storage import files
+from experiments.storage import files, kinds
 from experiments.training.config import LoopConfig, ReplaySizes
+from experiments.training.schedule import schedule
 from jaxreplay.option import Config, option
 
 # Prefix of the options of each section of a RunConfig on the command line.
@@ -20,6 +21,15 @@ PREFIXES = {
     "replay_options": "replay.",
 }  # fmt: skip
 SECTIONS = tuple(PREFIXES)
+_MOST_SEEDS, _LARGEST_SEED = 100_000, 2**31
+_REMEDY = "restore it, or start a new run"
+_SAVED = {
+    "env": kinds.text, "agent": kinds.text, "replay": kinds.text,
+    "seeds": kinds.whole, "seed": kinds.whole,
+    **{name: kinds.dict_of(kinds.anything) for name in SECTIONS},
+    "loop": kinds.record({"steps": kinds.whole, "learn_every": kinds.whole}),
+    "sizes": kinds.record({"num_envs": kinds.whole}),
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,12 +99,10 @@ class RunConfig:
           ValueError: a name or section is missing, an option is unknown, has the wrong type or is
             out of bounds, or the module of a method, agent or environment is not imported.
         """
-        if not isinstance(saved, dict):
-            raise ValueError("config.json holds no configuration: restore it, or start a new run")
-        config = saved_defaults(*(_field(saved, name, str) for name in ("env", "agent", "replay")))
+        check_saved(saved)
+        config = saved_defaults(*(saved[name] for name in ("env", "agent", "replay")))
         parts = {name: _section(getattr(config, name), saved, name) for name in SECTIONS}
-        seeds, seed = _field(saved, "seeds", int), _field(saved, "seed", int)
-        return dataclasses.replace(config, seeds=seeds, seed=seed, **parts)
+        return dataclasses.replace(config, seeds=saved["seeds"], seed=saved["seed"], **parts)
 
 
 def saved_defaults(env: str, agent: str, replay: str) -> RunConfig:
@@ -116,29 +124,55 @@ def check_imported(env: str) -> None:
         )
 
 
-def _field(saved: dict[str, Any], name: str, kind: type) -> Any:
-    if name not in saved:
-        raise ValueError(f"config.json lacks {name}: restore it, or start a new run")
-    if not isinstance(saved[name], kind) or isinstance(saved[name], bool):
-        raise ValueError(f"config.json has {name}={saved[name]!r}, no {kind.__name__}: restore it")
-    return saved[name]
+def check_seeds(seeds: int, seed: int) -> None:
+    """Raise ValueError if a number of seeds or the first seed is out of bounds."""
+    if not 1 <= seeds <= _MOST_SEEDS:
+        raise ValueError(f"seeds is {seeds}: it must be in [1, {_MOST_SEEDS:,}]")
+    if not 0 <= seed <= _LARGEST_SEED - seeds:
+        raise ValueError(
+            f"seed is {seed}: with {seeds} seeds from it, it must be in "
+            f"[0, {_LARGEST_SEED - seeds:,}]"
+        )
+
+
+def check_saved(saved: Any) -> None:
+    """Check the parts of a saved configuration that need no agent, method or environment.
+
+    Options of the loop and the sizes are checked as those of a command line; unknown ones, of other
+    versions, are ignored.
+
+    Raises:
+      ValueError: a name or section is missing, or a value has the wrong type or is out of bounds.
+    """
+    kinds.check(saved, _SAVED)
+    check_seeds(saved["seeds"], saved["seed"])
+    loop, sizes = (
+        _section(config, {name: _known(config, saved[name])}, name)
+        for name, config in (("loop", LoopConfig()), ("sizes", ReplaySizes()))
+    )
+    schedule(loop, sizes.num_envs)
+
+
+def _known(config: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in dataclasses.fields(config)}
+    return {name: value for name, value in options.items() if name in names}
 
 
 def _section(config: Any, saved: dict[str, Any], name: str) -> Any:
     """Return a section with saved options in place of the defaults in `config`."""
-    options = _field(saved, name, dict)
-    fields = {field.name for field in dataclasses.fields(config)}
-    for field in sorted(set(options) - fields):
+    options = saved[name]
+    for field in sorted(set(options) - set(_known(config, options))):
         if options[field] is not None:  # None is unused, so a removed option is accepted
             raise ValueError(
-                f"config.json has {name}.{field}, which this version of jaxreplay does not know: "
+                f"it has {name}.{field}, which this version of jaxreplay does not know: "
                 "use the version that wrote it, or start a new run"
             )
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items() if k in fields}
+    known = _known(config, options).items()
+    values = {field: tuple(own) if isinstance(own, list) else own for field, own in known}
     try:
         return dataclasses.replace(config, **values)
     except ValueError as error:
-        raise ValueError(f"config.json, {name}: {error}") from error
+        raise ValueError(f"{name}: {error}") from error
 
 
 def defaults(env: str, agent: str, replay: str, preset: str | None = None) -> RunConfig:
@@ -177,18 +211,17 @@ def read(folder: Path, what: str = "run") -> RunConfig:
         inside = sorted(found.parent.name for found in folder.glob("*/config.json"))
         hint = f", such as {folder / inside[0]}" if inside else ""
         raise ValueError(f"{folder} holds no {what}: give the folder of a run{hint}")
-    try:
-        saved = files.read_json(path)
-    except files.Unreadable as error:
-        raise ValueError(f"{path} is damaged ({error}): restore it, or start a new run") from error
-    return from_folder(saved, folder)
+    saved = files.read_json(path, remedy=_REMEDY)
+    with files.reading(path, _REMEDY):
+        check_saved(saved)
+    return from_folder(saved, path)
 
 
 def from_folder(saved: Any, folder: Path) -> RunConfig:
-    """Return `RunConfig.from_json(saved)`; errors include the folder."""
+    """Return `RunConfig.from_json(saved)`; errors include the folder or file."""
     try:
         return RunConfig.from_json(saved)
-    except ValueError as error:
+    except ValueError as error:  # such as a module that is not imported
         raise ValueError(f"{folder}: {error}") from error
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.runs.log import Elapsed, Row
-from experiments.storage import files
+from experiments.storage import files, stored
 
 
 class Written(NamedTuple):
@@ -155,17 +155,4 @@ def read_table(
     complete = content[: content.rfind(b"\n") + 1]
     if complete.count(b"\n") < 2:
         return None
-    try:
-        frame = pd.read_csv(io.BytesIO(complete))
-    except ValueError as error:  # pandas' errors are ValueErrors
-        raise ValueError(f"{path} is damaged ({error}): restore it") from error
-    check_columns(path, frame, columns)
-    return frame
-
-
-def check_columns(path: Path, frame: pd.DataFrame, columns: tuple[str, ...]) -> None:
-    """Raise ValueError, with the path, if a column is missing or not numeric."""
-    if lacking := sorted(set(columns) - set(frame)):
-        raise ValueError(f"{path} lacks column {lacking[0]}: restore it")
-    if not all(pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes):
-        raise ValueError(f"{path} is damaged (not all cells are numbers): restore it")
+    return stored.parse(path, complete, columns)

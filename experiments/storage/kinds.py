@@ -16,6 +16,11 @@ def whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def natural(value: Any) -> bool:
+    """Return whether a value is an integer of at least 0."""
+    return whole(value) and value >= 0
+
+
 def text(value: Any) -> bool:
     """Return whether a value is a string."""
     return isinstance(value, str)
@@ -65,24 +70,25 @@ def anything(value: Any) -> bool:
     return True
 
 
-def check(what: str, saved: Mapping[str, Any], kinds: Mapping[str, Check]) -> None:
+def check(saved: Any, kinds: Mapping[str, Check]) -> None:
     """Check the fields of an object.
 
     Args:
-      what: name of the file or of a part of it, for the error.
       saved: the object.
       kinds: checks by field; fields whose names end with "?" are optional.
 
     Raises:
-      ValueError: a field is missing or of the wrong type; the message names it.
+      ValueError: it is no object, or a field is missing or of the wrong type; the message names it.
     """
+    if not isinstance(saved, dict):
+        raise ValueError("no JSON object")
     for field, passes in kinds.items():
         name = field.removesuffix("?")
         if name not in saved:
             if field == name:
-                raise ValueError(f"{what} lacks {name}: restore it")
+                raise ValueError(f"it lacks {name}")
         elif not passes(saved[name]):
-            raise ValueError(f"{what} is damaged ({name} is {_short(saved[name])}): restore it")
+            raise ValueError(f"{name} is {_short(saved[name])}")
 
 
 def _short(value: Any) -> str:

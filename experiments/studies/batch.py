@@ -2,11 +2,9 @@
 
 import contextlib
 import hashlib
-import io
 import json
 import threading
 import time
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -18,14 +16,18 @@ import numpy as np
 import pandas as pd
 from jax.sharding import SingleDeviceSharding
 
+from experiments.runs.log import say
 from experiments.storage import files
 from experiments.studies import devices
 from experiments.studies.plan import Job
 from experiments.studies.programs import Group
 from experiments.studies.store import SeededPoint
 from experiments.training.seeds import Seeds, over_seeds
+from jaxreplay.saving import array_file
 
 UNFINISHED = "unfinished"  # subfolder of the study for saved states
+_TAG, _FORMAT = "jaxreplay.batch", 1  # of the files there
+_ABOUT = {"points": int, "seconds": float, "compiling": float, "bytes": int}
 Metrics = Mapping[str, np.ndarray]  # name -> [width]
 
 
@@ -143,8 +145,7 @@ def train(
       ValueError: the batch needs more memory than the whole budget.
     """
     start, seeds = time.perf_counter(), programs.seeds(job.group)
-    # Copies of the last run pad a batch that is too short; their results are dropped.
-    full = job.group.inputs([*runs, *[runs[-1]] * (job.width - len(runs))])
+    full = _inputs(job, runs)
     inputs = jax.device_put(full, device)
     compiled, compiling = programs.compiled(job.group, job.width, inputs, device)
     size = devices.bytes_of(compiled)
@@ -165,6 +166,11 @@ def train(
             if not reached(Progress(points, seconds, compiling, size), state):
                 return None
     return Progress(points, before + time.perf_counter() - start, compiling, size)
+
+
+def _inputs(job: Job, runs: Sequence[SeededPoint]) -> Any:
+    """Return the inputs of a program; copies of the last run, later dropped, pad a short batch."""
+    return job.group.inputs([*runs, *[runs[-1]] * (job.width - len(runs))])
 
 
 def finished(job: Job, runs: Sequence[SeededPoint], progress: Progress, **about: Any) -> Outcome:
@@ -217,40 +223,53 @@ class SavedState:
 
     def __init__(self, folder: Path, job: Job, runs: Sequence[SeededPoint], code: str) -> None:
         configs = {point.id: point.config.to_json() for point, _ in runs}
-        runs = [(point.id, seed) for point, seed in runs]
+        names = [(point.id, seed) for point, seed in runs]
         traced = [place.name for place in job.group.traced]
-        text = json.dumps([runs, configs, job.width, traced, code], sort_keys=True)
-        self._path = folder / UNFINISHED / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.npz"
+        text = json.dumps([names, configs, job.width, traced, code], sort_keys=True)
+        name = f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.safetensors"
+        self._path, self._job, self._runs = folder / UNFINISHED / name, job, runs
 
-    def load(self) -> tuple[Progress, list[np.ndarray]] | None:
-        """Return the progress and the arrays of the state, or None if there are none."""
+    def load(self, programs: Programs) -> tuple[Progress, list[np.ndarray]] | None:
+        """Return the progress and the arrays of the state.
+
+        The result is None if there is no state, or if, after a message, its file is damaged.
+
+        Args:
+          programs: traces the program of the batch, which decides the shapes of all arrays.
+        """
+        if not self._path.exists():
+            return None
+        group, remedy = self._job.group, "the batch starts over"
+        seeds = programs.seeds(group)
+        like = jax.eval_shape(seeds.init, _inputs(self._job, self._runs))
+        metrics = jax.eval_shape(seeds.chunk, like, jnp.zeros((), jnp.int32))[1]
         try:
-            with np.load(io.BytesIO(files.read_bytes(self._path)), allow_pickle=False) as saved:
-                about = json.loads(str(saved["about"]))
-                names = [name.removeprefix("metric ") for name in saved if name[:7] == "metric "]
-                points = [
-                    {name: saved[f"metric {name}"][at] for name in names}
-                    for at in range(about["log_points"])
-                ]
-                state = [saved[f"array {place}"] for place in range(about["arrays"])]
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile):
-            return None  # missing or damaged: the batch starts over
-        return Progress(points, about["seconds"], about["compiling"], about["bytes"]), state
+            with array_file.opened(self._path, _TAG, _FORMAT, _ABOUT, remedy) as saved:
+                about = {name: saved.header[name] for name in _ABOUT}
+                count = about.pop("points")
+                with files.reading(self._path, remedy):
+                    if not 0 < count < len(group.program.schedule.log_points):
+                        raise ValueError(f"{count} log points")
+                shapes = {
+                    name: jax.ShapeDtypeStruct((count, *one.shape), one.dtype)
+                    for name, one in metrics.items()
+                }
+                found = saved.read({"metrics": shapes, "state": like})
+        except ValueError as error:
+            say(str(error))
+            return None
+        rows = {name: np.asarray(own) for name, own in found["metrics"].items()}
+        points = [{name: own[at] for name, own in rows.items()} for at in range(count)]
+        return Progress(points, **about), arrays(found["state"])
 
     def save(self, progress: Progress, state: Any) -> None:
         """Replace the saved state."""
-        own = arrays(state)
-        about = {
-            "log_points": len(progress.points), "arrays": len(own), "seconds": progress.seconds,
-            "compiling": progress.compiling, "bytes": progress.bytes,
-        }  # fmt: skip
-        content = {f"array {place}": array for place, array in enumerate(own)}
-        for name in progress.points[0]:
-            content[f"metric {name}"] = np.stack([np.asarray(at[name]) for at in progress.points])
-        buffer = io.BytesIO()
-        np.savez(buffer, about=np.array(json.dumps(about)), **content)
+        points = progress.points
+        metrics = {name: np.stack([at[name] for at in points]) for name in points[0]}
+        about = {"format": _FORMAT, **progress._asdict(), "points": len(points)}
+        content = array_file.encode({"metrics": metrics, "state": state}, _TAG, about)
         self._path.parent.mkdir(exist_ok=True)
-        files.write_bytes(self._path, buffer.getvalue())
+        files.write_bytes(self._path, content)
 
     def remove(self) -> None:
         """Delete the saved state, and its folder if it is empty."""
@@ -270,8 +289,6 @@ def _restored(saved: Sequence[np.ndarray], like: Any, device: jax.Device) -> Any
     leaves, structure = jax.tree.flatten(like)
     restored = []
     for leaf, array in zip(leaves, saved, strict=True):
-        if array.dtype.kind == "V":  # NumPy's files do not name types such as bfloat16
-            array = array.view(leaf.dtype)
         own = jax.device_put(array, device)
         if _is_key(leaf):  # an array of no elements is the public way to a dtype's implementation
             own = jax.random.wrap_key_data(

@@ -96,7 +96,13 @@ class Here:
                 return goes_on
 
             progress = batch.train(
-                task.job, task.runs, device, self._programs, reached, budgets[device], saved.load()
+                task.job,
+                task.runs,
+                device,
+                self._programs,
+                reached,
+                budgets[device],
+                saved.load(self._programs),
             )
             if progress is None:
                 return None

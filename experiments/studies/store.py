@@ -15,10 +15,10 @@ import pandas as pd
 
 from experiments.runs import code, manifest, run_config
 from experiments.runs.results import versions
-from experiments.statistics import statistics
+from experiments.statistics import primary, statistics
 from experiments.storage import kinds, stored
-from experiments.storage.files import write_bytes
-from experiments.storage.stored import Damaged as Damaged  # raised by `read`
+from experiments.storage.files import Damaged as Damaged  # raised by `read`
+from experiments.storage.files import read_json, reading, write_bytes
 from experiments.studies import grid
 from experiments.studies import study as studies
 from experiments.studies.claims import Claim
@@ -28,6 +28,7 @@ from jaxreplay.saving import saved_digest
 
 FORMAT = 2  # 1: tables of sweeps, before studies
 KEYS = ("env", "replay", "agent", "method")  # columns of the table before the settings
+_REMEDY = "restore it, or run the study again"
 _DIGITS = 9  # significant digits that distinguish all float32 numbers
 # Seconds between writes of the table: at most _LONGEST, so that a killed process loses little, and
 # otherwise a multiple of the CPU time of a write, which other work on the machine does not prolong.
@@ -357,18 +358,20 @@ def read(folder: Path) -> Store:
     table, path = paths(folder)
     if not path.exists():
         raise ValueError(f"{folder} does not contain a study: use the folder of a study")
-    facts = stored.read_facts(path, FORMAT)
+    facts = read_json(path, latest=FORMAT)
     if facts["format"] < FORMAT:
         raise ValueError(f"{path} was written by an older version: run the study again")
-    _check(path, facts)
+    with reading(path, _REMEDY):
+        _check(facts)
     expected = facts.pop("crc32")
     del facts["format"]
     store = Store(folder, facts)
     # A process that was killed may not have written the first table.
     if len(expected) > 1 or table.exists():
-        found = stored.decode(table, expected, path)
-        _check_table(table, found.frame, facts)
-        store.frame, store.crc32 = _typed(found.frame, store.settings), found.crc32
+        found = stored.decode(table, expected)
+        with reading(table, _REMEDY):
+            _check_table(found.frame, facts)
+            store.frame, store.crc32 = _typed(found.frame, store.settings), found.crc32
     return store
 
 
@@ -394,11 +397,7 @@ def _plain(point: Point) -> dict[str, Any]:
 _POINT = kinds.record({
     "env": kinds.text, "replay": kinds.text, "method": kinds.text,
     "settings": kinds.dict_of(kinds.anything), "code": kinds.list_of(kinds.text),
-    "config": kinds.record({
-        "env": kinds.text, "agent": kinds.text, "replay": kinds.text,
-        "seed": kinds.whole, "seeds": kinds.whole,
-        "loop": kinds.dict_of(kinds.anything), "sizes": kinds.record({"num_envs": kinds.whole}),
-    }),
+    "config": kinds.dict_of(kinds.anything),
 })  # fmt: skip
 _COST = kinds.record({
     "runs": kinds.dict_of(kinds.many(kinds.whole)), "seconds": kinds.number,
@@ -427,39 +426,47 @@ _FACTS = {
 }  # fmt: skip
 
 
-def _check(path: Path, facts: Mapping[str, Any]) -> None:
-    """Raise Damaged if the JSON file lacks a field, has a wrong type, or names an unknown point."""
-    try:
-        kinds.check(str(path), facts, _FACTS)
-        studies.from_json(facts["study"])
-    except ValueError as error:
-        text = str(error) if str(path) in str(error) else f"{path} is damaged (study: {error})"
-        raise Damaged(text if "restore" in text else f"{text}: restore it") from None
+def _check(facts: Mapping[str, Any]) -> None:
+    """Raise ValueError if facts lack a field, have a wrong type or value, or an unknown point."""
+    kinds.check(facts, _FACTS)
+    primary.parse(studies.from_json(facts["study"]).question.primary, threshold=0.0)
+    for name, point in facts["points"].items():
+        try:
+            run_config.check_saved(point["config"])
+        except ValueError as error:
+            raise ValueError(f"points, {name}: {error}") from None
     found = facts.get("search", {}).get("studies", {})
     trials = [(env, label, own) for env, arms in found.items() for label, own in arms.items()]
     named = {
         "costs": [point for cost in facts["costs"] for point in cost["runs"]],
         "base_points": [point for own in facts["base_points"].values() for point in own.values()],
         "studies": [own[name] for *_, own in trials for name in ("default", "best")],
+        "trials": [
+            each["point"] for *_, own in trials for each in own["trials"] if not each["failed"]
+        ],
     }
     for field, points in named.items():
-        _check_known(path, facts, field, [point for point in points if point is not None])
+        _check_known(facts, field, [point for point in points if point is not None])
     for env, label, _ in trials:
         if label not in facts["base_points"].get(env, {}):
-            raise Damaged(f"{path} is damaged (base_points lack {label} on {env}): restore it")
+            raise ValueError(f"base_points lack {label} on {env}")
 
 
-def _check_table(path: Path, table: pd.DataFrame, facts: Mapping[str, Any]) -> None:
-    """Raise Damaged if the table lacks a column or has rows of an unknown point."""
-    for name in ("point", *KEYS, *facts["settings"], "seed", "step", "eval_return", "diverged"):
-        if name not in table:
-            raise Damaged(f"{path} is damaged (column {name} is missing): restore it")
-    _check_known(path, facts, "point", table["point"].unique())
+def _check_table(table: pd.DataFrame, facts: Mapping[str, Any]) -> None:
+    """Raise ValueError if a table lacks a column, has a wrong type, or a row of another point."""
+    texts = ("point", *KEYS)
+    numbers = ["seed", "step", "eval_return", "diverged"]
+    numbers += [name for name in table if name not in (*texts, *facts["settings"], *numbers)]
+    stored.check(table, (*texts, *facts["settings"]), numbers)
+    _check_known(facts, "point", table["point"].unique())
+    arms = {(env, label) for env, own in facts["base_points"].items() for label in own}
+    arms |= {(own["env"], own["replay"]) for own in facts["points"].values()}
+    for env, label, *others in table[list(KEYS)].drop_duplicates().itertuples(index=False):
+        if (env, label) not in arms or not all(map(kinds.text, others)):
+            raise ValueError(f"rows of an unknown arm: {env} {label}")
 
 
-def _check_known(path: Path, facts: Mapping[str, Any], field: str, points: Any) -> None:
+def _check_known(facts: Mapping[str, Any], field: str, points: Any) -> None:
     unknown = [point for point in points if point not in facts["points"]]
     if unknown:
-        raise Damaged(
-            f"{path} is damaged ({field} has an unknown point {unknown[0]!r}): restore it"
-        )
+        raise ValueError(f"{field} has an unknown point {unknown[0]!r}")

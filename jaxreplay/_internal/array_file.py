@@ -8,11 +8,11 @@ the device. `unflatten` rebuilds the tree for the current device; the result equ
 received the same writes on this device.
 """
 
-import json
+import contextlib
 import os
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,12 +22,51 @@ import numpy as np
 
 from jaxreplay import sum_tree
 from jaxreplay._internal import packages, untrusted
+from jaxreplay._internal.untrusted import Damaged as Damaged  # raised when a file is read
 from jaxreplay.sum_tree import SumTree
 from jaxreplay.types import Tree
 
 
-class Damaged(ValueError):
-    """The contents of a file have changed since the file was written."""
+class ArrayFile(NamedTuple):
+    """An open file of arrays."""
+
+    path: Path
+    file: Any  # of safetensors
+    header: dict[str, Any]  # the caller's entries, and "leaves" and "crc32" of the arrays by path
+    remedy: str  # what to do about damage, for errors
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of an array without reading it.
+
+        Raises:
+          Damaged: If there is no such array.
+        """
+        with untrusted.parsing(self.path, self.remedy):
+            return tuple(self.file.get_slice(name).get_shape())
+
+    def read(self, like: Tree, part: str = "") -> Tree:
+        """Read the pytree that was written at the path `part`.
+
+        Args:
+          like: structure, dtypes and shapes, such as from `jax.eval_shape`.
+          part: path of the subtree, such as `.agent`; "" is the whole tree.
+
+        Raises:
+          Damaged: If an array has changed since it was written, or differs from `like`.
+        """
+        leaves = []
+        for place, leaf in flatten(like):
+            name = part + jax.tree_util.keystr(place)
+            with untrusted.parsing(self.path, self.remedy):
+                array = self.file.get_tensor(name)
+                if _checksum(array) != self.header["crc32"].get(name):
+                    raise ValueError(f"{name or 'its only array'}: checksum mismatch")
+                found = _restore(array, leaf)
+                stated = self.header["leaves"].get(name)
+                if not stated == describe(found) == describe(leaf):
+                    raise ValueError(f"{name} is not {describe(leaf)}, but {describe(array)}")
+                leaves.append(found)
+        return unflatten(like, leaves)
 
 
 class _Leaves(NamedTuple):
@@ -49,16 +88,7 @@ def write(tree: Tree, path: Path, temporary: Path, tag: str, about: dict[str, An
       OSError: If the file can't be written.
     """
     safetensors = _safetensors()
-    leaves = {jax.tree_util.keystr(place): leaf for place, leaf in flatten(tree)}
-    arrays = {name: _to_numpy(leaf) for name, leaf in leaves.items()}
-    header = {
-        **about,
-        "leaves": {name: describe(leaf) for name, leaf in leaves.items()},
-        "crc32": {name: _checksum(array) for name, array in arrays.items()},
-    }
-    text = json.dumps(header)
-    # Use a single entry, because safetensors orders several entries differently in each process.
-    metadata = {tag: f"{zlib.crc32(text.encode()):08x} {text}"}
+    arrays, metadata = _content(tree, tag, about)
     try:
         safetensors.numpy.save_file(arrays, temporary, metadata=metadata)
     except safetensors.SafetensorError as error:
@@ -67,6 +97,28 @@ def write(tree: Tree, path: Path, temporary: Path, tag: str, about: dict[str, An
     temporary.chmod(path.parent.stat().st_mode & 0o666)
     flush(temporary)
     os.replace(temporary, path)
+
+
+def encode(tree: Tree, tag: str, about: dict[str, Any]) -> bytes:
+    """Return the bytes that `write` writes.
+
+    Raises:
+      ImportError: If safetensors is not installed.
+    """
+    return _safetensors().numpy.save(*_content(tree, tag, about))
+
+
+def _content(tree: Tree, tag: str, about: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the arrays of a file by path, and its metadata."""
+    leaves = {jax.tree_util.keystr(place): leaf for place, leaf in flatten(tree)}
+    arrays = {name: _to_numpy(leaf) for name, leaf in leaves.items()}
+    header = {
+        **about,
+        "leaves": {name: describe(leaf) for name, leaf in leaves.items()},
+        "crc32": {name: _checksum(array) for name, array in arrays.items()},
+    }
+    # Use a single entry, because safetensors orders several entries differently in each process.
+    return arrays, {tag: untrusted.seal(header)}
 
 
 def flush(path: Path) -> None:
@@ -78,70 +130,55 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def open_file(path: Path) -> Any:
-    """Open a file for `read_tag` and `read`; the result is a context manager.
+@contextlib.contextmanager
+def opened(
+    path: Path, tag: str, known: int, about: Mapping[str, type], remedy: str
+) -> Iterator[ArrayFile]:
+    """Return a context with a file that `write` wrote, after checking its header.
+
+    Args:
+      path: path of the file.
+      tag: identifies the program that wrote the file.
+      known: the format that this version reads.
+      about: types of the caller's header entries by name.
+      remedy: what to do about a file that cannot be read, for errors.
 
     Raises:
       ImportError: If safetensors is not installed.
-      Damaged: If the file is not in safetensors format or is truncated.
+      Damaged: If the file has changed since it was written.
+      ValueError: If another program or version wrote the file.
     """
     safetensors = _safetensors()
-    if not untrusted.is_regular(path):
-        raise Damaged(f"{path} is not a regular file")
-    try:
-        return safetensors.safe_open(path, framework="numpy")
-    except (safetensors.SafetensorError, UnicodeDecodeError, ValueError) as error:
-        raise Damaged(f"{path} is damaged ({untrusted.printable(error)})") from None
+    with contextlib.ExitStack() as stack:
+        with untrusted.parsing(path, remedy):
+            if not untrusted.is_regular(path):
+                raise ValueError("it is not a regular file")
+            file = stack.enter_context(safetensors.safe_open(path, framework="numpy"))
+            written = (file.metadata() or {}).get(tag)
+            header = None if written is None else _parse(written, known, about)
+        if header is None:
+            raise ValueError(f"{path} is a file of another program: {remedy}")
+        if header["format"] != known:
+            version = untrusted.printable(header.get("version", "another version"))
+            raise ValueError(
+                f"{path} has format {header['format']} ({version}), but this version reads format "
+                f"{known}: use the version that wrote it"
+            )
+        yield ArrayFile(path, file, header, remedy)
 
 
-def read_tag(file: Any, tag: str) -> str | None:
-    """Return the header text stored under a tag, or None if the file lacks the tag."""
-    return (file.metadata() or {}).get(tag)
-
-
-def parse(written: str, what: str, known: int, about: Mapping[str, type]) -> dict[str, Any]:
-    """Parse a header returned by `read_tag`, and validate its entries.
-
-    `about` maps the names of the caller's entries to types, and `what` names the file in errors.
-    Headers with a format version other than `known` are returned without validation of their
-    entries; the caller must reject them.
-
-    Raises:
-      Damaged: If the header has changed since it was written.
-    """
-    checksum, _, text = written.partition(" ")
-    if checksum != f"{zlib.crc32(text.encode(errors='replace')):08x}":
-        raise Damaged(f"{what} is damaged (header checksum mismatch)")
-    try:
-        header = untrusted.parse_json(text)
-    except ValueError as error:
-        raise Damaged(f"{what} is damaged ({untrusted.printable(error)})") from None
+def _parse(written: str, known: int, about: Mapping[str, type]) -> dict[str, Any]:
+    """Return the header in the text under a tag; entries of other formats are not validated."""
+    header = untrusted.unseal(written)
     kinds = {"format": int}
     if isinstance(header, dict) and header.get("format") == known:
         kinds |= {**about, "leaves": dict, "crc32": dict}
     for name, kind in kinds.items():
         if not isinstance(header, dict) or type(header.get(name)) is not kind:
-            raise Damaged(f"{what} is damaged (header entry {name} is not {kind.__name__})")
+            raise ValueError(f"header entry {name} is not {kind.__name__}")
+    if not all(isinstance(each, str) for each in header.get("leaves", {}).values()):
+        raise ValueError("header entry leaves has other values than text")
     return header
-
-
-def read(file: Any, header: dict[str, Any], name: str, like: Any, what: str) -> Any:
-    """Read the array with path `name` and convert it to the type, shape and dtype of `like`.
-
-    Raises:
-      Damaged: If the array has changed since it was written.
-    """
-    safetensors = _safetensors()
-    try:
-        array = file.get_tensor(name)
-    except (safetensors.SafetensorError, ValueError, TypeError) as error:
-        raise Damaged(f"{what} is damaged ({name}: {untrusted.printable(error)})") from None
-    if _checksum(array) != header["crc32"].get(name):
-        raise Damaged(f"{what} is damaged ({name or 'its only array'}: checksum mismatch)")
-    try:
-        return _restore(array, like)
-    except (ValueError, TypeError) as error:  # the dtype or shape differs from the header
-        raise Damaged(f"{what} is damaged ({name}: {untrusted.printable(error)})") from None
 
 
 def flatten(tree: Tree) -> list[tuple[Any, Any]]:

@@ -1,11 +1,39 @@
 """Safe handling of files and text from untrusted sources."""
 
+import contextlib
 import json
 import os
 import stat
+import zlib
+from collections.abc import Iterator
 from typing import Any
 
 DEEPEST = 100  # maximum number of nesting levels of a JSON value
+_LARGEST = 2**63  # bound of the magnitude of integers; larger ones overflow in arithmetic
+_LONGEST = 300  # characters of a reason in a message
+
+
+class Damaged(ValueError):
+    """The contents of a file have changed since the file was written."""
+
+
+@contextlib.contextmanager
+def parsing(what: object, remedy: str) -> Iterator[None]:
+    """Return a context that turns any exception in it into Damaged.
+
+    Parsers of damaged content raise exceptions of any type, so there is no list of types. The
+    message is one line: `what` names the file, then come the reason and the remedy.
+    """
+    try:
+        yield
+    except Damaged:
+        raise
+    except Exception as error:
+        text = " ".join(f"{error}".split())
+        reason = text if isinstance(error, ValueError) else f"{type(error).__name__} {text}".strip()
+        reason = printable(reason)
+        short = reason if len(reason) <= _LONGEST else f"{reason[: _LONGEST - 3]}..."
+        raise Damaged(f"{what} is damaged ({short}): {remedy}") from None
 
 
 def is_regular(path: str | os.PathLike) -> bool:
@@ -29,7 +57,7 @@ def parse_json(text: str | bytes) -> Any:
     """Parse JSON text.
 
     Raises:
-      ValueError: If the text is not JSON, not encoded in UTF-8, or nested too deeply.
+      ValueError: If the text is not JSON, not encoded in UTF-8, or invalid for `shallow`.
     """
     try:
         return shallow(json.loads(text))
@@ -37,20 +65,41 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError(_TOO_DEEP) from None
 
 
-def shallow(value: Any) -> Any:
-    """Validate that a parsed JSON value is nested at most `DEEPEST` levels deep, and return it.
+def seal(value: Any) -> str:
+    """Return a value as JSON text with a checksum in front of it."""
+    text = json.dumps(value)
+    return f"{zlib.crc32(text.encode()):08x} {text}"
 
-    Deeper values would overflow the stack in recursive functions.
+
+def unseal(sealed: str) -> Any:
+    """Return the value from a result of `seal`.
 
     Raises:
-      ValueError: If the value is nested more deeply.
+      ValueError: If the checksum is wrong, or as `parse_json`.
+    """
+    checksum, _, text = sealed.partition(" ")
+    if checksum != f"{zlib.crc32(text.encode(errors='replace')):08x}":
+        raise ValueError("checksum mismatch")
+    return parse_json(text)
+
+
+def shallow(value: Any) -> Any:
+    """Validate the depth and the integers of a parsed JSON or TOML value, and return it.
+
+    Values nested more than `DEEPEST` levels deep would overflow the stack in recursive functions.
+
+    Raises:
+      ValueError: If the value is nested more deeply, or an integer needs more than 64 bits.
     """
     level, depth = [[value]], 0
     while level:
         if depth > DEEPEST:
             raise ValueError(_TOO_DEEP)
         parents = (each.values() if isinstance(each, dict) else each for each in level)
-        level = [child for own in parents for child in own if isinstance(child, dict | list)]
+        children = [child for own in parents for child in own]
+        if any(isinstance(child, int) and abs(child) >= _LARGEST for child in children):
+            raise ValueError("an integer needs more than 64 bits")
+        level = [child for child in children if isinstance(child, dict | list)]
         depth += 1
     return value
 

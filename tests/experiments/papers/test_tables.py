@@ -11,8 +11,9 @@ import pytest
 from experiments.papers import tables
 from experiments.papers.entry import Arm
 from experiments.papers.registry import EXPERIMENTS
-from experiments.papers.tables import Damaged, Data
+from experiments.papers.tables import Data
 from experiments.statistics.statistics import curves
+from experiments.storage.files import Damaged
 from tests.experiments.papers import made
 from tests.refusals import refused
 
@@ -94,6 +95,18 @@ def test_damaged_files_are_named(name, content, parts, tmp_path):
     path = tmp_path / name
     path.unlink() if content is None else path.write_bytes(content)
     with refused(*parts, error=Damaged):
+        tables.read(tmp_path, "walk", "small")
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 1.5, "1", [1], None, "absent"])
+@pytest.mark.parametrize("field", ["format", "crc32"])
+def test_damaged_formats_and_checksums_are_named(field, value, tmp_path):
+    tables.write(tmp_path, "walk", "small", whole())
+    path = tmp_path / FACTS
+    saved = json.loads(path.read_text()) | {field: value}
+    saved = {name: own for name, own in saved.items() if own != "absent"}
+    path.write_text(json.dumps(saved))
+    with refused(FACTS, error=Damaged):
         tables.read(tmp_path, "walk", "small")
 
 

@@ -12,6 +12,7 @@ import pytest
 from experiments.runs import folder, manifest, run_config
 from experiments.runs.folder import check_run, prepare_run
 from experiments.runs.run_config import OutputConfig, defaults
+from experiments.studies import store
 from tests.refusals import refused
 
 CONFIG = defaults("gymnax/CartPole-v1", "dqn", "per")
@@ -133,6 +134,66 @@ def test_kills_while_removing_a_run_leave_it_recognisable(tmp_path, monkeypatch)
     assert manifest.read(tmp_path).kind == "run"
     prepare_run(tmp_path, CONFIG, resume=False, overwrite=True)
     assert sorted(tree(tmp_path)) == ["config.json", "manifest.json"]
+
+
+UNFINISHED = "unfinished/0123456789abcdef.safetensors"
+
+
+def begin(out: Path, kind: str, resume: bool = False, overwrite: bool = True) -> None:
+    if kind == "run":
+        prepare_run(out, CONFIG, resume=resume, overwrite=overwrite)
+    else:
+        folder.prepare(out, "study", resume=resume, overwrite=overwrite)
+
+
+@pytest.mark.parametrize("kind", ["run", "study"])
+def test_results_that_are_being_removed_are_not_resumed(kind, tmp_path, monkeypatch):
+    """A kill while --overwrite removes old files leaves none of them beside the new ones."""
+    begun = {"run": {"config.json", "manifest.json"}, "study": {"manifest.json"}}[kind]
+    names = ["study.csv.gz", "study.json", UNFINISHED]
+    names = names if kind == "study" else ["metrics.csv", "summary.json", *CHECKPOINTS]
+    for count in range(1, len(begun) + len(names)):
+        out, removed = tmp_path / str(count), []
+        begin(out, kind)
+        put(out, *names)
+
+        def unlink(path, count=count, removed=removed, **_):
+            if len(removed) == count:
+                raise KeyboardInterrupt
+            removed.append(path)
+            os.remove(path)
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Path, "unlink", unlink)
+            begin(out, kind)
+        with refused(out):
+            begin(out, kind, resume=True)
+            assert kind == "study" and store.read(out)
+        begin(out, kind)
+        assert set(tree(out)) == begun
+
+
+CHECKPOINTS = ["checkpoints/step_000000032000.safetensors", "checkpoints/step_000000036000.damaged"]
+
+
+@pytest.mark.parametrize("resume", [True, False])
+@pytest.mark.parametrize("kind", ["run", "study"])
+def test_temporary_files_of_killed_processes_are_removed(kind, resume, tmp_path):
+    begin(tmp_path, kind)
+    ours = {
+        "run": [".config.json.a1b2_c3d.tmp", ".summary.json.abcdefgh.tmp"],
+        "study": [".study.json.a1b2_c3d.tmp", "unfinished/.0123456789abcdef.npz.abcdefgh.tmp"],
+    }
+    foreign = [".notes.json.abcdefgh.tmp", ".config.json.ABCDEFGH.tmp", ".study.json.abc.tmp",
+               "config.json.abcdefgh.tmp"]  # fmt: skip
+    put(tmp_path, *ours[kind], *foreign)
+    busy = f".{'config' if kind == 'run' else 'study'}.json.12345678.tmp"
+    for name in (*ours[kind], *foreign):
+        os.utime(tmp_path / name, (0, 0))
+    put(tmp_path, busy)  # another process is writing it
+    begin(tmp_path, kind, resume, overwrite=not resume)
+    assert not set(ours[kind]) & set(tree(tmp_path))
+    assert {busy, *foreign} <= set(tree(tmp_path))
 
 
 def test_edited_configs_are_detected_without_a_checkpoint(tmp_path):

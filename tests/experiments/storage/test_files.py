@@ -163,7 +163,7 @@ def test_json_is_read_up_to_the_maximum_depth(tmp_path):
         if right:
             files.read_json(path)
         else:
-            with pytest.raises(files.Unreadable, match=str(untrusted.DEEPEST)):
+            with pytest.raises(files.Damaged, match=str(untrusted.DEEPEST)):
                 files.read_json(path)
 
 
@@ -241,6 +241,15 @@ def test_film_writers_leave_neighbouring_files_unchanged(tmp_path):
     filmed(tmp_path / "a.gif")
     assert (tmp_path / ".a.unfinished.gif").read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == [".a.unfinished.gif", "a.gif"]
+
+
+def test_writers_remove_what_killed_writes_of_the_same_file_left(tmp_path):
+    path, names = tmp_path / "a.txt", (".a.txt.abcdefgh.tmp", ".b.txt.abcdefgh.tmp")
+    for name in names:
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (0, 0))
+    files.write_bytes(path, b"")
+    assert set(tmp_path.iterdir()) == {path, tmp_path / names[1]}
 
 
 def test_failed_writes_keep_the_previous_file(tmp_path):

@@ -261,10 +261,12 @@ def test_batches_resume_from_their_saved_state_bit_for_bit(tmp_path):
     (job,) = laid.jobs
     compiled = batch.Programs(1)
     saved = batch.SavedState(tmp_path, job, runs, "x")
-    assert saved.load() is None
+    assert saved.load(compiled) is None
 
     def train(reached):
-        return batch.train(job, runs, devices[0], compiled, reached, Budget(10**12), saved.load())
+        return batch.train(
+            job, runs, devices[0], compiled, reached, Budget(10**12), saved.load(compiled)
+        )
 
     whole = train(lambda *_: True)
 
@@ -272,8 +274,8 @@ def test_batches_resume_from_their_saved_state_bit_for_bit(tmp_path):
         saved.save(progress, state)
         return False
 
-    assert train(stop) is None and len(saved.load()[0].points) == 1
-    seconds, reached = saved.load()[0].seconds, []
+    assert train(stop) is None and len(saved.load(compiled)[0].points) == 1
+    seconds, reached = saved.load(compiled)[0].seconds, []
     rest = train(lambda *_: reached.append(1) or True)
     assert len(reached) == len(whole.points) - 1  # no log point is repeated
     assert rest.seconds > seconds  # of both workers
@@ -281,6 +283,6 @@ def test_batches_resume_from_their_saved_state_bit_for_bit(tmp_path):
         for name in one:
             np.testing.assert_array_equal(one[name], other[name])
     other = batch.SavedState(tmp_path, job, runs, "y")
-    assert other.load() is None  # saved by another version of the code
+    assert other.load(compiled) is None  # saved by another version of the code
     saved.remove()
     assert not (tmp_path / batch.UNFINISHED).exists()
