@@ -40,8 +40,8 @@ def save(
 ) -> Path:
     """Atomically write the state of a replay to a file.
 
-    The file does not include arrays that the caller stores on the host. Save each element of a
-    batched state separately, selected by `jax.tree.map(lambda x: x[seed], state)`.
+    Save each element of a batched state separately, selected by
+    `jax.tree.map(lambda x: x[seed], state)`.
 
     Args:
       replay: the replay that created the state.
@@ -138,7 +138,7 @@ def load_rows(
     Raises:
       ValueError: If the file or its fields are invalid (see `load`), if an action is not in
         `actions`, if `replay` requires feedback on new transitions, or if either replay stores
-        observations once or transitions on the host.
+        observations once.
       ImportError: If safetensors is not installed.
     """
     path = Path(path)
@@ -150,8 +150,8 @@ def load_rows(
         )
     if type(state.ring) is not Ring:
         raise ValueError(
-            "load_rows requires a replay that stores complete transitions on the device: create it "
-            "with storage=Transitions()"
+            "load_rows requires a replay that stores complete transitions: create it with "
+            "storage=Transitions()"
         )
     with _open(path) as (file, header):
         ring = _read_ring(path, file, header, example)
@@ -162,8 +162,7 @@ def saved_size(path: str | os.PathLike) -> int:
     """Return the number of transitions in a saved replay.
 
     Raises:
-      ValueError: If the file is not a saved replay, or its replay stores observations once or
-        transitions on the host.
+      ValueError: If the file is not a saved replay, or its replay stores observations once.
       ImportError: If safetensors is not installed.
     """
     path = Path(path)
@@ -216,11 +215,11 @@ def _read_ring(path: Path, file: Any, header: dict[str, Any], example: Tree) -> 
 
 
 def _check_complete(path: Path, header: dict[str, Any]) -> None:
-    """Raise ValueError unless a saved replay stores complete transitions on the device."""
+    """Raise ValueError unless a saved replay stores complete transitions."""
     names = {".ring.words", ".ring.steps_added"}
     if {x for x in header["leaves"] if x.startswith(".ring.")} != names:
         raise ValueError(
-            f"{path} contains a replay that stores observations once or transitions on the host: "
+            f"{path} contains a replay that does not store complete transitions: "
             f"load it into a replay with the same storage and num_envs {header['num_envs']}"
         )
 
@@ -276,9 +275,8 @@ def _check_state(replay: Replay, state: ReplayState) -> None:
     fits = ring.num_envs == replay.num_envs and ring.capacity % replay.capacity == 0
     # The layout of a `FrameRing` does not determine the example.
     if fits and not isinstance(ring, FrameRing):
-        layout = ring_.row_layout(ring)
-        row = [jnp.zeros(field.shape, field.dtype) for field in layout.fields]
-        example = jax.tree.unflatten(layout.treedef, row)
+        row = [jnp.zeros(field.shape, field.dtype) for field in ring.layout.fields]
+        example = jax.tree.unflatten(ring.layout.treedef, row)
         like = jax.eval_shape(replay.init, jax.random.key(0), example)
         fits = _describe(like) == _describe(state)
     if not fits:
@@ -306,7 +304,7 @@ def _fields(ring: Ring) -> list[list[str]]:
     """Return `[name, dtype[shape]]` for every transition field."""
     return [
         [field.name, f"{field.dtype}[{','.join(map(str, field.shape))}]"]
-        for field in ring_.row_layout(ring).fields
+        for field in ring.layout.fields
     ]
 
 

@@ -163,8 +163,8 @@ def as_int32(name: str, given: Any, beyond: int) -> jax.Array:
     return jnp.asarray(numbers, jnp.int32)
 
 
-def check_slots(given: Any, count: int) -> Any:
-    """Validate slots on the host (integers below `count`) and convert them to an integer array."""
+def slots_within(given: Any, count: int) -> jax.Array:
+    """Convert slots to int32; raise ValueError if slots on the host are out of range."""
     if isinstance(given, jax.Array):
         return given
     slots = np.asarray(given)
@@ -174,13 +174,7 @@ def check_slots(given: Any, count: int) -> Any:
         raise ValueError(
             f"slots must be in [0, {count - 1}], got values in [{slots.min()}, {slots.max()}]"
         )
-    return slots
-
-
-def slots_within(given: Any, count: int) -> jax.Array:
-    """Convert slots to int32; raise ValueError if slots on the host are out of range."""
-    slots = check_slots(given, count)
-    return slots if isinstance(slots, jax.Array) else jnp.asarray(slots, jnp.int32)
+    return jnp.asarray(slots, jnp.int32)
 
 
 def zero_based(name: str, given: Any, valid: range) -> np.ndarray:

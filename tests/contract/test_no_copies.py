@@ -324,7 +324,6 @@ def test_reads_after_writes_are_detected_as_copies():
 
 STORAGES = {
     "transitions": (Transitions(), EXAMPLE),
-    "on host": (Transitions(on_host=True), EXAMPLE),
     "shared": (SharedObservations(spare=0.1), EXAMPLE),
     "frames": (
         Frames(stack=4, spare=0.1),
