@@ -219,7 +219,7 @@ def _check_complete(path: Path, header: dict[str, Any]) -> None:
     names = {".ring.words", ".ring.steps_added"}
     if {x for x in header["leaves"] if x.startswith(".ring.")} != names:
         raise ValueError(
-            f"{path} contains a replay that does not store complete transitions: "
+            f"{path} contains a replay that stores observations once: "
             f"load it into a replay with the same storage and num_envs {header['num_envs']}"
         )
 
