@@ -136,11 +136,6 @@ def fill(
     number, flag = np.zeros((), np.float32), np.zeros((), bool)
     transition: Any = (example.obs, example.action, number, number, example.next_obs, flag, flag)
     state = replay.init(key, Transition(*transition))
-    if not state.ring.supports_rollouts:
-        raise ValueError(
-            "fill does not support storage=Transitions(on_host=True): create the replay with "
-            "storage=Transitions()"
-        )
     if isinstance(state.ring, FrameRing) and n_step > state.ring.frames.ahead:
         raise ValueError(
             f"n_step must be at most {state.ring.frames.ahead} with this replay's storage, got "

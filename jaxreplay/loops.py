@@ -6,8 +6,6 @@
 * `if_finite(optimiser)` wraps an optimiser to skip updates with NaN or infinite gradients.
 * `counters` provides 32-bit step counters for runs of any length.
 * `schedules` provides values that change linearly during a run.
-* `packed` packs pytrees into a few arrays to speed up calls from Python.
-* `host_rows` and `frames` manage the parts of a replay that the caller stores in host memory.
 """
 
 from typing import NamedTuple, cast
@@ -16,15 +14,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxreplay._internal import counters, frames, host_rows, packed, schedules
+from jaxreplay._internal import counters, schedules
 from jaxreplay._internal.branches import cond_if_any
 from jaxreplay._internal.buffer import product, unrolled
 from jaxreplay._internal.tracing import donatable, with_default_promotion
 from jaxreplay.types import Array
 
 __all__ = [
-    "IfFiniteState", "cond_if_any", "counters", "donatable", "frames", "host_rows", "if_finite",
-    "packed", "product", "schedules", "unrolled",
+    "IfFiniteState", "cond_if_any", "counters", "donatable", "if_finite", "product", "schedules",
+    "unrolled",
 ]  # fmt: skip
 
 

@@ -122,9 +122,7 @@ class Replay:
             can't be stored.
         """
         calls.check_transition(self.requires, example)
-        ring = ring_.init(
-            example, self.slots, self.num_envs, self.storage, kept=self.requires.transition_fields
-        )
+        ring = ring_.init(example, self.slots, self.num_envs, self.storage)
         zero = jnp.zeros((), jnp.int32)
         inner = self.sampler.init(unrolled(key), ring)
         return donatable(tracing.varying(ReplayState(ring, inner, dropped=zero, fence=zero)))
@@ -159,8 +157,7 @@ class Replay:
           **feedback: `[T, E]` each, the feedback that `add` requires.
 
         Raises:
-          ValueError: If `add` would raise, if fields differ in T, or if transitions are stored on
-            the host. Storage on the host supports only `add`.
+          ValueError: If `add` would raise, or if fields differ in T.
         """
         state = calls.checked_state(self, "add_rollout", state)
         rollout = calls.checked_rollout(state.ring, rollout, feedback)

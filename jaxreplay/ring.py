@@ -8,7 +8,6 @@ preserve its type.
 """
 
 import dataclasses
-from collections.abc import Collection
 
 import jax
 import jax.numpy as jnp
@@ -35,20 +34,14 @@ class Ring(struct.PyTreeNode):
     layout: Layout = struct.field(pytree_node=False)  # layout of the fields in `words`
     capacity: int = struct.field(pytree_node=False)  # number of slots C
     num_envs: int = struct.field(pytree_node=False)  # number of environments E
-    supports_rollouts = True  # whether a compiled loop may add several steps
-
-    @property
-    def row_layout(self) -> Layout:
-        """Layout of a transition with all fields that `as_stored` casts."""
-        return self.layout
 
     def check_fits(self, transition: Tree) -> None:
         """Check transitions `[E, ...]` as the function `check_fits` does."""
-        packing.check_fits(self.row_layout, as_row(transition), self.num_envs)
+        packing.check_fits(self.layout, as_row(transition), self.num_envs)
 
     def as_stored(self, transition: Tree) -> Tree:
         """Cast transitions `[E, ...]` as the function `as_stored` does."""
-        return packing.as_stored(self.row_layout, transition)
+        return packing.as_stored(self.layout, transition)
 
     def divide(self, transition: Tree, slots: Array) -> tuple["Ring", Tree]:
         """Store fields of transitions `[E, ...]` outside `words`.
@@ -75,25 +68,14 @@ class Ring(struct.PyTreeNode):
 
 @dataclasses.dataclass(frozen=True)
 class Storage:
-    """Base class for storage formats, which by itself stores whole transitions on the device."""
+    """Base class for storage formats, which by itself stores whole transitions."""
 
-    def check_reads(self, names: Collection[str]) -> None:
-        """Raise ValueError if a sampler can't read fields with these names on the device."""
-        del names
-
-    def init(self, example: Tree, capacity: int, num_envs: int, kept: Collection[str]) -> Ring:
+    def init(self, example: Tree, capacity: int, num_envs: int) -> Ring:
         """Return an empty ring buffer, given valid arguments of the function `init`."""
-        del kept
         return Ring(*empty_words(example, capacity), capacity, num_envs)
 
 
-def init(
-    example: Tree,
-    capacity: int,
-    num_envs: int = 1,
-    storage: Storage = Storage(),
-    kept: Collection[str] = (),
-) -> Ring:
+def init(example: Tree, capacity: int, num_envs: int = 1, storage: Storage = Storage()) -> Ring:
     """Return an empty ring buffer.
 
     Args:
@@ -101,7 +83,6 @@ def init(
       capacity: number of slots C, a multiple of `num_envs`.
       num_envs: number of environments E.
       storage: storage format for observations.
-      kept: names of fields to store on the device regardless of `storage`.
 
     Raises:
       ValueError: If `capacity` is not a positive multiple of `num_envs`, or `storage` does not
@@ -118,7 +99,7 @@ def init(
             f"use {less} or {less + num_envs}"
         )
     packing.plan(as_row(example))  # check the original fields, so errors name them
-    return storage.init(example, capacity, num_envs, kept)
+    return storage.init(example, capacity, num_envs)
 
 
 def empty_words(example: Tree, capacity: int) -> tuple[Buffer, Array, Layout]:
@@ -186,10 +167,7 @@ def end_episodes(ring: Ring) -> Ring:
 
 @with_default_promotion
 def gather(ring: Ring, slots: Array) -> Tree:
-    """Return the transitions in slots `[B]` or `[B, T]` int32, in [0, capacity).
-
-    Fields that are stored on the host are None; `host_rows.join` adds them.
-    """
+    """Return the transitions in slots `[B]` or `[B, T]` int32, in [0, capacity)."""
     slots = slots_within(slots, ring.capacity)
     if slots.ndim > 1:
         flat = gather(ring, slots.ravel())
@@ -219,14 +197,9 @@ def contents(ring: Ring) -> Tree:
     """Return the transitions of all slots, `[C, ...]`, with zeros in empty slots.
 
     Under `jit`, only fields that are used are read. Observations that are stored once are returned
-    as positions (`frames.Spot`). Fields that are stored on the host are None.
+    as positions (`frames.Spot`).
     """
     return packing.unpack(ring.layout, ring.words)
-
-
-def row_layout(ring: Ring) -> Layout:
-    """Return the layout of a transition with all its fields, on both device and host."""
-    return ring.row_layout
 
 
 def num_steps(ring: Ring) -> int:

@@ -41,8 +41,8 @@ def save(
 ) -> Path:
     """Atomically write the state of a replay to a file.
 
-    The file does not include arrays that the caller stores on the host. Save each element of a
-    batched state separately, selected by `jax.tree.map(lambda x: x[seed], state)`.
+    Save each element of a batched state separately, selected by
+    `jax.tree.map(lambda x: x[seed], state)`.
 
     Args:
       replay: the replay that created the state.
@@ -135,7 +135,7 @@ def load_rows(
     Raises:
       ValueError: If the file or its fields are invalid (see `load`), if an action is not in
         `actions`, if `replay` requires feedback on new transitions, or if either replay stores
-        observations once or transitions on the host.
+        observations once.
       ImportError: If safetensors is not installed.
     """
     if names := replay.requires.feedback_of_new:
@@ -148,8 +148,8 @@ def load_rows(
     state = replay.init(key, example)
     if type(state.ring) is not Ring:
         raise ValueError(
-            "load_rows requires a replay that stores complete transitions on the device: create it "
-            "with storage=Transitions()"
+            "load_rows requires a replay that stores complete transitions: create it with "
+            "storage=Transitions()"
         )
     return _add_rows(replay, state, ring, path, actions)
 
@@ -158,8 +158,7 @@ def saved_size(path: str | os.PathLike) -> int:
     """Return the number of transitions in a saved replay.
 
     Raises:
-      ValueError: If the file is not a saved replay, or its replay stores observations once or
-        transitions on the host.
+      ValueError: If the file is not a saved replay, or its replay stores observations once.
       ImportError: If safetensors is not installed.
     """
     with _open(path) as saved:
@@ -197,18 +196,18 @@ def _read_ring(saved: ArrayFile, example: Tree) -> Ring:
 
 
 def _read_steps(saved: ArrayFile) -> Array:
-    """Read the number of added steps, given a replay of complete transitions on the device.
+    """Read the number of added steps, given a replay of complete transitions.
 
     Raises:
       Damaged: If the sizes contradict the arrays.
-      ValueError: If the replay stores observations once or transitions on the host.
+      ValueError: If the replay stores observations once.
     """
     header, names = saved.header, {".ring.words", ".ring.steps_added"}
     capacity, num_envs = header["capacity"], header["num_envs"]
     if {x for x in header["leaves"] if x.startswith(".ring.")} != names:
         raise ValueError(
-            f"{saved.path} contains a replay that stores observations once or transitions on the "
-            f"host: load it into a replay with the same storage and num_envs {num_envs}"
+            f"{saved.path} contains a replay that stores observations once: load it into a replay "
+            f"with the same storage and num_envs {num_envs}"
         )
     rows, steps = saved.shape(".ring.words"), saved.read(_STEPS, ".ring.steps_added")
     # Rows without words would take no space in the file, and any amount of it in memory.
@@ -272,9 +271,8 @@ def _check_state(replay: Replay, state: ReplayState) -> None:
     fits = ring.num_envs == replay.num_envs and ring.capacity % replay.capacity == 0
     # The layout of a `FrameRing` does not determine the example.
     if fits and not isinstance(ring, FrameRing):
-        layout = ring_.row_layout(ring)
-        row = [jnp.zeros(field.shape, field.dtype) for field in layout.fields]
-        example = jax.tree.unflatten(layout.treedef, row)
+        row = [jnp.zeros(field.shape, field.dtype) for field in ring.layout.fields]
+        example = jax.tree.unflatten(ring.layout.treedef, row)
         like = jax.eval_shape(replay.init, jax.random.key(0), example)
         fits = _describe(like) == _describe(state)
     if not fits:
@@ -302,7 +300,7 @@ def _fields(ring: Ring) -> list[list[str]]:
     """Return `[name, dtype[shape]]` for every transition field."""
     return [
         [field.name, f"{field.dtype}[{','.join(map(str, field.shape))}]"]
-        for field in ring_.row_layout(ring).fields
+        for field in ring.layout.fields
     ]
 
 

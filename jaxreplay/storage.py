@@ -1,52 +1,32 @@
 """Storage formats for observations, passed as `storage` to `jaxreplay.Replay`, and their rings.
 
-A format that stores fields outside `Ring.words` uses a subclass of `Ring`: `HostRing` for fields in
-host memory, or `FrameRing` for observations that are stored once.
+A format that stores fields outside `Ring.words` uses a subclass of `Ring`: `FrameRing` for
+observations that are stored once.
 """
 
 import dataclasses
-from collections.abc import Collection
-from typing import cast
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from jaxreplay._internal import frames as frames_
-from jaxreplay._internal import host_split, packing
+from jaxreplay._internal import packing
 from jaxreplay._internal.arguments import Bounds, check_kind, check_scalar
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.frames import FrameIndex, Spot
-from jaxreplay._internal.host_split import HostSplit, Leaving
 from jaxreplay._internal.packing import Layout
 from jaxreplay.ring import Ring, Storage, as_row, contents, empty_words, size
 from jaxreplay.types import Array, Transition, Tree, get_field, has_field, replace_fields
 
-__all__ = ["FrameRing", "Frames", "HostRing", "SharedObservations", "Storage", "Transitions"]
-
-
-class HostRing(Ring):
-    """Ring buffer whose other fields are rows of a NumPy array, see `jaxreplay.loops.host_rows`."""
-
-    leaving: Leaving  # fields of the newest transitions to be copied to the host
-    split: HostSplit = struct.field(pytree_node=False)  # division of fields between device and host
-    supports_rollouts = False
-
-    @property
-    def row_layout(self) -> Layout:
-        return self.split.whole
-
-    def divide(self, transition: Tree, slots: Array) -> tuple[Ring, Tree]:
-        here, there = host_split.divide(self.split, as_row(transition))
-        words = packing.pack(self.split.there, there, self.num_envs)
-        return self.replace(leaving=Leaving(words, slots)), here
+__all__ = ["FrameRing", "Frames", "SharedObservations", "Storage", "Transitions"]
 
 
 class FrameRing(Ring):
     """Ring buffer whose observations are stored once, at positions that its slots contain."""
 
     frames: FrameIndex  # positions of the latest observations
-    pixels: Buffer | None  # [.., D] frames, or observations as 32-bit words; None if on the host
+    pixels: Buffer  # [.., D] frames, or observations as 32-bit words
     packed_obs: Layout | None = struct.field(pytree_node=False)  # layout of an observation that is
     # stored as a single frame; None for stacked frames
 
@@ -76,17 +56,13 @@ class FrameRing(Ring):
                 packing.pack(self.packed_obs, x, self.num_envs)[..., None] for x in (obs, next_obs)
             )
         frames, spot = frames_.add(self.frames, obs, first, n_steps)
-        pixels = self.pixels
-        if pixels is not None:
-            pixels = frames_.write(pixels, frames, obs, next_obs, n_steps)
+        pixels = frames_.write(self.pixels, frames, obs, next_obs, n_steps)
         row = replace_fields(transition, obs=spot, next_obs=None)
         return self.replace(frames=frames, pixels=pixels), row
 
     def complete(self, row: Tree, slots: Array) -> Tree:
         frames, pixels = self.frames, self.pixels
         located = frames_.locate(frames, slots, get_field(row, "obs"))
-        if pixels is None:
-            return replace_fields(row, obs=located.obs, next_obs=located.next_obs)
         # Assemble one stack after the other, because XLA is slower when assembling both at once.
         obs, next_obs = (frames_.assemble(frames, frames_.read(pixels, x)) for x in located)
         if self.packed_obs is not None:
@@ -100,39 +76,15 @@ class FrameRing(Ring):
         `spare` or `ahead` is too small. `frames_malformed` counts episodes that started with more
         than one nonzero frame.
         """
-        # On the host, pixels are written after each step, before n-step transitions are added.
-        ahead = self.frames.ahead if self.pixels is None else 0
         live = jnp.arange(self.capacity) < size(self)
-        lost = frames_.lost(self.frames, get_field(contents(self), "obs"), live, ahead)
+        lost = frames_.lost(self.frames, get_field(contents(self), "obs"), live)
         counts = {"frames_lost": lost, "frames_malformed": self.frames.malformed}
         return {name: count.astype(jnp.float32) for name, count in counts.items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class Transitions(Storage):
-    """Stores every transition with both `obs` and `next_obs`.
-
-    Args:
-      on_host: whether device memory contains only scalar fields (rewards, flags, discrete actions)
-        and the fields that the sampler reads. The caller stores the other fields in host memory
-        with `jaxreplay.loops.host_rows`.
-    """
-
-    on_host: bool = False
-
-    def __post_init__(self) -> None:
-        check_kind("on_host", self.on_host, bool)
-
-    def check_reads(self, names: Collection[str]) -> None:
-        _check_reads(self.on_host, names)
-
-    def init(self, example: Tree, capacity: int, num_envs: int, kept: Collection[str]) -> Ring:
-        if not self.on_host:
-            return super().init(example, capacity, num_envs, kept)
-        split = host_split.plan(as_row(example), kept)
-        here, _ = host_split.divide(split, as_row(example))
-        leaving = host_split.empty_leaving(split, num_envs)
-        return HostRing(*empty_words(here, capacity), capacity, num_envs, leaving, split)
+    """Stores every transition with both `obs` and `next_obs`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +106,6 @@ class _StoredOnce(Storage):
         num_envs: int,
         stack: int = 1,
         packed_obs: Layout | None = None,
-        on_host: bool = False,
     ) -> FrameRing:
         obs, ahead = get_field(example, "obs"), self.ahead
         if packed_obs is not None:
@@ -162,7 +113,7 @@ class _StoredOnce(Storage):
         if ahead is None and not isinstance(example, Transition):
             ahead = None if has_field(example, "n_steps") else 1
         frames = frames_.init(obs, capacity, num_envs, stack, self.spare, ahead)
-        pixels = None if on_host else cast(Buffer, frames_.empty_pixels(frames))
+        pixels = frames_.empty_pixels(frames)
         spot = Spot(*[jnp.zeros((), jnp.int32)] * 3)
         words = empty_words(replace_fields(example, obs=spot, next_obs=None), capacity)
         return FrameRing(*words, capacity, num_envs, frames, pixels, packed_obs)
@@ -188,7 +139,7 @@ class SharedObservations(_StoredOnce):
       ValueError: If `spare` is negative or `ahead` is below 1.
     """
 
-    def init(self, example: Tree, capacity: int, num_envs: int, kept: Collection[str]) -> Ring:
+    def init(self, example: Tree, capacity: int, num_envs: int) -> Ring:
         _check_stored_once(example)
         packed_obs = packing.plan(get_field(example, "obs"))
         return self._init(example, capacity, num_envs, packed_obs=packed_obs)
@@ -205,37 +156,21 @@ class Frames(_StoredOnce):
       stack: number of frames K per observation.
       spare: see `SharedObservations`.
       ahead: see `SharedObservations`.
-      on_host: whether the caller stores the frames in host memory, with `frames.empty_pixels` and
-        `frames.write_on_host`. Sampled observations are then row indices `[B, K]` into the
-        array of frames.
 
     Raises:
       ValueError: If `spare` is negative, or `ahead` or `stack` is below 1.
     """
 
     stack: int = dataclasses.field(kw_only=True)
-    on_host: bool = dataclasses.field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_kind("on_host", self.on_host, bool)
         check_kind("stack", self.stack, int)
         Bounds(at_least=1).check("stack", self.stack)
 
-    def check_reads(self, names: Collection[str]) -> None:
-        _check_reads(self.on_host, names)
-
-    def init(self, example: Tree, capacity: int, num_envs: int, kept: Collection[str]) -> Ring:
+    def init(self, example: Tree, capacity: int, num_envs: int) -> Ring:
         _check_stored_once(example)
-        return self._init(example, capacity, num_envs, self.stack, on_host=self.on_host)
-
-
-def _check_reads(on_host: bool, names: Collection[str]) -> None:
-    if on_host and not {"obs", "next_obs"}.isdisjoint(names):
-        raise ValueError(
-            "storage with on_host=True does not support samplers that read observations: store the "
-            "observations on the device, or choose features without obs and next_obs"
-        )
+        return self._init(example, capacity, num_envs, self.stack)
 
 
 def _check_stored_once(example: Tree) -> None:

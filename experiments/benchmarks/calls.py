@@ -11,7 +11,6 @@ import numpy as np
 from experiments.benchmarks import loops
 from experiments.benchmarks.peers import Buffer, Rows, endless_episode, row
 from experiments.benchmarks.timing import Run, timed
-from jaxreplay.loops import packed
 from jaxreplay.replay import Replay
 from jaxreplay.types import Array, Sample, Transition
 
@@ -60,32 +59,23 @@ class Called(Buffer):
 
 
 class OneCall:
-    """Everything between two learning steps in one call: update, add, and sample the next batch.
+    """Everything between two learning steps in one call: update, add, and sample the next batch."""
 
-    With `few_arrays`, state, transition and batch are packed (`loops.packed`); a learner unpacks
-    batches in its own compiled step.
-    """
-
-    def __init__(self, called: Called, few_arrays: bool = False) -> None:
+    def __init__(self, called: Called) -> None:
         """Continue from a filled replay, whose state is donated."""
         replay, self._keys = called.replay, called.keys
-        self._pack = packed.pack if few_arrays else _identity
-        unpack = packed.unpack if few_arrays else _identity
 
         def cycle(state: Any, batch: Any, errors: Array, row: Any, key: Array) -> tuple[Any, Any]:
-            state = replay.update(unpack(state), unpack(batch), td_error=errors)
-            state = replay.add(state, unpack(row))
-            return self._pack(state), self._pack(replay.sample(state, key))
+            state = replay.add(replay.update(state, batch, td_error=errors), row)
+            return state, replay.sample(state, key)
 
         self._cycle = jax.jit(cycle, donate_argnums=0)
-        pack = jax.jit(packed.pack) if few_arrays else _identity
-        self.state, self.batch = pack(called.state), pack(called.sample())
+        self.state, self.batch = called.state, called.sample()
 
     def run(self, row: Rows, errors: Array) -> Any:
         """Update the latest batch, add a transition and return the next batch."""
-        transition = self._pack(_transition(row))
         self.state, self.batch = self._cycle(
-            self.state, self.batch, errors, transition, next(self._keys)
+            self.state, self.batch, errors, _transition(row), next(self._keys)
         )
         return self.batch
 
@@ -112,10 +102,10 @@ def one_call_per_function(buffer: Buffer, batch_size: int, order: str) -> Run:
     return _looped(cycle, buffer)
 
 
-def one_call_per_cycle(called: Called, batch_size: int, few_arrays: bool = False) -> Run:
-    """Return a loop in Python over whole cycles; with `few_arrays`, packed."""
+def one_call_per_cycle(called: Called, batch_size: int) -> Run:
+    """Return a loop in Python over whole cycles."""
     rows, errors = _pools(called, batch_size)
-    call = OneCall(called, few_arrays)
+    call = OneCall(called)
     return _looped(lambda at: call.run(rows[at], errors[at]), call)
 
 
@@ -139,7 +129,3 @@ def _pools(buffer: Buffer, batch_size: int) -> tuple[Sequence[Rows], Sequence[An
 def _transition(row: Rows) -> Transition:
     no = np.zeros(1, bool)
     return Transition(*(np.asarray(field)[None] for field in row), first=no, last=no)
-
-
-def _identity(tree: Any) -> Any:
-    return tree

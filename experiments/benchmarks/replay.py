@@ -6,7 +6,6 @@ A cycle adds a transition, samples a batch and updates its priorities. Modes:
   vmapped     in a compiled loop for several seeds at once (time of all of them)
   dispatched  called from Python with donated states, one call per function
   one-call    the same, one call between two learning steps: update, add, sample the next batch
-  packed-call the same, with state, transition and batch as few arrays (jaxreplay.loops.packed)
 
 Peers are optional (`make bench` installs them); missing ones are listed.
 """
@@ -25,7 +24,7 @@ from experiments.benchmarks.timing import Run
 from experiments.runs.log import say, show
 from jaxreplay.option import option
 
-MODES = ("scan", "vmapped", "dispatched", "one-call", "packed-call")
+MODES = ("scan", "vmapped", "dispatched", "one-call")
 _Made = tuple[Run, int | None]  # timed function, number of large copies
 
 
@@ -84,7 +83,7 @@ def measure(
     whole array.
     """
     results = []
-    for order in (peers.ONE_CALL_ORDER,) if mode.endswith("-call") else settings.order:
+    for order in (peers.ONE_CALL_ORDER,) if mode == "one-call" else settings.order:
         made: dict[Peer, _Made] = {}
         for peer in contenders:
             say(f"  filling {peer.name}, {order}")
@@ -119,7 +118,7 @@ def _run_of(peer: Peer, mode: str, order: str, sizes: tuple[int, int, int]) -> _
     buffer = made if isinstance(made, Buffer) else calls.Called(made, updates=peer.prioritised)
     buffer.fill(peers.endless_episode(np.random.default_rng(0), capacity))
     if isinstance(buffer, calls.Called) and mode != "dispatched":
-        return calls.one_call_per_cycle(buffer, batch_size, mode == "packed-call"), None
+        return calls.one_call_per_cycle(buffer, batch_size), None
     return calls.one_call_per_function(buffer, batch_size, order), None
 
 

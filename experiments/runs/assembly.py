@@ -14,18 +14,15 @@ from experiments.environments.episodes import example_action
 from experiments.environments.types import Environment, EnvironmentSpec
 from experiments.runs import registry
 from experiments.runs.run_config import RunConfig, check_seeds
-from experiments.training.config import ReplaySizes
+from experiments.training.config import FRAMES_AHEAD, ReplaySizes
 from experiments.training.demos import Task
 from experiments.training.host_loop import HostRun, MakeHost
-from experiments.training.host_store import host_bytes
 from experiments.training.loop import make_program
 from experiments.training.phases import make_phases
-from experiments.training.rows_loop import RowsRun
 from experiments.training.schedule import schedule
 from experiments.training.seeds import CompiledRun, Run, with_axis
 from experiments.training.spread import layout
 from experiments.training.state import a_key
-from jaxreplay.loops import frames
 from jaxreplay.methods import METHODS
 from jaxreplay.replay import Replay
 
@@ -91,8 +88,6 @@ def join(parts: Parts, config: RunConfig, devices: int | None = None) -> Run:
     seeds = range(config.seed, config.seed + config.seeds)
     if not isinstance(environment, Environment):
         return HostRun(environment, spec, agent, replay, config.loop, seeds)
-    if config.sizes.replay_on == "host":
-        return RowsRun(environment, agent, replay, config.loop, seeds)
     program = make_program(environment, agent, replay, config.loop)
     return CompiledRun(program, seeds, layout(config.seeds, devices))
 
@@ -111,28 +106,22 @@ def _environment(config: RunConfig) -> tuple[Environment | MakeHost, Environment
 
 
 def _check_frames(config: RunConfig, sizes: ReplaySizes, spec: EnvironmentSpec) -> None:
-    """Raise ValueError for options unsuited to frames stored once or to a replay on the host."""
-    on_host, shapes = sizes.replay_on == "host", [x.shape for x in jax.tree.leaves(spec.obs)]
+    """Raise ValueError for options unsuited to frames stored once."""
+    shapes = [x.shape for x in jax.tree.leaves(spec.obs)]
     if sizes.frame_stack and len(shapes) > 1:
         raise ValueError(
             f"frames are stored once only of observations of one array, and {config.env} observes "
             f"{len(shapes)}: give --frame-stack 0"
         )
-    if config.loop.scale_observations and (on_host or sizes.frame_stack):
-        instead = "leave --replay-on out" if on_host else "give --frame-stack 0"
+    if config.loop.scale_observations and sizes.frame_stack:
         raise ValueError(
-            "--scale-observations reads whole observations, which this replay does not keep on the "
-            f"device: leave it out, or {instead}"
+            "--scale-observations reads whole observations, which this replay does not store: "
+            "leave it out, or give --frame-stack 0"
         )
-    if sizes.frame_stack and config.loop.n_step > frames.AHEAD:
+    if sizes.frame_stack and config.loop.n_step > FRAMES_AHEAD:
         raise ValueError(
             f"n_step is {config.loop.n_step}: with frames stored once it must be at most "
-            f"{frames.AHEAD}"
-        )
-    if on_host and sizes.frame_stack and not environments.is_host(config.env):
-        raise ValueError(
-            f"frames stored once are kept on the host only if the environments run there, and "
-            f"{config.env} compiles: give --frame-stack 0, or leave --replay-on out"
+            f"{FRAMES_AHEAD}"
         )
     if sizes.frame_stack and (len(shapes[0]) < 2 or shapes[0][-1] != sizes.frame_stack):
         raise ValueError(
@@ -161,7 +150,7 @@ def smaller(parts: Parts, config: RunConfig) -> str:
     """Return advice about the option that needs the most memory."""
     loop = config.loop
     found = {
-        "a smaller capacity, smaller networks, or fewer seeds": sum(_states(parts, config)),
+        "a smaller capacity, smaller networks, or fewer seeds": _training_bytes(parts, config),
         f"a smaller --inspect than {loop.inspect}": _inspection_bytes(parts, config),
         f"fewer --eval-episodes than {loop.eval_episodes}": sum(_evaluation_bytes(parts, config)),
     }
@@ -175,17 +164,17 @@ def state_bytes(parts: Parts, config: RunConfig) -> int:
 
 def _sizes(parts: Parts, config: RunConfig) -> tuple[int, int]:
     """Return the bytes of one seed's state, evaluation and inspection on device and host."""
-    device, host = _states(parts, config)
     evaluation, on_host = _evaluation_bytes(parts, config)
-    return device + max(evaluation, _inspection_bytes(parts, config)), host + on_host
+    most = max(evaluation, _inspection_bytes(parts, config))
+    return _training_bytes(parts, config) + most, on_host
 
 
-def _states(parts: Parts, config: RunConfig) -> tuple[int, int]:
-    """Return the bytes of one seed's state on device and host, without environments."""
+def _training_bytes(parts: Parts, config: RunConfig) -> int:
+    """Return the bytes of one seed's state, without environments."""
     phases = make_phases(parts.spec.action_space, parts.agent, parts.replay, config.loop)
     obs = with_axis(parts.spec.obs, parts.replay.num_envs)
     state = jax.eval_shape(phases.start, a_key(), (), obs)
-    return _bytes(state), host_bytes(state.replay.ring)
+    return _bytes(state)
 
 
 def _evaluation_bytes(parts: Parts, config: RunConfig) -> tuple[int, int]:

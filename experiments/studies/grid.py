@@ -58,7 +58,7 @@ class Point(NamedTuple):
     @property
     def hosted(self) -> bool:
         """Whether its runs cannot compile into one program."""
-        return environments.is_host(self.env) or self.config.sizes.replay_on == "host"
+        return environments.is_host(self.env)
 
     @property
     def name(self) -> str:

@@ -91,7 +91,7 @@ class Search:
                 if point.hosted:
                     raise ValueError(
                         f"{point.id} runs on the host, but the runs of a search must compile: "
-                        "remove it or --replay-on, or use --grid"
+                        "remove it, or use --grid"
                     )
                 programs.check(point)
                 sizes.append(plan.fitting(point, engine.devices, where.memory)[0])

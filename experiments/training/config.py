@@ -2,15 +2,15 @@
 
 import dataclasses
 import math
-from typing import Literal
 
 from experiments.training.demos import Recorded, Task, own_part, with_demos
-from jaxreplay.loops import frames
 from jaxreplay.mixing import Mixed
 from jaxreplay.option import Config, is_zero, option
 from jaxreplay.replay import Replay
 from jaxreplay.sampler import Sampler
 from jaxreplay.storage import Frames, Storage, Transitions
+
+FRAMES_AHEAD = 255  # largest n of n-step returns with frames stored once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,12 +95,6 @@ class ReplaySizes(Config):
     frame_spare: float = option(
         0.04, "space for the last frames of episodes, as a share of the capacity", at_least=0
     )
-    replay_on: Literal["device", "host"] = option(
-        "device",
-        "memory that stores transitions; host: observations and all other arrays, or only the "
-        "frames if each is stored once; scalars and priorities remain on the device",
-    )
-
     demos: str | None = option(
         None, "file of jaxreplay.save with demonstrations, of which every batch has a share"
     )
@@ -135,13 +129,10 @@ class ReplaySizes(Config):
         """
         if self.capacity is None:
             raise ValueError("capacity is none: give the slots of the replay")
-        on_host = self.replay_on == "host"
-        storage: Storage = Transitions(on_host=on_host)
+        storage: Storage = Transitions()
         if self.frame_stack:
             # One value of `ahead` for every n, so that shapes in checkpoints do not depend on n.
-            storage = Frames(
-                stack=self.frame_stack, spare=self.frame_spare, ahead=frames.AHEAD, on_host=on_host
-            )
+            storage = Frames(stack=self.frame_stack, spare=self.frame_spare, ahead=FRAMES_AHEAD)
         replay = Replay(
             sampler,
             capacity=self.capacity,

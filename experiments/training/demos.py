@@ -116,10 +116,7 @@ def with_demos(
       ValueError: If the file, the storage or the sampler does not fit.
     """
     if replay.storage not in (Storage(), Transitions()):
-        raise ValueError(
-            "--demos needs complete transitions on the device: leave out --frame-stack and "
-            "--replay-on, or --demos"
-        )
+        raise ValueError("--demos needs complete transitions: leave out --frame-stack or --demos")
     sampler = replay.sampler
     alone, requires = share == 1, sampler.requires
     fits = not requires.new_steps if alone else not sampler.provides

@@ -15,7 +15,6 @@ import numpy as np
 from agents.types import Agent
 from experiments.environments.host import EnvironmentFailed, HostEnvironment
 from experiments.environments.types import EnvironmentSpec, TimeStep
-from experiments.training import host_store
 from experiments.training.config import LoopConfig
 from experiments.training.evaluation import play_out, python_while
 from experiments.training.host_phases import HostPhases
@@ -112,7 +111,6 @@ class HostRun(Run):
         self.device = HostPhases(phases, environment, len(self._seeds))
         self.axes = self.device.axes
         self._nothing = Since(self.device.nothing_played, self.device.nothing_learned)
-        self._store = self._empty_store()
         self._after_collecting = replay.requires.all_new  # updates use the transitions of the block
         self.playing: Batches | None = None
         self._testing: Batches | None = None
@@ -120,7 +118,6 @@ class HostRun(Run):
 
     def init(self) -> LoopState:
         state = self.device.start(keys_of(self._seeds), self._reset(0))
-        self._store = self._empty_store()
         played = self.device.nothing_played
         for _ in range(self.schedule.warmup_rows):
             if self.stop():
@@ -129,52 +126,49 @@ class HostRun(Run):
             self.playing.send(action)
             obs, out = self._receive()
             state, played = self.device.take_in(state, played, action, extras, obs, out)
-            self._store.add(state.replay.ring)
-        return self._whole(self.device.after_warmup(state))
+        return self.device.after_warmup(state)._replace(since=self._nothing)
 
     def like(self) -> LoopState:
         obs = with_axis(self.device.like.obs, len(self._seeds))
         state = jax.eval_shape(self.device.start, keys_of(self._seeds), obs)
-        return state._replace(since=self._nothing, host=self._empty_store().kept)
+        return state._replace(since=self._nothing)
 
     def resume(self, state: LoopState) -> LoopState:
         """Continue from a saved state; a time limit ends the episodes that ran at that time."""
-        self._store.kept = state.host
-        bare, since = state._replace(host=(), since=()), state.since
-        return self._whole(self.device.cut_off(bare, self._reset(int(state.rows))), since)
+        since, state = state.since, state._replace(since=())
+        state = self.device.cut_off(state, self._reset(int(state.rows)))
+        return state._replace(since=since)
 
     def chunk(self, state: LoopState, blocks: int) -> tuple[LoopState, Metrics]:
         state = self.blocks(state, blocks)
-        since, state = state.since, state._replace(host=(), since=())
+        since, state = state.since, state._replace(since=())
 
         def check() -> None:
             if self.stop():
-                raise CutShort(self._whole(state, since), int(blocks))
+                raise CutShort(state._replace(since=since), int(blocks))
 
         evaluated = self._evaluate(state, check)
-        given = self._store.read(self.device.looked_at(state))
-        state, metrics = self.device.log_point(state, *since, *evaluated, given)
-        return self._whole(state), metrics
+        state, metrics = self.device.log_point(state, *since, *evaluated)
+        return state._replace(since=self._nothing), metrics
 
     def blocks(self, state: LoopState, blocks: int) -> LoopState:
         """Run `blocks` blocks; return the state with the sums over them. Donates the argument."""
         device, config = self.device, self._config
-        (played, learned), state = state.since, state._replace(host=(), since=())
+        (played, learned), state = state.since, state._replace(since=())
         action, extras = device.decide(state, "act")
         for block in range(int(blocks)):
             if self.stop():
-                raise CutShort(self._whole(state, Since(played, learned)), block)
+                raise CutShort(state._replace(since=Since(played, learned)), block)
             for row in range(config.learn_every):
                 self.playing.send(action)
                 for _ in range(self._updates_during(row)):
-                    state, learned = self._learn(state, learned)
+                    state, learned = device.learn(state, learned)
                 obs, out = self._receive()
                 state, played, action, extras = device.advance(
                     state, played, action, extras, obs, out
                 )
-                self._store.add(state.replay.ring)
             for _ in range(config.updates if self._after_collecting else 0):
-                state, learned = self._learn(state, learned)
+                state, learned = device.learn(state, learned)
             if config.scale_rewards:
                 state = device.after_block(state)
             if self._phases.evaluates_for_replay and self._phases.is_due(
@@ -183,7 +177,7 @@ class HostRun(Run):
                 state = device.observe(state, self._evaluate(state)[0])
             if self._after_collecting:
                 action, extras = device.decide(state, "act")
-        return self._whole(state, Since(played, learned))
+        return state._replace(since=Since(played, learned))
 
     def close(self) -> None:
         """Close the environments."""
@@ -214,12 +208,6 @@ class HostRun(Run):
         start = obs, self.device.no_memory(obs)
         return play_out(step, start, shape, python_while)
 
-    def _learn(self, state: LoopState, learned: Sums) -> tuple[LoopState, Sums]:
-        if type(self._store) is host_store.Store:  # one program draws the batch and learns
-            return self.device.learn(state, learned)
-        batch = self.device.sample(state)
-        return self.device.learn_from(state, learned, batch, self._store.read(batch))
-
     def _updates_during(self, row: int) -> int:
         """Return the number of a block's gradient updates during its `row`-th step."""
         if self._after_collecting:
@@ -228,13 +216,10 @@ class HostRun(Run):
         return (row + 1) * updates // rows - row * updates // rows
 
     def _receive(self) -> tuple[Tree, TimeStep]:
-        """Receive a step of the environments and store its frames."""
+        """Receive a step of the environments."""
         self._rows += 1
         self.playing.when = self._agent_step(self._rows)
-        obs, out = self.playing.receive()
-        self._store.step(self._obs, out.final_obs, self._first)
-        self._obs, self._first = obs, out.terminated | out.truncated
-        return obs, out
+        return self.playing.receive()
 
     def _reset(self, rows: int) -> Tree:
         num_envs, episodes = self._phases.replay.num_envs, self._config.eval_episodes
@@ -243,18 +228,7 @@ class HostRun(Run):
             self._testing = Batches(self._make, self._seeds, episodes, False)
         self._rows = rows
         self.playing.when = self._agent_step(rows)
-        self._obs = self.playing.reset(rows, 0)
-        self._first = np.ones((len(self._seeds), num_envs), bool)
-        return self._obs
-
-    def _whole(self, state: LoopState, since: Since | None = None) -> LoopState:
-        """Return the state with the host's part, and the sums since the last log point."""
-        return state._replace(
-            host=self._store.kept, since=self._nothing if since is None else since
-        )
-
-    def _empty_store(self) -> host_store.Store:
-        return host_store.store_of(self.device.like.replay.ring, len(self._seeds))
+        return self.playing.reset(rows, 0)
 
     def _agent_step(self, rows: int) -> str:
         return f"agent step {rows * self._phases.replay.num_envs:,}"

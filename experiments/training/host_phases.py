@@ -10,7 +10,6 @@ from agents.networks import rows
 from experiments.environments.types import Array, EnvironmentSpec, TimeStep
 from experiments.training.compiling import jit_once
 from experiments.training.evaluation import evaluation_keys, keys_at
-from experiments.training.host_store import given_like
 from experiments.training.phases import Mode, Phases
 from experiments.training.seeds import axes_of, jit_over_seeds, with_axis
 from experiments.training.state import (
@@ -22,7 +21,6 @@ from experiments.training.state import (
     observing_keys,
 )
 from jaxreplay import n_step
-from jaxreplay.types import Sample
 
 
 class HostPhases:
@@ -43,7 +41,7 @@ class HostPhases:
         self._phases = phases
         obs = with_axis(environment.obs, phases.replay.num_envs)
         self.like = jax.eval_shape(phases.start, a_key(), (), obs)
-        given = _given(phases, obs, self.like)
+        given = _given(phases, obs)
         self.axes = axes = axes_of(
             lambda key, obs, *_: phases.start(key, (), obs),
             lambda state, _, *given: _once(phases, state, *given)[0],
@@ -61,9 +59,6 @@ class HostPhases:
         self.take_in = over(take_in, out_axes=(axes, 0))  # in the warm-up
         self.advance = over(self._advance, out_axes=(axes, 0, 0, 0))
         self.learn = over(self._learn, out_axes=(axes, 0))
-        self.sample = over(phases.sample, out_axes=0, donate=False)
-        self.learn_from = over(self._learn_from, out_axes=(axes, 0))
-        self.looked_at = over(phases.looked_at, out_axes=0, donate=False)
         self.after_warmup = over(phases.after_warmup, out_axes=axes)
         self.after_block = over(phases.after_block, out_axes=axes)
         self.observe = over(phases.observe, out_axes=axes)
@@ -85,12 +80,7 @@ class HostPhases:
         return state, played, *self._phases.decide(state, "act")
 
     def _learn(self, state: LoopState, learned: Sums) -> tuple[LoopState, Sums]:
-        return self._learn_from(state, learned, self._phases.sample(state), ())
-
-    def _learn_from(
-        self, state: LoopState, learned: Sums, batch: Sample, given: Any
-    ) -> tuple[LoopState, Sums]:
-        state, more = self._phases.learn_from(state, batch, given)
+        state, more = self._phases.learn(state)
         return state, jax.tree.map(jnp.add, learned, more)
 
     def _cut_off(self, state: LoopState, obs: Array) -> LoopState:
@@ -125,7 +115,7 @@ class HostPhases:
         return jax.tree.map(lambda x: jnp.zeros((rows(obs), *x.shape), x.dtype), one)
 
 
-def _given(phases: Phases, obs: Any, like: LoopState) -> tuple[Any, ...]:
+def _given(phases: Phases, obs: Any) -> tuple[Any, ...]:
     """Return shapes and dtypes of all inputs from the host, for one seed, as in `_once`."""
 
     def shaped(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
@@ -133,22 +123,19 @@ def _given(phases: Phases, obs: Any, like: LoopState) -> tuple[Any, ...]:
 
     num_envs, episodes = phases.replay.num_envs, phases.config.eval_episodes
     flag = shaped(bool, num_envs)
-    draws = phases.sample, phases.looked_at
-    parts = [given_like(like.replay.ring, jax.eval_shape(draw, like)) for draw in draws]
     evaluated = shaped(jnp.float32, episodes), shaped(jnp.int32, episodes)
-    return obs, TimeStep(shaped(jnp.float32, num_envs), flag, flag, obs), *parts, evaluated
+    return obs, TimeStep(shaped(jnp.float32, num_envs), flag, flag, obs), evaluated
 
 
 def _once(
-    phases: Phases, state: LoopState, obs: Any, out: TimeStep, batch: Any, looked_at: Any,
-    evaluated: tuple[Array, Array],
-) -> tuple[LoopState, Sums]:  # fmt: skip
+    phases: Phases, state: LoopState, obs: Any, out: TimeStep, evaluated: tuple[Array, Array]
+) -> tuple[LoopState, Sums]:
     """Run every phase of the loop once; return the state and the sums of a gradient update."""
     action, extras = phases.decide(state, "act")
     state, played = phases.take_in(state, "act", action, extras, None, obs, out)
     state = phases.after_warmup(state)
-    state, learned = phases.learn_from(state, phases.sample(state), batch)
+    state, learned = phases.learn(state)
     state = phases.after_block(state)
     if phases.evaluates_for_replay:
         state = phases.observe(state, evaluated[0])
-    return phases.log_point(state, played, learned, *evaluated, looked_at)[0], learned
+    return phases.log_point(state, played, learned, *evaluated)[0], learned

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 
 from agents.types import Agent
-from experiments.training import host_store
 from jaxreplay import ring as ring_
 from jaxreplay.replay import Replay
 from jaxreplay.ring import Ring
@@ -72,20 +71,8 @@ def conclude(means: Metrics) -> Metrics:
     return rest | {"replayed/effective_buffer": 1.0 / means[_CONCENTRATION]}
 
 
-def stored_sample(key: Array, ring: Ring, shape: tuple[int, int]) -> Sample:
-    """Return stored transitions `[n, B]` drawn uniformly, the ones that `inspect` reads."""
-    slots = _stored_slots(jax.random.split(key)[0], ring, shape)
-    return Sample(slots, ring_.gather(ring, slots), jnp.ones(shape), ring_.version(ring, slots))
-
-
 def inspect(
-    agent: Agent,
-    agent_state: Any,
-    replay: Replay,
-    state: Any,
-    key: Array,
-    batches: int,
-    given: Any = (),
+    agent: Agent, agent_state: Any, replay: Replay, state: Any, key: Array, batches: int
 ) -> Metrics:
     """Evaluate stored transitions and their probabilities with the current networks.
 
@@ -98,7 +85,6 @@ def inspect(
       state: state of the replay.
       key: PRNG key.
       batches: number of batches of stored transitions.
-      given: the host's part of `stored_sample` with the same key; () if it has none.
 
     Returns:
       Under `stored/`, for transitions drawn uniformly: `abs_td`, `q_value`, `td_std`, `q_std` and
@@ -110,16 +96,15 @@ def inspect(
     key_stored, key_feedback = jax.random.split(key)
     ring = state.ring
     size = ring_.size(ring)
-    slots = _stored_slots(key_stored, ring, (batches, replay.batch_size))
+    shape = batches, replay.batch_size
+    slots = jax.random.randint(key_stored, shape, 0, jnp.maximum(size, 1), jnp.int32)
 
-    def evaluate(part: tuple[Array, Array, Any]) -> Metrics:
+    def evaluate(part: tuple[Array, Array]) -> Metrics:
         """Evaluate one batch; a loop over batches limits the memory in use."""
-        slots, key, given = part
-        read = Sample(slots, ring_.gather(ring, slots), slots, slots)
-        whole = host_store.fill(ring, read, given)
-        return _summary(agent.feedback(agent_state, whole.transition, key))
+        slots, key = part
+        return _summary(agent.feedback(agent_state, ring_.gather(ring, slots), key))
 
-    seen = jax.lax.map(evaluate, (slots, jax.random.split(key_feedback, batches), given))
+    seen = jax.lax.map(evaluate, (slots, jax.random.split(key_feedback, batches)))
     metrics = {f"stored/{name}": value.mean() for name, value in seen.items()}
     metrics["stored/age"] = (ring_.age(ring, slots) * ring.num_envs).astype(jnp.float32).mean()
     probability = replay.probability(state, jnp.arange(ring.capacity))
@@ -129,10 +114,6 @@ def inspect(
         "replayed/entropy": _entropy(probability, size),
         **_odds(probability, size),
     }
-
-
-def _stored_slots(key: Array, ring: Ring, shape: tuple[int, int]) -> Array:
-    return jax.random.randint(key, shape, 0, jnp.maximum(ring_.size(ring), 1), jnp.int32)
 
 
 def _summary(seen: Mapping[str, Array], where: Array | None = None) -> Metrics:

@@ -140,14 +140,8 @@ class Loop:
             return state, *jax.tree.map(jnp.add, (played, learned), tuple(more))
 
         state, played, learned = jax.lax.fori_loop(0, blocks, body, (state, *zeros))
-        return self.log_point(state, played, learned)
-
-    def log_point(
-        self, state: LoopState, played: Metrics, learned: Sums, given: Any = ()
-    ) -> tuple[LoopState, Metrics]:
-        """Evaluate; return the state and the metrics, as `Phases.log_point`."""
         returns, lengths = self.evaluate(state, evaluation_key(state))
-        return self.phases.log_point(state, played, learned, returns, lengths, given)
+        return self.phases.log_point(state, played, learned, returns, lengths)
 
 
 def make_train(

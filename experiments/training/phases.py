@@ -1,7 +1,7 @@
 """The phases of a training loop (collecting, learning, log points) as pure functions of its state.
 
-The compiled loop scans them together with the environment; loops with environments or transitions
-on the host call them, jitted, from Python. Conditions depend only on step counters, which all seeds
+The compiled loop scans them together with the environment; the loop with environments on the host
+calls them, jitted, from Python. Conditions depend only on step counters, which all seeds
 share, so that they remain branches under vmap.
 """
 
@@ -17,23 +17,16 @@ from agents import common, scaling
 from agents.types import Agent, Continuous, Discrete
 from experiments.environments.episodes import example_action
 from experiments.environments.types import Array, TimeStep
-from experiments.training import host_store
 from experiments.training import state as state_
 from experiments.training.config import LoopConfig, check
 from experiments.training.demos import own_part
-from experiments.training.inspection import (
-    conclude,
-    inspect,
-    measure,
-    measure_share,
-    stored_sample,
-)
+from experiments.training.inspection import conclude, inspect, measure, measure_share
 from experiments.training.state import Episodes, LoopState, Metrics, Sums
 from jaxreplay import n_step
 from jaxreplay.n_step import Step
 from jaxreplay.option import is_zero
 from jaxreplay.replay import Replay
-from jaxreplay.types import Sample, Transition
+from jaxreplay.types import Transition
 
 Mode = Literal["warm-up", "act"]  # before or after learning starts
 
@@ -152,22 +145,8 @@ class Phases:
         return state
 
     def learn(self, state: LoopState) -> tuple[LoopState, Sums]:
-        """Take one gradient update: `sample`, then `learn_from`."""
-        return self.learn_from(state, self.sample(state))
-
-    def sample(self, state: LoopState) -> Sample:
-        """Return the batch of the next gradient update."""
-        return self.replay.sample(state.replay, state_.learning_keys(state)[0])
-
-    def learn_from(
-        self, state: LoopState, batch: Sample, given: Any = ()
-    ) -> tuple[LoopState, Sums]:
-        """Update the agent from a batch, and the replay from the agent's feedback.
-
-        `given` is the host's part of the batch, from `host_store.Store.read`.
-        """
-        if jax.tree.leaves(given):
-            batch = host_store.fill(state.replay.ring, batch, given)
+        """Update the agent from a batch, and the replay from the agent's feedback."""
+        batch = self.replay.sample(state.replay, state_.learning_keys(state)[0])
         agent_state, info = self.agent.update(state.agent, batch, state_.learning_keys(state)[1])
         feedback = self.replay.requires.known(info.feedback)
         replay_state = self.replay.update(state.replay, batch, **feedback)
@@ -233,14 +212,6 @@ class Phases:
         """
         return rows % max(1, every // self.replay.num_envs) < self.config.learn_every
 
-    def looked_at(self, state: LoopState) -> Sample | tuple[()]:
-        """Return the stored transitions `[n, B]` that a log point inspects; () if none."""
-        if self.config.inspect == 0:
-            return ()
-        key, ring = state_.inspection_key(state), state.replay.ring
-        size = own_part(self.replay, state.replay)[0].batch_size
-        return stored_sample(key, ring, (self.config.inspect, size))
-
     def log_point(
         self,
         state: LoopState,
@@ -248,7 +219,6 @@ class Phases:
         learned: Sums,
         returns: Array,
         lengths: Array,
-        given: Any = (),
     ) -> tuple[LoopState, Metrics]:
         """Return the metrics of a log point, and the state after the replay's observation.
 
@@ -258,7 +228,6 @@ class Phases:
           learned: sums of `learn` since the last log point.
           returns: `[N]` float32, from the evaluation.
           lengths: `[N]` int32, from the evaluation.
-          given: the host's part of `looked_at`.
         """
         if self.replay.requires.episode_returns == "evaluation" and not self.evaluates_for_replay:
             state = self.observe(state, returns)
@@ -270,7 +239,7 @@ class Phases:
             "episodes": played["episodes"],
             "fault": state.fault.astype(jnp.float32),
             **{f"replay/{name}": value for name, value in replay_metrics.items()},
-            **self._inspected(state, given),
+            **self._inspected(state),
             **conclude(learned.means()),
         }
 
@@ -303,12 +272,12 @@ class Phases:
 
         return jax.lax.fori_loop(0, self.replay.num_envs, observe, replay_state)
 
-    def _inspected(self, state: LoopState, given: Any) -> Metrics:
+    def _inspected(self, state: LoopState) -> Metrics:
         if self.config.inspect == 0:
             return {}
         key, batches = state_.inspection_key(state), self.config.inspect
         replay, replay_state, _ = own_part(self.replay, state.replay)
-        return inspect(self.agent, state.agent, replay, replay_state, key, batches, given)
+        return inspect(self.agent, state.agent, replay, replay_state, key, batches)
 
 
 def _count(running: Episodes, reward: Array, done: Array) -> tuple[Episodes, Metrics]:

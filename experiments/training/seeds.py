@@ -253,10 +253,8 @@ def _axes(init: Traced, step: Traced, from_outside: bool) -> Any:
     return jax.tree.unflatten(jax.tree.structure(init.outputs), axes)
 
 
-def jit_over_seeds(
-    function: Callable[..., Any], axes: Any, out_axes: Any, donate: bool = True
-) -> Any:
-    """Vmap over seeds and jit `function(state, *others)`, donating the state if `donate`.
+def jit_over_seeds(function: Callable[..., Any], axes: Any, out_axes: Any) -> Any:
+    """Vmap over seeds and jit `function(state, *others)`, donating the state.
 
     `axes` are those of the state; all other inputs have a seed axis.
     """
@@ -264,7 +262,7 @@ def jit_over_seeds(
     def mapped(state: Any, *others: Any) -> Any:
         return jax.vmap(function, (axes, *[0] * len(others)), out_axes)(state, *others)
 
-    return jax.jit(mapped, donate_argnums=0 if donate else ())
+    return jax.jit(mapped, donate_argnums=0)
 
 
 def with_axis(shapes: Any, size: int) -> Any:

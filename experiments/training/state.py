@@ -59,7 +59,6 @@ class LoopState(NamedTuple):
     fault: Array  # [] int32, `rows` after the first step with a non-finite number, or 0
     agent: Any
     replay: Any
-    host: Any = ()  # NumPy arrays with the part of the replay on the host, see `host_store`
     since: Any = ()  # sums accumulated since the last log point, of a host loop
 
 

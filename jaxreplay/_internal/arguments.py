@@ -163,8 +163,8 @@ def as_int32(name: str, given: Any, beyond: int) -> jax.Array:
     return jnp.asarray(numbers, jnp.int32)
 
 
-def check_slots(given: Any, count: int) -> Any:
-    """Validate slots on the host (integers below `count`) and convert them to an integer array."""
+def slots_within(given: Any, count: int) -> jax.Array:
+    """Convert slots to int32; raise ValueError if slots on the host are out of range."""
     if isinstance(given, jax.Array):
         return given
     slots = np.asarray(given)
@@ -174,13 +174,7 @@ def check_slots(given: Any, count: int) -> Any:
         raise ValueError(
             f"slots must be in [0, {count - 1}], got values in [{slots.min()}, {slots.max()}]"
         )
-    return slots
-
-
-def slots_within(given: Any, count: int) -> jax.Array:
-    """Convert slots to int32; raise ValueError if slots on the host are out of range."""
-    slots = check_slots(given, count)
-    return slots if isinstance(slots, jax.Array) else jnp.asarray(slots, jnp.int32)
+    return jnp.asarray(slots, jnp.int32)
 
 
 def zero_based(name: str, given: Any, valid: range) -> np.ndarray:
@@ -253,12 +247,8 @@ def _may_be(name: str, dtype: Any) -> bool:
 
 
 def find_overflow(array: np.ndarray, dtype: Any) -> Any:
-    """Return a number from an array that a narrower dtype can't represent, or None."""
-    if np.issubdtype(array.dtype, np.inexact) and jnp.issubdtype(dtype, jnp.inexact):
-        with np.errstate(over="ignore"):
-            lost = np.isinf(array.astype(dtype)) & ~np.isinf(array)
-        return array[lost][0] if lost.any() else None
-    if array.size and jnp.issubdtype(dtype, jnp.integer):
+    """Return a number from an array that an integer dtype can't represent, or None."""
+    if array.size:
         bounds = jnp.iinfo(dtype)  # JAX would drop the upper 32 bits of 64-bit integers
         for value in (array.min(), array.max()):
             if not bounds.min <= value <= bounds.max:

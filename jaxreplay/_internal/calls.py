@@ -52,7 +52,6 @@ def check_sampler(sampler: Any, storage: Any) -> None:
             "storage must be an instance such as jaxreplay.Transitions(), SharedObservations() or "
             f"Frames(stack=4), got {storage!r}"
         )
-    storage.check_reads(sampler.requires.transition_fields)
     own = sampler
     while isinstance(inner := getattr(own, "inner", None), Sampler):
         own = inner  # wrappers pass `observe` on to their inner sampler
@@ -266,8 +265,6 @@ def check_batch_size(requires: Requirements, asked: Any, own: int, capacity: int
 
 def checked_rollout(ring: Ring, rollout: Tree, feedback: Mapping[str, Any]) -> Tree:
     """Validate a rollout `[T, E, ...]` and cast it to the ring buffer's dtypes."""
-    if not ring.supports_rollouts:
-        raise ValueError("add_rollout does not support storage with on_host=True: use add")
     leaves = jax.tree.leaves_with_path((rollout, dict(feedback)))
     lengths = {packing.name_of(path[1:]): jnp.shape(leaf)[:1] for path, leaf in leaves}
     (first, steps), *others = lengths.items() or [("the rollout", ())]

@@ -10,12 +10,11 @@ including the final one, precede the frames of the next episode. A slot stores t
 observation's newest frame, the number of frames in the stack, and the offset to the next
 observation. Stacks are assembled during sampling.
 
-The frame index (`FrameIndex`) is separate from the pixels of the frames. The pixels are on the
-device or on the host.
+The frame index (`FrameIndex`) is separate from the pixels of the frames.
 """
 
 import math
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import chex
 import jax
@@ -29,7 +28,6 @@ from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.types import Array
 
-OnEither = TypeVar("OnEither", Array, np.ndarray)  # an array on the device or on the host
 AHEAD = 255  # largest default for `FrameIndex.ahead`
 _FURTHEST = 2**30 + 2**29  # largest position; n steps later, it must still fit into int32
 _LEAST_AHEAD = 32  # smallest default for `FrameIndex.ahead`
@@ -117,22 +115,20 @@ def init(
     )
 
 
-def empty_pixels(frames: FrameIndex, on_host: bool = False) -> Buffer | np.ndarray:
+def empty_pixels(frames: FrameIndex) -> Buffer:
     """Return the pixels of an empty frame store, `[E * places + 1, D]`; the last row stays zero."""
-    make: Any = np if on_host else jnp
-    return make.zeros((_zero_row(frames) + 1, math.prod(frames.shape)), frames.dtype)
+    return jnp.zeros((_zero_row(frames) + 1, math.prod(frames.shape)), frames.dtype)
 
 
 @with_default_promotion
 def add(
-    frames: FrameIndex, obs: Array | None, first: Array, n_steps: Array | None
+    frames: FrameIndex, obs: Array, first: Array, n_steps: Array | None
 ) -> tuple[FrameIndex, Spot]:
     """Advance the frame index by a step in every environment; also return the steps' positions.
 
     Args:
       frames: the frame index.
-      obs: `[E, ..., K]`, used to count episodes whose first stack has more than one frame, or None
-        if unavailable.
+      obs: `[E, ..., K]`, used to count episodes whose first stack has more than one frame.
       first: `[E]` bool, whether the step begins an episode.
       n_steps: `[E]` int32, agent steps to the next observation; None means 1.
     """
@@ -140,18 +136,14 @@ def add(
     depth = jnp.minimum(age + 1, frames.stack)
     spot = Spot(newest, depth, jnp.broadcast_to(_one_unless(n_steps), newest.shape))
     spot = jax.tree.map(lambda x: x.astype(jnp.int32), spot)
-    if obs is None:
-        return frames.replace(newest=newest, age=age), spot
     early = (obs[..., :-1] != 0).any(axis=tuple(range(1, obs.ndim)))
     malformed = counters.saturating_add(frames.malformed, (first & early).sum(dtype=jnp.int32))
     return frames.replace(newest=newest, age=age, malformed=malformed), spot
 
 
 @with_default_promotion
-def advance(
-    newest: OnEither, age: OnEither, first: OnEither, places: int = 1
-) -> tuple[OnEither, OnEither]:
-    """Return the position and age `[E]` of the next observation, as JAX or NumPy arrays.
+def advance(newest: Array, age: Array, first: Array, places: int) -> tuple[Array, Array]:
+    """Return the position and age `[E]` of the next observation.
 
     Args:
       newest: `[E]`, position of the latest observation.
@@ -165,61 +157,31 @@ def advance(
     return later, (age + (age < counters.LAST)) * ~begins
 
 
-def destinations(
-    frames: FrameIndex, newest: OnEither, n_steps: OnEither | None
-) -> tuple[OnEither, OnEither]:
-    """Return the pixel rows for the frames of the latest transitions.
-
-    Args:
-      frames: the frame index, of which only the sizes are used.
-      newest: `[E]`, position of the observation's newest frame.
-      n_steps: `[E]`, agent steps to the next observation, or None for 1.
-
-    Returns:
-      Rows `[E, 1 + K]` for the observation's newest frame and all frames of the next observation,
-      and a bool mask `[E, 1 + K]` that is False for frames already stored.
-    """
-    behind = np.arange(frames.stack)[::-1]
-    steps = _one_unless(n_steps) + newest * 0
-    ahead = steps[:, None] - behind  # relative to the observation's newest frame
-    start = np.arange(len(newest))[:, None] * frames.places
-    make: Any = np if isinstance(newest, np.ndarray) else jnp
-    ahead = make.concatenate([newest[:, None] * 0, ahead], axis=1)
-    rows = start + (newest[:, None] + ahead) % frames.places
-    # Older frames were stored with an earlier transition or belong to another episode.
-    return rows, make.concatenate([ahead[:, :1] == 0, ahead[:, 1:] > 0], axis=1)
-
-
 @with_default_promotion
 def write(
     pixels: Buffer, frames: FrameIndex, obs: Array, next_obs: Array, n_steps: Array | None
 ) -> Buffer:
     """Write the frames of the most recently added step to the pixels.
 
+    These are the observation's newest frame and all frames of the next observation, except frames
+    that were stored with an earlier transition or belong to another episode.
+
     Args:
-      pixels: `[E * places + 1, D]`, on the device.
+      pixels: `[E * places + 1, D]`.
       frames: the frame index after `add`.
       obs: `[E, ..., K]`.
       next_obs: `[E, ..., K]`.
       n_steps: `[E]`, agent steps to the next observation, or None for 1.
     """
-    rows, meant = destinations(frames, frames.newest, n_steps)
+    newest, behind = frames.newest, np.arange(frames.stack)[::-1]
+    steps = _one_unless(n_steps) + newest * 0
+    ahead = steps[:, None] - behind  # relative to the observation's newest frame
+    start = np.arange(len(newest))[:, None] * frames.places
+    places = jnp.concatenate([newest[:, None] * 0, ahead], axis=1)  # [E, 1 + K]
+    rows = start + (newest[:, None] + places) % frames.places
+    meant = jnp.concatenate([places[:, :1] == 0, places[:, 1:] > 0], axis=1)
     rows = jnp.where(meant, rows, len(pixels)).ravel()
     return buffer.write(pixels, rows, _columns(frames, obs, next_obs))
-
-
-def write_on_host(
-    pixels: np.ndarray,
-    frames: FrameIndex,
-    newest: np.ndarray,
-    obs: np.ndarray,
-    next_obs: np.ndarray,
-    n_steps: np.ndarray | None,
-) -> None:
-    """Write frames in place to pixels on the host, as `write` does on the device."""
-    rows, meant = destinations(frames, newest, n_steps)
-    meant = meant.ravel()
-    pixels[rows.ravel()[meant]] = _columns(frames, obs, next_obs)[meant]
 
 
 @with_default_promotion
@@ -238,18 +200,18 @@ def locate(frames: FrameIndex, slots: Array, spot: Spot) -> Located:
 
 
 def read(pixels: Buffer, rows: Array) -> Array:
-    """Return the frames `[B, K, D]` at `rows` `[B, K]` of pixels on the device."""
+    """Return the frames `[B, K, D]` at `rows` `[B, K]` of the pixels."""
     found = buffer.read(pixels, rows.ravel())
     return found.reshape(*rows.shape, *found.shape[1:])
 
 
-def assemble(frames: FrameIndex, found: OnEither) -> OnEither:
+def assemble(frames: FrameIndex, found: Array) -> Array:
     """Assemble frames `[B, K, D]` into observations `[B, ..., K]`."""
     return found.swapaxes(1, 2).reshape(len(found), *frames.shape, frames.stack)
 
 
 @with_default_promotion
-def lost(frames: FrameIndex, spot: Spot, live: Array, ahead: int = 0) -> Array:
+def lost(frames: FrameIndex, spot: Spot, live: Array) -> Array:
     """Return the number of slots with overwritten frames, `[]` int32.
 
     Samples from these slots are wrong. Frames are overwritten too early if episodes are too short
@@ -259,17 +221,16 @@ def lost(frames: FrameIndex, spot: Spot, live: Array, ahead: int = 0) -> Array:
       frames: the frame index.
       spot: `[C]`, positions of the transitions in all slots.
       live: `[C]` bool, whether a slot contains a transition.
-      ahead: number of positions by which the pixels may be ahead of the frame index.
     """
     spot, live = jax.tree.map(lambda x: x.reshape(-1, frames.newest.size), (spot, live))
     place = spot.place - frames.newest  # relative to the newest observation
     place = jnp.where(place > 0, place - counters.rewind(frames.places), place)
     after = place + spot.n_steps  # positions of the next observations
-    written = jnp.max(jnp.where(live, after, -1), axis=0) + ahead  # [E]
+    written = jnp.max(jnp.where(live, after, -1), axis=0)  # [E]
     # Early in an episode, the n steps cover positions that have not been written yet.
     running = live & (place >= -frames.age)
     steps = jnp.max(jnp.where(running, spot.n_steps, 0), axis=0)
-    resumes = jnp.where(ahead > 0, 1, jnp.maximum(steps - frames.age - frames.stack + 1, 1))
+    resumes = jnp.maximum(steps - frames.age - frames.stack + 1, 1)
 
     def overwritten(end: Array, depth: Array) -> Array:
         """Return whether later frames have overwritten part of each stack ending at `end`."""
@@ -285,14 +246,13 @@ def _zero_row(frames: FrameIndex) -> int:
     return frames.newest.size * frames.places
 
 
-def _one_unless(n_steps: OnEither | None) -> OnEither | int:
+def _one_unless(n_steps: Array | None) -> Array | int:
     return 1 if n_steps is None else n_steps
 
 
-def _columns(frames: FrameIndex, obs: OnEither, next_obs: OnEither) -> OnEither:
+def _columns(frames: FrameIndex, obs: Array, next_obs: Array) -> Array:
     """Stack the newest frame of `obs` and all frames of `next_obs`, `[E * (1 + K), D]`."""
-    make: Any = np if isinstance(obs, np.ndarray) else jnp
     rows, size, stack = len(obs), math.prod(frames.shape), frames.stack
     own = obs.reshape(rows, size, stack)[:, :, -1:]
-    both = make.concatenate([own, next_obs.reshape(rows, size, stack)], axis=2)
-    return make.swapaxes(both, 1, 2).reshape(rows * (1 + stack), size)
+    both = jnp.concatenate([own, next_obs.reshape(rows, size, stack)], axis=2)
+    return jnp.swapaxes(both, 1, 2).reshape(rows * (1 + stack), size)

@@ -18,7 +18,6 @@ from experiments.training.loop import make_program
 from experiments.training.seeds import over_seeds
 from jaxreplay import Frames, Replay, SharedObservations, Transition, Transitions, sum_tree
 from jaxreplay._internal.tuned import gather
-from jaxreplay.loops import packed
 from jaxreplay.methods import METHODS, her, ners, per, pser, rank, refer, sequences, slices
 from jaxreplay.testing import assert_in_place, large_copies, with_goals
 from tests.methods import DISTINCT
@@ -169,20 +168,17 @@ def scanned(name, order, seeds, capacity=CAPACITY):
     return compiled(jax.jit(run, donate_argnums=0).lower(carry, jax.random.key(0)))
 
 
-def test_packed_step_has_no_large_copies():
+def test_step_called_from_python_has_no_large_copies():
     replay = Replay(VARIANTS["per"].sampler, capacity=CAPACITY, batch_size=BATCH)
 
     def turn(state, batch, td, row, key):
-        state, batch, row = (packed.unpack(x) for x in (state, batch, row))
         state = replay.add(replay.update(state, batch, td_error=td), row)
-        batch = replay.sample(state, key)
-        return packed.pack(state), packed.pack(batch)
+        return state, replay.sample(state, key)
 
-    state, key = replay.init(jax.random.key(0), EXAMPLE), jax.random.key(1)
-    batch = jax.eval_shape(lambda state: packed.pack(replay.sample(state, key)), state)
-    row = packed.pack(jax.tree.map(lambda x: np.asarray(x)[None], EXAMPLE))
-    state = jax.jit(packed.pack)(state)
-    assert len(state.arrays) == 3 and len(batch.arrays) == len(row.arrays) == 1
+    key = jax.random.key(1)
+    state = jax.eval_shape(replay.init, key, EXAMPLE)
+    batch = jax.eval_shape(replay.sample, state, key)
+    row = jax.tree.map(lambda x: np.asarray(x)[None], EXAMPLE)
     lowered = jax.jit(turn, donate_argnums=0).lower(state, batch, jnp.ones(BATCH), row, key)
     text = compiled(lowered)
     assert f"[{CAPACITY}," in text
@@ -328,7 +324,6 @@ def test_reads_after_writes_are_detected_as_copies():
 
 STORAGES = {
     "transitions": (Transitions(), EXAMPLE),
-    "on host": (Transitions(on_host=True), EXAMPLE),
     "shared": (SharedObservations(spare=0.1), EXAMPLE),
     "frames": (
         Frames(stack=4, spare=0.1),

@@ -212,7 +212,6 @@ def test_values_of_another_type_in_files_are_refused(tmp_path, capsys, text, nam
         (["--envs", "walk/4", "walk/4"], ("environment", "walk/4")),
         (["--grid", "steps=300", "--steps", "200"], ("--steps 200", "grid", "--defaults true")),
         (["--envs", "gymnasium/CartPole-v1", *SEARCH], ("gymnasium/CartPole-v1", "--grid")),
-        (["--replay-on", "host", *SEARCH], ("--replay-on", "--grid")),
         (["--trials", "3"], ("--trials", "--search")),
         (["--json"], ("--json", "--list")),
         ([*SEARCH, "--defaults", "true"], ("--defaults",)),

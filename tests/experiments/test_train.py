@@ -137,8 +137,6 @@ REFUSALS = [
     (["--num-envs", "3", "--capacity", "100"], ("capacity", "100", "num_envs", "3", "99")),
     (["--env", "gymnasium/CartPole-v2"], ("gymnasium/CartPole-v1",)),
     (["--env", "atari/Pong", "--scale-observations", "true"], ("--frame-stack 0",)),
-    (["--replay-on", "host", "--frame-stack", "4"], ("gymnax/CartPole-v1", "--frame-stack 0")),
-    (["--replay-on", "host", "--scale-observations", "true"], ("--replay-on",)),
     (["--env", "atari/Pong", "--env.vectorisation", "async"], ("gymnasium/",)),
     # options without effect
     (["--observe-every", "100"], ("--observe-every", "ners")),

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import Replay, SharedObservations, Transitions, datasets, ring
+from jaxreplay import Replay, SharedObservations, datasets, ring
 from jaxreplay.methods import latest, per, refer, uniform
 from tests.refusals import refused
 
@@ -225,13 +225,6 @@ def test_recorded_actions_are_numbered_from_0(dtype):
         )
         np.testing.assert_array_equal(found.action[:, 0], recorded.actions - start)
         assert found.action.dtype == np.int32
-
-
-def test_replays_with_rows_on_the_host_are_refused():
-    replay = Replay(per.sampler(), capacity=32, batch_size=4, storage=Transitions(on_host=True))
-    episodes = [item._replace(actions=np.zeros((len(item.rewards), 2))) for item in EPISODES]
-    with refused("on_host"):
-        datasets.fill(replay, episodes, key=KEY, gamma=GAMMA)
 
 
 def test_more_lanes_than_episodes_are_refused():

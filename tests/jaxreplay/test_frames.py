@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxreplay import Frames, Replay, n_step, ring, testing
-from jaxreplay.loops import frames
+from jaxreplay._internal import frames
 from jaxreplay.methods import uniform
 from jaxreplay.n_step import Step
 from tests.refusals import refused
@@ -21,7 +21,6 @@ EXAMPLE = testing.EXAMPLE._replace(obs=BLANK, next_obs=BLANK)
 ROW = jax.tree.map(lambda x: x[None], EXAMPLE)
 
 FURTHEST = 2**30 + 2**29  # after this place, counts of places wrap
-_assemble = jax.jit(frames.assemble)
 
 
 @jax.jit
@@ -62,8 +61,8 @@ class Game:
 
 
 @functools.cache
-def made(capacity, num_envs, n, on_host, stack=K, spare=1.0):
-    storage = Frames(stack=stack, spare=spare, ahead=None if spare else n, on_host=on_host)
+def made(capacity, num_envs, n, stack=K, spare=1.0):
+    storage = Frames(stack=stack, spare=spare, ahead=None if spare else n)
     replay = Replay(
         uniform.sampler(), capacity=capacity, batch_size=4, num_envs=num_envs, storage=storage
     )
@@ -75,19 +74,18 @@ def made(capacity, num_envs, n, on_host, stack=K, spare=1.0):
     return replay, *(jax.jit(function) for function in functions)
 
 
-def play(seed, length, capacity, num_envs, n, rows, on_host=False, newest=-2):
-    """Fill a store and a naive one; return the replay's state, the pixels and the naive store.
+def play(seed, length, capacity, num_envs, n, rows, newest=-2):
+    """Fill a store and a naive one; return the replay's state and the naive store.
 
     `newest` is the place from which frames are counted.
     """
     rng = np.random.default_rng(seed)
-    replay, init, push, add, _ = made(capacity, num_envs, n, on_host)
+    replay, init, push, add, _ = made(capacity, num_envs, n)
     state, window = jax.jit(replay.init)(jax.random.key(0), EXAMPLE), init()
     books = state.ring.frames.replace(newest=jnp.full(num_envs, newest, jnp.int32))
     state = state._replace(ring=state.ring.replace(frames=books))
     games = [Game(rng, length) for _ in range(num_envs)]
     naive = {}
-    pixels = frames.empty_pixels(state.ring.frames, on_host=True) if on_host else None
     for number in range(rows):
         columns = [np.stack(column) for column in zip(*[game.step() for game in games])]
         obs, next_obs, first, terminated, truncated = columns
@@ -100,15 +98,8 @@ def play(seed, length, capacity, num_envs, n, rows, on_host=False, newest=-2):
         slots = (number - n + 1) % (capacity // num_envs) * num_envs + np.arange(num_envs)
         for lane, slot in enumerate(slots):
             naive[int(slot)] = np.asarray(t.obs)[lane], np.asarray(t.next_obs)[lane]
-        if on_host:
-            newest = np.asarray(state.ring.frames.newest), np.asarray(state.ring.frames.age)
-            place, _ = frames.advance(*newest, np.asarray(t.first), books.places)
-            frames.write_on_host(
-                pixels, state.ring.frames, place, *map(np.asarray, (t.obs, t.next_obs, t.n_steps))
-            )
-            t = t._replace(obs=None, next_obs=None)
         state = add(state, t)
-    return state, pixels, naive
+    return state, naive
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -121,38 +112,19 @@ def play(seed, length, capacity, num_envs, n, rows, on_host=False, newest=-2):
 )
 def test_stacks_equal_those_of_a_naive_store(seed, length, sizes, rows, newest):
     rows += sizes[2]
-    state, _, naive = play(seed, length, *sizes, rows, newest=newest)
+    state, naive = play(seed, length, *sizes, rows, newest=newest)
     live = np.asarray(sorted(naive), np.int32)
     filled = np.resize(live, sizes[0])  # one shape, so that it compiles once
-    read = jax.tree.map(np.asarray, made(*sizes, False)[-1](state.ring, filled))
+    read = jax.tree.map(np.asarray, made(*sizes)[-1](state.ring, filled))
     for row, slot in enumerate(live.tolist()):
         np.testing.assert_array_equal(read.obs[row], naive[slot][0])
         np.testing.assert_array_equal(read.next_obs[row], naive[slot][1])
     assert int(_lost(state.ring)) == 0
 
 
-@settings(max_examples=6, deadline=None, derandomize=True)
-@given(
-    st.integers(0, 2**31),
-    st.sampled_from([(12, 1, 3), (24, 2, 5)]),
-    st.sampled_from([-2, FURTHEST - 20]),
-)
-def test_stacks_assembled_on_the_host_equal_those_of_a_naive_store(seed, sizes, newest):
-    state, pixels, naive = play(seed, 5, *sizes, 40, on_host=True, newest=newest)
-    live = np.asarray(sorted(naive), np.int32)
-    where = made(*sizes, True)[-1](state.ring, live)
-    obs, next_obs = (
-        np.asarray(_assemble(state.ring.frames, pixels[np.asarray(rows)]))
-        for rows in (where.obs, where.next_obs)
-    )
-    for row, slot in enumerate(live.tolist()):
-        np.testing.assert_array_equal(obs[row], naive[slot][0])
-        np.testing.assert_array_equal(next_obs[row], naive[slot][1])
-
-
 def test_samples_contain_the_stacks():
-    replay = made(12, 1, 1, False)[0]
-    state, _, naive = play(0, 5, 12, 1, 1, 30)
+    replay = made(12, 1, 1)[0]
+    state, naive = play(0, 5, 12, 1, 1, 30)
     batch = jax.jit(replay.sample)(state, jax.random.key(0))
     batch = jax.tree.map(np.asarray, batch)
     for row, slot in enumerate(batch.indices.tolist()):
@@ -175,7 +147,7 @@ def test_frames_lost_to_short_episodes_are_counted():
 
 @pytest.mark.parametrize(("stack", "n"), [(1, 1), (1, 5), (2, 5), (4, 3)])
 def test_frames_lost_equals_the_number_of_wrong_transitions(stack, n):
-    replay, init, push, add, gather = made(8, 1, n, False, stack, 0.0)
+    replay, init, push, add, gather = made(8, 1, n, stack, 0.0)
     blank = BLANK[..., :stack]
     example = EXAMPLE._replace(obs=blank, next_obs=blank)
     state, window, naive = replay.init(jax.random.key(0), example), init(), {}
@@ -199,7 +171,7 @@ def test_frames_lost_equals_the_number_of_wrong_transitions(stack, n):
 
 
 def test_stacks_that_do_not_begin_with_zeros_are_counted():
-    replay, _, _, add, _ = made(12, 1, 1, False)
+    replay, _, _, add, _ = made(12, 1, 1)
     state, metrics = jax.jit(replay.init)(jax.random.key(0), EXAMPLE), jax.jit(replay.metrics)
     newest = np.zeros_like(ROW.obs)
     newest[..., -1] = 7

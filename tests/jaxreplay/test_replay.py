@@ -70,7 +70,6 @@ def test_invalid_constructor_arguments_are_refused(options, parts):
 @pytest.mark.parametrize(
     ("kind", "options", "parts"),
     [
-        (Transitions, {"on_host": "no"}, ("on_host", "'no'")),
         (SharedObservations, {"spare": "x"}, ("spare", "'x'")),
         (SharedObservations, {"spare": -0.5}, ("spare", "-0.5")),
         (SharedObservations, {"ahead": 0}, ("ahead", "0")),
@@ -79,7 +78,6 @@ def test_invalid_constructor_arguments_are_refused(options, parts):
         (Frames, {"stack": "x"}, ("stack", "'x'")),
         (Frames, {"stack": 4, "spare": -0.1}, ("spare", "-0.1")),
         (Frames, {"stack": 4, "ahead": -7}, ("ahead", "-7")),
-        (Frames, {"stack": 4, "on_host": 1}, ("on_host", "1")),
     ],
 )
 def test_invalid_storage_options_are_refused(kind, options, parts):

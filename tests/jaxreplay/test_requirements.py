@@ -6,7 +6,7 @@ import pytest
 
 from agents.types import Offers
 from experiments.runs.registry import asked_of_agent, lacking_in_method
-from jaxreplay import Frames, Replay, SharedObservations, Transitions
+from jaxreplay import Replay, SharedObservations
 from jaxreplay.methods import METHODS, ere, ero, ners, per, pser, uniform
 from jaxreplay.testing import EXAMPLE
 from jaxreplay.types import Requirements, union
@@ -85,13 +85,6 @@ class Deaf(uniform.Uniform):
 def test_samplers_that_observe_must_declare_episode_returns(sampler):
     with refused("observe", "requires.episode_returns"):
         replay_of(sampler)
-
-
-@pytest.mark.parametrize("storage", [Transitions(on_host=True), Frames(stack=2, on_host=True)])
-def test_fields_read_by_a_sampler_cannot_be_stored_on_the_host(storage):
-    with refused("on_host", "features", "obs", "next_obs"):
-        replay_of(ners.sampler(), storage=storage)
-    replay_of(per.sampler(), storage=storage)
 
 
 COLUMN, ONCE = np.zeros(1, np.float32), {"storage": SharedObservations()}

@@ -81,9 +81,3 @@ def test_rollouts_that_do_not_fit_are_refused_by_name(fields, feedback, parts):
     replay, state = held()
     with refused(*parts):
         replay.add_rollout(state, GOOD | fields, **feedback)
-
-
-def test_rollouts_are_refused_with_rows_on_the_host():
-    replay, state = held(storage=Transitions(on_host=True))
-    with refused("on_host"):
-        replay.add_rollout(state, GOOD)

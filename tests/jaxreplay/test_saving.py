@@ -428,21 +428,19 @@ def test_load_rows_numbers_actions_from_0_and_refuses_others(tmp_path):
 def test_load_rows_refuses_rows_that_cannot_be_restored(tmp_path):
     row = {"obs": np.zeros(3), "next_obs": np.zeros(3), "first": np.bool_(0)}
     sizes = {"capacity": 32, "batch_size": 4}
-    plain, once, far = (
+    plain, once = (
         Replay(uniform.sampler(), **sizes, storage=storage)
-        for storage in (Transitions(), SharedObservations(), Transitions(on_host=True))
+        for storage in (Transitions(), SharedObservations())
     )
     told = Replay(per.sampler(per.PERConfig(initial="td")), **sizes)
     key = jax.random.key(0)
     paths = [
         jaxreplay.save(replay, replay.init(key, row), tmp_path / name)
-        for replay, name in ((plain, "plain"), (once, "once"), (far, "far"))
+        for replay, name in ((plain, "plain"), (once, "once"))
     ]
     for replay, path, parts in (
         (plain, paths[1], (paths[1], "num_envs")),
-        (plain, paths[2], (paths[2], "num_envs")),
         (once, paths[0], ("storage",)),
-        (far, paths[0], ("storage",)),
         (told, paths[0], ("td_error",)),
         (plain, tmp_path / "none", (tmp_path / "none", "jaxreplay.save")),
     ):

@@ -16,7 +16,6 @@ from experiments.benchmarks import calls, methods, peers, replay, training
 from experiments.benchmarks.peers import ALPHA, BETA, OBS, ORDERS, Buffer, Rows, row
 from experiments.benchmarks.peers import endless_episode as episode
 from experiments.installation.commands import install
-from jaxreplay.loops import packed
 from tests.refusals import assert_names, refusal
 
 FAST = ["--turns", "2", "--seconds", "0.002"]
@@ -106,10 +105,10 @@ def test_fused_call_equals_separate_calls_of_each_function():
     (peer,) = [peer for peer in peers.find(["ours"]).peers if peer.prioritised]
     rng = np.random.default_rng(0)
     rows = episode(rng, CAPACITY + 5)
-    apart, source, another = (buffer_of(peer) for _ in range(3))
-    for buffer in (apart, source, another):
+    apart, source = buffer_of(peer), buffer_of(peer)
+    for buffer in (apart, source):
         buffer.fill(jax.tree.map(lambda x: x[:CAPACITY], rows))
-    together, few = calls.OneCall(source), calls.OneCall(another, few_arrays=True)
+    together = calls.OneCall(source)
     batch = apart.sample()
     for number in range(CAPACITY, CAPACITY + 5):
         errors = jnp.asarray(rng.standard_normal(BATCH, np.float32))
@@ -118,10 +117,6 @@ def test_fused_call_equals_separate_calls_of_each_function():
         batch = apart.sample()
         one = together.run(row(rows, number), errors)
         jax.tree.map(np.testing.assert_array_equal, one, batch)
-        jax.tree.map(
-            np.testing.assert_array_equal, packed.unpack(few.run(row(rows, number), errors)), batch
-        )
-    jax.tree.map(np.testing.assert_array_equal, packed.unpack(few.state), together.state)
     np.testing.assert_array_equal(together.state.ring.words, apart.state.ring.words)
     np.testing.assert_array_equal(together.state.sampler.tree.nodes, apart.state.sampler.tree.nodes)
 

@@ -96,38 +96,22 @@ def test_durations_are_formatted_in_words(minutes, words):
     assert rates.in_words(minutes) == words
 
 
-def config(replay_on, seeds=2):
-    run = defaults("gymnax/Pendulum-v1", "td3", "per")
-    sizes = dataclasses.replace(run.sizes, capacity=100_000, replay_on=replay_on)
-    return dataclasses.replace(run, seeds=seeds, sizes=sizes)
-
-
-def sizes(replay_on):
-    run = config(replay_on)
-    return assembly._sizes(assembly.assemble(run), run)
-
-
-def test_host_rows_count_as_host_memory():
-    (whole, nothing), (part, host) = sizes("device"), sizes("host")
-    assert nothing == 0
-    assert host == 100_000 * 4 * 6  # two observations of 3 numbers
-    assert whole - part == host - 4 * 7  # buffer of the newest row and its slot
-
-
 @pytest.mark.parametrize(
-    ("backend", "device", "machine", "memory"),
+    ("env", "backend", "device", "machine", "parts"),
     [
-        ("gpu", 3e6, 1e12, "device"),
-        ("gpu", 1e12, 3e6, "host"),
-        ("cpu", 9e6, 9e6, "device"),  # device and host share one memory
+        ("gymnax/Pendulum-v1", "gpu", 3e6, 1e12, ("device", "capacity", "seeds")),
+        ("gymnasium/Pendulum-v1", "gpu", 1e12, 1e4, ("host",)),  # environments of an evaluation
+        ("gymnax/Pendulum-v1", "cpu", 9e6, 9e6, ("device", "capacity", "seeds")),
     ],
 )
-def test_runs_beyond_the_memory_are_refused(backend, device, machine, memory, monkeypatch):
+def test_runs_beyond_the_memory_are_refused(env, backend, device, machine, parts, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     monkeypatch.setattr(assembly, "device_bytes", lambda: device)
     monkeypatch.setattr(assembly, "machine_bytes", lambda: machine)
-    with refused(memory, "capacity", "seeds"):
-        assembly.build(config("host"))
+    run = defaults(env, "td3", "per")
+    sizes = dataclasses.replace(run.sizes, capacity=100_000)
+    with refused(*parts):
+        assembly.build(dataclasses.replace(run, seeds=2, sizes=sizes))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,4 @@
-"""Runs of a study with environments or replays on the host."""
-
-import dataclasses
+"""Runs of a study with environments on the host."""
 
 import pandas as pd
 import pytest
@@ -45,15 +43,6 @@ def test_interrupted_studies_on_the_host_resume_and_equal_single_runs(tmp_path, 
     own = results.table()[lambda rows: rows["replay"] == "per"]
     assert own["eval_return"].tolist() == pytest.approx(alone["eval_return"].tolist())
     assert own["seed"].tolist() == alone["seed"].tolist()
-
-
-def test_studies_support_replays_in_host_memory(tmp_path):
-    made = make_study("walk/4", "uniform")
-    ((key, config),) = made.bases.items()
-    sizes = dataclasses.replace(config.sizes, replay_on="host")
-    own = dataclasses.replace(made, bases={key: dataclasses.replace(config, sizes=sizes)})
-    assert all(point.hosted for point in own.points())
-    assert len(runner.run(own, tmp_path / "study", show=False).store.ended()) == 2
 
 
 def test_foreign_runs_in_the_folder_of_a_study_are_kept(tmp_path):

@@ -288,7 +288,7 @@ def test_arrays_of_other_shapes_and_dtypes_are_refused(part, value, tmp_path):
         name: value for name in SIZES if name == part
     }
     row = [[field.name, f"{field.dtype}{list(field.shape)}".replace(" ", "")]
-           for field in ring.row_layout(state.ring).fields]  # fmt: skip
+           for field in state.ring.layout.fields]  # fmt: skip
     path = tmp_path / "crafted"
     array_file.write(state, path, tmp_path / "part", "jaxreplay.replay", about | {"row": row})
     with refused(path):

@@ -7,8 +7,8 @@ import optax
 import pytest
 
 from jaxreplay import SharedObservations, n_step, objectives, returns, ring, sum_tree, testing
-from jaxreplay._internal import bucket_order
-from jaxreplay.loops import frames, if_finite, schedules
+from jaxreplay._internal import bucket_order, frames
+from jaxreplay.loops import if_finite, schedules
 from jaxreplay.methods import ere, sequences
 
 T = jnp.ones((3, 2))
