@@ -15,7 +15,7 @@ from jaxreplay import objectives
 from jaxreplay.loops import if_finite
 from jaxreplay.objectives import Objective
 from jaxreplay.sampler import Method
-from jaxreplay.types import Array, Trust
+from jaxreplay.types import Array, Sample, Trust
 
 P = TypeVar("P")  # learned parameters of one or more networks, a pytree of arrays
 
@@ -72,6 +72,23 @@ def check_arguments(
         f"{agent} lacks {', '.join(lacking)}, which this replay method requires: use another "
         "method, options of it without this requirement, or another agent",
     )
+
+
+def read_aux(agent: str, sample: Sample, name: str, methods: str) -> Any:
+    """Return an entry of `Sample.aux`.
+
+    Args:
+      agent: name of the agent in error messages.
+      sample: a batch.
+      name: name of the entry.
+      methods: replay methods that provide it, for error messages.
+
+    Raises:
+      ValueError: If the replay method does not provide it.
+    """
+    found = getattr(sample.aux, name, None)
+    require(found is not None, f"{agent} requires Sample.aux.{name}: use {methods}")
+    return found
 
 
 def complete(objective: Objective | None, error: Callable[[Array], Array]) -> Objective:

@@ -247,14 +247,18 @@ class _R2D2:
         return rescale(target) if self.config.rescale else target
 
     def update(self, state: DQNState, sample: Sample, _key: Array) -> tuple[DQNState, Info]:
-        config, learn = self.config, sample.aux.learn
+        config = self.config
+        learn, mask = (
+            common.read_aux("R2D2", sample, name, "the method sequences or slices")
+            for name in ("learn", "mask")
+        )
         t = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), sample.transition)  # [T, B, ...]
         # Slices also end at the newest step, whose episode may go on.
-        t = t._replace(last=t.last | ~jnp.roll(sample.aux.mask.T, -1, axis=0))
+        t = t._replace(last=t.last | ~jnp.roll(mask.T, -1, axis=0))
         # The observation after the last step of a sequence or an episode is that of its transition.
         inputs = jax.tree.map(lambda x, y: jnp.concatenate([x[:1], y]), t.obs, t.next_obs)
         start = t.extras.before[0] if config.stored_state else self.zeros(learn.shape[0])
-        warms_up = (sample.aux.mask & ~learn).T
+        warms_up = (mask & ~learn).T
         burn_in = jnp.concatenate([warms_up, jnp.zeros_like(warms_up[:1])])
         q_target = self.unroll(state.target_params, inputs, start, burn_in)
         count = jnp.maximum(learn.sum(axis=1), 1)

@@ -156,7 +156,7 @@ class _RACER:
         return self.objective.actor(per_sample, sample, trust), (out, trust)
 
     def update(self, state: RACERState, sample: Sample, _key: Array) -> tuple[RACERState, Info]:
-        q_ret = _get_returns(sample)
+        q_ret = common.read_aux("RACER", sample, "q_ret", "refer with option returns")
         (loss, (out, trust)), grads = jax.value_and_grad(self.loss, has_aux=True)(
             state.params, sample, q_ret
         )
@@ -179,17 +179,6 @@ class _RACER:
         # Use a one-step target, since only sampled batches have return estimates.
         target = t.reward + t.discount * feedback["next_value"]
         return feedback | {"td_error": target - feedback["q_value"], "target": target}
-
-
-def _get_returns(sample: Sample) -> Array:
-    """Return the Retrace estimates `[B]` in the sample, or raise ValueError if missing."""
-    q_ret = getattr(sample.aux, "q_ret", None)
-    if q_ret is None:
-        raise ValueError(
-            "RACER requires return estimates in Sample.aux.q_ret: use a replay method that "
-            "computes them (option `returns`)"
-        )
-    return q_ret
 
 
 def racer(

@@ -100,7 +100,13 @@ def _copy_notebooks(app) -> None:
 
 def _link_pages(app, path, docname: str, content: list[str]) -> None:
     content[0] = content[0].replace("(../../RESULTS.md)", "(claims.md)")
-    content[0] = content[0].replace("(docs/results/", "(")
+    entry = r"\[((\w+)\.[\w.]+)\]\(experiments/results/papers/[^)]*\)"
+    content[0] = re.sub(entry, _link_entry, content[0])
+
+
+def _link_entry(match: re.Match[str]) -> str:
+    name, paper = match[1], match[2]
+    return f"[{name}]({paper}.md#{name.replace('.', '-').lower()})"
 
 
 def _document_modules(app, docname: str, content: list[str]) -> None:

@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from experiments.figures.panels import during_training  # imports matplotlib
         from experiments.report import source
         from experiments.runs import folder
-        from experiments.runs.log import say
+        from experiments.runs.log import escaped, say, show
         from experiments.statistics.tables import table
         from experiments.storage.files import write_bytes, write_json
         from experiments.studies.results import is_study
@@ -47,10 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         summaries = {label: arm.summary or {} for label, arm in shown.arms.items()}
         write_json(args.out / "summary.json", summaries)
         rows = [{**summary, "replay": label} for label, summary in summaries.items()]
-        text = table(rows, "run")
+        text = escaped(table(rows, "run"))
         write_bytes(args.out / "comparison.md", text.encode())
         figures = "\n         ".join(map(str, written))
-        print(f"\n{text}\ntable:   {args.out / 'comparison.md'}\nfigures: {figures}")
+        show(f"\n{text}\ntable:   {args.out / 'comparison.md'}\nfigures: {figures}")
 
     return shared.run_command(parser, command, "give the same command again")
 
@@ -68,7 +68,9 @@ def _parser() -> Parser:
         "--out", type=shared.folder, required=True, help="folder of the figures and the table"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the plot in --out")
-    parser.add_argument("--title", help="title of the figures [default: agents and environments]")
+    parser.add_argument(
+        "--title", type=shared.shown, help="title of the figures [default: agents and environments]"
+    )
     parser.add_argument(
         "--other-code", action="store_true",
         help="accept runs of different versions of the code or settings of JAX",

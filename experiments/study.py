@@ -23,7 +23,7 @@ from experiments.cli import shared, toml
 from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, read_options
 from experiments.installation.commands import missing
-from experiments.runs.log import say
+from experiments.runs.log import say, show
 from experiments.runs.run_config import PREFIXES, RunConfig, defaults
 from experiments.storage.files import read_json
 from experiments.studies import grid
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     parser = Parser(prog="python -m experiments.study", description=__doc__)
     parser.add_argument(
-        "file", type=Path, metavar="FILE", help="Python or TOML file, or the study.json of results"
+        "file", metavar="FILE", help=".py or .toml file, or a study.json of results"
     )
     parser.add_argument(
         "--out", type=shared.folder, metavar="DIR", help="folder for results [default runs/FILE]"
@@ -64,16 +64,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_options(parser, Where, group="where", about="place and limits")
     shared.add_compilation_cache(parser)
     args, rest = parser.parse_known_args(words)
-    if args.file.suffix == ".toml":
-        front = _FRONT._replace(out=args.file.stem)
-        at = words.index(str(args.file))
-        return command(front, ["--file", *words[at : at + 1], *words[:at], *words[at + 1 :]])
+    path = Path(args.file)
+    if path.suffix not in (".py", ".toml", ".json") or args.file.startswith("-"):
+        parser.error(f"{path} is not a study: name a .py or .toml file, or a study.json of results")
+    if path.suffix == ".toml":
+        words.remove(args.file)
+        return command(_FRONT._replace(out=path.stem), ["--file", args.file, *words])
     if rest:
         parser.error(f"unknown option '{rest[0]}': the file defines the study")
 
     def run() -> None:
-        study = _of_json(args.file) if args.file.suffix == ".json" else _of_python(args.file)
-        out = args.resume or args.out or Path("runs") / args.file.stem
+        study = _of_json(path) if path.suffix == ".json" else _of_python(path)
+        out = args.resume or args.out or Path("runs") / path.stem
         _run(study, out, args, read_options(args, Where()))
 
     return shared.run_command(parser, run)
@@ -90,15 +92,16 @@ def command(front: Front, argv: Sequence[str]) -> int:
 
             listing.print_list(named.json)
             return
-        words = [*_of_file(named), *argv]
-        names = _names_parser().parse_known_args(words)[0]
+        file = _of_file(named)
+        names = _names_parser()
+        names = names.parse_known_args(argv, file.values(names, toml.NAMES))[0]
         before = None
         if named.resume is not None:
             from experiments.studies import store
 
             before = store.read(named.resume).study.validated(named.resume)
         bases = _bases(names) if before is None else _same_names(names, before)
-        args = _parse(parser, front, bases, words, before)
+        args = _parse(parser, front, bases, argv, names.preset, before, file)
         study = _study(args, bases, front, before)
         out = args.resume or args.out or _default_folder(front, bases)
         _run(study, out, args, read_options(args, Where()))
@@ -108,7 +111,7 @@ def command(front: Front, argv: Sequence[str]) -> int:
 
 def _default_folder(front: Front, bases: Mapping[tuple[str, str], RunConfig]) -> Path:
     (env, _), config = next(iter(bases.items()))
-    return shared.own_folder(front.out.format(agent=config.agent, env=env))
+    return shared.own_folder(front.out.replace("{agent}", config.agent).replace("{env}", env))
 
 
 def _run(study: Study, out: Path, args: argparse.Namespace, where: Where) -> None:
@@ -121,7 +124,7 @@ def _run(study: Study, out: Path, args: argparse.Namespace, where: Where) -> Non
     if results is not None and study.options.report:
         from experiments.report import page
 
-        print(page.write_study(results))
+        show(page.write_study(results))
 
 
 def _of_json(path: Path) -> Study:
@@ -134,6 +137,8 @@ def _of_json(path: Path) -> Study:
 
 def _of_python(path: Path) -> Study:
     """Return the study that a Python file defines."""
+    if not path.is_file():  # runpy would also run a folder
+        raise ValueError(f"{path} is not a file: name another")
     try:
         found = runpy.run_path(str(path)).get("study")
     except OSError as error:
@@ -143,15 +148,15 @@ def _of_python(path: Path) -> Study:
     return found
 
 
-def _of_file(named: argparse.Namespace) -> list[str]:
-    """Return the options of a TOML file as command-line arguments."""
+def _of_file(named: argparse.Namespace) -> toml.Options:
+    """Return the options of the TOML file that the command line names, if any."""
     if named.file is None:
-        return []
+        return toml.Options(Path(), [])
     if named.resume is not None:
         raise ValueError(
             f"--resume {named.resume} continues with its own options: leave out --file"
         )
-    return toml.words_of(named.file)
+    return toml.read(named.file)
 
 
 def _study(
@@ -265,10 +270,11 @@ def _parse(
     parser: Parser,
     front: Front,
     bases: Mapping[tuple[str, str], RunConfig],
-    words: Sequence[str],
+    argv: Sequence[str],
+    preset: str | None,
     before: Study | None,
+    file: toml.Options,
 ) -> argparse.Namespace:
-    preset = _names_parser().parse_known_args(words)[0].preset
     out = _default_folder(front, bases)
     seeds = f"{front.seeds}; with --until-decided, batches of {BATCH}"
     shared.add_common(parser, preset, several=True, out=out, seeds=seeds)
@@ -305,7 +311,7 @@ def _parse(
         called = "" if label == base.replay else f", called {label} here"
         named[label] = f"options of {base.replay}{called}"
     parser.guide = Guide(front.headings, named, front.examples)
-    args = parser.parse_args(words)
+    args = parser.parse_args(argv, file.values(parser))
     shared.check_resume(args)
     return args
 

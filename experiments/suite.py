@@ -270,18 +270,18 @@ def report(rows: Sequence[Mapping[str, str]]) -> str:
 _ABOUT = """\
 Each verdict names wins, losses and ties over paired seeds, and asks whether the method is better; \
 seeds are added until it is decided. *No difference*: the probability of improvement is within 0.1 \
-of one half. *Not tested*: it drew almost uniformly (effective buffer above 0.95). The last column \
-is the time of training, compared with uniform replay in the same study.
+of one half, also without the ties. *Not tested*: it drew almost uniformly (effective buffer above \
+0.95), agents hardly learned, or all seeds tie. The last column is the time of training, compared \
+with uniform replay in the same study.
 """
 
 
 def _cell(found: Found | ValueError) -> str:
     if not isinstance(found, Found):
         return str(found)
-    verdict, pairs = found.judgement.verdict, found.pairs
+    verdict, counts = found.judgement.verdict, found.judgement.counts
     words = {"agrees": "**better**", "disagrees": "**worse**"}
-    counts = f" ({pairs.wins}/{pairs.losses}/{pairs.ties})" if pairs is not None else ""
-    return words.get(verdict, verdict) + counts
+    return f"{words.get(verdict, verdict)} ({counts.wins}/{counts.losses}/{counts.ties})"
 
 
 def _relative_time(results: Store, point: str, base: str) -> str:

@@ -13,6 +13,7 @@ from experiments.cli import shared
 from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, read_options
 from experiments.runs import compilation, presets, run_config
+from experiments.runs.log import show
 from experiments.runs.run_config import PREFIXES, SECTIONS, OutputConfig, RunConfig, defaults
 
 HEADINGS = {
@@ -68,13 +69,13 @@ def _run(config: RunConfig, output: OutputConfig, args: argparse.Namespace) -> N
         summary = execute(
             config, out, output, resume=resume, overwrite=args.overwrite, devices=args.devices
         )
-    print(tables.table([summary]))
+    show(tables.table([summary]))
     figure = f"  (figure: {out / 'learning_curve.png'})" if output.figures else ""
-    print(f"results: {out}/{figure}")
+    show(f"results: {out}/{figure}")
     if output.report:
         from experiments.report import page
 
-        print(page.write_run(out))
+        show(page.write_run(out))
 
 
 def _base(known: argparse.Namespace) -> RunConfig:

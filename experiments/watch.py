@@ -29,7 +29,7 @@ from experiments.figures import film
 from experiments.figures.film import Film
 from experiments.runs import compilation, policy
 from experiments.runs.interrupt import Stopped
-from experiments.runs.log import waiting
+from experiments.runs.log import show, waiting
 from experiments.runs.policy import Policy
 from experiments.runs.run_config import RunConfig
 from jaxreplay.option import Config, option
@@ -163,13 +163,13 @@ def _watch(args: argparse.Namespace) -> None:
         raise Stopped(str(error), 1) from error
     count = pictures.write(out, options.fps)
     cut = "" if over else f", cut off by --max-steps {options.max_steps}"
-    print(
+    show(
         f"{config.env}, {config.agent} with {config.replay}, seed {seed} after {trained.step:,} "
         f"agent steps: return {total:.6g}, length {length:,}{cut}"
     )
     shown = "every step" if pictures.stride == 1 else f"1 of {pictures.stride} steps"
     size = out.stat().st_size / 1000
-    print(f"picture: {out} ({shown}, {count} pictures, {options.fps} per second, {size:,.0f} kB)")
+    show(f"picture: {out} ({shown}, {count} pictures, {options.fps} per second, {size:,.0f} kB)")
 
 
 def _parser() -> Parser:

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxreplay import n_step as n_step_
 from jaxreplay._internal import packages
-from jaxreplay._internal.arguments import Bounds, check_kind, find_overflow
+from jaxreplay._internal.arguments import Bounds, check_kind, find_overflow, zero_based
 from jaxreplay.n_step import Step
 from jaxreplay.replay import Replay, ReplayState
 from jaxreplay.storage import FrameRing
@@ -39,12 +39,15 @@ class Episode(Protocol):
 
     @property
     def terminations(self) -> Any:
-        """Termination flags, `[T]` bool."""
+        """Termination flags, `[T]` bool, False before the last step."""
         ...
 
     @property
     def truncations(self) -> Any:
-        """Truncation flags, `[T]` bool. Unfinished episodes are treated as truncated."""
+        """Truncation flags, `[T]` bool, False before the last step.
+
+        Unfinished episodes are treated as truncated.
+        """
         ...
 
 
@@ -65,7 +68,8 @@ def from_minari(
 ) -> Filled:  # fmt: skip
     """Return a new replay state filled with the episodes in a Minari dataset.
 
-    The other arguments are those of `fill`.
+    Discrete actions are stored as 0 .. n-1, whatever the `start` of the dataset's action space. The
+    other arguments are those of `fill`.
 
     Args:
       dataset: a `MinariDataset`, or the name of a local dataset.
@@ -88,15 +92,19 @@ def from_minari(
                 f"Minari dataset {dataset} is not available locally "
                 f"({' '.join(str(error).split())}): run `minari download {dataset}` first"
             ) from None
+    space: Any = getattr(dataset, "action_space", None)
+    actions = None
+    if hasattr(space, "n") and hasattr(space, "start"):  # of spaces, only Discrete has both
+        actions = range(int(space.start), int(space.start + space.n))
     return fill(
         replay, dataset.iterate_episodes(), key=key, gamma=gamma, n_step=n_step,
-        prepare=prepare, chunk=chunk,
+        prepare=prepare, chunk=chunk, actions=actions,
     )  # fmt: skip
 
 
 def fill(
     replay: Replay, episodes: Iterable[Episode], *, key: Array, gamma: float, n_step: int = 1,
-    prepare: Prepare | None = None, chunk: int = 4096,
+    prepare: Prepare | None = None, chunk: int = 4096, actions: range | None = None,
 ) -> Filled:  # fmt: skip
     """Return a new replay state filled with recorded episodes.
 
@@ -114,13 +122,16 @@ def fill(
       prepare: function that maps the observations of an episode with T steps, NumPy arrays
         `[T + 1, ...]`, to the observations to store. None stores observations unchanged.
       chunk: number of steps per environment to transfer to the device at once.
+      actions: the n recorded discrete actions, such as `range(1, 3)`, which are stored as int32
+        numbers 0 .. n-1. None stores actions unchanged and unchecked.
 
     Raises:
-      ValueError: If there are no episodes or they contain arrays that can't be stored, or if the
-        replay does not support recorded episodes.
+      ValueError: If there are no episodes or they contain arrays that can't be stored, flags before
+        their last step or actions outside of `actions`, or if the replay does not support recorded
+        episodes.
     """
     _check_arguments(replay, n_step, chunk, gamma)
-    feed = _Feed(_convert(episodes, prepare), replay.num_envs)
+    feed = _Feed(_convert(episodes, prepare, actions), replay.num_envs)
     example = jax.tree.map(lambda x: x[0], feed.example)
     number, flag = np.zeros((), np.float32), np.zeros((), bool)
     transition: Any = (example.obs, example.action, number, number, example.next_obs, flag, flag)
@@ -208,14 +219,19 @@ class _Feed:
         return jax.tree.map(lambda *envs: np.stack(envs, axis=1), *parts)
 
 
-def _convert(episodes: Iterable[Episode], prepare: Prepare | None) -> Iterator[Step]:
+def _convert(
+    episodes: Iterable[Episode], prepare: Prepare | None, actions: range | None
+) -> Iterator[Step]:
     """Yield the T steps of each episode after checking that episodes agree in dtypes and shapes."""
     expected: dict[str, str] = {}
     begun = 0
     for number, episode in enumerate(episodes):
         if not len(episode.rewards):
             continue
-        steps = _as_steps(episode, prepare)
+        try:
+            steps = _as_steps(episode, prepare, actions)
+        except ValueError as error:
+            raise ValueError(f"episode {number}: {error}") from error
         parts = {"observations": steps.obs, "actions": steps.action}
         leaves = jax.tree_util.tree_flatten_with_path(parts)[0]
         found = {_name(path): f"{leaf.dtype}{list(leaf.shape[1:])}" for path, leaf in leaves}
@@ -231,19 +247,21 @@ def _convert(episodes: Iterable[Episode], prepare: Prepare | None) -> Iterator[S
         yield steps
 
 
-def _as_steps(episode: Episode, prepare: Prepare | None) -> Step:
+def _as_steps(episode: Episode, prepare: Prepare | None, actions: range | None) -> Step:
     arrays: Any = {
         "observations": prepare(episode.observations) if prepare else episode.observations,
         "actions": episode.actions,
         "terminations": np.asarray(episode.terminations),
         "truncations": np.asarray(episode.truncations),
     }
+    if actions is not None:
+        arrays["actions"] = zero_based("actions", episode.actions, actions)
     arrays = jax.tree_util.tree_map_with_path(
         lambda path, x: _as_array(_name(path), x, len(episode.rewards)), arrays
     )
-    terminated, truncated = (arrays[x].astype(bool) for x in ("terminations", "truncations"))
+    terminated, truncated = (_as_flags(x, arrays[x]) for x in ("terminations", "truncations"))
     truncated[-1:] |= ~terminated[-1:]
-    first: Any = np.concatenate([np.ones(1, bool), (terminated | truncated)[:-1]])
+    first: Any = np.arange(len(truncated)) == 0
     reward: Any = np.asarray(episode.rewards, np.float32)
     return Step(
         obs=jax.tree.map(lambda x: x[:-1], arrays["observations"]),
@@ -278,6 +296,21 @@ def _as_array(name: str, values: Any, steps: int) -> np.ndarray:
     if dtype.kind in "iu" and (value := find_overflow(array, dtype)) is not None:
         raise ValueError(f"{name} of an episode contain {value}, which is out of range for {dtype}")
     return array.astype(dtype)
+
+
+def _as_flags(name: str, values: np.ndarray) -> Any:
+    """Convert flags `[T]` to bool; refuse other numbers, and flags before the last step."""
+    odd = np.flatnonzero((values != 0) & (values != 1))
+    if odd.size:
+        raise ValueError(f"{name} must be flags, got {values[odd[0]]} at step {odd[0]}")
+    early = np.flatnonzero(values[:-1])
+    if early.size:
+        # The observation after such a step is the first one of the next episode.
+        raise ValueError(
+            f"{name} must be false before the last step, got true at step {early[0]} of "
+            f"{len(values)}: pass each episode separately"
+        )
+    return values.astype(bool)
 
 
 def _concatenate(steps: list[Step]) -> Step:

@@ -32,6 +32,29 @@ class MixedState(NamedTuple):
         return self.first.ring
 
 
+class Aux(NamedTuple):
+    """The auxiliary arrays of both methods; of sequences, also the masks of the whole batch."""
+
+    first: Tree  # `Draw.aux` of the first replay's method
+    second: Tree  # of the second
+
+    @property
+    def mask(self) -> Array:
+        """`[B, T]` bool, as of `sequences`."""
+        return jnp.concatenate([self.first.mask, self.second.mask])
+
+    @property
+    def learn(self) -> Array:
+        """`[B, T]` bool, as of `sequences`."""
+        return jnp.concatenate([self.first.learn, self.second.learn])
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"Sample.aux of a mixture lacks {name}: use an agent and an objective that do not read "
+            "it, or one replay"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class Mixed:
     """Two replays with the functions of one, created by `mix`.
@@ -39,7 +62,7 @@ class Mixed:
     Each function corresponds to that of `Replay` with the same name. A batch consists of
     `first.batch_size` transitions from the first replay, followed by `second.batch_size` from the
     second, each drawn and weighted by its own method. Slots of the second replay are numbered after
-    those of the first. `Sample.aux` is a pair with the arrays of both methods.
+    those of the first. `Sample.aux` is an `Aux` with the arrays of both methods.
 
     The weighted average of losses over a batch is the average of the averages over both replays,
     weighted by their batch sizes. To split a batch into minibatches, permute it, or take every n-th
@@ -156,7 +179,7 @@ class Mixed:
             transition=transition,
             weights=weights,
             version=version,
-            aux=(parts[0].aux, parts[1].aux),
+            aux=Aux(parts[0].aux, parts[1].aux),
             probability=self._probability(parts[0].probability, parts[1].probability),
         )
 
@@ -228,8 +251,7 @@ class Mixed:
           ValueError: If the batch is not of this mixture.
         """
         batch = calls.checked_batch(batch, self.slots, self.first.sampler.length)
-        pair = type(batch.aux) is tuple and len(batch.aux) == 2
-        if len(batch.indices) != self.batch_size or not pair:
+        if len(batch.indices) != self.batch_size or type(batch.aux) is not Aux:
             raise ValueError(
                 f"sample must have {self.batch_size} transitions, got {len(batch.indices)}: pass "
                 "a batch from sample of the same mixture"

@@ -20,6 +20,7 @@ from jax.core import Tracer
 from jaxreplay import ring as ring_
 from jaxreplay._internal import array_file as array_file  # exported for other file formats
 from jaxreplay._internal import untrusted as untrusted
+from jaxreplay._internal.arguments import zero_based
 from jaxreplay._internal.array_file import ArrayFile, Damaged
 from jaxreplay._internal.packages import VERSION
 from jaxreplay._internal.untrusted import check_writable, printable
@@ -108,7 +109,10 @@ def load(replay: Replay, path: str | os.PathLike, example: Tree) -> ReplayState:
         return saved.read(like)
 
 
-def load_rows(replay: Replay, path: str | os.PathLike, example: Tree, key: Array) -> ReplayState:
+def load_rows(
+    replay: Replay, path: str | os.PathLike, example: Tree, key: Array,
+    actions: range | None = None,
+) -> ReplayState:  # fmt: skip
     """Return a new replay state filled with the transitions of a saved replay.
 
     The number of environments, the capacity and the sampler may differ. Transitions are added as
@@ -125,10 +129,13 @@ def load_rows(replay: Replay, path: str | os.PathLike, example: Tree, key: Array
       path: path of the saved replay.
       example: one unbatched transition, as passed to `replay.init`.
       key: PRNG key for `replay.init`.
+      actions: the n saved discrete actions in the field `action`, such as `range(2)`, which are
+        stored as 0 .. n-1. None stores actions unchanged and unchecked.
 
     Raises:
-      ValueError: If the file or its fields are invalid (see `load`), if `replay` requires feedback
-        on new transitions, or if either replay stores observations once or transitions on the host.
+      ValueError: If the file or its fields are invalid (see `load`), if an action is not in
+        `actions`, if `replay` requires feedback on new transitions, or if either replay stores
+        observations once or transitions on the host.
       ImportError: If safetensors is not installed.
     """
     if names := replay.requires.feedback_of_new:
@@ -144,7 +151,7 @@ def load_rows(replay: Replay, path: str | os.PathLike, example: Tree, key: Array
             "load_rows requires a replay that stores complete transitions on the device: create it "
             "with storage=Transitions()"
         )
-    return _add_rows(replay, state, ring)
+    return _add_rows(replay, state, ring, Path(path), actions)
 
 
 def saved_size(path: str | os.PathLike) -> int:
@@ -214,7 +221,9 @@ def _read_steps(saved: ArrayFile) -> Array:
     return steps
 
 
-def _add_rows(replay: Replay, state: ReplayState, ring: Ring) -> ReplayState:
+def _add_rows(
+    replay: Replay, state: ReplayState, ring: Ring, path: Path, actions: range | None
+) -> ReplayState:
     """Add the transitions in a ring buffer to a new replay state."""
     stored = int(ring_.size(ring)) // ring.num_envs
     each = min(stored, max(1, replay.capacity // ring.num_envs))  # steps per saved environment
@@ -228,6 +237,10 @@ def _add_rows(replay: Replay, state: ReplayState, ring: Ring) -> ReplayState:
     rest = slots.size - steps * replay.num_envs
     slots, ends = (x[rest:].reshape(replay.num_envs, steps).T for x in (slots, ends))
     rollout = ring_.gather(ring, slots)
+    if actions is not None:
+        saved = get_field(rollout, "action")
+        numbered = zero_based(f"actions in {path}", saved, actions)
+        rollout = replace_fields(rollout, action=numbered.astype(saved.dtype))
     ends = ends.at[-1].set(True)
     for name, marks in {"first": jnp.roll(ends, 1, axis=0), "last": ends}.items():
         if has_field(rollout, name):

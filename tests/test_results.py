@@ -12,7 +12,9 @@ from experiments.papers import figures, report, results, running, tables, verdic
 from experiments.papers.entry import Layout
 from experiments.papers.registry import ENTRIES
 from experiments.runs import manifest
-from experiments.statistics import decisions, paired, verdicts
+from experiments.statistics import decisions
+from experiments.statistics.decisions import Evidence
+from experiments.statistics.verdicts import CONTROL
 from experiments.studies.study import BATCH
 
 ROOT = Path(__file__).parents[1]
@@ -51,75 +53,48 @@ def test_tables_have_the_arms_and_configs_of_their_entries(name):
         assert all("config" in made and "versions" in made for made in config.values())
 
 
+def decide(saved, rows):
+    """Decide comparisons with the saved values; `rows` have arm, baseline and verdict by name."""
+    sign = 1 if saved["primary"]["higher_is_better"] else -1
+    sequential, evidence = saved["question"].get("until_decided", False), {}
+    for name, row in rows.items():
+        arm, base = (
+            sign * np.array([math.nan if x is None else x for x in saved["values"][row[side]]])
+            for side in ("name", "base")
+        )
+        seeds = min(len(arm), len(base))
+        at = row.get("at") or ([*range(BATCH, seeds + 1, BATCH)] if sequential else [seeds])
+        # Wins and losses do not determine whether an arm was tested.
+        stopped = row["verdict"] in ("not tested", "not comparable")
+        evidence[name] = Evidence(
+            decisions.count_looks(arm, base, at), corrected=CONTROL not in name,
+            stopped=(row["verdict"], row["reason"]) if stopped else None,
+        )  # fmt: skip
+    design = decisions.SEQUENTIAL if sequential else decisions.FIXED
+    return decisions.decide(evidence, design, plan=False)
+
+
 @pytest.mark.parametrize(
     "path", sorted(RESULTS.rglob("verdicts.json")), ids=lambda path: path.parent.name
 )
-def test_verdicts_follow_from_the_saved_numbers(path):
+def test_verdicts_follow_from_the_saved_values(path):
     saved = json.loads(path.read_text())
-    arms, corrected = saved["arms"], {}
-    if saved.get("looks"):  # sequential study: seeds were added until decisions
-        higher, values = saved["primary"]["higher_is_better"], saved["values"]
-        counts = {
-            label: [
-                decisions.count_pairs(
-                    values[label][:seeds], values[arms[label]["baseline"]][:seeds], higher
-                )
-                for seeds, *_ in looks
-            ]
-            for label, looks in saved["looks"].items()
-        }
-        assert {label: [[own.seeds, *own] for own in looks] for label, looks in counts.items()} == (
-            saved["looks"]
-        )
-        for label, decision in decisions.decide(counts, plan=False).items():
-            answer = decisions.answer("better", decision.verdict, decision.interval)
-            # Wins and losses do not determine whether an arm was tested.
-            assert arms[label]["verdict"] in (answer, "not tested", "not comparable")
-        return
-    for label, arm in arms.items():
-        pairs = arm["pairs"]
-        signs = [1] * pairs["wins"] + [-1] * pairs["losses"]
-        p_value = paired.sign_flip_test(pairs["differences"] or signs)
-        assert pairs["p_value"] == pytest.approx(p_value)
-        if pairs["p_holm"] is not None:
-            corrected[label] = p_value
-    corrected = paired.holm(corrected)
-    for label, arm in arms.items():
-        assert arm["pairs"]["p_holm"] == pytest.approx(corrected.get(label))
-        if arm["quantity"] is not None:
-            p_value = corrected.get(label, arm["pairs"]["p_value"])
-            numbers = arm["interval"], arm["boundary"], p_value, arm["pairs"]["mean"]
-            assert arm["verdict"] == verdicts.decide(arm["claim"], *numbers)[0]
-
-
-@pytest.mark.parametrize(
-    "path",
-    [path for path in sorted(RESULTS.rglob("verdicts.json")) if '"claims"' in path.read_text()],
-    ids=lambda path: path.parent.name,
-)
-def test_verdicts_of_claims_follow_from_the_saved_values(path):
-    saved = json.loads(path.read_text())
-    assert saved["question"]["until_decided"] and saved["claims"]
-    higher, families = saved["primary"]["higher_is_better"], {}
-    for row in saved["claims"]:
-        families.setdefault(row["family"], []).append(row)
-    if saved["claims"][0]["arm"] not in saved["values"]:
+    families = {}
+    for name, arm in saved["arms"].items():
+        at = [seeds for seeds, *_ in saved["looks"][name]]
+        families.setdefault("arms", {})[name] = arm | {
+            "name": name, "base": arm["baseline"], "at": at
+        }  # fmt: skip
+    for row in saved.get("claims", ()):
+        own = row | {"name": row["arm"], "base": row["baseline"], "p_value": row["p"]}
+        families.setdefault(row["family"], {})[row["claim"]] = own
+    if any(row["name"] not in saved["values"] for own in families.values() for row in own.values()):
         pytest.skip("the claims are over several tasks, and values are by task")
     for rows in families.values():
-        looks = {}
-        for row in rows:
-            arm, base = (
-                np.array([math.inf if x is None else x for x in saved["values"][row[side]]])
-                for side in ("arm", "baseline")
-            )
-            at = range(BATCH, min(len(arm), len(base)) + 1, BATCH)
-            looks[row["claim"]] = [decisions.count_pairs(arm[:n], base[:n], higher) for n in at]
-        decided = decisions.decide(looks, plan=False)
-        for row in rows:
-            decision = decided[row["claim"]]
-            answer = decisions.answer("better", decision.verdict, decision.interval)
-            assert (row["verdict"], row["seeds"]) == (answer, decision.seeds)
-            assert row["p"] == pytest.approx(decision.p_value)
+        for name, found in decide(saved, rows).items():
+            assert (found.verdict, found.seeds) == (rows[name]["verdict"], rows[name]["seeds"])
+            assert rows[name]["p_value"] == pytest.approx(found.p_value)
+            assert rows[name]["interval"] == pytest.approx(found.interval)
 
 
 @pytest.mark.parametrize(

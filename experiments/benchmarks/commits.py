@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.cli.options import Parser, one_of
-from experiments.runs.log import say
+from experiments.runs.log import say, show
 
 _ROOT = Path(__file__).parents[2]
 _SHORT = "--seeds 2 --steps 700 --warmup 300 --eval-every 200 --eval-episodes 2 --inspect 2"
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in args.runs:
             say(f"{name}: two runs")
             outcomes[name] = compare(*(_train(tree, RUNS[name]) for tree in (before, after)))
-            print(_line(name, outcomes[name]), flush=True)
+            show(_line(name, outcomes[name]))
     return 0 if all(outcome.identical for outcome in outcomes.values()) else 1
 
 

@@ -19,7 +19,7 @@ import jax
 
 from experiments.benchmarks import command
 from experiments.benchmarks.training import CASES, functions_of, run_config
-from experiments.runs.log import say
+from experiments.runs.log import say, show
 from jaxreplay.option import Config, option
 
 _REPLAYS = ("uniform", "per", "rank", "lap", "pal", "pser", "ere", "ero", "ners")
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for case, replay, seeds in itertools.product(settings.cases, settings.replays, settings.seeds):
         say(f"{case}, {replay}, seeds: {seeds}")
         results += measure(case, replay, seeds, settings.capacity)
-    print(command.table(list(results[0]), [list(one.values()) for one in results]), flush=True)
+    show(command.table(list(results[0]), [list(one.values()) for one in results]))
     command.write(out, {"settings": dataclasses.asdict(settings), "results": results})
     return 0
 

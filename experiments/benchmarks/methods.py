@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from experiments.benchmarks import command, timing
 from experiments.benchmarks.loops import Loop, example
-from experiments.runs.log import say
+from experiments.runs.log import say, show
 from jaxreplay import Replay, testing
 from jaxreplay.methods import METHODS, her, laber, pser
 from jaxreplay.objectives import Choose
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     references = dict.fromkeys(runs, "per")
     times = timing.compare(runs, settings.turns, settings.seconds, references)
     rows = [[name, one.median_us, one.ratio] for name, one in times.items()]
-    print(command.table(["method", "us per cycle", "ratio to per"], rows))
+    show(command.table(["method", "us per cycle", "ratio to per"], rows))
     results = [{"method": name, **one._asdict()} for name, one in times.items()]
     command.write(out, {"settings": dataclasses.asdict(settings), "results": results})
     return 0

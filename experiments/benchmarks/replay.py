@@ -22,7 +22,7 @@ import numpy as np
 from experiments.benchmarks import calls, command, loops, peers, timing
 from experiments.benchmarks.peers import ORDERS, Buffer, Peer
 from experiments.benchmarks.timing import Run
-from experiments.runs.log import say
+from experiments.runs.log import say, show
 from jaxreplay.option import option
 
 MODES = ("scan", "vmapped", "dispatched", "one-call", "packed-call")
@@ -66,11 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         title = f"{mode}, {capacity:,} slots, batch {batch_size:,}"
         say(title)
         new = measure(found.peers, mode, capacity, batch_size, settings)
-        print(f"\n**{title}**\n\n{_table(new)}", flush=True)
+        show(f"\n**{title}**\n\n{_table(new)}")
         content["results"] += new
         command.write(out, content)  # after every table, as all take long
     for package, reason in found.missing.items():
-        print(f"missing: {package} ({reason})")
+        show(f"missing: {package} ({reason})")
     return 0
 
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from experiments.benchmarks import command, timing
 from experiments.benchmarks.timing import Run
 from experiments.runs.assembly import assemble, build
-from experiments.runs.log import say
+from experiments.runs.log import say, show
 from experiments.runs.run_config import RunConfig, defaults
 from experiments.training.config import LoopConfig, ReplaySizes
 from experiments.training.loop import make_program
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"{case}, seeds: {seeds}")
         new = measure(case, seeds, settings)
         rows = [[value for name, value in one.items() if name != "us"] for one in new]
-        print(command.table([name for name in new[0] if name != "us"], rows), flush=True)
+        show(command.table([name for name in new[0] if name != "us"], rows))
         results += new
     command.write(out, {"settings": dataclasses.asdict(settings), "results": results})
     return 0

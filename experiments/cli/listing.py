@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from experiments.runs import registry
+from experiments.runs.log import show
 
 WIDTH = 100  # columns
 
@@ -13,7 +14,7 @@ WIDTH = 100  # columns
 def print_list(as_json: bool) -> None:
     """Print agents, replay methods, environments and presets, and which of them fit."""
     catalogue = registry.catalogue()
-    print(json.dumps(catalogue, indent=2) if as_json else format_catalogue(catalogue))
+    show(json.dumps(catalogue, indent=2) if as_json else format_catalogue(catalogue))
 
 
 def format_catalogue(catalogue: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ A dataclass is the only place in which a hyperparameter is named, explained and 
 import argparse
 import dataclasses
 import difflib
+import functools
 import math
 import re
 import sys
@@ -15,8 +16,8 @@ from typing import Any, NoReturn, TypeVar
 
 from experiments.cli import help as helps
 from experiments.cli.help import Group, Guide
+from experiments.runs.log import show
 from jaxreplay.option import Option, options_of
-from jaxreplay.saving import printable
 
 Instance = TypeVar("Instance")
 _MANY = 40  # names; a message with a suggestion does not list more
@@ -94,6 +95,24 @@ class Parser(argparse.ArgumentParser):
             self.error(self._unknown_option(rest[0].partition("=")[0]))
         return namespace
 
+    def option(self, name: str) -> argparse.Action:
+        """Return the option with a name such as "--n-step"; raise ValueError if it is unknown."""
+        if name not in self._option_string_actions:
+            raise ValueError(self._unknown_option(name))
+        return self._option_string_actions[name]
+
+    def convert(self, option: argparse.Action, texts: Sequence[str]) -> Any:
+        """Return the value of an option; raise ValueError if texts are invalid, or their number."""
+        name, many = option.option_strings[0], option.nargs == "+"
+        if not texts or (len(texts) > 1 and not many):
+            raise ValueError(f"{name} needs {'a' if many else 'one'} value")
+        read = _bool if option.nargs == 0 else functools.partial(self._get_value, option)
+        try:
+            values = [read(text) for text in texts]
+        except (argparse.ArgumentError, argparse.ArgumentTypeError) as error:
+            raise ValueError(f"{name}: {getattr(error, 'message', error)}") from None
+        return values if many else values[0]
+
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """Print a message to stderr, if there is one, and exit."""
         if message:
@@ -104,7 +123,7 @@ class Parser(argparse.ArgumentParser):
         """Print one line to stderr and exit with code 2."""
         line = " ".join(message.split()).removeprefix("argument ")
         line = re.sub("expected (at least )?one argument", "needs a value (see --help all)", line)
-        self.exit(2, f"error: {printable(line)}\n")
+        self.exit(2, f"error: {line}\n")
 
     def show_help(self, name: str | None) -> None:
         """Print the guide, or one group of options, or all of them."""
@@ -122,6 +141,10 @@ class Parser(argparse.ArgumentParser):
         else:
             self.error(f"--help: {unknown('group', name, [*self.groups, 'all'])}")
         self._print_message(text, sys.stdout)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help, usage or an error, as argparse calls it."""
+        show(message.removesuffix("\n"), file or sys.stderr)
 
     def _unknown_option(self, name: str) -> str:
         if not name.startswith("-"):

@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import os
 import re
-import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from experiments.cli import process
 from experiments.cli.options import Ended, Parser, one_of, read_options, unknown
 from experiments.runs import compilation, interrupt, outside, presets, registry
 from experiments.runs.interrupt import Stopped
+from experiments.runs.log import say
 from experiments.runs.presets import PRESETS, Names
 from experiments.runs.run_config import PREFIXES, SECTIONS, RunConfig
 from jaxreplay.methods import METHODS
@@ -117,8 +117,15 @@ def labelled_folder(text: str) -> tuple[str, Path]:
     label, equals, path = text.rpartition("=")
     if not path.strip() or (equals and not label.strip()):
         raise argparse.ArgumentTypeError("empty name: use FOLDER or LABEL=FOLDER, as in x=runs/x")
-    # Letters outside the locale are surrogates, which cannot be drawn.
-    return os.fsencode(label or Path(path).name).decode(errors="replace"), Path(path)
+    return shown(label or Path(path).name), Path(path)
+
+
+def shown(text: str) -> str:
+    """Return a word of the command line for figures and pages (argparse `type`).
+
+    Letters outside the locale are surrogates, which cannot be drawn.
+    """
+    return os.fsencode(text).decode(errors="replace")
 
 
 def own_folder(*parts: str) -> Path:
@@ -309,10 +316,10 @@ def run_command(
     except ValueError as error:
         parser.error(str(error))
     except Stopped as error:
-        print(f"error: {error}" if error.__cause__ else str(error), file=sys.stderr)
+        say(f"error: {error}" if error.__cause__ else str(error))
         return error.exit_code
     except KeyboardInterrupt as error:
-        print(process.STOPPED, file=sys.stderr)
+        say(process.STOPPED)
         return interrupt.exit_code(error)
     except jax.errors.JaxRuntimeError as error:
         line = str(error).partition("\n")[0].partition("RESOURCE_EXHAUSTED: ")[2]
@@ -324,5 +331,5 @@ def run_command(
             return 1
         where = f"{error.filename}: " if error.filename else ""
         message = f"{where}{error.strerror or error}: fix this, and {again}"
-    print(f"error: {message}", file=sys.stderr)
+    say(f"error: {message}")
     return 1

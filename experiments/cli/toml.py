@@ -1,89 +1,82 @@
 """Options from a TOML file, with the same names as on the command line."""
 
-import re
-from collections.abc import Sequence
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from experiments.cli.options import Parser
 from experiments.runs import registry, run_config
 from experiments.storage import files
 
-_COMMAND_LINE_ONLY = ("file", "out", "resume", "overwrite", "on", "compilation-cache")
-_NAME = re.compile(r"[A-Za-z][\w.-]*")
-_OPTION = re.compile(r"-(?!\.?\d)")  # start of an option, not of a negative number
+# A file may come from someone else: only the command line names folders, hosts and modules.
+_COMMAND_LINE_ONLY = (
+    "file", "out", "resume", "overwrite", "on", "compilation_cache", "list", "json",
+    argparse.SUPPRESS,  # --help
+)  # fmt: skip
+NAMES = ("--agent", "--replays", "--envs", "--env", "--preset")
+_CHECK_REGISTERED: Mapping[str, Callable[[str], Any]] = {
+    "agent": lambda text: registry.check_known("agent", text),
+    "replays": lambda text: registry.check_known("replay", text.rpartition("=")[2]),
+    "envs": run_config.check_imported,
+}
 
 
-def words_of(path: Path) -> list[str]:
-    """Return the options in a file as words of a command line.
+class Options(NamedTuple):
+    """Options of a file as texts by name, such as ("--n-step", ["3"])."""
 
-    A file may come from someone else. Only the command line may name folders, hosts and modules.
+    path: Path
+    texts: Sequence[tuple[str, Sequence[str]]]
 
-    Raises:
-      ValueError: one line: the file cannot be read, gives an option twice, or has a name or value
-        that is invalid or not allowed in files.
-    """
+    def values(self, parser: Parser, only: Sequence[str] | None = None) -> argparse.Namespace:
+        """Return the values of the options, or of `only` some, as the parser's types read them.
+
+        Raises:
+          ValueError: one line: an option is unknown, repeated or not allowed in files, a value is
+            invalid, or an agent, replay method or environment is not registered.
+        """
+        found = argparse.Namespace()
+        try:
+            for name, texts in self.texts:
+                if only is not None and name not in only:
+                    continue
+                option = parser.option(name)
+                if option.dest in _COMMAND_LINE_ONLY:
+                    raise ValueError(f"{name} is not allowed in files: use it on the command line")
+                if option.dest in vars(found):
+                    raise ValueError(f"{name} is given twice: remove one")
+                for text in texts:
+                    _CHECK_REGISTERED.get(option.dest, str)(text)
+                setattr(found, option.dest, parser.convert(option, texts))
+        except ValueError as error:
+            raise ValueError(f"{self.path}: {error}") from None
+        return found
+
+
+def read(path: Path) -> Options:
+    """Return the options in a file; raise ValueError, in one line, if it cannot be read."""
     content = files.read_toml(path)
-    try:
-        axes = {table: _flat(content.pop(table, {}), table) for table in ("grid", "space")}
-        words = []
-        for name, value in _flat(content).items():
-            texts = _texts(name, value)
-            flag = name.replace("_", "-") == "dry-run" and value is True
-            words += [f"--{name}", *([] if flag else texts)]
-        for table, own in axes.items():
-            settings = [f"{name}={','.join(_texts(name, own[name], ' '))}" for name in own]
-            words += [f"--{table}", *settings] if own else []
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-    return words
+    for table in ("grid", "space"):
+        own = content.get(table, {})
+        if not isinstance(own, dict):
+            raise ValueError(f"{path}: [{table}] is no table: write NAME = [VALUE, VALUE] below it")
+        settings = [f"{name}={','.join(_texts(value))}" for name, value in _flat(own)]
+        content[table] = settings or {}
+    names = ((f"--{name}".replace("_", "-"), value) for name, value in _flat(content))
+    return Options(path, [(name, _texts(value)) for name, value in names])
 
 
-def _flat(content: Any, table: str = "", prefix: str = "") -> dict[str, Any]:
-    """Return nested tables as one with dotted names."""
-    if not isinstance(content, dict):
-        raise ValueError(f"[{table}] is not a table: write NAME = [VALUE, VALUE] below it")
-    flat: dict[str, Any] = {}
-    for name, value in content.items():
-        nested = isinstance(value, dict)
-        inner = _flat(value, table, f"{prefix}{name}.") if nested else {prefix + name: value}
-        for full in inner:
-            if full.replace("-", "_") in {known.replace("-", "_") for known in flat}:
-                raise ValueError(f"{full} is given twice: remove one")
-        flat |= inner
-    return flat
+def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested tables with dotted names."""
+    for key, value in content.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
 
 
-def _texts(name: str, value: Any, joined: str | None = None) -> list[str]:
-    """Return values as words; those of a list within a list are joined, if a separator is given.
-
-    Raises:
-      ValueError: the name or a value is invalid, or not allowed in files.
-    """
-    values = value if isinstance(value, list) else [value]
-    if joined is not None:
-        return [joined.join(_texts(name, v)) if isinstance(v, list) else _text(v) for v in values]
-    texts = [_text(each) for each in values]
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"'{name}' is not the name of an option: correct it")
-    for text in texts:
-        if _OPTION.match(text):
-            raise ValueError(f"{name} = '{text}' looks like an option: correct it")
-    _check_allowed(name.replace("_", "-"), texts)
-    return texts
-
-
-def _check_allowed(name: str, texts: Sequence[str]) -> None:
-    """Refuse folders and hosts, and modules that the command line has not named."""
-    if name in _COMMAND_LINE_ONLY:
-        raise ValueError(f"--{name} is not allowed in files: use it on the command line")
-    for text in texts:
-        if name == "agent":
-            registry.check_known("agent", text)
-        elif name == "replays":
-            registry.check_known("replay", text.rpartition("=")[2])
-        elif name == "envs":
-            run_config.check_imported(text)
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _texts(value: Any) -> list[str]:
+    """Return the text of each value of a list; spaces separate the parts of one value."""
+    if isinstance(value, list):
+        return [" ".join(_texts(each)) for each in value]
+    return [str(value).lower() if isinstance(value, bool) else str(value)]

@@ -10,7 +10,7 @@ from experiments.environments.registry import (
     make,
     make_host,
     missing,
-    module_of,
+    module_to_import,
     names,
     options,
     renderer,
@@ -20,5 +20,5 @@ from experiments.environments.types import Environment, EnvironmentSpec, TimeSte
 __all__ = [
     "Environment", "EnvironmentFailed", "EnvironmentSpec", "HostEnvironment",
     "TimeStep", "action_kind", "check", "foreign_options", "has_goals", "is_host", "make",
-    "make_host", "missing", "module_of", "names", "options", "renderer",
+    "make_host", "missing", "module_to_import", "names", "options", "renderer",
 ]  # fmt: skip

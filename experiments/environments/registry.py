@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -118,12 +119,17 @@ def check(name: str) -> None:
     )
 
 
-def module_of(name: str) -> str | None:
-    """Return the module of an environment, `a.b` for gymnasium/a.b:Name-v0 or a.b/Name."""
+def module_to_import(name: str) -> str | None:
+    """Return the module that making an environment would import, or None.
+
+    It is `a.b` for a.b/Name unless a.b is a registered family, and for gymnasium/a.b:Name-v0 unless
+    a.b is imported.
+    """
     family, _, short = name.partition("/")
-    if family == "gymnasium":
-        return short.rpartition(":")[0] or None
-    return family if "." in family or family not in FAMILIES else None
+    if family not in FAMILIES:
+        return family
+    module = short.rpartition(":")[0]
+    return module if module and module not in sys.modules else None
 
 
 def is_host(name: str) -> bool:

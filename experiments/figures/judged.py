@@ -8,10 +8,11 @@ from experiments.figures import elements
 from experiments.figures.drawing import to_matplotlib
 from experiments.figures.elements import Axis, Figure, Interval, Panel, Points, Rule, Styles
 from experiments.figures.style import styles_of
+from experiments.statistics.decisions import shown_p
 from experiments.statistics.paired import Pairs
 from experiments.statistics.primary import PrimaryMetric
 from experiments.statistics.tables import number, with_interval
-from experiments.statistics.verdicts import Judgement
+from experiments.statistics.verdicts import CONTROL, Judgement
 
 
 class Judged(NamedTuple):
@@ -26,9 +27,12 @@ class Judged(NamedTuple):
 
 def cells(rows: Sequence[Judged], unit: str) -> list[list[str]]:
     """Return the cells of a table with the paired comparison and the verdict of each arm."""
+    levels = sorted({f"{100 * row.judgement.level:.3g} %" for row in rows})
+    quantity = rows[0].judgement.quantity
     header = [
         "arm", "effective buffer", "sampler updates", "wins/losses/ties",
-        "P(improvement) [95 %]", f"better by ({unit}): IQM [95 %]", "p (Holm)", "verdict",
+        f"{quantity} [{' to '.join(levels)}]", f"better by ({unit}): IQM [95 %]", "p (Holm)",
+        "verdict",
     ]  # fmt: skip
     return [header, *map(_cells, rows)]
 
@@ -40,7 +44,7 @@ def claim_cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         [
             row["claim"], row["arm"], row["baseline"],
             f"{row['wins']}/{row['losses']}/{row['ties']}" if "wins" in row else "-",
-            "-" if row.get("p") is None else f"{row['p']:.2g}",
+            "-" if row["verdict"] == "not tested" or "p" not in row else shown_p(row["p"]),
             row["verdict"],
         ]
         for row in rows
@@ -48,20 +52,16 @@ def claim_cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def _cells(row: Judged) -> list[str]:
-    pairs, found = row.pairs, row.judgement
-    bootstrap, sequential = pairs.improvement_interval, found.quantity == "improvement"
+    found, counts = row.judgement, row.judgement.counts
     # A control makes no claim, and its p-value is not corrected.
-    alone = f"{pairs.p_value:.2g} (raw)"
-    p_value = alone if pairs.p_holm is None else f"{pairs.p_holm:.2g}"
-    if sequential and pairs.p_holm is None:
-        p_value = f"{found.p_value:.2g} (raw)"
+    p_value = shown_p(found.p_value) + " (raw)" * (row.method == CONTROL)
     return [
         row.label,
         number(found.effective_buffer),
         number(found.sampler_updates),
-        f"{pairs.wins}/{pairs.losses}/{pairs.ties}",
-        with_interval(pairs.improvement, found.interval if sequential else bootstrap),
-        with_interval(pairs.iqm, pairs.iqm_interval),
+        f"{counts.wins}/{counts.losses}/{counts.ties}",
+        with_interval(found.estimate, found.interval),
+        with_interval(row.pairs.iqm, row.pairs.iqm_interval),
         "-" if found.verdict == "not tested" else p_value,
         found.verdict,
     ]
@@ -75,7 +75,7 @@ def forest(
     path: str | os.PathLike,
     title: str,
 ) -> None:
-    """Plot the probability that each arm improves on the baseline, with 95 % intervals, as PNG.
+    """Plot how often each arm is better than the baseline, with the verdicts' intervals, as PNG.
 
     Each group has a panel. Markers of arms that were not tested are hollow.
     """
@@ -83,28 +83,21 @@ def forest(
     for row in rows:
         groups.setdefault(row.group, []).append(row)
     several, styles = len(groups) > 1, styles_of(methods)
-    better = "P(better), by seed" if several else f"P(better than {baseline}), by seed"
+    better = rows[0].judgement.quantity + ("" if several else f", against {baseline}")
     panels = [
         improvement(own, styles, better, group.replace(", ", "\n")) for group, own in groups.items()
     ]
     size = (max(7.0, 4.0 * len(groups)), 2.1 + 0.38 * max(map(len, groups.values())))
-    few = min(row.pairs.seeds for row in rows)
+    few = min(row.judgement.seeds for row in rows)
     title = f"{title}, by {metric.name}"
     to_matplotlib(Figure(title, panels, size, len(groups), seeds=few, dpi=120), path)
 
 
-def _interval(row: Judged) -> tuple[float, float]:
-    """Return the interval of the verdict if it is of the improvement, else the bootstrap one."""
-    found = row.judgement
-    decides = found.quantity == "improvement" and found.interval is not None
-    return found.interval if decides else row.pairs.improvement_interval
-
-
 def improvement(rows: Sequence[Judged], styles: Styles, label: str, title: str) -> Panel:
-    """Return a panel with the probability of improvement of every arm and its interval."""
+    """Return a panel with the estimate of every arm's verdict and its interval."""
     marks = [
         Interval(
-            row.label, place, row.pairs.improvement, *_interval(row),
+            row.label, place, row.judgement.estimate, *row.judgement.interval,
             styles[row.label], row.judgement.verdict == "not tested", row.judgement.verdict,
         )
         for place, row in enumerate(rows)

@@ -46,8 +46,8 @@ def _of_group(
         own = [
             (
                 _name(row.method, methods),
-                row.pairs.seeds,
-                *(row.pairs.wins, row.pairs.losses)[::turn],
+                row.judgement.seeds,
+                *(row.judgement.counts.wins, row.judgement.counts.losses)[::turn],
             )
             for row in rows
             if row.judgement.verdict == verdict and row.method != CONTROL
@@ -65,7 +65,8 @@ def _of_group(
             expected = row.judgement.verdict in _UNDECIDED
             lines.append(
                 f"{baseline} with other random seeds, as a check, {metric.did(task)} "
-                f"{metric.better} in {row.pairs.wins} and {metric.worse} in {row.pairs.losses}"
+                f"{metric.better} in {row.judgement.counts.wins} and {metric.worse} in "
+                f"{row.judgement.counts.losses}"
                 f"{'' if expected else ': by chance alone, so read the others with care'}."
             )
     return lines
@@ -161,7 +162,8 @@ def _key(
     if row.method == CONTROL:
         name = f"{_name(baseline, methods)}, other seeds"
     verdict = _VERDICTS.get(row.judgement.verdict, row.judgement.verdict)
-    return Key(name, style, f"sooner in {row.pairs.wins}, later in {row.pairs.losses}: {verdict}")
+    wins, _, losses = row.judgement.counts
+    return Key(name, style, f"sooner in {wins}, later in {losses}: {verdict}")
 
 
 _VERDICTS = {"agrees": "better", "disagrees": "worse"}

@@ -13,9 +13,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from experiments.statistics.verdicts import FEWEST_SEEDS
+from experiments.statistics.decisions import FEWEST_SEEDS
 from experiments.storage.files import write_bytes
 from jaxreplay.methods import METHODS
+from jaxreplay.saving import printable
 
 # Okabe and Ito's palette, which colour-blind readers can distinguish, without yellow.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -90,11 +91,12 @@ def warn_of_few(figure: Figure, seeds: int) -> None:
 
 
 def plain(text: str) -> str:
-    """Return a user's text for matplotlib, on one line and without math mode; idempotent.
+    """Return a user's text for matplotlib: one line, printable, without math mode; idempotent.
 
     Labels that start with "_", which matplotlib hides, start with a zero-width space instead.
     """
-    text = re.sub(r"(?<!\\)\$", r"\\$", " ".join(text.split()))
+    text = printable(" ".join(text.removeprefix("\u200b").split()))
+    text = re.sub(r"(?<!\\)\$", r"\\$", text)
     return f"\u200b{text}" if text.startswith("_") else text  # matplotlib hides labels with "_"
 
 

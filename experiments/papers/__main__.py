@@ -29,7 +29,7 @@ from experiments.papers.results import COMMITTED
 from experiments.papers.running import Places
 from experiments.papers.tables import Data
 from experiments.runs import compilation
-from experiments.runs.log import say, show
+from experiments.runs.log import escaped, say, show
 from experiments.runs.rates import DAY, in_words
 from experiments.storage.files import write_bytes
 from experiments.studies.options import Where
@@ -142,7 +142,7 @@ def _list(args: argparse.Namespace) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
+        show("  ".join(cells).rstrip())
 
 
 def _check_results(args: argparse.Namespace) -> None:
@@ -240,11 +240,11 @@ def _report(args: argparse.Namespace) -> None:
             report.one(entry, args.size, args.results, base) for entry in entries
         )
     if args.write is None:
-        print(text.removeprefix(report.TITLE))
+        show(text.removeprefix(report.TITLE))
         return
     check_writable(args.write, "choose another --write")
     if args.write.exists() and not args.write.read_bytes().startswith(report.TITLE.encode()):
         raise ValueError(f"{args.write} is no report of ours: choose another --write")
     if not args.write.parent.is_dir():
         raise ValueError(f"{args.write.parent} is no folder: make it, or choose another --write")
-    write_bytes(args.write, text.encode())
+    write_bytes(args.write, escaped(text).encode())

@@ -17,8 +17,8 @@ from scipy.spatial import KDTree
 from experiments.figures.judged import Judged
 from experiments.figures.style import INK, make_figure, plain
 from experiments.statistics.bootstrap import bootstrap_interval, iqm
+from experiments.statistics.decisions import FEWEST_SEEDS
 from experiments.statistics.primary import PrimaryMetric
-from experiments.statistics.verdicts import FEWEST_SEEDS
 from experiments.storage.files import write_bytes
 
 Band = tuple[np.ndarray, np.ndarray, np.ndarray]  # line, lower and upper edge of the band, each [x]

@@ -56,6 +56,8 @@ class Size:
       replay: options of the methods; an arm ignores those that its method does not have.
       most_seeds: largest number of seeds, if seeds are added in batches of `seeds` until every
         claim is decided; 0 for a single test after `seeds` seeds.
+      thin: as in `StudyOptions`.
+      width: as in `StudyOptions`.
     """
 
     envs: tuple[str, ...]
@@ -70,6 +72,8 @@ class Size:
     note: str = ""
     replay: Options = field(default_factory=dict)
     most_seeds: int = 0
+    thin: int = 1
+    width: int | None = None
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,12 @@ class Experiment:
         if not any(map(facts.learns_from, study.bases.values())):
             kept.remove("replay/sampler_updates")
         options = StudyOptions(
-            keep=tuple(dict.fromkeys(kept)), digits=4, figures=False, report=False
+            keep=tuple(dict.fromkeys(kept)),
+            digits=4,
+            thin=chosen.thin,
+            width=chosen.width,
+            figures=False,
+            report=False,
         )
         return replace(study, options=options, claims=dict(claims or {}))
 

@@ -40,6 +40,28 @@ def claims() -> dict[str, tuple[Claim, ...]]:
     return found
 
 
+def stated(entry: str, place: int) -> str:
+    """Return the commit that stated a claim, and whether it was stated before the runs.
+
+    `printed/stated.csv` has the commits by entry, and by the place of a claim if they differ. A
+    claim was stated "before" its runs; "informed" if an earlier version of the comparison was
+    known; "after" them; or "unclear" if the history does not show it.
+
+    Args:
+      entry: id of the entry.
+      place: place of the claim among those of the entry.
+
+    Returns:
+      The commit, with a remark; or "not recorded".
+    """
+    found = {(row[0], row[1]): row[2:] for row in printed("stated")[1:]}
+    row = found.get((entry, str(place))) or found.get((entry, ""))
+    if row is None:
+        return "not recorded"
+    commit, order = row
+    return commit if order == "before" else f"{order} ({commit})"
+
+
 def _read(text: str) -> Any:
     """Return a text as a number if it is one, and otherwise unchanged."""
     try:

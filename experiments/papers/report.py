@@ -1,21 +1,24 @@
 """Reports in Markdown: our numbers and verdicts next to the numbers of the papers."""
 
+import operator
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.papers import score_tables, tables, verdict
 from experiments.papers.entry import PAPERS, Claim, Entry, Experiment, SizeName
 from experiments.papers.figures import path_of
-from experiments.papers.registry import of_papers
+from experiments.papers.printed import stated
+from experiments.papers.registry import ENTRIES, of_papers
 from experiments.papers.running import minutes, missing, stale
 from experiments.papers.tables import Data
 from experiments.papers.verdict import Finding
 from experiments.runs.log import say
 from experiments.runs.rates import in_words
+from experiments.statistics.decisions import ALPHA, benjamini_hochberg
 from experiments.statistics.tables import markdown
 
 _FEW = 3  # largest number of claims about absent arms that are listed one by one
@@ -52,7 +55,7 @@ def findings_of(entry: Entry, size: SizeName, data: Data | None) -> list[Finding
 
 
 def claims(entry: Entry, size: SizeName, data: Data | None) -> list[list[str]]:
-    """Return one row per claim of an entry: claim, entry, verdict and numbers.
+    """Return one row per claim of an entry, with the columns `CLAIM_COLUMNS`.
 
     A sweep has a single row with the number of claims per verdict. Without a complete table, the
     verdict is the status of the entry.
@@ -61,27 +64,26 @@ def claims(entry: Entry, size: SizeName, data: Data | None) -> list[list[str]]:
     if findings and entry.swept:
         counts = Counter(each.verdict for each in findings)
         shown = ", ".join(f"{counts[name]} {name}" for name in _ORDER if counts[name])
-        return [[entry.swept, entry.id, "sweep", f"{len(findings)} settings: {shown}"]]
+        why = f"{len(findings)} settings: {shown}"
+        return [[entry.swept, entry.id, "sweep", stated(entry.id, 0), why]]
     if findings:
-        return [[each.says, entry.id, each.verdict, _numbers_of(each)] for each in findings]
+        return [
+            [own.says, entry.id, own.verdict, stated(entry.id, place), _numbers_of(own)]
+            for place, own in enumerate(findings)
+        ]
     state = status(entry, size, data)
-    return [[claim.says, entry.id, state, "-"] for claim in entry.claims]
+    return [
+        [claim.says, entry.id, state, stated(entry.id, place), "-"]
+        for place, claim in enumerate(entry.claims)
+    ]
 
 
 def _numbers_of(finding: Finding) -> str:
-    """Return the reason for a verdict, with the seeds' wins, losses and ties."""
-    reason, pairs = _without(finding.verdict, finding.reason), finding.pairs
-    if pairs is None or " wins, " in reason:
-        return reason
-    counted = pairs.wins + pairs.losses + pairs.ties
-    of = "seeds" if counted == pairs.seeds else "pairs of seeds and tasks"
-    return f"{pairs.wins}/{pairs.losses}/{pairs.ties} of {counted} {of}; {reason}"
-
-
-def _without(verdict_: str, reason: str) -> str:
-    """Return a reason without the verdict at its beginning."""
-    own = reason.removeprefix(verdict_)
-    return reason if own == reason else own.replace("(", "", 1).replace(")", "", 1).lstrip(": ")
+    """Return the reason for a verdict, without the verdict at its beginning."""
+    own = finding.reason.removeprefix(finding.verdict)
+    if own == finding.reason:
+        return own
+    return own.replace("(", "", 1).replace(")", "", 1).lstrip(": ")
 
 
 def one(
@@ -137,21 +139,47 @@ def one(
 
 def everything(entries: Iterable[Entry], size: SizeName, results: Path) -> str:
     """Return the page of all claims with their verdicts, one table per paper."""
-    entries, parts, counts = list(entries), [], []
+    entries, parts, counts, families = list(entries), [], [], []
     for paper, title in PAPERS.items():
         rows = []
         for entry in [each for each in entries if each.paper == paper]:
-            rows += claims(entry, size, read(entry, size, results))
+            data = read(entry, size, results)
+            rows += claims(entry, size, data)
+            families.append(findings_of(entry, size, data))
         if rows:
             rows.sort(key=lambda row: row[2] in _WAITING)
             counts.append([_short(title), [row[2] for row in rows if row[2] != "sweep"]])
-            linked = [
-                [says, f"[{name}]({SITE[paper]}#{_anchor(name)})", verdict_, why]
-                for says, name, verdict_, why in rows
-            ]
+            linked = [[says, _link(name, size), *rest] for says, name, *rest in rows]
             parts += [f"## {title}", "", _plain_table([[*CLAIM_COLUMNS], *linked])]
-    top = [TITLE.rstrip(), "", _HEAD, "", _counted(counts)]
+    top = [TITLE.rstrip(), "", _HEAD, "", _errors(families), "", _counted(counts), _DROPPED, ""]
     return "\n".join([*top, *parts]).rstrip() + "\n"
+
+
+def _errors(families: Sequence[Sequence[Finding]]) -> str:
+    """Return a sentence on the false verdicts to expect on the page of all claims."""
+    tested = [
+        [own for own in family if own.judgement and own.verdict not in ("not tested", "pilot")]
+        for family in families
+    ]
+    tested = [family for family in tested if family]
+    every = [own for family in tested for own in family]
+    kept = benjamini_hochberg([own.judgement.raw for own in every if own.judgement])
+    differ = [own.verdict in ("agrees", "disagrees") for own in every]
+    survive = sum(map(operator.and_, differ, kept))
+    return (
+        f"P-values are corrected within the family of an entry's claims (Holm, at {ALPHA:g}): the "
+        f"{len(tested)} families allow {ALPHA * len(tested):.2g} false verdicts on this page. Of "
+        f"{sum(differ)} tested claims that agree or disagree, {survive} are also significant by "
+        f"the procedure of Benjamini and Hochberg over all {len(every)} tested claims, at a false "
+        f"discovery rate of {ALPHA:g}."
+    )
+
+
+def _link(name: str, size: SizeName) -> str:
+    """Return the id of an entry as a link to its figure, if it has one."""
+    if ENTRIES[name].layout is None:
+        return name
+    return f"[{name}]({FIGURES}/{name}.{size}.png)"
 
 
 def _anchor(name: str) -> str:
@@ -180,8 +208,8 @@ def _counted(counts: list[Any]) -> str:
     return markdown(rows)
 
 
-CLAIM_COLUMNS = ("claim", "entry", "verdict", "why")
-SITE = {paper: f"docs/results/{paper}.md" for paper in PAPERS}  # files with the text of `page`
+CLAIM_COLUMNS = ("claim", "entry", "verdict", "pre-registered", "why")
+FIGURES = "experiments/results/papers"  # of the committed results
 TITLE = "# Results\n\n"  # first line of every report file
 _ORDER = (
     "agrees", "disagrees", "no difference", "undecided", "not tested", "not comparable", "pilot",
@@ -189,16 +217,29 @@ _ORDER = (
 _WAITING = ("begun", "to do", "other settings", "not to be had")
 _HEAD = """\
 `python -m experiments.papers report --all --write RESULTS.md` writes this page from the tables in \
-`experiments/results/papers`, and the tests compare it with them. All claims were written down \
-before the runs. Seeds are paired: a win is a seed on which the arm is better than its baseline; \
-three numbers such as 7/2/1 are wins, losses and ties. \
-Studies that add seeds until a claim is decided report an anytime-valid p-value and the \
-probability of improvement; *no difference* means that it is within 0.1 of one half. Studies with \
-a fixed number of seeds report the interquartile mean (IQM) of the paired differences with its \
-95 % interval, and need a corrected p-value below .05. *Not tested*: the method behaved like \
-uniform replay, or its agent hardly learned. *Pilot*: fewer than ten seeds. P-values are corrected \
-over the claims of an entry (Holm). Tasks are small, minutes to hours on one CPU core: a claim can \
-fail here and hold at the size of the paper. The entries link to settings, figures and tables."""
+`experiments/results/papers`, and the tests compare it with them; `python -m experiments.papers \
+report ID` shows an entry with settings and numbers. Seeds are paired: a win is a seed on which \
+the arm is better than its baseline. Studies that add seeds until a claim is decided report an \
+anytime-valid p-value and the paired probability of improvement, in which a tie counts half; \
+estimates after stopping early are biased away from one half. Studies with a fixed number of seeds \
+report the exact sign test of the pairs that do not tie. Each interval states its level, which is \
+higher than 95 % where the claims of an entry share it; the p-value decides, so an interval at \
+that level may contain one half. *No difference*: the paired probability of improvement is within \
+0.1 of one half, also without the ties. *At least as good*: it is above 0.4, or above one half \
+with the margin in units of the metric that the claim names. *Not tested*: the method behaved like \
+uniform replay, agents hardly learned, or all seeds tie. *Pilot*: fewer than ten seeds.
+
+Column *pre-registered* names the commit that stated a claim, if it came before the first commit \
+with results that could show it. *Informed*: an earlier version of the comparison, with other \
+seeds or settings, was known. *After*: such results were committed before. *Unclear*: stated and \
+run in one commit, or with runs that had begun. Tasks are small, minutes to hours on one CPU \
+core: a claim can fail here and hold at the size of the paper."""
+_DROPPED = """
+Claims that left this page after their results were seen: PPO learns better than ACER (disagreed, \
+0/10/0; now PPO makes too few updates in such runs), RACER learns better than PPO in 25 000 steps \
+(agreed, 10/0/0; moved to 400 000 steps), PER and rank-based PER use a smaller share of the buffer \
+on MinAtar (both agreed, 30/0/0), PSER against PER at n = 16 (undecided, a duplicate), and PAL on \
+the walk and on DeepSea (six, all undecided)."""
 
 
 def _plain_table(rows: list[list[str]]) -> str:
@@ -217,8 +258,6 @@ def _claims(findings: list[Finding]) -> list[str]:
         lines.append(f"- **{each.verdict}**: {each.says} ({_numbers_of(each)})")
     if len(absent) > _FEW:
         lines.append(f"- **not tested**: {len(absent)} claims about what this size does not have")
-    if any(each.pairs for each in findings):
-        lines = ["Claims, with wins/losses/ties of the seeds:", "", *lines]
     return [*lines, ""] if lines else []
 
 

@@ -1,7 +1,8 @@
 """Verdicts about the claims of an entry, from its table."""
 
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,13 +10,14 @@ import pandas as pd
 
 from experiments.papers.entry import Claim, Computation, Entry, Exact, Experiment, SizeName
 from experiments.papers.tables import Data
-from experiments.statistics.paired import Pairs
+from experiments.statistics.decisions import Verdict
 from experiments.statistics.tables import number
-from experiments.statistics.verdicts import Facts, Verdict
+from experiments.statistics.verdicts import Facts, Judgement
 from experiments.studies import claims as claims_
-from experiments.studies import judge
+from experiments.studies import judge, store
 from experiments.studies.claims import Absent, Asked, Found, NotAsked, Side
-from experiments.studies.options import Question
+
+OTHER_QUESTION = "judged by another question than it was run for"
 
 
 class Finding(NamedTuple):
@@ -24,7 +26,7 @@ class Finding(NamedTuple):
     says: str
     verdict: Verdict
     reason: str  # in words, with numbers
-    pairs: Pairs | None = None
+    judgement: Judgement | None = None  # None for exact claims and claims without numbers
     absent: bool = False  # whether the size lacks the arm or the task
 
 
@@ -48,7 +50,8 @@ def _finding(claim: Claim, found: Found | NotAsked) -> Finding:
     if isinstance(found, NotAsked):
         absent = isinstance(found, Absent)
         return Finding(claim.says, found.verdict, str(found), absent=absent)
-    return Finding(claim.says, found.judgement.verdict, found.judgement.reason, found.pairs)
+    own = found.judgement
+    return Finding(claim.says, own.verdict, own.reason, own)
 
 
 def _of_study(
@@ -58,7 +61,25 @@ def _of_study(
     assert data.store is not None
     study = source.study(size, {entry.id: tuple(claims)})
     frames = judge.judged_frames(data.store, study)
-    return judge.family(study, claims, frames, data.store.made(), plan=True)
+    found = judge.family(study, claims, frames, data.store.made(), plan=True)
+    then = data.store.study
+    same = dataclasses.replace(then.question, most_seeds=study.question.most_seeds)
+    known = store.asked(then.claims.get(entry.id, ())) if same == study.question else []
+    return [
+        _with_remarks(own, store.asked([claim])[0] in known, study.max_seeds)
+        for claim, own in zip(claims, found, strict=True)
+    ]
+
+
+def _with_remarks(found: Found | NotAsked, asked: bool, max_seeds: int) -> Found | NotAsked:
+    """Return a verdict with remarks on a question of after the runs, and on an early stop."""
+    if isinstance(found, NotAsked):
+        return found
+    own, remarks = found.judgement, [] if asked else [OTHER_QUESTION]
+    if own.verdict == "undecided" and own.seeds < max_seeds:
+        remarks.append(f"stopped before the largest number of seeds, {max_seeds}")
+    reason = "; ".join([own.reason, *remarks])
+    return found._replace(judgement=dataclasses.replace(own, reason=reason))
 
 
 def _of_table(
@@ -73,14 +94,13 @@ def _of_table(
         both = [_sides(entry.id, source, claim, size, data)]
         return Asked(claim, both, unit if source.unit else "")
 
-    def design(asked: Mapping[str, Asked]) -> Mapping[str, Found]:
-        counts = {len(own.sides[0][0].values) for own in asked.values()}
-        if source.looks and counts and min(counts) >= source.looks:
-            looks = {*range(source.looks, max(counts), source.looks), *counts}
-            return claims_.sequential(asked, sorted(looks), Question().margin)
-        return claims_.judge_fixed(asked)
+    def looks_of(asked: Sequence[Asked]) -> list[int] | None:
+        counts = {len(own.sides[0][0].values) for own in asked}
+        if not source.looks or min(counts, default=0) < source.looks:
+            return None
+        return sorted({*range(source.looks, max(counts), source.looks), *counts})
 
-    return claims_.judge_family(claims, ask, design)
+    return claims_.judge_family(claims, ask, looks_of)
 
 
 def _sides(
@@ -97,6 +117,8 @@ def _sides(
         if own.empty:
             rows = ", ".join(f"{name} {value}" for name, value in claim.where.items())
             raise Absent(f"size {size} has no {label}" + f" where {rows}" * bool(rows))
+        # Seeds that chose settings are no evidence about them.
+        own = own[own["seed"] >= source.options(size).get("searched", 0)]
         values = own.set_index("seed")["value"].astype(float)
         if values.index.has_duplicates:
             raise ValueError(f"'{claim.says}': {name} has several numbers of a seed: name more")

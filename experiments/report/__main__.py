@@ -16,6 +16,7 @@ from typing import Any
 
 from experiments.cli import shared
 from experiments.cli.options import Parser
+from experiments.runs.log import show
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,7 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--out", type=shared.folder, metavar="FILE",
         help="page, an .html file [default RUN/report.html]",
     )  # fmt: skip
-    parser.add_argument("--title", help="title of the page [default: agent and environment]")
+    parser.add_argument(
+        "--title", type=shared.shown, help="title of the page [default: agent and environment]"
+    )
     shared.add_own_modules(parser, several=True)
     parser.add_argument(
         "--other-code", action="store_true",
@@ -44,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ValueError("several runs have no common folder: add --out FILE.html")
         out = args.out or args.runs[0][1] / page.NAME
         page.check_path(out)
-        print(page.write(_read(args.runs, args.other_code), out, args.title))
+        show(page.write(_read(args.runs, args.other_code), out, args.title))
 
     return shared.run_command(parser, command, "give the same command again")
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from experiments.report.source import Arm, Source
 from experiments.statistics import statistics
+from experiments.statistics.decisions import FEWEST_SEEDS
 from experiments.statistics.tables import span
-from experiments.statistics.verdicts import FEWEST_SEEDS
 from experiments.studies.results import Results
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import jinja2
 import markupsafe
 
+from experiments.cli import shared
 from experiments.figures.elements import Panel
 from experiments.installation.commands import missing
 from experiments.report import (
@@ -21,7 +22,7 @@ from experiments.report import (
 )
 from experiments.report.blocks import Section
 from experiments.report.source import Source
-from experiments.runs.log import say
+from experiments.runs.log import escaped, say
 from experiments.storage.files import write_bytes
 from experiments.studies.results import Results
 from jaxreplay.saving import check_writable
@@ -39,7 +40,8 @@ def write_run(folder: Path) -> str:
       One line to print, with the path or the reason why there is no page. Errors are not raised,
       so that they cannot stop the run.
     """
-    return _written(folder, lambda: source.runs({folder.name: folder}, other_code=True))
+    label = shared.shown(folder.name)
+    return _written(folder, lambda: source.runs({label: folder}, other_code=True))
 
 
 def write_study(results: Results) -> str:
@@ -64,8 +66,7 @@ def write(shown: Source | Results, path: Path, title: str | None = None) -> str:
     check_path(path)
     for remark in shown.remarks:
         say(remark)
-    # Surrogates represent bytes of file names that the locale cannot decode.
-    content = render(shown, title).encode(errors="surrogateescape")
+    content = render(shown, title).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, content)
     return f"report:  {path} ({len(content) / 1e6:.1f} MB)"
@@ -138,7 +139,7 @@ def _of_runs(shown: Source) -> list[Section | None]:
 def render(shown: Source | Results, title: str | None = None) -> str:
     """Return the HTML of a page, which is a function of its content only.
 
-    The template escapes texts from files, and plots are escaped JSON.
+    The template escapes markup and control characters of all texts, and plots are escaped JSON.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
@@ -146,8 +147,10 @@ def render(shown: Source | Results, title: str | None = None) -> str:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=lambda value: escaped(value) if type(value) is str else value,
     )
     environment.filters["plot"] = _plot
+    environment.filters["plain"] = plots.plain
     environment.filters["dashes"] = plots.SVG_DASHES.__getitem__
     return environment.get_template("page.html").render(
         mark=markupsafe.Markup(MARK),

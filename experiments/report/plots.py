@@ -25,6 +25,7 @@ from experiments.figures.elements import (
 )
 from experiments.figures.style import FAINT, INK
 from experiments.report.blocks import Plots
+from experiments.runs.log import escaped
 
 _GRID = "#e6e6e6"
 _DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
@@ -54,7 +55,7 @@ def block(
 def to_plotly(panel: Panel) -> dict[str, Any]:
     """Return the data and layout of a plot, with marks in the order of their zorder.
 
-    "meta" of a trace is its arm.
+    Texts are `plain`; "meta" of a trace is its arm.
     """
     traces = []
     for mark in sorted(panel.marks, key=lambda mark: mark.style.get("zorder", 3)):
@@ -72,13 +73,18 @@ def to_plotly(panel: Panel) -> dict[str, Any]:
     own["yaxis"]["tickformat"] = _ticks(traces, "y")
     for name, axis in (("xaxis", panel.x), ("yaxis", panel.y)):
         own[name] |= _axis(axis)
-    return {"data": traces, "layout": own}
+    return plain({"data": traces, "layout": own})
 
 
-def plain_text(text: str) -> str:
-    """Return a user's text for plotly, with markup escaped and line breaks kept."""
-    lines = [html.escape(" ".join(line.split()), quote=False) for line in text.split("\n")]
-    return "<br>".join(lines)
+def plain(value: Any) -> Any:
+    """Return nested values for plotly, with every text escaped and line breaks kept."""
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    if not isinstance(value, str):
+        return value
+    return html.escape(escaped(value), quote=False).replace("\n", "<br>")
 
 
 def numbers(values: ArrayLike) -> list[float | None]:
@@ -136,11 +142,11 @@ def _line(line: Line) -> list[Trace]:
     stroke = {"color": colour, "dash": _DASHES[style["linestyle"]], "width": style["linewidth"]}
     value = "%{y:.4~g} at %{x:,}"
     own: dict[str, Any] = {"mode": "lines", "line": stroke}
-    own["hovertemplate"] = f"{plain_text(line.note)}: {value}" if line.note else value
+    own["hovertemplate"] = f"{line.note}: {value}" if line.note else value
     if line.steps:
         own["line"] = stroke | {"shape": "hv"}
     if line.texts:
-        own |= {"text": [plain_text(text) for text in line.texts], "hovertemplate": "%{text}"}
+        own |= {"text": [*line.texts], "hovertemplate": "%{text}"}
     if line.bars or np.size(line.x) == 1:
         crossed = [at in line.crossed for at in range(np.size(line.x))]
         marker = {"color": colour, "size": [10 if each else 6 for each in crossed]}
@@ -173,11 +179,11 @@ def _points(own: Points) -> Trace:
         marker |= {"symbol": "circle-open", "size": 13, "line": {"width": 2}}
     hover = "%{text}" if own.texts else "(%{x:.4~g}, %{y:.4~g})"
     trace = _trace(own.label, own.x, own.y) | _markers(own.style, marker, hover)
-    return trace | ({"text": [plain_text(text) for text in own.texts]} if own.texts else {})
+    return trace | ({"text": [*own.texts]} if own.texts else {})
 
 
 def _interval(own: Interval) -> Trace:
-    colour, text = own.style["color"], plain_text(own.text or own.note)
+    colour, text = own.style["color"], own.text or own.note
     hover = "%{x:.4~g} [%{customdata[0]:.4~g}, %{customdata[1]:.4~g}]" + (text and f", {text}")
     marker = {"size": 10, "line": {"color": colour, "width": 2}}
     marker |= {"color": "#ffffff"} if own.hollow else {}
@@ -195,7 +201,7 @@ def _markers(style: Style, marker: dict[str, Any], hover: str) -> Trace:
 
 
 def _trace(label: str, x: ArrayLike, y: ArrayLike) -> Trace:
-    own = {"type": "scatter", "name": plain_text(label), "meta": label}
+    own = {"type": "scatter", "name": label, "meta": label}
     return own | {"x": numbers(x), "y": numbers(y)}
 
 
@@ -215,7 +221,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
         own |= {
             "tickmode": "array",
             "tickvals": list(places),
-            "ticktext": list(map(plain_text, names)),
+            "ticktext": list(names),
         }
     if axis.limits is not None and axis.ticks:
         own["showgrid"] = False  # rows of intervals
@@ -229,4 +235,4 @@ def _ticks(traces: Sequence[Trace], name: str) -> str:
 
 
 def _title(text: str) -> dict[str, Any]:
-    return {"text": plain_text(text), "font": {"size": 12}, "standoff": 8}
+    return {"text": text, "font": {"size": 12}, "standoff": 8}

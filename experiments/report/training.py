@@ -168,9 +168,9 @@ def comparison(results: Results) -> Section | None:
         styles = styles_of({row.method: methods[row.label] for row in own})
         rows = [row._replace(label=row.method) for row in own]
         base = "the other arm" if found.claimed else own[0].judgement.baseline
-        better, by = f"P(better than {base}), paired by seed", f"better than {base} by"
+        better, by = f"{own[0].judgement.quantity}, against {base}", f"better than {base} by"
         drawn = [
-            judged.improvement(rows, styles, better, "Improvement, seed by seed"),
+            judged.improvement(rows, styles, better, "Wins, seed by seed"),
             judged.differences(rows, styles, by, "Differences, seed by seed"),
         ]
         blocks.append(plots.block(drawn, title, styles))

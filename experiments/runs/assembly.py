@@ -15,6 +15,7 @@ from experiments.environments.types import Environment, EnvironmentSpec
 from experiments.runs import registry
 from experiments.runs.run_config import RunConfig, check_seeds
 from experiments.training.config import ReplaySizes
+from experiments.training.demos import Task
 from experiments.training.host_loop import HostRun, MakeHost
 from experiments.training.host_store import host_bytes
 from experiments.training.loop import make_program
@@ -63,7 +64,9 @@ def assemble(config: RunConfig) -> Parts:
     # Raises an error if the network does not fit the observations.
     jax.eval_shape(agent.init, a_key(), spec.obs, example_action(spec.action_space))
     sampler = method.sampler if spec.goals is None else method.sampler.for_goals(spec.goals)
-    return Parts(spec, environment, agent, sizes.make(sampler, method.objective.candidates))
+    task = Task(spec.action_space, config.loop.gamma, config.loop.n_step)
+    replay = sizes.make(sampler, method.objective.candidates, task)
+    return Parts(spec, environment, agent, replay)
 
 
 def build(config: RunConfig, devices: int | None = None) -> Run:

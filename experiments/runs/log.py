@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TextIO
 
 import numpy as np
 from rich.console import Console
@@ -27,16 +27,23 @@ EVENTS_SUFFIX = ".jaxreplay"  # distinguishes our event files from other people'
 _PAUSE = 5.0  # seconds between plain lines of progress
 
 
+def escaped(text: str) -> str:
+    """Return a text with control characters, except line breaks, escaped.
+
+    Labels, names and folders may come from other people, and terminals obey control characters.
+    """
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def show(text: str, file: TextIO | None = None) -> None:
+    """Print an `escaped` text to standard output, or to `file`; ignore a closed pipe."""
+    with contextlib.suppress(BrokenPipeError):
+        print(escaped(text), file=file or sys.stdout, flush=True)
+
+
 def say(line: str) -> None:
-    """Print a line of progress to standard error and flush it; ignore a closed pipe."""
-    with contextlib.suppress(BrokenPipeError):
-        print(printable(line), file=sys.stderr, flush=True)
-
-
-def show(result: str) -> None:
-    """Print a result to standard output and flush it; ignore a closed pipe."""
-    with contextlib.suppress(BrokenPipeError):
-        print(result, flush=True)
+    """Print a line of progress to standard error, with line breaks escaped; see `show`."""
+    show(printable(line), sys.stderr)
 
 
 @functools.cache
@@ -60,7 +67,7 @@ def waiting(text: str) -> Iterator[None]:
         transient=True,
         redirect_stdout=False,  # piped results would otherwise go to standard error
     )
-    bar.add_task(text, total=None)
+    bar.add_task(printable(text), total=None)
     with bar:
         yield
 

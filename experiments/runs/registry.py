@@ -100,6 +100,26 @@ THRESHOLDS: Mapping[str, float] = {
 }
 
 
+# Returns of good agents in other environments. An agent that gets less than a tenth of the way from
+# its first evaluation to this return, or to the threshold, has hardly learned.
+GOOD_RETURNS: Mapping[str, float] = {
+    # TD3 after a million steps (Fujimoto et al. 2018, table 1).
+    "gymnasium/HalfCheetah-v5": 9_637.0,
+    "gymnasium/Hopper-v5": 3_564.0,
+    "gymnasium/Walker2d-v5": 4_683.0,
+    "gymnasium/Ant-v5": 4_372.0,
+    "gymnasium/InvertedPendulum-v5": 1_000.0,
+    "gymnasium/InvertedDoublePendulum-v5": 9_337.0,
+    # DQN after five million frames (curves of Young and Tian 2019), rounded.
+    "gymnax/Asterix-MinAtar": 10.0,
+    "gymnax/Breakout-MinAtar": 10.0,
+    "gymnax/Freeway-MinAtar": 50.0,
+    "gymnax/SpaceInvaders-MinAtar": 50.0,
+    "sparse_pendulum/Pendulum-v0": 168.0,  # upright from the start, 200 steps less the swing-up
+    **{f"goals/BitFlip-{n}": 0.0 for n in SIZES},  # the optimum is minus the bits that differ
+}
+
+
 def register_agent(name: str, entry: AgentEntry, *, replace: bool = False) -> None:
     """Add an agent to `AGENTS`.
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -117,9 +116,8 @@ def saved_defaults(env: str, agent: str, replay: str) -> RunConfig:
 
 
 def check_imported(env: str) -> None:
-    """Raise ValueError if an environment's module has not been imported."""
-    module = environments.module_of(env)
-    if module is not None and module not in sys.modules:
+    """Raise ValueError if making an environment would import a module."""
+    if (module := environments.module_to_import(env)) is not None:
         raise ValueError(
             f"the environment {env} is in module {module}, which is imported only if the command "
             f"line names it: if you trust it, add --env {env} (--envs in compare and sweep)"

@@ -18,12 +18,16 @@ def steps_to(threshold: float, steps: ArrayLike, returns: ArrayLike) -> int | No
 
 
 def curves(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of returns with a column per seed and a row per log point with any value."""
-    return (
-        frame.pivot(index="step", columns="seed", values="eval_return")
-        .dropna(how="all")
-        .sort_index()
-    )
+    """Return a table of returns with a column per seed and a row per log point with any value.
+
+    A log point that the frame lacks for a seed has the return of the one before, as in tables of
+    studies with the option `thin`.
+    """
+    # NaN in the frame is a return, of a seed that diverged; a missing row is not.
+    present = frame.assign(eval_return=frame["eval_return"].fillna(-math.inf))
+    table = present.pivot(index="step", columns="seed", values="eval_return").sort_index()
+    table = table[(table > -math.inf).any(axis=1)]
+    return table.ffill().replace(-math.inf, math.nan)
 
 
 def summarise(frame: pd.DataFrame, threshold: float | None = None) -> dict:

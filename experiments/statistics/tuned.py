@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
 from experiments.statistics.bootstrap import bootstrap_interval, iqm
 from experiments.statistics.primary import PrimaryMetric
@@ -51,16 +50,18 @@ def scores(
 
     Returns:
       A table with columns point, env, replay, method, the settings, seed, score, diverged, and
-      ranked, the score for comparisons (see `ranked`).
+      ranked, the score for comparisons: infinitely bad for a run that diverged or never reached
+      the threshold, as in `decisions.count_pairs`.
     """
     rows = []
     for point, own in frame.groupby("point", sort=False):
         first = own.iloc[0]
         primary = metric(str(first["env"]))
         values = primary(own[["seed", "step", "eval_return"]])
-        values = values.replace(np.inf, float(own["step"].max()))
         lost = (own.groupby("seed")["diverged"].max() > 0) | values.isna()
-        compared = ranked(values, lost, primary.higher_is_better)
+        worst = -np.inf if primary.higher_is_better else np.inf
+        compared = values.where(~lost & np.isfinite(values), worst)
+        values = values.replace(np.inf, float(own["step"].max()))
         facts = {name: first[name] for name in ("env", "replay", "method", *settings)}
         for seed, value, rank in zip(values.index, values, compared, strict=True):
             rows.append({
@@ -68,12 +69,6 @@ def scores(
                 "ranked": rank,
             })  # fmt: skip
     return pd.DataFrame(rows)
-
-
-def ranked(values: ArrayLike, lost: ArrayLike, higher_is_better: bool) -> np.ndarray:
-    """Return scores `[seeds]` for comparisons, where a diverged seed ranks below all others."""
-    worst = -np.inf if higher_is_better else np.inf
-    return np.where(np.asarray(lost), worst, np.asarray(values, np.float64))
 
 
 def estimate(values: Sequence[float] | np.ndarray, diverged: int = 0) -> Estimate:
@@ -101,8 +96,9 @@ def tuning_curve(
 
     The score of the best of many points is biased on the seeds that selected it, and unbiased on
     held-out seeds. A single seed is used for both, and all seeds are used for scores if no method
-    has several points. Diverged seeds rank below all others (`ranked`). Ties are broken by the
-    number of diverged seeds, then by the score of the seeds that did not diverge, then by order.
+    has several points. Seeds that diverged or never reached the threshold rank below all others.
+    Ties are broken by the number of diverged seeds, then by the score of the seeds that did not
+    diverge, then by order.
 
     Args:
       table: from `scores`.

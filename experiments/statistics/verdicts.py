@@ -1,41 +1,28 @@
-"""Verdicts of comparisons: whether an arm tests its method, and the answer to a claim.
+"""The gate of a comparison: whether an arm tests its method, and whether arms can be compared.
 
 Results are not evidence about a method if its prioritised sampler drew almost uniformly, if its
-learned sampler had hardly any updates, if the arms have different environments, or if there are
-only a few seeds.
+learned sampler had hardly any updates, if no agent learned, or if the arms have different
+environments.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 
-from experiments.statistics.paired import Interval, Pairs
+from experiments.statistics.decisions import Decision, Direction, Verdict
+from experiments.statistics.statistics import curves
 
 # Effective share of the buffer, 1 / (N sum P^2), above which draws are practically uniform.
 UNIFORM_BUFFER = 0.95
 # Number of updates below which a learned sampler is still close to its initialization.
 FEWEST_UPDATES = 500
-# Number of seeds below which nominal 95 % bootstrap intervals have too little coverage (80 to 90 %
-# with five seeds), and tests have no power.
-FEWEST_SEEDS = 10
-# Probability of any false claim among the arms of a comparison, for Holm-corrected p-values.
-ALPHA = 0.05
+# Share of the way from the first evaluation to a good return below which an agent hardly learned.
+LEAST_PROGRESS = 0.1
 # Label of the control: the baseline with other seeds.
 CONTROL = "control"
-
-Verdict = Literal[
-    "agrees", "disagrees", "no difference", "undecided", "not tested", "not comparable", "pilot",
-    "no claim",
-]  # fmt: skip
-Direction = Literal["better", "at least as good", "worse"]
-Quantity = Literal["iqm", "improvement"]
-NAMES: Mapping[Quantity, str] = {
-    "iqm": "IQM of the differences",
-    "improvement": "probability of improvement",
-}
 
 
 @dataclass(frozen=True)
@@ -51,27 +38,29 @@ class Facts:
     learned: bool = False  # whether the sampler has its own network
     effective_buffer: float | None = None  # mean over log points after warm-up, and seeds
     sampler_updates: float | None = None  # updates of the sampler's network, mean over seeds
+    progress: float | None = None  # of the agent, see `progress_of`; None if unknown
     train_seconds: float | None = None  # compute time of all seeds together
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """A verdict with its numbers, JSON-able by `dataclasses.asdict`."""
+@dataclass(frozen=True, kw_only=True)
+class Judgement(Decision):
+    """A decision with the facts about its arm, JSON-able by `dataclasses.asdict`."""
 
     arm: str
     baseline: str
     claim: Direction  # claim about the arm relative to the baseline
-    verdict: Verdict
-    reason: str  # one line with numbers
-    seeds: int
-    quantity: Quantity | None = None  # quantity of the interval, if numbers decided
-    interval: Interval | None = None
-    boundary: float | None = None  # value that separates agreement from disagreement
-    p_value: float | None = None  # Holm-corrected if there are several arms
+    quantity: str  # name of the estimate and its interval
     effective_buffer: float | None = None
     sampler_updates: float | None = None
     train_seconds: float | None = None
     ungated: str | None = None  # reason for disabling the gate, if it was disabled
+
+
+def judgement(arm: Facts, baseline: Facts, decision: Decision, **more: Any) -> Judgement:
+    """Return a decision with the facts about its arm; `more` are the other fields."""
+    known = ("effective_buffer", "sampler_updates", "train_seconds")
+    facts = {name: _known(getattr(arm, name)) for name in known}
+    return Judgement(arm=arm.label, baseline=baseline.label, **vars(decision), **facts, **more)
 
 
 def why_untested(arm: Facts) -> str | None:
@@ -104,101 +93,63 @@ def incomparable(arm: Facts, baseline: Facts) -> str | None:
             return f"not comparable: different {name}, {own} and {other}"
     missing = object()
     for name in sorted({*arm.settings, *baseline.settings}):
-        own, other = (each.settings.get(name, missing) for each in (arm, baseline))
+        own, other = (facts.settings.get(name, missing) for facts in (arm, baseline))
         if own != other:
-            shown = " and ".join("none" if each is missing else str(each) for each in (own, other))
+            shown = " and ".join("none" if x is missing else str(x) for x in (own, other))
             return f"not comparable: different {name}, {shown}"
     return None
 
 
-def judge(
-    arm: Facts,
-    baseline: Facts,
-    pairs: Pairs,
-    claim: Direction = "better",
-    quantity: Quantity = "iqm",
-    ungated: str | None = None,
-) -> Judgement:
-    """Return the verdict of a comparison about a claim.
-
-    The first rule that applies decides: arms that differ in more than their method are "not
-    comparable"; an arm or baseline that fails the gate is "not tested"; fewer than ten seeds are a
-    "pilot"; otherwise, the interval decides (`decide`).
+def gate(arm: Facts, baseline: Facts, ungated: str | None = None) -> tuple[Verdict, str] | None:
+    """Return a verdict that does not depend on wins and losses, with its reason, or None.
 
     Args:
-      arm: facts about the arm of the claim.
-      baseline: facts about the baseline.
-      pairs: comparison by the primary metric, which was chosen before the runs (`paired`).
-      claim: claim about the arm relative to the baseline.
-      quantity: quantity of the interval: the IQM of the paired differences (with ten seeds, its
-        coverage is .93 for a nominal .95), or the paired probability of improvement. The latter is
-        also used if there are no differences (a seed never solved the task, or diverged).
-      ungated: reason for disabling the gate, which becomes part of the judgement; or None.
+      arm: facts about the arm of a claim.
+      baseline: facts about its baseline.
+      ungated: reason for judging arms that do not test their methods; None if there is none.
     """
-    if stopped := without_numbers(arm, baseline, pairs.seeds, ungated):
-        return judgement(arm, baseline, pairs.seeds, *stopped, claim=claim, ungated=ungated)
-    if quantity != "improvement" and pairs.differences is None:
-        quantity = "improvement"
-    interval = getattr(pairs, f"{quantity}_interval")
-    boundary = 0.5 if quantity == "improvement" else 0.0
-    p_value = pairs.p_value if pairs.p_holm is None else pairs.p_holm
-    verdict, reason = decide(claim, interval, boundary, p_value, pairs.mean)
-    return judgement(
-        arm, baseline, pairs.seeds, verdict, f"{NAMES[quantity]} {reason}", claim=claim,
-        quantity=quantity, interval=interval, boundary=boundary, p_value=p_value, ungated=ungated,
-    )  # fmt: skip
+    if reason := incomparable(arm, baseline):
+        return "not comparable", reason
+    if ungated is not None:
+        return None
+    for facts in (arm, baseline):
+        if reason := why_untested(facts):
+            return "not tested", reason if facts is arm else f"baseline {baseline.label} {reason}"
+    if not learned(arm, baseline):
+        most = max(facts.progress or 0.0 for facts in (arm, baseline))
+        return "not tested", (
+            f"not tested: agents hardly learned on {arm.env}, at most {most:.2g} of the way from "
+            "the first evaluation to a good return"
+        )
+    return None
 
 
-def judgement(
-    arm: Facts, baseline: Facts, seeds: int, verdict: Verdict, reason: str, **numbers: Any
-) -> Judgement:
-    """Return a judgement with the facts about its arm; `numbers` are additional fields."""
-    known = ("effective_buffer", "sampler_updates", "train_seconds")
-    own = {name: _known(getattr(arm, name)) for name in known}
-    return Judgement(
-        arm=arm.label, baseline=baseline.label, verdict=verdict, reason=reason, seeds=seeds,
-        **{"claim": "better", **own, **numbers},
-    )  # fmt: skip
+def learned(arm: Facts, baseline: Facts) -> bool:
+    """Return whether the agent of either arm learned, or no good return is known for the task."""
+    known = [facts.progress for facts in (arm, baseline) if facts.progress is not None]
+    return not known or max(known) >= LEAST_PROGRESS
 
 
-def decide(
-    claim: Direction,
-    interval: Interval,
-    boundary: float,
-    p_value: float | None = None,
-    mean: float | None = None,
-) -> tuple[Verdict, str]:
-    """Return the verdict about a claim, and its reason with numbers.
+def progress_of(frame: pd.DataFrame, good: float | None) -> float | None:
+    """Return how far an agent got from its first evaluation to a good return.
 
-    "Better" claims that the quantity is above the boundary, "worse" that it is below, and "at least
-    as good" that it is not below. The verdict is "agrees" if the whole interval is on the claimed
-    side, "disagrees" if it is on the other side, and "undecided" if it contains the boundary.
-    Verdicts that assert a difference also need a p-value below `ALPHA`, because among many arms one
-    interval in twenty is wrong by chance, and the mean of that p-value on the same side of 0, since
-    outliers can give mean and interval opposite signs. "At least as good" does not assert a
-    difference when it agrees.
+    It is the largest share of that way which the median return over seeds covers at any
+    evaluation, and 1 if half of the seeds reach the good return.
 
     Args:
-      claim: the claim.
-      interval: lower and upper end of a quantity for which higher is better.
-      boundary: 0 for differences, 0.5 for a probability of improvement.
-      p_value: p-value of the null of no mean difference, corrected over arms; None to ignore it.
-      mean: mean difference that the p-value tests; None if it tests signs.
+      frame: metrics with columns seed, step and eval_return.
+      good: return of a good agent on the task, or None if it is unknown; then the result is None.
     """
-    low, high = interval
-    shown = f"[{low:.4g}, {high:.4g}]"
-    above = low >= boundary if claim == "at least as good" else low > boundary
-    below = high < boundary
-    if not (above or below):
-        return "undecided", f"{shown} holds both sides of {boundary:.4g}"
-    differs = below or claim != "at least as good"
-    if differs and p_value is not None and p_value >= ALPHA:
-        return "undecided", f"{shown}, but the corrected p = {p_value:.2g} is not below {ALPHA:g}"
-    if differs and p_value is not None and mean is not None and (mean < 0) != below:
-        return "undecided", f"{shown}, but the mean difference, {mean:.4g}, is on the other side"
-    side = "below" if below else "at or above" if claim == "at least as good" else "above"
-    agrees = below if claim == "worse" else above
-    return "agrees" if agrees else "disagrees", f"{shown} lies {side} {boundary:.4g}"
+    if good is None:
+        return None
+    reached = frame.groupby("seed")["eval_return"].max() >= good
+    if reached.mean() >= 0.5:
+        return 1.0
+    medians = curves(frame).median(axis=1)
+    if medians.empty:  # all seeds diverged
+        return 0.0
+    first = float(medians.iloc[0])
+    return (float(medians.max()) - first) / (good - first) if first < good else 0.0
 
 
 def mean_after(frame: pd.DataFrame, column: str, warm_up: int) -> float | None:
@@ -220,20 +171,6 @@ def mean_after(frame: pd.DataFrame, column: str, warm_up: int) -> float | None:
 
 
 _LIKE_UNIFORM = "not tested (behaved like uniform)"
-
-
-def without_numbers(
-    arm: Facts, baseline: Facts, seeds: int, ungated: str | None
-) -> tuple[Verdict, str] | None:
-    """Return a verdict that does not depend on the metric, with its reason, or None."""
-    if reason := incomparable(arm, baseline):
-        return "not comparable", reason
-    for each in (arm, baseline):
-        if ungated is None and (reason := why_untested(each)):
-            return "not tested", reason if each is arm else f"baseline {each.label} {reason}"
-    if seeds < FEWEST_SEEDS:
-        return "pilot", f"pilot: {seeds} seeds, fewer than {FEWEST_SEEDS}, carry no verdict"
-    return None
 
 
 def _known(value: float | None) -> float | None:

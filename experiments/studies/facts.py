@@ -54,7 +54,12 @@ def replay_ratio(config: RunConfig) -> str:
 
 
 def facts_of(
-    label: str, config: RunConfig, frame: pd.DataFrame, code: str, train_seconds: float | None
+    label: str,
+    config: RunConfig,
+    frame: pd.DataFrame,
+    code: str,
+    train_seconds: float | None,
+    good_return: float | None = None,
 ) -> verdicts.Facts:
     """Return the facts about an arm, as inputs of the gate.
 
@@ -64,6 +69,7 @@ def facts_of(
       frame: metrics of the arm.
       code: version of the code that computed them; "" is comparable with any version.
       train_seconds: compute time of all seeds together, or None if unknown.
+      good_return: return of a good agent on the task, or None if unknown.
     """
     updates, sampler = frame.get("replay/sampler_updates"), _sampler(config)
     learns = sampler.requires.episode_returns is not None
@@ -82,6 +88,7 @@ def facts_of(
         sampler_updates=None
         if updates is None or not learns
         else float(frame.assign(n=updates).groupby("seed")["n"].max().mean()),
+        progress=verdicts.progress_of(frame, good_return),
         train_seconds=train_seconds,
     )
 

@@ -68,8 +68,8 @@ class Findings(NamedTuple):
 
     @property
     def looks(self) -> dict[str, list[Counts]]:
-        """Counts of every arm at every look of a sequential design, by name."""
-        return {name: list(found.looks) for name, found in self.found.items() if found.looks}
+        """Counts of every arm at every look, by name."""
+        return {name: list(found.looks) for name, found in self.found.items()}
 
     @property
     def claims(self) -> list[dict[str, Any]]:
@@ -109,7 +109,7 @@ class Findings(NamedTuple):
                 for label, values in self.values.items()
             },
             "looks": {
-                label: [[counts.seeds, *counts] for counts in looks]
+                label: [[counts.pairs, *counts] for counts in looks]
                 for label, looks in self.looks.items()
             },
         }
@@ -208,14 +208,13 @@ def judge(
             Claim(name, name, own.baseline),
             [(sides[name], sides[own.baseline])],
             apart=own.point.label == CONTROL,
-            corrects=own.point.label != CONTROL,
         )
         for name, own in members.items()
         if own.baseline != name and len(sides[name].values) >= _FEWEST
     }
-    found = _found(study, asked, plan and len(asked) <= _PLANNED)
+    found = _judge(study, asked, plan and len(asked) <= _PLANNED)
     for name, own in asked.items():
-        if own.corrects:
+        if not own.apart:
             both = members[name], members[members[name].baseline]
             needs |= _undecided(name, name, found[name], [member.point for member in both])
     return Findings(found, values, members, needs)
@@ -241,8 +240,11 @@ def _family(
     results: "_Results", claims: Sequence[Claim], plan: bool
 ) -> tuple[list[Found | NotAsked], dict[str, Need]]:
     """Return the verdicts of a family of claims, and the undecided ones by their places."""
-    design = functools.partial(_found, results.study, plan=plan)
-    found, needs = claims_.judge_family(claims, results.ask, design), {}
+    question, looks = results.study.question, _looks(results.study)
+    found, needs = claims_.judge_family(
+        claims, results.ask, lambda asked: looks, margin=question.margin,
+        ungated=question.ungated, plan=plan,
+    ), {}  # fmt: skip
     for at, (claim, own) in enumerate(zip(claims, found, strict=True)):
         if isinstance(own, Found):
             points = [point for both in results.pairs(claim) for point in both]
@@ -255,28 +257,30 @@ def _row(family: str, claim: Claim, found: Found | NotAsked) -> dict[str, Any]:
     row = {"family": family, "claim": claim.says, "arm": claim.arm, "baseline": claim.baseline}
     if isinstance(found, NotAsked):
         return row | {"verdict": found.verdict, "reason": str(found)}
-    own, counts = found.judgement, found.decision.counts if found.decision else found.pairs
+    own = found.judgement
     return row | {
-        "seeds": own.seeds, "wins": counts.wins, "losses": counts.losses, "ties": counts.ties,
-        "interval": own.interval, "p": own.p_value, "verdict": own.verdict, "reason": own.reason,
+        "seeds": own.seeds, **own.counts._asdict(), "interval": own.interval, "p": own.p_value,
+        "verdict": own.verdict, "reason": own.reason,
     }  # fmt: skip
 
 
-def _found(study: Study, asked: Mapping[str, Asked], plan: bool) -> dict[str, Found]:
-    """Return the verdicts of claims, by the design of the study."""
+def _looks(study: Study) -> list[int] | None:
+    """Return the looks of a sequential study, or None for a single test."""
+    return study.looks if study.question.until_decided else None
+
+
+def _judge(study: Study, asked: Mapping[str, Asked], plan: bool) -> dict[str, Found]:
     question = study.question
-    if not question.until_decided:
-        return claims_.judge_fixed(asked, question.ungated)
-    return claims_.sequential(asked, study.looks, question.margin, question.ungated, plan)
+    return claims_.judge(asked, _looks(study), question.margin, question.ungated, plan)
 
 
 def _undecided(name: str, says: str, found: Found, points: Sequence[Point]) -> dict[str, Need]:
-    """Return a claim about points by its name if it is undecided in a sequential design."""
-    if found.decision is None or found.judgement.verdict != "undecided":
+    """Return a claim about points by its name if further seeds can decide it."""
+    judgement = found.judgement
+    if judgement.verdict not in ("undecided", "pilot"):
         return {}
     ids = tuple(point.id for point in points)
-    seeds, expected = found.looks[-1].seeds, found.decision.expected
-    return {name: Need(says, ids, seeds, expected)}
+    return {name: Need(says, ids, judgement.seeds, judgement.expected)}
 
 
 def findings_of(results: Store, study: Study, other_code: bool = False) -> Findings | None:
@@ -326,11 +330,12 @@ class _Results(NamedTuple):
         @functools.cache
         def facts(seeds: int | None) -> Facts:
             own = frame if seeds is None else frame[frame["seed"] < config.seed + seeds]
-            found = facts_of(label, config, own, code, made.get("train_seconds"))
+            good = self.study.options.good_return_of(point.env)
+            found = facts_of(label, config, own, code, made.get("train_seconds"), good)
             if across:
                 found = dataclasses.replace(found, settings={})
             if metric == "mean:replayed/effective_buffer":  # the claim is about the gate itself
-                found = dataclasses.replace(found, prioritises=False, learned=False)
+                found = dataclasses.replace(found, prioritises=False, learned=False, progress=None)
             return found
 
         threshold = self.study.options.threshold_of(point.env)

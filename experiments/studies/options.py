@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from experiments.runs.registry import THRESHOLDS
-from experiments.statistics.verdicts import FEWEST_SEEDS
+from experiments.runs.registry import GOOD_RETURNS, THRESHOLDS
+from experiments.statistics.decisions import FEWEST_SEEDS, MARGIN
 from jaxreplay.option import Config, option
 
 HERE = "here"
@@ -30,7 +30,7 @@ class Question(Config):
         True, "run the baseline once more, with other seeds: it should come out undecided"
     )
     ungated: str | None = option(
-        None, "judge arms that behaved like uniform, too, for the reason given here in words"
+        None, "judge arms that test nothing, too, for the reason given here in words"
     )
     until_decided: bool = option(
         False,
@@ -41,19 +41,19 @@ class Question(Config):
         256, "seeds at which undecided arms stop", at_least=FEWEST_SEEDS, needs=("until_decided",)
     )
     margin: float = option(
-        0.1,
-        "no difference: the probability of improvement is within this margin of 1/2",
+        MARGIN,
+        "no difference: the paired probability of improvement is within this margin of 1/2; at "
+        "least as good: it is above 1/2 less this margin",
         above=0,
         below=0.5,
-        needs=("until_decided",),
     )
 
     def check(self) -> None:
         """Raise ValueError for a gate that is off without a reason."""
         if self.ungated is not None and len(self.ungated.split()) < 2:
             raise ValueError(
-                "ungated is the reason for judging arms that behaved like uniform: give it in "
-                "words, or leave it out"
+                "ungated is the reason for judging arms that test nothing: give it in words, or "
+                "leave it out"
             )
 
 
@@ -62,7 +62,10 @@ class StudyOptions(Config):
     """Outputs of a study, and the number of runs in a program."""
 
     threshold: float | None = option(
-        None, "return that counts as solved; none: the environment's own, if any", at_most=1e12
+        None,
+        "return that counts as solved; none: the environment's own, if any. Where agents get less "
+        "than a tenth of the way there, arms are not tested",
+        at_most=1e12,
     )
     keep: tuple[str, ...] | None = option(
         None, "metrics that the table keeps besides eval_return; none: all"
@@ -73,6 +76,12 @@ class StudyOptions(Config):
         "float32 numbers",
         at_least=3,
         at_most=9,
+    )
+    thin: int = option(
+        1,
+        "keep only every so many log points in the table, and evaluations that differ from the "
+        "one before",
+        at_least=1,
     )
     width: int | None = option(
         None,
@@ -89,6 +98,11 @@ class StudyOptions(Config):
     def threshold_of(self, env: str) -> float | None:
         """Return the return that counts as solved on a task, or None."""
         return THRESHOLDS.get(env) if self.threshold is None else self.threshold
+
+    def good_return_of(self, env: str) -> float | None:
+        """Return the return of a good agent on a task, by default the threshold, or None."""
+        threshold = self.threshold_of(env)
+        return GOOD_RETURNS.get(env) if threshold is None else threshold
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from experiments.runs import rates
-from experiments.runs.log import say
+from experiments.runs.log import escaped, say
 
 _PAUSE = 10.0  # seconds between two plain lines
 
@@ -30,7 +30,7 @@ class Bar:
         self._bar: Progress | None = None
         if console.is_terminal:
             columns = ("{task.completed:,.0f}/{task.total:,.0f} steps", "{task.fields[said]}")
-            texts = [TextColumn(text) for text in columns]
+            texts = [TextColumn(text, markup=False) for text in columns]
             self._bar = Progress(BarColumn(bar_width=24), *texts, console=console)
             self._task = self._bar.add_task("", total=steps, said="compiling")
             self._bar.start()
@@ -70,7 +70,7 @@ class Bar:
 
     def _show(self) -> None:
         if self._bar is not None:
-            self._bar.update(self._task, completed=self._done, said=self._said())
+            self._bar.update(self._task, completed=self._done, said=escaped(self._said()))
             return
         over = self._ended == self._runs and not self._over
         if time.monotonic() - self._last_line > _PAUSE or over:

@@ -14,7 +14,7 @@ from experiments.figures.elements import Axis, Figure, Line, Panel, Points, Rule
 from experiments.figures.panels import during_training
 from experiments.figures.solved import draw_solved, sentences
 from experiments.figures.style import FAINT, plain, styles_of
-from experiments.statistics import decisions, statistics, tuned, verdicts
+from experiments.statistics import decisions, statistics, tuned
 from experiments.statistics.decisions import Counts
 from experiments.statistics.tables import markdown, with_interval
 from experiments.statistics.tables import table as summary_table
@@ -93,7 +93,7 @@ def _draw_comparison(store: Store, study: Study, findings: Findings) -> list[Pat
         title = plain(f"{', '.join(study.envs)}: seed by seed")
         judged.forest(findings.rows, methods, metric, study.baseline, forest, title)
         written += [] if written else [forest]
-    if findings.looks:
+    if study.question.until_decided and findings.found:
         written.append(out / "looks.png")
         to_matplotlib(_looks(study, findings), written[-1])
     return written
@@ -105,26 +105,24 @@ def _looks(study: Study, findings: Findings) -> Figure:
     Dashed lines are the boundary at level alpha / arms for pairs without ties. An arm beyond it is
     better or worse for any results of the other arms. Ties and Holm's method only narrow it.
     """
-    arms = {name: own for name, own in findings.members.items() if name in findings.looks}
+    arms = {name: own for name, own in findings.members.items() if name in findings.found}
     styles = styles_of({name: member.point.config.replay for name, member in arms.items()})
     marks, most = [], 2
     for name, member in arms.items():
         higher = study.metric(member.point.env).higher_is_better
-        decision = findings.found[name].decision
-        assert decision is not None
-        seeds = decision.seeds
+        seeds = findings.found[name].judgement.seeds
         own, base = (
             findings.values[each].to_numpy(float)[:seeds] for each in (name, member.baseline)
         )
         counts = [decisions.count_pairs(own[:n], base[:n], higher) for n in range(seeds + 1)]
         lead = [each.wins - each.losses for each in counts]
         marks.append(Line(name, range(seeds + 1), lead, styles[name], steps=True))
-        if decision.verdict != "undecided":
+        if findings.found[name].judgement.verdict != "undecided":
             marks.append(Points(name, [seeds], lead[-1:], styles[name], opacity=1.0, named=False))
         most = max(most, seeds)
     claims = sum(member.point.label != CONTROL for member in arms.values())
     x = np.arange(1, most + 1)
-    edge = np.array([_boundary(n, verdicts.ALPHA / max(claims, 1)) for n in x], float)
+    edge = np.array([_boundary(n, decisions.ALPHA / max(claims, 1)) for n in x], float)
     dashed = {"color": FAINT, "linestyle": "--", "linewidth": 1.0}
     marks += [Line("", x, sign * edge, dashed, named=False) for sign in (1, -1)]
     panel = Panel("", Axis("seeds", whole=True), Axis("wins minus losses"), marks, [Rule(0.0)])

@@ -54,8 +54,8 @@ class Results:
         return pd.DataFrame([
             {
                 "arm": row.label, "group": row.group, "seeds": row.judgement.seeds,
-                "wins": row.pairs.wins, "losses": row.pairs.losses, "ties": row.pairs.ties,
-                "improvement": row.pairs.improvement, "interval": row.judgement.interval,
+                **row.judgement.counts._asdict(),
+                "estimate": row.judgement.estimate, "interval": row.judgement.interval,
                 "p": row.judgement.p_value, "verdict": row.judgement.verdict,
                 "reason": row.judgement.reason,
             }

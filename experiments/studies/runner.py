@@ -2,17 +2,18 @@
 
 import _thread
 import contextlib
+import dataclasses
 import signal
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.runs import folder, manifest
+from experiments.runs import folder, manifest, rates
 from experiments.runs.interrupt import Stopped
-from experiments.runs.log import say
+from experiments.runs.log import say, show
 from experiments.runs.rates import in_words
-from experiments.statistics import verdicts
+from experiments.statistics import decisions, verdicts
 from experiments.studies import (
     engines,
     grid,
@@ -34,6 +35,7 @@ from experiments.studies.study import Study
 from experiments.training.spread import width_of
 
 _MANY = 500  # number of points from which validation takes seconds
+_SHARES = (0.6, 0.7, 0.8)  # guessed shares of pairs that an arm wins, for a study without results
 
 
 def run(
@@ -114,7 +116,7 @@ def conclude(results: Results) -> None:
     if findings is not None and (findings.rows or findings.claims):
         manifest.write_json(results.store.folder / "verdicts.json", findings.to_json(study))
     is_search = study.search.search is not None
-    print((search_report if is_search else report).conclude(results))
+    show((search_report if is_search else report).conclude(results))
 
 
 class _Grid:
@@ -152,7 +154,7 @@ class _Grid:
             most = self.study.max_seeds
             lines.append(f"then more seeds for undecided arms, {most} seeds at most")
             findings = judge.findings_of(self.results, self.study, self.where.other_code)
-            lines += self._expected(findings) if findings is not None else []
+            lines += self._planned() if findings is None else self._expected(findings)
         return list(dict.fromkeys(lines))
 
     def carry_out(self) -> Findings | None:
@@ -191,6 +193,24 @@ class _Grid:
         devices, memory = self.engine.devices, self.where.memory
         return plan.make(self._groups, runs, devices, self._width, memory)
 
+    def _planned(self) -> list[str]:
+        """Return the expected seeds and device time of a claim, by the share of pairs it wins."""
+        sizes = [len(claims) for claims in self.study.claims.values()]
+        claims = max(sizes, default=len(judge.members_of(self.study, self.points)) - 1)
+        a_seed = [dataclasses.replace(point.config, seeds=1) for point in self.points]
+        seconds = sum(map(rates.seconds, a_seed))
+        lines = []
+        for share in _SHARES:
+            guess = decisions.Counts(round(1e6 * share), 0, round(1e6 * (1 - share)))
+            alpha = decisions.ALPHA / max(claims, 1)
+            seeds = decisions.seeds_needed(guess, alpha, self.study.question.margin)
+            if seeds is not None:
+                lines.append(
+                    f"  {seeds:,} seeds decide with 80 % probability about an arm that wins "
+                    f"{100 * share:g} % of the pairs, {in_words(seeds * seconds / 60)} of a device"
+                )
+        return lines
+
     def _expected(self, findings: Findings) -> list[str]:
         """Return the expected number of seeds and hours after a look."""
         made, ended, lines = self.results.made(), self.results.ended(), []
@@ -222,7 +242,7 @@ def _progress(study: Study, findings: Findings, seeds: int) -> list[str]:
     for row in findings.rows:
         if row.method == verdicts.CONTROL or row.judgement.seeds < seeds:
             continue  # decided before this look
-        line = f"{row.label}: {row.pairs.improvement:.2f} after {row.judgement.seeds} seeds"
+        line = f"{row.label}: {row.judgement.estimate:.2f} after {row.judgement.seeds} seeds"
         need = findings.undecided.get(row.label)
         if row.judgement.verdict != "undecided":
             lines.append(f"{line}: {row.judgement.verdict}")

@@ -21,6 +21,7 @@ from experiments.storage.files import Damaged as Damaged  # raised by `read`
 from experiments.storage.files import read_json, reading, write_bytes
 from experiments.studies import grid
 from experiments.studies import study as studies
+from experiments.studies.claims import Claim
 from experiments.studies.grid import Point, table_value
 from experiments.studies.study import Saved, Study
 from jaxreplay.saving import saved_digest
@@ -187,6 +188,12 @@ class Store:
             name for name in metrics if not columns or name in ("step", "eval_return", *columns)
         ]
         values = metrics[kept].assign(diverged=int(diverged))
+        if (thin := self.facts["study"]["options"].get("thin", 1)) > 1:
+            whole = np.arange(1, len(values) + 1) % thin == 0
+            changed = values["eval_return"].ne(values["eval_return"].shift()).to_numpy()
+            others = [name for name in kept if name not in ("step", "eval_return")]
+            values.loc[~whole, others] = math.nan  # means over log points stay those of a grid
+            values = values[whole | changed]
         digits = self.facts["study"]["options"].get("digits", _DIGITS)
         if digits < _DIGITS:
             rounded = {
@@ -332,12 +339,12 @@ def _fixed(study: Saved, facts: Mapping[str, Any]) -> dict[str, Any]:
     fixed = dataclasses.asdict(question) | (facts.get("search", {}).get("asked") or {})
     fixed |= {axis.name: axis.texts for axis in study.axes}
     fixed |= {"threshold": options.threshold, "keep": options.keep}
-    if question.until_decided:
-        fixed["claims"] = {
-            name: [dataclasses.replace(claim, says="") for claim in own]
-            for name, own in study.claims.items()
-        }
-    return fixed
+    return fixed | {"claims": {name: asked(own) for name, own in study.claims.items()}}
+
+
+def asked(claims: Iterable[Claim]) -> list[Claim]:
+    """Return claims without their words, which may be corrected after the runs."""
+    return [dataclasses.replace(claim, says="") for claim in claims]
 
 
 def read(folder: Path) -> Store:

@@ -10,8 +10,9 @@ from typing import Any, Literal, TypeVar
 from experiments.runs import run_config
 from experiments.runs.run_config import RunConfig, shown_value
 from experiments.statistics import primary
+from experiments.statistics.decisions import FEWEST_SEEDS
 from experiments.statistics.primary import PrimaryMetric
-from experiments.statistics.verdicts import CONTROL, FEWEST_SEEDS, FEWEST_UPDATES
+from experiments.statistics.verdicts import CONTROL, FEWEST_UPDATES
 from experiments.studies import facts, grid
 from experiments.studies.claims import MEAN, Claim
 from experiments.studies.grid import Axis, Point

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Literal
 
-from experiments.training.demos import Recorded, own_part, with_demos
+from experiments.training.demos import Recorded, Task, own_part, with_demos
 from jaxreplay.loops import frames
 from jaxreplay.mixing import Mixed
 from jaxreplay.option import Config, is_zero, option
@@ -120,12 +120,15 @@ class ReplaySizes(Config):
         capacity = max(min(steps, 1_000_000), self.batch_size)
         return dataclasses.replace(self, capacity=round_up(capacity, self.num_envs))
 
-    def make(self, sampler: Sampler, candidates: int = 1) -> Replay | Mixed:
+    def make(
+        self, sampler: Sampler, candidates: int = 1, task: Task | None = None
+    ) -> Replay | Mixed:
         """Make the replay; a `frame_stack` of None stores whole observations.
 
         Args:
           sampler: sampler of the replay.
           candidates: transitions to draw for each one in a gradient step.
+          task: what demonstrations must agree with.
 
         Raises:
           ValueError: the sizes do not fit each other, or the capacity is None (see `resolve`).
@@ -155,7 +158,7 @@ class ReplaySizes(Config):
                 "--demos keeps its share of every batch, and this replay method learns from a "
                 "choice of them: leave it out, or use another --replay"
             )
-        return with_demos(replay, self.demos, self.demos_share)
+        return with_demos(replay, self.demos, self.demos_share, task)
 
 
 def check(config: LoopConfig, replay: Replay) -> None:

@@ -1,11 +1,15 @@
 """Runs that learn from a saved replay: a share of every batch (RLPD), or all of it (offline)."""
 
 import dataclasses
-from typing import Any
+import warnings
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from agents.types import Continuous, Discrete
+from jaxreplay import ring as ring_
 from jaxreplay import saving
 from jaxreplay.mixing import Mixed, MixedState, mix
 from jaxreplay.replay import Replay, ReplayState
@@ -13,16 +17,25 @@ from jaxreplay.storage import Storage, Transitions
 from jaxreplay.types import Array, Sample, Tree
 
 
+class Task(NamedTuple):
+    """What a file's transitions must agree with."""
+
+    action_space: Discrete | Continuous
+    gamma: float
+    n_step: int
+
+
 @dataclasses.dataclass(frozen=True)
 class Demonstrated(Mixed):
     """A mixture of replays, the second of which has the transitions of a file."""
 
     path: str = ""
+    task: Task | None = None
 
     def init(self, key: Array, example: Tree, second: ReplayState | None = None) -> MixedState:
         """Return the initial state, with the file's transitions unless `second` is given."""
         if second is None:
-            second = _loaded(self.second, self.path, example)
+            second = _loaded(self.second, self.path, self.task, example)
         return super().init(key, example, second=second)
 
 
@@ -31,6 +44,7 @@ class Recorded(Replay):
     """A replay with the transitions of a file, to which no others are added."""
 
     path: str = ""
+    task: Task | None = None
 
     def init(self, key: Array, example: Tree) -> ReplayState:
         """Return the state with the file's transitions, which is the same for all keys."""
@@ -42,7 +56,7 @@ class Recorded(Replay):
             num_envs=self.num_envs,
             storage=self.storage,
         )
-        return _loaded(plain, self.path, example)
+        return _loaded(plain, self.path, self.task, example)
 
     def add(self, state: ReplayState, transition: Tree, **feedback: Array) -> ReplayState:
         """Return the same state."""
@@ -50,20 +64,53 @@ class Recorded(Replay):
         return state
 
 
-def _loaded(replay: Replay, path: str, example: Tree) -> ReplayState:
-    """Return the state of a replay with the transitions of a file, read when tracing."""
+def _loaded(replay: Replay, path: str, task: Task | None, example: Tree) -> ReplayState:
+    """Return the state of a replay with the transitions of a file, read when tracing.
+
+    Warns if the transitions seem to be those of another discount, n-step or range of actions.
+
+    Raises:
+      ValueError: If the file does not fit, or has actions that the task lacks.
+    """
+    space = task and task.action_space
+    actions = range(space.n) if isinstance(space, Discrete) else None
     blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), example)
     with jax.ensure_compile_time_eval():
-        return saving.load_rows(replay, path, blank, jax.random.key(0))
+        state = saving.load_rows(replay, path, blank, jax.random.key(0), actions)
+        for line in differences(ring_.contents(state.ring), task) if task else ():
+            warnings.warn(f"--demos {path} has {line}", stacklevel=2)
+    return state
 
 
-def with_demos(replay: Replay, path: str, share: float) -> Demonstrated | Recorded:
+def differences(t: Any, task: Task) -> list[str]:
+    """Return in words how transitions `[n, ...]` seem to differ from those of a task."""
+    found, discount = [], np.asarray(t.discount)
+    going_on, expected = discount[discount > 0], task.gamma**task.n_step
+    # Only at the ends of episodes do transitions have fewer steps, and larger discounts.
+    if going_on.size and not np.isclose(going_on.min(), expected, rtol=1e-4):
+        found.append(
+            f"discounts from {going_on.min():.6g} to {going_on.max():.6g}, and --gamma "
+            f"{task.gamma} with --n-step {task.n_step} gives {expected:.6g}: use those of the file"
+        )
+    action = np.asarray(t.action)
+    if isinstance(task.action_space, Continuous) and (np.abs(action) > 1 + 1e-4).any():
+        found.append(
+            f"actions from {action.min():.6g} to {action.max():.6g}, and those of agents are in "
+            "[-1, 1]: rescale them"
+        )
+    return found
+
+
+def with_demos(
+    replay: Replay, path: str, share: float, task: Task | None = None
+) -> Demonstrated | Recorded:
     """Return a replay that draws a share of each batch from a file, with the same sampler.
 
     Args:
       replay: replay of the agent's own experience.
       path: file written by `jaxreplay.save`, with transitions of the same task and agent.
       share: share of the file in each batch; 1 stores none of the agent's own experience.
+      task: what the transitions are compared with when they are loaded; None compares only fields.
 
     Raises:
       ValueError: If the file, the storage or the sampler does not fit.
@@ -97,10 +144,11 @@ def with_demos(replay: Replay, path: str, share: float) -> Demonstrated | Record
             batch_size=replay.batch_size,
             num_envs=replay.num_envs,
             path=path,
+            task=task,
         )
     stored = Replay(sampler, capacity=size, batch_size=min(size, replay.batch_size))
     both = mix(replay, stored, share, replay.batch_size, read_only=True)
-    return Demonstrated(both.first, both.second, True, path)
+    return Demonstrated(both.first, both.second, True, path, task)
 
 
 def own_part(replay: Any, state: Any, batch: Sample | None = None) -> tuple[Replay, Any, Any]:

@@ -183,6 +183,26 @@ def slots_within(given: Any, count: int) -> jax.Array:
     return slots if isinstance(slots, jax.Array) else jnp.asarray(slots, jnp.int32)
 
 
+def zero_based(name: str, given: Any, valid: range) -> np.ndarray:
+    """Return recorded discrete actions `[...]` as int32, numbered from 0, not from `valid.start`.
+
+    Raises:
+      ValueError: If `valid` is not a range of successive integers, or an action is not in it.
+    """
+    if not isinstance(valid, range) or not valid or valid.step != 1:
+        raise ValueError(f"actions must be None or a range such as range(2), got {valid!r}")
+    actions = np.asarray(given)
+    if actions.dtype.kind not in "iu":
+        raise ValueError(f"{name} must be integers, got dtype {actions.dtype}")
+    outside = (actions < valid[0]) | (actions > valid[-1])
+    if outside.any():
+        raise ValueError(
+            f"{name} must be in [{valid[0]}, {valid[-1]}], got {outside.sum()} of {actions.size} "
+            f"outside, and values from {actions.min()} to {actions.max()}: use those of the task"
+        )
+    return (actions.astype(np.int64) - valid.start).astype(np.int32)
+
+
 def check_leaf(
     name: str, leaf: Any, shape: tuple[int, ...], dtype: np.dtype, num_envs: int
 ) -> None:

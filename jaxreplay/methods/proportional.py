@@ -89,6 +89,11 @@ def stored_maximum(tree: SumTree) -> Array:
     return jnp.where(root > 0, root, 1.0)
 
 
+def vacate(tree: SumTree | None, slots: Array) -> SumTree | None:
+    """Return a max tree, if any, without the priorities of slots `[E]` that are overwritten."""
+    return None if tree is None else sum_tree.set(tree, slots, jnp.zeros(slots.shape, jnp.float32))
+
+
 def insert(
     state: ProportionalState, slots: Array, values: Array | None = None
 ) -> ProportionalState:
@@ -97,6 +102,7 @@ def insert(
     The maximum (see `largest`) replaces None and values that are negative, NaN or infinite;
     otherwise, a slot would retain the priority of an overwritten transition.
     """
+    state = state._replace(maximum=vacate(state.maximum, slots))
     if values is None:
         return _set(state, slots, jnp.broadcast_to(largest(state), slots.shape))
     leaves = jnp.where((values >= 0) & (values < jnp.inf), values, largest(state))

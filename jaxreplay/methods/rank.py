@@ -15,7 +15,7 @@ from jaxreplay._internal.losses import WeightedLossOptions
 from jaxreplay.methods.parts import ConfiguredSampler, rank_mass
 from jaxreplay.methods.parts.rank_mass import Segments
 from jaxreplay.methods.per import ImportanceOptions, MaximumOptions
-from jaxreplay.methods.proportional import SamplingStats, stored_maximum
+from jaxreplay.methods.proportional import SamplingStats, stored_maximum, vacate
 from jaxreplay.option import option, override
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
@@ -117,6 +117,7 @@ class Rank(ConfiguredSampler):
     def add(
         self, state: RankState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
     ) -> RankState:
+        state = state._replace(maximum=vacate(state.maximum, slots))
         values = jnp.broadcast_to(_maximum(state), slots.shape)
         return _set(state, slots, values)
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxreplay import objectives, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, numerics, schedules
+from jaxreplay._internal.branches import cond_if_any
 from jaxreplay._internal.losses import LossOptions
 from jaxreplay._internal.numerics import to_power
 from jaxreplay._internal.tracing import varying, with_default_promotion
@@ -21,10 +22,12 @@ from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState,
 from jaxreplay.option import option, override
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
+from jaxreplay.sum_tree import SumTree
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree, get_field
 
 _CODE = "code of Pleiss et al. 2026"
-_MOST_ROUNDS = 64  # of candidates; then the remaining ones are kept, whatever their reliability
+_LEAST_ROUNDS = 64  # of candidates, after which the rest of a batch may be drawn from all masses
+_BLOCK = 4096  # slots whose reliabilities are computed at once, which bounds the memory
 _MAX_METRIC_SLOTS = 4096
 
 
@@ -60,6 +63,14 @@ class Aux(NamedTuple):
     ended_sum: Array  # [B] float32, sum of the episode, or 0 if it is running
 
 
+class _Candidates(NamedTuple):
+    """Slots, with their reliabilities and the sums of their episodes, if ended."""
+
+    slots: Array  # [n] int32
+    reliability: Array  # [n] float32
+    ended: Array  # [n] float32
+
+
 @dataclasses.dataclass(frozen=True)
 class ReaPER(ConfiguredSampler):
     """Samples with `P(t) ~ x_t^alpha R_t^omega`, where `x = |td| + epsilon`.
@@ -69,8 +80,8 @@ class ReaPER(ConfiguredSampler):
     episodes that were in a batch, or by the sum so far if this is larger.
 
     A changed TD error changes the reliability of the whole episode, so no tree stores it. Instead,
-    candidates are drawn by `x^alpha` and accepted with probability `R^omega`. A batch has the
-    probabilities above exactly, except for the remaining candidates after 64 rounds.
+    candidates are drawn by `x^alpha` and accepted with probability `R^omega`. If 64 rounds accept
+    too few, the rest of the batch is drawn from the probabilities of all stored transitions.
     """
 
     config: ReaPERConfig = ReaPERConfig()
@@ -158,9 +169,7 @@ class ReaPER(ConfiguredSampler):
 
     @with_default_promotion
     def probability(self, state: ReaPERState, ring: Ring, slots: Array, batch_size: int) -> Array:
-        everything = jnp.arange(ring.capacity)
-        reliability, _ = self._reliability(state, ring, everything)
-        mass = sum_tree.leaves(state.priorities.tree) * reliability**self.config.omega
+        mass = self._masses(state, ring)
         total = mass.sum()
         even = ring_.even_probability(ring, slots)
         return jnp.where(total > 0, mass[slots] / jnp.where(total > 0, total, 1.0), even)
@@ -195,23 +204,25 @@ class ReaPER(ConfiguredSampler):
         reliability = jnp.where(largest > 0, here / jnp.where(largest > 0, largest, 1.0), 1.0)
         return jnp.minimum(reliability, 1.0), jnp.where(running, 0.0, whole)
 
-    def _draw(
-        self, state: ReaPERState, ring: Ring, key: Array, batch_size: int
-    ) -> tuple[Array, Array, Array]:
-        """Draw slots `[B]`, with their reliabilities and the sums of their episodes, if ended."""
+    def _masses(self, state: ReaPERState, ring: Ring) -> Array:
+        """Return `x^alpha R^omega` of all slots, `[C]` float32."""
+        size = min(_BLOCK, ring.capacity)
+        slots = jnp.arange(-(-ring.capacity // size) * size, dtype=jnp.int32)
+        blocks = jnp.minimum(slots, ring.capacity - 1).reshape(-1, size)
+        reliability = jax.lax.map(lambda slots: self._reliability(state, ring, slots)[0], blocks)
+        chance = to_power(reliability.ravel()[: ring.capacity], self.config.omega)
+        return sum_tree.leaves(state.priorities.tree) * chance
+
+    def _draw(self, state: ReaPERState, ring: Ring, key: Array, batch_size: int) -> _Candidates:
+        """Draw slots `[B]`."""
         more = batch_size // 2 + 1
+        most = max(_LEAST_ROUNDS, ring.capacity // (4 * more))  # takes as long as `_complete`
         key, first_key, second_key, accept_key = jax.random.split(key, 4)
 
         def candidates(shares: Array, key: Array) -> tuple[_Candidates, Array]:
-            size = jnp.maximum(ring_.size(ring), 1)
-            total = sum_tree.total(state.priorities.tree)
-            evenly = numerics.multiply_high(shares, size.astype(jnp.uint32)).astype(jnp.int32)
-            slots = sum_tree.at_shares(state.priorities.tree, shares)
-            slots = buffer.once(jnp.where(total > 0, slots, evenly))
-            reliability, ended = self._reliability(state, ring, slots)
-            chance = to_power(reliability, self.config.omega)
-            accepted = jax.random.uniform(key, slots.shape, jnp.float32) < chance
-            return _Candidates(slots, reliability, ended), accepted
+            found = self._at_shares(state, ring, state.priorities.tree, shares)
+            chance = to_power(found.reliability, self.config.omega)
+            return found, jax.random.uniform(key, shares.shape, jnp.float32) < chance
 
         # The first round is stratified and keeps what it accepts. The rest of the batch is filled
         # with the first accepted of independent candidates. Expected counts are exact.
@@ -225,7 +236,7 @@ class ReaPER(ConfiguredSampler):
         batch, full = _fill(batch, accepted[:batch_size], extra, accepted[batch_size:])
 
         def unfinished(carry: tuple[_Candidates, Array, Array, Array]) -> Array:
-            return ~carry[1].all() & (carry[3] < _MOST_ROUNDS)
+            return ~carry[1].all() & (carry[3] < most)
 
         def turn(
             carry: tuple[_Candidates, Array, Array, Array],
@@ -236,13 +247,26 @@ class ReaPER(ConfiguredSampler):
             return *_fill(batch, full, extra, accepted), key, rounds + 1
 
         start = (batch, full, key, varying(jnp.zeros((), jnp.int32)))
-        return jax.lax.while_loop(unfinished, turn, start)[0]
+        batch, full, key, _ = jax.lax.while_loop(unfinished, turn, start)
+        return cond_if_any(~full.all(), self._complete, batch, full, key, state, ring)
 
+    def _complete(
+        self, batch: _Candidates, full: Array, key: Array, state: ReaPERState, ring: Ring
+    ) -> _Candidates:
+        """Replace the entries of a batch that are not `full` `[B]` by draws from all masses."""
+        tree = sum_tree.rebuild(state.priorities.tree, self._masses(state, ring))
+        drawn = self._at_shares(state, ring, tree, sum_tree.shares(key, len(full), "iid"))
+        return jax.tree.map(lambda old, new: jnp.where(full, old, new), batch, drawn)
 
-class _Candidates(NamedTuple):
-    slots: Array  # [n] int32
-    reliability: Array  # [n] float32
-    ended: Array  # [n] float32
+    def _at_shares(
+        self, state: ReaPERState, ring: Ring, tree: SumTree, shares: Array
+    ) -> _Candidates:
+        """Return the candidates at positions `shares` `[n]` of a tree, or evenly if it is 0."""
+        size = jnp.maximum(ring_.size(ring), 1)
+        evenly = numerics.multiply_high(shares, size.astype(jnp.uint32)).astype(jnp.int32)
+        slots = sum_tree.at_shares(tree, shares)
+        slots = buffer.once(jnp.where(sum_tree.total(tree) > 0, slots, evenly))
+        return _Candidates(slots, *self._reliability(state, ring, slots))
 
 
 def _fill(

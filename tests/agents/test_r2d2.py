@@ -16,6 +16,7 @@ from experiments.training.loop import make_program
 from experiments.training.seeds import over_seeds
 from jaxreplay import Replay, ring
 from jaxreplay.methods import la3p, laber, per, refer, sequences, sil, slices, uniform
+from jaxreplay.mixing import mix
 from jaxreplay.types import Sample, Transition
 from tests.refusals import refused
 
@@ -138,6 +139,38 @@ def test_sequences_end_at_the_newest_step():
     for name, values in expected.feedback.items():
         learn = np.asarray(whole.aux.learn)
         np.testing.assert_array_equal(found.feedback[name][learn], values[learn])
+
+
+def test_mixtures_of_sequences_are_learned_from_like_one_replay():
+    agent, state = agent_of(n_step=2)
+    row = jax.tree.map(lambda x: x[0, 0], batch_of().transition)
+    one = slices.Slices(per.sampler(), length=T, burn_in=1)
+    replay = mix(*(Replay(one, capacity=40, batch_size=n) for n in (3, 5)), share=0.5, batch_size=4)
+    replays = replay.init(jax.random.key(0), row)
+    for seed in range(12):
+        steps = jax.tree.map(lambda x: x[:1, seed % T], batch_of().transition)
+        replays = replay.add(replays, steps._replace(last=jnp.array([seed % 4 == 3])))
+    batch = replay.sample(replays, jax.random.key(2))
+    parts = [part.aux for part in replay.split(batch)]
+    masks = [jnp.concatenate([getattr(x, name) for x in parts]) for name in ("mask", "learn")]
+    plain = batch._replace(aux=sequences.Aux(*masks))
+    assert batch.aux.learn.shape == (4, T) and not masks[0].all()
+    expected = agent.update(state, plain, jax.random.key(1))
+    after, info = agent.update(state, batch, jax.random.key(1))
+    jax.tree.map(np.testing.assert_array_equal, (after, info), expected)
+    replay.update(replays, batch, td_error=info.feedback["td_error"])
+
+
+def test_batches_without_masks_are_refused():
+    agent, state = agent_of()
+    replay = Replay(uniform.sampler(), capacity=40, batch_size=2)
+    row = jax.tree.map(lambda x: x[0, 0], batch_of().transition)
+    filled = replay.add(replay.init(jax.random.key(0), row), jax.tree.map(lambda x: x[None], row))
+    both = mix(replay, replay)
+    mixed = both.init(jax.random.key(0), row, second=filled)._replace(first=filled)
+    for made, full in ((replay, filled), (both, mixed)):
+        with refused("R2D2", "learn", "sequences"):
+            agent.update(state, made.sample(full, jax.random.key(0)), jax.random.key(1))
 
 
 def unrolled(params, obs, state):

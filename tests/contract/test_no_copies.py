@@ -19,7 +19,7 @@ from experiments.training.seeds import over_seeds
 from jaxreplay import Frames, Replay, SharedObservations, Transition, Transitions, sum_tree
 from jaxreplay._internal.tuned import gather
 from jaxreplay.loops import packed
-from jaxreplay.methods import METHODS, her, ners, per, pser, refer, sequences, slices
+from jaxreplay.methods import METHODS, her, ners, per, pser, rank, refer, sequences, slices
 from jaxreplay.testing import assert_in_place, large_copies, with_goals
 from tests.methods import DISTINCT
 from tests.xla import AS_USERS
@@ -42,6 +42,8 @@ VARIANTS = {
     name: with_goals(entry.method(entry.config().for_run(100))) for name, entry in METHODS.items()
 } | {
     "per-buffer": per.method(per.PERConfig(normalise="buffer")),
+    "per-stored": per.method(per.PERConfig(maximum="stored")),
+    "rank-stored": rank.method(rank.RankConfig(maximum="stored")),
     "pser-add": pser.method(pser.PSERConfig(combine="add")),
     "refer-returns": refer.method(refer.ReFERConfig(returns=True)),
     "her-per": with_goals(her.method(her.HERConfig(over="per", strategy="episode"))),
@@ -114,7 +116,9 @@ CASES = [
 def test_scanned_step_has_no_large_copies(name, order, vmapped):
     text = scanned(name, order, SEEDS if vmapped else None)
     assert str(CAPACITY) in text
-    least = CAPACITY // 4 if name == "rank" else CAPACITY  # buckets, with four slots per word
+    least = (
+        CAPACITY // 4 if name.startswith("rank") else CAPACITY
+    )  # buckets, with four slots per word
     copies = large_copies(text, least, CHILDREN)
     if name.startswith("refer"):  # periodically reads the whole memory
         copies = [copy for copy in copies if "/cond/branch_1_fun/" not in copy]

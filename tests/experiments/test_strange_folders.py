@@ -1,16 +1,23 @@
 """Folders from others are data: modules, addresses and links in them are not used."""
 
 import base64
+import contextlib
 import json
 import re
 import shutil
 import sys
+import zipfile
+from pathlib import Path
 
 import pytest
 
-from experiments import compare, sweep, train, watch
+from experiments import compare, plot, study, sweep, train, watch
+from experiments.papers import __main__ as papers
+from experiments.papers.results import COMMITTED
 from experiments.report import __main__ as report
+from experiments.report import page, source
 from experiments.runs import manifest, registry
+from tests.experiments.report.reader import Page
 from tests.experiments.tiny import TINY
 from tests.refusals import refusal
 
@@ -128,8 +135,25 @@ def test_modules_named_again_on_the_command_line_are_imported(tmp_path, monkeypa
         ('replays = ["uniform", "mine=evilmod"]', "evilmod"),
         ('replays = ["uniform", "evilpkg.evil2"]', "evilpkg.evil2"),
         ('envs = ["gymnasium/evilmod:X-v0"]', "evilmod"),
+        ('envs = "evilpkg/X"', "evilpkg/X"),
+        ('env = "evilpkg/X"', "evilpkg/X"),
+        ('"--env" = "evilpkg/X"', "--env"),
+        ('env = "experiments.environments.gymnasium/evilmod:X-v0"', "evilmod"),
+        ('env = "walk/4"\nenvs = "walk/5"', "--envs"),
         ('replays = ["per", "--agent", "evilmod"]', "--agent"),
         ('"agent=evilmod" = []', "agent=evilmod"),
+        ('[grid]\n"--envs" = ["evilpkg/X"]', "envs"),
+        ('[grid]\nenv = ["evilpkg/X"]', "env"),
+        ('[grid]\n"--agent" = ["evilmod"]', "agent"),
+        ('[grid]\n"--replays" = ["uniform", "mine=evilmod"]', "replays"),
+        ('search = "random"\n[space]\n"--agent" = ["evilmod", "dqn"]', "agent"),
+        ('search = "random"\n[space]\n"--envs" = ["evilpkg/X", "walk/4"]', "envs"),
+        ('search = "random"\n[space]\n"--replays" = ["mine=evilmod", "per"]', "replays"),
+        ('preset = "evilmod"', "evilmod"),
+        ("overwrite = 3", "--overwrite"),
+        ("list = true", "--list"),
+        ('help = "agent"', "--help"),
+        ('file = "/etc/passwd"', "--file"),
         ('on = "ray://127.0.0.1:1"', "--on"),
         ('compilation_cache = "/tmp/x"', "--compilation-cache"),
         ('out = "/tmp/x"', "--out"),
@@ -140,8 +164,44 @@ def test_modules_named_again_on_the_command_line_are_imported(tmp_path, monkeypa
 def test_option_files_cannot_name_clusters_or_modules(tmp_path, mark, capsys, text, named):
     path = tmp_path / "sweep.toml"
     path.write_text(text)
-    error = refusal(capsys, sweep.main, "--file", str(path), "--dry-run")
-    assert named in error and not mark.exists()
+    for command, words in ((sweep, ["--file", path]), (study, [path])):
+        error = refusal(capsys, command.main, *words, "--dry-run")
+        assert named in error and not mark.exists()
+
+
+def test_option_files_may_name_what_the_command_line_named(tmp_path, mark, capsys, request):
+    request.addfinalizer(lambda: registry._AGENTS.pop("evilmod", None))
+    path = tmp_path / "x.toml"
+    path.write_text('agent = "evilmod"\nenv = "walk/4"\nreplays = ["uniform", "mine=uniform"]\n')
+    assert "evilmod" in refusal(capsys, study.main, path, "--dry-run")
+    assert study.main([str(path), "--agent", "evilmod", "--dry-run"]) == 0 and mark.exists()
+
+
+@pytest.mark.parametrize("name", ["folder", "folder.py", "s.zip", "s.csv", "README.md", "s.PY"])
+def test_only_python_files_are_programs(tmp_path, mark, capsys, name):
+    program, path = (tmp_path / "path" / "evilmod.py").read_text(), tmp_path / name
+    if name.startswith("folder"):
+        path.mkdir()
+        (path / "__main__.py").write_text(program)
+    elif name == "s.zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("__main__.py", program)
+    else:
+        path.write_text(program)
+    assert name in refusal(capsys, study.main, path)
+    assert not mark.exists()
+    path = tmp_path / "s.py"
+    path.write_text(program)
+    assert name not in refusal(capsys, study.main, path) and mark.exists()
+
+
+@pytest.mark.parametrize("name", ["./s.toml", ".//s.toml", "x/../s.toml", "x/../{s}.toml"])
+def test_studies_are_found_by_every_spelling_of_a_path(tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    Path("x").mkdir()
+    Path(name).write_text('env = "walk/4"\nreplays = ["uniform", "per"]\nseeds = 2\n')
+    assert study.main([name, "--dry-run"]) == 0
+    assert "walk/4 per" in capsys.readouterr().err
 
 
 def test_data_is_sent_only_if_the_command_line_enables_it(folders):
@@ -177,3 +237,83 @@ def test_linked_films_are_named_and_not_embedded(folders, tmp_path, is_link):
     page = (folders / "run" / "report.html").read_text()
     assert (base64.b64encode(content).decode() in page) != is_link
     assert ("episode.gif" in page) == is_link
+
+
+CONTROL = "x\x1b[31m\x07\r\x9b\u202e"  # moves the cursor, rings, and reverses the text
+HOSTILE = f"{CONTROL}</script><script>alert(1)</script><b>&"
+PRINTING = {
+    "report of a run": (report.main, "run", "--title", HOSTILE),
+    "report of runs": (report.main, f"{HOSTILE}=run", "b=run", "--out", "new/page.html"),
+    "report of a study": (report.main, "grid"),
+    "report of a search": (report.main, "search"),
+    "report of nothing": (report.main, "nothing"),
+    "plot": (plot.main, f"{HOSTILE}=run", "run", "--out", "new"),
+    "plot of a study": (plot.main, f"{HOSTILE}=grid", "--out", "new"),
+    "train": (train.main, *TINY, "--env", "walk/4", "--report", "true", "--out", "new"),
+    "train again": (train.main, "--resume", "run"),
+    "train with a name": (train.main, "--agent", HOSTILE),
+    "help of a resumed run": (train.main, "--resume", "run", "--help", "all"),
+    "watch": (watch.main, "run"),
+    "compare": (compare.main, "--resume", "comparison"),
+    "compare with labels": (compare.main, "--replays", f"{HOSTILE}=per", "per"),
+    "sweep": (sweep.main, "--resume", "grid", "--report", "true"),
+    "search": (sweep.main, "--resume", "search"),
+    "sweep of a file": (sweep.main, "--file", "s.toml", "--dry-run"),
+    "study of TOML": (study.main, "s.toml", "--dry-run"),
+    "study of names": (study.main, "names.toml"),
+    "study of JSON": (study.main, "grid/study.json", "--out", "new", "--dry-run"),
+    "study of Python": (study.main, "nothing.py"),
+    "list of papers": (papers.main, "list", "--paper", "pser", "--results", "papers"),
+    "report of papers": (papers.main, "report", "--paper", "per", "--results", "papers"),
+}
+
+
+@pytest.mark.parametrize("edited_names", [False, True])
+@pytest.mark.parametrize("case", PRINTING)
+def test_terminals_get_no_control_characters(folders, capsys, recwarn, case, edited_names):
+    """Control characters in labels, folders, and names in files are escaped in all output."""
+    folder = folders.rename(folders.with_name(CONTROL))
+    (folder / "s.toml").write_text('env = "walk/4"\nreplays = ["uniform", "per"]\nseeds = 2\n')
+    (folder / "names.toml").write_text(f"{json.dumps(HOSTILE)} = 1\n")
+    (folder / "papers").mkdir()
+    for path in COMMITTED.glob("cliffwalk_s*.small.*"):
+        shutil.copy(path, folder / "papers")
+    for path in folder.rglob("*.json") if edited_names else ():
+        text = re.sub(
+            r'"(dqn|walk/4|\d+\.\d+\.\d+)"', lambda _: json.dumps(HOSTILE), path.read_text()
+        )
+        edited(path, lambda saved: saved.update(json.loads(text)))
+    main, *words = PRINTING[case]
+    places = {name.name for name in folder.iterdir()} | {"new", "nothing", "nothing.py"}
+
+    def located(word):
+        label, equals, path = word.rpartition("=")
+        within = path.partition("/")[0] in places
+        return f"{label}{equals}{folder / path}" if within else word
+
+    with contextlib.suppress(SystemExit):
+        main([*map(located, words)])
+    said = capsys.readouterr()
+    printed = [*(said.out + said.err).split("\n"), *(str(each.message) for each in recwarn)]
+    assert len(printed) > 1 and all(line.isprintable() for line in printed), printed
+
+
+def test_only_one_function_prints():
+    """Others could print control characters; `process` prints when imports fail."""
+    root = Path(train.__file__).parent
+    calls = re.compile(r"\bprint\(|std(out|err)\.write\(")
+    found = {path for path in root.rglob("*.py") if calls.search(path.read_text())}
+    names = {path.relative_to(root).as_posix() for path in found}
+    assert names == {"runs/log.py", "cli/process.py", "installation/commands.py"}
+
+
+def test_pages_contain_no_markup_of_labels(folders):
+    run = folders / "run"
+    text = page.render(source.runs({HOSTILE: run, "b": run}, other_code=True), HOSTILE)
+    shown = Page(text)
+    head = text[: text.index("* plotly.js v")]  # plotly's own code is neither ours nor theirs
+    assert "alert(1)" in head and "<script>alert" not in text and "<b>" not in head
+    assert all(line.isprintable() for line in head.split("\n"))
+    for plot_ in shown.plots:
+        assert "<script" not in json.dumps(plot_) and "<b>" not in json.dumps(plot_)
+        assert {trace["meta"] for trace in plot_["data"]} <= set(shown.arms)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import sweep
+from experiments import study, sweep
 from experiments.runs.run import execute
 from experiments.runs.run_config import OutputConfig, RunConfig
 from experiments.studies import store
@@ -158,10 +158,45 @@ def test_option_files_equal_the_command_line(tmp_path, capsys):
     for text, name in (
         ('[grid]\nreplay.alpha = [0.1]\n"replay.alpha" = [0.2]\n', "replay.alpha"),
         ("[grid]\nn-step = 1\nn_step = 2\n", "n_step"),
-        ("learn-every = 2\nlearn_every = 1\n", "learn_every"),
+        ("learn-every = 2\nlearn_every = 1\n", "--learn-every"),
     ):
         path.write_text(text)
-        assert_names(refusal(capsys, sweep.main, *words), path, name)
+        assert_names(refusal(capsys, sweep.main, *words), name)
+
+
+def test_files_and_command_lines_define_the_same_study(tmp_path, monkeypatch):
+    asked, path = [], tmp_path / "sweep.toml"
+    monkeypatch.setattr(study, "_run", lambda found, *_: asked.append(found))
+    path.write_text(
+        'env = "walk/4"\nreplays = ["uniform", "mine=per"]\npreset = "per_proportional"\n'
+        "steps = 1e6\nwarmup = 10_000\nlearn-every = [1, 4]\nseeds = 3\nuntil_decided = true\n"
+        'baseline = "mine"\neval_epsilon = 0\n[agent]\nhidden = [16, 8]\nnetwork = "mlp"\n'
+        '[mine]\nclip = "none"\nweigh_actor = false\n[grid]\nreplay.alpha = [0.1, 0.2]\n'
+    )
+    assert sweep.main(["--file", str(path)]) == 0
+    words = (
+        "--envs walk/4 --replays uniform mine=per --preset per_proportional --steps 1000000 "
+        "--warmup 10000 --learn-every 1 4 --seeds 3 --until-decided true --baseline mine "
+        "--eval-epsilon 0 --agent.hidden 16 8 --agent.network mlp --mine.clip none "
+        "--mine.weigh-actor false --grid replay.alpha=0.1,0.2"
+    )
+    assert sweep.main(words.split()) == 0
+    assert asked[0].to_json() == asked[1].to_json()
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("seeds = [1, 2]", "--seeds"), ("seeds = 2.5", "--seeds"), ("replays = []", "--replays"),
+        ("dry_run = 3", "--dry-run"), ('steps = "many"', "--steps"), ("alhpa = 1", "--alhpa"),
+        ("agent.hidden = []", "--agent.hidden"),
+        ("replays = [{a = 1}]", "a"), ("grid = 3", "grid"), ("grid.n_step = []", "n_step"),
+    ],
+)  # fmt: skip
+def test_values_of_another_type_in_files_are_refused(tmp_path, capsys, text, name):
+    path = tmp_path / "sweep.toml"
+    path.write_text(f"{text}\n")
+    assert_names(refusal(capsys, sweep.main, "--file", path, "--dry-run"), name)
 
 
 @pytest.mark.parametrize(

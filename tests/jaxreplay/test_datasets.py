@@ -140,6 +140,29 @@ REFUSED = [
     (per.sampler(), bad(actions=np.zeros(6)), {}, ("actions", "6", "5")),
     (per.sampler(), bad(terminations=np.zeros(4, bool)), {}, ("terminations", "4", "5")),
     (per.sampler(), bad(actions=np.full(5, 2**40)), {}, ("actions", "1099511627776", "int32")),
+    (
+        per.sampler(),
+        bad(terminations=np.array([0, 1, 0, 0, 1])),
+        {},
+        ("0", "terminations", "1", "5"),
+    ),
+    (per.sampler(), unlike(truncations=np.arange(5) == 2), {}, ("1", "truncations", "2", "5")),
+    (per.sampler(), bad(truncations=np.array([0, 0, 0, 0, 2])), {}, ("truncations", "2", "4")),
+    (
+        per.sampler(),
+        bad(terminations=np.array([0, 0, 0, np.nan, 1])),
+        {},
+        ("terminations", "nan", "3"),
+    ),
+    (per.sampler(), EPISODES, {"actions": range(100, 104)}, ("[100, 103]", "1", "5", "100", "104")),
+    (
+        per.sampler(),
+        bad(actions=-np.arange(5)),
+        {"actions": range(2)},
+        ("[0, 1]", "4", "5", "-4", "0"),
+    ),
+    (per.sampler(), bad(actions=np.zeros(5)), {"actions": range(2)}, ("actions", "float64")),
+    (per.sampler(), EPISODES, {"actions": 2}, ("actions", "range(2)", "2")),
     (per.sampler(per.PERConfig(initial="td")), EPISODES, {}, ("td_error",)),
     (refer.sampler(), EPISODES, {"n_step": 3}, ("n_step", "3", "1")),
     (per.sampler(), EPISODES, {"n_step": 0}, ("n_step", "0")),
@@ -174,6 +197,36 @@ def test_invalid_episodes_and_replays_are_refused(sampler, episodes, options, pa
         datasets.fill(replay, episodes, key=KEY, gamma=GAMMA, **options)
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_targets_never_bootstrap_across_the_end_of_an_episode(n):
+    """Flat arrays of two episodes in one would bootstrap with observation 100, a reset."""
+    replay = Replay(uniform.sampler(), capacity=8, batch_size=1)
+    times = np.array([0.0, 1.0, 100.0, 101.0])
+    flat = Recorded(times[:, None], np.zeros(3, int), np.ones(3), np.zeros(3), np.array([0, 1, 1]))
+    with refused("0", "truncations", "1", "3"):
+        datasets.fill(replay, [flat], key=KEY, gamma=0.9, n_step=n)
+    split = [
+        Recorded(obs[:, None], *(x[rows] for x in flat[1:]))
+        for obs, rows in ((np.array([0.0, 1.0, 2.0]), slice(2)), (times[2:], slice(2, 3)))
+    ]
+    t = stored(datasets.fill(replay, split, key=KEY, gamma=0.9, n_step=n))
+    np.testing.assert_array_equal(t.next_obs[:, 0, 0], [1 if n == 1 else 2, 2, 101])
+    np.testing.assert_allclose(t.discount[:, 0], [0.9 if n == 1 else 0.81, 0.9, 0.9])
+    np.testing.assert_allclose(t.reward[:, 0], [1 if n == 1 else 1.9, 1, 1])
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int8, np.uint8])
+def test_recorded_actions_are_numbered_from_0(dtype):
+    replay = Replay(uniform.sampler(), capacity=8, batch_size=1)
+    recorded = EPISODES[0]._replace(actions=np.array([1, 2, 2, 1, 2], dtype))
+    for start in (0, 1):
+        found = stored(
+            datasets.fill(replay, [recorded], key=KEY, gamma=0.9, actions=range(start, 3))
+        )
+        np.testing.assert_array_equal(found.action[:, 0], recorded.actions - start)
+        assert found.action.dtype == np.int32
+
+
 def test_replays_with_rows_on_the_host_are_refused():
     replay = Replay(per.sampler(), capacity=32, batch_size=4, storage=Transitions(on_host=True))
     episodes = [item._replace(actions=np.zeros((len(item.rewards), 2))) for item in EPISODES]
@@ -188,7 +241,8 @@ def test_more_lanes_than_episodes_are_refused():
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:minari")  # missing metadata
-def test_a_minari_dataset_is_stored_as_recorded(tmp_path, monkeypatch):
+@pytest.mark.parametrize("start", [0, 100])
+def test_a_minari_dataset_is_stored_as_recorded(start, tmp_path, monkeypatch):
     minari = pytest.importorskip("minari")
     from gymnasium import spaces
     from minari.data_collector import EpisodeBuffer
@@ -205,10 +259,11 @@ def test_a_minari_dataset_is_stored_as_recorded(tmp_path, monkeypatch):
     space = {"speed": spaces.Box(-np.inf, np.inf, (1,), np.float64), "tag": spaces.Discrete(7)}
     recorded = minari.create_dataset_from_buffers(
         "own/test-v0", buffers, observation_space=spaces.Dict(space),
-        action_space=spaces.Discrete(1000),
+        action_space=spaces.Discrete(1000, start=start),
     )  # fmt: skip
     replay = Replay(per.sampler(), capacity=32, batch_size=4)
     wanted = expected([*EPISODES[:2], EPISODES[3]], 1)
+    wanted = [(row[0], row[1] - start, *row[2:]) for row in wanted]
     for dataset in ("own/test-v0", recorded):
         done = datasets.from_minari(replay, dataset, key=KEY, gamma=GAMMA, chunk=16)
         np.testing.assert_allclose(as_rows(stored(done), 0), wanted, rtol=1e-6)

@@ -55,7 +55,7 @@ def test_a_batch_contains_the_batches_of_both_replays():
         )  # fmt: skip
         testing.same(ours, pair)
     testing.same(batch.indices, np.concatenate([one.indices, other.indices + LARGE]))
-    testing.same(batch.aux, (one.aux, other.aux))
+    testing.same(tuple(batch.aux), (one.aux, other.aux))
     for drawn, part in zip((one, other), both.split(batch), strict=True):
         given = drawn.probability is not None and batch.probability is not None
         expected = drawn if given else drawn._replace(probability=None)

@@ -409,6 +409,22 @@ def test_sequences_of_loaded_rows_do_not_cross_environments(tmp_path):
     assert mask.any() and (lane == lane[:, :1])[mask].all() and (lane != lane[:, :1]).any()
 
 
+def test_load_rows_numbers_actions_from_0_and_refuses_others(tmp_path):
+    replay = Replay(uniform.sampler(), capacity=8, batch_size=2)
+    example = {"action": jnp.zeros((), jnp.int8)}
+    state = replay.init(jax.random.key(0), example)
+    for action in (1, 2, 2, 1, 2):
+        state = replay.add(state, {"action": jnp.full(1, action, jnp.int8)})
+    path = jaxreplay.save(replay, state, tmp_path / "file")
+    load = functools.partial(jaxreplay.load_rows, replay, path, example, jax.random.key(0))
+    for valid, expected in ((None, [1, 2, 2, 1, 2]), (range(3), [1, 2, 2, 1, 2]),
+                            (range(1, 3), [0, 1, 1, 0, 1])):  # fmt: skip
+        found = ring.contents(load(actions=valid).ring)["action"][:5]
+        np.testing.assert_array_equal(found, np.int8(expected))
+    with refused(path, "[0, 1]", "3", "5", "1", "2"):
+        load(actions=range(2))
+
+
 def test_load_rows_refuses_rows_that_cannot_be_restored(tmp_path):
     row = {"obs": np.zeros(3), "next_obs": np.zeros(3), "first": np.bool_(0)}
     sizes = {"capacity": 32, "batch_size": 4}

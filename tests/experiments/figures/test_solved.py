@@ -1,6 +1,5 @@
 """Comparisons as sentences, and the figure of the share of solved seeds."""
 
-import dataclasses
 import math
 import re
 
@@ -11,8 +10,10 @@ from matplotlib.image import imread
 from experiments.figures import solved
 from experiments.figures.judged import Judged
 from experiments.figures.style import NAMES
-from experiments.statistics import paired, primary, verdicts
+from experiments.statistics import primary
 from experiments.statistics.verdicts import CONTROL, Facts
+from experiments.studies import claims
+from experiments.studies.claims import Asked, Claim, Side
 from tests.refusals import assert_names
 
 GROUP = "16 agent steps per update, 2 replays per transition"
@@ -20,11 +21,19 @@ GROUP = "16 agent steps per update, 2 replays per transition"
 
 def judged(label, differences, group=GROUP, **facts) -> Judged:
     """Return an arm with given differences from the baseline (positive is better)."""
-    pairs = paired.compare_pairs(np.asarray(differences, float), np.zeros(len(differences)))
     seeds = tuple(range(len(differences)))
-    own, base = (Facts(name, "walk/10", "abc", {}, seeds) for name in (label, "uniform"))
-    found = verdicts.judge(dataclasses.replace(own, **facts), base, pairs)
-    return Judged(label, label, group, pairs, found)
+    arm, base = (
+        Side(
+            lambda _, name=name, more=more: Facts(name, "walk/10", "abc", {}, seeds, **more),
+            pd.Series(values, index=seeds, dtype=float),
+        )
+        for name, more, values in (
+            (label, facts, differences), ("uniform", {}, [0.0] * len(seeds))
+        )
+    )  # fmt: skip
+    asked = Asked(Claim(label, label, "uniform"), [(arm, base)], apart=label == CONTROL)
+    (found,) = claims.judge({label: asked}, None).values()
+    return Judged(label, label, group, found.pairs, found.judgement)
 
 
 BETTER = [1] * 15 + [-1] * 2 + [0] * 3

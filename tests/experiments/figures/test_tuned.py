@@ -158,6 +158,14 @@ def test_points_are_ranked_by_diverged_seeds_and_then_by_scores():
     assert row.best == "walk/4 per 0.2 0.4"  # solved at once except for a diverged seed
 
 
+def test_never_solving_ranks_below_solving_at_the_last_evaluation():
+    """One rule for scores and for paired comparisons (`count_pairs`)."""
+    frame = table({("per", 0.2, 0.4): [0] * 4, ("per", 0.6, 0.4): [9] * 4})
+    scores = tuned.scores(frame, SETTINGS, metric("steps_to_threshold", 5.0))
+    assert set(scores["score"]) == {100}  # a lower bound for those that never solved it
+    assert scores.groupby("replay.alpha")["ranked"].unique().tolist() == [[np.inf], [100]]
+
+
 def test_panels_show_diverged_seeds():
     two = {("per", 0.2, 0.4): [120] * 10, ("per", 0.6, 0.4): [100] * 10}
     frame = diverging(two, {0.2: range(10), 0.6: ()})

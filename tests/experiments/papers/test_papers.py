@@ -179,7 +179,7 @@ def test_report_is_written_to_the_given_file_unless_foreign(walked, tmp_path, ca
     assert papers.main(command) == 0
     text = path.read_text()
     assert text.startswith(report.TITLE) and f"| {' | '.join(report.CLAIM_COLUMNS)} |" in text
-    assert "](docs/results/" in text
+    assert f"]({report.FIGURES}/" in text
     foreign = tmp_path / "NOTES.md"
     foreign.write_text("mine")
     assert_names(refusal(capsys, papers.main, *command[:-1], foreign), foreign, "--write")

@@ -9,7 +9,7 @@ import pytest
 from experiments.papers.cliffwalk import CONVERGED
 from experiments.papers.computations import CLAIMS, COMPUTATIONS
 from experiments.papers.entry import PAPERS, Claim, Computation, Experiment
-from experiments.papers.printed import claims
+from experiments.papers.printed import claims, stated
 from experiments.papers.registry import ENTRIES, EXPERIMENTS, of_papers, read_entries
 from experiments.training.schedule import schedule
 from tests.refusals import refused
@@ -44,6 +44,7 @@ def test_entries_are_complete():
             if isinstance(claim, Claim):
                 assert claim.direction in ("better", "at least as good", "worse")
                 assert claim.says.strip() and claim.arm != claim.baseline
+                assert stated(name, entry.claims.index(claim)) != "not recorded", claim.says
     assert {entry.paper for entry in ENTRIES.values()} == set(PAPERS)
     # No experiment, computation or claim is left without an entry.
     assert {*EXPERIMENTS, *(each.name for each in COMPUTATIONS)} <= set(SOURCES)

@@ -10,7 +10,6 @@ from experiments.papers import verdict
 from experiments.papers.entry import Claim, Computation, Entry, Exact, Experiment
 from experiments.papers.registry import EXPERIMENTS
 from experiments.papers.tables import Data
-from experiments.statistics.verdicts import NAMES
 from experiments.studies.options import Question
 from tests.experiments.papers.made import data_of
 from tests.refusals import assert_names, refused
@@ -49,22 +48,23 @@ FASTER = {"higher_is_better": False, "ratios": True}
         # Noninferiority margins.
         ({"direction": "at least as good"}, {}, 1.8, "disagrees"),
         ({"direction": "at least as good", "least": 0.5}, {}, 1.8, "agrees"),
+        ({"direction": "at least as good", "least": 0.1}, {}, 1.8, "disagrees"),
     ],
 )
 def test_verdicts_follow_from_directions_scales_and_margins(claim, of_source, per, expected):
     entry = computed((Claim("a claim", "per", "uniform", **claim),), **of_source)
     (found,) = verdict.findings(entry, "small", table(per=per, uniform=2.0))
     assert found.verdict == expected
-    assert found.pairs is not None and found.pairs.wins in (0, SEEDS)
+    assert found.judgement is not None and found.judgement.counts.wins in (0, SEEDS)
 
 
 def test_p_values_are_corrected_over_the_claims_of_an_entry():
     claims = tuple(Claim(str(number), "per", "uniform") for number in range(3))
-    one = verdict.findings(computed(claims[:1]), "small", table(per=2.0, uniform=1.0))[0].pairs
+    one = verdict.findings(computed(claims[:1]), "small", table(per=2.0, uniform=1.0))[0].judgement
     three = verdict.findings(computed(claims), "small", table(per=2.0, uniform=1.0))
     assert one is not None
-    assert [each.pairs.p_holm for each in three] == [3 * one.p_value] * 3
-    assert one.p_holm == one.p_value
+    assert [each.judgement.p_value for each in three] == [3 * one.p_value] * 3
+    assert one.raw == one.p_value == 2 / 2**SEEDS
 
 
 def test_tables_with_looks_are_judged_sequentially_on_shared_seeds():
@@ -73,12 +73,12 @@ def test_tables_with_looks_are_judged_sequentially_on_shared_seeds():
     frame = whole.frame[(whole.frame["arm"] != "uniform") | (whole.frame["seed"] < 10)]
     entry = computed(claims, looks=10)
     first, second = verdict.findings(entry, "small", dataclasses.replace(whole, frame=frame))
-    assert (first.verdict, first.pairs.seeds, first.pairs.wins) == ("agrees", 10, 10)
-    assert (second.verdict, second.pairs.seeds, second.pairs.ties) == ("undecided", SEEDS, SEEDS)
+    assert (first.verdict, first.judgement.counts) == ("agrees", (10, 0, 0))
+    assert (second.verdict, second.judgement.counts) == ("not tested", (0, 10, 0))
     absent, second = verdict.findings(entry, "small", few)
     assert (absent.verdict, second.verdict) == ("not tested", "agrees")
     few = dataclasses.replace(few, frame=few.frame[few.frame["seed"] < 4])  # before the first look
-    assert verdict.findings(entry, "small", few)[1].pairs.seeds == 4
+    assert verdict.findings(entry, "small", few)[1].judgement.seeds == 4
     with refused("per and uniform"):  # a single test needs the same seeds
         verdict.findings(computed(claims), "small", dataclasses.replace(whole, frame=frame))
 
@@ -88,7 +88,7 @@ def test_arms_that_never_solve_the_task_rank_worst():
     data.frame.loc[data.frame["arm"] == "uniform", "value"] = np.inf
     claim = Claim("sooner", "per", "uniform")
     (found,) = verdict.findings(computed((claim,), higher_is_better=False), "small", data)
-    assert found.verdict == "agrees" and found.pairs.differences is None
+    assert found.verdict == "agrees"
     assert_names(found.reason, "12", "uniform")
 
 
@@ -173,7 +173,23 @@ def test_verdicts_on_the_walk_follow_from_its_metrics(claim, data, expected, par
     assert_names(found.reason, *parts)
 
 
-def test_claims_over_tasks_are_pooled_and_count_seeds_per_task():
+def test_claims_of_another_question_than_that_of_the_runs_say_so():
+    source, data = source_of(), walked()
+    source = dataclasses.replace(source, columns=("replayed/abs_td",))
+    entry = Entry("all.walk", "walk", source, claims=(SOONER, LESS))
+    asked = [dataclasses.asdict(dataclasses.replace(SOONER, says="in other words"))]
+    data.store.facts["study"]["claims"] = {"all.walk": asked}
+    first, second = verdict.findings(entry, "small", data)
+    assert (first.verdict, second.verdict) == ("agrees", "disagrees")
+    assert verdict.OTHER_QUESTION not in first.reason
+    assert verdict.OTHER_QUESTION in second.reason
+    data.store.facts["study"]["question"]["primary"] = "auc"
+    assert all(
+        verdict.OTHER_QUESTION in own.reason for own in verdict.findings(entry, "small", data)
+    )
+
+
+def test_claims_over_tasks_are_pooled():
     two = source_of("walk/10", "walk/12")
     entry = Entry("x.fig2", "two tasks", two, claims=(SOONER,))
     data = data_of(two, {
@@ -182,8 +198,8 @@ def test_claims_over_tasks_are_pooled_and_count_seeds_per_task():
         for label in LABELS
     })  # fmt: skip
     (found,) = verdict.findings(entry, "small", data)
-    assert found.verdict == "agrees" and found.pairs.seeds == 20 and found.pairs.wins == 40
-    assert_names(found.reason, NAMES["improvement"])
+    assert (found.verdict, found.judgement.counts) == ("agrees", (40, 0, 0))
+    assert found.judgement.seeds == 20
 
 
 def two_tasks(scale: float = 1.0, code: str = "abc") -> tuple[Experiment, Data]:
@@ -196,7 +212,7 @@ def two_tasks(scale: float = 1.0, code: str = "abc") -> tuple[Experiment, Data]:
         gain = {LABELS[0]: 0.0, LABELS[1]: 1.0 if env == "walk/10" else -0.1}
         for label in LABELS:
             frames[env, label] = pd.DataFrame([
-                {"seed": seed, "step": 40_008, "eval_return": unit * (gain[label] + noise),
+                {"seed": seed, "step": 40_008, "eval_return": unit * (10.0 + gain[label] + noise),
                  "replayed/effective_buffer": 0.3}
                 for seed, noise in enumerate(rng.normal(0, 0.3, 20))
             ])  # fmt: skip
@@ -204,14 +220,14 @@ def two_tasks(scale: float = 1.0, code: str = "abc") -> tuple[Experiment, Data]:
     return two, data_of(two, frames, codes=codes)
 
 
-def test_pooled_verdicts_are_invariant_to_units_of_tasks():
+def test_verdicts_over_tasks_are_invariant_to_units_of_tasks():
     claim = Claim("higher", *reversed(LABELS))
     found = []
     for scale in (1.0, 1_000.0):
         two, data = two_tasks(scale)
         entry = Entry("x.fig3", "two tasks", two, claims=(claim,))
         found += verdict.findings(entry, "small", data)
-    assert found[0].pairs.p_value == found[1].pairs.p_value
+    assert found[0].judgement == found[1].judgement
     assert found[0].reason == found[1].reason
 
 

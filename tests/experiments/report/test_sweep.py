@@ -126,15 +126,16 @@ def test_verdicts_are_shown_and_plotted_per_seed():
     read = results.read(RESULTS / "papers" / "minatar_dqn_beta.small")
     drawn = Page(page.render(read))
     table = {row["claim"]: row for row in drawn.table("claim", "arm", "against")}
-    better = {trace["meta"]: trace for trace in drawn.plot("improvement, seed by seed")["data"]}
+    better = {trace["meta"]: trace for trace in drawn.plot("wins, seed by seed")["data"]}
     rows = {row.label: row for row in read.findings.claimed}
     assert table.keys() == better.keys() == rows.keys() and len(rows) >= 2
     for label, row in rows.items():
-        pairs = row.pairs
-        assert table[label]["wins/losses/ties"] == f"{pairs.wins}/{pairs.losses}/{pairs.ties}"
+        pairs, found = row.pairs, row.judgement
+        wins, ties, losses = found.counts
+        assert table[label]["wins/losses/ties"] == f"{wins}/{losses}/{ties}"
         assert table[label]["verdict"] == row.judgement.verdict
-        assert better[label]["x"] == pytest.approx([pairs.improvement])
-        assert better[label]["customdata"][0] == pytest.approx(pairs.improvement_interval)
+        assert better[label]["x"] == pytest.approx([found.estimate])
+        assert better[label]["customdata"][0] == pytest.approx(found.interval)
         untested = row.judgement.verdict == "not tested"
         assert (better[label]["marker"]["color"] == "#ffffff") == untested
         seeds, middle = (t for t in drawn.plot("differences")["data"] if t["meta"] == label)

@@ -120,6 +120,15 @@ def test_primary_metrics_equal_values_worked_by_hand(name, values):
     np.testing.assert_allclose(result, values)
 
 
+def test_missing_log_points_repeat_the_evaluation_before():
+    whole = metrics([[0, 0, 1, 1], [0, 1, NAN, NAN], [2, 2, 2, 0]], steps=(1, 2, 3, 4))
+    before = whole.groupby("seed")["eval_return"].shift()
+    same = (whole["eval_return"] == before) | (whole["eval_return"].isna() & before.isna())
+    thin = whole[~same | (whole["step"] == 4)]
+    assert len(thin) == 9
+    pd.testing.assert_frame_equal(statistics.curves(thin), statistics.curves(whole))
+
+
 def test_area_weights_returns_by_steps():
     evenly = evaluated({0: [4.0, 0.0, 2.0]}, steps=(0, 10, 20))
     assert parse("auc")(evenly)[0] == pytest.approx((2.0 + 1.0) / 2)

@@ -10,7 +10,7 @@ from experiments.figures import judged as judged_figures
 from experiments.report import training
 from experiments.runs import manifest
 from experiments.statistics import decisions
-from experiments.statistics.decisions import Counts
+from experiments.statistics.decisions import Counts, Evidence
 from experiments.studies import judge, results, runner, study
 from experiments.studies.claims import Absent, Claim
 from experiments.studies.options import Question, StudyOptions
@@ -52,18 +52,19 @@ def judged(own, values, family="one"):
         # Worse by 1 on every seed, within a margin of 2.
         (dataclasses.replace(BETTER, direction="at least as good", least=2.0), -1.0, "agrees"),
         (dataclasses.replace(BETTER, direction="at least as good", least=0.5), -1.0, "disagrees"),
-        (BETTER, 0.0, "no difference"),
+        (dataclasses.replace(BETTER, direction="worse", least=0.5), -1.0, "agrees"),
+        (dataclasses.replace(BETTER, direction="worse", least=2.0), -1.0, "disagrees"),
+        (BETTER, 0.0, "not tested"),  # all seeds tie
     ],
 )
 def test_verdicts_follow_from_directions_and_effects(claim, gain, expected):
     values = {"uniform": np.zeros(SEEDS), "per": np.full(SEEDS, gain), "lap": np.zeros(SEEDS)}
     (found,) = judged(with_claims(claim), values)
-    assert found.judgement.verdict == expected
-    assert found.decision.seeds == found.looks[-1].seeds or expected != "undecided"
+    assert found.judgement.verdict == expected and found.judgement.seeds == 16
 
 
-def test_claims_over_tasks_count_seeds_by_the_majority_of_tasks():
-    """Slightly better on two tasks and much worse on the third is a win on every seed."""
+def test_claims_over_tasks_count_a_pair_of_every_seed_on_every_task():
+    """Slightly better on two tasks and much worse on the third: two wins and a loss per seed."""
     own = with_claims(BETTER, envs=("walk/4", "walk/5", "walk/6"))
     gains = {"walk/4": 0.1, "walk/5": 0.1, "walk/6": -50.0}
     frames = frames_of(own, dict.fromkeys(("uniform", "per", "lap"), np.zeros(SEEDS)))
@@ -71,8 +72,22 @@ def test_claims_over_tasks_count_seeds_by_the_majority_of_tasks():
         if point.label == "per":
             frames[point.id]["eval_return"] += gains[point.env]
     (found,) = judge.family(own, own.claims["one"], frames, made_of(own), plan=False)
-    assert found.judgement.verdict == "agrees"
-    assert found.looks[0] == Counts(16, 0, 0)
+    assert found.judgement.verdict == "agrees" and found.judgement.seeds in (32, 48, 64)
+    assert found.looks[0] == Counts(32, 0, 16)
+    assert found.judgement.counts == found.looks[found.judgement.seeds // 16 - 1]
+
+
+def test_tasks_on_which_nobody_learned_are_left_out():
+    own = with_claims(BETTER, envs=("walk/4", "walk/5", "walk/6"))
+    frames = frames_of(own, dict.fromkeys(("uniform", "per", "lap"), np.zeros(SEEDS)))
+    for point in own.points():
+        frames[point.id]["eval_return"] += {"walk/4": 1.0, "walk/5": -1.0, "walk/6": -99.0}[
+            point.env
+        ] * (point.label == "per")
+        frames[point.id]["eval_return"] -= 10.0 * (point.env != "walk/4")  # not learned
+    (found,) = judge.family(own, own.claims["one"], frames, made_of(own), plan=False)
+    assert (found.judgement.verdict, found.looks[0]) == ("agrees", Counts(16, 0, 0))
+    assert_names(found.judgement.reason, "walk/5", "walk/6")
 
 
 def test_families_are_corrected_and_decided_independently():
@@ -121,10 +136,11 @@ def test_the_simulated_type_1_error_of_a_family_is_below_alpha():
     for _ in range(trials):
         signs = rng.choice([-1.0, 0.0, 1.0], p=[0.4, 0.2, 0.4], size=(3, 256))
         counts = {
-            str(k): decisions.count_looks(own, np.zeros(256), looks) for k, own in enumerate(signs)
+            str(k): Evidence(decisions.count_looks(own, np.zeros(256), looks))
+            for k, own in enumerate(signs)
         }
         found = decisions.decide(counts, plan=False)
-        wrong += any(each.verdict in ("better", "worse") for each in found.values())
+        wrong += any(each.verdict in ("agrees", "disagrees") for each in found.values())
     assert wrong / trials <= 0.05
 
 

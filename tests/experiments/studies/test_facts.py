@@ -22,7 +22,8 @@ def configs(*names):
 def frame(first, gain, effective, updates=None):
     """Return two log points after the warm-up, with returns of seed number plus gain."""
     rows = [
-        {"seed": first + seed, "step": step, "eval_return": seed + gain * (1 + 0.01 * seed),
+        {"seed": first + seed, "step": step,
+         "eval_return": 500 + seed + gain * (1 + 0.01 * seed),
          "replayed/effective_buffer": effective, "replay/sampler_updates": updates}
         for seed in range(SEEDS)
         for step in (2_000, 3_000)
@@ -91,19 +92,19 @@ def test_verdicts_follow_from_metrics_and_the_gate():
     verdicts = {label: row.judgement.verdict for label, row in rows.items()}
     assert verdicts == {
         "per": "agrees", "rank": "disagrees", "lap": "not tested", "pal": "agrees",
-        "ners": "not tested", "ero": "agrees", "control": "undecided",
+        "ners": "not tested", "ero": "agrees", "control": "not tested",
     }  # fmt: skip
     assert_names(rows["lap"].judgement.reason, "effective buffer", "0.97", "0.95")
     assert_names(rows["ners"].judgement.reason, "29")
-    assert (rows["per"].pairs.wins, rows["rank"].pairs.losses) == (SEEDS, SEEDS)
-    assert rows["control"].pairs.ties == SEEDS  # seeds are paired by position
-    assert rows["control"].pairs.p_holm is None
+    assert rows["per"].judgement.counts == (SEEDS, 0, 0)
+    assert rows["rank"].judgement.counts == (0, 0, SEEDS)
+    assert rows["control"].judgement.counts == (0, SEEDS, 0)  # seeds are paired by position
     assert saved["primary"]["name"] == "auc" and saved["baseline"] == "uniform"
     assert saved["arms"]["per"]["replays_per_transition"] == 64
-    assert saved["values"]["uniform"] == list(range(SEEDS))
-    claims = {label: rows[label].pairs.p_value for label in ("per", "rank", "pal", "ero")}
-    assert rows["per"].pairs.p_holm == pytest.approx(min(1, len(claims) * claims["per"]))
-    assert rows["lap"].pairs.p_holm is None
+    assert saved["values"]["uniform"] == list(range(500, 500 + SEEDS))
+    own = rows["per"].judgement  # one of four tested arms
+    assert (own.raw, own.p_value) == pytest.approx((2 / 2**SEEDS, 4 * 2 / 2**SEEDS))
+    assert (own.level, rows["control"].judgement.level) == (1 - 0.05 / 4, 0.95)
 
 
 def test_reason_for_a_disabled_gate_is_saved():
@@ -117,7 +118,7 @@ def test_unsolved_seeds_rank_worst_and_are_null_in_json():
     solved = FRAMES["per"].assign(eval_return=500.0)
     frames = {"uniform": FRAMES["uniform"], "per": solved, "control": FRAMES["control"]}
     rows, saved = judged(frames, Question(primary="steps_to_threshold"))
-    assert rows["per"].pairs.wins == SEEDS and rows["per"].pairs.iqm is None
+    assert rows["per"].judgement.counts.wins == SEEDS and rows["per"].pairs.iqm is None
     assert saved["values"]["uniform"] == [None] * SEEDS
     assert saved["values"]["per"] == [2_000] * SEEDS
     assert rows["per"].judgement.verdict == "agrees"

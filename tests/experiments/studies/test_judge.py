@@ -11,7 +11,9 @@ import pytest
 from experiments import study as command
 from experiments import sweep
 from experiments.runs.interrupt import Stopped
+from experiments.statistics.decisions import Counts, seeds_needed
 from experiments.studies import batch, judge, plan, programs, runner, store
+from experiments.studies.claims import Claim
 from experiments.studies.devices import Budget
 from experiments.studies.options import Question, Where
 from experiments.studies.study import UNTIL_DECIDED, Study
@@ -29,14 +31,17 @@ def study_of(arms=("uniform", "per", "lap"), seeds=UNTIL_DECIDED, grid=None, **q
     )  # fmt: skip
 
 
-def frames_of(study, values):
-    """Return metrics with given final returns by label, and the facts of the gate."""
+def frames_of(study, values, learned=True):
+    """Return metrics with given final returns by label, and the facts of the gate.
+
+    If the agents learned, 10 is added to all returns, which is above the threshold of the walk.
+    """
     found = {}
     for point in study.points():
-        own = values[point.label]
+        own = np.asarray(values[point.label], float)
         found[point.id] = pd.DataFrame({
-            "seed": point.config.seed + np.arange(len(own)), "step": 200, "eval_return": own,
-            "replayed/effective_buffer": 0.5, "diverged": 0,
+            "seed": point.config.seed + np.arange(len(own)), "step": 200,
+            "eval_return": own + 10.0 * learned, "replayed/effective_buffer": 0.5, "diverged": 0,
         })  # fmt: skip
     return found
 
@@ -73,11 +78,25 @@ def test_gated_arms_train_no_further_seeds():
     study = study_of(control=False)
     made = {point.id: {"code": "x"} for point in study.points()}
     values = dict.fromkeys(("uniform", "per", "lap"), np.zeros(16))
+    values["lap"] = np.tile([1.0, -1.0], 8)
     frames = frames_of(study, values)
     frames["walk/4 per"]["replayed/effective_buffer"] = 0.99
     found = judge.judge(study, frames, made, plan=False)
     assert {row.label: row.judgement.verdict for row in found.rows}["per"] == "not tested"
     assert [*found.undecided] == ["lap"]
+
+
+def test_nothing_is_tested_where_nobody_learns_or_all_seeds_tie():
+    study, zeros = study_of(control=False), np.zeros(16)
+    made = {point.id: {"code": "x"} for point in study.points()}
+    values = {"uniform": zeros, "per": np.tile([0.5, -0.5], 8), "lap": zeros}
+    for learned, parts in ((False, ("walk/4",)), (True, ("16", "10"))):
+        found = judge.judge(study, frames_of(study, values, learned), made, plan=False)
+        judged = {row.label: row.judgement for row in found.rows}
+        assert judged["lap"].verdict == "not tested"
+        assert_names(judged["lap"].reason, *parts)
+        assert (judged["per"].verdict == "not tested") == (not learned)
+        assert (judge.next_look(study, found) is None) == (not learned)
 
 
 def test_studies_train_at_most_the_maximum_number_of_seeds():
@@ -147,6 +166,7 @@ TINY = [
     "--warmup", "100", "--eval-every", "50", "--eval-episodes", "1", "--inspect", "0",
     "--batch-size", "8", "--agent.hidden", "8", "--figures", "false", "--report", "false",
     "--until-decided", "true", "--seeds", "5", "--most-seeds", "15",
+    "--ungated", "agents of 200 steps learn nothing",
 ]  # fmt: skip
 
 
@@ -188,6 +208,35 @@ def test_question_of_a_started_study_is_fixed(decided, capsys):
     for words in (["--most-seeds", "50"], ["--margin", "0.2"], ["--until-decided", "false"]):
         said = refusal(capsys, sweep.main, "--resume", decided, *words)
         assert_names(said, words[0][2:].replace("-", "_"), str(decided))
+
+
+@pytest.mark.parametrize("seeds", [12, UNTIL_DECIDED])
+def test_claims_of_a_started_study_are_fixed(tmp_path, seeds):
+    better = Claim("PER is better", "per", "uniform")
+    study = Study.make("walk/4", "dqn", ["uniform", "per"], seeds=seeds, claims=[better])
+    store.begin(tmp_path, study, study.points(), {}).write()
+
+    def resume(*claims):
+        store.resume(
+            tmp_path, dataclasses.replace(study, claims={"claims": claims}), study.points()
+        )
+
+    resume(dataclasses.replace(better, says="the same in other words"))
+    for claims in (
+        (dataclasses.replace(better, direction="worse"),),
+        (dataclasses.replace(better, primary="final"),),
+        (dataclasses.replace(better, least=0.5),),
+        (better, better),
+        (),
+    ):
+        with refused("claims", str(tmp_path)):
+            resume(*claims)
+
+
+def test_new_studies_say_how_many_seeds_decide(capsys, tmp_path):
+    assert sweep.main([*TINY, "--out", str(tmp_path / "new"), "--dry-run"]) == 0
+    said = capsys.readouterr().err
+    assert_names(said, "60 %", "70 %", "80 %", f"{seeds_needed(Counts(8 * 10**5, 0, 2 * 10**5))}")
 
 
 def test_python_files_define_studies(tmp_path, capsys):

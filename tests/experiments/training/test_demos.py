@@ -1,6 +1,8 @@
 """Batches with demonstrations from a file, and offline runs."""
 
 import dataclasses
+import warnings
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,7 @@ from agents.dqn import DQNConfig, dqn
 from agents.iql import IQLConfig, iql
 from agents.sac import SACConfig, sac
 from agents.td3 import TD3Config, td3
-from agents.types import Discrete
+from agents.types import Continuous, Discrete
 from experiments import environments
 from experiments.runs import folder, manifest, policy
 from experiments.runs.assembly import assemble
@@ -26,7 +28,7 @@ from experiments.training.seeds import over_seeds
 from jaxreplay import Replay, SharedObservations, Transition, ring, save
 from jaxreplay.methods import cer, ere, la3p, latest, per, sequences, uniform
 from jaxreplay.saving import array_file
-from tests.refusals import refused
+from tests.refusals import assert_names, refused
 
 STORED, SHARE = 50, 0.25
 EXAMPLE = Transition(
@@ -240,6 +242,58 @@ def test_arrays_of_other_shapes_and_dtypes_are_refused(part, value, tmp_path):
     with refused(path):
         made = demos.with_demos(replay, str(path), 1.0)
         made.init(jax.random.key(0), EXAMPLE)
+
+
+@pytest.mark.parametrize("share", [SHARE, 1.0])
+def test_actions_that_the_task_lacks_are_refused(share, tmp_path):
+    replay = Replay(uniform.sampler(), capacity=64, batch_size=1)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    row = jax.tree.map(lambda x: x[None], EXAMPLE)
+    for action in [1, 2] * 32:  # of Discrete(2, start=1)
+        state = replay.add(state, row._replace(action=jnp.full(1, action)))
+    path = str(save(replay, state, tmp_path / "file"))
+    config = defaults("walk/4", "dqn", "uniform")
+    sizes = dataclasses.replace(config.sizes, demos=path, demos_share=share, batch_size=16)
+    config = dataclasses.replace(config, sizes=sizes)
+    with refused(path, "[0, 1]", "32", "64", "1", "2"):
+        execute(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def transitions(discount, action):
+    return EXAMPLE._replace(discount=np.float32(discount), action=np.float32(action))
+
+
+DISCRETE, CONTINUOUS = (demos.Task(x, 0.9, 3) for x in (Discrete(2), Continuous(1)))
+FILES = [
+    ([0.729, 0.81, 0.9, 0.0], [0.0, 1.0], DISCRETE, ()),
+    ([0.0, 0.0], [0.0], DISCRETE, ()),  # no transition bootstraps
+    ([0.9, 0.9, 0.0], [0.0], DISCRETE, ("0.9", "3", "0.729")),
+    ([0.99**3, 0.99], [0.0], DISCRETE, ("0.9", "0.970299", "0.99")),
+    ([0.729], [[-1.0], [1.0]], CONTINUOUS, ()),
+    ([0.729], [[-2.0], [1.5]], CONTINUOUS, ("-2", "1.5", "[-1, 1]")),
+]
+
+
+@pytest.mark.parametrize(("discount", "action", "task", "parts"), FILES)
+def test_other_discounts_steps_and_ranges_are_noticed(discount, action, task, parts):
+    found = demos.differences(transitions(discount, action), task)
+    assert len(found) == bool(parts)
+    assert_names(" ".join(found), *parts)
+
+
+def test_differences_are_warned_of(path):  # whose discounts are 0
+    replay = Replay(uniform.sampler(), capacity=64, batch_size=1)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    row = jax.tree.map(lambda x: x[None], EXAMPLE._replace(discount=jnp.float32(0.5)))
+    for _ in range(16):
+        state = replay.add(state, row)
+    other = str(save(replay, state, Path(path).parent / "other"))
+    own = Replay(uniform.sampler(), capacity=80, batch_size=16)
+    with pytest.warns(UserWarning, match=r"other.*0\.5"):
+        demos.with_demos(own, other, SHARE, DISCRETE).init(jax.random.key(0), EXAMPLE)
+    with warnings.catch_warnings(action="error"):
+        demos.with_demos(own, path, SHARE, DISCRETE).init(jax.random.key(0), EXAMPLE)
 
 
 @pytest.mark.slow

@@ -57,6 +57,18 @@ def test_new_transitions_get_the_maximum(name, maximum):
     (rank if name == "rank" else proportional).check_valid(state.sampler, state.ring)
 
 
+@pytest.mark.parametrize("name", CONFIGS)
+def test_stored_maximum_excludes_the_transition_that_is_overwritten(name):
+    replay = compiled(Replay(sampler_of(name, "stored"), capacity=4, batch_size=4))
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    for _ in range(4):
+        state = replay.add(state, ROW)
+    state = update(replay, state, [50.0, 0.5, 0.25, 2.0])
+    state = replay.add(state, ROW)  # overwrites the outlier
+    np.testing.assert_allclose(priorities(state), [2, 0.5, 0.25, 2], rtol=1e-5)
+    (rank if name == "rank" else proportional).check_valid(state.sampler, state.ring)
+
+
 @pytest.mark.parametrize("name", ["per", "rank"])
 def test_new_transitions_get_1_if_all_priorities_are_0(name):
     replay = compiled(Replay(sampler_of(name, "stored"), capacity=4, batch_size=4))

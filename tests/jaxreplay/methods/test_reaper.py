@@ -1,5 +1,7 @@
 """ReaPER: reliabilities by hand, and a plain reference over episodes."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -142,6 +144,30 @@ def test_huge_td_errors_of_new_transitions_leave_reliabilities_finite():
     found = replay.probability(state, np.arange(4))
     np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-5)
     assert np.isfinite(replay.sample(state, jax.random.key(0)).weights).all()
+
+
+@pytest.mark.parametrize("omega", [1.0, 30.0, 300.0, 1e4])
+def test_draws_follow_the_probabilities_however_few_candidates_are_accepted(omega):
+    """From half of the candidates accepted to 1 in 64, and fewer if the last step has a small x."""
+    count, batch_size = 64, 16
+    for last in (1.0, 1e-8):
+        config = ReaPERConfig(alpha=1.0, omega=omega, epsilon=0.0)
+        replay, state = episode(config, [1.0] * (count - 1) + [last])
+        state = replay.end_episodes(state)
+        x = np.array([1.0] * (count - 1) + [last])
+        mass = x * (np.cumsum(x) / x.sum()) ** omega
+        probability = replay.probability(state, np.arange(count))
+        np.testing.assert_allclose(probability, mass / mass.sum(), rtol=2e-3, atol=1e-7)
+        draw = functools.partial(replay.sample.__wrapped__, batch_size=batch_size)
+        batches = jax.jit(jax.vmap(draw, (None, 0)))(
+            state, jax.random.split(jax.random.key(1), 200)
+        )
+        expected = batches.indices.size * mass / mass.sum()
+        counts = np.bincount(np.ravel(batches.indices), minlength=count)
+        assert (np.abs(counts - expected) <= 5 * np.sqrt(expected) + 2).all()
+        drawn = mass[np.asarray(batches.indices)] ** -0.5
+        weights = drawn / drawn.max(axis=1, keepdims=True)
+        np.testing.assert_allclose(batches.weights, weights, rtol=2e-3)
 
 
 def test_draws_are_the_same_with_x64():
