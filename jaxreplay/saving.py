@@ -151,7 +151,7 @@ def load_rows(
             "load_rows requires a replay that stores complete transitions on the device: create it "
             "with storage=Transitions()"
         )
-    return _add_rows(replay, state, ring, Path(path), actions)
+    return _add_rows(replay, state, ring, path, actions)
 
 
 def saved_size(path: str | os.PathLike) -> int:
@@ -222,7 +222,11 @@ def _read_steps(saved: ArrayFile) -> Array:
 
 
 def _add_rows(
-    replay: Replay, state: ReplayState, ring: Ring, path: Path, actions: range | None
+    replay: Replay,
+    state: ReplayState,
+    ring: Ring,
+    path: str | os.PathLike,
+    actions: range | None,
 ) -> ReplayState:
     """Add the transitions in a ring buffer to a new replay state."""
     stored = int(ring_.size(ring)) // ring.num_envs

@@ -37,8 +37,8 @@ def test_links_of_the_readme_exist():
 def test_first_command_has_the_same_verdicts_for_all_seeds(seed):
     arms = judged(seed)
     for label in ("per", "rank", "lap"):
-        assert arms[label]["verdict"] == "agrees" and arms[label]["pairs"]["p_holm"] < 0.01
-    assert arms["control"]["verdict"] == "undecided"
+        assert arms[label]["verdict"] == "agrees" and arms[label]["p_value"] < 0.01
+    assert arms["control"]["verdict"] in ("undecided", "no difference")
 
 
 def test_table_of_seeds_agrees_with_the_committed_runs():
@@ -46,7 +46,7 @@ def test_table_of_seeds_agrees_with_the_committed_runs():
     rows = dict(re.findall(r"^\| `(\w+)` \|(.*)\|$", text, re.MULTILINE))
     for label in judged(0):
         shown = [
-            "{wins}/{losses}/{ties}".format(**arm["pairs"]) + f" {arm['verdict']}"
+            "{0}/{2}/{1} {verdict}".format(*arm["counts"], **arm)  # wins, losses, ties
             for arm in (judged(seed)[label] for seed in SEEDS)
         ]
         assert [cell.strip() for cell in rows[label].split("|")] == shown
@@ -54,8 +54,8 @@ def test_table_of_seeds_agrees_with_the_committed_runs():
 
 def test_counts_in_the_readme_are_those_of_the_first_seeds():
     shown = iter(re.findall(r"\d+", README.read_text().partition("](experiments/results/")[0]))
-    pairs = [judged(0)[label]["pairs"] for label in ("per", "rank", "lap", "pser", "control")]
-    counts = [count for own in pairs for count in (own["wins"], own["losses"])]
+    found = [judged(0)[label]["counts"] for label in ("per", "rank", "lap", "pser", "control")]
+    counts = [count for wins, _, losses in found for count in (wins, losses)]
     assert all(str(count) in shown for count in counts)  # in this order
 
 
@@ -68,7 +68,7 @@ def test_first_command_has_the_same_verdicts_on_this_machine(tmp_path):
     assert compare.main([*words, "--replays", "uniform", "per", *options, *out]) == 0
     arms = json.loads((tmp_path / "walk" / "verdicts.json").read_text())["arms"]
     assert arms["per"]["verdict"] == "agrees"
-    assert arms["control"]["verdict"] == "undecided"
+    assert arms["control"]["verdict"] in ("undecided", "no difference")
 
 
 def test_example_of_the_readme_learns(capsys):

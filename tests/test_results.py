@@ -12,7 +12,7 @@ from experiments.papers import figures, report, results, running, tables, verdic
 from experiments.papers.entry import Layout
 from experiments.papers.registry import ENTRIES
 from experiments.runs import manifest
-from experiments.statistics import decisions
+from experiments.statistics import counts, decisions
 from experiments.statistics.decisions import Evidence
 from experiments.statistics.verdicts import CONTROL
 from experiments.studies.study import BATCH
@@ -67,10 +67,10 @@ def decide(saved, rows):
         # Wins and losses do not determine whether an arm was tested.
         stopped = row["verdict"] in ("not tested", "not comparable")
         evidence[name] = Evidence(
-            decisions.count_looks(arm, base, at), corrected=CONTROL not in name,
+            counts.count_looks(arm, base, at), corrected=CONTROL not in name,
             stopped=(row["verdict"], row["reason"]) if stopped else None,
         )  # fmt: skip
-    design = decisions.SEQUENTIAL if sequential else decisions.FIXED
+    design = counts.SEQUENTIAL if sequential else counts.FIXED
     return decisions.decide(evidence, design, plan=False)
 
 

@@ -31,7 +31,7 @@ from experiments.figures.style import (
 from experiments.papers import blocks, gains
 from experiments.papers.blocks import AGGREGATES, OURS, Band, Panel, Plotted
 from experiments.papers.verdict import select_rows
-from experiments.statistics.decisions import count_pairs
+from experiments.statistics.counts import count_pairs
 
 _MARKERS = ("o", "s", "^", "D")  # markers of closed forms
 _STEPS = "agent steps"

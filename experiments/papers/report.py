@@ -60,7 +60,12 @@ def claims(entry: Entry, size: SizeName, data: Data | None) -> list[list[str]]:
     A sweep has a single row with the number of claims per verdict. Without a complete table, the
     verdict is the status of the entry.
     """
-    findings = findings_of(entry, size, data)
+    return _rows(entry, size, data, findings_of(entry, size, data))
+
+
+def _rows(
+    entry: Entry, size: SizeName, data: Data | None, findings: Sequence[Finding]
+) -> list[list[str]]:
     if findings and entry.swept:
         counts = Counter(each.verdict for each in findings)
         shown = ", ".join(f"{counts[name]} {name}" for name in _ORDER if counts[name])
@@ -144,8 +149,8 @@ def everything(entries: Iterable[Entry], size: SizeName, results: Path) -> str:
         rows = []
         for entry in [each for each in entries if each.paper == paper]:
             data = read(entry, size, results)
-            rows += claims(entry, size, data)
             families.append(findings_of(entry, size, data))
+            rows += _rows(entry, size, data, families[-1])
         if rows:
             rows.sort(key=lambda row: row[2] in _WAITING)
             counts.append([_short(title), [row[2] for row in rows if row[2] != "sweep"]])

@@ -1,42 +1,30 @@
-"""Verdicts from paired seeds: the wins, ties and losses of an arm against its baseline decide.
+"""Verdicts from paired seeds: `decide` is the only function that turns counts into verdicts.
 
-Seed k of an arm is paired with seed k of its baseline, and wins, ties or loses by the primary
-metric. There are two designs:
-
-* A *fixed* design tests once, after a number of seeds that was chosen before the runs, by the exact
-  sign test of the pairs that do not tie, with Clopper-Pearson intervals of the share of these pairs
-  that the arm wins.
-* A *sequential* design looks at the seeds again and again until a claim is decided. An ordinary
-  test would err more often with every look. The statistic is therefore a test martingale, the
-  *capital* of a gambler who bets against a null. It starts at 1, and under the null it ever reaches
-  1/alpha with probability at most alpha (Ville's inequality). Its inverse is a p-value after any
-  number of seeds. The nulls with small capital form a confidence sequence of the *paired
-  probability of improvement* mu: the mean of 1 for a win, 1/2 for a tie and 0 for a loss.
-
-`decide` is the only function that turns counts into verdicts.
-
-References: Waudby-Smith and Ramdas 2024 (means of bounded variables by betting); Ramdas, Grünwald,
-Vovk and Shafer 2023 (e-processes); Clopper and Pearson 1934; Holm 1979.
+References: Holm 1979; Benjamini and Hochberg 1995; for the tests, see `counts`.
 """
 
-import bisect
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
-from scipy.special import bdtr, betaincinv, betaln
+
+from experiments.statistics.counts import (
+    SEQUENTIAL,
+    Counts,
+    Design,
+    Interval,
+    evidence_against,
+    log_capital,
+)
 
 Verdict = Literal[
     "agrees", "disagrees", "no difference", "undecided", "not tested", "not comparable", "pilot",
     "no claim",
 ]  # fmt: skip
 Direction = Literal["better", "at least as good", "worse"]
-Interval = tuple[float, float]
-Values = Sequence[float | None] | np.ndarray  # [seeds]
 
 # Probability of any false "agrees" or "disagrees" in a family of claims.
 ALPHA = 0.05
@@ -46,33 +34,9 @@ MARGIN = 0.1
 # Number of seeds below which there is no verdict.
 FEWEST_SEEDS = 10
 
-_BETS = np.arange(1, 200) / 200  # alternatives, each with the same share of the initial capital
-_NULLS = 2000  # ends of confidence sequences are multiples of 1 / _NULLS
 _ROUNDING = 1e-9  # tolerance of comparisons with 1/2 -+ margin
 # Number of simulated studies, seeds between two looks, and largest number of seeds.
 _TRIALS, _BATCH, _MOST = 400, 16, 10_000
-
-
-class Counts(NamedTuple):
-    """Numbers of pairs that an arm wins, ties and loses against its baseline."""
-
-    wins: int = 0
-    ties: int = 0
-    losses: int = 0
-
-    @property
-    def pairs(self) -> int:
-        return self.wins + self.ties + self.losses
-
-    @property
-    def mean(self) -> float:
-        """Estimated paired probability of improvement, 1/2 without seeds."""
-        return (self.wins + self.ties / 2) / self.pairs if self.pairs else 0.5
-
-    @property
-    def untied(self) -> "Counts":
-        """The pairs that do not tie."""
-        return Counts(self.wins, 0, self.losses)
 
 
 class Evidence(NamedTuple):
@@ -115,180 +79,6 @@ class Decision:
     p_value: float  # corrected over the family (Holm)
     raw: float  # p-value before the correction
     expected: int | None = None  # seeds to decide with 80 % probability, if undecided and planned
-
-
-class Design(NamedTuple):
-    """Statistical test of a design.
-
-    Attributes:
-      p_value: (counts at all looks, null) -> p-value, and on which side of the null the evidence
-        is: 1, -1 or 0.
-      interval: (counts, alpha) -> interval.
-      estimate: counts -> the estimated quantity.
-      quantity: name of the quantity.
-      test: name of the p-value.
-    """
-
-    p_value: Callable[[Sequence[Counts], float], tuple[float, int]]
-    interval: Callable[[Counts, float], Interval]
-    estimate: Callable[[Counts], float]
-    quantity: str
-    test: str
-
-
-def count_pairs(
-    arm: Values, baseline: Values, higher_is_better: bool = True, effect: float = 0.0
-) -> Counts:
-    """Count the seeds in which an arm is better than its baseline.
-
-    Seeds that diverged or never reached the threshold have the value None, NaN or infinity. They
-    are worse than all seeds with a finite value. Two such seeds tie, whatever the effect.
-
-    Args:
-      arm: one value per seed.
-      baseline: values of the same seeds in the same order.
-      higher_is_better: direction of the primary metric.
-      effect: smallest effect that counts, in the metric's unit; negative for a margin. A pair is a
-        win if the arm is better by more than this, and a tie if it is better by exactly this.
-    """
-    sign = 1 if higher_is_better else -1
-    signed = (sign * np.array(values, np.float64) for values in (arm, baseline))  # None is NaN
-    x, y = (np.where(np.isfinite(values), values, -math.inf) for values in signed)
-    if x.ndim != 1 or x.shape != y.shape:
-        raise ValueError(f"arms of shape {x.shape} and {y.shape} make no pairs: give [seeds] each")
-    with np.errstate(invalid="ignore"):
-        gains = np.where(np.isfinite(x) | np.isfinite(y), x - y, effect)
-    wins, losses = int((gains > effect).sum()), int((gains < effect).sum())
-    return Counts(wins, len(gains) - wins - losses, losses)
-
-
-def count_looks(
-    arm: Values, baseline: Values, at: Sequence[int], effect: float = 0.0
-) -> list[Counts]:
-    """Return the counts at every look that has all of its seeds; higher values are better."""
-    complete = [seeds for seeds in at if seeds <= min(len(arm), len(baseline))]
-    return [count_pairs(arm[:n], baseline[:n], effect=effect) for n in complete]
-
-
-def log_capital(counts: Iterable[ArrayLike], m: ArrayLike) -> np.ndarray:
-    """Return the logarithm of the capital against the null mu = m.
-
-    A bet on mean q multiplies the capital by q/m after a win, by (1 - q)/(1 - m) after a loss, and
-    by the average of both after a tie. The capital is the mean over q = 1/200, ..., 199/200. It is
-    log-convex in m and at most 1 at the observed mean, so the nulls with a capital below a limit
-    form an interval around the observed mean.
-
-    Args:
-      counts: wins, ties and losses, as arrays that broadcast with m.
-      m: null means in (0, 1).
-    """
-    wins, ties, losses = (np.asarray(number, np.float64)[..., None] for number in counts)
-    null = np.asarray(m, np.float64)[..., None]
-    win, loss = np.log(_BETS / null), np.log((1 - _BETS) / (1 - null))
-    terms = wins * win + ties * (np.logaddexp(win, loss) - math.log(2)) + losses * loss
-    top = terms.max(axis=-1, keepdims=True)  # the capital after thousands of wins would overflow
-    return top[..., 0] + np.log(np.exp(terms - top).mean(axis=-1))
-
-
-def log_sign_capital(counts: Iterable[ArrayLike]) -> np.ndarray:
-    """Return the logarithm of the capital against mu = 1/2, with bets uniform on (0, 1).
-
-    Ties have no effect, and the capital is 2^(W + L) B(1 + W, 1 + L) for W wins and L losses. It
-    differs by about 1 % from the mean over the grid of `log_capital`.
-    """
-    wins, _, losses = (np.asarray(number, np.float64) for number in counts)
-    return (wins + losses) * math.log(2) + betaln(1 + wins, 1 + losses)
-
-
-def anytime_p(looks: Sequence[Counts], m: float = 0.5) -> tuple[float, int]:
-    """Return the p-value of mu = m after some looks, 1 / (largest capital) and at most 1.
-
-    Returns:
-      The p-value, and the side of m on which the observed mean is at the look with the largest
-      capital: 1, -1 or 0.
-    """
-    logs, sides = _evidence(np.transpose(np.array(looks, np.float64).reshape(-1, 3)), m)
-    best = int(logs.argmax()) if len(logs) else 0
-    if not len(logs) or logs[best] <= 0:
-        return 1.0, 0
-    return float(np.exp(-logs[best])), int(sides[best])
-
-
-def _evidence(counts: np.ndarray, m: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return log capital and side of m, `[...]` each, of counts `[3, ...]`.
-
-    Where more than half of the pairs tie, ties alone are no evidence for mu > m < 1/2: the capital
-    is the smaller one of all pairs and of the untied pairs, and 0 if their means are on different
-    sides. The smaller one of two capitals is valid if one is.
-    """
-    wins, ties, losses = counts
-    if m == 0.5:
-        return log_sign_capital(counts), np.sign(wins - losses)
-    whole, untied = log_capital(counts, m), log_capital((wins, 0 * ties, losses), m)
-    side = np.sign(wins + ties / 2 - m * (wins + ties + losses))
-    own = np.sign(wins - m * (wins + losses))
-    tied = 2 * ties > wins + ties + losses
-    smaller = np.where(side == own, np.minimum(whole, untied), 0.0)
-    return np.where(tied, smaller, whole), side
-
-
-def confidence_sequence(counts: Counts, alpha: float = ALPHA) -> Interval:
-    """Return the confidence sequence of mu at one look: all m with a capital below 1/alpha.
-
-    With probability at least 1 - alpha, the intervals of all looks contain mu. Ends are the
-    outermost multiples of 1/2000 in the interval; 0.0005 and 0.9995 mean that a side is open.
-    """
-
-    def outside(step: int) -> bool:
-        return bool(log_capital(counts, step / _NULLS) >= -math.log(alpha))
-
-    # The mean itself is always inside.
-    centre = min(max(round(counts.mean * _NULLS), 1), _NULLS - 1)
-    below, above = range(1, centre), range(centre + 1, _NULLS)
-    low = 1 + bisect.bisect_left(below, True, key=lambda step: not outside(step))
-    high = centre + bisect.bisect_left(above, True, key=outside)
-    return low / _NULLS, high / _NULLS
-
-
-def sign_test(looks: Sequence[Counts], m: float = 0.5) -> tuple[float, int]:
-    """Return the exact two-sided p-value that an arm wins a share m of the untied pairs.
-
-    The p-value is twice the smaller tail of the binomial distribution, at most 1. It is valid for
-    a single look with a number of seeds that was fixed before the runs.
-
-    Returns:
-      The p-value, and the side of m on which the observed share is: 1, -1 or 0.
-    """
-    wins, _, losses = looks[-1]
-    pairs = wins + losses
-    tails = bdtr(wins, pairs, m), bdtr(losses, pairs, 1 - m)
-    side = int(wins > m * pairs) - int(wins < m * pairs)
-    return float(min(1.0, 2 * min(tails))), side
-
-
-def clopper_pearson(counts: Counts, alpha: float = ALPHA) -> Interval:
-    """Return the exact interval at level 1 - alpha of the share of untied pairs that an arm wins.
-
-    The interval excludes m exactly if `sign_test` of m gives a p-value of at most alpha.
-    """
-    wins, _, losses = counts
-    low = float(betaincinv(wins, losses + 1, alpha / 2)) if wins else 0.0
-    high = float(betaincinv(wins + 1, losses, 1 - alpha / 2)) if losses else 1.0
-    return low, high
-
-
-def share_won(counts: Counts) -> float:
-    """Return the share of untied pairs that an arm wins, 1/2 without any."""
-    return counts.untied.mean
-
-
-FIXED = Design(
-    sign_test, clopper_pearson, share_won, "share of untied pairs won", "sign test p"
-)  # fmt: skip
-SEQUENTIAL = Design(
-    anytime_p, confidence_sequence, lambda counts: counts.mean,
-    "paired probability of improvement", "anytime p",
-)  # fmt: skip
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
@@ -405,6 +195,7 @@ def _decide_at_look(
             f"{design.quantity} {estimate:.3g} [{low:.3g}, {high:.3g}] at "
             f"{100 * (1 - share):.3g} %; {design.test} = {shown_p(p)}"
             + (f" (Holm over {family})" if family > 1 else "")
+            + (f"; no verdict below {FEWEST_SEEDS} seeds" if verdict == "pilot" else "")
         )
     return Decision(verdict, reason, counts, seeds, estimate, interval, 1 - share, p, raw)
 
@@ -482,7 +273,7 @@ def _decides(
 ) -> np.ndarray:
     """Return `[trials]`, whether counts `[3, trials]` decide a study of one claim."""
     limit = -math.log(alpha)
-    decided = _evidence(counts, null)[0] >= limit
+    decided = evidence_against(counts, null)[0] >= limit
     if not equivalence:
         return decided
     wins, ties, losses = counts

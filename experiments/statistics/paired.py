@@ -2,7 +2,7 @@
 
 Seed k of every arm is evaluated from the same initial states, which reduces the variance of paired
 differences. Means and interquartile means of differences depend on outliers and on the unit of the
-metric. They describe a comparison; wins, ties and losses decide it (`decisions`).
+metric. They describe a comparison; wins, ties and losses decide it (`counts`, `decisions`).
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from experiments.statistics.bootstrap import bootstrap_interval, iqm
-from experiments.statistics.decisions import Interval
+from experiments.statistics.counts import Interval
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def probability_of_improvement(x: ArrayLike, y: ArrayLike) -> np.ndarray:
 
     This is the normalized Mann-Whitney statistic of Agarwal et al. 2021, section 4.3, for values of
     which higher is better. Runs are not paired, in contrast to the paired probability of
-    improvement in `decisions`.
+    improvement in `counts`.
 
     Args:
       x: `[..., seeds, tasks]`.

@@ -51,7 +51,7 @@ def scores(
     Returns:
       A table with columns point, env, replay, method, the settings, seed, score, diverged, and
       ranked, the score for comparisons: infinitely bad for a run that diverged or never reached
-      the threshold, as in `decisions.count_pairs`.
+      the threshold, as in `counts.count_pairs`.
     """
     rows = []
     for point, own in frame.groupby("point", sort=False):

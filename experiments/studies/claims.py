@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from experiments.statistics import decisions, paired, primary, statistics, verdicts
+from experiments.statistics.counts import FIXED, SEQUENTIAL, Counts, count_looks
 from experiments.statistics.decisions import (
     FEWEST_SEEDS,
-    Counts,
     Direction,
     Evidence,
     Verdict,
@@ -63,7 +63,7 @@ class Absent(NotAsked):
 
 
 class TooFew(NotAsked):
-    """A claim has a single seed."""
+    """A claim has fewer than two seeds."""
 
     verdict: Verdict = "pilot"
 
@@ -94,7 +94,7 @@ class Asked(NamedTuple):
 
         Raises:
           ValueError: If the arms have different seeds.
-          TooFew: If there is a single seed.
+          TooFew: If there are fewer than two seeds.
         """
         found = []
         for arm, base in self.sides:
@@ -103,8 +103,8 @@ class Asked(NamedTuple):
             if len(sizes) > 1 or (not self.apart and list(both[0].index) != list(both[1].index)):
                 labels = f"{arm.facts(None).label} and {base.facts(None).label}"
                 raise ValueError(f"{labels} have different seeds: run the missing ones")
-            if sizes == {1}:
-                raise TooFew("pilot: 1 seed carries no verdict")
+            if max(sizes) < 2:
+                raise TooFew(f"pilot: {max(sizes)} seeds carry no verdict")
             found.append((both[0].to_numpy(float), both[1].to_numpy(float)))
         return found
 
@@ -124,7 +124,7 @@ class Asked(NamedTuple):
         shared = min(len(side.values) for both in self.sides for side in both)
         values = self.values(None if at is None else shared)
         at = [shared] if at is None else at
-        looks = [decisions.count_looks(*both, at, effect=self.shift) for both in values]
+        looks = [count_looks(*both, at, effect=self.shift) for both in values]
         return [Counts(*np.sum(counts, axis=0).tolist()) for counts in zip(*looks, strict=True)]
 
     def learned(self, at: Sequence[int] | None) -> "Asked":
@@ -201,7 +201,7 @@ def judge_family(
     for name, claim in enumerate(claims):
         try:
             numbers = ask(claim)
-            numbers.values(2)  # refuses a single seed
+            numbers.values(2)  # refuses fewer than two seeds
             asked[str(name)] = numbers
         except NotAsked as error:
             refused[str(name)] = error
@@ -225,7 +225,7 @@ def judge(
       ungated: reason to judge arms that the gate stops, or None.
       plan: whether to estimate the seeds that undecided claims still need.
     """
-    design = decisions.FIXED if at is None else decisions.SEQUENTIAL
+    design = FIXED if at is None else SEQUENTIAL
     if ungated is None:
         asked = {name: own.learned(at) for name, own in asked.items()}
     evidence = {name: own.evidence(at, ungated) for name, own in asked.items()}

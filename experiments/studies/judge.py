@@ -15,7 +15,7 @@ import pandas as pd
 from experiments.figures.judged import Judged
 from experiments.runs.run_config import shown_value
 from experiments.statistics import primary
-from experiments.statistics.decisions import Counts
+from experiments.statistics.counts import Counts
 from experiments.statistics.verdicts import CONTROL, Facts
 from experiments.studies import claims as claims_
 from experiments.studies.claims import Absent, Asked, Claim, Found, NotAsked, Side

@@ -15,7 +15,7 @@ from experiments.figures.panels import during_training
 from experiments.figures.solved import draw_solved, sentences
 from experiments.figures.style import FAINT, plain, styles_of
 from experiments.statistics import decisions, statistics, tuned
-from experiments.statistics.decisions import Counts
+from experiments.statistics.counts import Counts, count_pairs, log_sign_capital
 from experiments.statistics.tables import markdown, with_interval
 from experiments.statistics.tables import table as summary_table
 from experiments.statistics.tuned import Estimate, Tuned
@@ -114,7 +114,7 @@ def _looks(study: Study, findings: Findings) -> Figure:
         own, base = (
             findings.values[each].to_numpy(float)[:seeds] for each in (name, member.baseline)
         )
-        counts = [decisions.count_pairs(own[:n], base[:n], higher) for n in range(seeds + 1)]
+        counts = [count_pairs(own[:n], base[:n], higher) for n in range(seeds + 1)]
         lead = [each.wins - each.losses for each in counts]
         marks.append(Line(name, range(seeds + 1), lead, styles[name], steps=True))
         if findings.found[name].judgement.verdict != "undecided":
@@ -134,7 +134,7 @@ def _boundary(seeds: int, alpha: float) -> float:
     """Return the least wins minus losses that reject mu = 1/2 after `seeds` pairs, or NaN."""
     for lead in range(seeds % 2, seeds + 1, 2):
         wins = (seeds + lead) // 2
-        if decisions.log_sign_capital(Counts(wins, 0, seeds - wins)) >= -math.log(alpha):
+        if log_sign_capital(Counts(wins, 0, seeds - wins)) >= -math.log(alpha):
             return lead
     return math.nan
 

@@ -14,6 +14,7 @@ from experiments.runs.interrupt import Stopped
 from experiments.runs.log import say, show
 from experiments.runs.rates import in_words
 from experiments.statistics import decisions, verdicts
+from experiments.statistics.counts import Counts
 from experiments.studies import (
     engines,
     grid,
@@ -201,7 +202,7 @@ class _Grid:
         seconds = sum(map(rates.seconds, a_seed))
         lines = []
         for share in _SHARES:
-            guess = decisions.Counts(round(1e6 * share), 0, round(1e6 * (1 - share)))
+            guess = Counts(round(1e6 * share), 0, round(1e6 * (1 - share)))
             alpha = decisions.ALPHA / max(claims, 1)
             seeds = decisions.seeds_needed(guess, alpha, self.study.question.margin)
             if seeds is not None:

@@ -189,7 +189,8 @@ class Store:
         ]
         values = metrics[kept].assign(diverged=int(diverged))
         if (thin := self.facts["study"]["options"].get("thin", 1)) > 1:
-            whole = np.arange(1, len(values) + 1) % thin == 0
+            number = np.arange(1, len(values) + 1)
+            whole = (number % thin == 0) | (number == len(values))
             changed = values["eval_return"].ne(values["eval_return"].shift()).to_numpy()
             others = [name for name in kept if name not in ("step", "eval_return")]
             values.loc[~whole, others] = math.nan  # means over log points stay those of a grid

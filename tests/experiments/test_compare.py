@@ -46,7 +46,7 @@ def test_arms_are_judged_against_uniform_replay(compared):
     assert found["arms"]["lap"]["verdict"] in ("pilot", "not tested")
     text = (compared / "study.md").read_text()
     assert_names(text, "auc", "huber", "lap")
-    assert_names(next(x for x in text.splitlines() if x.startswith("- control")), "2", "10")
+    assert_names(next(x for x in text.splitlines() if x.startswith("- control")), "walk/10")
 
 
 def test_resuming_a_finished_comparison_writes_only_a_requested_page(compared, capsys):

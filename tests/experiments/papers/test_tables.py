@@ -9,8 +9,10 @@ import pandas as pd
 import pytest
 
 from experiments.papers import tables
+from experiments.papers.entry import Arm
 from experiments.papers.registry import EXPERIMENTS
 from experiments.papers.tables import Data
+from experiments.statistics.statistics import curves
 from experiments.storage.files import Damaged
 from tests.experiments.papers import made
 from tests.refusals import refused
@@ -39,7 +41,8 @@ def test_tables_are_read_back_exactly(tmp_path):
 def test_studies_are_read_by_task_and_arm(tmp_path):
     """Metrics of one arm add no columns to others; the control is one of the arms."""
     walk = EXPERIMENTS["walk_dqn"]
-    small = dataclasses.replace(walk.small, arms=("uniform", "ners"), every=(4, 16))
+    walk = dataclasses.replace(walk, arms={**walk.arms, "ners": Arm("ners")})
+    small = dataclasses.replace(walk.small, arms=("uniform", "ners"), every=(4, 16), thin=1)
     source = dataclasses.replace(walk, small=small)
     data = made.data_of(source, {
         ("walk/10", "uniform_every4"): made.metrics(1.0),
@@ -55,6 +58,22 @@ def test_studies_are_read_by_task_and_arm(tmp_path):
     assert "replay/sampler_updates" not in frames["uniform_every4"]
     assert frames["ners_every4"]["eval_return"].max() == 2.0
     assert read.runs["walk/10"]["ners_every4"]["config"]["loop"]["learn_every"] == 4
+
+
+def test_thin_tables_keep_every_change_of_the_evaluation(tmp_path):
+    walk = EXPERIMENTS["walk_dqn"]
+    small = dataclasses.replace(walk.small, arms=("uniform", "per"), every=(4,), thin=3)
+    whole = pd.DataFrame({
+        "seed": 0, "step": range(100, 800, 100), "eval_return": [0.0, 0, 1, 1, 1, 0, 0],
+        "replayed/effective_buffer": np.linspace(1.0, 0.4, 7), "diverged": 0,
+    })  # fmt: skip
+    source = dataclasses.replace(walk, small=small)
+    data = made.data_of(source, {("walk/10", "per_every4"): whole}, tmp_path / "walk_dqn.small")
+    thin = data.frames("walk/10")["per_every4"]
+    assert thin["step"].tolist() == [100, 300, 600, 700]  # changes, every third, and the last
+    # Other metrics are kept at every third log point, so that their means have no other weights.
+    np.testing.assert_allclose(thin["replayed/effective_buffer"], [np.nan, 0.8, 0.5, 0.4])
+    assert curves(thin)[0].tolist() == [0, 1, 0, 0]
 
 
 NUMBERS, FACTS = "walk.small.csv.gz", "walk.small.json"

@@ -10,22 +10,25 @@ import pytest
 import scipy.stats
 
 from experiments.statistics import decisions
-from experiments.statistics.decisions import (
+from experiments.statistics.counts import (
     FIXED,
+    SEQUENTIAL,
     Counts,
-    Evidence,
     anytime_p,
-    benjamini_hochberg,
     clopper_pearson,
     confidence_sequence,
     count_looks,
     count_pairs,
-    holm,
     log_capital,
     log_sign_capital,
+    sign_test,
+)
+from experiments.statistics.decisions import (
+    Evidence,
+    benjamini_hochberg,
+    holm,
     seeds_needed,
     shown_p,
-    sign_test,
 )
 from tests.refusals import refused
 
@@ -44,7 +47,7 @@ def at(values, schedule):
     return count_looks(values, np.zeros(len(values)), schedule)
 
 
-def decide(arms, design=decisions.SEQUENTIAL, margin=0.1, alpha=0.05, plan=True, **evidence):
+def decide(arms, design=SEQUENTIAL, margin=0.1, alpha=0.05, plan=True, **evidence):
     """Decide claims given as counts at their looks."""
     claims = {label: Evidence(looks, **evidence) for label, looks in arms.items()}
     return decisions.decide(claims, design, margin, alpha=alpha, plan=plan)
@@ -121,7 +124,7 @@ def test_swapping_arm_and_baseline_mirrors_the_null(counts, m):
     low, high = confidence_sequence(counts)
     assert confidence_sequence(mirrored) == pytest.approx((1 - high, 1 - low))
     opposite = {"agrees": "disagrees", "disagrees": "agrees"}
-    for design in (decisions.SEQUENTIAL, FIXED):
+    for design in (SEQUENTIAL, FIXED):
         forth, back = (
             decide({"a": [each]}, design, plan=False)["a"] for each in (counts, mirrored)
         )
@@ -244,7 +247,7 @@ def test_arms_are_decided_at_the_first_possible_look():
     json.dumps(dataclasses.asdict(found), allow_nan=False)
 
 
-@pytest.mark.parametrize("design", [decisions.SEQUENTIAL, FIXED])
+@pytest.mark.parametrize("design", [SEQUENTIAL, FIXED])
 def test_there_is_no_verdict_from_fewer_than_ten_seeds(design):
     found = decide({"a": [Counts(9, 0, 0)]}, design)["a"]
     assert (found.verdict, found.p_value < 0.05) == ("pilot", True)
@@ -273,7 +276,7 @@ def test_sign_of_a_verdict_is_that_of_the_evidence():
     assert (found.verdict, found.p_value) == ("agrees", pytest.approx(9 / 2**8))
 
 
-@pytest.mark.parametrize("design", [decisions.SEQUENTIAL, FIXED])
+@pytest.mark.parametrize("design", [SEQUENTIAL, FIXED])
 def test_arms_that_test_nothing_are_not_part_of_the_family(design):
     own = Evidence([Counts(14, 0, 2)])
     untested = Evidence([Counts(9, 0, 7)], stopped=("not tested", "drew uniformly"))
@@ -312,7 +315,7 @@ def test_no_difference_remains_final_after_holm_levels_rise():
     assert (after.verdict, after.counts) == ("no difference", near)
 
 
-@pytest.mark.parametrize("design", [decisions.SEQUENTIAL, FIXED])
+@pytest.mark.parametrize("design", [SEQUENTIAL, FIXED])
 @pytest.mark.parametrize("counts", [Counts(4, 72, 4), Counts(0, 2_000, 0), Counts(20, 800, 180)])
 def test_ties_alone_are_not_no_difference(counts, design):
     """With 90 % ties, mu is within 0.1 of 1/2 even if the arm loses 90 % of the other pairs."""
@@ -376,7 +379,7 @@ def test_at_least_as_good_claims_are_decided_by_noninferiority_alone():
     assert before.verdict == "undecided" and before.expected > 48
 
 
-@pytest.mark.parametrize("design", [decisions.SEQUENTIAL, FIXED])
+@pytest.mark.parametrize("design", [SEQUENTIAL, FIXED])
 @pytest.mark.parametrize("arms", [1, 4])
 def test_false_answers_to_non_inferiority_are_rare(arms, design):
     """Every arm wins with probability 0.4, the margin: in at most 5 % of studies one agrees."""

@@ -10,7 +10,8 @@ from experiments.figures import judged as judged_figures
 from experiments.report import training
 from experiments.runs import manifest
 from experiments.statistics import decisions
-from experiments.statistics.decisions import Counts, Evidence
+from experiments.statistics.counts import Counts, count_looks
+from experiments.statistics.decisions import Evidence
 from experiments.studies import judge, results, runner, study
 from experiments.studies.claims import Absent, Claim
 from experiments.studies.options import Question, StudyOptions
@@ -136,8 +137,7 @@ def test_the_simulated_type_1_error_of_a_family_is_below_alpha():
     for _ in range(trials):
         signs = rng.choice([-1.0, 0.0, 1.0], p=[0.4, 0.2, 0.4], size=(3, 256))
         counts = {
-            str(k): Evidence(decisions.count_looks(own, np.zeros(256), looks))
-            for k, own in enumerate(signs)
+            str(k): Evidence(count_looks(own, np.zeros(256), looks)) for k, own in enumerate(signs)
         }
         found = decisions.decide(counts, plan=False)
         wrong += any(each.verdict in ("agrees", "disagrees") for each in found.values())

@@ -116,7 +116,8 @@ def test_reason_for_a_disabled_gate_is_saved():
 
 def test_unsolved_seeds_rank_worst_and_are_null_in_json():
     solved = FRAMES["per"].assign(eval_return=500.0)
-    frames = {"uniform": FRAMES["uniform"], "per": solved, "control": FRAMES["control"]}
+    unsolved = {name: FRAMES[name].assign(eval_return=400.0) for name in ("uniform", "control")}
+    frames = {"uniform": unsolved["uniform"], "per": solved, "control": unsolved["control"]}
     rows, saved = judged(frames, Question(primary="steps_to_threshold"))
     assert rows["per"].judgement.counts.wins == SEEDS and rows["per"].pairs.iqm is None
     assert saved["values"]["uniform"] == [None] * SEEDS

@@ -11,7 +11,8 @@ import pytest
 from experiments import study as command
 from experiments import sweep
 from experiments.runs.interrupt import Stopped
-from experiments.statistics.decisions import Counts, seeds_needed
+from experiments.statistics.counts import Counts
+from experiments.statistics.decisions import seeds_needed
 from experiments.studies import batch, judge, plan, programs, runner, store
 from experiments.studies.claims import Claim
 from experiments.studies.devices import Budget

@@ -198,52 +198,6 @@ def test_incompatible_files_and_replays_are_refused(path, tmp_path):
         demos.with_demos(own, str(saved), SHARE)
 
 
-WORDS = {
-    "one_axis": lambda words: words[:, 0],
-    "three_axes": lambda words: words[:, None],
-    "no_axis": lambda words: words[0, 0],
-    "bytes": lambda words: words.astype(np.uint8),
-    "halves": lambda words: words.astype(np.uint16),
-    "floats": lambda words: words.astype(np.float32),
-    "narrower": lambda words: words[:, 1:],
-    "empty": lambda words: words[:, :0],
-    "shorter": lambda words: words[1:],
-}
-STEPS = {
-    "many": np.zeros(3, np.int32), "byte": np.int8(3), "float": np.float32(3),
-    "negative": np.int32(-1), "wide": np.zeros((), np.int64),
-}  # fmt: skip
-SIZES = {"capacity": (10**12, 0, -1), "num_envs": (0, -1, 7, 2**40)}
-
-
-@pytest.mark.parametrize(
-    ("part", "value"),
-    [
-        *(("words", name) for name in WORDS),
-        *(("steps_added", name) for name in STEPS),
-        *((name, value) for name, own in SIZES.items() for value in own),
-    ],
-)
-def test_arrays_of_other_shapes_and_dtypes_are_refused(part, value, tmp_path):
-    """The checksums of these files are valid."""
-    replay, state, _ = stored(tmp_path / "file", 3, 0.0)
-    if part == "words":
-        changed = {part: WORDS[value](np.asarray(state.ring.words))}
-    else:
-        changed = {part: STEPS[value]} if part == "steps_added" else {}
-    state = state._replace(ring=state.ring.replace(**changed))
-    about = {"format": 1, "version": "1", "capacity": 64, "num_envs": 1} | {
-        name: value for name in SIZES if name == part
-    }
-    row = [[field.name, f"{field.dtype}{list(field.shape)}".replace(" ", "")]
-           for field in ring.row_layout(state.ring).fields]  # fmt: skip
-    path = tmp_path / "crafted"
-    array_file.write(state, path, tmp_path / "part", "jaxreplay.replay", about | {"row": row})
-    with refused(path):
-        made = demos.with_demos(replay, str(path), 1.0)
-        made.init(jax.random.key(0), EXAMPLE)
-
-
 @pytest.mark.parametrize("share", [SHARE, 1.0])
 def test_actions_that_the_task_lacks_are_refused(share, tmp_path):
     replay = Replay(uniform.sampler(), capacity=64, batch_size=1)
@@ -294,6 +248,52 @@ def test_differences_are_warned_of(path):  # whose discounts are 0
         demos.with_demos(own, other, SHARE, DISCRETE).init(jax.random.key(0), EXAMPLE)
     with warnings.catch_warnings(action="error"):
         demos.with_demos(own, path, SHARE, DISCRETE).init(jax.random.key(0), EXAMPLE)
+
+
+WORDS = {
+    "one_axis": lambda words: words[:, 0],
+    "three_axes": lambda words: words[:, None],
+    "no_axis": lambda words: words[0, 0],
+    "bytes": lambda words: words.astype(np.uint8),
+    "halves": lambda words: words.astype(np.uint16),
+    "floats": lambda words: words.astype(np.float32),
+    "narrower": lambda words: words[:, 1:],
+    "empty": lambda words: words[:, :0],
+    "shorter": lambda words: words[1:],
+}
+STEPS = {
+    "many": np.zeros(3, np.int32), "byte": np.int8(3), "float": np.float32(3),
+    "negative": np.int32(-1), "wide": np.zeros((), np.int64),
+}  # fmt: skip
+SIZES = {"capacity": (10**12, 0, -1), "num_envs": (0, -1, 7, 2**40)}
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        *(("words", name) for name in WORDS),
+        *(("steps_added", name) for name in STEPS),
+        *((name, value) for name, own in SIZES.items() for value in own),
+    ],
+)
+def test_arrays_of_other_shapes_and_dtypes_are_refused(part, value, tmp_path):
+    """The checksums of these files are valid."""
+    replay, state, _ = stored(tmp_path / "file", 3, 0.0)
+    if part == "words":
+        changed = {part: WORDS[value](np.asarray(state.ring.words))}
+    else:
+        changed = {part: STEPS[value]} if part == "steps_added" else {}
+    state = state._replace(ring=state.ring.replace(**changed))
+    about = {"format": 1, "version": "1", "capacity": 64, "num_envs": 1} | {
+        name: value for name in SIZES if name == part
+    }
+    row = [[field.name, f"{field.dtype}{list(field.shape)}".replace(" ", "")]
+           for field in ring.row_layout(state.ring).fields]  # fmt: skip
+    path = tmp_path / "crafted"
+    array_file.write(state, path, tmp_path / "part", "jaxreplay.replay", about | {"row": row})
+    with refused(path):
+        made = demos.with_demos(replay, str(path), 1.0)
+        made.init(jax.random.key(0), EXAMPLE)
 
 
 @pytest.mark.slow
