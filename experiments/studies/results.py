@@ -238,6 +238,7 @@ def read(folder: Path) -> Results:
     remarks = manifest.differing(folder)
     try:
         study = found.study.validated(folder)
+        study.points()  # values of settings may be out of bounds
     except ValueError as error:
         remarks.append(f"no verdicts can be computed: {error}")
         return Results(found, found.study, None, tuple(remarks))
