@@ -67,6 +67,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     path = Path(args.file)
     if path.suffix not in (".py", ".toml", ".json") or args.file.startswith("-"):
         parser.error(f"{path} is not a study: name a .py or .toml file, or a study.json of results")
+    if path.suffix == ".toml" and args.resume is not None:
+        parser.error(
+            f"the study in {args.resume} continues with its own options, not with those of {path}: "
+            f"use python -m experiments.sweep --resume {args.resume}"
+        )
     if path.suffix == ".toml":
         words.remove(args.file)
         return command(_FRONT._replace(out=path.stem), ["--file", args.file, *words])

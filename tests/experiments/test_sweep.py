@@ -235,6 +235,8 @@ def test_results_of_other_sweeps_or_code_are_refused(swept, capsys, tmp_path):
     other = refusal(capsys, sweep.main, "--resume", str(swept), "--batch-size", "16")
     assert_names(other, swept, "batch_size", "--out")
     assert_names(refusal(capsys, sweep.main, "--resume", str(tmp_path)), tmp_path)
+    said = refusal(capsys, study.main, "mine.toml", "--resume", str(swept))
+    assert_names(said, "mine.toml", f"experiments.sweep --resume {swept}")
     older = tmp_path / "older"
     shutil.copytree(swept, older)
     text = (older / "study.json").read_text()
