@@ -176,10 +176,8 @@ class _ACER:
         The trace coefficients are min(1, rho^(1/A)) for Q^ret, where rho is the importance ratio
         and A the number of action dimensions, and 1 for Q^opc. The policy gradient uses Q^opc.
         """
-        t, shape = (
-            sample.transition,
-            common.read_aux("ACER", sample, "slots", "the method windows").shape,
-        )
+        t = sample.transition
+        shape = common.read_aux("ACER", sample, "slots", "the method windows").shape
         next_value = self.values(networks, t.next_obs)
 
         def estimate(log_trace: Array) -> Array:

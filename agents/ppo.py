@@ -125,10 +125,8 @@ class _PPO:
 
     def prepare(self, networks: Networks, sample: Sample) -> tuple[Steps, dict[str, Array]]:
         """Compute the Steps to train on, and feedback such as TD errors, for a batch."""
-        t, shape = (
-            sample.transition,
-            common.read_aux("PPO", sample, "slots", "the method latest").shape,
-        )
+        t = sample.transition
+        shape = common.read_aux("PPO", sample, "slots", "the method latest").shape
         value, next_value = self.value(networks, t.obs), self.value(networks, t.next_obs)
         advantage = returns.advantages(
             t.reward.reshape(shape), t.discount.reshape(shape), t.last.reshape(shape),

@@ -14,6 +14,8 @@ from experiments.statistics.primary import PrimaryMetric
 from experiments.statistics.tables import number, with_interval
 from experiments.statistics.verdicts import CONTROL, Judgement
 
+_STOPPED = ("not tested", "not comparable")
+
 
 class Judged(NamedTuple):
     """An arm compared with its baseline."""
@@ -27,11 +29,9 @@ class Judged(NamedTuple):
 
 def cells(rows: Sequence[Judged], unit: str) -> list[list[str]]:
     """Return the cells of a table with the paired comparison and the verdict of each arm."""
-    levels = sorted({f"{100 * row.judgement.level:.3g} %" for row in rows})
-    quantity = rows[0].judgement.quantity
     header = [
         "arm", "effective buffer", "sampler updates", "wins/losses/ties",
-        f"{quantity} [{' to '.join(levels)}]", f"better by ({unit}): IQM [95 %]", "p (Holm)",
+        rows[0].judgement.quantity, f"better by ({unit}): IQM [95 %]", "p (Holm)",
         "verdict",
     ]  # fmt: skip
     return [header, *map(_cells, rows)]
@@ -44,7 +44,7 @@ def claim_cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         [
             row["claim"], row["arm"], row["baseline"],
             f"{row['wins']}/{row['losses']}/{row['ties']}" if "wins" in row else "-",
-            "-" if row["verdict"] == "not tested" or "p" not in row else shown_p(row["p"]),
+            "-" if "p" not in row or row["verdict"] in _STOPPED else shown_p(row["p"]),
             row["verdict"],
         ]
         for row in rows
@@ -60,9 +60,9 @@ def _cells(row: Judged) -> list[str]:
         number(found.effective_buffer),
         number(found.sampler_updates),
         f"{counts.wins}/{counts.losses}/{counts.ties}",
-        with_interval(found.estimate, found.interval),
+        f"{with_interval(found.estimate, found.interval)} at {100 * found.level:.3g} %",
         with_interval(row.pairs.iqm, row.pairs.iqm_interval),
-        "-" if found.verdict == "not tested" else p_value,
+        "-" if found.verdict in _STOPPED else p_value,
         found.verdict,
     ]
 

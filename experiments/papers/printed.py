@@ -2,13 +2,15 @@
 
 import ast
 import csv
+import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from experiments.papers.entry import Claim, Computation, Request
+from experiments.papers.entry import Claim, Computation, Entry, Exact, Request
 from experiments.runs.presets import PRESETS
 
 _FOLDER = Path(__file__).with_name("printed")
@@ -40,26 +42,28 @@ def claims() -> dict[str, tuple[Claim, ...]]:
     return found
 
 
-def stated(entry: str, place: int) -> str:
+def stated(entry: Entry, claim: Claim | Exact) -> str:
     """Return the commit that stated a claim, and whether it was stated before the runs.
 
-    `printed/stated.csv` has the commits by entry, and by the place of a claim if they differ. A
-    claim was stated "before" its runs; "informed" if an earlier version of the comparison was
-    known; "after" them; or "unclear" if the history does not show it.
-
-    Args:
-      entry: id of the entry.
-      place: place of the claim among those of the entry.
+    `printed/stated.csv` has the commits by entry, and by the two arms or the name of an exact claim
+    if they differ. A claim was stated "before" its runs; "informed" if an earlier version of the
+    comparison was known; "after" them; or "unclear" if the history does not show it.
 
     Returns:
       The commit, with a remark; or "not recorded".
     """
-    found = {(row[0], row[1]): row[2:] for row in printed("stated")[1:]}
-    row = found.get((entry, str(place))) or found.get((entry, ""))
+    name = claim.claim if isinstance(claim, Exact) else f"{claim.arm}/{claim.baseline}"
+    row = _stated().get((entry.id, name)) or _stated().get((entry.id, ""))
     if row is None:
         return "not recorded"
     commit, order = row
     return commit if order == "before" else f"{order} ({commit})"
+
+
+@functools.cache
+def _stated() -> Mapping[tuple[str, str], tuple[str, str]]:
+    _, *rows = printed("stated")
+    return {(entry, claim): (commit, order) for entry, claim, commit, order in rows}
 
 
 def _read(text: str) -> Any:

@@ -70,17 +70,14 @@ def _rows(
         counts = Counter(each.verdict for each in findings)
         shown = ", ".join(f"{counts[name]} {name}" for name in _ORDER if counts[name])
         why = f"{len(findings)} settings: {shown}"
-        return [[entry.swept, entry.id, "sweep", stated(entry.id, 0), why]]
+        return [[entry.swept, entry.id, "sweep", stated(entry, entry.claims[0]), why]]
     if findings:
         return [
-            [own.says, entry.id, own.verdict, stated(entry.id, place), _numbers_of(own)]
-            for place, own in enumerate(findings)
+            [own.says, entry.id, own.verdict, stated(entry, claim), _numbers_of(own)]
+            for claim, own in zip(entry.claims, findings, strict=True)
         ]
     state = status(entry, size, data)
-    return [
-        [claim.says, entry.id, state, stated(entry.id, place), "-"]
-        for place, claim in enumerate(entry.claims)
-    ]
+    return [[claim.says, entry.id, state, stated(entry, claim), "-"] for claim in entry.claims]
 
 
 def _numbers_of(finding: Finding) -> str:
@@ -163,7 +160,7 @@ def everything(entries: Iterable[Entry], size: SizeName, results: Path) -> str:
 def _errors(families: Sequence[Sequence[Finding]]) -> str:
     """Return a sentence on the false verdicts to expect on the page of all claims."""
     tested = [
-        [own for own in family if own.judgement and own.verdict not in ("not tested", "pilot")]
+        [own for own in family if own.judgement and own.verdict not in _UNTESTED]
         for family in families
     ]
     tested = [family for family in tested if family]
@@ -219,6 +216,7 @@ TITLE = "# Results\n\n"  # first line of every report file
 _ORDER = (
     "agrees", "disagrees", "no difference", "undecided", "not tested", "not comparable", "pilot",
 )  # fmt: skip
+_UNTESTED = ("not tested", "not comparable", "pilot")
 _WAITING = ("begun", "to do", "other settings", "not to be had")
 _HEAD = """\
 `python -m experiments.papers report --all --write RESULTS.md` writes this page from the tables in \
@@ -230,9 +228,10 @@ estimates after stopping early are biased away from one half. Studies with a fix
 report the exact sign test of the pairs that do not tie. Each interval states its level, which is \
 higher than 95 % where the claims of an entry share it; the p-value decides, so an interval at \
 that level may contain one half. *No difference*: the paired probability of improvement is within \
-0.1 of one half, also without the ties. *At least as good*: it is above 0.4, or above one half \
-with the margin in units of the metric that the claim names. *Not tested*: the method behaved like \
-uniform replay, agents hardly learned, or all seeds tie. *Pilot*: fewer than ten seeds.
+0.1 of one half, also without the ties. *At least as good*: the arm wins more than 0.4 of the \
+pairs that do not tie, or more than half with the margin that the claim names. *Not tested*: the \
+method behaved like uniform replay, agents hardly learned (where a good return of the task is \
+known), or all values are the same. *Pilot*: fewer than ten seeds.
 
 Column *pre-registered* names the commit that stated a claim, if it came before the first commit \
 with results that could show it. *Informed*: an earlier version of the comparison, with other \

@@ -15,7 +15,7 @@ from experiments.statistics.tables import number
 from experiments.statistics.verdicts import Facts, Judgement
 from experiments.studies import claims as claims_
 from experiments.studies import judge, store
-from experiments.studies.claims import Absent, Asked, Found, NotAsked, Side
+from experiments.studies.claims import Absent, Asked, Found, NotAsked, Side, TooFew
 
 OTHER_QUESTION = "judged by another question than it was run for"
 
@@ -62,13 +62,15 @@ def _of_study(
     study = source.study(size, {entry.id: tuple(claims)})
     frames = judge.judged_frames(data.store, study)
     found = judge.family(study, claims, frames, data.store.made(), plan=True)
-    then = data.store.study
-    same = dataclasses.replace(then.question, most_seeds=study.question.most_seeds)
-    known = store.asked(then.claims.get(entry.id, ())) if same == study.question else []
-    return [
-        _with_remarks(own, store.asked([claim])[0] in known, study.max_seeds)
-        for claim, own in zip(claims, found, strict=True)
-    ]
+    then, most = data.store.study, study.question.most_seeds
+    arms = {point.name for point in study.points()}
+    now = store.asked(claim for claim in claims if {claim.arm, claim.baseline} <= arms)
+    same = (
+        store.asked(then.claims.get(entry.id, ())) == now
+        and dataclasses.replace(then.question, most_seeds=most) == study.question
+        and then.options.threshold == study.options.threshold
+    )
+    return [_with_remarks(own, same, study.max_seeds) for own in found]
 
 
 def _with_remarks(found: Found | NotAsked, asked: bool, max_seeds: int) -> Found | NotAsked:
@@ -92,11 +94,13 @@ def _of_table(
 
     def ask(claim: Claim) -> Asked:
         both = [_sides(entry.id, source, claim, size, data)]
+        if (seeds := len(both[0][0].values)) < source.looks:
+            raise TooFew(f"pilot: {seeds} seeds, fewer than the {source.looks} of a look")
         return Asked(claim, both, unit if source.unit else "")
 
     def looks_of(asked: Sequence[Asked]) -> list[int] | None:
         counts = {len(own.sides[0][0].values) for own in asked}
-        if not source.looks or min(counts, default=0) < source.looks:
+        if not source.looks or not counts:
             return None
         return sorted({*range(source.looks, max(counts), source.looks), *counts})
 

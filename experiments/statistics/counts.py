@@ -50,6 +50,11 @@ class Counts(NamedTuple):
         return (self.wins + self.ties / 2) / self.pairs if self.pairs else 0.5
 
     @property
+    def shown(self) -> str:
+        """Wins, losses and ties as text, such as 7/2/1."""
+        return f"{self.wins}/{self.losses}/{self.ties}"
+
+    @property
     def untied(self) -> "Counts":
         """The pairs that do not tie."""
         return Counts(self.wins, 0, self.losses)
@@ -119,36 +124,36 @@ def log_sign_capital(counts: Iterable[ArrayLike]) -> np.ndarray:
     return (wins + losses) * math.log(2) + betaln(1 + wins, 1 + losses)
 
 
-def anytime_p(looks: Sequence[Counts], m: float = 0.5) -> tuple[float, int]:
-    """Return the p-value of mu = m after some looks, 1 / (largest capital) and at most 1.
+class Test(NamedTuple):
+    """Result of a test of a null m.
 
-    Returns:
-      The p-value, and the side of m on which the observed mean is at the look with the largest
-      capital: 1, -1 or 0.
+    Attributes:
+      p_value: the p-value.
+      side: side of m on which the evidence is: 1, -1 or 0.
+      counts: counts of the look that gave the evidence.
     """
-    logs, sides = evidence_against(np.transpose(np.array(looks, np.float64).reshape(-1, 3)), m)
-    best = int(logs.argmax()) if len(logs) else 0
-    if not len(logs) or logs[best] <= 0:
-        return 1.0, 0
-    return float(np.exp(-logs[best])), int(sides[best])
+
+    p_value: float
+    side: int
+    counts: Counts
 
 
-def evidence_against(counts: np.ndarray, m: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return log capital and side of m, `[...]` each, of counts `[3, ...]`.
+def anytime_test(looks: Sequence[Counts], m: float = 0.5) -> Test:
+    """Test mu = m after some looks: the p-value is 1 / (largest capital), at most 1.
 
-    Where more than half of the pairs tie, ties alone are no evidence for mu > m < 1/2: the capital
-    is the smaller one of all pairs and of the untied pairs, and 0 if their means are on different
-    sides. The smaller one of two capitals is valid if one is.
+    Ties are no evidence, also if m is not 1/2: many of them would make mu approach 1/2, for a ruler
+    that is too coarse and for equal arms alike.
     """
+    logs = log_untied_capital(np.transpose(looks), m)
+    best = looks[int(logs.argmax())]
+    side = np.sign(best.wins - m * (best.wins + best.losses)) if logs.max() > 0 else 0
+    return Test(float(np.exp(-max(logs.max(), 0.0))), int(side), best)
+
+
+def log_untied_capital(counts: np.ndarray, m: float) -> np.ndarray:
+    """Return the log capital `[...]` against m of the untied pairs in counts `[3, ...]`."""
     wins, ties, losses = counts
-    if m == 0.5:
-        return log_sign_capital(counts), np.sign(wins - losses)
-    whole, untied = log_capital(counts, m), log_capital((wins, 0 * ties, losses), m)
-    side = np.sign(wins + ties / 2 - m * (wins + ties + losses))
-    own = np.sign(wins - m * (wins + losses))
-    tied = 2 * ties > wins + ties + losses
-    smaller = np.where(side == own, np.minimum(whole, untied), 0.0)
-    return np.where(tied, smaller, whole), side
+    return log_sign_capital(counts) if m == 0.5 else log_capital((wins, 0 * ties, losses), m)
 
 
 def confidence_sequence(counts: Counts, alpha: float = 0.05) -> Interval:
@@ -169,20 +174,22 @@ def confidence_sequence(counts: Counts, alpha: float = 0.05) -> Interval:
     return low / _NULLS, high / _NULLS
 
 
-def sign_test(looks: Sequence[Counts], m: float = 0.5) -> tuple[float, int]:
-    """Return the exact two-sided p-value that an arm wins a share m of the untied pairs.
+def sign_test(looks: Sequence[Counts], m: float = 0.5) -> Test:
+    """Test exactly, on two sides, whether an arm wins a share m of the untied pairs.
 
     The p-value is twice the smaller tail of the binomial distribution, at most 1. It is valid for
     a single look with a number of seeds that was fixed before the runs.
 
-    Returns:
-      The p-value, and the side of m on which the observed share is: 1, -1 or 0.
+    Raises:
+      ValueError: there are several looks.
     """
-    wins, _, losses = looks[-1]
+    if len(looks) != 1:
+        raise ValueError(f"{len(looks)} looks need a sequential design: test them by anytime_test")
+    wins, _, losses = looks[0]
     pairs = wins + losses
     tails = bdtr(wins, pairs, m), bdtr(losses, pairs, 1 - m)
     side = int(wins > m * pairs) - int(wins < m * pairs)
-    return float(min(1.0, 2 * min(tails))), side
+    return Test(float(min(1.0, 2 * min(tails))), side, looks[0])
 
 
 def clopper_pearson(counts: Counts, alpha: float = 0.05) -> Interval:
@@ -205,25 +212,24 @@ class Design(NamedTuple):
     """Statistical test of a design.
 
     Attributes:
-      p_value: (counts at all looks, null) -> p-value, and on which side of the null the evidence
-        is: 1, -1 or 0.
+      test: (counts at all looks, null) -> result of the test.
       interval: (counts, alpha) -> interval.
       estimate: counts -> the estimated quantity.
       quantity: name of the quantity.
-      test: name of the p-value.
+      name: name of the p-value.
     """
 
-    p_value: Callable[[Sequence[Counts], float], tuple[float, int]]
+    test: Callable[[Sequence[Counts], float], Test]
     interval: Callable[[Counts, float], Interval]
     estimate: Callable[[Counts], float]
     quantity: str
-    test: str
+    name: str
 
 
 FIXED = Design(
     sign_test, clopper_pearson, share_won, "share of untied pairs won", "sign test p"
 )  # fmt: skip
 SEQUENTIAL = Design(
-    anytime_p, confidence_sequence, lambda counts: counts.mean,
+    anytime_test, confidence_sequence, lambda counts: counts.mean,
     "paired probability of improvement", "anytime p",
 )  # fmt: skip

@@ -16,8 +16,9 @@ from experiments.statistics.counts import (
     Counts,
     Design,
     Interval,
-    evidence_against,
+    Test,
     log_capital,
+    log_untied_capital,
 )
 
 Verdict = Literal[
@@ -115,9 +116,9 @@ def decide(
     A claim "agrees" or "disagrees" if its p-value, corrected over the family by Holm's method, is
     below alpha; the sign is that of the evidence of the p-value. The null of "better" and "worse"
     is that wins and losses are equally likely, and the null of "at least as good" that the arm
-    wins with probability 1/2 - margin. The verdict "no difference" needs an interval inside
-    (1/2 - margin, 1/2 + margin); where more than half of the pairs tie, it also needs such an
-    interval of the untied pairs. There is no verdict from fewer than ten seeds.
+    wins a share 1/2 - margin of the pairs that do not tie. The verdict "no difference" needs an
+    interval inside (1/2 - margin, 1/2 + margin); where more than half of the pairs tie, it also
+    needs such an interval of the untied pairs. No verdict is given before there are ten seeds.
 
     Later looks of a decided claim are ignored and may be missing, so that decisions do not change
     if the study is interrupted or gets more seeds.
@@ -133,7 +134,12 @@ def decide(
 
     Returns:
       The decision about each claim.
+
+    Raises:
+      ValueError: a claim has no look, or several in a fixed design.
     """
+    if lacking := [name for name, own in claims.items() if not own.looks]:
+        raise ValueError(f"claim '{lacking[0]}' has no look: give the counts of one at least")
     family = [name for name, own in claims.items() if own.corrected and own.stopped is None]
     share = {name: alpha / max(len(family), 1) if name in family else alpha for name in claims}
     found: dict[str, Decision] = {}
@@ -141,18 +147,16 @@ def decide(
     for look in range(1, max((len(own.looks) for own in claims.values()), default=0) + 1):
         open_ = [name for name in claims if name not in found or not _ends(found[name])]
         used |= {name: claims[name].looks[:look] for name in open_}
-        tests = {
-            name: design.p_value(used[name], _null(own, margin)) for name, own in claims.items()
-        }
-        corrected = {name: p for name, (p, _) in tests.items()}
-        corrected |= holm({name: tests[name][0] for name in family})
+        tests = {name: design.test(used[name], _null(own, margin)) for name, own in claims.items()}
+        corrected = {name: test.p_value for name, test in tests.items()}
+        corrected |= holm({name: tests[name].p_value for name in family})
         for name in open_:
             found[name] = _decide_at_look(
-                claims[name], used[name][-1], *tests[name], corrected[name], design, margin, alpha,
+                claims[name], used[name][-1], tests[name], corrected[name], design, margin, alpha,
                 share[name], len(family) if name in family else 0,
             )  # fmt: skip
     for name, decision in found.items() if plan and design is SEQUENTIAL else ():
-        if not _ends(decision):
+        if claims[name].corrected and not _ends(decision):
             found[name] = _with_plan(decision, claims[name], share[name], margin)
     return found
 
@@ -167,8 +171,8 @@ def _null(claim: Evidence, margin: float) -> float:
 
 
 def _decide_at_look(
-    claim: Evidence, counts: Counts, raw: float, side: int, p: float, design: Design,
-    margin: float, alpha: float, share: float, family: int,
+    claim: Evidence, counts: Counts, test: Test, p: float, design: Design, margin: float,
+    alpha: float, share: float, family: int,
 ) -> Decision:  # fmt: skip
     interval, seeds = design.interval(counts, share), counts.pairs // claim.tasks
     verdict: Verdict = "undecided"
@@ -176,8 +180,8 @@ def _decide_at_look(
         verdict = claim.stopped[0]
     elif seeds < FEWEST_SEEDS:
         verdict = "pilot"
-    elif p < alpha and side:
-        verdict = "agrees" if (side < 0) == (claim.direction == "worse") else "disagrees"
+    elif p < alpha and test.side:
+        verdict = "agrees" if (test.side < 0) == (claim.direction == "worse") else "disagrees"
     elif claim.direction != "at least as good" and not claim.exceeds:
         intervals = [interval]
         if 2 * counts.ties > counts.pairs:
@@ -191,13 +195,16 @@ def _decide_at_look(
     else:
         where = "" if claim.tasks == 1 else f" on {claim.tasks} tasks"
         reason = (
-            f"{counts.wins}/{counts.losses}/{counts.ties} of {seeds} seeds{where}; "
+            f"{counts.shown} of {seeds} seeds{where}; "
             f"{design.quantity} {estimate:.3g} [{low:.3g}, {high:.3g}] at "
-            f"{100 * (1 - share):.3g} %; {design.test} = {shown_p(p)}"
+            f"{100 * (1 - share):.3g} %; {design.name} = {shown_p(p)}"
             + (f" (Holm over {family})" if family > 1 else "")
+            + (f" from {test.counts.shown}" if p < alpha and test.counts != counts else "")
             + (f"; no verdict below {FEWEST_SEEDS} seeds" if verdict == "pilot" else "")
         )
-    return Decision(verdict, reason, counts, seeds, estimate, interval, 1 - share, p, raw)
+    return Decision(
+        verdict, reason, counts, seeds, estimate, interval, 1 - share, p, test.p_value
+    )  # fmt: skip
 
 
 def _is_inside(interval: Interval, margin: float) -> bool:
@@ -273,7 +280,7 @@ def _decides(
 ) -> np.ndarray:
     """Return `[trials]`, whether counts `[3, trials]` decide a study of one claim."""
     limit = -math.log(alpha)
-    decided = evidence_against(counts, null)[0] >= limit
+    decided = log_untied_capital(counts, null) >= limit
     if not equivalence:
         return decided
     wins, ties, losses = counts

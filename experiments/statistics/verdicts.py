@@ -133,8 +133,9 @@ def learned(arm: Facts, baseline: Facts) -> bool:
 def progress_of(frame: pd.DataFrame, good: float | None) -> float | None:
     """Return how far an agent got from its first evaluation to a good return.
 
-    It is the largest share of that way which the median return over seeds covers at any
-    evaluation, and 1 if half of the seeds reach the good return.
+    It is the largest share of that way which the median return over seeds covers, on average over
+    any tenth of training, so that noise is not progress; and 1 if half of the seeds reach the good
+    return.
 
     Args:
       frame: metrics with columns seed, step and eval_return.
@@ -148,8 +149,8 @@ def progress_of(frame: pd.DataFrame, good: float | None) -> float | None:
     medians = curves(frame).median(axis=1)
     if medians.empty:  # all seeds diverged
         return 0.0
-    first = float(medians.iloc[0])
-    return (float(medians.max()) - first) / (good - first) if first < good else 0.0
+    first, best = float(medians.iloc[0]), medians.rolling(max(1, len(medians) // 10)).mean().max()
+    return (float(best) - first) / (good - first) if first < good else 0.0
 
 
 def mean_after(frame: pd.DataFrame, column: str, warm_up: int) -> float | None:

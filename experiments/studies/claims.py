@@ -149,25 +149,26 @@ class Asked(NamedTuple):
         claims over which p-values are corrected.
         """
         looks, direction, tasks = self.looks(at), self.claim.direction, len(self.sides)
-        first = looks[0].pairs // tasks
+        sizes = [counts.pairs // tasks for counts in looks]
+        first = next((seeds for seeds in sizes if seeds >= FEWEST_SEEDS), sizes[-1])
         gates = [verdicts.gate(*_facts(both, first), ungated) for both in self.sides]
         stopped = min(filter(None, gates), default=None)  # "not comparable" before "not tested"
         if stopped is None and ungated is None and first >= FEWEST_SEEDS:
-            stopped = self._all_tied(looks[0], first)
+            stopped = self._at_limit(first)
         if self.claim.least and direction == "at least as good":
             direction = "better"  # by more than minus the margin
         return Evidence(looks, direction, bool(self.claim.least), not self.apart, stopped, tasks)
 
-    def _all_tied(self, counts: Counts, seeds: int) -> tuple[Verdict, str] | None:
-        """Return the verdict about arms that tie with every seed, with its reason, or None."""
-        if counts.wins or counts.losses:
-            return None
-        numbers = np.array(self.values(seeds))
-        if not np.isfinite(numbers).any():
-            return "not tested", f"not tested: a floor, none of {seeds} pairs of seeds has a number"
+    def _at_limit(self, seeds: int) -> tuple[Verdict, str] | None:
+        """Return the verdict about arms whose values are all the same, or None."""
+        for arm, base in self.values(seeds):
+            values = np.concatenate([arm, base])
+            lost = not np.isfinite(values).any()
+            if not lost and not (values == values[0]).all():
+                return None
+        what = "no seed has a number" if lost else f"all values are {abs(values[0]):.4g}"
         return "not tested", (
-            f"not tested: all {seeds} pairs tie, from {numbers.min():.4g} to {numbers.max():.4g}, "
-            "a floor or ceiling of the metric"
+            f"not tested: {what} in {seeds} seeds of both arms, a floor or ceiling of the metric"
         )
 
 
@@ -177,6 +178,7 @@ class Found(NamedTuple):
     judgement: Judgement
     pairs: Pairs  # differences without the shift
     looks: tuple[Counts, ...] = ()  # counts at every look
+    left_out: Sequence[str] = ()  # tasks on which no agent learned
 
 
 def judge_family(
@@ -239,7 +241,9 @@ def judge(
             arm, base, decision, claim=own.claim.direction, quantity=design.quantity,
             ungated=ungated,
         )  # fmt: skip
-        found[name] = Found(judged, own.pairs(decision.seeds), tuple(evidence[name].looks))
+        found[name] = Found(
+            judged, own.pairs(decision.seeds), tuple(evidence[name].looks), own.left_out
+        )
     return found
 
 

@@ -247,7 +247,8 @@ def _family(
     ), {}  # fmt: skip
     for at, (claim, own) in enumerate(zip(claims, found, strict=True)):
         if isinstance(own, Found):
-            points = [point for both in results.pairs(claim) for point in both]
+            both = [point for points in results.pairs(claim) for point in points]
+            points = [point for point in both if point.env not in own.left_out]
             needs |= _undecided(str(at), claim.says, own, points)
     return found, needs
 

@@ -43,7 +43,7 @@ class Question(Config):
     margin: float = option(
         MARGIN,
         "no difference: the paired probability of improvement is within this margin of 1/2; at "
-        "least as good: it is above 1/2 less this margin",
+        "least as good: wins are above 1/2 less this margin of the pairs that do not tie",
         above=0,
         below=0.5,
     )

@@ -197,7 +197,10 @@ class _Grid:
     def _planned(self) -> list[str]:
         """Return the expected seeds and device time of a claim, by the share of pairs it wins."""
         sizes = [len(claims) for claims in self.study.claims.values()]
-        claims = max(sizes, default=len(judge.members_of(self.study, self.points)) - 1)
+        members = judge.members_of(self.study, self.points)
+        arms = [own for name, own in members.items() if name != own.baseline]
+        tested = sum(own.point.label != verdicts.CONTROL for own in arms)
+        claims = max(sizes, default=tested)
         a_seed = [dataclasses.replace(point.config, seeds=1) for point in self.points]
         seconds = sum(map(rates.seconds, a_seed))
         lines = []
@@ -205,7 +208,12 @@ class _Grid:
             guess = Counts(round(1e6 * share), 0, round(1e6 * (1 - share)))
             alpha = decisions.ALPHA / max(claims, 1)
             seeds = decisions.seeds_needed(guess, alpha, self.study.question.margin)
-            if seeds is not None:
+            if seeds is not None and seeds > self.study.max_seeds:
+                lines.append(
+                    f"  an arm that wins {100 * share:g} % of the pairs takes {seeds:,} seeds: "
+                    "raise --most-seeds"
+                )
+            elif seeds is not None:
                 lines.append(
                     f"  {seeds:,} seeds decide with 80 % probability about an arm that wins "
                     f"{100 * share:g} % of the pairs, {in_words(seeds * seconds / 60)} of a device"

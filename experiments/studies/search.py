@@ -315,7 +315,8 @@ def score_of(rows: Any, metric: PrimaryMetric) -> tuple[float | None, str | None
         return None, f"seed {lost[0]}: diverged"
     # The next proposals depend on the exact bits, so use float32, as do tables read from a file.
     values = metric(rows[["seed", "step", "eval_return"]].astype({"eval_return": np.float32}))
-    values = values.replace(np.inf, float(rows["step"].max()))
+    # A run that never reached the threshold is worse than one that did at the last evaluation.
+    values = values.replace(np.inf, 1.0 + float(rows["step"].max()))
     return float(iqm(values.to_numpy())), None
 
 

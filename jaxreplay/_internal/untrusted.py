@@ -26,7 +26,7 @@ def parsing(what: object, remedy: str) -> Iterator[None]:
     """
     try:
         yield
-    except Damaged:
+    except (Damaged, MemoryError):  # a file that does not fit into memory is not damaged
         raise
     except Exception as error:
         text = " ".join(f"{error}".split())

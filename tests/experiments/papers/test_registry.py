@@ -44,7 +44,7 @@ def test_entries_are_complete():
             if isinstance(claim, Claim):
                 assert claim.direction in ("better", "at least as good", "worse")
                 assert claim.says.strip() and claim.arm != claim.baseline
-                assert stated(name, entry.claims.index(claim)) != "not recorded", claim.says
+                assert stated(entry, claim) != "not recorded", claim.says
     assert {entry.paper for entry in ENTRIES.values()} == set(PAPERS)
     # No experiment, computation or claim is left without an entry.
     assert {*EXPERIMENTS, *(each.name for each in COMPUTATIONS)} <= set(SOURCES)

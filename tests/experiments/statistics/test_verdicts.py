@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -123,6 +124,15 @@ def returns(*curves, steps=(100, 200, 300)):
 )
 def test_progress_is_the_share_of_the_way_to_a_good_return(curves, good, expected):
     assert progress_of(returns(*curves), good) == pytest.approx(expected)
+
+
+def test_noise_is_no_progress():
+    """Ten seeds whose returns have a standard deviation of a fifth of a good return."""
+    rng, learned = np.random.default_rng(0), 0
+    for _ in range(40):
+        noise = returns(*rng.normal(0.0, 20.0, (10, 100)), steps=range(100, 10_100, 100))
+        learned += progress_of(noise, 100.0) >= 0.1
+    assert learned / 40 < 0.4
 
 
 def test_metrics_after_the_warm_up_are_averaged_by_seed():

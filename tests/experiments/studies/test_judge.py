@@ -100,6 +100,49 @@ def test_nothing_is_tested_where_nobody_learns_or_all_seeds_tie():
         assert (judge.next_look(study, found) is None) == (not learned)
 
 
+def test_ties_of_the_first_look_end_no_claim_unless_all_values_are_the_same():
+    """With 90 % ties, all of 16 pairs tie in one study of five."""
+    study = study_of(("uniform", "per"), control=False)
+    varied = np.arange(16.0)
+    for values, undecided in ((varied, ["per"]), (np.zeros(16), [])):
+        found = judged(study, {"uniform": values, "per": values})
+        assert [*found.undecided] == undecided
+    later = np.concatenate([varied, np.arange(100.0) + 1])
+    base = np.concatenate([varied, np.arange(100.0)])
+    found = judged(study, {"uniform": base[:112], "per": later[:112]})
+    assert found.found["per"].judgement.verdict == "agrees"
+
+
+@pytest.mark.parametrize("seeds", [12, UNTIL_DECIDED])
+def test_floors_are_not_tested_whatever_the_margin(seeds):
+    claims = [
+        Claim("better", "per", "uniform", least=0.1),
+        Claim("as good", "per", "uniform", "at least as good", least=0.1),
+        Claim("as good without a margin", "per", "uniform", "at least as good"),
+    ]
+    study = Study.make(
+        "walk/4", "dqn", ["uniform", "per"], seeds=seeds, loop=LOOP, claims=claims,
+        question=Question(primary="final", control=False),
+    )  # fmt: skip
+    values = np.zeros(16 if seeds == UNTIL_DECIDED else seeds)
+    found = judged(study, {"uniform": values, "per": values})
+    assert {own["verdict"] for own in found.claims} == {"not tested"}
+
+
+def test_tasks_on_which_nobody_learned_train_no_further_seeds():
+    study = Study.make(
+        ("walk/4", "walk/5"), "dqn", ["uniform", "per"], seeds=UNTIL_DECIDED, loop=LOOP,
+        claims=[Claim("PER is better", "per", "uniform")],
+        question=Question(primary="final", control=False),
+    )  # fmt: skip
+    frames = frames_of(study, {"uniform": np.zeros(16), "per": np.tile([1.0, -1.0], 8)})
+    for point in study.points():
+        frames[point.id]["eval_return"] -= 20.0 * (point.env == "walk/5")
+    made = {point.id: {"code": "x"} for point in study.points()}
+    found = judge.judge(study, frames, made, plan=False)
+    assert judge.next_look(study, found) == (32, ["walk/4 uniform", "walk/4 per"])
+
+
 def test_studies_train_at_most_the_maximum_number_of_seeds():
     study = study_of(most_seeds=20, control=False)
     even = {"uniform": np.zeros(16), "per": np.tile([1.0, -1.0], 8)}
