@@ -125,4 +125,4 @@ def test_figures_and_report_have_the_same_verdicts():
     for claim, finding in zip(entry.claims, findings, strict=True):
         if claim.baseline.startswith("uniform"):
             assert shown[claim.arm] == finding.verdict
-    assert shown["pal_every1"] == "no claim" and shown["ners_every1"] == "not tested"
+    assert shown["pal_every1"] == "no claim" and shown["ere_every16"] == "not tested"

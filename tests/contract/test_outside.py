@@ -16,6 +16,7 @@ from experiments.cli.shared import labelled
 from experiments.environments import registry as environments
 from experiments.report import __main__ as report
 from experiments.runs import outside, registry
+from experiments.runs.run_config import defaults
 from jaxreplay import Replay, Sampler, methods, testing
 from jaxreplay.methods import METHODS, proportional, uniform
 from jaxreplay.option import Config
@@ -91,7 +92,7 @@ def test_custom_method_trains_and_resumes_where_named_again(tmp_path, capsys):
 
 
 def test_run_folders_do_not_import_modules(tmp_path, capsys):
-    config = {"env": "gymnax/CartPole-v1", "agent": "dqn", "replay": NAME}
+    config = defaults("gymnax/CartPole-v1", "dqn", "uniform").to_json() | {"replay": NAME}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(SystemExit):
         train.main(["--resume", str(tmp_path)])

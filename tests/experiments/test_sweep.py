@@ -208,7 +208,7 @@ def test_values_of_another_type_in_files_are_refused(tmp_path, capsys, text, nam
         (["--grid", f"replay.alpha={MANY}", f"gamma={MANY}"], ("grid", "81,009,000", "100,000")),
         (["--devices", "two"], ("devices", "two", "256", "auto")),
         (["--primary", "last_3"], ("last_3", "3", "2")),
-        (["--file", "/nowhere.toml"], ("/nowhere.toml", "--file")),
+        (["--file", "/nowhere.toml"], ("/nowhere.toml",)),
         (["--envs", "walk/4", "walk/4"], ("environment", "walk/4")),
         (["--grid", "steps=300", "--steps", "200"], ("--steps 200", "grid", "--defaults true")),
         (["--envs", "gymnasium/CartPole-v1", *SEARCH], ("gymnasium/CartPole-v1", "--grid")),
