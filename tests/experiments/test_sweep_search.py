@@ -130,7 +130,7 @@ def test_diverged_points_have_no_score():
     assert_names(why, "seed 1")
     assert search.score_of(rows.assign(diverged=0), metric) == (1.0, None)
     never = primary.parse("steps_to_threshold", 5.0)
-    assert search.score_of(rows.assign(diverged=0), never) == (2.0, None)  # the minimum
+    assert search.score_of(rows.assign(diverged=0), never) == (3.0, None)  # later than step 2
 
 
 def test_methods_have_equal_budgets_and_one_run_without_settings(capsys, tmp_path):
