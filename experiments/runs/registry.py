@@ -110,7 +110,7 @@ GOOD_RETURNS: Mapping[str, float] = {
     "gymnasium/Ant-v5": 4_372.0,
     "gymnasium/InvertedPendulum-v5": 1_000.0,
     "gymnasium/InvertedDoublePendulum-v5": 9_337.0,
-    # DQN after five million frames (curves of Young and Tian 2019), rounded.
+    # Order of magnitude of DQN after five million frames (compare Young and Tian 2019).
     "gymnax/Asterix-MinAtar": 10.0,
     "gymnax/Breakout-MinAtar": 10.0,
     "gymnax/Freeway-MinAtar": 50.0,
