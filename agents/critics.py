@@ -12,7 +12,7 @@ from agents import ensembles
 from agents.common import require
 from agents.ensembles import Ensemble
 from agents.types import Info, Offers
-from jaxreplay import objectives
+from jaxreplay import equivalence, objectives
 from jaxreplay.objectives import Objective
 from jaxreplay.types import Array, Sample, Trust
 
@@ -260,7 +260,7 @@ def fit(
         grads, info, _ = critic_gradient(criticise, critics.params, sample, objective, trust)
     else:
         q, error = critics.values(critics.params, t), objective.error or objectives.mse
-        norms = objectives.minimal_variance_priority(error)(target - q)
+        norms = equivalence.minimal_variance_priority(error)(target - q)
         chosen, actor = choose(objective, norms, sample, key)
 
         def loss_of(params: Any, chosen: Chosen, *key: Array) -> Array:

@@ -16,8 +16,7 @@ from agents.networks import Network, Obs, Params, QNetwork, apply, batch_of_one
 from agents.options import TwinCriticOptions
 from agents.sac import temperature_loss
 from agents.types import Agent, Discrete, Info
-from jaxreplay import objectives
-from jaxreplay.loops import counters
+from jaxreplay import counters, objectives
 from jaxreplay.objectives import Objective
 from jaxreplay.option import option, override
 from jaxreplay.types import Array, Sample, Transition

@@ -14,8 +14,7 @@ from agents.learned_weights import learn_weights
 from agents.networks import Obs, Params, QNetwork, apply, batch_of_one
 from agents.options import QNetworkOptions
 from agents.types import Agent, Discrete, Info
-from jaxreplay import objectives
-from jaxreplay.loops import counters
+from jaxreplay import counters, objectives
 from jaxreplay.objectives import Objective
 from jaxreplay.option import option
 from jaxreplay.types import Array, Sample, Transition

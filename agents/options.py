@@ -8,7 +8,7 @@ import optax
 
 from agents import common
 from agents.networks import Activation, Network
-from jaxreplay.loops import schedules
+from jaxreplay import schedules
 from jaxreplay.option import Config, option, override
 from jaxreplay.types import Array
 

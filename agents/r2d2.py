@@ -16,8 +16,7 @@ from agents.layers import Dense
 from agents.networks import MLP, Network, Obs, Params, QNetwork, batch_of_one, encode, rows
 from agents.options import QNetworkOptions
 from agents.types import Agent, Discrete, Info, Offers
-from jaxreplay import objectives
-from jaxreplay.loops import counters
+from jaxreplay import counters, objectives
 from jaxreplay.objectives import Objective
 from jaxreplay.option import option, override
 from jaxreplay.types import Array, Sample, Transition

@@ -21,8 +21,7 @@ from agents.networks import Obs, Params, QNetwork, apply, batch_of_one, rows
 from agents.noisy import Noise, draw_noises, noisy, with_noise
 from agents.options import QNetworkOptions
 from agents.types import Agent, Discrete, Info, Offers
-from jaxreplay import objectives
-from jaxreplay.loops import counters
+from jaxreplay import counters, objectives
 from jaxreplay.objectives import Objective
 from jaxreplay.option import option, override
 from jaxreplay.types import Array, Sample, Transition

@@ -33,8 +33,8 @@ from agents.learned_weights import learn_weights
 from agents.networks import Actor, Critic, Obs, Params, apply, batch_of_one, learning
 from agents.options import TwinCriticOptions
 from agents.types import Agent, Continuous, Info
-from jaxreplay import objectives
-from jaxreplay.loops import cond_if_any, counters
+from jaxreplay import counters, objectives
+from jaxreplay.loops import cond_if_any
 from jaxreplay.objectives import Objective
 from jaxreplay.option import option
 from jaxreplay.types import Array, Sample, Transition, Trust

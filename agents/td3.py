@@ -15,8 +15,7 @@ from agents.learned_weights import learn_weights
 from agents.networks import Actor, Critic, Obs, Params, apply, batch_of_one
 from agents.options import TwinCriticOptions
 from agents.types import Agent, Continuous, Info
-from jaxreplay import objectives
-from jaxreplay.loops import counters
+from jaxreplay import counters, objectives
 from jaxreplay.objectives import Objective
 from jaxreplay.option import Config, option
 from jaxreplay.types import Array, Sample, Transition

@@ -18,8 +18,7 @@ from agents.options import TwinNetworkOptions
 from agents.sale import Embedded, Encoder
 from agents.td3 import DelayedPolicyOptions, clipped_double_q_target, explore, smooth
 from agents.types import Agent, Continuous, Info
-from jaxreplay import objectives
-from jaxreplay.loops import counters
+from jaxreplay import counters, objectives
 from jaxreplay.objectives import Objective
 from jaxreplay.option import option
 from jaxreplay.types import Array, Sample, Transition

@@ -123,4 +123,4 @@ def _document_modules(app, docname: str, content: list[str]) -> None:
 def _methods() -> list[str]:
     from jaxreplay.methods import METHODS
 
-    return [f"jaxreplay.methods.{name}" for name in METHODS]
+    return [entry.method.__module__ for entry in METHODS.values()]

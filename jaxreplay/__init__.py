@@ -7,28 +7,35 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from jaxreplay import (
+    buffer,
+    contrib,
+    counters,
+    equivalence,
     loops,
     methods,
     mixing,
     n_step,
+    numerics,
     objectives,
     option,
+    registry,
     replay,
     returns,
     ring,
     sampler,
     saving,
+    schedules,
     storage,
     sum_tree,
     types,
 )
 from jaxreplay._internal.packages import VERSION
-from jaxreplay._internal.schedules import linear
 from jaxreplay._internal.tracing import donatable
 from jaxreplay.objectives import Objective
 from jaxreplay.replay import Replay, ReplayState
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.saving import load, load_rows, save
+from jaxreplay.schedules import linear
 from jaxreplay.storage import Frames, SharedObservations, Transitions
 from jaxreplay.types import IGNORED, Draw, Requirements, Sample, Transition, Trust
 
@@ -38,11 +45,49 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 __all__ = [
-    "IGNORED", "Draw", "Frames", "Method", "Objective", "Replay", "ReplayState", "Requirements",
-    "Sample", "Sampler", "SharedObservations", "Transition", "Transitions", "Trust", "__version__",
-    "datasets", "donatable", "linear", "load", "load_rows", "loops", "methods", "mixing",
-    "n_step", "objectives", "option", "replay", "returns", "ring", "sampler", "save", "saving",
-    "storage", "sum_tree", "testing", "types",
+    "IGNORED",
+    "Draw",
+    "Frames",
+    "Method",
+    "Objective",
+    "Replay",
+    "ReplayState",
+    "Requirements",
+    "Sample",
+    "Sampler",
+    "SharedObservations",
+    "Transition",
+    "Transitions",
+    "Trust",
+    "__version__",
+    "buffer",
+    "contrib",
+    "counters",
+    "datasets",
+    "donatable",
+    "equivalence",
+    "linear",
+    "load",
+    "load_rows",
+    "loops",
+    "methods",
+    "mixing",
+    "n_step",
+    "numerics",
+    "objectives",
+    "option",
+    "registry",
+    "replay",
+    "returns",
+    "ring",
+    "sampler",
+    "save",
+    "saving",
+    "schedules",
+    "storage",
+    "sum_tree",
+    "testing",
+    "types",
 ]  # fmt: skip
 _LATE = ("datasets", "testing")  # rarely used modules, imported on first use
 

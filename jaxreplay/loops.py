@@ -4,8 +4,7 @@
 * `product(x, kernel)` computes a matrix product that is faster on CPU for small dimensions.
 * `cond_if_any(due, change, tree)` is a conditional for updates that few elements of a batch need.
 * `if_finite(optimiser)` wraps an optimiser to skip updates with NaN or infinite gradients.
-* `counters` provides 32-bit step counters for runs of any length.
-* `schedules` provides values that change linearly during a run.
+* `varying(tree)` lets a loop under `jax.shard_map` carry arrays that do not yet vary over devices.
 """
 
 from typing import NamedTuple, cast
@@ -14,15 +13,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxreplay._internal import counters, schedules
-from jaxreplay._internal.branches import cond_if_any
-from jaxreplay._internal.buffer import product, unrolled
-from jaxreplay._internal.tracing import donatable, with_default_promotion
+from jaxreplay._internal.branches import cond_if_any, cond_on_schedule
+from jaxreplay._internal.tracing import donatable, varying, with_default_promotion
+from jaxreplay.buffer import product, unrolled
 from jaxreplay.types import Array
 
 __all__ = [
-    "IfFiniteState", "cond_if_any", "counters", "donatable", "if_finite", "product", "schedules",
-    "unrolled",
+    "IfFiniteState", "cond_if_any", "cond_on_schedule", "donatable", "if_finite", "product",
+    "unrolled", "varying",
 ]  # fmt: skip
 
 

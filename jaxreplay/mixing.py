@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jaxreplay import ring as ring_
 from jaxreplay._internal import calls
 from jaxreplay._internal.arguments import Bounds, as_int32, check_kind
-from jaxreplay._internal.buffer import unrolled
 from jaxreplay._internal.tracing import cached_method, donatable
+from jaxreplay.buffer import unrolled
 from jaxreplay.replay import Replay, ReplayState
 from jaxreplay.ring import Ring
 from jaxreplay.types import IGNORED, Array, Requirements, Sample, Tree, union
@@ -206,10 +206,12 @@ class Mixed:
         return MixedState(*(replay.after_reading(own, part) for replay, own, part in parts))
 
     @cached_method
-    def observe(self, state: MixedState, episode_return: Array, key: Array) -> MixedState:
+    def observe_return(self, state: MixedState, episode_return: Array, key: Array) -> MixedState:
         """Update learned samplers with an episode return."""
         parts = zip(self._replays, state, jax.random.split(unrolled(key)), strict=True)
-        return MixedState(*(one.observe(own, episode_return, key) for one, own, key in parts))
+        return MixedState(
+            *(one.observe_return(own, episode_return, key) for one, own, key in parts)
+        )
 
     @cached_method
     def can_sample(self, state: MixedState) -> Array:

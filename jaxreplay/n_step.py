@@ -28,7 +28,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxreplay._internal import counters, packing
+from jaxreplay import counters
+from jaxreplay._internal import packing
 from jaxreplay._internal.arguments import Bounds, check_kind, check_scalar
 from jaxreplay._internal.tracing import varying, with_default_promotion
 from jaxreplay.types import Array, Transition

@@ -13,11 +13,9 @@ generated from the same declarations. Configs can share options through a common
 
 import dataclasses
 import functools
-import inspect
 import math
 import re
 import typing
-from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, ParamSpec, Self, TypeVar
 
 import jax
@@ -29,28 +27,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def option(
-    default: Any,
-    help: str,
-    source: str = "",
-    *,
-    choices: tuple[str, ...] = (),
-    at_least: float | None = None,
-    above: float | None = None,
-    at_most: float | None = None,
-    below: float | None = None,
-    finite: bool = True,
-    needs: tuple[str, ...] = (),
-    whole_run: bool = False,
-) -> Any:
-    """Declare a hyperparameter of a `Config` and return its dataclass field.
-
-    The type annotation of the field defines the valid values. It may be `bool`, `int`, `float`,
-    `str`, a `Literal` of names, or `tuple[T, ...]` with one of these types as T. Tuples must not be
-    empty. `| None` makes None valid. Bounds apply to every element of a tuple. NaN is never valid.
+class Declaration(NamedTuple):
+    """Help, source and valid values of an option, declared once for all configs that have it.
 
     Args:
-      default: default value.
       help: one line for command-line help and documentation, including units.
       source: paper and table of the default value.
       choices: valid names, if the annotation is not a `Literal`.
@@ -64,10 +44,39 @@ def option(
         accept this option.
       whole_run: whether `Config.for_run` replaces None by the run's number of gradient steps.
     """
-    bounds = Bounds(at_least, above, at_most, below, finite)
-    metadata = {"help": help, "source": source, "choices": choices, "bounds": bounds}
-    metadata |= {"needs": needs, "whole_run": whole_run}
-    return dataclasses.field(default=default, metadata=metadata)
+
+    help: str
+    source: str = ""
+    choices: tuple[str, ...] = ()
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    finite: bool = True
+    needs: tuple[str, ...] = ()
+    whole_run: bool = False
+
+
+def option(default: Any, help: str | Declaration, source: str = "", **details: Any) -> Any:
+    """Declare a hyperparameter of a `Config` and return its dataclass field.
+
+    The type annotation of the field defines the valid values. It may be `bool`, `int`, `float`,
+    `str`, a `Literal` of names, or `tuple[T, ...]` with one of these types as T. Tuples must not be
+    empty. `| None` makes None valid. Bounds apply to every element of a tuple. NaN is never valid.
+
+    Args:
+      default: default value.
+      help: help text, or a `Declaration` that several configs share.
+      source: paper and table of the default value; "" means that of the declaration.
+      **details: other fields of a `Declaration`, such as `at_least`.
+
+    Example:
+      >>> ALPHA = Declaration("prioritisation exponent", "Schaul et al. 2016, Tab. 3", at_least=0)
+      >>> field = option(0.5, ALPHA, "Brittain et al. 2019, Tab. 3")
+    """
+    declaration = help if isinstance(help, Declaration) else Declaration(help)
+    declaration = declaration._replace(source=source or declaration.source, **details)
+    return dataclasses.field(default=default, metadata={"declaration": declaration})
 
 
 def override(config: type["Config"], name: str, default: Any, source: str = "") -> Any:
@@ -82,8 +91,7 @@ def override(config: type["Config"], name: str, default: Any, source: str = "") 
       source: paper and table of the new default value.
     """
     fields = {field.name: field for field in dataclasses.fields(config)}
-    metadata = {**fields[name].metadata, "source": source}
-    return dataclasses.field(default=default, metadata=metadata)
+    return option(default, fields[name].metadata["declaration"]._replace(source=source))
 
 
 class Option(NamedTuple):
@@ -171,7 +179,9 @@ class Config:
         open_ended = [
             field.name
             for field in dataclasses.fields(self)
-            if field.metadata.get("whole_run") and getattr(self, field.name) is None
+            if "declaration" in field.metadata
+            and field.metadata["declaration"].whole_run
+            and getattr(self, field.name) is None
         ]
         for entry in options_of(type(self)):
             if entry.name in open_ended:
@@ -193,7 +203,7 @@ def options_of(config: type) -> tuple[Option, ...]:
     Options of base classes come first. Fields declared without `option` are omitted.
     """
     hints = typing.get_type_hints(config)
-    fields = [field for field in dataclasses.fields(config) if "help" in field.metadata]
+    fields = [field for field in dataclasses.fields(config) if "declaration" in field.metadata]
     return tuple(_parse(field, hints[field.name]) for field in fields)
 
 
@@ -204,12 +214,16 @@ def _parse(field: dataclasses.Field, hint: Any) -> Option:
         (hint,) = (arm for arm in arms if arm is not type(None))
         arms = typing.get_args(hint)
     many = typing.get_origin(hint) is tuple and len(arms) == 2 and arms[1] is Ellipsis
-    kind, choices = arms[0] if many else hint, field.metadata["choices"]
+    declared = field.metadata["declaration"]
+    kind, choices = arms[0] if many else hint, declared.choices
     if typing.get_origin(kind) is Literal:
         kind, choices = str, typing.get_args(kind)
+    bounds = Bounds(
+        declared.at_least, declared.above, declared.at_most, declared.below, declared.finite
+    )
     return Option(
-        field.name, field.default, field.metadata["help"], field.metadata["source"],
-        kind, many, optional, choices, field.metadata["bounds"], field.metadata["needs"],
+        field.name, field.default, declared.help, declared.source,
+        kind, many, optional, choices, bounds, declared.needs,
     )  # fmt: skip
 
 
@@ -252,24 +266,3 @@ def check_class(config: Any) -> None:
     for field in dataclasses.fields(config):
         if field.default is missing and field.default_factory is missing:
             raise ValueError(f"option '{field.name}' of {config.__name__} must have a default")
-
-
-def check_config_class(make: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function to validate that `config` has the class of its default value.
-
-    Raises:
-      ValueError: If the decorated function is called with any other `config`.
-    """
-    signature = inspect.signature(make)
-    default = signature.parameters["config"].default
-
-    @functools.wraps(make)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
-        config = signature.bind(*args, **kwargs).arguments.get("config", default)
-        if not isinstance(config, type(default)):
-            kind = config if isinstance(config, type) else type(config)
-            found = f"{'the class' if kind is config else 'a'} {kind.__name__}"
-            raise ValueError(f"config must be a {type(default).__name__}(...), got {found}")
-        return make(*args, **kwargs)
-
-    return checked

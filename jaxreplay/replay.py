@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from jaxreplay import buffer, counters
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer, calls, counters, tracing
+from jaxreplay._internal import calls, tracing
 from jaxreplay._internal.arguments import as_int32
 from jaxreplay._internal.branches import cond_if_any
-from jaxreplay._internal.buffer import unrolled
 from jaxreplay._internal.tracing import cached_method, donatable
+from jaxreplay.buffer import unrolled
 from jaxreplay.ring import Ring, Storage
 from jaxreplay.sampler import Sampler
 from jaxreplay.types import IGNORED, Array, Requirements, Sample, State, Tree
@@ -190,7 +191,7 @@ class Replay:
         stored = ring_.gather(state.ring, indices)
         batch = Sample(
             indices=indices,
-            transition=self.sampler.complete(state.sampler, state.ring, draw, stored),
+            transition=self.sampler.relabel(state.sampler, state.ring, draw, stored),
             # Weights are 0 if the replay is empty.
             weights=jnp.where(ring_.size(state.ring) > 0, draw.weights, 0.0),
             version=ring_.version(state.ring, indices),
@@ -228,8 +229,8 @@ class Replay:
         sample, feedback = _constant(sample), _single(feedback)
         for values in feedback.values():
             valid &= jnp.isfinite(values)
-        # These writes follow all previous reads, such as those in `observe`. The writes of the next
-        # call follow these writes and the reads in `sample`.
+        # These writes follow all previous reads, such as those in `observe_return`. The writes of
+        # the next call follow these writes and the reads in `sample`.
         indices = buffer.after(state.fence, jnp.where(valid, sample.indices, IGNORED))
         indices = buffer.once(indices)
         sample = sample._replace(indices=indices)
@@ -255,7 +256,7 @@ class Replay:
         return state._replace(fence=state.fence + buffer.fence(batch.indices))
 
     @cached_method
-    def observe(self, state: ReplayState, episode_return: Array, key: Array) -> ReplayState:
+    def observe_return(self, state: ReplayState, episode_return: Array, key: Array) -> ReplayState:
         """Update a learned sampler with an episode return. Other samplers ignore episode returns.
 
         Args:
@@ -270,7 +271,7 @@ class Replay:
             return state
         episode_return = _constant(jnp.asarray(episode_return, jnp.float32))
         due, given = jnp.isfinite(episode_return), (state.ring, episode_return, unrolled(key))
-        inner = cond_if_any(due, self.sampler.observe, state.sampler, *given)
+        inner = cond_if_any(due, self.sampler.observe_return, state.sampler, *given)
         pairs = zip(jax.tree.leaves(inner), jax.tree.leaves(state.sampler), strict=True)
         changed = [new for new, old in pairs if new is not old]
         # Each changed array depends on all reads; waiting for the smallest array is cheapest.

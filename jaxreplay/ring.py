@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxreplay._internal import buffer, counters, packing
+from jaxreplay import buffer, counters
+from jaxreplay._internal import packing
 from jaxreplay._internal.arguments import as_int32, slots_within
-from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.packing import Layout
 from jaxreplay._internal.tracing import with_default_promotion
+from jaxreplay.buffer import Buffer
 from jaxreplay.types import Array, Transition, Tree, get_field, has_field, replace_fields
 
 
@@ -43,7 +44,7 @@ class Ring(struct.PyTreeNode):
         """Cast transitions `[E, ...]` as the function `as_stored` does."""
         return packing.as_stored(self.layout, transition)
 
-    def divide(self, transition: Tree, slots: Array) -> tuple["Ring", Tree]:
+    def store_outside(self, transition: Tree, slots: Array) -> tuple["Ring", Tree]:
         """Store fields of transitions `[E, ...]` outside `words`.
 
         Args:
@@ -56,7 +57,7 @@ class Ring(struct.PyTreeNode):
         del slots
         return self, transition
 
-    def complete(self, row: Tree, slots: Array) -> Tree:
+    def read_outside(self, row: Tree, slots: Array) -> Tree:
         """Return transitions `[B, ...]`, given their fields in `words` and their slots `[B]`."""
         del slots
         return row
@@ -128,7 +129,7 @@ def add(ring: Ring, transition: Tree) -> tuple[Ring, Array]:
 def write(ring: Ring, transition: Tree) -> tuple[Ring, Array]:
     """Write transitions as `add` does, without checking shapes or stopping gradients."""
     slots = _cursor(ring) * ring.num_envs + jnp.arange(ring.num_envs, dtype=jnp.int32)
-    ring, row = ring.divide(transition, slots)
+    ring, row = ring.store_outside(transition, slots)
     packed = packing.pack(ring.layout, as_row(row), ring.num_envs)
     words = buffer.write(ring.words, slots, packed)
     later = counters.increment(ring.steps_added, counters.rewind(num_steps(ring)))
@@ -173,7 +174,7 @@ def gather(ring: Ring, slots: Array) -> Tree:
         flat = gather(ring, slots.ravel())
         return jax.tree.map(lambda x: x.reshape(*slots.shape, *x.shape[1:]), flat)
     row = packing.unpack(ring.layout, buffer.read(ring.words, slots))
-    return ring.complete(row, slots)
+    return ring.read_outside(row, slots)
 
 
 @with_default_promotion

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from jaxreplay import ring as ring_
-from jaxreplay._internal.losses import Objective
+from jaxreplay.objectives import Objective
 from jaxreplay.ring import Ring
 from jaxreplay.types import (
     Array,
@@ -63,7 +63,7 @@ class Sampler:
         """
         raise NotImplementedError(f"{type(self).__name__} must implement sample")
 
-    def complete(self, state: State, ring: Ring, draw: Draw, transition: Tree) -> Tree:
+    def relabel(self, state: State, ring: Ring, draw: Draw, transition: Tree) -> Tree:
         """Return a batch with fields that are computed when it is read, such as a new goal.
 
         The default returns `transition` unchanged.
@@ -93,7 +93,7 @@ class Sampler:
         del ring, sample, feedback
         return state
 
-    def observe(self, state: State, ring: Ring, episode_return: Array, key: Array) -> State:
+    def observe_return(self, state: State, ring: Ring, episode_return: Array, key: Array) -> State:
         """Return the state of a learned sampler updated with a mean episode return.
 
         Args:

@@ -13,9 +13,9 @@ from flax import struct
 from jaxreplay._internal import frames as frames_
 from jaxreplay._internal import packing
 from jaxreplay._internal.arguments import Bounds, check_kind, check_scalar
-from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.frames import FrameIndex, Spot
 from jaxreplay._internal.packing import Layout
+from jaxreplay.buffer import Buffer
 from jaxreplay.ring import Ring, Storage, as_row, contents, empty_words, size
 from jaxreplay.types import Array, Transition, Tree, get_field, has_field, replace_fields
 
@@ -48,7 +48,7 @@ class FrameRing(Ring):
         rest = replace_fields(transition, obs=None, next_obs=None)
         return replace_fields(packing.as_stored(self.layout, rest), **obs)
 
-    def divide(self, transition: Tree, slots: Array) -> tuple[Ring, Tree]:
+    def store_outside(self, transition: Tree, slots: Array) -> tuple[Ring, Tree]:
         names = ("obs", "next_obs", "first", "n_steps")
         obs, next_obs, first, n_steps = (get_field(transition, name) for name in names)
         if self.packed_obs is not None:
@@ -60,7 +60,7 @@ class FrameRing(Ring):
         row = replace_fields(transition, obs=spot, next_obs=None)
         return self.replace(frames=frames, pixels=pixels), row
 
-    def complete(self, row: Tree, slots: Array) -> Tree:
+    def read_outside(self, row: Tree, slots: Array) -> Tree:
         frames, pixels = self.frames, self.pixels
         located = frames_.locate(frames, slots, get_field(row, "obs"))
         # Assemble one stack after the other, because XLA is slower when assembling both at once.

@@ -33,9 +33,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxreplay._internal import buffer, numerics
+from jaxreplay import buffer, numerics
 from jaxreplay._internal.arguments import as_int32, check_choice, slots_within
-from jaxreplay._internal.buffer import Buffer
+from jaxreplay.buffer import Buffer
 from jaxreplay.types import Array
 
 Sampling = Literal["stratified", "systematic", "iid"]

@@ -104,7 +104,7 @@ class Case:
         batch = self.replay.sample(state, keys[0])
         values = 3 * jax.random.normal(keys[1], self.shape)
         state = self.replay.update(state, batch, **self.feedback_of(values))
-        return self.replay.observe(state, values.mean(), keys[2]), batch
+        return self.replay.observe_return(state, values.mean(), keys[2]), batch
 
     def feedback_of(self, values: Array) -> dict[str, Array]:
         """Return `values`, of shape `self.shape`, as feedback under every name."""
@@ -197,7 +197,7 @@ def check_config(config: Any) -> None:
     except (TypeError, ValueError) as error:
         raise AssertionError(str(error)) from error
     for field in dataclasses.fields(kind):
-        _ensure("help" in field.metadata, f"{field.name} must be declared with option(...)")
+        _ensure("declaration" in field.metadata, f"{field.name} must be declared with option(...)")
     _ensure(kind() == kind(), f"two instances of {kind.__name__} must be equal")
     _ensure(dataclasses.replace(config) == config, "a copy of a config must equal the original")
 

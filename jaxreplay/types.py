@@ -148,7 +148,7 @@ class Requirements(NamedTuple):
     single_steps: bool = False  # transitions must be single-step, not n-step
     goals: bool = False  # the task must have goals, which the sampler receives by `for_goals`
     whole_episodes: bool = False  # episodes must be stored completely or not at all
-    episode_returns: EpisodeReturns | None = None  # type of the returns passed to `observe`
+    episode_returns: EpisodeReturns | None = None  # type of the returns passed to `observe_return`
     transition_fields: frozenset[str] = _NONE  # names of fields that the sampler reads
 
     def known(self, feedback: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from jaxreplay.option import Option, options_of
 _SIGNS = {"<=": "≤", ">=": "≥", "<": "<", ">": ">"}
 _INEQUALITY = re.compile("[<>]=?")
 _PREFIXES = {
-    "jaxreplay.methods": "--replay.", "agents": "--agent.", "experiments.environments": "--env.",
+    "jaxreplay.methods": "--replay.", "jaxreplay.contrib": "--replay.", "agents": "--agent.",
+    "experiments.environments": "--env.",
 }  # fmt: skip
 _HEAD = ("option", "default", "meaning", "allowed")
 

@@ -16,7 +16,8 @@ from experiments.benchmarks import command, timing
 from experiments.benchmarks.loops import Loop, example
 from experiments.runs.log import say, show
 from jaxreplay import Replay, testing
-from jaxreplay.methods import METHODS, her, laber, pser
+from jaxreplay.contrib import laber
+from jaxreplay.methods import METHODS, her, pser
 from jaxreplay.objectives import Choose
 from jaxreplay.option import option
 from jaxreplay.sampler import Sampler

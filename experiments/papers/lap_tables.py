@@ -15,7 +15,7 @@ import scipy.optimize
 
 from experiments.benchmarks import timing, training
 from experiments.papers.entry import Computation, Request, Row
-from jaxreplay import objectives
+from jaxreplay import equivalence, objectives
 from jaxreplay.types import Array
 
 _SOURCES = ("experiments/papers/lap_tables.py",)
@@ -77,8 +77,8 @@ def _any_scheme(td: Array) -> Numbers:
         ("Huber", objectives.huber()),
     ):
         for exponent in (0.4, 1.0):
-            scheme = objectives.lap_priority(exponent, 0.1)
-            plain = objectives.uniform_equivalent(loss, scheme)
+            scheme = equivalence.lap_priority(exponent, 0.1)
+            plain = equivalence.uniform_equivalent(loss, scheme)
             found = _even(_slope(plain, td))
             yield f"{name}, exponent {exponent}", found, _expected(_slope(loss, td), scheme(td))
 
@@ -95,7 +95,7 @@ def _shares(priority: np.ndarray) -> np.ndarray:
 def _least_variance(td: Array) -> Numbers:
     """Theorem 2: of all pairs with the same expected gradient, L1 has the lowest variance."""
     slope = np.asarray(_slope(objectives.mse, td), float)
-    scaled, priority = objectives.prioritised_equivalent(objectives.mse)
+    scaled, priority = equivalence.prioritised_equivalent(objectives.mse)
     own = np.asarray(_slope(scaled, td), float)
     variance = _variance(_shares(np.asarray(priority(td), float)), own)
     yield "of L1", variance, float(np.abs(slope).mean() ** 2 - slope.mean() ** 2)
@@ -113,8 +113,8 @@ def _what_per_minimises(td: Array) -> Numbers:
         priority = size**alpha
         weight = (1.0 / priority) ** beta
         weight /= weight.max()
-        slope = np.asarray(_slope(objectives.power(tau, 1.0 / tau), td), float)
-        found = _even(_slope(objectives.per_equivalent(alpha, beta, tau), td))
+        slope = np.asarray(_slope(equivalence.power(tau, 1.0 / tau), td), float)
+        found = _even(_slope(equivalence.per_equivalent(alpha, beta, tau), td))
         expected = float((priority * weight * slope).sum() / priority.sum())
         yield f"alpha {alpha}, beta {beta}, tau {tau:g}", found, expected
 
@@ -122,9 +122,9 @@ def _what_per_minimises(td: Array) -> Numbers:
 def _huber_and_lap(td: Array) -> Numbers:
     """Observation 1: the gradient of LAP varies less than that of PAL under uniform sampling."""
     for alpha, kappa in ((0.4, 1.0), (0.6, 0.01)):
-        share = _shares(np.asarray(objectives.lap_priority(alpha, kappa)(td), float))
+        share = _shares(np.asarray(equivalence.lap_priority(alpha, kappa)(td), float))
         of_lap = _variance(share, np.asarray(_slope(objectives.huber(kappa), td), float))
-        of_pal = float(np.asarray(_slope(objectives.pal(alpha, kappa), td), float).var())
+        of_pal = float(np.asarray(_slope(equivalence.pal(alpha, kappa), td), float).var())
         yield f"alpha {alpha}, kappa {kappa}: the smaller is LAP's", min(of_lap, of_pal), of_lap
 
 
@@ -152,9 +152,9 @@ def _absolute_error(td: Array) -> Numbers:
 def _lap_is_pal(td: Array) -> Numbers:
     """Observation 4: the expected gradients of LAP and of PAL under uniform sampling are equal."""
     for alpha, kappa in ((0.4, 1.0), (0.6, 0.01), (0.5, 2.0)):
-        priority = objectives.lap_priority(alpha, kappa)(td)
+        priority = equivalence.lap_priority(alpha, kappa)(td)
         found = _expected(_slope(objectives.huber(kappa), td), priority)
-        expected = _even(_slope(objectives.pal(alpha, kappa), td))
+        expected = _even(_slope(equivalence.pal(alpha, kappa), td))
         yield f"alpha {alpha}, kappa {kappa}", found, expected
 
 

@@ -174,7 +174,7 @@ class HostRun(Run):
             if self._phases.evaluates_for_replay and self._phases.is_due(
                 self._rows, config.observe_every
             ):
-                state = device.observe(state, self._evaluate(state)[0])
+                state = device.observe_return(state, self._evaluate(state)[0])
             if self._after_collecting:
                 action, extras = device.decide(state, "act")
         return state._replace(since=Since(played, learned))

@@ -61,7 +61,7 @@ class HostPhases:
         self.learn = over(self._learn, out_axes=(axes, 0))
         self.after_warmup = over(phases.after_warmup, out_axes=axes)
         self.after_block = over(phases.after_block, out_axes=axes)
-        self.observe = over(phases.observe, out_axes=axes)
+        self.observe_return = over(phases.observe_return, out_axes=axes)
         self.log_point = over(phases.log_point, out_axes=(axes, 0))
         self.cut_off = over(self._cut_off, out_axes=axes)
 
@@ -137,5 +137,5 @@ def _once(
     state, learned = phases.learn(state)
     state = phases.after_block(state)
     if phases.evaluates_for_replay:
-        state = phases.observe(state, evaluated[0])
+        state = phases.observe_return(state, evaluated[0])
     return phases.log_point(state, played, learned, *evaluated)[0], learned

@@ -113,11 +113,11 @@ class Loop:
         if not phases.evaluates_for_replay:
             return state
 
-        def observe(state: LoopState) -> LoopState:
-            return phases.observe(state, self.evaluate(state, observing_keys(state)[1])[0])
+        def observe_return(state: LoopState) -> LoopState:
+            return phases.observe_return(state, self.evaluate(state, observing_keys(state)[1])[0])
 
         due = phases.is_due(state.rows, phases.config.observe_every)
-        return jax.lax.cond(due, observe, lambda state: state, state)
+        return jax.lax.cond(due, observe_return, lambda state: state, state)
 
     def evaluate(self, state: LoopState, key: Array) -> tuple[Array, Array]:
         """Play greedy episodes; return undiscounted returns and lengths, `[N]`."""

@@ -200,10 +200,10 @@ class Phases:
         needed = self.replay.requires.episode_returns == "evaluation"
         return needed and self.config.observe_every is not None
 
-    def observe(self, state: LoopState, returns: Array) -> LoopState:
+    def observe_return(self, state: LoopState, returns: Array) -> LoopState:
         """Pass the returns `[N]` of an evaluation to the replay; return the new state."""
         key = state_.observing_keys(state)[0]
-        return state._replace(replay=self.replay.observe(state.replay, returns.mean(), key))
+        return state._replace(replay=self.replay.observe_return(state.replay, returns.mean(), key))
 
     def is_due(self, rows: Any, every: int) -> Any:
         """Return whether the latest block passed a multiple of `every` agent steps.
@@ -230,7 +230,7 @@ class Phases:
           lengths: `[N]` int32, from the evaluation.
         """
         if self.replay.requires.episode_returns == "evaluation" and not self.evaluates_for_replay:
-            state = self.observe(state, returns)
+            state = self.observe_return(state, returns)
         replay_metrics = self.replay.metrics(state.replay)
         return state, {
             "eval_return": returns.mean(),
@@ -266,11 +266,11 @@ class Phases:
     def _observed(self, replay_state: Any, returns: Array, key: Array) -> Any:
         """Pass returns `[E]` of training episodes (NaN if not ended) to the replay, in order."""
 
-        def observe(index: Array, replay_state: Any) -> Any:
+        def observe_return(index: Array, replay_state: Any) -> Any:
             own = jax.random.fold_in(key, index)
-            return self.replay.observe(replay_state, returns[index], own)
+            return self.replay.observe_return(replay_state, returns[index], own)
 
-        return jax.lax.fori_loop(0, self.replay.num_envs, observe, replay_state)
+        return jax.lax.fori_loop(0, self.replay.num_envs, observe_return, replay_state)
 
     def _inspected(self, state: LoopState) -> Metrics:
         if self.config.inspect == 0:

@@ -54,12 +54,12 @@ def check_sampler(sampler: Any, storage: Any) -> None:
         )
     own = sampler
     while isinstance(inner := getattr(own, "inner", None), Sampler):
-        own = inner  # wrappers pass `observe` on to their inner sampler
-    observes = type(own).observe is not Sampler.observe
+        own = inner  # wrappers pass `observe_return` on to their inner sampler
+    observes = type(own).observe_return is not Sampler.observe_return
     if observes != (sampler.requires.episode_returns is not None):
         raise ValueError(
-            f"{type(sampler).__name__} must define both `observe` and `requires.episode_returns` "
-            '("evaluation" or "training"), or neither'
+            f"{type(sampler).__name__} must define both `observe_return` and "
+            '`requires.episode_returns` ("evaluation" or "training"), or neither'
         )
 
 

@@ -22,10 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxreplay._internal import buffer, counters
+from jaxreplay import buffer, counters
 from jaxreplay._internal.arguments import Bounds, check_kind
-from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.tracing import with_default_promotion
+from jaxreplay.buffer import Buffer
 from jaxreplay.types import Array
 
 AHEAD = 255  # largest default for `FrameIndex.ahead`

@@ -13,7 +13,7 @@ def assert_in_place(step: Callable[..., Any], state: Any, *args: Any, size: int 
     """Assert that a compiled loop over `step` copies no large array of the loop state.
 
     XLA copies an array in every iteration if it can't prove that all reads of the array precede the
-    next write (see `jaxreplay._internal.buffer`). The loop is compiled for the default backend, but
+    next write (see `jaxreplay.buffer`). The loop is compiled for the default backend, but
     not run.
 
     Args:

@@ -5,15 +5,12 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxreplay import objectives
+from jaxreplay import counters, numerics, objectives, schedules
 from jaxreplay import ring as ring_
-from jaxreplay._internal import counters, numerics, schedules
-from jaxreplay._internal.losses import LossOptions
-from jaxreplay._internal.tracing import with_default_promotion
-from jaxreplay.methods.parts import ConfiguredSampler
+from jaxreplay.methods.options import LossOptions
 from jaxreplay.option import option
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method
+from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import Array, Draw, Requirements, Sample, Tree, get_field
 
 _PAPER = "Wang & Ross 2019"
@@ -48,7 +45,6 @@ class EREState(NamedTuple):
     mean_width: Array  # [] float32, mean window size in the latest complete episode; initially 0
 
 
-@with_default_promotion
 def window(done: Array, length: Array, eta: Array | float, capacity: int, smallest: int) -> Array:
     """Return the window size `[]`, the number of recent transitions from which to sample a batch.
 
@@ -72,7 +68,7 @@ def window(done: Array, length: Array, eta: Array | float, capacity: int, smalle
 
 
 @dataclasses.dataclass(frozen=True)
-class ERE(ConfiguredSampler):
+class ERE(Sampler):
     """Samples uniformly from a window of recent transitions that shrinks during each episode.
 
     The authors perform all K updates of an episode after it ends (Wang & Ross 2019). Here, updates

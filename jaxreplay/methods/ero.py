@@ -8,17 +8,14 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-from jaxreplay import objectives, sum_tree
+from jaxreplay import buffer, counters, numerics, objectives, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer, counters, numerics
-from jaxreplay._internal.buffer import Buffer
-from jaxreplay._internal.losses import LossOptions
-from jaxreplay._internal.tracing import varying
-from jaxreplay.loops import if_finite
-from jaxreplay.methods.parts import ConfiguredSampler
+from jaxreplay.buffer import Buffer
+from jaxreplay.loops import if_finite, varying
+from jaxreplay.methods.options import LossOptions
 from jaxreplay.option import option
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method
+from jaxreplay.sampler import Method, Sampler
 from jaxreplay.sum_tree import SumTree
 from jaxreplay.types import Array, Draw, Requirements, Sample, Tree, get_field
 
@@ -47,8 +44,8 @@ class EROState(NamedTuple):
     chosen: SumTree  # tree leaves [C] float32: 1 in the subset, 0 otherwise
     reward: Buffer  # [C] float32, rewards of the stored transitions
     td_error: Buffer  # [C] float32, TD error when last replayed; initially 0
-    has_observed: Array  # [] bool, whether `observe` has been called
-    episode_return: Array  # [] float32, episode return at the latest call to `observe`
+    has_observed: Array  # [] bool, whether `observe_return` has been called
+    episode_return: Array  # [] float32, episode return at the latest call to `observe_return`
     replay_reward: Array  # [] float32, change in `episode_return` at that call
     learned: Array  # [] int32, number of gradient steps of the replay policy
 
@@ -80,7 +77,7 @@ def log_likelihood(logits: Array, chosen: Array) -> Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class ERO(ConfiguredSampler):
+class ERO(Sampler):
     """Samples uniformly from a subset of the buffer selected by a learned policy (Zha et al. 2019).
 
     This replay policy keeps each transition with a probability that depends on its reward, its
@@ -140,7 +137,9 @@ class ERO(ConfiguredSampler):
         written = buffer.write(state.td_error, sample.indices, feedback["td_error"])
         return state._replace(td_error=written)
 
-    def observe(self, state: EROState, ring: Ring, episode_return: Array, key: Array) -> EROState:
+    def observe_return(
+        self, state: EROState, ring: Ring, episode_return: Array, key: Array
+    ) -> EROState:
         reward = episode_return - state.episode_return
         counts = state.has_observed & jnp.isfinite(reward)  # at first, no return to compare to
         learned = jax.lax.cond(
@@ -172,7 +171,7 @@ sampler = ERO
 def method(config: EROConfig = EROConfig()) -> Method:
     """Return ERO: the sampler, and an objective that averages losses.
 
-    The training loop must pass the returns of training episodes to `Replay.observe`.
+    The training loop must pass the returns of training episodes to `Replay.observe_return`.
     """
     return Method(sampler(config), objectives.plain(config.named_loss))
 

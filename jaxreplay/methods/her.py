@@ -11,12 +11,11 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxreplay import buffer, counters, numerics
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer, counters, numerics
-from jaxreplay._internal.arguments import Bounds, check_choice, check_kind
-from jaxreplay._internal.buffer import Buffer
+from jaxreplay.buffer import Buffer
 from jaxreplay.methods.parts.over import OverOptions, Wrapper
-from jaxreplay.option import check_config_class, option
+from jaxreplay.option import Bounds, check_choice, check_kind, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
 from jaxreplay.types import (
@@ -179,10 +178,10 @@ class Hindsight(Wrapper):
         goal = buffer.once(jnp.where(relabelled, goal, draw.indices))
         return draw._replace(aux=Aux(relabelled, goal, draw.aux))
 
-    def complete(self, state: HindsightState, ring: Ring, draw: Draw, transition: Tree) -> Tree:
+    def relabel(self, state: HindsightState, ring: Ring, draw: Draw, transition: Tree) -> Tree:
         aux: Any = draw.aux
         own = draw._replace(aux=aux.inner)
-        transition = self.inner.complete(state.inner, ring, own, transition)
+        transition = self.inner.relabel(state.inner, ring, own, transition)
         goals, width = self._goals(), get_field(transition, "next_obs").shape[-1]
         part = range(width)[-2 * goals.size : -goals.size]
         desired = ring_.gather_part(ring, aux.goal, "next_obs", part)
@@ -299,14 +298,12 @@ def _check_obs(ring: Ring, goals: Goals) -> None:
             )
 
 
-@check_config_class
 def sampler(config: HERConfig = HERConfig()) -> Hindsight:
     """Return the sampler of `method(config)`, which needs `for_goals` before use."""
     inner = config.inner.sampler
     return Hindsight(inner, None, config.strategy, config.k, config.write_back)
 
 
-@check_config_class
 def method(config: HERConfig = HERConfig()) -> Method:
     """Return hindsight replay over another method, with the objective of that method.
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from jaxreplay import objectives
+from jaxreplay import equivalence, objectives
 from jaxreplay.methods.per import MaximumOptions, SamplingOptions
 from jaxreplay.methods.proportional import Proportional
-from jaxreplay.option import check_config_class, option
+from jaxreplay.option import option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
 from jaxreplay.types import Array
@@ -53,10 +53,9 @@ class LAPLeaf:
     kappa: float
 
     def __call__(self, feedback: Mapping[str, Array], slots: Array, ring: Ring) -> Array:
-        return objectives.lap_priority(self.alpha, self.kappa)(feedback["td_error"])
+        return equivalence.lap_priority(self.alpha, self.kappa)(feedback["td_error"])
 
 
-@check_config_class
 def sampler(config: LAPConfig = LAPConfig()) -> Proportional:
     """Return the LAP sampler: `P(i) ~ max(|td_i|, kappa)^alpha` (Fujimoto et al. 2020, Eq. 9).
 

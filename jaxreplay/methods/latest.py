@@ -8,7 +8,7 @@ from jaxreplay import objectives
 from jaxreplay import ring as ring_
 from jaxreplay.methods.uniform import Uniform
 from jaxreplay.methods.windows import Aux
-from jaxreplay.option import Config, check_config_class
+from jaxreplay.option import Config
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
 from jaxreplay.types import Array, Draw, Requirements
@@ -58,7 +58,6 @@ class Latest(Uniform):
 sampler = Latest
 
 
-@check_config_class
 def method(config: LatestConfig = LatestConfig()) -> Method:
     """Return on-policy replay: the sampler, and an objective that averages losses."""
     return Method(sampler(), objectives.plain())

@@ -7,21 +7,20 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxreplay import buffer, counters, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay import sum_tree
-from jaxreplay._internal import buffer, counters
-from jaxreplay._internal.buffer import Buffer
-from jaxreplay._internal.losses import WeightedLossOptions
+from jaxreplay.buffer import Buffer
 from jaxreplay.loops import if_finite
 from jaxreplay.methods import proportional
-from jaxreplay.methods.parts import ConfiguredSampler, episodes
+from jaxreplay.methods.options import WeightedLossOptions
+from jaxreplay.methods.parts import episodes
 from jaxreplay.methods.parts.episodes import Positions
 from jaxreplay.methods.parts.score_network import Features, ScoreNetwork
 from jaxreplay.methods.per import ImportanceOptions, SamplingOptions
 from jaxreplay.methods.proportional import ProportionalState
 from jaxreplay.option import option
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method
+from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree, get_field
 
 Feature = Literal["obs", "action", "reward", "next_obs", "time", "td_error", "q_value"]
@@ -91,8 +90,8 @@ class NERSState(NamedTuple):
     q_value: Buffer  # [C] float32, tanh(critic's target) when last replayed; initially 1
     positions: Positions | None  # None unless the option `time_feature` is "episode"
     collected: Collected
-    has_observed: Array  # [] bool, whether `observe` has been called
-    episode_return: Array  # [] float32, episode return at the latest call to `observe`
+    has_observed: Array  # [] bool, whether `observe_return` has been called
+    episode_return: Array  # [] float32, episode return at the latest call to `observe_return`
     replay_reward: Array  # [] float32, change in `episode_return` at that call
     learned: Array  # [] int32, number of gradient steps of the score network
 
@@ -113,7 +112,7 @@ def log_probabilities(scores: Array, counted: Array, alpha: float, rest: Array |
 
 
 @dataclasses.dataclass(frozen=True)
-class NERS(ConfiguredSampler):
+class NERS(Sampler):
     """Samples with `P(i) ~ score^alpha`, where a network computes the scores (Oh et al. 2021).
 
     New transitions have a score of 1. After each agent update, the network computes the scores of
@@ -189,7 +188,9 @@ class NERS(ConfiguredSampler):
             collected=_collect(state.collected, sample, valid),
         )
 
-    def observe(self, state: NERSState, ring: Ring, episode_return: Array, key: Array) -> NERSState:
+    def observe_return(
+        self, state: NERSState, ring: Ring, episode_return: Array, key: Array
+    ) -> NERSState:
         # The first call only stores an episode return, to which the next call is compared.
         reward = jnp.where(state.has_observed, episode_return - state.episode_return, 0.0)
         learns = jnp.isfinite(reward) & (reward != 0)
@@ -231,7 +232,8 @@ sampler = NERS
 def method(config: NERSConfig = NERSConfig()) -> Method:
     """Return NERS: the sampler, and an objective that averages importance-weighted critic losses.
 
-    The training loop must pass the episode returns selected by `config.reward` to `Replay.observe`.
+    The training loop must pass the episode returns selected by `config.reward` to
+    `Replay.observe_return`.
 
     Args:
       config: options; `config.for_run(updates)` anneals beta over `updates` gradient steps.

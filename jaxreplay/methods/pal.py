@@ -2,10 +2,10 @@
 
 import dataclasses
 
-from jaxreplay import objectives
+from jaxreplay import equivalence, objectives
+from jaxreplay.equivalence import Form, Twin
 from jaxreplay.methods import lap, uniform
-from jaxreplay.objectives import Form, Twin
-from jaxreplay.option import Config, check_config_class, option
+from jaxreplay.option import Config, option
 from jaxreplay.sampler import Method
 
 _PAPER = "Fujimoto et al. 2020"
@@ -34,12 +34,11 @@ class PALConfig(Config):
     )
 
 
-@check_config_class
 def method(config: PALConfig = PALConfig()) -> Method:
     """Return PAL: uniform sampling with a loss whose expected gradient equals that of LAP.
 
-    See `objectives.pal` for the equations (Fujimoto et al. 2020, Eq. 10 and 31). The loss replaces
+    See `equivalence.pal` for the equations (Fujimoto et al. 2020, Eq. 10 and 31). The loss replaces
     the agent's own loss on the TD error; agents without such a loss are not supported.
     """
-    loss = objectives.pal(config.alpha, config.kappa, config.twin, config.loss, config.divide)
+    loss = equivalence.pal(config.alpha, config.kappa, config.twin, config.loss, config.divide)
     return Method(uniform.sampler(), objectives.plain(loss))

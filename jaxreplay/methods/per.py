@@ -10,9 +10,8 @@ from collections.abc import Mapping
 
 import jax.numpy as jnp
 
-from jaxreplay._internal import schedules
-from jaxreplay._internal.losses import WeightedLossOptions
-from jaxreplay._internal.numerics import to_power
+from jaxreplay import schedules
+from jaxreplay.methods.options import WeightedLossOptions
 from jaxreplay.methods.proportional import (
     ImportanceWeights,
     Initial,
@@ -20,7 +19,8 @@ from jaxreplay.methods.proportional import (
     Normalisation,
     Proportional,
 )
-from jaxreplay.option import Config, check_config_class, option
+from jaxreplay.numerics import to_power
+from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
 from jaxreplay.sum_tree import Sampling
@@ -128,7 +128,6 @@ class PERLeaf:
         return to_power(size + self.epsilon, self.alpha)
 
 
-@check_config_class
 def sampler(config: PERConfig = PERConfig()) -> Proportional:
     """Return the proportional PER sampler: `P(i) = p_i^alpha / sum_j p_j^alpha`.
 
@@ -145,7 +144,6 @@ def sampler(config: PERConfig = PERConfig()) -> Proportional:
     )
 
 
-@check_config_class
 def method(config: PERConfig = PERConfig()) -> Method:
     """Return proportional PER: the sampler and an objective.
 

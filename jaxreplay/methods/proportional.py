@@ -12,14 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxreplay import buffer, counters, numerics, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay import sum_tree
-from jaxreplay._internal import buffer, counters, numerics
-from jaxreplay._internal.numerics import to_power
-from jaxreplay._internal.schedules import Schedule
-from jaxreplay._internal.tracing import with_default_promotion
+from jaxreplay.numerics import to_power
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Sampler
+from jaxreplay.schedules import Schedule
 from jaxreplay.sum_tree import Sampling, SumTree
 from jaxreplay.types import Array, Draw, Requirements, Sample, Tree
 
@@ -118,7 +116,6 @@ def write(state: ProportionalState, slots: Array, values: Array) -> Proportional
     return state._replace(updates=counters.increment(state.updates))
 
 
-@with_default_promotion
 def draw(
     state: ProportionalState, ring: Ring, key: Array, batch_size: int, sampling: Sampling
 ) -> tuple[Array, SamplingStats]:
@@ -169,7 +166,6 @@ class ImportanceWeights:
         """Return beta `[]` float32 after `updates` `[]` int32 calls to `update`."""
         return jnp.asarray(self.beta(updates), jnp.float32)
 
-    @with_default_promotion
     def __call__(self, stats: SamplingStats) -> Array:
         """Return the weights `[B]` float32.
 
@@ -193,7 +189,6 @@ def unweighted(stats: SamplingStats) -> Array:
     return jnp.ones_like(stats.probability)
 
 
-@with_default_promotion
 def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
     """Return metrics: the mean, running maximum and quantiles of priorities (tree leaves).
 
@@ -208,7 +203,6 @@ def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
     }
 
 
-@with_default_promotion
 def quantiles(priority: Callable[[Array], Array], size: Array) -> dict[str, Array]:
     """Return the 10th, 50th and 90th percentiles of the priorities of stored transitions.
 

@@ -9,20 +9,18 @@ from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 
-from jaxreplay import objectives, sum_tree
+from jaxreplay import counters, objectives, schedules, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay._internal import counters, schedules
-from jaxreplay._internal.arguments import Bounds
-from jaxreplay._internal.losses import LossOptions
-from jaxreplay._internal.numerics import to_power
 from jaxreplay.methods import proportional
-from jaxreplay.methods.parts import ConfiguredSampler, episodes
+from jaxreplay.methods.options import LossOptions
+from jaxreplay.methods.parts import episodes
 from jaxreplay.methods.parts.episodes import Positions
 from jaxreplay.methods.per import PriorityOptions
 from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState
-from jaxreplay.option import option, override
+from jaxreplay.numerics import to_power
+from jaxreplay.option import Bounds, option, override
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method
+from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree, get_field
 
 _PAPER = "Brittain et al. 2019"
@@ -113,7 +111,7 @@ def window_of(rho: float, threshold: float = 0.01) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class PSER(ConfiguredSampler):
+class PSER(Sampler):
     """Samples like PER; updates also raise the priorities of preceding steps.
 
     A replayed transition receives the priority `p = max(|td| + epsilon, eta * old)`, where `old` is

@@ -7,18 +7,17 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxreplay import counters, numerics, schedules, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay import sum_tree
-from jaxreplay._internal import bucket_order, counters, numerics, schedules
-from jaxreplay._internal.bucket_order import BucketOrder, Ties
-from jaxreplay._internal.losses import WeightedLossOptions
-from jaxreplay.methods.parts import ConfiguredSampler, rank_mass
+from jaxreplay.methods.options import WeightedLossOptions
+from jaxreplay.methods.parts import bucket_order, rank_mass
+from jaxreplay.methods.parts.bucket_order import BucketOrder, Ties
 from jaxreplay.methods.parts.rank_mass import Segments
 from jaxreplay.methods.per import ImportanceOptions, MaximumOptions
 from jaxreplay.methods.proportional import SamplingStats, stored_maximum, vacate
 from jaxreplay.option import option, override
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method
+from jaxreplay.sampler import Method, Sampler
 from jaxreplay.sum_tree import SumTree
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree
 
@@ -83,7 +82,7 @@ class RankState(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Rank(ConfiguredSampler):
+class Rank(Sampler):
     """Samples with `P(i) = rank(i)^-alpha / sum_r r^-alpha` (Schaul et al. 2016, Sec. 3.3).
 
     The largest |TD error| has rank 1, and every batch uses the current ranks. By default, nearly

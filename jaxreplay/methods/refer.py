@@ -14,16 +14,16 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from jaxreplay import buffer, counters, numerics
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer, counters, numerics
-from jaxreplay._internal.buffer import Buffer
-from jaxreplay.methods.parts import ConfiguredSampler, estimates
+from jaxreplay.buffer import Buffer
+from jaxreplay.methods.parts import estimates
 from jaxreplay.methods.parts.episodes import choose_forgotten
 from jaxreplay.methods.parts.estimates import Estimates
 from jaxreplay.objectives import Objective
-from jaxreplay.option import Config, check_config_class, option
+from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method
+from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import (
     IGNORED,
     LOG_RATIO_LIMIT,
@@ -154,7 +154,7 @@ def next_beta(beta: Array, far_share: Array, target: float, rate: float) -> Arra
 
 
 @dataclasses.dataclass(frozen=True)
-class ReFER(ConfiguredSampler):
+class ReFER(Sampler):
     """Samples steps uniformly from remembered episodes (Novati & Koumoutsakos 2019, Alg. 1).
 
     The memory contains up to N steps of finished episodes, where N is the replay capacity; the ring
@@ -289,7 +289,6 @@ class ReFER(ConfiguredSampler):
 sampler = ReFER
 
 
-@check_config_class
 def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
     """Return an objective that masks the losses of far-policy steps, as in ReF-ER.
 

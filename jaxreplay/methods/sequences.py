@@ -10,19 +10,17 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxreplay import objectives, sum_tree
+from jaxreplay import buffer, objectives, schedules, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer, schedules
-from jaxreplay._internal.numerics import to_power
-from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.methods import proportional
-from jaxreplay.methods.parts import ConfiguredSampler, episodes
+from jaxreplay.methods.parts import episodes
 from jaxreplay.methods.parts.episodes import Positions
 from jaxreplay.methods.per import SamplingOptions
 from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState
+from jaxreplay.numerics import to_power
 from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method
+from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import (
     IGNORED,
     Array,
@@ -114,7 +112,6 @@ class SequencesState(NamedTuple):
     positions: Positions
 
 
-@with_default_promotion
 def priority(td_error: Array, learn: Array, eta: float) -> Array:
     """Return the priorities of sequences, `[B]` (Kapturowski et al. 2019, Sec. 2.3).
 
@@ -136,7 +133,7 @@ def priority(td_error: Array, learn: Array, eta: float) -> Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sequences(ConfiguredSampler):
+class Sequences(Sampler):
     """Samples sequences `[B, T]` of T consecutive steps, each from one environment.
 
     As in R2D2 (Kapturowski et al. 2019), sequences start at the first step of each episode and

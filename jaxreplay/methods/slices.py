@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxreplay import buffer
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer
 from jaxreplay.methods.parts import episodes
 from jaxreplay.methods.parts.episodes import Positions, pick
 from jaxreplay.methods.parts.over import OverOptions, Wrapper
 from jaxreplay.methods.sequences import LengthOptions, priority
-from jaxreplay.option import check_config_class, option
+from jaxreplay.option import option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
 from jaxreplay.types import (
@@ -196,13 +196,11 @@ class Slices(Wrapper):
         return jnp.clip(jnp.minimum(position, stored), 0, self._most_before)
 
 
-@check_config_class
 def sampler(config: SlicesConfig = SlicesConfig()) -> Slices:
     """Return the sampler of slices, over a sampler with default options."""
     return Slices(config.inner.sampler, config.length, config.burn_in, config.eta, config.whole)
 
 
-@check_config_class
 def method(config: SlicesConfig = SlicesConfig()) -> Method:
     """Return slices over another method, with the objective of that method.
 

@@ -4,11 +4,9 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from jaxreplay import objectives
+from jaxreplay import numerics, objectives
 from jaxreplay import ring as ring_
-from jaxreplay._internal import numerics
-from jaxreplay._internal.losses import LossOptions
-from jaxreplay.option import check_config_class
+from jaxreplay.methods.options import LossOptions
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import Array, Draw
@@ -40,7 +38,6 @@ class Uniform(Sampler):
 sampler = Uniform
 
 
-@check_config_class
 def method(config: UniformConfig = UniformConfig()) -> Method:
     """Return uniform replay, the baseline: the sampler, and an objective that averages losses.
 

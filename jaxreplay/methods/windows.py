@@ -10,10 +10,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxreplay import objectives
+from jaxreplay import numerics, objectives
 from jaxreplay import ring as ring_
-from jaxreplay._internal import numerics
-from jaxreplay.methods.parts import ConfiguredSampler
 from jaxreplay.methods.uniform import Uniform
 from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring

@@ -24,7 +24,8 @@ from agents.td3 import TD3Config, td3
 from agents.td7 import TD7Config, td7
 from agents.types import Agent, Continuous, Discrete
 from jaxreplay import objectives
-from jaxreplay.methods import la3p, lap, pal, per, sil
+from jaxreplay.contrib import la3p, sil
+from jaxreplay.methods import lap, pal, per
 from jaxreplay.types import Requirements, Sample
 from tests.refusals import refused
 

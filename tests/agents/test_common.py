@@ -8,7 +8,7 @@ import pytest
 
 from agents import common
 from agents.critics import Critique, critic_gradient, largest_magnitude
-from jaxreplay import objectives
+from jaxreplay import equivalence, objectives
 from tests.refusals import refused
 
 # Errors Q - y of two critics for four samples. The target is 0 and the parameters are Q, so that
@@ -75,7 +75,7 @@ def test_default_objective_is_the_weighted_squared_error(make_sample):
 
 @pytest.mark.parametrize("twin", ["own", "max"])
 def test_losses_receive_the_errors_of_both_critics(make_sample, twin):
-    pal = objectives.pal(alpha=0.4, kappa=1.0, twin=twin)
+    pal = equivalence.pal(alpha=0.4, kappa=1.0, twin=twin)
     grads, info = gradient(make_sample, objectives.plain(pal))
     expected = jax.value_and_grad(lambda q: pal(0.0 - q).sum(axis=0).mean())(Q)
     np.testing.assert_allclose(info.metrics["loss"], expected[0], rtol=1e-6)

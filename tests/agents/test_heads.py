@@ -14,7 +14,8 @@ from experiments import environments
 from experiments.training.config import LoopConfig
 from experiments.training.loop import make_train
 from jaxreplay import Replay
-from jaxreplay.methods import laber, uniform
+from jaxreplay.contrib import laber
+from jaxreplay.methods import uniform
 from tests.refusals import refused
 
 STATES = np.eye(2, dtype=np.float32)

@@ -9,7 +9,8 @@ import pytest
 from agents.iql import IQLConfig, expectile_loss, iql
 from agents.types import Continuous
 from jaxreplay import objectives
-from jaxreplay.methods import laber, per
+from jaxreplay.contrib import laber
+from jaxreplay.methods import per
 from jaxreplay.types import Requirements
 from tests.refusals import refused
 

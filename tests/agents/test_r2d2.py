@@ -15,7 +15,8 @@ from experiments.training.evaluation import evaluate
 from experiments.training.loop import make_program
 from experiments.training.seeds import over_seeds
 from jaxreplay import Replay, ring
-from jaxreplay.methods import la3p, laber, per, refer, sequences, sil, slices, uniform
+from jaxreplay.contrib import la3p, laber, sil
+from jaxreplay.methods import per, refer, sequences, slices, uniform
 from jaxreplay.mixing import mix
 from jaxreplay.types import Sample, Transition
 from tests.refusals import refused

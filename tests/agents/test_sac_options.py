@@ -20,7 +20,8 @@ from experiments.training.config import LoopConfig
 from experiments.training.loop import make_program
 from experiments.training.seeds import over_seeds
 from jaxreplay import Replay, objectives
-from jaxreplay.methods import laber, refer, relo, uniform
+from jaxreplay.contrib import laber, relo
+from jaxreplay.methods import refer, uniform
 from tests.refusals import refused
 
 ROWS, ALPHA = 8, 0.2

@@ -14,7 +14,8 @@ from experiments import environments
 from experiments.training.config import LoopConfig
 from experiments.training.loop import make_train
 from jaxreplay import Replay, objectives
-from jaxreplay.methods import lap, relo
+from jaxreplay.contrib import relo
+from jaxreplay.methods import lap
 from tests.refusals import refused
 
 SMALL = {"hidden": (8, 6), "embedding": 5, "target_noise": 0.0}

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import Replay, n_step, testing
-from jaxreplay.loops import counters
+from jaxreplay import Replay, counters, n_step, testing
 from jaxreplay.methods import METHODS, per, pser, refer, sequences, slices, windows
 from jaxreplay.n_step import Step
 from tests.methods import DISTINCT
@@ -72,7 +71,7 @@ def test_replays_continue_past_32_bits_of_rows(name, capacity, lanes):
         state = add(state, time)
         told = 3 * jax.random.normal(keys[1], batch.indices.shape)
         state = replay.update(state, batch, **dict.fromkeys(testing.FEEDBACK, told))
-        state = replay.observe(state, told.mean(), keys[2])
+        state = replay.observe_return(state, told.mean(), keys[2])
         chance = replay.probability(state, jnp.arange(state.ring.capacity))
         stale = state.dropped
         return state._replace(dropped=jnp.zeros_like(stale)), (batch, chance, stale)

@@ -8,24 +8,19 @@ import numpy as np
 import pytest
 
 from jaxreplay import Replay, testing
+from jaxreplay.contrib import cer, masked, reaper, reshuffled, reverse, sil
 from jaxreplay.methods import (
-    cer,
     ere,
     ero,
     her,
     lap,
     latest,
-    masked,
     ners,
     per,
     pser,
     rank,
-    reaper,
     refer,
-    reshuffled,
-    reverse,
     sequences,
-    sil,
     slices,
     uniform,
     windows,

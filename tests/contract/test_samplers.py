@@ -13,7 +13,6 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from jaxreplay import Replay, ring, sum_tree, testing
-from jaxreplay._internal import bucket_order
 from jaxreplay.methods import (
     METHODS,
     her,
@@ -26,6 +25,7 @@ from jaxreplay.methods import (
     slices,
     windows,
 )
+from jaxreplay.methods.parts import bucket_order
 from jaxreplay.option import options_of
 from jaxreplay.replay import check_valid
 from jaxreplay.testing import BATCH, CAPACITY, EXAMPLE, E, rows
@@ -292,7 +292,7 @@ def test_replays_keep_their_dtypes_with_x64_enabled(name):
         batch = replay.sample(state, key)
         td = jnp.broadcast_to(double.reshape(-1, *(1,) * (len(shape) - 1)), shape)
         state = replay.update(state, batch, **dict.fromkeys(testing.FEEDBACK, td))
-        state = replay.observe(state, double[0], key)
+        state = replay.observe_return(state, double[0], key)
         seen = batch, replay.probability(state, batch.indices.ravel()), replay.metrics(state)
         return before, state, seen, double
 
@@ -354,7 +354,7 @@ def test_replays_work_with_strict_dtype_and_rank_promotion(name, setting):
         state = replay.end_episodes(replay.add(state, row, **new))
         batch = replay.sample(state, key)
         state = replay.update(state, batch, **case.feedback_of(told))
-        state = replay.observe(state, told.mean(), key)
+        state = replay.observe_return(state, told.mean(), key)
         slots = jnp.arange(3)
         return replay.can_sample(state), replay.probability(state, slots), replay.metrics(state)
 
@@ -379,7 +379,7 @@ def test_replays_work_with_debug_nans(name):
         batch = replay.sample(state, jax.random.key(1))
         state = replay.update(state, batch, **told)
         for episode_return in (1.0, 2.0):
-            state = replay.observe(state, jnp.float32(episode_return), jax.random.key(2))
+            state = replay.observe_return(state, jnp.float32(episode_return), jax.random.key(2))
         replay.metrics(state)
 
 
@@ -401,7 +401,7 @@ def _losses(case, told_of):
         about = batch._replace(weights=batch.weights * told)
         own = batch.transition.obs.sum(axis=-1) * told - 1.0
         state = case.replay.update(state, about, **case.feedback_of(own))
-        state = case.replay.observe(state, own.mean(), jax.random.key(7))
+        state = case.replay.observe_return(state, own.mean(), jax.random.key(7))
         return (state, weight), (batch.weights * jnp.square(td).T).mean()
 
     def loss(weight, state):
@@ -443,7 +443,7 @@ def test_updates_do_not_change_the_gradient_of_the_loss(name):
         td = batch.transition.obs.sum(axis=-1) * weight - 1.0
         if updates:
             state = case.replay.update(state, batch, **case.feedback_of(td))
-            state = case.replay.observe(state, td.mean(), jax.random.key(2))
+            state = case.replay.observe_return(state, td.mean(), jax.random.key(2))
         return (batch.weights * jnp.square(td).T).mean(), state
 
     with_update, without = (jax.grad(loss, has_aux=True)(0.5, told)[0] for told in (True, False))

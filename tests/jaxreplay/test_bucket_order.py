@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay._internal import bucket_order
-from jaxreplay._internal.bucket_order import BUCKETS
+from jaxreplay.methods.parts import bucket_order
+from jaxreplay.methods.parts.bucket_order import BUCKETS
 from tests.refusals import refused
 
 _set, _find = jax.jit(bucket_order.set), jax.jit(bucket_order.find)

@@ -127,7 +127,7 @@ def start(name, options, example):
         state = case.replay.add(state, row, **dict.fromkeys(wanted, jnp.zeros(testing.E)))
         batch = case.replay.sample(state, key)
         state = case.replay.update(state, batch, **case.feedback_of(jnp.zeros(testing.BATCH)))
-        return case.replay.observe(state, jnp.zeros(()), key)
+        return case.replay.observe_return(state, jnp.zeros(()), key)
 
     return jax.eval_shape(cycle, jax.random.key(0))
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay._internal import numerics
+from jaxreplay import numerics
 from jaxreplay.loops import unrolled
 
 on_cpu = pytest.mark.skipif(jax.default_backend() != "cpu", reason="elsewhere jax writes it out")

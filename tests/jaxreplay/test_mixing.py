@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from jaxreplay import IGNORED, Replay, SharedObservations, Transition, datasets, load, save, testing
-from jaxreplay.methods import her, la3p, per, rank, sequences, uniform
+from jaxreplay.contrib import la3p
+from jaxreplay.methods import her, per, rank, sequences, uniform
 from jaxreplay.mixing import Mixed, mix
 from jaxreplay.testing import EXAMPLE, E, assert_in_place, rows
 from tests.methods import compiled
@@ -150,7 +151,7 @@ def test_states_of_different_fill_levels_can_be_vmapped_and_scanned():
         state = both.add(state, rows(time))
         batch = both.sample(state, jax.random.key(time))
         state = both.update(state, batch, td_error=batch.transition.reward + time)
-        return both.observe(state, 1.0, jax.random.key(0)), batch
+        return both.observe_return(state, 1.0, jax.random.key(0)), batch
 
     states = filled(both, 5), filled(both, 20)
     scan = jax.jit(lambda state: jax.lax.scan(cycle, state, jnp.arange(4)))

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
-from jaxreplay import objectives
-from jaxreplay.loops import schedules
+from jaxreplay import equivalence, objectives, schedules
 from jaxreplay.methods import pal, per, pser, uniform
 from jaxreplay.types import Sample
 from tests.refusals import refused
@@ -64,8 +63,8 @@ def slope(loss, td):
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_lap_and_pal_by_hand(case):
     td, close = jnp.asarray(case["td"], jnp.float32), {"rtol": 2e-5, "atol": 1e-12}
-    priority = np.asarray(objectives.lap_priority(case["alpha"], case["kappa"])(td), np.float64)
-    huber, pal = objectives.huber(case["kappa"]), objectives.pal(case["alpha"], case["kappa"])
+    priority = np.asarray(equivalence.lap_priority(case["alpha"], case["kappa"])(td), np.float64)
+    huber, pal = objectives.huber(case["kappa"]), equivalence.pal(case["alpha"], case["kappa"])
     np.testing.assert_allclose(priority, case["priority"], **close)
     np.testing.assert_allclose(priority.mean(), case["scale"], **close)
     np.testing.assert_allclose(huber(td), case["huber"], **close)
@@ -85,9 +84,9 @@ errors = st.lists(st.floats(-50, 50, width=32), min_size=6, max_size=6)
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(errors, st.floats(0, 1, width=32), st.floats(0.0625, 4, width=32))
 def test_priority_times_huber_slope_is_scaled_pal_slope(td, alpha, kappa):
-    priority = np.asarray(objectives.lap_priority(alpha, kappa)(jnp.asarray(td)), np.float64)
+    priority = np.asarray(equivalence.lap_priority(alpha, kappa)(jnp.asarray(td)), np.float64)
     left = priority * slope(objectives.huber(kappa), td)
-    right = priority.mean() * slope(objectives.pal(alpha, kappa), td)
+    right = priority.mean() * slope(equivalence.pal(alpha, kappa), td)
     np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
     # `kappa` bounds priorities from below.
     assert (priority >= kappa**alpha * (1 - 1e-5)).all()
@@ -99,20 +98,20 @@ def test_priority_times_huber_slope_is_scaled_pal_slope(td, alpha, kappa):
 )
 def test_pal_is_even_convex_and_scales_with_kappa(td, alpha, kappa, scale):
     td = np.asarray(td, np.float32)
-    pal = objectives.pal(alpha, kappa)
+    pal = equivalence.pal(alpha, kappa)
     np.testing.assert_allclose(pal(jnp.asarray(-td)), pal(jnp.asarray(td)), rtol=1e-6)  # even
     rising = slope(pal, np.sort(td))
     assert (np.diff(rising) >= -1e-4 * np.abs(rising).max()).all()
-    scaled = slope(objectives.pal(alpha, kappa * scale), td * scale)
+    scaled = slope(equivalence.pal(alpha, kappa * scale), td * scale)
     np.testing.assert_allclose(scaled, scale * slope(pal, td), rtol=1e-3, atol=1e-4)
     # With alpha 0, PAL's gradient is Huber's.
-    flat = slope(objectives.pal(0.0, kappa), td)
+    flat = slope(equivalence.pal(0.0, kappa), td)
     np.testing.assert_allclose(flat, slope(objectives.huber(kappa), td), rtol=1e-5, atol=1e-6)
 
 
 def test_the_harmonic_mean_of_a_prioritised_batch_corrects_its_scale():
     td = np.array([0.1, -0.5, 2.0, -3.0, 6.0])
-    loss, priority = objectives.prioritised_equivalent(objectives.mse)
+    loss, priority = equivalence.prioritised_equivalent(objectives.mse)
     drawn = np.repeat(td, np.round(10 * np.abs(td)).astype(int))  # in proportion to priorities
     wanted = slope(objectives.mse, td).mean()
     sizes = np.asarray(priority(jnp.asarray(drawn)), np.float64)
@@ -126,7 +125,7 @@ def test_the_harmonic_mean_of_a_prioritised_batch_corrects_its_scale():
 
 
 def test_pal_slope_is_continuous_at_kappa():
-    below, above = slope(objectives.pal(0.4, 1.0), [1 - 1e-6, 1 + 1e-6])
+    below, above = slope(equivalence.pal(0.4, 1.0), [1 - 1e-6, 1 + 1e-6])
     assert below == pytest.approx(above, rel=1e-5)
 
 
@@ -149,7 +148,7 @@ def test_huber_interpolates_between_l1_and_mse():
 )
 def test_per_equivalent_loss_by_hand(alpha, beta, tau, mean_loss, expected):
     td = np.array([0.5, -2, 0.1, 1, 4])
-    loss = objectives.per_equivalent(alpha, beta, tau)
+    loss = equivalence.per_equivalent(alpha, beta, tau)
     np.testing.assert_allclose(loss(jnp.asarray(td)).mean(), mean_loss, rtol=1e-5)
     np.testing.assert_allclose(slope(loss, td).mean(), expected, rtol=1e-5)
     # The equivalent expectation: PER with weights normalised over the buffer.
@@ -163,8 +162,8 @@ def test_huber_under_per_by_hand():
     td = np.array([0.5, -2, 0.1, 1, 4])
     slopes = np.where(
         np.abs(td) <= 1,
-        slope(objectives.per_equivalent(0.6, 0.4, 2.0), td),
-        slope(objectives.per_equivalent(0.6, 0.4, 1.0), td),
+        slope(equivalence.per_equivalent(0.6, 0.4, 2.0), td),
+        slope(equivalence.per_equivalent(0.6, 0.4, 1.0), td),
     )
     expected = [0.1958237422, -0.6451147003, 0.0219414912, 0.5026505243, 0.8279569133]
     np.testing.assert_allclose(slopes, expected, rtol=1e-5)
@@ -184,7 +183,7 @@ def test_variance_grows_with_the_power_of_the_slope(power, variance):
     assert mean == pytest.approx(0.72)
     assert (share * (slopes - mean) ** 2).sum() == pytest.approx(variance)
     if power == 0:  # the choice of the library for the squared error
-        loss, ours = objectives.prioritised_equivalent(objectives.mse)
+        loss, ours = equivalence.prioritised_equivalent(objectives.mse)
         np.testing.assert_allclose(ours(jnp.asarray(td)), priority, rtol=1e-6)
         np.testing.assert_allclose(slope(loss, td), slopes, rtol=1e-6)
 
@@ -202,7 +201,7 @@ def test_variance_grows_with_the_power_of_the_slope(power, variance):
 )
 def test_minimiser_of_a_power_loss_by_hand(exponent, minimum):
     targets = np.array([0.0] * 9 + [10.0])
-    loss = objectives.power(exponent)
+    loss = equivalence.power(exponent)
     at = lambda q: slope(loss, q - targets).mean()
     assert at(minimum - 0.01) < 0 < at(minimum + 0.01)
 
@@ -226,7 +225,7 @@ TWIN = np.array([[0.2, -1.5, 3, -0.05], [-0.4, -1, 5, 0.02]])
     ],
 )
 def test_pal_with_twin_critics_by_hand(twin, first, second):
-    pal = objectives.pal(0.4, 1.0, twin)
+    pal = equivalence.pal(0.4, 1.0, twin)
     np.testing.assert_allclose(slope(pal, TWIN) / 4, [first, second], rtol=1e-5)
     if twin == "own":
         # The value, unlike the slope, jumps at kappa, and the authors' code counts kappa as above.
@@ -235,11 +234,11 @@ def test_pal_with_twin_critics_by_hand(twin, first, second):
 
 
 def test_lap_equals_pal_with_twin_critics_only_if_twin_is_max():
-    priority = np.asarray(objectives.lap_priority(0.4, 1.0)(jnp.abs(TWIN).max(axis=0)))
+    priority = np.asarray(equivalence.lap_priority(0.4, 1.0)(jnp.abs(TWIN).max(axis=0)))
     np.testing.assert_allclose(priority, [1, 1.1760790225, 1.9036539387, 1], rtol=1e-6)
     lap = (priority / priority.sum() * slope(objectives.huber(1.0), TWIN)).sum(axis=1)
-    exact = slope(objectives.pal(0.4, 1.0, "max"), TWIN).mean(axis=1)
-    own = slope(objectives.pal(0.4, 1.0, "own"), TWIN).mean(axis=1)
+    exact = slope(equivalence.pal(0.4, 1.0, "max"), TWIN).mean(axis=1)
+    own = slope(equivalence.pal(0.4, 1.0, "own"), TWIN).mean(axis=1)
     np.testing.assert_allclose(lap, exact, rtol=1e-5)
     assert not np.allclose(lap, own, rtol=1e-2)
 
@@ -276,26 +275,26 @@ def network_gradients():
 @pytest.mark.parametrize(("alpha", "kappa"), [(0.4, 1.0), (0.6, 0.01), (1.0, 2.0)])
 def test_lap_equals_pal_in_gradients_of_a_network(alpha, kappa):
     td, gradient = network_gradients()
-    priority = objectives.lap_priority(alpha, kappa)(td)
+    priority = equivalence.lap_priority(alpha, kappa)(td)
     lap = gradient(objectives.huber(kappa), priority / priority.sum())
-    pal = gradient(objectives.pal(alpha, kappa), jnp.full(12, 1 / 12))
+    pal = gradient(equivalence.pal(alpha, kappa), jnp.full(12, 1 / 12))
     assert float(jnp.abs(lap).max()) > 1e-4
     np.testing.assert_allclose(lap, pal, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("loss", [objectives.mse, objectives.huber(1.0), objectives.power(1.5)])
+@pytest.mark.parametrize("loss", [objectives.mse, objectives.huber(1.0), equivalence.power(1.5)])
 def test_uniform_equivalent_in_gradients_of_a_network(loss):
     td, gradient = network_gradients()
     scheme = lambda td: jnp.abs(td) ** 0.7 + 0.1
     prioritised = gradient(loss, scheme(td) / scheme(td).sum())
-    even = gradient(objectives.uniform_equivalent(loss, scheme), jnp.full(12, 1 / 12))
+    even = gradient(equivalence.uniform_equivalent(loss, scheme), jnp.full(12, 1 / 12))
     np.testing.assert_allclose(prioritised, even, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("loss", [objectives.mse, objectives.huber(0.5), objectives.power(1.5)])
+@pytest.mark.parametrize("loss", [objectives.mse, objectives.huber(0.5), equivalence.power(1.5)])
 def test_prioritised_equivalent_in_gradients_of_a_network(loss):
     td, gradient = network_gradients()
-    other, scheme = objectives.prioritised_equivalent(loss)
+    other, scheme = equivalence.prioritised_equivalent(loss)
     prioritised = gradient(other, scheme(td) / scheme(td).sum())
     np.testing.assert_allclose(
         prioritised, gradient(loss, jnp.full(12, 1 / 12)), rtol=1e-3, atol=1e-6
@@ -308,7 +307,7 @@ def test_per_equivalent_in_gradients_of_a_network(alpha, beta):
     share = jnp.abs(td) ** alpha / (jnp.abs(td) ** alpha).sum()
     weights = (12 * share) ** -beta
     per = gradient(objectives.mse, share * weights / weights.max())
-    even = gradient(objectives.per_equivalent(alpha, beta), jnp.full(12, 1 / 12))
+    even = gradient(equivalence.per_equivalent(alpha, beta), jnp.full(12, 1 / 12))
     np.testing.assert_allclose(per, even, rtol=1e-3, atol=1e-6)
 
 
@@ -326,9 +325,9 @@ def test_weights_scale_only_the_critic_loss():
     ("make", "parts"),
     [
         (lambda: objectives.huber(0.0), ("kappa", "0.0")),
-        (lambda: objectives.pal(alpha=1.5), ("alpha", "1.5")),
-        (lambda: objectives.pal(kappa=-1.0), ("kappa", "-1.0")),
-        (lambda: objectives.pal(twin="min"), ("twin", "min", "own", "max")),
+        (lambda: equivalence.pal(alpha=1.5), ("alpha", "1.5")),
+        (lambda: equivalence.pal(kappa=-1.0), ("kappa", "-1.0")),
+        (lambda: equivalence.pal(twin="min"), ("twin", "min", "own", "max")),
     ],
 )
 def test_invalid_arguments_are_refused(make, parts):
@@ -338,19 +337,19 @@ def test_invalid_arguments_are_refused(make, parts):
 
 NUMBERS = {
     "alpha": [
-        lambda x: objectives.lap_priority(x, 1.0),
-        lambda x: objectives.pal(alpha=x),
-        lambda x: objectives.per_equivalent(x, 0.4),
+        lambda x: equivalence.lap_priority(x, 1.0),
+        lambda x: equivalence.pal(alpha=x),
+        lambda x: equivalence.per_equivalent(x, 0.4),
     ],
     "kappa": [
-        lambda x: objectives.lap_priority(0.4, x),
-        lambda x: objectives.pal(kappa=x),
+        lambda x: equivalence.lap_priority(0.4, x),
+        lambda x: equivalence.pal(kappa=x),
         objectives.huber,
     ],
-    "beta": [lambda x: objectives.per_equivalent(0.4, x)],
-    "tau": [lambda x: objectives.per_equivalent(0.4, 0.4, x)],
-    "exponent": [objectives.power],
-    "scale": [lambda x: objectives.power(1.5, x)],
+    "beta": [lambda x: equivalence.per_equivalent(0.4, x)],
+    "tau": [lambda x: equivalence.per_equivalent(0.4, 0.4, x)],
+    "exponent": [equivalence.power],
+    "scale": [lambda x: equivalence.power(1.5, x)],
     "start": [lambda x: schedules.linear(x, 1.0, 3)],
     "end": [lambda x: schedules.linear(1.0, x, None)],
     "rho": [pser.window_of],
@@ -374,12 +373,12 @@ def test_ablations_of_pal_by_hand():
     """Fujimoto et al. 2020, App. C.1: Huber with 1/lambda, and PAL without 1/lambda."""
     case = CASES["A"]
     td, scale = jnp.asarray(case["td"]), case["scale"]
-    huber = objectives.pal(0.4, 1.0, form="huber")(td)
+    huber = equivalence.pal(0.4, 1.0, form="huber")(td)
     np.testing.assert_allclose(huber, np.array(case["huber"]) / scale, rtol=1e-6)
-    bare = objectives.pal(0.4, 1.0, divide=False)(td)
+    bare = equivalence.pal(0.4, 1.0, divide=False)(td)
     np.testing.assert_allclose(bare, np.array(case["pal"]) * scale, rtol=1e-6)
     with refused("form", "l1", "pal", "huber"):
-        objectives.pal(form="l1")
+        equivalence.pal(form="l1")
 
 
 def test_options_of_the_methods_include_the_ablations():

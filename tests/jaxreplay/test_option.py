@@ -1,16 +1,12 @@
 """Options: declarations, and configs made of them."""
 
 import dataclasses
-import inspect
 from typing import Literal
 
 import jax
 import pytest
 
-from jaxreplay import methods
 from jaxreplay.methods import METHODS
-from jaxreplay.methods.lap import LAPConfig
-from jaxreplay.methods.per import PERConfig
 from jaxreplay.option import Config, check_class, is_zero, option, options_of, override
 from tests.refusals import refused
 
@@ -149,22 +145,3 @@ def test_check_class_refuses_other_objects_and_options_without_a_default(config,
     check_class(Method)
     with refused(*parts):
         check_class(config)
-
-
-@pytest.mark.parametrize("name", [*METHODS, "sequences", "slices"])
-def test_methods_refuse_the_config_of_another_method(name):
-    module = getattr(methods, name)
-    given = {"lap": LAPConfig(), "per": PERConfig(), "dict": {"alpha": 0.5}, "none": None}
-    makers = [getattr(module, x, None) for x in ("sampler", "method", "objective")]
-    for make in makers:
-        if make is None or "config" not in inspect.signature(make).parameters:
-            continue
-        wanted = type(inspect.signature(make).parameters["config"].default)
-        for config in [*given.values(), wanted]:
-            if isinstance(config, wanted):
-                continue
-            kind = config if isinstance(config, type) else type(config)
-            for call in (lambda: make(config), lambda: make(config=config)):
-                with refused("config", kind.__name__, f"{wanted.__name__}("):
-                    call()
-        make(wanted())

@@ -202,7 +202,7 @@ def test_after_reading_avoids_copies_if_add_precedes_update(method, storage):
 def test_observe_refuses_returns_that_are_not_one_number(method, given, parts):
     replay, state = held(method.sampler())
     with refused(*parts):
-        replay.observe(state, given, jax.random.key(0))
+        replay.observe_return(state, given, jax.random.key(0))
 
 
 @pytest.mark.parametrize("method", [uniform, per, rank, latest], ids=lambda m: m.__name__)

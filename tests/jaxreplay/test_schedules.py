@@ -8,8 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxreplay import linear
-from jaxreplay.loops import schedules
+from jaxreplay import linear, schedules
 from jaxreplay.methods.ere import EREConfig
 from jaxreplay.methods.per import PERConfig
 from tests.refusals import refused

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from jaxreplay import buffer
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer
-from jaxreplay._internal.buffer import Buffer
+from jaxreplay.buffer import Buffer
 from jaxreplay.ring import Ring
 from jaxreplay.types import IGNORED, Array
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxreplay._internal import buffer
-from jaxreplay._internal.buffer import Buffer
+from jaxreplay import buffer
+from jaxreplay.buffer import Buffer
 from jaxreplay.types import Array
 
 _CHILDREN = 8  # children per node

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxreplay import buffer, counters
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer, counters
-from jaxreplay._internal.buffer import Buffer
-from jaxreplay._internal.tracing import varying
+from jaxreplay.buffer import Buffer
+from jaxreplay.loops import varying
 from jaxreplay.ring import Ring
 from jaxreplay.types import IGNORED, Array, Sample, Tree, get_field, has_field
 

@@ -1,23 +1,14 @@
 """Methods over another method: options that name it, and a base class for their samplers."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, Literal, Self
 
-from jaxreplay.methods import ere, lap, per, pser, rank, uniform
+from jaxreplay.methods import uniform
 from jaxreplay.option import Config, option
+from jaxreplay.registry import METHODS
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import Array, Requirements, State
-
-_METHODS: dict[str, tuple[type[Config], Callable[[Any], Method]]] = {
-    "uniform": (uniform.UniformConfig, uniform.method),
-    "per": (per.PERConfig, per.method),
-    "rank": (rank.RankConfig, rank.method),
-    "pser": (pser.PSERConfig, pser.method),
-    "ere": (ere.EREConfig, ere.method),
-    "lap": (lap.LAPConfig, lap.method),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,13 +28,13 @@ class OverOptions(Config):
     @property
     def inner(self) -> Method:
         """The other method."""
-        config, method = _METHODS[self.over]
+        config, method, _ = METHODS[self.over]
         options = config()
         return method(options if self.over_updates is None else options.for_run(self.over_updates))
 
     def for_run(self, updates: int) -> Self:
         """Return a config for a run, which differs only if the other method has schedules."""
-        inner = _METHODS[self.over][0]()
+        inner = METHODS[self.over].config()
         return self if inner.for_run(1) == inner else super().for_run(updates)
 
 
@@ -97,8 +88,8 @@ class Wrapper(Sampler):
     def check_sizes(self, capacity: int, num_envs: int, batch_size: int) -> None:
         self.inner.check_sizes(capacity, num_envs, batch_size)
 
-    def observe(self, state: State, ring: Ring, episode_return: Array, key: Array) -> State:
-        inner = self.inner.observe(state.inner, ring, episode_return, key)
+    def observe_return(self, state: State, ring: Ring, episode_return: Array, key: Array) -> State:
+        inner = self.inner.observe_return(state.inner, ring, episode_return, key)
         return state._replace(inner=inner)
 
     def probability(self, state: State, ring: Ring, slots: Array, batch_size: int) -> Array:

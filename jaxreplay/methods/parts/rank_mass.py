@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreplay._internal import buffer
-from jaxreplay._internal.tracing import with_default_promotion
+from jaxreplay import buffer
 from jaxreplay.types import Array
 
 _HEAD = 16  # number of initial terms that are summed directly
@@ -27,7 +26,6 @@ class Segments(NamedTuple):
     end: Array  # [B] int32
 
 
-@with_default_promotion
 def mass(first: Array | int, last: Array, alpha: Array | float) -> Array:
     """Return the sum of n^-alpha over `first < n <= last`, `[...]` float32.
 
@@ -47,7 +45,6 @@ def mass(first: Array | int, last: Array, alpha: Array | float) -> Array:
     return total + integral - correction
 
 
-@with_default_promotion
 def quantile(share: Array, size: Array, alpha: Array | float) -> Array:
     """Return the smallest n with `mass(0, n) >= share * mass(0, size)`, `[...]` int32.
 
@@ -74,7 +71,6 @@ def quantile(share: Array, size: Array, alpha: Array | float) -> Array:
     return buffer.once(jnp.minimum(jnp.where(found > _HEAD, beyond, found), size))
 
 
-@with_default_promotion
 def segments(size: Array, count: int, alpha: Array | float) -> Segments:
     """Return a partition of the ranks 1..size into `count` segments of nearly equal probability.
 
@@ -95,7 +91,6 @@ def segments_from_ends(end: Array, size: Array) -> Segments:
     return Segments(start, end)
 
 
-@with_default_promotion
 def share_of_segments(segments: Segments, first: Array, last: Array) -> Array:
     """Return the expected number of draws of ranks `first` to `last - 1`, `[n]` float32.
 

@@ -2,14 +2,11 @@
 
 import jax.numpy as jnp
 
-from jaxreplay import sum_tree
-from jaxreplay._internal import numerics
-from jaxreplay._internal.tracing import with_default_promotion
+from jaxreplay import numerics, sum_tree
 from jaxreplay.sum_tree import SumTree
 from jaxreplay.types import Array
 
 
-@with_default_promotion
 def find(
     first: SumTree, second: SumTree, shares: Array, total: Array, scale: Array
 ) -> tuple[Array, Array, Array]:

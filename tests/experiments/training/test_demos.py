@@ -26,7 +26,8 @@ from experiments.training.config import LoopConfig, ReplaySizes
 from experiments.training.loop import make_program, make_train
 from experiments.training.seeds import over_seeds
 from jaxreplay import Replay, SharedObservations, Transition, ring, save
-from jaxreplay.methods import cer, ere, la3p, latest, per, sequences, uniform
+from jaxreplay.contrib import cer, la3p
+from jaxreplay.methods import ere, latest, per, sequences, uniform
 from jaxreplay.saving import array_file
 from tests.refusals import assert_names, refused
 

@@ -254,7 +254,7 @@ class CountingReturns(uniform.Uniform):
     def init(self, key, ring):
         return jnp.zeros((), jnp.int32)
 
-    def observe(self, state, ring, episode_return, key):
+    def observe_return(self, state, ring, episode_return, key):
         return state + 1
 
     def metrics(self, state, ring):

@@ -349,7 +349,7 @@ class Listening(uniform.Uniform):
     def init(self, key, ring):
         return jnp.zeros((), jnp.int32)
 
-    def observe(self, state, ring, episode_return, key):
+    def observe_return(self, state, ring, episode_return, key):
         return state * 7 + episode_return.astype(jnp.int32) % 7
 
 

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay._internal import buffer
-from jaxreplay._internal.buffer import fence, once
+from jaxreplay import buffer
+from jaxreplay.buffer import fence, once
 from jaxreplay.testing import large_copies
 from tests.refusals import refused
 

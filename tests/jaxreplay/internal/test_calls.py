@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from jaxreplay import IGNORED, Replay, n_step, ring, sum_tree, testing
-from jaxreplay.methods import METHODS, per, refer, sequences, sil, slices
+from jaxreplay.contrib import sil
+from jaxreplay.methods import METHODS, per, refer, sequences, slices
 from jaxreplay.n_step import Step
 from jaxreplay.testing import E
 from tests.methods import DISTINCT, quick
@@ -48,7 +49,7 @@ def calls(replay, state, batch):
     yield "sample", lambda: replay.sample(state, KEY)
     yield "update", lambda: replay.update(state, batch, **about)
     yield "after_reading", lambda: replay.after_reading(state, batch)
-    yield "observe", lambda: replay.observe(state, np.float32(1), KEY)
+    yield "observe", lambda: replay.observe_return(state, np.float32(1), KEY)
     yield "can_sample", lambda: replay.can_sample(state)
     yield "probability", lambda: replay.probability(state, np.arange(3))
     yield "metrics", lambda: replay.metrics(state)

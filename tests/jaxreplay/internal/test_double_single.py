@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay._internal import numerics as exact
+from jaxreplay import numerics as exact
 
 words = st.integers(0, 2**32 - 1)
 wholes = st.floats(2.0**-60, 2.0**60, width=32)

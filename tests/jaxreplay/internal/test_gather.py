@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import ring, sum_tree
-from jaxreplay._internal import buffer
+from jaxreplay import buffer, ring, sum_tree
 from jaxreplay._internal.tuned import gather
 from jaxreplay._internal.tuned.gather import take_rows
 from jaxreplay.testing import large_copies

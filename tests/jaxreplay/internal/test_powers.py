@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay._internal.numerics import to_power
+from jaxreplay.numerics import to_power
 
 BASES = np.logspace(-30, 30, 1001).astype(np.float32)
 

@@ -6,10 +6,20 @@ import numpy as np
 import optax
 import pytest
 
-from jaxreplay import SharedObservations, n_step, objectives, returns, ring, sum_tree, testing
-from jaxreplay._internal import bucket_order, frames
-from jaxreplay.loops import if_finite, schedules
+from jaxreplay import (
+    SharedObservations,
+    equivalence,
+    n_step,
+    returns,
+    ring,
+    schedules,
+    sum_tree,
+    testing,
+)
+from jaxreplay._internal import frames
+from jaxreplay.loops import if_finite
 from jaxreplay.methods import ere, sequences
+from jaxreplay.methods.parts import bucket_order
 
 T = jnp.ones((3, 2))
 FLAGS = jnp.zeros((3, 2), bool)
@@ -57,8 +67,8 @@ FUNCTIONS = {
     "an order": ranked,
     "an optimiser": learned,
     "a schedule": lambda: schedules.linear(0.1, 1.0, 10)(jnp.int32(3)),
-    "PAL": lambda: objectives.pal(twin="max")(T),
-    "an equivalent": lambda: objectives.per_equivalent(0.6, 0.4)(T[0]),
+    "PAL": lambda: equivalence.pal(twin="max")(T),
+    "an equivalent": lambda: equivalence.per_equivalent(0.6, 0.4)(T[0]),
     "returns": lambda: returns.retrace(T, T, FLAGS, T, T, T, T),
     "advantages": lambda: returns.advantages(T, T, FLAGS, T, T, 0.9),
     "ERE's window": lambda: ere.window(jnp.int32(3), jnp.int32(5), 0.9, 100, 5),

@@ -8,7 +8,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay._internal import numerics
+from jaxreplay import numerics
 
 words = st.integers(0, 2**32 - 1)
 

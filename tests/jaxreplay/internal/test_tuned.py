@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import jaxreplay
-from jaxreplay import testing
-from jaxreplay._internal import buffer, tuned
+from jaxreplay import buffer, testing
+from jaxreplay._internal import tuned
 from jaxreplay.methods import METHODS
 
 STEPS = 6

@@ -22,7 +22,7 @@ EXAMPLE = Transition(
 CAPACITY, BATCH = 40, 4
 CONFIG = EROConfig(hidden=(8,), learning_rate=1e-2, batch_size=16)
 REPLAY = Replay(sampler(CONFIG), capacity=CAPACITY, batch_size=BATCH)
-OBSERVE, ADD = jax.jit(REPLAY.observe), jax.jit(REPLAY.add)
+OBSERVE, ADD = jax.jit(REPLAY.observe_return), jax.jit(REPLAY.add)
 
 
 def filled(count=30):

@@ -44,7 +44,7 @@ def made(name):
     add, state = jax.jit(replay.add), jax.jit(replay.init)(jax.random.key(0), testing.EXAMPLE)
     for time in range(CAPACITY // testing.E):
         state = add(state, testing.rows(time))
-    return Made(state, replayed, jax.jit(replay.observe), replay.metrics)
+    return Made(state, replayed, jax.jit(replay.observe_return), replay.metrics)
 
 
 def told(name, *returns, state=None):
@@ -52,7 +52,7 @@ def told(name, *returns, state=None):
     state = made(name).state if state is None else state
     for seed, episode_return in enumerate(returns):
         state = made(name).replayed(state, seed)
-        state = made(name).observe(state, jnp.float32(episode_return), jax.random.key(seed))
+        state = made(name).observe_return(state, jnp.float32(episode_return), jax.random.key(seed))
     return state
 
 

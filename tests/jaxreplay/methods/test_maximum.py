@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from jaxreplay import Replay, Transition, sum_tree
-from jaxreplay._internal import bucket_order
 from jaxreplay.methods import lap, per, proportional, rank
+from jaxreplay.methods.parts import bucket_order
 from tests.methods import compiled
 
 EXAMPLE = Transition(reward=np.float32(0))

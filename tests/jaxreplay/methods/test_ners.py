@@ -234,7 +234,7 @@ def made(config):
         batch = replay.sample(state, key)
         return replay.update(state, batch, td_error=td, q_value=td, target=2 * td), batch
 
-    functions = (replay.init, replay.add, replayed, replay.observe)
+    functions = (replay.init, replay.add, replayed, replay.observe_return)
     return Made(replay, *(jax.jit(function) for function in functions))
 
 
@@ -259,7 +259,7 @@ def replayed(config, state, times=3):
 
 
 def observed(config, state, episode_return):
-    return made(config).observe(state, np.float32(episode_return), jax.random.key(0))
+    return made(config).observe_return(state, np.float32(episode_return), jax.random.key(0))
 
 
 def equal(left, right):

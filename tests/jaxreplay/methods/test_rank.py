@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from jaxreplay import Replay, ring
-from jaxreplay._internal import bucket_order
 from jaxreplay.methods import rank
+from jaxreplay.methods.parts import bucket_order
 from jaxreplay.methods.parts.rank_mass import mass, quantile, segments
 from jaxreplay.methods.rank import RankConfig, argsort_descending, sampler
 from jaxreplay.testing import EXAMPLE

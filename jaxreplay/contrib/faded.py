@@ -8,17 +8,15 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from jaxreplay import objectives, sum_tree
+from jaxreplay import buffer, counters, objectives, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer, counters
-from jaxreplay._internal.branches import cond_on_schedule
-from jaxreplay._internal.tracing import with_default_promotion
+from jaxreplay.loops import cond_on_schedule
 from jaxreplay.methods import lap, proportional
 from jaxreplay.methods.lap import LAPOptions
-from jaxreplay.methods.parts import ConfiguredSampler, two_trees
+from jaxreplay.methods.parts import two_trees
 from jaxreplay.option import option
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method
+from jaxreplay.sampler import Method, Sampler
 from jaxreplay.sum_tree import SumTree
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree
 
@@ -88,7 +86,7 @@ class FadedState(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Faded(ConfiguredSampler):
+class Faded(Sampler):
     """Samples with `P(i) ~ max(|td_i|, kappa)^alpha max(fade^age_i, floor)`, with weights of 1.
 
     The age is the number of transitions that were added later, in steps of all E environments. The
@@ -117,7 +115,6 @@ class Faded(ConfiguredSampler):
             skipped=zero,
         )
 
-    @with_default_promotion
     def add(
         self, state: FadedState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
     ) -> FadedState:
@@ -139,7 +136,6 @@ class Faded(ConfiguredSampler):
         state = state._replace(young=young, old=old, newest=newest, later=later)
         return self._rescaled(state, num_envs)
 
-    @with_default_promotion
     def sample(self, state: FadedState, ring: Ring, key: Array, batch_size: int) -> Draw:
         shares = sum_tree.shares(key, batch_size, self.config.sampling)
         if state.old is None:
@@ -152,7 +148,6 @@ class Faded(ConfiguredSampler):
         ones = jnp.ones(batch_size, jnp.float32)
         return Draw(slots, buffer.after(buffer.fence(chance), ones), probability=chance)
 
-    @with_default_promotion
     def update(
         self, state: FadedState, ring: Ring, sample: Sample, **feedback: Array
     ) -> FadedState:
@@ -174,7 +169,6 @@ class Faded(ConfiguredSampler):
             skipped=counters.saturating_add(state.skipped, invalid),
         )
 
-    @with_default_promotion
     def probability(self, state: FadedState, ring: Ring, slots: Array, batch_size: int) -> Array:
         places, _, is_young = self._places(state, ring, slots)
         leaf = sum_tree.get(state.young, jnp.where(is_young, places, 0))
@@ -185,7 +179,6 @@ class Faded(ConfiguredSampler):
         chance = leaf / jnp.where(total > 0, total, 1.0)
         return jnp.where(slots < ring_.size(ring), chance, 0.0)
 
-    @with_default_promotion
     def metrics(self, state: FadedState, ring: Ring) -> dict[str, Array]:
         total = self._total(state)
         young = sum_tree.total(state.young) * self._factor(state.later, state.offset)

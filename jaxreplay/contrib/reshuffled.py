@@ -9,15 +9,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxreplay import objectives
+from jaxreplay import buffer, numerics, objectives
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer, numerics
-from jaxreplay._internal.buffer import Buffer
-from jaxreplay._internal.losses import LossOptions
-from jaxreplay._internal.tracing import varying, with_default_promotion
-from jaxreplay.methods.parts import ConfiguredSampler
+from jaxreplay.buffer import Buffer
+from jaxreplay.loops import varying
+from jaxreplay.methods.options import LossOptions
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method
+from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import Array, Draw, Requirements, Sample
 
 
@@ -42,7 +40,7 @@ class Aux(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Reshuffled(ConfiguredSampler):
+class Reshuffled(Sampler):
     """Samples uniformly without replacement, in epochs over the buffer, with weights of 1.
 
     The permutation is shuffled as it is drawn (Fisher-Yates): a batch consists of B random slots
@@ -105,7 +103,6 @@ class Reshuffled(ConfiguredSampler):
         order = buffer.write(state.order, jnp.concatenate(targets), jnp.concatenate(values))
         return ReshuffledState(order, jnp.where(count > 0, start + count, state.drawn))
 
-    @with_default_promotion
     def probability(
         self, state: ReshuffledState, ring: Ring, slots: Array, batch_size: int
     ) -> Array:

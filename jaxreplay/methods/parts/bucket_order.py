@@ -19,10 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxreplay._internal import buffer, numerics
-from jaxreplay._internal.arguments import as_int32
-from jaxreplay._internal.buffer import Buffer
-from jaxreplay._internal.tracing import with_default_promotion
+from jaxreplay import buffer, numerics
+from jaxreplay.buffer import Buffer
 from jaxreplay.types import Array
 
 # Buckets are ranges of float32 bit patterns, which sort like the numbers: eight buckets per octave
@@ -86,7 +84,6 @@ def set(order: BucketOrder, slots: Array, values: Array) -> BucketOrder:
     Slots outside of `[0, capacity)` and values that are NaN, infinite or negative are skipped. For
     duplicate slots, an arbitrary one of the values is stored.
     """
-    slots = as_int32("slots", slots, order.capacity)
     values = jax.lax.stop_gradient(jnp.asarray(values))  # no gradient flows through the values
     valid = (slots >= 0) & (slots < order.capacity) & jnp.isfinite(values) & (values >= 0)
     beyond = order.values.size
@@ -138,7 +135,6 @@ def ties(order: BucketOrder) -> Ties:
     return Ties(last - totals, last)
 
 
-@with_default_promotion
 def quantiles(order: BucketOrder, shares: Array) -> Array:
     """Return float32 quantiles `[n]` of the values at the fractions `shares` `[n]` in [0, 1].
 

@@ -8,8 +8,9 @@ import pytest
 from agents.critics import Critics, reducible_feedback
 from experiments.runs import registry
 from jaxreplay import objectives
-from jaxreplay.methods import per, relo
-from jaxreplay.methods.relo import ReLoConfig, ReLoLeaf
+from jaxreplay.contrib import relo
+from jaxreplay.contrib.relo import ReLoConfig, ReLoLeaf
+from jaxreplay.methods import per
 from jaxreplay.types import Requirements, Sample, Transition
 from tests.refusals import refused
 

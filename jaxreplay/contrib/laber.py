@@ -10,13 +10,11 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from jaxreplay import objectives, sum_tree
-from jaxreplay._internal import numerics
-from jaxreplay._internal.losses import LossOptions
-from jaxreplay._internal.tracing import with_default_promotion
+from jaxreplay import numerics, objectives, sum_tree
 from jaxreplay.methods import uniform
+from jaxreplay.methods.options import LossOptions
 from jaxreplay.objectives import Choice
-from jaxreplay.option import check_config_class, option
+from jaxreplay.option import option
 from jaxreplay.sampler import Method
 from jaxreplay.types import Array
 
@@ -56,7 +54,6 @@ class ChooseByGradient:
     candidates: int = 4
     weights: Weights = "mean"
 
-    @with_default_promotion
     def __call__(self, norms: Array, key: Array, /) -> Choice:
         """Return the rows `[N, B]`, their weights, and the actor's rows `[B]`.
 
@@ -93,7 +90,6 @@ class ChooseByGradient:
 sampler = uniform.sampler
 
 
-@check_config_class
 def method(config: LaBERConfig = LaBERConfig()) -> Method:
     """Return LaBER: the sampler of uniform replay, and an objective that chooses from its batches.
 

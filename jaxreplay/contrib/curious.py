@@ -5,20 +5,17 @@ from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 
-from jaxreplay import objectives
+from jaxreplay import buffer, counters, objectives
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer, counters
-from jaxreplay._internal.buffer import Buffer
-from jaxreplay._internal.losses import LossOptions
-from jaxreplay._internal.numerics import to_power
-from jaxreplay._internal.tracing import with_default_promotion
+from jaxreplay.buffer import Buffer
 from jaxreplay.methods import proportional
-from jaxreplay.methods.parts import ConfiguredSampler
+from jaxreplay.methods.options import LossOptions
 from jaxreplay.methods.per import SamplingOptions
 from jaxreplay.methods.proportional import ProportionalState
+from jaxreplay.numerics import to_power
 from jaxreplay.option import option
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method
+from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree
 
 _CODE = "code of Kauvar et al. 2023"
@@ -54,7 +51,7 @@ class CuriousState(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Curious(ConfiguredSampler):
+class Curious(Sampler):
     """Samples with priorities `count_scale count_decay^v + (|loss| + epsilon)^alpha`.
 
     v is the number of updates with the transition, including the one that provides the loss; a
@@ -100,7 +97,6 @@ class Curious(ConfiguredSampler):
     def probability(self, state: CuriousState, ring: Ring, slots: Array, batch_size: int) -> Array:
         return proportional.probability(state.priorities, ring, slots)
 
-    @with_default_promotion
     def metrics(self, state: CuriousState, ring: Ring) -> dict[str, Array]:
         size = jnp.maximum(ring_.size(ring), 1)
         visits = state.visits.astype(jnp.float32)
@@ -123,7 +119,6 @@ def method(config: CuriousConfig = CuriousConfig()) -> Method:
     return Method(sampler(config), objectives.plain(config.named_loss))
 
 
-@with_default_promotion
 def priority(loss: Array, visits: Array, config: CuriousConfig) -> Array:
     """Return priorities `[B]` float32, given losses `[B]` and numbers of visits `[B]` int32.
 

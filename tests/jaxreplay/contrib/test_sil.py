@@ -9,9 +9,10 @@ from agents import common
 from agents.critics import Critics, fit, per_sample_loss
 from experiments.runs import registry
 from jaxreplay import Replay, objectives, sum_tree
-from jaxreplay.methods import discor, laber, lap, latest, per, sil, uniform
+from jaxreplay.contrib import discor, laber, sil
+from jaxreplay.contrib.sil import SelfImitation, SILConfig
+from jaxreplay.methods import lap, latest, per, uniform
 from jaxreplay.methods.proportional import ImportanceWeights, SamplingStats
-from jaxreplay.methods.sil import SelfImitation, SILConfig
 from jaxreplay.mixing import mix
 from jaxreplay.types import Sample, Transition
 from tests.refusals import refused

@@ -7,9 +7,10 @@ import pytest
 
 from agents.critics import Critics, choose, fit
 from experiments.runs import registry
-from jaxreplay import objectives
-from jaxreplay.methods import laber, uniform
-from jaxreplay.methods.laber import ChooseByGradient, LaBERConfig
+from jaxreplay import equivalence, objectives
+from jaxreplay.contrib import laber
+from jaxreplay.contrib.laber import ChooseByGradient, LaBERConfig
+from jaxreplay.methods import uniform
 from jaxreplay.types import Requirements, Sample, Transition
 from tests.refusals import refused
 
@@ -23,7 +24,7 @@ MEAN_WEIGHTS = [2.15, 0.5375, 10.75, 1.075, 0.26875, 0.0, 4.3, 1.4333333]  # und
 
 def norms_of(loss):
     error = {"mse": objectives.mse, "huber": objectives.huber(1.0)}[loss]
-    return objectives.minimal_variance_priority(error)(jnp.asarray(TD))
+    return equivalence.minimal_variance_priority(error)(jnp.asarray(TD))
 
 
 def draws(norms, weights="mean", count=4000):
@@ -137,7 +138,7 @@ def test_mean_gradients_of_chosen_rows_equal_those_of_all_candidates(count, loss
     # one choice by hand
     key = keys[0]
     td = target - jnp.stack([obs @ w for w in critics.params])
-    norms = jax.jit(objectives.minimal_variance_priority(loss))(td)
+    norms = jax.jit(equivalence.minimal_variance_priority(loss))(td)
     chosen, _ = jax.jit(lambda norms: choose(objective, norms, sample, key))(norms)
     td, norms, obs, chosen = jax.device_get((td, norms, obs, chosen))
     for number, (rows, own) in enumerate(chosen):

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from jaxreplay import Replay, Transition, testing
-from jaxreplay.methods import per, reaper
+from jaxreplay.contrib import reaper
+from jaxreplay.contrib.reaper import ReaPERConfig
+from jaxreplay.methods import per
 from jaxreplay.methods.per import PERConfig
-from jaxreplay.methods.reaper import ReaPERConfig
 from tests.methods import compiled
 
 EXAMPLE = Transition(reward=np.float32(0), first=np.bool_(0), last=np.bool_(0))

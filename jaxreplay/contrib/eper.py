@@ -5,7 +5,6 @@ import dataclasses
 from jaxreplay.methods import per
 from jaxreplay.methods.per import PERConfig, PERLeaf
 from jaxreplay.methods.proportional import Proportional
-from jaxreplay.option import check_config_class
 from jaxreplay.sampler import Method
 from jaxreplay.types import Requirements
 
@@ -17,14 +16,12 @@ class EPERConfig(PERConfig):
     """Hyperparameters of EPER, those of PER for the expected TD error."""
 
 
-@check_config_class
 def sampler(config: EPERConfig = EPERConfig()) -> Proportional:
     """Return the EPER sampler: PER with the feedback `expected_td_error` as the TD error."""
     leaf = PERLeaf(config.alpha, config.epsilon, config.clip, "expected_td_error")
     return dataclasses.replace(per.sampler(config), leaf=leaf, feedback=_FEEDBACK)
 
 
-@check_config_class
 def method(config: EPERConfig = EPERConfig()) -> Method:
     """Return EPER: the sampler, and an objective that averages weighted critic losses.
 

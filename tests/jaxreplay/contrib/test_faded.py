@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from jaxreplay import Replay, Transition, sum_tree, testing
-from jaxreplay.methods import faded, lap
-from jaxreplay.methods.faded import DISCRETE, FadedConfig
+from jaxreplay.contrib import faded
+from jaxreplay.contrib.faded import DISCRETE, FadedConfig
+from jaxreplay.methods import lap
 from tests.methods import compiled
 from tests.refusals import refused
 

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxreplay._internal.buffer import unrolled
+from jaxreplay.buffer import unrolled
 from jaxreplay.types import Array
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxreplay import Replay, Transition
-from jaxreplay.methods import reshuffled
-from jaxreplay.methods.reshuffled import distinct
+from jaxreplay.contrib import reshuffled
+from jaxreplay.contrib.reshuffled import distinct
 
 EXAMPLE = Transition(reward=jnp.zeros(()))
 ROW = Transition(reward=jnp.zeros(1))

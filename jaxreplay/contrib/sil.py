@@ -13,18 +13,15 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxreplay import objectives, sum_tree
-from jaxreplay._internal import buffer, schedules
-from jaxreplay._internal.arguments import Bounds, check_kind
-from jaxreplay._internal.numerics import to_power
-from jaxreplay._internal.tracing import with_default_promotion
+from jaxreplay import buffer, objectives, schedules, sum_tree
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts import episode_returns
 from jaxreplay.methods.parts.episode_returns import EpisodeReturns
 from jaxreplay.methods.parts.over import OverOptions, Wrapper
 from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState
+from jaxreplay.numerics import to_power
 from jaxreplay.objectives import Loss, Objective
-from jaxreplay.option import check_config_class, option
+from jaxreplay.option import Bounds, check_kind, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
 from jaxreplay.types import (
@@ -168,7 +165,6 @@ class SelfImitation(Wrapper):
             useful=jnp.zeros((), jnp.float32),
         )
 
-    @with_default_promotion
     def add(
         self, state: SILState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
     ) -> SILState:
@@ -185,7 +181,6 @@ class SelfImitation(Wrapper):
             returns=returns,
         )
 
-    @with_default_promotion
     def sample(self, state: SILState, ring: Ring, key: Array, batch_size: int) -> Draw:
         count = drawn(batch_size, self.share)
         inner = self.inner.sample(state.inner, ring, key, count)
@@ -207,14 +202,14 @@ class SelfImitation(Wrapper):
         chance = jnp.concatenate([inner.probability, rest])
         return Draw(slots, weights, aux, self._mixed(state, ring, slots, chance, batch_size))
 
-    def complete(self, state: SILState, ring: Ring, draw: Draw, transition: Tree) -> Tree:
+    def relabel(self, state: SILState, ring: Ring, draw: Draw, transition: Tree) -> Tree:
         aux: Any = draw.aux
         count = len(draw.indices) - len(aux.returns)
         first, last = (
             jax.tree.map(lambda x, part=part: x[part], transition) for part in _parts(count)
         )
         own = Draw(draw.indices[:count], draw.weights[:count], aux.inner)
-        first = self.inner.complete(state.inner, ring, own, first)
+        first = self.inner.relabel(state.inner, ring, own, first)
         reward, discount = get_field(last, "reward"), get_field(last, "discount")
         last = replace_fields(
             last,
@@ -223,7 +218,6 @@ class SelfImitation(Wrapper):
         )
         return jax.tree.map(lambda *x: jnp.concatenate(x), first, last)
 
-    @with_default_promotion
     def update(self, state: SILState, ring: Ring, sample: Sample, **feedback: Array) -> SILState:
         aux: Any = sample.aux
         count = len(sample.indices) - len(aux.returns)
@@ -252,7 +246,6 @@ class SelfImitation(Wrapper):
             returns=episode_returns.end_episodes(state.returns, ring, self.truncated),
         )
 
-    @with_default_promotion
     def probability(self, state: SILState, ring: Ring, slots: Array, batch_size: int) -> Array:
         count = drawn(batch_size, self.share)
         chance = self.inner.probability(state.inner, ring, slots, count)
@@ -294,13 +287,11 @@ def _parts(count: int) -> tuple[slice, slice]:
     return slice(None, count), slice(count, None)
 
 
-@check_config_class
 def sampler(config: SILConfig = SILConfig()) -> SelfImitation:
     """Return the sampler of self-imitation, over a sampler with default options."""
     return _sampler(config.inner, config)
 
 
-@check_config_class
 def method(config: SILConfig = SILConfig()) -> Method:
     """Return self-imitation over another method (see `combine`).
 

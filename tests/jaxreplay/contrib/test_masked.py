@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxreplay import Replay, Transition, sum_tree, testing
-from jaxreplay.methods import her, lap, masked, per, rank
-from jaxreplay.methods.masked import Masked, MaskedConfig
+from jaxreplay.contrib import masked
+from jaxreplay.contrib.masked import Masked, MaskedConfig
+from jaxreplay.methods import her, lap, per, rank
 from jaxreplay.methods.per import PERConfig
 from jaxreplay.methods.proportional import Proportional
 from tests.methods import compiled

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jaxreplay import Replay, Transition, sum_tree
-from jaxreplay.methods import curious
-from jaxreplay.methods.curious import CuriousConfig, priority
+from jaxreplay.contrib import curious
+from jaxreplay.contrib.curious import CuriousConfig, priority
 from tests.methods import compiled
 from tests.refusals import refused
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from jaxreplay import Replay, Transition, sum_tree
-from jaxreplay.methods import reverse, uniform
-from jaxreplay.methods.reverse import ReverseConfig
+from jaxreplay.contrib import reverse
+from jaxreplay.contrib.reverse import ReverseConfig
+from jaxreplay.methods import uniform
 from tests.refusals import refused
 
 EXAMPLE = Transition(reward=jnp.zeros(()), first=jnp.zeros((), bool), last=jnp.zeros((), bool))

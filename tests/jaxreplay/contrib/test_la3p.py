@@ -11,8 +11,9 @@ from agents.td3 import TD3Config, td3
 from agents.td7 import TD7Config, td7
 from agents.types import Continuous
 from jaxreplay import Replay, Transition, objectives, sum_tree, testing
-from jaxreplay.methods import la3p, pal
-from jaxreplay.methods.la3p import LA3PConfig
+from jaxreplay.contrib import la3p
+from jaxreplay.contrib.la3p import LA3PConfig
+from jaxreplay.methods import pal
 from jaxreplay.methods.pal import PALConfig
 from jaxreplay.types import Sample
 from tests.methods import compiled

@@ -8,8 +8,9 @@ import pytest
 from agents.learned_weights import WeightedState
 from experiments.runs import registry
 from jaxreplay import objectives, testing
-from jaxreplay.methods import discor, per, uniform
-from jaxreplay.methods.discor import DisCorConfig, DistributionCorrection
+from jaxreplay.contrib import discor
+from jaxreplay.contrib.discor import DisCorConfig, DistributionCorrection
+from jaxreplay.methods import per, uniform
 from jaxreplay.types import Requirements, Sample, Transition
 from tests.refusals import refused
 

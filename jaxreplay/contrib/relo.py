@@ -6,11 +6,11 @@ from typing import Literal
 
 import jax.numpy as jnp
 
-from jaxreplay._internal.losses import WeightedLossOptions
-from jaxreplay._internal.numerics import to_power
+from jaxreplay.methods.options import WeightedLossOptions
 from jaxreplay.methods.per import ImportanceOptions, SamplingOptions
 from jaxreplay.methods.proportional import Proportional
-from jaxreplay.option import check_config_class, option
+from jaxreplay.numerics import to_power
+from jaxreplay.option import option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
 from jaxreplay.types import Array, Requirements
@@ -55,14 +55,12 @@ class ReLoLeaf:
         return to_power(jnp.maximum(loss, 0.0) + self.epsilon, self.alpha)
 
 
-@check_config_class
 def sampler(config: ReLoConfig = ReLoConfig()) -> Proportional:
     """Return the ReLo sampler: PER with another priority, for feedback `reducible_loss`."""
     leaf = ReLoLeaf(config.alpha, config.map, config.epsilon)
     return Proportional(leaf, config.weight, feedback=_FEEDBACK, sampling=config.sampling)
 
 
-@check_config_class
 def method(config: ReLoConfig = ReLoConfig()) -> Method:
     """Return ReLo: the sampler, and an objective that averages weighted critic losses.
 

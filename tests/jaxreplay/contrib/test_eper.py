@@ -9,8 +9,9 @@ from agents.dqn import DQNConfig, dqn
 from agents.types import Discrete
 from experiments.runs import registry
 from jaxreplay import Replay, testing
-from jaxreplay.methods import eper, per
-from jaxreplay.methods.eper import EPERConfig
+from jaxreplay.contrib import eper
+from jaxreplay.contrib.eper import EPERConfig
+from jaxreplay.methods import per
 from jaxreplay.methods.per import PERConfig
 from jaxreplay.types import Requirements, Sample, Transition
 from tests.methods import compiled

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from jaxreplay import Replay, Transition
-from jaxreplay.methods import cer, lap, latest, ners, per, rank, sequences, uniform, windows
-from jaxreplay.methods.cer import CERConfig, CombinedExperience
+from jaxreplay.contrib import cer
+from jaxreplay.contrib.cer import CERConfig, CombinedExperience
+from jaxreplay.methods import lap, latest, ners, per, rank, sequences, uniform, windows
 from tests.methods import compiled
 from tests.refusals import refused
 

@@ -6,22 +6,20 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxreplay import objectives, sum_tree
+from jaxreplay import buffer, numerics, objectives, schedules, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer, numerics, schedules
-from jaxreplay._internal.branches import cond_if_any
-from jaxreplay._internal.losses import LossOptions
-from jaxreplay._internal.numerics import to_power
-from jaxreplay._internal.tracing import varying, with_default_promotion
+from jaxreplay.loops import cond_if_any, varying
 from jaxreplay.methods import proportional
-from jaxreplay.methods.parts import ConfiguredSampler, episode_sums, episodes
+from jaxreplay.methods.options import LossOptions
+from jaxreplay.methods.parts import episode_sums, episodes
 from jaxreplay.methods.parts.episode_sums import EpisodeSums
 from jaxreplay.methods.parts.episodes import Spans
 from jaxreplay.methods.per import PriorityOptions
 from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState, SamplingStats
+from jaxreplay.numerics import to_power
 from jaxreplay.option import option, override
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method
+from jaxreplay.sampler import Method, Sampler
 from jaxreplay.sum_tree import SumTree
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree, get_field
 
@@ -72,7 +70,7 @@ class _Candidates(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class ReaPER(ConfiguredSampler):
+class ReaPER(Sampler):
     """Samples with `P(t) ~ x_t^alpha R_t^omega`, where `x = |td| + epsilon`.
 
     The reliability `R_t` is the sum of x over the stored steps of the episode up to t, divided by
@@ -104,7 +102,6 @@ class ReaPER(ConfiguredSampler):
             largest_sum=jnp.zeros((), jnp.float32),
         )
 
-    @with_default_promotion
     def add(
         self, state: ReaPERState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
     ) -> ReaPERState:
@@ -135,7 +132,6 @@ class ReaPER(ConfiguredSampler):
         priorities = proportional.insert(state.priorities, slots, leaves)
         return state._replace(priorities=priorities, sums=sums, spans=spans, largest=largest)
 
-    @with_default_promotion
     def sample(self, state: ReaPERState, ring: Ring, key: Array, batch_size: int) -> Draw:
         slots, reliability, ended = self._draw(state, ring, key, batch_size)
         mass = sum_tree.get(state.priorities.tree, slots) * to_power(reliability, self.config.omega)
@@ -144,7 +140,6 @@ class ReaPER(ConfiguredSampler):
         stats = SamplingStats(mass, None, jnp.ones((), jnp.int32), state.priorities.updates)
         return Draw(slots, proportional.weights(self.config.weight, stats), Aux(ended))
 
-    @with_default_promotion
     def update(
         self, state: ReaPERState, ring: Ring, sample: Sample, **feedback: Array
     ) -> ReaPERState:
@@ -167,14 +162,12 @@ class ReaPER(ConfiguredSampler):
     def end_episodes(self, state: ReaPERState, ring: Ring) -> ReaPERState:
         return state._replace(spans=episodes.end_spans(state.spans))
 
-    @with_default_promotion
     def probability(self, state: ReaPERState, ring: Ring, slots: Array, batch_size: int) -> Array:
         mass = self._masses(state, ring)
         total = mass.sum()
         even = ring_.even_probability(ring, slots)
         return jnp.where(total > 0, mass[slots] / jnp.where(total > 0, total, 1.0), even)
 
-    @with_default_promotion
     def metrics(self, state: ReaPERState, ring: Ring) -> dict[str, Array]:
         size = jnp.maximum(ring_.size(ring), 1)
         number = jnp.arange(min(_MAX_METRIC_SLOTS, ring.capacity))

@@ -9,16 +9,13 @@ from typing import Literal, NamedTuple, cast
 
 import jax.numpy as jnp
 
+from jaxreplay import buffer, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay import sum_tree
-from jaxreplay._internal import buffer
-from jaxreplay._internal.arguments import Bounds
-from jaxreplay._internal.buffer import Buffer
-from jaxreplay._internal.tracing import with_default_promotion
+from jaxreplay.buffer import Buffer
 from jaxreplay.methods import per, proportional
 from jaxreplay.methods.parts.over import OverOptions
 from jaxreplay.methods.proportional import Proportional, ProportionalState
-from jaxreplay.option import check_config_class, option
+from jaxreplay.option import Bounds, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree
@@ -108,7 +105,6 @@ class Masked(Sampler):
         counts = _row(new, jnp.zeros_like(new), state.progress)
         return state._replace(masked=masked, counts=buffer.write(state.counts, slots, counts))
 
-    @with_default_promotion
     def sample(self, state: MaskedState, ring: Ring, key: Array, batch_size: int) -> Draw:
         slots, stats = proportional.draw(state.masked, ring, key, batch_size, self.inner.sampling)
         if self.inner.weight is not proportional.unweighted:
@@ -121,7 +117,6 @@ class Masked(Sampler):
             stats = stats._replace(probability=chance)
         return Draw(slots, proportional.weights(self.inner.weight, stats))
 
-    @with_default_promotion
     def update(
         self, state: MaskedState, ring: Ring, sample: Sample, **feedback: Array
     ) -> MaskedState:
@@ -147,7 +142,6 @@ class Masked(Sampler):
     def probability(self, state: MaskedState, ring: Ring, slots: Array, batch_size: int) -> Array:
         return proportional.probability(state.masked, ring, slots)
 
-    @with_default_promotion
     def metrics(self, state: MaskedState, ring: Ring) -> dict[str, Array]:
         priority, excess, since = state.counts.T
         excess = excess - priority * ((state.progress - since) + state.rest)
@@ -163,7 +157,6 @@ def _row(priority: Array, excess: Array, progress: Array) -> Array:
     return jnp.stack([priority, excess, jnp.broadcast_to(progress, excess.shape)], axis=-1)
 
 
-@with_default_promotion
 def mask(excess: Array, strength: float) -> Array:
     """Return factors `[B]` of priorities, `exp(-strength excess)` clipped to [1/4, 4].
 
@@ -174,13 +167,11 @@ def mask(excess: Array, strength: float) -> Array:
     return jnp.clip(jnp.exp(-strength * excess), 0.25, 4.0)
 
 
-@check_config_class
 def sampler(config: MaskedConfig = MaskedConfig()) -> Masked:
     """Return the sampler over an inner sampler with default options."""
     return Masked(cast(Proportional, config.inner.sampler), config.strength)
 
 
-@check_config_class
 def method(config: MaskedConfig = MaskedConfig()) -> Method:
     """Return reshuffled prioritised replay: the sampler, and the objective of the inner method."""
     return combine(config.inner, config.strength)

@@ -7,18 +7,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxreplay import objectives, sum_tree
+from jaxreplay import buffer, equivalence, numerics, objectives, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer, numerics
-from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.methods import lap, proportional
 from jaxreplay.methods.lap import LAPOptions
-from jaxreplay.methods.parts import ConfiguredSampler
 from jaxreplay.methods.proportional import ProportionalState
 from jaxreplay.objectives import Objective
-from jaxreplay.option import check_config_class, option
+from jaxreplay.option import option
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method
+from jaxreplay.sampler import Method, Sampler
 from jaxreplay.sum_tree import SumTree
 from jaxreplay.types import IGNORED, Array, Draw, Provision, Requirements, Sample, Tree, Trust
 
@@ -57,7 +54,7 @@ class LA3PState(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class LA3P(ConfiguredSampler):
+class LA3P(Sampler):
     """Draws a batch of three parts: uniform, by the priority p, and by 1 / p, in this order.
 
     `p = max(|td|, kappa)^alpha` as in LAP. The critic learns from the first two parts, and the
@@ -87,7 +84,6 @@ class LA3P(ConfiguredSampler):
             sum_tree.set(state.inverse, slots, inverse),
         )
 
-    @with_default_promotion
     def sample(self, state: LA3PState, ring: Ring, key: Array, batch_size: int) -> Draw:
         uniform, prioritised = self.config.parts(batch_size)
         keys, sampling = jax.random.split(key, 3), self.config.sampling
@@ -102,7 +98,6 @@ class LA3P(ConfiguredSampler):
         ones = jnp.ones(batch_size, jnp.float32)
         return Draw(slots, buffer.after(buffer.fence(chance), ones), probability=chance)
 
-    @with_default_promotion
     def update(self, state: LA3PState, ring: Ring, sample: Sample, **feedback: Array) -> LA3PState:
         _, prioritised = self.config.parts(len(sample.indices))
         count = len(sample.indices) - prioritised  # of the critic's rows
@@ -114,7 +109,6 @@ class LA3P(ConfiguredSampler):
             sum_tree.set(state.inverse, slots, jnp.where(leaf < jnp.inf, 1 / leaf, jnp.inf)),
         )
 
-    @with_default_promotion
     def probability(self, state: LA3PState, ring: Ring, slots: Array, batch_size: int) -> Array:
         uniform, prioritised = self.config.parts(batch_size)
         even = ring_.even_probability(ring, slots)
@@ -131,14 +125,13 @@ class LA3P(ConfiguredSampler):
 sampler = LA3P
 
 
-@check_config_class
 def method(config: LA3PConfig = LA3PConfig()) -> Method:
     """Return LA3P: the sampler, and an objective in which critic and actor read different rows.
 
     The loss of the critic is PAL in the uniform part and the Huber loss in the prioritised part,
     averaged over both. Agents without an actor ignore the last part.
     """
-    pal, huber = objectives.pal(config.alpha, config.kappa), objectives.huber(config.kappa)
+    pal, huber = equivalence.pal(config.alpha, config.kappa), objectives.huber(config.kappa)
 
     def error(td: Array) -> Array:  # [N, B]
         uniform, _ = config.parts(td.shape[-1])

@@ -7,16 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreplay import objectives, sum_tree
+from jaxreplay import buffer, numerics, objectives, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer, numerics
-from jaxreplay._internal.losses import LossOptions
-from jaxreplay._internal.tracing import varying, with_default_promotion
-from jaxreplay.methods.parts import ConfiguredSampler, episodes
+from jaxreplay.loops import varying
+from jaxreplay.methods.options import LossOptions
+from jaxreplay.methods.parts import episodes
 from jaxreplay.methods.parts.episodes import Positions
 from jaxreplay.option import option
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method
+from jaxreplay.sampler import Method, Sampler
 from jaxreplay.sum_tree import SumTree
 from jaxreplay.types import Array, Draw, Requirements, Sample, Tree, get_field
 
@@ -49,7 +48,7 @@ _UNROLLED = 4  # turns of the sweeps
 
 
 @dataclasses.dataclass(frozen=True)
-class Reverse(ConfiguredSampler):
+class Reverse(Sampler):
     """Samples steps of episodes in reverse, in K sweeps; importance weights are 1.
 
     Row b of a batch belongs to sweep `(turn + b) % K`, where `turn` counts all earlier rows. A
@@ -95,7 +94,6 @@ class Reverse(ConfiguredSampler):
         ends = sum_tree.set(state.ends, changed, values.astype(jnp.float32))
         return state._replace(ends=ends, positions=positions)
 
-    @with_default_promotion
     def sample(self, state: ReverseState, ring: Ring, key: Array, batch_size: int) -> Draw:
         count = self.config.sweeps
         turns = -(-batch_size // count)
@@ -134,7 +132,6 @@ class Reverse(ConfiguredSampler):
     def end_episodes(self, state: ReverseState, ring: Ring) -> ReverseState:
         return state._replace(positions=episodes.end_positions(state.positions))
 
-    @with_default_promotion
     def probability(self, state: ReverseState, ring: Ring, slots: Array, batch_size: int) -> Array:
         number = jnp.arange(self.config.sweeps, dtype=jnp.int32)
         turns = batch_size // self.config.sweeps
@@ -142,7 +139,6 @@ class Reverse(ConfiguredSampler):
         fewer = self._expected(state, ring, number >= batch_size % self.config.sweeps, turns)
         return (more + fewer)[slots] / batch_size
 
-    @with_default_promotion
     def metrics(self, state: ReverseState, ring: Ring) -> dict[str, Array]:
         left = jnp.where(state.versions == _NEVER, 0, state.positions.steps[state.slots])
         return {

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import optax
 
 from jaxreplay import objectives
-from jaxreplay._internal.losses import LearnedWeights, LossOptions, ValueOf
-from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.loops import if_finite
 from jaxreplay.methods import uniform
-from jaxreplay.option import check_config_class, option
+from jaxreplay.methods.options import LossOptions
+from jaxreplay.objectives import LearnedWeights, ValueOf
+from jaxreplay.option import option
 from jaxreplay.sampler import Method
 from jaxreplay.types import Array, Sample, Tree, get_field
 
@@ -147,7 +147,6 @@ class DistributionCorrection:
 _LARGEST = 1e30  # so that differences are finite
 
 
-@with_default_promotion
 def weights(errors: Array, discount: Array, temperature: Array, given: Array) -> Array:
     """Return weights `[B]` with mean 1, proportional to `given * exp(-discount * errors / T)`.
 
@@ -175,7 +174,6 @@ def weights(errors: Array, discount: Array, temperature: Array, given: Array) ->
 sampler = uniform.sampler
 
 
-@check_config_class
 def method(config: DisCorConfig = DisCorConfig()) -> Method:
     """Return DisCor: the sampler of uniform replay, and an objective that learns weights.
 

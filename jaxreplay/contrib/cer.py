@@ -7,9 +7,8 @@ import jax.numpy as jnp
 
 from jaxreplay import objectives
 from jaxreplay import ring as ring_
-from jaxreplay._internal.arguments import Bounds, check_kind
 from jaxreplay.methods.parts.over import OverOptions, check_inner
-from jaxreplay.option import check_config_class, option
+from jaxreplay.option import Bounds, check_kind, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import Array, Draw, Requirements, Sample, State, Tree
@@ -156,13 +155,11 @@ class CombinedExperience(Sampler):
         return 1.0 / (jnp.maximum(ring_.size(ring), 1).astype(jnp.float32) * chance)
 
 
-@check_config_class
 def sampler(config: CERConfig = CERConfig()) -> CombinedExperience:
     """Return the CER sampler, over an inner sampler with default options."""
     return CombinedExperience(config.inner.sampler, config.newest, config.unbiased)
 
 
-@check_config_class
 def method(config: CERConfig = CERConfig()) -> Method:
     """Return CER: the sampler, and the objective of the inner method."""
     return combine(config.inner, config.newest, config.unbiased)

@@ -1,0 +1,42 @@
+"""Replay methods published since PER by others, one module per method.
+
+In each module, `method(config)` returns the method, and `sampler(config)` returns only its sampler.
+The methods are registered in `jaxreplay.methods.METHODS`. To add a method to the library, add a
+module and a line below.
+"""
+
+from jaxreplay.contrib import (
+    cer,
+    curious,
+    discor,
+    eper,
+    faded,
+    la3p,
+    laber,
+    masked,
+    reaper,
+    relo,
+    reshuffled,
+    reverse,
+    sil,
+)
+from jaxreplay.registry import register
+
+__all__ = [
+    "cer", "curious", "discor", "eper", "faded", "la3p", "laber", "masked", "reaper", "relo",
+    "reshuffled", "reverse", "sil",
+]  # fmt: skip
+
+register("cer", cer.CERConfig, cer.method)
+register("reshuffled", reshuffled.ReshuffledConfig, reshuffled.method)
+register("faded", faded.FadedConfig, faded.method, faded.DISCRETE)
+register("curious", curious.CuriousConfig, curious.method)
+register("relo", relo.ReLoConfig, relo.method)
+register("laber", laber.LaBERConfig, laber.method)
+register("eper", eper.EPERConfig, eper.method)
+register("reverse", reverse.ReverseConfig, reverse.method)
+register("la3p", la3p.LA3PConfig, la3p.method, la3p.DISCRETE)
+register("reaper", reaper.ReaPERConfig, reaper.method)
+register("masked", masked.MaskedConfig, masked.method)
+register("discor", discor.DisCorConfig, discor.method)
+register("sil", sil.SILConfig, sil.method, sil.DISCRETE)

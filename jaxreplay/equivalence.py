@@ -1,0 +1,209 @@
+"""Equivalent losses for other sampling schemes, with the theory of LAP and PAL.
+
+All functions are from Fujimoto, Meger & Precup 2020. A loss function maps TD errors of any shape to
+losses of the same shape.
+"""
+
+from collections.abc import Callable
+from typing import Literal, cast, get_args
+
+import jax
+import jax.numpy as jnp
+
+from jaxreplay._internal.arguments import check_choice
+from jaxreplay._internal.tracing import with_default_promotion
+from jaxreplay.numerics import to_power
+from jaxreplay.objectives import Loss, huber, l1
+from jaxreplay.option import Bounds
+from jaxreplay.types import Array
+
+Priority = Callable[[Array], Array]
+Twin = Literal["own", "max"]
+Form = Literal["pal", "huber"]
+
+
+def power(exponent: float, scale: float | Array = 1.0) -> Loss:
+    """Return the loss `scale * |td|^exponent`, whose gradient is 0 at 0.
+
+    Args:
+      exponent: exponent of the absolute TD error, non-negative.
+      scale: factor that multiplies the loss, non-negative.
+
+    Raises:
+      ValueError: If `exponent` or `scale` is negative or not finite.
+    """
+    Bounds(at_least=0).check("exponent", exponent)
+    Bounds(at_least=0).check("scale", cast(float, scale))
+
+    def loss(td: Array) -> Array:
+        size = jnp.abs(td)
+        nonzero = size > 0
+        return scale * jnp.where(nonzero, jnp.where(nonzero, size, 1.0) ** exponent, 0.0)
+
+    return loss
+
+
+def lap_priority(alpha: float, kappa: float) -> Priority:
+    """Return the LAP priority function, `max(|td|, kappa)^alpha` (Fujimoto et al. 2020, Eq. 9).
+
+    Args:
+      alpha: priority exponent, non-negative.
+      kappa: lower bound on the absolute TD error, non-negative.
+
+    Raises:
+      ValueError: If an argument is negative or not finite.
+    """
+    for name, value in {"alpha": alpha, "kappa": kappa}.items():
+        Bounds(at_least=0).check(name, value)
+    return lambda td: to_power(jnp.maximum(jnp.abs(td), kappa), alpha)
+
+
+def pal(
+    alpha: float = 0.4,
+    kappa: float = 1.0,
+    twin: Twin = "own",
+    form: Form = "pal",
+    divide: bool = True,
+) -> Loss:
+    """Return the PAL loss, whose expected gradient under uniform sampling equals that of LAP.
+
+    The loss is `kappa^alpha td^2 / (2 lambda)` if `|td| <= kappa`, and
+    `kappa |td|^(1 + alpha) / ((1 + alpha) lambda)` otherwise (Fujimoto et al. 2020, Eq. 10 and 31).
+    Lambda is the mean LAP priority over the batch, with stopped gradients. The priority of a
+    transition is computed from the largest absolute TD error among all critics.
+
+    Args:
+      alpha: exponent of the equivalent priority, in [0, 1].
+      kappa: absolute TD error above which the loss is no longer quadratic, positive.
+      twin: "own" evaluates each critic's loss at that critic's TD error, as in the authors' code.
+        "max" multiplies each critic's Huber loss by the priority of the transition. With multiple
+        critics, only "max" equals LAP in expectation.
+      form: "pal", or "huber" for the Huber loss instead, as in an ablation in the paper.
+      divide: whether to divide by lambda. False is another ablation in the paper.
+
+    Returns:
+      A loss function for TD errors `[B]` of a batch, or `[N, B]` for N critics.
+
+    Raises:
+      ValueError: If an argument is out of range.
+    """
+    Bounds(at_least=0, at_most=1).check("alpha", alpha)
+    Bounds(above=0).check("kappa", kappa)
+    check_choice("twin", twin, get_args(Twin))
+    check_choice("form", form, get_args(Form))
+    priority = lap_priority(alpha, kappa)
+    inner_huber = huber(kappa)
+
+    def own(td: Array) -> Array:
+        size = jnp.abs(td)
+        outer = jnp.maximum(size, kappa)  # keeps the gradient of the unused branch finite at td = 0
+        return jnp.where(
+            size <= kappa,
+            0.5 * kappa**alpha * jnp.square(td),
+            kappa * outer ** (1.0 + alpha) / (1.0 + alpha),
+        )
+
+    @with_default_promotion
+    def loss(td: Array) -> Array:
+        largest = jnp.abs(td).max(axis=0) if td.ndim > 1 else jnp.abs(td)
+        weight = jax.lax.stop_gradient(priority(largest))  # [B]
+        if form == "huber":
+            unnormalised = inner_huber(td)
+        else:
+            unnormalised = own(td) if twin == "own" else weight * inner_huber(td)
+        return unnormalised / weight.mean() if divide else unnormalised
+
+    return loss
+
+
+def uniform_equivalent(loss: Loss, priority: Priority) -> Loss:
+    """Return the loss for uniform sampling that is equivalent to `loss` sampled by `priority`.
+
+    Both have the same expected gradient. The returned loss is
+    `L(td_i) = priority(td_i) * loss(td_i) / lambda`, where lambda is the mean priority. Gradients
+    through the priority and lambda are stopped (Fujimoto et al. 2020, Corollary 1). The equivalence
+    is exact on the whole buffer. On a batch of size B, 1 / lambda has a bias of order 1/B.
+
+    Args:
+      loss: loss function under prioritised sampling.
+      priority: function that maps TD errors to unnormalised sampling probabilities.
+    """
+
+    def equivalent(td: Array) -> Array:
+        weight = jax.lax.stop_gradient(priority(td))
+        return weight / weight.mean() * loss(td)
+
+    return equivalent
+
+
+def minimal_variance_priority(loss: Loss) -> Priority:
+    """Return the priority function `|d loss / d td|` (Fujimoto et al. 2020, Corollary 2).
+
+    Under this priority, the L1 loss times the mean priority has the same expected gradient as
+    `loss` under uniform sampling. Of all pairs of a loss and a priority with this property, this
+    pair has the minimum gradient variance (Theorem 2). `prioritised_equivalent` returns the pair.
+    """
+
+    def priority(td: Array) -> Array:
+        return jnp.abs(jax.grad(lambda x: loss(x).sum())(td))
+
+    return priority
+
+
+def prioritised_equivalent(loss: Loss) -> tuple[Loss, Priority]:
+    """Return the pair (loss, priority) with the expected gradient of `loss` and minimum variance.
+
+    The priority is `|d loss / d td|`, and the loss is L1 times the mean priority (Fujimoto et al.
+    2020, Corollary 2 and Theorem 2). The expected gradient under this priority equals that of
+    `loss` under uniform sampling.
+
+    The returned loss computes the mean priority from its argument, which must be the TD errors of
+    the whole buffer or of a uniform sample. Do not apply the loss to a batch sampled by priority:
+    for N priorities p_i, the batch mean then estimates `sum_i p_i^2 / sum_i p_i` instead of
+    `sum_i p_i / N`, so gradients are too large. If no priority is 0, multiply `l1` by the harmonic
+    mean of the priorities instead, `1 / (1 / priority(td)).mean()`, with stopped gradients. Under
+    prioritised sampling, 1 / p_i has the mean `N / sum_i p_i`. On a batch of size B, the harmonic
+    mean has a bias of order 1/B.
+
+    Example:
+      >>> from jaxreplay.objectives import mse
+      >>> loss, priority = prioritised_equivalent(mse)
+      >>> loss(jnp.array([1.0, -3.0])).tolist(), priority(jnp.array([1.0, -3.0])).tolist()
+      ([2.0, 6.0], [1.0, 3.0])
+    """
+    priority = minimal_variance_priority(loss)
+
+    def scaled_l1(td: Array) -> Array:
+        return jax.lax.stop_gradient(priority(td).mean()) * l1(td)
+
+    return scaled_l1, priority
+
+
+def per_equivalent(alpha: float, beta: float, tau: float = 2.0) -> Loss:
+    """Return the loss under uniform sampling that proportional PER minimises in expectation.
+
+    For N TD errors, the loss is `eta N / c * |td|^c` with `c = tau + alpha - alpha beta` and
+    `eta = min_j |td_j|^(alpha beta) / sum_j |td_j|^alpha`. Gradients through eta are stopped
+    (Fujimoto et al. 2020, Theorem 3). The result applies to PER with the loss `|td|^tau / tau`,
+    priorities `|td|^alpha` and importance weights that are divided by their maximum over the same
+    TD errors.
+
+    Args:
+      alpha: priority exponent, non-negative.
+      beta: exponent for importance weights, in [0, 1].
+      tau: exponent of the PER loss, positive. 2 yields the mean squared error, and 1 yields L1.
+
+    Raises:
+      ValueError: If an argument is out of range.
+    """
+    Bounds(at_least=0).check("alpha", alpha)
+    Bounds(at_least=0, at_most=1).check("beta", beta)
+    Bounds(above=0).check("tau", tau)
+    exponent = tau + alpha - alpha * beta
+
+    def loss(td: Array) -> Array:
+        size = jax.lax.stop_gradient(jnp.abs(td))
+        scale = size.min() ** (alpha * beta) / (size**alpha).mean()
+        return power(exponent, scale / exponent)(td)
+
+    return loss
