@@ -8,7 +8,7 @@ A config is a frozen dataclass that subclasses `Config`. `option` declares each 
         sampling: Literal["stratified", "iid"] = option("stratified", "sampling scheme")
 
 Values are validated when a config is constructed. Command-line options and documentation are
-generated from the same declarations. Configs can share options through a common base class.
+generated from the same declarations. Configs that share an option share its `Declaration`.
 """
 
 import dataclasses
@@ -16,15 +16,12 @@ import functools
 import math
 import re
 import typing
-from typing import Any, Literal, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Self
 
 import jax
 from jax.core import Tracer
 
 from jaxreplay._internal.arguments import Bounds, check_choice, check_kind
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Declaration(NamedTuple):

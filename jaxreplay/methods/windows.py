@@ -35,7 +35,7 @@ class Aux(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Windows(ConfiguredSampler, Uniform):
+class Windows(Uniform):
     """Samples windows of T consecutive steps from one environment, with importance weights of 1.
 
     All windows are equally likely and sampled with replacement. A window may contain the end of one
