@@ -18,7 +18,7 @@ from experiments.runs.registry import AGENTS
 from experiments.runs.run_config import OutputConfig
 from experiments.studies.options import Question
 from experiments.training.config import LoopConfig, ReplaySizes
-from jaxreplay import methods
+from jaxreplay import registry as replay_registry
 from jaxreplay.methods import METHODS
 from jaxreplay.option import options_of
 from tests import documents
@@ -67,7 +67,7 @@ def examples(tmp_path, monkeypatch):
         (tmp_path / name / "config.json").write_text(json.dumps(config))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    tables = (methods._METHODS, registry._AGENTS, environments._families)
+    tables = (replay_registry._METHODS, registry._AGENTS, environments._families)
     copies = [dict(table) for table in tables]
     forget_package()  # another test may have imported a package of this name
     yield

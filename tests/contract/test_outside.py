@@ -18,6 +18,7 @@ from experiments.report import __main__ as report
 from experiments.runs import outside, registry
 from experiments.runs.run_config import defaults
 from jaxreplay import Replay, Sampler, methods, testing
+from jaxreplay import registry as replay_registry
 from jaxreplay.methods import METHODS, proportional, uniform
 from jaxreplay.option import Config
 from tests.refusals import assert_names, refused
@@ -35,7 +36,7 @@ TINY = [
 def elsewhere(monkeypatch):
     """Make custom modules importable, and undo their registrations afterwards."""
     monkeypatch.syspath_prepend(str(FOLDER))
-    tables = (methods._METHODS, registry._AGENTS, environments._families)
+    tables = (replay_registry._METHODS, registry._AGENTS, environments._families)
     copies = [dict(table) for table in tables]
     yield
     for held, before in zip(tables, copies, strict=True):
@@ -54,6 +55,44 @@ def test_custom_method_keeps_the_contract():
     assert outside.load_method(NAME)
     entry = METHODS[NAME]
     testing.check_method(entry.config(), entry.method)
+
+
+def test_custom_method_with_an_array_of_its_own_keeps_the_contract():
+    outside.load_method("seldom")
+    testing.check_method(METHODS["seldom"].config(), METHODS["seldom"].method)
+
+
+@pytest.mark.parametrize("seeds", [None, 3], ids=["alone", "vmapped"])
+def test_custom_array_is_updated_in_place(seeds):
+    outside.load_method("seldom")
+    sampler = METHODS["seldom"].method(METHODS["seldom"].config()).sampler
+    replay = Replay(sampler, capacity=4096, batch_size=32)
+
+    def init(key):
+        return replay.init(key, testing.EXAMPLE)
+
+    def step(state, key):
+        row = jax.tree.map(lambda x: jnp.asarray(x)[None], testing.EXAMPLE)
+        state = replay.add(state, row)
+        return replay.update(state, replay.sample(state, key))
+
+    keys = jax.random.split(jax.random.key(0), seeds or 1)
+    if seeds is None:
+        testing.assert_in_place(step, jax.eval_shape(init, keys[0]), keys[0])
+    else:
+        testing.assert_in_place(jax.vmap(step), jax.eval_shape(jax.vmap(init), keys), keys)
+
+
+def test_custom_array_counts_draws():
+    outside.load_method("seldom")
+    case = testing.Case(METHODS["seldom"].method(METHODS["seldom"].config()))
+    state = case.full
+    batch = case.sample(state, jax.random.key(0))
+    state = case.replay.update(state, batch)
+    drawn = np.bincount(np.asarray(batch.indices), minlength=state.sampler.counts.size)
+    np.testing.assert_array_equal(state.sampler.counts, drawn)
+    again = case.sample(state, jax.random.key(1))
+    assert state.sampler.counts[again.indices].mean() < drawn[: int(state.ring.capacity)].mean()
 
 
 def test_contract_holds_with_custom_transitions():
