@@ -265,8 +265,8 @@ class Replay:
             `Requirements.episode_returns` specifies. NaN and infinite returns are ignored.
           key: PRNG key.
         """
-        state = calls.checked_state(self, "observe", state)
-        calls.check_feedback_array("observe", "episode_return", episode_return, ())
+        state = calls.checked_state(self, "observe_return", state)
+        calls.check_feedback_array("observe_return", "episode_return", episode_return, ())
         if self.requires.episode_returns is None:
             return state
         episode_return = _constant(jnp.asarray(episode_return, jnp.float32))

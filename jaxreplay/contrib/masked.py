@@ -188,7 +188,7 @@ def combine(inner: Method, strength: float = _STRENGTH) -> Method:
       ValueError: If `inner` is not a method with a `Proportional` sampler, or `Masked` raises.
 
     Example:
-      >>> from jaxreplay.methods import relo
+      >>> from jaxreplay.contrib import relo
       >>> combine(relo.method(relo.ReLoConfig(alpha=0.5))).sampler.requires.feedback
       frozenset({'reducible_loss'})
     """

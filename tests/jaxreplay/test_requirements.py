@@ -83,7 +83,7 @@ class Deaf(uniform.Uniform):
 
 @pytest.mark.parametrize("sampler", [Unasked(), Deaf()])
 def test_samplers_that_observe_must_declare_episode_returns(sampler):
-    with refused("observe", "requires.episode_returns"):
+    with refused("observe_return", "requires.episode_returns"):
         replay_of(sampler)
 
 

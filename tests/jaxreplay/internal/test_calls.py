@@ -49,7 +49,7 @@ def calls(replay, state, batch):
     yield "sample", lambda: replay.sample(state, KEY)
     yield "update", lambda: replay.update(state, batch, **about)
     yield "after_reading", lambda: replay.after_reading(state, batch)
-    yield "observe", lambda: replay.observe_return(state, np.float32(1), KEY)
+    yield "observe_return", lambda: replay.observe_return(state, np.float32(1), KEY)
     yield "can_sample", lambda: replay.can_sample(state)
     yield "probability", lambda: replay.probability(state, np.arange(3))
     yield "metrics", lambda: replay.metrics(state)

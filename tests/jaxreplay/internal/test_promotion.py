@@ -18,8 +18,6 @@ from jaxreplay import (
 )
 from jaxreplay._internal import frames
 from jaxreplay.loops import if_finite
-from jaxreplay.methods import ere, sequences
-from jaxreplay.methods.parts import bucket_order
 
 T = jnp.ones((3, 2))
 FLAGS = jnp.zeros((3, 2), bool)
@@ -48,12 +46,6 @@ def drawn():
     return sum_tree.sample(tree, jax.random.key(0), 4), sum_tree.find(tree, jnp.ones(2))
 
 
-def ranked():
-    order = bucket_order.set(bucket_order.init(9), jnp.arange(3), jnp.ones(3))
-    found = bucket_order.find(order, jnp.arange(2), jnp.uint32(7))
-    return found, bucket_order.quantiles(order, jnp.array([0.1, 0.5]))
-
-
 def learned():
     optimiser = if_finite(optax.adam(0.1))
     return optimiser.update({"w": T}, optimiser.init({"w": T}))
@@ -64,15 +56,12 @@ FUNCTIONS = {
     "frames": stacks,
     "a window": pushed,
     "a tree": drawn,
-    "an order": ranked,
     "an optimiser": learned,
     "a schedule": lambda: schedules.linear(0.1, 1.0, 10)(jnp.int32(3)),
     "PAL": lambda: equivalence.pal(twin="max")(T),
     "an equivalent": lambda: equivalence.per_equivalent(0.6, 0.4)(T[0]),
     "returns": lambda: returns.retrace(T, T, FLAGS, T, T, T, T),
     "advantages": lambda: returns.advantages(T, T, FLAGS, T, T, 0.9),
-    "ERE's window": lambda: ere.window(jnp.int32(3), jnp.int32(5), 0.9, 100, 5),
-    "a sequence": lambda: sequences.priority(T, T > 0, 0.9),
 }
 
 

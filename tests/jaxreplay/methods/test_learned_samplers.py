@@ -27,7 +27,7 @@ class Made(NamedTuple):
 
     state: Any
     replayed: Callable[..., Any]  # (state, seed) -> state after one replayed batch
-    observe: Callable[..., Any]
+    observe_return: Callable[..., Any]
     metrics: Callable[..., Any]
 
 

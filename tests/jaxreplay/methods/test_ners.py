@@ -223,7 +223,7 @@ class Made(NamedTuple):
     init: Callable[..., Any]
     add: Callable[..., Any]
     replayed: Callable[..., Any]
-    observe: Callable[..., Any]
+    observe_return: Callable[..., Any]
 
 
 @functools.cache
