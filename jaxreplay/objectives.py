@@ -5,7 +5,7 @@ shape. TD errors are targets minus values. All loss functions in this module are
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jax.numpy as jnp
 
@@ -48,6 +48,14 @@ def huber(kappa: float = 1.0) -> Loss:
         return jnp.where(size <= kappa, 0.5 * jnp.square(td), kappa * (size - 0.5 * kappa))
 
     return loss
+
+
+LossName = Literal["agent", "mse", "huber", "l1"]
+
+
+def named(name: LossName) -> Loss | None:
+    """Return the loss with this name, or None for "agent", the agent's own; "huber" has kappa 1."""
+    return {"agent": None, "mse": mse, "huber": huber(1.0), "l1": l1}[name]
 
 
 class Choice(NamedTuple):

@@ -8,26 +8,28 @@ import jax.numpy as jnp
 from jaxreplay import buffer, counters, objectives
 from jaxreplay import ring as ring_
 from jaxreplay.buffer import Buffer
-from jaxreplay.methods import proportional
-from jaxreplay.methods.options import LossOptions
-from jaxreplay.methods.per import SamplingOptions
+from jaxreplay.methods import options, proportional
 from jaxreplay.methods.proportional import ProportionalState
 from jaxreplay.numerics import to_power
-from jaxreplay.option import option
+from jaxreplay.objectives import LossName
+from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
+from jaxreplay.sum_tree import Sampling
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree
 
 _CODE = "code of Kauvar et al. 2023"
 
 
 @dataclasses.dataclass(frozen=True)
-class CuriousConfig(LossOptions, SamplingOptions):
+class CuriousConfig(Config):
     """Hyperparameters of curious replay.
 
     With the default options, the number of visits determines priorities up to about 26 visits.
     """
 
+    alpha: float = option(0.7, "exponent of the loss", _CODE, at_least=0)
+    epsilon: float = option(0.01, "added to the loss before exponentiation", _CODE, at_least=0)
     signal: Literal["td_error", "model_loss"] = option(
         "td_error",
         "feedback in priorities: the TD error, or the loss of the agent's model, as in the paper",
@@ -38,9 +40,9 @@ class CuriousConfig(LossOptions, SamplingOptions):
     count_decay: float = option(
         0.7, "factor of the visit term per visit", _CODE, at_least=0, at_most=1
     )
-    alpha: float = option(0.7, "exponent of the loss", _CODE, at_least=0)
-    epsilon: float = option(0.01, "added to the loss before exponentiation", _CODE, at_least=0)
     new_priority: float = option(1e5, "priority of new transitions", _CODE, above=0)
+    sampling: Sampling = option("stratified", options.SAMPLING)
+    loss: LossName = option("agent", options.LOSS)
 
 
 class CuriousState(NamedTuple):
@@ -116,7 +118,7 @@ def method(config: CuriousConfig = CuriousConfig()) -> Method:
     Agents without a model offer `td_error` only; with `signal="model_loss"`, pass the losses of
     your model to `Replay.update` in your own loop.
     """
-    return Method(sampler(config), objectives.plain(config.named_loss))
+    return Method(sampler(config), objectives.plain(objectives.named(config.loss)))
 
 
 def priority(loss: Array, visits: Array, config: CuriousConfig) -> Array:

@@ -13,10 +13,9 @@ import optax
 
 from jaxreplay import objectives
 from jaxreplay.loops import if_finite
-from jaxreplay.methods import uniform
-from jaxreplay.methods.options import LossOptions
-from jaxreplay.objectives import LearnedWeights, ValueOf
-from jaxreplay.option import option
+from jaxreplay.methods import options, uniform
+from jaxreplay.objectives import LearnedWeights, LossName, ValueOf
+from jaxreplay.option import Config, option
 from jaxreplay.sampler import Method
 from jaxreplay.types import Array, Sample, Tree, get_field
 
@@ -25,7 +24,7 @@ _CODE = "third-party code"  # the authors' code was not available
 
 
 @dataclasses.dataclass(frozen=True)
-class DisCorConfig(LossOptions):
+class DisCorConfig(Config):
     """Hyperparameters of DisCor."""
 
     temperature: float = option(
@@ -49,6 +48,7 @@ class DisCorConfig(LossOptions):
     hidden: tuple[int, ...] = option(
         (256, 256, 256), "hidden layer sizes of the error network", _CODE, at_least=1
     )
+    loss: LossName = option("agent", options.LOSS)
 
 
 class DisCorState(NamedTuple):
@@ -183,6 +183,6 @@ def method(config: DisCorConfig = DisCorConfig()) -> Method:
       >>> from jaxreplay.methods import per
       >>> both = Method(per.sampler(), method().objective)
     """
-    objective = objectives.weighted(config.named_loss)
+    objective = objectives.weighted(objectives.named(config.loss))
     learned: LearnedWeights = DistributionCorrection(config)
     return Method(sampler(), objective._replace(learned_weights=learned))

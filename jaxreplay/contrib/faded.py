@@ -11,13 +11,12 @@ import jax.numpy as jnp
 from jaxreplay import buffer, counters, objectives, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay.loops import cond_on_schedule
-from jaxreplay.methods import lap, proportional
-from jaxreplay.methods.lap import LAPOptions
+from jaxreplay.methods import lap, options, proportional
 from jaxreplay.methods.parts import two_trees
-from jaxreplay.option import option
+from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
-from jaxreplay.sum_tree import SumTree
+from jaxreplay.sum_tree import Sampling, SumTree
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree
 
 _CODE = "code of Lyu et al. 2026"
@@ -28,9 +27,11 @@ _HALVINGS = 16  # the leaves of young transitions are multiplied by 2^-16 before
 
 
 @dataclasses.dataclass(frozen=True)
-class FadedConfig(LAPOptions):
+class FadedConfig(Config):
     """Hyperparameters of faded LAP; `FadedConfig(**DISCRETE)` suits discrete actions."""
 
+    alpha: float = option(0.4, options.ALPHA, "Fujimoto et al. 2020, Tab. 6")
+    kappa: float = option(1.0, options.KAPPA)
     fade: float = option(
         0.9999,
         "factor of a priority for every transition added later; 1 is LAP",
@@ -41,6 +42,7 @@ class FadedConfig(LAPOptions):
     floor: float = option(
         0.1, "smallest product of these factors; 1 is LAP", _CODE, above=0, at_most=1
     )
+    sampling: Sampling = option("stratified", options.SAMPLING)
 
     def age_of_floor(self, num_envs: int, steps: int) -> int:
         """Return the number of steps after which priorities no longer fade, in [1, `steps`]."""

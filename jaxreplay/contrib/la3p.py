@@ -9,23 +9,24 @@ import jax.numpy as jnp
 
 from jaxreplay import buffer, equivalence, numerics, objectives, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay.methods import lap, proportional
-from jaxreplay.methods.lap import LAPOptions
+from jaxreplay.methods import lap, options, proportional
 from jaxreplay.methods.proportional import ProportionalState
 from jaxreplay.objectives import Objective
-from jaxreplay.option import option
+from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
-from jaxreplay.sum_tree import SumTree
+from jaxreplay.sum_tree import Sampling, SumTree
 from jaxreplay.types import IGNORED, Array, Draw, Provision, Requirements, Sample, Tree, Trust
 
 DISCRETE: Mapping[str, Any] = lap.DISCRETE  # defaults for discrete actions
 
 
 @dataclasses.dataclass(frozen=True)
-class LA3PConfig(LAPOptions):
+class LA3PConfig(Config):
     """Hyperparameters of LA3P, with the priorities of LAP."""
 
+    alpha: float = option(0.4, options.ALPHA, "Fujimoto et al. 2020, Tab. 6")
+    kappa: float = option(1.0, options.KAPPA)
     fraction: float = option(
         0.5,
         "fraction of the rows of the critic and of the actor that are prioritised; 0 is PAL",
@@ -33,6 +34,7 @@ class LA3PConfig(LAPOptions):
         at_least=0,
         at_most=1,
     )
+    sampling: Sampling = option("stratified", options.SAMPLING)
 
     def parts(self, batch_size: int) -> tuple[int, int]:
         """Return the sizes of the uniform part, and of each of the two prioritised parts.

@@ -11,10 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxreplay import numerics, objectives, sum_tree
-from jaxreplay.methods import uniform
-from jaxreplay.methods.options import LossOptions
-from jaxreplay.objectives import Choice
-from jaxreplay.option import option
+from jaxreplay.methods import options, uniform
+from jaxreplay.objectives import Choice, LossName
+from jaxreplay.option import Config, option
 from jaxreplay.sampler import Method
 from jaxreplay.types import Array
 
@@ -24,7 +23,7 @@ Weights = Literal["mean", "lazy", "max"]
 
 
 @dataclasses.dataclass(frozen=True)
-class LaBERConfig(LossOptions):
+class LaBERConfig(Config):
     """Hyperparameters of LaBER."""
 
     candidates: int = option(
@@ -36,6 +35,7 @@ class LaBERConfig(LossOptions):
         "with which gradients are unbiased, 1 / g (lazy), or min(g) / g over the chosen ones (max)",
         f"{_PAPER}: all three; code for Atari: lazy",
     )
+    loss: LossName = option("agent", options.LOSS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,4 +98,6 @@ def method(config: LaBERConfig = LaBERConfig()) -> Method:
     gradients, per critic: `|td|` for the squared error, `min(|td|, 1)` for the Huber loss.
     """
     choose = ChooseByGradient(config.candidates, config.weights)
-    return Method(sampler(), objectives.weighted(config.named_loss)._replace(choose=choose))
+    return Method(
+        sampler(), objectives.weighted(objectives.named(config.loss))._replace(choose=choose)
+    )

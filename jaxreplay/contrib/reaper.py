@@ -9,18 +9,22 @@ import jax.numpy as jnp
 from jaxreplay import buffer, numerics, objectives, schedules, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay.loops import cond_if_any, varying
-from jaxreplay.methods import proportional
-from jaxreplay.methods.options import LossOptions
+from jaxreplay.methods import options, proportional
 from jaxreplay.methods.parts import episode_sums, episodes
 from jaxreplay.methods.parts.episode_sums import EpisodeSums
 from jaxreplay.methods.parts.episodes import Spans
-from jaxreplay.methods.per import PriorityOptions
-from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState, SamplingStats
+from jaxreplay.methods.proportional import (
+    ImportanceWeights,
+    Initial,
+    ProportionalState,
+    SamplingStats,
+)
 from jaxreplay.numerics import to_power
-from jaxreplay.option import option, override
+from jaxreplay.objectives import LossName
+from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
-from jaxreplay.sum_tree import SumTree
+from jaxreplay.sum_tree import Sampling, SumTree
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree, get_field
 
 _CODE = "code of Pleiss et al. 2026"
@@ -30,14 +34,18 @@ _MAX_METRIC_SLOTS = 4096
 
 
 @dataclasses.dataclass(frozen=True)
-class ReaPERConfig(LossOptions, PriorityOptions):
+class ReaPERConfig(Config):
     """Hyperparameters of ReaPER."""
 
-    alpha: float = override(PriorityOptions, "alpha", 0.3, _CODE)
+    alpha: float = option(0.3, options.ALPHA, _CODE)
+    epsilon: float = option(1e-6, options.EPSILON)
     omega: float = option(
         0.3, "exponent of the reliability; 0 is PER with a constant beta", _CODE, at_least=0
     )
+    initial: Initial = option("max", options.INITIAL)
+    sampling: Sampling = option("stratified", options.SAMPLING)
     beta: float = option(0.5, "constant importance-sampling exponent", _CODE, at_least=0, at_most=1)
+    loss: LossName = option("agent", options.LOSS)
 
     @property
     def weight(self) -> ImportanceWeights:
@@ -293,4 +301,4 @@ sampler = ReaPER
 
 def method(config: ReaPERConfig = ReaPERConfig()) -> Method:
     """Return ReaPER: the sampler, and an objective that averages weighted critic losses."""
-    return Method(sampler(config), objectives.weighted(config.named_loss))
+    return Method(sampler(config), objectives.weighted(objectives.named(config.loss)))

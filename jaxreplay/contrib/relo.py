@@ -6,13 +6,15 @@ from typing import Literal
 
 import jax.numpy as jnp
 
-from jaxreplay.methods.options import WeightedLossOptions
-from jaxreplay.methods.per import ImportanceOptions, SamplingOptions
-from jaxreplay.methods.proportional import Proportional
+from jaxreplay import objectives, schedules
+from jaxreplay.methods import options
+from jaxreplay.methods.proportional import ImportanceWeights, Maximum, Normalisation, Proportional
 from jaxreplay.numerics import to_power
-from jaxreplay.option import option
+from jaxreplay.objectives import LossName
+from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
+from jaxreplay.sum_tree import Sampling
 from jaxreplay.types import Array, Requirements
 
 _PAPER = "Sujit et al. 2022"
@@ -20,14 +22,12 @@ _FEEDBACK = frozenset({"reducible_loss"})
 
 
 @dataclasses.dataclass(frozen=True)
-class ReLoConfig(WeightedLossOptions, ImportanceOptions, SamplingOptions):
+class ReLoConfig(Config):
     """Hyperparameters of ReLo; new transitions get the largest priority so far, initially 1."""
 
-    alpha: float = option(
-        0.6,
-        "prioritisation exponent; 0 is uniform",
-        f"code of {_PAPER}, MinAtar; 0.5 for SAC and Atari",
-        at_least=0,
+    alpha: float = option(0.6, options.ALPHA, f"code of {_PAPER}, MinAtar; 0.5 for SAC and Atari")
+    epsilon: float = option(
+        1e-5, "added to the map relu before exponentiation", f"code of {_PAPER}", at_least=0
     )
     map: Literal["relu", "exp"] = option(
         "relu",
@@ -35,9 +35,14 @@ class ReLoConfig(WeightedLossOptions, ImportanceOptions, SamplingOptions):
         "exp(x) otherwise",
         f"code of {_PAPER}: exp for Rainbow",
     )
-    epsilon: float = option(
-        1e-5, "added to the map relu before exponentiation", f"code of {_PAPER}", at_least=0
-    )
+    maximum: Maximum = option("all_time", options.MAXIMUM)
+    sampling: Sampling = option("stratified", options.SAMPLING)
+    beta: float = option(0.4, options.BETA)
+    beta_end: float = option(1.0, options.BETA_END)
+    beta_updates: int | None = option(None, options.BETA_UPDATES)
+    normalise: Normalisation = option("batch", options.NORMALISE)
+    loss: LossName = option("agent", options.LOSS)
+    weigh_actor: bool = option(False, options.WEIGH_ACTOR)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +63,14 @@ class ReLoLeaf:
 def sampler(config: ReLoConfig = ReLoConfig()) -> Proportional:
     """Return the ReLo sampler: PER with another priority, for feedback `reducible_loss`."""
     leaf = ReLoLeaf(config.alpha, config.map, config.epsilon)
-    return Proportional(leaf, config.weight, feedback=_FEEDBACK, sampling=config.sampling)
+    beta = schedules.linear(config.beta, config.beta_end, config.beta_updates)
+    return Proportional(
+        leaf,
+        ImportanceWeights(beta, config.normalise),
+        feedback=_FEEDBACK,
+        sampling=config.sampling,
+        maximum=config.maximum,
+    )
 
 
 def method(config: ReLoConfig = ReLoConfig()) -> Method:
@@ -67,5 +79,7 @@ def method(config: ReLoConfig = ReLoConfig()) -> Method:
     The objective requires that agents compute `reducible_loss`: the loss of the TD errors minus
     that of the target network's errors, for the same targets, as a mean over critics.
     """
-    objective = config.objective()._replace(requires=Requirements(feedback=_FEEDBACK))
+    objective = objectives.weighted(objectives.named(config.loss), config.weigh_actor)._replace(
+        requires=Requirements(feedback=_FEEDBACK)
+    )
     return Method(sampler(config), objective)

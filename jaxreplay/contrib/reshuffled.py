@@ -13,15 +13,19 @@ from jaxreplay import buffer, numerics, objectives
 from jaxreplay import ring as ring_
 from jaxreplay.buffer import Buffer
 from jaxreplay.loops import varying
-from jaxreplay.methods.options import LossOptions
+from jaxreplay.methods import options
+from jaxreplay.objectives import LossName
+from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import Array, Draw, Requirements, Sample
 
 
 @dataclasses.dataclass(frozen=True)
-class ReshuffledConfig(LossOptions):
+class ReshuffledConfig(Config):
     """Hyperparameters of RR-C."""
+
+    loss: LossName = option("agent", options.LOSS)
 
 
 class ReshuffledState(NamedTuple):
@@ -129,7 +133,7 @@ def method(config: ReshuffledConfig = ReshuffledConfig()) -> Method:
     Args:
       config: options; `loss` replaces the agent's own loss on the TD error.
     """
-    return Method(sampler(config), objectives.plain(config.named_loss))
+    return Method(sampler(config), objectives.plain(objectives.named(config.loss)))
 
 
 def distinct(key: Array, batch_size: int, count: Array, below: Array) -> Array:

@@ -10,10 +10,11 @@ import numpy as np
 from jaxreplay import buffer, numerics, objectives, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay.loops import varying
-from jaxreplay.methods.options import LossOptions
+from jaxreplay.methods import options
 from jaxreplay.methods.parts import episodes
 from jaxreplay.methods.parts.episodes import Positions
-from jaxreplay.option import option
+from jaxreplay.objectives import LossName
+from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.sum_tree import SumTree
@@ -21,7 +22,7 @@ from jaxreplay.types import Array, Draw, Requirements, Sample, Tree, get_field
 
 
 @dataclasses.dataclass(frozen=True)
-class ReverseConfig(LossOptions):
+class ReverseConfig(Config):
     """Hyperparameters of reverse replay."""
 
     sweeps: int = option(
@@ -31,6 +32,7 @@ class ReverseConfig(LossOptions):
         "Lee et al. 2019: 1",
         at_least=1,
     )
+    loss: LossName = option("agent", options.LOSS)
 
 
 class ReverseState(NamedTuple):
@@ -179,4 +181,4 @@ sampler = Reverse
 
 def method(config: ReverseConfig = ReverseConfig()) -> Method:
     """Return reverse replay: the sampler, and an objective that averages losses."""
-    return Method(sampler(config), objectives.plain(config.named_loss))
+    return Method(sampler(config), objectives.plain(objectives.named(config.loss)))

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 
 from jaxreplay import counters, numerics, objectives, schedules
 from jaxreplay import ring as ring_
-from jaxreplay.methods.options import LossOptions
-from jaxreplay.option import option
+from jaxreplay.methods import options
+from jaxreplay.objectives import LossName
+from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import Array, Draw, Requirements, Sample, Tree, get_field
@@ -17,7 +18,7 @@ _PAPER = "Wang & Ross 2019"
 
 
 @dataclasses.dataclass(frozen=True)
-class EREConfig(LossOptions):
+class EREConfig(Config):
     """Hyperparameters of ERE."""
 
     eta: float = option(
@@ -33,6 +34,7 @@ class EREConfig(LossOptions):
     smallest: int = option(
         5000, "minimum number of transitions in the window", f"{_PAPER}, Sec. 4", at_least=1
     )
+    loss: LossName = option("agent", options.LOSS)
 
 
 class EREState(NamedTuple):
@@ -143,4 +145,4 @@ def method(config: EREConfig = EREConfig()) -> Method:
     Args:
       config: options; `config.for_run(updates)` anneals eta to 1 over `updates` gradient steps.
     """
-    return Method(sampler(config), objectives.plain(config.named_loss))
+    return Method(sampler(config), objectives.plain(objectives.named(config.loss)))

@@ -12,8 +12,9 @@ from jaxreplay import buffer, counters, numerics, objectives, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay.buffer import Buffer
 from jaxreplay.loops import if_finite, varying
-from jaxreplay.methods.options import LossOptions
-from jaxreplay.option import option
+from jaxreplay.methods import options
+from jaxreplay.objectives import LossName
+from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.sum_tree import SumTree
@@ -26,7 +27,7 @@ _LEAST = 1e-6  # probabilities are clipped to [1e-6, 1 - 1e-6] before the logari
 
 
 @dataclasses.dataclass(frozen=True)
-class EROConfig(LossOptions):
+class EROConfig(Config):
     """Hyperparameters of ERO."""
 
     hidden: tuple[int, ...] = option(
@@ -34,6 +35,7 @@ class EROConfig(LossOptions):
     )
     learning_rate: float = option(1e-4, "Adam learning rate of the replay policy", _PAPER, above=0)
     batch_size: int = option(64, "transitions per update of the replay policy", _PAPER, at_least=1)
+    loss: LossName = option("agent", options.LOSS)
 
 
 class EROState(NamedTuple):
@@ -173,7 +175,7 @@ def method(config: EROConfig = EROConfig()) -> Method:
 
     The training loop must pass the returns of training episodes to `Replay.observe_return`.
     """
-    return Method(sampler(config), objectives.plain(config.named_loss))
+    return Method(sampler(config), objectives.plain(objectives.named(config.loss)))
 
 
 def _optimiser(config: EROConfig) -> optax.GradientTransformation:

@@ -6,11 +6,12 @@ from types import MappingProxyType
 from typing import Any
 
 from jaxreplay import equivalence, objectives
-from jaxreplay.methods.per import MaximumOptions, SamplingOptions
-from jaxreplay.methods.proportional import Proportional
-from jaxreplay.option import option
+from jaxreplay.methods import options
+from jaxreplay.methods.proportional import Initial, Maximum, Proportional
+from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
+from jaxreplay.sum_tree import Sampling
 from jaxreplay.types import Array
 
 _PAPER = "Fujimoto et al. 2020"
@@ -21,28 +22,19 @@ DISCRETE: Mapping[str, Any] = MappingProxyType({"alpha": 0.6, "kappa": 0.01})
 
 
 @dataclasses.dataclass(frozen=True)
-class LAPOptions(SamplingOptions):
-    """Options for priorities `max(|td|, kappa)^alpha`."""
-
-    alpha: float = option(
-        0.4, "prioritisation exponent; 0 is uniform", f"{_PAPER}, Tab. 6", at_least=0
-    )
-    kappa: float = option(
-        1.0,
-        "lower bound on |TD error| in priorities, and threshold of the Huber loss",
-        f"{_PAPER}, Tab. 6",
-        above=0,
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class LAPConfig(MaximumOptions, LAPOptions):
+class LAPConfig(Config):
     """Hyperparameters of LAP; `LAPConfig(**DISCRETE)` has the paper's values for Atari.
 
     Kappa bounds the gradient of the loss. Optimisers that normalise gradients (Adam, RMSProp)
     cancel a small bound unless epsilon is comparable to the gradient, such as 1.5e-4; Adam's
     default of 1e-8 is too small. The authors' code uses independent draws (`sampling="iid"`).
     """
+
+    alpha: float = option(0.4, options.ALPHA, "Fujimoto et al. 2020, Tab. 6")
+    kappa: float = option(1.0, options.KAPPA)
+    initial: Initial = option("max", options.INITIAL)
+    maximum: Maximum = option("all_time", options.MAXIMUM)
+    sampling: Sampling = option("stratified", options.SAMPLING)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +54,9 @@ def sampler(config: LAPConfig = LAPConfig()) -> Proportional:
     Importance weights are 1. New transitions receive the maximum of the priorities.
     """
     leaf = LAPLeaf(config.alpha, config.kappa)
-    return Proportional(leaf, sampling=config.sampling, maximum=config.maximum)
+    return Proportional(
+        leaf, sampling=config.sampling, initial=config.initial, maximum=config.maximum
+    )
 
 
 def method(config: LAPConfig = LAPConfig()) -> Method:

@@ -7,20 +7,20 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxreplay import buffer, counters, sum_tree
+from jaxreplay import buffer, counters, objectives, schedules, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay.buffer import Buffer
 from jaxreplay.loops import if_finite
-from jaxreplay.methods import proportional
-from jaxreplay.methods.options import WeightedLossOptions
+from jaxreplay.methods import options, proportional
 from jaxreplay.methods.parts import episodes
 from jaxreplay.methods.parts.episodes import Positions
 from jaxreplay.methods.parts.score_network import Features, ScoreNetwork
-from jaxreplay.methods.per import ImportanceOptions, SamplingOptions
-from jaxreplay.methods.proportional import ProportionalState
-from jaxreplay.option import option
+from jaxreplay.methods.proportional import ImportanceWeights, Normalisation, ProportionalState
+from jaxreplay.objectives import LossName
+from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
+from jaxreplay.sum_tree import Sampling
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree, get_field
 
 Feature = Literal["obs", "action", "reward", "next_obs", "time", "td_error", "q_value"]
@@ -29,7 +29,7 @@ _CODE = "authors' code"
 
 
 @dataclasses.dataclass(frozen=True)
-class NERSConfig(WeightedLossOptions, ImportanceOptions, SamplingOptions):
+class NERSConfig(Config):
     """Hyperparameters of NERS, mostly from PER or the authors' code; the paper gives no values.
 
     To weight the actor's loss as in Alg. 1 of the paper, set `weigh_actor=True`.
@@ -66,6 +66,19 @@ class NERSConfig(WeightedLossOptions, ImportanceOptions, SamplingOptions):
     )
     learning_rate: float = option(1e-4, "Adam learning rate of the sampler", _CODE, above=0)
     train_size: int = option(256, "replayed transitions per update of the sampler", at_least=1)
+    sampling: Sampling = option("stratified", options.SAMPLING)
+    beta: float = option(0.4, options.BETA)
+    beta_end: float = option(1.0, options.BETA_END)
+    beta_updates: int | None = option(None, options.BETA_UPDATES)
+    normalise: Normalisation = option("batch", options.NORMALISE)
+    loss: LossName = option("agent", options.LOSS)
+    weigh_actor: bool = option(False, options.WEIGH_ACTOR)
+
+    @property
+    def weight(self) -> ImportanceWeights:
+        """Importance weights; their exponent beta is constant if `beta_updates` is None."""
+        beta = schedules.linear(self.beta, self.beta_end, self.beta_updates)
+        return ImportanceWeights(beta, self.normalise)
 
 
 class Collected(NamedTuple):
@@ -238,7 +251,9 @@ def method(config: NERSConfig = NERSConfig()) -> Method:
     Args:
       config: options; `config.for_run(updates)` anneals beta over `updates` gradient steps.
     """
-    return Method(sampler(config), config.objective())
+    return Method(
+        sampler(config), objectives.weighted(objectives.named(config.loss), config.weigh_actor)
+    )
 
 
 def _learn(

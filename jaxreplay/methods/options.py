@@ -1,36 +1,54 @@
-"""Options that several methods share."""
+"""Options that several methods share; a config gives their defaults, as `option(0.6, ALPHA)`."""
 
-import dataclasses
-from typing import Literal
+from jaxreplay.option import Declaration
 
-from jaxreplay.objectives import Loss, Objective, huber, l1, mse, weighted
-from jaxreplay.option import Config, option
+_PER = "Schaul et al. 2016"
 
-
-@dataclasses.dataclass(frozen=True)
-class LossOptions(Config):
-    """Option for the agent's loss on the TD error."""
-
-    loss: Literal["agent", "mse", "huber", "l1"] = option(
-        "agent", "loss on the TD error before importance weighting; 'agent' uses the agent's loss"
-    )
-
-    @property
-    def named_loss(self) -> Loss | None:
-        """Loss function named by `loss`, or None for the agent's own loss; "huber" has kappa 1."""
-        return {"agent": None, "mse": mse, "huber": huber(1.0), "l1": l1}[self.loss]
-
-
-@dataclasses.dataclass(frozen=True)
-class WeightedLossOptions(LossOptions):
-    """Options for the loss on the TD error and for the importance weighting of losses."""
-
-    weigh_actor: bool = option(
-        False,
-        "apply importance weights to the actor's loss as well as to the critic's loss",
-        "true: Oh et al. 2021, Alg. 1; code of Novati & Koumoutsakos",
-    )
-
-    def objective(self) -> Objective:
-        """Return an objective that averages importance-weighted losses."""
-        return weighted(self.named_loss, self.weigh_actor)
+ALPHA = Declaration("prioritisation exponent; 0 is uniform", f"{_PER}, Tab. 3", at_least=0)
+EPSILON = Declaration(
+    "added to |TD error| before exponentiation; the paper gives no value", at_least=0
+)
+KAPPA = Declaration(
+    "lower bound on |TD error| in priorities, and threshold of the Huber loss",
+    "Fujimoto et al. 2020, Tab. 6",
+    above=0,
+)
+CLIP = Declaration("upper bound on |TD error| in priorities; none: unbounded", above=0)
+INITIAL = Declaration(
+    "priority of new transitions: the running maximum, or computed from their TD error",
+    f"{_PER}, Alg. 1; td: Brittain et al. 2019, Sec. 5.3",
+)
+MAXIMUM = Declaration(
+    "maximum that new transitions receive: of all priorities so far, or of those of the stored "
+    "transitions, which falls after an outlier if batches are larger than the number of "
+    "transitions added between them",
+    f"{_PER}, Alg. 1: all_time",
+)
+SAMPLING = Declaration(
+    "one draw from each of B equal ranges of the total priority (stratified), at the same "
+    "offset in each range (systematic), or independent draws (iid)",
+    f"{_PER}, App. B.2.1",
+)
+BETA = Declaration("initial importance-sampling exponent", f"{_PER}, Tab. 3", at_least=0, at_most=1)
+BETA_END = Declaration(
+    "final importance-sampling exponent of the linear schedule",
+    f"{_PER}, Sec. 3.4",
+    at_least=0,
+    at_most=1,
+)
+BETA_UPDATES = Declaration(
+    "gradient steps over which beta reaches beta_end; none: the whole run",
+    f"{_PER}, Sec. 3.4",
+    at_least=1,
+    whole_run=True,
+)
+NORMALISE = Declaration(
+    "divide importance weights by their batch maximum or buffer maximum, or not at all"
+)
+LOSS = Declaration(
+    "loss on the TD error before importance weighting; 'agent' uses the agent's loss"
+)
+WEIGH_ACTOR = Declaration(
+    "apply importance weights to the actor's loss as well as to the critic's loss",
+    "true: Oh et al. 2021, Alg. 1; code of Novati & Koumoutsakos",
+)

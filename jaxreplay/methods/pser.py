@@ -11,33 +11,31 @@ import jax.numpy as jnp
 
 from jaxreplay import counters, objectives, schedules, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay.methods import proportional
-from jaxreplay.methods.options import LossOptions
+from jaxreplay.methods import options, proportional
 from jaxreplay.methods.parts import episodes
 from jaxreplay.methods.parts.episodes import Positions
-from jaxreplay.methods.per import PriorityOptions
-from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState
+from jaxreplay.methods.proportional import ImportanceWeights, Initial, ProportionalState
 from jaxreplay.numerics import to_power
-from jaxreplay.option import Bounds, option, override
+from jaxreplay.objectives import LossName
+from jaxreplay.option import Bounds, Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
+from jaxreplay.sum_tree import Sampling
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree, get_field
 
 _PAPER = "Brittain et al. 2019"
 
 
 @dataclasses.dataclass(frozen=True)
-class PSERConfig(LossOptions, PriorityOptions):
+class PSERConfig(Config):
     """Hyperparameters of PSER.
 
     To match the code behind the paper's results, set `decay_space="leaf", leaf="sqrt_huber"`. That
     code computes priorities (tree leaves) as square roots of the Huber loss, and decays the leaves.
     """
 
-    alpha: float = override(PriorityOptions, "alpha", 0.5, f"{_PAPER}, Tab. 3")
-    beta: float = option(
-        0.5, "constant importance-sampling exponent", f"{_PAPER}, Tab. 4", at_least=0, at_most=1
-    )
+    alpha: float = option(0.5, options.ALPHA, f"{_PAPER}, Tab. 3")
+    epsilon: float = option(1e-6, options.EPSILON)
     rho: float = option(
         0.4, "decay factor of the priority per step", f"{_PAPER}, Tab. 2", above=0, below=1
     )
@@ -69,6 +67,12 @@ class PSERConfig(LossOptions, PriorityOptions):
     leaf: Literal["power", "sqrt_huber"] = option(
         "power", "leaf for a TD error: (|td| + epsilon)^alpha, or sqrt(Huber loss) (authors' code)"
     )
+    initial: Initial = option("max", options.INITIAL)
+    sampling: Sampling = option("stratified", options.SAMPLING)
+    beta: float = option(
+        0.5, "constant importance-sampling exponent", f"{_PAPER}, Tab. 4", at_least=0, at_most=1
+    )
+    loss: LossName = option("agent", options.LOSS)
 
     @property
     def weight(self) -> ImportanceWeights:
@@ -186,7 +190,7 @@ sampler = PSER
 
 def method(config: PSERConfig = PSERConfig()) -> Method:
     """Return PSER: the sampler, and an objective that averages weighted critic losses."""
-    return Method(sampler(config), objectives.weighted(config.named_loss))
+    return Method(sampler(config), objectives.weighted(objectives.named(config.loss)))
 
 
 def _leaf(config: PSERConfig, td_error: Array) -> Array:

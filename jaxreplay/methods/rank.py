@@ -7,15 +7,22 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxreplay import counters, numerics, schedules, sum_tree
+from jaxreplay import counters, numerics, objectives, schedules, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay.methods.options import WeightedLossOptions
+from jaxreplay.methods import options
 from jaxreplay.methods.parts import bucket_order, rank_mass
 from jaxreplay.methods.parts.bucket_order import BucketOrder, Ties
 from jaxreplay.methods.parts.rank_mass import Segments
-from jaxreplay.methods.per import ImportanceOptions, MaximumOptions
-from jaxreplay.methods.proportional import SamplingStats, stored_maximum, vacate
-from jaxreplay.option import option, override
+from jaxreplay.methods.proportional import (
+    ImportanceWeights,
+    Maximum,
+    Normalisation,
+    SamplingStats,
+    stored_maximum,
+    vacate,
+)
+from jaxreplay.objectives import LossName
+from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.sum_tree import SumTree
@@ -25,12 +32,10 @@ _PAPER = "Schaul et al. 2016"
 
 
 @dataclasses.dataclass(frozen=True)
-class RankConfig(MaximumOptions, WeightedLossOptions, ImportanceOptions):
+class RankConfig(Config):
     """Hyperparameters of rank-based prioritised replay."""
 
-    alpha: float = option(
-        0.7, "prioritisation exponent; 0 is uniform", f"{_PAPER}, Tab. 3", at_least=0
-    )
+    alpha: float = option(0.7, options.ALPHA)
     alpha_end: float | None = option(
         None,
         "final prioritisation exponent of the linear schedule; none: alpha is constant",
@@ -44,24 +49,36 @@ class RankConfig(MaximumOptions, WeightedLossOptions, ImportanceOptions):
         at_least=1,
         whole_run=True,
     )
-    beta: float = override(ImportanceOptions, "beta", 0.5, f"{_PAPER}, Tab. 3")
     order: Literal["buckets", "sorted"] = option(
         "buckets",
         "ranking of |TD errors|: buckets of 7 to 12.5 % width (wider below 3e-5 and above 8192), "
         "with ties within a bucket, or exact, by sorting the whole buffer for every batch",
         f"replaces the heap in {_PAPER}, App. B.2.1",
     )
+    weights: Literal["rank", "effective"] = option(
+        "rank",
+        "probability in importance weights: of the rank (Eq. 1), or effective, given the segments",
+        f"{_PAPER}, Sec. 3.4",
+    )
+    maximum: Maximum = option("all_time", options.MAXIMUM)
     sampling: Literal["segments", "iid", "greedy"] = option(
         "segments",
         "one draw from each of B segments of nearly equal probability, independent draws, or the B "
         "largest |TD errors|",
         f"{_PAPER}, Sec. 3.3 and Fig. 2",
     )
-    weights: Literal["rank", "effective"] = option(
-        "rank",
-        "probability in importance weights: of the rank (Eq. 1), or effective, given the segments",
-        f"{_PAPER}, Sec. 3.4",
-    )
+    beta: float = option(0.5, options.BETA, f"{_PAPER}, Tab. 3")
+    beta_end: float = option(1.0, options.BETA_END)
+    beta_updates: int | None = option(None, options.BETA_UPDATES)
+    normalise: Normalisation = option("batch", options.NORMALISE)
+    loss: LossName = option("agent", options.LOSS)
+    weigh_actor: bool = option(False, options.WEIGH_ACTOR)
+
+    @property
+    def weight(self) -> ImportanceWeights:
+        """Importance weights; their exponent beta is constant if `beta_updates` is None."""
+        beta = schedules.linear(self.beta, self.beta_end, self.beta_updates)
+        return ImportanceWeights(beta, self.normalise)
 
     @property
     def exponent(self) -> Callable[[Array], Array | float]:
@@ -243,7 +260,9 @@ def method(config: RankConfig = RankConfig()) -> Method:
       config: options; `config.for_run(updates)` anneals beta, and alpha if `alpha_end` is set,
         over `updates` gradient steps.
     """
-    return Method(sampler(config), config.objective())
+    return Method(
+        sampler(config), objectives.weighted(objectives.named(config.loss), config.weigh_actor)
+    )
 
 
 def argsort_descending(values: Array) -> Array:

@@ -12,15 +12,15 @@ import jax.numpy as jnp
 
 from jaxreplay import buffer, objectives, schedules, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay.methods import proportional
+from jaxreplay.methods import options, proportional
 from jaxreplay.methods.parts import episodes
 from jaxreplay.methods.parts.episodes import Positions
-from jaxreplay.methods.per import SamplingOptions
 from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState
 from jaxreplay.numerics import to_power
 from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
+from jaxreplay.sum_tree import Sampling
 from jaxreplay.types import (
     IGNORED,
     Array,
@@ -59,28 +59,27 @@ class LengthOptions(Config):
 
 
 @dataclasses.dataclass(frozen=True)
-class SequencesConfig(SamplingOptions, LengthOptions):
+class SequencesConfig(LengthOptions):
     """Hyperparameters of sequence replay.
 
     In the paper, a burn-in of 40 steps precedes 80 training steps: set `length=120, burn_in=40`.
     """
 
+    alpha: float = option(0.9, options.ALPHA, f"{_PAPER}, hyperparameters")
+    epsilon: float = option(
+        1e-6, "added to the priority before exponentiation; the paper gives no value", at_least=0
+    )
     period: int = option(
         40, "steps between the starts of consecutive sequences in an episode", _PAPER, at_least=1
     )
     prioritised: bool = option(True, "sample by priority; false: uniformly, with weights of 1")
-    alpha: float = option(
-        0.9, "prioritisation exponent; 0 is uniform", f"{_PAPER}, hyperparameters", at_least=0
-    )
+    sampling: Sampling = option("stratified", options.SAMPLING)
     beta: float = option(
         0.6,
         "constant importance-sampling exponent; weights are divided by their batch maximum",
         f"{_PAPER}, hyperparameters",
         at_least=0,
         at_most=1,
-    )
-    epsilon: float = option(
-        1e-6, "added to the priority before exponentiation; the paper gives no value", at_least=0
     )
 
     @property

@@ -6,15 +6,19 @@ import jax.numpy as jnp
 
 from jaxreplay import numerics, objectives
 from jaxreplay import ring as ring_
-from jaxreplay.methods.options import LossOptions
+from jaxreplay.methods import options
+from jaxreplay.objectives import LossName
+from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import Array, Draw
 
 
 @dataclasses.dataclass(frozen=True)
-class UniformConfig(LossOptions):
+class UniformConfig(Config):
     """Hyperparameters of uniform replay."""
+
+    loss: LossName = option("agent", options.LOSS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,4 +48,4 @@ def method(config: UniformConfig = UniformConfig()) -> Method:
     Args:
       config: options; `loss` replaces the agent's own loss on the TD error.
     """
-    return Method(sampler(), objectives.plain(config.named_loss))
+    return Method(sampler(), objectives.plain(objectives.named(config.loss)))

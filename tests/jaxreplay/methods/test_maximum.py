@@ -1,10 +1,11 @@
-"""Priorities of new transitions in PER, LAP and rank: the maximum of all time or as stored."""
+"""Priorities of new transitions: the maximum of all time or of the stored transitions."""
 
 import jax
 import numpy as np
 import pytest
 
 from jaxreplay import Replay, Transition, sum_tree
+from jaxreplay.contrib import eper, relo
 from jaxreplay.methods import lap, per, proportional, rank
 from jaxreplay.methods.parts import bucket_order
 from tests.methods import compiled
@@ -14,8 +15,9 @@ ROW = Transition(reward=np.zeros(1, np.float32))
 CONFIGS = {
     "per": per.PERConfig(alpha=1.0, epsilon=0.0), "rank": rank.RankConfig(),
     "lap": lap.LAPConfig(alpha=1.0, kappa=0.125),
+    "relo": relo.ReLoConfig(alpha=1.0, epsilon=0.0), "eper": eper.EPERConfig(alpha=1.0, epsilon=0.0),
 }  # fmt: skip
-MODULES = {"per": per, "rank": rank, "lap": lap}
+MODULES = {"per": per, "rank": rank, "lap": lap, "relo": relo, "eper": eper}
 
 
 def sampler_of(name, maximum):
@@ -35,7 +37,8 @@ def update(replay, state, td):
     slots, added = np.arange(4, dtype=np.int32), int(state.ring.steps_added)
     batch = replay.sample(state, jax.random.key(0))
     batch = batch._replace(indices=slots, version=added - (added - 1 - slots) % 4)
-    return replay.update(state, batch, td_error=np.float32(td))
+    feedback = dict.fromkeys(replay.requires.feedback, np.float32(td))
+    return replay.update(state, batch, **feedback)
 
 
 @pytest.mark.parametrize("maximum", ["all_time", "stored"])
