@@ -15,7 +15,8 @@ ROW = Transition(reward=np.zeros(1, np.float32))
 CONFIGS = {
     "per": per.PERConfig(alpha=1.0, epsilon=0.0), "rank": rank.RankConfig(),
     "lap": lap.LAPConfig(alpha=1.0, kappa=0.125),
-    "relo": relo.ReLoConfig(alpha=1.0, epsilon=0.0), "eper": eper.EPERConfig(alpha=1.0, epsilon=0.0),
+    "relo": relo.ReLoConfig(alpha=1.0, epsilon=0.0),
+    "eper": eper.EPERConfig(alpha=1.0, epsilon=0.0),
 }  # fmt: skip
 MODULES = {"per": per, "rank": rank, "lap": lap, "relo": relo, "eper": eper}
 
@@ -37,7 +38,7 @@ def update(replay, state, td):
     slots, added = np.arange(4, dtype=np.int32), int(state.ring.steps_added)
     batch = replay.sample(state, jax.random.key(0))
     batch = batch._replace(indices=slots, version=added - (added - 1 - slots) % 4)
-    feedback = dict.fromkeys(replay.requires.feedback, np.float32(td))
+    feedback = dict.fromkeys(("td_error", "reducible_loss", "expected_td_error"), np.float32(td))
     return replay.update(state, batch, **feedback)
 
 
