@@ -1,4 +1,4 @@
-"""Replay methods published since PER by others, one module per method.
+"""Replay methods published since PER, one module per method.
 
 In each module, `method(config)` returns the method, and `sampler(config)` returns only its sampler.
 The methods are registered in `jaxreplay.methods.METHODS`. To add a method to the library, add a
@@ -20,6 +20,7 @@ from jaxreplay.contrib import (
     reverse,
     sil,
 )
+from jaxreplay.methods.per import PERConfig
 from jaxreplay.registry import register
 
 __all__ = [
@@ -33,7 +34,7 @@ register("faded", faded.FadedConfig, faded.method, faded.DISCRETE)
 register("curious", curious.CuriousConfig, curious.method)
 register("relo", relo.ReLoConfig, relo.method)
 register("laber", laber.LaBERConfig, laber.method)
-register("eper", eper.EPERConfig, eper.method)
+register("eper", PERConfig, eper.method)
 register("reverse", reverse.ReverseConfig, reverse.method)
 register("la3p", la3p.LA3PConfig, la3p.method, la3p.DISCRETE)
 register("reaper", reaper.ReaPERConfig, reaper.method)

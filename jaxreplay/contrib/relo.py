@@ -23,7 +23,7 @@ _FEEDBACK = frozenset({"reducible_loss"})
 
 @dataclasses.dataclass(frozen=True)
 class ReLoConfig(Config):
-    """Hyperparameters of ReLo; new transitions get the largest priority so far, initially 1."""
+    """Hyperparameters of ReLo; new transitions get the largest priority, initially 1."""
 
     alpha: float = option(0.6, options.ALPHA, f"code of {_PAPER}, MinAtar; 0.5 for SAC and Atari")
     epsilon: float = option(

@@ -30,7 +30,7 @@ class LAPConfig(Config):
     default of 1e-8 is too small. The authors' code uses independent draws (`sampling="iid"`).
     """
 
-    alpha: float = option(0.4, options.ALPHA, "Fujimoto et al. 2020, Tab. 6")
+    alpha: float = option(0.4, options.ALPHA, f"{_PAPER}, Tab. 6")
     kappa: float = option(1.0, options.KAPPA)
     initial: Initial = option("max", options.INITIAL)
     maximum: Maximum = option("all_time", options.MAXIMUM)
@@ -51,7 +51,7 @@ class LAPLeaf:
 def sampler(config: LAPConfig = LAPConfig()) -> Proportional:
     """Return the LAP sampler: `P(i) ~ max(|td_i|, kappa)^alpha` (Fujimoto et al. 2020, Eq. 9).
 
-    Importance weights are 1. New transitions receive the maximum of the priorities.
+    Importance weights are 1. By default, new transitions receive the maximum of the priorities.
     """
     leaf = LAPLeaf(config.alpha, config.kappa)
     return Proportional(

@@ -5,7 +5,7 @@ few rows, and takes twice as long under vmap.
 
 Replay cycles (100,000 and a million slots, batches of 32 and 256, 1 and 8 seeds, one core) take 1.2
 to 2.6 times as long without the prefetching of rows. In training loops of DQN and SAC, which are
-bound by their networks, this package gains less than 3 %.
+bound by their networks, this module gains less than 3 %.
 """
 
 from collections.abc import Sequence

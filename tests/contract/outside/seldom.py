@@ -48,9 +48,9 @@ class Seldom(Sampler):
         size = jnp.maximum(ring.size(memory), 1)
         stored = jnp.arange(memory.capacity) < size
         ordered = jnp.sort(jnp.where(stored, state.counts, -1.0))  # empty slots are first
-        own = state.counts[slots]
-        above = memory.capacity - jnp.searchsorted(ordered, own, side="right")
-        not_below = memory.capacity - jnp.searchsorted(ordered, own, side="left")
+        counts = state.counts[slots]
+        above = memory.capacity - jnp.searchsorted(ordered, counts, side="right")
+        not_below = memory.capacity - jnp.searchsorted(ordered, counts, side="left")
         chance = (above + not_below) / size.astype(jnp.float32) ** 2
         return jnp.where(slots < ring.size(memory), chance, 0.0)
 

@@ -10,7 +10,6 @@ from agents.types import Discrete
 from experiments.runs import registry
 from jaxreplay import Replay, testing
 from jaxreplay.contrib import eper
-from jaxreplay.contrib.eper import EPERConfig
 from jaxreplay.methods import per
 from jaxreplay.methods.per import PERConfig
 from jaxreplay.types import Requirements, Sample, Transition
@@ -25,7 +24,7 @@ def test_noise_of_mean_zero_has_priority_zero():
     shares = []
     for method, feedback in (
         (per.method(PERConfig(alpha=1.0, epsilon=0.0)), {"td_error": td}),
-        (eper.method(EPERConfig(alpha=1.0, epsilon=0.0)), {"expected_td_error": expected}),
+        (eper.method(PERConfig(alpha=1.0, epsilon=0.0)), {"expected_td_error": expected}),
     ):
         replay = compiled(Replay(method.sampler, capacity=8, batch_size=8))
         state = replay.init(jax.random.key(0), testing.EXAMPLE)

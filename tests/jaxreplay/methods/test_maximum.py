@@ -16,7 +16,7 @@ CONFIGS = {
     "per": per.PERConfig(alpha=1.0, epsilon=0.0), "rank": rank.RankConfig(),
     "lap": lap.LAPConfig(alpha=1.0, kappa=0.125),
     "relo": relo.ReLoConfig(alpha=1.0, epsilon=0.0),
-    "eper": eper.EPERConfig(alpha=1.0, epsilon=0.0),
+    "eper": per.PERConfig(alpha=1.0, epsilon=0.0),
 }  # fmt: skip
 MODULES = {"per": per, "rank": rank, "lap": lap, "relo": relo, "eper": eper}
 
