@@ -23,7 +23,6 @@ This is the only module that uses `tuned`, the operations tuned for XLA on CPU. 
 same without `tuned`.
 """
 
-from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import jax
@@ -37,7 +36,6 @@ except ImportError:  # the `tuned` folder is optional
     tuned: Any = None
 
 Buffer: TypeAlias = Array  # [n, ...], read and written only by this module
-Carry = TypeVar("Carry")
 Tree = TypeVar("Tree")
 
 
@@ -45,21 +43,12 @@ def read(buffer: Buffer, slots: Array) -> Array:
     """Return the rows `[B, ...]` at `slots` `[B]` int32, which must be in range."""
     if ops := _tuned():
         return ops.gather.take_rows(jnp.asarray(buffer), slots)
-    return _take(buffer, slots)
+    return jnp.asarray(buffer).at[slots.astype(jnp.uint32)].get(mode="promise_in_bounds")
 
 
 def read_or(buffer: Buffer, slots: Array, missing: float | bool) -> Array:
     """Return the rows `[B, ...]` at `slots` `[B]`, filled with `missing` for slots out of range."""
     return jnp.asarray(buffer).at[slots].get(mode="fill", fill_value=missing)
-
-
-def read_few(buffer: Buffer, slots: Array) -> Array:
-    """Return the same rows as `read`, but faster for a few short rows of a large array."""
-    if ops := _tuned():
-        buffer = jnp.asarray(buffer)
-        scratch = ops.gather.scratch_for(buffer, slots.size)
-        return ops.gather.take_few_rows(scratch, buffer, slots)[0]
-    return _take(buffer, slots)
 
 
 def read_columns(buffer: Buffer, slots: Array, columns: range) -> Array:
@@ -68,45 +57,8 @@ def read_columns(buffer: Buffer, slots: Array, columns: range) -> Array:
     This takes less time than `read`, which reads all cache lines of a row.
     """
     rows = slots.astype(jnp.uint32)[:, None]
-    read = jnp.asarray(buffer).at[rows, jnp.asarray(columns, jnp.uint32)]
-    return single_threaded(read.get(mode="promise_in_bounds"), slots)
-
-
-def walk(
-    buffer: Buffer,
-    turns: int,
-    where: Callable[[int, Carry], Array],
-    step: Callable[[int, Carry, Array], Carry],
-    carry: Carry,
-) -> Carry:
-    """Apply `turns` steps to a carry, each of which reads rows selected by the previous step.
-
-    The steps are unrolled because a loop would run twice as many operations, half of them copies of
-    the carry.
-
-    Args:
-      buffer: `[n, ...]`.
-      turns: number of steps.
-      where: `(turn, carry) -> slots[B]`, int32 in range; `turn` is the zero-based step number.
-      step: `(turn, carry, rows[B, ...]) -> carry`.
-      carry: pytree of arrays, all of the same shape.
-    """
-    ops = _tuned()
-    if not ops:
-        for turn in range(turns):
-            carry = step(turn, carry, _take(buffer, where(turn, carry)))
-        return carry
-    if not turns:
-        return carry
-    buffer = jnp.asarray(buffer)
-    scratch = ops.gather.scratch_for(
-        buffer, jax.eval_shape(lambda carry: where(0, carry), carry).size
-    )
-    for turn in range(turns):
-        rows, scratch = ops.gather.take_few_rows(scratch, buffer, where(turn, carry))
-        # Without `once`, XLA fuses all steps and recomputes all earlier steps in every step.
-        carry = once(step(turn, carry, rows))
-    return carry
+    words = jnp.asarray(buffer).at[rows, jnp.asarray(columns, jnp.uint32)]
+    return words.get(mode="promise_in_bounds")
 
 
 def write(
@@ -154,34 +106,6 @@ def once(values: Tree) -> Tree:
     """Pass on arrays, all of the same shape, unchanged; XLA computes them only once."""
     ops = _tuned()
     return ops.once.once(values) if ops else values
-
-
-def single_threaded(values: Array, numbers: Array) -> Array:
-    """Make XLA compute a small array `[n, ...]` in one thread, even if it reads large arrays.
-
-    Args:
-      values: array that several operations use. Arrays above 64 KB are returned unchanged.
-      numbers: non-negative int32 `[B]` available before `values`, such as the slots that were read.
-    """
-    ops = _tuned()
-    return ops.gather.in_one_thread(values, numbers) if ops else values
-
-
-def single_threaded_pair(high: Array, low: Array, bits: int, numbers: Array) -> tuple[Array, Array]:
-    """Apply `single_threaded` to two results `[n]` of one computation.
-
-    With separate calls, XLA would run the computation twice.
-
-    Args:
-      high: non-negative int32, below 2^(32 - bits).
-      low: int32 that fits into `bits` bits including the sign.
-      bits: between 1 and 31.
-      numbers: as for `single_threaded`.
-    """
-    mask, shift = jnp.int32(2**bits - 1), jnp.int32(bits)
-    both = single_threaded(high.astype(jnp.int32) << shift | low.astype(jnp.int32) & mask, numbers)
-    rest = jnp.int32(32 - bits)
-    return jax.lax.shift_right_logical(both, shift), both << rest >> rest
 
 
 def unrolled(key: Array) -> Array:
@@ -236,10 +160,6 @@ def after(fence: Array, tree: Tree) -> Tree:
 def add_barrier(tree: Tree) -> Tree:
     """Wrap a pytree in an optimisation barrier; XLA honours it on accelerators, not on CPU."""
     return jax.lax.optimization_barrier(tree)
-
-
-def _take(buffer: Buffer, slots: Array) -> Array:
-    return jnp.asarray(buffer).at[slots.astype(jnp.uint32)].get(mode="promise_in_bounds")
 
 
 def _tuned() -> Any:

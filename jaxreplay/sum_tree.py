@@ -163,7 +163,7 @@ def repair(tree: SumTree, indices: Array) -> SumTree:
     for below, above in itertools.pairwise(levels.starts[: levels.large]):
         parents = parents // tree.branching
         families = below // tree.branching + parents
-        children = buffer.read_few(_rows(nodes, tree), families)  # [B, branching]
+        children = buffer.read(_rows(nodes, tree), families)  # [B, branching]
         nodes = buffer.write(nodes, above + parents, _combine(children, tree.reduce))
     start, size = levels.starts[levels.large - 1], levels.sizes[levels.large - 1]
     top = _above(nodes[start : start + size], levels.sizes[levels.large :], tree)
@@ -273,16 +273,13 @@ def _descend(rows: Array, starts: Sequence[int], walk: _Walk) -> _Walk:
     """Descend through the levels from the last to the first entry of `starts`.
 
     Each row of `rows` `[n, branching]` contains the children of one parent. Level i begins at node
-    `starts[i]`.
+    `starts[i]`. The loop is unrolled, because a compiled loop would copy `walk` in every turn.
     """
     branching = rows.shape[1]
 
-    def family(turn: int, walk: _Walk) -> Array:
-        return starts[-1 - turn] // branching + walk[0]
-
-    def step(turn: int, walk: _Walk, children: Array) -> _Walk:  # children [B, branching]
-        del turn
+    for level_start in reversed(starts):
         node, target, rest = walk
+        children = buffer.read(rows, level_start // branching + node)  # [B, branching]
         start = chosen_start = jnp.zeros_like(target)
         chosen = jnp.zeros_like(node)
         for child, value in enumerate(_columns(children)):
@@ -291,9 +288,9 @@ def _descend(rows: Array, starts: Sequence[int], walk: _Walk) -> _Walk:
             chosen = jax.lax.select(descend, jax.lax.full_like(node, child), chosen)
             chosen_start = jax.lax.select(descend, start, chosen_start)
             start = start + value
-        return node * branching + chosen, *numerics.floor(target - chosen_start, rest)
-
-    return buffer.walk(rows, len(starts), family, step, walk)
+        walk = (node * branching + chosen, *numerics.floor(target - chosen_start, rest))
+        walk = buffer.once(walk)  # otherwise, every level would repeat the levels above it
+    return walk
 
 
 def check_valid(tree: SumTree) -> None:
@@ -341,7 +338,7 @@ def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
     paths = [index // tree.branching**level for level in range(len(levels.sizes))]
     targets = [start + path for start, path in zip(levels.starts, paths, strict=True)]
     families = jnp.stack(targets) // tree.branching  # row of siblings at each level
-    rows = buffer.read_few(_rows(tree.nodes, tree), families)
+    rows = buffer.read(_rows(tree.nodes, tree), families)
     written = [value]
     for level, path in enumerate(paths):
         position = path % tree.branching

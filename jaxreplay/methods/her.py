@@ -226,7 +226,7 @@ class Hindsight(Wrapper):
 
     def _goal(self, state: HindsightState, ring: Ring, slots: Array, bits: Array) -> Array:
         """Return the slots `[B]` of the steps whose achieved goals are desired instead."""
-        end = buffer.read_few(state.links, buffer.read_few(state.links, slots))
+        end = buffer.read(state.links, buffer.read(state.links, slots))
         age = ring_.age(ring, slots)
         later = age - ring_.age(ring, end)
         if self.strategy == "final":
@@ -235,7 +235,7 @@ class Hindsight(Wrapper):
             earlier = jnp.zeros_like(later)
             if state.steps is not None:  # without steps that have been overwritten
                 stored = ring_.size(ring) // ring.num_envs
-                earlier = jnp.minimum(buffer.read_few(state.steps, slots), stored - 1 - age)
+                earlier = jnp.minimum(buffer.read(state.steps, slots), stored - 1 - age)
             count = (earlier + later + 1).astype(jnp.uint32)
             offset = numerics.multiply_high(bits, count).astype(jnp.int32) - earlier
         return (slots + offset * ring.num_envs) % ring.capacity

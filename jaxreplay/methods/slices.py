@@ -192,7 +192,7 @@ class Slices(Wrapper):
         if not self._most_before:
             return jnp.zeros_like(slots)
         stored = ring_.size(ring) // ring.num_envs - 1 - ring_.age(ring, slots)
-        position = buffer.read_few(state.positions.steps, slots)
+        position = buffer.read(state.positions.steps, slots)
         return jnp.clip(jnp.minimum(position, stored), 0, self._most_before)
 
 

@@ -88,15 +88,15 @@ def set(order: BucketOrder, slots: Array, values: Array) -> BucketOrder:
     valid = (slots >= 0) & (slots < order.capacity) & jnp.isfinite(values) & (values >= 0)
     beyond = order.values.size
     near = jnp.where(valid, slots, 0)
-    before = buffer.once(buffer.read_few(order.values, near))
+    before = buffer.once(buffer.read(order.values, near))
     # A selection that is always `values` makes the write depend on the read (see `buffer`).
     held, new = order.values, jnp.where(jnp.isnan(before), before, values)
     if len(slots) > 1:  # Write the position in the batch; of duplicates, the one that remains wins.
         number = jnp.arange(len(slots), dtype=jnp.float32)
         number = jnp.where(jnp.isnan(before), before, number)
         held, new = buffer.write(held, jnp.where(valid, slots, beyond), number), values
-        valid &= buffer.once(buffer.read_few(held, near)) == number
-    slots = buffer.single_threaded(jnp.where(valid, slots, beyond), near)
+        valid &= buffer.once(buffer.read(held, near)) == number
+    slots = jnp.where(valid, slots, beyond)
     held = buffer.write(held, slots, new)
     gone = jnp.where(valid & (before >= 0), bucket_of(before), _NONE)
     come = jnp.where(valid, bucket_of(values), _NONE)
@@ -162,7 +162,6 @@ def find(order: BucketOrder, ranks: Array, turn: Array) -> tuple[Array, Ties]:
     number = jnp.where(number < count, number, number - count)
     number = jnp.minimum(number, count - 1)  # -1 if there are no values, which yields slot 0
     slot, left = _member(order, bucket, number)
-    # `single_threaded` requires a second use of `left`; it has an effect only without values.
     none = left < 0
     return slot, Ties(jnp.where(none, 0, first), jnp.where(none, 0, first + count))
 
@@ -260,7 +259,7 @@ def _bucket(order: BucketOrder, ranks: Array) -> tuple[Array, Array, Array]:
     row, number = buffer.once(_pick(list(rows), ranks))
     row = jnp.minimum(row, _TOTALS - 1)
     child, number = _pick(_words(totals, row * _WORDS, _WORDS), number)
-    child, number = buffer.single_threaded_pair(child, number, 28, ranks)  # number < `_MOST`
+    child, number = buffer.once((child, number))
     bucket = buffer.once(jnp.minimum(row * _WORDS + child, BUCKETS - 1))
     return bucket, number, buffer.read(totals, bucket)
 
@@ -277,15 +276,14 @@ def _member(order: BucketOrder, bucket: Array, number: Array) -> tuple[Array, Ar
         children = min(levels.rows[level - 1], _WORDS)
         words = _words(order.counts, row(level, block), children)
         child, number = _pick([word.astype(jnp.int32) for word in words], number)
-        # 28 bits suffice for the number and its sign, as a block below has at most 2^24 slots.
-        child, number = buffer.single_threaded_pair(child, number, 28, bucket)
+        child, number = buffer.once((child, number))
         block = block * _WORDS + child
     child, number = _pick_packed(_words(order.counts, row(0, block), _WORDS), number)
-    child, number = buffer.single_threaded_pair(child, number, 26, bucket)
+    child, number = buffer.once((child, number))
     block = block * _BLOCK + child
     flags = [_flags(word, bucket) for word in _words(order.buckets, block * _WORDS, _WORDS)]
     child, number = _pick_packed(flags, number)
-    child, number = buffer.single_threaded_pair(child, number, 26, bucket)
+    child, number = buffer.once((child, number))
     return block * _BLOCK + child, number
 
 

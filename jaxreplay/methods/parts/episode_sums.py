@@ -39,7 +39,7 @@ def init(capacity: int) -> EpisodeSums:
 
 def get(sums: EpisodeSums, places: Array) -> tuple[Array, Array]:
     """Return the values `[B]` float32 at `places` `[B]`, and whether an episode starts there."""
-    signed = buffer.read_few(sums.values, places)
+    signed = buffer.read(sums.values, places)
     return jnp.abs(signed), jnp.signbit(signed)
 
 
@@ -63,7 +63,7 @@ def write(
     for count in large:
         family = start // _CHILDREN + node // _CHILDREN
         families.append(family)
-        found.append(_scan(buffer.read_few(nodes.reshape(-1, _CHILDREN), family)))
+        found.append(_scan(buffer.read(nodes.reshape(-1, _CHILDREN), family)))
         node, start = node // _CHILDREN, start + count
         if start < size:
             nodes = buffer.write(nodes, start + node, found[-1][:, -1])
@@ -86,7 +86,7 @@ def upto(sums: EpisodeSums, capacity: int, places: Array) -> Array:
         reads.append(start + jnp.maximum(node - 1, 0))
         follows.append(node % _CHILDREN > 0)
         node, start = node // _CHILDREN, start + count
-    total, *siblings = buffer.read_few(sums.prefixes.reshape(-1), jnp.stack(reads).ravel()).reshape(
+    total, *siblings = buffer.read(sums.prefixes.reshape(-1), jnp.stack(reads).ravel()).reshape(
         len(reads), -1
     )
     for earlier, exists in zip(siblings, follows, strict=True):

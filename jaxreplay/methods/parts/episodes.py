@@ -147,11 +147,11 @@ def read_spans(spans: Spans, ring: Ring, slots: Array) -> tuple[Array, Array, Ar
       Both numbers, `[B]` int32, and whether the episode is running, `[B]` bool.
     """
     age, env = ring_.age(ring, slots), slots % ring.num_envs
-    steps = jnp.maximum(buffer.read_few(spans.links, slots), 0)
+    steps = jnp.maximum(buffer.read(spans.links, slots), 0)
     stored = ring_.size(ring) // ring.num_envs
     earlier = jnp.minimum(steps, jnp.maximum(stored - 1 - age, 0))
     starts = (slots - earlier * ring.num_envs) % ring.capacity
-    later = -buffer.read_few(spans.links, starts) - steps
+    later = -buffer.read(spans.links, starts) - steps
     later = jnp.where(earlier == steps, later, age - ring_.age(ring, spans.cut[env]))
     running = age <= spans.latest[env]
     return earlier, jnp.where(running, age, later), running

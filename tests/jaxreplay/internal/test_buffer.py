@@ -92,36 +92,3 @@ def test_after_and_add_barrier_return_their_input():
     after = jax.jit(lambda tree: buffer.after(buffer.fence(tree), tree))(tree)
     jax.tree.map(np.testing.assert_array_equal, after, tree)
     jax.tree.map(np.testing.assert_array_equal, buffer.add_barrier(tree), tree)
-
-
-def test_walk_reads_the_rows_chosen_in_earlier_turns():
-    array = jnp.arange(2**20, dtype=jnp.float32).reshape(-1, 4)
-
-    def walk(array, slots):
-        def step(turn, at, rows):
-            return (rows[:, 1].astype(jnp.int32) * 7 + rows[:, 0].astype(jnp.int32)) % 2**18
-
-        return buffer.walk(array, 5, lambda turn, at: at, step, slots)
-
-    start = at = np.array([0, 5, 2**18 - 1, 77, 5])
-    looped = jax.jit(walk).lower(array, jnp.asarray(at, jnp.int32)).compile()
-    for _ in range(5):
-        at = ((4 * at + 1) * 7 + 4 * at) % 2**18
-    np.testing.assert_array_equal(looped(array, jnp.asarray(start, jnp.int32)), at)
-    assert large_copies(looped.as_text(), 2**18) == []
-
-
-def test_a_walk_of_no_turns_returns_its_carry():
-    carry = jnp.arange(3)
-    assert buffer.walk(jnp.zeros((4, 2)), 0, lambda t, c: c, lambda t, c, r: c, carry) is carry
-
-
-@pytest.mark.parametrize("bits", [26, 28])
-def test_single_threaded_pair_restores_both_results_with_their_signs(bits):
-    low = np.asarray([-1, 0, 1, 2 ** (bits - 1) - 1], np.int32)
-    high = np.asarray([0, 2 ** (32 - bits) - 1, 2 ** (31 - bits), 1], np.int32)
-    found = jax.jit(lambda high, low: buffer.single_threaded_pair(high, low, bits, jnp.arange(4)))(
-        high, low
-    )
-    np.testing.assert_array_equal(found[0], high)
-    np.testing.assert_array_equal(found[1], low)
