@@ -37,9 +37,7 @@ def unrolled(key: Array) -> Array:
 def _loops(key: Array) -> bool:
     """Return whether JAX would hash this key in a loop."""
     partitionable = jax.config.jax_threefry_partitionable  # pyright: ignore[reportAttributeAccessIssue]
-    if jax.default_backend() != "cpu" or not partitionable:
-        return False
-    return str(jax.random.key_impl(key)) == "threefry2x32"
+    return partitionable and str(jax.random.key_impl(key)) == "threefry2x32"
 
 
 def _threefry(key: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
