@@ -7,15 +7,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common, gaussian
+from agents import common, gaussian, options
 from agents.critics import VALUES
 from agents.gaussian import Behaviour
-from agents.networks import Actor, Critic, Obs, Params, Value, apply, batch_of_one
-from agents.options import BaselineOptions
+from agents.networks import Activation, Actor, Critic, Obs, Params, Value, apply, batch_of_one
 from agents.types import Agent, Continuous, Info, Offers
 from jaxreplay import returns
 from jaxreplay.objectives import Objective
-from jaxreplay.option import option
+from jaxreplay.option import Config, option
 from jaxreplay.types import Array, Sample, Transition, Trust
 
 OFFERS = Offers(VALUES | {"log_ratio"}, reads=frozenset({"trajectories"}))
@@ -23,15 +22,20 @@ _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
 
 @dataclasses.dataclass(frozen=True)
-class ACERConfig(BaselineOptions):
+class ACERConfig(Config):
     """ACER hyperparameters; the replay method sets the length and number of trajectories."""
 
     truncation: float = option(5.0, "c: importance ratio truncation threshold", _PAPER, above=0)
     trust_region: float = option(
         1.0, "delta: bound on the linearised KL divergence", _PAPER, above=0, finite=False
     )
-    tau: float = option(0.001, "soft-update rate of the average policy", _PAPER, above=0, at_most=1)
     samples: int = option(5, "action samples for the mean advantage", _PAPER, at_least=1)
+    hidden: tuple[int, ...] = option((64, 64), options.HIDDEN_OF_ALL, _PAPER)
+    activation: Activation = option("tanh", options.ACTIVATION)
+    actor_learning_rate: float = option(1e-4, options.POLICY_LEARNING_RATE)
+    critic_learning_rate: float = option(3e-4, options.VALUE_LEARNING_RATE)
+    anneal: float = option(0.0, options.ANNEAL)
+    tau: float = option(0.001, "soft-update rate of the average policy", _PAPER, above=0, at_most=1)
     noise_std: float = option(
         0.3, "std of the policy, for actions in [-1, 1]", "Wang et al. 2017", above=0
     )

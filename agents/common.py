@@ -11,10 +11,11 @@ import optax
 from jax.typing import ArrayLike
 
 from agents.types import Continuous, Discrete, Info, Offers
-from jaxreplay import objectives
+from jaxreplay import objectives, schedules
 from jaxreplay.loops import if_finite
 from jaxreplay.objectives import Objective
 from jaxreplay.sampler import Method
+from jaxreplay.schedules import Schedule
 from jaxreplay.types import Array, Sample, Trust
 
 P = TypeVar("P")  # learned parameters of one or more networks, a pytree of arrays
@@ -142,6 +143,32 @@ def adam_per_field(anneal: float, **rates: float) -> optax.GradientTransformatio
     """Create `adam` with a learning rate for each named field of a NamedTuple of parameters."""
     optimisers: dict[Any, Any] = {name: adam(rate, anneal) for name, rate in rates.items()}
     return optax.multi_transform(optimisers, lambda params: type(params)(*params._fields))
+
+
+def q_optimiser(config: Any) -> optax.GradientTransformation:
+    """Create the optimiser of a Q-network, including gradient clipping.
+
+    Args:
+      config: a config with the options `optimiser` to `max_grad_norm` of `DQNConfig`.
+    """
+    inner = optax.adam(config.learning_rate, eps=config.adam_eps)
+    if config.optimiser == "rmsprop":
+        inner = centred_rmsprop(
+            config.learning_rate,
+            config.rmsprop_decay,
+            config.rmsprop_eps,
+            config.rmsprop_eps_in_root,
+        )
+    return clip_gradients(inner, config.max_grad_norm)
+
+
+def epsilon_schedule(config: Any) -> Schedule:
+    """Return epsilon as a function of the number of updates.
+
+    Args:
+      config: a config with the options `epsilon_start`, `epsilon_end` and `epsilon_updates`.
+    """
+    return schedules.linear(config.epsilon_start, config.epsilon_end, config.epsilon_updates)
 
 
 def clip_gradients(

@@ -4,21 +4,20 @@ Lillicrap et al. 2016; Novati & Koumoutsakos 2019, Alg. 4.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common, exploration
+from agents import common, exploration, options
 from agents.critics import DENSITY_OFFERS, Critics, critic_feedback, fit
 from agents.learned_weights import learn_weights
-from agents.networks import Actor, Critic, Obs, Params, apply, batch_of_one
-from agents.options import NoisyTargetOptions
+from agents.networks import Activation, Actor, Critic, Obs, Params, apply, batch_of_one
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
 from jaxreplay.objectives import Objective
-from jaxreplay.option import option
+from jaxreplay.option import Config, option
 from jaxreplay.types import Array, Sample, Transition
 
 OFFERS = DENSITY_OFFERS
@@ -26,21 +25,25 @@ _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
 
 @dataclasses.dataclass(frozen=True)
-class DDPGConfig(NoisyTargetOptions):
+class DDPGConfig(Config):
     """DDPG hyperparameters; the noise scale assumes actions in [-1, 1]."""
 
-    actor_learning_rate: float = option(
-        1e-5, "Adam learning rate for the actor", _PAPER, above=0, at_most=10
+    bounded: bool = option(
+        True, "bound the mean by tanh; false selects u-DDPG with a linear mean", _PAPER
     )
+    hidden: tuple[int, ...] = option((128, 128), options.HIDDEN_OF_ALL, _PAPER)
+    activation: Activation = option("softsign", options.ACTIVATION, _PAPER)
+    actor_learning_rate: float = option(1e-5, options.ACTOR_LEARNING_RATE, _PAPER)
     critic_learning_rate: float = option(
         1e-4, "Adam learning rate for the critic", _PAPER, above=0, at_most=10
     )
     critic_weight_decay: float = option(
         1e-4, "L2 coefficient for the critic parameters", _PAPER, at_least=0
     )
-    bounded: bool = option(
-        True, "bound the mean by tanh; false selects u-DDPG with a linear mean", _PAPER
-    )
+    anneal: float = option(0.0, options.ANNEAL)
+    tau: float = option(0.01, options.TAU, _PAPER)
+    noise: Literal["gaussian", "ou"] = option("gaussian", options.NOISE)
+    noise_std: float = option(0.2, options.NOISE_STD)
 
 
 class Networks(NamedTuple):
@@ -65,7 +68,7 @@ class _DDPG(exploration.NoisyPolicy):
     def __init__(self, config: DDPGConfig, space: Continuous, objective: Objective | None) -> None:
         common.check_arguments("DDPG", space, Continuous, objective, OFFERS)
         self.config, self.objective = config, common.complete(objective, objectives.mse)
-        exploration.check_noise(config, self.objective.requires.density)
+        exploration.check_noise(config.noise, self.objective.requires.density)
         self.actor = Actor(space.size, config.hidden, config.activation)
         self.critic = Critic(config.hidden, config.activation)
         self.actor_optimiser = common.adam(config.actor_learning_rate, config.anneal)

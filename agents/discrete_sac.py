@@ -9,16 +9,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common
+from agents import common, options
 from agents.critics import CRITIC_OFFERS, Critics, critic_feedback, fit
 from agents.learned_weights import learn_weights
 from agents.networks import Network, Obs, Params, QNetwork, apply, batch_of_one
-from agents.options import TwinCriticOptions
 from agents.sac import temperature_loss
 from agents.types import Agent, Discrete, Info
 from jaxreplay import counters, objectives
 from jaxreplay.objectives import Objective
-from jaxreplay.option import option, override
+from jaxreplay.option import Config, option
 from jaxreplay.types import Array, Sample, Transition
 
 OFFERS = CRITIC_OFFERS
@@ -26,16 +25,10 @@ _PAPER = "Christodoulou 2019"
 
 
 @dataclasses.dataclass(frozen=True)
-class DiscreteSACConfig(TwinCriticOptions):
+class DiscreteSACConfig(Config):
     """Hyperparameters of discrete SAC; the defaults suit vector observations, as in CartPole."""
 
-    network: Network = option("auto", "network type; auto selects one by observation shape")
-    hidden: tuple[int, ...] = override(TwinCriticOptions, "hidden", (128, 128))
-    target_every: int = option(1, "updates between target network updates", at_least=1)
-    alpha_learning_rate: float = option(
-        3e-4, "Adam learning rate for the log temperature", _PAPER, above=0, at_most=10
-    )
-    initial_alpha: float = option(1.0, "initial temperature", _PAPER, above=0)
+    initial_alpha: float = option(1.0, options.INITIAL_ALPHA, _PAPER)
     target_entropy: float = option(
         0.98,
         "target entropy, as a fraction of the largest, log n for n actions; smaller ones often "
@@ -44,6 +37,13 @@ class DiscreteSACConfig(TwinCriticOptions):
         at_least=0,
         at_most=1,
     )
+    network: Network = option("auto", options.NETWORK)
+    hidden: tuple[int, ...] = option((128, 128), options.HIDDEN_OF_ALL)
+    actor_learning_rate: float = option(3e-4, options.ACTOR_LEARNING_RATE, options.TWINS)
+    critic_learning_rate: float = option(3e-4, options.CRITIC_LEARNING_RATE, options.TWINS)
+    alpha_learning_rate: float = option(3e-4, options.ALPHA_LEARNING_RATE, _PAPER)
+    tau: float = option(0.005, options.TAU, options.TWINS)
+    target_every: int = option(1, options.TARGET_EVERY)
 
 
 class DiscreteSACState(NamedTuple):

@@ -1,22 +1,21 @@
 """DQN (Mnih et al. 2015) with optional Double Q-learning, dueling and Munchausen targets."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common
+from agents import common, options
 from agents.critics import CRITIC_OFFERS, Critics, critic_feedback, fit
 from agents.learned_weights import learn_weights
-from agents.networks import Obs, Params, QNetwork, apply, batch_of_one
-from agents.options import QNetworkOptions
+from agents.networks import Network, Obs, Params, QNetwork, apply, batch_of_one
 from agents.types import Agent, Discrete, Info
 from jaxreplay import counters, objectives
 from jaxreplay.objectives import Objective
-from jaxreplay.option import option
+from jaxreplay.option import Config, option
 from jaxreplay.types import Array, Sample, Transition
 
 OFFERS = CRITIC_OFFERS._replace(feedback=CRITIC_OFFERS.feedback | {"expected_td_error"})
@@ -24,19 +23,34 @@ _MUNCHAUSEN = "Vieillard et al. 2020"
 
 
 @dataclasses.dataclass(frozen=True)
-class DQNConfig(QNetworkOptions):
+class DQNConfig(Config):
     """DQN hyperparameters; the defaults suit vector observations, as in CartPole."""
 
+    double: bool = option(True, options.DOUBLE)
+    dueling: bool = option(False, options.DUELING)
+    munchausen: bool = option(False, "use Munchausen targets; the paper uses n_step 1", _MUNCHAUSEN)
+    munchausen_alpha: float = option(0.9, "weight of the log-policy bonus", _MUNCHAUSEN, above=0)
+    munchausen_tau: float = option(0.03, "softmax policy temperature", _MUNCHAUSEN, above=0)
+    munchausen_clip: float = option(-1.0, "lower bound on tau * log policy", _MUNCHAUSEN, at_most=0)
+    network: Network = option("auto", options.NETWORK)
+    hidden: tuple[int, ...] = option((128, 128), options.HIDDEN)
+    optimiser: Literal["adam", "rmsprop"] = option("adam", options.OPTIMISER)
+    learning_rate: float = option(5e-4, options.LEARNING_RATE)
+    adam_eps: float = option(1e-8, options.ADAM_EPS, "Kingma & Ba 2015")
+    rmsprop_decay: float = option(0.95, options.RMSPROP_DECAY)
+    rmsprop_eps: float = option(1e-5, options.RMSPROP_EPS)
+    rmsprop_eps_in_root: bool = option(False, options.RMSPROP_EPS_IN_ROOT)
+    max_grad_norm: float = option(10.0, options.MAX_GRAD_NORM)
     tau: float = option(
         0.005,
         "soft-update rate; 1 copies the network, as in Mnih et al. 2015 (every 10 000 updates)",
         above=0,
         at_most=1,
     )
-    munchausen: bool = option(False, "use Munchausen targets; the paper uses n_step 1", _MUNCHAUSEN)
-    munchausen_alpha: float = option(0.9, "weight of the log-policy bonus", _MUNCHAUSEN, above=0)
-    munchausen_tau: float = option(0.03, "softmax policy temperature", _MUNCHAUSEN, above=0)
-    munchausen_clip: float = option(-1.0, "lower bound on tau * log policy", _MUNCHAUSEN, at_most=0)
+    target_every: int = option(1, options.TARGET_EVERY)
+    epsilon_start: float = option(1.0, options.EPSILON_START)
+    epsilon_end: float = option(0.05, options.EPSILON_END)
+    epsilon_updates: int = option(10_000, options.EPSILON_UPDATES)
 
 
 class ExpectedError(NamedTuple):
@@ -105,8 +119,8 @@ class _DQN:
         self.config, self.objective = config, common.complete(objective, objectives.huber(1.0))
         self.num_actions = space.n
         self.network = QNetwork(space.n, config.network, config.hidden, config.dueling)
-        self.optimiser = config.make_optimiser()
-        self.epsilon = config.epsilon()
+        self.optimiser = common.q_optimiser(config)
+        self.epsilon = common.epsilon_schedule(config)
 
     def init(self, key: Array, obs: Obs, _action: Array) -> DQNState:
         params = self.network.init(key, batch_of_one(obs))

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 
 from agents import gaussian
 from agents.gaussian import Behaviour
-from agents.options import NoiseOptions
 from jaxreplay.objectives import Objective
 from jaxreplay.types import Array, Transition, Trust
 
@@ -23,7 +22,7 @@ class Extras(NamedTuple):
 class NoisyPolicy:
     """Base class for agents with a deterministic policy and additive noise (DDPG, NAF)."""
 
-    config: Any  # a subclass of NoiseOptions
+    config: Any  # with the options `noise` and `noise_std`
     objective: Objective
 
     def greedy(self, state: Any, obs: Any) -> Array:
@@ -58,14 +57,14 @@ class NoisyPolicy:
         return gaussian.trust(mean, jnp.asarray(self.config.noise_std**2), behaviour, t.action)
 
 
-def check_noise(config: NoiseOptions, density: bool) -> None:
+def check_noise(noise: str, density: bool) -> None:
     """Raise ValueError if an action density is required but the noise is correlated over time.
 
     With Ornstein-Uhlenbeck noise, the action density depends on the previous noise and not only on
     the policy. Replay methods would classify even new actions as far from the current policy.
     """
-    if density and config.noise != "gaussian":
+    if density and noise != "gaussian":
         raise ValueError(
             "noise must be 'gaussian' for replay methods that compare densities, got "
-            f"{config.noise!r}: use noise gaussian, or another replay method"
+            f"{noise!r}: use noise gaussian, or another replay method"
         )

@@ -7,16 +7,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common, gaussian
+from agents import common, gaussian, options
 from agents.critics import CRITIC_OFFERS, Critics, critic_feedback, fit
 from agents.ensembles import apply_ensemble, init_ensemble
 from agents.networks import Actor, Critic, Obs, Params, apply, batch_of_one
-from agents.options import TwinCriticOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
 from jaxreplay.loops import if_finite
 from jaxreplay.objectives import Objective
-from jaxreplay.option import option
+from jaxreplay.option import Config, option
 from jaxreplay.types import Array, Sample, Transition
 
 OFFERS = CRITIC_OFFERS._replace(chooses=False, learned_weights=False)
@@ -25,19 +24,18 @@ _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0  # of the authors' code
 
 
 @dataclasses.dataclass(frozen=True)
-class IQLConfig(TwinCriticOptions):
+class IQLConfig(Config):
     """IQL hyperparameters; the defaults are those for MuJoCo, with a constant learning rate."""
 
-    value_learning_rate: float = option(
-        3e-4, "Adam learning rate for the value", _PAPER, above=0, at_most=10
-    )
     expectile: float = option(
         0.7, "expectile of the value; 0.5: the mean, near 1: the maximum", _PAPER, above=0, below=1
     )
     temperature: float = option(
-        3.0, "inverse temperature, the factor of advantages in the actor's weights", _PAPER,
+        3.0,
+        "inverse temperature, the factor of advantages in the actor's weights",
+        _PAPER,
         at_least=0,
-    )  # fmt: skip
+    )
     largest_weight: float = option(
         100.0, "upper bound on the actor's weights", f"code of {_PAPER}", above=0
     )
@@ -47,6 +45,13 @@ class IQLConfig(TwinCriticOptions):
         f"{_PAPER}: a million",
         at_least=1,
     )
+    hidden: tuple[int, ...] = option((256, 256), options.HIDDEN_OF_ALL, options.TWINS)
+    actor_learning_rate: float = option(3e-4, options.ACTOR_LEARNING_RATE, options.TWINS)
+    critic_learning_rate: float = option(3e-4, options.CRITIC_LEARNING_RATE, options.TWINS)
+    value_learning_rate: float = option(
+        3e-4, "Adam learning rate for the value", _PAPER, above=0, at_most=10
+    )
+    tau: float = option(0.005, options.TAU, options.TWINS)
 
 
 class Policy(NamedTuple):

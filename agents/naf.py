@@ -1,21 +1,20 @@
 """NAF: normalised advantage functions (Gu et al. 2016)."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from agents import advantages, common, exploration
+from agents import advantages, common, exploration, options
 from agents.critics import DENSITY_OFFERS, Critics, critic_feedback, fit, per_sample_loss
 from agents.learned_weights import learn_weights
-from agents.networks import Actor, Obs, Params, apply, batch_of_one
-from agents.options import NoisyTargetOptions
+from agents.networks import Activation, Actor, Obs, Params, apply, batch_of_one
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
 from jaxreplay.objectives import Objective
-from jaxreplay.option import option
+from jaxreplay.option import Config, option
 from jaxreplay.types import Array, Sample, Transition
 
 OFFERS = DENSITY_OFFERS
@@ -23,10 +22,16 @@ _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
 
 @dataclasses.dataclass(frozen=True)
-class NAFConfig(NoisyTargetOptions):
+class NAFConfig(Config):
     """NAF hyperparameters; the noise scale assumes actions in [-1, 1]."""
 
-    learning_rate: float = option(1e-4, "Adam learning rate", _PAPER, above=0, at_most=10)
+    hidden: tuple[int, ...] = option((128, 128), options.HIDDEN_OF_ALL, _PAPER)
+    activation: Activation = option("softsign", options.ACTIVATION, _PAPER)
+    learning_rate: float = option(1e-4, options.ADAM_LEARNING_RATE)
+    anneal: float = option(0.0, options.ANNEAL)
+    tau: float = option(0.01, options.TAU, _PAPER)
+    noise: Literal["gaussian", "ou"] = option("gaussian", options.NOISE)
+    noise_std: float = option(0.2, options.NOISE_STD)
 
 
 class Outputs(NamedTuple):
@@ -62,7 +67,7 @@ class _NAF(exploration.NoisyPolicy):
         self.size = size = space.size
         self.network = Actor(size + 1 + size * (size + 1) // 2, config.hidden, config.activation)
         self.optimiser = common.adam(config.learning_rate, config.anneal)
-        exploration.check_noise(config, self.objective.requires.density)
+        exploration.check_noise(config.noise, self.objective.requires.density)
 
     def init(self, key: Array, obs: Obs, _action: Array) -> NAFState:
         params = self.network.init(key, batch_of_one(obs))

@@ -9,15 +9,14 @@ import numpy as np
 import optax
 from flax import linen as nn
 
-from agents import common, gaussian
+from agents import common, gaussian, options
 from agents.critics import VALUES
 from agents.gaussian import Behaviour
-from agents.networks import Actor, Obs, Params, Value, apply, batch_of_one
-from agents.options import BaselineOptions, NetworkOptions
+from agents.networks import Activation, Actor, Obs, Params, Value, apply, batch_of_one
 from agents.types import Agent, Continuous, Info, Offers
 from jaxreplay import returns
 from jaxreplay.objectives import Objective
-from jaxreplay.option import option, override
+from jaxreplay.option import Config, option
 from jaxreplay.types import Array, Sample, Transition, Trust
 
 OFFERS = Offers(VALUES | {"log_ratio"}, on_policy=True)
@@ -25,10 +24,9 @@ _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
 
 @dataclasses.dataclass(frozen=True)
-class PPOConfig(BaselineOptions):
+class PPOConfig(Config):
     """PPO hyperparameters; the replay's batch size sets the number of steps per update."""
 
-    anneal: float = override(NetworkOptions, "anneal", 5e-7, _PAPER)
     clip: float = option(
         0.2, "epsilon: the policy loss clips ratios to 1 +- epsilon", _PAPER, above=0
     )
@@ -36,6 +34,11 @@ class PPOConfig(BaselineOptions):
     epochs: int = option(10, "passes over the batch per update", _PAPER, at_least=1)
     minibatch: int = option(64, "number of steps per minibatch", _PAPER, at_least=1)
     initial_variance: float = option(0.2, "initial variance per action dimension", above=0)
+    hidden: tuple[int, ...] = option((64, 64), options.HIDDEN_OF_ALL, _PAPER)
+    activation: Activation = option("tanh", options.ACTIVATION)
+    actor_learning_rate: float = option(1e-4, options.POLICY_LEARNING_RATE)
+    critic_learning_rate: float = option(3e-4, options.VALUE_LEARNING_RATE)
+    anneal: float = option(5e-7, options.ANNEAL, _PAPER)
 
 
 class Policy(nn.Module):

@@ -9,16 +9,15 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-from agents import common
+from agents import common, options
 from agents.critics import VALUES, per_sample_loss, value_feedback
 from agents.dqn import DQNState
 from agents.layers import Dense
 from agents.networks import MLP, Network, Obs, Params, QNetwork, batch_of_one, encode, rows
-from agents.options import QNetworkOptions
 from agents.types import Agent, Discrete, Info, Offers
 from jaxreplay import counters, objectives
 from jaxreplay.objectives import Objective
-from jaxreplay.option import option, override
+from jaxreplay.option import Config, option
 from jaxreplay.types import Array, Sample, Transition
 
 OFFERS = Offers(VALUES, scalar_loss=True, reads=frozenset({"sequences"}))
@@ -26,31 +25,47 @@ _PAPER = "Kapturowski et al. 2019"
 
 
 @dataclasses.dataclass(frozen=True)
-class R2D2Config(QNetworkOptions):
+class R2D2Config(Config):
     """R2D2 hyperparameters; the defaults suit small tasks with vector observations.
 
     The replay's `length`, `period` and `burn_in` are options of the method `sequences`.
     """
 
-    hidden: tuple[int, ...] = override(QNetworkOptions, "hidden", (64,))
-    epsilon_updates: int = override(QNetworkOptions, "epsilon_updates", 5_000)
+    double: bool = option(True, options.DOUBLE)
+    dueling: bool = option(False, options.DUELING)
+    cell: Literal["gru", "lstm"] = option("gru", "recurrent cell", f"{_PAPER}: lstm")
+    memory: int = option(64, "size of the recurrent state", f"{_PAPER}: 512", at_least=1)
+    n_step: int = option(
+        3,
+        "steps of the return within a sequence; the loop's n_step must be 1",
+        f"{_PAPER}: 5",
+        at_least=1,
+    )
+    stored_state: bool = option(
+        True,
+        "start sequences from the state stored with their first step; false: from zeros",
+        f"{_PAPER}, Sec. 3",
+    )
+    rescale: bool = option(False, "rescale values by `rescale` instead of learning returns", _PAPER)
+    network: Network = option("auto", options.NETWORK)
+    hidden: tuple[int, ...] = option((64,), options.HIDDEN)
+    optimiser: Literal["adam", "rmsprop"] = option("adam", options.OPTIMISER)
+    learning_rate: float = option(5e-4, options.LEARNING_RATE)
+    adam_eps: float = option(1e-8, options.ADAM_EPS, "Kingma & Ba 2015")
+    rmsprop_decay: float = option(0.95, options.RMSPROP_DECAY)
+    rmsprop_eps: float = option(1e-5, options.RMSPROP_EPS)
+    rmsprop_eps_in_root: bool = option(False, options.RMSPROP_EPS_IN_ROOT)
+    max_grad_norm: float = option(10.0, options.MAX_GRAD_NORM)
     tau: float = option(
         0.005,
         "soft-update rate; the paper copies the network every 2 500 updates",
         above=0,
         at_most=1,
     )
-    cell: Literal["gru", "lstm"] = option("gru", "recurrent cell", f"{_PAPER}: lstm")
-    memory: int = option(64, "size of the recurrent state", f"{_PAPER}: 512", at_least=1)
-    n_step: int = option(
-        3, "steps of the return within a sequence; the loop's n_step must be 1", f"{_PAPER}: 5",
-        at_least=1,
-    )  # fmt: skip
-    stored_state: bool = option(
-        True, "start sequences from the state stored with their first step; false: from zeros",
-        f"{_PAPER}, Sec. 3",
-    )  # fmt: skip
-    rescale: bool = option(False, "rescale values by `rescale` instead of learning returns", _PAPER)
+    target_every: int = option(1, options.TARGET_EVERY)
+    epsilon_start: float = option(1.0, options.EPSILON_START)
+    epsilon_end: float = option(0.05, options.EPSILON_END)
+    epsilon_updates: int = option(5_000, options.EPSILON_UPDATES)
 
 
 class Memory(NamedTuple):
@@ -192,7 +207,7 @@ class _R2D2:
         self.network: Any = RecurrentQ(
             space.n, config.network, config.hidden, config.dueling, config.cell, config.memory
         )
-        self.optimiser, self.epsilon = config.make_optimiser(), config.epsilon()
+        self.optimiser, self.epsilon = common.q_optimiser(config), common.epsilon_schedule(config)
 
     def init(self, key: Array, obs: Obs, _action: Array) -> DQNState:
         params = self.network.init(key, batch_of_one(obs), self.zeros(1))

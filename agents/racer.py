@@ -9,17 +9,16 @@ import numpy as np
 import optax
 from flax import linen as nn
 
-from agents import common, gaussian
+from agents import common, gaussian, options
 from agents.advantages import FORMS, FormName
 from agents.critics import VALUES
 from agents.gaussian import Behaviour
-from agents.networks import MLP, Obs, Params, apply, batch_of_one, flat_or_encoded
-from agents.options import NetworkOptions
+from agents.networks import MLP, Activation, Obs, Params, apply, batch_of_one, flat_or_encoded
 from agents.types import Agent, Continuous, Info, Offers
 from jaxreplay import returns
 from jaxreplay.loops import IfFiniteState
 from jaxreplay.objectives import Objective
-from jaxreplay.option import option, override
+from jaxreplay.option import Config, option
 from jaxreplay.types import Array, Sample, Transition, Trust
 
 OFFERS = Offers(
@@ -31,15 +30,17 @@ _PAPER = "Novati & Koumoutsakos 2019, Tab. 1"
 
 
 @dataclasses.dataclass(frozen=True)
-class RACERConfig(NetworkOptions):
+class RACERConfig(Config):
     """RACER hyperparameters."""
 
-    anneal: float = override(NetworkOptions, "anneal", 5e-7, f"{_PAPER}, Eq. 10")
-    learning_rate: float = option(1e-4, "Adam learning rate", _PAPER, above=0, at_most=10)
     advantage: FormName = option("dg", "advantage form; none selects V-RACER", f"{_PAPER}, App. A")
     initial_variance: float = option(
         0.2, "initial policy variance per dimension, for actions in [-1, 1]", _PAPER, above=0
     )
+    hidden: tuple[int, ...] = option((128, 128), options.HIDDEN_OF_ALL, options.REFER)
+    activation: Activation = option("softsign", options.ACTIVATION, options.REFER)
+    learning_rate: float = option(1e-4, options.ADAM_LEARNING_RATE, _PAPER)
+    anneal: float = option(5e-7, options.ANNEAL, f"{_PAPER}, Eq. 10")
 
 
 class Outputs(NamedTuple):

@@ -12,18 +12,17 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common
+from agents import common, options
 from agents.critics import VALUES, choose
 from agents.dqn import DQNState
 from agents.heads import Categorical, Head, ImplicitQuantiles, Quantiles
 from agents.layers import dense
-from agents.networks import Obs, Params, QNetwork, apply, batch_of_one, rows
+from agents.networks import Network, Obs, Params, QNetwork, apply, batch_of_one, rows
 from agents.noisy import Noise, draw_noises, noisy, with_noise
-from agents.options import QNetworkOptions
 from agents.types import Agent, Discrete, Info, Offers
 from jaxreplay import counters, objectives
 from jaxreplay.objectives import Objective
-from jaxreplay.option import option, override
+from jaxreplay.option import Config, option
 from jaxreplay.types import Array, Sample, Transition
 
 OFFERS = Offers(VALUES, chooses=True)
@@ -32,16 +31,15 @@ _QR, _IQN = "Dabney et al. 2018a", "Dabney et al. 2018b"
 
 
 @dataclasses.dataclass(frozen=True)
-class RainbowConfig(QNetworkOptions):
+class RainbowConfig(Config):
     """Rainbow hyperparameters; the defaults suit small environments, such as CartPole.
 
     Epsilon-greedy exploration is used only if `noisy` is False. `experiments/runs/presets.toml`
     contains the published Atari settings.
     """
 
-    dueling: bool = override(QNetworkOptions, "dueling", True, "Wang et al. 2016")
-    adam_eps: float = override(QNetworkOptions, "adam_eps", 1.5e-4, _PAPER)
-    target_every: int = override(QNetworkOptions, "target_every", 200)
+    double: bool = option(True, options.DOUBLE)
+    dueling: bool = option(True, options.DUELING)
     noisy: bool = option(
         True, "explore with noisy layers instead of epsilon-greedy", "Fortunato et al. 2018"
     )
@@ -75,13 +73,25 @@ class RainbowConfig(QNetworkOptions):
         64, "cosines of a fraction, for head implicit", f"{_IQN}, Eq. 4", at_least=1
     )
     kappa: float = option(1.0, "kappa of the quantile Huber loss", f"{_QR}; {_IQN}", above=0)
-
     priority: Literal["cross_entropy", "kl"] = option(
         "cross_entropy",
         "feedback td_error: the cross-entropy, as in the code of Oh et al. 2021, or the KL "
         "divergence, which subtracts the target entropy (Hessel et al. 2018); heads of quantiles "
         "give their loss",
     )
+    network: Network = option("auto", options.NETWORK)
+    hidden: tuple[int, ...] = option((128, 128), options.HIDDEN)
+    optimiser: Literal["adam", "rmsprop"] = option("adam", options.OPTIMISER)
+    learning_rate: float = option(5e-4, options.LEARNING_RATE)
+    adam_eps: float = option(1.5e-4, options.ADAM_EPS, _PAPER)
+    rmsprop_decay: float = option(0.95, options.RMSPROP_DECAY)
+    rmsprop_eps: float = option(1e-5, options.RMSPROP_EPS)
+    rmsprop_eps_in_root: bool = option(False, options.RMSPROP_EPS_IN_ROOT)
+    max_grad_norm: float = option(10.0, options.MAX_GRAD_NORM)
+    target_every: int = option(200, options.TARGET_EVERY)
+    epsilon_start: float = option(1.0, options.EPSILON_START)
+    epsilon_end: float = option(0.05, options.EPSILON_END)
+    epsilon_updates: int = option(10_000, options.EPSILON_UPDATES)
 
     def check(self) -> None:
         """Raise ValueError unless `v_min` is less than `v_max`, and the priority fits the head."""
@@ -128,8 +138,8 @@ class _Rainbow:
         self.config, self.objective = config, objective or objectives.weighted()
         self.num_actions = space.n
         self.network, self.head = config.make_network(space.n), config.make_head()
-        self.optimiser = config.make_optimiser()
-        self.epsilon = config.epsilon()
+        self.optimiser = common.q_optimiser(config)
+        self.epsilon = common.epsilon_schedule(config)
 
     def init(self, key: Array, obs: Obs, _action: Array) -> DQNState:
         params = self.network.init(key, batch_of_one(obs), self.head.grid(1))

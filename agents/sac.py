@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common, distributions, ensembles, gaussian
+from agents import common, distributions, ensembles, gaussian, options
 from agents.critics import (
     DENSITY_OFFERS,
     Critics,
@@ -31,12 +31,11 @@ from agents.gaussian import Behaviour
 from agents.layers import LayerOptions
 from agents.learned_weights import learn_weights
 from agents.networks import Actor, Critic, Obs, Params, apply, batch_of_one, learning
-from agents.options import TwinCriticOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import counters, objectives
 from jaxreplay.loops import cond_if_any
 from jaxreplay.objectives import Objective
-from jaxreplay.option import option
+from jaxreplay.option import Config, option
 from jaxreplay.types import Array, Sample, Transition, Trust
 
 OFFERS = DENSITY_OFFERS
@@ -49,13 +48,11 @@ _REDUCE: Mapping[str, Callable[..., Array]] = MappingProxyType({"min": jnp.min, 
 
 
 @dataclasses.dataclass(frozen=True)
-class SACConfig(TwinCriticOptions):
+class SACConfig(Config):
     """SAC hyperparameters."""
 
-    alpha_learning_rate: float = option(
-        3e-4, "Adam learning rate for the log temperature", _PAPER, above=0, at_most=10
-    )
-    initial_alpha: float = option(1.0, "initial temperature", above=0)
+    policy_delay: int = option(1, "critic updates per update of actor and temperature", at_least=1)
+    initial_alpha: float = option(1.0, options.INITIAL_ALPHA)
     target_entropy: float = option(-1.0, "target entropy per action dimension", _PAPER)
     alpha_loss: Literal["alpha", "log_alpha"] = option(
         "alpha", "factor of the entropy's excess in the temperature loss; log_alpha in REDQ's code"
@@ -70,11 +67,18 @@ class SACConfig(TwinCriticOptions):
     priority_from: Literal["largest", "mean"] = option(
         "largest", "td_error: the error of largest magnitude, or the mean of the N magnitudes"
     )
-    critic_hidden: tuple[int, ...] | None = option(
-        None, "hidden layer sizes of the critics; none: hidden", at_least=1
+    reset_every: int | None = option(
+        None,
+        "updates between re-initialisations of the agent, which keep the replay (Nikishin et al. "
+        "2022); none: never",
+        at_least=1,
     )
     network: Literal["mlp", "residual"] = option(
         "mlp", "multilayer perceptrons, or SimBa's residual blocks of sizes hidden"
+    )
+    hidden: tuple[int, ...] = option((256, 256), options.HIDDEN_OF_ALL, options.TWINS)
+    critic_hidden: tuple[int, ...] | None = option(
+        None, "hidden layer sizes of the critics; none: hidden", at_least=1
     )
     layer_norm: bool = option(False, f"normalise hidden layers of the critics ({_DROQ})")
     dropout: float = option(
@@ -90,22 +94,19 @@ class SACConfig(TwinCriticOptions):
         at_least=0,
         needs=("batch_renorm",),
     )
-    target_network: bool = option(
-        True, f"use target networks; false: targets from the critics themselves ({_CROSSQ})"
-    )
+    actor_learning_rate: float = option(3e-4, options.ACTOR_LEARNING_RATE, options.TWINS)
+    critic_learning_rate: float = option(3e-4, options.CRITIC_LEARNING_RATE, options.TWINS)
+    alpha_learning_rate: float = option(3e-4, options.ALPHA_LEARNING_RATE, _PAPER)
     adam_b1: float = option(
         0.9, "Adam's b1 for actor and critics; 0.5 in CrossQ", at_least=0, below=1
     )
     weight_decay: float = option(
         0.0, "decoupled weight decay of actor and critics; 0.01 in SimBa", at_least=0, at_most=1
     )
-    policy_delay: int = option(1, "critic updates per update of actor and temperature", at_least=1)
-    reset_every: int | None = option(
-        None,
-        "updates between re-initialisations of the agent, which keep the replay (Nikishin et al. "
-        "2022); none: never",
-        at_least=1,
+    target_network: bool = option(
+        True, f"use target networks; false: targets from the critics themselves ({_CROSSQ})"
     )
+    tau: float = option(0.005, options.TAU, options.TWINS)
 
     @property
     def period(self) -> int:

@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common
+from agents import common, options
 from agents.critics import CRITIC_OFFERS, Critics, critic_feedback, fit
 from agents.ensembles import apply_ensemble, init_ensemble
 from agents.learned_weights import learn_weights
 from agents.networks import Actor, Critic, Obs, Params, apply, batch_of_one
-from agents.options import TwinCriticOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import counters, objectives
 from jaxreplay.objectives import Objective
@@ -26,32 +25,23 @@ _SMALLEST = 1e-8  # scale of Q in TD3+BC
 
 
 @dataclasses.dataclass(frozen=True)
-class DelayedPolicyOptions(Config):
-    """Options for the noise and the delay of a deterministic policy; actions are in [-1, 1]."""
-
-    exploration_noise: float = option(0.1, "std of the exploration noise", _PAPER, at_least=0)
-    target_noise: float = option(0.2, "std of the target action noise", _PAPER, at_least=0)
-    target_noise_clip: float = option(
-        0.5, "clipping bound for the target action noise", _PAPER, at_least=0, finite=False
-    )
-    policy_delay: int = option(
-        2,
-        "critic updates per actor update, and in TD3 per update of target networks",
-        "Fujimoto et al. 2018, Alg. 1",
-        at_least=1,
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class TD3Config(DelayedPolicyOptions, TwinCriticOptions):
+class TD3Config(Config):
     """TD3 hyperparameters."""
 
+    target_noise: float = option(0.2, options.TARGET_NOISE)
+    target_noise_clip: float = option(0.5, options.TARGET_NOISE_CLIP)
+    policy_delay: int = option(2, options.POLICY_DELAY)
     bc_alpha: float | None = option(
         None,
         "alpha of TD3+BC, the weight of Q relative to cloning, 2.5 in the paper; none: TD3",
         "Fujimoto & Gu 2021, Eq. 5",
         at_least=0,
     )
+    hidden: tuple[int, ...] = option((256, 256), options.HIDDEN_OF_ALL, options.TWINS)
+    actor_learning_rate: float = option(3e-4, options.ACTOR_LEARNING_RATE, options.TWINS)
+    critic_learning_rate: float = option(3e-4, options.CRITIC_LEARNING_RATE, options.TWINS)
+    tau: float = option(0.005, options.TAU, options.TWINS)
+    exploration_noise: float = option(0.1, options.EXPLORATION_NOISE)
 
 
 class Policy(NamedTuple):
@@ -92,10 +82,9 @@ def explore(action: Array, key: Array, std: float) -> Array:
     return jnp.clip(action + std * jax.random.normal(key, action.shape), -1, 1)
 
 
-def smooth(action: Array, key: Array, config: DelayedPolicyOptions) -> Array:
+def smooth(action: Array, key: Array, std: float, bound: float) -> Array:
     """Return target actions `[B, A]` with clipped noise (Fujimoto et al. 2018, Alg. 1)."""
-    bound = config.target_noise_clip
-    noise = config.target_noise * jax.random.normal(key, action.shape)
+    noise = std * jax.random.normal(key, action.shape)
     return jnp.clip(action + jnp.clip(noise, -bound, bound), -1, 1)
 
 
@@ -151,7 +140,8 @@ class _TD3:
         return Critics(self.value, state.critics, state.policy.target_critics)
 
     def targets(self, policy: Policy, t: Transition, key: Array) -> Array:
-        action = smooth(self.policy_action(policy.target_actor, t.next_obs), key, self.config)
+        action = self.policy_action(policy.target_actor, t.next_obs)
+        action = smooth(action, key, self.config.target_noise, self.config.target_noise_clip)
         q = apply_ensemble(self.critic, policy.target_critics, t.next_obs, action)
         return jax.vmap(clipped_double_q_target, in_axes=(1, 0, 0))(q, t.reward, t.discount)
 

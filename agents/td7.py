@@ -9,18 +9,17 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common, sale
+from agents import common, options, sale
 from agents.critics import CRITIC_OFFERS, Critics, critic_feedback, fit
 from agents.ensembles import apply_ensemble, init_ensemble
 from agents.learned_weights import learn_weights
 from agents.networks import Obs, Params, apply, batch_of_one
-from agents.options import TwinNetworkOptions
 from agents.sale import Embedded, Encoder
-from agents.td3 import DelayedPolicyOptions, clipped_double_q_target, explore, smooth
+from agents.td3 import clipped_double_q_target, explore, smooth
 from agents.types import Agent, Continuous, Info
 from jaxreplay import counters, objectives
 from jaxreplay.objectives import Objective
-from jaxreplay.option import option
+from jaxreplay.option import Config, option
 from jaxreplay.types import Array, Sample, Transition
 
 OFFERS = CRITIC_OFFERS
@@ -28,16 +27,23 @@ _PAPER = "Fujimoto et al. 2023"
 
 
 @dataclasses.dataclass(frozen=True)
-class TD7Config(DelayedPolicyOptions, TwinNetworkOptions):
+class TD7Config(Config):
     """TD7 hyperparameters, without checkpoints."""
 
+    target_noise: float = option(0.2, options.TARGET_NOISE)
+    target_noise_clip: float = option(0.5, options.TARGET_NOISE_CLIP)
+    policy_delay: int = option(2, options.POLICY_DELAY)
+    embedding: int = option(256, "size of the embeddings", _PAPER, at_least=1)
+    hidden: tuple[int, ...] = option((256, 256), options.HIDDEN_OF_ALL, options.TWINS)
+    actor_learning_rate: float = option(3e-4, options.ACTOR_LEARNING_RATE, options.TWINS)
+    critic_learning_rate: float = option(3e-4, options.CRITIC_LEARNING_RATE, options.TWINS)
     encoder_learning_rate: float = option(
         3e-4, "Adam learning rate for the encoder", _PAPER, above=0, at_most=10
     )
-    embedding: int = option(256, "size of the embeddings", _PAPER, at_least=1)
     target_every: int = option(
         250, "updates between copies to target networks and fixed encoders", _PAPER, at_least=1
     )
+    exploration_noise: float = option(0.1, options.EXPLORATION_NOISE)
 
 
 class Networks(NamedTuple):
@@ -148,7 +154,8 @@ class _TD7:
     def targets(self, state: TD7State, t: Transition, key: Array) -> Array:
         actor, critics, encoder = state.targets
         obs = Embedded(t.next_obs, self.encode(encoder.state, t.next_obs))
-        action = smooth(self.policy(actor, obs), key, self.config)
+        noise, bound = self.config.target_noise, self.config.target_noise_clip
+        action = smooth(self.policy(actor, obs), key, noise, bound)
         q = apply_ensemble(self.critic, critics, self.with_pair(encoder, obs, action), action)
         q = jnp.clip(q, *state.bounds)
         return jax.vmap(clipped_double_q_target, in_axes=(1, 0, 0))(q, t.reward, t.discount)

@@ -76,21 +76,6 @@ def option(default: Any, help: str | Declaration, source: str = "", **details: A
     return dataclasses.field(default=default, metadata={"declaration": declaration})
 
 
-def override(config: type["Config"], name: str, default: Any, source: str = "") -> Any:
-    """Override the default of an inherited option and return its dataclass field.
-
-    Example: `beta: float = override(PERConfig, "beta", 0.5, "Tab. 4")`.
-
-    Args:
-      config: the base class.
-      name: name of the option in the base class.
-      default: default value in the subclass.
-      source: paper and table of the new default value.
-    """
-    fields = {field.name: field for field in dataclasses.fields(config)}
-    return option(default, fields[name].metadata["declaration"]._replace(source=source))
-
-
 class Option(NamedTuple):
     """Declaration of a hyperparameter."""
 

@@ -7,19 +7,16 @@ import jax
 import pytest
 
 from jaxreplay.methods import METHODS
-from jaxreplay.option import Config, check_class, is_zero, option, options_of, override
+from jaxreplay.option import Config, Declaration, check_class, is_zero, option, options_of
 from tests.refusals import refused
 
+BETA = Declaration("exponent", "Tab. 3", at_least=0, at_most=1)
+
 
 @dataclasses.dataclass(frozen=True)
-class Shared(Config):
-    beta: float = option(0.4, "exponent", "Tab. 3", at_least=0, at_most=1)
+class Method(Config):
+    beta: float = option(0.5, BETA, "Tab. 4")
     loss: Literal["mse", "l1"] = option("mse", "loss")
-
-
-@dataclasses.dataclass(frozen=True)
-class Method(Shared):
-    beta: float = override(Shared, "beta", 0.5, "Tab. 4")
     clip: float | None = option(None, "limit", above=0, finite=False)
     hidden: tuple[int, ...] = option((8, 8), "sizes", at_least=1)
     inputs: tuple[Literal["obs", "time"], ...] | None = option(None, "what is seen")
@@ -53,11 +50,10 @@ def test_options_of_lists_choices_types_and_defaults():
     assert (inputs.choices, inputs.many, inputs.optional) == (("obs", "time"), True, True)
 
 
-def test_a_redeclared_default_keeps_the_description_of_the_base():
-    (base, *_), (own, *_) = options_of(Shared), options_of(Method)
-    assert (own.default, own.source) == (0.5, "Tab. 4")
-    assert own._replace(default=0.4, source="Tab. 3") == base
-    assert (Shared().beta, Method().beta) == (0.4, 0.5)
+def test_a_shared_declaration_keeps_its_help_and_bounds():
+    (beta, *_) = options_of(Method)
+    assert (beta.default, beta.source, beta.help) == (0.5, "Tab. 4", "exponent")
+    assert (beta.bounds.at_least, beta.bounds.at_most) == (0, 1)
 
 
 def test_allowed_values_are_accepted():
@@ -109,7 +105,7 @@ def test_for_run_fills_open_horizons_with_the_steps_of_the_run():
     assert Scheduled().for_run(50) == Scheduled(rise=50, fall=50)
     assert Scheduled(fall=7).for_run(50) == Scheduled(rise=50, fall=7)
     assert Scheduled(fall=7).for_run(50).for_run(90) == Scheduled(rise=50, fall=7)
-    assert Shared().for_run(50) == Shared()
+    assert Method().for_run(50) == Method()
     with refused("rise", "0"):
         Scheduled().for_run(0)
 
