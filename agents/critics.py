@@ -1,7 +1,7 @@
 """N critics with target networks: their losses, gradients and feedback on a batch."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -9,14 +9,15 @@ import jax.numpy as jnp
 import optax
 
 from agents import ensembles
-from agents.common import require
 from agents.ensembles import Ensemble
 from agents.types import Info, Offers
 from jaxreplay import equivalence, objectives
 from jaxreplay.objectives import Objective
-from jaxreplay.types import Array, Sample, Trust
+from jaxreplay.types import Array, Sample
 
-P = TypeVar("P")  # learned parameters of one or more networks, a pytree of arrays
+# The loss of N critics: (parameters, batch, targets [B], and a key if `Critics.key` is given) ->
+# (loss [], Q-values [N, B] of the stored actions).
+CriticLoss = Callable[..., tuple[Array, Array]]
 
 VALUES = frozenset({"td_error", "q_value", "target"})  # feedback of `value_feedback`
 # of agents that use `critic_feedback`, `fit` and `learn_weights`
@@ -78,7 +79,7 @@ class Critics(NamedTuple):
     def values(self, params: Ensemble, transition: Any) -> Array:
         """Return the Q-values `[N, B]` of critics with these parameters."""
         return ensembles.each(
-            lambda each, *key: self.value(each, transition, *key), params, self.key
+            lambda member, *key: self.value(member, transition, *key), params, self.key
         )
 
 
@@ -110,70 +111,28 @@ def reducible_feedback(
     errors = [
         target - critics.values(params, transition) for params in (critics.params, critics.lagged)
     ]
-    online, lagged = (per_sample_loss(objective, td) / len(td) for td in errors)
+    online, lagged = (objective.losses(td) / len(td) for td in errors)
     return {"reducible_loss": online - lagged}
 
 
-def per_sample_loss(objective: Objective, td: Array) -> Array:
-    """Return losses `[B]` for the TD errors `[N, B]` of N critics, summed over the critics.
-
-    Raises:
-      ValueError: If `objective.error` is None.
-    """
-    if objective.error is None:
-        raise ValueError(
-            "objective.error is None: fill in the agent's loss by agents.common.complete"
-        )
-    return objective.error(td).sum(axis=0)
-
-
-class Critique(NamedTuple):
-    """Values and a common target for N critics on a batch."""
-
-    q: Array  # [N, B] float32, each critic's values of the stored actions
-    target: Array  # [B] float32
-    penalty: Array | float = 0.0  # [] float32, added to the loss
-    aux: Any = None  # `critic_gradient` returns it; may hold batch normalisation statistics
-    combine: Callable[[Array], Array] = largest_magnitude  # see `value_feedback`
-
-
-def critic_gradient(
-    criticise: Callable[[P], Critique],
-    params: P,
-    sample: Sample,
-    objective: Objective,
-    trust: Trust | None = None,
-) -> tuple[P, Info, Any]:
-    """Differentiate the loss of N critics with a common target.
-
-    The loss is `objective.critic(sum_n error(target - q_n), sample, trust) + penalty`. The
-    gradient also flows through the target. To treat the target as a constant, compute it outside
-    `criticise` or apply `jax.lax.stop_gradient`. Compute the target inside `criticise` if it shares
-    a forward pass with the values, as in CrossQ, or for residual gradients.
+def critic_info(
+    loss: Array,
+    q: Array,
+    target: Array,
+    grads: Any,
+    combine: Callable[[Array], Array] = largest_magnitude,
+) -> Info:
+    """Return the feedback and the metrics of a gradient step of N critics.
 
     Args:
-      criticise: function that maps `params` to a Critique.
-      params: parameters at which to evaluate the gradient.
-      sample: batch to pass to the objective.
-      objective: objective with `error` set (see `complete`).
-      trust: importance ratios and KL divergences, for objectives that require them.
-
-    Returns:
-      A tuple of the gradient, an Info, and the Critique's `aux`. The Info contains `value_feedback`
-      and the metrics `loss`, `q_value` and `grad_norm`.
+      loss: `[]`.
+      q: `[N, B]`.
+      target: `[B]`.
+      grads: gradients of the critics.
+      combine: see `value_feedback`.
     """
-
-    def total(params: P) -> tuple[Array, tuple[Array, Critique]]:
-        critique = criticise(params)
-        chex.assert_rank([critique.target, critique.q], [1, 2])
-        per_sample = per_sample_loss(objective, critique.target - critique.q)
-        loss = objective.critic(per_sample, sample, trust)
-        return loss + critique.penalty, (loss, critique)
-
-    (_, (loss, critique)), grads = jax.value_and_grad(total, has_aux=True)(params)
-    metrics = {"loss": loss, "q_value": critique.q.mean(), "grad_norm": optax.tree.norm(grads)}
-    feedback = value_feedback(critique.q, critique.target, critique.combine)
-    return grads, Info(feedback, metrics), critique.aux
+    metrics = {"loss": loss, "q_value": q.mean(), "grad_norm": optax.tree.norm(grads)}
+    return Info(value_feedback(q, target, combine), metrics)
 
 
 class Chosen(NamedTuple):
@@ -220,58 +179,48 @@ _CHOICE = 0x1ABE12  # distinguishes the key of a choice from the others of an up
 
 
 def fit(
+    loss: CriticLoss,
     critics: Critics,
     sample: Sample,
     target: Array,
     objective: Objective,
     key: Array,
-    trust: Trust | None = None,
-    penalty: Callable[[Ensemble], Array] | None = None,
 ) -> tuple[Ensemble, Info, Sample]:
-    """Differentiate the loss of N critics for targets without gradients.
+    """Differentiate a loss of N critics for targets without gradients.
 
-    If the objective chooses from candidates, gradients are those of the chosen rows, and the
-    feedback is that of all candidates.
+    If the objective chooses from candidates, each critic learns from the rows that are chosen for
+    it, the loss is the sum over the critics, and the feedback is that of all candidates.
 
     Args:
+      loss: the agent's loss.
       critics: the critics.
       sample: batch of B transitions, or candidates.
       target: `[B]`, targets of all transitions.
       objective: objective with `error` set (see `complete`).
       key: PRNG key of the update, for the choice.
-      trust: see `critic_gradient`.
-      penalty: maps the critics' parameters to `Critique.penalty`; not with `objective.choose`.
 
     Returns:
-      The gradients of the critics, an Info as of `critic_gradient` that includes
-      `reducible_feedback`, and the batch from which the actor learns.
+      The gradients of the critics, an Info with `value_feedback`, `reducible_feedback` and the
+      metrics of `critic_info`, and the batch from which the actor learns.
     """
-    t, actor = sample.transition, sample
-    require(
-        objective.choose is None or penalty is None,
-        "objective.choose does not work with a penalty on the critics: use another replay method",
-    )
+    actor = sample
+    keys = () if critics.key is None else (critics.key,)
     if objective.choose is None:
-
-        def criticise(params: Ensemble) -> Critique:
-            added = 0.0 if penalty is None else penalty(params)
-            return Critique(critics.values(params, t), target, added, combine=critics.combine)
-
-        grads, info, _ = critic_gradient(criticise, critics.params, sample, objective, trust)
+        (value, q), grads = jax.value_and_grad(loss, has_aux=True)(
+            critics.params, sample, target, *keys
+        )
     else:
-        q, error = critics.values(critics.params, t), objective.error or objectives.mse
-        norms = equivalence.minimal_variance_priority(error)(target - q)
-        chosen, actor = choose(objective, norms, sample, key)
+        q, error = critics.values(critics.params, sample.transition), objective.error
+        norms = equivalence.minimal_variance_priority(error or objectives.mse)(target - q)
+        choices, actor = choose(objective, norms, sample, key)
 
-        def loss_of(params: Any, chosen: Chosen, *key: Array) -> Array:
-            td = target[chosen.rows] - critics.value(params, chosen.sample.transition, *key)
-            return objective.critic(error(td), chosen.sample, trust)
+        def loss_of(member: Any, chosen: Chosen, *key: Array) -> Array:
+            return loss((member,), chosen.sample, target[chosen.rows], *key)[0]
 
         def total(params: Ensemble) -> Array:
-            return ensembles.each(loss_of, params, critics.key, chosen).sum()
+            return ensembles.each(loss_of, params, critics.key, choices).sum()
 
-        loss, grads = jax.value_and_grad(total)(critics.params)
-        metrics = {"loss": loss, "q_value": q.mean(), "grad_norm": optax.tree.norm(grads)}
-        info = Info(value_feedback(q, target, critics.combine), metrics)
-    info.feedback.update(reducible_feedback(critics, t, target, objective))
+        value, grads = jax.value_and_grad(total)(critics.params)
+    info = critic_info(value, q, target, grads, critics.combine)
+    info.feedback.update(reducible_feedback(critics, sample.transition, target, objective))
     return grads, info, actor

@@ -4,6 +4,7 @@ Lillicrap et al. 2016; Novati & Koumoutsakos 2019, Alg. 4.
 """
 
 import dataclasses
+import functools
 from typing import Literal, NamedTuple
 
 import jax
@@ -18,7 +19,7 @@ from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
 from jaxreplay.objectives import Objective
 from jaxreplay.option import Config, option
-from jaxreplay.types import Array, Sample, Transition
+from jaxreplay.types import Array, Sample, Transition, Trust
 
 OFFERS = DENSITY_OFFERS
 _PAPER = "Novati & Koumoutsakos 2019, App. D"
@@ -107,6 +108,14 @@ class _DDPG(exploration.NoisyPolicy):
         next_value = apply(self.critic, state.targets.critic, t.next_obs, action)
         return t.reward + t.discount * next_value
 
+    def loss(
+        self, params: tuple[Params], sample: Sample, target: Array, trust: Trust | None
+    ) -> tuple[Array, Array]:
+        """Return the loss `[]` of a batch and the Q-values `[1, B]` of its actions."""
+        q = self.value(params[0], sample.transition)[None]
+        td_error = target - q
+        return self.objective.critic(self.objective.losses(td_error), sample, trust), q
+
     def actor_gradient(
         self, params: Params, critic_params: Params, sample: Sample
     ) -> tuple[Array, Params]:
@@ -124,8 +133,9 @@ class _DDPG(exploration.NoisyPolicy):
         t, networks = sample.transition, state.networks
         trust, target = self.trust(self.greedy(state, t.obs), t), self.targets(state, t)
         (grads,), info, chosen = fit(
-            self.critics(state), sample, target, self.objective, key, trust
-        )
+            functools.partial(self.loss, trust=trust),
+            self.critics(state), sample, target, self.objective, key,
+        )  # fmt: skip
         critic, critic_opt_state = common.descend(
             self.critic_optimiser, grads, state.critic_opt_state, networks.critic
         )

@@ -131,6 +131,14 @@ class _DiscreteSAC:
         value = jax.vmap(soft_value, in_axes=(1, 0, None))
         return t.reward + t.discount * value(q, log_policy, jnp.exp(state.log_alpha))
 
+    def loss(
+        self, params: tuple[Params, Params], sample: Sample, target: Array
+    ) -> tuple[Array, Array]:
+        """Return the loss `[]` of a batch and the Q-values `[N, B]` of its actions."""
+        q = jnp.stack([self.value(critic, sample.transition) for critic in params])
+        td_error = target - q
+        return self.objective.critic(self.objective.losses(td_error), sample, None), q
+
     def improve_actor(
         self, state: DiscreteSACState, sample: Sample
     ) -> tuple[DiscreteSACState, dict[str, Array]]:
@@ -164,7 +172,9 @@ class _DiscreteSAC:
         self, state: DiscreteSACState, sample: Sample, key: Array
     ) -> tuple[DiscreteSACState, Info]:
         target = self.targets(state, sample.transition)
-        grads, info, chosen = fit(self.critics(state), sample, target, self.objective, key)
+        grads, info, chosen = fit(
+            self.loss, self.critics(state), sample, target, self.objective, key
+        )
         critics, critic_opt_state = common.descend(
             self.critic_optimiser, grads, state.critic_opt_state, state.critics
         )

@@ -126,8 +126,8 @@ class _DQN:
         params = self.network.init(key, batch_of_one(obs))
         updates, expected = jnp.zeros((), jnp.int32), None
         if "expected_td_error" in self.objective.requires.feedback:
-            own = self.network.init(jax.random.fold_in(key, 1), batch_of_one(obs))
-            expected = ExpectedError(own, self.optimiser.init(own))
+            network = self.network.init(jax.random.fold_in(key, 1), batch_of_one(obs))
+            expected = ExpectedError(network, self.optimiser.init(network))
         return DQNState(params, params, self.optimiser.init(params), updates, expected)
 
     def greedy(self, state: DQNState, obs: Obs) -> Array:
@@ -154,9 +154,16 @@ class _DQN:
         q_select = apply(self.network, state.params, t.next_obs)
         return jax.vmap(double_q_target)(q_target, q_select, t.reward, t.discount)
 
+    def loss(self, params: tuple[Params], sample: Sample, target: Array) -> tuple[Array, Array]:
+        """Return the loss `[]` of a batch and the Q-values `[1, B]` of its actions."""
+        q = self.value(params[0], sample.transition)[None]
+        td_error = target - q
+        return self.objective.critic(self.objective.losses(td_error), sample, None), q
+
     def update(self, state: DQNState, sample: Sample, key: Array) -> tuple[DQNState, Info]:
         config, target = self.config, self.targets(state, sample.transition)
-        (grads,), info, _ = fit(self.critics(state), sample, target, self.objective, key)
+        critics = self.critics(state)
+        (grads,), info, _ = fit(self.loss, critics, sample, target, self.objective, key)
         expected = state.expected
         if expected is not None:
             td_error, t = info.feedback["td_error"], sample.transition

@@ -138,6 +138,14 @@ class _IQL:
     def targets(self, value: Params, t: Transition) -> Array:
         return t.reward + t.discount * self.value(value, t.next_obs)
 
+    def loss(
+        self, params: tuple[Params, Params], sample: Sample, target: Array
+    ) -> tuple[Array, Array]:
+        """Return the loss `[]` of a batch and the Q-values `[N, B]` of its actions."""
+        q = apply_ensemble(self.critic, params, sample.transition.obs, sample.transition.action)
+        td_error = target - q
+        return self.objective.critic(self.objective.losses(td_error), sample, None), q
+
     def update(self, state: IQLState, sample: Sample, key: Array) -> tuple[IQLState, Info]:
         t, config = sample.transition, self.config
         least = apply_ensemble(self.critic, state.target_critics, t.obs, t.action).min(
@@ -166,7 +174,7 @@ class _IQL:
             self.actor_optimiser, actor_grads, state.actor_opt_state, state.actor
         )
         critic_grads, info, _ = fit(
-            self.critics(state), sample, self.targets(value, t), self.objective, key
+            self.loss, self.critics(state), sample, self.targets(value, t), self.objective, key
         )
         critics, critic_opt_state = common.descend(
             self.critic_optimiser, critic_grads, state.critic_opt_state, state.critics

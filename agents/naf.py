@@ -1,6 +1,7 @@
 """NAF: normalised advantage functions (Gu et al. 2016)."""
 
 import dataclasses
+import functools
 from typing import Literal, NamedTuple
 
 import jax
@@ -8,14 +9,14 @@ import jax.numpy as jnp
 import optax
 
 from agents import advantages, common, exploration, options
-from agents.critics import DENSITY_OFFERS, Critics, critic_feedback, fit, per_sample_loss
+from agents.critics import DENSITY_OFFERS, Critics, critic_feedback, fit
 from agents.learned_weights import learn_weights
 from agents.networks import Activation, Actor, Obs, Params, apply, batch_of_one
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
 from jaxreplay.objectives import Objective
 from jaxreplay.option import Config, option
-from jaxreplay.types import Array, Sample, Transition
+from jaxreplay.types import Array, Sample, Transition, Trust
 
 OFFERS = DENSITY_OFFERS
 _PAPER = "Novati & Koumoutsakos 2019, App. D"
@@ -101,19 +102,27 @@ class _NAF(exploration.NoisyPolicy):
         t, outputs = sample.transition, self.outputs(params, sample.transition.obs)
         mean_only = jax.lax.stop_gradient(outputs)._replace(mean=outputs.mean)
         td = target - q_value(mean_only, t.action)
-        loss = per_sample_loss(self.objective, td[None])
+        loss = self.objective.losses(td[None])
         return self.objective.actor(loss, sample, self.trust(outputs.mean, t))
+
+    def loss(
+        self, params: tuple[Params], sample: Sample, target: Array, trust: Trust | None
+    ) -> tuple[Array, Array]:
+        """Return the loss `[]` of a batch and the Q-values `[1, B]` of its actions."""
+        q = self.value(params[0], sample.transition)[None]
+        td_error = target - q
+        loss = self.objective.critic(self.objective.losses(td_error), sample, trust)
+        if self.objective.requires.density:
+            loss += self.mean_loss(params[0], sample, target)
+        return loss, q
 
     def update(self, state: NAFState, sample: Sample, key: Array) -> tuple[NAFState, Info]:
         t = sample.transition
         trust, target = self.trust(self.greedy(state, t.obs), t), self.targets(state, t)
 
-        def penalty(params: tuple[Params, ...]) -> Array:
-            return self.mean_loss(params[0], sample, target)
-
         (grads,), info, _ = fit(
-            self.critics(state), sample, target, self.objective, key, trust,
-            penalty if self.objective.requires.density else None,
+            functools.partial(self.loss, trust=trust),
+            self.critics(state), sample, target, self.objective, key,
         )  # fmt: skip
         params, opt_state = common.descend(self.optimiser, grads, state.opt_state, state.params)
         target_params = common.soft_update(params, state.target, self.config.tau)

@@ -10,7 +10,7 @@ import optax
 from flax import linen as nn
 
 from agents import common, options
-from agents.critics import VALUES, per_sample_loss, value_feedback
+from agents.critics import VALUES, value_feedback
 from agents.dqn import DQNState
 from agents.layers import Dense
 from agents.networks import MLP, Network, Obs, Params, QNetwork, batch_of_one, encode, rows
@@ -282,7 +282,7 @@ class _R2D2:
             chosen = jnp.take_along_axis(q[:-1], t.action[..., None], axis=-1)[..., 0]
             target = self.target(t, jax.lax.stop_gradient(q), q_target)
             td = jnp.where(learn.T, target - chosen, 0.0)  # [T, B]
-            errors = per_sample_loss(self.objective, td.reshape(1, -1)).reshape(td.shape)
+            errors = self.objective.losses(td.reshape(1, -1)).reshape(td.shape)
             per_sequence = jnp.where(learn.T, errors, 0.0).sum(axis=0) / count
             return self.objective.critic(per_sequence, sample, None), (td, chosen, target)
 

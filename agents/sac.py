@@ -19,9 +19,8 @@ from agents import common, distributions, ensembles, gaussian, options
 from agents.critics import (
     DENSITY_OFFERS,
     Critics,
-    Critique,
     critic_feedback,
-    critic_gradient,
+    critic_info,
     fit,
     largest_magnitude,
     mean_magnitude,
@@ -310,8 +309,25 @@ class _SAC:
         q = ensembles.apply_ensemble(self.critic, critics, t.next_obs, action, noise)
         return self.soft_targets(state, t, q, log_prob)
 
-    def criticise(self, critics: Ensemble, state: SACState, t: Transition, key: Array) -> Critique:
-        """Return values normalised by the batch, their targets, and new statistics.
+    def loss(
+        self,
+        critics: Ensemble,
+        sample: Sample,
+        target: Array,
+        key: Array | None = None,
+        *,
+        trust: Trust | None,
+    ) -> tuple[Array, Array]:
+        """Return the loss `[]` of a batch and the Q-values `[N, B]` of its actions."""
+        t = sample.transition
+        q = ensembles.apply_ensemble(self.critic, critics, t.obs, t.action, key)
+        td_error = target - q
+        return self.objective.critic(self.objective.losses(td_error), sample, trust), q
+
+    def normalised(
+        self, critics: Ensemble, state: SACState, t: Transition, key: Array
+    ) -> tuple[Array, Array, Ensemble]:
+        """Return values `[N, B]` normalised by the batch, their targets `[B]`, and new statistics.
 
         Without target networks, the batch is that of both the current and the next observations and
         actions, whose values come from one pass (Bhatt et al. 2024, Sec. 3.1).
@@ -321,7 +337,7 @@ class _SAC:
         )
         if self.config.target_network:
             q, statistics = evaluate(t.obs, t.action)
-            return Critique(q, self.targets(state, t, key), 0.0, statistics, self.combine)
+            return q, self.targets(state, t, key), statistics
         dist = self.policy(state.actor, t.next_obs)
         action, log_prob = distributions.sample_and_log_prob(dist, key)
         both = jax.tree.map(lambda *x: jnp.concatenate(x), (t.obs, t.action), (t.next_obs, action))
@@ -330,7 +346,7 @@ class _SAC:
         members = self.members(key)
         next_q = next_q if members is None else next_q[members]
         target = jax.lax.stop_gradient(self.soft_targets(state, t, next_q, log_prob))
-        return Critique(q, target, 0.0, statistics, self.combine)
+        return q, target, statistics
 
     def improve_critics(
         self, state: SACState, sample: Sample, key: Array, trust: Trust | None
@@ -341,15 +357,20 @@ class _SAC:
         params = ensembles.trainable(state.critics)
         if self.config.batch_renorm:
 
-            def criticise(params: Ensemble) -> Critique:
+            def renormalised_loss(params: Ensemble) -> tuple[Array, Any]:
                 critics = ensembles.with_statistics(params, state.critics)
-                return self.criticise(critics, state, t, target_key)
+                q, target, statistics = self.normalised(critics, state, t, target_key)
+                losses = self.objective.losses(target - q)
+                return self.objective.critic(losses, sample, None), (q, target, statistics)
 
-            grads, info, statistics = critic_gradient(criticise, params, sample, self.objective)
+            (value, aux), grads = jax.value_and_grad(renormalised_loss, has_aux=True)(params)
+            q, target, statistics = aux
+            info = critic_info(value, q, target, grads, self.combine)
         else:
             target = self.targets(state, t, target_key)
             critics = self.critics(state, target_key)
-            grads, info, chosen = fit(critics, sample, target, self.objective, key, trust)
+            loss = functools.partial(self.loss, trust=trust)
+            grads, info, chosen = fit(loss, critics, sample, target, self.objective, key)
         params, critic_opt_state = common.descend(
             self.critic_optimiser, grads, state.critic_opt_state, params
         )

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from agents import common
-from agents.critics import VALUES, Critique, critic_gradient, value_feedback
+from agents.critics import VALUES, critic_info, value_feedback
 from agents.networks import Obs
 from agents.types import Agent, Discrete, Info, Offers
 from jaxreplay import objectives
@@ -71,12 +71,15 @@ class _Tabular:
     def update(self, state: TabularState, sample: Sample, _key: Array) -> tuple[TabularState, Info]:
         t = sample.transition
         target = self.targets(state, t)
-        grads, info, _ = critic_gradient(
-            lambda weights: Critique(self.q_values(weights, t), target),
-            state.weights, sample, self.objective,
-        )  # fmt: skip
+
+        def loss(weights: Array) -> tuple[Array, Array]:
+            q = self.q_values(weights, t)
+            td_error = target - q
+            return self.objective.critic(self.objective.losses(td_error), sample, None), q
+
+        (value, q), grads = jax.value_and_grad(loss, has_aux=True)(state.weights)
         weights = state.weights - self.config.learning_rate * grads
-        return TabularState(weights), info
+        return TabularState(weights), critic_info(value, q, target, grads)
 
     def feedback(self, state: TabularState, t: Transition, _key: Array) -> dict[str, Array]:
         return value_feedback(self.q_values(state.weights, t), self.targets(state, t))

@@ -145,6 +145,14 @@ class _TD3:
         q = apply_ensemble(self.critic, policy.target_critics, t.next_obs, action)
         return jax.vmap(clipped_double_q_target, in_axes=(1, 0, 0))(q, t.reward, t.discount)
 
+    def loss(
+        self, params: tuple[Params, Params], sample: Sample, target: Array
+    ) -> tuple[Array, Array]:
+        """Return the loss `[]` of a batch and the Q-values `[N, B]` of its actions."""
+        q = apply_ensemble(self.critic, params, sample.transition.obs, sample.transition.action)
+        td_error = target - q
+        return self.objective.critic(self.objective.losses(td_error), sample, None), q
+
     def improve_policy(
         self, policy: Policy, critics: tuple[Params, Params], sample: Sample
     ) -> Policy:
@@ -168,7 +176,8 @@ class _TD3:
 
     def update(self, state: TD3State, sample: Sample, key: Array) -> tuple[TD3State, Info]:
         target = self.targets(state.policy, sample.transition, key)
-        grads, info, chosen = fit(self.critics(state), sample, target, self.objective, key)
+        critics = self.critics(state)
+        grads, info, chosen = fit(self.loss, critics, sample, target, self.objective, key)
         critics, critic_opt_state = common.descend(
             self.critic_optimiser, grads, state.critic_opt_state, state.critics
         )

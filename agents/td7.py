@@ -160,6 +160,14 @@ class _TD7:
         q = jnp.clip(q, *state.bounds)
         return jax.vmap(clipped_double_q_target, in_axes=(1, 0, 0))(q, t.reward, t.discount)
 
+    def loss(
+        self, params: tuple[Params, Params], sample: Sample, target: Array
+    ) -> tuple[Array, Array]:
+        """Return the loss `[]` of a batch and the Q-values `[N, B]` of its actions."""
+        q = jnp.stack([self.value(critic, sample.transition) for critic in params])
+        td_error = target - q
+        return self.objective.critic(self.objective.losses(td_error), sample, None), q
+
     def learn_encoder(
         self, state: TD7State, sample: Sample
     ) -> tuple[Encoder, optax.OptState, Array]:
@@ -198,7 +206,9 @@ class _TD7:
         target = self.targets(state, t, key)
         seen = widen(state.seen, target, sample.weights > 0)
         sample = sample._replace(transition=self.embedded(state, t))
-        grads, info, chosen = fit(self.critics(state), sample, target, self.objective, key)
+        grads, info, chosen = fit(
+            self.loss, self.critics(state), sample, target, self.objective, key
+        )
         critics, critic_opt_state = common.descend(
             self.critic_optimiser, grads, state.critic_opt_state, state.networks.critics
         )

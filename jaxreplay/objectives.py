@@ -128,8 +128,8 @@ class LearnedWeights(Protocol):
 class Objective(NamedTuple):
     """The part of a replay method that modifies an agent's losses.
 
-    An agent computes its critic loss as `critic(error(td_error).sum(axis=0), sample, trust)`, and
-    its actor loss as `actor(losses, sample, trust)`. With `choose`, the batch holds candidates: the
+    An agent computes its critic loss as `critic(losses(td_error), sample, trust)`, and its actor
+    loss as `actor(losses, sample, trust)`. With `choose`, the batch holds candidates: the
     agent evaluates all of them without gradients, and each critic learns from the rows that are
     chosen for it, `sum_n critic(error(td_error_n), sample_n, trust)`. With `learned_weights`, the
     agent's state includes theirs, and they replace `Sample.weights`.
@@ -143,6 +143,18 @@ class Objective(NamedTuple):
     choose: Choose | None = None  # chooses rows of a batch of candidates; None keeps all rows
     learned_weights: LearnedWeights | None = None  # weights with a state; None keeps the sampler's
     roles: bool = False  # whether the position of a row in the batch decides its loss
+
+    def losses(self, td_error: Array) -> Array:
+        """Return losses `[B]` for TD errors `[N, B]` of N critics, summed over the critics.
+
+        Raises:
+          ValueError: If `error` is None.
+        """
+        if self.error is None:
+            raise ValueError(
+                "objective.error is None: fill in the agent's loss by agents.common.complete"
+            )
+        return self.error(td_error).sum(axis=0)
 
     @property
     def needs(self) -> Requirements:

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from agents import common
-from agents.critics import Critique, critic_gradient, largest_magnitude
+from agents.critics import Critics, fit, largest_magnitude
 from jaxreplay import equivalence, objectives
 from tests.refusals import refused
 
@@ -23,9 +23,13 @@ def four_rows(make_sample, weights=None):
 
 def gradient(make_sample, objective, weights=None):
     objective = common.complete(objective, objectives.mse)
-    grads, info, _ = critic_gradient(
-        lambda q: Critique(q, jnp.zeros(4)), Q, four_rows(make_sample, weights), objective
-    )
+
+    def loss(q, sample, target):
+        return objective.critic(objective.losses(target - q), sample, None), q
+
+    critics = Critics(lambda q, t: q, Q, Q)
+    sample, target = four_rows(make_sample, weights), jnp.zeros(4)
+    grads, info, _ = fit(loss, critics, sample, target, objective, jax.random.key(0))
     return grads, info
 
 
@@ -82,40 +86,9 @@ def test_losses_receive_the_errors_of_both_critics(make_sample, twin):
     np.testing.assert_allclose(grads, expected[1], rtol=1e-6)
 
 
-def test_gradients_flow_through_targets_unless_stopped(make_sample):
-    """For Q = w x and the target 1 + w y, the residual gradient is td (y - x), the other -td x."""
-    sample, objective = four_rows(make_sample), common.complete(None, objectives.mse)
-    x, y = jnp.float32([1, 2, 0, 1]), jnp.float32([0.5, 1, 1, 0])
-
-    def criticise(w, stop=lambda x: x):
-        return Critique((w * x)[None], stop(1 + w * y))
-
-    td = np.float32([0, -1, 3, -1])  # for w = 2: targets 2, 3, 3, 1 and values 2, 4, 0, 2
-    w = jnp.float32(2)
-    residual, info, aux = critic_gradient(criticise, w, sample, objective)
-    stopped = lambda w: criticise(w, jax.lax.stop_gradient)
-    semi, _, _ = critic_gradient(stopped, w, sample, objective)
-    np.testing.assert_allclose(info.feedback["td_error"], td)
-    np.testing.assert_allclose(residual, (td * (y - x)).mean())
-    np.testing.assert_allclose(semi, (-td * x).mean())
-    assert aux is None
-
-
-def test_penalties_are_minimised_but_not_part_of_the_reported_loss(make_sample):
-    criticise = lambda q: Critique(q, jnp.zeros(4), 3.0 * q.sum(), {"largest": q.max()})
-    objective = common.complete(None, objectives.mse)
-    grads, info, aux = critic_gradient(criticise, Q, four_rows(make_sample), objective)
-    plain, alone = gradient(make_sample, None)
-    np.testing.assert_allclose(grads, plain + 3.0, rtol=1e-6)
-    np.testing.assert_allclose(info.metrics["loss"], alone.metrics["loss"])
-    np.testing.assert_allclose(aux["largest"], 5.0)
-
-
-def test_objectives_without_a_loss_are_refused(make_sample):
-    with refused("loss", "complete"):
-        critic_gradient(
-            lambda q: Critique(q, jnp.zeros(4)), Q, four_rows(make_sample), objectives.plain()
-        )
+def test_objectives_without_a_loss_are_refused():
+    with refused("error", "complete"):
+        objectives.plain().losses(Q)
 
 
 def test_complete_keeps_the_loss_of_an_objective():

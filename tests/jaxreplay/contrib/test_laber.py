@@ -126,7 +126,14 @@ def test_mean_gradients_of_chosen_rows_equal_those_of_all_candidates(count, loss
     target = jax.random.normal(jax.random.key(2), (8,))
     sample = Sample(jnp.arange(8), Transition(obs), jnp.ones(8), jnp.ones(8, jnp.int32))
     objective = laber.method(LaBERConfig(candidates=2)).objective._replace(error=loss)
-    fitted = lambda objective: lambda key: fit(critics, sample, target, objective, key)
+
+    def fitted(objective):
+        def loss_of(params, sample, target):
+            q = critics.values(params, sample.transition)
+            return objective.critic(objective.losses(target - q), sample, None), q
+
+        return lambda key: fit(loss_of, critics, sample, target, objective, key)
+
     plain, info, _ = jax.jit(fitted(objectives.plain(loss)))(jax.random.key(0))
     keys = jax.random.split(jax.random.key(4), 4000)
     grads, found, actor = jax.jit(jax.vmap(fitted(objective)))(keys)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agents import common
-from agents.critics import Critics, fit, per_sample_loss
+from agents.critics import Critics, fit
 from experiments.runs import registry
 from jaxreplay import Replay, objectives, sum_tree
 from jaxreplay.contrib import discor, laber, sil
@@ -50,7 +50,7 @@ def imitation_gradient(advantage, config=SILConfig()):
 
     def loss(q):
         target = jnp.concatenate([jnp.zeros(count), jnp.float32(advantage)])
-        return objective.critic(per_sample_loss(objective, target - q), sample, None)
+        return objective.critic(objective.losses(target - q), sample, None)
 
     grads = jax.grad(loss)(jnp.zeros((1, 2 * count)))[0]
     np.testing.assert_array_equal(grads[:count], jnp.zeros(count))
@@ -222,7 +222,7 @@ def test_learning_without_advantages_equals_that_of_the_inner_method(inner):
     losses = [
         jax.value_and_grad(
             lambda q, objective=objective, sample=sample: objective.critic(
-                per_sample_loss(common.complete(objective, objectives.mse), q), sample, None
+                common.complete(objective, objectives.mse).losses(q), sample, None
             )
         )(td[:, : len(sample.indices)])
         for objective, sample in ((sil.combine(inner).objective, batch), (inner.objective, own))
@@ -248,7 +248,12 @@ def test_one_update_of_linear_critics_by_hand():
     objective = sil.method(SILConfig(coefficient=3.0)).objective
     of_linear = Critics(lambda w, t: t.obs @ w, made, made)
     target = jnp.float32(returns)
-    grads, _, _ = fit(of_linear, sample, target, objective, jax.random.key(0))
+
+    def loss(params, sample, target):
+        q = of_linear.values(params, sample.transition)
+        return objective.critic(objective.losses(target - q), sample, None), q
+
+    grads, _, _ = fit(loss, of_linear, sample, target, objective, jax.random.key(0))
     for found, w in zip(grads, critics, strict=True):
         td = returns - features @ w
         slope = np.array([td[0], td[1], *(3.0 * weights[2:] * np.clip(td[2:], 0, 1))])
