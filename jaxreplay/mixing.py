@@ -14,6 +14,7 @@ from jaxreplay import ring as ring_
 from jaxreplay._internal import calls
 from jaxreplay._internal.arguments import Bounds, as_int32, check_kind
 from jaxreplay._internal.tracing import cached_method, donatable
+from jaxreplay.batches import Parts, join
 from jaxreplay.buffer import unrolled
 from jaxreplay.replay import Replay, ReplayState
 from jaxreplay.ring import Ring
@@ -138,14 +139,14 @@ class Mixed:
             or dtypes than `example`.
         """
         key_first, key_second = jax.random.split(unrolled(key))
-        first, other = self.first.init(key_first, example), second
-        if other is None:
+        first = self.first.init(key_first, example)
+        if second is None:
             if self.read_only:
                 raise ValueError("a read-only replay must be filled: pass its state as second")
-            other = self.second.init(key_second, example)
-        other: Any = calls.checked_state(self.second, "init", other)
-        _check_alike(first, other)
-        return donatable(MixedState(first, other))
+            second = self.second.init(key_second, example)
+        filled: Any = calls.checked_state(self.second, "init", second)
+        _check_alike(first, filled)
+        return donatable(MixedState(first, filled))
 
     @cached_method
     def add(self, state: MixedState, transition: Tree, **feedback: Array) -> MixedState:
@@ -167,35 +168,26 @@ class Mixed:
     def sample(self, state: MixedState, key: Array) -> Sample:
         """Sample a batch: transitions from the first replay, then from the second."""
         keys = jax.random.split(unrolled(key))
-        parts = [
-            replay.sample(part, key)
-            for replay, part, key in zip(self._replays, state, keys, strict=True)
-        ]
-        indices = [part.indices + n for part, n in zip(parts, (0, self.first.slots), strict=True)]
-        fields = [_fields(part) for part in parts]
-        transition, weights, version = jax.tree.map(lambda *x: jnp.concatenate(x), *fields)
-        return Sample(
-            indices=jnp.concatenate(indices),
-            transition=transition,
-            weights=weights,
-            version=version,
-            aux=Aux(parts[0].aux, parts[1].aux),
-            probability=self._probability(parts[0].probability, parts[1].probability),
-        )
+        first = self.first.sample(state.first, keys[0])
+        second = self.second.sample(state.second, keys[1])
+        aux, chance = Aux(first.aux, second.aux), None
+        if first.probability is not None and second.probability is not None:
+            shares = [size / self.batch_size for size in self._parts.sizes]
+            chance = join(shares[0] * first.probability, shares[1] * second.probability)
+        second = second._replace(indices=second.indices + self.first.slots)
+        batch = join(*(part._replace(aux=None, probability=None) for part in (first, second)))
+        return batch._replace(aux=aux, probability=chance)
 
     @cached_method
     def update(self, state: MixedState, sample: Sample, **feedback: Array) -> MixedState:
         """Update both samplers with the agent's feedback on a batch."""
-        parts = self.split(sample)
+        batches = self.split(sample)
         calls.check_feedback(self.requires.feedback, feedback, "update", sample.indices.shape)
-        size = self.first.batch_size
-        given = [{k: x[part] for k, x in feedback.items()} for part in _rows(size)]
+        parts = zip(self._replays, state, batches, self._parts.split(feedback), strict=True)
         return MixedState(
             *(
-                replay.update(own, part, **replay.requires.known(values))
-                for replay, own, part, values in zip(
-                    self._replays, state, parts, given, strict=True
-                )
+                replay.update(part, batch, **replay.requires.known(values))
+                for replay, part, batch, values in parts
             )
         )
 
@@ -203,14 +195,14 @@ class Mixed:
     def after_reading(self, state: MixedState, batch: Sample) -> MixedState:
         """Return an equal state whose next writes run after a batch has been read."""
         parts = zip(self._replays, state, self.split(batch), strict=True)
-        return MixedState(*(replay.after_reading(own, part) for replay, own, part in parts))
+        return MixedState(*(replay.after_reading(part, batch) for replay, part, batch in parts))
 
     @cached_method
     def observe_return(self, state: MixedState, episode_return: Array, key: Array) -> MixedState:
         """Update learned samplers with an episode return."""
         parts = zip(self._replays, state, jax.random.split(unrolled(key)), strict=True)
         return MixedState(
-            *(one.observe_return(own, episode_return, key) for one, own, key in parts)
+            *(replay.observe_return(part, episode_return, key) for replay, part, key in parts)
         )
 
     @cached_method
@@ -221,19 +213,18 @@ class Mixed:
     @cached_method
     def probability(self, state: MixedState, slots: Array) -> Array:
         """Return the expected fractions of a batch from slots of both replays, `[n]` float32."""
-        slots, total = as_int32("slots", slots, -1), 0.0
-        for replay, own, offset in zip(self._replays, state, (0, self.first.slots), strict=True):
-            share = replay.batch_size / self.batch_size
-            total += share * replay.probability(own, slots - offset)
-        return jnp.asarray(total)
+        slots = as_int32("slots", slots, -1)
+        first = self.first.probability(state.first, slots)
+        second = self.second.probability(state.second, slots - self.first.slots)
+        return self._parts.probability(first, second)
 
     @cached_method
     def metrics(self, state: MixedState) -> dict[str, Array]:
         """Return the metrics of both replays, with the prefixes `first/` and `second/`."""
-        found: dict[str, Array] = {}
-        for prefix, replay, own in zip(state._fields, self._replays, state, strict=True):
-            found |= {f"{prefix}/{name}": x for name, x in replay.metrics(own).items()}
-        return found
+        metrics: dict[str, Array] = {}
+        for prefix, replay, part in zip(state._fields, self._replays, state, strict=True):
+            metrics |= {f"{prefix}/{name}": x for name, x in replay.metrics(part).items()}
+        return metrics
 
     @cached_method
     def end_episodes(self, state: MixedState) -> MixedState:
@@ -259,24 +250,19 @@ class Mixed:
                 "a batch from sample of the same mixture"
             )
         parts = []
-        for rows, offset, aux in zip(
-            _rows(self.first.batch_size), (0, self.first.slots), batch.aux, strict=True
-        ):
-            indices = batch.indices[rows]
-            indices = jnp.where(indices == IGNORED, IGNORED, indices - offset)
-            fields = jax.tree.map(lambda x, rows=rows: x[rows], _fields(batch))
-            chance = batch.probability
+        offsets = (0, self.first.slots)
+        samples = self._parts.split_sample(batch, batch.aux)
+        for part, offset in zip(samples, offsets, strict=True):
+            indices = jnp.where(part.indices == IGNORED, IGNORED, part.indices - offset)
+            chance = part.probability
             if chance is not None:
-                chance = chance[rows] * (self.batch_size / len(indices))
-            parts.append(Sample(indices, *fields, aux=aux, probability=chance))
+                chance = chance * (self.batch_size / len(indices))
+            parts.append(part._replace(indices=indices, probability=chance))
         return parts[0], parts[1]
 
-    def _probability(self, first: Array | None, second: Array | None) -> Array | None:
-        """Return the probabilities of slots in a batch of both replays, given those in each."""
-        if first is None or second is None:
-            return None
-        share = self.second.batch_size / self.batch_size
-        return jnp.concatenate([(1.0 - share) * first, share * second])
+    @property
+    def _parts(self) -> Parts:
+        return Parts((self.first.batch_size, self.second.batch_size))
 
     @property
     def _replays(self) -> tuple[Replay, Replay]:
@@ -338,15 +324,6 @@ def _check_replays(first: Any, second: Any) -> None:
                 f"{name} must not use {type(replay.sampler).__name__}, whose transitions have "
                 "roles by their position in the batch: use another sampler"
             )
-
-
-def _rows(size: int) -> tuple[slice, slice]:
-    """Return the rows of a batch from the first replay, `size` of them, and from the second."""
-    return slice(None, size), slice(size, None)
-
-
-def _fields(batch: Sample) -> tuple[Tree, Array, Array]:
-    return batch.transition, batch.weights, batch.version
 
 
 def _check_alike(first: ReplayState, second: ReplayState) -> None:

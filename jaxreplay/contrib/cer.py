@@ -7,8 +7,10 @@ import jax.numpy as jnp
 
 from jaxreplay import objectives
 from jaxreplay import ring as ring_
-from jaxreplay.methods.parts.over import OverOptions, check_inner
-from jaxreplay.option import Bounds, check_kind, option
+from jaxreplay.batches import Parts, join
+from jaxreplay.methods import options
+from jaxreplay.methods.parts.over import Inner, check_inner, inner_method
+from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import Array, Draw, Requirements, Sample, State, Tree
@@ -17,9 +19,11 @@ _PAPER = "Zhang & Sutton 2017"
 
 
 @dataclasses.dataclass(frozen=True)
-class CERConfig(OverOptions):
+class CERConfig(Config):
     """Hyperparameters of CER over a method with its default options (see `combine`)."""
 
+    over: Inner = option("uniform", options.OVER)
+    over_updates: int | None = option(None, options.OVER_UPDATES)
     newest: int | None = option(
         None,
         "number of newest transitions in each batch, a multiple of the number of environments to "
@@ -45,8 +49,7 @@ class CombinedExperience(Sampler):
 
     Args:
       inner: sampler of single transitions, such as `rank.sampler()`.
-      newest: k; None means one for each environment.
-      unbiased: whether weights are `1 / (N P(i))` instead of the inner sampler's.
+      config: options, of which `over` and `over_updates` are ignored.
 
     Raises:
       ValueError: If the inner sampler draws sequences, windows or only new transitions, or learns
@@ -54,15 +57,11 @@ class CombinedExperience(Sampler):
     """
 
     inner: Sampler
-    newest: int | None = None
-    unbiased: bool = False
+    config: CERConfig = CERConfig()
 
     def __post_init__(self) -> None:
         inner = self.inner
         check_inner(inner)
-        if self.newest is not None:
-            check_kind("newest", self.newest, int)
-            Bounds(at_least=1).check("newest", self.newest)
         if inner.requires.episode_returns:
             raise ValueError(
                 f"inner must not learn from returns, got {type(inner).__name__}: use another "
@@ -78,7 +77,8 @@ class CombinedExperience(Sampler):
         return self.inner.capacity_factor
 
     def check_sizes(self, capacity: int, num_envs: int, batch_size: int) -> None:
-        if drawn := batch_size - self._count(num_envs, batch_size):
+        drawn, _ = self.parts(num_envs, batch_size).sizes
+        if drawn:
             self.inner.check_sizes(capacity, num_envs, drawn)
 
     def init(self, key: Array, ring: Ring) -> State:
@@ -90,8 +90,7 @@ class CombinedExperience(Sampler):
         return self.inner.add(state, ring, slots, transition, **feedback)
 
     def sample(self, state: State, ring: Ring, key: Array, batch_size: int) -> Draw:
-        count = self._count(ring.num_envs, batch_size)
-        drawn = batch_size - count
+        drawn, count = self.parts(ring.num_envs, batch_size).sizes
         order = jnp.arange(count, dtype=jnp.int32)[::-1] % jnp.maximum(ring_.size(ring), 1)
         newest = ring_.recent(ring, order)
         ones = jnp.ones(count, jnp.float32)
@@ -99,9 +98,8 @@ class CombinedExperience(Sampler):
             chance = self.probability(state, ring, newest, batch_size)
             return Draw(newest, self._weights(ring, ones, chance), probability=chance)
         draw = self.inner.sample(state, ring, key, drawn)
-        slots = jnp.concatenate([draw.indices, newest])
-        weights = jnp.concatenate([draw.weights, ones])
-        if draw.probability is None and not self.unbiased:
+        slots, weights = join((draw.indices, draw.weights), (newest, ones))
+        if draw.probability is None and not self.config.unbiased:
             return Draw(slots, weights, draw.aux)
         if draw.probability is None:
             chance = self.inner.probability(state, ring, slots, drawn)
@@ -113,18 +111,16 @@ class CombinedExperience(Sampler):
 
     def update(self, state: State, ring: Ring, sample: Sample, **feedback: Array) -> State:
         if jax.tree.leaves(sample.aux):  # describes the rows that the inner sampler drew
-            batch_size = len(sample.indices)
-            drawn = slice(batch_size - self._count(ring.num_envs, batch_size))
-            rest = jax.tree.map(lambda x: x[drawn], sample._replace(aux=None))
-            sample = rest._replace(aux=sample.aux)
-            feedback = {name: values[drawn] for name, values in feedback.items()}
+            parts = self.parts(ring.num_envs, len(sample.indices))
+            sample, _ = parts.split_sample(sample, [sample.aux, None])
+            feedback, _ = parts.split(feedback)
         return self.inner.update(state, ring, sample, **feedback)
 
     def end_episodes(self, state: State, ring: Ring) -> State:
         return self.inner.end_episodes(state, ring)
 
     def probability(self, state: State, ring: Ring, slots: Array, batch_size: int) -> Array:
-        drawn = batch_size - self._count(ring.num_envs, batch_size)
+        drawn, _ = self.parts(ring.num_envs, batch_size).sizes
         chance = jnp.zeros(slots.shape, jnp.float32)
         if drawn:
             chance = self.inner.probability(state, ring, slots, drawn)
@@ -132,47 +128,50 @@ class CombinedExperience(Sampler):
 
     def metrics(self, state: State, ring: Ring) -> dict[str, Array]:
         metrics = self.inner.metrics(state, ring)
-        if self.unbiased:  # replaces the inner sampler's weights, and its beta
+        if self.config.unbiased:  # replaces the inner sampler's weights, and its beta
             metrics.pop("beta", None)
         return metrics
 
-    def _count(self, num_envs: int, batch_size: int) -> int:
-        return min(num_envs if self.newest is None else self.newest, batch_size)
+    def parts(self, num_envs: int, batch_size: int) -> Parts:
+        """Return the parts of a batch: the rows of the inner sampler, and the newest steps."""
+        newest = num_envs if self.config.newest is None else self.config.newest
+        count = min(newest, batch_size)
+        return Parts((batch_size - count, count))
 
     def _mixed(self, ring: Ring, slots: Array, chance: Array, batch_size: int) -> Array:
         """Return the probabilities of `slots` `[n]`, given the inner ones, `chance` `[n]`."""
-        count, size = self._count(ring.num_envs, batch_size), jnp.maximum(ring_.size(ring), 1)
+        parts, size = self.parts(ring.num_envs, batch_size), jnp.maximum(ring_.size(ring), 1)
+        _, count = parts.sizes
         order = ring_.age(ring, slots) * ring.num_envs + slots % ring.num_envs
         # A buffer with fewer than k transitions repeats them.
         times = count // size + (order < count % size)
-        share = chance * jnp.float32((batch_size - count) / batch_size)
-        newest = times.astype(jnp.float32) * jnp.float32(1.0 / batch_size)
-        return share + jnp.where(slots < ring_.size(ring), newest, 0.0)
+        newest = jnp.where(slots < ring_.size(ring), times.astype(jnp.float32), 0.0) / count
+        return parts.probability(chance, newest)
 
     def _weights(self, ring: Ring, weights: Array, chance: Array) -> Array:
-        if not self.unbiased:
+        if not self.config.unbiased:
             return weights
         return 1.0 / (jnp.maximum(ring_.size(ring), 1).astype(jnp.float32) * chance)
 
 
 def sampler(config: CERConfig = CERConfig()) -> CombinedExperience:
     """Return the CER sampler, over an inner sampler with default options."""
-    return CombinedExperience(config.inner.sampler, config.newest, config.unbiased)
+    return CombinedExperience(inner_method(config).sampler, config)
 
 
 def method(config: CERConfig = CERConfig()) -> Method:
     """Return CER: the sampler, and the objective of the inner method."""
-    return combine(config.inner, config.newest, config.unbiased)
+    return combine(inner_method(config), config)
 
 
-def combine(inner: Method, newest: int | None = None, unbiased: bool = False) -> Method:
+def combine(inner: Method, config: CERConfig = CERConfig()) -> Method:
     """Return a method whose batches include the newest transitions.
+
+    With the option `unbiased`, the objective is `objectives.weighted` with the inner method's loss.
 
     Args:
       inner: method that draws the rest of each batch, with any options.
-      newest: number of newest transitions in each batch; None means one for each environment.
-      unbiased: whether importance weights are `1 / (N P(i))` instead of the inner method's. The
-        objective is then `objectives.weighted` with the inner method's loss.
+      config: options, of which `over` and `over_updates` are ignored.
 
     Raises:
       ValueError: If `inner` is not a method, draws sequences, windows or only new transitions, or
@@ -185,8 +184,8 @@ def combine(inner: Method, newest: int | None = None, unbiased: bool = False) ->
     """
     if not isinstance(inner, Method):
         raise ValueError(f"inner must be a method, such as per.method(), got {inner!r}")
-    combined = inner._replace(sampler=CombinedExperience(inner.sampler, newest, unbiased))
+    combined = inner._replace(sampler=CombinedExperience(inner.sampler, config))
     weighted = objectives.weighted(inner.objective.error)
-    if unbiased and inner.objective.critic is not weighted.critic:
+    if config.unbiased and inner.objective.critic is not weighted.critic:
         return combined._replace(objective=weighted)
     return combined

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 
 from jaxreplay import buffer, equivalence, numerics, objectives, sum_tree
 from jaxreplay import ring as ring_
+from jaxreplay.batches import Parts, join
 from jaxreplay.methods import lap, options, proportional
-from jaxreplay.methods.proportional import ProportionalState
+from jaxreplay.methods.proportional import Initial, Maximum, ProportionalState
 from jaxreplay.objectives import Objective
 from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
@@ -34,18 +35,20 @@ class LA3PConfig(Config):
         at_least=0,
         at_most=1,
     )
+    initial: Initial = option("max", options.INITIAL)
+    maximum: Maximum = option("all_time", options.MAXIMUM)
     sampling: Sampling = option("stratified", options.SAMPLING)
 
-    def parts(self, batch_size: int) -> tuple[int, int]:
-        """Return the sizes of the uniform part, and of each of the two prioritised parts.
+    def parts(self, batch_size: int) -> Parts:
+        """Return the parts of a batch: uniform, by priority, and by inverse priority.
 
         Example:
-          >>> LA3PConfig().parts(384)
-          (128, 128)
+          >>> LA3PConfig().parts(384).sizes
+          (128, 128, 128)
         """
         prioritised = round(batch_size * self.fraction / (1 + self.fraction))
         prioritised = min(prioritised, batch_size // 2)  # an odd batch has a uniform row
-        return batch_size - 2 * prioritised, prioritised
+        return Parts((batch_size - 2 * prioritised, prioritised, prioritised))
 
 
 class LA3PState(NamedTuple):
@@ -67,61 +70,73 @@ class LA3P(Sampler):
 
     @property
     def requires(self) -> Requirements:
-        return Requirements(feedback=frozenset({"td_error"}))
+        of_new = frozenset({"td_error"} if self.config.initial == "td" else ())
+        return Requirements(feedback=frozenset({"td_error"}), feedback_of_new=of_new)
 
     @property
     def provides(self) -> frozenset[Provision]:
         return frozenset({"roles"})  # of transitions, by their position in the batch
 
     def init(self, key: Array, ring: Ring) -> LA3PState:
-        return LA3PState(proportional.init(ring.capacity), sum_tree.init(ring.capacity))
+        stored = self.config.maximum == "stored"
+        priorities = proportional.init(ring.capacity, track_maximum=stored)
+        return LA3PState(priorities, sum_tree.init(ring.capacity))
 
     def add(
         self, state: LA3PState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
     ) -> LA3PState:
-        largest = proportional.largest(state.priorities)
-        inverse = jnp.broadcast_to(1 / largest, slots.shape)
+        if self.config.initial == "td":
+            leaf = self._leaf(feedback, slots, ring)
+        else:
+            leaf = jnp.broadcast_to(proportional.largest(state.priorities), slots.shape)
         return LA3PState(
-            proportional.insert(state.priorities, slots),
-            sum_tree.set(state.inverse, slots, inverse),
+            proportional.insert(state.priorities, slots, leaf),
+            sum_tree.set(state.inverse, slots, _inverse(leaf)),
         )
 
     def sample(self, state: LA3PState, ring: Ring, key: Array, batch_size: int) -> Draw:
-        uniform, prioritised = self.config.parts(batch_size)
+        uniform, prioritised, _ = self.config.parts(batch_size).sizes
         keys, sampling = jax.random.split(key, 3), self.config.sampling
         size = jnp.maximum(ring_.size(ring), 1)
-        parts = [numerics.integers(keys[0], (uniform,), size)]
+        slots = numerics.integers(keys[0], (uniform,), size)
         if prioritised:
             by_priority = proportional.draw(state.priorities, ring, keys[1], prioritised, sampling)
             by_inverse = sum_tree.sample(state.inverse, keys[2], prioritised, sampling)
-            parts += [by_priority[0], jnp.minimum(by_inverse, size - 1)]
-        slots = jnp.concatenate(parts)
+            slots = join(slots, by_priority[0], jnp.minimum(by_inverse, size - 1))
         chance = self.probability(state, ring, slots, batch_size)
         ones = jnp.ones(batch_size, jnp.float32)
         return Draw(slots, buffer.after(buffer.fence(chance), ones), probability=chance)
 
     def update(self, state: LA3PState, ring: Ring, sample: Sample, **feedback: Array) -> LA3PState:
-        _, prioritised = self.config.parts(len(sample.indices))
-        count = len(sample.indices) - prioritised  # of the critic's rows
-        slots = jnp.where(jnp.arange(len(sample.indices)) < count, sample.indices, IGNORED)
-        leaf = lap.LAPLeaf(self.config.alpha, self.config.kappa)(feedback, slots, ring)
+        uniform, by_priority, by_inverse = self.config.parts(len(sample.indices)).split(
+            sample.indices
+        )
+        # Only the rows of the critic change priorities.
+        slots = join(uniform, by_priority, jnp.full_like(by_inverse, IGNORED))
+        leaf = self._leaf(feedback, slots, ring)
         return LA3PState(
             proportional.write(state.priorities, slots, leaf),
-            # Both trees skip priorities that overflow.
-            sum_tree.set(state.inverse, slots, jnp.where(leaf < jnp.inf, 1 / leaf, jnp.inf)),
+            sum_tree.set(state.inverse, slots, _inverse(leaf)),
         )
 
     def probability(self, state: LA3PState, ring: Ring, slots: Array, batch_size: int) -> Array:
-        uniform, prioritised = self.config.parts(batch_size)
         even = ring_.even_probability(ring, slots)
         total = sum_tree.total(state.inverse)
         inverse = sum_tree.get(state.inverse, slots) / jnp.where(total > 0, total, 1.0)
         inverse = jnp.where(total > 0, inverse, even)
         chance = proportional.probability(state.priorities, ring, slots)
-        return (uniform * even + prioritised * (chance + inverse)) / batch_size
+        return self.config.parts(batch_size).probability(even, chance, inverse)
 
     def metrics(self, state: LA3PState, ring: Ring) -> dict[str, Array]:
         return proportional.metrics(state.priorities, ring)
+
+    def _leaf(self, feedback: Mapping[str, Array], slots: Array, ring: Ring) -> Array:
+        return lap.LAPLeaf(self.config.alpha, self.config.kappa)(feedback, slots, ring)
+
+
+def _inverse(leaf: Array) -> Array:
+    """Return `1 / leaf` `[B]`; both trees skip priorities that overflow."""
+    return jnp.where(leaf < jnp.inf, 1 / leaf, jnp.inf)
 
 
 sampler = LA3P
@@ -136,19 +151,18 @@ def method(config: LA3PConfig = LA3PConfig()) -> Method:
     pal, huber = equivalence.pal(config.alpha, config.kappa), objectives.huber(config.kappa)
 
     def error(td: Array) -> Array:  # [N, B]
-        uniform, _ = config.parts(td.shape[-1])
+        uniform, _, _ = config.parts(td.shape[-1]).sizes
         losses = [huber(td[..., uniform:])]
         if uniform:
             losses = [pal(td[..., :uniform]), *losses]
         return jnp.concatenate(losses, axis=-1)
 
     def critic(loss: Array, sample: Sample, trust: Trust | None) -> Array:
-        return loss[: len(loss) - config.parts(len(loss))[1]].mean()
+        uniform, by_priority, _ = config.parts(len(loss)).split(loss)
+        return join(uniform, by_priority).mean()
 
     def actor(loss: Array, sample: Sample, trust: Trust | None) -> Array:
-        uniform, prioritised = config.parts(len(loss))
-        rows = jnp.arange(len(loss))
-        mask = (rows < uniform) | (rows >= uniform + prioritised)
-        return jnp.where(mask, loss, 0.0).sum() / (uniform + prioritised)
+        uniform, _, by_inverse = config.parts(len(loss)).split(loss)
+        return join(uniform, by_inverse).mean()
 
     return Method(sampler(config), Objective(error, critic, actor, roles=True))

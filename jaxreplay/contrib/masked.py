@@ -12,27 +12,27 @@ import jax.numpy as jnp
 from jaxreplay import buffer, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay.buffer import Buffer
-from jaxreplay.methods import per, proportional
-from jaxreplay.methods.parts.over import OverOptions
+from jaxreplay.methods import options, per, proportional
+from jaxreplay.methods.parts.over import inner_method
 from jaxreplay.methods.proportional import Proportional, ProportionalState
-from jaxreplay.option import Bounds, option
+from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree
 
 _PAPER = "Fujita 2025"
-_STRENGTH = 0.3  # of the mask: keeps variances of excesses near 2.5
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedConfig(OverOptions):
+class MaskedConfig(Config):
     """Hyperparameters of reshuffling; the inner method has its default options (see `combine`)."""
 
-    over: Literal["per", "lap"] = option(  # pyright: ignore[reportIncompatibleVariableOverride]
+    over: Literal["per", "lap"] = option(
         "per", "method with the priorities, weights and loss", f"{_PAPER}: lap"
     )
+    over_updates: int | None = option(None, options.OVER_UPDATES)
     strength: float = option(
-        _STRENGTH,
+        0.3,  # keeps variances of excesses near 2.5
         "strength k of the mask exp(-k x) for x draws more than expected; 0: no mask",
         at_least=0,
         at_most=1,
@@ -68,15 +68,15 @@ class Masked(Sampler):
 
     Args:
       inner: sampler with the priorities and importance weights, such as `lap.sampler()`.
-      strength: k, in [0, 1].
+      config: options, of which `over` and `over_updates` are ignored.
 
     Raises:
       ValueError: If the inner sampler is not a `Proportional`, or tracks the smallest probability
-        or the largest stored priority, or if `strength` is out of range.
+        or the largest stored priority.
     """
 
     inner: Proportional = per.sampler()
-    strength: float = _STRENGTH
+    config: MaskedConfig = MaskedConfig()
 
     def __post_init__(self) -> None:
         if not isinstance(self.inner, Proportional):
@@ -87,7 +87,6 @@ class Masked(Sampler):
             raise ValueError('inner must not use normalise="buffer": use "batch" or "none"')
         if self.inner.maximum != "all_time":
             raise ValueError('inner must use maximum="all_time", got "stored"')
-        Bounds(at_least=0, at_most=1).check("strength", self.strength)
 
     @property
     def requires(self) -> Requirements:
@@ -133,7 +132,7 @@ class Masked(Sampler):
         excess = excess - before * ((progress - since) + rest)
         leaf = self.inner.leaf(feedback, slots, ring)
         largest = proportional.count_invalid_and_max(valid, leaf)[1]
-        masked = proportional.write(state.masked, slots, leaf * mask(excess, self.strength))
+        masked = proportional.write(state.masked, slots, leaf * mask(excess, self.config.strength))
         masked = masked._replace(max_leaf=jnp.maximum(state.masked.max_leaf, largest))
         priority = jnp.where((leaf >= 0) & (leaf < jnp.inf), leaf, before)
         counts = buffer.write(counts, slots, _row(priority, excess, progress))
@@ -169,20 +168,20 @@ def mask(excess: Array, strength: float) -> Array:
 
 def sampler(config: MaskedConfig = MaskedConfig()) -> Masked:
     """Return the sampler over an inner sampler with default options."""
-    return Masked(cast(Proportional, config.inner.sampler), config.strength)
+    return Masked(cast(Proportional, inner_method(config).sampler), config)
 
 
 def method(config: MaskedConfig = MaskedConfig()) -> Method:
     """Return reshuffled prioritised replay: the sampler, and the objective of the inner method."""
-    return combine(config.inner, config.strength)
+    return combine(inner_method(config), config)
 
 
-def combine(inner: Method, strength: float = _STRENGTH) -> Method:
+def combine(inner: Method, config: MaskedConfig = MaskedConfig()) -> Method:
     """Return a proportional method, with any options, whose counts follow its priorities.
 
     Args:
       inner: method with the priorities, importance weights and loss.
-      strength: strength of the mask, in [0, 1].
+      config: options, of which `over` and `over_updates` are ignored.
 
     Raises:
       ValueError: If `inner` is not a method with a `Proportional` sampler, or `Masked` raises.
@@ -196,4 +195,4 @@ def combine(inner: Method, strength: float = _STRENGTH) -> Method:
         raise ValueError(
             f"inner must be a proportional method, such as per.method(), got {inner!r}"
         )
-    return inner._replace(sampler=Masked(inner.sampler, strength))
+    return inner._replace(sampler=Masked(inner.sampler, config))

@@ -14,16 +14,18 @@ import jax
 import jax.numpy as jnp
 
 from jaxreplay import buffer, objectives, schedules, sum_tree
-from jaxreplay.methods import proportional
+from jaxreplay.batches import Parts, join
+from jaxreplay.methods import options, proportional
 from jaxreplay.methods.parts import episode_returns
 from jaxreplay.methods.parts.episode_returns import EpisodeReturns
-from jaxreplay.methods.parts.over import OverOptions, Wrapper
-from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState
+from jaxreplay.methods.parts.over import Inner, Wrapper, inner_method
+from jaxreplay.methods.proportional import ImportanceWeights, Normalisation, ProportionalState
 from jaxreplay.numerics import to_power
 from jaxreplay.objectives import Loss, Objective
-from jaxreplay.option import Bounds, check_kind, option
+from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
+from jaxreplay.sum_tree import Sampling
 from jaxreplay.types import (
     IGNORED,
     Array,
@@ -46,9 +48,11 @@ DISCRETE: Mapping[str, Any] = MappingProxyType({"loss": "huber"})  # defaults fo
 
 
 @dataclasses.dataclass(frozen=True)
-class SILConfig(OverOptions):
+class SILConfig(Config):
     """Hyperparameters of self-imitation over a method with its default options."""
 
+    over: Inner = option("uniform", options.OVER)
+    over_updates: int | None = option(None, options.OVER_UPDATES)
     share: float = option(0.5, "share of the imitated transitions in each batch", above=0, below=1)
     coefficient: float = option(
         1.0, "factor of the imitation loss; the paper gives none for Q-learning", at_least=0
@@ -60,6 +64,8 @@ class SILConfig(OverOptions):
     clip: float | None = option(
         1.0, "upper bound on R - Q in priorities and gradients; none: unbounded", _CODE, above=0
     )
+    sampling: Sampling = option("stratified", options.SAMPLING)
+    normalise: Normalisation = option("buffer", options.NORMALISE)
     truncated: bool = option(
         False,
         "imitate truncated episodes as well, with returns that stop at the truncation; these are "
@@ -69,6 +75,16 @@ class SILConfig(OverOptions):
     loss: Literal["mse", "huber", "l1"] = option(
         "mse", "loss on the TD errors of the other transitions, unless the other method has one"
     )
+
+    def parts(self, batch_size: int) -> Parts:
+        """Return the parts of a batch: the rows of the inner sampler, and the imitated ones.
+
+        Example:
+          >>> SILConfig(share=0.25).parts(64).sizes, SILConfig(share=0.9).parts(2).sizes
+          ((48, 16), (1, 1))
+        """
+        count = min(max(batch_size - round(self.share * batch_size), 1), batch_size - 1)
+        return Parts((count, batch_size - count))
 
 
 class SILState(NamedTuple):
@@ -106,41 +122,23 @@ class SelfImitation(Wrapper):
 
     Args:
       inner: sampler that draws the first rows.
-      share: share of the imitated transitions in each batch, in (0, 1), rounded to whole rows. Each
-        part has at least one row.
-      alpha: prioritisation exponent, not negative.
-      beta: importance-sampling exponent, in [0, 1].
-      clip: upper bound on R - Q in priorities, positive, or None.
-      truncated: whether truncated episodes are imitated.
+      config: options, of which `over`, `over_updates`, `coefficient` and `loss` are ignored.
 
     Raises:
-      ValueError: If an option is invalid, or the inner sampler draws sequences, trajectories,
-        whole episodes or only new transitions, or relabels goals.
+      ValueError: If the inner sampler draws sequences, trajectories, whole episodes or only new
+        transitions, or relabels goals.
     """
 
-    share: float = 0.5
-    alpha: float = 0.6
-    beta: float = 0.1
-    clip: float | None = 1.0
-    truncated: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        Bounds(above=0, below=1).check("share", self.share)
-        Bounds(at_least=0).check("alpha", self.alpha)
-        Bounds(at_least=0, at_most=1).check("beta", self.beta)
-        if self.clip is not None:
-            Bounds(above=0).check("clip", self.clip)
-        check_kind("truncated", self.truncated, bool)
+    config: SILConfig = SILConfig()
 
     @property
     def requires(self) -> Requirements:
-        own = Requirements(
+        of_imitation = Requirements(
             feedback=frozenset({"td_error"}),
             single_steps=True,
             transition_fields=frozenset({"reward", "discount", "last"}),
         )
-        return union(super().requires, own)
+        return union(super().requires, of_imitation)
 
     @property
     def provides(self) -> frozenset[Provision]:
@@ -155,12 +153,14 @@ class SelfImitation(Wrapper):
             raise ValueError(
                 f"batch_size must be at least 2, one of them to be imitated, got {batch_size}"
             )
-        super().check_sizes(capacity, num_envs, drawn(batch_size, self.share))
+        super().check_sizes(capacity, num_envs, self.config.parts(batch_size).sizes[0])
 
     def init(self, key: Array, ring: Ring) -> SILState:
         return SILState(
             inner=self.inner.init(key, ring),
-            priorities=proportional.init(ring.capacity, track_minimum=True),
+            priorities=proportional.init(
+                ring.capacity, track_minimum=self.config.normalise == "buffer"
+            ),
             returns=episode_returns.init(ring),
             useful=jnp.zeros((), jnp.float32),
         )
@@ -170,7 +170,7 @@ class SelfImitation(Wrapper):
     ) -> SILState:
         reward, discount, last = (get_field(transition, x) for x in ("reward", "discount", "last"))
         returns, swept, known = episode_returns.add(
-            state.returns, ring, slots, reward, discount, last.astype(bool), self.truncated
+            state.returns, ring, slots, reward, discount, last.astype(bool), self.config.truncated
         )
         leaves = jnp.where(known, proportional.largest(state.priorities), 0.0)
         leaves = jnp.concatenate([jnp.zeros(slots.shape, jnp.float32), leaves])
@@ -182,20 +182,18 @@ class SelfImitation(Wrapper):
         )
 
     def sample(self, state: SILState, ring: Ring, key: Array, batch_size: int) -> Draw:
-        count = drawn(batch_size, self.share)
+        config = self.config
+        count, imitated = config.parts(batch_size).sizes
         inner = self.inner.sample(state.inner, ring, key, count)
         # The inner sampler receives the key itself, so that it draws as it would alone.
-        key = jax.random.fold_in(key, _OWN)
-        slots, stats = proportional.draw(
-            state.priorities, ring, key, batch_size - count, "stratified"
-        )
+        key = jax.random.fold_in(key, _IMITATION)
+        slots, stats = proportional.draw(state.priorities, ring, key, imitated, config.sampling)
         returns = buffer.read(state.returns.values, slots)
         known = jnp.broadcast_to(sum_tree.total(state.priorities.tree) > 0, slots.shape)
         aux = Aux(jnp.where(known, returns, 0.0), known, inner.aux)
-        beta = schedules.linear(self.beta, self.beta, None)
-        weights = proportional.weights(ImportanceWeights(beta, "buffer"), stats)
-        slots = jnp.concatenate([inner.indices, slots])
-        weights = jnp.concatenate([inner.weights, weights])
+        beta = schedules.linear(config.beta, config.beta, None)
+        weights = proportional.weights(ImportanceWeights(beta, config.normalise), stats)
+        slots, weights = join((inner.indices, inner.weights), (slots, weights))
         if inner.probability is None:
             return Draw(slots, weights, aux)
         rest = self.inner.probability(state.inner, ring, slots[count:], count)
@@ -204,30 +202,30 @@ class SelfImitation(Wrapper):
 
     def relabel(self, state: SILState, ring: Ring, draw: Draw, transition: Tree) -> Tree:
         aux: Any = draw.aux
-        count = len(draw.indices) - len(aux.returns)
-        first, last = (
-            jax.tree.map(lambda x, part=part: x[part], transition) for part in _parts(count)
-        )
-        own = Draw(draw.indices[:count], draw.weights[:count], aux.inner)
-        first = self.inner.relabel(state.inner, ring, own, first)
-        reward, discount = get_field(last, "reward"), get_field(last, "discount")
-        last = replace_fields(
-            last,
+        parts = self.config.parts(len(draw.indices))
+        first, imitated = parts.split(transition)
+        (indices, weights), _ = parts.split((draw.indices, draw.weights))
+        inner_draw = Draw(indices, weights, aux.inner)
+        first = self.inner.relabel(state.inner, ring, inner_draw, first)
+        reward, discount = get_field(imitated, "reward"), get_field(imitated, "discount")
+        imitated = replace_fields(
+            imitated,
             reward=jnp.where(aux.imitated, aux.returns.astype(reward.dtype), reward),
             discount=jnp.where(aux.imitated, jnp.zeros_like(discount), discount),
         )
-        return jax.tree.map(lambda *x: jnp.concatenate(x), first, last)
+        return join(first, imitated)
 
     def update(self, state: SILState, ring: Ring, sample: Sample, **feedback: Array) -> SILState:
         aux: Any = sample.aux
-        count = len(sample.indices) - len(aux.returns)
-        advantage = feedback["td_error"][count:]
-        slots = jnp.where(aux.imitated, sample.indices[count:], IGNORED)
+        parts = self.config.parts(len(sample.indices))
+        inner_sample, imitated = parts.split_sample(sample, [aux.inner, None])
+        inner_feedback, imitation_feedback = parts.split(feedback)
+        advantage = imitation_feedback["td_error"]
+        slots = jnp.where(aux.imitated, imitated.indices, IGNORED)
         valid = slots != IGNORED
-        own = {name: values[:count] for name, values in feedback.items()}
         useful = (valid & (advantage > 0)).sum(dtype=jnp.int32).astype(jnp.float32)
         return state._replace(
-            inner=self.inner.update(state.inner, ring, first_rows(sample, count), **own),
+            inner=self.inner.update(state.inner, ring, inner_sample, **inner_feedback),
             priorities=proportional.write(state.priorities, slots, self.leaf(advantage)),
             useful=useful / jnp.maximum(valid.sum(dtype=jnp.int32), 1),
         )
@@ -235,19 +233,19 @@ class SelfImitation(Wrapper):
     def leaf(self, advantage: Array) -> Array:
         """Return priorities `[B]` of transitions with advantages R - Q, `[B]`."""
         advantage = jnp.maximum(advantage, _FLOOR)
-        if self.clip is not None:
-            advantage = jnp.minimum(advantage, self.clip)
+        if self.config.clip is not None:
+            advantage = jnp.minimum(advantage, self.config.clip)
         # A leaf of 0 means that the return is not known.
-        return jnp.maximum(to_power(advantage, self.alpha), jnp.finfo(jnp.float32).tiny)
+        return jnp.maximum(to_power(advantage, self.config.alpha), jnp.finfo(jnp.float32).tiny)
 
     def end_episodes(self, state: SILState, ring: Ring) -> SILState:
         return state._replace(
             inner=self.inner.end_episodes(state.inner, ring),
-            returns=episode_returns.end_episodes(state.returns, ring, self.truncated),
+            returns=episode_returns.end_episodes(state.returns, ring, self.config.truncated),
         )
 
     def probability(self, state: SILState, ring: Ring, slots: Array, batch_size: int) -> Array:
-        count = drawn(batch_size, self.share)
+        count, _ = self.config.parts(batch_size).sizes
         chance = self.inner.probability(state.inner, ring, slots, count)
         return self._mixed(state, ring, slots, chance, batch_size)
 
@@ -258,38 +256,16 @@ class SelfImitation(Wrapper):
         self, state: SILState, ring: Ring, slots: Array, chance: Array, batch_size: int
     ) -> Array:
         """Return the probabilities of `slots` `[n]`, given those of the inner sampler, `[n]`."""
-        share = drawn(batch_size, self.share) / batch_size
-        own = proportional.probability(state.priorities, ring, slots)
-        return share * chance + (1.0 - share) * own
+        imitated = proportional.probability(state.priorities, ring, slots)
+        return self.config.parts(batch_size).probability(chance, imitated)
 
 
-_OWN = 0x53494C00  # `fold_in` with a small number would repeat a key of `jax.random.split`
-
-
-def drawn(batch_size: int, share: float) -> int:
-    """Return the number of rows in a batch that the inner sampler draws.
-
-    Example:
-      >>> drawn(64, 0.25), drawn(2, 0.9)
-      (48, 1)
-    """
-    return min(max(batch_size - round(share * batch_size), 1), batch_size - 1)
-
-
-def first_rows(sample: Sample, count: int) -> Sample:
-    """Return the rows of a batch that the inner sampler drew."""
-    aux: Any = sample.aux
-    rest = jax.tree.map(lambda x: x[:count], sample._replace(aux=None))
-    return rest._replace(aux=aux.inner)
-
-
-def _parts(count: int) -> tuple[slice, slice]:
-    return slice(None, count), slice(count, None)
+_IMITATION = 0x53494C00  # `fold_in` with a small number would repeat a key of `jax.random.split`
 
 
 def sampler(config: SILConfig = SILConfig()) -> SelfImitation:
     """Return the sampler of self-imitation, over a sampler with default options."""
-    return _sampler(config.inner, config)
+    return SelfImitation(inner_method(config).sampler, config)
 
 
 def method(config: SILConfig = SILConfig()) -> Method:
@@ -298,7 +274,7 @@ def method(config: SILConfig = SILConfig()) -> Method:
     Args:
       config: options; `config.for_run(updates)` sets the length of the other method's schedules.
     """
-    return combine(config.inner, config)
+    return combine(inner_method(config), config)
 
 
 def combine(inner: Method, config: SILConfig = SILConfig()) -> Method:
@@ -333,37 +309,33 @@ def combine(inner: Method, config: SILConfig = SILConfig()) -> Method:
             "inner must not learn weights, as they would learn from returns as well: use another "
             "method, such as per.method()"
         )
-    return Method(_sampler(inner, config), _objective(inner.objective, config))
-
-
-def _sampler(inner: Method, config: SILConfig) -> SelfImitation:
-    return SelfImitation(
-        inner.sampler, config.share, config.alpha, config.beta, config.clip, config.truncated
-    )
+    return Method(SelfImitation(inner.sampler, config), _objective(inner.objective, config))
 
 
 def _objective(inner: Objective, config: SILConfig) -> Objective:
     losses = {"mse": objectives.mse, "huber": objectives.huber(), "l1": objectives.l1}
     inner_error: Loss = losses[config.loss] if inner.error is None else inner.error
-    own_error = objectives.mse if config.clip is None else objectives.huber(config.clip)
+    imitation_error = objectives.mse if config.clip is None else objectives.huber(config.clip)
 
     def error(td: Array) -> Array:  # [N, B], the target minus Q
-        count = drawn(td.shape[-1], config.share)
-        own = own_error(jnp.maximum(td[..., count:], 0.0))
-        return jnp.concatenate([inner_error(td[..., :count]), own], axis=-1)
+        inner_td, advantage = config.parts(td.shape[-1]).split(td, axis=-1)
+        imitation = imitation_error(jnp.maximum(advantage, 0.0))
+        return jnp.concatenate([inner_error(inner_td), imitation], axis=-1)
 
     def of_inner(
         loss: Array, sample: Sample, trust: Trust | None
     ) -> tuple[Array, Sample, Trust | None]:
-        count = drawn(len(loss), config.share)
-        rows = jax.tree.map(lambda x: x[:count], (loss, trust))
-        return rows[0], first_rows(sample, count), rows[1]
+        aux: Any = sample.aux
+        parts = config.parts(len(loss))
+        inner_sample, _ = parts.split_sample(sample, [aux.inner, None])
+        (loss, trust), _ = parts.split((loss, trust))
+        return loss, inner_sample, trust
 
     def critic(loss: Array, sample: Sample, trust: Trust | None) -> Array:
         aux: Any = sample.aux
-        count = drawn(len(loss), config.share)
-        own = jnp.where(aux.imitated, sample.weights[count:] * loss[count:], 0.0).mean()
-        return inner.critic(*of_inner(loss, sample, trust)) + config.coefficient * own
+        _, (weights, losses) = config.parts(len(loss)).split((sample.weights, loss))
+        imitation = jnp.where(aux.imitated, weights * losses, 0.0).mean()
+        return inner.critic(*of_inner(loss, sample, trust)) + config.coefficient * imitation
 
     def actor(loss: Array, sample: Sample, trust: Trust | None) -> Array:
         return inner.actor(*of_inner(loss, sample, trust))

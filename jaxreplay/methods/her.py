@@ -14,8 +14,9 @@ import jax.numpy as jnp
 from jaxreplay import buffer, counters, numerics
 from jaxreplay import ring as ring_
 from jaxreplay.buffer import Buffer
-from jaxreplay.methods.parts.over import OverOptions, Wrapper
-from jaxreplay.option import Bounds, check_choice, check_kind, option
+from jaxreplay.methods import options
+from jaxreplay.methods.parts.over import Inner, Wrapper, inner_method
+from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
 from jaxreplay.types import (
@@ -35,14 +36,15 @@ from jaxreplay.types import (
 Strategy = Literal["future", "final", "episode"]
 
 _PAPER = "Andrychowicz et al. 2017"
-_STRATEGIES = ("future", "final", "episode")
 _READS = frozenset({"obs", "next_obs", "reward", "discount", "first"})
 
 
 @dataclasses.dataclass(frozen=True)
-class HERConfig(OverOptions):
+class HERConfig(Config):
     """Hyperparameters of hindsight replay over a method with its default options."""
 
+    over: Inner = option("uniform", options.OVER)
+    over_updates: int | None = option(None, options.OVER_UPDATES)
     strategy: Strategy = option(
         "future",
         "step whose achieved goal replaces the desired one: this or a later step of the episode "
@@ -101,33 +103,26 @@ class Hindsight(Wrapper):
 
     Args:
       inner: sampler that chooses the slots. It draws the same slots as without hindsight.
+      config: options, of which `over` and `over_updates` are ignored.
       goals: goals of the task; `for_goals` also sets them.
-      strategy: step whose achieved goal is used: "future", "final" or "episode".
-      k: number of relabelled transitions per original transition, not negative.
-      write_back: whether feedback on relabelled transitions is passed to the inner sampler.
 
     Raises:
-      ValueError: If an option is invalid, or the inner sampler draws sequences, trajectories,
-        whole episodes or only new transitions.
+      ValueError: If the inner sampler draws sequences, trajectories, whole episodes or only new
+        transitions, or `goals` are not `Goals`.
     """
 
+    config: HERConfig = HERConfig()
     goals: Goals | None = None
-    strategy: Strategy = "future"
-    k: float = 4.0
-    write_back: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("strategy", self.strategy, _STRATEGIES)
-        check_kind("write_back", self.write_back, bool)
         if not isinstance(self.goals, Goals | None):
             raise ValueError(f"goals must be a jaxreplay.types.Goals, got {self.goals!r}")
-        Bounds(at_least=0).check("k", self.k)
 
     @property
     def requires(self) -> Requirements:
-        own = Requirements(single_steps=True, goals=True, transition_fields=_READS)
-        return union(super().requires, own)
+        of_goals = Requirements(single_steps=True, goals=True, transition_fields=_READS)
+        return union(super().requires, of_goals)
 
     def for_goals(self, goals: Goals) -> "Hindsight":
         return dataclasses.replace(self, goals=goals)
@@ -138,10 +133,11 @@ class Hindsight(Wrapper):
 
     def init(self, key: Array, ring: Ring) -> HindsightState:
         _check_obs(ring, self._goals())
+        by_position = self.config.strategy == "episode"
         return HindsightState(
             inner=self.inner.init(key, ring),
             links=jnp.zeros(2 * ring.capacity, jnp.int32),
-            steps=jnp.zeros(ring.capacity, jnp.int32) if self.strategy == "episode" else None,
+            steps=jnp.zeros(ring.capacity, jnp.int32) if by_position else None,
             episode=jnp.full(ring.num_envs, -1, jnp.int32),
             position=jnp.full(ring.num_envs, -1, jnp.int32),
             gamma=jnp.zeros((), jnp.float32),
@@ -170,18 +166,18 @@ class Hindsight(Wrapper):
         )
 
     def sample(self, state: HindsightState, ring: Ring, key: Array, batch_size: int) -> Draw:
-        draw = self.inner.sample(state.inner, ring, key, batch_size)
+        draw, k = self.inner.sample(state.inner, ring, key, batch_size), self.config.k
         # The inner sampler receives the key itself, so that it draws as it would alone.
-        bits = numerics.bits(jax.random.fold_in(key, _OWN), (2, batch_size))
-        relabelled = (bits[0] >> 8).astype(jnp.float32) * 2.0**-24 < self.k / (self.k + 1)
+        bits = numerics.bits(jax.random.fold_in(key, _RELABELLING), (2, batch_size))
+        relabelled = (bits[0] >> 8).astype(jnp.float32) * 2.0**-24 < k / (k + 1)
         goal = self._goal(state, ring, draw.indices, bits[1])
         goal = buffer.once(jnp.where(relabelled, goal, draw.indices))
         return draw._replace(aux=Aux(relabelled, goal, draw.aux))
 
     def relabel(self, state: HindsightState, ring: Ring, draw: Draw, transition: Tree) -> Tree:
         aux: Any = draw.aux
-        own = draw._replace(aux=aux.inner)
-        transition = self.inner.relabel(state.inner, ring, own, transition)
+        inner_draw = draw._replace(aux=aux.inner)
+        transition = self.inner.relabel(state.inner, ring, inner_draw, transition)
         goals, width = self._goals(), get_field(transition, "next_obs").shape[-1]
         part = range(width)[-2 * goals.size : -goals.size]
         desired = ring_.gather_part(ring, aux.goal, "next_obs", part)
@@ -199,12 +195,12 @@ class Hindsight(Wrapper):
         aux: Any = sample.aux
         terminated = aux.relabelled & (get_field(sample.transition, "discount") == 0)
         indices = sample.indices
-        if not self.write_back:
+        if not self.config.write_back:
             indices = jnp.where(aux.relabelled, IGNORED, indices)
-        own = sample._replace(aux=aux.inner, indices=indices)
+        inner_sample = sample._replace(aux=aux.inner, indices=indices)
         count = jnp.maximum(aux.relabelled.sum(dtype=jnp.int32), 1)
         return state._replace(
-            inner=self.inner.update(state.inner, ring, own, **feedback),
+            inner=self.inner.update(state.inner, ring, inner_sample, **feedback),
             terminated=terminated.sum(dtype=jnp.int32).astype(jnp.float32) / count,
         )
 
@@ -213,8 +209,7 @@ class Hindsight(Wrapper):
         return state._replace(inner=inner, position=jnp.full_like(state.position, -1))
 
     def metrics(self, state: HindsightState, ring: Ring) -> dict[str, Array]:
-        own = {"relabelled_terminated": state.terminated}
-        return {**super().metrics(state, ring), **own}
+        return {**super().metrics(state, ring), "relabelled_terminated": state.terminated}
 
     def _goals(self) -> Goals:
         if self.goals is None:
@@ -229,7 +224,7 @@ class Hindsight(Wrapper):
         end = buffer.read(state.links, buffer.read(state.links, slots))
         age = ring_.age(ring, slots)
         later = age - ring_.age(ring, end)
-        if self.strategy == "final":
+        if self.config.strategy == "final":
             offset = later
         else:
             earlier = jnp.zeros_like(later)
@@ -241,7 +236,7 @@ class Hindsight(Wrapper):
         return (slots + offset * ring.num_envs) % ring.capacity
 
 
-_OWN = 0x48455200  # `fold_in` with a small number would repeat a key of `jax.random.split`
+_RELABELLING = 0x48455200  # `fold_in` with a small number would repeat a key of `jax.random.split`
 
 
 def relabel(goals: Goals, transition: Tree, desired: Array, gamma: Array | float) -> Tree:
@@ -264,10 +259,10 @@ def relabel(goals: Goals, transition: Tree, desired: Array, gamma: Array | float
     """
     obs, next_obs, discount = (get_field(transition, x) for x in ("obs", "next_obs", "discount"))
     achieved = goals.achieved(next_obs)
-    own = goals.reward(achieved, goals.desired(next_obs))[1]
+    reached = goals.reward(achieved, goals.desired(next_obs))[1]
     reward, terminates = goals.reward(achieved, desired)
     # An episode that terminated, but not because of its goal, terminates with every goal.
-    fails = (discount == 0) & ~own
+    fails = (discount == 0) & ~reached
     going_on = jnp.where(discount == 0, gamma, discount)
     return replace_fields(
         transition,
@@ -300,8 +295,7 @@ def _check_obs(ring: Ring, goals: Goals) -> None:
 
 def sampler(config: HERConfig = HERConfig()) -> Hindsight:
     """Return the sampler of `method(config)`, which needs `for_goals` before use."""
-    inner = config.inner.sampler
-    return Hindsight(inner, None, config.strategy, config.k, config.write_back)
+    return Hindsight(inner_method(config).sampler, config)
 
 
 def method(config: HERConfig = HERConfig()) -> Method:
@@ -312,4 +306,5 @@ def method(config: HERConfig = HERConfig()) -> Method:
     Args:
       config: options; `config.for_run(updates)` sets the length of the other method's schedules.
     """
-    return config.inner._replace(sampler=sampler(config))
+    inner = inner_method(config)
+    return inner._replace(sampler=Hindsight(inner.sampler, config))

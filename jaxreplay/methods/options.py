@@ -3,6 +3,7 @@
 from jaxreplay.option import Declaration
 
 _PER = "Schaul et al. 2016"
+_R2D2 = "Kapturowski et al. 2019"
 
 ALPHA = Declaration("prioritisation exponent; 0 is uniform", f"{_PER}, Tab. 3", at_least=0)
 EPSILON = Declaration(
@@ -51,4 +52,22 @@ LOSS = Declaration(
 WEIGH_ACTOR = Declaration(
     "apply importance weights to the actor's loss as well as to the critic's loss",
     "true: Oh et al. 2021, Alg. 1; code of Novati & Koumoutsakos",
+)
+OVER = Declaration("method that draws the transitions, with its default options")
+OVER_UPDATES = Declaration(
+    "gradient steps of the other method's schedules, such as that of beta; none: the whole run",
+    at_least=1,
+    whole_run=True,
+)
+LENGTH = Declaration(
+    "T: steps per sequence, including the burn-in", f"{_R2D2}, hyperparameters", at_least=1
+)
+BURN_IN = Declaration(
+    "initial steps of a sequence that only warm up the recurrent state", at_least=0
+)
+ETA = Declaration(
+    "weight of the largest |TD error| in a sequence's priority; the mean has weight 1 - eta",
+    f"{_R2D2}, Sec. 2.3",
+    at_least=0,
+    at_most=1,
 )

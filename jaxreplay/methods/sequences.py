@@ -35,36 +35,15 @@ _PAPER = "Kapturowski et al. 2019"
 
 
 @dataclasses.dataclass(frozen=True)
-class LengthOptions(Config):
-    """Options of sequences: their length, and the priority of their TD errors."""
-
-    length: int = option(
-        80, "T: steps per sequence, including the burn-in", f"{_PAPER}, hyperparameters", at_least=1
-    )
-    burn_in: int = option(
-        0, "initial steps of a sequence that only warm up the recurrent state", at_least=0
-    )
-    eta: float = option(
-        0.9,
-        "weight of the largest |TD error| in a sequence's priority; the mean has weight 1 - eta",
-        f"{_PAPER}, Sec. 2.3",
-        at_least=0,
-        at_most=1,
-    )
-
-    def check(self) -> None:
-        """Raise ValueError if no step would be trained on."""
-        if self.burn_in >= self.length:
-            raise ValueError(f"burn_in must be below length {self.length}, got {self.burn_in}")
-
-
-@dataclasses.dataclass(frozen=True)
-class SequencesConfig(LengthOptions):
+class SequencesConfig(Config):
     """Hyperparameters of sequence replay.
 
     In the paper, a burn-in of 40 steps precedes 80 training steps: set `length=120, burn_in=40`.
     """
 
+    length: int = option(80, options.LENGTH)
+    burn_in: int = option(0, options.BURN_IN)
+    eta: float = option(0.9, options.ETA)
     alpha: float = option(0.9, options.ALPHA, f"{_PAPER}, hyperparameters")
     epsilon: float = option(
         1e-6, "added to the priority before exponentiation; the paper gives no value", at_least=0
@@ -89,12 +68,18 @@ class SequencesConfig(LengthOptions):
 
     def check(self) -> None:
         """Raise ValueError if some steps would never be trained on."""
-        super().check()
+        check_burn_in(self.burn_in, self.length)
         if self.period > self.length - self.burn_in:
             raise ValueError(
                 f"period must be at most {self.length - self.burn_in} (length - burn_in) to train "
                 f"on every step, got {self.period}"
             )
+
+
+def check_burn_in(burn_in: int, length: int) -> None:
+    """Raise ValueError if sequences of this length have no step to train on."""
+    if burn_in >= length:
+        raise ValueError(f"burn_in must be below length {length}, got {burn_in}")
 
 
 class Aux(NamedTuple):

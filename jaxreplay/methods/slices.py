@@ -12,11 +12,12 @@ import jax.numpy as jnp
 
 from jaxreplay import buffer
 from jaxreplay import ring as ring_
+from jaxreplay.methods import options
 from jaxreplay.methods.parts import episodes
 from jaxreplay.methods.parts.episodes import Positions, pick
-from jaxreplay.methods.parts.over import OverOptions, Wrapper
-from jaxreplay.methods.sequences import LengthOptions, priority
-from jaxreplay.option import option
+from jaxreplay.methods.parts.over import Inner, Wrapper, inner_method
+from jaxreplay.methods.sequences import check_burn_in, priority
+from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
 from jaxreplay.types import (
@@ -32,14 +33,19 @@ from jaxreplay.types import (
 
 
 @dataclasses.dataclass(frozen=True)
-class SlicesConfig(OverOptions, LengthOptions):
+class SlicesConfig(Config):
     """Hyperparameters of slices over a method with its default options."""
 
+    over: Inner = option("uniform", options.OVER)
+    over_updates: int | None = option(None, options.OVER_UPDATES)
+    length: int = option(80, options.LENGTH)
+    burn_in: int = option(0, options.BURN_IN)
+    eta: float = option(0.9, options.ETA)
     whole: bool = option(False, "start at the first step of the episode, without a burn-in")
 
     def check(self) -> None:
         """Raise ValueError if no step would be trained on, or whole episodes have a burn-in."""
-        super().check()
+        check_burn_in(self.burn_in, self.length)
         if self.whole and self.burn_in:
             raise ValueError(f"burn_in must be 0 for whole episodes, got {self.burn_in}")
 
@@ -84,19 +90,16 @@ class Slices(Wrapper):
 
     Args:
       inner: sampler that draws a step of each sequence.
-      length: T, steps per sequence.
-      burn_in: maximum number of steps before the drawn one, which only warm up the recurrent state.
-      eta: weight of the largest |TD error| in the number for the inner sampler.
-      whole: whether sequences start with their episodes.
+      config: options, of which `over` and `over_updates` are ignored.
 
     Raises:
-      ValueError: If an option is invalid, `whole` has a burn-in, or the inner sampler draws
-        sequences, trajectories, whole episodes or only new transitions, or relabels goals.
+      ValueError: If the inner sampler draws sequences, trajectories, whole episodes or only new
+        transitions, or relabels goals.
 
     Example:
       >>> from jaxreplay import Replay
       >>> from jaxreplay.methods import per
-      >>> replay = Replay(Slices(per.sampler(), length=3), capacity=100, batch_size=2)
+      >>> replay = Replay(Slices(per.sampler(), SlicesConfig(length=3)), capacity=100, batch_size=2)
       >>> example = {"reward": jnp.zeros(()), "last": jnp.zeros((), bool)}
       >>> state = replay.init(jax.random.key(0), example)
       >>> for _ in range(2):
@@ -106,14 +109,11 @@ class Slices(Wrapper):
       ([[0, 1, 1], [1, 1, 1]], [[True, True, False], [True, False, False]])
     """
 
-    length: int = 80  # pyright: ignore[reportIncompatibleMethodOverride]
-    burn_in: int = 0
-    eta: float = 0.9
-    whole: bool = False
+    config: SlicesConfig = SlicesConfig()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        SlicesConfig(length=self.length, burn_in=self.burn_in, eta=self.eta, whole=self.whole)
+    @property
+    def length(self) -> int:
+        return self.config.length
 
     @property
     def requires(self) -> Requirements:
@@ -141,31 +141,33 @@ class Slices(Wrapper):
         first = (draw.indices - drawn * ring.num_envs) % ring.capacity
         slots, mask = episodes.follow(state.positions, ring, first, self.length)
         learn = mask
-        if not self.whole:
+        if not self.config.whole:
             learn = mask & (jnp.arange(self.length) >= drawn[:, None])
         aux = Aux(mask, learn, drawn, draw.aux)
         # Several draws of one whole episode are the same sequence.
-        return Draw(slots, draw.weights, aux, None if self.whole else draw.probability)
+        return Draw(slots, draw.weights, aux, None if self.config.whole else draw.probability)
 
     def update(
         self, state: SlicesState, ring: Ring, sample: Sample, **feedback: Array
     ) -> SlicesState:
         aux: Any = sample.aux
         valid = aux.learn & (sample.indices != IGNORED)
-        own = sample._replace(
+        inner_sample = sample._replace(
             indices=episodes.still_stored(ring, sample, valid, aux.drawn),
             transition=jax.tree.map(lambda x: pick(x, aux.drawn), sample.transition),
             version=pick(sample.version, aux.drawn),
             aux=aux.inner,
         )
         count = jnp.maximum(valid.sum(axis=1), 1)
-        told = {
+        inner_feedback = {
             name: jnp.where(valid, values, 0.0).sum(axis=1) / count
             for name, values in feedback.items()
         }
         if "td_error" in feedback:
-            told["td_error"] = priority(feedback["td_error"], valid, self.eta)
-        return state._replace(inner=self.inner.update(state.inner, ring, own, **told))
+            td_error = priority(feedback["td_error"], valid, self.config.eta)
+            inner_feedback["td_error"] = td_error
+        inner = self.inner.update(state.inner, ring, inner_sample, **inner_feedback)
+        return state._replace(inner=inner)
 
     def end_episodes(self, state: SlicesState, ring: Ring) -> SlicesState:
         inner = self.inner.end_episodes(state.inner, ring)
@@ -185,7 +187,7 @@ class Slices(Wrapper):
 
     @property
     def _most_before(self) -> int:
-        return self.length - 1 if self.whole else self.burn_in
+        return self.length - 1 if self.config.whole else self.config.burn_in
 
     def _before(self, state: SlicesState, ring: Ring, slots: Array) -> Array:
         """Return how many steps of a sequence precede its drawn step at `slots` `[n]`, `[n]`."""
@@ -198,7 +200,7 @@ class Slices(Wrapper):
 
 def sampler(config: SlicesConfig = SlicesConfig()) -> Slices:
     """Return the sampler of slices, over a sampler with default options."""
-    return Slices(config.inner.sampler, config.length, config.burn_in, config.eta, config.whole)
+    return Slices(inner_method(config).sampler, config)
 
 
 def method(config: SlicesConfig = SlicesConfig()) -> Method:
@@ -207,4 +209,5 @@ def method(config: SlicesConfig = SlicesConfig()) -> Method:
     The agent must provide one loss per sequence, the mean over its steps in the mask
     `Sample.aux.learn` `[B, T]`.
     """
-    return config.inner._replace(sampler=sampler(config))
+    inner = inner_method(config)
+    return inner._replace(sampler=Slices(inner.sampler, config))

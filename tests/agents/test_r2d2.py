@@ -16,7 +16,7 @@ from experiments.training.loop import make_program
 from experiments.training.seeds import over_seeds
 from jaxreplay import Replay, ring
 from jaxreplay.contrib import la3p, laber, sil
-from jaxreplay.methods import per, refer, sequences, slices, uniform
+from jaxreplay.methods import refer, sequences, slices, uniform
 from jaxreplay.mixing import mix
 from jaxreplay.types import Sample, Transition
 from tests.refusals import refused
@@ -145,7 +145,7 @@ def test_sequences_end_at_the_newest_step():
 def test_mixtures_of_sequences_are_learned_from_like_one_replay():
     agent, state = agent_of(n_step=2)
     row = jax.tree.map(lambda x: x[0, 0], batch_of().transition)
-    one = slices.Slices(per.sampler(), length=T, burn_in=1)
+    one = slices.sampler(slices.SlicesConfig("per", length=T, burn_in=1))
     replay = mix(*(Replay(one, capacity=40, batch_size=n) for n in (3, 5)), share=0.5, batch_size=4)
     replays = replay.init(jax.random.key(0), row)
     for seed in range(12):
@@ -282,7 +282,10 @@ def test_no_gradient_passes_through_the_burn_in():
     "sampler",
     [
         sequences.sampler(sequences.SequencesConfig(length=4, period=2)),
-        pytest.param(slices.Slices(per.sampler(), length=4, burn_in=1), marks=pytest.mark.slow),
+        pytest.param(
+            slices.sampler(slices.SlicesConfig("per", length=4, burn_in=1)),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["sequences", "slices"],
 )

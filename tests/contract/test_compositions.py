@@ -32,23 +32,23 @@ from tests.methods import checks, quick
 from tests.refusals import refused
 
 
-def over(wrap, method: Method, **options) -> Method:
-    return method._replace(sampler=wrap(method.sampler, **options))
+def over(wrap, method: Method, *config) -> Method:
+    return method._replace(sampler=wrap(method.sampler, *config))
 
 
 def sliced(method: Method, **options) -> Method:
-    return over(slices.Slices, method, **({"length": 3} | options))
+    return over(slices.Slices, method, slices.SlicesConfig(**({"length": 3} | options)))
 
 
 COMPOSITIONS = {
     "her(per)": over(her.Hindsight, per.method()),
-    "her(lap)": over(her.Hindsight, lap.method(), strategy="final", write_back=True),
+    "her(lap)": over(her.Hindsight, lap.method(), her.HERConfig(strategy="final", write_back=True)),
     "her(cer(rank))": over(her.Hindsight, cer.combine(rank.method())),
     "her(masked)": over(her.Hindsight, masked.method()),
     "her(reshuffled)": over(her.Hindsight, reshuffled.method()),
     "cer(rank)": cer.combine(rank.method()),
-    "cer(lap)": cer.combine(lap.method(), newest=3),
-    "cer(pser)": cer.combine(pser.method(), unbiased=True),
+    "cer(lap)": cer.combine(lap.method(), cer.CERConfig(newest=3)),
+    "cer(pser)": cer.combine(pser.method(), cer.CERConfig(unbiased=True)),
     "cer(ere)": cer.combine(ere.method()),
     "cer(reaper)": cer.combine(reaper.method()),
     "cer(reverse)": cer.combine(reverse.method(reverse.ReverseConfig(sweeps=3))),
@@ -134,7 +134,7 @@ def test_mixtures_keep_types_probabilities_and_in_place_equivalence(name):
 
 SEVERAL = {
     "sequences": sequences.sampler(), "windows": windows.sampler(), "latest": latest.sampler(),
-    "refer": refer.sampler(), "slices": slices.Slices(uniform.sampler(), length=3),
+    "refer": refer.sampler(), "slices": slices.sampler(slices.SlicesConfig(length=3)),
     "her": her.Hindsight(), "sil": sil.SelfImitation(),
 }  # fmt: skip
 WRAPPERS = {
@@ -169,7 +169,10 @@ def test_cer_rejects_samplers_that_learn_from_returns(module):
 def test_mixtures_of_transitions_and_sequences_are_refused():
     one, three, four = (
         Replay(sampler, capacity=16, batch_size=4)
-        for sampler in (per.sampler(), *(slices.Slices(per.sampler(), n) for n in (3, 4)))
+        for sampler in (
+            per.sampler(),
+            *(slices.sampler(slices.SlicesConfig("per", length=n)) for n in (3, 4)),
+        )
     )
     with refused("length", "None", "3"):
         mix(one, three)
@@ -183,10 +186,9 @@ def test_schedules_of_the_inner_method_follow_the_length_of_the_run(module):
     config = make[module.__name__.rpartition(".")[2]]
     timed = config(over="per").for_run(50)
     assert timed.over_updates == 50
-    assert timed.inner == per.method(per.PERConfig().for_run(50))
+    inner = per.method(per.PERConfig().for_run(50))
     assert timed.for_run(70) == timed
-    assert config().for_run(50) == config()
     made = module.method(timed)
-    assert made.objective == timed.inner.objective
+    assert made.sampler.inner == inner.sampler and made.objective == inner.objective
     assert made.sampler == module.sampler(timed)
     assert made.sampler != module.sampler(config(over="per").for_run(70))

@@ -1,41 +1,23 @@
-"""Methods over another method: options that name it, and a base class for their samplers."""
+"""Methods over another method: the method that options name, and a base class for samplers."""
 
 import dataclasses
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from jaxreplay.methods import uniform
-from jaxreplay.option import Config, option
 from jaxreplay.registry import METHODS
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import Array, Requirements, State
 
+Inner = Literal["uniform", "per", "rank", "pser", "ere"]  # values of the option `over`
 
-@dataclasses.dataclass(frozen=True)
-class OverOptions(Config):
-    """Options of a method over another method, which has its default options."""
 
-    over: Literal["uniform", "per", "rank", "pser", "ere"] = option(
-        "uniform", "method that draws the transitions, with its default options"
-    )
-    over_updates: int | None = option(
-        None,
-        "gradient steps of the other method's schedules, such as that of beta; none: the whole run",
-        at_least=1,
-        whole_run=True,
-    )
-
-    @property
-    def inner(self) -> Method:
-        """The other method."""
-        config, method, _ = METHODS[self.over]
-        options = config()
-        return method(options if self.over_updates is None else options.for_run(self.over_updates))
-
-    def for_run(self, updates: int) -> Self:
-        """Return a config for a run, which differs only if the other method has schedules."""
-        inner = METHODS[self.over].config()
-        return self if inner.for_run(1) == inner else super().for_run(updates)
+def inner_method(config: Any) -> Method:
+    """Return the method that the options `over` and `over_updates` of a config name."""
+    options, method, _ = METHODS[config.over]
+    options = options()
+    updates = config.over_updates
+    return method(options if updates is None else options.for_run(updates))
 
 
 def check_inner(sampler: Any) -> None:
@@ -63,6 +45,8 @@ def check_inner(sampler: Any) -> None:
 @dataclasses.dataclass(frozen=True)
 class Wrapper(Sampler):
     """Base class for samplers over an inner sampler, whose state is the field `inner` of theirs.
+
+    Subclasses add the field `config`.
 
     Raises:
       ValueError: If `inner` does not draw single transitions.

@@ -62,7 +62,7 @@ def test_the_last_rows_of_a_batch_are_the_newest_transitions(num_envs):
 
 @pytest.mark.parametrize("base", [uniform.method(), per.method(), lap.method(), rank.method()])
 def test_the_other_rows_equal_those_of_the_base(base):
-    combined = cer.combine(base, newest=3)
+    combined = cer.combine(base, CERConfig(newest=3))
     assert combined.objective == base.objective
     replay, state = filled(combined.sampler, 11, batch_size=7)
     smaller, _ = filled(base.sampler, 0)

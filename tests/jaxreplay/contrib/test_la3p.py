@@ -45,11 +45,11 @@ def update(replay, state, slots, td):
 
 
 def test_sizes_of_the_parts_by_hand():
-    assert LA3PConfig().parts(384) == (128, 128)
-    assert LA3PConfig(fraction=0.0).parts(9) == (9, 0)
-    assert LA3PConfig(fraction=1.0).parts(8) == (0, 4)
-    assert LA3PConfig(fraction=1.0).parts(7) == (1, 3)
-    assert LA3PConfig().parts(1) == (1, 0)
+    assert LA3PConfig().parts(384).sizes == (128, 128, 128)
+    assert LA3PConfig(fraction=0.0).parts(9).sizes == (9, 0, 0)
+    assert LA3PConfig(fraction=1.0).parts(8).sizes == (0, 4, 4)
+    assert LA3PConfig(fraction=1.0).parts(7).sizes == (1, 3, 3)
+    assert LA3PConfig().parts(1).sizes == (1, 0, 0)
     with refused("fraction", "1.5"):
         LA3PConfig(fraction=1.5)
 

@@ -28,7 +28,7 @@ class Play:
     """A full replay whose feedback sets priorities directly, with a plain model of counts."""
 
     def __init__(self, priorities, batch_size, strength=0.3, sampling="stratified"):
-        sampler = Masked(Proportional(leaf, sampling=sampling), strength)
+        sampler = Masked(Proportional(leaf, sampling=sampling), MaskedConfig(strength=strength))
         count = len(priorities)
         self.replay = compiled(Replay(sampler, capacity=count, batch_size=batch_size))
         self.state = self.replay.init(jax.random.key(0), EXAMPLE)
@@ -161,7 +161,7 @@ def test_weights_equal_those_of_per():
 
 def test_unsupported_bases_are_refused():
     assert masked.method(MaskedConfig(over="lap")).sampler.inner == lap.sampler()
-    assert masked.method().sampler == Masked(per.sampler())
+    assert masked.method().sampler == Masked(per.sampler(), MaskedConfig())
     with refused("rank"):
         masked.combine(rank.method())
     with refused("buffer", "batch"):
@@ -169,7 +169,7 @@ def test_unsupported_bases_are_refused():
     with refused("stored", "all_time"):
         masked.combine(per.method(PERConfig(maximum="stored")))
     with refused("strength", "2"):
-        masked.combine(per.method(), 2.0)
+        MaskedConfig(strength=2.0)
 
 
 def test_rows_without_feedback_do_not_count():

@@ -31,13 +31,15 @@ def test_priorities_by_hand():
     stats = SamplingStats(leaf / leaf.sum(), leaf.min() / leaf.sum(), jnp.int32(4), jnp.int32(0))
     weights = ImportanceWeights(lambda updates: 0.1, "buffer")(stats)
     np.testing.assert_allclose(weights, [0.4365158, 1, 0.4501020, 0.4550528], rtol=1e-5)
-    unbounded = SelfImitation(clip=None).leaf(jnp.float32(ADVANTAGE))
+    unbounded = SelfImitation(config=SILConfig(clip=None)).leaf(jnp.float32(ADVANTAGE))
     np.testing.assert_allclose(unbounded[0], 2**0.6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 100.0])
 def test_known_returns_have_positive_priorities(alpha):
-    assert (SelfImitation(alpha=alpha).leaf(jnp.float32([-5, 0, 1e-30])) > 0).all()
+    assert (
+        SelfImitation(config=SILConfig(alpha=alpha)).leaf(jnp.float32([-5, 0, 1e-30])) > 0
+    ).all()
 
 
 def imitation_gradient(advantage, config=SILConfig()):
@@ -114,7 +116,12 @@ def test_returns_of_finished_episodes_equal_those_of_a_loop(lengths, truncated):
     """Known returns are right at any time, and all become known some steps after the end."""
     log = log_of(lengths, truncated=0.4)
     capacity = 40
-    replay = Replay(SelfImitation(truncated=truncated), capacity=capacity, batch_size=4, num_envs=2)
+    replay = Replay(
+        SelfImitation(config=SILConfig(truncated=truncated)),
+        capacity=capacity,
+        batch_size=4,
+        num_envs=2,
+    )
     state, add = replay.init(jax.random.key(0), EXAMPLE), compiled(replay)
     for time in range(1, len(log[0]) + 1):
         state = add(state, *(x[time - 1] for x in log))
@@ -145,7 +152,7 @@ def test_returns_become_known_backwards_from_the_end():
 
 def test_end_episodes_truncates_episodes():
     for truncated, count in ((False, 0), (True, 3)):
-        sampler = SelfImitation(truncated=truncated)
+        sampler = SelfImitation(config=SILConfig(truncated=truncated))
         replay = Replay(sampler, capacity=20, batch_size=2, num_envs=2)
         state, add = replay.init(jax.random.key(0), EXAMPLE), compiled(replay)
         state = replay.end_episodes(state)
@@ -173,7 +180,7 @@ def finished(sampler, episodes=3):
 
 
 def test_imitated_transitions_have_their_return_as_target():
-    replay, state = finished(SelfImitation(share=0.25))
+    replay, state = finished(SelfImitation(config=SILConfig(share=0.25)))
     alone = Replay(uniform.sampler(), capacity=40, batch_size=6)
     batch = jax.jit(replay.sample)(state, jax.random.key(1))
     own = jax.jit(alone.sample)(finished(uniform.sampler())[1], jax.random.key(1))
@@ -186,7 +193,7 @@ def test_imitated_transitions_have_their_return_as_target():
 
 
 def test_feedback_on_imitated_transitions_changes_only_their_priorities():
-    replay, state = finished(SelfImitation(per.sampler(), share=0.5))
+    replay, state = finished(SelfImitation(per.sampler()))
     batch = jax.jit(replay.sample)(state, jax.random.key(1))
     batch = batch._replace(indices=jnp.array([12, 13, 14, 12, 0, 1, 2, 3]))
     batch = batch._replace(version=jnp.asarray(batch.indices) + 1)
@@ -218,7 +225,7 @@ def test_learning_without_advantages_equals_that_of_the_inner_method(inner):
     batch = jax.jit(replay.sample)(state, jax.random.key(1))
     batch = batch._replace(weights=jnp.linspace(0.5, 1.0, 8))
     td = jax.random.normal(jax.random.key(2), (2, 8)).at[:, 4:].set(-1.0)
-    own = sil.first_rows(batch, 4)
+    own, _ = SILConfig().parts(8).split_sample(batch, [batch.aux.inner, None])
     losses = [
         jax.value_and_grad(
             lambda q, objective=objective, sample=sample: objective.critic(
@@ -275,7 +282,7 @@ def test_supported_agents_and_default_losses():
 ])  # fmt: skip
 def test_options_out_of_range_are_refused(options, name):
     with refused(name):
-        SelfImitation(**options)
+        SILConfig(**options)
 
 
 def test_unsupported_compositions_are_refused():

@@ -10,6 +10,7 @@ import pytest
 from jaxreplay import Replay, SharedObservations, Transition, Transitions, load, save, testing
 from jaxreplay import ring as ring_
 from jaxreplay.methods import her, latest, per, rank, refer, sequences, uniform, windows
+from jaxreplay.methods.her import HERConfig
 from jaxreplay.types import Goals
 from tests.methods import compiled, quick
 from tests.refusals import refused
@@ -91,7 +92,7 @@ class Lists:
 
 
 def filled(strategy, steps, inner=uniform.sampler(), k=4.0, seed=0, batch_size=30):
-    sampler = her.Hindsight(inner, TASK, strategy, k)
+    sampler = her.Hindsight(inner, HERConfig(strategy=strategy, k=k), TASK)
     replay = Replay(sampler, capacity=E * STEPS, batch_size=batch_size, num_envs=E)
     lists, fast = Lists(seed), compiled(replay)
     state = fast.init(jax.random.key(0), EXAMPLE)
@@ -173,7 +174,7 @@ def test_batches_do_not_depend_on_the_storage_of_observations(strategy):
     """In every episode of six steps, next_obs is the following observation."""
     batches = []
     for storage in (Transitions(), SharedObservations(spare=1.0)):
-        sampler = her.Hindsight(per.sampler(), TASK, strategy)
+        sampler = her.Hindsight(per.sampler(), HERConfig(strategy=strategy), TASK)
         replay = compiled(Replay(sampler, capacity=16, batch_size=16, num_envs=2, storage=storage))
         state = replay.init(jax.random.key(0), EXAMPLE)
         for time in range(21):
@@ -208,11 +209,11 @@ def test_slots_weights_and_probabilities_equal_those_of_the_inner_sampler(name):
                 state = replay.update(state, batch, td_error=td_error)
         return batch, replay.probability(state, np.arange(E * STEPS))
 
-    ours, chances = run(her.Hindsight(INNER[name], TASK, write_back=True))
+    ours, chances = run(her.Hindsight(INNER[name], HERConfig(write_back=True), TASK))
     theirs, expected = run(INNER[name])
     testing.same(ours._replace(aux=None, transition=None), theirs._replace(transition=None))
     testing.same(chances, expected)
-    ours, chances = run(her.Hindsight(INNER[name], TASK, k=0.0))
+    ours, chances = run(her.Hindsight(INNER[name], HERConfig(k=0.0), TASK))
     testing.same(ours._replace(aux=None), theirs)
     testing.same(chances, expected)
 
@@ -273,22 +274,21 @@ def test_a_loaded_replay_relabels_as_before(tmp_path):
 )  # fmt: skip
 def test_samplers_that_do_not_draw_single_transitions_are_refused(inner):
     with refused("inner", type(inner).__name__):
-        her.Hindsight(inner, TASK)
+        her.Hindsight(inner, goals=TASK)
 
 
 def test_for_run_sets_the_schedules_of_the_inner_method():
-    config = her.HERConfig(over="per").for_run(50)
+    config = HERConfig(over="per").for_run(50)
     assert config.over_updates == 50
-    expected = her.Hindsight(per.sampler(per.PERConfig().for_run(50)))
+    expected = her.Hindsight(per.sampler(per.PERConfig().for_run(50)), config)
     assert her.sampler(config) == expected
-    assert her.HERConfig().for_run(50) == her.HERConfig()
 
 
 def test_invalid_options_and_goal_tasks_are_refused():
     with refused("strategy", "future", "final", "episode", "random"):
-        her.Hindsight(strategy="random")  # pyright: ignore[reportArgumentType]
+        HERConfig(strategy="random")  # pyright: ignore[reportArgumentType]
     with refused("k", "0", "-1"):
-        her.Hindsight(k=-1.0)
+        HERConfig(k=-1.0)
     with refused("goals", "for_goals"):
         Replay(her.sampler(), capacity=8, batch_size=4)
     large = dataclasses.replace(TASK, size=3)

@@ -21,7 +21,7 @@ PER = per.sampler(per.PERConfig(alpha=1.0, epsilon=0.0))
 
 @functools.cache
 def made(inner=PER, capacity=CAPACITY, **options):
-    sampler = Slices(inner, **options)
+    sampler = Slices(inner, SlicesConfig(**options))
     replay = Replay(sampler, capacity=capacity, batch_size=B, num_envs=E)
     verbs = (replay.init, replay.add, replay.sample, replay.update, replay.probability)
     return replay, *(jax.jit(verb) for verb in verbs)
@@ -235,7 +235,7 @@ def test_one_of_first_last_and_end_episodes_is_enough(edge):
 @pytest.mark.parametrize("vmapped", [False, True])
 @pytest.mark.parametrize("options", [{"burn_in": 2}, {"whole": True}], ids=str)
 def test_loops_copy_no_array_of_the_size_of_the_ring(options, vmapped):
-    replay = Replay(Slices(PER, length=6, **options), capacity=200_003, batch_size=64)
+    replay = Replay(Slices(PER, SlicesConfig(length=6, **options)), capacity=200_003, batch_size=64)
     row = jax.tree.map(lambda x: jnp.asarray(x)[None], EXAMPLE)
 
     def step(state, key):
@@ -252,15 +252,14 @@ def test_loops_copy_no_array_of_the_size_of_the_ring(options, vmapped):
 
 
 def test_invalid_options_rows_and_feedback_are_refused():
-    for make in (SlicesConfig, functools.partial(Slices, PER)):
-        with refused("burn_in", "4"):
-            make(length=4, burn_in=4)
-        with refused("burn_in", "2", "whole"):
-            make(length=4, burn_in=2, whole=True)
-        with refused("length", "0"):
-            make(length=0)
-        with refused("eta", "1.5"):
-            make(eta=1.5)
+    with refused("burn_in", "4"):
+        SlicesConfig(length=4, burn_in=4)
+    with refused("burn_in", "2", "whole"):
+        SlicesConfig(length=4, burn_in=2, whole=True)
+    with refused("length", "0"):
+        SlicesConfig(length=0)
+    with refused("eta", "1.5"):
+        SlicesConfig(eta=1.5)
     replay, _, _, sample, *_ = made(length=4)
     with refused("last", "first", "dict"):
         replay.init(jax.random.key(0), {"reward": np.float32(0)})

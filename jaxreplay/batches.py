@@ -1,0 +1,56 @@
+"""Batches whose rows come from several sources, such as an inner sampler and the newest steps."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxreplay.types import Array, Sample, Tree
+
+
+class Parts(NamedTuple):
+    """Successive parts of a batch, each from a source of its own.
+
+    Example:
+      >>> parts = Parts((2, 1))
+      >>> [rows.tolist() for rows in parts.split(jnp.arange(3))]
+      [[0, 1], [2]]
+      >>> parts.probability(jnp.array([0.75, 0.25]), jnp.array([0.0, 1.0])).tolist()
+      [0.5, 0.5]
+    """
+
+    sizes: tuple[int, ...]  # number of rows of each part
+
+    @property
+    def batch_size(self) -> int:
+        """Number of rows of the batch."""
+        return sum(self.sizes)
+
+    def split(self, tree: Tree, axis: int = 0) -> list[Any]:
+        """Return the rows of each part, from a pytree of arrays with the batch at `axis`."""
+        ends = itertools.accumulate(self.sizes)
+        spans = [range(end - size, end) for size, end in zip(self.sizes, ends, strict=True)]
+        return [
+            jax.tree.map(
+                lambda x, span=span: jax.lax.slice_in_dim(x, span.start, span.stop, axis=axis),
+                tree,
+            )
+            for span in spans
+        ]
+
+    def split_sample(self, sample: Sample, auxiliary: Sequence[Tree]) -> list[Sample]:
+        """Return one batch for each part, with these trees as `Sample.aux`."""
+        batches = self.split(sample._replace(aux=None))
+        return [batch._replace(aux=aux) for batch, aux in zip(batches, auxiliary, strict=True)]
+
+    def probability(self, *probabilities: Array) -> Array:
+        """Return the expected fractions `[n]` of a batch from slots, given those of each part."""
+        pairs = zip(self.sizes, probabilities, strict=True)
+        return jnp.asarray(sum(size / self.batch_size * chance for size, chance in pairs))
+
+
+def join(*parts: Tree) -> Any:
+    """Concatenate the rows of pytrees `[B_i, ...]` of the same structure."""
+    return jax.tree.map(lambda *rows: jnp.concatenate(rows), *parts)
