@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from jaxreplay import (
+    batches,
     buffer,
     contrib,
     counters,
@@ -60,6 +61,7 @@ __all__ = [
     "Transitions",
     "Trust",
     "__version__",
+    "batches",
     "buffer",
     "contrib",
     "counters",

@@ -81,7 +81,7 @@ class Curious(Sampler):
     def sample(self, state: CuriousState, ring: Ring, key: Array, batch_size: int) -> Draw:
         sampling = self.config.sampling
         indices, stats = proportional.draw(state.priorities, ring, key, batch_size, sampling)
-        weights = proportional.weights(proportional.unweighted, stats)
+        weights = proportional.weights(None, stats)
         return Draw(indices, weights, probability=stats.probability)
 
     def update(

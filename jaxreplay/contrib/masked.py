@@ -83,7 +83,8 @@ class Masked(Sampler):
             raise ValueError(
                 f"inner must be a Proportional, such as per.sampler(), got {self.inner}"
             )
-        if self.inner.tracks_minimum:
+        weight = self.inner.weight
+        if weight is not None and weight.normalise == "buffer":
             raise ValueError('inner must not use normalise="buffer": use "batch" or "none"')
         if self.inner.maximum != "all_time":
             raise ValueError('inner must use maximum="all_time", got "stored"')
@@ -106,7 +107,7 @@ class Masked(Sampler):
 
     def sample(self, state: MaskedState, ring: Ring, key: Array, batch_size: int) -> Draw:
         slots, stats = proportional.draw(state.masked, ring, key, batch_size, self.inner.sampling)
-        if self.inner.weight is not proportional.unweighted:
+        if self.inner.weight is not None:
             slots, total = buffer.once(slots), sum_tree.total(state.masked.tree)
             # The sum of masked priorities approaches that of priorities.
             chance = buffer.read_columns(state.counts, slots, range(1))[:, 0] / jnp.where(

@@ -6,9 +6,15 @@ from typing import Literal
 
 import jax.numpy as jnp
 
-from jaxreplay import objectives, schedules
+from jaxreplay import objectives
 from jaxreplay.methods import options
-from jaxreplay.methods.proportional import ImportanceWeights, Maximum, Normalisation, Proportional
+from jaxreplay.methods.proportional import (
+    Initial,
+    Maximum,
+    Normalisation,
+    Proportional,
+    importance_weights,
+)
 from jaxreplay.numerics import to_power
 from jaxreplay.objectives import LossName
 from jaxreplay.option import Config, option
@@ -23,7 +29,7 @@ _FEEDBACK = frozenset({"reducible_loss"})
 
 @dataclasses.dataclass(frozen=True)
 class ReLoConfig(Config):
-    """Hyperparameters of ReLo; new transitions get the largest priority, initially 1."""
+    """Hyperparameters of ReLo."""
 
     alpha: float = option(0.6, options.ALPHA, f"code of {_PAPER}, MinAtar; 0.5 for SAC and Atari")
     epsilon: float = option(
@@ -35,6 +41,7 @@ class ReLoConfig(Config):
         "exp(x) otherwise",
         f"code of {_PAPER}: exp for Rainbow",
     )
+    initial: Initial = option("max", options.INITIAL)
     maximum: Maximum = option("all_time", options.MAXIMUM)
     sampling: Sampling = option("stratified", options.SAMPLING)
     beta: float = option(0.4, options.BETA)
@@ -63,12 +70,12 @@ class ReLoLeaf:
 def sampler(config: ReLoConfig = ReLoConfig()) -> Proportional:
     """Return the ReLo sampler: PER with another priority, for feedback `reducible_loss`."""
     leaf = ReLoLeaf(config.alpha, config.map, config.epsilon)
-    beta = schedules.linear(config.beta, config.beta_end, config.beta_updates)
     return Proportional(
         leaf,
-        ImportanceWeights(beta, config.normalise),
+        importance_weights(config),
         feedback=_FEEDBACK,
         sampling=config.sampling,
+        initial=config.initial,
         maximum=config.maximum,
     )
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxreplay import buffer, counters, objectives, schedules, sum_tree
+from jaxreplay import buffer, counters, objectives, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay.buffer import Buffer
 from jaxreplay.loops import if_finite
@@ -15,7 +15,12 @@ from jaxreplay.methods import options, proportional
 from jaxreplay.methods.parts import episodes
 from jaxreplay.methods.parts.episodes import Positions
 from jaxreplay.methods.parts.score_network import Features, ScoreNetwork
-from jaxreplay.methods.proportional import ImportanceWeights, Normalisation, ProportionalState
+from jaxreplay.methods.proportional import (
+    ImportanceWeights,
+    Normalisation,
+    ProportionalState,
+    importance_weights,
+)
 from jaxreplay.objectives import LossName
 from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
@@ -77,8 +82,7 @@ class NERSConfig(Config):
     @property
     def weight(self) -> ImportanceWeights:
         """Importance weights; their exponent beta is constant if `beta_updates` is None."""
-        beta = schedules.linear(self.beta, self.beta_end, self.beta_updates)
-        return ImportanceWeights(beta, self.normalise)
+        return importance_weights(self)
 
 
 class Collected(NamedTuple):

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 
 import jax.numpy as jnp
 
-from jaxreplay import objectives, schedules
+from jaxreplay import objectives
 from jaxreplay.methods import options
 from jaxreplay.methods.proportional import (
-    ImportanceWeights,
     Initial,
     Maximum,
     Normalisation,
     Proportional,
+    importance_weights,
 )
 from jaxreplay.numerics import to_power
 from jaxreplay.objectives import LossName
@@ -64,10 +64,9 @@ def sampler(config: PERConfig = PERConfig()) -> Proportional:
     are `(N P(i))^-beta`, optionally divided by the largest weight in the batch or the buffer. Beta
     is constant unless `beta_updates` or `config.for_run` sets the length of its schedule.
     """
-    beta = schedules.linear(config.beta, config.beta_end, config.beta_updates)
     return Proportional(
         PERLeaf(config.alpha, config.epsilon, config.clip),
-        ImportanceWeights(beta, config.normalise),
+        importance_weights(config),
         sampling=config.sampling,
         initial=config.initial,
         maximum=config.maximum,

@@ -6,13 +6,13 @@ such as PSER and NERS, store a `ProportionalState` and call the functions in thi
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreplay import buffer, counters, numerics, sum_tree
+from jaxreplay import buffer, counters, numerics, schedules, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay.numerics import to_power
 from jaxreplay.ring import Ring
@@ -47,7 +47,6 @@ class SamplingStats(NamedTuple):
 
 
 Leaf = Callable[[Mapping[str, Array], Array, Ring], Array]  # see `Proportional.leaf`
-Weight = Callable[[SamplingStats], Array]  # returns importance weights [B] float32
 
 
 def init(
@@ -184,9 +183,13 @@ class ImportanceWeights:
         return weights / weights.max() if self.normalise == "batch" else weights
 
 
-def unweighted(stats: SamplingStats) -> Array:
-    """Return weights of 1, `[B]` float32, for samplers without bias correction."""
-    return jnp.ones_like(stats.probability)
+def importance_weights(config: Any) -> ImportanceWeights:
+    """Return the weights that the options `beta` to `normalise` of a config describe.
+
+    Beta is constant unless `beta_updates` sets the length of its schedule.
+    """
+    beta = schedules.linear(config.beta, config.beta_end, config.beta_updates)
+    return ImportanceWeights(beta, config.normalise)
 
 
 def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
@@ -237,13 +240,11 @@ class Proportional(Sampler):
       leaf: `leaf(feedback, slots, ring)` returns the non-negative leaves `[B]` float32 for the
         transitions at `slots` `[B]` int32 (some may be `IGNORED`); `feedback` maps names to `[B]`
         float32. Implement it as a frozen dataclass if samplers with equal options must be equal.
-      weight: function that returns importance weights `[B]`, such as `ImportanceWeights(beta)`.
+      weight: importance weights, such as `ImportanceWeights(beta)`; None for weights of 1.
       feedback: names of the feedback that `leaf` reads, such as "td_error".
       sampling: dependence between the draws in a batch; see `sum_tree.sample`.
       initial: leaf of a new transition. "max" is the running maximum of the leaves, initially 1
         (Schaul et al. 2016, Alg. 1); "td" computes it from the feedback for `Replay.add`.
-      track_minimum: also track `SamplingStats.smallest`; always True if `ImportanceWeights`
-        are normalised by the buffer.
       maximum: maximum for `initial="max"`: of "all_time", or of the "stored" transitions.
 
     Example:
@@ -254,11 +255,10 @@ class Proportional(Sampler):
     """
 
     leaf: Leaf
-    weight: Weight = unweighted
+    weight: ImportanceWeights | None = None
     feedback: frozenset[str] = frozenset({"td_error"})
     sampling: Sampling = "stratified"
     initial: Initial = "max"
-    track_minimum: bool = False
     maximum: Maximum = "all_time"
 
     @property
@@ -266,16 +266,10 @@ class Proportional(Sampler):
         of_new = self.feedback if self.initial == "td" else frozenset()
         return Requirements(feedback=self.feedback, feedback_of_new=of_new)
 
-    @property
-    def tracks_minimum(self) -> bool:
-        """Whether `SamplingStats.smallest` is available to `weight`."""
-        weight = self.weight
-        by_buffer = isinstance(weight, ImportanceWeights) and weight.normalise == "buffer"
-        return self.track_minimum or by_buffer
-
     def init(self, key: Array, ring: Ring) -> ProportionalState:
+        by_buffer = self.weight is not None and self.weight.normalise == "buffer"
         stored = self.maximum == "stored"
-        return init(ring.capacity, track_minimum=self.tracks_minimum, track_maximum=stored)
+        return init(ring.capacity, track_minimum=by_buffer, track_maximum=stored)
 
     def add(
         self,
@@ -303,19 +297,19 @@ class Proportional(Sampler):
         return probability(state, ring, slots)
 
     def metrics(self, state: ProportionalState, ring: Ring) -> dict[str, Array]:
-        own = metrics(state, ring)
-        if isinstance(self.weight, ImportanceWeights):
-            own["beta"] = self.weight.exponent(state.updates)
-        return own
+        if self.weight is None:
+            return metrics(state, ring)
+        return metrics(state, ring) | {"beta": self.weight.exponent(state.updates)}
 
 
-def weights(weight: Weight, stats: SamplingStats) -> Array:
-    """Return the importance weights `[B]` float32 of a batch.
+def weights(weight: ImportanceWeights | None, stats: SamplingStats) -> Array:
+    """Return the importance weights `[B]` float32 of a batch, 1 if `weight` is None.
 
-    The weights are made to depend on the priorities (tree leaves) that were read, even if `weight`
-    ignores them, so that XLA updates the tree in place.
+    Even constant weights are made to depend on the priorities (tree leaves) that were read, so that
+    XLA updates the tree in place.
     """
-    return buffer.after(buffer.fence(stats.probability), weight(stats))
+    values = jnp.ones_like(stats.probability) if weight is None else weight(stats)
+    return buffer.after(buffer.fence(stats.probability), values)
 
 
 def check_valid(state: ProportionalState, ring: Ring) -> None:

@@ -18,6 +18,7 @@ from jaxreplay.methods.proportional import (
     Maximum,
     Normalisation,
     SamplingStats,
+    importance_weights,
     stored_maximum,
     vacate,
 )
@@ -77,8 +78,7 @@ class RankConfig(Config):
     @property
     def weight(self) -> ImportanceWeights:
         """Importance weights; their exponent beta is constant if `beta_updates` is None."""
-        beta = schedules.linear(self.beta, self.beta_end, self.beta_updates)
-        return ImportanceWeights(beta, self.normalise)
+        return importance_weights(self)
 
     @property
     def exponent(self) -> Callable[[Array], Array | float]:
