@@ -19,6 +19,7 @@ import typing
 from typing import Any, Literal, NamedTuple, Self
 
 import jax
+import numpy as np
 from jax.core import Tracer
 
 from jaxreplay._internal.arguments import Bounds, check_choice, check_kind
@@ -125,11 +126,11 @@ class Option(NamedTuple):
         for single in singles:
             if self.choices:
                 check_choice(self.name, single, self.choices, alternative)
-                continue
-            check_kind(self.name, single, self.kind, alternative)
-            if self.kind in (int, float):
-                self.bounds.check(self.name, single, alternative)
+            elif self.kind in (int, float):
+                self.bounds.check(self.name, single, alternative, self.kind)
                 self._check_size(single, alternative)
+            else:
+                check_kind(self.name, single, self.kind, alternative)
 
     def _check_size(self, value: float, alternative: str) -> None:
         """Validate that a number without bounds is small enough for int32 or float32 arithmetic."""
@@ -180,10 +181,8 @@ class Config:
             and field.metadata["declaration"].whole_run
             and getattr(self, field.name) is None
         ]
-        for entry in options_of(type(self)):
-            if entry.name in open_ended:
-                entry.check(updates)
-        return dataclasses.replace(self, **{name: int(updates) for name in open_ended})
+        steps = int(updates) if isinstance(updates, np.integer) else updates
+        return dataclasses.replace(self, **dict.fromkeys(open_ended, steps))
 
     def check(self) -> None:
         """Validate combinations of individually valid options. Subclasses may override `check`.

@@ -11,7 +11,7 @@ from jax.core import Tracer
 from jaxreplay import buffer, counters
 from jaxreplay import ring as ring_
 from jaxreplay._internal import calls, tracing
-from jaxreplay._internal.arguments import as_int32
+from jaxreplay._internal.arguments import as_int32, check_array, check_size
 from jaxreplay._internal.branches import cond_if_any
 from jaxreplay._internal.tracing import cached_method, donatable
 from jaxreplay.buffer import unrolled
@@ -83,21 +83,21 @@ class Replay:
     storage: Storage = Storage()
 
     def __post_init__(self) -> None:
-        calls.check_sampler(self.sampler, self.storage)
+        calls.check_sampler(self.sampler)
+        if not isinstance(self.storage, Storage):
+            raise ValueError(
+                "storage must be an instance such as jaxreplay.Transitions(), SharedObservations() "
+                f"or Frames(stack=4), got {self.storage!r}"
+            )
+        ring_.check_sizes(self.capacity, self.num_envs)
+        check_size("batch_size", self.batch_size)
         for name in ("capacity", "batch_size", "num_envs"):
-            calls.check_size(name, getattr(self, name))
             # Convert to Python integers, because sizes are also written to files.
             object.__setattr__(self, name, int(getattr(self, name)))
-        calls.check_batch_size(self.requires, self.batch_size, self.batch_size, self.capacity)
-        if self.capacity % self.num_envs:
-            raise ValueError(
-                f"capacity must be a multiple of num_envs {self.num_envs}, got {self.capacity}: "
-                f"use {max(1, self.capacity // self.num_envs) * self.num_envs}"
-            )
         if self.slots > _MAX_SLOTS:
             most = _MAX_SLOTS // self.sampler.capacity_factor
             raise ValueError(f"capacity must be at most {most:,}, got {self.capacity}")
-        self.sampler.check_sizes(self.capacity, self.num_envs, self.batch_size)
+        self._check_batch_size(self.batch_size)
 
     @property
     def slots(self) -> int:
@@ -122,8 +122,8 @@ class Replay:
           ValueError: If `example` lacks a field that the sampler reads, or contains an array that
             can't be stored.
         """
-        calls.check_transition(self.requires, example)
-        ring = ring_.init(example, self.slots, self.num_envs, self.storage)
+        calls.check_example(self.requires, example)
+        ring = self.storage.init(example, self.slots, self.num_envs)
         zero = jnp.zeros((), jnp.int32)
         inner = self.sampler.init(unrolled(key), ring)
         return donatable(tracing.varying(ReplayState(ring, inner, dropped=zero, fence=zero)))
@@ -144,9 +144,9 @@ class Replay:
           ValueError: If feedback is missing, or a shape or dtype does not match the example.
         """
         state = calls.checked_state(self, "add", state)
-        ring_.check_fits(state.ring, transition)
-        transition = ring_.as_stored(state.ring, jax.tree.map(jnp.asarray, transition))
-        return self._add(state, transition, feedback)
+        wanted = self.requires.feedback_of_new
+        calls.check_feedback(wanted, feedback, "add", (self.num_envs,))
+        return self._add(state, state.ring.as_stored(transition), feedback)
 
     @cached_method
     def add_rollout(self, state: ReplayState, rollout: Tree, **feedback: Array) -> ReplayState:
@@ -161,7 +161,9 @@ class Replay:
           ValueError: If `add` would raise, or if fields differ in T.
         """
         state = calls.checked_state(self, "add_rollout", state)
-        rollout = calls.checked_rollout(state.ring, rollout, feedback)
+        lead = (calls.num_steps(rollout), self.num_envs)
+        calls.check_feedback(self.requires.feedback_of_new, feedback, "add_rollout", lead)
+        rollout = state.ring.as_stored(rollout, lead)
 
         def add(state: ReplayState, given: tuple[Tree, Mapping[str, Array]]) -> Any:
             return self._add(state, *given), None
@@ -266,7 +268,8 @@ class Replay:
           key: PRNG key.
         """
         state = calls.checked_state(self, "observe_return", state)
-        calls.check_feedback_array("observe_return", "episode_return", episode_return, ())
+        remedy = ": pass the mean of several returns"
+        check_array("episode_return", episode_return, (), float, lambda given: remedy)
         if self.requires.episode_returns is None:
             return state
         episode_return = _constant(jnp.asarray(episode_return, jnp.float32))
@@ -346,11 +349,9 @@ class Replay:
     def _add(
         self, state: ReplayState, transition: Tree, feedback: Mapping[str, Array]
     ) -> ReplayState:
-        wanted, num_envs = self.requires.feedback_of_new, self.num_envs
-        calls.check_feedback(wanted, feedback, "add", (num_envs,))
         new = buffer.after(state.fence, _constant(transition)), _single(feedback)
         feedback = new[1]  # still with NaN and infinity, because the sampler handles them
-        (transition, _), broken = _finite(new, num_envs)
+        (transition, _), broken = _finite(new, self.num_envs)
         state = state._replace(dropped=counters.saturating_add(state.dropped, broken))
         ring, slots = ring_.write(state.ring, transition)
         slots = buffer.after(state.fence, slots)
@@ -360,9 +361,24 @@ class Replay:
     def _size_of_batch(self, asked: int | None) -> int:
         if asked is None:
             return self.batch_size
-        calls.check_batch_size(self.requires, asked, self.batch_size, self.capacity)
-        self.sampler.check_sizes(self.capacity, self.num_envs, int(asked))
+        if isinstance(asked, Tracer):
+            raise ValueError(
+                "batch_size must be static, got a traced value: use "
+                "jax.jit(replay.sample, static_argnames='batch_size')"
+            )
+        check_size("batch_size", asked)
+        self._check_batch_size(int(asked))
+        if self.requires.all_new and asked != self.batch_size:
+            raise ValueError(
+                f"batch_size must be {self.batch_size} for this sampler, which returns every new "
+                f"step once, got {asked}"
+            )
         return int(asked)
+
+    def _check_batch_size(self, size: int) -> None:
+        if size > self.capacity:
+            raise ValueError(f"batch_size must be at most the capacity {self.capacity}, got {size}")
+        self.sampler.check_sizes(self.capacity, self.num_envs, size)
 
     def _check_not_empty(self, state: ReplayState) -> None:
         # Under jit, the size is unknown and the loop must check `can_sample` instead.

@@ -15,7 +15,7 @@ from flax import struct
 
 from jaxreplay import buffer, counters
 from jaxreplay._internal import packing
-from jaxreplay._internal.arguments import as_int32, slots_within
+from jaxreplay._internal.arguments import check_size, slots_within
 from jaxreplay._internal.packing import Layout
 from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.buffer import Buffer
@@ -36,12 +36,18 @@ class Ring(struct.PyTreeNode):
     capacity: int = struct.field(pytree_node=False)  # number of slots C
     num_envs: int = struct.field(pytree_node=False)  # number of environments E
 
-    def check_fits(self, transition: Tree) -> None:
-        """Check transitions `[E, ...]` as the function `check_fits` does."""
-        packing.check_fits(self.layout, as_row(transition), self.num_envs)
+    def as_stored(self, transition: Tree, lead: tuple[int, ...] = ()) -> Tree:
+        """Return new transitions in the dtypes of the ring buffer.
 
-    def as_stored(self, transition: Tree) -> Tree:
-        """Cast transitions `[E, ...]` as the function `as_stored` does."""
+        Args:
+          transition: `[E, ...]`, or a rollout `[T, E, ...]`.
+          lead: `(T, E)` for a rollout; () means `(E,)`.
+
+        Raises:
+          ValueError: If a field is missing or unknown, its shape does not match the example, or its
+            dtype cannot be cast to the dtype in the example without loss, such as float to int.
+        """
+        packing.check_fits(self.layout, as_row(transition), lead or (self.num_envs,))
         return packing.as_stored(self.layout, transition)
 
     def store_outside(self, transition: Tree, slots: Array) -> tuple["Ring", Tree]:
@@ -89,18 +95,20 @@ def init(example: Tree, capacity: int, num_envs: int = 1, storage: Storage = Sto
       ValueError: If `capacity` is not a positive multiple of `num_envs`, or `storage` does not
         support the example.
     """
-    if num_envs < 1 or capacity < num_envs:
-        raise ValueError(
-            f"capacity >= num_envs >= 1 is required, got capacity {capacity}, num_envs {num_envs}"
-        )
+    check_sizes(capacity, num_envs)
+    return storage.init(example, capacity, num_envs)
+
+
+def check_sizes(capacity: int, num_envs: int) -> None:
+    """Raise ValueError unless `capacity` is a positive multiple of a positive `num_envs`."""
+    check_size("num_envs", num_envs)
+    check_size("capacity", capacity)
     if capacity % num_envs:
         less = capacity - capacity % num_envs
+        sizes = f"{less} or {less + num_envs}" if less else num_envs
         raise ValueError(
-            f"capacity must be a multiple of num_envs {num_envs}, got {capacity}: "
-            f"use {less} or {less + num_envs}"
+            f"capacity must be a multiple of num_envs {num_envs}, got {capacity}: use {sizes}"
         )
-    packing.plan(as_row(example))  # check the original fields, so errors name them
-    return storage.init(example, capacity, num_envs)
 
 
 def empty_words(example: Tree, capacity: int) -> tuple[Buffer, Array, Layout]:
@@ -120,10 +128,9 @@ def add(ring: Ring, transition: Tree) -> tuple[Ring, Array]:
     """Write transitions `[E, ...]` to the oldest slots; return the new ring and the slots `[E]`.
 
     Raises:
-      ValueError: If the transitions do not match the example, see `check_fits`.
+      ValueError: If the transitions do not match the example, see `Ring.as_stored`.
     """
-    check_fits(ring, transition)
-    return write(ring, jax.lax.stop_gradient(transition))
+    return write(ring, jax.lax.stop_gradient(ring.as_stored(transition)))
 
 
 def write(ring: Ring, transition: Tree) -> tuple[Ring, Array]:
@@ -134,21 +141,6 @@ def write(ring: Ring, transition: Tree) -> tuple[Ring, Array]:
     words = buffer.write(ring.words, slots, packed)
     later = counters.increment(ring.steps_added, counters.rewind(num_steps(ring)))
     return ring.replace(words=words, steps_added=later), slots
-
-
-def check_fits(ring: Ring, transition: Tree) -> None:
-    """Check that transitions `[E, ...]` can be stored without loss.
-
-    Raises:
-      ValueError: If a field is missing or unknown, its shape does not match the example, or its
-        dtype cannot be cast to the dtype in the example without loss, such as float to int.
-    """
-    ring.check_fits(transition)
-
-
-def as_stored(ring: Ring, transition: Tree) -> Tree:
-    """Cast transitions `[E, ...]` that pass `check_fits` to the dtypes of the ring buffer."""
-    return ring.as_stored(transition)
 
 
 def end_episodes(ring: Ring) -> Ring:
@@ -216,7 +208,7 @@ def size(ring: Ring) -> Array:
 def even_probability(ring: Ring, slots: Array) -> Array:
     """Return uniform sampling probabilities of slots, `[n]` float32, with 0 for empty slots."""
     _check_one(ring)
-    slots, stored = as_int32("slots", slots, ring.capacity), size(ring)
+    stored = size(ring)
     share = 1.0 / jnp.maximum(stored, 1).astype(jnp.float32)
     return jnp.where(slots < stored, share, 0.0)
 

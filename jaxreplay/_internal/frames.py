@@ -23,7 +23,6 @@ import numpy as np
 from flax import struct
 
 from jaxreplay import buffer, counters
-from jaxreplay._internal.arguments import Bounds, check_kind
 from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.buffer import Buffer
 from jaxreplay.types import Array
@@ -87,7 +86,7 @@ def init(
         to [32, 255].
 
     Raises:
-      ValueError: If `obs` is not a stack of K frames, `spare` is negative, or `ahead` is below 1.
+      ValueError: If `obs` is not a stack of K frames.
     """
     leaves = jax.tree.leaves(obs)
     if len(leaves) != 1 or leaves[0].ndim < 2 or leaves[0].shape[-1] != stack:
@@ -96,12 +95,9 @@ def init(
             f"obs must be one array [..., {stack}] with the stack as its last axis, got shape "
             f"{shapes}"
         )
-    Bounds(at_least=0).check("spare", spare)
     rows = capacity // num_envs
     if ahead is None:
         ahead = min(AHEAD, max(_LEAST_AHEAD, rows // 4))
-    check_kind("ahead", ahead, int)
-    Bounds(at_least=1).check("ahead", ahead)
     zeros = jnp.zeros(num_envs, jnp.int32)
     return FrameIndex(
         newest=zeros - 2,

@@ -79,7 +79,7 @@ def as_on(monkeypatch):
         forget()
 
     def forget():  # caches assume that the device never changes
-        calls._sampler_state.cache_clear()
+        calls._sampler_shapes.cache_clear()
         tracing._bind.cache_clear()
 
     yield change
