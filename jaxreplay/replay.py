@@ -15,7 +15,7 @@ from jaxreplay._internal.arguments import as_int32, check_array, check_size
 from jaxreplay._internal.branches import cond_if_any
 from jaxreplay._internal.tracing import cached_method, donatable
 from jaxreplay.buffer import unrolled
-from jaxreplay.ring import Ring, Storage
+from jaxreplay.ring import Ring, Storage, Transitions
 from jaxreplay.sampler import Sampler
 from jaxreplay.types import IGNORED, Array, Requirements, Sample, State, Tree
 
@@ -56,9 +56,9 @@ class Replay:
         `sampler.capacity_factor` times as many slots.
       batch_size: default batch size of `sample`.
       num_envs: number of environments E, each of which adds one transition per step.
-      storage: storage format for observations. The default, like `Transitions()`, stores both
-        observations of every transition, `SharedObservations()` stores every observation once, and
-        `Frames(stack=4)` stores every frame of stacked observations once.
+      storage: storage format for observations. `Transitions()` stores both observations of every
+        transition, `SharedObservations()` stores every observation once, and `Frames(stack=4)`
+        stores every frame of stacked observations once.
 
     Raises:
       ValueError: If the sizes are incompatible with each other or with the sampler.
@@ -80,7 +80,7 @@ class Replay:
     capacity: int
     batch_size: int
     num_envs: int = 1
-    storage: Storage = Storage()
+    storage: Storage = Transitions()
 
     def __post_init__(self) -> None:
         calls.check_sampler(self.sampler)

@@ -7,6 +7,7 @@ batch is a single gather. A transition may be a `Transition` or any other pytree
 preserve its type.
 """
 
+import abc
 import dataclasses
 
 import jax
@@ -73,16 +74,23 @@ class Ring(struct.PyTreeNode):
         return {}
 
 
-@dataclasses.dataclass(frozen=True)
-class Storage:
-    """Base class for storage formats, which by itself stores whole transitions."""
+class Storage(abc.ABC):
+    """Base class for storage formats: frozen dataclasses with one function."""
 
+    @abc.abstractmethod
     def init(self, example: Tree, capacity: int, num_envs: int) -> Ring:
         """Return an empty ring buffer, given valid arguments of the function `init`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Transitions(Storage):
+    """Stores every transition with both `obs` and `next_obs`."""
+
+    def init(self, example: Tree, capacity: int, num_envs: int) -> Ring:
         return Ring(*empty_words(example, capacity), capacity, num_envs)
 
 
-def init(example: Tree, capacity: int, num_envs: int = 1, storage: Storage = Storage()) -> Ring:
+def init(example: Tree, capacity: int, num_envs: int = 1, storage: Storage = Transitions()) -> Ring:
     """Return an empty ring buffer.
 
     Args:

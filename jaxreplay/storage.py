@@ -16,7 +16,7 @@ from jaxreplay._internal.arguments import Bounds, check_scalar, check_size
 from jaxreplay._internal.frames import FrameIndex, Spot
 from jaxreplay._internal.packing import Layout
 from jaxreplay.buffer import Buffer
-from jaxreplay.ring import Ring, Storage, as_row, contents, empty_words, size
+from jaxreplay.ring import Ring, Storage, Transitions, as_row, contents, empty_words, size
 from jaxreplay.types import Array, Transition, Tree, get_field, has_field, replace_fields
 
 __all__ = ["FrameRing", "Frames", "SharedObservations", "Storage", "Transitions"]
@@ -75,11 +75,6 @@ class FrameRing(Ring):
         lost = frames_.lost(self.frames, get_field(contents(self), "obs"), live)
         counts = {"frames_lost": lost, "frames_malformed": self.frames.malformed}
         return {name: count.astype(jnp.float32) for name, count in counts.items()}
-
-
-@dataclasses.dataclass(frozen=True)
-class Transitions(Storage):
-    """Stores every transition with both `obs` and `next_obs`."""
 
 
 @dataclasses.dataclass(frozen=True)
