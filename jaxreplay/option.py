@@ -18,11 +18,10 @@ import re
 import typing
 from typing import Any, Literal, NamedTuple, Self
 
-import jax
 import numpy as np
-from jax.core import Tracer
 
 from jaxreplay._internal.arguments import Bounds, check_choice, check_kind
+from jaxreplay.traced import is_traced
 
 
 class Declaration(NamedTuple):
@@ -148,22 +147,19 @@ class Option(NamedTuple):
 class Config:
     """Base class for configs. A config validates all its options on construction.
 
-    Options may be traced, as in a program over many settings. Traced options are not validated, and
-    neither are combinations of options if one of them is traced.
+    Options may be traced (see `jaxreplay.traced`). Traced options are not validated, and neither
+    are combinations of options if one of them is traced.
 
     Raises:
       ValueError: If an option or a combination of options (see `check`) is invalid.
     """
 
     def __post_init__(self) -> None:
-        traced = False
         for entry in options_of(type(self)):
             value = getattr(self, entry.name)
-            if isinstance(value, Tracer):
-                traced = True
-            else:
+            if not is_traced(value):
                 entry.check(value)
-        if not traced:
+        if not is_traced(self):
             self.check()
 
     def for_run(self, updates: int) -> Self:
@@ -221,11 +217,6 @@ def _parse(field: dataclasses.Field, hint: Any) -> Option:
         field.name, field.default, declared.help, declared.source,
         kind, many, optional, choices, bounds, declared.needs,
     )  # fmt: skip
-
-
-def is_zero(value: Any) -> bool:
-    """Return whether an option is 0, False if it is traced, because programs then serve others."""
-    return not isinstance(value, jax.Array) and value == 0
 
 
 def check_entry(name: Any, config: Any, make: Any) -> None:

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
+
+from jaxreplay.traced import is_traced
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -35,7 +36,7 @@ class Bounds(NamedTuple):
         if kind is None and isinstance(value, jax.Array | np.ndarray):
             if value.ndim:
                 raise ValueError(f"{name} must be a scalar, got shape {list(value.shape)}")
-            if isinstance(value, Tracer):
+            if is_traced(value):
                 return
             value = value.item()
         check_kind(name, value, kind or float, alternative)

@@ -1,6 +1,5 @@
 """Validation of the arguments of `Replay`. All errors are one-line ValueErrors."""
 
-import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any
@@ -8,10 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from jaxreplay._internal.arguments import SCALARS, as_int32, check_array, check_scalar
 from jaxreplay.sampler import Sampler
+from jaxreplay.traced import cached, is_traced
 from jaxreplay.types import FEEDBACK, IGNORED, Requirements, Sample, Tree, get_field, has_field
 
 
@@ -25,7 +24,7 @@ def check_sampler(sampler: Any) -> None:
     try:
         hash(sampler)
     except TypeError as error:
-        if not _is_traced(sampler):
+        if not is_traced(sampler):
             raise ValueError(
                 f"{kind} must be hashable ({error}): use a frozen dataclass with hashable options"
             ) from None
@@ -67,10 +66,9 @@ def checked_state(replay: Any, function: str, state: Any) -> Any:
         )
     leaves, treedef = jax.tree.flatten(ring)
     kinds = tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves)
-    expected = _sampler_shapes.__wrapped__ if _is_traced(replay.sampler) else _sampler_shapes
     backend = jax.default_backend()  # the number of children per sum tree node depends on it
     sizes = (ring.capacity, ring.num_envs), (replay.slots, replay.num_envs)
-    if sizes[0] != sizes[1] or _shapes(state.sampler) != expected(
+    if sizes[0] != sizes[1] or _shapes(state.sampler) != _sampler_shapes(
         replay.sampler, treedef, kinds, backend
     ):
         raise ValueError(
@@ -143,7 +141,7 @@ def _shapes(tree: Tree) -> tuple[Any, list[tuple[int, ...]]]:
     return treedef, [jnp.shape(leaf) for leaf in leaves]
 
 
-@functools.lru_cache(maxsize=64)
+@cached
 def _sampler_shapes(
     sampler: Sampler, treedef: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...], backend: str
 ) -> tuple[Any, list[tuple[int, ...]]]:
@@ -164,12 +162,3 @@ def _as_arrays(tree: Tree) -> Tree:
         return jnp.asarray(leaf) if isinstance(leaf, np.ndarray | np.generic) else leaf
 
     return jax.tree.map(convert, tree)
-
-
-def _is_traced(option: Any) -> bool:
-    """Return whether any option is a traced input of a compiled program, as in option sweeps."""
-    if dataclasses.is_dataclass(option):
-        return any(_is_traced(getattr(option, x.name)) for x in dataclasses.fields(option))
-    if isinstance(option, tuple):
-        return any(map(_is_traced, option))
-    return isinstance(option, Tracer)

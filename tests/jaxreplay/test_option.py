@@ -3,11 +3,10 @@
 import dataclasses
 from typing import Literal
 
-import jax
 import pytest
 
 from jaxreplay.methods import METHODS
-from jaxreplay.option import Config, check_class, is_zero, option, options_of, override
+from jaxreplay.option import Config, check_class, option, options_of, override
 from tests.refusals import refused
 
 
@@ -32,13 +31,6 @@ class Method(Shared):
     def check(self) -> None:
         if self.loss == "l1" and self.clip is None:
             raise ValueError("loss l1 needs a clip")
-
-
-def test_traced_values_are_not_known_to_be_zero():
-    assert is_zero(0) and is_zero(0.0) and not is_zero(0.1)
-    found = []
-    jax.make_jaxpr(lambda x: found.append(is_zero(x)) or x)(0.0)
-    assert found == [False]
 
 
 def test_options_of_lists_choices_types_and_defaults():
