@@ -1,4 +1,16 @@
-"""Replay buffers: a ring buffer with a sampler, as pure functions on a single state."""
+"""Replay buffers: a ring buffer with a sampler, as pure functions on a single state.
+
+Some calls change no value, only what JAX traces and what XLA compiles:
+
+* `cached_method`: equal replays share compiled functions, although Python creates a new bound
+  method, which JAX would trace again, at every access.
+* `buffer.fence` and `buffer.after`: writes follow all reads of the same array. Otherwise, XLA would
+  copy the array to keep its old values. `buffer.add_barrier` keeps both apart on accelerators.
+* `buffer.once`: XLA computes slots once instead of once for every word that it reads.
+* `unrolled`: keys yield the same random numbers, but hash faster on CPU.
+* `varying` and `donatable`: loops under `jax.shard_map` can carry a new state, and jitted functions
+  can donate it, even if a sampler uses an array twice.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,10 +22,10 @@ from jax.core import Tracer
 
 from jaxreplay import buffer, counters
 from jaxreplay import ring as ring_
-from jaxreplay._internal import calls, tracing
+from jaxreplay._internal import calls
 from jaxreplay._internal.arguments import as_int32, check_array, check_size
 from jaxreplay._internal.branches import cond_if_any
-from jaxreplay._internal.tracing import cached_method, donatable
+from jaxreplay._internal.tracing import cached_method, donatable, varying
 from jaxreplay.buffer import unrolled
 from jaxreplay.ring import Ring, Storage, Transitions
 from jaxreplay.sampler import Sampler
@@ -126,7 +138,7 @@ class Replay:
         ring = self.storage.init(example, self.slots, self.num_envs)
         zero = jnp.zeros((), jnp.int32)
         inner = self.sampler.init(unrolled(key), ring)
-        return donatable(tracing.varying(ReplayState(ring, inner, dropped=zero, fence=zero)))
+        return donatable(varying(ReplayState(ring, inner, dropped=zero, fence=zero)))
 
     @cached_method
     def add(self, state: ReplayState, transition: Tree, **feedback: Array) -> ReplayState:
@@ -187,9 +199,9 @@ class Replay:
         """
         state = calls.checked_state(self, "sample", state)
         batch_size = self._size_of_batch(batch_size)
-        self._check_not_empty(state)
+        self._check_ready(state)
         draw = self.sampler.sample(state.sampler, state.ring, unrolled(key), batch_size)
-        indices = buffer.once(draw.indices)  # prevents recomputation for every word that is read
+        indices = buffer.once(draw.indices)
         stored = ring_.gather(state.ring, indices)
         batch = Sample(
             indices=indices,
@@ -318,12 +330,9 @@ class Replay:
     def metrics(self, state: ReplayState) -> dict[str, Array]:
         """Return a dictionary of scalar float32 metrics of the replay and its sampler."""
         state = calls.checked_state(self, "metrics", state)
-        own = self.sampler.metrics(state.sampler, state.ring)
-        return {
-            "dropped": state.dropped.astype(jnp.float32),
-            **own,
-            **ring_.metrics(state.ring),
-        }
+        of_sampler = self.sampler.metrics(state.sampler, state.ring)
+        dropped = state.dropped.astype(jnp.float32)
+        return {"dropped": dropped, **of_sampler, **state.ring.metrics()}
 
     @cached_method
     def end_episodes(self, state: ReplayState) -> ReplayState:
@@ -380,26 +389,13 @@ class Replay:
             raise ValueError(f"batch_size must be at most the capacity {self.capacity}, got {size}")
         self.sampler.check_sizes(self.capacity, self.num_envs, size)
 
-    def _check_not_empty(self, state: ReplayState) -> None:
-        # Under jit, the size is unknown and the loop must check `can_sample` instead.
-        steps_added = state.ring.steps_added
-        if not isinstance(steps_added, Tracer) and int(steps_added) == 0:
-            raise ValueError("the replay is empty: add transitions before sampling")
+    def _check_ready(self, state: ReplayState) -> None:
         ready = self.sampler.ready(state.sampler, state.ring, 1)
         if not isinstance(ready, Tracer) and not ready:
             raise ValueError(
-                "the replay does not contain enough data for this sampler: add more transitions "
-                "before sampling (see can_sample)"
+                "the replay does not contain enough transitions for this sampler: add more before "
+                "sampling (see can_sample)"
             )
-
-
-def check_valid(state: ReplayState) -> None:
-    """Check the invariants of the ring buffer in a concrete state.
-
-    Raises:
-      ValueError: If an invariant is violated.
-    """
-    ring_.check_valid(state.ring)
 
 
 def _finite(new: Tree, num_envs: int) -> tuple[Tree, Array]:

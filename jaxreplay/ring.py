@@ -215,7 +215,7 @@ def size(ring: Ring) -> Array:
 
 def even_probability(ring: Ring, slots: Array) -> Array:
     """Return uniform sampling probabilities of slots, `[n]` float32, with 0 for empty slots."""
-    _check_one(ring)
+    _check_unbatched(ring)
     stored = size(ring)
     share = 1.0 / jnp.maximum(stored, 1).astype(jnp.float32)
     return jnp.where(slots < stored, share, 0.0)
@@ -287,25 +287,20 @@ def previous(ring: Ring, slots: Array, steps: int | Array = 1) -> tuple[Array, A
     return earlier, stored
 
 
-def metrics(ring: Ring) -> dict[str, Array]:
-    """Return the scalar float32 metrics of the storage format, such as `FrameRing.metrics`."""
-    return ring.metrics()
-
-
 def check_valid(ring: Ring) -> None:
     """Check the invariants of a concrete ring buffer.
 
     Raises:
       ValueError: If the step counter is negative, or an empty slot is not zero.
     """
-    _check_one(ring)
+    _check_unbatched(ring)
     if int(ring.steps_added) < 0:
         raise ValueError(f"steps_added must not be negative, got {int(ring.steps_added)}")
     if ring.words[int(size(ring)) :].any():
         raise ValueError("empty slots must be zero, got a nonzero empty slot")
 
 
-def _check_one(ring: Ring) -> None:
+def _check_unbatched(ring: Ring) -> None:
     if jnp.ndim(ring.steps_added):
         raise ValueError(
             f"ring must not be batched, got a batch of {len(ring.steps_added)}: call the function "
@@ -314,7 +309,7 @@ def _check_one(ring: Ring) -> None:
 
 
 def _cursor(ring: Ring) -> Array:
-    _check_one(ring)
+    _check_unbatched(ring)
     return ring.steps_added % num_steps(ring)
 
 
