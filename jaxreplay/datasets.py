@@ -144,11 +144,11 @@ def fill(
         )
 
     def push(steps: Step, carry: Any, store: bool) -> Any:
-        def one(carry: Any, step: Step) -> tuple[Any, None]:
+        def push_one(carry: Any, step: Step) -> tuple[Any, None]:
             window, transition = n_step_.push(carry[0], step, gamma)
             return (window, replay.add(carry[1], transition) if store else carry[1]), None
 
-        return jax.lax.scan(one, carry, steps)[0]
+        return jax.lax.scan(push_one, carry, steps)[0]
 
     push = jax.jit(push, static_argnums=2, donate_argnums=1)
     carry, early = (window, state), n_step - 1
@@ -230,15 +230,15 @@ def _convert(
             raise ValueError(f"episode {number}: {error}") from error
         parts = {"observations": steps.obs, "actions": steps.action}
         leaves = jax.tree_util.tree_flatten_with_path(parts)[0]
-        found = {_name(path): f"{leaf.dtype}{list(leaf.shape[1:])}" for path, leaf in leaves}
+        kinds = {_name(path): f"{leaf.dtype}{list(leaf.shape[1:])}" for path, leaf in leaves}
         if not expected:
-            expected, begun = found, number
-        for name in expected | found:
-            kinds = [kind.get(name, "missing") for kind in (found, expected)]
-            if kinds[0] != kinds[1]:
+            expected, begun = kinds, number
+        for name in expected | kinds:
+            kind, first = (x.get(name, "missing") for x in (kinds, expected))
+            if kind != first:
                 raise ValueError(
-                    f"{name} must have one dtype and shape, got {kinds[0]} (episode {number}) and "
-                    f"{kinds[1]} (episode {begun}): convert observations with prepare=..."
+                    f"{name} must have one dtype and shape, got {kind} (episode {number}) and "
+                    f"{first} (episode {begun}): convert observations with prepare=..."
                 )
         yield steps
 

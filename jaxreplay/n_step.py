@@ -165,8 +165,8 @@ def _check_fits(window: Window, step: Step) -> None:
             f"push got a batch of {len(window.steps.reward)} windows, expected one: call push "
             "under jax.vmap, or select a window with jax.tree.map(lambda x: x[0], windows)"
         )
-    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), window.steps)
-    packing.check_fits(packing.plan(one), step, window.steps.reward.shape[1:])
+    example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), window.steps)
+    packing.check_fits(packing.plan(example), step, window.steps.reward.shape[1:])
 
 
 def _single_step(step: Step, gamma: float | Array) -> Transition:

@@ -119,8 +119,8 @@ class Option(NamedTuple):
         if self.many and not isinstance(value, tuple):
             raise ValueError(f"{self.name} must be a tuple such as ({value!r},), got {value!r}")
         if self.many and not value:
-            some = f" of {', '.join(self.choices)}" if self.choices else " values"
-            raise ValueError(f"{self.name} must not be empty: use one or more{some}{alternative}")
+            valid = f" of {', '.join(self.choices)}" if self.choices else " values"
+            raise ValueError(f"{self.name} must not be empty: use one or more{valid}{alternative}")
         singles: tuple[Any, ...] = value if self.many else (value,)
         for single in singles:
             if self.choices:

@@ -173,9 +173,9 @@ def _check_stored_once(example: Tree) -> None:
     check_scalar("first", get_field(example, "first"), bool)
     if has_field(example, "n_steps"):
         check_scalar("n_steps", get_field(example, "n_steps"), int)
-    both = [get_field(example, name) for name in ("obs", "next_obs")]
-    kinds = [[(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(obs)] for obs in both]
-    if kinds[0] != kinds[1] or jax.tree.structure(both[0]) != jax.tree.structure(both[1]):
+    pair = [get_field(example, name) for name in ("obs", "next_obs")]
+    kinds = [[(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(obs)] for obs in pair]
+    if kinds[0] != kinds[1] or jax.tree.structure(pair[0]) != jax.tree.structure(pair[1]):
         raise ValueError(
             "obs and next_obs in the example must have the same structure, shapes and dtypes: "
             "change the example or use storage=Transitions()"

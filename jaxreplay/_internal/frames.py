@@ -197,13 +197,13 @@ def locate(frames: FrameIndex, slots: Array, spot: Spot) -> Located:
 
 def read(pixels: Buffer, rows: Array) -> Array:
     """Return the frames `[B, K, D]` at `rows` `[B, K]` of the pixels."""
-    found = buffer.read(pixels, rows.ravel())
-    return found.reshape(*rows.shape, *found.shape[1:])
+    flat = buffer.read(pixels, rows.ravel())
+    return flat.reshape(*rows.shape, *flat.shape[1:])
 
 
-def assemble(frames: FrameIndex, found: Array) -> Array:
+def assemble(frames: FrameIndex, stacks: Array) -> Array:
     """Assemble frames `[B, K, D]` into observations `[B, ..., K]`."""
-    return found.swapaxes(1, 2).reshape(len(found), *frames.shape, frames.stack)
+    return stacks.swapaxes(1, 2).reshape(len(stacks), *frames.shape, frames.stack)
 
 
 @with_default_promotion
@@ -249,6 +249,6 @@ def _one_unless(n_steps: Array | None) -> Array | int:
 def _columns(frames: FrameIndex, obs: Array, next_obs: Array) -> Array:
     """Stack the newest frame of `obs` and all frames of `next_obs`, `[E * (1 + K), D]`."""
     rows, size, stack = len(obs), math.prod(frames.shape), frames.stack
-    own = obs.reshape(rows, size, stack)[:, :, -1:]
-    both = jnp.concatenate([own, next_obs.reshape(rows, size, stack)], axis=2)
-    return jnp.swapaxes(both, 1, 2).reshape(rows * (1 + stack), size)
+    newest = obs.reshape(rows, size, stack)[:, :, -1:]
+    written = jnp.concatenate([newest, next_obs.reshape(rows, size, stack)], axis=2)
+    return jnp.swapaxes(written, 1, 2).reshape(rows * (1 + stack), size)

@@ -92,27 +92,27 @@ def check_fits(
     """
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     named = [(*_names(path), leaf) for path, leaf in leaves]
-    found = {name: leaf for name, top, leaf in named if top not in without}
+    given = {name: leaf for name, top, leaf in named if top not in without}
     places = [field for field in layout.fields if field.top not in without]
     names = [field.name for field in places]
     whole = of or "the transition"
-    for name in (*names, *found):
-        if name not in found and any(other.startswith(f"{name}[0]") for other in found):
+    for name in (*names, *given):
+        if name not in given and any(path.startswith(f"{name}[0]") for path in given):
             raise ValueError(
                 f"{name} of {whole} must be an array as in the example, got a list or tuple: pass "
                 f"jnp.asarray({name})"
             )
-        if name not in found or name not in names:
+        if name not in given or name not in names:
             lacks = "lacks" if name in names else "has"
             raise ValueError(f"{whole} {lacks} {name}, unlike the example")
-    if list(found) != names:  # of a different type: JAX sorts the fields of dicts only
+    if list(given) != names:  # of a different type: JAX sorts the fields of dicts only
         raise ValueError(
             f"{whole} ({type(tree).__name__}) has a different field order from the example: use "
             "the same type"
         )
     for field in places:
         name = field.name if not of else of if field.name == _WHOLE else f"{of}, {field.name}"
-        _check_leaf(name, found[field.name], lead, field)
+        _check_leaf(name, given[field.name], lead, field)
 
 
 def as_stored(layout: Layout, tree: Tree, apart: Mapping[str, str] = MappingProxyType({})) -> Tree:
@@ -178,9 +178,9 @@ def _check_leaf(name: str, leaf: Any, lead: tuple[int, ...], field: Field) -> No
     if not _can_be_cast(kind, dtype, by_value=on_host):
         how = f"{name} > 0" if dtype == np.dtype(bool) else f"{name}.astype('{dtype.name}')"
         fixed = name in SCALARS or not _can_be_stored(kind)
-        other = "" if fixed else f", or pass init an example with dtype {kind}"
+        remedy = "" if fixed else f", or pass init an example with dtype {kind}"
         raise ValueError(
-            f"{name} must have dtype {dtype} as in the example, got {kind}: use {how}{other}"
+            f"{name} must have dtype {dtype} as in the example, got {kind}: use {how}{remedy}"
         )
     # Floats that overflow are accepted: they become infinite and are counted.
     if on_host and jnp.issubdtype(dtype, jnp.integer):

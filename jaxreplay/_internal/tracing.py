@@ -63,13 +63,13 @@ def donatable(tree: Any) -> Any:
     """
     seen = set()
 
-    def own(leaf: Array) -> Array:
+    def copy_if_seen(leaf: Array) -> Array:
         if id(leaf) in seen:
             return jnp.copy(leaf)
         seen.add(id(leaf))
         return leaf
 
-    return jax.tree.map(own, tree)
+    return jax.tree.map(copy_if_seen, tree)
 
 
 class _CachedMethod:
