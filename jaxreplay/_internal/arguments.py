@@ -50,8 +50,7 @@ class Bounds(NamedTuple):
             and (self.below is None or value < self.below)
         )
         if not inside:
-            valid = self.inequality(name)
-            raise ValueError(f"{name} must satisfy {valid}{alternative}, got {value}")
+            raise ValueError(f"{name} must be {self._valid()}{alternative}, got {value}")
 
     def inequality(self, name: str) -> str:
         """Return the bounds as an inequality for `name`, such as "name>=1" or "0<name<=1"."""
@@ -69,6 +68,14 @@ class Bounds(NamedTuple):
         low = self.at_least if self.above is None else self.above
         high = self.at_most if self.below is None else self.below
         return low, high
+
+    def _valid(self) -> str:
+        low, high = self.ends()
+        if low is None or high is None:
+            return self.inequality("")
+        left = "[" if self.above is None else "("
+        right = "]" if self.below is None else ")"
+        return f"in {left}{low:g}, {high:g}{right}"
 
 
 _KINDS: Mapping[type, tuple[str, tuple[type, ...]]] = MappingProxyType(

@@ -61,7 +61,7 @@ def test_allowed_values_are_accepted():
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        ({"beta": 1.5}, ("beta", "1.5", "0<=beta<=1")),
+        ({"beta": 1.5}, ("beta", "1.5", "[0, 1]")),
         ({"beta": float("nan")}, ("beta", "nan")),
         ({"beta": None}, ("beta",)),
         ({"clip": 0.0}, ("clip", "0.0", "none")),
@@ -80,7 +80,7 @@ def test_allowed_values_are_accepted():
         ({"inputs": ()}, ("inputs", "obs", "time", "none")),
         ({"inputs": ("obs", "age")}, ("inputs", "age", "obs", "time", "none")),
         ({"loss": "l1"}, ("loss", "l1", "clip")),
-        ({"loss": "l1", "beta": -1}, ("beta", "-1", "0<=beta<=1")),  # `beta` is checked alone first
+        ({"loss": "l1", "beta": -1}, ("beta", "-1", "[0, 1]")),  # `beta` is checked alone first
     ],
 )
 def test_values_out_of_range_are_refused(options, parts):

@@ -19,26 +19,26 @@ INF, NAN = math.inf, math.nan
 
 
 @pytest.mark.parametrize(
-    ("bounds", "within", "beyond", "inequality"),
+    ("bounds", "within", "beyond", "valid", "inequality"),
     [
-        (Bounds(above=0), [1e-9, 3], [0, -1], "x>0"),
-        (Bounds(at_least=0), [0, 0.5], [-1e-9], "x>=0"),
-        (Bounds(at_least=2), [2, 9], [1], "x>=2"),
-        (Bounds(at_most=3), [3, -9], [3.1], "x<=3"),
-        (Bounds(below=3), [2.9], [3], "x<3"),
-        (Bounds(at_least=0, at_most=1), [0, 1, np.array(1)], [-0.1, 1.1, jnp.array(2)], "0<=x<=1"),
-        (Bounds(above=0, below=1), [0.5], [0, 1], "0<x<1"),
-        (Bounds(above=0, finite=False), [INF], [-INF, NAN], "x>0"),
-        (Bounds(), [-5, 0, 5], [INF, -INF, NAN, 1e39], "x"),
+        (Bounds(above=0), [1e-9, 3], [0, -1], ">0", "x>0"),
+        (Bounds(at_least=0), [0, 0.5], [-1e-9], ">=0", "x>=0"),
+        (Bounds(at_least=2), [2, 9], [1], ">=2", "x>=2"),
+        (Bounds(at_most=3), [3, -9], [3.1], "<=3", "x<=3"),
+        (Bounds(below=3), [2.9], [3], "<3", "x<3"),
+        (Bounds(at_least=0, at_most=1), [0, 1, np.array(1)], [-0.1, 1.1], "[0, 1]", "0<=x<=1"),
+        (Bounds(above=0, below=1), [0.5], [0, jnp.array(1)], "(0, 1)", "0<x<1"),
+        (Bounds(above=0, finite=False), [INF], [-1], ">0", "x>0"),
+        (Bounds(above=0, finite=False), [], [-INF, NAN], "", "x>0"),
+        (Bounds(), [-5, 0, 5], [INF, -INF, NAN, 1e39], "", "x"),
     ],
 )
-def test_bounds_accept_values_within_and_refuse_others(bounds, within, beyond, inequality):
+def test_bounds_accept_values_within_and_refuse_others(bounds, within, beyond, valid, inequality):
     assert bounds.inequality("x") == inequality
     for value in within:
         bounds.check("x", value)
     for value in beyond:
-        expected = inequality if isinstance(value, int) else ""
-        with refused("x", value, expected, "none"):
+        with refused("x", value, valid, "none"):
             bounds.check("x", value, ", or none")
 
 
