@@ -393,7 +393,7 @@ class Replay:
         ready = self.sampler.ready(state.sampler, state.ring, 1)
         if not isinstance(ready, Tracer) and not ready:
             raise ValueError(
-                "the replay does not contain enough transitions for this sampler: add more before "
+                "the replay is empty, or has too few transitions for this sampler: add more before "
                 "sampling (see can_sample)"
             )
 
