@@ -28,6 +28,7 @@ from jaxreplay import (
     schedules,
     storage,
     sum_tree,
+    traced,
     types,
 )
 from jaxreplay._internal.packages import VERSION
@@ -89,6 +90,7 @@ __all__ = [
     "storage",
     "sum_tree",
     "testing",
+    "traced",
     "types",
 ]  # fmt: skip
 _LATE = ("datasets", "testing")  # rarely used modules, imported on first use

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxreplay import n_step as n_step_
 from jaxreplay._internal import packages
-from jaxreplay._internal.arguments import Bounds, check_kind, find_overflow, zero_based
+from jaxreplay._internal.arguments import check_size, find_overflow, zero_based
 from jaxreplay.n_step import Step
 from jaxreplay.replay import Replay, ReplayState
 from jaxreplay.storage import FrameRing
@@ -130,9 +130,10 @@ def fill(
         their last step or actions outside of `actions`, or if the replay does not support recorded
         episodes.
     """
-    _check_arguments(replay, n_step, chunk, gamma)
+    _check_arguments(replay, n_step, chunk)
     feed = _Feed(_convert(episodes, prepare, actions), replay.num_envs)
     example = jax.tree.map(lambda x: x[0], feed.example)
+    window = n_step_.init(example, n_step, replay.num_envs)
     number, flag = np.zeros((), np.float32), np.zeros((), bool)
     transition: Any = (example.obs, example.action, number, number, example.next_obs, flag, flag)
     state = replay.init(key, Transition(*transition))
@@ -143,14 +144,14 @@ def fill(
         )
 
     def push(steps: Step, carry: Any, store: bool) -> Any:
-        def one(carry: Any, step: Step) -> tuple[Any, None]:
+        def push_one(carry: Any, step: Step) -> tuple[Any, None]:
             window, transition = n_step_.push(carry[0], step, gamma)
             return (window, replay.add(carry[1], transition) if store else carry[1]), None
 
-        return jax.lax.scan(one, carry, steps)[0]
+        return jax.lax.scan(push_one, carry, steps)[0]
 
     push = jax.jit(push, static_argnums=2, donate_argnums=1)
-    carry, early = (n_step_.init(example, n_step, replay.num_envs), state), n_step - 1
+    carry, early = (window, state), n_step - 1
     for piece in feed.pieces(chunk, early):
         first, rest = _split(piece, early)  # the first n - 1 pushes return placeholders
         early = 0
@@ -229,15 +230,15 @@ def _convert(
             raise ValueError(f"episode {number}: {error}") from error
         parts = {"observations": steps.obs, "actions": steps.action}
         leaves = jax.tree_util.tree_flatten_with_path(parts)[0]
-        found = {_name(path): f"{leaf.dtype}{list(leaf.shape[1:])}" for path, leaf in leaves}
+        kinds = {_name(path): f"{leaf.dtype}{list(leaf.shape[1:])}" for path, leaf in leaves}
         if not expected:
-            expected, begun = found, number
-        for name in expected | found:
-            kinds = [kind.get(name, "missing") for kind in (found, expected)]
-            if kinds[0] != kinds[1]:
+            expected, begun = kinds, number
+        for name in expected | kinds:
+            kind, first = (x.get(name, "missing") for x in (kinds, expected))
+            if kind != first:
                 raise ValueError(
-                    f"{name} must have one dtype and shape, got {kinds[0]} (episode {number}) and "
-                    f"{kinds[1]} (episode {begun}): convert observations with prepare=..."
+                    f"{name} must have one dtype and shape, got {kind} (episode {number}) and "
+                    f"{first} (episode {begun}): convert observations with prepare=..."
                 )
         yield steps
 
@@ -317,11 +318,8 @@ def _split(steps: Step, count: int) -> tuple[Step, Step]:
     return first, jax.tree.map(lambda x: x[count:], steps)
 
 
-def _check_arguments(replay: Replay, n_step: int, chunk: int, gamma: float) -> None:
-    for name, count in {"chunk": chunk, "n_step": n_step}.items():
-        check_kind(name, count, int)
-        Bounds(at_least=1).check(name, count)
-    n_step_.check_gamma(gamma)
+def _check_arguments(replay: Replay, n_step: int, chunk: int) -> None:
+    check_size("chunk", chunk)
     requires = replay.requires
     if requires.feedback_of_new:
         raise ValueError(
@@ -329,4 +327,4 @@ def _check_arguments(replay: Replay, n_step: int, chunk: int, gamma: float) -> N
             "transitions, which datasets do not contain: choose options without this requirement"
         )
     if requires.single_steps and n_step != 1:
-        raise ValueError(f"n_step must be 1 for this replay method, got {n_step}")
+        raise ValueError(f"n_step must be 1 for this replay method, got {n_step!r}")

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from jaxreplay import ring as ring_
 from jaxreplay._internal import calls
-from jaxreplay._internal.arguments import Bounds, as_int32, check_kind
+from jaxreplay._internal.arguments import Bounds, as_int32, check_kind, check_size
 from jaxreplay._internal.tracing import cached_method, donatable
 from jaxreplay.batches import Parts, join
 from jaxreplay.buffer import unrolled
@@ -301,7 +301,7 @@ def mix(
     _check_replays(first, second)
     Bounds(above=0, below=1).check("share", share)
     total = first.batch_size if batch_size is None else batch_size
-    calls.check_size("batch_size", total)
+    check_size("batch_size", total)
     count = round(share * total)
     if not 0 < count < total:
         raise ValueError(

@@ -20,17 +20,15 @@ pushes before the first addition; they also return an example for `Replay.init`:
     (state, window), _ = jax.lax.scan(step, (state, window), keys[2:])
 """
 
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.typing import ArrayLike
 
 from jaxreplay import counters
 from jaxreplay._internal import packing
-from jaxreplay._internal.arguments import Bounds, check_kind, check_scalar
+from jaxreplay._internal.arguments import Bounds, check_scalar, check_size
 from jaxreplay._internal.tracing import varying, with_default_promotion
 from jaxreplay.types import Array, Transition
 
@@ -69,8 +67,7 @@ def init(example: Step, n: int, num_envs: int = 1) -> Window:
         or another field that can't be stored.
     """
     for name, size in {"n_step": n, "num_envs": num_envs}.items():
-        check_kind(name, size, int)
-        Bounds(at_least=1).check(name, size)
+        check_size(name, size)
     check_scalar("reward", example.reward, float)
     for name in ("terminated", "truncated", "first"):
         check_scalar(name, getattr(example, name), bool)
@@ -87,7 +84,7 @@ def ready(window: Window) -> Array:
 
 
 @with_default_promotion
-def push(window: Window, step: Step, gamma: float) -> tuple[Window, Transition]:
+def push(window: Window, step: Step, gamma: float | Array) -> tuple[Window, Transition]:
     """Push one step and return the n-step transition that started n - 1 pushes ago.
 
     The transition covers `k = min(n, steps until the end of the episode)` steps, with the reward
@@ -109,7 +106,7 @@ def push(window: Window, step: Step, gamma: float) -> tuple[Window, Transition]:
       ValueError: If a field of `step` is missing or unknown, its shape or dtype does not match the
         window, or `gamma` is outside of [0, 1].
     """
-    check_gamma(gamma)
+    Bounds(at_least=0, at_most=1).check("gamma", gamma)
     _check_fits(window, step)
     n = len(window.steps.reward)
     if n == 1:
@@ -159,19 +156,6 @@ def end_episodes(window: Window) -> Window:
     return window._replace(steps=steps._replace(truncated=truncated))
 
 
-def check_gamma(gamma: ArrayLike) -> None:
-    """Validate a discount, unless it is a traced array.
-
-    Raises:
-      ValueError: If `gamma` is not a number in [0, 1].
-    """
-    if not isinstance(gamma, jax.Array | np.ndarray):
-        check_kind("gamma", gamma, float)
-    elif jnp.shape(gamma):
-        raise ValueError(f"gamma must be a scalar, got shape {list(gamma.shape)}")
-    Bounds(at_least=0, at_most=1).check("gamma", cast(float, gamma))
-
-
 def _check_fits(window: Window, step: Step) -> None:
     """Raise ValueError unless the fields, shapes and dtypes of a step match the window."""
     if not isinstance(step, Step):
@@ -181,12 +165,11 @@ def _check_fits(window: Window, step: Step) -> None:
             f"push got a batch of {len(window.steps.reward)} windows, expected one: call push "
             "under jax.vmap, or select a window with jax.tree.map(lambda x: x[0], windows)"
         )
-    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), window.steps)
-    num_envs = window.steps.reward.shape[1]
-    packing.check_fits(packing.plan(one), step, num_envs)
+    example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), window.steps)
+    packing.check_fits(packing.plan(example), step, window.steps.reward.shape[1:])
 
 
-def _single_step(step: Step, gamma: float) -> Transition:
+def _single_step(step: Step, gamma: float | Array) -> Transition:
     return Transition(
         obs=step.obs,
         action=step.action,

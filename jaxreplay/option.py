@@ -18,10 +18,10 @@ import re
 import typing
 from typing import Any, Literal, NamedTuple, Self
 
-import jax
-from jax.core import Tracer
+import numpy as np
 
 from jaxreplay._internal.arguments import Bounds, check_choice, check_kind
+from jaxreplay.traced import is_traced
 
 
 class Declaration(NamedTuple):
@@ -104,17 +104,17 @@ class Option(NamedTuple):
         if self.many and not isinstance(value, tuple):
             raise ValueError(f"{self.name} must be a tuple such as ({value!r},), got {value!r}")
         if self.many and not value:
-            some = f" of {', '.join(self.choices)}" if self.choices else " values"
-            raise ValueError(f"{self.name} must not be empty: use one or more{some}{alternative}")
+            valid = f" of {', '.join(self.choices)}" if self.choices else " values"
+            raise ValueError(f"{self.name} must not be empty: use one or more{valid}{alternative}")
         singles: tuple[Any, ...] = value if self.many else (value,)
         for single in singles:
             if self.choices:
                 check_choice(self.name, single, self.choices, alternative)
-                continue
-            check_kind(self.name, single, self.kind, alternative)
-            if self.kind in (int, float):
-                self.bounds.check(self.name, single, alternative)
+            elif self.kind in (int, float):
+                self.bounds.check(self.name, single, alternative, self.kind)
                 self._check_size(single, alternative)
+            else:
+                check_kind(self.name, single, self.kind, alternative)
 
     def _check_size(self, value: float, alternative: str) -> None:
         """Validate that a number without bounds is small enough for int32 or float32 arithmetic."""
@@ -132,22 +132,19 @@ class Option(NamedTuple):
 class Config:
     """Base class for configs. A config validates all its options on construction.
 
-    Options may be traced, as in a program over many settings. Traced options are not validated, and
-    neither are combinations of options if one of them is traced.
+    Options may be traced (see `jaxreplay.traced`). Traced options are not validated, and neither
+    are combinations of options if one of them is traced.
 
     Raises:
       ValueError: If an option or a combination of options (see `check`) is invalid.
     """
 
     def __post_init__(self) -> None:
-        traced = False
         for entry in options_of(type(self)):
             value = getattr(self, entry.name)
-            if isinstance(value, Tracer):
-                traced = True
-            else:
+            if not is_traced(value):
                 entry.check(value)
-        if not traced:
+        if not is_traced(self):
             self.check()
 
     def for_run(self, updates: int) -> Self:
@@ -165,10 +162,8 @@ class Config:
             and field.metadata["declaration"].whole_run
             and getattr(self, field.name) is None
         ]
-        for entry in options_of(type(self)):
-            if entry.name in open_ended:
-                entry.check(updates)
-        return dataclasses.replace(self, **{name: int(updates) for name in open_ended})
+        steps = int(updates) if isinstance(updates, np.integer) else updates
+        return dataclasses.replace(self, **dict.fromkeys(open_ended, steps))
 
     def check(self) -> None:
         """Validate combinations of individually valid options. Subclasses may override `check`.
@@ -207,11 +202,6 @@ def _parse(field: dataclasses.Field, hint: Any) -> Option:
         field.name, field.default, declared.help, declared.source,
         kind, many, optional, choices, bounds, declared.needs,
     )  # fmt: skip
-
-
-def is_zero(value: Any) -> bool:
-    """Return whether an option is 0, False if it is traced, because programs then serve others."""
-    return not isinstance(value, jax.Array) and value == 0
 
 
 def check_entry(name: Any, config: Any, make: Any) -> None:

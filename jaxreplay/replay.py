@@ -1,4 +1,16 @@
-"""Replay buffers: a ring buffer with a sampler, as pure functions on a single state."""
+"""Replay buffers: a ring buffer with a sampler, as pure functions on a single state.
+
+Some calls change no value, only what JAX traces and what XLA compiles:
+
+* `cached_method`: equal replays share compiled functions, although Python creates a new bound
+  method, which JAX would trace again, at every access.
+* `buffer.fence` and `buffer.after`: writes follow all reads of the same array. Otherwise, XLA would
+  copy the array to keep its old values. `buffer.add_barrier` keeps both apart on accelerators.
+* `buffer.once`: XLA computes slots once instead of once for every word that it reads.
+* `unrolled`: keys yield the same random numbers, but hash faster on CPU.
+* `varying` and `donatable`: loops under `jax.shard_map` can carry a new state, and jitted functions
+  can donate it, even if a sampler uses an array twice.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,12 +22,12 @@ from jax.core import Tracer
 
 from jaxreplay import buffer, counters
 from jaxreplay import ring as ring_
-from jaxreplay._internal import calls, tracing
-from jaxreplay._internal.arguments import as_int32
+from jaxreplay._internal import calls
+from jaxreplay._internal.arguments import as_int32, check_array, check_size
 from jaxreplay._internal.branches import cond_if_any
-from jaxreplay._internal.tracing import cached_method, donatable
+from jaxreplay._internal.tracing import cached_method, donatable, varying
 from jaxreplay.buffer import unrolled
-from jaxreplay.ring import Ring, Storage
+from jaxreplay.ring import Ring, Storage, Transitions
 from jaxreplay.sampler import Sampler
 from jaxreplay.types import IGNORED, Array, Requirements, Sample, State, Tree
 
@@ -56,9 +68,9 @@ class Replay:
         `sampler.capacity_factor` times as many slots.
       batch_size: default batch size of `sample`.
       num_envs: number of environments E, each of which adds one transition per step.
-      storage: storage format for observations. The default, like `Transitions()`, stores both
-        observations of every transition, `SharedObservations()` stores every observation once, and
-        `Frames(stack=4)` stores every frame of stacked observations once.
+      storage: storage format for observations. `Transitions()` stores both observations of every
+        transition, `SharedObservations()` stores every observation once, and `Frames(stack=4)`
+        stores every frame of stacked observations once.
 
     Raises:
       ValueError: If the sizes are incompatible with each other or with the sampler.
@@ -80,24 +92,24 @@ class Replay:
     capacity: int
     batch_size: int
     num_envs: int = 1
-    storage: Storage = Storage()
+    storage: Storage = Transitions()
 
     def __post_init__(self) -> None:
-        calls.check_sampler(self.sampler, self.storage)
+        calls.check_sampler(self.sampler)
+        if not isinstance(self.storage, Storage):
+            raise ValueError(
+                "storage must be an instance such as jaxreplay.Transitions(), SharedObservations() "
+                f"or Frames(stack=4), got {self.storage!r}"
+            )
+        ring_.check_sizes(self.capacity, self.num_envs)
+        check_size("batch_size", self.batch_size)
         for name in ("capacity", "batch_size", "num_envs"):
-            calls.check_size(name, getattr(self, name))
             # Convert to Python integers, because sizes are also written to files.
             object.__setattr__(self, name, int(getattr(self, name)))
-        calls.check_batch_size(self.requires, self.batch_size, self.batch_size, self.capacity)
-        if self.capacity % self.num_envs:
-            raise ValueError(
-                f"capacity must be a multiple of num_envs {self.num_envs}, got {self.capacity}: "
-                f"use {max(1, self.capacity // self.num_envs) * self.num_envs}"
-            )
         if self.slots > _MAX_SLOTS:
             most = _MAX_SLOTS // self.sampler.capacity_factor
             raise ValueError(f"capacity must be at most {most:,}, got {self.capacity}")
-        self.sampler.check_sizes(self.capacity, self.num_envs, self.batch_size)
+        self._check_batch_size(self.batch_size)
 
     @property
     def slots(self) -> int:
@@ -122,11 +134,11 @@ class Replay:
           ValueError: If `example` lacks a field that the sampler reads, or contains an array that
             can't be stored.
         """
-        calls.check_transition(self.requires, example)
-        ring = ring_.init(example, self.slots, self.num_envs, self.storage)
+        calls.check_example(self.requires, example)
+        ring = self.storage.init(example, self.slots, self.num_envs)
         zero = jnp.zeros((), jnp.int32)
         inner = self.sampler.init(unrolled(key), ring)
-        return donatable(tracing.varying(ReplayState(ring, inner, dropped=zero, fence=zero)))
+        return donatable(varying(ReplayState(ring, inner, dropped=zero, fence=zero)))
 
     @cached_method
     def add(self, state: ReplayState, transition: Tree, **feedback: Array) -> ReplayState:
@@ -144,9 +156,9 @@ class Replay:
           ValueError: If feedback is missing, or a shape or dtype does not match the example.
         """
         state = calls.checked_state(self, "add", state)
-        ring_.check_fits(state.ring, transition)
-        transition = ring_.as_stored(state.ring, jax.tree.map(jnp.asarray, transition))
-        return self._add(state, transition, feedback)
+        wanted = self.requires.feedback_of_new
+        calls.check_feedback(wanted, feedback, "add", (self.num_envs,))
+        return self._add(state, state.ring.as_stored(transition), feedback)
 
     @cached_method
     def add_rollout(self, state: ReplayState, rollout: Tree, **feedback: Array) -> ReplayState:
@@ -161,7 +173,9 @@ class Replay:
           ValueError: If `add` would raise, or if fields differ in T.
         """
         state = calls.checked_state(self, "add_rollout", state)
-        rollout = calls.checked_rollout(state.ring, rollout, feedback)
+        lead = (calls.num_steps(rollout), self.num_envs)
+        calls.check_feedback(self.requires.feedback_of_new, feedback, "add_rollout", lead)
+        rollout = state.ring.as_stored(rollout, lead)
 
         def add(state: ReplayState, given: tuple[Tree, Mapping[str, Array]]) -> Any:
             return self._add(state, *given), None
@@ -185,9 +199,9 @@ class Replay:
         """
         state = calls.checked_state(self, "sample", state)
         batch_size = self._size_of_batch(batch_size)
-        self._check_not_empty(state)
+        self._check_ready(state)
         draw = self.sampler.sample(state.sampler, state.ring, unrolled(key), batch_size)
-        indices = buffer.once(draw.indices)  # prevents recomputation for every word that is read
+        indices = buffer.once(draw.indices)
         stored = ring_.gather(state.ring, indices)
         batch = Sample(
             indices=indices,
@@ -266,7 +280,8 @@ class Replay:
           key: PRNG key.
         """
         state = calls.checked_state(self, "observe_return", state)
-        calls.check_feedback_array("observe_return", "episode_return", episode_return, ())
+        remedy = ": pass the mean of several returns"
+        check_array("episode_return", episode_return, (), float, lambda given: remedy)
         if self.requires.episode_returns is None:
             return state
         episode_return = _constant(jnp.asarray(episode_return, jnp.float32))
@@ -315,12 +330,9 @@ class Replay:
     def metrics(self, state: ReplayState) -> dict[str, Array]:
         """Return a dictionary of scalar float32 metrics of the replay and its sampler."""
         state = calls.checked_state(self, "metrics", state)
-        own = self.sampler.metrics(state.sampler, state.ring)
-        return {
-            "dropped": state.dropped.astype(jnp.float32),
-            **own,
-            **ring_.metrics(state.ring),
-        }
+        of_sampler = self.sampler.metrics(state.sampler, state.ring)
+        dropped = state.dropped.astype(jnp.float32)
+        return {"dropped": dropped, **of_sampler, **state.ring.metrics()}
 
     @cached_method
     def end_episodes(self, state: ReplayState) -> ReplayState:
@@ -346,11 +358,9 @@ class Replay:
     def _add(
         self, state: ReplayState, transition: Tree, feedback: Mapping[str, Array]
     ) -> ReplayState:
-        wanted, num_envs = self.requires.feedback_of_new, self.num_envs
-        calls.check_feedback(wanted, feedback, "add", (num_envs,))
         new = buffer.after(state.fence, _constant(transition)), _single(feedback)
         feedback = new[1]  # still with NaN and infinity, because the sampler handles them
-        (transition, _), broken = _finite(new, num_envs)
+        (transition, _), broken = _finite(new, self.num_envs)
         state = state._replace(dropped=counters.saturating_add(state.dropped, broken))
         ring, slots = ring_.write(state.ring, transition)
         slots = buffer.after(state.fence, slots)
@@ -360,30 +370,32 @@ class Replay:
     def _size_of_batch(self, asked: int | None) -> int:
         if asked is None:
             return self.batch_size
-        calls.check_batch_size(self.requires, asked, self.batch_size, self.capacity)
-        self.sampler.check_sizes(self.capacity, self.num_envs, int(asked))
+        if isinstance(asked, Tracer):
+            raise ValueError(
+                "batch_size must be static, got a traced value: use "
+                "jax.jit(replay.sample, static_argnames='batch_size')"
+            )
+        check_size("batch_size", asked)
+        self._check_batch_size(int(asked))
+        if self.requires.all_new and asked != self.batch_size:
+            raise ValueError(
+                f"batch_size must be {self.batch_size} for this sampler, which returns every new "
+                f"step once, got {asked}"
+            )
         return int(asked)
 
-    def _check_not_empty(self, state: ReplayState) -> None:
-        # Under jit, the size is unknown and the loop must check `can_sample` instead.
-        steps_added = state.ring.steps_added
-        if not isinstance(steps_added, Tracer) and int(steps_added) == 0:
-            raise ValueError("the replay is empty: add transitions before sampling")
+    def _check_batch_size(self, size: int) -> None:
+        if size > self.capacity:
+            raise ValueError(f"batch_size must be at most the capacity {self.capacity}, got {size}")
+        self.sampler.check_sizes(self.capacity, self.num_envs, size)
+
+    def _check_ready(self, state: ReplayState) -> None:
         ready = self.sampler.ready(state.sampler, state.ring, 1)
         if not isinstance(ready, Tracer) and not ready:
             raise ValueError(
-                "the replay does not contain enough data for this sampler: add more transitions "
-                "before sampling (see can_sample)"
+                "the replay is empty, or has too few transitions for this sampler: add more before "
+                "sampling (see can_sample)"
             )
-
-
-def check_valid(state: ReplayState) -> None:
-    """Check the invariants of the ring buffer in a concrete state.
-
-    Raises:
-      ValueError: If an invariant is violated.
-    """
-    ring_.check_valid(state.ring)
 
 
 def _finite(new: Tree, num_envs: int) -> tuple[Tree, Array]:

@@ -7,6 +7,7 @@ batch is a single gather. A transition may be a `Transition` or any other pytree
 preserve its type.
 """
 
+import abc
 import dataclasses
 
 import jax
@@ -15,7 +16,7 @@ from flax import struct
 
 from jaxreplay import buffer, counters
 from jaxreplay._internal import packing
-from jaxreplay._internal.arguments import as_int32, slots_within
+from jaxreplay._internal.arguments import check_size, slots_within
 from jaxreplay._internal.packing import Layout
 from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.buffer import Buffer
@@ -36,12 +37,18 @@ class Ring(struct.PyTreeNode):
     capacity: int = struct.field(pytree_node=False)  # number of slots C
     num_envs: int = struct.field(pytree_node=False)  # number of environments E
 
-    def check_fits(self, transition: Tree) -> None:
-        """Check transitions `[E, ...]` as the function `check_fits` does."""
-        packing.check_fits(self.layout, as_row(transition), self.num_envs)
+    def as_stored(self, transition: Tree, lead: tuple[int, ...] = ()) -> Tree:
+        """Return new transitions in the dtypes of the ring buffer.
 
-    def as_stored(self, transition: Tree) -> Tree:
-        """Cast transitions `[E, ...]` as the function `as_stored` does."""
+        Args:
+          transition: `[E, ...]`, or a rollout `[T, E, ...]`.
+          lead: `(T, E)` for a rollout; () means `(E,)`.
+
+        Raises:
+          ValueError: If a field is missing or unknown, its shape does not match the example, or its
+            dtype cannot be cast to the dtype in the example without loss, such as float to int.
+        """
+        packing.check_fits(self.layout, as_row(transition), lead or (self.num_envs,))
         return packing.as_stored(self.layout, transition)
 
     def store_outside(self, transition: Tree, slots: Array) -> tuple["Ring", Tree]:
@@ -67,16 +74,23 @@ class Ring(struct.PyTreeNode):
         return {}
 
 
-@dataclasses.dataclass(frozen=True)
-class Storage:
-    """Base class for storage formats, which by itself stores whole transitions."""
+class Storage(abc.ABC):
+    """Base class for storage formats: frozen dataclasses with one function."""
 
+    @abc.abstractmethod
     def init(self, example: Tree, capacity: int, num_envs: int) -> Ring:
         """Return an empty ring buffer, given valid arguments of the function `init`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Transitions(Storage):
+    """Stores every transition with both `obs` and `next_obs`."""
+
+    def init(self, example: Tree, capacity: int, num_envs: int) -> Ring:
         return Ring(*empty_words(example, capacity), capacity, num_envs)
 
 
-def init(example: Tree, capacity: int, num_envs: int = 1, storage: Storage = Storage()) -> Ring:
+def init(example: Tree, capacity: int, num_envs: int = 1, storage: Storage = Transitions()) -> Ring:
     """Return an empty ring buffer.
 
     Args:
@@ -89,18 +103,20 @@ def init(example: Tree, capacity: int, num_envs: int = 1, storage: Storage = Sto
       ValueError: If `capacity` is not a positive multiple of `num_envs`, or `storage` does not
         support the example.
     """
-    if num_envs < 1 or capacity < num_envs:
-        raise ValueError(
-            f"capacity >= num_envs >= 1 is required, got capacity {capacity}, num_envs {num_envs}"
-        )
+    check_sizes(capacity, num_envs)
+    return storage.init(example, capacity, num_envs)
+
+
+def check_sizes(capacity: int, num_envs: int) -> None:
+    """Raise ValueError unless `capacity` is a positive multiple of a positive `num_envs`."""
+    check_size("num_envs", num_envs)
+    check_size("capacity", capacity)
     if capacity % num_envs:
         less = capacity - capacity % num_envs
+        sizes = f"{less} or {less + num_envs}" if less else num_envs
         raise ValueError(
-            f"capacity must be a multiple of num_envs {num_envs}, got {capacity}: "
-            f"use {less} or {less + num_envs}"
+            f"capacity must be a multiple of num_envs {num_envs}, got {capacity}: use {sizes}"
         )
-    packing.plan(as_row(example))  # check the original fields, so errors name them
-    return storage.init(example, capacity, num_envs)
 
 
 def empty_words(example: Tree, capacity: int) -> tuple[Buffer, Array, Layout]:
@@ -120,10 +136,9 @@ def add(ring: Ring, transition: Tree) -> tuple[Ring, Array]:
     """Write transitions `[E, ...]` to the oldest slots; return the new ring and the slots `[E]`.
 
     Raises:
-      ValueError: If the transitions do not match the example, see `check_fits`.
+      ValueError: If the transitions do not match the example, see `Ring.as_stored`.
     """
-    check_fits(ring, transition)
-    return write(ring, jax.lax.stop_gradient(transition))
+    return write(ring, jax.lax.stop_gradient(ring.as_stored(transition)))
 
 
 def write(ring: Ring, transition: Tree) -> tuple[Ring, Array]:
@@ -134,21 +149,6 @@ def write(ring: Ring, transition: Tree) -> tuple[Ring, Array]:
     words = buffer.write(ring.words, slots, packed)
     later = counters.increment(ring.steps_added, counters.rewind(num_steps(ring)))
     return ring.replace(words=words, steps_added=later), slots
-
-
-def check_fits(ring: Ring, transition: Tree) -> None:
-    """Check that transitions `[E, ...]` can be stored without loss.
-
-    Raises:
-      ValueError: If a field is missing or unknown, its shape does not match the example, or its
-        dtype cannot be cast to the dtype in the example without loss, such as float to int.
-    """
-    ring.check_fits(transition)
-
-
-def as_stored(ring: Ring, transition: Tree) -> Tree:
-    """Cast transitions `[E, ...]` that pass `check_fits` to the dtypes of the ring buffer."""
-    return ring.as_stored(transition)
 
 
 def end_episodes(ring: Ring) -> Ring:
@@ -215,8 +215,8 @@ def size(ring: Ring) -> Array:
 
 def even_probability(ring: Ring, slots: Array) -> Array:
     """Return uniform sampling probabilities of slots, `[n]` float32, with 0 for empty slots."""
-    _check_one(ring)
-    slots, stored = as_int32("slots", slots, ring.capacity), size(ring)
+    _check_unbatched(ring)
+    stored = size(ring)
     share = 1.0 / jnp.maximum(stored, 1).astype(jnp.float32)
     return jnp.where(slots < stored, share, 0.0)
 
@@ -287,25 +287,20 @@ def previous(ring: Ring, slots: Array, steps: int | Array = 1) -> tuple[Array, A
     return earlier, stored
 
 
-def metrics(ring: Ring) -> dict[str, Array]:
-    """Return the scalar float32 metrics of the storage format, such as `FrameRing.metrics`."""
-    return ring.metrics()
-
-
 def check_valid(ring: Ring) -> None:
     """Check the invariants of a concrete ring buffer.
 
     Raises:
       ValueError: If the step counter is negative, or an empty slot is not zero.
     """
-    _check_one(ring)
+    _check_unbatched(ring)
     if int(ring.steps_added) < 0:
         raise ValueError(f"steps_added must not be negative, got {int(ring.steps_added)}")
     if ring.words[int(size(ring)) :].any():
         raise ValueError("empty slots must be zero, got a nonzero empty slot")
 
 
-def _check_one(ring: Ring) -> None:
+def _check_unbatched(ring: Ring) -> None:
     if jnp.ndim(ring.steps_added):
         raise ValueError(
             f"ring must not be batched, got a batch of {len(ring.steps_added)}: call the function "
@@ -314,7 +309,7 @@ def _check_one(ring: Ring) -> None:
 
 
 def _cursor(ring: Ring) -> Array:
-    _check_one(ring)
+    _check_unbatched(ring)
     return ring.steps_added % num_steps(ring)
 
 

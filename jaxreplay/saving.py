@@ -229,11 +229,11 @@ def _add_rows(
 ) -> ReplayState:
     """Add the transitions in a ring buffer to a new replay state."""
     stored = int(ring_.size(ring)) // ring.num_envs
-    each = min(stored, max(1, replay.capacity // ring.num_envs))  # steps per saved environment
+    kept = min(stored, max(1, replay.capacity // ring.num_envs))  # steps per saved environment
     envs = jnp.arange(ring.num_envs, dtype=jnp.int32)[:, None]
-    age = jnp.arange(each, dtype=jnp.int32)[::-1]
+    age = jnp.arange(kept, dtype=jnp.int32)[::-1]
     slots = ring_.recent(ring, age * ring.num_envs + envs).ravel()
-    ends = jnp.broadcast_to(age == 0, (ring.num_envs, each)).ravel()
+    ends = jnp.broadcast_to(age == 0, (ring.num_envs, kept)).ravel()
     steps = slots.size // replay.num_envs
     if not steps:
         return state
@@ -306,16 +306,15 @@ def _fields(ring: Ring) -> list[list[str]]:
 
 def _check_same(path: Path, header: dict[str, Any], replay: Replay, like: ReplayState) -> None:
     """Raise ValueError unless sizes, fields and arrays of a file match a replay and its state."""
-    for name, own in {"capacity": replay.capacity, "num_envs": replay.num_envs}.items():
-        if header[name] != own:
+    for name, size in {"capacity": replay.capacity, "num_envs": replay.num_envs}.items():
+        if header[name] != size:
             raise ValueError(
-                f"{path} has {name} {header[name]}, expected {own}: create the replay with {name}="
+                f"{path} has {name} {header[name]}, expected {size}: create the replay with {name}="
                 f"{header[name]}, or load only its transitions with jaxreplay.load_rows"
             )
     _check_fields(path, header, _fields(like.ring))
     advice = "create the replay with the same sampler and options as the saved replay"
-    own = _describe(like)
-    _check_equal(path, header["leaves"], own, "array", "this replay", advice)
+    _check_equal(path, header["leaves"], _describe(like), "array", "this replay", advice)
 
 
 def _check_fields(path: Path, header: dict[str, Any], fields: list[list[str]]) -> None:
@@ -329,13 +328,13 @@ def _check_fields(path: Path, header: dict[str, Any], fields: list[list[str]]) -
 
 
 def _check_equal(
-    path: Path, saved: dict[str, str], own: dict[str, str], kind: str, owner: str, advice: str
+    path: Path, saved: dict[str, str], expected: dict[str, str], kind: str, owner: str, advice: str
 ) -> None:
     """Raise ValueError for the first difference between two mappings from names to dtypes."""
-    for name in [*own, *(name for name in saved if name not in own)]:
-        if saved.get(name) != own.get(name):
-            advice = array_file.advice(saved.get(name), own.get(name), advice)
+    for name in [*expected, *(name for name in saved if name not in expected)]:
+        if saved.get(name) != expected.get(name):
+            advice = array_file.advice(saved.get(name), expected.get(name), advice)
             raise ValueError(
                 f"{path} has {printable(saved.get(name, 'nothing'))} for {kind} {printable(name)}, "
-                f"but {owner} has {own.get(name, 'nothing')}: {advice}"
+                f"but {owner} has {expected.get(name, 'nothing')}: {advice}"
             )

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
+from jaxreplay import traced
 from jaxreplay._internal.arguments import Bounds
 from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.types import Array
@@ -27,11 +27,10 @@ class Linear:
     def __call__(self, step: Array) -> Array:
         """Return the value `[]` of the schedule at gradient step `step` `[]`."""
         if not isinstance(self.steps, int):
-            moving = _line(self.start, self.end, step, self.steps, jnp.maximum(self.steps, 1))
-            return jnp.where(self.steps == 0, self.start, moving)
-        if self.steps == 0:
-            return _line(self.start, self.start, step, 1, 1)
-        return _line(self.start, self.end, step, self.steps, self.steps)
+            return traced.linear(self.start, self.end, self.steps, step)
+        end, steps = (self.end, self.steps) if self.steps else (self.start, 1)
+        rest = 1 - jnp.clip(step, 0, steps) / steps
+        return (self.start - end) * rest + end
 
 
 def linear(start: float, end: float, steps: int | Array | None) -> Linear:
@@ -58,18 +57,13 @@ def linear(start: float, end: float, steps: int | Array | None) -> Linear:
     return Linear(start, end, 0 if steps is None else _whole(steps))
 
 
-def _line(start: float, end: float, step: Array, steps: int | Array, divisor: int | Array) -> Array:
-    rest = 1 - jnp.clip(step, 0, steps) / divisor
-    return (start - end) * rest + end
-
-
 def _whole(steps: int | Array) -> int | Array:
     """Validate a number of steps, and convert it to an int unless it is traced."""
     if isinstance(steps, jax.Array | np.ndarray | np.generic):
         fits = jnp.issubdtype(steps.dtype, jnp.integer) and steps.ndim == 0
     else:
         fits = isinstance(steps, int) and not isinstance(steps, bool)
-    if fits and isinstance(steps, Tracer):
+    if fits and traced.is_traced(steps):
         return steps
     if not fits or steps < 0:
         raise ValueError(f"steps must be a non-negative integer or None, got {steps!r}")

@@ -12,11 +12,11 @@ from flax import struct
 
 from jaxreplay._internal import frames as frames_
 from jaxreplay._internal import packing
-from jaxreplay._internal.arguments import Bounds, check_kind, check_scalar
+from jaxreplay._internal.arguments import Bounds, check_scalar, check_size
 from jaxreplay._internal.frames import FrameIndex, Spot
 from jaxreplay._internal.packing import Layout
 from jaxreplay.buffer import Buffer
-from jaxreplay.ring import Ring, Storage, as_row, contents, empty_words, size
+from jaxreplay.ring import Ring, Storage, Transitions, as_row, contents, empty_words, size
 from jaxreplay.types import Array, Transition, Tree, get_field, has_field, replace_fields
 
 __all__ = ["FrameRing", "Frames", "SharedObservations", "Storage", "Transitions"]
@@ -30,21 +30,16 @@ class FrameRing(Ring):
     packed_obs: Layout | None = struct.field(pytree_node=False)  # layout of an observation that is
     # stored as a single frame; None for stacked frames
 
-    def check_fits(self, transition: Tree) -> None:
-        names = ("obs", "next_obs")
-        packing.check_fits(self.layout, as_row(transition), self.num_envs, names)
-        if self.packed_obs is not None:
-            for name in names:
-                obs = get_field(transition, name)
-                packing.check_fits(self.packed_obs, obs, self.num_envs, of=name)
-
-    def as_stored(self, transition: Tree) -> Tree:
-        names = ("obs", "next_obs")
+    def as_stored(self, transition: Tree, lead: tuple[int, ...] = ()) -> Tree:
+        names, lead = ("obs", "next_obs"), lead or (self.num_envs,)
+        packing.check_fits(self.layout, as_row(transition), lead, names)
         if self.packed_obs is None:
-            return packing.as_stored(
-                self.layout, transition, dict.fromkeys(names, self.frames.dtype)
-            )
-        obs = {x: packing.as_stored(self.packed_obs, get_field(transition, x)) for x in names}
+            dtypes = dict.fromkeys(names, self.frames.dtype)
+            return packing.as_stored(self.layout, transition, dtypes)
+        obs = {name: get_field(transition, name) for name in names}
+        for name in names:
+            packing.check_fits(self.packed_obs, obs[name], lead, of=name)
+            obs[name] = packing.as_stored(self.packed_obs, obs[name])
         rest = replace_fields(transition, obs=None, next_obs=None)
         return replace_fields(packing.as_stored(self.layout, rest), **obs)
 
@@ -83,21 +78,14 @@ class FrameRing(Ring):
 
 
 @dataclasses.dataclass(frozen=True)
-class Transitions(Storage):
-    """Stores every transition with both `obs` and `next_obs`."""
-
-
-@dataclasses.dataclass(frozen=True)
 class _StoredOnce(Storage):
     spare: float = 0.04
     ahead: int | None = None
 
     def __post_init__(self) -> None:
-        check_kind("spare", self.spare, float)
-        Bounds(at_least=0).check("spare", self.spare)
+        Bounds(at_least=0).check("spare", self.spare, kind=float)
         if self.ahead is not None:
-            check_kind("ahead", self.ahead, int)
-            Bounds(at_least=1).check("ahead", self.ahead)
+            check_size("ahead", self.ahead)
 
     def _init(
         self,
@@ -165,8 +153,7 @@ class Frames(_StoredOnce):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_kind("stack", self.stack, int)
-        Bounds(at_least=1).check("stack", self.stack)
+        check_size("stack", self.stack)
 
     def init(self, example: Tree, capacity: int, num_envs: int) -> Ring:
         _check_stored_once(example)
@@ -175,6 +162,7 @@ class Frames(_StoredOnce):
 
 def _check_stored_once(example: Tree) -> None:
     """Raise ValueError unless the example supports reading `next_obs` from the following step."""
+    packing.plan(as_row(example))  # names the fields, which have other names in the ring buffer
     missing = [x for x in ("obs", "next_obs", "first") if not has_field(example, x)]
     if missing:
         raise ValueError(
@@ -185,9 +173,9 @@ def _check_stored_once(example: Tree) -> None:
     check_scalar("first", get_field(example, "first"), bool)
     if has_field(example, "n_steps"):
         check_scalar("n_steps", get_field(example, "n_steps"), int)
-    both = [get_field(example, name) for name in ("obs", "next_obs")]
-    kinds = [[(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(obs)] for obs in both]
-    if kinds[0] != kinds[1] or jax.tree.structure(both[0]) != jax.tree.structure(both[1]):
+    pair = [get_field(example, name) for name in ("obs", "next_obs")]
+    kinds = [[(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(obs)] for obs in pair]
+    if kinds[0] != kinds[1] or jax.tree.structure(pair[0]) != jax.tree.structure(pair[1]):
         raise ValueError(
             "obs and next_obs in the example must have the same structure, shapes and dtypes: "
             "change the example or use storage=Transitions()"

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxreplay._internal.arguments import check_size
+
 Array = jax.Array
 Tree = Any  # a pytree of arrays
 State = Any  # the state of a sampler, a replay or an agent: a pytree of arrays
@@ -102,8 +104,7 @@ class Goals:
     def __post_init__(self) -> None:
         if not callable(self.reward):
             raise ValueError(f"reward must be a function of two goals, got {self.reward!r}")
-        if not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 1:
-            raise ValueError(f"size must be a positive integer, got {self.size!r}")
+        check_size("size", self.size)
 
     def achieved(self, obs: Array) -> Array:
         """Return the achieved goals `[..., size]` in observations `[..., D]`."""

@@ -15,7 +15,7 @@ import numpy as np
 from agents.types import Continuous, Discrete
 from experiments.environments.types import Array, CompiledConfig, Environment, Render, TimeStep
 from jaxreplay.loops import cond_if_any
-from jaxreplay.option import is_zero
+from jaxreplay.traced import is_zero
 
 
 class EpisodeState(NamedTuple):

@@ -5,10 +5,11 @@ import math
 
 from experiments.training.demos import Recorded, Task, own_part, with_demos
 from jaxreplay.mixing import Mixed
-from jaxreplay.option import Config, is_zero, option
+from jaxreplay.option import Config, option
 from jaxreplay.replay import Replay
 from jaxreplay.sampler import Sampler
 from jaxreplay.storage import Frames, Storage, Transitions
+from jaxreplay.traced import is_zero
 
 FRAMES_AHEAD = 255  # largest n of n-step returns with frames stored once
 

@@ -13,7 +13,7 @@ from jaxreplay import ring as ring_
 from jaxreplay import saving
 from jaxreplay.mixing import Mixed, MixedState, mix
 from jaxreplay.replay import Replay, ReplayState
-from jaxreplay.storage import Storage, Transitions
+from jaxreplay.storage import Transitions
 from jaxreplay.types import Array, Sample, Tree
 
 
@@ -115,7 +115,7 @@ def with_demos(
     Raises:
       ValueError: If the file, the storage or the sampler does not fit.
     """
-    if replay.storage not in (Storage(), Transitions()):
+    if replay.storage != Transitions():
         raise ValueError("--demos needs complete transitions: leave out --frame-stack or --demos")
     sampler = replay.sampler
     alone, requires = share == 1, sampler.requires

@@ -24,8 +24,8 @@ from experiments.training.inspection import conclude, inspect, measure, measure_
 from experiments.training.state import Episodes, LoopState, Metrics, Sums
 from jaxreplay import n_step
 from jaxreplay.n_step import Step
-from jaxreplay.option import is_zero
 from jaxreplay.replay import Replay
+from jaxreplay.traced import is_zero
 from jaxreplay.types import Transition
 
 Mode = Literal["warm-up", "act"]  # before or after learning starts

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
+
+from jaxreplay.traced import is_traced
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -26,20 +27,30 @@ class Bounds(NamedTuple):
     below: float | None = None  # exclusive upper bound
     finite: bool = True  # whether infinity is excluded
 
-    def check(self, name: str, value: float, alternative: str = "") -> None:
-        """Raise ValueError if a value is out of bounds; the message includes `alternative`.
+    def check(self, name: str, value: Any, alternative: str = "", kind: type | None = None) -> None:
+        """Raise ValueError unless a number of type `kind` is within the bounds.
 
-        Traced values are not checked here; the caller of the traced function checks them.
+        Without `kind`, scalar arrays are also valid. Traced arrays have no value to be checked.
+        `alternative` names other valid values in the message, such as ", or none".
         """
-        if isinstance(value, Tracer):
-            return
-        if isinstance(value, jax.Array | np.ndarray) and value.ndim == 0:
+        if kind is None and isinstance(value, jax.Array | np.ndarray):
+            if value.ndim:
+                raise ValueError(f"{name} must be a scalar, got shape {list(value.shape)}")
+            if is_traced(value):
+                return
             value = value.item()
-        check_kind(name, value, float, alternative)
-        if self.finite and abs(value) > _LARGEST:
-            raise ValueError(f"{name} must be finite{alternative}, got {value}")
-        if not self._contains(value):
-            raise ValueError(f"{name} must be {self._requirement()}{alternative}, got {value}")
+        check_kind(name, value, kind or float, alternative)
+        if not abs(value) <= (_LARGEST if self.finite else math.inf):  # also of NaN
+            number = "finite" if self.finite else "a number"
+            raise ValueError(f"{name} must be {number}{alternative}, got {value}")
+        inside = (
+            (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
+        if not inside:
+            raise ValueError(f"{name} must be {self._valid()}{alternative}, got {value}")
 
     def inequality(self, name: str) -> str:
         """Return the bounds as an inequality for `name`, such as "name>=1" or "0<name<=1"."""
@@ -58,28 +69,13 @@ class Bounds(NamedTuple):
         high = self.at_most if self.below is None else self.below
         return low, high
 
-    def _contains(self, value: float) -> bool:
-        return (
-            not math.isnan(value)
-            and (self.at_least is None or value >= self.at_least)
-            and (self.above is None or value > self.above)
-            and (self.at_most is None or value <= self.at_most)
-            and (self.below is None or value < self.below)
-        )
-
-    def _requirement(self) -> str:
+    def _valid(self) -> str:
         low, high = self.ends()
-        if low is not None and high is not None:
-            left = "[" if self.above is None else "("
-            right = "]" if self.below is None else ")"
-            return f"in {left}{low:g}, {high:g}{right}"
-        if low == 0:
-            return "non-negative" if self.above is None else "positive"
-        if low is not None:
-            return f"{'at least' if self.above is None else 'above'} {low:g}"
-        if high is not None:
-            return f"{'at most' if self.below is None else 'below'} {high:g}"
-        return "a number"
+        if low is None or high is None:
+            return self.inequality("")
+        left = "[" if self.above is None else "("
+        right = "]" if self.below is None else ")"
+        return f"in {left}{low:g}, {high:g}{right}"
 
 
 _KINDS: Mapping[type, tuple[str, tuple[type, ...]]] = MappingProxyType(
@@ -116,6 +112,11 @@ def check_choice(name: str, value: str, choices: Sequence[str], alternative: str
         raise ValueError(f"{name} must be one of {', '.join(choices)}{alternative}, got {value!r}")
 
 
+def check_size(name: str, value: Any) -> None:
+    """Raise ValueError unless a value is a positive integer."""
+    Bounds(at_least=1).check(name, value, kind=int)
+
+
 def check_array(
     name: str,
     value: Any,
@@ -123,24 +124,19 @@ def check_array(
     kind: type,
     hint: Callable[[tuple[int, ...]], str] = lambda given: "",
 ) -> None:
-    """Raise ValueError unless a value is an array of the given shape and type.
+    """Raise ValueError unless a value is an array of a shape and kind; float is any real number.
 
-    Args:
-      name: name for error messages, such as "reward of the example".
-      value: the array, or a Python number.
-      shape: expected shape.
-      kind: bool, int for an integer, or float for any real number.
-      hint: function from a wrong shape to advice, such as ": use x[:, 0]".
+    `hint` maps another shape to advice, such as ": use x[:, 0]".
     """
     if not hasattr(value, "dtype") and not isinstance(value, bool | int | float | complex):
         raise ValueError(f"{name} must be an array, got {type(value).__name__}")
-    (words, kinds), given, dtype = _DTYPES[kind], jnp.shape(value), jnp.result_type(value)
+    (words, dtypes), given, dtype = _DTYPES[kind], jnp.shape(value), jnp.result_type(value)
     if given != shape:
         raise ValueError(
-            f"{name} must be {words} array of shape {_show(shape)}, got {dtype} of "
-            f"shape {_show(given)}{hint(given)}"
+            f"{name} must be {words} array of shape {list(shape)}, got {dtype} of "
+            f"shape {list(given)}{hint(given)}"
         )
-    if not any(jnp.issubdtype(dtype, one) for one in kinds):
+    if not any(jnp.issubdtype(dtype, valid) for valid in dtypes):
         how = f": use {name.split()[0]} > 0" if kind is bool else ""
         raise ValueError(f"{name} must be {words} array, got {dtype}{how}")
 
@@ -197,55 +193,6 @@ def zero_based(name: str, given: Any, valid: range) -> np.ndarray:
     return (actions.astype(np.int64) - valid.start).astype(np.int32)
 
 
-def check_leaf(
-    name: str, leaf: Any, shape: tuple[int, ...], dtype: np.dtype, num_envs: int
-) -> None:
-    """Raise ValueError unless a field of new transitions can be stored without loss.
-
-    Args:
-      name: name of the field.
-      leaf: value of the field, `[E, ...]`.
-      shape: shape of the field in the example transition.
-      dtype: dtype of the field in the example transition.
-      num_envs: number of environments E.
-    """
-    given, wanted = jnp.shape(leaf), (num_envs, *shape)
-    if given != wanted:
-        hint = f": add an axis with {name}[None]" if (1, *given) == wanted else ""
-        raise ValueError(
-            f"{name} must have shape {_show(wanted)} for num_envs={num_envs} and this example, got "
-            f"{_show(given)}{hint}"
-        )
-    kind = leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
-    on_host = isinstance(leaf, np.ndarray)
-    if not _can_be_cast(kind, dtype, by_value=on_host):
-        how = f"{name} > 0" if dtype == np.dtype(bool) else f"{name}.astype('{dtype.name}')"
-        other = f", or pass init an example with dtype {kind}" if _may_be(name, kind) else ""
-        raise ValueError(
-            f"{name} must have dtype {dtype} as in the example, got {kind}: use {how}{other}"
-        )
-    # Floats that overflow are accepted: they become infinite and are counted.
-    if on_host and jnp.issubdtype(dtype, jnp.integer):
-        value = find_overflow(leaf, dtype)
-        if value is not None:
-            raise ValueError(f"{name} contains {value}, which {dtype} can't represent")
-
-
-def can_be_stored(dtype: Any) -> bool:
-    """Return whether a dtype can be stored; PRNG keys and dtypes below 8 bits can't."""
-    if jnp.issubdtype(dtype, jnp.integer):
-        return jnp.iinfo(dtype).bits >= 8
-    if jnp.issubdtype(dtype, jnp.floating):
-        return jnp.finfo(dtype).bits >= 8
-    return jnp.issubdtype(dtype, jnp.bool_)
-
-
-def _may_be(name: str, dtype: Any) -> bool:
-    """Return whether the field `name` of an example transition may have a dtype."""
-    kinds = _DTYPES[SCALARS[name]][1] if name in SCALARS else (dtype,)
-    return can_be_stored(dtype) and any(jnp.issubdtype(dtype, kind) for kind in kinds)
-
-
 def find_overflow(array: np.ndarray, dtype: Any) -> Any:
     """Return a number from an array that an integer dtype can't represent, or None."""
     if array.size:
@@ -254,17 +201,3 @@ def find_overflow(array: np.ndarray, dtype: Any) -> Any:
             if not bounds.min <= value <= bounds.max:
                 return value
     return None
-
-
-def _can_be_cast(given: Any, wanted: np.dtype, *, by_value: bool) -> bool:
-    """Return whether `given` can be cast to `wanted`: any float width, but no narrower integers.
-
-    With `by_value`, wider integers are accepted because `find_overflow` checks their values.
-    """
-    integers = all(jnp.issubdtype(dtype, jnp.integer) for dtype in (given, wanted))
-    rule = "safe" if integers and not by_value else "same_kind"
-    return given == wanted or bool(jnp.can_cast(given, wanted, rule))
-
-
-def _show(shape: tuple[int, ...]) -> str:
-    return f"[{', '.join(map(str, shape))}]"

@@ -61,11 +61,11 @@ class ArrayFile(NamedTuple):
                 array = self.file.get_tensor(name)
                 if _checksum(array) != self.header["crc32"].get(name):
                     raise ValueError(f"{name or 'its only array'}: checksum mismatch")
-                found = _restore(array, leaf)
+                restored = _restore(array, leaf)
                 stated = self.header["leaves"].get(name)
-                if not stated == describe(found) == describe(leaf):
+                if not stated == describe(restored) == describe(leaf):
                     raise ValueError(f"{name} is not {describe(leaf)}, but {describe(array)}")
-                leaves.append(found)
+                leaves.append(restored)
         return unflatten(like, leaves)
 
 
@@ -176,7 +176,7 @@ def _parse(written: str, known: int, about: Mapping[str, type]) -> dict[str, Any
     for name, kind in kinds.items():
         if not isinstance(header, dict) or type(header.get(name)) is not kind:
             raise ValueError(f"header entry {name} is not {kind.__name__}")
-    if not all(isinstance(each, str) for each in header.get("leaves", {}).values()):
+    if not all(isinstance(kind, str) for kind in header.get("leaves", {}).values()):
         raise ValueError("header entry leaves has other values than text")
     return header
 
@@ -203,13 +203,15 @@ def describe(leaf: Any) -> str:
     return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
 
 
-def advice(saved: str | None, own: str | None, otherwise: str) -> str:
-    """Return a remedy if the saved dtype or shape of an array differs from the expected one, `own`.
+def advice(saved: str | None, expected: str | None, otherwise: str) -> str:
+    """Return a remedy if the saved dtype or shape of an array differs from the expected one.
 
-    Both are results of `describe`, or None for a missing array. `otherwise` is the remedy for
+    `saved` and `expected` are results of `describe`, or None for a missing array. `otherwise` is the remedy for
     differences that `jax_enable_x64` does not explain.
     """
-    if saved is None or own is None or saved == own or _single(saved) != _single(own):
+    if saved is None or expected is None or saved == expected:
+        return otherwise
+    if _single(saved) != _single(expected):
         return otherwise
     return f"set jax_enable_x64 to {saved != _single(saved)}, as when the file was saved"
 
@@ -235,8 +237,8 @@ def _without_nodes(tree: Tree) -> Tree:
         if not _is_tree(node):
             return node
         shapes = isinstance(node.nodes, jax.ShapeDtypeStruct)
-        found = jax.eval_shape(sum_tree.leaves, node) if shapes else sum_tree.leaves(node)
-        return _Leaves(found)
+        leaves = jax.eval_shape(sum_tree.leaves, node) if shapes else sum_tree.leaves(node)
+        return _Leaves(leaves)
 
     return jax.tree.map(bare, tree, is_leaf=_is_tree)
 

@@ -21,8 +21,8 @@ from jaxreplay.types import Array
 Tree = TypeVar("Tree")
 
 
-def cond_if_any(due: Array, change: Callable[..., Tree], tree: Tree, *others: Any) -> Tree:
-    """Return `change(tree, *others)` if `due`, otherwise `tree`.
+def cond_if_any(due: Array, change: Callable[..., Tree], tree: Tree, *extra: Any) -> Tree:
+    """Return `change(tree, *extra)` if `due`, otherwise `tree`.
 
     Under vmap, nested or not, `change` runs sequentially for the batch elements whose `due` is
     true, and does not run if there are none. Leaves that `change` returns unchanged are not copied.
@@ -30,17 +30,17 @@ def cond_if_any(due: Array, change: Callable[..., Tree], tree: Tree, *others: An
 
     Args:
       due: `[]` bool.
-      change: `(tree, *others) -> tree`, which preserves all shapes and dtypes.
+      change: `(tree, *extra) -> tree`, which preserves all shapes and dtypes.
       tree: pytree of arrays.
-      *others: pytrees of arrays that `change` reads.
+      *extra: pytrees of arrays that `change` reads.
 
     Raises:
       ValueError: If `change` closes over a traced array.
     """
-    given = jax.tree.leaves((due, tree, others))
+    given = jax.tree.leaves((due, tree, extra))
     if isinstance(change, Hashable) and not any(isinstance(x, Tracer) for x in given):
-        return _compiled(change, due, tree, *others)
-    return _cond_if_any(change, due, tree, *others)
+        return _compiled(change, due, tree, *extra)
+    return _cond_if_any(change, due, tree, *extra)
 
 
 def cond_on_schedule(due: Array, change: Callable[[Tree], Tree], tree: Tree) -> Tree:
@@ -62,10 +62,10 @@ def cond_on_schedule(due: Array, change: Callable[[Tree], Tree], tree: Tree) -> 
     return jax.jit(change)(tree) if due else tree
 
 
-def _cond_if_any(change: Callable[..., Tree], due: Array, tree: Tree, *others: Any) -> Tree:
+def _cond_if_any(change: Callable[..., Tree], due: Array, tree: Tree, *extra: Any) -> Tree:
     leaves, treedef = jax.tree.flatten(tree)
-    inputs = [*leaves, *jax.tree.leaves(others)]
-    traced = jax.make_jaxpr(change)(tree, *others)
+    inputs = [*leaves, *jax.tree.leaves(extra)]
+    traced = jax.make_jaxpr(change)(tree, *extra)
     if any(isinstance(x, Tracer) for x in traced.consts):
         raise ValueError("change closes over traced arrays: pass them as arguments")
     pairs = zip(traced.jaxpr.outvars, traced.jaxpr.invars, strict=False)
@@ -119,9 +119,11 @@ def _for_each(
         differs, *varies = varies
         if differs or size > 1:  # merge both axes into one
             given = zip((due, *inputs), (differs, *varies), (True, *batched), strict=True)
-            due, *flat = (_merged(*each, outer, size) for each in given)
-            own = [v or b for v, b in zip(varies, batched, strict=True)]
-            out = _for_each(branch, changed, outer * size, own)(due, *flat)
+            due, *flat = (
+                _merged(x, by_outer, by_inner, outer, size) for x, by_outer, by_inner in given
+            )
+            merged = [v or b for v, b in zip(varies, batched, strict=True)]
+            out = _for_each(branch, changed, outer * size, merged)(due, *flat)
             return [x.reshape(outer, size, *x.shape[1:]) for x in out], [True] * len(changed)
         # One decision applies to all elements, whose changes a single vmapped branch computes.
         xs = list(inputs)

@@ -23,7 +23,6 @@ import numpy as np
 from flax import struct
 
 from jaxreplay import buffer, counters
-from jaxreplay._internal.arguments import Bounds, check_kind
 from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.buffer import Buffer
 from jaxreplay.types import Array
@@ -87,7 +86,7 @@ def init(
         to [32, 255].
 
     Raises:
-      ValueError: If `obs` is not a stack of K frames, `spare` is negative, or `ahead` is below 1.
+      ValueError: If `obs` is not a stack of K frames.
     """
     leaves = jax.tree.leaves(obs)
     if len(leaves) != 1 or leaves[0].ndim < 2 or leaves[0].shape[-1] != stack:
@@ -96,12 +95,9 @@ def init(
             f"obs must be one array [..., {stack}] with the stack as its last axis, got shape "
             f"{shapes}"
         )
-    Bounds(at_least=0).check("spare", spare)
     rows = capacity // num_envs
     if ahead is None:
         ahead = min(AHEAD, max(_LEAST_AHEAD, rows // 4))
-    check_kind("ahead", ahead, int)
-    Bounds(at_least=1).check("ahead", ahead)
     zeros = jnp.zeros(num_envs, jnp.int32)
     return FrameIndex(
         newest=zeros - 2,
@@ -201,13 +197,13 @@ def locate(frames: FrameIndex, slots: Array, spot: Spot) -> Located:
 
 def read(pixels: Buffer, rows: Array) -> Array:
     """Return the frames `[B, K, D]` at `rows` `[B, K]` of the pixels."""
-    found = buffer.read(pixels, rows.ravel())
-    return found.reshape(*rows.shape, *found.shape[1:])
+    flat = buffer.read(pixels, rows.ravel())
+    return flat.reshape(*rows.shape, *flat.shape[1:])
 
 
-def assemble(frames: FrameIndex, found: Array) -> Array:
+def assemble(frames: FrameIndex, stacks: Array) -> Array:
     """Assemble frames `[B, K, D]` into observations `[B, ..., K]`."""
-    return found.swapaxes(1, 2).reshape(len(found), *frames.shape, frames.stack)
+    return stacks.swapaxes(1, 2).reshape(len(stacks), *frames.shape, frames.stack)
 
 
 @with_default_promotion
@@ -253,6 +249,6 @@ def _one_unless(n_steps: Array | None) -> Array | int:
 def _columns(frames: FrameIndex, obs: Array, next_obs: Array) -> Array:
     """Stack the newest frame of `obs` and all frames of `next_obs`, `[E * (1 + K), D]`."""
     rows, size, stack = len(obs), math.prod(frames.shape), frames.stack
-    own = obs.reshape(rows, size, stack)[:, :, -1:]
-    both = jnp.concatenate([own, next_obs.reshape(rows, size, stack)], axis=2)
-    return jnp.swapaxes(both, 1, 2).reshape(rows * (1 + stack), size)
+    newest = obs.reshape(rows, size, stack)[:, :, -1:]
+    written = jnp.concatenate([newest, next_obs.reshape(rows, size, stack)], axis=2)
+    return jnp.swapaxes(written, 1, 2).reshape(rows * (1 + stack), size)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreplay._internal.arguments import can_be_stored, check_leaf
+from jaxreplay._internal.arguments import SCALARS, find_overflow
 from jaxreplay.types import Array, Tree
 
 _WHOLE = "the transition"  # the name of a leaf that is the whole pytree
@@ -61,7 +61,7 @@ def plan(example: Tree) -> Layout:
                 f"{names[0]} must be an array, got {type(leaf).__name__}: remove it, or register "
                 "its class with jax.tree_util.register_dataclass"
             ) from error
-        if not can_be_stored(dtype):
+        if not _can_be_stored(dtype):
             raise ValueError(f"{names[0]} with dtype {dtype} can't be stored: convert it first")
         fields.append(Field(*names, 0, jnp.shape(leaf), dtype.name))
     end = 0
@@ -75,40 +75,44 @@ def plan(example: Tree) -> Layout:
 
 
 def check_fits(
-    layout: Layout, tree: Tree, num_envs: int, without: Collection[str] = (), of: str = ""
+    layout: Layout,
+    tree: Tree,
+    lead: tuple[int, ...],
+    without: Collection[str] = (),
+    of: str = "",
 ) -> None:
     """Raise ValueError, naming the field, unless transitions can be stored without loss.
 
     Args:
       layout: layout of one transition.
-      tree: pytree with leaves `[E, ...]`.
-      num_envs: number of environments E.
+      tree: pytree with leaves `[*lead, ...]`.
+      lead: leading axes `[E]` or `[T, E]` for E environments.
       without: names of top-level fields to skip.
       of: name of the transition field whose value is this pytree, or "" for a whole transition.
     """
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     named = [(*_names(path), leaf) for path, leaf in leaves]
-    found = {name: leaf for name, top, leaf in named if top not in without}
+    given = {name: leaf for name, top, leaf in named if top not in without}
     places = [field for field in layout.fields if field.top not in without]
     names = [field.name for field in places]
     whole = of or "the transition"
-    for name in (*names, *found):
-        if name not in found and any(other.startswith(f"{name}[0]") for other in found):
+    for name in (*names, *given):
+        if name not in given and any(path.startswith(f"{name}[0]") for path in given):
             raise ValueError(
                 f"{name} of {whole} must be an array as in the example, got a list or tuple: pass "
                 f"jnp.asarray({name})"
             )
-        if name not in found or name not in names:
+        if name not in given or name not in names:
             lacks = "lacks" if name in names else "has"
             raise ValueError(f"{whole} {lacks} {name}, unlike the example")
-    if list(found) != names:  # of a different type: JAX sorts the fields of dicts only
+    if list(given) != names:  # of a different type: JAX sorts the fields of dicts only
         raise ValueError(
             f"{whole} ({type(tree).__name__}) has a different field order from the example: use "
             "the same type"
         )
     for field in places:
         name = field.name if not of else of if field.name == _WHOLE else f"{of}, {field.name}"
-        check_leaf(name, found[field.name], field.shape, jnp.dtype(field.dtype), num_envs)
+        _check_leaf(name, given[field.name], lead, field)
 
 
 def as_stored(layout: Layout, tree: Tree, apart: Mapping[str, str] = MappingProxyType({})) -> Tree:
@@ -118,18 +122,18 @@ def as_stored(layout: Layout, tree: Tree, apart: Mapping[str, str] = MappingProx
 
     Args:
       layout: layout of one transition.
-      tree: pytree with leaves `[E, ...]`.
+      tree: pytree of arrays.
       apart: dtypes, by name, of leaves that are stored outside this layout.
     """
     dtypes = {field.name: field.dtype for field in layout.fields} | dict(apart)
 
-    def one(path: Any, leaf: Array) -> Array:
-        name = _names(path)[0]
-        dtype = dtypes.get(name, leaf.dtype)
+    def cast(path: Any, leaf: Any) -> Array:
+        name, leaf = _names(path)[0], jnp.asarray(leaf)
+        dtype: Any = dtypes.get(name, leaf.dtype)
         whole = name not in apart and jnp.issubdtype(leaf.dtype, jnp.integer)
         return leaf.astype(dtype) if whole or jnp.issubdtype(dtype, jnp.floating) else leaf
 
-    return jax.tree_util.tree_map_with_path(one, tree)
+    return jax.tree_util.tree_map_with_path(cast, tree)
 
 
 def unpack(layout: Layout, rows: Array) -> Tree:
@@ -160,9 +164,48 @@ def pack(layout: Layout, tree: Tree, rows: int) -> Array:
     return jnp.concatenate(columns, axis=1)
 
 
-def name_of(path: Any) -> str:
-    """Return the name of a leaf, such as "extras.noise"."""
-    return _names(path)[0]
+def _check_leaf(name: str, leaf: Any, lead: tuple[int, ...], field: Field) -> None:
+    """Raise ValueError unless an array `[*lead, ...]` fits into a field, called `name`."""
+    given, wanted, dtype = jnp.shape(leaf), (*lead, *field.shape), jnp.dtype(field.dtype)
+    if given != wanted:
+        hint = f": add an axis with {name}[None]" if (1, *given) == wanted else ""
+        raise ValueError(
+            f"{name} must have shape {list(wanted)} for num_envs={lead[-1]} and this example, got "
+            f"{list(given)}{hint}"
+        )
+    kind = leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
+    on_host = isinstance(leaf, np.ndarray)
+    if not _can_be_cast(kind, dtype, by_value=on_host):
+        how = f"{name} > 0" if dtype == np.dtype(bool) else f"{name}.astype('{dtype.name}')"
+        fixed = name in SCALARS or not _can_be_stored(kind)
+        remedy = "" if fixed else f", or pass init an example with dtype {kind}"
+        raise ValueError(
+            f"{name} must have dtype {dtype} as in the example, got {kind}: use {how}{remedy}"
+        )
+    # Floats that overflow are accepted: they become infinite and are counted.
+    if on_host and jnp.issubdtype(dtype, jnp.integer):
+        value = find_overflow(leaf, dtype)
+        if value is not None:
+            raise ValueError(f"{name} contains {value}, which {dtype} can't represent")
+
+
+def _can_be_stored(dtype: Any) -> bool:
+    """Return whether a dtype can be stored; PRNG keys and dtypes below 8 bits can't."""
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jnp.iinfo(dtype).bits >= 8
+    if jnp.issubdtype(dtype, jnp.floating):
+        return jnp.finfo(dtype).bits >= 8
+    return jnp.issubdtype(dtype, jnp.bool_)
+
+
+def _can_be_cast(given: Any, wanted: np.dtype, *, by_value: bool) -> bool:
+    """Return whether `given` can be cast to `wanted`: any float width, but no narrower integers.
+
+    With `by_value`, wider integers are accepted because `find_overflow` checks their values.
+    """
+    integers = all(jnp.issubdtype(dtype, jnp.integer) for dtype in (given, wanted))
+    rule = "safe" if integers and not by_value else "same_kind"
+    return given == wanted or bool(jnp.can_cast(given, wanted, rule))
 
 
 def _names(path: Any) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 import jax
 import jax.numpy as jnp
 
+from jaxreplay.traced import cached
 from jaxreplay.types import Array
 
 Args = ParamSpec("Args")
@@ -62,13 +63,13 @@ def donatable(tree: Any) -> Any:
     """
     seen = set()
 
-    def own(leaf: Array) -> Array:
+    def copy_if_seen(leaf: Array) -> Array:
         if id(leaf) in seen:
             return jnp.copy(leaf)
         seen.add(id(leaf))
         return leaf
 
-    return jax.tree.map(own, tree)
+    return jax.tree.map(copy_if_seen, tree)
 
 
 class _CachedMethod:
@@ -79,12 +80,7 @@ class _CachedMethod:
         self.__doc__ = function.__doc__
 
     def __get__(self, instance: Any, owner: type | None = None) -> Callable[..., Any]:
-        if instance is None:
-            return self._function
-        try:
-            return _bind(self._function, instance)
-        except TypeError:  # instances with traced fields can't be hashed
-            return types.MethodType(self._function, instance)
+        return self._function if instance is None else _bind(self._function, instance)
 
 
 def cached_method(function: Function) -> Function:
@@ -96,6 +92,6 @@ def cached_method(function: Function) -> Function:
     return cast(Function, _CachedMethod(function))
 
 
-@functools.lru_cache(maxsize=512)
+@cached
 def _bind(function: Callable[..., Any], instance: Any) -> Callable[..., Any]:
     return types.MethodType(function, instance)

@@ -95,8 +95,8 @@ def shallow(value: Any) -> Any:
     while level:
         if depth > DEEPEST:
             raise ValueError(_TOO_DEEP)
-        parents = (each.values() if isinstance(each, dict) else each for each in level)
-        children = [child for own in parents for child in own]
+        parents = (node.values() if isinstance(node, dict) else node for node in level)
+        children = [child for siblings in parents for child in siblings]
         if any(isinstance(child, int) and abs(child) >= _LARGEST for child in children):
             raise ValueError("an integer needs more than 64 bits")
         level = [child for child in children if isinstance(child, dict | list)]
@@ -106,7 +106,7 @@ def shallow(value: Any) -> Any:
 
 def printable(text: Any) -> str:
     """Convert a value to text, with control characters and unencodable characters escaped."""
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in str(text))
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(text))
 
 
 _TOO_DEEP = f"nested more than {DEEPEST} levels deep"

@@ -27,7 +27,7 @@ from jaxreplay.methods import (
 )
 from jaxreplay.methods.parts import bucket_order
 from jaxreplay.option import options_of
-from jaxreplay.replay import check_valid
+from jaxreplay.ring import check_valid
 from jaxreplay.testing import BATCH, CAPACITY, EXAMPLE, E, rows
 from tests.methods import DISTINCT, checks, quick
 from tests.refusals import refused
@@ -250,7 +250,7 @@ def test_any_sequence_of_operations_keeps_the_invariants(name, operations):
             if leaf_of and np.isfinite(value):
                 live = [written[s][1] for s in np.asarray(batch.indices)]
                 largest = max(largest, *live)
-    check_valid(state)
+    check_valid(state.ring)
     assert int(state.dropped) == dropped
     assert int(ring.size(state.ring)) == len(written)
     held = ring.gather(state.ring, jnp.arange(CAPACITY))

@@ -52,7 +52,7 @@ def test_every_method_ends_episodes(name):
     case = testing.Case(short(name))
     end = jax.jit(case.replay.end_episodes)
     empty = case.init(jax.random.key(0))
-    jaxreplay.replay.check_valid(end(empty))  # an empty replay has no row to mark
+    jaxreplay.ring.check_valid(end(empty).ring)  # an empty replay has no row to mark
     case.step(end(case.fill(5)), 5)
     before = case.fill(6)  # in the middle of an episode of four steps
     after = end(before)

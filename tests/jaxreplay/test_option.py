@@ -3,11 +3,10 @@
 import dataclasses
 from typing import Literal
 
-import jax
 import pytest
 
 from jaxreplay.methods import METHODS
-from jaxreplay.option import Config, Declaration, check_class, is_zero, option, options_of
+from jaxreplay.option import Config, Declaration, check_class, option, options_of
 from tests.refusals import refused
 
 BETA = Declaration("exponent", "Tab. 3", at_least=0, at_most=1)
@@ -29,13 +28,6 @@ class Method(Config):
     def check(self) -> None:
         if self.loss == "l1" and self.clip is None:
             raise ValueError("loss l1 needs a clip")
-
-
-def test_traced_values_are_not_known_to_be_zero():
-    assert is_zero(0) and is_zero(0.0) and not is_zero(0.1)
-    found = []
-    jax.make_jaxpr(lambda x: found.append(is_zero(x)) or x)(0.0)
-    assert found == [False]
 
 
 def test_options_of_lists_choices_types_and_defaults():
@@ -66,7 +58,7 @@ def test_allowed_values_are_accepted():
     ("options", "parts"),
     [
         ({"beta": 1.5}, ("beta", "1.5", "[0, 1]")),
-        ({"beta": float("nan")}, ("beta", "nan", "[0, 1]")),
+        ({"beta": float("nan")}, ("beta", "nan")),
         ({"beta": None}, ("beta",)),
         ({"clip": 0.0}, ("clip", "0.0", "none")),
         ({"loss": "l2"}, ("loss", "l2", "mse", "l1")),

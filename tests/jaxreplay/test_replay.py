@@ -271,25 +271,18 @@ def test_latest_refuses_another_batch_size():
 
 
 @pytest.mark.parametrize(
-    ("given", "parts"),
+    ("given", "kind"),
     [
-        (per, ("module", ".sampler()")),
-        (per.method(), ("Method", ".sampler")),
-        (per.sampler, ("function",)),
-        (per.method, ("function",)),
-        (per.PERConfig, ("type",)),
-        (per.PERConfig(), ("PERConfig",)),
-        (jnp, ("module",)),
-        (jnp.zeros, ("function",)),
-        ("per", ("str",)),
-        (None, ("NoneType",)),
+        (per, "module"),
+        (per.method(), "Method"),
+        (per.sampler, "function"),
+        (per.PERConfig, "type"),
+        (None, "NoneType"),
     ],
 )
-def test_objects_that_are_not_samplers_are_refused_with_a_hint(given, parts):
-    with refused("Sampler", *parts) as error:
+def test_objects_that_are_not_samplers_are_refused(given, kind):
+    with refused("Sampler", kind, "per.sampler()", "method.sampler"):
         Replay(given, capacity=8, batch_size=2)
-    if given is jnp or given is None:  # no hint exists for these
-        assert ".sampler" not in str(error.value)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -63,13 +63,13 @@ def test_values_of_numpy_arrays_are_checked_before_a_cast():
 
 GOOD = {"x": jnp.zeros((3, 2, 2), jnp.uint8), "n": jnp.zeros((3, 2), jnp.int32)}
 OTHERS = [
-    ({"n": GOOD["n"][:2]}, {}, ("n", "[2]", "x", "[3]")),
-    ({"n": 0, "x": 0}, {}, ("n", "[]", "[T, E]")),
-    (jax.tree.map(lambda x: x[:0], GOOD), {}, ("rollout",)),
-    (jax.tree.map(lambda x: x[0], GOOD), {}, ("n", "[]", "[2]")),
+    ({"n": GOOD["n"][:2]}, {}, ("x", "[3, 2, 2]", "[2, 2, 2]")),
+    ({"n": 0, "x": 0}, {}, ("rollout", "[]", "[T, E]")),
+    (jax.tree.map(lambda x: x[:0], GOOD), {}, ("rollout", "[0, 2]")),
+    (jax.tree.map(lambda x: x[0], GOOD), {}, ("n", "[2]", "[2, 2]")),
     ({"x": GOOD["x"].astype(float)}, {}, ("x", "float32", "uint8")),
     ({"y": GOOD["n"]}, {}, ("y",)),
-    ({}, {"td_error": jnp.zeros(2)}, ("td_error", "[2]", "[3]")),
+    ({}, {"td_error": jnp.zeros(2)}, ("td_error", "[2]", "[3, 2]")),
     ({}, {"td": jnp.zeros((3, 2))}, ("td",)),
 ]  # fmt: skip
 

@@ -1,4 +1,6 @@
-"""Arrays that do not fit are refused where they are passed, with an error that names the fix."""
+"""Wrong numbers and arrays end in one line that names the argument and the remedy."""
+
+import math
 
 import jax
 import jax.numpy as jnp
@@ -6,154 +8,145 @@ import numpy as np
 import pytest
 
 from jaxreplay import Frames, Replay, ring
+from jaxreplay._internal.arguments import Bounds, check_choice
 from jaxreplay.methods import METHODS, per, refer, uniform
 from jaxreplay.testing import EXAMPLE, rows, with_goals
 from tests.methods import quick, short
 from tests.refusals import refused
 
 BATCH, E = 8, 2
-READS = [name for name, entry in METHODS.items() if entry.method().sampler.requires.feedback]
-READS.remove("sequences")  # takes feedback `[B, T]`
-
-
-def started(method, evaluate=lambda fill: jax.jit(fill)()):
-    """Return a replay, a state and a batch: arrays, or shapes with `jax.eval_shape`."""
-    replay = Replay(method.sampler, capacity=24, batch_size=BATCH, num_envs=E)
-
-    def fill():
-        state = replay.init(jax.random.key(0), EXAMPLE)
-        fresh = dict.fromkeys(method.sampler.requires.feedback_of_new, jnp.zeros(E))
-        for time in range(6):
-            state = replay.add(state, rows(time), **fresh)
-        return state, replay.sample(state, jax.random.key(0))
-
-    return replay, *evaluate(fill)
-
-
-@pytest.fixture(scope="module")
-def stored():
-    return started(per.method())
-
-
-SHAPES = [
-    (np.zeros((BATCH, 1)), ("[8, 1]", "[8]", "td_error[:, 0]")),
-    (np.zeros((1, BATCH)), ("[1, 8]", "td_error[0]")),
-    (np.zeros((2, BATCH)), ("[2, 8]", "td_error.mean(axis=0)")),
-    (np.zeros((BATCH, 3)), ("[8, 3]", "td_error.mean(axis=1)")),
-    (np.zeros(()), ("[]", "[8]", "jnp.full(8, td_error)")),
-    (0.5, ("[]", "[8]", "jnp.full(8, td_error)")),
-    (np.zeros(BATCH + 1), ("[9]", "[8]")),
-    (np.zeros(0), ("[0]", "[8]")),
-    (np.zeros((BATCH, 1, 1)), ("[8, 1, 1]", "[8]")),
-    (np.zeros(BATCH, np.complex64), ("complex64",)),
-    (np.zeros(BATCH, bool), ("bool",)),
-]
-
-
-@pytest.mark.parametrize(("values", "parts"), SHAPES)
-@pytest.mark.parametrize("jitted", [False, True])
-def test_feedback_must_be_one_real_number_per_transition(stored, values, parts, jitted):
-    replay, state, batch = stored
-    update = lambda state, td: replay.update(state, batch, td_error=td)
-    with refused("update", "td_error", *parts):
-        (jax.jit(update) if jitted else update)(state, values)
-
-
-@pytest.mark.parametrize("name", quick(READS))
-def test_every_method_refuses_feedback_with_a_column_axis(name):
-    entry = METHODS[name]
-    replay, *held = started(entry.method(entry.config()), jax.eval_shape)
-    feedback = dict.fromkeys(replay.requires.feedback, jnp.zeros((BATCH, 1)))
-    with refused("update", "[8, 1]", "[8]"):
-        jax.eval_shape(lambda state, batch: replay.update(state, batch, **feedback), *held)
-
-
-def test_feedback_with_a_column_axis_is_refused_under_vmap(stored):
-    replay, state, batch = stored
-    many = jax.tree.map(lambda x: np.stack([x, x]), (state, batch))
-    update = jax.jit(jax.vmap(lambda s, b, td: replay.update(s, b, td_error=td)))
-    with refused("td_error", "[8, 1]"):
-        update(*many, np.zeros((2, 8, 1)))
-    update(*many, np.zeros((2, 8)))
+INF, NAN = math.inf, math.nan
 
 
 @pytest.mark.parametrize(
-    "values", [np.arange(BATCH), jnp.ones(BATCH, jnp.bfloat16), np.ones(BATCH)]
+    ("bounds", "within", "beyond", "valid", "inequality"),
+    [
+        (Bounds(above=0), [1e-9, 3], [0, -1], ">0", "x>0"),
+        (Bounds(at_least=0), [0, 0.5], [-1e-9], ">=0", "x>=0"),
+        (Bounds(at_least=2), [2, 9], [1], ">=2", "x>=2"),
+        (Bounds(at_most=3), [3, -9], [3.1], "<=3", "x<=3"),
+        (Bounds(below=3), [2.9], [3], "<3", "x<3"),
+        (Bounds(at_least=0, at_most=1), [0, 1, np.array(1)], [-0.1, 1.1], "[0, 1]", "0<=x<=1"),
+        (Bounds(above=0, below=1), [0.5], [0, jnp.array(1)], "(0, 1)", "0<x<1"),
+        (Bounds(above=0, finite=False), [INF], [-1], ">0", "x>0"),
+        (Bounds(above=0, finite=False), [], [-INF, NAN], "", "x>0"),
+        (Bounds(), [-5, 0, 5], [INF, -INF, NAN, 1e39], "", "x"),
+    ],
 )
-def test_feedback_of_any_real_dtype_is_accepted(stored, values):
-    replay, state, batch = stored
-    after = jax.jit(lambda td: replay.update(state, batch, td_error=td))(values)
-    assert int(after.dropped) == 0
+def test_bounds_accept_values_within_and_refuse_others(bounds, within, beyond, valid, inequality):
+    assert bounds.inequality("x") == inequality
+    for value in within:
+        bounds.check("x", value)
+    for value in beyond:
+        with refused("x", value, valid, "none"):
+            bounds.check("x", value, ", or none")
 
 
-def test_missing_and_unknown_feedback_is_named(stored):
-    replay, state, batch = stored
-    td = jnp.zeros(BATCH)
-    with refused("update", "td_error"):
-        replay.update(state, batch)
-    with refused("update", "td_error", "q_value"):
-        replay.update(state, batch, q_value=td)
-    with refused("td_eror", "td_error"):
-        replay.update(state, batch, td_error=td, td_eror=td)
-    jax.jit(replay.update)(state, batch, td_error=td, q_value=td)  # unused feedback is ignored
-    with refused("reward"):
-        replay.add(state, rows(7), reward=td)
-    other, state, batch = started(uniform.method())
-    with refused("x"):
-        other.update(state, batch, x=td)
+def test_numbers_of_another_type_and_choices_are_refused():
+    for value in ("x", None, True, np.ones(2)):
+        with refused("x"):
+            Bounds().check("x", value)
+    for value in (1.5, jnp.array(2), np.float32(2)):
+        with refused("x", "integer"):
+            Bounds().check("x", value, kind=int)
+    check_choice("twin", "own", ("own", "max"))
+    with refused("twin", "min", "own", "max"):
+        check_choice("twin", "min", ("own", "max"))
 
 
-def test_feedback_on_new_steps_has_one_row_per_environment():
-    method = refer.method(refer.ReFERConfig(returns=True))
-    replay, state, _ = started(method, jax.eval_shape)
-    fresh = dict.fromkeys(method.sampler.requires.feedback_of_new, jnp.zeros((E, 1)))
-    with refused("add", "[2, 1]", "[2]"):
-        jax.eval_shape(lambda state: replay.add(state, rows(7), **fresh), state)
+def test_bounds_accept_traced_values():
+    def halved(value):
+        Bounds(above=0).check("value", value)
+        return value / 2
+
+    assert jax.jit(halved)(-1.0) == -0.5
+    with refused("value", "-1.0"):
+        halved(jnp.float32(-1.0))
+
+
+@pytest.fixture(scope="module")
+def calls():
+    """Return functions that call a replay with wrong arguments, by name."""
+
+    def started(method, **options):
+        replay = Replay(method.sampler, capacity=24, batch_size=BATCH, num_envs=E, **options)
+        state = jax.jit(replay.init)(jax.random.key(0), EXAMPLE)
+        new = dict.fromkeys(replay.requires.feedback_of_new, jnp.zeros(E))
+        state = jax.jit(replay.add)(state, rows(0), **new)
+        return replay, state, jax.jit(replay.sample)(state, jax.random.key(0))
+
+    replay, state, batch = started(per.method())
+    strict, strict_state, _ = started(refer.method(refer.ReFERConfig(returns=True)))
+    even, even_state, even_batch = started(uniform.method())
+    single = Replay(uniform.sampler(), capacity=8, batch_size=2)
+    empty = single.init(jax.random.key(0), EXAMPLE)
+    new = dict.fromkeys(strict.requires.feedback_of_new)
+    return {
+        "update": lambda **feedback: replay.update(state, batch, **feedback),
+        "update uniform": lambda **feedback: even.update(even_state, even_batch, **feedback),
+        "add": lambda **fields: replay.add(state, ROW._replace(**fields)),
+        "add feedback": lambda **feedback: replay.add(state, ROW, **feedback),
+        "add refer": lambda values: strict.add(strict_state, ROW, **dict.fromkeys(new, values)),
+        "add one": lambda: single.add(empty, EXAMPLE),
+        "ring.add": lambda **fields: ring.add(state.ring, ROW._replace(**fields)),
+    }
 
 
 ROW = jax.tree.map(np.asarray, rows(7))
-TRANSITIONS = [
-    ({"reward": ROW.reward[:1]}, ("reward", "[1]", "[2]")),
-    ({"reward": ROW.reward[:, None]}, ("reward", "[2, 1]", "[2]")),
-    ({"obs": np.zeros(3, np.float32)}, ("obs", "[3]", "[2, 3]")),
-    ({"obs": np.zeros((E, 4), np.float32)}, ("obs", "[2, 4]", "[2, 3]")),
-    ({"action": np.full(E, 1.7, np.float32)}, ("action", "float32", "int32")),
-    ({"action": np.array([0, 2**40])}, ("action", str(2**40), "int32")),
-    ({"action": np.array([0, -(2**40)])}, ("action", str(-(2**40)), "int32")),
-    ({"first": np.full(E, 0.5, np.float32)}, ("float32", "bool", "first > 0")),
-    ({"last": np.ones(E, np.int32)}, ("int32", "bool", "last > 0")),
-    ({"reward": ROW.reward.astype(np.complex64)}, ("reward", "complex64", "float32")),
-    ({"obs": None}, ("obs",)),
-    ({"extras": np.zeros(E)}, ("extras",)),
+TD = np.zeros(BATCH)
+REFUSED = [
+    ("update", {"td_error": TD[:, None]}, ("update", "[8, 1]", "[8]", "td_error[:, 0]")),
+    ("update", {"td_error": TD[None]}, ("[1, 8]", "td_error[0]")),
+    ("update", {"td_error": np.zeros((2, 8))}, ("[2, 8]", "td_error.mean(axis=0)")),
+    ("update", {"td_error": np.zeros((8, 3))}, ("[8, 3]", "td_error.mean(axis=1)")),
+    ("update", {"td_error": np.zeros((8, 1, 1))}, ("td_error", "[8, 1, 1]", "[8]")),
+    ("update", {"td_error": TD[1:]}, ("td_error", "[7]", "[8]")),
+    ("update", {"td_error": 0.5}, ("[]", "[8]", "jnp.full(8, td_error)")),
+    ("update", {"td_error": TD.astype(np.complex64)}, ("td_error", "complex64")),
+    ("update", {"td_error": TD > 0}, ("td_error", "bool")),
+    ("update", {}, ("update", "td_error")),
+    ("update", {"q_value": TD}, ("update", "td_error", "q_value")),
+    ("update", {"td_error": TD, "td_eror": TD}, ("td_eror", "td_error")),
+    ("update uniform", {"x": TD}, ("update", "x")),
+    ("add feedback", {"reward": TD[:E]}, ("add", "reward")),
+    ("add refer", {"values": np.zeros((E, 1))}, ("add", "[2, 1]", "[2]")),
+    ("add one", {}, ("obs", "[3]", "[1, 3]", "obs[None]")),
+    ("add", {"reward": ROW.reward[:1]}, ("reward", "[1]", "[2]")),
+    ("add", {"reward": ROW.reward[:, None]}, ("reward", "[2, 1]", "[2]")),
+    ("add", {"obs": np.zeros((E, 4), np.float32)}, ("obs", "[2, 4]", "[2, 3]")),
+    ("add", {"action": np.full(E, 1.7, np.float32)}, ("action", "float32", "int32")),
+    ("add", {"first": np.full(E, 0.5, np.float32)}, ("float32", "bool", "first > 0")),
+    ("add", {"last": np.ones(E, np.int32)}, ("int32", "bool", "last > 0")),
+    ("add", {"reward": ROW.reward.astype(np.complex64)}, ("reward", "complex64", "float32")),
+    ("add", {"obs": None}, ("obs",)),
+    ("add", {"extras": np.zeros(E)}, ("extras",)),
+    ("ring.add", {"action": np.full(E, 1.7, np.float32)}, ("action", "float32", "int32")),
 ]
 
 
-@pytest.mark.parametrize(("change", "parts"), TRANSITIONS, ids=lambda x: str(x)[:30])
+@pytest.mark.parametrize(("call", "wrong", "parts"), REFUSED, ids=lambda x: str(x)[:30])
 @pytest.mark.parametrize("jitted", [False, True])
-def test_transitions_must_fit_the_ring(stored, change, parts, jitted):
-    replay, state, _ = stored
-    if jitted and not {str(2**40), str(-(2**40))}.isdisjoint(parts):
-        pytest.skip("inside of jit, 64 bits are gone before anybody is asked")
-    row = ROW._replace(**change)
-    add = lambda state: replay.add(state, row)
+def test_wrong_arrays_are_refused(calls, call, wrong, parts, jitted):
     with refused(*parts):
-        (jax.jit(add) if jitted else add)(state)
-    with refused(*parts):
-        ring.add(state.ring, row)
+        (jax.jit(calls[call]) if jitted else calls[call])(**wrong)
 
 
-def test_a_missing_environment_axis_is_named():
-    replay = Replay(uniform.sampler(), capacity=8, batch_size=2)
-    state = replay.init(jax.random.key(0), EXAMPLE)
-    with refused("obs", "[3]", "[1, 3]", "obs[None]"):
-        replay.add(state, EXAMPLE)
+@pytest.mark.parametrize("call", ["add", "ring.add"])
+@pytest.mark.parametrize("value", [2**40, -(2**40)])
+def test_values_of_numpy_arrays_must_fit(calls, call, value):
+    with refused("action", value, "int32"):  # under jit, the upper 32 bits are already gone
+        calls[call](action=np.array([0, value]))
 
 
-def test_wider_dtypes_of_numpy_arrays_are_cast(stored):
-    replay, state, _ = stored
-    row = ROW._replace(reward=np.array([1, 2]), obs=ROW.obs.astype(np.float64), action=np.arange(E))
-    state = jax.jit(lambda state: replay.add(state, row))(state)  # keeps NumPy arrays
-    assert np.asarray(ring.contents(state.ring).reward)[12:14].tolist() == [1, 2]
+@pytest.mark.parametrize("values", [np.arange(8), jnp.ones(8, jnp.bfloat16), np.ones(8)])
+def test_feedback_of_any_real_dtype_is_accepted(calls, values):
+    assert int(calls["update"](td_error=values, q_value=values).dropped) == 0
+
+
+def test_wider_dtypes_of_numpy_arrays_are_cast(calls):
+    row = {"reward": np.array([1, 2]), "obs": ROW.obs.astype(np.float64), "action": np.arange(E)}
+    state = jax.jit(lambda: calls["add"](**row))()  # keeps NumPy arrays
+    assert np.asarray(ring.contents(state.ring).reward)[2:4].tolist() == [1, 2]
 
 
 def stores(field, leaf, jitted=False):
@@ -165,16 +158,16 @@ def stores(field, leaf, jitted=False):
     return np.asarray(ring.contents(state.ring)["a"])[:E].tolist()
 
 
-NARROWER = [
-    (np.int8(0), np.int32, ("int32", "int8", "a.astype('int8')")),
-    (np.int32(0), np.uint32, ("uint32", "int32", "a.astype('int32')")),
-]
-
-
-@pytest.mark.parametrize(("field", "dtype", "parts"), NARROWER)
+@pytest.mark.parametrize(
+    ("field", "dtype", "parts"),
+    [
+        (np.int8(0), np.int32, ("int32", "int8", "a.astype('int8')")),
+        (np.int32(0), np.uint32, ("uint32", "int32", "a.astype('int32')")),
+    ],
+)
 def test_wider_integer_dtypes_of_jax_arrays_are_refused(field, dtype, parts):
     given = np.ones(E, dtype)
-    for leaf, jitted in [(jnp.asarray(given), False), (jnp.asarray(given), True), (given, True)]:
+    for leaf, jitted in [(jnp.asarray(given), False), (given, True)]:
         with refused(*parts):
             stores(field, leaf, jitted)
     assert stores(field, given) == [1, 1]  # values of NumPy arrays are checked
