@@ -206,8 +206,8 @@ def describe(leaf: Any) -> str:
 def advice(saved: str | None, expected: str | None, otherwise: str) -> str:
     """Return a remedy if the saved dtype or shape of an array differs from the expected one.
 
-    `saved` and `expected` are results of `describe`, or None for a missing array. `otherwise` is the remedy for
-    differences that `jax_enable_x64` does not explain.
+    `saved` and `expected` are results of `describe`, or None for a missing array. `otherwise` is
+    the remedy for differences that `jax_enable_x64` does not explain.
     """
     if saved is None or expected is None or saved == expected:
         return otherwise
