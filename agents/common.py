@@ -43,9 +43,9 @@ def check_arguments(
       objective: an `Objective`, or None.
       offers: properties of the agent, among them those that the objective requires.
     """
-    needed, other = "discrete", "continuous"
+    needed, offered = "discrete", "continuous"
     if kind is Continuous:
-        needed, other = other, needed
+        needed, offered = offered, needed
     (size,) = kind._fields
     require(
         isinstance(action_space, Discrete | Continuous),
@@ -54,7 +54,7 @@ def check_arguments(
     require(
         isinstance(action_space, kind),
         f"{agent} requires {needed} actions, got action_space {action_space}: choose an agent for "
-        f"{other} actions",
+        f"{offered} actions",
     )
     (count,) = action_space
     is_int = isinstance(count, int | np.integer) and not isinstance(count, bool)
@@ -87,9 +87,9 @@ def read_aux(agent: str, sample: Sample, name: str, methods: str) -> Any:
     Raises:
       ValueError: If the replay method does not provide it.
     """
-    found = getattr(sample.aux, name, None)
-    require(found is not None, f"{agent} requires Sample.aux.{name}: use {methods}")
-    return found
+    values = getattr(sample.aux, name, None)
+    require(values is not None, f"{agent} requires Sample.aux.{name}: use {methods}")
+    return values
 
 
 def complete(objective: Objective | None, error: Callable[[Array], Array]) -> Objective:

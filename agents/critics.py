@@ -78,7 +78,7 @@ class Critics(NamedTuple):
 
     def values(self, params: Ensemble, transition: Any) -> Array:
         """Return the Q-values `[N, B]` of critics with these parameters."""
-        return ensembles.each(
+        return ensembles.map_members(
             lambda member, *key: self.value(member, transition, *key), params, self.key
         )
 
@@ -218,7 +218,7 @@ def fit(
             return loss((member,), chosen.sample, target[chosen.rows], *key)[0]
 
         def total(params: Ensemble) -> Array:
-            return ensembles.each(loss_of, params, critics.key, choices).sum()
+            return ensembles.map_members(loss_of, params, critics.key, choices).sum()
 
         value, grads = jax.value_and_grad(total)(critics.params)
     info = critic_info(value, q, target, grads, critics.combine)

@@ -89,7 +89,7 @@ class _DiscreteSAC:
 
     def init(self, key: Array, obs: Obs, _action: Array) -> DiscreteSACState:
         actor, *critics = (
-            self.network.init(each, batch_of_one(obs)) for each in jax.random.split(key, 3)
+            self.network.init(subkey, batch_of_one(obs)) for subkey in jax.random.split(key, 3)
         )
         critics = critics[0], critics[1]
         log_alpha = jnp.asarray(math.log(self.config.initial_alpha), jnp.float32)
@@ -123,7 +123,7 @@ class _DiscreteSAC:
         return Critics(self.value, state.critics, state.target_critics)
 
     def all_values(self, params: tuple[Params, Params], obs: Obs) -> Array:
-        return jnp.stack([apply(self.network, each, obs) for each in params])  # [N, B, n]
+        return jnp.stack([apply(self.network, critic, obs) for critic in params])  # [N, B, n]
 
     def targets(self, state: DiscreteSACState, t: Transition) -> Array:
         q = self.all_values(state.target_critics, t.next_obs)

@@ -30,28 +30,28 @@ def init_ensemble(critic: nn.Module, key: Array, obs: Obs, action: Array, size: 
     return jax.vmap(lambda key: critic.init(key, obs, action))(keys)
 
 
-def each(
+def map_members(
     function: Callable[..., Any],
     ensemble: Ensemble,
     key: Array | None = None,
-    own: Sequence[Any] | None = None,
+    inputs: Sequence[Any] | None = None,
 ) -> Any:
     """Apply a function to every member, and return its stacked outputs `[N, ...]`.
 
     Args:
-      function: maps a member's parameters, its element of `own` and its key, if given, to a pytree
-        of arrays.
+      function: maps a member's parameters, its element of `inputs` and its key, if given, to a
+        pytree of arrays.
       ensemble: the members.
       key: PRNG key to split among the members.
-      own: one pytree per member, all of the same structure and shapes.
+      inputs: one pytree per member, all of the same structure and shapes.
     """
     if not isinstance(ensemble, tuple):
         size = jax.tree.leaves(ensemble)[0].shape[0]
-        more = () if own is None else (_stack(own),)
+        more = () if inputs is None else (_stack(inputs),)
         keys = () if key is None else (jax.random.split(key, size),)
         return jax.vmap(function)(ensemble, *more, *keys)
     keys = None if key is None else jax.random.split(key, len(ensemble))
-    given = [part for part in (ensemble, own, keys) if part is not None]
+    given = [part for part in (ensemble, inputs, keys) if part is not None]
     outputs = [function(*inputs) for inputs in zip(*given, strict=True)]
     return _stack(outputs) if len(outputs) > 1 else jax.tree.map(lambda x: x[None], outputs[0])
 
@@ -64,7 +64,7 @@ def apply_ensemble(
     def value(params: Params, key: Array | None = None) -> Array:
         return apply(critic, params, obs, action, key=key)
 
-    return each(value, ensemble, key)
+    return map_members(value, ensemble, key)
 
 
 def apply_learning(
@@ -78,7 +78,7 @@ def apply_learning(
     def value(params: Params, key: Array | None = None) -> tuple[Array, Params]:
         return learning(critic, params, obs, action, key=key)
 
-    q, statistics = each(value, ensemble, key)
+    q, statistics = map_members(value, ensemble, key)
     if isinstance(ensemble, tuple):
         statistics = tuple(_take(statistics, n) for n in range(len(ensemble)))
     return q, statistics
@@ -94,7 +94,9 @@ def trainable(ensemble: Ensemble) -> Ensemble:
 def with_statistics(ensemble: Ensemble, statistics: Ensemble) -> Ensemble:
     """Return an ensemble with these statistics: those of `apply_learning`, or of an ensemble."""
     if isinstance(ensemble, tuple):
-        return tuple({**own, **member} for member, own in zip(ensemble, statistics, strict=True))
+        return tuple(
+            {**fixed, **member} for member, fixed in zip(ensemble, statistics, strict=True)
+        )
     return {**statistics, **ensemble}
 
 

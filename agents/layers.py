@@ -110,15 +110,15 @@ class BatchRenorm(nn.Module):
             gain = scale / running
             return x * gain + (shift - mean.value * gain)
         own_mean, own_variance = _moments(jax.lax.stop_gradient(x))
-        own = jnp.sqrt(own_variance + self.epsilon)
+        batch_std = jnp.sqrt(own_variance + self.epsilon)
         warm = batches.value >= self.warmup
-        r = jnp.where(warm, jnp.clip(own / running, 1 / self.r_max, self.r_max), 1.0)
+        r = jnp.where(warm, jnp.clip(batch_std / running, 1 / self.r_max, self.r_max), 1.0)
         d = jnp.clip((own_mean - mean.value) / running, -self.d_max, self.d_max)
         d = jnp.where(warm, d, 0.0)
         for old, new in ((mean, own_mean), (variance, own_variance)):
             old.value = self.momentum * old.value + (1 - self.momentum) * new
         batches.value += 1
-        return _standardised(x, own_mean, own, r * scale, d * scale + shift)
+        return _standardised(x, own_mean, batch_std, r * scale, d * scale + shift)
 
 
 def _moments(x: Array) -> tuple[Array, Array]:

@@ -67,8 +67,9 @@ def learn_weights(
         weights = learned.weights(state.weights, value, sample, next_action)
         inner, info = agent.update(state.agent, sample._replace(weights=weights), key)
         td = info.feedback["td_error"]
-        own = learned.learn(state.weights, value, sample, next_action, td)
-        return WeightedState(inner, own), Info(info.feedback, info.metrics | learned.metrics(own))
+        learned_state = learned.learn(state.weights, value, sample, next_action, td)
+        metrics = info.metrics | learned.metrics(learned_state)
+        return WeightedState(inner, learned_state), Info(info.feedback, metrics)
 
     def feedback(state: WeightedState, t: Transition, key: Array) -> dict[str, Array]:
         return agent.feedback(state.agent, t, key)

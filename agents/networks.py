@@ -177,15 +177,15 @@ def encode(obs: Obs, network: Network = "auto") -> tuple[Array, int]:
     alone = jax.tree_util.all_leaves([obs])
     features, widths = [], []
     for part in jax.tree.leaves(obs):
-        own = _network_of(part.shape[1:], network, alone)
-        if own == "mlp":
+        name = _network_of(part.shape[1:], network, alone)
+        if name == "mlp":
             features.append(flatten(part))
             continue
-        features.append(Torso(own)(part))
-        widths.append(_HIDDEN[own])
+        features.append(Torso(name)(part))
+        widths.append(_HIDDEN[name])
         if features[-1].shape[-1] == 0:
             raise ValueError(
-                f"network {own!r} is too deep for images of shape {part.shape[1:]}: use network "
+                f"network {name!r} is too deep for images of shape {part.shape[1:]}: use network "
                 "auto"
             )
     if network not in ("auto", "mlp") and not widths:

@@ -173,9 +173,10 @@ class RecurrentQ(nn.Module):
         """Return the next recurrent states `[B, S]`."""
         if self.cell == "gru":
             reset, update, new = jnp.split(gates, 3, axis=-1)
-            own = jnp.split(state @ self.kernel, 3, axis=-1)
-            reset, update = jax.nn.sigmoid(reset + own[0]), jax.nn.sigmoid(update + own[1])
-            new = jnp.tanh(new + reset * (own[2] + self.bias))
+            from_state = jnp.split(state @ self.kernel, 3, axis=-1)
+            reset = jax.nn.sigmoid(reset + from_state[0])
+            update = jax.nn.sigmoid(update + from_state[1])
+            new = jnp.tanh(new + reset * (from_state[2] + self.bias))
             return (1.0 - update) * new + update * state
         hidden, cell = jnp.split(state, 2, axis=-1)
         into, forget, new, out = jnp.split(gates + hidden @ self.kernel, 4, axis=-1)
@@ -309,7 +310,7 @@ class _R2D2:
         after = self.network.apply(state.target_params, t.obs, before)[1]
         q_target = self.network.apply(state.target_params, t.next_obs, after)[0]
         once = jax.tree.map(lambda x: x[None], t)
-        pair = [jnp.stack([q, each]) for each in (q_next, q_target)]
+        pair = [jnp.stack([q, next_values]) for next_values in (q_next, q_target)]
         target = self.target(once, pair[0], pair[1])[0]
         return value_feedback(common.batched_index(q, t.action)[None], target)
 

@@ -167,8 +167,8 @@ class _Rainbow:
         if self.config.noisy:  # independent noise per environment
             noises = self.noises(state.params, key, rows(obs))
             best = jax.vmap(self.best, in_axes=(None, 0, 0))
-            each = jax.tree.map(lambda x: x[:, None], obs)
-            return best(state.params, each, noises)[:, 0], None
+            single = jax.tree.map(lambda x: x[:, None], obs)
+            return best(state.params, single, noises)[:, 0], None
         epsilon = self.epsilon(state.updates)
         return common.epsilon_greedy(self.greedy(state, obs), key, epsilon, self.num_actions), None
 
@@ -224,16 +224,16 @@ class _Rainbow:
     def update(self, state: DQNState, sample: Sample, key: Array) -> tuple[DQNState, Info]:
         t, config = sample.transition, self.config
         target, draws = self.prepare(state, t, key)
-        learned, learned_target, own = sample, target, draws
+        learned, learned_target, learned_draws = sample, target, draws
         if self.objective.choose is not None:
             norms = self.gradient_norms(state.params, t, target, draws)[None]
             ((rows, learned),), _ = choose(self.objective, norms, sample, key)
             learned_target = target[rows]
             if draws.fractions is not None:
-                own = draws._replace(fractions=draws.fractions[rows])
+                learned_draws = draws._replace(fractions=draws.fractions[rows])
 
         def loss(params: Params) -> tuple[Array, tuple[Array, Array]]:
-            error, q = self.errors(params, learned.transition, learned_target, own)
+            error, q = self.errors(params, learned.transition, learned_target, learned_draws)
             return self.objective.critic(error, learned, None), (error, q)
 
         (value, (error, q)), grads = jax.value_and_grad(loss, has_aux=True)(state.params)

@@ -340,8 +340,8 @@ class _SAC:
             return q, self.targets(state, t, key), statistics
         dist = self.policy(state.actor, t.next_obs)
         action, log_prob = distributions.sample_and_log_prob(dist, key)
-        both = jax.tree.map(lambda *x: jnp.concatenate(x), (t.obs, t.action), (t.next_obs, action))
-        q, statistics = evaluate(*both)
+        pairs = jax.tree.map(lambda *x: jnp.concatenate(x), (t.obs, t.action), (t.next_obs, action))
+        q, statistics = evaluate(*pairs)
         q, next_q = jnp.split(q, 2, axis=1)
         members = self.members(key)
         next_q = next_q if members is None else next_q[members]

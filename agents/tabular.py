@@ -87,8 +87,8 @@ class _Tabular:
 
 def _values(config: TabularConfig, weights: Array, states: Obs) -> Array:
     """Return the Q-values `[B, actions]` for `states` `[B]`."""
-    own = weights[states]
-    return own + weights[-1] if config.linear else own
+    rows = weights[states]
+    return rows + weights[-1] if config.linear else rows
 
 
 def tabular(

@@ -94,7 +94,7 @@ def pal(
     priority = lap_priority(alpha, kappa)
     inner_huber = huber(kappa)
 
-    def own(td: Array) -> Array:
+    def per_critic(td: Array) -> Array:
         size = jnp.abs(td)
         outer = jnp.maximum(size, kappa)  # keeps the gradient of the unused branch finite at td = 0
         return jnp.where(
@@ -110,7 +110,7 @@ def pal(
         if form == "huber":
             unnormalised = inner_huber(td)
         else:
-            unnormalised = own(td) if twin == "own" else weight * inner_huber(td)
+            unnormalised = per_critic(td) if twin == "own" else weight * inner_huber(td)
         return unnormalised / weight.mean() if divide else unnormalised
 
     return loss

@@ -339,10 +339,10 @@ def _check_alike(first: ReplayState, second: ReplayState) -> None:
             f"{jax.tree.structure(kinds[1])}"
         )
     paths = [jax.tree_util.tree_leaves_with_path(kind) for kind in kinds]
-    for (path, one), (_, other) in zip(*paths, strict=True):
-        if (one.shape, one.dtype) != (other.shape, other.dtype):
+    for (path, leaf), (_, match) in zip(*paths, strict=True):
+        if (leaf.shape, leaf.dtype) != (match.shape, match.dtype):
             name = jax.tree_util.keystr(path).lstrip(".")
             raise ValueError(
                 f"{name} must have the same shape and dtype in both replays, got "
-                f"{one.dtype}{list(one.shape[1:])} and {other.dtype}{list(other.shape[1:])}"
+                f"{leaf.dtype}{list(leaf.shape[1:])} and {match.dtype}{list(match.shape[1:])}"
             )

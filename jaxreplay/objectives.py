@@ -159,12 +159,12 @@ class Objective(NamedTuple):
     @property
     def needs(self) -> Requirements:
         """`requires`, together with the properties that follow from the other fields."""
-        own = Requirements(
+        of_fields = Requirements(
             scalar_loss=self.error is not None,
             chooses=self.choose is not None,
             learned_weights=self.learned_weights is not None,
         )
-        return union(self.requires, own)
+        return union(self.requires, of_fields)
 
     @property
     def candidates(self) -> int:

@@ -301,8 +301,8 @@ def _check_frequencies(case: Case, chance: Array, batches: Sample) -> None:
     off = np.abs(counts - expected) > 5 * np.sqrt(expected) + 2 * (expected > 0)
     _ensure(not off.any(), f"frequencies of slots {np.flatnonzero(off)} must match `probability`")
     if isinstance(batches.probability, jax.Array) and case.method.sampler.length is None:
-        found = np.asarray(batches.probability).ravel()
-        _ensure(np.allclose(found, probability[drawn], rtol=1e-4), "Sample.probability is wrong")
+        reported = np.asarray(batches.probability).ravel()
+        _ensure(np.allclose(reported, probability[drawn], rtol=1e-4), "Sample.probability is wrong")
 
 
 def functions_are_pure(case: Case) -> None:
@@ -429,8 +429,8 @@ def batch_size_can_be_overridden(case: Case) -> None:
     if case.method.requires.all_new:
         _ensure_raises(lambda: jax.eval_shape(sample, state, key), ("batch_size",))
         return
-    other = Case(case.method, case.example, batch_size=size).replay.sample
-    programs = [str(jax.make_jaxpr(function)(state, key)) for function in (sample, other)]
+    resized = Case(case.method, case.example, batch_size=size).replay.sample
+    programs = [str(jax.make_jaxpr(function)(state, key)) for function in (sample, resized)]
     _ensure(programs[0] == programs[1], "draws must equal those of a replay with this batch size")
     batch = jax.eval_shape(sample, state, key)
     _ensure(batch.weights.shape == (size,), f"weights have shape {batch.weights.shape}")

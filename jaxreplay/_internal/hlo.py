@@ -46,8 +46,8 @@ def assert_in_place(step: Callable[..., Any], state: Any, *args: Any, size: int 
         names: dict[str, list[str]] = {}
         for path, leaf in leaves:
             names.setdefault(_hlo_type(leaf), []).append(jax.tree_util.keystr(path))
-        found = dict.fromkeys(re.findall(r"= \(?(\w+\[[\d,]+\])", line)[0] for line in copies)
-        shown = [f"{x} ({' or '.join(names.get(x, ['a temporary']))})" for x in found]
+        arrays = dict.fromkeys(re.findall(r"= \(?(\w+\[[\d,]+\])", line)[0] for line in copies)
+        shown = [f"{x} ({' or '.join(names.get(x, ['a temporary']))})" for x in arrays]
         raise AssertionError(
             f"every iteration copies {', '.join(shown)}: call Replay.after_reading right after "
             "sample, and Replay.update for every batch"
@@ -70,7 +70,7 @@ def large_copies(text: str, size: int, children: int | None = None) -> list[str]
       size: smallest dimension to report, such as the capacity of a replay.
       children: if given, also report arrays `[..., children]` of at least `size` elements.
     """
-    found, called = [], _called(text)
+    copies, called = [], _called(text)
     waiting, inside = re.findall(r"body=%([\w.-]+)", text), set()
     while waiting:
         name = waiting.pop()
@@ -83,8 +83,8 @@ def large_copies(text: str, size: int, children: int | None = None) -> list[str]
             continue
         shape = [int(n) for n in match[1].split(",")]
         if max(shape) >= size or (shape[-1] == children and math.prod(shape) >= size):
-            found.append(line.strip())
-    return found
+            copies.append(line.strip())
+    return copies
 
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:

@@ -106,8 +106,8 @@ class DistributionCorrection:
         target = jax.lax.stop_gradient(jnp.abs(td) + discount * errors)
 
         def loss(params: Tree) -> tuple[Array, Array]:
-            found = value(params, get_field(t, "obs"), get_field(t, "action"))
-            return jnp.square(found - target).mean(), found.mean()
+            predicted = value(params, get_field(t, "obs"), get_field(t, "action"))
+            return jnp.square(predicted - target).mean(), predicted.mean()
 
         grads, mean = jax.grad(loss, has_aux=True)(state.params)
         steps, opt_state = self._optimiser().update(grads, state.opt_state, state.params)

@@ -71,7 +71,7 @@ class ChooseByGradient:
                 f"that is learned from, got {norms.shape[-1]}"
             )
         actor_key, *keys = jax.random.split(key, len(norms) + 1)
-        chosen = [self._draw(own, key, count) for own, key in zip(norms, keys, strict=True)]
+        chosen = [self._draw(row, key, count) for row, key in zip(norms, keys, strict=True)]
         rows, weights = (jnp.stack(parts) for parts in zip(*chosen, strict=True))
         return Choice(rows, weights, numerics.integers(actor_key, (count,), norms.shape[-1]))
 

@@ -221,9 +221,9 @@ class ReaPER(Sampler):
         key, first_key, second_key, accept_key = jax.random.split(key, 4)
 
         def candidates(shares: Array, key: Array) -> tuple[_Candidates, Array]:
-            found = self._at_shares(state, ring, state.priorities.tree, shares)
-            chance = to_power(found.reliability, self.config.omega)
-            return found, jax.random.uniform(key, shares.shape, jnp.float32) < chance
+            drawn = self._at_shares(state, ring, state.priorities.tree, shares)
+            chance = to_power(drawn.reliability, self.config.omega)
+            return drawn, jax.random.uniform(key, shares.shape, jnp.float32) < chance
 
         # The first round is stratified and keeps what it accepts. The rest of the batch is filled
         # with the first accepted of independent candidates. Expected counts are exact.
@@ -231,9 +231,9 @@ class ReaPER(Sampler):
             sum_tree.shares(first_key, batch_size, self.config.sampling),
             sum_tree.shares(second_key, more, "iid"),
         ]
-        found, accepted = candidates(jnp.concatenate(shares), accept_key)
-        batch = jax.tree.map(lambda x: x[:batch_size], found)
-        extra = jax.tree.map(lambda x: x[batch_size:], found)
+        drawn, accepted = candidates(jnp.concatenate(shares), accept_key)
+        batch = jax.tree.map(lambda x: x[:batch_size], drawn)
+        extra = jax.tree.map(lambda x: x[batch_size:], drawn)
         batch, full = _fill(batch, accepted[:batch_size], extra, accepted[batch_size:])
 
         def unfinished(carry: tuple[_Candidates, Array, Array, Array]) -> Array:
@@ -280,10 +280,10 @@ def _fill(
     order = jnp.full_like(numbers, count).at[rank].set(numbers, mode="drop")
     wanted = jnp.where(full, count, jnp.cumsum(~full, dtype=jnp.int32) - 1)
     chosen = order.at[wanted].get(mode="fill", fill_value=count)
-    found = chosen < count
+    replaced = chosen < count
     chosen = jnp.minimum(chosen, count - 1)
-    batch = jax.tree.map(lambda old, new: jnp.where(found, new[chosen], old), batch, extra)
-    return batch, full | found
+    batch = jax.tree.map(lambda old, new: jnp.where(replaced, new[chosen], old), batch, extra)
+    return batch, full | replaced
 
 
 def _clipped(values: Array, ring: Ring) -> Array:

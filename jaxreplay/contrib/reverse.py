@@ -104,12 +104,12 @@ class Reverse(Sampler):
         size = jnp.maximum(ring_.size(ring), 1).astype(jnp.uint32)
         empty = ~(sum_tree.total(state.ends) > 0)
 
-        def turn(sweeps: tuple[Array, Array, Array], own: Array) -> tuple[Any, Array]:
+        def turn(sweeps: tuple[Array, Array, Array], shares: Array) -> tuple[Any, Array]:
             slots, moves, fresh = sweeps
             earlier, stored = ring_.previous(ring, slots)
             moves &= stored & (buffer.read(state.positions.steps, slots) > 0)
-            anywhere = numerics.multiply_high(own, size).astype(jnp.int32)
-            begin = jnp.where(fresh | empty, anywhere, sum_tree.at_shares(state.ends, own))
+            anywhere = numerics.multiply_high(shares, size).astype(jnp.int32)
+            begin = jnp.where(fresh | empty, anywhere, sum_tree.at_shares(state.ends, shares))
             slots = buffer.once(jnp.where(moves, earlier, begin))
             return varying((slots, jnp.ones_like(moves), jnp.zeros_like(fresh))), slots
 

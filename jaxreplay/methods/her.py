@@ -286,10 +286,10 @@ def _check_obs(ring: Ring, goals: Goals) -> None:
     for name in ("obs", "next_obs"):
         obs = get_field(row, name)
         if not isinstance(obs, jax.Array) or obs.ndim != 2 or obs.shape[1] < 2 * goals.size:
-            found = jax.tree.map(lambda x: list(x.shape[1:]), obs)
+            shapes = jax.tree.map(lambda x: list(x.shape[1:]), obs)
             raise ValueError(
                 f"{name} must be a flat array with at least {2 * goals.size} elements, the last of "
-                f"which are the achieved and the desired goal, got shape {found}"
+                f"which are the achieved and the desired goal, got shape {shapes}"
             )
 
 

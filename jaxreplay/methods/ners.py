@@ -235,8 +235,8 @@ class NERS(Sampler):
         return proportional.probability(state.priorities, ring, slots)
 
     def metrics(self, state: NERSState, ring: Ring) -> dict[str, Array]:
-        own = proportional.metrics(state.priorities, ring)
-        return own | {
+        metrics = proportional.metrics(state.priorities, ring)
+        return metrics | {
             "beta": self.config.weight.exponent(state.priorities.updates),
             "replay_reward": state.replay_reward,
             "sampler_updates": state.learned.astype(jnp.float32),
@@ -277,8 +277,8 @@ def _learn(
         state.q_value[slots],
     )
     tree = state.priorities.tree
-    own = jnp.where(counted, sum_tree.get(tree, slots), 0.0).sum()
-    rest = jnp.maximum(sum_tree.total(tree) - own, 0.0)
+    counted_sum = jnp.where(counted, sum_tree.get(tree, slots), 0.0).sum()
+    rest = jnp.maximum(sum_tree.total(tree) - counted_sum, 0.0)
 
     def loss(params: Any) -> Array:
         scores = _scores(config, params, features, valid)

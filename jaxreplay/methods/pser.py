@@ -181,8 +181,8 @@ class PSER(Sampler):
         return proportional.probability(state.priorities, ring, slots)
 
     def metrics(self, state: PSERState, ring: Ring) -> dict[str, Array]:
-        own = proportional.metrics(state.priorities, ring)
-        return own | {"beta": jnp.asarray(self.config.beta, jnp.float32)}
+        metrics = proportional.metrics(state.priorities, ring)
+        return metrics | {"beta": jnp.asarray(self.config.beta, jnp.float32)}
 
 
 sampler = PSER

@@ -187,10 +187,10 @@ def check_valid(order: BucketOrder) -> None:
     for places, ones in _places(order.capacity, bucket, slots):
         np.add.at(counts, places, ones.astype(np.uint32))
     for name, right in {"buckets": buckets, "counts": counts}.items():
-        found = np.asarray(getattr(order, name))
-        if (found != right).any():
-            at = (found != right).argmax()
-            raise ValueError(f"{name}[{at}] is {found[at]}, expected {right[at]} from the values")
+        stored = np.asarray(getattr(order, name))
+        if (stored != right).any():
+            at = (stored != right).argmax()
+            raise ValueError(f"{name}[{at}] is {stored[at]}, expected {right[at]} from the values")
 
 
 class _Levels(NamedTuple):

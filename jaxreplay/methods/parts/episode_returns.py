@@ -70,16 +70,16 @@ def add(
     if not truncated:
         reward = jnp.where(last & (discount > 0), -jnp.inf, reward)
     decay = jnp.where(last, 0.0, discount.astype(jnp.float32))
-    state, swept, found = _move(state, ring, slots)
-    decay = buffer.after(buffer.fence(found), decay)  # found was computed from decays
-    places, values = jnp.concatenate([slots, swept]), jnp.concatenate([reward, found])
+    state, swept, returns = _move(state, ring, slots)
+    decay = buffer.after(buffer.fence(returns), decay)  # computed from decays
+    places, values = jnp.concatenate([slots, swept]), jnp.concatenate([reward, returns])
     state = state._replace(
         values=buffer.write(state.values, places, values),
         decays=buffer.write(state.decays, slots, decay),
         end=jnp.where(last, 0, state.end),
         running=~last,
     )
-    return state, swept, found > -jnp.inf
+    return state, swept, returns > -jnp.inf
 
 
 def end_episodes(state: EpisodeReturns, ring: Ring, truncated: bool) -> EpisodeReturns:
@@ -118,11 +118,11 @@ def _move(state: EpisodeReturns, ring: Ring, slots: Array) -> tuple[EpisodeRetur
     rewards, decays = (
         buffer.read(x, reads).reshape(_TURNS, -1) for x in (state.values, state.decays)
     )
-    later, found, swept = state.later, [], []
+    later, returns, swept = state.later, [], []
     for age, place, reward, decay in zip(turns, places, rewards, decays, strict=True):
         later = reward + jnp.where(decay == 0, 0.0, decay * later)
-        found.append(later)
+        returns.append(later)
         swept.append(jnp.where(age < limit, place, IGNORED))
     cursor = jnp.minimum(cursor + _TURNS, beyond)
     state = state._replace(end=end, start=start, cursor=cursor, done=done, later=later)
-    return state, jnp.concatenate(swept), buffer.once(jnp.concatenate(found))
+    return state, jnp.concatenate(swept), buffer.once(jnp.concatenate(returns))

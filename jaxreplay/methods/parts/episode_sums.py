@@ -59,22 +59,22 @@ def write(
     valid = (places >= 0) & (places < capacity)
     size = sums.values.size
     nodes = buffer.write(sums.values, jnp.where(valid, places, size), _signed(values, starts))
-    start, node, families, found = 0, jnp.where(valid, places, 0), [], []
+    start, node, families, prefixes = 0, jnp.where(valid, places, 0), [], []
     for count in large:
         family = start // _CHILDREN + node // _CHILDREN
         families.append(family)
-        found.append(_scan(buffer.read(nodes.reshape(-1, _CHILDREN), family)))
+        prefixes.append(_scan(buffer.read(nodes.reshape(-1, _CHILDREN), family)))
         node, start = node // _CHILDREN, start + count
         if start < size:
-            nodes = buffer.write(nodes, start + node, found[-1][:, -1])
+            nodes = buffer.write(nodes, start + node, prefixes[-1][:, -1])
     rows, sums_above = jnp.concatenate(families), nodes[start:]
     for count in small:
         above = _scan(jnp.pad(sums_above, (0, count - sums_above.size)).reshape(-1, _CHILDREN))
-        found.append(above)
+        prefixes.append(above)
         sums_above = above[:, -1]
     tops = jnp.arange(start // _CHILDREN, len(sums.prefixes), dtype=rows.dtype)
     rows = jnp.concatenate([rows, tops])
-    prefixes = buffer.write(sums.prefixes, rows, jnp.concatenate(found))
+    prefixes = buffer.write(sums.prefixes, rows, jnp.concatenate(prefixes))
     return EpisodeSums(nodes, prefixes)
 
 

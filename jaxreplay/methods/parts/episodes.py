@@ -189,8 +189,8 @@ def choose_forgotten(share: Array, steps: Array, oldness: Array, memory: int) ->
 def _largest(condition: Callable[[Array], Array], bits: int) -> Array:
     """Return the largest `bits`-bit integer that satisfies a monotone condition, or 0 if none."""
 
-    def body(step: int, found: Array) -> Array:
-        bound = found | (1 << (bits - 1 - step))
-        return jnp.where(condition(bound), bound, found)
+    def body(step: int, largest: Array) -> Array:
+        bound = largest | (1 << (bits - 1 - step))
+        return jnp.where(condition(bound), bound, largest)
 
     return jax.lax.fori_loop(0, bits, body, varying(jnp.zeros((), jnp.int32)))

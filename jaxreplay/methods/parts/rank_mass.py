@@ -54,10 +54,10 @@ def quantile(share: Array, size: Array, alpha: Array | float) -> Array:
     """
     exponent = jnp.asarray(alpha, jnp.float32)
     target = share * buffer.once(mass(0, size, exponent)) * (1.0 - 2e-6)
-    head, found = jnp.zeros((), jnp.float32), jnp.ones(jnp.shape(share), jnp.int32)
+    head, rank = jnp.zeros((), jnp.float32), jnp.ones(jnp.shape(share), jnp.int32)
     for n in range(1, _HEAD + 1):
         head = head + n**-exponent
-        found = found + (head < target)
+        rank = rank + (head < target)
     start = _HEAD + 0.5
     power = start**-exponent
     # The integral of rank^-alpha from `start`, in units of start * power.
@@ -68,7 +68,7 @@ def quantile(share: Array, size: Array, alpha: Array | float) -> Array:
     end = end - exponent / (24 * end)  # Euler-Maclaurin correction at the upper limit
     beyond = jnp.ceil(end - 0.5 - (1e-3 + 1e-6 * end))
     beyond = jnp.clip(beyond, _HEAD + 1, 2.0**30).astype(jnp.int32)
-    return buffer.once(jnp.minimum(jnp.where(found > _HEAD, beyond, found), size))
+    return buffer.once(jnp.minimum(jnp.where(rank > _HEAD, beyond, rank), size))
 
 
 def segments(size: Array, count: int, alpha: Array | float) -> Segments:

@@ -53,10 +53,10 @@ class ScoreNetwork(nn.Module):
             x = jnp.tanh(x)
         local = _layers(x, self.hidden, "local")
         if self.global_context:
-            each = _layers(x, self.hidden, "global")  # [m, d_g]
+            outputs = _layers(x, self.hidden, "global")  # [m, d_g]
             weight = jnp.ones(len(x)) if valid is None else valid.astype(jnp.float32)
-            mean = (weight[:, None] * each).sum(axis=0) / jnp.maximum(weight.sum(), 1.0)
-            local = jnp.concatenate([local, jnp.broadcast_to(mean, each.shape)], axis=1)
+            mean = (weight[:, None] * outputs).sum(axis=0) / jnp.maximum(weight.sum(), 1.0)
+            local = jnp.concatenate([local, jnp.broadcast_to(mean, outputs.shape)], axis=1)
         logit = _layers(local, (*self.score_hidden, 1), "score")[:, 0]
         return jnp.maximum(nn.sigmoid(logit), _LEAST)  # log(0) would turn all parameters into NaN
 
