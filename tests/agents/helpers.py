@@ -63,10 +63,13 @@ def start(agent, sample: Sample, key=KEY):
 
 
 def table(values):
-    """Return parameters of a network with hidden size 2 whose outputs for `STATES` are `values`."""
+    """Return parameters of a network with hidden size 2 whose outputs for `STATES` are `values`.
+
+    The hidden unit of the other state has the input -1, so that its relu has a derivative.
+    """
     values = np.float32(values).reshape(2, -1)
     layer = lambda kernel: {"kernel": kernel, "bias": np.zeros(kernel.shape[1], np.float32)}
-    return {"params": {"MLP_0": {"Dense_0": layer(STATES), "Dense_1": layer(values)}}}
+    return {"params": {"MLP_0": {"Dense_0": layer(2 * STATES - 1), "Dense_1": layer(values)}}}
 
 
 def last_layer(params, name="bias"):
