@@ -5,7 +5,10 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import optax
+import pytest
 
+from agents.gaussian import Behaviour
+from jaxreplay.methods.refer import Aux
 from jaxreplay.types import Sample, Transition
 
 KEY = jax.random.key(0)
@@ -167,3 +170,46 @@ def differs(left, right) -> bool:
 def mixed(tau, new, old):
     """Return `tau * new + (1 - tau) * old`."""
     return jax.tree.map(lambda x, y: tau * np.asarray(x) + (1 - tau) * np.asarray(y), new, old)
+
+
+# ReF-ER
+
+C_MAX = 5.0  # bound of importance ratios
+
+
+def log_density(x, mean, variance):
+    return -0.5 * (np.square(x - mean) / variance + np.log(2 * np.pi * variance)).sum(axis=-1)
+
+
+def stored(which, mean, variance):
+    """Return actions `[B, A]` and their Behaviour, given a policy.
+
+    Steps are near, far (half with ratios above, half with ratios below the bounds), or both.
+    """
+    rng, row, std = np.random.default_rng(3), np.arange(len(mean))[:, None], np.sqrt(variance)
+    far = {"near": row < 0, "far": row >= 0, "both": row % 3 > 0}[which]
+    away = mean + 2.5 * std
+    action = np.where(far & (row % 2 == 0), away, mean) + 0.2 * std * rng.normal(size=mean.shape)
+    wide = variance * rng.uniform(0.8, 1.2, mean.shape)
+    behaviour = Behaviour(np.float32(np.where(far, away, mean + 0.1 * std)), np.float32(wide))
+    return np.float32(action), behaviour
+
+
+def trust(mean, variance, behaviour, action):
+    """Return a mask of near steps, and the divergences of the policy from the behaviour, `[B]`."""
+    mu, wide = in_double(tuple(behaviour))
+    ratio = np.exp(log_density(action, mean, variance) - log_density(action, mu, wide))
+    shares = (wide + (mean - mu) ** 2) / variance
+    kl = 0.5 * (shares - 1 + np.log(variance / wide)).sum(axis=-1)
+    return (ratio > 1 / C_MAX) & (ratio < C_MAX), kl
+
+
+def refer_aux(beta, q_ret=()):
+    return Aux(np.float32(beta), np.log(np.float32(C_MAX)), q_ret)
+
+
+def each_mixture(test):
+    """Parametrize a test over near and far steps, and beta."""
+    for name, values in (("beta", [0.0, 0.3, 1.0]), ("which", ["near", "far", "both"])):
+        test = pytest.mark.parametrize(name, values)(test)
+    return test
