@@ -172,6 +172,18 @@ def mixed(tau, new, old):
     return jax.tree.map(lambda x, y: tau * np.asarray(x) + (1 - tau) * np.asarray(y), new, old)
 
 
+def quantile_loss(target, quantiles, fractions, kappa=1.0):
+    """Return the quantile Huber loss in NumPy, pair by pair."""
+    total = 0.0
+    for quantile, fraction in zip(quantiles, fractions, strict=True):
+        for aim in target:
+            u = aim - quantile
+            size = abs(u)
+            huber = 0.5 * size**2 if size <= kappa else kappa * (size - kappa / 2)
+            total += abs(fraction - (u < 0)) * huber / kappa / len(target)
+    return total
+
+
 # ReF-ER
 
 C_MAX = 5.0  # bound of importance ratios

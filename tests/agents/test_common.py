@@ -9,6 +9,7 @@ import pytest
 from agents import common
 from agents.critics import Critique, critic_gradient, largest_magnitude
 from jaxreplay import equivalence, objectives
+from tests.agents.helpers import sample_of
 from tests.refusals import refused
 
 # Errors Q - y of two critics for four samples. The target is 0 and the parameters are Q, so that
@@ -16,21 +17,21 @@ from tests.refusals import refused
 Q = jnp.float32([[0.2, -1.5, 3.0, -0.05], [-0.4, -1.0, 5.0, 0.02]])
 
 
-def four_rows(make_sample, weights=None):
+def four_rows(weights=None):
     zeros = np.zeros((4, 1), np.float32)
-    return make_sample(zeros, zeros, np.zeros(4), np.zeros(4), zeros, weights)
+    return sample_of(zeros, zeros, np.zeros(4), np.zeros(4), zeros, weights)
 
 
-def gradient(make_sample, objective, weights=None):
+def gradient(objective, weights=None):
     objective = common.complete(objective, objectives.mse)
     grads, info, _ = critic_gradient(
-        lambda q: Critique(q, jnp.zeros(4)), Q, four_rows(make_sample, weights), objective
+        lambda q: Critique(q, jnp.zeros(4)), Q, four_rows(weights), objective
     )
     return grads, info
 
 
-def test_feedback_is_the_signed_larger_error_and_the_minimum_q(make_sample):
-    _, info = gradient(make_sample, None)
+def test_feedback_is_the_signed_larger_error_and_the_minimum_q():
+    _, info = gradient(None)
     np.testing.assert_allclose(info.feedback["td_error"], [0.4, 1.5, -5.0, 0.05])
     np.testing.assert_allclose(info.feedback["q_value"], [-0.4, -1.5, 3.0, -0.05])
 
@@ -66,25 +67,25 @@ def test_epsilon_greedy_explores_uniformly():
     np.testing.assert_array_equal(common.epsilon_greedy(best, jax.random.key(0), 0.0, 5), best)
 
 
-def test_default_objective_is_the_weighted_squared_error(make_sample):
+def test_default_objective_is_the_weighted_squared_error():
     weights = np.float32([0.7578582833, 1.0, 0.5743491775, 0.4352752816])
-    grads, info = gradient(make_sample, None, weights)
+    grads, info = gradient(None, weights)
     np.testing.assert_allclose(info.metrics["loss"], 5.7326764975 / 2, rtol=1e-6)
     np.testing.assert_allclose(grads, weights * Q / 4, rtol=1e-6)
 
 
 @pytest.mark.parametrize("twin", ["own", "max"])
-def test_losses_receive_the_errors_of_both_critics(make_sample, twin):
+def test_losses_receive_the_errors_of_both_critics(twin):
     pal = equivalence.pal(alpha=0.4, kappa=1.0, twin=twin)
-    grads, info = gradient(make_sample, objectives.plain(pal))
+    grads, info = gradient(objectives.plain(pal))
     expected = jax.value_and_grad(lambda q: pal(0.0 - q).sum(axis=0).mean())(Q)
     np.testing.assert_allclose(info.metrics["loss"], expected[0], rtol=1e-6)
     np.testing.assert_allclose(grads, expected[1], rtol=1e-6)
 
 
-def test_gradients_flow_through_targets_unless_stopped(make_sample):
+def test_gradients_flow_through_targets_unless_stopped():
     """For Q = w x and the target 1 + w y, the residual gradient is td (y - x), the other -td x."""
-    sample, objective = four_rows(make_sample), common.complete(None, objectives.mse)
+    sample, objective = four_rows(), common.complete(None, objectives.mse)
     x, y = jnp.float32([1, 2, 0, 1]), jnp.float32([0.5, 1, 1, 0])
 
     def criticise(w, stop=lambda x: x):
@@ -101,21 +102,19 @@ def test_gradients_flow_through_targets_unless_stopped(make_sample):
     assert aux is None
 
 
-def test_penalties_are_minimised_but_not_part_of_the_reported_loss(make_sample):
+def test_penalties_are_minimised_but_not_part_of_the_reported_loss():
     criticise = lambda q: Critique(q, jnp.zeros(4), 3.0 * q.sum(), {"largest": q.max()})
     objective = common.complete(None, objectives.mse)
-    grads, info, aux = critic_gradient(criticise, Q, four_rows(make_sample), objective)
-    plain, alone = gradient(make_sample, None)
+    grads, info, aux = critic_gradient(criticise, Q, four_rows(), objective)
+    plain, alone = gradient(None)
     np.testing.assert_allclose(grads, plain + 3.0, rtol=1e-6)
     np.testing.assert_allclose(info.metrics["loss"], alone.metrics["loss"])
     np.testing.assert_allclose(aux["largest"], 5.0)
 
 
-def test_objectives_without_a_loss_are_refused(make_sample):
+def test_objectives_without_a_loss_are_refused():
     with refused("loss", "complete"):
-        critic_gradient(
-            lambda q: Critique(q, jnp.zeros(4)), Q, four_rows(make_sample), objectives.plain()
-        )
+        critic_gradient(lambda q: Critique(q, jnp.zeros(4)), Q, four_rows(), objectives.plain())
 
 
 def test_complete_keeps_the_loss_of_an_objective():
