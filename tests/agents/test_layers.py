@@ -1,5 +1,6 @@
 """Layers: products and their gradients, normalisation and dropout by hand, residual blocks."""
 
+import functools
 import re
 
 import jax
@@ -11,7 +12,7 @@ from flax import linen as nn
 from agents.layers import BatchRenorm, Dense, Dropout, LayerNorm, LayerOptions
 from agents.networks import ResidualMLP, apply, learning
 from jaxreplay.loops import product
-from tests.agents.helpers import relu
+from tests.agents.helpers import assert_close, relu
 
 ROWS = 8
 
@@ -19,21 +20,23 @@ ROWS = 8
 def arrays(rows, inputs, outputs):
     rng = np.random.default_rng(0)
     shapes = (*rows, inputs), (inputs, outputs), (*rows, outputs)
-    return [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes]
+    return [rng.normal(size=shape).astype(np.float32) for shape in shapes]
 
 
 # Few or many inputs and outputs, or a single one, with zero, one or two leading axes.
-@pytest.mark.parametrize("rows", [(), (6,), (2, 3)])
-@pytest.mark.parametrize("inputs, outputs", [(3, 40), (40, 2), (40, 1), (2, 3), (40, 20), (40, 36)])
-def test_values_and_gradients_agree_with_a_matrix_product(rows, inputs, outputs):
-    x, kernel, weight = arrays(rows, inputs, outputs)
-    np.testing.assert_allclose(product(x, kernel), x @ kernel, rtol=1e-5, atol=1e-5)
-    ours, plain = (
-        jax.jit(jax.grad(lambda x, k, f=f: (weight * f(x, k) ** 2).sum(), argnums=(0, 1)))
-        for f in (product, jnp.matmul)
-    )
-    for got, expected in zip(ours(x, kernel), plain(x, kernel), strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+ROWS_OF = (), (6,), (2, 3)
+SIZES = (3, 40), (40, 2), (40, 1), (2, 3), (40, 20), (40, 36)
+
+
+def test_values_and_gradients_agree_with_a_matrix_product():
+    given = [arrays(rows, *sizes) for rows in ROWS_OF for sizes in SIZES]
+
+    @functools.partial(jax.jit, static_argnums=0)  # one program for all shapes
+    def outputs(f, given):
+        square = lambda x, k, weight: (weight * f(x, k) ** 2).sum()
+        return [(f(x, k), jax.grad(square, (0, 1))(x, k, weight)) for x, k, weight in given]
+
+    assert_close(outputs(product, given), outputs(jnp.matmul, given), rtol=1e-4, atol=1e-4)
 
 
 def test_short_dimensions_avoid_matrix_products():
@@ -61,16 +64,18 @@ def test_minimum_of_values_has_a_gradient_for_all_sizes():
             values = [product(jax.nn.relu(product(x, kernel)), head) for head in heads]
             return jnp.stack(values).min(axis=0).sum()
 
-        grad = jax.jit(jax.grad(least))(x)
-        assert jnp.isfinite(grad).all()
-        step = 1e-3 * grad / (jnp.linalg.norm(grad) + 1e-9)
-        risen = (least(x + step) - least(x - step)) / 2
+        run = jax.jit(jax.value_and_grad(least))
+        grad = np.asarray(run(x)[1])
+        assert np.isfinite(grad).all()
+        step = 1e-3 * grad / (np.linalg.norm(grad) + 1e-9)
+        risen = (run(x + step)[0] - run(x - step)[0]) / 2
         np.testing.assert_allclose(risen, (grad * step).sum(), rtol=0.02, atol=1e-5)
 
 
 def test_vmapped_and_second_derivatives_agree_with_a_matrix_product():
     x, kernel, weight = arrays((3, 6), 4, 5)  # three seeds
 
+    @functools.partial(jax.jit, static_argnums=0)
     def slopes(f):
         slope = jax.grad(lambda x, k, w: (w * f(x, k) ** 2).sum(), argnums=1)
         twice = jax.grad(lambda k: jnp.square(slope(x[0], k, weight[0])).sum())
@@ -110,14 +115,24 @@ class Wrapped(nn.Module):
         return self.layer(x, 64)  # pyright: ignore[reportCallIssue]
 
 
+def normalised(x):
+    """Return the layer normalisation of x with scale 1 and shift 0."""
+    return (x - x.mean(axis=1, keepdims=True)) / np.sqrt(x.var(axis=1, keepdims=True) + 1e-6)
+
+
 def test_layer_norm_follows_dropout_and_the_last_layer_is_plain():
     options = LayerOptions(dropout=0.25, layer_norm=True)
-    hidden, x = Wrapped(options.layers()[0]), jax.random.normal(jax.random.key(0), (ROWS, 3))
-    variables = hidden.init(jax.random.key(1), x)
-    out, stored = hidden.apply(
-        variables, x, rngs={"dropout": jax.random.key(2)}, capture_intermediates=True,
-        mutable=["intermediates"],
-    )  # fmt: skip
+    hidden, (x, *_) = Wrapped(options.layers()[0]), arrays((ROWS,), 3, 1)
+
+    @jax.jit
+    def run():
+        variables, rngs = hidden.init(jax.random.key(1), x), {"dropout": jax.random.key(2)}
+        kept = {"capture_intermediates": True, "mutable": ["intermediates"]}
+        plain = hidden.apply(variables, x)  # without a key
+        last = Wrapped(options.layers()[1]).init(jax.random.key(1), x)["params"]
+        return *hidden.apply(variables, x, rngs=rngs, **kept), plain, last
+
+    out, stored, plain, last = run()
     inner = stored["intermediates"]
     dense, dropped = (
         np.asarray(inner[name]["__call__"][0], np.float64) for name in ("Dense_0", "Dropout_0")
@@ -125,11 +140,8 @@ def test_layer_norm_follows_dropout_and_the_last_layer_is_plain():
     kept = dropped != 0
     np.testing.assert_allclose(dropped, np.where(kept, dense / 0.75, 0), rtol=1e-5)
     np.testing.assert_allclose(kept.mean(), 0.75, atol=0.1)
-    centred = dropped - dropped.mean(axis=1, keepdims=True)
-    expected = centred / np.sqrt(dropped.var(axis=1, keepdims=True) + 1e-6)
-    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
-    assert (hidden.apply(variables, x) == hidden.apply(variables, x)).all()  # without a key
-    last = Wrapped(options.layers()[1]).init(jax.random.key(1), x)["params"]
+    np.testing.assert_allclose(out, normalised(dropped), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(plain, normalised(dense), rtol=1e-4, atol=1e-5)
     assert set(last) == {"Dense_0"}
 
 
@@ -153,38 +165,41 @@ def test_layer_norm_worked_by_hand():
     ],
 )  # fmt: skip
 def test_batch_renorm_worked_by_hand(mean, variance, warm, expected, after, evaluated):
-    module, x = BatchRenorm(warmup=10), jnp.float32([[0.0], [2.0], [4.0], [6.0]])
-    variables = module.init(jax.random.key(0), x)
-    assert jax.tree.leaves(variables["batch_stats"]) == [0, 0, 1]  # batches, mean, variance
     statistics = {
-        "mean": jnp.float32([mean]), "variance": jnp.float32([variance]),
-        "batches": jnp.float32(10 if warm else 9),
+        "mean": np.float32([mean]), "variance": np.float32([variance]),
+        "batches": np.float32(10 if warm else 9),
     }  # fmt: skip
-    variables = {**variables, "batch_stats": statistics}
-    out, new = learning(module, variables, x)
+    out, new, still = renormalised(statistics, np.float32([[0.0], [2.0], [4.0], [6.0]]))
     np.testing.assert_allclose(out[:, 0], expected, rtol=1e-5, atol=1e-6)
-    new = new["batch_stats"]
     np.testing.assert_allclose([new["mean"][0], new["variance"][0]], after, rtol=1e-6)
     assert new["batches"] == statistics["batches"] + 1
-    np.testing.assert_allclose(apply(module, variables, x)[:, 0], evaluated, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(still[:, 0], evaluated, rtol=1e-5, atol=1e-6)
 
 
-def test_batch_renorm_clips_its_corrections():
-    variables = BatchRenorm(0).init(jax.random.key(0), jnp.zeros((1, 1)))
-    x = jnp.float32([[90.0], [110.0]])  # mean 100, std 10
-    out, _ = learning(BatchRenorm(0), variables, x)
+@jax.jit
+def renormalised(statistics, x):
+    """Return outputs while learning, new statistics, and outputs while not."""
+    module = BatchRenorm(warmup=10)
+    params = {"scale": jnp.ones(1), "shift": jnp.zeros(1)}
+    variables = {"params": params, "batch_stats": statistics}
+    out, new = learning(module, variables, x)
+    return out, new["batch_stats"], apply(module, variables, x)
+
+
+def test_batch_renorm_clips_its_corrections_and_starts_from_a_unit_normal():
+    variables = jax.jit(BatchRenorm().init)(jax.random.key(0), np.zeros((1, 1), np.float32))
+    assert jax.tree.leaves(variables["batch_stats"]) == [0, 0, 1]  # batches, mean, variance
+    assert jax.tree.leaves(variables["params"]) == [1, 0]  # scale, shift
+    statistics = variables["batch_stats"] | {"batches": np.float32(10)}
+    out, *_ = renormalised(statistics, np.float32([[90.0], [110.0]]))  # mean 100, std 10
     np.testing.assert_allclose(out[:, 0], [5 - 3, 5 + 3], rtol=1e-4)
-
-
-def normalised(x):
-    """Return the layer normalisation of x with scale 1 and shift 0."""
-    return (x - x.mean(axis=1, keepdims=True)) / np.sqrt(x.var(axis=1, keepdims=True) + 1e-6)
 
 
 def test_residual_network_agrees_with_numpy():
     x = np.random.default_rng(0).normal(size=(ROWS, 3))
     network = ResidualMLP((4, 4, 1))
-    params = network.init(jax.random.key(0), jnp.float32(x))["params"]
+    out, params = jax.jit(network.init_with_output)(jax.random.key(0), np.float32(x))
+    params = params["params"]
     layer = [
         lambda x, p=params[f"Dense_{n}"]: x @ np.float64(p["kernel"]) + np.float64(p["bias"])
         for n in range(6)
@@ -192,10 +207,7 @@ def test_residual_network_agrees_with_numpy():
     h = layer[0](x)
     for first in (1, 3):
         h = h + layer[first + 1](relu(layer[first](normalised(h))))
-    np.testing.assert_allclose(
-        network.apply({"params": params}, jnp.float32(x)), layer[5](normalised(h)), rtol=1e-4,
-        atol=1e-5,
-    )  # fmt: skip
+    np.testing.assert_allclose(out, layer[5](normalised(h)), rtol=1e-4, atol=1e-5)
     assert params["Dense_1"]["kernel"].shape == (4, 16)
 
 
