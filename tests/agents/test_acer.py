@@ -11,22 +11,7 @@ from agents.acer import ACERConfig, acer, policy_gradient, within_trust_region
 from agents.gaussian import Behaviour
 from agents.types import Continuous
 from jaxreplay.methods.windows import Aux
-from tests.agents.helpers import (
-    KEY,
-    assert_close,
-    batch,
-    change,
-    compiled,
-    differs,
-    gradient_of,
-    in_double,
-    joined,
-    log_density,
-    mixed,
-    numerical_gradient,
-    perceptron,
-    start,
-)
+from tests.agents import tools
 
 T, W, GAMMA = 6, 4, 0.9
 CONFIG = ACERConfig(hidden=(4,), truncation=1.2, trust_region=0.3, samples=2, tau=0.25)
@@ -86,7 +71,7 @@ def test_trust_region_bounds_the_growth_of_the_divergence(g, k, bound):
 
 def network(params, *inputs):
     """Return a network's outputs `[B, n]`."""
-    return perceptron(params, joined(*inputs), np.tanh)
+    return tools.perceptron(params, tools.joined(*inputs), np.tanh)
 
 
 def returns(t, q, value, next_value, trace):
@@ -114,37 +99,38 @@ def q_of(nets, obs, action, drawn):
 @pytest.fixture(scope="module")
 def case():
     """Return a state with a lagging average policy, a sample with both ends, and the update."""
-    agent, rng = compiled(acer(CONFIG, Continuous(2))), np.random.default_rng(5)
-    sample = batch(T * W)
+    agent, rng = tools.compiled(acer(CONFIG, Continuous(2))), np.random.default_rng(5)
+    sample = tools.batch(T * W)
     moved = lambda tree, scale: jax.tree.map(
         lambda x: np.float32(x + scale * rng.normal(size=x.shape)), tree
     )
-    state = start(agent, sample)
+    state = tools.start(agent, sample)
     networks = moved(state.networks, 0.3)
     state = state._replace(networks=networks, average=moved(networks.policy, 0.1))
     mean = network(networks.policy, sample.transition.obs)
     mu = mean + 0.15 * rng.normal(size=mean.shape), np.full(mean.shape, 0.12)
     rows = np.arange(T * W)
-    sample = change(
+    sample = tools.change(
         sample, action=np.float32(mu[0] + np.sqrt(mu[1]) * rng.normal(size=mean.shape)),
         extras=Behaviour(*map(np.float32, mu)), last=rows % 7 == 3,
         discount=np.float32(np.where(rows % 14 == 3, 0.0, GAMMA)),
     )._replace(aux=Aux(rows.reshape(T, W)))  # fmt: skip
-    return state, sample, *agent.update(state, sample, KEY)
+    return state, sample, *agent.update(state, sample, tools.KEY)
 
 
 def test_update_agrees_with_algorithm_3(case):
     state, sample, after, info = case
-    state, t = in_double((state, sample.transition))
+    state, t = tools.in_double((state, sample.transition))
     nets, average = state.networks, state.average
     mean, value = network(nets.policy, t.obs), network(nets.value, t.obs)[:, 0]
-    key_duel, key_new = jax.random.split(KEY)  # the agent's draws
+    key_duel, key_new = jax.random.split(tools.KEY)  # the agent's draws
     spread = np.full((CONFIG.samples, *mean.shape), VARIANCE, np.float32)
     drawn = np.asarray(gaussian.sample(np.broadcast_to(mean, spread.shape), spread, key_duel))
     new = np.asarray(gaussian.sample(mean, spread[0], key_new))
     q = q_of(nets, t.obs, t.action, drawn)
     ratio, ratio_new = (
-        np.exp(log_density(x, mean, VARIANCE) - log_density(x, *t.extras)) for x in (t.action, new)
+        np.exp(tools.log_density(x, mean, VARIANCE) - tools.log_density(x, *t.extras))
+        for x in (t.action, new)
     )
     next_value = network(nets.value, t.next_obs)[:, 0]
     q_ret = returns(t, q, value, next_value, np.minimum(1, np.sqrt(ratio)))  # two dimensions
@@ -169,12 +155,12 @@ def test_update_agrees_with_algorithm_3(case):
 
     for name, expected in (("q_value", q), ("target", q_ret), ("log_ratio", np.log(ratio))):
         np.testing.assert_allclose(info.feedback[name], expected, rtol=1e-3, atol=1e-4)
-    grads = numerical_gradient(loss, nets)
+    grads = tools.numerical_gradient(loss, nets)
     for name in ("policy", "value", "advantage"):
-        found = getattr(gradient_of(after.opt_state.inner_states[name]), name)
-        assert_close(found, getattr(grads, name), rtol=2e-3, atol=1e-4)
+        found = getattr(tools.gradient_of(after.opt_state.inner_states[name]), name)
+        tools.assert_close(found, getattr(grads, name), rtol=2e-3, atol=1e-4)
         assert max(np.abs(x).max() for x in jax.tree.leaves(found)) > 0.05
-        assert differs(getattr(after.networks, name), getattr(state.networks, name))
+        assert tools.differs(getattr(after.networks, name), getattr(state.networks, name))
     # Each rule affects some examples but not all.
     for rule in (
         ratio < 1, ratio > CONFIG.truncation, cut != 0, over > 0, -growth > CONFIG.trust_region,
@@ -184,4 +170,6 @@ def test_update_agrees_with_algorithm_3(case):
 
 def test_average_policy_is_an_exponential_moving_average(case):
     state, _, after, _ = case
-    assert_close(after.average, mixed(0.25, after.networks.policy, state.average), atol=1e-7)
+    tools.assert_close(
+        after.average, tools.mixed(0.25, after.networks.policy, state.average), atol=1e-7
+    )

@@ -9,7 +9,7 @@ import pytest
 from agents import common
 from agents.critics import Critique, critic_gradient, largest_magnitude
 from jaxreplay import equivalence, objectives
-from tests.agents.helpers import sample_of
+from tests.agents import tools
 from tests.refusals import refused
 
 # Errors Q - y of two critics for four samples. The target is 0 and the parameters are Q, so that
@@ -19,7 +19,7 @@ Q = jnp.float32([[0.2, -1.5, 3.0, -0.05], [-0.4, -1.0, 5.0, 0.02]])
 
 def four_rows(weights=None):
     zeros = np.zeros((4, 1), np.float32)
-    return sample_of(zeros, zeros, np.zeros(4), np.zeros(4), zeros, weights)
+    return tools.sample_of(zeros, zeros, np.zeros(4), np.zeros(4), zeros, weights)
 
 
 def gradient(objective, weights=None):

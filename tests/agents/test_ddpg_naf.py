@@ -13,26 +13,7 @@ from agents.exploration import Extras
 from agents.naf import NAFConfig, Outputs
 from agents.types import Continuous
 from jaxreplay.methods.refer import ReFERConfig, objective
-from tests.agents.helpers import (
-    KEY,
-    assert_close,
-    assert_gradient,
-    batch,
-    change,
-    compiled,
-    each_mixture,
-    gradient_of,
-    in_double,
-    joined,
-    mixed,
-    perceptron,
-    refer_aux,
-    softplus,
-    softsign,
-    start,
-    stored,
-    trust,
-)
+from tests.agents import tools
 from tests.refusals import refused
 
 ROWS, DECAY = 12, 0.5
@@ -47,8 +28,8 @@ def make(which, refer=True, **options):
     agent = getattr(module, which)(
         config, Continuous(2), objective(ReFERConfig()) if refer else None
     )
-    agent = compiled(agent)
-    state, other = (start(agent, batch(), jax.random.key(seed)) for seed in range(2))
+    agent = tools.compiled(agent)
+    state, other = (tools.start(agent, tools.batch(), jax.random.key(seed)) for seed in range(2))
     if which == "ddpg":
         return agent, state._replace(targets=other.networks)
     # Large outputs, since the loss of NAF is nearly quadratic in small ones.
@@ -60,21 +41,21 @@ DESCENT = {"critic_weight_decay": DECAY, "critic_learning_rate": 1.0}  # the act
 
 
 def act(params, obs):
-    return np.tanh(perceptron(params, obs, softsign))
+    return np.tanh(tools.perceptron(params, obs, tools.softsign))
 
 
 def value(params, obs, action):
-    return perceptron(params, joined(obs, action), softsign)[:, 0]
+    return tools.perceptron(params, tools.joined(obs, action), tools.softsign)[:, 0]
 
 
 def outputs(params, obs):
     """Return NAF's mean, value, and lower-triangular factor."""
-    out = perceptron(params, obs, softsign)
+    out = tools.perceptron(params, obs, tools.softsign)
     factor = np.zeros((len(out), 2, 2))
     factor[:, 0, 0], factor[:, 1, 0], factor[:, 1, 1] = (
-        softplus(out[:, 3]),
+        tools.softplus(out[:, 3]),
         out[:, 4],
-        softplus(out[:, 5]),
+        tools.softplus(out[:, 5]),
     )
     return out[:, :2], out[:, 2], factor
 
@@ -85,30 +66,30 @@ def naf_value(mean, value, factor, action):
 
 def sample_for(agent, state, which, beta):
     """Return steps that are near or far from the policy."""
-    sample = batch(ROWS)
+    sample = tools.batch(ROWS)
     mean = np.asarray(agent.greedy(state, sample.transition.obs))
-    action, behaviour = stored(which, mean, np.float32(VARIANCE))
-    sample = change(sample, action=action, extras=Extras(behaviour))
-    return sample._replace(aux=refer_aux(beta))
+    action, behaviour = tools.stored(which, mean, np.float32(VARIANCE))
+    sample = tools.change(sample, action=action, extras=Extras(behaviour))
+    return sample._replace(aux=tools.refer_aux(beta))
 
 
 def check_ddpg(sample, refer, beta=1.0):
     """Compare one update with NumPy, and return the states and the gradients."""
     agent, state = make("ddpg", refer, **DESCENT)
-    after, info = agent.update(state, sample, KEY)
-    before, new, t = in_double((state, after, sample.transition._replace(extras=None)))
+    after, info = agent.update(state, sample, tools.KEY)
+    before, new, t = tools.in_double((state, after, sample.transition._replace(extras=None)))
     extras = sample.transition.extras
     policy = lambda params: act(params, t.obs)
 
     def of(params, losses):  # for the actor, with divergences
         if not refer:
             return losses.mean()
-        near, kl = trust(policy(params), VARIANCE, extras.behaviour, t.action)
+        near, kl = tools.trust(policy(params), VARIANCE, extras.behaviour, t.action)
         return (beta * near * losses + (1 - beta) * kl).mean()
 
     near = 1
     if refer:
-        near, _ = trust(policy(before.networks.actor), VARIANCE, extras.behaviour, t.action)
+        near, _ = tools.trust(policy(before.networks.actor), VARIANCE, extras.behaviour, t.action)
     target = value(before.targets.critic, t.next_obs, act(before.targets.actor, t.next_obs))
     target = t.reward + t.discount * target
     np.testing.assert_allclose(info.feedback["target"], target, rtol=1e-4, atol=1e-5)
@@ -123,10 +104,10 @@ def check_ddpg(sample, refer, beta=1.0):
         return of(params, -q)
 
     grads = (
-        assert_gradient(after.critic_opt_state, critic_loss, before.networks.critic),
-        assert_gradient(after.actor_opt_state, actor_loss, before.networks.actor),
+        tools.assert_gradient(after.critic_opt_state, critic_loss, before.networks.critic),
+        tools.assert_gradient(after.actor_opt_state, actor_loss, before.networks.actor),
     )
-    assert_close(after.targets, mixed(0.25, after.networks, state.targets))
+    tools.assert_close(after.targets, tools.mixed(0.25, after.networks, state.targets))
     return before, grads, np.mean(near)
 
 
@@ -136,10 +117,10 @@ def largest(tree):
 
 def test_ddpgs_update_agrees_with_numpy():
     """Weight decay adds to the gradient, and the actor ascends the updated critic."""
-    check_ddpg(batch(ROWS), refer=False)
+    check_ddpg(tools.batch(ROWS), refer=False)
 
 
-@each_mixture
+@tools.each_mixture
 def test_ddpgs_update_under_refer_agrees_with_numpy(which, beta):
     agent, state = make("ddpg", True, **DESCENT)
     sample = sample_for(agent, state, which, beta)
@@ -154,8 +135,8 @@ def test_ddpgs_update_under_refer_agrees_with_numpy(which, beta):
 
 def check_naf(sample, refer, beta=1.0):
     agent, state = make("naf", refer)
-    after, info = agent.update(state, sample, KEY)
-    before, t = in_double((state, sample.transition._replace(extras=None)))
+    after, info = agent.update(state, sample, tools.KEY)
+    before, t = tools.in_double((state, sample.transition._replace(extras=None)))
     target = t.reward + t.discount * outputs(before.target, t.next_obs)[1]
     np.testing.assert_allclose(info.feedback["target"], target, rtol=1e-4, atol=1e-5)
     fixed, near = outputs(before.params, t.obs), 1
@@ -164,26 +145,26 @@ def check_naf(sample, refer, beta=1.0):
         mean, v, factor = outputs(params, t.obs)
         if not refer:
             return 0.5 * np.square(target - naf_value(mean, v, factor, t.action)).mean()
-        near, kl = trust(mean, VARIANCE, sample.transition.extras.behaviour, t.action)
+        near, kl = tools.trust(mean, VARIANCE, sample.transition.extras.behaviour, t.action)
         # The critic's loss trains V and the factor; the actor's, with the divergence, the mean.
         critic = 0.5 * np.square(target - naf_value(fixed[0], v, factor, t.action))
         actor = 0.5 * np.square(target - naf_value(mean, *fixed[1:], t.action))
         return (near * critic + beta * near * actor + (1 - beta) * kl).mean()
 
     if refer:
-        near, _ = trust(fixed[0], VARIANCE, sample.transition.extras.behaviour, t.action)
-    assert_gradient(after.opt_state, loss, before.params)
-    assert_close(after.target, mixed(0.25, after.params, state.target))
-    return np.asarray(gradient_of(after.opt_state)["params"]["MLP_0"]["Dense_1"]["bias"]), np.mean(
-        near
-    )
+        near, _ = tools.trust(fixed[0], VARIANCE, sample.transition.extras.behaviour, t.action)
+    tools.assert_gradient(after.opt_state, loss, before.params)
+    tools.assert_close(after.target, tools.mixed(0.25, after.params, state.target))
+    return np.asarray(
+        tools.gradient_of(after.opt_state)["params"]["MLP_0"]["Dense_1"]["bias"]
+    ), np.mean(near)
 
 
 def test_nafs_update_agrees_with_numpy():
-    check_naf(batch(ROWS), refer=False)
+    check_naf(tools.batch(ROWS), refer=False)
 
 
-@each_mixture
+@tools.each_mixture
 def test_nafs_update_under_refer_agrees_with_numpy(which, beta):
     agent, state = make("naf")
     bias, near = check_naf(sample_for(agent, state, which, beta), True, beta)
@@ -213,9 +194,9 @@ def test_mean_is_bounded_by_default():
 def test_behaviours_are_stored_only_on_request(which):
     obs, options = np.zeros((4, 3), np.float32), DESCENT if which == "ddpg" else {}
     agent, state = make(which, False, **options)
-    assert agent.act(state, obs, KEY)[1] is None
+    assert agent.act(state, obs, tools.KEY)[1] is None
     agent, state = make(which, True, **options)
-    _, extras = agent.act(state, obs, KEY)
+    _, extras = agent.act(state, obs, tools.KEY)
     np.testing.assert_allclose(extras.behaviour.variance, VARIANCE)
     np.testing.assert_allclose(extras.behaviour.mean, agent.greedy(state, obs), rtol=1e-6)
 
@@ -224,7 +205,7 @@ def test_exploration_noise_is_an_ornstein_uhlenbeck_process():
     """Each step keeps 0.85 of the previous noise; the std tends to 0.2 / sqrt(1 - 0.85^2)."""
     agent, state = make("ddpg", False, noise="ou")
     obs, extras = np.zeros((500, 3), np.float32), Extras(None, np.zeros((500, 2), np.float32))
-    first, _ = agent.act(state, obs, KEY, extras)
+    first, _ = agent.act(state, obs, tools.KEY, extras)
     assert np.subtract(first, agent.greedy(state, obs)).std() == pytest.approx(0.197, rel=0.1)
     noise = []
     for number in range(60):

@@ -11,20 +11,7 @@ from hypothesis import strategies as st
 
 from agents.dqn import DQNConfig, double_q_target, dqn, munchausen_target
 from agents.types import Discrete
-from tests.agents.helpers import (
-    KEY,
-    STATES,
-    assert_close,
-    assert_same,
-    batch,
-    compiled,
-    last_layer,
-    mixed,
-    perceptron,
-    sample_of,
-    start,
-    table,
-)
+from tests.agents import tools
 
 Q_ONLINE = np.float32([[1.0, 2.0], [0.5, 3.0]])
 Q_TARGET = np.float32([[1.0, 1.0], [2.0, -1.0]])
@@ -34,20 +21,22 @@ target_ = jax.jit(munchausen_target, static_argnums=5)
 
 def one_step(action, reward, discount, **more):
     """Return a transition from the first state to the second."""
-    return sample_of(STATES[:1], np.int32([action]), [reward], [discount], STATES[1:], **more)
+    return tools.sample_of(
+        tools.STATES[:1], np.int32([action]), [reward], [discount], tools.STATES[1:], **more
+    )
 
 
 @functools.cache
 def tabular(**options):
     """Return an agent for two states, and a state with the values above."""
-    agent = compiled(dqn(DQNConfig(hidden=(2,), **options), Discrete(2)))
-    state = start(agent, one_step(0, 0, 0))
-    return agent, state._replace(params=table(Q_ONLINE), target_params=table(Q_TARGET))
+    agent = tools.compiled(dqn(DQNConfig(hidden=(2,), **options), Discrete(2)))
+    state = tools.start(agent, one_step(0, 0, 0))
+    return agent, state._replace(params=tools.table(Q_ONLINE), target_params=tools.table(Q_TARGET))
 
 
 def descended(after, state):
     """Return what the update subtracted from the biases of the outputs."""
-    return last_layer(state.params) - last_layer(after.params)
+    return tools.last_layer(state.params) - tools.last_layer(after.params)
 
 
 def test_double_q_target_worked_by_hand():
@@ -65,7 +54,7 @@ def test_double_q_target_worked_by_hand():
 )
 def test_feedback_of_a_table_worked_by_hand(double, discount, target):
     agent, state = tabular(double=double)
-    _, info = agent.update(state, one_step(0, 1, discount), KEY)
+    _, info = agent.update(state, one_step(0, 1, discount), tools.KEY)
     np.testing.assert_allclose(info.feedback["target"], [target], atol=1e-6)
     np.testing.assert_allclose(info.feedback["td_error"], [target - 1], atol=1e-6)
     np.testing.assert_allclose(info.feedback["q_value"], [1.0])
@@ -78,8 +67,10 @@ DESCENT = {"learning_rate": 1.0, "adam_eps": 1e6}
 def test_loss_and_gradient_are_those_of_the_weighted_huber_loss():
     """Errors 0.5 and 3 have losses 0.5^2 / 2 and 3 - 1/2, and slopes -0.5 and -1."""
     agent, state = tabular(**DESCENT, max_grad_norm=0.0)
-    sample = sample_of(STATES, np.int32([0, 1]), [1.5, 6], [0, 0], STATES, [1.0, 0.5])
-    after, info = agent.update(state, sample, KEY)
+    sample = tools.sample_of(
+        tools.STATES, np.int32([0, 1]), [1.5, 6], [0, 0], tools.STATES, [1.0, 0.5]
+    )
+    after, info = agent.update(state, sample, tools.KEY)
     np.testing.assert_allclose(info.feedback["td_error"], [0.5, 3.0])
     np.testing.assert_allclose(info.metrics["loss"], (0.125 + 0.5 * 2.5) / 2)
     expected = np.array([-0.5, 0.5 * -1]) / 2
@@ -88,7 +79,7 @@ def test_loss_and_gradient_are_those_of_the_weighted_huber_loss():
 
 def test_gradient_norm_is_limited():
     agent, state = tabular(**DESCENT, max_grad_norm=0.01)
-    after, info = agent.update(state, one_step(0, 100, 0), KEY)
+    after, info = agent.update(state, one_step(0, 100, 0), tools.KEY)
     assert info.metrics["grad_norm"] > 0.1  # norm before clipping
     change = jax.tree.map(lambda new, old: 1e6 * (new - old), after.params, state.params)
     moved = np.sqrt(sum(np.square(leaf).sum() for leaf in jax.tree.leaves(change)))
@@ -101,14 +92,14 @@ def test_optimiser_may_be_rmsprop():
         optimiser="rmsprop", learning_rate=0.1, rmsprop_decay=0.75, rmsprop_eps=1e-12,
         max_grad_norm=0.0,
     )  # fmt: skip
-    after, _ = agent.update(state, one_step(1, 1, 0), KEY)  # from the value 2 towards 1
+    after, _ = agent.update(state, one_step(1, 1, 0), tools.KEY)  # from the value 2 towards 1
     expected = [0, 0.1 / np.sqrt(0.75 * 0.25)]
     np.testing.assert_allclose(descended(after, state), expected, rtol=1e-4)
 
 
 def test_epsilon_decreases_linearly_with_updates():
     agent, state = tabular(epsilon_start=0.8, epsilon_end=0.2, epsilon_updates=100)
-    obs = np.tile(STATES[0], (20_000, 1))
+    obs = np.tile(tools.STATES[0], (20_000, 1))
     assert (np.asarray(agent.greedy(state, obs)) == 1).all()  # action 0 is half of the random ones
     for updates, epsilon in [(0, 0.8), (50, 0.5), (100, 0.2), (1000, 0.2)]:
         clock = state._replace(updates=np.int32(updates))
@@ -121,9 +112,9 @@ def test_target_network_moves_every_target_every_updates():
     agent, state = tabular(target_every=3, tau=0.25)
     for count in range(1, 7):
         before = state.target_params
-        state, _ = agent.update(state, one_step(0, 1, 0.9), KEY)
-        expected = before if count % 3 else mixed(0.25, state.params, before)
-        assert_close(state.target_params, expected, rtol=1e-6, atol=0)
+        state, _ = agent.update(state, one_step(0, 1, 0.9), tools.KEY)
+        expected = before if count % 3 else tools.mixed(0.25, state.params, before)
+        tools.assert_close(state.target_params, expected, rtol=1e-6, atol=0)
 
 
 # Munchausen
@@ -194,17 +185,17 @@ def test_munchausen_target_agrees_with_the_papers_sums(seed, scale, discount):
 
 def test_munchausen_updates_compute_targets_from_the_target_network_alone():
     agent, sample = (
-        compiled(dqn(DQNConfig(hidden=(8,), munchausen=True), Discrete(3))),
-        batch(6, 4, 3),
+        tools.compiled(dqn(DQNConfig(hidden=(8,), munchausen=True), Discrete(3))),
+        tools.batch(6, 4, 3),
     )
-    state, other = (start(agent, sample, jax.random.key(seed)) for seed in range(2))
+    state, other = (tools.start(agent, sample, jax.random.key(seed)) for seed in range(2))
     state = state._replace(target_params=other.params)
-    _, info = agent.update(state, sample, KEY)
+    _, info = agent.update(state, sample, tools.KEY)
     t = sample.transition
-    q_tm1, q_t = (perceptron(state.target_params, obs) for obs in (t.obs, t.next_obs))
+    q_tm1, q_t = (tools.perceptron(state.target_params, obs) for obs in (t.obs, t.next_obs))
     target = [reference(*row, PAPER) for row in zip(q_tm1, t.action, q_t, t.reward, t.discount)]
-    q = perceptron(state.params, t.obs)[np.arange(6), t.action]
-    found = agent.feedback(state, t, KEY)["target"]
+    q = tools.perceptron(state.params, t.obs)[np.arange(6), t.action]
+    found = agent.feedback(state, t, tools.KEY)["target"]
     for name, got, expected in (
         ("target", info.feedback["target"], target), ("feedback", found, target),
         ("td_error", info.feedback["td_error"], target - q),
@@ -217,8 +208,8 @@ def test_munchausen_options_have_no_effect_when_disabled():
     results = []
     for options in ({}, others):
         agent, state = tabular(**options)
-        results.append(agent.update(state, one_step(0, 1, 0.9), KEY))
-    assert_same(*results)
+        results.append(agent.update(state, one_step(0, 1, 0.9), tools.KEY))
+    tools.assert_same(*results)
 
 
 # Learning
@@ -227,14 +218,14 @@ def test_munchausen_options_have_no_effect_when_disabled():
 def learned_values(sample, updates, config):
     """Return Q-values `[B]` after updates on one batch, from untaken actions below -1."""
     agent = dqn(config, Discrete(2))
-    state = start(compiled(agent), sample)
+    state = tools.start(tools.compiled(agent), sample)
     state.params["params"]["MLP_0"]["Dense_1"]["bias"] -= 1  # the maximum must be of taken actions
 
     def body(state, key):
         state, info = agent.update(state, sample, key)
         return state, info.feedback["q_value"]
 
-    keys = jax.random.split(KEY, updates)
+    keys = jax.random.split(tools.KEY, updates)
     return jax.jit(lambda state: jax.lax.scan(body, state, keys)[1])(state)[-1]
 
 
@@ -243,15 +234,15 @@ CHAIN = {"hidden": (16,), "learning_rate": 1e-2, "target_every": 10, "tau": 1.0}
 
 def test_values_of_a_chain_are_learned():
     """State 0 leads to state 1 without reward, which terminates with reward 1: Q = gamma and 1."""
-    sample = sample_of(STATES, np.int32([0, 1]), [0, 1], [0.9, 0], STATES[::-1])
+    sample = tools.sample_of(tools.STATES, np.int32([0, 1]), [0, 1], [0.9, 0], tools.STATES[::-1])
     q = learned_values(sample, 600, DQNConfig(**CHAIN))
     np.testing.assert_allclose(q, [0.9, 1.0], atol=0.02)
 
 
 def test_munchausen_values_of_a_chain_are_learned():
     """State 0 leads to 1, which terminates with reward 1; the fixed point is computed in NumPy."""
-    obs, action = STATES[[0, 0, 1, 1]], np.int32([0, 1, 0, 1])
-    sample = sample_of(obs, action, [0, 0, 1, 0], [0.9, 0, 0, 0], STATES[[1, 1, 0, 0]])
+    obs, action = tools.STATES[[0, 0, 1, 1]], np.int32([0, 1, 0, 1])
+    sample = tools.sample_of(obs, action, [0, 0, 1, 0], [0.9, 0, 0, 0], tools.STATES[[1, 1, 0, 0]])
     config = DQNConfig(**CHAIN, munchausen=True, munchausen_tau=0.1)
     q = learned_values(sample, 1500, config)
     fixed = np.zeros((2, 2))

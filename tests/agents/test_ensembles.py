@@ -12,7 +12,7 @@ from agents.critics import Critics, fit, largest_magnitude, mean_magnitude, valu
 from agents.networks import Critic
 from jaxreplay import objectives
 from jaxreplay.contrib import laber
-from tests.agents.helpers import KEY, assert_close, batch
+from tests.agents import tools
 
 ROWS = 8
 
@@ -32,7 +32,7 @@ def test_minimum_of_a_subset_interpolates_between_mean_and_minimum():
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_ensembles_agree_with_separate_critics(size):
-    critic, t = Critic((4,)), batch(ROWS).transition
+    critic, t = Critic((4,)), tools.batch(ROWS).transition
     members = jnp.int32([size - 1, 0][: min(size, 2)])
 
     @jax.jit
@@ -44,8 +44,8 @@ def test_ensembles_agree_with_separate_critics(size):
         both = [ensembles.apply_ensemble(critic, x, t.obs, t.action) for x in (ensemble, some)]
         return both, [expected, expected[members]]
 
-    found, expected = values(KEY)
-    assert_close(found, expected)
+    found, expected = values(tools.KEY)
+    tools.assert_close(found, expected)
     assert found[0].shape == (size, ROWS) and len(np.unique(found[0][:, 0])) == size
 
 
@@ -54,7 +54,7 @@ def test_stacked_critics_have_the_gradients_of_separate_critics():
     trees = [{"w": jnp.float32([n, 1 - n, 0.5])} for n in range(3)]
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *trees)
     target, key = jnp.arange(8.0), jax.random.key(1)
-    sample = jax.tree.map(jnp.asarray, batch(ROWS))
+    sample = jax.tree.map(jnp.asarray, tools.batch(ROWS))
 
     def value(params, t, key):
         return t.obs @ params["w"] + jax.random.normal(key, t.reward.shape)
@@ -70,7 +70,7 @@ def test_stacked_critics_have_the_gradients_of_separate_critics():
 
         one, three = gradients(stacked), gradients(tuple(trees))
         grads = jax.tree.map(lambda *x: jnp.stack(x), *three[0])
-        assert_close((one[0], *one[1:]), (grads, *three[1:]))
+        tools.assert_close((one[0], *one[1:]), (grads, *three[1:]))
 
 
 def test_td_error_may_be_the_largest_or_the_mean_of_the_critics():

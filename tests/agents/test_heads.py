@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.heads import cross_entropy, kl_divergence, project, quantile_huber
-from tests.agents.helpers import quantile_loss
+from tests.agents import tools
 
 SUPPORT = np.linspace(-1, 1, 5).astype(np.float32)  # -1, -0.5, 0, 0.5, 1
 project_ = jax.jit(project)
@@ -122,7 +122,7 @@ def test_kl_divergence_of_a_correct_prediction_is_zero():
 def test_quantile_huber_loss_worked_by_hand(kappa, expected):
     args = np.float32([0, 2]), np.float32([1, 0.5]), np.float32([0.25, 0.75])
     np.testing.assert_allclose(quantile_huber(*args, kappa), expected, rtol=1e-6)
-    np.testing.assert_allclose(quantile_loss(*args, kappa), expected, rtol=1e-6)
+    np.testing.assert_allclose(tools.quantile_loss(*args, kappa), expected, rtol=1e-6)
 
 
 def test_quantile_loss_is_minimal_at_the_quantile():

@@ -29,16 +29,7 @@ from jaxreplay import objectives
 from jaxreplay.contrib import la3p, laber, sil
 from jaxreplay.methods import lap, pal, per, refer, sequences, windows
 from jaxreplay.types import Requirements, Sample, Transition
-from tests.agents.helpers import (
-    assert_close,
-    assert_same,
-    batch,
-    change,
-    compiled,
-    differs,
-    sample_of,
-    start,
-)
+from tests.agents import tools
 from tests.refusals import refused
 
 ROWS, HIDDEN = 8, (8,)
@@ -92,21 +83,21 @@ class Case(NamedTuple):
 def batch_for(name) -> Sample:
     """Return transitions of which none terminates, with what the agent reads beside them."""
     space = AGENTS[name][2]
-    sample = batch(ROWS, 4, space.n if isinstance(space, Discrete) else None)
-    sample = change(sample, discount=np.full(ROWS, 0.9, np.float32))
+    sample = tools.batch(ROWS, 4, space.n if isinstance(space, Discrete) else None)
+    sample = tools.change(sample, discount=np.full(ROWS, 0.9, np.float32))
     rng = np.random.default_rng(1)
     if name == "tabular":
         states = rng.integers(0, 2, (2, ROWS)).astype(np.int32)
-        return change(sample, obs=states[0], next_obs=states[1])
+        return tools.change(sample, obs=states[0], next_obs=states[1])
     if name == "r2d2":  # four sequences of two steps
         steps = jax.tree.map(lambda x: x.reshape(4, 2, *x.shape[1:]), sample)
         memory = rng.normal(size=(4, 2, 4)).astype(np.float32)
         mask = np.ones((4, 2), bool)
         steps = steps._replace(weights=np.ones(4, np.float32), aux=sequences.Aux(mask, mask))
-        return change(steps, extras=Memory(memory, memory))
+        return tools.change(steps, extras=Memory(memory, memory))
     if name in ACTOR_CRITICS:
         mean = rng.normal(scale=0.1, size=(ROWS, 2)).astype(np.float32)
-        sample = change(sample, extras=Behaviour(mean, np.full((ROWS, 2), 0.3, np.float32)))
+        sample = tools.change(sample, extras=Behaviour(mean, np.full((ROWS, 2), 0.3, np.float32)))
         slots = windows.Aux(np.arange(ROWS, dtype=np.int32).reshape(4, 2))
         q_ret = rng.normal(size=ROWS).astype(np.float32)
         aux = refer.Aux(np.float32(0.5), np.float32(1.0), q_ret)
@@ -118,12 +109,12 @@ def batch_for(name) -> Sample:
 def case(name) -> Case:
     make, config, space = AGENTS[name]
     agent, sample = make(config, space), batch_for(name)
-    run = compiled(agent)
+    run = tools.compiled(agent)
     flat = sample
     if name == "r2d2":
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), sample.transition)
         flat = sample._replace(transition=flat)
-    state = start(run, flat)
+    state = tools.start(run, flat)
     for number in range(5):
         state, _ = run.update(state, sample, jax.random.key(number))
     if name == "td7":  # the bounds of few targets would clip the bootstrap value
@@ -153,7 +144,7 @@ def moments(name, state):
 
 def scaled(name, sample, factor):
     """Return a sample with other discounts; the discount of two steps is the product."""
-    return change(sample, discount=factor * sample.transition.discount)
+    return tools.change(sample, discount=factor * sample.transition.discount)
 
 
 @table()
@@ -173,9 +164,9 @@ def test_updates_are_pure_and_finite(name):
     given = case(name)
     before = jax.tree.map(np.copy, given.state)
     first = updated(name)
-    assert_same(first, updated(name))
-    assert_same(given.state, before)
-    assert differs(first[0], before)
+    tools.assert_same(first, updated(name))
+    tools.assert_same(given.state, before)
+    assert tools.differs(first[0], before)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(first))
 
 
@@ -185,12 +176,12 @@ def test_targets_of_terminal_transitions_are_rewards(name):
     sample = case(name).sample
     ended = np.zeros(sample.transition.reward.shape, bool)
     ended.reshape(-1)[: ROWS // 2] = True
-    one = change(sample, discount=np.float32(np.where(ended, 0.0, 0.9)))
+    one = tools.change(sample, discount=np.float32(np.where(ended, 0.0, 0.9)))
     later = one.transition.next_obs
-    two = change(one, next_obs=1 - later if name == "tabular" else later + 1)
+    two = tools.change(one, next_obs=1 - later if name == "tabular" else later + 1)
     if name == "r2d2":  # within a sequence, it is the next step's observation
         ended[:, 0] = True
-        two = change(two, next_obs=later.copy())
+        two = tools.change(two, next_obs=later.copy())
         two.transition.next_obs[:, 1] += 1
         ended[2:, 0] = False
     (_, first), (_, second) = (updated(name, each) for each in (one, two))
@@ -215,7 +206,7 @@ def test_targets_are_rewards_plus_discounted_values(name):
         updated(name, changed)[1].feedback["target"]
         for changed in (
             sample, scaled(name, sample, np.float32(0.5)), scaled(name, sample, np.float32(0)),
-            change(sample, reward=reward + 2),
+            tools.change(sample, reward=reward + 2),
         )
     )  # fmt: skip
     assert (np.abs(whole - none) > 1e-4).all()
@@ -229,11 +220,11 @@ def test_targets_have_no_gradient(name):
     state, info = updated(name)
     zero = np.zeros_like(info.feedback["target"])
     fixed, _ = updated(
-        name, change(case(name).sample, reward=info.feedback["target"], discount=zero)
+        name, tools.change(case(name).sample, reward=info.feedback["target"], discount=zero)
     )
     if name == "iql":  # the value does not learn from targets
-        return assert_close(fixed.critic_opt_state, state.critic_opt_state, 1e-4, 1e-6)
-    assert_close(moments(name, fixed), moments(name, state), rtol=1e-4, atol=1e-6)
+        return tools.assert_close(fixed.critic_opt_state, state.critic_opt_state, 1e-4, 1e-6)
+    tools.assert_close(moments(name, fixed), moments(name, state), rtol=1e-4, atol=1e-6)
 
 
 @table(*ACTOR_CRITICS)
@@ -246,14 +237,14 @@ def test_weights_scale_gradients_linearly(name):
     states, infos = zip(*(updated(name, sample._replace(weights=weights)) for weights in sums))
     none, first, second, both = (moments(name, state) for state in states)
     expected = jax.tree.map(lambda a, b, c: a + b - c, first, second, none)
-    assert_close(both, expected, rtol=1e-4, atol=1e-6)
-    assert differs(first, none)
+    tools.assert_close(both, expected, rtol=1e-4, atol=1e-6)
+    assert tools.differs(first, none)
     if name == "iql":  # its targets use the value after a weighted step
         return
     zero, *losses = (info.metrics["loss"] for info in infos)
     np.testing.assert_allclose([zero, losses[2]], [0, losses[0] + losses[1]], rtol=1e-5)
     for info in infos[1:]:
-        assert_same(info.feedback, infos[0].feedback)
+        tools.assert_same(info.feedback, infos[0].feedback)
 
 
 @table(*ACTOR_CRITICS)
@@ -264,12 +255,12 @@ def test_transitions_of_zero_weight_do_not_change_the_update(name):
     reward, first = sample.transition.reward, np.zeros_like(sample.transition.reward)
     first[0] = 5
     plain, same, other = (
-        updated(name, change(sample, reward=x)._replace(weights=weights))
+        updated(name, tools.change(sample, reward=x)._replace(weights=weights))
         for x in (reward, reward + first, reward + 5 - first)
     )
-    assert_same(plain[0], same[0])
-    assert differs(plain[1].feedback["td_error"][:1], same[1].feedback["td_error"][:1])
-    assert differs(plain[0], other[0])
+    tools.assert_same(plain[0], same[0])
+    assert tools.differs(plain[1].feedback["td_error"][:1], same[1].feedback["td_error"][:1])
+    assert tools.differs(plain[0], other[0])
 
 
 @table(*DRAW)
@@ -279,9 +270,9 @@ def test_the_order_of_a_batch_does_not_matter(name):
     whole = lambda x: x[order] if np.ndim(x) else x
     state, info = updated(name)
     other, permuted = updated(name, jax.tree.map(whole, sample))
-    assert_close(permuted.feedback, jax.tree.map(whole, info.feedback), rtol=1e-4, atol=1e-5)
-    assert_close(permuted.metrics, info.metrics, rtol=1e-4, atol=1e-5)
-    assert_close(moments(name, other), moments(name, state), rtol=1e-4, atol=1e-6)
+    tools.assert_close(permuted.feedback, jax.tree.map(whole, info.feedback), rtol=1e-4, atol=1e-5)
+    tools.assert_close(permuted.metrics, info.metrics, rtol=1e-4, atol=1e-5)
+    tools.assert_close(moments(name, other), moments(name, state), rtol=1e-4, atol=1e-6)
 
 
 # The targets of these update after a step, from several steps, or with other draws.
@@ -301,7 +292,7 @@ def test_feedback_is_that_of_the_state_before_the_update(name):
             names -= {"log_ratio"}
     for key in names:
         np.testing.assert_allclose(found[key], info.feedback[key], rtol=1e-4, atol=1e-6)
-    assert differs(found["q_value"], later["q_value"])
+    assert tools.differs(found["q_value"], later["q_value"])
     assert all(np.isfinite(values).all() for values in found.values())
 
 
@@ -315,9 +306,9 @@ def test_vmapped_seeds_equal_single_runs(name):
     for seed, state in enumerate(alone):
         after, info = given.run.update(state, given.sample, keys[seed])
         found = jax.tree.map(lambda x, seed=seed: x[seed], (states, infos))
-        assert_close(found[1], info, rtol=1e-3, atol=1e-4)
-        assert_close(moments(name, found[0]), moments(name, after), rtol=1e-3, atol=1e-4)
-    assert differs(infos.feedback["q_value"][0], infos.feedback["q_value"][1])
+        tools.assert_close(found[1], info, rtol=1e-3, atol=1e-4)
+        tools.assert_close(moments(name, found[0]), moments(name, after), rtol=1e-3, atol=1e-4)
+    assert tools.differs(infos.feedback["q_value"][0], infos.feedback["q_value"][1])
 
 
 @pytest.mark.parametrize(
@@ -327,13 +318,13 @@ def test_vmapped_seeds_equal_single_runs(name):
 def test_updates_without_jit_are_the_same(name):
     given = case(name)
     state, info = given.agent.update(given.state, given.sample, jax.random.key(1))
-    assert_close((state, info), updated(name), rtol=1e-4, atol=1e-5)
+    tools.assert_close((state, info), updated(name), rtol=1e-4, atol=1e-5)
 
 
 @table("tabular", "r2d2", *ACTOR_CRITICS)
 def test_agents_fit_the_rewards_of_a_fixed_batch(name):
     given = case(name)
-    sample = change(given.sample, discount=np.zeros(ROWS, np.float32))
+    sample = tools.change(given.sample, discount=np.zeros(ROWS, np.float32))
     state, errors = given.state, []
     for number in range(300):
         state, info = given.run.update(state, sample, jax.random.key(number % 50))
@@ -352,13 +343,13 @@ def test_agents_solve_a_continuous_bandit(name):
     """The reward is quadratic with its maximum at (0.5, -0.3)."""
     make, config, space = AGENTS[name]
     agent, rng = (
-        compiled(make(dataclasses.replace(config, hidden=(16, 16)), space)),
+        tools.compiled(make(dataclasses.replace(config, hidden=(16, 16)), space)),
         np.random.default_rng(0),
     )
     action, obs = rng.uniform(-1, 1, (128, 2)).astype(np.float32), np.ones((128, 4), np.float32)
     best, zeros = np.float32([0.5, -0.3]), np.zeros(128)
-    sample = sample_of(obs, action, -np.square(action - best).sum(axis=1), zeros, obs)
-    state = start(agent, sample, jax.random.key(1))
+    sample = tools.sample_of(obs, action, -np.square(action - best).sum(axis=1), zeros, obs)
+    state = tools.start(agent, sample, jax.random.key(1))
     for number in range(200 if name == "naf" else 1_000):
         state, _ = agent.update(state, sample, jax.random.key(number % 50))
     regret = np.square(agent.greedy(state, obs[:1])[0] - best).sum()
@@ -375,7 +366,7 @@ def test_update_clocks_continue_past_32_bits(name):
             late = updated(name, state=late, key=number)[0]
         assert int(late.updates) > 2**30
         states.append(late._replace(updates=None))
-    assert_same(*states)
+    tools.assert_same(*states)
 
 
 # Arguments

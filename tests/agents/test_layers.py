@@ -12,7 +12,7 @@ from flax import linen as nn
 from agents.layers import BatchRenorm, Dense, Dropout, LayerNorm, LayerOptions
 from agents.networks import ResidualMLP, apply, learning
 from jaxreplay.loops import product
-from tests.agents.helpers import assert_close, relu
+from tests.agents import tools
 
 ROWS = 8
 
@@ -36,7 +36,7 @@ def test_values_and_gradients_agree_with_a_matrix_product():
         square = lambda x, k, weight: (weight * f(x, k) ** 2).sum()
         return [(f(x, k), jax.grad(square, (0, 1))(x, k, weight)) for x, k, weight in given]
 
-    assert_close(outputs(product, given), outputs(jnp.matmul, given), rtol=1e-4, atol=1e-4)
+    tools.assert_close(outputs(product, given), outputs(jnp.matmul, given), rtol=1e-4, atol=1e-4)
 
 
 def test_short_dimensions_avoid_matrix_products():
@@ -206,7 +206,7 @@ def test_residual_network_agrees_with_numpy():
     ]
     h = layer[0](x)
     for first in (1, 3):
-        h = h + layer[first + 1](relu(layer[first](normalised(h))))
+        h = h + layer[first + 1](tools.relu(layer[first](normalised(h))))
     np.testing.assert_allclose(out, layer[5](normalised(h)), rtol=1e-4, atol=1e-5)
     assert params["Dense_1"]["kernel"].shape == (4, 16)
 

@@ -13,21 +13,7 @@ from experiments.training.config import LoopConfig, check
 from jaxreplay import Replay
 from jaxreplay.methods import latest
 from jaxreplay.methods.windows import Aux
-from tests.agents.helpers import (
-    KEY,
-    assert_close,
-    assert_same,
-    batch,
-    change,
-    compiled,
-    differs,
-    gradient_of,
-    in_double,
-    log_density,
-    numerical_gradient,
-    perceptron,
-    start,
-)
+from tests.agents import tools
 from tests.refusals import refused
 
 T, E, GAMMA = 6, 2, 0.9
@@ -49,8 +35,8 @@ def test_clipped_loss_worked_by_hand(ratio, advantage, expected):
 
 @functools.cache
 def make(**options):
-    agent = compiled(ppo(PPOConfig(hidden=(4,), gae=0.8, **options), Continuous(2)))
-    return agent, start(agent, batch(T * E))
+    agent = tools.compiled(ppo(PPOConfig(hidden=(4,), gae=0.8, **options), Continuous(2)))
+    return agent, tools.start(agent, tools.batch(T * E))
 
 
 def rollout(agent, state, terminal=(False, False)):
@@ -58,11 +44,11 @@ def rollout(agent, state, terminal=(False, False)):
 
     Episodes have four steps; they terminate in lanes with `terminal`, and are truncated elsewhere.
     """
-    sample, row = batch(T * E), np.arange(T * E)
-    action, behaviour = agent.act(state, sample.transition.obs, KEY)
+    sample, row = tools.batch(T * E), np.arange(T * E)
+    action, behaviour = agent.act(state, sample.transition.obs, tools.KEY)
     last = row // E % 4 == 3
     discount = np.where(last & np.tile(terminal, T), 0.0, GAMMA)
-    return change(
+    return tools.change(
         sample, action=np.asarray(action), extras=Behaviour(*map(np.asarray, behaviour)),
         reward=np.float32(row), last=last, discount=np.float32(discount),
     )._replace(aux=Aux(row.reshape(T, E)))  # fmt: skip
@@ -84,7 +70,7 @@ def generalised(t, values, next_values, decay):
 
 
 def value(params, obs):
-    return perceptron(params, obs, np.tanh)[:, 0]
+    return tools.perceptron(params, obs, np.tanh)[:, 0]
 
 
 @pytest.mark.parametrize("terminal", [(False, False), (True, False)], ids=["cut", "ends and cut"])
@@ -96,8 +82,8 @@ def test_update_uses_advantages_along_each_environment(terminal):
     """
     agent, state = make(epochs=1, minibatch=T * E)
     sample = rollout(agent, state, terminal)
-    after, info = agent.update(state, sample, KEY)
-    networks, t = in_double((state.networks, sample.transition))
+    after, info = agent.update(state, sample, tools.KEY)
+    networks, t = tools.in_double((state.networks, sample.transition))
     values, next_values = (value(networks.value, obs) for obs in (t.obs, t.next_obs))
     expected = generalised(t, values, next_values, 0.8)
     np.testing.assert_allclose(info.feedback["td_error"], expected, rtol=1e-4, atol=1e-4)
@@ -107,24 +93,24 @@ def test_update_uses_advantages_along_each_environment(terminal):
 
     def loss(networks):
         p = networks.policy["params"]
-        mean = perceptron({"params": p["Actor_0"]}, t.obs, np.tanh)
-        log_prob = log_density(t.action, mean, np.exp(p["log_variance"]))
+        mean = tools.perceptron({"params": p["Actor_0"]}, t.obs, np.tanh)
+        log_prob = tools.log_density(t.action, mean, np.exp(p["log_variance"]))
         error = value(networks.value, t.obs) - (expected + values)
         return (0.5 * np.square(error) - scaled * log_prob).mean()
 
-    grads = numerical_gradient(loss, networks)
+    grads = tools.numerical_gradient(loss, networks)
     for name in ("policy", "value"):
-        found = getattr(gradient_of(after.opt_state.inner_states[name]), name)
-        assert_close(found, getattr(grads, name), rtol=2e-3, atol=2e-4)
+        found = getattr(tools.gradient_of(after.opt_state.inner_states[name]), name)
+        tools.assert_close(found, getattr(grads, name), rtol=2e-3, atol=2e-4)
 
 
 def test_epochs_and_minibatches_take_further_steps():
     """Four steps of two epochs with two minibatches each, in an order that the key decides."""
     agent, state = make(epochs=2, minibatch=T * E // 2, actor_learning_rate=1e-2)
     sample = rollout(agent, state)
-    after, info = agent.update(state, sample, KEY)
-    assert_same(after, agent.update(state, sample, KEY)[0])
-    assert differs(after, agent.update(state, sample, jax.random.key(1))[0])
+    after, info = agent.update(state, sample, tools.KEY)
+    tools.assert_same(after, agent.update(state, sample, tools.KEY)[0])
+    assert tools.differs(after, agent.update(state, sample, jax.random.key(1))[0])
     counts = [
         leaf for path, leaf in jax.tree_util.tree_leaves_with_path(after.opt_state)
         if jax.tree_util.keystr(path).endswith(".count")
@@ -136,12 +122,14 @@ def test_epochs_and_minibatches_take_further_steps():
 @pytest.mark.parametrize("rows", [T, T + 1, 3 * T - 2])
 def test_replay_returns_the_newest_steps_in_order(rows):
     replay = Replay(latest.sampler(), capacity=T * E, batch_size=T * E, num_envs=E)
-    run = compiled(replay, ("add", "sample", "probability"))
-    steps = change(batch(rows * E), reward=np.arange(rows * E, dtype=np.float32)).transition
-    held = replay.init(KEY, jax.tree.map(lambda x: x[0], steps))
+    run = tools.compiled(replay, ("add", "sample", "probability"))
+    steps = tools.change(
+        tools.batch(rows * E), reward=np.arange(rows * E, dtype=np.float32)
+    ).transition
+    held = replay.init(tools.KEY, jax.tree.map(lambda x: x[0], steps))
     for row in range(rows):
         held = run.add(held, jax.tree.map(lambda x, n=row: x[n * E : n * E + E], steps))
-    found = run.sample(held, KEY)
+    found = run.sample(held, tools.KEY)
     np.testing.assert_array_equal(found.transition.reward, np.arange(rows * E)[-T * E :])
     assert found.aux.slots.shape == (T, E)
     np.testing.assert_allclose(run.probability(held, np.arange(T * E)), 1 / (T * E))

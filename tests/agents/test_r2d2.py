@@ -19,19 +19,7 @@ from experiments.training.seeds import over_seeds
 from jaxreplay import Replay, mixing, ring
 from jaxreplay.methods import per, sequences, slices, uniform
 from jaxreplay.types import Sample, Transition
-from tests.agents.helpers import (
-    KEY,
-    assert_close,
-    assert_gradient,
-    assert_same,
-    change,
-    compiled,
-    in_double,
-    numerical_gradient,
-    perceptron,
-    relu,
-    start,
-)
+from tests.agents import tools
 from tests.refusals import refused
 
 T, ROWS, ACTIONS = 6, 4, 3
@@ -108,7 +96,7 @@ def test_cells_agree_with_flax(cell):
         (carried, hidden), _ = nn.LSTMCell(size).apply({"params": params}, (carried, hidden), gates)
         return found, jnp.concatenate([hidden, carried], axis=-1)
 
-    assert_close(*step(state), rtol=1e-5, atol=1e-6)
+    tools.assert_close(*step(state), rtol=1e-5, atol=1e-6)
 
 
 MASK = np.ones((ROWS, T), bool)
@@ -139,16 +127,16 @@ def sequences_of() -> Sample:
 def make(**options):
     """Return an agent with compiled functions, and a state with a distinct target network."""
     config = {"hidden": (3,), "memory": 4, "n_step": 2, "max_grad_norm": 0.0} | options
-    agent = compiled(r2d2(R2D2Config(**config), Discrete(ACTIONS)))
+    agent = tools.compiled(r2d2(R2D2Config(**config), Discrete(ACTIONS)))
     single = jax.tree.map(lambda x: x[0], sequences_of())
-    state, other = (start(agent, single, jax.random.key(seed)) for seed in (0, 5))
+    state, other = (tools.start(agent, single, jax.random.key(seed)) for seed in (0, 5))
     return agent, state._replace(target_params=other.params)
 
 
 def test_sequences_end_at_the_newest_step():
     (agent, state), whole = make(), sequences_of()
-    cut = change(whole, last=np.zeros((ROWS, T), bool))
-    found, expected = (agent.update(state, x, KEY)[1].feedback for x in (cut, whole))
+    cut = tools.change(whole, last=np.zeros((ROWS, T), bool))
+    found, expected = (agent.update(state, x, tools.KEY)[1].feedback for x in (cut, whole))
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name][LEARN], values[LEARN])
 
@@ -157,14 +145,16 @@ def test_mixtures_of_sequences_are_learned_from_like_one_replay():
     (agent, state), whole = make(), sequences_of()
     parts = [sequences.Aux(MASK[rows], LEARN[rows]) for rows in (slice(3), slice(3, ROWS))]
     mixture = whole._replace(aux=mixing.Aux(*parts))
-    assert_close(agent.update(state, mixture, KEY), agent.update(state, whole, KEY), rtol=1e-6)
+    tools.assert_close(
+        agent.update(state, mixture, tools.KEY), agent.update(state, whole, tools.KEY), rtol=1e-6
+    )
 
 
 def test_batches_without_masks_are_refused():
     agent, state = make()
     for aux in ((), mixing.Aux((), ())):
         with refused("R2D2", "learn", "sequences"):
-            agent.update(state, sequences_of()._replace(aux=aux), KEY)
+            agent.update(state, sequences_of()._replace(aux=aux), tools.KEY)
 
 
 def unrolled(params, obs, state, fixed=None, burn_in=0):
@@ -175,12 +165,15 @@ def unrolled(params, obs, state, fixed=None, burn_in=0):
     sigmoid, found = lambda x: 1 / (1 + np.exp(-x)), []
     for time, x in enumerate(obs):
         p = (fixed if time < burn_in else params)["params"]
-        gates = relu(perceptron(p["torso"], x)) @ p["project"]["kernel"] + p["project"]["bias"]
+        gates = (
+            tools.relu(tools.perceptron(p["torso"], x)) @ p["project"]["kernel"]
+            + p["project"]["bias"]
+        )
         own = state @ p["kernel"]
         r, z = sigmoid(gates[:4] + own[:4]), sigmoid(gates[4:8] + own[4:8])
         n = np.tanh(gates[8:] + r * (own[8:] + p["bias"]))
         state = (1 - z) * n + z * state
-        found.append(perceptron(p["values"], state))
+        found.append(tools.perceptron(p["values"], state))
     return np.array(found)
 
 
@@ -189,8 +182,10 @@ def test_update_agrees_with_numpy(stored_state, rescaled):
     """The burn-in only computes the initial state, which is a constant for the gradient."""
     options = {} if stored_state else {"stored_state": False, "rescale": True}
     (agent, state), sample = make(**options), sequences_of()
-    after, info = agent.update(state, sample, KEY)
-    params, target_params, t = in_double((state.params, state.target_params, sample.transition))
+    after, info = agent.update(state, sample, tools.KEY)
+    params, target_params, t = tools.in_double(
+        (state.params, state.target_params, sample.transition)
+    )
     h = lambda x: np.sign(x) * (np.sqrt(np.abs(x) + 1) - 1) + 1e-3 * x
     inverse = lambda x: (
         np.sign(x) * (((np.sqrt(1 + 4e-3 * (1e-3 + 1 + np.abs(x))) - 1) / 2e-3) ** 2 - 1)
@@ -228,8 +223,8 @@ def test_update_agrees_with_numpy(stored_state, rescaled):
 
     np.testing.assert_allclose(info.feedback["td_error"], errors(params), rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(info.metrics["loss"], loss(params), rtol=1e-3)
-    found = assert_gradient(after.opt_state, loss, params)
-    through = numerical_gradient(lambda p: loss(p, burn_in=0), params)
+    found = tools.assert_gradient(after.opt_state, loss, params)
+    through = tools.numerical_gradient(lambda p: loss(p, burn_in=0), params)
     gap = jax.tree.map(lambda x, y: np.abs(x - y).max(), found, through)
     assert max(jax.tree.leaves(gap)) > 1e-4
 
@@ -237,23 +232,23 @@ def test_update_agrees_with_numpy(stored_state, rescaled):
 def test_steps_outside_the_mask_change_nothing():
     (agent, state), sample = make(), sequences_of()
     t, outside = sample.transition, np.float32(~MASK)
-    other = change(
+    other = tools.change(
         sample, next_obs=t.next_obs + 5 * outside[..., None], reward=t.reward + 7 * outside,
         action=np.where(MASK, t.action, 0).astype(np.int32),
     )  # fmt: skip
-    one, two = (agent.update(state, x, KEY)[0] for x in (sample, other))
-    assert_same(one, two)
+    one, two = (agent.update(state, x, tools.KEY)[0] for x in (sample, other))
+    tools.assert_same(one, two)
     nothing = sample._replace(aux=sequences.Aux(MASK, np.zeros((ROWS, T), bool)))
-    after, info = agent.update(state, nothing, KEY)
-    assert_same(after.params, state.params)
+    after, info = agent.update(state, nothing, tools.KEY)
+    tools.assert_same(after.params, state.params)
     assert info.metrics["loss"] == 0
 
 
 def test_feedback_of_single_steps_agrees_with_numpy():
     """It starts from the stored states, with both networks."""
     (agent, state), t = make(), jax.tree.map(lambda x: x[:, 0], sequences_of().transition)
-    found = agent.feedback(state, t, KEY)
-    params, target_params = in_double((state.params, state.target_params))
+    found = agent.feedback(state, t, tools.KEY)
+    params, target_params = tools.in_double((state.params, state.target_params))
     for row in range(ROWS):
         inputs = np.stack([t.obs[row], t.next_obs[row]])
         q, lagged = (unrolled(p, inputs, t.extras.before[row]) for p in (params, target_params))
@@ -270,7 +265,7 @@ def test_acting_continues_the_state_of_the_previous_step():
     for time in range(T):
         action, memory = recall(state, obs[:, time], memory)
         actions.append(action)
-    params = in_double(state.params)
+    params = tools.in_double(state.params)
     expected = [unrolled(params, row, np.zeros(4)).argmax(-1) for row in obs]
     np.testing.assert_array_equal(np.array(actions).T, expected)
 
@@ -289,7 +284,7 @@ def test_memory_is_stored_with_steps_and_is_initially_zero(sampler):
     replay = Replay(sampler, capacity=64, batch_size=4, num_envs=2)
     config = LoopConfig(steps=120, warmup=60, eval_every=60, eval_episodes=1, inspect=1)
     program = make_program(task, agent, replay, config)
-    state, metrics = jax.jit(lambda key: program.chunk(program.init(key), 30))(KEY)
+    state, metrics = jax.jit(lambda key: program.chunk(program.init(key), 30))(tools.KEY)
     rows = ring.contents(state.replay.ring)
     newest = int(state.replay.ring.steps_added)
     order = 2 * (np.arange(newest, newest + 32) % 32)  # first environment, oldest rows first

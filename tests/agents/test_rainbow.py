@@ -19,20 +19,7 @@ from experiments.training.loop import make_train
 from jaxreplay import Replay
 from jaxreplay.contrib import laber
 from jaxreplay.methods import uniform
-from tests.agents.helpers import (
-    KEY,
-    STATES,
-    assert_close,
-    assert_same,
-    batch,
-    compiled,
-    differs,
-    last_layer,
-    quantile_loss,
-    sample_of,
-    start,
-    table,
-)
+from tests.agents import tools
 from tests.refusals import refused
 
 SUPPORT = np.float32([-2, -1, 0, 1, 2])
@@ -61,8 +48,13 @@ _project, _cross_entropy = jax.jit(project), jax.jit(cross_entropy)
 
 def one_step(action, reward, discount, weight=1.0):
     """Return a transition from the first state to the second."""
-    return sample_of(
-        STATES[:1], np.int32([action]), [reward], [discount], STATES[1:], weights=[weight]
+    return tools.sample_of(
+        tools.STATES[:1],
+        np.int32([action]),
+        [reward],
+        [discount],
+        tools.STATES[1:],
+        weights=[weight],
     )
 
 
@@ -70,16 +62,16 @@ def one_step(action, reward, discount, weight=1.0):
 def tabular(head="c51", **options):
     """Return an agent for two states, and a state with the outputs above."""
     config = RainbowConfig(**PLAIN, **C51, head=head, quantiles=3, **DESCENT | options)
-    agent = compiled(rainbow(config, Discrete(2)))
+    agent = tools.compiled(rainbow(config, Discrete(2)))
     given = (np.log(ONLINE), np.log(TARGET)) if head == "c51" else (QUANTILES, TARGET_QUANTILES)
-    params, target_params = map(table, given)
-    state = start(agent, one_step(0, 0, 0))
+    params, target_params = map(tools.table, given)
+    state = tools.start(agent, one_step(0, 0, 0))
     return agent, state._replace(params=params, target_params=target_params)
 
 
 def gradient(after, state):
     """Return the gradient by the outputs of both actions `[2, m]`."""
-    change = last_layer(after.params) - last_layer(state.params)
+    change = tools.last_layer(after.params) - tools.last_layer(state.params)
     return -1e6 * change.reshape(2, -1)
 
 
@@ -93,7 +85,7 @@ def gradient(after, state):
 )
 def test_update_of_probabilities_worked_by_hand(double, discount, moved):
     agent, state = tabular(double=double)
-    after, info = agent.update(state, one_step(1, 1, discount, weight=0.5), KEY)
+    after, info = agent.update(state, one_step(1, 1, discount, weight=0.5), tools.KEY)
     entropy = -np.dot(moved, np.log(ONLINE[0, 1]))
     np.testing.assert_allclose(info.feedback["td_error"], [entropy], rtol=1e-5)
     np.testing.assert_allclose(info.feedback["q_value"], [1.0], rtol=1e-5)
@@ -115,9 +107,9 @@ def test_update_of_probabilities_worked_by_hand(double, discount, moved):
 )
 def test_update_of_quantiles_worked_by_hand(double, discount, moved):
     agent, state = tabular("quantile", double=double)
-    after, info = agent.update(state, one_step(1, 1, discount, weight=0.5), KEY)
+    after, info = agent.update(state, one_step(1, 1, discount, weight=0.5), tools.KEY)
     fractions, quantiles = [1 / 6, 3 / 6, 5 / 6], QUANTILES[0, 1]
-    expected = quantile_loss(moved, quantiles, fractions)
+    expected = tools.quantile_loss(moved, quantiles, fractions)
     np.testing.assert_allclose(info.feedback["td_error"], [expected], rtol=1e-5)
     np.testing.assert_allclose(info.feedback["q_value"], [1.0], rtol=1e-6)
     np.testing.assert_allclose(info.feedback["target"], [np.mean(moved)], rtol=1e-6)
@@ -132,14 +124,18 @@ def test_update_of_quantiles_worked_by_hand(double, discount, moved):
 
 def test_priorities_may_be_the_kl_divergence():
     """It is the cross-entropy minus the target's entropy; the gradient is the same."""
-    sample = sample_of(STATES, np.int32([0, 1]), [1.0, -1.0], [0.5, 0.0], STATES[::-1])
+    sample = tools.sample_of(
+        tools.STATES, np.int32([0, 1]), [1.0, -1.0], [0.5, 0.0], tools.STATES[::-1]
+    )
     found = {}
     for priority in ("cross_entropy", "kl"):
         agent, state = tabular(**({"double": True} if priority != "kl" else {"priority": "kl"}))
-        found[priority] = agent.update(state, sample, KEY)
-        assert_same(agent.feedback(state, sample.transition, KEY), found[priority][1].feedback)
+        found[priority] = agent.update(state, sample, tools.KEY)
+        tools.assert_same(
+            agent.feedback(state, sample.transition, tools.KEY), found[priority][1].feedback
+        )
     (state, plain), (same_state, kl) = found.values()
-    assert_same(state, same_state)
+    tools.assert_same(state, same_state)
     assert kl.metrics["loss"] == plain.metrics["loss"]
     # After the first transition action 0 is best (target .5 .2 .1 .1 .1). The second terminates
     # with reward -1, which concentrates the target on one atom.
@@ -172,21 +168,21 @@ def test_feedback_of_implicit_quantiles_agrees_with_numpy(hidden, double):
         head="implicit", quantiles=3, averaged=7, embedding=4, kappa=0.5,
         **PLAIN | {"hidden": hidden}, double=double,
     )  # fmt: skip
-    agent, sample = compiled(rainbow(config, Discrete(3))), batch(4, 2, 3)
-    state, other = (start(agent, sample, jax.random.key(seed)) for seed in range(2))
+    agent, sample = tools.compiled(rainbow(config, Discrete(3))), tools.batch(4, 2, 3)
+    state, other = (tools.start(agent, sample, jax.random.key(seed)) for seed in range(2))
     state, t = state._replace(target_params=other.params), sample.transition
-    _, info = agent.update(state, sample, KEY)
+    _, info = agent.update(state, sample, tools.KEY)
 
     forward = functools.partial(implicit_forward, hidden=len(hidden))
     grid = np.broadcast_to((np.arange(7) + 0.5) / 7, (4, 7))
     chooser = state.params if double else state.target_params
     best = forward(chooser, t.next_obs, grid).mean(-1).argmax(-1)
     rows = np.arange(4)
-    predicted, aimed = map(np.asarray, ImplicitQuantiles(drawn=3).draw(KEY, 4))
+    predicted, aimed = map(np.asarray, ImplicitQuantiles(drawn=3).draw(tools.KEY, 4))
     moved = forward(state.target_params, t.next_obs, aimed)[rows, best]
     moved = t.reward[:, None] + t.discount[:, None] * moved
     taken = forward(state.params, t.obs, predicted)[rows, t.action]
-    losses = [quantile_loss(*each, 0.5) for each in zip(moved, taken, predicted, strict=True)]
+    losses = [tools.quantile_loss(*each, 0.5) for each in zip(moved, taken, predicted, strict=True)]
     np.testing.assert_allclose(info.feedback["td_error"], losses, rtol=1e-4)
     np.testing.assert_allclose(info.feedback["q_value"], taken.mean(-1), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(info.feedback["target"], moved.mean(-1), rtol=1e-4, atol=1e-6)
@@ -199,16 +195,18 @@ def test_chosen_candidates_keep_their_fractions(head):
     """Gradient norms and losses of the chosen rows use the same draws."""
     config = RainbowConfig(head=head, quantiles=4, hidden=(4,), averaged=4, embedding=4)
     method = laber.method(laber.LaBERConfig(candidates=2))
-    sample = batch(8, 2, 2)
-    plain, choosing = (compiled(rainbow(config, Discrete(2), o)) for o in (None, method.objective))
-    state = start(plain, sample)
-    expected = plain.feedback(state, sample.transition, KEY)
-    after, info = choosing.update(state, sample, KEY)
+    sample = tools.batch(8, 2, 2)
+    plain, choosing = (
+        tools.compiled(rainbow(config, Discrete(2), o)) for o in (None, method.objective)
+    )
+    state = tools.start(plain, sample)
+    expected = plain.feedback(state, sample.transition, tools.KEY)
+    after, info = choosing.update(state, sample, tools.KEY)
     for name, values in expected.items():  # for all candidates
         np.testing.assert_allclose(info.feedback[name], values, rtol=1e-4, atol=1e-6)
     assert np.isfinite(info.metrics["loss"]) and info.metrics["loss"] > 0
     leaves = zip(jax.tree.leaves(after.params), jax.tree.leaves(state.params), strict=True)
-    assert all(differs(x, y) for x, y in leaves)
+    assert all(tools.differs(x, y) for x, y in leaves)
 
 
 def test_dueling_applies_to_each_atom():
@@ -241,24 +239,24 @@ def test_head_without_dueling_has_one_output_for_each_atom():
 def test_noise_decides_about_exploration(noisy):
     """With noisy layers, updates depend on the key, and epsilon is not used."""
     config = RainbowConfig(noisy=noisy, atoms=7, hidden=(8,), target_every=2, epsilon_end=0.5)
-    agent, sample = compiled(rainbow(config, Discrete(3))), batch(6, 4, 3)
-    state = start(agent, sample)
-    once, info = agent.update(state, sample, KEY)
+    agent, sample = tools.compiled(rainbow(config, Discrete(3))), tools.batch(6, 4, 3)
+    state = tools.start(agent, sample)
+    once, info = agent.update(state, sample, tools.KEY)
     twice, _ = agent.update(once, sample, jax.random.key(3))
     assert ("epsilon" in info.metrics) == (not noisy)
     # The target network is copied at every second update.
-    assert_same(once.target_params, state.target_params)
-    assert_same(twice.target_params, twice.params)
-    told = agent.feedback(state, sample.transition, KEY)
-    assert_close(told, info.feedback)
+    tools.assert_same(once.target_params, state.target_params)
+    tools.assert_same(twice.target_params, twice.params)
+    told = agent.feedback(state, sample.transition, tools.KEY)
+    tools.assert_close(told, info.feedback)
     other = agent.feedback(state, sample.transition, jax.random.key(3))
-    assert differs(other["td_error"], told["td_error"]) == noisy
+    assert tools.differs(other["td_error"], told["td_error"]) == noisy
 
 
 @functools.cache
 def noisy_agent(lanes=400):
     """Return an agent, its state, equal observations, and a function for their Q-values."""
-    agent = compiled(rainbow(RainbowConfig(hidden=(8,), sigma=3.0), Discrete(4)))
+    agent = tools.compiled(rainbow(RainbowConfig(hidden=(8,), sigma=3.0), Discrete(4)))
     net = QNetwork(4, "auto", (8,), True, 51, noisy(3.0))
     obs = np.ones((lanes, 3), np.float32)
     state = agent.init(jax.random.key(0), obs[0], np.int32(0))
@@ -293,8 +291,8 @@ def test_greedy_actions_use_the_mean_weights():
 def test_updates_draw_three_independent_noises():
     """The expected cross-entropy applies the three networks with separate noise."""
     config = RainbowConfig(hidden=(8,), **C51, sigma=3.0)
-    agent, sample = compiled(rainbow(config, Discrete(3))), batch(6, 4, 3)
-    state, key, t = start(agent, sample), jax.random.key(2), sample.transition
+    agent, sample = tools.compiled(rainbow(config, Discrete(3))), tools.batch(6, 4, 3)
+    state, key, t = tools.start(agent, sample), jax.random.key(2), sample.transition
     net = QNetwork(3, "auto", (8,), True, 5, noisy(3.0))
 
     @jax.jit
@@ -321,7 +319,7 @@ def test_updates_draw_three_independent_noises():
 
 def test_epsilon_without_noise_decreases_linearly_with_updates():
     agent, state = tabular(epsilon_start=0.8, epsilon_end=0.2, epsilon_updates=100)
-    obs = np.tile(STATES[0], (20_000, 1))
+    obs = np.tile(tools.STATES[0], (20_000, 1))
     assert (np.asarray(agent.greedy(state, obs)) == 1).all()  # action 0 is half of the random ones
     for updates, epsilon in [(0, 0.8), (50, 0.5), (1000, 0.2)]:
         clock = state._replace(updates=np.int32(updates))
@@ -332,13 +330,13 @@ def test_epsilon_without_noise_decreases_linearly_with_updates():
 def learned(config, sample, updates):
     """Return the state after updates on one batch, and the agent."""
     agent = rainbow(config, Discrete(2))
-    run = compiled(agent)
+    run = tools.compiled(agent)
 
     def body(state, key):
         return agent.update(state, sample, key)[0], None
 
     keys = jax.random.split(jax.random.key(1), updates)
-    state = jax.jit(lambda s: jax.lax.scan(body, s, keys)[0])(start(run, sample))
+    state = jax.jit(lambda s: jax.lax.scan(body, s, keys)[0])(tools.start(run, sample))
     return state, run
 
 
@@ -349,8 +347,8 @@ def test_values_of_a_chain_are_learned(noisy):
         hidden=(16,), learning_rate=1e-2, target_every=10, noisy=noisy, sigma=0.1, v_min=-2.0,
         v_max=2.0, atoms=21, adam_eps=1e-8,
     )  # fmt: skip
-    obs, action = np.repeat(STATES, 2, axis=0), np.int32([0, 1, 0, 1])  # all pairs
-    sample = sample_of(obs, action, [0, 0, 1, 1], [0.9, 0.9, 0, 0], obs[::-1])
+    obs, action = np.repeat(tools.STATES, 2, axis=0), np.int32([0, 1, 0, 1])  # all pairs
+    sample = tools.sample_of(obs, action, [0, 0, 1, 1], [0.9, 0.9, 0, 0], obs[::-1])
     state, agent = learned(config, sample, 500)
     q = agent.feedback(state, sample.transition, jax.random.key(2))["q_value"]
     np.testing.assert_allclose(q, [0.9, 0.9, 1, 1], atol=0.1 if noisy else 0.03)
@@ -363,7 +361,7 @@ def test_distribution_of_a_coin_is_learned(head):
         head=head, noisy=False, hidden=(16,), quantiles=8, kappa=0.05, learning_rate=1e-2,
     )  # fmt: skip
     obs = np.ones((4, 2), np.float32)
-    sample = sample_of(obs, np.int32([0, 0, 1, 1]), [0, 1, 0.4, 0.4], np.zeros(4), obs)
+    sample = tools.sample_of(obs, np.int32([0, 0, 1, 1]), [0, 1, 0.4, 0.4], np.zeros(4), obs)
     state, agent = learned(config, sample, 400)
     fractions = None if head == "quantile" else jnp.broadcast_to(midpoints(8), (4, 8))
     found = jax.jit(config.make_network(2).apply)(state.params, obs, fractions)[0]

@@ -11,25 +11,7 @@ from agents import ensembles
 from agents.sac import Extras, SACConfig, sac, soft_target, temperature_loss
 from agents.types import Continuous
 from jaxreplay.methods.refer import ReFERConfig, objective
-from tests.agents.helpers import (
-    assert_close,
-    assert_gradient,
-    batch,
-    change,
-    compiled,
-    each_mixture,
-    gradient_of,
-    in_double,
-    joined,
-    mixed,
-    numerical_gradient,
-    perceptron,
-    refer_aux,
-    relu,
-    start,
-    stored,
-    trust,
-)
+from tests.agents import tools
 
 ROWS, ALPHA, KEY = 8, 0.2, jax.random.key(3)
 # Options of the updates that are computed in NumPy.
@@ -49,8 +31,10 @@ def make(kind="default", refer=False, **options):
     """Return an agent with compiled functions, and a state with distinct target networks."""
     options = {"hidden": (4,), "initial_alpha": ALPHA, "tau": 0.1, "adam_b1": 0.5} | options
     config = SACConfig(**options | KINDS[kind])
-    agent = compiled(sac(config, Continuous(2), objective(ReFERConfig()) if refer else None))
-    state, other = (start(agent, batch(ROWS), jax.random.key(seed)) for seed in range(2))
+    agent = tools.compiled(sac(config, Continuous(2), objective(ReFERConfig()) if refer else None))
+    state, other = (
+        tools.start(agent, tools.batch(ROWS), jax.random.key(seed)) for seed in range(2)
+    )
     if config.target_network:
         state = state._replace(target_critics=other.critics)
     return agent, state
@@ -59,7 +43,7 @@ def make(kind="default", refer=False, **options):
 def members(ensemble):
     """Return the trees of an ensemble's critics."""
     if isinstance(ensemble, tuple):
-        return list(in_double(ensemble))
+        return list(tools.in_double(ensemble))
     size = len(jax.tree.leaves(ensemble)[0])
     return [jax.tree.map(lambda x, n=n: np.float64(x[n]), ensemble) for n in range(size)]
 
@@ -93,14 +77,14 @@ def evaluate(params, x, kind, frozen=None):
     h = layer(x, 0)
     if kind == "norm":
         h = normalised(h) * p["LayerNorm_0"]["scale"] + p["LayerNorm_0"]["shift"]
-    return layer(relu(h), 1)[:, 0], corrections
+    return layer(tools.relu(h), 1)[:, 0], corrections
 
 
 def policy(params, obs, kind="default"):
     """Return mean and log std before tanh; an initial renormalisation divides by sqrt(1.001)."""
     params, scale = params["params"]["MLP_0"], 1.001**-0.5 if kind == "renorm" else 1.0
     layer = lambda x, p: scale * x @ p["kernel"] + p["bias"]
-    return np.split(layer(relu(layer(obs, params["Dense_0"])), params["Dense_1"]), 2, axis=1)
+    return np.split(layer(tools.relu(layer(obs, params["Dense_0"])), params["Dense_1"]), 2, axis=1)
 
 
 def draw(params, obs, key, kind="default"):
@@ -116,13 +100,15 @@ def check_update(kind, sample, refer=False, beta=1.0):
     """Compare one update with NumPy, and return the gradients of the critics and the actor."""
     agent, state = make(kind, refer)
     after, info = agent.update(state, sample, KEY)
-    before, t = in_double((state._replace(critics=None, target_critics=None), sample.transition))
+    before, t = tools.in_double(
+        (state._replace(critics=None, target_critics=None), sample.transition)
+    )
     target_key, actor_key = jax.random.split(KEY)
     trees = members(state.critics)
     near, _ = trust_of(before.actor, t) if refer else (1, None)
 
     next_action, log_prob = draw(before.actor, t.next_obs, target_key, kind)
-    now, later = joined(t.obs, t.action), joined(t.next_obs, next_action)
+    now, later = tools.joined(t.obs, t.action), tools.joined(t.next_obs, next_action)
     frozen, both = [None] * len(trees), np.vstack([now, later])
     if kind == "renorm":  # values of both come from one pass
         values, frozen = zip(*(evaluate(tree, both, kind) for tree in trees))
@@ -153,8 +139,10 @@ def check_update(kind, sample, refer=False, beta=1.0):
         )
 
     trainable = [{"params": tree["params"]} for tree in trees]  # statistics have no gradients
-    found = members(gradient_of(after.critic_opt_state, b1=0.5))
-    assert_close(found, numerical_gradient(critic_loss, trainable), rtol=2e-3, atol=2e-5)
+    found = members(tools.gradient_of(after.critic_opt_state, b1=0.5))
+    tools.assert_close(
+        found, tools.numerical_gradient(critic_loss, trainable), rtol=2e-3, atol=2e-5
+    )
     grads = {"critics": found}
     norm = np.sqrt(sum(np.square(x).sum() for x in jax.tree.leaves(found)))
     np.testing.assert_allclose(info.metrics["grad_norm"], norm, rtol=1e-4, atol=1e-7)
@@ -162,12 +150,12 @@ def check_update(kind, sample, refer=False, beta=1.0):
     if kind == "renorm":
         check_statistics(state, after, now, later)
         return grads
-    assert_close(after.target_critics, mixed(0.1, after.critics, state.target_critics))
+    tools.assert_close(after.target_critics, tools.mixed(0.1, after.critics, state.target_critics))
     improved = members(after.critics)
 
     def actor_loss(params):
         action, log_prob = draw(params, t.obs, actor_key)
-        q = np.stack([evaluate(tree, joined(t.obs, action), kind)[0] for tree in improved])
+        q = np.stack([evaluate(tree, tools.joined(t.obs, action), kind)[0] for tree in improved])
         reduced = q.mean(axis=0) if kind == "redq" else q.min(axis=0)
         soft = ALPHA * log_prob - reduced
         if not refer:
@@ -176,7 +164,7 @@ def check_update(kind, sample, refer=False, beta=1.0):
         return (beta * near * soft + (1 - beta) * kl).mean()
 
     np.testing.assert_allclose(info.metrics["actor_loss"], actor_loss(before.actor), rtol=1e-4)
-    grads["actor"] = assert_gradient(after.actor_opt_state, actor_loss, before.actor, b1=0.5)
+    grads["actor"] = tools.assert_gradient(after.actor_opt_state, actor_loss, before.actor, b1=0.5)
     entropy = -draw(before.actor, t.obs, actor_key)[1].mean()
     np.testing.assert_allclose(info.metrics["entropy"], entropy, rtol=1e-4)
     # The temperature rises if the entropy is below -2; Adam's first step is the learning rate.
@@ -187,7 +175,7 @@ def check_update(kind, sample, refer=False, beta=1.0):
 
 def trust_of(params, t):
     mean, log_std = policy(params, t.obs)
-    return trust(mean, np.exp(2 * log_std), t.extras.behaviour, t.extras.pre_tanh)
+    return tools.trust(mean, np.exp(2 * log_std), t.extras.behaviour, t.extras.pre_tanh)
 
 
 def check_statistics(state, after, now, later):
@@ -205,17 +193,17 @@ def check_statistics(state, after, now, later):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_update_agrees_with_numpy(kind):
-    check_update(kind, batch(ROWS))
+    check_update(kind, tools.batch(ROWS))
 
 
-@each_mixture
+@tools.each_mixture
 def test_update_under_refer_agrees_with_numpy(which, beta):
     agent, state = make(refer=True)
-    sample = batch(12)
+    sample = tools.batch(12)
     mean, log_std = policy(state.actor, sample.transition.obs)
-    action, behaviour = stored(which, mean, np.exp(2 * log_std))
-    sample = change(sample, action=np.tanh(action), extras=Extras(behaviour, action))
-    grads = check_update("default", sample._replace(aux=refer_aux(beta)), True, beta)
+    action, behaviour = tools.stored(which, mean, np.exp(2 * log_std))
+    sample = tools.change(sample, action=np.tanh(action), extras=Extras(behaviour, action))
+    grads = check_update("default", sample._replace(aux=tools.refer_aux(beta)), True, beta)
     largest = {
         name: max(np.abs(x).max() for x in jax.tree.leaves(tree)) for name, tree in grads.items()
     }
@@ -251,10 +239,10 @@ def test_temperature_gradients_worked_by_hand(alpha, log_prob, target, factor, s
 
 def test_targets_may_use_the_mean_and_omit_entropy():
     agent, state = make(backup_entropy=False, target_reduce="mean")
-    before, t = in_double((state, batch(ROWS).transition))
+    before, t = tools.in_double((state, tools.batch(ROWS).transition))
     action, _ = draw(before.actor, t.next_obs, KEY)
-    q = [perceptron(p, joined(t.next_obs, action))[:, 0] for p in before.target_critics]
-    found = agent.feedback(state, batch(ROWS).transition, KEY)["target"]
+    q = [tools.perceptron(p, tools.joined(t.next_obs, action))[:, 0] for p in before.target_critics]
+    found = agent.feedback(state, tools.batch(ROWS).transition, KEY)["target"]
     np.testing.assert_allclose(found, t.reward + t.discount * np.mean(q, axis=0), rtol=1e-4)
 
 

@@ -15,36 +15,28 @@ from experiments.training.seeds import over_seeds
 from jaxreplay import Replay
 from jaxreplay.contrib import laber, relo
 from jaxreplay.methods import refer, uniform
-from tests.agents.helpers import (
-    KEY,
-    assert_close,
-    batch,
-    change,
-    compiled,
-    differs,
-    start,
-)
+from tests.agents import tools
 from tests.refusals import refused
 
 
 def make(**options):
     """Return an agent with compiled functions, and its initial state."""
-    agent = compiled(sac(SACConfig(**{"hidden": (4,)} | options), Continuous(2)))
-    return agent, start(agent, batch())
+    agent = tools.compiled(sac(SACConfig(**{"hidden": (4,)} | options), Continuous(2)))
+    return agent, tools.start(agent, tools.batch())
 
 
 def test_dropout_is_active_in_values_and_targets():
     agent, state = make(dropout=0.5)
-    t, keys = batch().transition, jax.random.split(KEY)
+    t, keys = tools.batch().transition, jax.random.split(tools.KEY)
     one, two = (agent.feedback(state, t, key) for key in keys)
-    assert differs(one["q_value"], two["q_value"])
-    assert differs(one["target"][1:], two["target"][1:])
+    assert tools.differs(one["q_value"], two["q_value"])
+    assert tools.differs(one["target"][1:], two["target"][1:])
 
 
 def test_subset_of_all_targets_equals_no_subset():
     (agent, state), (subset, _) = make(critics=3), make(critics=3, target_subset=3)
-    found = (each.feedback(state, batch().transition, KEY) for each in (agent, subset))
-    assert_close(*found, rtol=1e-6)
+    found = (each.feedback(state, tools.batch().transition, tools.KEY) for each in (agent, subset))
+    tools.assert_close(*found, rtol=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +45,7 @@ def delayed():
     agent, state = make(policy_delay=3, reset_every=4)
     states, metrics = [state], []
     for number in range(6):
-        state, info = agent.update(state, batch(), jax.random.key(number))
+        state, info = agent.update(state, tools.batch(), jax.random.key(number))
         states.append(state)
         metrics.append(info.metrics)
     return agent, states, metrics
@@ -66,9 +58,11 @@ def test_resets_happen_every_reset_every_updates_and_keep_the_clock(delayed):
         steps = state.critic_opt_state.inner[0].count
         assert steps == (0 if number == 4 else number % 4)
     key = jax.random.fold_in(jax.random.key(3), 4)  # key of the fourth update
-    fresh = start(agent, batch(), key)
-    assert_close(states[4]._replace(clock=None), fresh._replace(clock=None), rtol=1e-6, atol=1e-7)
-    assert differs(fresh.actor, states[0].actor)
+    fresh = tools.start(agent, tools.batch(), key)
+    tools.assert_close(
+        states[4]._replace(clock=None), fresh._replace(clock=None), rtol=1e-6, atol=1e-7
+    )
+    assert tools.differs(fresh.actor, states[0].actor)
 
 
 def test_actor_changes_every_policy_delay_updates(delayed):
@@ -76,9 +70,9 @@ def test_actor_changes_every_policy_delay_updates(delayed):
     for number in (1, 2, 3, 5, 6):  # the fourth update resets
         before, after = states[number - 1], states[number]
         due = number % 3 == 0
-        assert differs(before.actor, after.actor) == due
-        assert differs(before.log_alpha, after.log_alpha) == due
-        assert differs(before.target_critics, after.target_critics)
+        assert tools.differs(before.actor, after.actor) == due
+        assert tools.differs(before.log_alpha, after.log_alpha) == due
+        assert tools.differs(before.target_critics, after.target_critics)
     assert [float(m["actor_loss"]) for m in metrics[:2]] == [0.0, 0.0]
     assert metrics[2]["actor_loss"] == metrics[3]["actor_loss"] != 0
     assert metrics[5]["actor_loss"] != metrics[4]["actor_loss"]
@@ -88,7 +82,7 @@ def test_clocks_continue_past_32_bits(delayed):
     agent, states, _ = delayed
     late = states[1]._replace(clock=states[1].clock._replace(updates=np.int32(2**31 - 1)))
     # Delay and resets coincide every 12 updates, and 2^31 - 1 is 7 modulo 12.
-    late, _ = agent.update(late, batch(), KEY)
+    late, _ = agent.update(late, tools.batch(), tools.KEY)
     assert int(late.clock.updates) > 2**30 and int(late.clock.updates) % 12 == 8
     assert late.critic_opt_state.inner[0].count == 0
 
@@ -98,8 +92,8 @@ def test_clocks_continue_past_32_bits(delayed):
 def test_seeds_of_presets_can_be_vmapped(name):
     small = {"hidden": (4, 4), "critic_hidden": (4, 4), "policy_delay": 2}
     agent = sac(SACConfig(**PRESETS[name].agents["sac"] | small), Continuous(2))
-    sample, keys, one = batch(), jax.random.split(jax.random.key(1), 2), compiled(agent)
-    alone = [start(one, sample, key) for key in keys]
+    sample, keys, one = tools.batch(), jax.random.split(jax.random.key(1), 2), tools.compiled(agent)
+    alone = [tools.start(one, sample, key) for key in keys]
     states = jax.tree.map(lambda *x: np.stack(x), *alone)
     together = jax.jit(jax.vmap(agent.update, in_axes=(0, None, 0)))
     for _ in range(3):
@@ -108,9 +102,11 @@ def test_seeds_of_presets_can_be_vmapped(name):
     # Compare values: biases before batch normalisation have only gradients from rounding.
     for n in range(2):
         got = jax.tree.map(lambda x, n=n: x[n], infos)
-        assert_close(got.feedback, own[n].feedback, rtol=1e-2, atol=1e-3)
-        assert_close(got.metrics["actor_loss"], own[n].metrics["actor_loss"], rtol=1e-2, atol=1e-3)
-    assert differs(got.feedback, own[0].feedback)
+        tools.assert_close(got.feedback, own[n].feedback, rtol=1e-2, atol=1e-3)
+        tools.assert_close(
+            got.metrics["actor_loss"], own[n].metrics["actor_loss"], rtol=1e-2, atol=1e-3
+        )
+    assert tools.differs(got.feedback, own[0].feedback)
 
 
 @pytest.mark.parametrize(
@@ -140,10 +136,10 @@ def test_methods_without_effect_under_the_options_are_refused():
     for objective in (lagging, laber.method().objective, refer.method().objective):
         with refused("batch_renorm"):
             sac(SACConfig(batch_renorm=True), space, objective)
-    agent, one = sac(SACConfig(batch_renorm=True), space), batch(1)
-    state = jax.eval_shape(agent.init, KEY, one.transition.obs[0], one.transition.action[0])
+    agent, one = sac(SACConfig(batch_renorm=True), space), tools.batch(1)
+    state = jax.eval_shape(agent.init, tools.KEY, one.transition.obs[0], one.transition.action[0])
     with refused("batch_renorm", "batch size", "2"):
-        jax.eval_shape(agent.update, state, one, KEY)
+        jax.eval_shape(agent.update, state, one, tools.KEY)
 
 
 @pytest.mark.parametrize(
@@ -154,11 +150,11 @@ def test_methods_without_effect_under_the_options_are_refused():
     ],
 )
 def test_options_accept_images_with_numbers(options):
-    agent, vectors = sac(SACConfig(hidden=(4,), **options), Continuous(2)), batch()
+    agent, vectors = sac(SACConfig(hidden=(4,), **options), Continuous(2)), tools.batch()
     obs = {"image": np.zeros((8, 4, 4, 1), np.uint8), "speed": vectors.transition.obs}
-    sample, one = change(vectors, obs=obs, next_obs=obs), jax.tree.map(lambda x: x[0], obs)
-    state = jax.eval_shape(agent.init, KEY, one, vectors.transition.action[0])
-    assert jax.eval_shape(agent.update, state, sample, KEY)[0] == state
+    sample, one = tools.change(vectors, obs=obs, next_obs=obs), jax.tree.map(lambda x: x[0], obs)
+    state = jax.eval_shape(agent.init, tools.KEY, one, vectors.transition.action[0])
+    assert jax.eval_shape(agent.update, state, sample, tools.KEY)[0] == state
 
 
 @pytest.mark.slow

@@ -6,15 +6,15 @@ import pytest
 
 from agents.tabular import TabularConfig, TabularState, q_table, tabular
 from agents.types import Discrete
-from tests.agents.helpers import KEY, compiled, sample_of
+from tests.agents import tools
 
 
 def stepped(weights, state, action, reward, discount, next_state, **options):
     """Return the Q-values after an update on one transition, and its feedback."""
     config = TabularConfig(num_states=2, **options)
-    sample = sample_of([state], np.int32([action]), [reward], [discount], [next_state])
-    agent = compiled(tabular(config, Discrete(2)))
-    after, info = agent.update(TabularState(np.float32(weights)), sample, KEY)
+    sample = tools.sample_of([state], np.int32([action]), [reward], [discount], [next_state])
+    agent = tools.compiled(tabular(config, Discrete(2)))
+    after, info = agent.update(TabularState(np.float32(weights)), sample, tools.KEY)
     return q_table(config, after), info.feedback
 
 
@@ -35,7 +35,7 @@ def test_update_of_linear_values_changes_the_shared_feature():
 
 
 def test_exploration_has_probability_epsilon():
-    agent = compiled(tabular(TabularConfig(num_states=2, epsilon=0.5), Discrete(4)))
+    agent = tools.compiled(tabular(TabularConfig(num_states=2, epsilon=0.5), Discrete(4)))
     state = TabularState(np.float32([[0, 1, 0, 0], [0, 0, 0, 1]]))
     obs = np.tile([0, 1], 2000)
     greedy = np.asarray(agent.greedy(state, obs))

@@ -9,20 +9,7 @@ import pytest
 
 from agents.td3 import TD3Config, clipped_double_q_target, cloning_loss, td3
 from agents.types import Continuous
-from tests.agents.helpers import (
-    assert_close,
-    assert_gradient,
-    assert_same,
-    batch,
-    compiled,
-    differs,
-    in_double,
-    joined,
-    larger,
-    mixed,
-    perceptron,
-    start,
-)
+from tests.agents import tools
 
 KEY = jax.random.key(1)
 
@@ -30,8 +17,8 @@ KEY = jax.random.key(1)
 @functools.cache
 def make(**options):
     """Return an agent, and a state whose target networks differ from the online networks."""
-    agent = compiled(td3(TD3Config(**{"hidden": (4,), "tau": 0.1} | options), Continuous(2)))
-    state, other = (start(agent, batch(), jax.random.key(seed)) for seed in range(2))
+    agent = tools.compiled(td3(TD3Config(**{"hidden": (4,), "tau": 0.1} | options), Continuous(2)))
+    state, other = (tools.start(agent, tools.batch(), jax.random.key(seed)) for seed in range(2))
     targets = {"target_actor": other.policy.actor, "target_critics": other.critics}
     return agent, state._replace(policy=state.policy._replace(**targets))
 
@@ -55,19 +42,19 @@ def test_cloning_loss_worked_by_hand():
 def test_update_agrees_with_numpy(alpha):
     agent, state = make(target_noise=0.0, bc_alpha=alpha)
     weights = np.linspace(0.5, 2, 8, dtype=np.float32)
-    sample = batch(weights=weights)
+    sample = tools.batch(weights=weights)
     state = state._replace(updates=np.int32(1))  # the actor learns in every second update
     after, info = agent.update(state, sample, KEY)
-    (policy, critics, *_), new, t = in_double((state, after.critics, sample.transition))
+    (policy, critics, *_), new, t = tools.in_double((state, after.critics, sample.transition))
 
-    act = lambda params, obs: np.tanh(perceptron(params, obs))
-    value = lambda params, obs, action: perceptron(params, joined(obs, action))[:, 0]
+    act = lambda params, obs: np.tanh(tools.perceptron(params, obs))
+    value = lambda params, obs, action: tools.perceptron(params, tools.joined(obs, action))[:, 0]
     next_action = act(policy.target_actor, t.next_obs)
     next_q = [value(params, t.next_obs, next_action) for params in policy.target_critics]
     target = t.reward + t.discount * np.min(next_q, axis=0)
     errors = lambda critics: target - np.stack([value(p, t.obs, t.action) for p in critics])
     td = errors(critics)
-    np.testing.assert_allclose(info.feedback["td_error"], larger(td), atol=1e-5)
+    np.testing.assert_allclose(info.feedback["td_error"], tools.larger(td), atol=1e-5)
     np.testing.assert_allclose(info.feedback["q_value"], (target - td).min(axis=0), atol=1e-5)
 
     def critic_loss(critics):
@@ -83,30 +70,32 @@ def test_update_agrees_with_numpy(alpha):
     scale = np.abs(value(new[0], t.obs, act(policy.actor, t.obs))).mean()
     np.testing.assert_allclose(info.metrics["loss"], critic_loss(critics), rtol=1e-5)
     np.testing.assert_allclose(info.metrics["actor_loss"], actor_loss(policy.actor), rtol=1e-4)
-    assert_gradient(after.critic_opt_state, critic_loss, critics)
-    assert_gradient(after.policy.opt_state, actor_loss, policy.actor)
+    tools.assert_gradient(after.critic_opt_state, critic_loss, critics)
+    tools.assert_gradient(after.policy.opt_state, actor_loss, policy.actor)
     targets = after.policy.target_actor, after.policy.target_critics
     old = state.policy.target_actor, state.policy.target_critics
-    assert_close(targets, mixed(0.1, (after.policy.actor, after.critics), old), atol=1e-6)
+    tools.assert_close(
+        targets, tools.mixed(0.1, (after.policy.actor, after.critics), old), atol=1e-6
+    )
 
 
 def test_actor_and_targets_change_every_second_update():
     agent, state = make(target_noise=0.0)  # the program above
     for count in range(1, 5):
         before = state
-        state, _ = agent.update(state, batch(weights=np.ones(8)), jax.random.key(count))
+        state, _ = agent.update(state, tools.batch(weights=np.ones(8)), jax.random.key(count))
         assert int(state.updates) == count
-        assert differs(state.critics, before.critics)
+        assert tools.differs(state.critics, before.critics)
         if count % 2:
-            assert_same(state.policy, before.policy)
+            tools.assert_same(state.policy, before.policy)
         for part in ("actor", "target_actor", "target_critics"):
             new, old = getattr(state.policy, part), getattr(before.policy, part)
-            assert differs(new, old) == (count % 2 == 0)
+            assert tools.differs(new, old) == (count % 2 == 0)
 
 
 def test_target_noise_is_clipped():
     """With a clip of nearly 0, TD errors barely depend on the noise."""
-    t = batch().transition
+    t = tools.batch().transition
 
     def spread(agent, state):
         """Return the largest difference of TD errors between two keys."""
@@ -135,5 +124,5 @@ def test_policy_delay_remains_a_cond_under_vmap():
     axes = jax.tree.map(lambda _: 0, state)._replace(updates=None)
     seeds = jax.tree.map(lambda x: np.stack([x, x]), state)._replace(updates=state.updates)
     many = jax.vmap(agent.update, in_axes=(axes, None, None))
-    equations = jax.make_jaxpr(many)(seeds, batch(), KEY).eqns
+    equations = jax.make_jaxpr(many)(seeds, tools.batch(), KEY).eqns
     assert "cond" in {equation.primitive.name for equation in equations}

@@ -16,19 +16,7 @@ from experiments.training.loop import make_train
 from jaxreplay import Replay, objectives
 from jaxreplay.contrib import relo
 from jaxreplay.methods import lap
-from tests.agents.helpers import (
-    assert_gradient,
-    assert_same,
-    batch,
-    change,
-    compiled,
-    differs,
-    in_double,
-    joined,
-    larger,
-    perceptron,
-    start,
-)
+from tests.agents import tools
 
 KEY = jax.random.key(1)
 
@@ -36,14 +24,14 @@ SMALL = {"hidden": (4,), "embedding": 3, "target_noise": 0.0, "policy_delay": 2,
 
 
 def make(objective=None):
-    return compiled(td7(TD7Config(**SMALL), Continuous(2), objective))
+    return tools.compiled(td7(TD7Config(**SMALL), Continuous(2), objective))
 
 
 @functools.cache
 def shared():
     """Return an agent, and a state with distinct networks and bounds that clip some targets."""
     agent = make()
-    state = start(agent, batch())
+    state = tools.start(agent, tools.batch())
     times = lambda tree, x: jax.tree.map(lambda leaf: leaf * np.float32(x), tree)
     return agent, state._replace(
         targets=times(state.targets, 1.5),
@@ -67,15 +55,15 @@ def wide(x, params):
 
 
 def pair(encoder, z, action):
-    return perceptron(encoder.pair, joined(z, action), elu)
+    return tools.perceptron(encoder.pair, tools.joined(z, action), elu)
 
 
 def encoded(encoder, obs):
-    return normal(perceptron(encoder.state, obs, elu))
+    return normal(tools.perceptron(encoder.state, obs, elu))
 
 
 def act(actor, obs, z):
-    return np.tanh(perceptron(actor, joined(wide(obs, actor), z)))
+    return np.tanh(tools.perceptron(actor, tools.joined(wide(obs, actor), z)))
 
 
 def values(critics, encoder, obs, action):
@@ -83,8 +71,8 @@ def values(critics, encoder, obs, action):
     z = encoded(encoder, obs)
 
     def value(p):
-        parts = wide(joined(obs, action), p), pair(encoder, z, action), z
-        return perceptron(p["params"]["ELUNetwork_0"], joined(*parts), elu)[:, 0]
+        parts = wide(tools.joined(obs, action), p), pair(encoder, z, action), z
+        return tools.perceptron(p["params"]["ELUNetwork_0"], tools.joined(*parts), elu)[:, 0]
 
     return np.stack([value(p) for p in critics])
 
@@ -103,17 +91,17 @@ def targets(state, t):
 
 def test_update_agrees_with_numpy():
     weights = np.float32([0.5, 1, 2, 0, 1, 1, 0.25, 1])
-    sample, (agent, state) = batch(weights=weights), shared()
+    sample, (agent, state) = tools.batch(weights=weights), shared()
     state = state._replace(updates=np.int32(1))
     after, info = agent.update(state, sample, KEY)
-    before, new, t = in_double((state, after, sample.transition))
+    before, new, t = tools.in_double((state, after, sample.transition))
     networks, fixed = before.networks, before.networks.encoder
 
     q_next, target = targets(before, t)
     clipped = (q_next < state.bounds[0]) | (q_next > state.bounds[1])
     assert clipped.any() and not clipped.all()
     td = target - values(networks.critics, fixed, t.obs, t.action)
-    np.testing.assert_allclose(info.feedback["td_error"], larger(td), atol=1e-5)
+    np.testing.assert_allclose(info.feedback["td_error"], tools.larger(td), atol=1e-5)
     np.testing.assert_allclose(info.feedback["target"], target, atol=1e-5)
     learned = target[weights > 0]
     seen = [min(-0.3, learned.min()), max(0.2, learned.max())]
@@ -139,26 +127,26 @@ def test_update_agrees_with_numpy():
         ("actor_loss", actor_loss, networks.actor, after.actor_opt_state),
     ):
         np.testing.assert_allclose(info.metrics[name], loss(params), rtol=1e-4)
-        assert_gradient(opt_state, loss, params)
+        tools.assert_gradient(opt_state, loss, params)
 
 
 def test_networks_are_copied_every_target_every_updates():
     agent, state = shared()
     for count in range(1, 7):
         before = state
-        state, _ = agent.update(state, batch(weights=np.ones(8)), jax.random.key(count))
+        state, _ = agent.update(state, tools.batch(weights=np.ones(8)), jax.random.key(count))
         assert int(state.updates) == count
-        assert differs(state.encoder, before.encoder)
-        assert differs(state.networks.critics, before.networks.critics)
-        assert differs(state.networks.actor, before.networks.actor) == (count % 2 == 0)
+        assert tools.differs(state.encoder, before.encoder)
+        assert tools.differs(state.networks.critics, before.networks.critics)
+        assert tools.differs(state.networks.actor, before.networks.actor) == (count % 2 == 0)
         if count % 3 == 0:
-            assert_same(state.networks.encoder, state.encoder)
-            assert_same(state.targets.encoder, before.networks.encoder)
-            assert_same(state.targets[:2], state.networks[:2])
-            assert_same(state.bounds, state.seen)
+            tools.assert_same(state.networks.encoder, state.encoder)
+            tools.assert_same(state.targets.encoder, before.networks.encoder)
+            tools.assert_same(state.targets[:2], state.networks[:2])
+            tools.assert_same(state.bounds, state.seen)
         else:
-            assert_same(state.networks.encoder, before.networks.encoder)
-            assert_same((state.targets, state.bounds), (before.targets, before.bounds))
+            tools.assert_same(state.networks.encoder, before.networks.encoder)
+            tools.assert_same((state.targets, state.bounds), (before.targets, before.bounds))
 
 
 def test_avg_l1_norm_worked_by_hand():
@@ -180,12 +168,12 @@ def test_lap_loss_has_the_gradient_of_the_authors_loss():
 
 def test_targets_are_clipped_to_the_range_before_the_latest_copy():
     """With constant target critics; until the first copy, every target is the reward."""
-    (agent, state), sample, ones = shared(), batch(weights=np.ones(8)), np.ones(8, np.float32)
+    (agent, state), sample, ones = shared(), tools.batch(weights=np.ones(8)), np.ones(8, np.float32)
     state = state._replace(bounds=np.zeros(2, np.float32), seen=np.float32([np.inf, -np.inf]))
     found = []
     for turn, (q, reward) in enumerate(((5, 1), (-2, 0.5), (9, 1), (9, 1))):
         kept = state.targets._replace(critics=constant(state.targets.critics, q))
-        moved = change(sample, reward=reward * ones, discount=np.float32(0.99) * ones)
+        moved = tools.change(sample, reward=reward * ones, discount=np.float32(0.99) * ones)
         state = state._replace(targets=kept, updates=np.int32(1 + turn % 2))  # copies in turn 2, 4
         state, info = agent.update(state, moved, KEY)
         found.append((info.feedback["target"][0], *state.bounds))
@@ -213,9 +201,9 @@ def test_bounds_ignore_targets_that_are_unweighted_or_not_finite():
 
 def test_reducible_loss_uses_the_encoder_of_the_target_critics():
     agent = make(relo.method().objective._replace(error=objectives.huber()))
-    sample, (_, state) = batch(), shared()
+    sample, (_, state) = tools.batch(), shared()
     found = agent.feedback(state, sample.transition, KEY)["reducible_loss"]
-    before, t = in_double((state, sample.transition))
+    before, t = tools.in_double((state, sample.transition))
     _, target = targets(before, t)
     online, lagged = (
         huber(target - values(own.critics, own.encoder, t.obs, t.action)).mean(axis=0)
