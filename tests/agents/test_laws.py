@@ -296,7 +296,15 @@ def test_feedback_is_that_of_the_state_before_the_update(name):
     assert all(np.isfinite(values).all() for values in found.values())
 
 
-@table()
+# Of agents with the same branches, one is a quick test.
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("dqn", "r2d2", "td3", "sac", "naf", "racer") else
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in AGENTS
+    ],
+)  # fmt: skip
 def test_vmapped_seeds_equal_single_runs(name):
     given, keys = case(name), jax.random.split(jax.random.key(3), 2)
     alone = [given.state, updated(name)[0]]
@@ -335,22 +343,18 @@ def test_agents_fit_the_rewards_of_a_fixed_batch(name):
     assert last < first / 10
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["naf", *(pytest.param(x, marks=pytest.mark.slow) for x in ("td3", "td7", "sac", "ddpg"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["td3", "td7", "sac", "ddpg", "naf"])
 def test_agents_solve_a_continuous_bandit(name):
     """The reward is quadratic with its maximum at (0.5, -0.3)."""
     make, config, space = AGENTS[name]
-    agent, rng = (
-        tools.compiled(make(dataclasses.replace(config, hidden=(16, 16)), space)),
-        np.random.default_rng(0),
-    )
-    action, obs = rng.uniform(-1, 1, (128, 2)).astype(np.float32), np.ones((128, 4), np.float32)
-    best, zeros = np.float32([0.5, -0.3]), np.zeros(128)
-    sample = tools.sample_of(obs, action, -np.square(action - best).sum(axis=1), zeros, obs)
+    agent = tools.compiled(make(dataclasses.replace(config, hidden=(16, 16)), space))
+    action = np.random.default_rng(0).uniform(-1, 1, (128, 2)).astype(np.float32)
+    best, obs = np.float32([0.5, -0.3]), np.ones((128, 4), np.float32)
+    reward = -np.square(action - best).sum(axis=1)
+    sample = tools.sample_of(obs, action, reward, np.zeros(128), obs)
     state = tools.start(agent, sample, jax.random.key(1))
-    for number in range(200 if name == "naf" else 1_000):
+    for number in range(1_000):
         state, _ = agent.update(state, sample, jax.random.key(number % 50))
     regret = np.square(agent.greedy(state, obs[:1])[0] - best).sum()
     assert regret < 0.05  # random actions have 1 on average
@@ -443,7 +447,7 @@ def floats(*shape):
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
-@pytest.mark.parametrize("name", [name for name in MADE if name != "tabular"])
+@pytest.mark.parametrize("name", ["dqn", "r2d2", "td3", "td7", "racer", "ppo"])  # all networks
 def test_vectors_of_a_tree_are_concatenated(name):
     """Agents for the tree and for one vector have the same initial states and actions."""
     make, config, space = MADE[name]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from agents.heads import ImplicitQuantiles, cross_entropy, midpoints, project
+from agents.heads import ImplicitQuantiles, midpoints, project
 from agents.networks import QNetwork
 from agents.noisy import draw_noises, noisy, with_noise
 from agents.rainbow import RainbowConfig, rainbow
@@ -43,7 +43,7 @@ TARGET = np.float32(
 # Quantiles of two actions in each state: [state, action, quantile].
 QUANTILES = np.float32([[[0, 1, 2], [-1, 0, 4]], [[2, 2, 2], [0, 1, 6]]])
 TARGET_QUANTILES = np.float32([[[0, 0, 0], [0, 0, 0]], [[1, 3, 5], [0, 0, 1]]])
-_project, _cross_entropy = jax.jit(project), jax.jit(cross_entropy)
+_project = jax.jit(project)
 
 
 def one_step(action, reward, discount, weight=1.0):
@@ -235,82 +235,67 @@ def test_head_without_dueling_has_one_output_for_each_atom():
     np.testing.assert_array_equal(logits, np.reshape(scalar, (4, 3, 5)))
 
 
-@pytest.mark.parametrize("noisy", [False, True])
-def test_noise_decides_about_exploration(noisy):
+@functools.cache
+def agent_with(noise):
+    """Return an agent with or without noisy layers, and its initial state."""
+    config = RainbowConfig(noisy=noise, hidden=(8,), **C51, sigma=3.0, target_every=2)
+    agent = tools.compiled(rainbow(config, Discrete(4)))
+    return agent, tools.start(agent, tools.batch(6, 4, 4))
+
+
+@pytest.mark.parametrize("noise", [False, True])
+def test_noise_decides_about_exploration(noise):
     """With noisy layers, updates depend on the key, and epsilon is not used."""
-    config = RainbowConfig(noisy=noisy, atoms=7, hidden=(8,), target_every=2, epsilon_end=0.5)
-    agent, sample = tools.compiled(rainbow(config, Discrete(3))), tools.batch(6, 4, 3)
-    state = tools.start(agent, sample)
+    (agent, state), sample = agent_with(noise), tools.batch(6, 4, 4)
     once, info = agent.update(state, sample, tools.KEY)
     twice, _ = agent.update(once, sample, jax.random.key(3))
-    assert ("epsilon" in info.metrics) == (not noisy)
+    assert ("epsilon" in info.metrics) == (not noise)
     # The target network is copied at every second update.
     tools.assert_same(once.target_params, state.target_params)
     tools.assert_same(twice.target_params, twice.params)
     told = agent.feedback(state, sample.transition, tools.KEY)
     tools.assert_close(told, info.feedback)
     other = agent.feedback(state, sample.transition, jax.random.key(3))
-    assert tools.differs(other["td_error"], told["td_error"]) == noisy
+    assert tools.differs(other["td_error"], told["td_error"]) == noise
 
 
-@functools.cache
-def noisy_agent(lanes=400):
-    """Return an agent, its state, equal observations, and a function for their Q-values."""
-    agent = tools.compiled(rainbow(RainbowConfig(hidden=(8,), sigma=3.0), Discrete(4)))
-    net = QNetwork(4, "auto", (8,), True, 51, noisy(3.0))
-    obs = np.ones((lanes, 3), np.float32)
-    state = agent.init(jax.random.key(0), obs[0], np.int32(0))
-
-    @jax.jit
-    def values(params, obs):
-        return jax.nn.softmax(net.apply(params, obs)) @ np.linspace(-10, 10, 51)
-
-    return agent, state, obs, values
+@functools.partial(jax.jit, static_argnums=1)
+def noisy_outputs(params, count, key, observations):
+    """Return probabilities `[B, 4, 5]` for each noise of a key and its observations."""
+    net, noises = QNetwork(4, "auto", (8,), True, 5, noisy(3.0)), draw_noises(params, key, count)
+    return [
+        jax.nn.softmax(net.apply(with_noise(params, jax.tree.map(lambda x: x[i], noises)), obs))
+        for i, obs in enumerate(observations)
+    ]
 
 
 def test_acting_draws_noise_for_every_step_and_environment():
-    agent, state, obs, values = noisy_agent()
-    action, extras = agent.act(state, obs, jax.random.key(0))
+    (agent, state), obs, key = agent_with(True), np.ones((100, 4), np.float32), jax.random.key(5)
+    action, extras = agent.act(state, obs, key)
     assert extras is None and action.dtype == jnp.int32
     assert len(set(action.tolist())) > 1  # for equal observations
     assert not np.array_equal(agent.act(state, obs, jax.random.key(1))[0], action)
     # For a single environment, the key gives the noise directly.
-    key = jax.random.key(5)
-    noise = jax.jit(draw_noises, static_argnums=2)(state.params, key, 1)
-    noise = jax.tree.map(lambda leaf: np.asarray(leaf)[0], noise)
-    q = np.asarray(values(with_noise(state.params, noise), obs[:1]))
-    assert agent.act(state, obs[:1], key)[0] == q.argmax()
+    (probability,) = noisy_outputs(state.params, 1, key, [obs[:1]])
+    assert agent.act(state, obs[:1], key)[0] == (probability @ SUPPORT).argmax()
 
 
 def test_greedy_actions_use_the_mean_weights():
-    agent, state, obs, values = noisy_agent()
-    q = np.asarray(values(state.params, obs))
+    (agent, state), obs = agent_with(True), tools.batch(50, 4, 4).transition.obs
+    net = QNetwork(4, "auto", (8,), True, 5, noisy(3.0))
+    q = jax.nn.softmax(jax.jit(net.apply)(state.params, obs)) @ SUPPORT
     np.testing.assert_array_equal(agent.greedy(state, obs), q.argmax(axis=-1))
 
 
 def test_updates_draw_three_independent_noises():
     """The expected cross-entropy applies the three networks with separate noise."""
-    config = RainbowConfig(hidden=(8,), **C51, sigma=3.0)
-    agent, sample = tools.compiled(rainbow(config, Discrete(3))), tools.batch(6, 4, 3)
-    state, key, t = tools.start(agent, sample), jax.random.key(2), sample.transition
-    net = QNetwork(3, "auto", (8,), True, 5, noisy(3.0))
-
-    @jax.jit
-    def outputs(params, key):
-        noises = draw_noises(params, key, 3)
-        online, select, target = (
-            net.apply(with_noise(params, jax.tree.map(lambda leaf: leaf[i], noises)), o)
-            for i, o in enumerate((t.obs, t.next_obs, t.next_obs))
-        )
-        return online, jax.nn.softmax(select), jax.nn.softmax(target)
-
-    online, select, target = map(np.asarray, outputs(state.params, key))
+    (agent, state), t, key = agent_with(True), tools.batch(6, 4, 4).transition, jax.random.key(2)
+    outputs = noisy_outputs(state.params, 3, key, [t.obs, t.next_obs, t.next_obs])
+    online, select, target = map(np.asarray, outputs)
     best = (select @ SUPPORT).argmax(axis=-1)
     expected = [
-        _cross_entropy(
-            _project(target[i, best[i]], t.reward[i], t.discount[i], SUPPORT),
-            online[i, t.action[i]],
-        )
+        -_project(target[i, best[i]], t.reward[i], t.discount[i], SUPPORT)
+        @ np.log(online[i, t.action[i]])
         for i in range(6)
     ]
     found = agent.feedback(state, t, key)["td_error"]
