@@ -81,8 +81,10 @@ def test_update_agrees_with_numpy():
     tools.assert_gradient(after.critic_opt_state, critic_loss, state.critics)
     tools.assert_gradient(after.actor_opt_state, actor_loss, state.actor)
     # The temperature grows if the entropy is below its target; Adam's first step is the rate.
-    low = entropy < 0.98 * np.log(3)
-    np.testing.assert_allclose(after.log_alpha, np.log(ALPHA) + (STEP if low else -STEP), rtol=1e-4)
+    excess = entropy - 0.98 * np.log(3)
+    slope = tools.gradient_of(after.alpha_opt_state)
+    np.testing.assert_allclose(slope, ALPHA * excess, rtol=1e-4)
+    np.testing.assert_allclose(after.log_alpha, np.log(ALPHA) - STEP * np.sign(excess), rtol=1e-4)
     tools.assert_close(after.target_critics, tools.mixed(0.5, after.critics, state.target_critics))
 
 

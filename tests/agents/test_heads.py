@@ -118,9 +118,18 @@ def test_kl_divergence_of_a_correct_prediction_is_zero():
         assert found >= 0
 
 
-@pytest.mark.parametrize(("kappa", "expected"), [(1.0, 0.640625), (0.5, 0.875)])
-def test_quantile_huber_loss_worked_by_hand(kappa, expected):
-    args = np.float32([0, 2]), np.float32([1, 0.5]), np.float32([0.25, 0.75])
+@pytest.mark.parametrize(
+    ("target", "kappa", "expected"),
+    [
+        # Differences -1 and 1 of the quantile 1, -1/2 and 3/2 of the quantile 1/2:
+        # (3/4 * 1/2 + 1/4 * 1/2) / 2 + (1/4 * 1/8 + 3/4 * 1) / 2
+        ([0, 2], 1.0, 0.640625),
+        ([0, 2], 0.5, 0.875),
+        ([0, 2, 2], 1.0, 0.71875),  # (3/8 + 2 * 1/8) / 3 + (1/32 + 2 * 3/4) / 3
+    ],
+)
+def test_quantile_huber_loss_worked_by_hand(target, kappa, expected):
+    args = np.float32(target), np.float32([1, 0.5]), np.float32([0.25, 0.75])
     np.testing.assert_allclose(quantile_huber(*args, kappa), expected, rtol=1e-6)
     np.testing.assert_allclose(tools.quantile_loss(*args, kappa), expected, rtol=1e-6)
 

@@ -179,6 +179,7 @@ def test_feedback_of_implicit_quantiles_agrees_with_numpy(hidden, double):
     best = forward(chooser, t.next_obs, grid).mean(-1).argmax(-1)
     rows = np.arange(4)
     predicted, aimed = map(np.asarray, ImplicitQuantiles(drawn=3).draw(tools.KEY, 4))
+    assert tools.differs(predicted, aimed)
     moved = forward(state.target_params, t.next_obs, aimed)[rows, best]
     moved = t.reward[:, None] + t.discount[:, None] * moved
     taken = forward(state.params, t.obs, predicted)[rows, t.action]

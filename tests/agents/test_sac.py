@@ -168,8 +168,10 @@ def check_update(kind, sample, refer=False, beta=1.0):
     entropy = -draw(before.actor, t.obs, actor_key)[1].mean()
     np.testing.assert_allclose(info.metrics["entropy"], entropy, rtol=1e-4)
     # The temperature rises if the entropy is below -2; Adam's first step is the learning rate.
-    step = 3e-4 if entropy < -2 else -3e-4
-    np.testing.assert_allclose(after.log_alpha, np.log(ALPHA) + step, rtol=1e-5)
+    slope = (1 if kind == "redq" else ALPHA) * (entropy + 2)
+    found = tools.gradient_of(after.alpha_opt_state)
+    np.testing.assert_allclose(found, slope, rtol=1e-4)
+    np.testing.assert_allclose(after.log_alpha, np.log(ALPHA) - 3e-4 * np.sign(slope), rtol=1e-5)
     return grads
 
 
