@@ -1,229 +1,232 @@
-"""DDPG and NAF: noise, behaviour statistics, and gradients under ReF-ER."""
+"""DDPG and NAF: noise, behaviour statistics, and updates in NumPy, also under ReF-ER."""
 
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
-from agents import advantages, ddpg, naf
+from agents import ddpg, naf
+from agents.common import inverse_time_decay
 from agents.ddpg import DDPGConfig
 from agents.exploration import Extras
-from agents.gaussian import Behaviour
 from agents.naf import NAFConfig, Outputs
-from agents.networks import Actor, Critic
 from agents.types import Continuous
-from jaxreplay.methods.refer import Aux, ReFERConfig, objective
-from jaxreplay.types import Sample, Transition
+from jaxreplay.methods.refer import ReFERConfig, objective
+from tests.agents import tools
 from tests.refusals import refused
 
-OBS, ROWS = 3, 6
-KEY = jax.random.key(0)
-
-
-def sample_of(extras, beta=0.3, c_max=5.0, action=None):
-    obs = np.random.default_rng(0).normal(size=(2, ROWS, OBS)).astype(np.float32)
-    action = np.full((ROWS, 2), 0.1, np.float32) if action is None else action
-    rows, ones = np.arange(ROWS, dtype=np.int32), np.ones(ROWS, np.float32)
-    flags = np.zeros(ROWS, bool)
-    t = Transition(obs[0], action, np.float32(rows), 0.9 * ones, obs[1], flags, flags, extras)
-    return Sample(rows, t, ones, rows, Aux(np.float32(beta), np.log(np.float32(c_max)), ()))
+ROWS, DECAY = 12, 0.5
+VARIANCE = 0.04  # 0.2^2
 
 
 @functools.cache
 def make(which, refer=True, **options):
-    """Return an agent with compiled functions, and its initial state."""
+    """Return an agent with compiled functions, and a state with distinct target networks."""
     module, config = {"ddpg": (ddpg, DDPGConfig), "naf": (naf, NAFConfig)}[which]
-    shape = objective(ReFERConfig()) if refer else None
-    agent = getattr(module, which)(config(hidden=(8,), **options), Continuous(2), shape)
-    names = ("init", "act", "greedy", "update")
-    agent = agent._replace(**{name: jax.jit(getattr(agent, name)) for name in names})
-    return agent, agent.init(KEY, np.zeros(OBS, np.float32), np.zeros(2, np.float32))
+    config = config(**{"hidden": (4,), "tau": 0.25} | options)
+    agent = getattr(module, which)(
+        config, Continuous(2), objective(ReFERConfig()) if refer else None
+    )
+    agent = tools.compiled(agent)
+    state, other = (tools.start(agent, tools.batch(), jax.random.key(seed)) for seed in range(2))
+    if which == "ddpg":
+        return agent, state._replace(targets=other.networks)
+    # Large outputs, since the loss of NAF is nearly quadratic in small ones.
+    large = jax.tree.map(lambda x: 3 * x, state.params)
+    return agent, state._replace(params=large, target=other.params)
 
 
-def behaviour(mean):
-    return Extras(Behaviour(*(np.full((ROWS, 2), x, np.float32) for x in (mean, 0.04))))
+DESCENT = {"critic_weight_decay": DECAY, "critic_learning_rate": 1.0}  # the actor sees large steps
 
 
-def test_mean_is_bounded_by_default():
-    obs = 100 * np.random.default_rng(0).normal(size=(50, OBS)).astype(np.float32)
-    agent, state = make("ddpg")
-    assert float(np.abs(agent.greedy(state, obs)).max()) < 1
-    params = jax.tree.map(lambda x: 50 * np.asarray(x), state.networks)
-    agent, state = make("ddpg", bounded=False)
-    assert float(np.abs(agent.greedy(state._replace(networks=params), obs)).max()) > 1
+def act(params, obs):
+    return np.tanh(tools.perceptron(params, obs, tools.softsign))
 
 
-@pytest.mark.parametrize("which", ["ddpg", "naf"])
-def test_behaviours_are_stored_only_on_request(which):
-    obs = np.zeros((4, OBS), np.float32)
-    agent, state = make(which, refer=False)
-    assert agent.act(state, obs, KEY)[1] is None
-    agent, state = make(which)
-    _, extras = agent.act(state, obs, KEY)
-    np.testing.assert_allclose(extras.behaviour.variance, 0.04)
-    np.testing.assert_array_equal(extras.behaviour.mean, agent.greedy(state, obs))
+def value(params, obs, action):
+    return tools.perceptron(params, tools.joined(obs, action), tools.softsign)[:, 0]
 
 
-@pytest.mark.parametrize("which", ["ddpg", "naf"])
-def test_exploration_noise_is_an_ornstein_uhlenbeck_process(which):
-    """Each step keeps 0.85 of the previous noise; the std tends to 0.2 / sqrt(1 - 0.85^2)."""
-    agent, state = make(which, refer=False, noise="ou")
-    obs = np.zeros((500, OBS), np.float32)
-    previous = Extras(None, np.zeros((500, 2), np.float32))
-
-    def step(previous, key):
-        action, extras = agent.act(state, obs, key, previous)
-        return extras, extras.noise
-
-    keys = jax.random.split(KEY, 60)
-    _, noise = jax.jit(lambda: jax.lax.scan(step, previous, keys))()
-    late = np.asarray(noise)[30:]
-    assert late.std() == pytest.approx(0.2 * 0.9866 / np.sqrt(1 - 0.85**2), rel=0.03)
-    correlation = (late[1:] * late[:-1]).mean() / (late**2).mean()
-    assert correlation == pytest.approx(0.85, abs=0.02)
-    first, _ = agent.act(state, obs, KEY, previous)
-    assert np.subtract(first, agent.greedy(state, obs)).std() == pytest.approx(0.197, rel=0.1)
+def outputs(params, obs):
+    """Return NAF's mean, value, and lower-triangular factor."""
+    out = tools.perceptron(params, obs, tools.softsign)
+    factor = np.zeros((len(out), 2, 2))
+    factor[:, 0, 0], factor[:, 1, 0], factor[:, 1, 1] = (
+        tools.softplus(out[:, 3]),
+        out[:, 4],
+        tools.softplus(out[:, 5]),
+    )
+    return out[:, :2], out[:, 2], factor
 
 
-@pytest.mark.parametrize("which", ["ddpg", "naf"])
-def test_correlated_noise_is_refused_where_densities_are_compared(which):
-    with refused("noise", "ou", "gaussian"):
-        make(which, noise="ou")
-    make(which, refer=False, noise="ou")
+def naf_value(mean, value, factor, action):
+    return value - 0.5 * np.square(np.einsum("bi,bij->bj", action - mean, factor)).sum(axis=1)
 
 
-def changed(before, after):
-    """Return the largest absolute change of every leaf, by path."""
-    leaves = zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True)
-    return {jax.tree_util.keystr(path): np.abs(np.subtract(x, y)).max() for (path, x), y in leaves}
+def sample_for(agent, state, which, beta):
+    """Return steps that are near or far from the policy."""
+    sample = tools.batch(ROWS)
+    mean = np.asarray(agent.greedy(state, sample.transition.obs))
+    action, behaviour = tools.stored(which, mean, np.float32(VARIANCE))
+    sample = tools.change(sample, action=action, extras=Extras(behaviour))
+    return sample._replace(aux=tools.refer_aux(beta))
 
 
-def test_ddpgs_actor_ascends_the_updated_critic():
-    agent, state = make("ddpg", refer=False, critic_learning_rate=1.0)
-    sample = sample_of(())
-    after, _ = agent.update(state, sample, KEY)  # large enough to change the actor's gradient
-    obs, actor = sample.transition.obs, Actor(2, (8,), "softsign")
+def check_ddpg(sample, refer, beta=1.0):
+    """Compare one update with NumPy, and return the states and the gradients."""
+    agent, state = make("ddpg", refer, **DESCENT)
+    after, info = agent.update(state, sample, tools.KEY)
+    before, new, t = tools.in_double((state, after, sample.transition._replace(extras=None)))
+    extras = sample.transition.extras
+    policy = lambda params: act(params, t.obs)
 
-    @jax.jit
-    @jax.grad
-    def gradient(params):
-        action = jnp.tanh(actor.apply(params, obs))
-        return -Critic((8,), "softsign").apply(after.networks.critic, obs, action).mean()
+    def of(params, losses):  # for the actor, with divergences
+        if not refer:
+            return losses.mean()
+        near, kl = tools.trust(policy(params), VARIANCE, extras.behaviour, t.action)
+        return (beta * near * losses + (1 - beta) * kl).mean()
 
-    mu = optax.tree.get(after.actor_opt_state, "mu")
-    jax.tree.map(
-        lambda g, mu: np.testing.assert_allclose(mu, 0.1 * np.asarray(g), rtol=1e-3, atol=1e-6),
-        gradient(state.networks.actor), mu,
-    )  # fmt: skip
+    near = 1
+    if refer:
+        near, _ = tools.trust(policy(before.networks.actor), VARIANCE, extras.behaviour, t.action)
+    target = value(before.targets.critic, t.next_obs, act(before.targets.actor, t.next_obs))
+    target = t.reward + t.discount * target
+    np.testing.assert_allclose(info.feedback["target"], target, rtol=1e-4, atol=1e-5)
 
+    def critic_loss(params):
+        squares = sum(np.square(x).sum() for x in jax.tree.leaves(params))
+        td = target - value(params, t.obs, t.action)
+        return (near * 0.5 * np.square(td)).mean() + 0.5 * DECAY * squares
 
-def test_far_steps_do_not_change_ddpgs_critic():
-    agent, state = make("ddpg", critic_weight_decay=0.0)
-    after, info = agent.update(state, sample_of(behaviour(3.0)), KEY)
-    assert (np.abs(info.feedback["log_ratio"]) > np.log(5)).all()
-    assert max(changed(state.networks.critic, after.networks.critic).values()) == 0
-    assert max(changed(state.networks.actor, after.networks.actor).values()) > 0  # from the penalty
-    still, _ = agent.update(state, sample_of(behaviour(3.0), beta=1.0), KEY)
-    assert max(changed(state.networks.actor, still.networks.actor).values()) == 0
+    def actor_loss(params):
+        q = value(new.networks.critic, t.obs, policy(params))
+        return of(params, -q)
 
-
-def test_far_steps_change_only_nafs_mean():
-    agent, state = make("naf")
-    after, _ = agent.update(state, sample_of(behaviour(3.0)), KEY)
-    last = lambda s: s.params["params"]["MLP_0"]["Dense_1"]["kernel"]
-    moved = np.abs(np.subtract(last(after), last(state))).max(axis=0)
-    assert (moved[:2] > 0).all() and (moved[2:] == 0).all()
-
-
-def test_beta_does_not_scale_the_critics():
-    for which in ("ddpg", "naf"):
-        agent, state = make(which, **({"critic_weight_decay": 0.0} if which == "ddpg" else {}))
-        mean = np.asarray(agent.greedy(state, sample_of(()).transition.obs))
-        near = behaviour(mean)
-        action = mean + 0.05
-        moments, means = [], []
-        for beta in (0.1, 0.9):
-            after, _ = agent.update(state, sample_of(near, beta, action=action), KEY)
-            if which == "ddpg":
-                moments.append(optax.tree.get(after.critic_opt_state, "mu"))
-            else:
-                mu = optax.tree.get(after.opt_state, "mu")["params"]["MLP_0"]["Dense_1"]["kernel"]
-                mu = np.asarray(mu)
-                moments.append(mu[:, 2:])
-                means.append(mu[:, :2])
-        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), *moments)
-        if which == "naf":  # only the actor's loss trains its mean, and the KL is 0 here
-            assert float(np.abs(means[0]).max()) > 0
-            np.testing.assert_allclose(means[1], 9 * means[0], rtol=1e-3, atol=1e-6)
+    grads = (
+        tools.assert_gradient(after.critic_opt_state, critic_loss, before.networks.critic),
+        tools.assert_gradient(after.actor_opt_state, actor_loss, before.networks.actor),
+    )
+    tools.assert_close(after.targets, tools.mixed(0.25, after.networks, state.targets))
+    return before, grads, np.mean(near)
 
 
-def test_naf_without_refer_minimises_the_squared_error():
-    agent, state = make("naf", refer=False)
-    sample = sample_of(())
-    t = sample.transition
+def largest(tree):
+    return max(np.abs(x).max() for x in jax.tree.leaves(tree))
+
+
+def test_ddpgs_update_agrees_with_numpy():
+    """Weight decay adds to the gradient, and the actor ascends the updated critic."""
+    check_ddpg(tools.batch(ROWS), refer=False)
+
+
+@tools.each_mixture
+def test_ddpgs_update_under_refer_agrees_with_numpy(which, beta):
+    agent, state = make("ddpg", True, **DESCENT)
+    sample = sample_for(agent, state, which, beta)
+    before, (critic, actor), near = check_ddpg(sample, True, beta)
+    assert near == pytest.approx({"near": 1, "far": 0, "both": 1 / 3}[which])
+    # Far steps do not change the critics, nor the actor at beta 1; beta does not scale critics.
+    decay = jax.tree.map(lambda w: DECAY * w, before.networks.critic)
+    still = largest(jax.tree.map(np.subtract, critic, decay)) < 1e-6
+    assert still == (which == "far")
+    assert (largest(actor) == 0) == (which == "far" and beta == 1)
+
+
+def check_naf(sample, refer, beta=1.0):
+    agent, state = make("naf", refer)
+    after, info = agent.update(state, sample, tools.KEY)
+    before, t = tools.in_double((state, sample.transition._replace(extras=None)))
+    target = t.reward + t.discount * outputs(before.target, t.next_obs)[1]
+    np.testing.assert_allclose(info.feedback["target"], target, rtol=1e-4, atol=1e-5)
+    fixed, near = outputs(before.params, t.obs), 1
 
     def loss(params):
-        outputs = state_outputs(agent, params, t.obs)
-        target = t.reward + t.discount * state_outputs(agent, state.target, t.next_obs).value
-        return (
-            0.5 * jnp.square(jax.lax.stop_gradient(target) - naf.q_value(outputs, t.action)).mean()
-        )
+        mean, v, factor = outputs(params, t.obs)
+        if not refer:
+            return 0.5 * np.square(target - naf_value(mean, v, factor, t.action)).mean()
+        near, kl = tools.trust(mean, VARIANCE, sample.transition.extras.behaviour, t.action)
+        # The critic's loss trains V and the factor; the actor's, with the divergence, the mean.
+        critic = 0.5 * np.square(target - naf_value(fixed[0], v, factor, t.action))
+        actor = 0.5 * np.square(target - naf_value(mean, *fixed[1:], t.action))
+        return (near * critic + beta * near * actor + (1 - beta) * kl).mean()
 
-    grads = jax.jit(jax.grad(loss))(state.params)
-    after, info = agent.update(state, sample, KEY)
-    jax.tree.map(
-        lambda g, mu: np.testing.assert_allclose(mu, 0.1 * np.asarray(g), rtol=1e-3, atol=1e-6),
-        grads, optax.tree.get(after.opt_state, "mu"),
-    )  # fmt: skip
+    if refer:
+        near, _ = tools.trust(fixed[0], VARIANCE, sample.transition.extras.behaviour, t.action)
+    tools.assert_gradient(after.opt_state, loss, before.params)
+    tools.assert_close(after.target, tools.mixed(0.25, after.params, state.target))
+    return np.asarray(
+        tools.gradient_of(after.opt_state)["params"]["MLP_0"]["Dense_1"]["bias"]
+    ), np.mean(near)
 
 
-def state_outputs(agent, params, obs):
-    """Return NAF's outputs from its raw network outputs."""
-    size = 2
-    out = Actor(size + 1 + 3, (8,), "softsign").apply(params, obs)
-    factor = jax.vmap(lambda x: advantages.lower_triangular(x, size))(out[:, 3:])
-    return Outputs(out[:, :2], out[:, 2], factor)
+def test_nafs_update_agrees_with_numpy():
+    check_naf(tools.batch(ROWS), refer=False)
+
+
+@tools.each_mixture
+def test_nafs_update_under_refer_agrees_with_numpy(which, beta):
+    agent, state = make("naf")
+    bias, near = check_naf(sample_for(agent, state, which, beta), True, beta)
+    assert near == pytest.approx({"near": 1, "far": 0, "both": 1 / 3}[which])
+    assert (np.abs(bias[2:]).max() == 0) == (which == "far")  # value and factor
+    assert (np.abs(bias[:2]).max() == 0) == (which == "far" and beta == 1)  # mean
 
 
 def test_naf_values_worked_by_hand():
+    """(a - m)^T L is (0.3, -0.3) L = (0.27 + 0.12, -0.18), and Q is 2 - (0.1521 + 0.0324) / 2."""
     factor = np.float32([[[0.9, 0.0], [-0.4, 0.6]]])
     outputs = Outputs(np.float32([[0.1, -0.2]]), np.float32([2.0]), factor)
     q = jax.jit(naf.q_value)(outputs, np.float32([[0.4, -0.5]]))
     np.testing.assert_allclose(q, 2 - 0.09225, rtol=1e-6)
 
 
-def test_weight_decay_adds_to_the_gradient():
-    mu = []
-    for decay in (0.0, 0.5):
-        agent, state = make("ddpg", refer=False, critic_weight_decay=decay)
-        after, _ = agent.update(state, sample_of(()), KEY)
-        mu.append(optax.tree.get(after.critic_opt_state, "mu"))
-    jax.tree.map(
-        lambda x, y, w: np.testing.assert_allclose(y - x, 0.05 * w, rtol=1e-3, atol=1e-5),
-        *jax.tree.map(np.asarray, (*mu, state.networks.critic)),
-    )  # fmt: skip
+def test_mean_is_bounded_by_default():
+    obs = 100 * np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    agent, state = make("ddpg", True, **DESCENT)
+    params = jax.tree.map(lambda x: 50 * x, state.networks)
+    assert np.abs(agent.greedy(state, obs)).max() < 1
+    agent, state = make("ddpg", bounded=False)
+    assert np.abs(agent.greedy(state._replace(networks=params), obs)).max() > 1
+
+
+@pytest.mark.parametrize("which", ["ddpg", "naf"])
+def test_behaviours_are_stored_only_on_request(which):
+    obs, options = np.zeros((4, 3), np.float32), DESCENT if which == "ddpg" else {}
+    agent, state = make(which, False, **options)
+    assert agent.act(state, obs, tools.KEY)[1] is None
+    agent, state = make(which, True, **options)
+    _, extras = agent.act(state, obs, tools.KEY)
+    np.testing.assert_allclose(extras.behaviour.variance, VARIANCE)
+    np.testing.assert_allclose(extras.behaviour.mean, agent.greedy(state, obs), rtol=1e-6)
+
+
+def test_exploration_noise_is_an_ornstein_uhlenbeck_process():
+    """Each step keeps 0.85 of the previous noise; the std tends to 0.2 / sqrt(1 - 0.85^2)."""
+    agent, state = make("ddpg", False, noise="ou")
+    obs, extras = np.zeros((500, 3), np.float32), Extras(None, np.zeros((500, 2), np.float32))
+    first, _ = agent.act(state, obs, tools.KEY, extras)
+    assert np.subtract(first, agent.greedy(state, obs)).std() == pytest.approx(0.197, rel=0.1)
+    noise = []
+    for number in range(60):
+        _, extras = agent.act(state, obs, jax.random.key(number), extras)
+        noise.append(extras.noise)
+    late = np.array(noise)[30:]
+    assert late.std() == pytest.approx(0.2 * 0.9866 / np.sqrt(1 - 0.85**2), rel=0.03)
+    correlation = (late[1:] * late[:-1]).mean() / (late**2).mean()
+    assert correlation == pytest.approx(0.85, abs=0.02)
+
+
+@pytest.mark.parametrize("which", ["ddpg", "naf"])
+def test_correlated_noise_is_refused_where_densities_are_compared(which):
+    module, config = {"ddpg": (ddpg, DDPGConfig), "naf": (naf, NAFConfig)}[which]
+    made = getattr(module, which)
+    made(config(noise="ou"), Continuous(2))
+    with refused("noise", "ou", "gaussian"):
+        made(config(noise="ou"), Continuous(2), objective(ReFERConfig()))
 
 
 def test_learning_rates_anneal():
-    from agents.common import inverse_time_decay
-
     rates = [inverse_time_decay(1e-4, 5e-7)(k) for k in (0, 10**5, 10**6, 2 * 10**6, 10**7)]
     expected = [1e-4, 9.5238095238e-5, 6.6666666667e-5, 5e-5, 1.6666666667e-5]
     np.testing.assert_allclose(rates, expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("config", "option", "value"),
-    [
-        (DDPGConfig, "noise", "pink"), (DDPGConfig, "noise_std", 0.0), (DDPGConfig, "tau", 0.0),
-        (DDPGConfig, "critic_weight_decay", -1.0), (DDPGConfig, "actor_learning_rate", 0.0),
-        (DDPGConfig, "hidden", ()), (DDPGConfig, "activation", "sine"),
-        (NAFConfig, "noise", "pink"), (NAFConfig, "learning_rate", -1.0), (NAFConfig, "tau", 2.0),
-    ],
-)  # fmt: skip
-def test_bad_options_are_refused(config, option, value):
-    with refused(option):
-        config(**{option: value})

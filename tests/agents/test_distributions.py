@@ -9,16 +9,21 @@ from scipy import stats
 from agents import distributions
 from agents.distributions import TanhNormal
 
+log_prob, sample_and_log_prob = map(
+    jax.jit, (distributions.log_prob, distributions.sample_and_log_prob)
+)
 
-def make(mean, std) -> TanhNormal:
-    return TanhNormal(jnp.float32([mean]), jnp.log(jnp.float32([std])))
+
+def make(mean, std, shape=(1,)) -> TanhNormal:
+    return TanhNormal(np.full(shape, mean, np.float32), np.full(shape, np.log(std), np.float32))
 
 
 def test_log_prob_worked_by_hand():
-    dist, u = make(0.5, 0.3), jnp.float32([0.9])
-    np.testing.assert_allclose(jnp.tanh(u), 0.7162978702, rtol=1e-6)
-    np.testing.assert_allclose(distributions.log_prob_of_pre_tanh(dist, u), 0.1158041884, rtol=1e-5)
-    np.testing.assert_allclose(distributions.log_prob(dist, jnp.tanh(u)), 0.1158041884, rtol=1e-5)
+    dist, u = make(0.5, 0.3), np.float32([0.9])
+    np.testing.assert_allclose(np.tanh(u), 0.7162978702, rtol=1e-6)
+    found = jax.jit(distributions.log_prob_of_pre_tanh)(dist, u)
+    np.testing.assert_allclose(found, 0.1158041884, rtol=1e-5)
+    np.testing.assert_allclose(log_prob(dist, np.tanh(u)), 0.1158041884, rtol=1e-5)
 
 
 def test_log_prob_is_the_numerical_change_of_variables():
@@ -26,25 +31,22 @@ def test_log_prob_is_the_numerical_change_of_variables():
     step = 1e-4
     cdf = stats.norm(mean, std).cdf
     density = (cdf(np.arctanh(action + step)) - cdf(np.arctanh(action - step))) / (2 * step)
-    dist = TanhNormal(jnp.full((39, 1), mean), jnp.full((39, 1), np.log(std)))
-    log_prob = distributions.log_prob(dist, jnp.float32(action)[:, None])
-    np.testing.assert_allclose(log_prob, np.log(density), atol=1e-4)
+    found = log_prob(make(mean, std, (39, 1)), np.float32(action)[:, None])
+    np.testing.assert_allclose(found, np.log(density), atol=1e-4)
 
 
 def test_dimensions_are_independent():
-    dist = TanhNormal(jnp.float32([0.5, -1.0]), jnp.float32([-0.2, 0.4]))
-    action = jnp.float32([0.1, -0.6])
+    dist, action = TanhNormal(*np.float32([[0.5, -1.0], [-0.2, 0.4]])), np.float32([0.1, -0.6])
     column = TanhNormal(dist.mean[:, None], dist.log_std[:, None])
-    parts = distributions.log_prob(column, action[:, None])
-    np.testing.assert_allclose(distributions.log_prob(dist, action), parts.sum(), rtol=1e-5)
+    parts = np.asarray(log_prob(column, action[:, None]))
+    np.testing.assert_allclose(log_prob(dist, action), parts.sum(), rtol=1e-5)
 
 
 def test_samples_follow_the_distribution_and_return_their_log_prob():
-    n = 20_000
-    dist = TanhNormal(jnp.full((n, 1), -0.2), jnp.full((n, 1), np.log(0.5)))
-    action, log_prob = distributions.sample_and_log_prob(dist, jax.random.key(0))
+    dist = make(-0.2, 0.5, (20_000, 1))
+    action, found = sample_and_log_prob(dist, jax.random.key(0))
     assert stats.kstest(np.arctanh(action[:, 0]), stats.norm(-0.2, 0.5).cdf).pvalue > 1e-3
-    np.testing.assert_allclose(log_prob, distributions.log_prob(dist, action), atol=1e-2)
+    np.testing.assert_allclose(found, log_prob(dist, action), atol=1e-2)
 
 
 def test_mode_is_the_squashed_mean():
@@ -59,10 +61,12 @@ def test_outputs_are_split_and_log_std_clipped():
 
 @pytest.mark.parametrize("mean", [-30.0, 30.0])
 def test_log_prob_of_saturated_actions_has_finite_gradients(mean):
+    @jax.jit
+    @jax.value_and_grad
     def loss(mean):
         dist = TanhNormal(mean, jnp.zeros(1))
         action, log_prob = distributions.sample_and_log_prob(dist, jax.random.key(0))
         return action.sum() + log_prob + distributions.log_prob(dist, action)
 
-    value, grad = jax.value_and_grad(loss)(jnp.float32([mean]))
+    value, grad = loss(np.float32([mean]))
     assert np.isfinite(value) and np.isfinite(grad).all()

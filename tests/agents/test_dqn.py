@@ -1,29 +1,42 @@
-"""DQN: targets worked by hand, exploration, and updates of the target network."""
+"""DQN: targets and updates of a table worked by hand, Munchausen targets, exploration, a chain."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from agents.dqn import DQNConfig, double_q_target, dqn
+from agents.dqn import DQNConfig, double_q_target, dqn, munchausen_target
 from agents.types import Discrete
-from tests.refusals import refused
+from tests.agents import tools
 
 Q_ONLINE = np.float32([[1.0, 2.0], [0.5, 3.0]])
 Q_TARGET = np.float32([[1.0, 1.0], [2.0, -1.0]])
-STATES = np.eye(2, dtype=np.float32)
+PAPER = DQNConfig(munchausen=True)
+target_ = jax.jit(munchausen_target, static_argnums=5)
 
 
-def table(q):
-    """Return parameters of a linear network that looks values up by one-hot observations."""
-    layer = lambda kernel: {"kernel": jnp.asarray(kernel), "bias": jnp.zeros(2)}
-    return {"params": {"MLP_0": {"Dense_0": layer(STATES), "Dense_1": layer(q)}}}
+def one_step(action, reward, discount, **more):
+    """Return a transition from the first state to the second."""
+    return tools.sample_of(
+        tools.STATES[:1], np.int32([action]), [reward], [discount], tools.STATES[1:], **more
+    )
 
 
+@functools.cache
 def tabular(**options):
-    agent = dqn(DQNConfig(hidden=(2,), **options), Discrete(2))
-    state = agent.init(jax.random.key(0), jnp.asarray(STATES[0]), jnp.int32(0))
-    return agent, state._replace(params=table(Q_ONLINE), target_params=table(Q_TARGET))
+    """Return an agent for two states, and a state with the values above."""
+    agent = tools.compiled(dqn(DQNConfig(hidden=(2,), **options), Discrete(2)))
+    state = tools.start(agent, one_step(0, 0, 0))
+    return agent, state._replace(params=tools.table(Q_ONLINE), target_params=tools.table(Q_TARGET))
+
+
+def descended(after, state):
+    """Return what the update subtracted from the biases of the outputs."""
+    return tools.last_layer(state.params) - tools.last_layer(after.params)
 
 
 def test_double_q_target_worked_by_hand():
@@ -32,120 +45,211 @@ def test_double_q_target_worked_by_hand():
 
 
 @pytest.mark.parametrize(
-    "double, discount, td", [(True, 0.9, -0.9), (False, 0.9, 0.8 + 1), (True, 0.0, 0.0)]
+    ("double", "discount", "target"),
+    [
+        (True, 0.9, 0.1),  # 1 + 0.9 * -1: action 1 is best by the online network
+        (False, 0.9, 2.8),  # 1 + 0.9 * 2: the largest of the target network
+        (True, 0.0, 1.0),
+    ],
 )
-def test_td_error_of_a_table_worked_by_hand(make_sample, double, discount, td):
+def test_feedback_of_a_table_worked_by_hand(double, discount, target):
     agent, state = tabular(double=double)
-    sample = make_sample(STATES[:1], np.int32([0]), [1.0], [discount], STATES[1:])
-    _, info = jax.jit(agent.update)(state, sample, jax.random.key(0))
-    np.testing.assert_allclose(info.feedback["td_error"], [td], atol=1e-6)
+    _, info = agent.update(state, one_step(0, 1, discount), tools.KEY)
+    np.testing.assert_allclose(info.feedback["target"], [target], atol=1e-6)
+    np.testing.assert_allclose(info.feedback["td_error"], [target - 1], atol=1e-6)
     np.testing.assert_allclose(info.feedback["q_value"], [1.0])
 
 
-def test_loss_is_the_weighted_huber_loss(make_sample):
-    agent, state = tabular()
-    sample = make_sample(
-        STATES, np.int32([0, 1]), [1.5, 6.0], [0.0, 0.0], STATES, weights=[1.0, 0.5]
+# Adam with a huge epsilon is gradient descent with step size 1 / epsilon.
+DESCENT = {"learning_rate": 1.0, "adam_eps": 1e6}
+
+
+def test_loss_and_gradient_are_those_of_the_weighted_huber_loss():
+    """Errors 0.5 and 3 have losses 0.5^2 / 2 and 3 - 1/2, and slopes -0.5 and -1."""
+    agent, state = tabular(**DESCENT, max_grad_norm=0.0)
+    sample = tools.sample_of(
+        tools.STATES, np.int32([0, 1]), [1.5, 6], [0, 0], tools.STATES, [1.0, 0.5]
     )
-    _, info = jax.jit(agent.update)(state, sample, jax.random.key(0))
+    after, info = agent.update(state, sample, tools.KEY)
     np.testing.assert_allclose(info.feedback["td_error"], [0.5, 3.0])
     np.testing.assert_allclose(info.metrics["loss"], (0.125 + 0.5 * 2.5) / 2)
+    expected = np.array([-0.5, 0.5 * -1]) / 2
+    np.testing.assert_allclose(1e6 * descended(after, state), expected, rtol=1e-2)
 
 
-def test_gradient_norm_is_limited(make_sample):
-    agent, state = tabular(max_grad_norm=0.01, learning_rate=1.0, adam_eps=1e6)
-    sample = make_sample(STATES[:1], np.int32([0]), [100.0], [0.0], STATES[1:])
-    after, info = jax.jit(agent.update)(state, sample, jax.random.key(0))
+def test_gradient_norm_is_limited():
+    agent, state = tabular(**DESCENT, max_grad_norm=0.01)
+    after, info = agent.update(state, one_step(0, 100, 0), tools.KEY)
     assert info.metrics["grad_norm"] > 0.1  # norm before clipping
-    # Adam with a huge epsilon is gradient descent with step size 1 / epsilon.
     change = jax.tree.map(lambda new, old: 1e6 * (new - old), after.params, state.params)
     moved = np.sqrt(sum(np.square(leaf).sum() for leaf in jax.tree.leaves(change)))
-    assert moved <= 0.0101
+    assert 0.005 < moved <= 0.0101
+
+
+def test_optimiser_may_be_rmsprop():
+    """The first step of centred RMSProp is -rate g / (sqrt(decay (1 - decay)) |g| + eps)."""
+    agent, state = tabular(
+        optimiser="rmsprop", learning_rate=0.1, rmsprop_decay=0.75, rmsprop_eps=1e-12,
+        max_grad_norm=0.0,
+    )  # fmt: skip
+    after, _ = agent.update(state, one_step(1, 1, 0), tools.KEY)  # from the value 2 towards 1
+    expected = [0, 0.1 / np.sqrt(0.75 * 0.25)]
+    np.testing.assert_allclose(descended(after, state), expected, rtol=1e-4)
 
 
 def test_epsilon_decreases_linearly_with_updates():
     agent, state = tabular(epsilon_start=0.8, epsilon_end=0.2, epsilon_updates=100)
-    act = jax.jit(agent.act)
-    n = 20_000
-    obs = jnp.tile(STATES[0], (n, 1))
-    assert (agent.greedy(state, obs) == 1).all()  # so action 0 is half of the random actions
+    obs = np.tile(tools.STATES[0], (20_000, 1))
+    assert (np.asarray(agent.greedy(state, obs)) == 1).all()  # action 0 is half of the random ones
     for updates, epsilon in [(0, 0.8), (50, 0.5), (100, 0.2), (1000, 0.2)]:
-        clock = state._replace(updates=jnp.int32(updates))
-        action, extras = act(clock, obs, jax.random.key(updates))
+        clock = state._replace(updates=np.int32(updates))
+        action, extras = agent.act(clock, obs, jax.random.key(updates))
         assert action.dtype == jnp.int32 and extras is None
-        np.testing.assert_allclose((action == 0).mean(), epsilon / 2, atol=0.015)
+        np.testing.assert_allclose(np.mean(action == np.int32(0)), epsilon / 2, atol=0.015)
 
 
-def test_target_network_is_copied_every_target_every_updates(make_sample):
+def test_target_network_moves_every_target_every_updates():
     agent, state = tabular(target_every=3, tau=0.25)
-    sample = make_sample(STATES[:1], np.int32([0]), [1.0], [0.9], STATES[1:])
-    update = jax.jit(agent.update)
     for count in range(1, 7):
         before = state.target_params
-        state, _ = update(state, sample, jax.random.key(0))
-        expected = before
-        if count % 3 == 0:
-            mix = lambda new, old: 0.25 * new + 0.75 * old
-            expected = jax.tree.map(mix, state.params, before)
-        jax.tree.map(
-            lambda got, want: np.testing.assert_allclose(got, want, rtol=1e-6),
-            state.target_params,
-            expected,
-        )
+        state, _ = agent.update(state, one_step(0, 1, 0.9), tools.KEY)
+        expected = before if count % 3 else tools.mixed(0.25, state.params, before)
+        tools.assert_close(state.target_params, expected, rtol=1e-6, atol=0)
 
 
-def test_dqn_learns_the_values_of_a_chain(make_sample):
-    """State 0 leads to state 1 without reward, which terminates with reward 1: Q = gamma and 1."""
-    config = DQNConfig(hidden=(16,), learning_rate=1e-2, target_every=10, tau=1.0)
+# Munchausen
+
+
+def reference(q_tm1, action, q_t, reward, discount, config):
+    """Return the target by the paper's sums over actions (Sec. 2), in float64."""
+    alpha, tau = config.munchausen_alpha, config.munchausen_tau
+
+    def policy(q):
+        weights = np.exp((q - q.max()) / tau)
+        return weights / weights.sum()
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        now, after = policy(np.float64(q_tm1)), policy(np.float64(q_t))
+        bonus = np.clip(tau * np.log(now[action]), config.munchausen_clip, 0)
+        soft = np.where(after > 0, after * (q_t - tau * np.log(after)), 0.0).sum()
+    return reward + alpha * bonus + discount * soft
+
+
+@pytest.mark.parametrize(
+    ("q_tm1", "action", "q_t", "discount", "expected"),
+    [
+        # Policies for tau 1: softmax(log 3, 0) = (3/4, 1/4), softmax(0, 0) = (1/2, 1/2).
+        # 1 + 1/2 log(3/4) + 1/2 (0 + log 2)
+        ([np.log(3), 0.0], 0, [0.0, 0.0], 0.5, 1 + 0.5 * np.log(0.75) + 0.5 * np.log(2)),
+        ([np.log(3), 0.0], 1, [0.0, 0.0], 0.5, 1 + 0.5 * np.log(0.25) + 0.5 * np.log(2)),
+        # The soft value of (log 3, 0) is log(3 + 1).
+        ([0.0, 0.0], 0, [np.log(3), 0.0], 0.5, 1 - 0.5 * np.log(2) + 0.5 * np.log(4)),
+        # Terminated: no value, but the bonus for the action remains.
+        ([0.0, 0.0], 1, [5.0, 9.0], 0.0, 1 - 0.5 * np.log(2)),
+        # log(1 / (1 + e^9)) is about -9: clipped at -2.
+        ([9.0, 0.0], 1, [0.0, 0.0], 0.0, 1 + 0.5 * -2),
+    ],
+)
+def test_munchausen_target_worked_by_hand(q_tm1, action, q_t, discount, expected):
+    config = DQNConfig(munchausen_alpha=0.5, munchausen_tau=1.0, munchausen_clip=-2.0)
+    args = np.float32(q_tm1), np.int32(action), np.float32(q_t), np.float32(1), np.float32(discount)
+    np.testing.assert_allclose(target_(*args, config), expected, rtol=1e-6)
+    np.testing.assert_allclose(reference(*args, config), expected, rtol=1e-6)
+
+
+def test_munchausen_target_worked_by_hand_with_published_settings():
+    """A gap of 0.03 log 2 gives the policy (2/3, 1/3) and the bonus 0.9 * 0.03 log(1/3)."""
+    q = np.float32([1 + 0.03 * np.log(2), 1.0])
+    args = q, np.int32(1), q, np.float32(0.5), np.float32(0.99)
+    expected = 0.5 + 0.9 * 0.03 * np.log(1 / 3) + 0.99 * (1 + 0.03 * np.log(3))
+    np.testing.assert_allclose(target_(*args, PAPER), expected, rtol=1e-6)
+    # A gap of 2 is 67 temperatures: tau log pi is -2, clipped at -1.
+    far = target_(np.float32([2, 0]), np.int32(1), q, np.float32(0.5), np.float32(0), PAPER)
+    np.testing.assert_allclose(far, 0.5 - 0.9, rtol=1e-6)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**31), st.sampled_from([0.01, 1.0, 100.0]), st.sampled_from([0.0, 0.9]))
+def test_munchausen_target_agrees_with_the_papers_sums(seed, scale, discount):
+    rng = np.random.default_rng(seed)
+    q_tm1, q_t = (scale * rng.normal(size=(2, 5))).astype(np.float32)
+    args = q_tm1, np.int32(rng.integers(5)), q_t, np.float32(rng.normal()), np.float32(discount)
+    expected = reference(*args, PAPER)
+    # Float32 keeps differences of values only relative to their scale.
+    atol = 2e-6 + 4e-7 * scale
+    np.testing.assert_allclose(target_(*args, PAPER), expected, rtol=2e-5, atol=atol)
+    # The bonus is at most 0; the soft value exceeds the largest Q by at most tau log n.
+    bound = args[3] + discount * q_t.max()
+    assert bound - 0.9 - 1e-3 <= expected <= bound + discount * 0.03 * np.log(5) + 1e-3
+
+
+def test_munchausen_updates_compute_targets_from_the_target_network_alone():
+    agent, sample = (
+        tools.compiled(dqn(DQNConfig(hidden=(8,), munchausen=True), Discrete(3))),
+        tools.batch(6, 4, 3),
+    )
+    state, other = (tools.start(agent, sample, jax.random.key(seed)) for seed in range(2))
+    state = state._replace(target_params=other.params)
+    _, info = agent.update(state, sample, tools.KEY)
+    t = sample.transition
+    q_tm1, q_t = (tools.perceptron(state.target_params, obs) for obs in (t.obs, t.next_obs))
+    target = [reference(*row, PAPER) for row in zip(q_tm1, t.action, q_t, t.reward, t.discount)]
+    q = tools.perceptron(state.params, t.obs)[np.arange(6), t.action]
+    found = agent.feedback(state, t, tools.KEY)["target"]
+    for name, got, expected in (
+        ("target", info.feedback["target"], target), ("feedback", found, target),
+        ("td_error", info.feedback["td_error"], target - q),
+    ):  # fmt: skip
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_munchausen_options_have_no_effect_when_disabled():
+    others = {"munchausen_alpha": 0.1, "munchausen_tau": 5.0, "munchausen_clip": -9.0}
+    results = []
+    for options in ({}, others):
+        agent, state = tabular(**options)
+        results.append(agent.update(state, one_step(0, 1, 0.9), tools.KEY))
+    tools.assert_same(*results)
+
+
+# Learning
+
+
+def learned_values(sample, updates, config):
+    """Return Q-values `[B]` after updates on one batch, from untaken actions below -1."""
     agent = dqn(config, Discrete(2))
-    sample = make_sample(STATES, np.int32([0, 1]), [0.0, 1.0], [0.9, 0.0], STATES[::-1].copy())
-    state = agent.init(jax.random.key(0), jnp.asarray(STATES[0]), jnp.int32(0))
-    # Untaken actions keep their initial values, which must not be the maximum.
-    last = state.params["params"]["MLP_0"]["Dense_1"]
-    last["bias"] = last["bias"] - 1.0
+    state = tools.start(tools.compiled(agent), sample)
+    state.params["params"]["MLP_0"]["Dense_1"]["bias"] -= 1  # the maximum must be of taken actions
 
     def body(state, key):
         state, info = agent.update(state, sample, key)
         return state, info.feedback["q_value"]
 
-    q = jax.jit(lambda s, keys: jax.lax.scan(body, s, keys)[1])(
-        state, jax.random.split(jax.random.key(1), 600)
-    )
-    np.testing.assert_allclose(q[-1], [0.9, 1.0], atol=0.02)
+    keys = jax.random.split(tools.KEY, updates)
+    return jax.jit(lambda state: jax.lax.scan(body, state, keys)[1])(state)[-1]
 
 
-@pytest.mark.parametrize(
-    "options, parts",
-    [
-        ({"network": "resnet"}, ("network", "resnet", "auto", "mlp", "data_efficient")),
-        ({"hidden": ()}, ("hidden",)),
-        ({"learning_rate": 0.0}, ("learning_rate", "0.0")),
-        ({"tau": 1.5}, ("tau", "1.5")),
-        ({"target_every": 0}, ("target_every", "0")),
-        ({"epsilon_start": 1.1}, ("epsilon_start", "1.1")),
-        ({"epsilon_updates": 0}, ("epsilon_updates", "0")),
-        ({"max_grad_norm": -1.0}, ("max_grad_norm", "-1.0")),
-    ],
-)
-def test_bad_options_are_refused(options, parts):
-    with refused(*parts):
-        DQNConfig(**options)
+CHAIN = {"hidden": (16,), "learning_rate": 1e-2, "target_every": 10, "tau": 1.0}
 
 
-def test_optimiser_may_be_rmsprop(make_sample):
-    """The first step of centred RMSProp is -rate g / (sqrt(decay (1 - decay)) |g| + eps)."""
-    decay, rate = 0.75, 0.1
-    agent, state = tabular(
-        optimiser="rmsprop", learning_rate=rate, rmsprop_decay=decay, rmsprop_eps=1e-12,
-        max_grad_norm=0.0,
-    )  # fmt: skip
-    sample = make_sample(STATES[:1], np.int32([1]), [1.0], [0.0], STATES[1:])
-    after, _ = jax.jit(agent.update)(state, sample, jax.random.key(0))
-    change = [
-        np.subtract(*(np.asarray(leaf) for leaf in pair))
-        for pair in zip(jax.tree.leaves(after.params), jax.tree.leaves(state.params), strict=True)
-    ]
-    moved = np.concatenate([x.ravel() for x in change])
-    moved = moved[moved != 0]
-    np.testing.assert_allclose(np.abs(moved), rate / np.sqrt(decay * (1 - decay)), rtol=1e-4)
-    assert moved.size > 0
+def test_values_of_a_chain_are_learned():
+    """State 0 leads to state 1 without reward, which terminates with reward 1: Q = gamma and 1."""
+    sample = tools.sample_of(tools.STATES, np.int32([0, 1]), [0, 1], [0.9, 0], tools.STATES[::-1])
+    q = learned_values(sample, 600, DQNConfig(**CHAIN))
+    np.testing.assert_allclose(q, [0.9, 1.0], atol=0.02)
+
+
+def test_munchausen_values_of_a_chain_are_learned():
+    """State 0 leads to 1, which terminates with reward 1; the fixed point is computed in NumPy."""
+    obs, action = tools.STATES[[0, 0, 1, 1]], np.int32([0, 1, 0, 1])
+    sample = tools.sample_of(obs, action, [0, 0, 1, 0], [0.9, 0, 0, 0], tools.STATES[[1, 1, 0, 0]])
+    config = DQNConfig(**CHAIN, munchausen=True, munchausen_tau=0.1)
+    q = learned_values(sample, 1500, config)
+    fixed = np.zeros((2, 2))
+    for _ in range(200):
+        rows = [(fixed[0], a, fixed[1], 0, 0.9 * (a == 0), config) for a in (0, 1)]
+        rows += [(fixed[1], a, fixed[0], float(a == 0), 0, config) for a in (0, 1)]
+        fixed = np.reshape([reference(*row) for row in rows], (2, 2))
+    np.testing.assert_allclose(q, fixed.ravel(), atol=0.02)
+    # The action gap exceeds the 1 of the rewards (Sec. 3).
+    assert fixed[1, 0] - fixed[1, 1] > 1.5

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.ensembles import apply_ensemble, init_ensemble
 from agents.networks import (
     MLP,
     Actor,
@@ -180,19 +179,6 @@ def test_mlp_agrees_with_numpy():
     first, second = params["params"]["Dense_0"], params["params"]["Dense_1"]
     hidden = np.maximum(x @ first["kernel"] + first["bias"], 0)
     np.testing.assert_allclose(out, hidden @ second["kernel"] + second["bias"], atol=1e-5)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_members_of_an_ensemble_are_independent(size):
-    critic, obs, action = Critic((8,)), np.ones((3, 4), np.float32), np.ones((3, 2), np.float32)
-    made = jax.jit(init_ensemble, static_argnums=(0, 4))
-    params = made(critic, jax.random.key(0), obs, action, size)
-    q = np.asarray(jax.jit(apply_ensemble, static_argnums=0)(critic, params, obs, action))
-    assert q.shape == (size, 3)
-    assert len(np.unique(q[:, 0])) == size
-    members = params if size < 3 else [jax.tree.map(lambda x: x[n], params) for n in range(3)]
-    for own, member in zip(q, members, strict=True):
-        np.testing.assert_allclose(own, critic.apply(member, obs, action), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("activation", ["softsign", "tanh"])

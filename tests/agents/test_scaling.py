@@ -14,7 +14,7 @@ from agents.td3 import TD3Config, td3
 from agents.types import Continuous
 from jaxreplay import Transition, ring
 from jaxreplay.methods import refer
-from jaxreplay.types import Sample
+from tests.agents import tools
 
 _add, _gather = jax.jit(ring.add), jax.jit(ring.gather)
 measure_observations = jax.jit(scaling.measure_observations)
@@ -64,38 +64,36 @@ def test_scaled_transitions_do_not_depend_on_units(seed, factor, shift):
 
 
 def test_agent_receives_scaled_inputs_and_reports_the_reward_scale():
-    inner = td3(TD3Config((8,)), Continuous(1))
-    agent = scaling.normalise_inputs(inner)
+    inner = td3(TD3Config((4,)), Continuous(2))
+    agent, inner = tools.compiled(scaling.normalise_inputs(inner)), tools.compiled(inner)
     obs = np.float32([[4.0, 8.0], [2.0, 4.0]])
-    state = jax.jit(agent.init)(jax.random.key(0), obs[0], np.zeros(1, np.float32))
-    greedy, inner_greedy = jax.jit(agent.greedy), jax.jit(inner.greedy)
-    same = greedy(state, obs), inner_greedy(state.agent, obs)
+    sample = tools.sample_of(obs, np.zeros((2, 2), np.float32), [10, 10], [0, 0], obs)
+    state = tools.start(agent, sample)
+    same = agent.greedy(state, obs), inner.greedy(state.agent, obs)
     np.testing.assert_allclose(*same, rtol=1e-5)
     units = Scaling(np.float32([1.0, 2.0]), np.float32([2.0, 4.0]), np.float32(5.0))
     state = state._replace(scaling=units)
     small = (obs - units.mean) / units.std
-    np.testing.assert_allclose(greedy(state, obs), inner_greedy(state.agent, small), rtol=1e-5)
-    flags, ones = np.zeros(2, bool), np.ones(2, np.float32)
-    t = Transition(obs, np.zeros((2, 1), np.float32), 10 * ones, 0 * ones, obs, flags, flags)
-    sample = Sample(np.arange(2), t, ones, ones)
-    _, info = jax.jit(agent.update)(state, sample, jax.random.key(1))
-    np.testing.assert_allclose(info.feedback["target"], 2.0, rtol=1e-5)
-    np.testing.assert_array_equal(info.feedback["reward_scale"], 5.0)
-    feedback = jax.jit(agent.feedback)(state, t, jax.random.key(1))
-    np.testing.assert_allclose(feedback["target"], 2.0, rtol=1e-5)
+    np.testing.assert_allclose(
+        agent.greedy(state, obs), inner.greedy(state.agent, small), rtol=1e-5
+    )
+    info = agent.update(state, sample, tools.KEY)[1].feedback
+    for feedback in (info, agent.feedback(state, sample.transition, tools.KEY)):
+        np.testing.assert_allclose(feedback["target"], 2.0, rtol=1e-5)
+        np.testing.assert_array_equal(feedback["reward_scale"], 5.0)
 
 
 @pytest.mark.parametrize(("make", "config"), [(racer, RACERConfig), (sac, SACConfig)])
 def test_importance_ratios_of_new_steps_are_one_in_any_units(make, config):
-    agent = scaling.normalise_inputs(make(config((8,)), Continuous(2), refer.objective()))
-    obs = np.float32([5.0, -40.0]) + np.float32([2.0, 30.0]) * np.arange(10).reshape(5, 2)
-    obs, feedback_of = np.float32(obs), jax.jit(agent.feedback)
-    state = jax.jit(agent.init)(jax.random.key(0), obs[0], np.zeros(2, np.float32))
+    agent = tools.compiled(
+        scaling.normalise_inputs(make(config((4,)), Continuous(2), refer.objective()))
+    )
+    obs = np.float32([5.0, -40.0] + np.array([2.0, 30.0]) * np.arange(10).reshape(5, 2))
+    sample = tools.sample_of(obs, np.zeros((5, 2), np.float32), np.ones(5), np.ones(5), obs)
+    state = tools.start(agent, sample)
     state = state._replace(scaling=Scaling(obs.mean(axis=0), obs.std(axis=0), np.float32(3.0)))
-    action, extras = jax.jit(agent.act)(state, obs, jax.random.key(1))
-    ones = np.ones(5, np.float32)
-    t = Transition(obs, action, ones, ones, obs, False, False, extras)
-    feedback = feedback_of(state, t, jax.random.key(2))
-    np.testing.assert_allclose(feedback["log_ratio"], 0, atol=1e-5)
+    action, extras = agent.act(state, obs, tools.KEY)
+    t = sample.transition._replace(action=action, extras=extras)
+    np.testing.assert_allclose(agent.feedback(state, t, tools.KEY)["log_ratio"], 0, atol=1e-5)
     moved = state._replace(scaling=state.scaling._replace(mean=obs.mean(axis=0) + 5))
-    assert np.abs(feedback_of(moved, t, jax.random.key(2))["log_ratio"]).min() > 1e-5
+    assert np.abs(agent.feedback(moved, t, tools.KEY)["log_ratio"]).min() > 1e-5
