@@ -18,8 +18,8 @@ from experiments.runs.registry import AGENTS
 from experiments.runs.run_config import OutputConfig
 from experiments.studies.options import Question
 from experiments.training.config import LoopConfig, ReplaySizes
-from jaxreplay import registry as replay_registry
 from jaxreplay.methods import METHODS
+from jaxreplay.methods import _registry as replay_registry
 from jaxreplay.option import options_of
 from tests import documents
 from tests.documents import CONTRIBUTING, PAGES, README, ROOT

@@ -20,8 +20,8 @@ from jaxreplay.contrib import (
     reverse,
     sil,
 )
+from jaxreplay.methods import register
 from jaxreplay.methods.per import PERConfig
-from jaxreplay.registry import register
 
 __all__ = [
     "cer", "curious", "discor", "eper", "faded", "la3p", "laber", "masked", "reaper", "relo",

@@ -27,7 +27,7 @@ from jaxreplay.methods import (
     uniform,
     windows,
 )
-from jaxreplay.registry import METHODS, MakeMethod, MethodEntry, register
+from jaxreplay.methods._registry import METHODS, MakeMethod, MethodEntry, register
 
 __all__ = [
     "METHODS", "MakeMethod", "MethodEntry", "ere", "ero", "her", "lap", "latest", "ners",

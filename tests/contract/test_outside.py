@@ -18,8 +18,8 @@ from experiments.report import __main__ as report
 from experiments.runs import outside, registry
 from experiments.runs.run_config import defaults
 from jaxreplay import Replay, Sampler, methods, testing
-from jaxreplay import registry as replay_registry
 from jaxreplay.methods import METHODS, proportional, uniform
+from jaxreplay.methods import _registry as replay_registry
 from jaxreplay.option import Config
 from tests.refusals import assert_names, refused
 

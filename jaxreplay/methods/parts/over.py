@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, Literal
 
 from jaxreplay.methods import uniform
-from jaxreplay.registry import METHODS
+from jaxreplay.methods._registry import METHODS
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import Array, Requirements, State
