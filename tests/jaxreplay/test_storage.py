@@ -165,7 +165,7 @@ def test_frames_lost_equals_the_number_of_wrong_transitions(stack, n):
 
 def test_frames_lost_to_short_episodes_are_counted():
     """Each step is an episode of two frames, and overwrites the frames of the oldest steps."""
-    (_, state), (lost, _) = compared(Frames(stack=4, spare=0.0, ahead=2), ROWS, 1, 1)[1](
+    (_, state), (lost, _) = compared(Frames(stack=4, spare=0.0, ahead=3), ROWS, 1, 1)[1](
         episodes(0, 1, 1, 4)
     )
     extra = 2 * np.arange(1, ROWS + 1) - state.ring.frames.places
