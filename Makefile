@@ -80,7 +80,7 @@ lint: $(VENV)/ready
 
 # The quick tests: imports, core, the contract checks of an outside method, agents, commands.
 CHECKED := tests/test_layers.py tests/jaxreplay/internal tests/jaxreplay/methods/parts \
-	tests/jaxreplay/test_option.py tests/jaxreplay/test_donation.py \
+	tests/jaxreplay/test_option.py tests/jaxreplay/test_loops.py \
 	tests/jaxreplay/test_requirements.py tests/jaxreplay/test_returns.py \
 	tests/jaxreplay/methods/test_windows.py tests/jaxreplay/methods/test_ere.py \
 	tests/contract/test_configs.py tests/contract/test_outside.py \

@@ -64,7 +64,7 @@ def test_scaled_transitions_do_not_depend_on_units(seed, factor, shift):
 
 
 def test_agent_receives_scaled_inputs_and_reports_the_reward_scale():
-    inner = td3(TD3Config((4,)), Continuous(2))
+    inner = td3(TD3Config(hidden=(4,)), Continuous(2))
     agent, inner = tools.compiled(scaling.normalise_inputs(inner)), tools.compiled(inner)
     obs = np.float32([[4.0, 8.0], [2.0, 4.0]])
     sample = tools.sample_of(obs, np.zeros((2, 2), np.float32), [10, 10], [0, 0], obs)
@@ -86,7 +86,7 @@ def test_agent_receives_scaled_inputs_and_reports_the_reward_scale():
 @pytest.mark.parametrize(("make", "config"), [(racer, RACERConfig), (sac, SACConfig)])
 def test_importance_ratios_of_new_steps_are_one_in_any_units(make, config):
     agent = tools.compiled(
-        scaling.normalise_inputs(make(config((4,)), Continuous(2), refer.objective()))
+        scaling.normalise_inputs(make(config(hidden=(4,)), Continuous(2), refer.objective()))
     )
     obs = np.float32([5.0, -40.0] + np.array([2.0, 30.0]) * np.arange(10).reshape(5, 2))
     sample = tools.sample_of(obs, np.zeros((5, 2), np.float32), np.ones(5), np.ones(5), obs)

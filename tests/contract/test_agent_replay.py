@@ -1,15 +1,17 @@
 """Contract tests for every pair of agent and replay method."""
 
 import dataclasses
+import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.types import Continuous, Discrete
+from agents.types import Agent, Continuous, Discrete
 from experiments.runs.registry import AGENTS, feeds, replay_options
-from jaxreplay import Replay, Transition
+from jaxreplay import Method, Replay, ReplayState, Transition
 from jaxreplay.methods import METHODS
 from jaxreplay.testing import with_goals
 from tests.methods import DISTINCT
@@ -50,9 +52,20 @@ def pairs_that(hold):
     return pytest.mark.parametrize("pair", chosen, indirect=True, scope="module")
 
 
+class Pair(NamedTuple):
+    """An agent and a replay, and their states after ten additions."""
+
+    method: Method
+    agent: Agent
+    space: Discrete | Continuous
+    state: Any
+    held: ReplayState
+    learn: Any  # (state, held, key) -> (state, held, info)
+    jitted: Any
+
+
 @pytest.fixture(params=PAIRS, scope="module")
 def pair(request):
-    """Return agent and replay, their states after some adds, and a learn step, also compiled."""
     name, method_name = request.param
     entry, method = AGENTS[name], method_of(name, method_name)
     space = Discrete(3) if entry.actions == "discrete" else Continuous(2)
@@ -60,16 +73,10 @@ def pair(request):
     agent = entry.make(entry.config(hidden=(8, 8), **loud), space, method.objective)
     replay = Replay(method.sampler, capacity=64, batch_size=BATCH, num_envs=E)
     action = jnp.ones((), jnp.int32) if entry.actions == "discrete" else jnp.ones(2) / 2
-    scalar, flag = jnp.zeros(()), jnp.zeros((), bool)
-    obs = jnp.zeros(OBS)
-    state = jax.jit(agent.init)(jax.random.key(0), obs, action)
-    extras = agent.act(state, obs[None], jax.random.key(0))[1]
-    extras = jax.tree.map(lambda x: jnp.zeros_like(x[0]), extras)
-    example = Transition(obs, action, scalar, scalar, obs, flag, flag, extras)
-    held = replay.init(jax.random.key(1), example)
+    scalar, flag, obs = jnp.zeros(()), jnp.zeros((), bool), jnp.zeros(OBS)
 
-    @jax.jit
-    def put(held, time):
+    def add(carry, time):
+        state, held, example = carry
         row = jax.tree.map(lambda x: jnp.stack([x] * E), example)
         obs = jax.random.normal(jax.random.key(time), (2, E, OBS))
         row = row._replace(
@@ -81,10 +88,16 @@ def pair(request):
             row = row._replace(action=taken, extras=extras)
         wanted = replay.requires.feedback_of_new
         told = agent.feedback(state, row, jax.random.key(time)) if wanted else {}
-        return replay.add(held, row, **{name: told[name] for name in wanted})
+        return (state, replay.add(held, row, **{name: told[name] for name in wanted}), example), ()
 
-    for time in range(10):
-        held = put(held, time)
+    @jax.jit
+    def start(key):
+        state = agent.init(key, obs, action)
+        extras = agent.act(state, obs[None], key)[1]
+        extras = jax.tree.map(lambda x: jnp.zeros_like(x[0]), extras)
+        example = Transition(obs, action, scalar, scalar, obs, flag, flag, extras)
+        held = replay.init(jax.random.key(1), example)
+        return jax.lax.scan(add, (state, held, example), jnp.arange(10))[0][:2]
 
     def learn(state, held, key):
         key_sample, key_agent = jax.random.split(key)
@@ -92,16 +105,7 @@ def pair(request):
         state, info = agent.update(state, sample, key_agent)
         return state, replay.update(held, sample, **info.feedback), info
 
-    bounded = name in ("dqn", "rainbow", "discrete_sac", "td3", "td7", "sac", "iql")
-    return (
-        (method_name, method),
-        agent,
-        space if bounded else None,
-        state,
-        held,
-        learn,
-        jax.jit(learn),
-    )
+    return Pair(method, agent, space, *start(jax.random.key(0)), learn, jax.jit(learn))
 
 
 def assert_same(left, right):
@@ -109,9 +113,8 @@ def assert_same(left, right):
 
 
 def test_agents_return_the_required_feedback(pair):
-    (_, method), _, _, state, held, _, learn = pair
-    _, after, info = learn(state, held, jax.random.key(0))
-    assert method.requires.feedback <= set(info.feedback)
+    _, after, info = pair.jitted(pair.state, pair.held, jax.random.key(0))
+    assert pair.method.requires.feedback <= set(info.feedback)
     for values in info.feedback.values():
         assert (values.shape, values.dtype) == ((BATCH,), jnp.float32)
         assert np.isfinite(values).all()
@@ -122,71 +125,69 @@ def test_agents_return_the_required_feedback(pair):
 
 @pairs_that(lambda agent, replay: method_of(agent, replay).requires.density)
 def test_new_steps_have_importance_ratio_one(pair):
-    _, _, _, state, held, _, learn = pair
-    _, _, info = learn(state, held, jax.random.key(0))
+    _, _, info = pair.jitted(pair.state, pair.held, jax.random.key(0))
     np.testing.assert_allclose(info.feedback["log_ratio"], 0, atol=1e-4)
     np.testing.assert_allclose(info.metrics["kl"], 0, atol=1e-4)
 
 
 def test_learning_is_pure_and_depends_on_the_key(pair):
-    _, _, _, state, held, _, learn = pair
-    before = jax.tree.map(np.array, (state, held))
-    once = learn(state, held, jax.random.key(0))
-    assert_same(once, learn(state, held, jax.random.key(0)))
-    assert_same((state, held), before)
-    other = learn(state, held, jax.random.key(1))
-    leaves = zip(jax.tree.leaves(once[0]), jax.tree.leaves(other[0]))
-    assert any((x != y).any() for x, y in leaves)
-    leaves = zip(jax.tree.leaves(once[0]), jax.tree.leaves(state))
-    assert any((x != y).any() for x, y in leaves)
+    states = pair.state, pair.held
+    before = jax.tree.map(np.array, states)
+    once = pair.jitted(*states, jax.random.key(0))
+    assert_same(once, pair.jitted(*states, jax.random.key(0)))
+    assert_same(states, before)
+    differ = lambda left, right: any(
+        (x != y).any() for x, y in zip(jax.tree.leaves(left), jax.tree.leaves(right))
+    )
+    assert differ(once[0], pair.jitted(*states, jax.random.key(1))[0])
+    assert differ(once[0], pair.state)
 
 
-def test_learning_compiles_once_and_may_be_scanned(pair):
-    (name, _), _, _, state, held, learn, jitted = pair
+def test_learning_compiles_once_and_keeps_its_types(pair):
+    carry = pair.state, pair.held
+    after = jax.eval_shape(pair.jitted, *carry, jax.random.key(2))[:2]
+    assert after == jax.eval_shape(lambda *states: states, *carry)
+    for seed in range(2):
+        carry = pair.jitted(*carry, jax.random.key(seed))[:2]
+    assert pair.jitted._cache_size() <= 1
+
+
+# test_samplers scans and donates the states of samplers; compilation is expensive.
+@pairs_that(lambda agent, replay: replay == "uniform")
+def test_learning_may_be_scanned_with_donated_states(pair):
     keys = jax.random.split(jax.random.key(2), 4)
-    carry = (state, held)
+    carry = pair.state, pair.held
     for key in keys:
-        carry = jitted(*carry, key)[:2]
-    assert jitted._cache_size() <= 1
+        carry = pair.jitted(*carry, key)[:2]
 
-    def scan(carry):
-        return jax.lax.scan(lambda c, k: (learn(*c, k)[:2], None), carry, keys)[0]
+    @functools.partial(jax.jit, donate_argnums=0)
+    def scan(carry, keys):
+        return jax.lax.scan(lambda c, key: (pair.learn(*c, key)[:2], None), carry, keys)[0]
 
-    jax.eval_shape(scan, (state, held))  # types for every pair; values once per agent
-    if name != "uniform":
-        return
+    donated = jax.tree.map(jnp.copy, (pair.state, pair.held))
     jax.tree.map(
         lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4),
-        jax.jit(scan)((state, held)), carry,
+        scan(donated, keys), carry,
     )  # fmt: skip
+    assert jax.tree.leaves(donated[1])[0].is_deleted()
 
 
-# test_samplers donates the states of samplers; compilation is expensive.
-@pairs_that(lambda agent, replay: replay == "uniform")
-def test_states_may_be_donated(pair):
-    _, _, _, state, held, learn, jitted = pair
-    expected = jitted(state, held, jax.random.key(3))
-    state, held = jax.tree.map(jnp.copy, (state, held))
-    donating = jax.jit(learn, donate_argnums=(0, 1))
-    given = donating(state, held, jax.random.key(3))
-    jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), given, expected
-    )
-    assert jax.tree.leaves(held)[0].is_deleted()
+BOUNDED = ("dqn", "rainbow", "discrete_sac", "td3", "td7", "sac", "iql")
+FIRST = dict(reversed([param.values[0] for param in PAIRS]))
 
 
-def test_actions_lie_in_the_space(pair):
-    _, agent, space, state, *_ = pair
+@pairs_that(lambda agent, replay: replay == FIRST[agent])
+def test_actions_lie_in_the_space(pair, request):
+    bounded = request.node.callspec.params["pair"][0] in BOUNDED
     obs = jax.random.normal(jax.random.key(0), (7, OBS))
-    action, _ = agent.act(state, obs, jax.random.key(1))
-    for actions in (action, agent.greedy(state, obs)):
-        if isinstance(space, Discrete):
+    act = jax.jit(lambda key: pair.agent.act(pair.state, obs, key)[0])
+    action = act(jax.random.key(1))
+    for actions in (action, jax.jit(pair.agent.greedy)(pair.state, obs)):
+        if isinstance(pair.space, Discrete):
             assert (actions.shape, actions.dtype) == ((7,), jnp.int32)
-            assert int(actions.min()) >= 0 and int(actions.max()) < space.n
+            assert not bounded or 0 <= int(actions.min()) <= int(actions.max()) < pair.space.n
         else:
             assert (actions.shape, actions.dtype) == ((7, 2), jnp.float32)
-            assert space is None or float(jnp.abs(actions).max()) <= 1
-    again, _ = agent.act(state, obs, jax.random.key(1))
-    np.testing.assert_array_equal(action, again)
-    other, _ = agent.act(state, obs, jax.random.key(2))
-    assert (np.asarray(action) != np.asarray(other)).any()
+            assert not bounded or float(jnp.abs(actions).max()) <= 1
+    np.testing.assert_array_equal(action, act(jax.random.key(1)))
+    assert (np.asarray(action) != np.asarray(act(jax.random.key(2)))).any()

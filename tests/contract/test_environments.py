@@ -45,14 +45,15 @@ def idle(environment, steps=0):
     return jnp.zeros((), jnp.int32) if isinstance(space, Discrete) else jnp.zeros(space.size)
 
 
-def play(name: str, steps: int, seed: int = 0):
+@functools.cache
+def play(name: str):
+    """Return key, previous state, state, observation and outcome of four idle episodes."""
     environment, reset, step = made(name)
-    state, obs = reset(jax.random.key(seed))
+    state, obs = reset(jax.random.key(0))
     trace = []
-    for time in range(steps):
-        key = jax.random.key(1000 * seed + time)
-        before = state
-        state, obs, out = step(key, state, idle(environment, state.steps))
+    for time in range(4 * LIMIT):
+        before, key = state, jax.random.key(time)
+        state, obs, out = step(key, before, idle(environment, before.steps))
         trace.append((key, before, state, obs, out))
     return trace
 
@@ -63,10 +64,14 @@ def assert_equal(left, right):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_step_keeps_types_and_compiles_once(name):
+def test_steps_keep_types_compile_once_and_depend_on_key_and_action(name):
     environment, reset, step = made(name)
+    discrete = isinstance(environment.action_space, Discrete)
+    assert environments.action_kind(name) == ("discrete" if discrete else "continuous")
     state, obs = reset(jax.random.key(0))
-    after, next_obs, out = step(jax.random.key(1), state, idle(environment))
+    assert_equal(reset(jax.random.key(0)), (state, obs))
+    key, before, after, next_obs, out = play(name)[0]
+    assert_equal((before, step(key, before, idle(environment))), (state, (after, next_obs, out)))
     for leaf in jax.tree.leaves((state, obs, after, next_obs, out)):
         assert not getattr(leaf, "weak_type", False)  # keys have no weak_type
     # Compare leaves: MJX has static arrays, which do not support equality.
@@ -75,50 +80,33 @@ def test_step_keeps_types_and_compiles_once(name):
     assert types(obs) == types(next_obs) == types(out.final_obs) == types(environment.spec.obs)
     assert (out.reward.dtype, out.reward.shape) == (jnp.float32, ())
     assert (out.terminated.dtype, out.truncated.dtype) == (bool, bool)
-    for time in range(3):
-        after, _, _ = step(jax.random.key(time), after, idle(environment))
     assert step._cache_size() <= 1
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_step_is_deterministic_for_a_key_and_an_action(name):
-    environment, reset, step = made(name)
-    state, _ = reset(jax.random.key(3))
-    assert_equal(reset(jax.random.key(3)), (state, reset(jax.random.key(3))[1]))
-    once = step(jax.random.key(4), state, idle(environment))
-    assert_equal(once, step(jax.random.key(4), state, idle(environment)))
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_episodes_are_truncated_at_the_limit_and_reset(name):
-    trace = play(name, 2 * LIMIT)
-    clock = 0
-    for _, _, state, obs, out in trace:
-        clock += 1
-        assert not (out.terminated and out.truncated)
-        assert bool(out.truncated) == (clock == LIMIT and not out.terminated)
-        if out.terminated or out.truncated:
-            assert int(state.steps) == 0
-            clock = 0
-        else:
-            np.testing.assert_allclose(
-                *map(jnp.float32, (obs, out.final_obs)), rtol=1e-5, atol=1e-6
-            )
-    assert any(out.truncated for *_, out in trace)
 
 
 # These have constant initial observations; MinAtar's may recur at the time limit.
 ALIKE = ("walk/", "gymnax/DeepSea", "gymnax/FourRooms")
 
 
-@pytest.mark.parametrize("name", [name for name in FEW if "MinAtar" not in name])
-def test_obs_after_an_end_is_initial_and_differs_from_final_obs(name):
-    ends = [(obs, out) for *_, obs, out in play(name, 4 * LIMIT) if out.terminated | out.truncated]
-    assert len(ends) >= 4
-    for obs, out in ends:
-        assert not np.array_equal(obs, out.final_obs)
-    alike = all(np.array_equal(ends[0][0], obs) for obs, _ in ends)
-    assert alike == name.startswith(ALIKE)
+@pytest.mark.parametrize("name", ALL)
+def test_episodes_are_truncated_at_the_limit_and_begin_again(name):
+    clock, ends = 0, []
+    for _, _, state, obs, out in play(name):
+        clock += 1
+        assert not (out.terminated and out.truncated)
+        assert bool(out.truncated) == (clock == LIMIT and not out.terminated)
+        if out.terminated or out.truncated:
+            assert int(state.steps) == 0
+            clock = 0
+            ends.append((obs, out))
+        else:
+            np.testing.assert_allclose(
+                *map(jnp.float32, (obs, out.final_obs)), rtol=1e-5, atol=1e-6
+            )
+    assert len(ends) >= 4 and any(out.truncated for _, out in ends)
+    if name in FEW and "MinAtar" not in name:
+        assert not any(np.array_equal(obs, out.final_obs) for obs, out in ends)
+        alike = all(np.array_equal(ends[0][0], obs) for obs, _ in ends)
+        assert alike == name.startswith(ALIKE)
 
 
 @pytest.mark.parametrize("name", GYMNAX)
@@ -126,7 +114,7 @@ def test_gymnax_final_obs_agrees_with_its_dynamics(name):
     env, params = gymnax.make(name.removeprefix("gymnax/"))
     bare = jax.jit(env.step_env)
     space = env.action_space(params)
-    for key, before, _, _, out in play(name, LIMIT):
+    for key, before, _, _, out in play(name)[:LIMIT]:
         # The adapter splits the key into one for the dynamics and one for the reset.
         key_step, _ = jax.random.split(key)
         action = idle(made(name)[0])
@@ -144,7 +132,7 @@ def test_brax_final_obs_agrees_with_its_dynamics():
 
     env = envs.get_environment("inverted_pendulum", backend="spring")
     bare = jax.jit(env.step)
-    for _, before, _, _, out in play("brax/inverted_pendulum", LIMIT):
+    for _, before, _, _, out in play("brax/inverted_pendulum")[:LIMIT]:
         state = bare(before.inner, jnp.zeros(1))
         np.testing.assert_allclose(out.final_obs, state.obs, atol=1e-6)
         np.testing.assert_allclose(out.reward, state.reward, atol=1e-6)
@@ -157,7 +145,7 @@ def test_xminigrid_final_obs_agrees_with_its_dynamics():
     name = "MiniGrid-MemoryS8"
     env, params = xminigrid.make(name)
     bare = jax.jit(lambda timestep: env.step(params, timestep, 0))
-    for _, before, _, _, out in play(f"xminigrid/{name}", LIMIT):
+    for _, before, _, _, out in play(f"xminigrid/{name}")[:LIMIT]:
         timestep = bare(before.inner)
         tile, colour = out.final_obs[..., :13].argmax(-1), out.final_obs[..., 13:].argmax(-1)
         np.testing.assert_array_equal(jnp.stack([tile, colour], axis=-1), timestep.observation)
@@ -200,46 +188,40 @@ def test_playground_lists_the_whole_suite():
     assert set(names) == {f"playground/{name}" for name in dm_control_suite.ALL_ENVS}
 
 
-@pytest.mark.parametrize("action", [-1.0, -0.3, 0.7, 1.0])
-def test_brax_actions_are_scaled_to_the_actuators_once(action):
+def test_brax_actions_are_scaled_to_the_actuators_once():
     from brax import envs
 
     env = envs.get_environment("inverted_pendulum", backend="spring")  # action range [-3, 3]
     _, reset, step = made("brax/inverted_pendulum")
     state, _ = reset(jax.random.key(0))
-    _, _, out = step(jax.random.key(1), state, jnp.full(1, action))
-    moved = env.pipeline_step(state.inner.pipeline_state, jnp.full(1, 3 * action))
-    np.testing.assert_allclose(out.final_obs, jnp.concatenate([moved.q, moved.qd]), atol=1e-6)
+    for action in (-1.0, -0.3, 0.7, 1.0):
+        _, _, out = step(jax.random.key(1), state, jnp.full(1, action))
+        moved = env.pipeline_step(state.inner.pipeline_state, jnp.full(1, 3 * action))
+        np.testing.assert_allclose(out.final_obs, jnp.concatenate([moved.q, moved.qd]), atol=1e-6)
 
 
-def test_brax_pendulum_terminates_when_it_falls():
-    environment = environments.make("brax/inverted_pendulum")
-    step = jax.jit(environment.step)
-    state, _ = environment.reset(jax.random.key(0))
-    for time in range(60):
-        state, obs, out = step(jax.random.key(time), state, jnp.ones(1))
-        if out.terminated:
-            break
-    assert out.terminated and not out.truncated
-    assert abs(float(out.final_obs[1])) > 0.2  # the task terminates at this angle
-    assert abs(float(obs[1])) < 0.02
-
-
-@pytest.fixture(scope="module")
-def fall():
-    """Push CartPole to the right; return the step of its fall, the observation and the outcome."""
-    environment = environments.make("gymnax/CartPole-v1")
-    state, _ = environment.reset(jax.random.key(7))
-    step = jax.jit(environment.step)
-    for time in range(1, 20):
-        state, obs, out = step(jax.random.key(time), state, jnp.ones((), jnp.int32))
+def until_it_falls(name, action, seed):
+    """Push to one side without a time limit; return the number of the last step and its result."""
+    _, reset, step = made(name)
+    state, _ = reset(jax.random.key(seed))
+    for time in range(1, 61):
+        state = state._replace(steps=jnp.zeros_like(state.steps))
+        state, obs, out = step(jax.random.key(time), state, action)
         if out.terminated:
             return time, obs, out
     pytest.fail("pushing to one side must make the pole fall")
 
 
-def test_termination_returns_the_fallen_pole_and_a_new_one(fall):
-    time, obs, out = fall
+def test_brax_pendulum_terminates_when_it_falls():
+    _, obs, out = until_it_falls("brax/inverted_pendulum", jnp.ones(1), 0)
+    assert not out.truncated
+    assert abs(float(out.final_obs[1])) > 0.2  # the task terminates at this angle
+    assert abs(float(obs[1])) < 0.02
+
+
+def test_termination_returns_the_fallen_pole_and_a_new_one():
+    right = jnp.ones((), jnp.int32)
+    time, obs, out = until_it_falls("gymnax/CartPole-v1", right, 7)
     assert 8 <= time <= 11
     assert not out.truncated
     assert abs(float(out.final_obs[2])) > 12 * np.pi / 180
@@ -247,28 +229,27 @@ def test_termination_returns_the_fallen_pole_and_a_new_one(fall):
     assert float(out.reward) == 1.0
 
 
-def test_termination_precedes_a_time_limit_at_the_same_step(fall):
-    environment = environments.make("gymnax/CartPole-v1", max_steps=fall[0])
-    state, _ = environment.reset(jax.random.key(7))
-    step = jax.jit(environment.step)
-    for time in range(1, fall[0] + 1):
-        state, _, out = step(jax.random.key(time), state, jnp.ones((), jnp.int32))
+def test_termination_precedes_a_time_limit_at_the_same_step():
+    _, reset, step = made("gymnax/CartPole-v1")
+    state, _ = reset(jax.random.key(7))
+    fallen = state.inner.replace(theta=jnp.float32(1.0))
+    state = state._replace(inner=fallen, steps=jnp.full_like(state.steps, LIMIT - 1))
+    _, _, out = step(jax.random.key(1), state, jnp.ones((), jnp.int32))
     assert out.terminated and not out.truncated
 
 
-@pytest.mark.parametrize(("action", "torque"), [(1.0, 2.0), (-1.0, -2.0), (0.25, 0.5), (9.0, 2.0)])
-def test_continuous_actions_are_scaled_to_the_bounds_and_clipped(action, torque):
-    environment, reset, step = made("gymnax/Pendulum-v1")
+def test_continuous_actions_are_scaled_to_the_bounds_and_clipped():
+    _, reset, step = made("gymnax/Pendulum-v1")
     state, _ = reset(jax.random.key(0))
-    _, _, out = step(jax.random.key(1), state, jnp.full(1, action))
     env, params = gymnax.make("Pendulum-v1")
-    obs, *_ = env.step_env(jax.random.key(1), state.inner, jnp.asarray(torque), params)
-    np.testing.assert_allclose(out.final_obs, obs, atol=1e-6)
+    bare = jax.jit(lambda torque: env.step_env(jax.random.key(1), state.inner, torque, params)[0])
+    for action, torque in ((1.0, 2.0), (-1.0, -2.0), (0.25, 0.5), (9.0, 2.0)):
+        _, _, out = step(jax.random.key(1), state, jnp.full(1, action))
+        np.testing.assert_allclose(out.final_obs, bare(torque), atol=1e-6)
 
 
 def test_pendulum_follows_the_equations_of_gym():
-    env, params = gymnax.make("Pendulum-v1")
-    environment, reset, step = made("gymnax/Pendulum-v1")
+    _, reset, step = made("gymnax/Pendulum-v1")
     state, _ = reset(jax.random.key(0))
     angle, speed = jnp.float32(np.pi / 4), jnp.float32(0.5)
     state = state._replace(inner=state.inner.replace(theta=angle, theta_dot=speed))
@@ -293,12 +274,6 @@ def test_vmapped_lanes_reset_independently():
 def test_minatar_observations_take_one_byte_per_pixel():
     _, reset, _ = made("gymnax/Breakout-MinAtar")
     assert reset(jax.random.key(0))[1].dtype == bool
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_listed_action_kinds_match_the_environments(name):
-    discrete = isinstance(made(name)[0].action_space, Discrete)
-    assert environments.action_kind(name) == ("discrete" if discrete else "continuous")
 
 
 @pytest.mark.parametrize("backend", ["positional", "generalized", "mjx"])

@@ -16,7 +16,7 @@ from experiments import environments
 from experiments.training.config import LoopConfig
 from experiments.training.loop import make_program
 from experiments.training.seeds import over_seeds
-from jaxreplay import Frames, Replay, SharedObservations, Transition, Transitions, sum_tree
+from jaxreplay import Frames, Replay, SharedObservations, Transition, Transitions
 from jaxreplay._internal.tuned import gather
 from jaxreplay.methods import METHODS, her, ners, per, pser, rank, refer, sequences, slices
 from jaxreplay.testing import assert_in_place, large_copies, with_goals
@@ -28,15 +28,19 @@ from tests.xla import AS_USERS
 CAPACITY = 200_003
 CHILDREN = 8  # per node of the tree, which is also read in rows of this length
 BATCH, SEEDS, MANY_SEEDS = 64, 3, 64
-EXAMPLE = Transition(
-    obs=jnp.zeros(5),
-    action=jnp.zeros(2),
-    reward=jnp.zeros(()),
-    discount=jnp.zeros(()),
-    next_obs=jnp.zeros(5),
-    first=jnp.zeros((), bool),
-    last=jnp.zeros((), bool),
-)
+
+
+def example_of(obs):
+    number, flag = jnp.zeros(()), jnp.zeros((), bool)
+    return Transition(obs, jnp.zeros(2), number, number, obs, flag, flag)
+
+
+EXAMPLE = example_of(jnp.zeros(5))
+STORAGES = {
+    "transitions": (Transitions(), EXAMPLE),
+    "shared": (SharedObservations(spare=0.1), EXAMPLE),
+    "frames": (Frames(stack=4, spare=0.1), example_of(jnp.zeros((3, 5, 4), jnp.uint8))),
+}
 VARIANTS = {
     name: with_goals(entry.method(entry.config().for_run(100))) for name, entry in METHODS.items()
 } | {
@@ -51,17 +55,24 @@ VARIANTS = {
 }
 
 
+def replay_of(name, storage=Transitions(), capacity=CAPACITY):
+    return Replay(VARIANTS[name].sampler, capacity=capacity, batch_size=BATCH, storage=storage)
+
+
 def compiled(lowered, options=AS_USERS) -> str:
     return lowered.compile(options).as_text()
 
 
 def critic(params, batch):
-    hidden = jnp.tanh(batch.transition.obs @ params["w"])
-    td = batch.transition.reward - hidden @ params["v"]
+    t = batch.transition
+    obs, next_obs = (
+        x.astype(jnp.float32).reshape(*t.reward.shape, -1) for x in (t.obs, t.next_obs)
+    )
+    td = t.reward + next_obs.sum(axis=-1) - jnp.tanh(obs @ params["w"]) @ params["v"]
     return (batch.weights * (td**2).T).mean(), td  # td is [B, T] for sequences
 
 
-def train_step(replay, order):
+def train_step(replay, order, example):
     """Return a small train step that adds first, last, or between sample and update."""
 
     def learn(params, state, row, key):
@@ -70,17 +81,17 @@ def train_step(replay, order):
             state = add(replay.after_reading(state, batch), row)
         (_, td), grads = jax.value_and_grad(critic, has_aux=True)(params, batch)
         params = jax.tree.map(lambda p, g: p - 0.01 * g, params, grads)
-        names = ("td_error", "target", "log_ratio", "value", "advantage", "next_value")
-        names += ("reducible_loss", "expected_td_error")
-        return params, replay.update(state, batch, **dict.fromkeys(names, td))
+        return params, replay.update(state, batch, **dict.fromkeys(replay.requires.feedback, td))
 
     def add(state, row):
         return replay.add(state, row, **dict.fromkeys(replay.requires.feedback_of_new, row.reward))
 
     def step(carry, key):
         params, state = carry
-        row = jax.tree.map(lambda x: x[None], EXAMPLE)
-        row = row._replace(reward=jax.random.normal(key, (1,)))
+        number = jax.random.normal(key, (1,))
+        obs = jnp.full((1, *example.obs.shape), number[0]).astype(example.obs.dtype)
+        row = jax.tree.map(lambda x: x[None], example)
+        row = row._replace(reward=number, obs=obs, next_obs=obs)
         if order == "add first":
             state = add(state, row)
         params, state = learn(params, state, row, key)
@@ -91,86 +102,104 @@ def train_step(replay, order):
     return step
 
 
+def scanned(replay, order, seeds, example=EXAMPLE):
+    """Compile a loop of train steps, for one seed (None) or for several; return its HLO."""
+    step = train_step(replay, order, example)
+    params = {"w": jnp.ones((example.obs.size, 4)), "v": jnp.ones(4)}
+
+    def run(carry, key):
+        return jax.lax.scan(step, carry, jax.random.split(key, 10))[0]
+
+    def whole(key):  # vmap over keys leaves clocks unbatched
+        return run((params, replay.init(key, example)), key)
+
+    key = jax.random.key(0)
+    if seeds is not None:
+        return compiled(jax.jit(jax.vmap(whole)).lower(jax.random.split(key, seeds)))
+    state = jax.eval_shape(replay.init, key, example)
+    return compiled(jax.jit(run, donate_argnums=0).lower((params, state), key))
+
+
 # Compilation is expensive: the harder order runs for all methods, the others for some. Slow tests
 # are methods that consist of parts of others, variants, and most methods without vmap.
-ALONE = ("per", "rank", "sequences")
-ORDERS = [
-    *((name, "add last") for name in VARIANTS),
-    ("per", "add first"), ("pser", "add first"), ("per", "add between"), ("uniform", "add between"),
-]  # fmt: skip
-CASES = [
-    pytest.param(
-        name,
-        order,
-        vmapped,
-        id=f"{'vmapped' if vmapped else 'alone'}-{name}-{order}",
-        marks=() if name in (DISTINCT if vmapped else ALONE) else pytest.mark.slow,
+ALL = [(name, "add last", seeds) for name in VARIANTS for seeds in (None, SEEDS)] + [
+    (name, order, seeds)
+    for name, order in (
+        ("per", "add first"), ("pser", "add first"), ("per", "add between"),
+        ("uniform", "add between"),
     )
-    for vmapped in (False, True)
-    for name, order in ORDERS
-]
+    for seeds in (None, SEEDS)
+]  # fmt: skip
+QUICK = {(name, "add last", SEEDS) for name in DISTINCT} | {
+    ("per", "add last", None), ("rank", "add last", None), ("sequences", "add last", None),
+    ("per", "add first", None), ("per", "add between", None), ("pser", "add first", SEEDS),
+}  # fmt: skip
+# Capacities without padding compile to other operations.
+CAPACITIES = {("per", "add first"): 8**5, ("per", "add between"): 2**16}
 
 
-@pytest.mark.parametrize(("name", "order", "vmapped"), CASES)
-def test_scanned_step_has_no_large_copies(name, order, vmapped):
-    text = scanned(name, order, SEEDS if vmapped else None)
-    assert str(CAPACITY) in text
-    least = (
-        CAPACITY // 4 if name.startswith("rank") else CAPACITY
-    )  # buckets, with four slots per word
+@pytest.mark.parametrize(
+    ("name", "order", "seeds"),
+    [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in ALL],
+)
+def test_scanned_step_has_no_large_copies(name, order, seeds):
+    capacity = CAPACITIES.get((name, order), CAPACITY)
+    text = scanned(replay_of(name, capacity=capacity), order, seeds)
+    assert str(capacity) in text
+    least = capacity // 4 if name.startswith("rank") else capacity  # four slots per word of buckets
     copies = large_copies(text, least, CHILDREN)
     if name.startswith("refer"):  # periodically reads the whole memory
         copies = [copy for copy in copies if "/cond/branch_1_fun/" not in copy]
     assert copies == []
 
 
+@pytest.mark.parametrize(
+    ("storage", "order", "seeds"),
+    [
+        ("frames", "add last", SEEDS),
+        ("shared", "add last", None),
+        pytest.param("frames", "add last", None, marks=pytest.mark.slow),
+        pytest.param("frames", "add first", None, marks=pytest.mark.slow),
+        pytest.param("frames", "add first", SEEDS, marks=pytest.mark.slow),
+        pytest.param("shared", "add first", None, marks=pytest.mark.slow),
+    ],
+)
+def test_step_with_observations_stored_once_has_no_large_copies(storage, order, seeds):
+    how, example = STORAGES[storage]
+    text = scanned(replay_of("per", how), order, seeds, example)
+    places = str(CAPACITY + -(-CAPACITY // 10))  # and a few more
+    assert re.search(rf"\[(?:{SEEDS},)?{places[:2]}\d\d\d\d,(15|5)\]", text)
+    assert large_copies(text, CAPACITY, CHILDREN) == []
+
+
 # A separate loop reads this many rows in parts.
 @pytest.mark.parametrize(
     ("name", "order"),
     [
-        ("uniform", "add last"),
-        pytest.param("uniform", "add first", marks=pytest.mark.slow),
         ("per", "add last"),
         pytest.param("per", "add first", marks=pytest.mark.slow),
+        pytest.param("uniform", "add last", marks=pytest.mark.slow),
+        pytest.param("uniform", "add first", marks=pytest.mark.slow),
     ],
 )
 def test_step_of_many_seeds_has_no_large_copies(name, order, monkeypatch):
     monkeypatch.setattr(gather, "_CACHE", 0)
-    monkeypatch.setattr(gather, "_NEAR", 2**11)  # half of a seed's batch of 64 bytes per row
-    text = scanned(name, order, MANY_SEEDS)
-    assert re.search(rf"u32\[{MANY_SEEDS},{BATCH},15\].* while\(", text)
+    monkeypatch.setattr(gather, "_NEAR", 2**11)  # less than a batch of a seed
+    text = scanned(replay_of(name), order, MANY_SEEDS, example_of(jnp.zeros(8)))
+    assert re.search(rf"u32\[{MANY_SEEDS},{BATCH},21\].* while\(", text)
     assert large_copies(text, CAPACITY, CHILDREN) == []
 
 
 # Other operations read arrays that fit into the cache, and XLA may recompute them per consumer.
 def test_step_with_a_small_order_has_no_copies():
     capacity = 10_007
-    text = scanned("rank", "add first", None, capacity)
+    text = scanned(replay_of("rank", capacity=capacity), "add first", None)
     assert str(capacity) in text
     assert large_copies(text, capacity // 4) == []
 
 
-def scanned(name, order, seeds, capacity=CAPACITY):
-    """Compile a loop of train steps, for one seed (None) or for several; return its HLO."""
-    replay = Replay(VARIANTS[name].sampler, capacity=capacity, batch_size=BATCH)
-    step = train_step(replay, order)
-    params = {"w": jnp.ones((5, 4)), "v": jnp.ones(4)}
-
-    def run(carry, key):
-        return jax.lax.scan(step, carry, jax.random.split(key, 10))[0]
-
-    def whole(key):  # vmap over keys leaves clocks unbatched
-        return run((params, replay.init(key, EXAMPLE)), key)
-
-    if seeds is not None:
-        keys = jax.random.split(jax.random.key(0), seeds)
-        return compiled(jax.jit(jax.vmap(whole)).lower(keys))
-    carry = (params, replay.init(jax.random.key(0), EXAMPLE))
-    return compiled(jax.jit(run, donate_argnums=0).lower(carry, jax.random.key(0)))
-
-
 def test_step_called_from_python_has_no_large_copies():
-    replay = Replay(VARIANTS["per"].sampler, capacity=CAPACITY, batch_size=BATCH)
+    replay = replay_of("per")
 
     def turn(state, batch, td, row, key):
         state = replay.add(replay.update(state, batch, td_error=td), row)
@@ -185,100 +214,6 @@ def test_step_called_from_python_has_no_large_copies():
     assert f"[{CAPACITY}," in text
     shapes = re.findall(r"= \w+\[([\d,]+)\][^=]*? copy(?:-start)?\(", text)
     assert all(int(size) < CAPACITY for shape in shapes for size in shape.split(","))
-
-
-# Capacities without padding compile to other operations.
-@pytest.mark.parametrize("capacity", [8**5, 2**16])
-@pytest.mark.parametrize("vmapped", [False, True], ids=["alone", "vmapped"])
-def test_sum_tree_is_not_copied_at_any_capacity(capacity, vmapped):
-    def step(tree, key):
-        indices = sum_tree.sample(tree, key, BATCH)
-        return sum_tree.set(tree, indices, jax.random.uniform(key, (BATCH,))), None
-
-    def run(tree, key):
-        return jax.lax.scan(step, tree, jax.random.split(key, 10))[0]
-
-    tree, key = sum_tree.init(capacity), jax.random.key(0)
-    if vmapped:
-        tree = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], SEEDS, axis=0), tree)
-        run, key = jax.vmap(run), jax.random.split(key, SEEDS)
-    text = compiled(jax.jit(run, donate_argnums=0).lower(tree, key))
-    assert large_copies(text, capacity, CHILDREN) == []
-
-
-@pytest.mark.parametrize("order", ["add first", "add last"])
-def test_step_without_padding_has_no_large_copies(order):
-    replay = Replay(VARIANTS["per"].sampler, capacity=8**5, batch_size=BATCH)
-    step = train_step(replay, order)
-    carry = ({"w": jnp.ones((5, 4)), "v": jnp.ones(4)}, replay.init(jax.random.key(0), EXAMPLE))
-    keys = jax.random.split(jax.random.key(0), 10)
-    lowered = jax.jit(lambda c: jax.lax.scan(step, c, keys)[0], donate_argnums=0).lower(carry)
-    assert large_copies(compiled(lowered), 8**5, CHILDREN) == []
-
-
-@pytest.mark.parametrize(
-    ("order", "vmapped"),
-    [
-        ("add last", False),
-        ("add last", True),
-        pytest.param("add first", False, marks=pytest.mark.slow),
-        pytest.param("add first", True, marks=pytest.mark.slow),
-    ],
-)
-def test_step_with_frame_storage_has_no_large_copies(order, vmapped):
-    replay = Replay(
-        per.sampler(),
-        capacity=CAPACITY,
-        batch_size=BATCH,
-        storage=Frames(stack=4, spare=0.1),
-    )
-    stack = jnp.zeros((3, 5, 4), jnp.uint8)
-    example = EXAMPLE._replace(obs=stack, next_obs=stack)
-
-    def step(state, key):
-        def add(state):
-            row = jax.tree.map(lambda x: x[None], example)
-            frame = jax.random.bits(key, (1, 3, 5, 4), jnp.uint8)
-            return replay.add(state, row._replace(obs=frame, next_obs=frame))
-
-        if order == "add first":
-            state = add(state)
-        batch = replay.sample(state, key)
-        td = batch.transition.obs.astype(jnp.float32).mean(axis=(1, 2, 3))
-        td -= batch.transition.next_obs.astype(jnp.float32).mean(axis=(1, 2, 3))
-        state = replay.update(state, batch, td_error=td)
-        return (add(state) if order == "add last" else state), None
-
-    def whole(key):
-        return jax.lax.scan(step, replay.init(key, example), jax.random.split(key, 10))[0]
-
-    function = jax.vmap(whole) if vmapped else whole
-    key = jax.random.key(0)
-    text = compiled(jax.jit(function).lower(jax.random.split(key, SEEDS) if vmapped else key))
-    places = CAPACITY + -(-CAPACITY // 10)  # and a few more
-    assert re.search(rf"u8\[(?:{SEEDS},)?{str(places)[:2]}\d\d\d\d,15\]", text)
-    assert large_copies(text, CAPACITY, CHILDREN) == []
-
-
-@pytest.mark.parametrize("order", ["add last", pytest.param("add first", marks=pytest.mark.slow)])
-def test_step_with_shared_observations_has_no_large_copies(order):
-    replay = Replay(
-        per.sampler(),
-        capacity=CAPACITY,
-        batch_size=BATCH,
-        storage=SharedObservations(spare=0.1),
-    )
-    step = train_step(replay, order)
-    params = {"w": jnp.ones((5, 4)), "v": jnp.ones(4)}
-
-    def whole(key):
-        start = params, replay.init(key, EXAMPLE)
-        return jax.lax.scan(step, start, jax.random.split(key, 10))[0]
-
-    text = compiled(jax.jit(whole).lower(jax.random.key(0)))
-    places = CAPACITY + -(-CAPACITY // 10)  # and a few more
-    assert re.search(rf"u32\[{str(places)[:2]}\d\d\d\d,5\]", text)
-    assert large_copies(text, CAPACITY, CHILDREN) == []
 
 
 # A sampler that learns after episodes occasionally reads the arrays that every update writes.
@@ -323,23 +258,22 @@ def test_reads_after_writes_are_detected_as_copies():
     assert large_copies(text, CAPACITY) != []
 
 
-STORAGES = {
-    "transitions": (Transitions(), EXAMPLE),
-    "shared": (SharedObservations(spare=0.1), EXAMPLE),
-    "frames": (
-        Frames(stack=4, spare=0.1),
-        EXAMPLE._replace(obs=jnp.zeros((3, 4)), next_obs=jnp.zeros((3, 4))),
-    ),
-}
-
-
-@pytest.mark.parametrize("storage", STORAGES)
-def test_adding_between_sample_and_update_is_in_place(storage):
+@pytest.mark.parametrize(
+    ("storage", "waits"),
+    [
+        ("transitions", False),
+        ("frames", True),
+        pytest.param("shared", True, marks=pytest.mark.slow),
+        pytest.param("frames", False, marks=pytest.mark.slow),
+        pytest.param("shared", False, marks=pytest.mark.slow),
+    ],
+)
+def test_adding_between_sample_and_update_is_in_place_if_it_waits(storage, waits):
     how, example = STORAGES[storage]
-    replay = Replay(per.sampler(), capacity=CAPACITY, batch_size=BATCH, storage=how)
+    replay = replay_of("per", how)
     row = jax.tree.map(lambda x: x[None], example)
 
-    def step(state, key, waits=True):
+    def step(state, key):
         batch = replay.sample(state, key)
         if waits:
             state = replay.after_reading(state, batch)
@@ -347,14 +281,16 @@ def test_adding_between_sample_and_update_is_in_place(storage):
         return replay.update(state, batch, td_error=batch.transition.reward)
 
     state = jax.eval_shape(replay.init, jax.random.key(0), example)
-    assert_in_place(step, state, jax.random.key(1))
+    if waits:
+        assert_in_place(step, state, jax.random.key(1))
+        return
     with pytest.raises(AssertionError, match=r"\.sampler\.tree\.nodes"):
-        assert_in_place(lambda *args: step(*args, waits=False), state, jax.random.key(1))
+        assert_in_place(step, state, jax.random.key(1))
 
 
-@pytest.mark.parametrize("name", ["uniform", "per", "rank"])
+@pytest.mark.parametrize("name", ["per", "rank", pytest.param("uniform", marks=pytest.mark.slow)])
 def test_sampling_before_the_previous_update_is_in_place(name):
-    replay = Replay(VARIANTS[name].sampler, capacity=CAPACITY, batch_size=BATCH)
+    replay = replay_of(name)
     row = jax.tree.map(lambda x: x[None], EXAMPLE)
 
     def step(carry, key):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -18,17 +19,17 @@ from experiments.report import __main__ as report
 from experiments.runs import outside, registry
 from experiments.runs.run_config import defaults
 from jaxreplay import Replay, Sampler, methods, testing
-from jaxreplay.methods import METHODS, proportional, uniform
+from jaxreplay.methods import METHODS, proportional
 from jaxreplay.methods import _registry as replay_registry
 from jaxreplay.option import Config
 from tests.refusals import assert_names, refused
 
 FOLDER = Path(__file__).parent / "outside"
 NAME = "recent_errors"
-TINY = [
-    "--env", "gymnax/CartPole-v1", "--seeds", "1", "--steps", "300", "--warmup", "100",
-    "--eval-every", "100", "--eval-episodes", "2", "--env.max-steps", "30", "--agent.hidden", "16",
-    "--figures", "false", "--inspect", "0",
+TASK = "corridor/corridor"
+SHORT = [
+    "--seeds", "1", "--steps", "300", "--warmup", "100", "--eval-every", "100",
+    "--eval-episodes", "2", "--env.max-steps", "30", "--figures", "false", "--inspect", "0",
 ]  # fmt: skip
 
 
@@ -51,22 +52,25 @@ def test_custom_method_takes_at_most_thirty_lines():
     assert len([line for line in lines if line.strip()]) <= 30
 
 
+def entry_of(name):
+    outside.load_method(name)
+    return METHODS[name]
+
+
 def test_custom_method_keeps_the_contract():
-    assert outside.load_method(NAME)
-    entry = METHODS[NAME]
+    entry = entry_of(NAME)
     testing.check_method(entry.config(), entry.method)
 
 
-def test_custom_method_with_an_array_of_its_own_keeps_the_contract():
-    outside.load_method("seldom")
-    testing.check_method(METHODS["seldom"].config(), METHODS["seldom"].method)
+def test_custom_method_with_an_array_of_its_own_keeps_the_contract_for_any_transition():
+    images, entry = np.zeros((4, 4, 2), np.uint8), entry_of("seldom")
+    example = testing.EXAMPLE._replace(obs=images, next_obs=images, action=np.zeros(3, np.float32))
+    testing.check_method(entry.config(), entry.method, example=example)
 
 
 @pytest.mark.parametrize("seeds", [None, 3], ids=["alone", "vmapped"])
 def test_custom_array_is_updated_in_place(seeds):
-    outside.load_method("seldom")
-    sampler = METHODS["seldom"].method(METHODS["seldom"].config()).sampler
-    replay = Replay(sampler, capacity=4096, batch_size=32)
+    replay = Replay(entry_of("seldom").method().sampler, capacity=4096, batch_size=32)
 
     def init(key):
         return replay.init(key, testing.EXAMPLE)
@@ -84,59 +88,70 @@ def test_custom_array_is_updated_in_place(seeds):
 
 
 def test_custom_array_counts_draws():
-    outside.load_method("seldom")
-    case = testing.Case(METHODS["seldom"].method(METHODS["seldom"].config()))
+    case = testing.Case(entry_of("seldom").method())
     state = case.full
     batch = case.sample(state, jax.random.key(0))
-    state = case.replay.update(state, batch)
+    state = case.update(state, batch, {})
     drawn = np.bincount(np.asarray(batch.indices), minlength=state.sampler.counts.size)
     np.testing.assert_array_equal(state.sampler.counts, drawn)
     again = case.sample(state, jax.random.key(1))
     assert state.sampler.counts[again.indices].mean() < drawn[: int(state.ring.capacity)].mean()
 
 
-def test_contract_holds_with_custom_transitions():
-    images = np.zeros((4, 4, 2), np.uint8)
-    example = testing.EXAMPLE._replace(obs=images, next_obs=images, action=np.zeros(3, np.float32))
-    entry = METHODS["uniform"]
-    testing.check_method(entry.config(), entry.method, example=example)
-
-
 def test_custom_method_has_priorities_of_error_times_recency():
-    outside.load_method(NAME)
-    config = METHODS[NAME].config(alpha=1.0, half_life=0.5)
-    case = testing.Case(METHODS[NAME].method(config))
+    entry = entry_of(NAME)
+    case = testing.Case(entry.method(entry.config(alpha=1.0, half_life=0.5)))
     state = case.full
     batch = case.sample(state, jax.random.key(0))
     slots = jnp.arange(testing.BATCH)
     batch = batch._replace(indices=slots, version=state.ring.steps_added - 11 + slots // testing.E)
-    state = case.replay.update(state, batch, td_error=jnp.full(testing.BATCH, -2.0))
+    state = case.update(state, batch, {"td_error": jnp.full(testing.BATCH, -2.0)})
     age = 11 - np.arange(testing.BATCH) // testing.E  # age in 12 rows; the half-life is 6
     leaves = state.sampler.tree.nodes[: testing.BATCH]
     np.testing.assert_allclose(leaves, 2.0 * 0.5 ** (age / 6), rtol=1e-5)
 
 
-def test_custom_method_trains_and_resumes_where_named_again(tmp_path, capsys):
+AGENT = """
+from experiments.training.config import ReplaySizes
+from linear_agent import ACTIONS, OFFERS, LinearConfig as config, agent
+
+SIZES = ReplaySizes(batch_size=16)
+"""
+TASKS = """
+import corridor
+import numpy as np
+
+def make(name, config):
+    environment = corridor.make(name, config)
+    return environment._replace(renderer=lambda: lambda state: np.zeros((8, 8, 3), np.uint8))
+"""
+
+
+def test_custom_modules_train_and_resume_where_named_again(tmp_path, monkeypatch, capsys):
+    (tmp_path / "my_agent.py").write_text(AGENT)
+    (tmp_path / "my_tasks.py").write_text(TASKS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    named = ["--replay", NAME, "--agent", "my_agent", "--env", "my_tasks/corridor"]
     out = tmp_path / "run"
-    options = ["--replay", NAME, "--replay.half-life", "0.25", *TINY]
+    options = [*named, *SHORT, "--replay.half-life", "0.25", "--env.sticky", "0.1"]
     assert train.main([*options, "--out", str(out)]) == 0
     saved = json.loads((out / "config.json").read_text())
-    assert saved["replay"] == NAME and saved["replay_options"]["half_life"] == 0.25
-    assert train.main(["--resume", str(out), "--replay", NAME]) == 0
-    capsys.readouterr()
-    with pytest.raises(SystemExit):
-        train.main([*options, "--replay.half-life", "0", "--out", str(tmp_path / "bad")])
-    assert_names(capsys.readouterr().err, "--replay.half-life", "0.0")
-    assert watch.main([str(out), "--replay", NAME, "--max-steps", "2"]) == 0
+    assert [saved[name] for name in ("replay", "agent", "env")] == named[1::2]
+    assert saved["replay_options"]["half_life"] == 0.25 and saved["env_options"]["sticky"] == 0.1
+    assert saved["sizes"]["batch_size"] == 16
+    assert environments.make(named[-1]).name == named[-1]
+    assert train.main(["--resume", str(out), *named]) == 0
+    assert watch.main([str(out), *named, "--max-steps", "2"]) == 0
 
 
-def test_run_folders_do_not_import_modules(tmp_path, capsys):
-    config = defaults("gymnax/CartPole-v1", "dqn", "uniform").to_json() | {"replay": NAME}
+@pytest.mark.parametrize(("kind", "name"), [("replay", NAME), ("env", "corridor/corridor")])
+def test_run_folders_do_not_import_modules(kind, name, tmp_path, capsys):
+    config = defaults("gymnax/CartPole-v1", "dqn", "uniform").to_json() | {kind: name}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(SystemExit):
         train.main(["--resume", str(tmp_path)])
-    assert_names(capsys.readouterr().err, tmp_path, f"--replay {NAME}")
-    assert NAME not in sys.modules
+    assert_names(capsys.readouterr().err, tmp_path, f"--{kind} {name}")
+    assert name.partition("/")[0] not in sys.modules
 
 
 def test_help_lists_and_comparisons_include_the_custom_method(tmp_path, capsys):
@@ -150,15 +165,17 @@ def test_help_lists_and_comparisons_include_the_custom_method(tmp_path, capsys):
     assert NAME in listed["agents"]["dqn"]["replays"]
     out = tmp_path / "both"
     options = [
-        "--replays", "uniform", f"mine={NAME}", "--mine.alpha", "0.5", *TINY, "--seeds", "2",
-        "--control", "false", "--report", "false",
+        "--replays", "uniform", f"mine={NAME}", "--mine.alpha", "0.5", "--agent", "linear_agent",
+        "--env", TASK, *SHORT, "--seeds", "2", "--control", "false", "--report", "false",
     ]  # fmt: skip
     assert compare.main([*options, "--out", str(out)]) == 0
     assert set(pd.read_csv(out / "study.csv.gz")["replay"]) == {"uniform", "mine"}
-    assert report.main([str(out), "--replay", NAME]) == 0
+    named = ["--replay", NAME, "--agent", "linear_agent", "--env", TASK]
+    assert report.main([str(out), *named]) == 0
     page = (out / "report.html").read_text()
-    assert f"experiments.study study.json --replay {NAME} --out" in page
-    assert study.main([str(out / "study.json"), "--replay", NAME, "--dry-run"]) == 0
+    again = re.search(r"experiments\.study study\.json ([^<]*) --out", page)[1]
+    assert_names(again, *(f"{option} {name}" for option, name in zip(named[::2], named[1::2])))
+    assert study.main([str(out / "study.json"), *named, "--dry-run"]) == 0
 
 
 def test_comparisons_label_modules_by_their_last_name(tmp_path, monkeypatch):
@@ -169,28 +186,6 @@ def test_comparisons_label_modules_by_their_last_name(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     assert labelled("mypackage.mine") == ("mine", "mypackage.mine")
     assert "mypackage.mine" in METHODS
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("recent_errers", ("uniform", "per", "rank")),
-        ("mypackage.none", ("module",)),
-        ("broken", ("ZeroDivisionError",)),
-        ("leaving", ("SystemExit",)),
-        ("lacking", ("not_there",)),
-        ("dataclasses", ("uniform", "per", "rank")),
-    ],
-)
-def test_invalid_methods_are_refused(text, parts, tmp_path, monkeypatch, capsys):
-    (tmp_path / "broken.py").write_text("1 / 0\n")
-    (tmp_path / "lacking.py").write_text("import not_there\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")
-    with pytest.raises(SystemExit) as stop:
-        train.main(["--replay", text])
-    assert stop.value.code == 2
-    assert_names(" ".join(capsys.readouterr().err.split()), "--replay", text, *parts)
 
 
 @pytest.mark.parametrize(
@@ -241,125 +236,90 @@ def test_registering_another_method_under_a_name_is_refused():
         METHODS["yours"] = entry
 
 
-AGENT = """
-from agents.dqn import DQNConfig as config
-from agents.dqn import dqn as agent
-from experiments.training.config import ReplaySizes
-from agents.types import Offers
-
-ACTIONS, OFFERS = "discrete", Offers(frozenset({"td_error"}))
-SIZES = ReplaySizes(batch_size=16)
-"""
-
-
-def test_agents_may_be_custom_modules(tmp_path, monkeypatch, capsys):
-    (tmp_path / "my_agent.py").write_text(AGENT)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert train.main(["--agent", "my_agent", *TINY, "--out", str(tmp_path / "run")]) == 0
-    saved = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert saved["agent"] == "my_agent" and saved["sizes"]["batch_size"] == 16
+def error_of(capsys, command, words):
+    """Return the error of a command, after asserting that it is refused."""
     capsys.readouterr()
-    with pytest.raises(SystemExit):
-        train.main(["--agent", "my_agent", "--replay", "ners"])
-    assert_names(capsys.readouterr().err, "ners", "target", "my_agent")
-
-
-TASKS = """
-import jax.numpy as jnp
-from agents.types import Discrete
-from experiments.environments.episodes import make_episodic
-
-def make(name, config):
-    if name == "none":
-        return None
-    if name != "corridor":
-        raise ValueError(f"there is no {name}: use corridor")
-    def reset(key):
-        return jnp.zeros((), jnp.int32), jnp.zeros(1)
-    def step(key, place, action):
-        place = place + jnp.where(action == 1, 1, 0)
-        return place, place[None] / 5.0, jnp.where(place == 5, 1.0, 0.0), place == 5
-    return make_episodic(name, reset, step, Discrete(2), config.max_steps or 20, config)
-"""
-
-
-def test_environments_may_be_custom_modules(tmp_path, monkeypatch, capsys):
-    (tmp_path / "my_tasks.py").write_text(TASKS)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    out, options = tmp_path / "run", ["--agent", "dqn", "--env", "my_tasks/corridor", *TINY[2:]]
-    assert train.main([*options, "--env.sticky", "0.1", "--out", str(out)]) == 0
-    saved = json.loads((out / "config.json").read_text())
-    assert (saved["env"], saved["env_options"]["sticky"]) == ("my_tasks/corridor", 0.1)
-    assert environments.make("my_tasks/corridor").name == "my_tasks/corridor"
-    assert train.main(["--resume", str(out), "--env", "my_tasks/corridor"]) == 0
-    del environments._families["my_tasks"]
-    del sys.modules["my_tasks"]
-    capsys.readouterr()
-    with pytest.raises(SystemExit):
-        train.main(["--resume", str(out)])
-    assert_names(capsys.readouterr().err, out, "--env my_tasks/corridor")
-    assert "my_tasks" not in sys.modules
+    with pytest.raises(SystemExit) as stop:
+        command(words)
+    assert stop.value.code == 2
+    return " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (["--env", "my_tasks/hall"], ("hall", "corridor")),
-        (["--env", "my_tasks/none"], ("my_tasks.make", "NoneType", "make_episodic")),
+        (["--agent", "linear_agent", "--replay", "ners"], ("ners", "target", "linear_agent")),
+        (["--env", "corridor/hall"], ("hall", "corridor")),
+        (["--env", "nothing/none"], ("nothing.make", "NoneType", "make_episodic")),
         (["--env", "dataclasses/corridor"], ("dataclasses", "make", "gymnax")),
-        (["--env", "my_task/corridor"], ("my_task/corridor", "gymnax")),
-        (["--env", "my_tasks/corridor", "--agent", "sac"], ("sac", "continuous")),
+        (["--env", "corridors/corridor"], ("corridors/corridor", "gymnax")),
+        (["--env", TASK, "--agent", "sac"], ("sac", "continuous")),
+        (["--replay", "recent_errers"], ("--replay", "recent_errers", "uniform", "per", "rank")),
+        (["--replay", "mypackage.none"], ("--replay", "mypackage.none", "module")),
+        (["--replay", "broken"], ("--replay", "broken", "ZeroDivisionError")),
+        (["--replay", "leaving"], ("--replay", "leaving", "SystemExit")),
+        (["--replay", "lacking"], ("--replay", "lacking", "not_there")),
+        (["--replay", "dataclasses"], ("--replay", "dataclasses", "uniform", "per", "rank")),
+        (["--replay", NAME, "--replay.half-life", "0"], ("--replay.half-life", "0.0")),
     ],
 )
-def test_invalid_custom_environments_are_refused(words, parts, tmp_path, monkeypatch, capsys):
-    (tmp_path / "my_tasks.py").write_text(TASKS)
+def test_invalid_custom_modules_are_refused(words, parts, tmp_path, monkeypatch, capsys):
+    for name, text in {
+        "nothing": "def make(name, config): return None\n",
+        "broken": "1 / 0\n",
+        "lacking": "import not_there\n",
+        "leaving": "import sys\nsys.exit(0)\n",
+    }.items():
+        (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(SystemExit) as stop:
-        train.main(words)
-    assert stop.value.code == 2
-    assert_names(" ".join(capsys.readouterr().err.split()), *parts)
+    assert_names(error_of(capsys, train.main, words), *parts)
 
 
-def test_check_method_names_the_broken_law():
-    entry = METHODS["per"]
-
-    class Wrong(proportional.Proportional):
-        def probability(self, state, ring, slots, batch_size):
-            return Sampler.probability(self, state, ring, slots, batch_size)
-
-    def method(config):
-        made = entry.method(config)
-        return made._replace(sampler=Wrong(made.sampler.leaf, made.sampler.weight))
-
-    with pytest.raises(AssertionError, match="draws_follow_the_probabilities"):
-        testing.check_method(entry.config(alpha=1.0), method)
+class Unlikely(proportional.Proportional):
+    def probability(self, state, ring, slots, batch_size):
+        return Sampler.probability(self, state, ring, slots, batch_size)
 
 
-@pytest.mark.parametrize("initial", ["max", "td"])
-def test_check_method_detects_priorities_from_signed_errors(initial):
-    def leaf(feedback, slots, ring):
-        return feedback["td_error"]
-
-    def method(config):
-        sampler = proportional.Proportional(leaf, initial=initial)
-        return METHODS["per"].method()._replace(sampler=sampler)
-
-    with refused("finite_feedback_of_either_sign_is_kept", error=AssertionError):
-        testing.check_method(METHODS["uniform"].config(), method)
+def signed(feedback, slots, ring):
+    return feedback["td_error"]
 
 
-def test_check_method_names_the_law_that_raises():
-    class Broken(uniform.Uniform):
-        def update(self, state, ring, sample, **feedback):
-            return 1 // 0
+per = METHODS["per"].method(METHODS["per"].config(alpha=1.0))
 
-    def method(config):
-        return METHODS["uniform"].method(config)._replace(sampler=Broken())
 
-    with refused("ZeroDivisionError", error=AssertionError) as caught:
-        testing.check_method(METHODS["uniform"].config(), method)
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    assert any(law.__name__ in str(caught.value) for law in testing.CHECKS)
+@pytest.mark.parametrize(
+    ("sampler", "law"),
+    [
+        (Unlikely(per.sampler.leaf, per.sampler.weight), "draws_follow_the_probabilities"),
+        *(
+            (proportional.Proportional(signed, initial=x), "finite_feedback_of_either_sign_is_kept")
+            for x in ("max", "td")
+        ),
+    ],
+)
+def test_laws_detect_samplers_that_break_them(sampler, law):
+    laws = {check.__name__: check for check in testing.CHECKS}
+    with pytest.raises(AssertionError):
+        laws[law](testing.Case(per._replace(sampler=sampler)))
+
+
+def fails(case):
+    raise AssertionError("7 is wrong")
+
+
+def raises(case):
+    raise ZeroDivisionError("division by zero")
+
+
+@pytest.mark.parametrize(
+    ("law", "parts"),
+    [(fails, ("fails", "7")), (raises, ("raises", "ZeroDivisionError", "division"))],
+)
+def test_check_method_names_the_broken_law(law, parts, monkeypatch):
+    monkeypatch.setattr(testing, "CHECKS", (lambda case: None, law))
+    with refused(*parts, error=AssertionError) as caught:
+        testing.check_method(METHODS["uniform"].config(), METHODS["uniform"].method)
+    assert caught.value.__cause__ is not None
 
 
 def test_check_config_rejects_undeclared_options():

@@ -12,12 +12,12 @@ import pytest
 from jax.experimental import io_callback
 
 from jaxreplay import testing
-from jaxreplay._internal.tuned import keys
-from tests.contract.test_samplers import SLOW, VARIANTS
+from jaxreplay.buffer import unrolled
+from jaxreplay.methods import METHODS
+from tests.methods import quick, short
 
 # Custom calls that run on the device: JAX's hash of PRNG keys.
 ON_DEVICE = {"cu_threefry2x32_ffi"}
-ALIKE = (*SLOW, "per-buffer-iid", "refer-returns")
 
 
 def leaves_device(function, *args):
@@ -36,11 +36,9 @@ def on_gpu(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow if n in ALIKE else ()) for n in VARIANTS]
-)
+@pytest.mark.parametrize("name", quick(METHODS))
 def test_replay_functions_stay_on_the_gpu(name, on_gpu):
-    case = testing.Case(VARIANTS[name])
+    case = testing.Case(short(name, 100))
 
     def all_of_it(key, time):
         state = case.replay.init(key, case.example)
@@ -53,7 +51,7 @@ def test_replay_functions_stay_on_the_gpu(name, on_gpu):
 
 def test_keys_keep_the_kind_that_gpus_hash_natively(on_gpu):
     key = jax.random.key(0)
-    assert keys.unrolled(key) is key
+    assert unrolled(key) is key
 
 
 def to_the_host(x):

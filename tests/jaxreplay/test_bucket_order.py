@@ -51,7 +51,7 @@ def filled(values, capacity):
     return _set(bucket_order.init(capacity), slots, np.float32(values[slots])), slots
 
 
-@pytest.mark.parametrize("capacity", [1, 40, 64, 5000, 70_001])
+@pytest.mark.parametrize("capacity", [1, 64, 5000, 70_001])
 def test_ranks_equal_those_of_a_sort(capacity):
     rng = np.random.default_rng(capacity)
     values = np.abs(rng.standard_t(2, capacity)).astype(np.float32)
@@ -89,7 +89,8 @@ def test_counts_equal_those_of_the_values_after_any_updates(seed, turns, count):
     capacity = 150
     order, held = bucket_order.init(capacity), np.full(capacity, -1.0, np.float32)
     for _ in range(turns):
-        slots = rng.integers(-2, capacity + 2, count).astype(np.int32)
+        # With few slots, many are duplicates.
+        slots = rng.integers(-2, rng.choice([4, capacity + 2]), count).astype(np.int32)
         values = np.abs(rng.normal(size=count)) * 10.0 ** rng.integers(-9, 6)
         values = values.astype(np.float32)
         values[rng.random(count) < 0.1] = rng.choice(np.float32([np.nan, np.inf, -1.0, 0.0]))
@@ -101,12 +102,6 @@ def test_counts_equal_those_of_the_values_after_any_updates(seed, turns, count):
             assert after[slot] in values[valid & (slots == slot)]
         held[touched] = after[touched]
         np.testing.assert_array_equal(after, held)
-    bucket_order.check_valid(order)
-
-
-def test_duplicate_slots_store_and_count_one_value():
-    order = _set(bucket_order.init(64), np.int32([3, 3]), np.float32([1.0, 5.0]))
-    assert float(_values(order)[3]) in (1.0, 5.0)
     bucket_order.check_valid(order)
 
 
@@ -139,14 +134,13 @@ def test_find_returns_the_same_slots_with_x64():
     ranks, turn = np.arange(len(slots), dtype=np.int32), np.uint32(2**30)
     expected = np.asarray(_find(order, ranks, turn)[0])
     with jax.enable_x64(True):
-        for kind in (np.int32, np.int64):
-            found = jax.jit(lambda ranks: bucket_order.find(order, ranks, turn))(ranks.astype(kind))
-            np.testing.assert_array_equal(found[0], expected)
-            assert found[0].dtype == jnp.int32
+        found = jax.jit(lambda ranks: bucket_order.find(order, ranks, turn))(ranks.astype(np.int64))
+        np.testing.assert_array_equal(found[0], expected)
+        assert found[0].dtype == jnp.int32
 
 
-def test_find_in_an_empty_order_returns_slot_0():
-    for capacity in (1, 5000, 70_001):
-        found, ties = _find(bucket_order.init(capacity), np.arange(5, dtype=np.int32), np.uint32(7))
-        np.testing.assert_array_equal(found, 0)
-        np.testing.assert_array_equal(ties.first, ties.last)
+@pytest.mark.parametrize("capacity", [1, 70_001])
+def test_find_in_an_empty_order_returns_slot_0(capacity):
+    found, ties = _find(bucket_order.init(capacity), np.arange(5, dtype=np.int32), np.uint32(7))
+    np.testing.assert_array_equal(found, 0)
+    np.testing.assert_array_equal(ties.first, ties.last)

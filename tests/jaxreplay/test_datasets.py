@@ -109,13 +109,6 @@ def test_a_small_ring_keeps_the_newest_transitions():
     np.testing.assert_allclose(as_rows(stored(done), 0), expected(EPISODES, 2)[-7:], rtol=1e-6)
 
 
-def test_n_step_beyond_the_storage_horizon_is_refused():
-    once = SharedObservations(ahead=1)
-    replay = Replay(uniform.sampler(), capacity=7, batch_size=4, storage=once)
-    with refused("n_step", "ahead=2"):
-        datasets.fill(replay, EPISODES, key=KEY, gamma=GAMMA, n_step=2)
-
-
 def test_prepare_changes_the_stored_observations():
     replay = Replay(uniform.sampler(), capacity=20, batch_size=4)
     done = datasets.fill(
@@ -134,67 +127,55 @@ def unlike(**changes):
 
 
 TEXT = {"mission": np.array(["go"] * 6)}
-REFUSED = [
-    (per.sampler(), [], {}, ()),
-    (per.sampler(), bad(observations=TEXT), {}, ("observations['mission']", "<U2", "prepare")),
-    (per.sampler(), bad(actions=np.zeros(6)), {}, ("actions", "6", "5")),
-    (per.sampler(), bad(terminations=np.zeros(4, bool)), {}, ("terminations", "4", "5")),
-    (per.sampler(), bad(actions=np.full(5, 2**40)), {}, ("actions", "1099511627776", "int32")),
+FLAGS = {"true twice": [0, 1, 0, 0, 1], "a number": [0, 0, 0, 0, 2], "nan": [0, 0, 0, np.nan, 1]}
+FLAGS = {name: np.array(x) for name, x in FLAGS.items()}
+REFUSED = [  # episodes, options, parts of the message
+    ([], {}, ()),
+    (bad(observations=TEXT), {}, ("observations['mission']", "<U2", "prepare")),
+    (bad(actions=np.zeros(6)), {}, ("actions", "6", "5")),
+    (bad(terminations=np.zeros(4, bool)), {}, ("terminations", "4", "5")),
+    (bad(actions=np.full(5, 2**40)), {}, ("actions", "1099511627776", "int32")),
+    (bad(terminations=FLAGS["true twice"]), {}, ("0", "terminations", "1", "5")),
+    (unlike(truncations=np.arange(5) == 2), {}, ("1", "truncations", "2", "5")),
+    (bad(truncations=FLAGS["a number"]), {}, ("truncations", "2", "4")),
+    (bad(terminations=FLAGS["nan"]), {}, ("terminations", "nan", "3")),
+    (EPISODES, {"actions": range(100, 104)}, ("[100, 103]", "1", "5", "100", "104")),
+    (bad(actions=-np.arange(5)), {"actions": range(2)}, ("[0, 1]", "4", "5", "-4", "0")),
+    (bad(actions=np.zeros(5)), {"actions": range(2)}, ("actions", "float64")),
+    (EPISODES, {"actions": 2}, ("actions", "range(2)", "2")),
+    (EPISODES, {"n_step": 0}, ("n_step", "0")),
+    (EPISODES, {"n_step": "a"}, ("n_step", "'a'")),
+    (EPISODES, {"chunk": 0}, ("chunk", "0")),
+    (EPISODES, {"chunk": 2.5}, ("chunk", "2.5")),
+    (unlike(actions=np.zeros((5, 2), np.int32)), {}, ("actions", "1", "[2]", "0", "[]")),
+    (unlike(actions=np.zeros(5)), {}, ("actions", "1", "float32", "0", "int32")),
     (
-        per.sampler(),
-        bad(terminations=np.array([0, 1, 0, 0, 1])),
-        {},
-        ("0", "terminations", "1", "5"),
-    ),
-    (per.sampler(), unlike(truncations=np.arange(5) == 2), {}, ("1", "truncations", "2", "5")),
-    (per.sampler(), bad(truncations=np.array([0, 0, 0, 0, 2])), {}, ("truncations", "2", "4")),
-    (
-        per.sampler(),
-        bad(terminations=np.array([0, 0, 0, np.nan, 1])),
-        {},
-        ("terminations", "nan", "3"),
-    ),
-    (per.sampler(), EPISODES, {"actions": range(100, 104)}, ("[100, 103]", "1", "5", "100", "104")),
-    (
-        per.sampler(),
-        bad(actions=-np.arange(5)),
-        {"actions": range(2)},
-        ("[0, 1]", "4", "5", "-4", "0"),
-    ),
-    (per.sampler(), bad(actions=np.zeros(5)), {"actions": range(2)}, ("actions", "float64")),
-    (per.sampler(), EPISODES, {"actions": 2}, ("actions", "range(2)", "2")),
-    (per.sampler(per.PERConfig(initial="td")), EPISODES, {}, ("td_error",)),
-    (refer.sampler(), EPISODES, {"n_step": 3}, ("n_step", "3", "1")),
-    (per.sampler(), EPISODES, {"n_step": 0}, ("n_step", "0")),
-    (per.sampler(), EPISODES, {"n_step": "a"}, ("n_step", "'a'")),
-    (per.sampler(), EPISODES, {"chunk": 0}, ("chunk", "0")),
-    (per.sampler(), EPISODES, {"chunk": 2.5}, ("chunk", "2.5")),
-    (
-        per.sampler(),
-        unlike(actions=np.zeros((5, 2), np.int32)),
-        {},
-        ("actions", "1", "[2]", "0", "[]"),
-    ),
-    (
-        per.sampler(),
-        unlike(actions=np.zeros(5)),
-        {},
-        ("actions", "1", "float32", "0", "int32"),
-    ),
-    (
-        per.sampler(),
-        unlike(observations={"speed": np.zeros((6, 1))}),
-        {},
+        unlike(observations={"speed": np.zeros((6, 1))}), {},
         ("observations['tag']", "1", "0", "int32"),
     ),
-]
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("sampler", "episodes", "options", "parts"), REFUSED)
-def test_invalid_episodes_and_replays_are_refused(sampler, episodes, options, parts):
-    replay = Replay(sampler, capacity=32, batch_size=4)
+@pytest.mark.parametrize(("episodes", "options", "parts"), REFUSED)
+def test_invalid_episodes_and_options_are_refused(episodes, options, parts):
+    replay = Replay(per.sampler(), capacity=32, batch_size=4)
     with refused(*parts):
         datasets.fill(replay, episodes, key=KEY, gamma=GAMMA, **options)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "sizes", "n", "parts"),
+    [
+        (per.sampler(per.PERConfig(initial="td")), {}, 1, ("td_error",)),
+        (refer.sampler(), {}, 3, ("n_step", "3", "1")),
+        (uniform.sampler(), {"storage": SharedObservations(ahead=1)}, 2, ("n_step", "ahead=2")),
+        (latest.sampler(), {"batch_size": 8, "num_envs": 8}, 1, ("8", "num_envs=1")),
+    ],
+)
+def test_replays_that_recorded_episodes_cannot_fill_are_refused(sampler, sizes, n, parts):
+    replay = Replay(sampler, **{"capacity": 32, "batch_size": 4} | sizes)
+    with refused(*parts):
+        datasets.fill(replay, EPISODES, key=KEY, gamma=GAMMA, n_step=n)
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -215,22 +196,14 @@ def test_targets_never_bootstrap_across_the_end_of_an_episode(n):
     np.testing.assert_allclose(t.reward[:, 0], [1 if n == 1 else 1.9, 1, 1])
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.int8, np.uint8])
-def test_recorded_actions_are_numbered_from_0(dtype):
+@pytest.mark.parametrize(("dtype", "start"), [(np.int64, 0), (np.int8, 1), (np.uint8, 1)])
+def test_recorded_actions_are_numbered_from_0(dtype, start):
     replay = Replay(uniform.sampler(), capacity=8, batch_size=1)
     recorded = EPISODES[0]._replace(actions=np.array([1, 2, 2, 1, 2], dtype))
-    for start in (0, 1):
-        found = stored(
-            datasets.fill(replay, [recorded], key=KEY, gamma=0.9, actions=range(start, 3))
-        )
-        np.testing.assert_array_equal(found.action[:, 0], recorded.actions - start)
-        assert found.action.dtype == np.int32
-
-
-def test_more_lanes_than_episodes_are_refused():
-    replay = Replay(latest.sampler(), capacity=32, batch_size=8, num_envs=8)
-    with refused("8", "num_envs=1"):
-        datasets.fill(replay, EPISODES, key=KEY, gamma=GAMMA)
+    actions = range(start, 3)
+    found = stored(datasets.fill(replay, [recorded], key=KEY, gamma=0.9, actions=actions))
+    np.testing.assert_array_equal(found.action[:, 0], recorded.actions - start)
+    assert found.action.dtype == np.int32
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:minari")  # missing metadata

@@ -13,13 +13,12 @@ from jaxreplay import numerics
 from jaxreplay.loops import unrolled
 
 on_cpu = pytest.mark.skipif(jax.default_backend() != "cpu", reason="elsewhere jax writes it out")
+data = jax.random.key_data
 USES = {
-    "split": lambda key: jax.random.key_data(jax.random.split(key, 5)),
-    "split to a grid": lambda key: jax.random.key_data(jax.random.split(key, (2, 3))),
-    "fold_in": lambda key: jax.random.key_data(jax.random.fold_in(key, 2**31 + 5)),
-    "fold_in of a negative number": lambda key: jax.random.key_data(
-        jax.random.fold_in(key, jnp.int32(-3))
-    ),
+    "split": lambda key: data(jax.random.split(key, 5)),
+    "split to a grid": lambda key: data(jax.random.split(key, (2, 3))),
+    "fold_in": lambda key: data(jax.random.fold_in(key, 2**31 + 5)),
+    "fold_in of a negative number": lambda key: data(jax.random.fold_in(key, jnp.int32(-3))),
     "bits": lambda key: jax.random.bits(key, (3, 4)),
     "one word": lambda key: jax.random.bits(key),
     "no bits": lambda key: jax.random.bits(key, (0,)),
@@ -29,33 +28,33 @@ USES = {
     "randint": lambda key: jax.random.randint(key, (6,), 0, 10),
     "permutation": lambda key: jax.random.permutation(key, 9),
     "bernoulli": lambda key: jax.random.bernoulli(key, 0.3, (6,)),
-    "the library's bits": lambda key: numerics.bits(key, (2, 5)),
 }
 
 
-def _own(use):
-    """Return the values of JAX's own key."""
-    key = jax.random.key(5)
-    if use == "the library's bits":
-        return jax.random.bits(key, (2, 5))
-    return USES[use](key)
+def every_use(key):
+    return {name: use(key) for name, use in USES.items()}
 
 
-@pytest.mark.parametrize("use", USES)
-def test_numbers_equal_those_of_jax(use):
-    expected = _own(use)
-    for key in (jax.random.key(5), jax.random.PRNGKey(5)):
-        mine = jax.jit(USES[use])(unrolled(key))
-        np.testing.assert_array_equal(mine, expected)
-        assert mine.dtype == expected.dtype
-    np.testing.assert_array_equal(USES[use](unrolled(jax.random.key(5))), expected)
+def same(found, expected):
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    assert jax.tree.map(lambda x: x.dtype, found) == jax.tree.map(lambda x: x.dtype, expected)
 
 
-def test_a_key_can_be_pickled():
-    key = unrolled(jax.random.key(5))
-    again = pickle.loads(pickle.dumps(key))
-    assert again.dtype == key.dtype
-    np.testing.assert_array_equal(jax.random.key_data(again), jax.random.key_data(key))
+def test_numbers_equal_those_of_jax():
+    key, uses = jax.random.key(5), jax.jit(every_use)
+    expected = uses(key)
+    for converted in (unrolled(key), unrolled(jax.random.PRNGKey(5))):
+        same(uses(converted), expected)
+    same(every_use(unrolled(key)), expected)
+    same(numerics.bits(key, (3, 4)), expected["bits"])
+
+
+def test_numbers_equal_those_of_jax_under_vmap():
+    keys = jax.random.split(jax.random.key(2), 6).reshape(2, 3)
+    nested = lambda function: jax.jit(jax.vmap(jax.vmap(function)))
+    bits = nested(lambda key: (numerics.bits(key, (4,)), data(jax.random.split(unrolled(key)))))
+    stock = nested(lambda key: (jax.random.bits(key, (4,)), data(jax.random.split(key))))
+    same(bits(keys), stock(keys))
 
 
 @settings(deadline=None, max_examples=20)
@@ -63,27 +62,14 @@ def test_a_key_can_be_pickled():
 def test_any_key_and_number_give_the_numbers_of_jax(seed, number):
     key = jax.random.key(seed)
     for use in (jax.random.fold_in, lambda key, number: jax.random.split(key, 2)[1]):
-        mine = use(unrolled(key), np.uint32(number))
-        np.testing.assert_array_equal(
-            jax.random.key_data(mine), jax.random.key_data(use(key, np.uint32(number)))
-        )
+        found, expected = (use(k, np.uint32(number)) for k in (unrolled(key), key))
+        np.testing.assert_array_equal(data(found), data(expected))
 
 
 def test_64_bit_words_equal_those_of_jax():
     with jax.enable_x64(True):
         key = jax.random.key(5)
-        expected = jax.random.bits(key, (3,), jnp.uint64)
-        np.testing.assert_array_equal(jax.random.bits(unrolled(key), (3,), jnp.uint64), expected)
-
-
-def test_numbers_equal_those_of_jax_under_vmap():
-    keys = jax.random.split(jax.random.key(2), 6).reshape(2, 3)
-    mine = jax.vmap(jax.vmap(lambda key: numerics.bits(key, (4,))))(keys)
-    split = jax.random.key_data(jax.vmap(jax.vmap(jax.random.split))(unrolled(keys)))
-    for at in np.ndindex(2, 3):
-        np.testing.assert_array_equal(mine[at], jax.random.bits(keys[at], (4,)))
-        expected = jax.random.key_data(jax.random.split(keys[at]))
-        np.testing.assert_array_equal(split[at], expected)
+        same(*(jax.random.bits(k, (3,), jnp.uint64) for k in (unrolled(key), key)))
 
 
 @on_cpu
@@ -92,11 +78,9 @@ def test_compiled_programs_contain_no_loop():
         first, second = jax.random.split(jax.random.fold_in(key, 3))
         return jax.random.normal(first, (4,)) + jax.random.uniform(second, (4,))
 
-    def loops(key):
-        return "while(" in jax.jit(use).lower(key).compile().as_text()
-
-    assert loops(jax.random.key(1))
-    assert not loops(unrolled(jax.random.key(1)))
+    for convert, loops in ((lambda key: key, True), (unrolled, False)):
+        text = jax.jit(use).lower(convert(jax.random.key(1))).compile().as_text()
+        assert ("while(" in text) == loops
 
 
 @on_cpu
@@ -121,20 +105,22 @@ def test_scans_compute_equal_hashes_once_and_hoist_none():
 
 
 @on_cpu
-def test_unrolled_keys_keep_their_type():
+def test_unrolled_keys_keep_their_type_and_can_be_pickled():
     key = unrolled(jax.random.key(4))
     assert unrolled(key) is key
-    assert jax.random.split(key).dtype == key.dtype
+    again = pickle.loads(pickle.dumps(key))
+    assert again.dtype == key.dtype == jax.random.split(key).dtype
+    np.testing.assert_array_equal(data(again), data(key))
 
 
 def test_other_generators_are_returned_unchanged():
-    key = jax.random.key(5, impl="rbg")
-    assert unrolled(key) is key
-    np.testing.assert_array_equal(numerics.bits(key, (9,)), jax.random.bits(key, (9,)))
-    with jax.threefry_partitionable(False):
-        key = jax.random.key(5)
+    def check(key):
         assert unrolled(key) is key
         np.testing.assert_array_equal(numerics.bits(key, (9,)), jax.random.bits(key, (9,)))
+
+    check(jax.random.key(5, impl="rbg"))
+    with jax.threefry_partitionable(False):
+        check(jax.random.key(5))
 
 
 def test_arrays_of_keys_are_refused_as_in_jax():

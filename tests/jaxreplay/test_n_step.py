@@ -46,8 +46,7 @@ def test_push_casts_numpy_arrays_to_the_dtypes_of_the_window(n):
     window, out = n_step.init(EXAMPLE, n, E), None
     for _ in range(n):
         window, out = n_step.push(window, step, 0.5)
-    factor = 1 if n == 1 else 1 + 0.5 + 0.25
-    np.testing.assert_allclose(out.reward, factor * np.arange(E))
+    np.testing.assert_allclose(out.reward, {1: 1, 3: 1 + 0.5 + 0.25}[n] * np.arange(E))
 
 
 def test_loop_in_the_docstring_adds_only_valid_transitions():
@@ -79,11 +78,11 @@ def test_gamma_outside_0_1_is_refused(gamma):
         n_step.push(n_step.init(EXAMPLE, 2, E), ROW, gamma)
 
 
-@pytest.mark.parametrize("gamma", [0, 1, np.float32(0.5), np.array(0.5), jnp.float32(0.5)])
-def test_gamma_may_be_any_number_type_or_traced(gamma):
-    window = n_step.init(EXAMPLE, 2, E)
+def test_gamma_may_be_any_number_type_or_traced():
+    window = n_step.init(EXAMPLE, 1, E)
     for push in (n_step.push, jax.jit(n_step.push)):
-        assert push(window, ROW, gamma)[1].discount.shape == (E,)
+        for gamma in (0, 1, np.float32(0.5), np.array(0.5), jnp.float32(0.5)):
+            np.testing.assert_array_equal(push(window, ROW, gamma)[1].discount, [gamma] * E)
 
 
 def test_scan_within_shard_map_carries_a_window():

@@ -78,35 +78,43 @@ def test_lap_and_pal_by_hand(case):
     assert variances[0] < variances[1]
 
 
-errors = st.lists(st.floats(-50, 50, width=32), min_size=6, max_size=6)
+@jax.jit
+def _slopes(td, alpha, kappa, scale):
+    """Return the LAP priority, and slopes of Huber and of PAL in several forms."""
 
+    def at(loss, td=td):
+        return jax.grad(lambda td: loss(td).sum())(td)
 
-@settings(max_examples=50, deadline=None, derandomize=True)
-@given(errors, st.floats(0, 1, width=32), st.floats(0.0625, 4, width=32))
-def test_priority_times_huber_slope_is_scaled_pal_slope(td, alpha, kappa):
-    priority = np.asarray(equivalence.lap_priority(alpha, kappa)(jnp.asarray(td)), np.float64)
-    left = priority * slope(objectives.huber(kappa), td)
-    right = priority.mean() * slope(equivalence.pal(alpha, kappa), td)
-    np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
-    # `kappa` bounds priorities from below.
-    assert (priority >= kappa**alpha * (1 - 1e-5)).all()
-
-
-@settings(max_examples=30, deadline=None, derandomize=True)
-@given(
-    errors, st.floats(0, 1, width=32), st.floats(0.25, 4, width=32), st.floats(0.25, 4, width=32)
-)
-def test_pal_is_even_convex_and_scales_with_kappa(td, alpha, kappa, scale):
-    td = np.asarray(td, np.float32)
     pal = equivalence.pal(alpha, kappa)
-    np.testing.assert_allclose(pal(jnp.asarray(-td)), pal(jnp.asarray(td)), rtol=1e-6)  # even
-    rising = slope(pal, np.sort(td))
+    return {
+        "priority": equivalence.lap_priority(alpha, kappa)(td),
+        "huber": at(objectives.huber(kappa)),
+        "pal": at(pal),
+        "rising": at(pal, jnp.sort(td)),
+        "scaled": at(equivalence.pal(alpha, kappa * scale), td * scale),
+        "flat": at(equivalence.pal(0.0, kappa)),
+        "even": (pal(td), pal(-td)),
+    }
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    st.lists(st.floats(-50, 50, width=32), min_size=6, max_size=6),
+    st.floats(0, 1, width=32),
+    st.floats(0.0625, 4, width=32),
+    st.floats(0.25, 4, width=32),
+)
+def test_laws_of_lap_and_pal(td, alpha, kappa, scale):
+    found = jax.tree.map(np.float64, _slopes(np.float32(td), alpha, kappa, scale))
+    priority, pal = found["priority"], found["pal"]
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+    close(priority * found["huber"], priority.mean() * pal)
+    assert (priority >= kappa**alpha * (1 - 1e-5)).all()  # `kappa` bounds priorities from below
+    np.testing.assert_allclose(*found["even"], rtol=1e-6)
+    rising = found["rising"]  # convex
     assert (np.diff(rising) >= -1e-4 * np.abs(rising).max()).all()
-    scaled = slope(equivalence.pal(alpha, kappa * scale), td * scale)
-    np.testing.assert_allclose(scaled, scale * slope(pal, td), rtol=1e-3, atol=1e-4)
-    # With alpha 0, PAL's gradient is Huber's.
-    flat = slope(equivalence.pal(0.0, kappa), td)
-    np.testing.assert_allclose(flat, slope(objectives.huber(kappa), td), rtol=1e-5, atol=1e-6)
+    close(found["scaled"], scale * pal, rtol=1e-3, atol=1e-4)
+    close(found["flat"], found["huber"])  # with alpha 0, PAL's gradient is Huber's
 
 
 def test_the_harmonic_mean_of_a_prioritised_batch_corrects_its_scale():
@@ -252,63 +260,67 @@ class Net(nn.Module):
         return nn.Dense(1)(nn.tanh(nn.Dense(8)(x)))[:, 0]
 
 
-@functools.cache
-def network_gradients():
-    """Gradients of per-sample losses with respect to all parameters, for any loss of td."""
+def lap_and_pal(td, alpha, kappa):
+    lap = objectives.huber(kappa), equivalence.lap_priority(alpha, kappa)(td)
+    return lap, equivalence.pal(alpha, kappa)
+
+
+def with_uniform_equivalent(td, loss):
+    scheme = lambda td: jnp.abs(td) ** 0.7 + 0.1
+    return (loss, scheme(td)), equivalence.uniform_equivalent(loss, scheme)
+
+
+def with_prioritised_equivalent(td, loss):
+    prioritised, scheme = equivalence.prioritised_equivalent(loss)
+    return (prioritised, scheme(td)), loss
+
+
+def per_and_equivalent(td, alpha, beta):
+    size = jnp.abs(td) ** alpha
+    weights = (12 * size / size.sum()) ** -beta
+    loss = lambda x: weights / weights.max() * objectives.mse(x)
+    return (loss, size), equivalence.per_equivalent(alpha, beta)
+
+
+# Pairs of a loss with priorities, and its equivalent under uniform sampling.
+EQUIVALENT = [
+    *((lap_and_pal, *x) for x in ((0.4, 1.0), (0.6, 0.01), (1.0, 2.0))),
+    *(
+        (make, loss)
+        for make in (with_uniform_equivalent, with_prioritised_equivalent)
+        for loss in (
+            objectives.mse, objectives.huber(0.5), objectives.huber(1.0), equivalence.power(1.5)
+        )
+    ),
+    *((per_and_equivalent, *x) for x in ((0.6, 0.4), (0.5, 1.0))),
+]  # fmt: skip
+
+
+def test_equivalent_losses_have_equal_gradients_in_a_network():
     net, rng = Net(), np.random.default_rng(0)
     inputs = rng.normal(size=(12, 3)).astype(np.float32)
     targets = 3 * rng.normal(size=12).astype(np.float32)
+
+    @jax.jit
+    def gradients(params):
+        """Return gradients of sum_i weights_i loss(td)_i for every pair."""
+        errors = lambda params: net.apply(params, inputs) - targets
+        td = errors(params)
+
+        def gradient(loss, weights):
+            grad = jax.grad(lambda params: (weights * loss(errors(params))).sum())(params)
+            return ravel_pytree(grad)[0]
+
+        pairs = [make(td, *options) for make, *options in EQUIVALENT]
+        return [
+            (gradient(loss, priority / priority.sum()), gradient(even, jnp.full(12, 1 / 12)))
+            for (loss, priority), even in pairs
+        ]
+
     params = jax.jit(net.init)(jax.random.key(1), inputs)
-    td = jax.jit(net.apply)(params, inputs) - targets
-
-    def gradient(loss, weights):
-        """Gradient of sum_i weights_i loss(td)_i."""
-
-        def total(params):
-            return (weights * loss(net.apply(params, inputs) - targets)).sum()
-
-        return ravel_pytree(jax.jit(jax.grad(total))(params))[0]
-
-    return td, gradient
-
-
-@pytest.mark.parametrize(("alpha", "kappa"), [(0.4, 1.0), (0.6, 0.01), (1.0, 2.0)])
-def test_lap_equals_pal_in_gradients_of_a_network(alpha, kappa):
-    td, gradient = network_gradients()
-    priority = equivalence.lap_priority(alpha, kappa)(td)
-    lap = gradient(objectives.huber(kappa), priority / priority.sum())
-    pal = gradient(equivalence.pal(alpha, kappa), jnp.full(12, 1 / 12))
-    assert float(jnp.abs(lap).max()) > 1e-4
-    np.testing.assert_allclose(lap, pal, rtol=1e-3, atol=1e-6)
-
-
-@pytest.mark.parametrize("loss", [objectives.mse, objectives.huber(1.0), equivalence.power(1.5)])
-def test_uniform_equivalent_in_gradients_of_a_network(loss):
-    td, gradient = network_gradients()
-    scheme = lambda td: jnp.abs(td) ** 0.7 + 0.1
-    prioritised = gradient(loss, scheme(td) / scheme(td).sum())
-    even = gradient(equivalence.uniform_equivalent(loss, scheme), jnp.full(12, 1 / 12))
-    np.testing.assert_allclose(prioritised, even, rtol=1e-3, atol=1e-6)
-
-
-@pytest.mark.parametrize("loss", [objectives.mse, objectives.huber(0.5), equivalence.power(1.5)])
-def test_prioritised_equivalent_in_gradients_of_a_network(loss):
-    td, gradient = network_gradients()
-    other, scheme = equivalence.prioritised_equivalent(loss)
-    prioritised = gradient(other, scheme(td) / scheme(td).sum())
-    np.testing.assert_allclose(
-        prioritised, gradient(loss, jnp.full(12, 1 / 12)), rtol=1e-3, atol=1e-6
-    )
-
-
-@pytest.mark.parametrize(("alpha", "beta"), [(0.6, 0.4), (0.5, 1.0)])
-def test_per_equivalent_in_gradients_of_a_network(alpha, beta):
-    td, gradient = network_gradients()
-    share = jnp.abs(td) ** alpha / (jnp.abs(td) ** alpha).sum()
-    weights = (12 * share) ** -beta
-    per = gradient(objectives.mse, share * weights / weights.max())
-    even = gradient(equivalence.per_equivalent(alpha, beta), jnp.full(12, 1 / 12))
-    np.testing.assert_allclose(per, even, rtol=1e-3, atol=1e-6)
+    for prioritised, even in gradients(params):
+        assert np.abs(prioritised).max() > 1e-4
+        np.testing.assert_allclose(prioritised, even, rtol=1e-3, atol=1e-6)
 
 
 def test_weights_scale_only_the_critic_loss():

@@ -55,18 +55,44 @@ def bits(tree):
     return [(x.dtype, x.shape, np.asarray(data(x)).tobytes()) for x in jax.tree.leaves(tree)]
 
 
-@pytest.mark.parametrize("sampler", [per.sampler(), rank.sampler()], ids=["per", "rank"])
+class Keyed(NamedTuple):
+    """Types that a user's sampler may store."""
+
+    key: jax.Array
+    half: jax.Array
+    flags: jax.Array
+    nothing: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class KeepsKeys(uniform.Uniform):
+    """Uniform, with a user-defined state."""
+
+    def init(self, key, ring):
+        odd = jnp.array([np.nan, -0.0, np.inf], jnp.bfloat16)
+        return Keyed(jax.random.split(key, 2), odd, jnp.array([True, False]), jnp.zeros((0, 3)))
+
+
+@pytest.mark.parametrize("sampler", [per.sampler(), rank.sampler(), KeepsKeys()], ids=type)
 def test_load_restores_a_saved_state(sampler, tmp_path):
-    replay, state = filled(sampler)
+    # Sizes may be NumPy integers.
+    replay, state = filled(sampler, **{name: np.int64(size) for name, size in SIZES.items()})
+    assert all(type(getattr(replay, name)) is int for name in SIZES)
     path = jaxreplay.save(replay, state, tmp_path / "replay.safetensors")
     assert os.listdir(tmp_path) == ["replay.safetensors"]
     back = jaxreplay.load(Replay(sampler, **SIZES), path, EXAMPLE)
     assert jax.tree.structure(back) == jax.tree.structure(state)
     assert bits(back) == bits(state)
+    assert [x.dtype for x in jax.tree.leaves(back)] == [x.dtype for x in jax.tree.leaves(state)]
     sample = jax.jit(replay.sample)
     draws = [sample(x, jax.random.key(7)) for x in (state, back)]
     assert bits(draws[0]) == bits(draws[1])
-    buffers = [x.unsafe_buffer_pointer() for x in jax.tree.leaves(back) if x.size]
+    plain = [
+        x
+        for x in jax.tree.leaves(back)
+        if x.size and not jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+    ]
+    buffers = [x.unsafe_buffer_pointer() for x in plain]
     assert len(set(buffers)) == len(buffers)  # no shared buffers, so the state can be donated
 
 
@@ -86,11 +112,8 @@ def as_on(monkeypatch):
     forget()
 
 
-BRANCHINGS = [(8, 32), (32, 2)]
-
-
-@pytest.mark.parametrize("normalise", ["batch", "buffer"])  # `buffer` also stores a tree of minima
-@pytest.mark.parametrize(("there", "here"), BRANCHINGS)
+# With "buffer", the sampler also stores a tree of minima.
+@pytest.mark.parametrize(("there", "here", "normalise"), [(8, 32, "batch"), (32, 2, "buffer")])
 def test_trees_are_built_for_the_device_that_loads_them(there, here, normalise, tmp_path, as_on):
     as_on(there)
     sampler = per.sampler(per.PERConfig(normalise=normalise))
@@ -108,41 +131,6 @@ def test_trees_are_built_for_the_device_that_loads_them(there, here, normalise, 
     proportional.check_valid(loaded.sampler, loaded.ring)
 
 
-class Keyed(NamedTuple):
-    """Types that a user's sampler may store."""
-
-    key: jax.Array
-    half: jax.Array
-    flags: jax.Array
-    nothing: jax.Array
-
-
-@dataclasses.dataclass(frozen=True)
-class KeepsKeys(uniform.Uniform):
-    """Uniform, with a user-defined state."""
-
-    def init(self, key, ring):
-        odd = jnp.array([np.nan, -0.0, np.inf], jnp.bfloat16)
-        return Keyed(jax.random.split(key, 2), odd, jnp.array([True, False]), jnp.zeros((0, 3)))
-
-
-def test_sizes_may_be_numpy_integers(tmp_path):
-    replay, state = filled(**{name: np.int64(size) for name, size in SIZES.items()})
-    assert all(type(getattr(replay, name)) is int for name in SIZES)
-    path = jaxreplay.save(replay, state, tmp_path / "replay.safetensors")
-    loaded = jaxreplay.load(filled()[0], path, EXAMPLE)
-    assert jax.tree.structure(loaded) == jax.tree.structure(state) and bits(loaded) == bits(state)
-
-
-def test_keys_and_unusual_dtypes_of_a_custom_sampler_are_restored(tmp_path):
-    replay = Replay(KeepsKeys(), **SIZES)
-    state = replay.init(jax.random.key(5), EXAMPLE)
-    back = jaxreplay.load(replay, jaxreplay.save(replay, state, tmp_path / "r"), EXAMPLE)
-    assert bits(back) == bits(state)
-    same = jax.random.key_impl(back.sampler.key) == jax.random.key_impl(state.sampler.key)
-    assert same
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_states_of_every_method_can_be_saved(name, tmp_path):
     case = testing.Case(short(name, 100))
@@ -154,22 +142,26 @@ def test_states_of_every_method_can_be_saved(name, tmp_path):
     assert bits(jaxreplay.load(case.replay, path, case.example)) == bits(state)
 
 
-OTHERS = [
-    ({"capacity": 16}, {}, ("capacity", "8", "16", "capacity=8")),
-    ({"num_envs": 4}, {}, ("num_envs", "2", "4", "num_envs=2")),
-    ({}, {"reward": np.float16(0)}, ("reward", "float32[]", "float16[]")),
-    ({}, {"half": np.zeros(4, jnp.bfloat16)}, ("half", "bfloat16[3]", "bfloat16[4]")),
-    ({}, {"more": np.float32(0)}, ("more", "float32[]")),
-]
-
-
-@pytest.mark.parametrize(("sizes", "fields", "parts"), OTHERS)
-def test_another_layout_is_refused_by_name(sizes, fields, parts, tmp_path):
+@pytest.mark.parametrize(
+    ("sampler", "sizes", "fields", "parts"),
+    [
+        (per.sampler(), {"capacity": 16}, {}, ("capacity", "8", "16", "capacity=8")),
+        (per.sampler(), {"num_envs": 4}, {}, ("num_envs", "2", "4", "num_envs=2")),
+        (per.sampler(), {}, {"reward": np.float16(0)}, ("reward", "float32[]", "float16[]")),
+        (
+            per.sampler(), {}, {"half": np.zeros(4, jnp.bfloat16)},
+            ("half", "bfloat16[3]", "bfloat16[4]"),
+        ),
+        (per.sampler(), {}, {"more": np.float32(0)}, ("more", "float32[]")),
+        (uniform.sampler(), {}, {}, (".sampler.tree.leaves", "float32[8]")),
+        (rank.sampler(), {}, {}, (".sampler.order.values", "float32[64]")),
+    ],
+)  # fmt: skip
+def test_another_layout_or_sampler_is_refused_by_name(sampler, sizes, fields, parts, tmp_path):
     replay, state = filled(rows=2)
     path = jaxreplay.save(replay, state, tmp_path / "r")
-    other = Replay(per.sampler(), **SIZES | sizes)
     with refused(*parts):
-        jaxreplay.load(other, path, EXAMPLE | fields)
+        jaxreplay.load(Replay(sampler, **SIZES | sizes), path, EXAMPLE | fields)
 
 
 @pytest.mark.parametrize("wide", [True, False])
@@ -182,54 +174,19 @@ def test_rows_saved_with_another_x64_setting_name_the_setting(wide, dtype, tmp_p
         jaxreplay.load(replay, path, example)
 
 
-def test_another_sampler_is_refused_by_name(tmp_path):
-    replay, state = filled(rows=2)
-    path = jaxreplay.save(replay, state, tmp_path / "r")
-    example = {name: EXAMPLE[name] for name in EXAMPLE}
-    for sampler, parts in (
-        (uniform.sampler(), (".sampler.tree.leaves", "float32[8]")),
-        (rank.sampler(), (".sampler.order.values", "float32[64]")),
-    ):
-        with refused(*parts):
-            jaxreplay.load(Replay(sampler, **SIZES), path, example)
-
-
-def rewritten(path, **changes):
-    """Write a saved replay with changed entries in its header."""
-    header = {"format": 1, "version": "0.1", "capacity": 8, "num_envs": 2, "row": [], "leaves": {}}
-    text = json.dumps(header | {"crc32": {}} | changes)
+def write_header(path, text):
+    """Write a file with this text as the header of a saved replay."""
     written = {"jaxreplay.replay": f"{zlib.crc32(text.encode()):08x} {text}"}
     save_file({"x": np.ones(3, np.float32)}, path, metadata=written)
 
 
-def test_files_that_are_not_saved_replays_are_refused(tmp_path):
-    replay = Replay(per.sampler(), **SIZES)
-    with refused(tmp_path / "none", "jaxreplay.save"):
-        jaxreplay.load(replay, tmp_path / "none", EXAMPLE)
-    rewritten(tmp_path / "later", format=9, version="3.0")
-    with refused(tmp_path / "later", "9", "3.0"):
-        jaxreplay.load(replay, tmp_path / "later", EXAMPLE)
-    save_file({"x": np.ones(3, np.float32)}, tmp_path / "other")
-    with refused(tmp_path / "other", "jaxreplay.save"):
-        jaxreplay.load(replay, tmp_path / "other", EXAMPLE)
-    (tmp_path / "text").write_text("not arrays")
-    with refused(tmp_path / "text", error=Damaged):
-        jaxreplay.load(replay, tmp_path / "text", EXAMPLE)
+def header(**changes):
+    """Return the header of a saved replay with changed entries."""
+    entries = {"format": 1, "version": "0.1", "capacity": 8, "num_envs": 2, "row": []}
+    return json.dumps(entries | {"leaves": {}, "crc32": {}} | changes)
 
 
-def test_damaged_files_are_refused(tmp_path):
-    replay, state = filled(rows=2)
-    path = jaxreplay.save(replay, state, tmp_path / "r")
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with refused(path, error=Damaged):
-        jaxreplay.load(replay, path, EXAMPLE)
-    path.write_bytes(whole[: len(whole) // 2])
-    with refused(path, error=Damaged):
-        jaxreplay.load(replay, path, EXAMPLE)
-
-
-WRONG_HEADERS = {
+WRONG_ENTRIES = {
     "format": ("\x1b[31m", None, [1], "1"),
     "capacity": ("8", None, 8.0, True),
     "num_envs": ([], {}, "\x1b[31m"),
@@ -237,37 +194,49 @@ WRONG_HEADERS = {
     "leaves": (None, [], "x"),
     "crc32": (None, [], 3),
 }
+HEADERS = [
+    *((header(**{name: x}), (name,), Damaged) for name, own in WRONG_ENTRIES.items() for x in own),
+    *(
+        (text, (), Damaged)
+        for text in (
+            "[" * 100_000, '{"a":' * 5_000 + "1" + "}" * 5_000, "1" * 6_000, "[]", "3", "{",
+        )
+    ),
+    (header(format=9, version="3.0"), ("9", "3.0"), ValueError),
+    # Messages escape control characters.
+    (header(format=9, version="\x1b[31m"), ("9", r"\x1b[31m"), ValueError),
+    (header(row=[["\x1b[31mred", "\ud800"]]), ("flag", "bool[]"), ValueError),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [(name, value) for name, own in WRONG_HEADERS.items() for value in own]
-)
-def test_header_entries_of_a_wrong_type_are_reported_as_damage(name, value, tmp_path):
-    rewritten(tmp_path / "r", **{name: value})
-    with refused(tmp_path / "r", name, error=Damaged) as error:
+@pytest.mark.parametrize(("text", "parts", "error"), HEADERS, ids=[x[0][:60] for x in HEADERS])
+def test_wrong_headers_are_refused(text, parts, error, tmp_path):
+    write_header(tmp_path / "r", text)
+    with refused(tmp_path / "r", *parts, error=error) as raised:
         jaxreplay.load(Replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
-    assert str(error.value).isprintable()
+    assert str(raised.value).isprintable() and isinstance(raised.value, error)
+    assert error is Damaged or not isinstance(raised.value, Damaged)
 
 
-@pytest.mark.parametrize(
-    "text", ["[" * 100_000, '{"a":' * 5_000 + "1" + "}" * 5_000, "1" * 6_000, "[]", "3", "{"]
-)
-def test_headers_that_are_not_json_objects_are_reported_as_damage(text, tmp_path):
-    written = {"jaxreplay.replay": f"{zlib.crc32(text.encode()):08x} {text}"}
-    save_file({"x": np.ones(3, np.float32)}, tmp_path / "r", metadata=written)
-    with refused(tmp_path / "r", error=Damaged):
-        jaxreplay.load(Replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
-
-
-def test_messages_escape_control_characters_from_a_file(tmp_path):
-    rewritten(tmp_path / "r", row=[["\x1b[31mred", "\ud800"]])
-    with refused("flag", "bool[]") as error:
-        jaxreplay.load(Replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
-    assert str(error.value).isprintable()
-    rewritten(tmp_path / "r", format=9, version="\x1b[31m")
-    with refused("9", r"\x1b[31m") as error:
-        jaxreplay.load(Replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
-    assert str(error.value).isprintable()
+def test_missing_foreign_and_damaged_files_are_refused(tmp_path):
+    replay, state = filled(rows=2)
+    path, whole = tmp_path / "r", jaxreplay.save(replay, state, tmp_path / "r").read_bytes()
+    for name, parts, error in (
+        ("none", ("jaxreplay.save",), ValueError),
+        ("other", ("jaxreplay.save",), ValueError),
+        ("text", (), Damaged),
+        ("changed", (), Damaged),
+        ("cut", (), Damaged),
+    ):
+        path = tmp_path / name
+        if name == "other":
+            save_file({"x": np.ones(3, np.float32)}, path)
+        elif name != "none":
+            changed = whole[:-1] + bytes([whole[-1] ^ 1])
+            texts = {"text": b"not arrays", "changed": changed, "cut": whole[: len(whole) // 2]}
+            path.write_bytes(texts[name])
+        with refused(path, *parts, error=error):
+            jaxreplay.load(replay, path, EXAMPLE)
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -354,30 +323,33 @@ MARKED = {"lane": np.int32(0), "time": np.int32(0), "first": np.bool_(0), "last"
 
 
 @functools.cache
-def marked(names, rows, num_envs=2, capacity=24, method=uniform):
-    """A replay whose rows store their lane and time, in episodes of five steps."""
-    replay = Replay(method.sampler(), capacity=capacity, batch_size=4, num_envs=num_envs)
+def marked(names, rows):
+    """A replay of two lanes whose rows store lane and time, in episodes of five steps."""
+    replay = Replay(uniform.sampler(), capacity=24, batch_size=4, num_envs=2)
     example = {name: MARKED[name] for name in names}
-    state, add = replay.init(jax.random.key(0), example), jax.jit(replay.add)
-    for time in range(rows):
-        row = {
-            "lane": np.arange(num_envs, dtype=np.int32),
-            "time": np.full(num_envs, time, np.int32),
-            "first": np.full(num_envs, time % 5 == 0),
-            "last": np.full(num_envs, time % 5 == 4),
-        }
-        state = add(state, {name: row[name] for name in names})
-    return replay, state, example
+    lane, time = np.indices((2, rows), np.int32).swapaxes(1, 2)
+    rollout = {"lane": lane, "time": time, "first": time % 5 == 0, "last": time % 5 == 4}
+    state = replay.init(jax.random.key(0), example)
+    return replay, replay.add_rollout(state, {name: rollout[name] for name in names}), example
 
 
-@pytest.mark.parametrize("rows", [1, 18])  # 18 rows wrap around the ring
-@pytest.mark.parametrize(("num_envs", "capacity"), [(1, 24), (3, 24), (4, 24), (8, 48), (1, 6)])
-@pytest.mark.parametrize("names", [tuple(MARKED), ("lane", "time", "last"), ("lane", "time")])
+FLAGGED = ("lane", "time", "last")
+
+
+@pytest.mark.parametrize(
+    ("names", "rows", "num_envs", "capacity"),
+    [
+        (tuple(MARKED), 1, 1, 24), (tuple(MARKED), 1, 8, 48), (FLAGGED, 1, 3, 24),
+        # 18 rows wrap around the ring.
+        (tuple(MARKED), 18, 1, 24), (tuple(MARKED), 18, 3, 24), (tuple(MARKED), 18, 4, 24),
+        (tuple(MARKED), 18, 8, 48), (tuple(MARKED), 18, 1, 6), (FLAGGED, 18, 3, 24),
+        (FLAGGED, 18, 1, 6), (("lane", "time"), 18, 4, 24),
+    ],
+)  # fmt: skip
 def test_load_rows_moves_rows_to_other_environments(names, rows, num_envs, capacity, tmp_path):
     replay, state, example = marked(names, rows)
     path = jaxreplay.save(replay, state, tmp_path / "r")
-    sampler = per.sampler()
-    other = Replay(sampler, capacity=capacity, batch_size=2, num_envs=num_envs)
+    other = Replay(per.sampler(), capacity=capacity, batch_size=2, num_envs=num_envs)
     found = jaxreplay.load_rows(other, path, example, jax.random.key(0))
     count = int(found.ring.steps_added)
     each = min(rows, 12, capacity // 2)
@@ -413,8 +385,7 @@ def test_load_rows_numbers_actions_from_0_and_refuses_others(tmp_path):
     replay = Replay(uniform.sampler(), capacity=8, batch_size=2)
     example = {"action": jnp.zeros((), jnp.int8)}
     state = replay.init(jax.random.key(0), example)
-    for action in (1, 2, 2, 1, 2):
-        state = replay.add(state, {"action": jnp.full(1, action, jnp.int8)})
+    state = replay.add_rollout(state, {"action": jnp.int8([[1], [2], [2], [1], [2]])})
     path = jaxreplay.save(replay, state, tmp_path / "file")
     load = functools.partial(jaxreplay.load_rows, replay, path, example, jax.random.key(0))
     for valid, expected in ((None, [1, 2, 2, 1, 2]), (range(3), [1, 2, 2, 1, 2]),
@@ -466,7 +437,7 @@ def test_replays_saved_by_version_0_1_are_loaded(name):
     if name == "frames":
         example = example._replace(obs=jnp.zeros((2, 2)), next_obs=jnp.zeros((2, 2)))
     state = jaxreplay.load(replay, path, example)
-    batch = replay.sample(state, jax.random.key(2))
+    batch = jax.jit(replay.sample)(state, jax.random.key(2))
     assert batch.indices.tolist() == drawn
     assert batch.transition.reward.tolist() == drawn  # rewards number the transitions
     if name == "per":
