@@ -205,10 +205,16 @@ def total(tree: SumTree) -> Array:
     return tree.root
 
 
-def sample(tree: SumTree, key: Array, batch_size: int, sampling: Sampling = "stratified") -> Array:
+def sample(
+    tree: SumTree,
+    key: Array,
+    batch_size: int,
+    sampling: Sampling = "stratified",
+    size: Array | None = None,
+) -> Array:
     """Draw leaf indices `[batch_size]` int32 with probabilities proportional to the leaves.
 
-    Leaves with value 0 are never drawn. If all leaves are 0, the result is undefined.
+    Leaves with value 0 are never drawn, unless all are 0 (see `size`).
 
     Args:
       tree: a tree of sums.
@@ -217,11 +223,13 @@ def sample(tree: SumTree, key: Array, batch_size: int, sampling: Sampling = "str
       sampling: "stratified" divides the total into B equal ranges and draws uniformly from each
         range (Schaul et al. 2016, App. B.2.1). "systematic" uses the same random offset in every
         range (Carpenter et al. 1999). "iid" draws independently. All have equal expected counts.
+      size: `[]` int32, positive. If all leaves are 0, draws are uniform below `size`; with None,
+        the result is then undefined.
 
     Raises:
       ValueError: If `sampling` is unknown.
     """
-    return at_shares(tree, shares(key, batch_size, sampling))
+    return at_shares(tree, shares(key, batch_size, sampling), size)
 
 
 def shares(key: Array, batch_size: int, sampling: Sampling) -> Array:
@@ -237,9 +245,16 @@ def shares(key: Array, batch_size: int, sampling: Sampling) -> Array:
     return bits
 
 
-def at_shares(tree: SumTree, shares: Array) -> Array:
-    """Return the leaf indices at positions `shares` `[B]` uint32, in units of total / 2^32."""
-    return find(tree, *numerics.fraction(shares, total(tree)))
+def at_shares(tree: SumTree, shares: Array, size: Array | None = None) -> Array:
+    """Return the leaf indices at positions `shares` `[B]` uint32, in units of total / 2^32.
+
+    If all leaves are 0, they are those of `size` equal leaves; with None, the result is undefined.
+    """
+    indices = find(tree, *numerics.fraction(shares, total(tree)))
+    if size is None:
+        return indices
+    evenly = numerics.multiply_high(shares, size.astype(jnp.uint32)).astype(jnp.int32)
+    return jnp.where(total(tree) > 0, indices, evenly)
 
 
 def find(tree: SumTree, target: Array, rest: Array | float = 0.0) -> Array:

@@ -80,9 +80,9 @@ class Curious(Sampler):
 
     def sample(self, state: CuriousState, ring: Ring, key: Array, batch_size: int) -> Draw:
         sampling = self.config.sampling
-        indices, stats = proportional.draw(state.priorities, ring, key, batch_size, sampling)
-        weights = proportional.weights(None, stats)
-        return Draw(indices, weights, probability=stats.probability)
+        slots, chance = proportional.draw(state.priorities, ring, key, batch_size, sampling)
+        weights = proportional.weights(None, state.priorities, ring, chance)
+        return Draw(slots, weights, probability=chance)
 
     def update(
         self, state: CuriousState, ring: Ring, sample: Sample, **feedback: Array

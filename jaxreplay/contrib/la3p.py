@@ -78,8 +78,7 @@ class LA3P(Sampler):
         return frozenset({"roles"})  # of transitions, by their position in the batch
 
     def init(self, key: Array, ring: Ring) -> LA3PState:
-        stored = self.config.maximum == "stored"
-        priorities = proportional.init(ring.capacity, track_maximum=stored)
+        priorities = proportional.init(ring.capacity, maximum=self.config.maximum)
         return LA3PState(priorities, sum_tree.init(ring.capacity))
 
     def add(
@@ -100,9 +99,11 @@ class LA3P(Sampler):
         size = jnp.maximum(ring_.size(ring), 1)
         slots = numerics.integers(keys[0], (uniform,), size)
         if prioritised:
-            by_priority = proportional.draw(state.priorities, ring, keys[1], prioritised, sampling)
+            by_priority, _ = proportional.draw(
+                state.priorities, ring, keys[1], prioritised, sampling
+            )
             by_inverse = sum_tree.sample(state.inverse, keys[2], prioritised, sampling)
-            slots = join(slots, by_priority[0], jnp.minimum(by_inverse, size - 1))
+            slots = join(slots, by_priority, jnp.minimum(by_inverse, size - 1))
         chance = self.probability(state, ring, slots, batch_size)
         ones = jnp.ones(batch_size, jnp.float32)
         return Draw(slots, buffer.after(buffer.fence(chance), ones), probability=chance)
@@ -131,7 +132,7 @@ class LA3P(Sampler):
         return proportional.metrics(state.priorities, ring)
 
     def _leaf(self, feedback: Mapping[str, Array], slots: Array, ring: Ring) -> Array:
-        return lap.LAPLeaf(self.config.alpha, self.config.kappa)(feedback, slots, ring)
+        return lap.LAPPriority(self.config.alpha, self.config.kappa)(feedback, slots, ring)
 
 
 def _inverse(leaf: Array) -> Array:

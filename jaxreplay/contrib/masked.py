@@ -106,16 +106,15 @@ class Masked(Sampler):
         return state._replace(masked=masked, counts=buffer.write(state.counts, slots, counts))
 
     def sample(self, state: MaskedState, ring: Ring, key: Array, batch_size: int) -> Draw:
-        slots, stats = proportional.draw(state.masked, ring, key, batch_size, self.inner.sampling)
+        slots, chance = proportional.draw(state.masked, ring, key, batch_size, self.inner.sampling)
         if self.inner.weight is not None:
             slots, total = buffer.once(slots), sum_tree.total(state.masked.tree)
             # The sum of masked priorities approaches that of priorities.
-            chance = buffer.read_columns(state.counts, slots, range(1))[:, 0] / jnp.where(
+            unmasked = buffer.read_columns(state.counts, slots, range(1))[:, 0] / jnp.where(
                 total > 0, total, 1.0
             )
-            chance = jnp.where(total > 0, chance, stats.probability)
-            stats = stats._replace(probability=chance)
-        return Draw(slots, proportional.weights(self.inner.weight, stats))
+            chance = jnp.where(total > 0, unmasked, chance)
+        return Draw(slots, proportional.weights(self.inner.weight, state.masked, ring, chance))
 
     def update(
         self, state: MaskedState, ring: Ring, sample: Sample, **feedback: Array
@@ -131,7 +130,7 @@ class Masked(Sampler):
         counts = buffer.add(state.counts, slots, _row(0 * ones, ones, jnp.zeros(())))
         before, excess, since = buffer.read(counts, jnp.where(valid, slots, 0)).T
         excess = excess - before * ((progress - since) + rest)
-        leaf = self.inner.leaf(feedback, slots, ring)
+        leaf = self.inner.priority(feedback, slots, ring)
         largest = proportional.count_invalid_and_max(valid, leaf)[1]
         masked = proportional.write(state.masked, slots, leaf * mask(excess, self.config.strength))
         masked = masked._replace(max_leaf=jnp.maximum(state.masked.max_leaf, largest))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxreplay import buffer, numerics, objectives, schedules, sum_tree
+from jaxreplay import buffer, objectives, schedules, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay.loops import cond_if_any, varying
 from jaxreplay.methods import options, proportional
@@ -17,7 +17,6 @@ from jaxreplay.methods.proportional import (
     ImportanceWeights,
     Initial,
     ProportionalState,
-    SamplingStats,
 )
 from jaxreplay.numerics import to_power
 from jaxreplay.objectives import LossName
@@ -145,8 +144,8 @@ class ReaPER(Sampler):
         mass = sum_tree.get(state.priorities.tree, slots) * to_power(reliability, self.config.omega)
         # The unknown sum of all masses cancels in weights that are divided by their maximum.
         mass = jnp.maximum(mass, jnp.finfo(jnp.float32).tiny)
-        stats = SamplingStats(mass, None, jnp.ones((), jnp.int32), state.priorities.updates)
-        return Draw(slots, proportional.weights(self.config.weight, stats), Aux(ended))
+        weights = self.config.weight(mass, jnp.ones((), jnp.int32), state.priorities.updates)
+        return Draw(slots, buffer.after(buffer.fence(mass), weights), Aux(ended))
 
     def update(
         self, state: ReaPERState, ring: Ring, sample: Sample, **feedback: Array
@@ -264,9 +263,7 @@ class ReaPER(Sampler):
     ) -> _Candidates:
         """Return the candidates at positions `shares` `[n]` of a tree, or evenly if it is 0."""
         size = jnp.maximum(ring_.size(ring), 1)
-        evenly = numerics.multiply_high(shares, size.astype(jnp.uint32)).astype(jnp.int32)
-        slots = sum_tree.at_shares(tree, shares)
-        slots = buffer.once(jnp.where(sum_tree.total(tree) > 0, slots, evenly))
+        slots = buffer.once(sum_tree.at_shares(tree, shares, size))
         return _Candidates(slots, *self._reliability(state, ring, slots))
 
 

@@ -53,7 +53,7 @@ class ReLoConfig(Config):
 
 
 @dataclasses.dataclass(frozen=True)
-class ReLoLeaf:
+class ReLoPriority:
     """Computes priorities `map(loss - loss of the target network)^alpha`."""
 
     alpha: float
@@ -69,9 +69,9 @@ class ReLoLeaf:
 
 def sampler(config: ReLoConfig = ReLoConfig()) -> Proportional:
     """Return the ReLo sampler: PER with another priority, for feedback `reducible_loss`."""
-    leaf = ReLoLeaf(config.alpha, config.map, config.epsilon)
+    priority = ReLoPriority(config.alpha, config.map, config.epsilon)
     return Proportional(
-        leaf,
+        priority,
         importance_weights(config),
         feedback=_FEEDBACK,
         sampling=config.sampling,

@@ -158,9 +158,7 @@ class SelfImitation(Wrapper):
     def init(self, key: Array, ring: Ring) -> SILState:
         return SILState(
             inner=self.inner.init(key, ring),
-            priorities=proportional.init(
-                ring.capacity, track_minimum=self.config.normalise == "buffer"
-            ),
+            priorities=proportional.init(ring.capacity, normalise=self.config.normalise),
             returns=episode_returns.init(ring),
             useful=jnp.zeros((), jnp.float32),
         )
@@ -187,12 +185,13 @@ class SelfImitation(Wrapper):
         inner = self.inner.sample(state.inner, ring, key, count)
         # The inner sampler receives the key itself, so that it draws as it would alone.
         key = jax.random.fold_in(key, _IMITATION)
-        slots, stats = proportional.draw(state.priorities, ring, key, imitated, config.sampling)
+        slots, chance = proportional.draw(state.priorities, ring, key, imitated, config.sampling)
         returns = buffer.read(state.returns.values, slots)
         known = jnp.broadcast_to(sum_tree.total(state.priorities.tree) > 0, slots.shape)
         aux = Aux(jnp.where(known, returns, 0.0), known, inner.aux)
         beta = schedules.linear(config.beta, config.beta, None)
-        weights = proportional.weights(ImportanceWeights(beta, config.normalise), stats)
+        weight = ImportanceWeights(beta, config.normalise)
+        weights = proportional.weights(weight, state.priorities, ring, chance)
         slots, weights = join((inner.indices, inner.weights), (slots, weights))
         if inner.probability is None:
             return Draw(slots, weights, aux)

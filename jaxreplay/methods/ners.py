@@ -158,7 +158,7 @@ class NERS(Sampler):
         return NERSState(
             params=params,
             opt_state=_optimiser(config).init(params),
-            priorities=proportional.init(ring.capacity, track_minimum=config.normalise == "buffer"),
+            priorities=proportional.init(ring.capacity, normalise=config.normalise),
             td_error=ones,
             q_value=ones,
             positions=episodes.init_positions(ring) if config.time_feature == "episode" else None,
@@ -185,11 +185,12 @@ class NERS(Sampler):
 
     def sample(self, state: NERSState, ring: Ring, key: Array, batch_size: int) -> Draw:
         key_draw, key_ticket = jax.random.split(key)
-        indices, stats = proportional.draw(
+        slots, chance = proportional.draw(
             state.priorities, ring, key_draw, batch_size, self.config.sampling
         )
+        weights = proportional.weights(self.config.weight, state.priorities, ring, chance)
         tickets = jax.random.uniform(key_ticket, (batch_size,), jnp.float32)
-        return Draw(indices, self.config.weight(stats), tickets, stats.probability)
+        return Draw(slots, weights, tickets, chance)
 
     def update(self, state: NERSState, ring: Ring, sample: Sample, **feedback: Array) -> NERSState:
         """Score a batch, and add it to the reservoir sample `collected`."""

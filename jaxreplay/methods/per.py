@@ -42,7 +42,7 @@ class PERConfig(Config):
 
 
 @dataclasses.dataclass(frozen=True)
-class PERLeaf:
+class PERPriority:
     """Computes priorities `(min(|td|, clip) + epsilon)^alpha` (Schaul et al. 2016, Sec. 3.3)."""
 
     alpha: float
@@ -65,7 +65,7 @@ def sampler(config: PERConfig = PERConfig()) -> Proportional:
     is constant unless `beta_updates` or `config.for_run` sets the length of its schedule.
     """
     return Proportional(
-        PERLeaf(config.alpha, config.epsilon, config.clip),
+        PERPriority(config.alpha, config.epsilon, config.clip),
         importance_weights(config),
         sampling=config.sampling,
         initial=config.initial,

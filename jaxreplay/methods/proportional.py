@@ -1,6 +1,6 @@
 """Sampling in proportion to priorities stored in a sum tree.
 
-PER and LAP are instances of `Proportional` with different leaf and weight functions. Other methods,
+PER and LAP are instances of `Proportional` with different priorities and weights. Other methods,
 such as PSER and NERS, store a `ProportionalState` and call the functions in this module.
 """
 
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreplay import buffer, counters, numerics, schedules, sum_tree
+from jaxreplay import buffer, counters, schedules, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay.numerics import to_power
 from jaxreplay.ring import Ring
@@ -37,108 +37,77 @@ class ProportionalState(NamedTuple):
     maximum: SumTree | None = None  # max tree over the leaves; None if not tracked
 
 
-class SamplingStats(NamedTuple):
-    """Inputs to importance weights."""
-
-    probability: Array  # [B] float32, probability of each sampled slot
-    smallest: Array | None  # [] float32, smallest positive probability in the buffer
-    size: Array  # [] int32, number of stored transitions
-    updates: Array  # [] int32, number of calls to `update`
-
-
-Leaf = Callable[[Mapping[str, Array], Array, Ring], Array]  # see `Proportional.leaf`
-
-
 def init(
-    capacity: int, *, track_minimum: bool = False, track_maximum: bool = False
+    capacity: int, *, maximum: Maximum = "all_time", normalise: Normalisation = "none"
 ) -> ProportionalState:
     """Return the state for an empty buffer.
 
     Args:
       capacity: C, the number of slots in the ring buffer.
-      track_minimum: whether to maintain a min tree, which `SamplingStats.smallest` requires.
-      track_maximum: whether to maintain a max tree, so that `largest` is that of stored
-        transitions.
+      maximum: "stored" adds a max tree, so that `largest` is that of stored transitions.
+      normalise: "buffer" adds a min tree, which `weights` needs for this normalisation.
     """
-    minimum = sum_tree.init(capacity, reduce="min") if track_minimum else None
+    minimum = sum_tree.init(capacity, reduce="min") if normalise == "buffer" else None
     return ProportionalState(
         tree=sum_tree.init(capacity),
         minimum=minimum,
         max_leaf=jnp.ones((), jnp.float32),
         updates=jnp.zeros((), jnp.int32),
         skipped=jnp.zeros((), jnp.int32),
-        maximum=sum_tree.init(capacity, reduce="max") if track_maximum else None,
+        maximum=sum_tree.init(capacity, reduce="max") if maximum == "stored" else None,
     )
 
 
 def largest(state: ProportionalState) -> Array:
-    """Return the maximum of the priorities (tree leaves), `[]` float32, which new ones receive.
+    """Return the maximum of the priorities, `[]` float32, which new transitions receive.
 
     It is the running maximum of all time or, with a max tree, that of the stored transitions, or 1
     if there are none with a positive priority.
     """
-    return state.max_leaf if state.maximum is None else stored_maximum(state.maximum)
-
-
-def stored_maximum(tree: SumTree) -> Array:
-    """Return the root of a max tree, or 1 if no leaf is positive, `[]` float32."""
-    root = sum_tree.total(tree)
-    return jnp.where(root > 0, root, 1.0)
-
-
-def vacate(tree: SumTree | None, slots: Array) -> SumTree | None:
-    """Return a max tree, if any, without the priorities of slots `[E]` that are overwritten."""
-    return None if tree is None else sum_tree.set(tree, slots, jnp.zeros(slots.shape, jnp.float32))
+    if state.maximum is None:
+        return state.max_leaf
+    stored = sum_tree.total(state.maximum)
+    return jnp.where(stored > 0, stored, 1.0)
 
 
 def insert(
-    state: ProportionalState, slots: Array, values: Array | None = None
+    state: ProportionalState, slots: Array, priorities: Array | None = None
 ) -> ProportionalState:
-    """Store priorities (tree leaves) `values` `[E]` of new transitions at `slots` `[E]` int32.
+    """Store the priorities `[E]` of new transitions at `slots` `[E]` int32.
 
-    The maximum (see `largest`) replaces None and values that are negative, NaN or infinite;
+    The maximum (see `largest`) replaces None and priorities that are negative, NaN or infinite;
     otherwise, a slot would retain the priority of an overwritten transition.
     """
-    state = state._replace(maximum=vacate(state.maximum, slots))
-    if values is None:
+    if state.maximum is not None:  # overwritten transitions do not count
+        none = jnp.zeros(slots.shape, jnp.float32)
+        state = state._replace(maximum=sum_tree.set(state.maximum, slots, none))
+    if priorities is None:
         return _set(state, slots, jnp.broadcast_to(largest(state), slots.shape))
-    leaves = jnp.where((values >= 0) & (values < jnp.inf), values, largest(state))
-    return _update_stats(_set(state, slots, leaves), slots, values)
+    valid = (priorities >= 0) & (priorities < jnp.inf)
+    state = _set(state, slots, jnp.where(valid, priorities, largest(state)))
+    return _count(state, slots, priorities)
 
 
-def write(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
-    """Update the priorities (tree leaves) of a batch at `slots` `[B]` int32 to `values` `[B]`.
+def write(state: ProportionalState, slots: Array, priorities: Array) -> ProportionalState:
+    """Update the priorities `[B]` of a batch at `slots` `[B]` int32, and count the update.
 
-    `IGNORED` slots and values that are negative, NaN or infinite are skipped.
+    `IGNORED` slots and priorities that are negative, NaN or infinite are skipped.
     """
-    state = _update_stats(_set(state, slots, values), slots, values)
+    state = _count(_set(state, slots, priorities), slots, priorities)
     return state._replace(updates=counters.increment(state.updates))
 
 
 def draw(
     state: ProportionalState, ring: Ring, key: Array, batch_size: int, sampling: Sampling
-) -> tuple[Array, SamplingStats]:
+) -> tuple[Array, Array]:
     """Sample slots in proportion to their priorities, or uniformly if all priorities are 0.
 
     Returns:
-      Slots `[B]` int32, where B is `batch_size`, and the inputs to their importance weights.
+      Slots `[B]` int32, where B is `batch_size`, and their probabilities `[B]` float32.
     """
     size = jnp.maximum(ring_.size(ring), 1)
-    total = sum_tree.total(state.tree)
-    shares = sum_tree.shares(key, batch_size, sampling)
-    evenly = numerics.multiply_high(shares, size.astype(jnp.uint32)).astype(jnp.int32)
-    indices = jnp.where(total > 0, sum_tree.at_shares(state.tree, shares), evenly)
-    safe_total = jnp.where(total > 0, total, 1.0)
-    smallest = None
-    if state.minimum is not None:
-        least = sum_tree.total(state.minimum) / safe_total
-        smallest = jnp.where(total > 0, least, 1.0 / size)
-    return indices, SamplingStats(
-        probability=probability(state, ring, indices),
-        smallest=smallest,
-        size=size,
-        updates=state.updates,
-    )
+    slots = sum_tree.sample(state.tree, key, batch_size, sampling, size)
+    return slots, probability(state, ring, slots)
 
 
 def probability(state: ProportionalState, ring: Ring, slots: Array) -> Array:
@@ -165,21 +134,29 @@ class ImportanceWeights:
         """Return beta `[]` float32 after `updates` `[]` int32 calls to `update`."""
         return jnp.asarray(self.beta(updates), jnp.float32)
 
-    def __call__(self, stats: SamplingStats) -> Array:
+    def __call__(
+        self, probability: Array, size: Array, updates: Array, smallest: Array | None = None
+    ) -> Array:
         """Return the weights `[B]` float32.
 
+        Args:
+          probability: `[B]` float32, P(i) of each sampled slot.
+          size: `[]` int32, number of stored transitions N.
+          updates: `[]` int32, number of calls to `update`.
+          smallest: `[]` float32, smallest positive probability in the buffer.
+
         Raises:
-          ValueError: If `normalise` is "buffer" and the sampler does not track the minimum.
+          ValueError: If `normalise` is "buffer" and `smallest` is None.
         """
-        minus = -self.exponent(stats.updates)
+        minus = -self.exponent(updates)
         if self.normalise == "buffer":
-            if stats.smallest is None:
+            if smallest is None:
                 raise ValueError(
                     'normalise must be "batch" or "none" for a sampler that does not track the '
                     'smallest probability, got "buffer"'
                 )
-            return to_power(stats.probability / stats.smallest, minus)
-        weights = to_power(stats.size * stats.probability, minus)
+            return to_power(probability / smallest, minus)
+        weights = to_power(size * probability, minus)
         return weights / weights.max() if self.normalise == "batch" else weights
 
 
@@ -192,8 +169,29 @@ def importance_weights(config: Any) -> ImportanceWeights:
     return ImportanceWeights(beta, config.normalise)
 
 
+def weights(
+    weight: ImportanceWeights | None, state: ProportionalState, ring: Ring, probability: Array
+) -> Array:
+    """Return the importance weights `[B]` float32 of slots drawn with `probability` `[B]`.
+
+    They are 1 if `weight` is None. Even constant weights are made to depend on the priorities that
+    were read, so that XLA updates the tree in place.
+    """
+    if weight is None:
+        values = jnp.ones_like(probability)
+    else:
+        size = jnp.maximum(ring_.size(ring), 1)
+        smallest = None
+        if state.minimum is not None:
+            total = sum_tree.total(state.tree)
+            least = sum_tree.total(state.minimum) / jnp.where(total > 0, total, 1.0)
+            smallest = jnp.where(total > 0, least, 1.0 / size)
+        values = weight(probability, size, state.updates, smallest)
+    return buffer.after(buffer.fence(probability), values)
+
+
 def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
-    """Return metrics: the mean, running maximum and quantiles of priorities (tree leaves).
+    """Return metrics: the mean, running maximum and quantiles of priorities.
 
     The metric `skipped_leaves` counts negative, NaN or infinite priorities that were skipped.
     """
@@ -232,29 +230,28 @@ _MAX_QUANTILE_SLOTS = 4096
 
 @dataclasses.dataclass(frozen=True)
 class Proportional(Sampler):
-    """Samples transition i with probability `leaf_i / sum_j leaf_j`.
-
-    The leaves of a sum tree are the priorities of the transitions.
+    """Samples transition i with probability `priority_i / sum_j priority_j`.
 
     Args:
-      leaf: `leaf(feedback, slots, ring)` returns the non-negative leaves `[B]` float32 for the
-        transitions at `slots` `[B]` int32 (some may be `IGNORED`); `feedback` maps names to `[B]`
-        float32. Implement it as a frozen dataclass if samplers with equal options must be equal.
+      priority: `priority(feedback, slots, ring)` returns the non-negative priorities `[B]` float32
+        of the transitions at `slots` `[B]` int32 (some may be `IGNORED`), which become the leaves
+        of a sum tree; `feedback` maps names to `[B]` float32. Implement it as a frozen dataclass if
+        samplers with equal options must be equal.
       weight: importance weights, such as `ImportanceWeights(beta)`; None for weights of 1.
-      feedback: names of the feedback that `leaf` reads, such as "td_error".
+      feedback: names of the feedback that `priority` reads, such as "td_error".
       sampling: dependence between the draws in a batch; see `sum_tree.sample`.
-      initial: leaf of a new transition. "max" is the running maximum of the leaves, initially 1
+      initial: priority of a new transition. "max" is the running maximum, initially 1
         (Schaul et al. 2016, Alg. 1); "td" computes it from the feedback for `Replay.add`.
       maximum: maximum for `initial="max"`: of "all_time", or of the "stored" transitions.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> def leaf(feedback, slots, ring):
+      >>> def priority(feedback, slots, ring):
       ...     return jnp.abs(feedback["td_error"]) ** 0.6
-      >>> sampler = Proportional(leaf)
+      >>> sampler = Proportional(priority)
     """
 
-    leaf: Leaf
+    priority: Callable[[Mapping[str, Array], Array, Ring], Array]
     weight: ImportanceWeights | None = None
     feedback: frozenset[str] = frozenset({"td_error"})
     sampling: Sampling = "stratified"
@@ -267,9 +264,8 @@ class Proportional(Sampler):
         return Requirements(feedback=self.feedback, feedback_of_new=of_new)
 
     def init(self, key: Array, ring: Ring) -> ProportionalState:
-        by_buffer = self.weight is not None and self.weight.normalise == "buffer"
-        stored = self.maximum == "stored"
-        return init(ring.capacity, track_minimum=by_buffer, track_maximum=stored)
+        normalise = "none" if self.weight is None else self.weight.normalise
+        return init(ring.capacity, maximum=self.maximum, normalise=normalise)
 
     def add(
         self,
@@ -279,17 +275,17 @@ class Proportional(Sampler):
         transition: Tree,
         **feedback: Array,
     ) -> ProportionalState:
-        leaves = self.leaf(feedback, slots, ring) if self.initial == "td" else None
-        return insert(state, slots, leaves)
+        priorities = self.priority(feedback, slots, ring) if self.initial == "td" else None
+        return insert(state, slots, priorities)
 
     def sample(self, state: ProportionalState, ring: Ring, key: Array, batch_size: int) -> Draw:
-        indices, stats = draw(state, ring, key, batch_size, self.sampling)
-        return Draw(indices, weights(self.weight, stats), probability=stats.probability)
+        slots, chance = draw(state, ring, key, batch_size, self.sampling)
+        return Draw(slots, weights(self.weight, state, ring, chance), probability=chance)
 
     def update(
         self, state: ProportionalState, ring: Ring, sample: Sample, **feedback: Array
     ) -> ProportionalState:
-        return write(state, sample.indices, self.leaf(feedback, sample.indices, ring))
+        return write(state, sample.indices, self.priority(feedback, sample.indices, ring))
 
     def probability(
         self, state: ProportionalState, ring: Ring, slots: Array, batch_size: int
@@ -300,16 +296,6 @@ class Proportional(Sampler):
         if self.weight is None:
             return metrics(state, ring)
         return metrics(state, ring) | {"beta": self.weight.exponent(state.updates)}
-
-
-def weights(weight: ImportanceWeights | None, stats: SamplingStats) -> Array:
-    """Return the importance weights `[B]` float32 of a batch, 1 if `weight` is None.
-
-    Even constant weights are made to depend on the priorities (tree leaves) that were read, so that
-    XLA updates the tree in place.
-    """
-    values = jnp.ones_like(stats.probability) if weight is None else weight(stats)
-    return buffer.after(buffer.fence(stats.probability), values)
 
 
 def check_valid(state: ProportionalState, ring: Ring) -> None:
@@ -345,7 +331,7 @@ def _set(state: ProportionalState, slots: Array, values: Array) -> ProportionalS
 _LARGEST = np.finfo(np.float32).max
 
 
-def _update_stats(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
+def _count(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
     invalid, highest = count_invalid_and_max(slots < state.tree.capacity, values)
     skipped = counters.saturating_add(state.skipped, invalid)
     return state._replace(skipped=skipped, max_leaf=jnp.maximum(state.max_leaf, highest))

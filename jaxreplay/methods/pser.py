@@ -154,8 +154,9 @@ class PSER(Sampler):
 
     def sample(self, state: PSERState, ring: Ring, key: Array, batch_size: int) -> Draw:
         sampling = self.config.sampling
-        indices, stats = proportional.draw(state.priorities, ring, key, batch_size, sampling)
-        return Draw(indices, self.config.weight(stats), probability=stats.probability)
+        slots, chance = proportional.draw(state.priorities, ring, key, batch_size, sampling)
+        weights = proportional.weights(self.config.weight, state.priorities, ring, chance)
+        return Draw(slots, weights, probability=chance)
 
     def update(self, state: PSERState, ring: Ring, sample: Sample, **feedback: Array) -> PSERState:
         config, old = self.config, state.priorities

@@ -17,10 +17,7 @@ from jaxreplay.methods.proportional import (
     ImportanceWeights,
     Maximum,
     Normalisation,
-    SamplingStats,
     importance_weights,
-    stored_maximum,
-    vacate,
 )
 from jaxreplay.objectives import LossName
 from jaxreplay.option import Config, option
@@ -133,7 +130,9 @@ class Rank(Sampler):
     def add(
         self, state: RankState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
     ) -> RankState:
-        state = state._replace(maximum=vacate(state.maximum, slots))
+        if state.maximum is not None:  # overwritten transitions do not count
+            none = jnp.zeros(slots.shape, jnp.float32)
+            state = state._replace(maximum=sum_tree.set(state.maximum, slots, none))
         values = jnp.broadcast_to(_maximum(state), slots.shape)
         return _set(state, slots, values)
 
@@ -141,8 +140,8 @@ class Rank(Sampler):
         if self.config.sampling == "greedy":
             ones = jnp.ones(batch_size, jnp.float32)
             return Draw(_largest(state, batch_size), ones, probability=ones / batch_size)
-        slots, stats, chance = self._draw(state, ring, key, batch_size)
-        return Draw(slots, self.config.weight(stats), probability=chance)
+        slots, weights, chance = self._draw(state, ring, key, batch_size)
+        return Draw(slots, weights, probability=chance)
 
     def update(self, state: RankState, ring: Ring, sample: Sample, **feedback: Array) -> RankState:
         values = jnp.abs(feedback["td_error"])
@@ -186,8 +185,8 @@ class Rank(Sampler):
 
     def _draw(
         self, state: RankState, ring: Ring, key: Array, count: int
-    ) -> tuple[Array, SamplingStats, Array]:
-        """Return sampled slots `[count]`, inputs to importance weights, and probabilities."""
+    ) -> tuple[Array, Array, Array]:
+        """Return sampled slots `[count]`, importance weights, and probabilities."""
         config, size = self.config, jnp.maximum(ring_.size(ring), 1)
         # A random rotation maps tied ranks to slots. Independent draws may repeat a rank, so each
         # of the B draws has its own rotation.
@@ -210,8 +209,8 @@ class Rank(Sampler):
         if config.normalise == "buffer":
             every = _all_ties(config, state, ring)
             smallest = jnp.where(every.first < every.last, in_weights(every), jnp.inf).min()
-        stats = SamplingStats(in_weights(ties), smallest, size, state.updates)
-        return slots, stats, self._chance(state, ring, ties, segments)
+        weights = config.weight(in_weights(ties), size, state.updates, smallest)
+        return slots, weights, self._chance(state, ring, ties, segments)
 
     def _draw_rank(self, state: RankState, ring: Ring, bits: Array) -> tuple[Array, Segments]:
         """Return zero-based ranks `[B]` int32 for random bits `[B]` uint32, and B rank segments.
@@ -308,7 +307,10 @@ def _set(state: RankState, slots: Array, values: Array) -> RankState:
 
 def _maximum(state: RankState) -> Array:
     """Return the |TD error| `[]` of new transitions."""
-    return state.largest if state.maximum is None else stored_maximum(state.maximum)
+    if state.maximum is None:
+        return state.largest
+    stored = sum_tree.total(state.maximum)
+    return jnp.where(stored > 0, stored, 1.0)
 
 
 def _all_ties(config: RankConfig, state: RankState, ring: Ring) -> Ties:

@@ -167,15 +167,15 @@ class Sequences(Sampler):
 
     def sample(self, state: SequencesState, ring: Ring, key: Array, batch_size: int) -> Draw:
         config = self.config
-        first, stats = proportional.draw(state.priorities, ring, key, batch_size, config.sampling)
+        first, chance = proportional.draw(state.priorities, ring, key, batch_size, config.sampling)
         slots, mask = episodes.follow(state.positions, ring, first, config.length)
         ready = self.ready(state, ring, batch_size)
         mask &= ready
         learn = mask & (jnp.arange(config.length) >= config.burn_in)
         weights = jnp.ones(batch_size, jnp.float32)
         if config.prioritised:
-            weights = proportional.weights(config.weight, stats)
-        return Draw(slots, jnp.where(ready, weights, 0.0), Aux(mask, learn), stats.probability)
+            weights = proportional.weights(config.weight, state.priorities, ring, chance)
+        return Draw(slots, jnp.where(ready, weights, 0.0), Aux(mask, learn), chance)
 
     def update(
         self, state: SequencesState, ring: Ring, sample: Sample, **feedback: Array

@@ -19,7 +19,7 @@ class RecentErrorsConfig(Config):
 
 
 @dataclasses.dataclass(frozen=True)
-class Leaf:
+class Priority:
     """`(|td| 2^(-age / half-life))^alpha`."""
 
     config: RecentErrorsConfig
@@ -31,6 +31,6 @@ class Leaf:
 
 
 def method(config: RecentErrorsConfig = RecentErrorsConfig()) -> Method:
-    """Return a method that samples in proportion to `Leaf`, with importance weights as in PER."""
+    """Return a method that samples by `Priority`, with importance weights as in PER."""
     weight = ImportanceWeights(linear(0.4, 1.0, config.beta_updates))
-    return Method(Proportional(Leaf(config), weight), objectives.weighted())
+    return Method(Proportional(Priority(config), weight), objectives.weighted())

@@ -9,7 +9,7 @@ from agents.critics import Critics, reducible_feedback
 from experiments.runs import registry
 from jaxreplay import objectives
 from jaxreplay.contrib import relo
-from jaxreplay.contrib.relo import ReLoConfig, ReLoLeaf
+from jaxreplay.contrib.relo import ReLoConfig, ReLoPriority
 from jaxreplay.methods import per
 from jaxreplay.types import Requirements, Sample, Transition
 from tests.refusals import refused
@@ -56,7 +56,7 @@ def test_feedback_that_the_method_does_not_read_is_not_computed():
 )
 def test_priorities_by_hand(options, expected):
     config = ReLoConfig(**options)
-    leaf = ReLoLeaf(config.alpha, config.map, config.epsilon)
+    leaf = ReLoPriority(config.alpha, config.map, config.epsilon)
     feedback = {"reducible_loss": jnp.asarray(HUBER, jnp.float32)}
     np.testing.assert_allclose(leaf(feedback, None, None), expected, rtol=2e-5)
 

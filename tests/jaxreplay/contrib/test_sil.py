@@ -12,7 +12,7 @@ from jaxreplay import Replay, objectives, sum_tree
 from jaxreplay.contrib import discor, laber, sil
 from jaxreplay.contrib.sil import SelfImitation, SILConfig
 from jaxreplay.methods import lap, latest, per, uniform
-from jaxreplay.methods.proportional import ImportanceWeights, SamplingStats
+from jaxreplay.methods.proportional import ImportanceWeights
 from jaxreplay.mixing import mix
 from jaxreplay.types import Sample, Transition
 from tests.refusals import refused
@@ -28,8 +28,9 @@ EXAMPLE = Transition(
 def test_priorities_by_hand():
     leaf = SelfImitation().leaf(jnp.float32(ADVANTAGE))
     np.testing.assert_allclose(leaf, [1, 2.5118864e-4, 0.7360219228, 0.6597539554], rtol=1e-5)
-    stats = SamplingStats(leaf / leaf.sum(), leaf.min() / leaf.sum(), jnp.int32(4), jnp.int32(0))
-    weights = ImportanceWeights(lambda updates: 0.1, "buffer")(stats)
+    weights = ImportanceWeights(lambda updates: 0.1, "buffer")(
+        leaf / leaf.sum(), jnp.int32(4), jnp.int32(0), leaf.min() / leaf.sum()
+    )
     np.testing.assert_allclose(weights, [0.4365158, 1, 0.4501020, 0.4550528], rtol=1e-5)
     unbounded = SelfImitation(config=SILConfig(clip=None)).leaf(jnp.float32(ADVANTAGE))
     np.testing.assert_allclose(unbounded[0], 2**0.6, rtol=1e-6)

@@ -169,11 +169,11 @@ def test_leaves_probabilities_and_weights_by_hand():
     np.testing.assert_allclose(
         chance, [0.2727949844, 0.2439952517, 0.1494159666, 0.0609988129, 0.2727949844], rtol=1e-6
     )
-    stats = proportional.SamplingStats(chance[[0, 2, 3]], None, 5, np.int32(0))
+    inputs = chance[[0, 2, 3]], 5, np.int32(0)
     beta = linear(0.4, 0.4, None)
-    raw = jax.jit(proportional.ImportanceWeights(beta, "none"))(stats)
+    raw = jax.jit(proportional.ImportanceWeights(beta, "none"))(*inputs)
     np.testing.assert_allclose(raw, [0.8832373901, 1.123707281, 1.6079903753], rtol=1e-6)
-    scaled = jax.jit(proportional.ImportanceWeights(beta, "batch"))(stats)
+    scaled = jax.jit(proportional.ImportanceWeights(beta, "batch"))(*inputs)
     np.testing.assert_allclose(scaled, [0.5492802717, 0.6988271188, 1], rtol=1e-6)
 
 

@@ -77,20 +77,19 @@ def test_a_priority_close_to_the_largest_float32_keeps_probabilities_valid(name)
 
 
 def test_buffer_weights_require_the_smallest_probability():
-    def leaf(feedback, slots, ring):
+    def priority(feedback, slots, ring):
         return jnp.abs(feedback["td_error"])
 
     weight = proportional.ImportanceWeights(linear(0.4, 1.0, 10), "buffer")
-    for wrapped in (False, True):  # samplers store it only for known weight functions
-        sampler = proportional.Proportional(leaf, (lambda x: weight(x)) if wrapped else weight)
-        replay = Replay(sampler, capacity=8, batch_size=4, num_envs=E)
-        state = replay.add(replay.init(jax.random.key(0), EXAMPLE), rows(0))
-        if not wrapped:
-            np.testing.assert_allclose(replay.sample(state, jax.random.key(0)).weights, 1)
-            continue
-        for sample in (replay.sample, jax.jit(replay.sample)):
-            with refused("normalise", "buffer", "batch"):
-                sample(state, jax.random.key(0))
+    replay = Replay(
+        proportional.Proportional(priority, weight), capacity=8, batch_size=4, num_envs=E
+    )
+    state = replay.add(replay.init(jax.random.key(0), EXAMPLE), rows(0))
+    np.testing.assert_allclose(replay.sample(state, jax.random.key(0)).weights, 1)
+    inputs = jnp.ones(4) / 4, jnp.int32(4), jnp.int32(0)
+    for weigh in (weight, jax.jit(weight.__call__)):
+        with refused("normalise", "buffer", "batch"):
+            weigh(*inputs)
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 4096, 10_000])
