@@ -52,11 +52,8 @@ def outputs(params, obs):
     """Return NAF's mean, value, and lower-triangular factor."""
     out = tools.perceptron(params, obs, tools.softsign)
     factor = np.zeros((len(out), 2, 2))
-    factor[:, 0, 0], factor[:, 1, 0], factor[:, 1, 1] = (
-        tools.softplus(out[:, 3]),
-        out[:, 4],
-        tools.softplus(out[:, 5]),
-    )
+    diagonal = tools.softplus(out[:, [3, 5]])
+    factor[:, 0, 0], factor[:, 1, 0], factor[:, 1, 1] = diagonal[:, 0], out[:, 4], diagonal[:, 1]
     return out[:, :2], out[:, 2], factor
 
 
@@ -78,18 +75,9 @@ def check_ddpg(sample, refer, beta=1.0):
     agent, state = make("ddpg", refer, **DESCENT)
     after, info = agent.update(state, sample, tools.KEY)
     before, new, t = tools.in_double((state, after, sample.transition._replace(extras=None)))
-    extras = sample.transition.extras
-    policy = lambda params: act(params, t.obs)
-
-    def of(params, losses):  # for the actor, with divergences
-        if not refer:
-            return losses.mean()
-        near, kl = tools.trust(policy(params), VARIANCE, extras.behaviour, t.action)
-        return (beta * near * losses + (1 - beta) * kl).mean()
-
-    near = 1
-    if refer:
-        near, _ = tools.trust(policy(before.networks.actor), VARIANCE, extras.behaviour, t.action)
+    behaviour = sample.transition.extras.behaviour if refer else None
+    compare = lambda mean: tools.trust(mean, VARIANCE, behaviour, t.action)
+    near, _ = compare(act(before.networks.actor, t.obs))
     target = value(before.targets.critic, t.next_obs, act(before.targets.actor, t.next_obs))
     target = t.reward + t.discount * target
     np.testing.assert_allclose(info.feedback["target"], target, rtol=1e-4, atol=1e-5)
@@ -100,8 +88,9 @@ def check_ddpg(sample, refer, beta=1.0):
         return (near * 0.5 * np.square(td)).mean() + 0.5 * DECAY * squares
 
     def actor_loss(params):
-        q = value(new.networks.critic, t.obs, policy(params))
-        return of(params, -q)
+        mean = act(params, t.obs)
+        near, kl = compare(mean)
+        return (-beta * near * value(new.networks.critic, t.obs, mean) + (1 - beta) * kl).mean()
 
     grads = (
         tools.assert_gradient(after.critic_opt_state, critic_loss, before.networks.critic),

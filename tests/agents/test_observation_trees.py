@@ -53,10 +53,8 @@ def task(space):
     return make_episodic("bright", reset, step, space, max_steps=9)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["dqn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("td3", "sac", "r2d2"))],
-)
+@pytest.mark.slow  # quick tests of trees: test_laws, and training in test_dict_observations
+@pytest.mark.parametrize("name", MADE)
 def test_vmapped_seeds_learn_in_a_compiled_environment(name):
     make, config, space = MADE[name]
     recurrent = name == "r2d2"

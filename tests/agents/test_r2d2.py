@@ -284,7 +284,8 @@ def test_memory_is_stored_with_steps_and_is_initially_zero(sampler):
     task = environments.make("memory/TMaze-3")
     agent = r2d2(R2D2Config(hidden=(4,), memory=4), task.action_space)
     replay = Replay(sampler, capacity=64, batch_size=4, num_envs=2)
-    config = LoopConfig(steps=120, warmup=60, eval_every=60, eval_episodes=1, inspect=1)
+    inspect = int(isinstance(sampler, slices.Slices))  # compiles more
+    config = LoopConfig(steps=120, warmup=60, eval_every=60, eval_episodes=1, inspect=inspect)
     program = make_program(task, agent, replay, config)
     state, metrics = jax.jit(lambda key: program.chunk(program.init(key), 30))(tools.KEY)
     rows = ring.contents(state.replay.ring)
@@ -295,7 +296,9 @@ def test_memory_is_stored_with_steps_and_is_initially_zero(sampler):
     follows = ~first[1:]
     np.testing.assert_array_equal(before[1:][follows], after[:-1][follows])
     assert np.isfinite(metrics["eval_return"])
-    assert 0 < metrics["replayed/distinct"] <= 1 and metrics["replayed/effective_buffer"] <= 1.001
+    if inspect:
+        assert 0 < metrics["replayed/distinct"] <= 1
+        assert metrics["replayed/effective_buffer"] <= 1.001
 
 
 def test_evaluations_carry_the_memory():

@@ -105,7 +105,7 @@ def check_update(kind, sample, refer=False, beta=1.0):
     )
     target_key, actor_key = jax.random.split(KEY)
     trees = members(state.critics)
-    near, _ = trust_of(before.actor, t) if refer else (1, None)
+    near, _ = trust_of(before.actor, t)
 
     next_action, log_prob = draw(before.actor, t.next_obs, target_key, kind)
     now, later = tools.joined(t.obs, t.action), tools.joined(t.next_obs, next_action)
@@ -157,11 +157,8 @@ def check_update(kind, sample, refer=False, beta=1.0):
         action, log_prob = draw(params, t.obs, actor_key)
         q = np.stack([evaluate(tree, tools.joined(t.obs, action), kind)[0] for tree in improved])
         reduced = q.mean(axis=0) if kind == "redq" else q.min(axis=0)
-        soft = ALPHA * log_prob - reduced
-        if not refer:
-            return soft.mean()
         near, kl = trust_of(params, t)
-        return (beta * near * soft + (1 - beta) * kl).mean()
+        return (beta * near * (ALPHA * log_prob - reduced) + (1 - beta) * kl).mean()
 
     np.testing.assert_allclose(info.metrics["actor_loss"], actor_loss(before.actor), rtol=1e-4)
     grads["actor"] = tools.assert_gradient(after.actor_opt_state, actor_loss, before.actor, b1=0.5)
@@ -177,7 +174,8 @@ def check_update(kind, sample, refer=False, beta=1.0):
 
 def trust_of(params, t):
     mean, log_std = policy(params, t.obs)
-    return tools.trust(mean, np.exp(2 * log_std), t.extras.behaviour, t.extras.pre_tanh)
+    behaviour, u = t.extras or (None, None)
+    return tools.trust(mean, np.exp(2 * log_std), behaviour, u)
 
 
 def check_statistics(state, after, now, later):

@@ -208,7 +208,12 @@ def stored(which, mean, variance):
 
 
 def trust(mean, variance, behaviour, action):
-    """Return a mask of near steps, and the divergences of the policy from the behaviour, `[B]`."""
+    """Return a mask of near steps, and the divergences of the policy from the behaviour, `[B]`.
+
+    Without a behaviour, all steps are near, and nothing diverges.
+    """
+    if behaviour is None:
+        return np.ones(len(mean)), np.zeros(len(mean))
     mu, wide = in_double(tuple(behaviour))
     ratio = np.exp(log_density(action, mean, variance) - log_density(action, mu, wide))
     shares = (wide + (mean - mu) ** 2) / variance

@@ -12,10 +12,13 @@ from jax import monitoring
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+from experiments.runs import registry
 from jaxreplay import Replay, ring, sum_tree, testing
+from jaxreplay.contrib import eper, faded, reaper, relo
 from jaxreplay.methods import (
     METHODS,
     her,
+    lap,
     per,
     proportional,
     pser,
@@ -29,6 +32,7 @@ from jaxreplay.methods.parts import bucket_order
 from jaxreplay.option import options_of
 from jaxreplay.ring import check_valid
 from jaxreplay.testing import BATCH, CAPACITY, EXAMPLE, E, rows
+from jaxreplay.types import Requirements
 from tests.methods import DISTINCT, checks, quick
 from tests.refusals import refused
 
@@ -69,6 +73,113 @@ SLOW = ("per-none", "rank-sorted", "her-rank", "pser-add", "refer-tight")
 @pytest.mark.parametrize(("name", "law"), checks(VARIANTS, SLOW, eager=DISTINCT))
 def test_methods_keep_the_contract(name, law):
     law(case_of(name))
+
+
+# Values that an option of a method refuses.
+NAN = float("nan")
+PRIORITIES = {
+    "alpha": (-0.1, NAN), "beta": (-0.5, 1.1), "beta_updates": (0,), "normalise": ("max",),
+    "loss": ("l2",),
+}  # fmt: skip
+REFUSED = {
+    "per": PRIORITIES | {"epsilon": (-1.0,), "clip": (0.0,), "sampling": ("random",)},
+    "rank": PRIORITIES | {
+        "alpha_end": (-1.0,), "alpha_updates": (0,), "order": ("heap",), "sampling": ("heap",),
+        "weights": ("exact",),
+    },
+    "pser": {
+        "alpha": (-1.0,), "beta": (2.0,), "rho": (0.0, 1.0, 1.5, NAN), "eta": (-0.1, 1.1),
+        "window": (0,), "threshold": (1.0,), "combine": ("sum",),
+    },
+    "ere": {"eta": (0.0, 1.1), "smallest": (0,), "eta_updates": (0,)},
+    "ero": {"hidden": ((), (8, 0)), "learning_rate": (0.0,), "batch_size": (0,)},
+    "ners": {
+        "alpha": (-1.0,), "beta": (-0.5,), "features": ((), ("obs", "age")), "hidden": ((),),
+        "reward": ("returns",), "gradient": ("subset",), "learning_rate": (0.0,),
+        "train_size": (0,),
+    },
+    "refer": {
+        "clip": (0.0, NAN, 1096.0), "anneal": (-1.0,), "target": (1.5,), "beta": (-0.1,),
+        "beta_rate": (2.0,), "forget": ("newest",), "direction": ("both",), "refresh_every": (0,),
+        "capacity_factor": (0,),
+    },
+    "faded": {"fade": (0.89, 1.1), "floor": (0.0, 1.1)},
+    "reverse": {"sweeps": (0,)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_options_out_of_range_are_refused(name):
+    for option, values in REFUSED[name].items():
+        for value in values:
+            last = value if not isinstance(value, tuple) else value[-1] if value else option
+            with refused(option, last):
+                METHODS[name].config(**{option: value})
+
+
+# Agents that offer what a method requires, of methods that few agents can learn from.
+FED = {
+    "discor": ["dqn", "discrete_sac", "td3", "td7", "sac", "ddpg", "naf"],
+    "eper": ["dqn"],
+    "laber": ["dqn", "rainbow", "discrete_sac", "td3", "td7", "sac", "ddpg", "naf"],
+    "relo": ["dqn", "discrete_sac", "td3", "td7", "sac", "iql", "ddpg", "naf"],
+}
+LACKING = {"eper": "expected_td_error", "relo": "reducible_loss"}
+
+
+@pytest.mark.parametrize("name", FED)
+def test_only_these_agents_feed_the_method(name):
+    assert [agent for agent in registry.AGENTS if registry.feeds(agent, name)] == FED[name]
+    for agent in registry.AGENTS.keys() - {*FED[name]}:
+        example = registry.EXAMPLES[registry.AGENTS[agent].actions]
+        with refused(name, agent):
+            registry.check_fit(agent, name, example)
+    if name in LACKING:
+        with refused(name, "rainbow", LACKING[name]):
+            registry.check_fit("rainbow", name, "gymnax/CartPole-v1")
+
+
+# Methods that equal another one with these options: pairs of the two.
+MINIMAL = {"alpha": 0.5, "beta": 0.5, "epsilon": 1e-3}
+PLAIN = per.method(per.PERConfig(**MINIMAL, beta_end=0.5))
+EQUAL = {
+    "eper": (eper.method(), per.method()),
+    "relo": (relo.method(relo.ReLoConfig(alpha=0.6, epsilon=1e-6)), per.method()),
+    "faded": (faded.method(faded.FadedConfig(fade=1.0)), lap.method()),
+    "reaper": (reaper.method(reaper.ReaPERConfig(omega=0.0, alpha=0.6)), per.method()),
+} | {
+    f"pser-{combine}": (
+        pser.method(pser.PSERConfig(**MINIMAL, eta=0.0, rho=1e-14, window=1, combine=combine)),
+        PLAIN,
+    )
+    for combine in ("max", "add")
+}
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_methods_equal_others_with_these_options(name):
+    """Given the same feedback, and for positive errors."""
+    cases = [testing.Case(method) for method in EQUAL[name]]
+    probability = [jax.jit(case.replay.probability) for case in cases]
+    states, slots = [case.fill() for case in cases], np.arange(CAPACITY)
+    for time in range(8, 20):
+        states = [case.add(state, rows(time)) for case, state in zip(cases, states)]
+        key = jax.random.key(time)
+        batches = [case.sample(state, key) for case, state in zip(cases, states)]
+        if name != "reaper":  # which rejects candidates
+            np.testing.assert_array_equal(batches[0].indices, batches[1].indices)
+        td = jnp.abs(3 * jax.random.normal(key, (CAPACITY,)))[batches[1].indices]
+        # ReaPER's batch has sums of its episodes, whichever slots it is told about.
+        where = {"indices": batches[1].indices, "version": batches[1].version}
+        states = [
+            case.update(state, batch._replace(**where), case.feedback_of(td))
+            for case, state, batch in zip(cases, states, batches)
+        ]
+        found, expected = (f(state, slots) for f, state in zip(probability, states))
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+    first, second = (method.objective for method in EQUAL[name])
+    if name in ("eper", "relo"):
+        assert first._replace(requires=Requirements()) == second
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -157,36 +268,45 @@ INDEPENDENT["sequences-iid"] = sequences.method(
 )
 
 
-def draws_of(case, state, count):
-    """Return the indices of `count` batches, or of their first steps for sequences and windows."""
+def draws_of(case, count):
+    """Return a function that maps a state to the indices of `count` batches.
+
+    For sequences and windows, these are the slots of their first steps.
+    """
     keys = jax.random.split(jax.random.key(1), count)
-    batches = jax.jit(jax.vmap(lambda key: case.replay.sample(state, key)))(keys)
-    if isinstance(batches.aux, windows.Aux):
-        return np.asarray(batches.aux.slots)[:, 0]
-    return np.asarray(batches.indices).reshape(count, BATCH, -1)[..., 0]
+    sample = jax.jit(jax.vmap(case.replay.sample, (None, 0)))
+
+    def draws(state):
+        batches = sample(state, keys)
+        if isinstance(batches.aux, windows.Aux):
+            return np.asarray(batches.aux.slots)[:, 0]
+        return np.asarray(batches.indices).reshape(count, BATCH, -1)[..., 0]
+
+    return draws
 
 
-@pytest.mark.parametrize("updates", [0, 9])
 @pytest.mark.parametrize("name", quick(INDEPENDENT))
-def test_two_draws_coincide_as_often_as_independent_draws(name, updates):
+def test_two_draws_coincide_as_often_as_independent_draws(name):
     """Two rows of a batch are both slot i with probability P(i)^2, also for equal priorities."""
     case = testing.Case(INDEPENDENT[name])
-    state = case.fill(8)
-    for time in range(8, 8 + updates):
-        state, _ = case.step(state, time)
-    drawn = draws_of(case, state, 4000)
-    rows_ = range(drawn.shape[1])
-    pairs = [(drawn[:, i] == drawn[:, j]).mean() for i in rows_ for j in rows_ if i < j]
-    square = (np.bincount(drawn.ravel()) / drawn.size) ** 2
-    np.testing.assert_allclose(np.mean(pairs), square.sum(), rtol=0.15 if len(pairs) == 1 else 0.05)
+    draws, state = draws_of(case, 4000), case.fill(8)
+    for updates in (0, 9):
+        for time in range(8, 8 + updates):
+            state, _ = case.step(state, time)
+        drawn = draws(state)
+        places = range(drawn.shape[1])
+        pairs = [(drawn[:, i] == drawn[:, j]).mean() for i in places for j in places if i < j]
+        square = (np.bincount(drawn.ravel()) / drawn.size) ** 2
+        rtol = 0.15 if len(pairs) == 1 else 0.05
+        np.testing.assert_allclose(np.mean(pairs), square.sum(), rtol=rtol)
 
 
 @pytest.mark.parametrize("name", ["rank", "rank-greedy", "rank-sorted", "latest"])
 def test_sampling_without_replacement_never_repeats_a_slot(name):
     case = case_of(name)
-    state = case.fill(8)  # all priorities are equal
+    draws, state = draws_of(case, 500), case.fill(8)  # all priorities are equal
     for time in range(8, 12):
-        drawn = np.sort(draws_of(case, state, 500), axis=1)
+        drawn = np.sort(draws(state), axis=1)
         assert (np.diff(drawn, axis=1) > 0).all()
         state, _ = case.step(state, time)
 
@@ -337,12 +457,11 @@ def test_replays_can_be_made_and_scanned_within_shard_map(name, varies, seeds):
         testing.same(found, jax.jit(train)(jax.random.key(0), jnp.int32(0)))
 
 
-STRICT = {"jax_numpy_dtype_promotion": "strict", "jax_numpy_rank_promotion": "raise"}
+STRICT = {"numpy_dtype_promotion": "strict", "numpy_rank_promotion": "raise"}
 
 
-@pytest.mark.parametrize("setting", STRICT)
 @pytest.mark.parametrize("name", quick(sorted(VARIANTS | MORE)))
-def test_replays_work_with_strict_dtype_and_rank_promotion(name, setting):
+def test_replays_work_with_strict_dtype_and_rank_promotion(name):
     case = case_of(name)
     replay, key = case.replay, jax.random.key(0)
     told = jnp.ones(case.shape)
@@ -359,8 +478,9 @@ def test_replays_work_with_strict_dtype_and_rank_promotion(name, setting):
         return replay.can_sample(state), replay.probability(state, slots), replay.metrics(state)
 
     expected = jax.eval_shape(steps, key)
-    with getattr(jax, setting.removeprefix("jax_"))(STRICT[setting]):
-        assert jax.eval_shape(steps, key) == expected
+    for setting, value in STRICT.items():
+        with getattr(jax, setting)(value):
+            assert jax.eval_shape(steps, key) == expected
 
 
 @pytest.mark.parametrize("name", quick(METHODS, of=("per", "rank", "ners", "refer")))

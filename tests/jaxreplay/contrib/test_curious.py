@@ -1,24 +1,19 @@
-"""Curious replay: priorities and visits by hand."""
+"""Curious replay: priorities and visits by hand, and a count of visits in plain Python."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import Replay, Transition, sum_tree
 from jaxreplay.contrib import curious
 from jaxreplay.contrib.curious import CuriousConfig, priority
-from tests.methods import compiled
 from tests.refusals import refused
-
-EXAMPLE = Transition(reward=np.float32(0))
-ROW = Transition(reward=np.zeros(1, np.float32))
+from tests.slots import Slots
 
 
 @pytest.mark.parametrize(
     ("visits", "expected"),
-    [
-        (0, [10_000.0398107171, 10_001.0069895452, 10_025.1206226092]),  # 10^4 + loss term
+    [  # 10^4 0.7^visits + (|loss| + 0.01)^0.7
+        (0, [10_000.0398107171, 10_001.0069895452, 10_025.1206226092]),
         (1, [7000.0398107171, 7001.0069895452, 7025.1206226092]),
         (10, [282.5150597171, 283.4822385452, 307.5958716092]),
         (26, [0.9785587508, 1.945737579, 26.059370643]),
@@ -30,54 +25,48 @@ def test_priorities_by_hand(visits, expected):
     np.testing.assert_allclose(found, expected, rtol=3e-5)
 
 
-def filled(config, count=4):
-    replay = compiled(Replay(curious.sampler(config), capacity=4, batch_size=3))
-    state = replay.init(jax.random.key(0), EXAMPLE)
-    for _ in range(count):
-        state = replay.add(state, ROW)
-    return replay, state
-
-
-def told(replay, state, slots, loss, name="td_error"):
-    batch = replay.sample(state, jax.random.key(0))
-    slots, added = np.int32(slots), int(state.ring.steps_added)
-    batch = batch._replace(indices=slots, version=added - (added - 1 - slots) % 4)
-    return replay.update(state, batch, **{name: np.float32(loss)})
-
-
-def priorities(state):
-    return sum_tree.leaves(jax.device_get(state.sampler.priorities.tree))
-
-
 def test_visits_are_counted_and_reset_by_new_transitions():
-    replay, state = filled(CuriousConfig())
-    np.testing.assert_array_equal(priorities(state), [1e5] * 4)
-    state = told(replay, state, [1, 2, 2], [1.0, 10.0, 10.0])  # the repeated slot counts once
-    np.testing.assert_array_equal(state.sampler.visits, [0, 1, 1, 0])
-    found = priorities(state)
-    np.testing.assert_allclose(found, [1e5, 7001.00699, 7005.01538, 1e5], rtol=1e-6)
-    state = told(replay, state, [1, 2, 3], [1.0, np.nan, 0.0])
-    np.testing.assert_array_equal(state.sampler.visits, [0, 2, 1, 1])
-    for _ in range(2):  # overwrites slots 0 and 1
-        state = replay.add(state, ROW)
-    np.testing.assert_array_equal(state.sampler.visits, [0, 0, 1, 1])
-    assert float(replay.metrics(state)["mean_visits"]) == 0.5
-    found = priorities(state)
-    np.testing.assert_allclose(found[:2], [1e5, 1e5])
+    slots = Slots(curious.sampler(), 4, 3, count=4)
+    np.testing.assert_array_equal(slots.leaves(), [1e5] * 4)
+    slots.update([1, 2, 2], td_error=[1.0, 10.0, 10.0])  # the repeated slot counts once
+    np.testing.assert_array_equal(slots.state.sampler.visits, [0, 1, 1, 0])
+    np.testing.assert_allclose(slots.leaves(), [1e5, 7001.00699, 7005.01538, 1e5], rtol=1e-6)
+    slots.update([1, 2, 3], td_error=[1.0, np.nan, 0.0])
+    np.testing.assert_array_equal(slots.state.sampler.visits, [0, 2, 1, 1])
+    slots.add(2)  # overwrites slots 0 and 1
+    np.testing.assert_array_equal(slots.state.sampler.visits, [0, 0, 1, 1])
+    assert slots.metric("mean_visits") == 0.5
+    np.testing.assert_allclose(slots.leaves()[:2], [1e5, 1e5])
+
+
+def test_priorities_equal_those_of_counts_in_plain_python():
+    config = CuriousConfig(count_scale=10.0, count_decay=0.5, new_priority=20.0)
+    slots, rng = Slots(curious.sampler(config), 6, 4, count=4), np.random.default_rng(0)
+    visits, expected = np.zeros(6, int), np.array([20.0] * 4 + [0.0] * 2)
+    for _ in range(40):
+        if rng.random() < 0.4:
+            slot = slots.add().time - 1
+            visits[slot % 6], expected[slot % 6] = 0, 20.0
+        td = rng.normal(size=6)
+        chosen = rng.integers(0, min(slots.time, 6), 4)
+        slots.update(chosen, td_error=td[chosen])
+        for slot in set(chosen.tolist()):
+            visits[slot] += 1
+            expected[slot] = 10 * 0.5 ** visits[slot] + (abs(td[slot]) + 0.01) ** 0.7
+        np.testing.assert_allclose(slots.leaves(), expected, rtol=1e-5)
 
 
 def test_without_the_visit_term_priorities_equal_those_of_per():
-    replay, state = filled(CuriousConfig(count_scale=0.0, alpha=0.5, epsilon=0.0))
-    state = told(replay, state, [0, 1, 2], [4.0, -9.0, 16.0])
-    found = priorities(state)[:3]
-    np.testing.assert_allclose(found, [2.0, 3.0, 4.0], rtol=1e-5)
+    config = CuriousConfig(count_scale=0.0, alpha=0.5, epsilon=0.0)
+    slots = Slots(curious.sampler(config), 4, 3, count=4)
+    slots.update([0, 1, 2], td_error=[4.0, -9.0, 16.0])
+    np.testing.assert_allclose(slots.leaves()[:3], [2.0, 3.0, 4.0], rtol=1e-5)
 
 
 def test_signal_model_loss_requires_the_feedback_model_loss():
-    config = CuriousConfig(signal="model_loss")
-    assert curious.sampler(config).requires.feedback == {"model_loss"}
-    replay, state = filled(config)
+    slots = Slots(curious.sampler(CuriousConfig(signal="model_loss")), 4, 3, count=4)
+    assert slots.run.replay.requires.feedback == {"model_loss"}
     with refused("model_loss"):
-        told(replay, state, [0, 1, 2], np.ones(3))
-    state = told(replay, state, [0, 1, 2], np.ones(3), "model_loss")
-    np.testing.assert_array_equal(state.sampler.visits, [1, 1, 1, 0])
+        slots.update([0, 1, 2], td_error=np.ones(3))
+    slots.update([0, 1, 2], model_loss=np.ones(3))
+    np.testing.assert_array_equal(slots.state.sampler.visits, [1, 1, 1, 0])

@@ -12,6 +12,7 @@ from jaxreplay.contrib import discor
 from jaxreplay.contrib.discor import DisCorConfig, DistributionCorrection
 from jaxreplay.methods import per, uniform
 from jaxreplay.types import Requirements, Sample, Transition
+from tests.jaxreplay.contrib.small_agents import fed_by, made
 from tests.refusals import refused
 
 ERRORS = np.array([10.0, 20, 0, 5])  # of the target network at the next states
@@ -38,10 +39,13 @@ def state_of(learned, now, later, **changes):
     return state._replace(target_params=jnp.float32(later), **changes)
 
 
+_weights = jax.jit(discor.weights)
+
+
 def weights_of(errors, discount=DISCOUNT, temperature=10.0, given=None):
     given = jnp.ones(len(errors)) if given is None else given
     arrays = map(jnp.float32, (errors, discount, temperature, given))
-    return np.asarray(discor.weights(*arrays))
+    return np.asarray(_weights(*arrays))
 
 
 def test_weights_and_loss_by_hand():
@@ -120,51 +124,36 @@ def test_the_method_is_uniform_with_a_weighted_loss():
     assert discor.method() == discor.method()
 
 
-AGENTS = [name for name in registry.AGENTS if registry.feeds(name, "discor")]
-
-
-def made(name, objective, options=None):
-    """Return an agent, a batch and the agent's initial state."""
-    entry = registry.AGENTS[name]
-    discrete = entry.actions == "discrete"
-    space = registry.environments.make(registry.EXAMPLES[entry.actions]).action_space
-    agent = entry.make(entry.config(hidden=(8,)), space, objective)
-    obs = jax.random.normal(jax.random.key(1), (4, 3))
-    action = jnp.zeros(4, jnp.int32) if discrete else jnp.full((4, space.size), 0.3)
-    row = Transition(obs, action, jnp.arange(4.0), jnp.full(4, 0.9), obs[::-1])
-    sample = Sample(jnp.arange(4), row, jnp.ones(4), jnp.ones(4, jnp.int32))
-    return agent, sample, agent.init(jax.random.key(0), obs[0], action[0])
-
-
 SLOW = ("td3", "td7", "ddpg", "naf")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=pytest.mark.slow if x in SLOW else ()) for x in AGENTS]
+    "name",
+    [pytest.param(x, marks=pytest.mark.slow if x in SLOW else ()) for x in fed_by("discor")],
 )
 def test_agents_learn_as_with_uniform_replay_while_errors_are_zero(name):
     """Errors are learned afterwards, and weights then change the update."""
-    agent, sample, state = made(name, discor.method(DisCorConfig(hidden=(8,))).objective)
-    plain, _, alone = made(name, objectives.weighted())
+    agent, state, sample = made(name, discor.method(DisCorConfig(hidden=(8,))).objective, 4)
+    plain, alone, _ = made(name, objectives.weighted(), 4)
     assert isinstance(state, WeightedState) and not isinstance(alone, WeightedState)
     jax.tree.map(np.testing.assert_array_equal, state.agent, alone)
     zeros = jax.tree.map(jnp.zeros_like, state.weights.target_params)
-    update, alone_update = jax.jit(agent.update), jax.jit(plain.update)
+    update, key = jax.jit(agent.update), jax.random.key(2)
     even = state._replace(weights=state.weights._replace(target_params=zeros))
-    after, info = update(even, sample, jax.random.key(2))
-    expected, _ = alone_update(alone, sample, jax.random.key(2))
-    testing.same(after.agent, expected, rtol=1e-5)
+    after, info = update(even, sample, key)
+    testing.same(after.agent, jax.jit(plain.update)(alone, sample, key)[0], rtol=1e-5)
     np.testing.assert_allclose(info.metrics["effective_weights"], 1, rtol=1e-6)
     assert after.weights.temperature != even.weights.temperature
     hot = even.weights._replace(target_params=state.weights.params, temperature=jnp.float32(1e-2))
-    other, info = update(even._replace(weights=hot), sample, jax.random.key(2))
+    changed, info = update(even._replace(weights=hot), sample, key)
     assert info.metrics["effective_weights"] < 1
-    pairs = zip(jax.tree.leaves(other.agent), jax.tree.leaves(after.agent), strict=True)
+    pairs = zip(jax.tree.leaves(changed.agent), jax.tree.leaves(after.agent), strict=True)
     assert any((a != b).any() for a, b in pairs)
-    told = agent.feedback(state, sample.transition, jax.random.key(2))
-    np.testing.assert_array_equal(
-        told["td_error"], plain.feedback(alone, sample.transition, jax.random.key(2))["td_error"]
+    told, expected = (
+        jax.jit(maker.feedback)(start, sample.transition, key)["td_error"]
+        for maker, start in ((agent, state), (plain, alone))
     )
+    np.testing.assert_array_equal(told, expected)
 
 
 def test_errors_converge_to_the_discounted_sum_of_td_errors():
@@ -175,20 +164,15 @@ def test_errors_converge_to_the_discounted_sum_of_td_errors():
     following = sample.transition._replace(next_obs=jnp.array([[1], [1]]))
     sample = sample._replace(transition=following)
     state, td = learned.init(jnp.zeros(2)), jnp.array([-1.0, 1.0])
-    state, _ = jax.lax.scan(
-        lambda state, _: (learned.learn(state, of_table, sample, jnp.arange(2), td), None),
-        state, None, length=400,
-    )  # fmt: skip
+    learn = lambda _, state: learned.learn(state, of_table, sample, jnp.arange(2), td)
+    state = jax.jit(lambda state: jax.lax.fori_loop(0, 400, learn, state))(state)
     np.testing.assert_allclose(state.params, [1.9, 1.0], atol=0.02)
 
 
-def test_discor_refuses_unsupported_agents():
-    assert AGENTS == ["dqn", "discrete_sac", "td3", "td7", "sac", "ddpg", "naf"]
+def test_other_agents_refuse_to_learn_weights():
     objective = discor.method().objective
-    for name in registry.AGENTS.keys() - {*AGENTS}:
-        with refused("discor", name):
-            registry.check_fit(name, "discor", registry.EXAMPLES[registry.AGENTS[name].actions])
+    for name in registry.AGENTS.keys() - {*fed_by("discor")}:
         with refused("weights"):
-            made(name, objective)
-    both = per.method()._replace(objective=objective)
-    assert registry.AGENTS["td3"].offers.lack(both.requires) == []
+            made(name, objective, 4)
+    weighted = per.method()._replace(objective=objective)
+    assert registry.AGENTS["td3"].offers.lack(weighted.requires) == []

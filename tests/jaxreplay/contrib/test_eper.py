@@ -3,58 +3,27 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from agents.dqn import DQNConfig, dqn
 from agents.types import Discrete
-from experiments.runs import registry
-from jaxreplay import Replay, testing
 from jaxreplay.contrib import eper
 from jaxreplay.methods import per
 from jaxreplay.methods.per import PERConfig
-from jaxreplay.types import Requirements, Sample, Transition
-from tests.methods import compiled
-from tests.refusals import refused
+from jaxreplay.types import Sample, Transition
+from tests.slots import Slots
 
 
 def test_noise_of_mean_zero_has_priority_zero():
     """TD errors are +-1 in rows 0 to 3 and 0.5 in the others."""
-    expected = np.float32([0.0] * 4 + [0.5] * 4)
-    td = np.float32([1.0, -1.0] * 2 + [0.5] * 4)
-    shares = []
-    for method, feedback in (
-        (per.method(PERConfig(alpha=1.0, epsilon=0.0)), {"td_error": td}),
-        (eper.method(PERConfig(alpha=1.0, epsilon=0.0)), {"expected_td_error": expected}),
+    expected, td = [0.0] * 4 + [0.5] * 4, [1.0, -1.0] * 2 + [0.5] * 4
+    config, shares = PERConfig(alpha=1.0, epsilon=0.0), []
+    for sampler, feedback in (
+        (per.sampler(config), {"td_error": td}),
+        (eper.method(config).sampler, {"expected_td_error": expected}),
     ):
-        replay = compiled(Replay(method.sampler, capacity=8, batch_size=8))
-        state = replay.init(jax.random.key(0), testing.EXAMPLE)
-        one = jax.tree.map(lambda x: x[None], testing.EXAMPLE)
-        for _ in range(8):
-            state = replay.add(state, one)
-        slots = np.arange(8, dtype=np.int32)
-        batch = replay.sample(state, jax.random.key(1))
-        batch = batch._replace(indices=slots, version=slots + 1)
-        state = replay.update(state, batch, **feedback)
-        chance = np.asarray(replay.probability(state, slots))
-        shares.append([float(chance[:4].sum()), float(chance[4:].sum())])
+        slots = Slots(sampler, 8, count=8).update(range(8), **feedback)
+        shares.append(slots.probability().reshape(2, 4).sum(axis=1))
     np.testing.assert_allclose(shares, [[2 / 3, 1 / 3], [0, 1]], rtol=1e-6)
-
-
-def test_eper_equals_per_given_the_same_errors():
-    """States and draws are equal."""
-    ours, theirs = testing.Case(eper.method()), testing.Case(per.method())
-    state, other = ours.full, theirs.full
-    update, update_other = jax.jit(ours.replay.update), jax.jit(theirs.replay.update)
-    for seed in range(5):
-        key = jax.random.key(seed)
-        batch, second = ours.sample(state, key), theirs.sample(other, key)
-        np.testing.assert_array_equal(batch.indices, second.indices)
-        np.testing.assert_array_equal(batch.weights, second.weights)
-        td = jax.random.normal(key, batch.indices.shape)
-        state = update(state, batch, expected_td_error=td)
-        other = update_other(other, second, td_error=td)
-    objective = eper.method().objective._replace(requires=Requirements())
-    assert objective == per.method().objective
 
 
 def rows(rewards):
@@ -81,12 +50,12 @@ def test_dqn_predicts_the_mean_of_noisy_errors():
         return after.expected, info.feedback
 
     expected, told = jax.lax.scan(step, state.expected, jax.random.split(jax.random.key(1), 1500))
-    q = agent.feedback(fixed, rows(jnp.zeros(2)).transition, jax.random.key(0))["q_value"]
+    row, feedback = rows(jnp.zeros(2)).transition, jax.jit(agent.feedback)
+    q = feedback(fixed, row, jax.random.key(0))["q_value"]
     late = np.asarray(told["expected_td_error"][-300:]).mean(axis=0)[:2]
     np.testing.assert_allclose(late, [0 - q[0], 1 - q[1]], atol=0.1)
     assert np.abs(told["td_error"][:, 0]).mean() > 0.8  # PER's priority would be this large
-    row = rows(jnp.zeros(2)).transition
-    ours = agent.feedback(fixed._replace(expected=expected), row, jax.random.key(0))
+    ours = feedback(fixed._replace(expected=expected), row, jax.random.key(0))
     np.testing.assert_allclose(ours["expected_td_error"], late, atol=0.15)
 
 
@@ -96,18 +65,12 @@ def test_predictions_do_not_change_the_critic():
     for method in (eper.method(), per.method()):
         agent = dqn(config, Discrete(2), method.objective)
         state = jax.jit(agent.init)(jax.random.key(0), jnp.zeros(2), jnp.int32(0))
+        update = jax.jit(agent.update)
         for seed in range(3):
-            state, info = jax.jit(agent.update)(state, batch, jax.random.key(seed))
+            state, info = update(state, batch, jax.random.key(seed))
         found.append((state, info))
     (ours, told), (theirs, plain) = found
     np.testing.assert_allclose(told.feedback["td_error"], plain.feedback["td_error"], rtol=1e-5)
     assert theirs.expected is None and "expected_td_error" not in plain.feedback
     for one, other in zip(*(jax.tree.leaves(s.params) for s in (ours, theirs)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize("agent", ["td3", "rainbow"])
-def test_eper_refuses_agents_other_than_dqn(agent):
-    assert [name for name in registry.AGENTS if registry.feeds(name, "eper")] == ["dqn"]
-    with refused("eper", agent, "expected_td_error"):
-        registry.check_fit(agent, "eper", registry.EXAMPLES[registry.AGENTS[agent].actions])

@@ -11,7 +11,8 @@ from jaxreplay import equivalence, objectives
 from jaxreplay.contrib import laber
 from jaxreplay.contrib.laber import ChooseByGradient, LaBERConfig
 from jaxreplay.methods import uniform
-from jaxreplay.types import Requirements, Sample, Transition
+from jaxreplay.types import Sample, Transition
+from tests.jaxreplay.contrib.small_agents import fed_by, is_discrete, made
 from tests.refusals import refused
 
 TD = np.array([0.5, -2.0, 0.1, 1.0, 4.0, 0.0, -0.25, 0.75], np.float32)
@@ -155,42 +156,26 @@ def test_mean_gradients_of_chosen_rows_equal_those_of_all_candidates(count, loss
         np.testing.assert_array_equal(own.indices, rows)
 
 
-AGENTS = [name for name in registry.AGENTS if registry.feeds(name, "laber")]
-
-
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(x, marks=() if x in ("dqn", "td3") else pytest.mark.slow) for x in AGENTS],
+    [
+        pytest.param(x, marks=() if x in ("dqn", "td3") else pytest.mark.slow)
+        for x in fed_by("laber")
+    ],
 )
 def test_agents_learn_from_the_chosen_rows(name):
     """Feedback covers all candidates; those without a finite target are never chosen."""
-    entry, config = registry.AGENTS[name], registry.AGENTS[name].config(hidden=(8,))
-    discrete = entry.actions == "discrete"
-    space = registry.environments.make(registry.EXAMPLES[entry.actions]).action_space
-    agent = entry.make(config, space, laber.method().objective)
-    obs = jax.random.normal(jax.random.key(1), (8, 3))
-    action = jnp.zeros(8, jnp.int32) if discrete else jnp.full((8, space.size), 0.3)
-    row = Transition(obs, action, jnp.arange(8.0), jnp.full(8, 0.9), obs[::-1])
-    state = jax.jit(agent.init)(jax.random.key(0), obs[0], action[0])
-    sample = Sample(jnp.arange(8), row, jnp.ones(8), jnp.ones(8, jnp.int32))
-    update = jax.jit(agent.update)
-    _, info = update(state, sample, jax.random.key(2))
+    agent, state, sample = made(name, laber.method().objective, 8)
+    update, row, key = jax.jit(agent.update), sample.transition, jax.random.key(2)
+    _, info = update(state, sample, key)
     assert {values.shape for values in info.feedback.values()} == {(8,)}
-    told = jax.jit(agent.feedback)(state, row, jax.random.key(2))
-    if discrete:  # other agents split the key of an update
+    if is_discrete(name):
+        told = jax.jit(agent.feedback)(state, row, key)
         np.testing.assert_allclose(info.feedback["td_error"], told["td_error"], rtol=1e-4)
     broken = row._replace(reward=jnp.where(jnp.arange(8) < 4, row.reward, jnp.nan))
-    after, info = update(state, sample._replace(transition=broken), jax.random.key(2))
+    after, info = update(state, sample._replace(transition=broken), key)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after))
     assert np.isfinite(info.metrics["loss"])
-
-
-def test_laber_refuses_unsupported_agents():
-    assert AGENTS == ["dqn", "rainbow", "discrete_sac", "td3", "td7", "sac", "ddpg", "naf"]
-    racer = registry.AGENTS["racer"].offers
-    assert racer.lack(Requirements(chooses=True))
-    with refused("laber", "racer"):
-        registry.check_fit("racer", "laber", "gymnax/Pendulum-v1")
 
 
 def test_training_draws_the_candidates_of_every_gradient_step():

@@ -5,41 +5,30 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import Replay, linear, ring
+from jaxreplay import Replay, linear
 from jaxreplay.methods import lap, per, proportional, pser, sequences
-from jaxreplay.testing import EXAMPLE, E, rows
+from jaxreplay.testing import EXAMPLE, rows
 from tests.refusals import refused
+from tests.slots import Slots
 
-METHODS = {
-    "per": per.method(per.PERConfig(alpha=2.0)),
-    "per-buffer": per.method(per.PERConfig(alpha=2.0, normalise="buffer")),
-    "lap": lap.method(lap.LAPConfig(alpha=2.0)),
-    "pser": pser.method(pser.PSERConfig(alpha=2.0)),
+SQUARED = {
+    "per": per.sampler(per.PERConfig(alpha=2.0)),
+    "per-buffer": per.sampler(per.PERConfig(alpha=2.0, normalise="buffer")),
+    "lap": lap.sampler(lap.LAPConfig(alpha=2.0)),
+    "pser": pser.sampler(pser.PSERConfig(alpha=2.0)),
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", SQUARED)
 def test_leaves_beyond_float32_are_not_written_and_are_counted(name):
-    replay = Replay(METHODS[name].sampler, capacity=8, batch_size=4, num_envs=E)
-
-    @jax.jit
-    def run(td_error):
-        state = replay.init(jax.random.key(0), EXAMPLE)
-        for time in range(4):
-            state = replay.add(state, rows(time)._replace(first=jnp.ones(E, bool)))
-        batch = replay.sample(state, jax.random.key(0))
-        slots = jnp.arange(4)
-        batch = batch._replace(indices=slots, version=ring.version(state.ring, slots))
-        state = replay.update(state, batch, td_error=td_error)
-        return replay.metrics(state), replay.probability(state, jnp.arange(8)), state.dropped
-
-    metrics, chance, dropped = run(jnp.array([1e30, -1e30, 0.5, 2.0]))
-    assert (float(metrics["skipped_leaves"]), int(dropped)) == (2, 0)
-    assert np.isfinite(metrics["max_priority"]) and np.isfinite(chance).all()
-    np.testing.assert_allclose(chance[0], chance[4], rtol=1e-6)  # the leaf of a new transition
-    np.testing.assert_allclose(chance[1], chance[4], rtol=1e-6)
+    slots = Slots(SQUARED[name], 8, 4).add(8, first=True)
+    slots.update(range(4), td_error=[1e30, -1e30, 0.5, 2.0])
+    assert (slots.metric("skipped_leaves"), int(slots.state.dropped)) == (2, 0)
+    chance = slots.probability()
+    assert np.isfinite(slots.metric("max_priority")) and np.isfinite(chance).all()
+    np.testing.assert_allclose(chance[:2], chance[4], rtol=1e-6)  # the leaf of a new transition
     assert chance[3] > chance[2]
-    assert float(run(jnp.array([1.0, 2.0, 3.0, 4.0]))[0]["skipped_leaves"]) == 0
+    assert slots.update(range(4), td_error=range(1, 5)).metric("skipped_leaves") == 2
 
 
 LARGE = {
@@ -77,26 +66,22 @@ def test_a_priority_close_to_the_largest_float32_keeps_probabilities_valid(name)
 
 
 def test_buffer_weights_require_the_smallest_probability():
-    def priority(feedback, slots, ring):
-        return jnp.abs(feedback["td_error"])
-
     weight = proportional.ImportanceWeights(linear(0.4, 1.0, 10), "buffer")
-    replay = Replay(
-        proportional.Proportional(priority, weight), capacity=8, batch_size=4, num_envs=E
-    )
-    state = replay.add(replay.init(jax.random.key(0), EXAMPLE), rows(0))
-    np.testing.assert_allclose(replay.sample(state, jax.random.key(0)).weights, 1)
     inputs = jnp.ones(4) / 4, jnp.int32(4), jnp.int32(0)
-    for weigh in (weight, jax.jit(weight.__call__)):
-        with refused("normalise", "buffer", "batch"):
-            weigh(*inputs)
+    np.testing.assert_allclose(weight(*inputs, jnp.float32(0.25)), 1)
+    with refused("normalise", "buffer", "batch"):
+        weight(*inputs)
+
+
+@jax.jit
+def _quantiles(priorities, size):
+    return proportional.quantiles(lambda slots: priorities[slots], size)
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 4096, 10_000])
 def test_quantiles_cover_stored_priorities(size):
     priorities = np.random.default_rng(0).exponential(size=20_000).astype(np.float32)
-    found = jax.jit(lambda size: proportional.quantiles(lambda i: jnp.array(priorities)[i], size))
-    shares = [float(x) for x in found(jnp.maximum(size, 1)).values()]
+    shares = [float(x) for x in _quantiles(priorities, np.int32(max(size, 1))).values()]
     wanted = np.quantile(priorities[: max(size, 1)], [0.1, 0.5, 0.9])
     np.testing.assert_allclose(shares, wanted, rtol=1e-5 if size <= 4096 else 0.06)
 
@@ -118,14 +103,3 @@ def test_count_invalid_and_max_by_hand():
         proportional.count_invalid_and_max(live, values.astype(jnp.bfloat16))[1].dtype
         == jnp.float32
     )
-
-
-def test_metrics_contain_beta():
-    config = per.PERConfig(beta=0.4, beta_end=1.0).for_run(10)
-    replay = Replay(per.sampler(config), capacity=8, batch_size=4, num_envs=E)
-    state = replay.init(jax.random.key(0), EXAMPLE)
-    state = replay.add(replay.add(state, rows(0)), rows(1))
-    assert float(replay.metrics(state)["beta"]) == pytest.approx(0.4)
-    batch = replay.sample(state, jax.random.key(0))
-    state = replay.update(state, batch, td_error=jnp.ones(4))
-    assert float(replay.metrics(state)["beta"]) == pytest.approx(0.46)

@@ -1,27 +1,22 @@
 """ReF-ER's memory compared with a plain Python version."""
 
-import dataclasses
-import functools
-
 import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay import Replay, ring, testing
+from jaxreplay import ring, testing
 from jaxreplay.methods import refer
 from jaxreplay.methods.parts import estimates
 from jaxreplay.methods.refer import ReFERConfig
-from tests.methods import compiled
 from tests.refusals import refused
+from tests.slots import Slots
 
 EXAMPLE = testing.EXAMPLE._replace(action=np.zeros(1, np.float32))
-ROW = jax.tree.map(lambda x: x[None], EXAMPLE)
-
+FRESH = ("value", "advantage", "next_value")  # feedback on new steps
 E, MEMORY, BATCH, EVERY = 2, 24, 8, 3
 GAMMA = 0.9
-
 
 _contents, _returns_of = jax.jit(ring.contents), jax.jit(estimates.returns_of)
 
@@ -100,20 +95,10 @@ class Memory:
             if slot in known:
                 for name, values in feedback.items():
                     known[slot][name] = float(values[row])
-        self.share = share = self.far() / max(len(self.live), 1)
+        self.share = share = sum(map(self.is_far, self.live)) / max(len(self.live), 1)
         rate = self.config.beta_rate
         self.beta = (1 - rate) * self.beta + (0 if share > self.config.target else rate)
         self.updates += 1
-
-    def far(self):
-        return sum(self.is_far(s) for s in self.live)
-
-
-@functools.cache
-def made(config, capacity=MEMORY, batch_size=BATCH, num_envs=1):
-    """Return a replay with compiled functions."""
-    sampler = refer.sampler(config)
-    return compiled(Replay(sampler, capacity=capacity, batch_size=batch_size, num_envs=num_envs))
 
 
 CONFIGS = [
@@ -131,168 +116,133 @@ CONFIGS = [
 )
 def test_the_memory_equals_one_in_plain_python(config, seed, length, rows):
     rng = np.random.default_rng(seed)
-    replay = made(config, num_envs=E)
-    state = replay.init(jax.random.key(seed), EXAMPLE)
+    slots = Slots(refer.sampler(config), MEMORY, BATCH, E, EXAMPLE)
     memory = Memory(config, MEMORY * config.capacity_factor)
     first = [True] * E
     for number in range(rows):
         row = []
         for lane in range(E):
             last = rng.random() < 1 / length
-            terminal = last and rng.random() < 0.5
-            numbers = dict(zip(["reward", "value", "advantage", "next_value"], rng.normal(size=4)))
-            discount = 0.0 if terminal else GAMMA
+            numbers = dict(zip(["reward", *FRESH], rng.normal(size=4)))
+            discount = 0.0 if last and rng.random() < 0.5 else GAMMA
             row.append({"first": first[lane], "last": last, "discount": discount, **numbers})
             first[lane] = last or rng.random() < 0.1  # episodes may be left without an end
-        dtype = lambda name: bool if name in ("first", "last") else np.float32
-        column = lambda name: np.asarray([step[name] for step in row], dtype(name))
-        steps = jax.tree.map(lambda x: np.broadcast_to(x, (E, *x.shape)), EXAMPLE)
-        names = ("reward", "discount", "first", "last")
-        steps = steps._replace(**{name: column(name) for name in names})
-        fresh = {name: column(name) for name in ("value", "advantage", "next_value")}
-        state = replay.add(state, steps, **fresh)
+        column = lambda *names: {name: [step[name] for step in row] for name in names}
+        slots.add(feedback=column(*FRESH), **column("reward", "discount", "first", "last"))
         memory.add(row)
-        compare(state, memory, config)
+        compare(slots.state, memory)
         if number * E < BATCH or not memory.live:
             continue
-        batch = replay.sample(state, jax.random.key(number))
-        slots = np.asarray(batch.indices)
-        assert set(slots) <= {memory.slot(s) for s in memory.live}
+        batch = slots.sample(number)
+        drawn = batch.indices
+        assert set(drawn) <= {memory.slot(s) for s in memory.live}
         # equal for equal slots
-        draw = lambda: rng.normal(size=MEMORY * config.capacity_factor)[slots]
-        feedback = {"log_ratio": 3 * draw(), "value": draw(), "advantage": draw()}
-        feedback |= {"next_value": draw()}
-        state = replay.update(state, batch, **{k: np.float32(v) for k, v in feedback.items()})
-        memory.update(slots, feedback | {"log_ratio": np.clip(feedback["log_ratio"], -7, 7)})
-        compare(state, memory, config)
-        np.testing.assert_allclose(state.sampler.beta, memory.beta, rtol=1e-4)
-        share = float(replay.metrics(state)["far_share"])
-        assert share == pytest.approx(memory.share)
+        draw = lambda: rng.normal(size=MEMORY * config.capacity_factor)[drawn]
+        feedback = {name: draw() for name in FRESH} | {"log_ratio": 3 * draw()}
+        slots.update(drawn, batch=batch, **feedback)
+        memory.update(drawn, feedback | {"log_ratio": np.clip(feedback["log_ratio"], -7, 7)})
+        compare(slots.state, memory)
+        np.testing.assert_allclose(slots.state.sampler.beta, memory.beta, rtol=1e-4)
+        assert slots.metric("far_share") == pytest.approx(memory.share)
 
 
-def compare(state, memory, config):
-    held = state.sampler
+def compare(state, memory):
+    held = jax.device_get(state.sampler)
     live = {memory.slot(step): step for step in memory.live}
     assert int(held.size) == len(live)
-    assert set(np.asarray(held.order)[: len(live)]) == set(live)
-    assert set(np.flatnonzero(held.live)) == set(live)
-    q_ret, log_ratio = np.asarray(held.estimates.q_ret), np.asarray(held.log_ratio)
+    assert set(held.order[: len(live)]) == set(live) == set(np.flatnonzero(held.live))
     for slot, step in live.items():
-        assert q_ret[slot] == pytest.approx(step["q_ret"], rel=1e-3, abs=1e-3)
-        assert log_ratio[slot] == pytest.approx(step["log_ratio"], rel=1e-5, abs=1e-6)
+        assert held.estimates.q_ret[slot] == pytest.approx(step["q_ret"], rel=1e-3, abs=1e-3)
+        assert held.log_ratio[slot] == pytest.approx(step["log_ratio"], rel=1e-5, abs=1e-6)
 
 
-def play(replay, lengths):
-    """Fill a replay of one environment with episodes of these lengths; rewards number the rows."""
-    state, number = replay.init(jax.random.key(0), EXAMPLE), 0
-    for length in lengths:
-        for step in range(length):
-            edges = {"first": np.array([step == 0]), "last": np.array([step == length - 1])}
-            row = ROW._replace(reward=np.float32([number]), **edges)
-            state, number = replay.add(state, row), number + 1
-    return state
+class Played(Slots):
+    """A replay of one environment with episodes of these lengths; rewards number the rows."""
+
+    def __init__(self, lengths, capacity, batch_size=4, **options):
+        config = ReFERConfig(**{"refresh_every": 1} | options)
+        super().__init__(refer.sampler(config), capacity, batch_size, example=EXAMPLE)
+        for length in lengths:
+            for step in range(length):
+                self.add(reward=self.time, first=step == 0, last=step == length - 1)
+
+    def live(self):
+        return set(np.flatnonzero(self.state.sampler.live).tolist())
+
+    def told(self, slots, log_ratio):
+        return self.update(slots, batch=self.sample(), log_ratio=np.full(len(slots), log_ratio))
 
 
 def test_only_finished_episodes_are_drawn_once_one_exists():
-    replay = made(ReFERConfig(refresh_every=1), capacity=32, batch_size=4)
-    running = play(replay, [3])
-    assert int(running.sampler.size) == 3
-    state = play(replay, [5])
-    for step in range(4):
-        state = replay.add(state, ROW._replace(first=np.array([step == 0])))
-    chance = np.asarray(replay.probability(state, np.arange(state.ring.capacity)))
-    np.testing.assert_allclose(chance[:5], 0.2)
-    assert chance[5:].sum() == 0
+    assert int(Played([3], 32).state.sampler.size) == 3
+    slots = Played([5], 32).add(first=True).add(3)
+    np.testing.assert_allclose(slots.probability(), [0.2] * 5 + [0] * 59, rtol=1e-6)
 
 
 def test_running_episodes_are_drawn_before_any_is_finished():
-    replay = made(ReFERConfig(refresh_every=4), capacity=32, batch_size=4)
-    state = replay.init(jax.random.key(0), EXAMPLE)
+    slots = Played([], 32, refresh_every=4)
     for number in range(1, 12):
-        state = replay.add(state, ROW)
+        slots.add()
         swept = number // 4 * 4 or number
-        chance = np.asarray(replay.probability(state, np.arange(state.ring.capacity)))
-        np.testing.assert_allclose(chance[:swept], 1 / swept, rtol=1e-6)
-        batch = replay.sample(state, jax.random.key(number))
-        assert int(batch.indices.max()) < swept
-        state = replay.update(state, batch, log_ratio=np.full(4, 3.0, np.float32))
+        np.testing.assert_allclose(slots.probability()[:swept], 1 / swept, rtol=1e-6)
+        assert slots.sample(number).indices.max() < swept
+        slots.told(slots.sample().indices, 3.0)
 
 
 def test_the_only_episode_is_kept_even_if_longer_than_the_memory():
-    replay = made(ReFERConfig(refresh_every=1), capacity=8, batch_size=4)
-    state = play(replay, [3, 12])
-    assert float(replay.metrics(state)["remembered"]) == 12
-    state = play(replay, [3, 12, 5])
-    assert float(replay.metrics(state)["remembered"]) == 5  # the long episode is forgotten
+    for lengths, remembered in (([3, 12], 12), ([3, 12, 5], 5)):  # the long episode is forgotten
+        assert Played(lengths, 8).metric("remembered") == remembered
 
 
 def test_far_policy_episodes_are_forgotten_before_new_ones():
-    replay = made(ReFERConfig(refresh_every=1), capacity=10, batch_size=8)
-    state = play(replay, [4, 4])
-    batch = replay.sample(state, jax.random.key(0))
-    slots = np.int32([4, 5, 6, 7, 4, 5, 6, 7])  # the second episode is far-policy
-    batch = batch._replace(indices=slots, version=ring.version(state.ring, slots))
-    state = replay.update(state, batch, log_ratio=np.full(8, 5.0, np.float32))
-    assert float(replay.metrics(state)["far_share"]) == 0.5
-    for step in range(4):
-        edges = {"first": np.array([step == 0]), "last": np.array([step == 3])}
-        state = replay.add(state, ROW._replace(**edges))
-    assert set(np.flatnonzero(state.sampler.live)) == {0, 1, 2, 3, 8, 9, 10, 11}
-    assert float(replay.metrics(state)["far_share"]) == 0
-    assert float(replay.metrics(state)["forgotten_episodes"]) == 1
-    assert float(replay.metrics(state)["reclaimed_episodes"]) == 0
+    slots = Played([4, 4], 10, 8)
+    slots.told([4, 5, 6, 7, 4, 5, 6, 7], 5.0)  # the second episode is far-policy
+    assert slots.metric("far_share") == 0.5
+    slots.add(first=True).add(2).add(last=True)
+    assert slots.live() == {0, 1, 2, 3, 8, 9, 10, 11}
+    names = ("far_share", "forgotten_episodes", "reclaimed_episodes")
+    assert [slots.metric(name) for name in names] == [0, 1, 0]
 
 
 def test_episodes_that_the_ring_reclaims_are_counted_separately():
-    replay = made(ReFERConfig(refresh_every=1, capacity_factor=1), capacity=12, batch_size=4)
-    state = play(replay, [4, 4, 4, 4, 4])
+    slots = Played([4, 4, 4, 4, 4], 12, capacity_factor=1)
     # The ring stores 12 of 20 rows, the oldest of which is next: three episodes start before it.
-    assert float(replay.metrics(state)["reclaimed_episodes"]) == 3
-    assert float(replay.metrics(state)["forgotten_episodes"]) == 0
+    assert slots.metric("reclaimed_episodes") == 3 and slots.metric("forgotten_episodes") == 0
 
 
 def test_ratios_beyond_the_limit_are_clipped_and_remain_far():
-    replay = made(ReFERConfig(refresh_every=1), capacity=8, batch_size=4)
-    state = play(replay, [4, 4])
-    batch = replay.sample(state, jax.random.key(0))
-    state = replay.update(state, batch, log_ratio=np.full(4, -80.0, np.float32))
-    assert float(np.abs(state.sampler.log_ratio).max()) == 7
-    assert float(replay.metrics(state)["far_share"]) > 0
+    slots = Played([4, 4], 8)
+    slots.told(slots.sample().indices, -80.0)
+    assert float(np.abs(slots.state.sampler.log_ratio).max()) == 7
+    assert slots.metric("far_share") > 0
 
 
 def test_returns_have_the_units_of_scaled_rewards():
-    config = ReFERConfig(returns=True, refresh_every=1)
-    replay = made(config, capacity=8, batch_size=2)
-    state = replay.init(jax.random.key(0), EXAMPLE)
-    row = ROW._replace(reward=np.float32([6.0]))
-    fresh = {name: np.zeros(1, np.float32) for name in ("value", "advantage", "next_value")}
-    for last in (False, False, True):
-        step = row._replace(discount=np.float32([0.5]), last=np.array([last]))
-        state = replay.add(state, step, **fresh, reward_scale=np.float32([2.0]))
-    got = _returns_of(state.sampler.estimates, np.arange(3))
-    np.testing.assert_allclose(got, [5.25, 4.5, 3.0])
+    def with_scales(scales, capacity, lasts, refresh_every):
+        slots = Played([], capacity, 2, returns=True, refresh_every=refresh_every)
+        for scale, last in zip(scales, lasts):
+            feedback = dict.fromkeys(FRESH, 0.0) | {"reward_scale": scale}
+            slots.add(feedback=feedback, reward=6.0, discount=0.5, last=last)
+        count = np.arange(len(scales))
+        return slots, _returns_of(slots.state.sampler.estimates, count)
+
+    # 6 / 2 = 3, 3 + 3 / 2, 3 + 4.5 / 2
+    _, found = with_scales([2.0] * 3, 8, (False, False, True), 1)
+    np.testing.assert_allclose(found, [5.25, 4.5, 3.0])
     # A step with another scale changes the units of all returns without a refresh.
-    replay = made(dataclasses.replace(config, refresh_every=4), capacity=16, batch_size=2)
-    state = replay.init(jax.random.key(0), EXAMPLE)
-    for scale in (1.0, 1.0, 1.0, 1.0, 4.0):
-        step = row._replace(discount=np.float32([0.5]))
-        state = replay.add(state, step, **fresh, reward_scale=np.float32([scale]))
-    got = _returns_of(state.sampler.estimates, np.arange(5))
-    np.testing.assert_allclose(got, np.array([11.25, 10.5, 9.0, 6.0, 6.0]) / 4)
+    slots, found = with_scales([1.0] * 4 + [4.0], 16, [False] * 5, 4)
+    np.testing.assert_allclose(found, np.array([11.25, 10.5, 9.0, 6.0, 6.0]) / 4)
     # Feedback on an overwritten batch does not change the scale.
-    batch = replay.sample(state, jax.random.key(0))
-    told = {name: np.full(2, 8.0, np.float32) for name in (*fresh, "log_ratio", "reward_scale")}
-    state = replay.update(state, batch._replace(version=batch.version - 1), **told)
+    told = {name: np.full(2, 8.0) for name in (*FRESH, "log_ratio", "reward_scale")}
+    state = slots.update([0, 1], late=2, batch=slots.sample(), **told).state
     assert (int(state.dropped), float(state.sampler.estimates.reward_scale)) == (2, 4)
 
 
 def test_episodes_are_forgotten_whole_and_do_not_return():
-    config = ReFERConfig(refresh_every=1, capacity_factor=2)
-    replay = made(config, capacity=12, batch_size=4)
     for lengths in ([6, 5, 5, 5, 3], [6, 4, 4, 4, 20], [5, 5, 5, 5, 5, 1, 7]):
-        state, begun = play(replay, lengths), 0
-        live = np.flatnonzero(state.sampler.live)
-        rewards = set(np.asarray(_contents(state.ring).reward)[live].astype(int).tolist())
+        slots, begun = Played(lengths, 12, capacity_factor=2), 0
+        reward = np.asarray(_contents(slots.state.ring).reward)
+        rewards = set(reward[sorted(slots.live())].astype(int).tolist())
         for length in lengths:
             inside = rewards & set(range(begun, begun + length))
             assert len(inside) in (0, length) or length > 12
@@ -300,20 +250,14 @@ def test_episodes_are_forgotten_whole_and_do_not_return():
 
 
 def test_steps_that_are_not_finite_are_stored_as_zero_and_counted():
-    config = ReFERConfig(returns=True, refresh_every=1)
-    replay = made(config, capacity=16, batch_size=2)
-    state = replay.init(jax.random.key(0), EXAMPLE)
-    fresh = {name: np.zeros(1, np.float32) for name in ("value", "advantage", "next_value")}
+    slots = Played([], 16, 2, returns=True)
     for reward in (1.0, np.nan, np.inf, 1.0):
-        step = ROW._replace(reward=np.float32([reward]), discount=np.ones(1, np.float32))
-        state = replay.add(state, step._replace(obs=np.full((1, 3), np.nan, np.float32)), **fresh)
-    assert int(state.dropped) == 4
-    assert not np.any(_contents(state.ring).obs)
-    np.testing.assert_allclose(np.asarray(state.sampler.estimates.q_ret)[:4], [2, 1, 1, 1])
+        slots.add(feedback=dict.fromkeys(FRESH, 0.0), reward=reward, discount=1.0, obs=np.nan)
+    assert int(slots.state.dropped) == 4
+    assert not np.any(_contents(slots.state.ring).obs)
+    np.testing.assert_allclose(np.asarray(slots.state.sampler.estimates.q_ret)[:4], [2, 1, 1, 1])
 
 
 def test_option_returns_requires_feedback_on_new_steps():
-    replay = made(ReFERConfig(returns=True), capacity=8, batch_size=2)
-    state = replay.init(jax.random.key(0), EXAMPLE)
     with refused("add", "advantage", "next_value", "value"):
-        replay.add(state, ROW)
+        Played([], 8, 2, returns=True).add()

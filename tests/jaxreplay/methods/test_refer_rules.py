@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from jaxreplay import Trust
 from jaxreplay.methods import refer
-from jaxreplay.methods.refer import Aux, ReFERConfig, is_far, log_c_max, next_beta
+from jaxreplay.methods.refer import Aux, ReFERConfig, is_far, log_c_max
 from jaxreplay.types import LOG_RATIO_LIMIT, Sample
 from tests.refusals import refused
+
+next_beta = jax.jit(refer.next_beta)
 
 
 @pytest.mark.parametrize(
@@ -74,9 +76,6 @@ def test_annealing_only_adds_far_steps_and_keeps_on_policy_steps_near(ratios, cl
     before, after = (np.asarray(is_far(jnp.asarray([*ratios, 0.0]), c)) for c in (early, late))
     assert (after >= before).all()  # sets of far-policy steps are nested
     assert not after[-1]  # ratio 1
-
-
-# --- The objective -----------------------------------------------------------------------------
 
 
 def sample_of(beta, c_max, size):
@@ -152,17 +151,3 @@ def test_beta_divides_the_gradient_between_loss_and_penalty(ratios, beta, c_max,
     np.testing.assert_array_equal(by_kl[1 - used], 0)
     by_critic = jax.grad(lambda loss: objective.critic(loss, sample, trust))(ones)
     np.testing.assert_allclose(by_critic, near / 5, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("clip", 0.0), ("clip", float("nan")), ("clip", 1096.0),
-        ("anneal", -1.0), ("target", 1.5), ("beta", -0.1),
-        ("beta_rate", 2.0), ("forget", "newest"), ("direction", "both"), ("refresh_every", 0),
-        ("capacity_factor", 0),
-    ],
-)  # fmt: skip
-def test_options_out_of_range_are_refused(option, value):
-    with refused(option, value):
-        ReFERConfig(**{option: value})
