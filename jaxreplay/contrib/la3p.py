@@ -11,7 +11,7 @@ from jaxreplay import buffer, equivalence, numerics, objectives, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay.batches import Parts, join
 from jaxreplay.methods import lap, options, proportional
-from jaxreplay.methods.proportional import Initial, Maximum, ProportionalState
+from jaxreplay.methods.proportional import ProportionalState
 from jaxreplay.objectives import Objective
 from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
@@ -35,8 +35,8 @@ class LA3PConfig(Config):
         at_least=0,
         at_most=1,
     )
-    initial: Initial = option("max", options.INITIAL)
-    maximum: Maximum = option("all_time", options.MAXIMUM)
+    initial: options.Initial = option("max", options.INITIAL)
+    maximum: options.Maximum = option("all_time", options.MAXIMUM)
     sampling: Sampling = option("stratified", options.SAMPLING)
 
     def parts(self, batch_size: int) -> Parts:

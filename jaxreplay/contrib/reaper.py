@@ -13,11 +13,7 @@ from jaxreplay.methods import options, proportional
 from jaxreplay.methods.parts import episode_sums, episodes
 from jaxreplay.methods.parts.episode_sums import EpisodeSums
 from jaxreplay.methods.parts.episodes import Spans
-from jaxreplay.methods.proportional import (
-    ImportanceWeights,
-    Initial,
-    ProportionalState,
-)
+from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState
 from jaxreplay.numerics import to_power
 from jaxreplay.objectives import LossName
 from jaxreplay.option import Config, option
@@ -41,7 +37,7 @@ class ReaPERConfig(Config):
     omega: float = option(
         0.3, "exponent of the reliability; 0 is PER with a constant beta", _CODE, at_least=0
     )
-    initial: Initial = option("max", options.INITIAL)
+    initial: options.Initial = option("max", options.INITIAL)
     sampling: Sampling = option("stratified", options.SAMPLING)
     beta: float = option(0.5, "constant importance-sampling exponent", _CODE, at_least=0, at_most=1)
     loss: LossName = option("agent", options.LOSS)

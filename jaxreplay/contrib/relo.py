@@ -8,13 +8,7 @@ import jax.numpy as jnp
 
 from jaxreplay import objectives
 from jaxreplay.methods import options
-from jaxreplay.methods.proportional import (
-    Initial,
-    Maximum,
-    Normalisation,
-    Proportional,
-    importance_weights,
-)
+from jaxreplay.methods.proportional import Proportional, importance_weights
 from jaxreplay.numerics import to_power
 from jaxreplay.objectives import LossName
 from jaxreplay.option import Config, option
@@ -41,13 +35,13 @@ class ReLoConfig(Config):
         "exp(x) otherwise",
         f"code of {_PAPER}: exp for Rainbow",
     )
-    initial: Initial = option("max", options.INITIAL)
-    maximum: Maximum = option("all_time", options.MAXIMUM)
+    initial: options.Initial = option("max", options.INITIAL)
+    maximum: options.Maximum = option("all_time", options.MAXIMUM)
     sampling: Sampling = option("stratified", options.SAMPLING)
     beta: float = option(0.4, options.BETA)
     beta_end: float = option(1.0, options.BETA_END)
     beta_updates: int | None = option(None, options.BETA_UPDATES)
-    normalise: Normalisation = option("batch", options.NORMALISE)
+    normalise: options.Normalisation = option("batch", options.NORMALISE)
     loss: LossName = option("agent", options.LOSS)
     weigh_actor: bool = option(False, options.WEIGH_ACTOR)
 

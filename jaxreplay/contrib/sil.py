@@ -19,7 +19,7 @@ from jaxreplay.methods import options, proportional
 from jaxreplay.methods.parts import episode_returns
 from jaxreplay.methods.parts.episode_returns import EpisodeReturns
 from jaxreplay.methods.parts.over import Inner, Wrapper, inner_method
-from jaxreplay.methods.proportional import ImportanceWeights, Normalisation, ProportionalState
+from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState
 from jaxreplay.numerics import to_power
 from jaxreplay.objectives import Loss, Objective
 from jaxreplay.option import Config, option
@@ -65,7 +65,7 @@ class SILConfig(Config):
         1.0, "upper bound on R - Q in priorities and gradients; none: unbounded", _CODE, above=0
     )
     sampling: Sampling = option("stratified", options.SAMPLING)
-    normalise: Normalisation = option("buffer", options.NORMALISE)
+    normalise: options.Normalisation = option("buffer", options.NORMALISE)
     truncated: bool = option(
         False,
         "imitate truncated episodes as well, with returns that stop at the truncation; these are "

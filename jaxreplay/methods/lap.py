@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxreplay import equivalence, objectives
 from jaxreplay.methods import options
-from jaxreplay.methods.proportional import Initial, Maximum, Proportional
+from jaxreplay.methods.proportional import Proportional
 from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
@@ -32,8 +32,8 @@ class LAPConfig(Config):
 
     alpha: float = option(0.4, options.ALPHA, f"{_PAPER}, Tab. 6")
     kappa: float = option(1.0, options.KAPPA)
-    initial: Initial = option("max", options.INITIAL)
-    maximum: Maximum = option("all_time", options.MAXIMUM)
+    initial: options.Initial = option("max", options.INITIAL)
+    maximum: options.Maximum = option("all_time", options.MAXIMUM)
     sampling: Sampling = option("stratified", options.SAMPLING)
 
 

@@ -15,12 +15,7 @@ from jaxreplay.methods import options, proportional
 from jaxreplay.methods.parts import episodes
 from jaxreplay.methods.parts.episodes import Positions
 from jaxreplay.methods.parts.score_network import Features, ScoreNetwork
-from jaxreplay.methods.proportional import (
-    ImportanceWeights,
-    Normalisation,
-    ProportionalState,
-    importance_weights,
-)
+from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState, importance_weights
 from jaxreplay.objectives import LossName
 from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
@@ -75,7 +70,7 @@ class NERSConfig(Config):
     beta: float = option(0.4, options.BETA)
     beta_end: float = option(1.0, options.BETA_END)
     beta_updates: int | None = option(None, options.BETA_UPDATES)
-    normalise: Normalisation = option("batch", options.NORMALISE)
+    normalise: options.Normalisation = option("batch", options.NORMALISE)
     loss: LossName = option("agent", options.LOSS)
     weigh_actor: bool = option(False, options.WEIGH_ACTOR)
 

@@ -1,6 +1,12 @@
 """Options that several methods share; a config gives their defaults, as `option(0.6, ALPHA)`."""
 
+from typing import Literal
+
 from jaxreplay.option import Declaration
+
+Initial = Literal["max", "td"]
+Maximum = Literal["all_time", "stored"]
+Normalisation = Literal["batch", "buffer", "none"]
 
 _PER = "Schaul et al. 2016"
 _R2D2 = "Kapturowski et al. 2019"

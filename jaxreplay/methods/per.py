@@ -7,13 +7,7 @@ import jax.numpy as jnp
 
 from jaxreplay import objectives
 from jaxreplay.methods import options
-from jaxreplay.methods.proportional import (
-    Initial,
-    Maximum,
-    Normalisation,
-    Proportional,
-    importance_weights,
-)
+from jaxreplay.methods.proportional import Proportional, importance_weights
 from jaxreplay.numerics import to_power
 from jaxreplay.objectives import LossName
 from jaxreplay.option import Config, option
@@ -30,13 +24,13 @@ class PERConfig(Config):
     alpha: float = option(0.6, options.ALPHA)
     epsilon: float = option(1e-6, options.EPSILON)
     clip: float | None = option(None, options.CLIP)
-    initial: Initial = option("max", options.INITIAL)
-    maximum: Maximum = option("all_time", options.MAXIMUM)
+    initial: options.Initial = option("max", options.INITIAL)
+    maximum: options.Maximum = option("all_time", options.MAXIMUM)
     sampling: Sampling = option("stratified", options.SAMPLING)
     beta: float = option(0.4, options.BETA)
     beta_end: float = option(1.0, options.BETA_END)
     beta_updates: int | None = option(None, options.BETA_UPDATES)
-    normalise: Normalisation = option("batch", options.NORMALISE)
+    normalise: options.Normalisation = option("batch", options.NORMALISE)
     loss: LossName = option("agent", options.LOSS)
     weigh_actor: bool = option(False, options.WEIGH_ACTOR)
 

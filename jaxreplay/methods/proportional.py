@@ -6,7 +6,7 @@ such as PSER and NERS, store a `ProportionalState` and call the functions in thi
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,16 +14,13 @@ import numpy as np
 
 from jaxreplay import buffer, counters, schedules, sum_tree
 from jaxreplay import ring as ring_
+from jaxreplay.methods import options
 from jaxreplay.numerics import to_power
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Sampler
 from jaxreplay.schedules import Schedule
 from jaxreplay.sum_tree import Sampling, SumTree
 from jaxreplay.types import Array, Draw, Requirements, Sample, Tree
-
-Initial = Literal["max", "td"]
-Maximum = Literal["all_time", "stored"]
-Normalisation = Literal["batch", "buffer", "none"]
 
 
 class ProportionalState(NamedTuple):
@@ -38,7 +35,10 @@ class ProportionalState(NamedTuple):
 
 
 def init(
-    capacity: int, *, maximum: Maximum = "all_time", normalise: Normalisation = "none"
+    capacity: int,
+    *,
+    maximum: options.Maximum = "all_time",
+    normalise: options.Normalisation = "none",
 ) -> ProportionalState:
     """Return the state for an empty buffer.
 
@@ -128,7 +128,7 @@ class ImportanceWeights:
     """
 
     beta: Schedule
-    normalise: Normalisation = "batch"
+    normalise: options.Normalisation = "batch"
 
     def exponent(self, updates: Array) -> Array:
         """Return beta `[]` float32 after `updates` `[]` int32 calls to `update`."""
@@ -217,7 +217,7 @@ def quantiles(priority: Callable[[Array], Array], size: Array) -> dict[str, Arra
     number = jnp.arange(_MAX_QUANTILE_SLOTS)
     slots = (number % count * (size / count)).astype(jnp.int32)
     # The array has a static size; entries from index `count` on are duplicates, sorted last.
-    ordered = jnp.sort(jnp.where(number < count, priority(slots), _LARGEST))
+    ordered = jnp.sort(jnp.where(number < count, priority(slots), jnp.inf))
     place = jnp.array([0.1, 0.5, 0.9], jnp.float32) * (count - 1)
     before = place.astype(jnp.int32)
     low, high = ordered[before], ordered[jnp.minimum(before + 1, count - 1)]
@@ -255,8 +255,8 @@ class Proportional(Sampler):
     weight: ImportanceWeights | None = None
     feedback: frozenset[str] = frozenset({"td_error"})
     sampling: Sampling = "stratified"
-    initial: Initial = "max"
-    maximum: Maximum = "all_time"
+    initial: options.Initial = "max"
+    maximum: options.Maximum = "all_time"
 
     @property
     def requires(self) -> Requirements:
@@ -316,23 +316,22 @@ def check_valid(state: ProportionalState, ring: Ring) -> None:
             sum_tree.check_valid(extremes)
 
 
-def _set(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
+def _set(state: ProportionalState, slots: Array, priorities: Array) -> ProportionalState:
     minimum = state.minimum
     if minimum is not None:
         # Exclude leaves of 0 from the minimum because they are never sampled.
-        minimum = sum_tree.set(minimum, slots, jnp.where(values == 0, _LARGEST, values))
+        minimum = sum_tree.set(
+            minimum, slots, jnp.where(priorities == 0, np.finfo(np.float32).max, priorities)
+        )
     maximum = state.maximum
     if maximum is not None:
-        maximum = sum_tree.set(maximum, slots, values)
-    tree = sum_tree.set(state.tree, slots, values)
+        maximum = sum_tree.set(maximum, slots, priorities)
+    tree = sum_tree.set(state.tree, slots, priorities)
     return state._replace(tree=tree, minimum=minimum, maximum=maximum)
 
 
-_LARGEST = np.finfo(np.float32).max
-
-
-def _count(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
-    invalid, highest = count_invalid_and_max(slots < state.tree.capacity, values)
+def _count(state: ProportionalState, slots: Array, priorities: Array) -> ProportionalState:
+    invalid, highest = count_invalid_and_max(slots < state.tree.capacity, priorities)
     skipped = counters.saturating_add(state.skipped, invalid)
     return state._replace(skipped=skipped, max_leaf=jnp.maximum(state.max_leaf, highest))
 

@@ -14,7 +14,7 @@ from jaxreplay import ring as ring_
 from jaxreplay.methods import options, proportional
 from jaxreplay.methods.parts import episodes
 from jaxreplay.methods.parts.episodes import Positions
-from jaxreplay.methods.proportional import ImportanceWeights, Initial, ProportionalState
+from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState
 from jaxreplay.numerics import to_power
 from jaxreplay.objectives import LossName
 from jaxreplay.option import Bounds, Config, option
@@ -67,7 +67,7 @@ class PSERConfig(Config):
     leaf: Literal["power", "sqrt_huber"] = option(
         "power", "leaf for a TD error: (|td| + epsilon)^alpha, or sqrt(Huber loss) (authors' code)"
     )
-    initial: Initial = option("max", options.INITIAL)
+    initial: options.Initial = option("max", options.INITIAL)
     sampling: Sampling = option("stratified", options.SAMPLING)
     beta: float = option(
         0.5, "constant importance-sampling exponent", f"{_PAPER}, Tab. 4", at_least=0, at_most=1

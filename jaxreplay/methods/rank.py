@@ -13,12 +13,7 @@ from jaxreplay.methods import options
 from jaxreplay.methods.parts import bucket_order, rank_mass
 from jaxreplay.methods.parts.bucket_order import BucketOrder, Ties
 from jaxreplay.methods.parts.rank_mass import Segments
-from jaxreplay.methods.proportional import (
-    ImportanceWeights,
-    Maximum,
-    Normalisation,
-    importance_weights,
-)
+from jaxreplay.methods.proportional import ImportanceWeights, importance_weights
 from jaxreplay.objectives import LossName
 from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
@@ -58,7 +53,7 @@ class RankConfig(Config):
         "probability in importance weights: of the rank (Eq. 1), or effective, given the segments",
         f"{_PAPER}, Sec. 3.4",
     )
-    maximum: Maximum = option("all_time", options.MAXIMUM)
+    maximum: options.Maximum = option("all_time", options.MAXIMUM)
     sampling: Literal["segments", "iid", "greedy"] = option(
         "segments",
         "one draw from each of B segments of nearly equal probability, independent draws, or the B "
@@ -68,7 +63,7 @@ class RankConfig(Config):
     beta: float = option(0.5, options.BETA, f"{_PAPER}, Tab. 3")
     beta_end: float = option(1.0, options.BETA_END)
     beta_updates: int | None = option(None, options.BETA_UPDATES)
-    normalise: Normalisation = option("batch", options.NORMALISE)
+    normalise: options.Normalisation = option("batch", options.NORMALISE)
     loss: LossName = option("agent", options.LOSS)
     weigh_actor: bool = option(False, options.WEIGH_ACTOR)
 

@@ -39,8 +39,9 @@ RAW = {
     "relo": {"alpha": 1.0, "epsilon": 0.0}, "rank": {}, "lap": {"alpha": 1.0, "kappa": 0.125},
     "la3p": {"alpha": 1.0, "kappa": 0.125}, "pser": {"alpha": 1.0, "epsilon": 0.0},
     "reaper": {"alpha": 1.0, "epsilon": 0.0, "omega": 0.0},
+    "ners": {"features": ("reward", "td_error", "q_value")}, "faded": {"fade": 1.0},
 }  # fmt: skip
-NAMES = ("td_error", "reducible_loss", "expected_td_error")
+NAMES = ("td_error", "reducible_loss", "expected_td_error", "target")
 EXAMPLE = Transition(
     reward=np.float32(0), first=np.zeros((), bool), last=np.zeros((), bool), discount=np.float32(0)
 )
@@ -150,18 +151,23 @@ def test_new_transitions_get_the_priority_of_their_td_error(name):
     np.testing.assert_allclose(priorities(state), [2, 3, 4, 5], rtol=1e-5)
 
 
-# The draws of other methods depend on other numbers as well.
-@pytest.mark.parametrize("name", ["per", "eper", "relo", "lap", "pser", "curious"])
+# The draws of the others, la3p, sil and sequences, depend on other numbers as well.
+EQUAL = ("per", "eper", "relo", "lap", "pser", "curious", "reaper", "faded", "ners", "rank")
+
+
+@pytest.mark.parametrize("name", EQUAL)
 def test_only_independent_draws_repeat_the_same_slot_in_most_batches(name):
     """Of four equal priorities, stratified draws take each once; independent ones do so in 9 %."""
     keys = jax.random.split(jax.random.key(1), 200)
     whole = {}
-    for sampling in ("stratified", "iid"):
-        replay = replay_of(name, sampling=sampling)
+    for sampling in ("segments" if name == "rank" else "stratified", "iid"):
+        alpha = {"alpha": 0.0} if name == "rank" else {}
+        replay = replay_of(name, sampling=sampling, **alpha)
         state = filled(replay)
         drawn = jax.jit(jax.vmap(replay.sample, in_axes=(None, 0)))(state, keys).indices
         whole[sampling] = np.mean([len(set(batch)) == 4 for batch in np.asarray(drawn).tolist()])
-    assert whole["stratified"] == 1 and 0.04 < whole["iid"] < 0.16  # 4! / 4^4 = 0.094, 4 sigma
+    iid = whole.pop("iid")
+    assert [*whole.values()] == [1] and 0.04 < iid < 0.16  # 4! / 4^4 = 0.094, 4 sigma
 
 
 @pytest.mark.parametrize("name", ["per", "eper", "relo"])
@@ -176,3 +182,18 @@ def test_weights_are_divided_by_the_maximum_that_normalise_names(name):
             raw = 1 / 2.0 ** np.asarray(batch.indices)
             expected = raw / raw.max() if scale is None else scale * raw
             np.testing.assert_allclose(batch.weights, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["rank", "ners"])
+def test_weights_follow_the_probabilities_of_the_sampler(name):
+    """With beta 1, a weight is 1 / (N P), divided by the largest as `normalise` names it."""
+    for normalise in ("none", "buffer", "batch"):
+        replay = replay_of(name, normalise=normalise, beta=1.0, sampling="iid")
+        state = update(replay, filled(replay), [1.0, 2.0, 4.0, 8.0])
+        raw = 1 / (4 * np.asarray(replay.probability(state, np.arange(4, dtype=np.int32))))
+        assert raw.max() > 1.001 * raw.min()
+        for seed in range(3):
+            batch = replay.sample(state, jax.random.key(seed))
+            expected = raw[np.asarray(batch.indices)]
+            scale = {"none": 1.0, "buffer": raw.max(), "batch": expected.max()}[normalise]
+            np.testing.assert_allclose(batch.weights, expected / scale, rtol=1e-4)
