@@ -175,10 +175,10 @@ def repair(tree: SumTree, indices: Array) -> SumTree:
 
 def rebuild(tree: SumTree, leaves: Array) -> SumTree:
     """Replace all leaves by `leaves` (`[C]` float32, not validated) and recompute every node."""
-    first, *others = _levels(tree.capacity, tree.branching).sizes
+    size, *upper_sizes = _levels(tree.capacity, tree.branching).sizes
     leaves = jax.lax.stop_gradient(leaves.astype(jnp.float32))
-    padded = _pad(leaves, first, tree.reduce)
-    nodes = jnp.concatenate([padded, *_above(padded, others, tree)])
+    padded = _pad(leaves, size, tree.reduce)
+    nodes = jnp.concatenate([padded, *_above(padded, upper_sizes, tree)])
     return tree.replace(nodes=nodes, root=_root(nodes, tree))
 
 

@@ -157,14 +157,14 @@ class Reverse(Sampler):
     def _expected(self, state: ReverseState, ring: Ring, chosen: Array, turns: int) -> Array:
         """Return expected numbers of rows `[C]` over `turns` turns of the `chosen` sweeps `[K]`."""
         slots, moves, fresh = self._sweeps(state, ring)
-        everywhere, total = jnp.arange(ring.capacity), sum_tree.total(state.ends)
+        all_slots, total = jnp.arange(ring.capacity), sum_tree.total(state.ends)
         ends = sum_tree.leaves(state.ends) / jnp.where(total > 0, total, 1.0)
-        stored = ring_.previous(ring, everywhere)[1] & (everywhere < ring_.size(ring))
+        stored = ring_.previous(ring, all_slots)[1] & (all_slots < ring_.size(ring))
         continues = stored & (state.positions.steps > 0)
         alive = (chosen & moves).astype(jnp.float32)
         at = jnp.zeros(ring.capacity, jnp.float32).at[slots].add(alive)
         anew, first = (chosen & ~moves & ~fresh).sum(), (chosen & ~moves & fresh).sum()
-        begins = anew * ends + first * ring_.even_probability(ring, everywhere)
+        begins = anew * ends + first * ring_.even_probability(ring, all_slots)
 
         def turn(_: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             at, begins, expected = carry

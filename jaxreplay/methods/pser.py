@@ -120,7 +120,7 @@ class PSER(Sampler):
 
     A replayed transition receives the priority `p = max(|td| + epsilon, eta * old)`, where `old` is
     its previous priority (Brittain et al. 2019, Eq. 10). The k-th preceding step, with priority
-    `own`, receives `max(rho^k p, own)` (Eq. 6) or `min(rho^k p + own, running maximum)` (Eq. 7),
+    `q`, receives `max(rho^k p, q)` (Eq. 6) or `min(rho^k p + q, running maximum)` (Eq. 7),
     if k is at most the window and the step is in the same episode and not overwritten. The result
     equals that of processing the batch in chronological order. If a batch contains a transition
     several times with different TD errors, one of these errors is used.

@@ -202,8 +202,8 @@ class Rank(Sampler):
 
         smallest = None
         if config.normalise == "buffer":
-            every = _all_ties(config, state, ring)
-            smallest = jnp.where(every.first < every.last, in_weights(every), jnp.inf).min()
+            buckets = _all_ties(config, state, ring)
+            smallest = jnp.where(buckets.first < buckets.last, in_weights(buckets), jnp.inf).min()
         weights = config.weight(in_weights(ties), size, state.updates, smallest)
         return slots, weights, self._chance(state, ring, ties, segments)
 

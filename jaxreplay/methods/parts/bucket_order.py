@@ -223,13 +223,13 @@ def _places(capacity: int, bucket: Any, slots: Any) -> Iterator[tuple[Any, Any]]
     """
     levels = _levels(capacity)
     block = slots // _BLOCK
-    one = 1 << block % _PACKED * 8
+    increment = 1 << block % _PACKED * 8
     block = block // _PACKED
     *starts, totals = levels.starts
     for rows, start in zip(levels.rows, starts, strict=True):
-        yield start + bucket * (rows * _WORDS) + block, one
-        block, one = block // _WORDS, one * 0 + 1
-    yield totals + bucket, one
+        yield start + bucket * (rows * _WORDS) + block, increment
+        block, increment = block // _WORDS, increment * 0 + 1
+    yield totals + bucket, increment
 
 
 def _move(order: BucketOrder, slots: Array, gone: Array, come: Array) -> BucketOrder:
@@ -239,9 +239,9 @@ def _move(order: BucketOrder, slots: Array, gone: Array, come: Array) -> BucketO
     places, changes = [], []
     gone, come = buffer.once((gone, come))
     for sign, bucket in ((-1, gone), (1, come)):
-        for place, one in _places(order.capacity, bucket, slots):
+        for place, increment in _places(order.capacity, bucket, slots):
             places.append(jnp.where(bucket < BUCKETS, place, order.counts.size))
-            changes.append(sign * one)
+            changes.append(sign * increment)
     changes = jnp.concatenate(changes).astype(jnp.uint32)
     counts = buffer.add(order.counts, jnp.concatenate(places), changes)
     return order.replace(buckets=buckets, counts=counts)
