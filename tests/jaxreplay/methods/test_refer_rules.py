@@ -43,14 +43,6 @@ def test_beta_stays_in_0_1_and_moves_towards_its_target(beta, rate, shares):
         value = after
 
 
-def test_beta_equals_its_closed_forms():
-    down = up = jnp.float32(0.3)
-    for _ in range(50):
-        down, up = next_beta(down, 1.0, 0.1, 0.02), next_beta(up, 0.0, 0.1, 0.02)
-    np.testing.assert_allclose(down, 0.3 * 0.98**50, rtol=1e-4)
-    np.testing.assert_allclose(up, 1 - 0.7 * 0.98**50, rtol=1e-4)
-
-
 def test_c_max_by_hand():
     config = ReFERConfig()
     steps = [0, 10**5, 10**6, 2 * 10**6, 10**7]
