@@ -91,34 +91,21 @@ def test_scores_by_hand():
     np.testing.assert_allclose(score([0, 1, 2]), three, rtol=1e-6)
 
 
-@pytest.mark.parametrize("count", [1, 9])
-def test_permuting_the_set_permutes_the_scores(count):
-    network, features = ScoreNetwork((16, 8), (8,)), set_of(count)
+@pytest.mark.parametrize("context", [True, False])
+def test_scores_are_those_of_a_set(context):
+    network, features = ScoreNetwork((16, 8), (8,), global_context=context), set_of(6)
     params = initial(network, features)
-    scores = np.asarray(scores_of(network, params, features))
+    found = lambda rows, valid=None: np.asarray(
+        scores_of(network, params, rows_of(features, rows), valid)
+    )
+    scores, four = found(range(6)), found(range(4))
     assert ((scores > 0) & (scores < 1)).all()
-    order = np.random.default_rng(0).permutation(count)
-    permuted = scores_of(network, params, rows_of(features, order))
-    np.testing.assert_allclose(permuted, scores[order], rtol=1e-5)
-    twice = scores_of(network, params, rows_of(features, [*range(count)] * 2))
-    np.testing.assert_allclose(twice, np.tile(scores, 2), rtol=1e-5)
-
-
-def test_scores_depend_on_other_items_only_through_the_global_context():
-    features = set_of(6)
-    for context in (True, False):
-        network = ScoreNetwork((16, 8), (8,), global_context=context)
-        params = initial(network, features)
-        whole, part = (scores_of(network, params, rows_of(features, range(n))) for n in (6, 3))
-        assert np.allclose(np.asarray(whole)[:3], part, rtol=1e-6) == (not context)
-
-
-def test_invalid_rows_do_not_affect_scores():
-    network, features = ScoreNetwork((16, 8), (8,)), set_of(6)
-    params = initial(network, features)
-    masked = np.asarray(scores_of(network, params, features, np.arange(6) < 4))[:4]
-    alone = scores_of(network, params, rows_of(features, range(4)))
-    np.testing.assert_allclose(masked, alone, rtol=1e-6)
+    order = np.array([3, 0, 5, 1, 2, 4])
+    np.testing.assert_allclose(found(order), scores[order], rtol=1e-5)
+    np.testing.assert_allclose(found([*range(6)] * 2), np.tile(scores, 2), rtol=1e-5)
+    # Rows depend on others only through the context, and not on invalid ones.
+    assert np.allclose(scores[:4], four, rtol=1e-6) == (not context)
+    np.testing.assert_allclose(found(range(6), np.arange(6) < 4)[:4], four, rtol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(10, 10, 4), (84, 84, 4)])
