@@ -162,13 +162,15 @@ def test_methods_equal_others_with_these_options(name):
     cases = [testing.Case(method) for method in EQUAL[name]]
     probability = [jax.jit(case.replay.probability) for case in cases]
     states, slots = [case.fill() for case in cases], np.arange(CAPACITY)
+    rng = np.random.default_rng(0)
     for time in range(8, 20):
         states = [case.add(state, rows(time)) for case, state in zip(cases, states)]
         key = jax.random.key(time)
         batches = [case.sample(state, key) for case, state in zip(cases, states)]
         if name != "reaper":  # which rejects candidates
             np.testing.assert_array_equal(batches[0].indices, batches[1].indices)
-        td = jnp.abs(3 * jax.random.normal(key, (CAPACITY,)))[batches[1].indices]
+            np.testing.assert_allclose(batches[0].weights, batches[1].weights, rtol=1e-4)
+        td = np.float32(rng.gamma(1.0, 3.0, CAPACITY))[np.asarray(batches[1].indices)]
         # ReaPER's batch has sums of its episodes, whichever slots it is told about.
         where = {"indices": batches[1].indices, "version": batches[1].version}
         states = [
