@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from experiments.runs import registry
-from jaxreplay import Replay, ring, sum_tree, testing
+from jaxreplay import Replay, ring, testing
 from jaxreplay.contrib import eper, faded, reaper, relo
 from jaxreplay.methods import (
     METHODS,
@@ -162,13 +162,15 @@ def test_methods_equal_others_with_these_options(name):
     cases = [testing.Case(method) for method in EQUAL[name]]
     probability = [jax.jit(case.replay.probability) for case in cases]
     states, slots = [case.fill() for case in cases], np.arange(CAPACITY)
+    rng = np.random.default_rng(0)
     for time in range(8, 20):
         states = [case.add(state, rows(time)) for case, state in zip(cases, states)]
         key = jax.random.key(time)
         batches = [case.sample(state, key) for case, state in zip(cases, states)]
         if name != "reaper":  # which rejects candidates
             np.testing.assert_array_equal(batches[0].indices, batches[1].indices)
-        td = jnp.abs(3 * jax.random.normal(key, (CAPACITY,)))[batches[1].indices]
+            np.testing.assert_allclose(batches[0].weights, batches[1].weights, rtol=1e-4)
+        td = np.float32(rng.gamma(1.0, 3.0, CAPACITY))[np.asarray(batches[1].indices)]
         # ReaPER's batch has sums of its episodes, whichever slots it is told about.
         where = {"indices": batches[1].indices, "version": batches[1].version}
         states = [
@@ -216,25 +218,6 @@ def values(td):
 @functools.cache
 def jitted(verb):
     return jax.jit(verb)
-
-
-PROPORTIONAL = ("per", "lap", "per-buffer-iid")
-
-
-@pytest.mark.parametrize("name", PROPORTIONAL)
-def test_feedback_for_overwritten_slots_is_dropped(name):
-    case = case_of(name)
-    batch = case.sample(case.full, jax.random.key(0))
-    later = case.full
-    for time in range(5):
-        later = case.add(later, rows(100 + time))
-    stale = np.asarray(batch.indices) < 5 * E
-    after = case.replay.update(later, batch, **values(50.0))
-    leaves, old = (np.asarray(sum_tree.leaves(s.sampler.tree)) for s in (after, later))
-    fresh = np.asarray(batch.indices)[~stale]
-    untouched = np.setdiff1d(np.arange(CAPACITY), fresh)
-    np.testing.assert_array_equal(leaves[untouched], old[untouched])
-    assert (leaves[fresh] > old[fresh]).all()
 
 
 @pytest.mark.parametrize("name", ["per", "lap", "pser", "ners", "rank", "per-buffer-iid"])
@@ -311,32 +294,20 @@ def test_sampling_without_replacement_never_repeats_a_slot(name):
         state, _ = case.step(state, time)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("name", PROPORTIONAL)
-def test_non_finite_feedback_leaves_the_tree_unchanged(name, bad):
-    case = case_of(name)
-    state = case.full
-    batch = case.sample(state, jax.random.key(0))
-    slots = jnp.arange(BATCH)
-    batch = batch._replace(indices=slots, version=ring.version(state.ring, slots))
-    after = case.replay.update(state, batch, **case.feedback_of(jnp.ones(BATCH).at[2].set(bad)))
-    proportional.check_valid(after.sampler, after.ring)
-    assert after.sampler.tree.nodes[2] == state.sampler.tree.nodes[2]
-
-
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=24, deadline=None, derandomize=True)
 @given(
     st.sampled_from(["uniform", "per", "lap", "per-buffer-iid"]),
     st.lists(
         st.one_of(
             st.just(("add", 0.0)),
+            st.just(("add", 0.0)),  # so that slots are overwritten between draw and update
             st.tuples(
                 st.just("update"),
-                st.one_of(st.floats(-1e3, 1e3, width=32), st.sampled_from([np.nan, np.inf])),
+                st.floats(-1e3, 1e3, width=32) | st.sampled_from([np.nan, np.inf, -np.inf]),
             ),
         ),
-        min_size=5,
-        max_size=30,
+        min_size=15,
+        max_size=40,
     ),
 )
 def test_any_sequence_of_operations_keeps_the_invariants(name, operations):

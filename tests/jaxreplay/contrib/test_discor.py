@@ -1,5 +1,7 @@
 """DisCor: weights and errors by hand, and the agents that learn them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,9 +36,15 @@ def of_table(params, obs, action):
     return params[obs[:, 0]]
 
 
-def state_of(learned, now, later, **changes):
-    state = learned.init(jnp.float32(now))
-    return state._replace(target_params=jnp.float32(later), **changes)
+def state_of(config, now, later):
+    state = DistributionCorrection(config).init(jnp.float32(now))
+    return state._replace(target_params=jnp.float32(later))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def learn(config, state, sample, td):
+    learned, rows = DistributionCorrection(config), jnp.arange(len(td))
+    return learned.learn(state, of_table, sample, rows, jnp.float32(td))
 
 
 _weights = jax.jit(discor.weights)
@@ -61,10 +69,9 @@ def test_weights_and_loss_by_hand():
 
 def test_one_update_by_hand():
     """Adam's first step has the size of the learning rate."""
-    learned = DistributionCorrection(DisCorConfig(learning_rate=0.5))
+    config = DisCorConfig(learning_rate=0.5)
     now, targets = np.array([8.0, 15, 3, 4]), np.array([10.9, 21.8, 0.5, 3])
-    state, sample = state_of(learned, now, ERRORS), sample_of()
-    after = learned.learn(state, of_table, sample, jnp.arange(4), jnp.float32(TD))
+    after = learn(config, state_of(config, now, ERRORS), sample_of(), TD)
     moved = now - 0.5 * np.sign(now - targets)
     np.testing.assert_allclose(after.params, moved, rtol=1e-5)
     np.testing.assert_allclose(after.target_params, 0.995 * ERRORS + 0.005 * moved, rtol=1e-5)
@@ -79,8 +86,9 @@ def test_one_update_by_hand():
 def test_negative_errors_by_hand():
     sample, errors = sample_of(), [-10.0, 0, 0, 0]
     for nonnegative, expected in ((False, np.exp([0.99, 0, 0, 0])), (True, np.ones(4))):
-        learned = DistributionCorrection(DisCorConfig(nonnegative=nonnegative))
-        found = learned.weights(state_of(learned, errors, errors), of_table, sample, jnp.arange(4))
+        config = DisCorConfig(nonnegative=nonnegative)
+        learned, state = DistributionCorrection(config), state_of(config, errors, errors)
+        found = learned.weights(state, of_table, sample, jnp.arange(4))
         np.testing.assert_allclose(found, 4 * expected / expected.sum(), rtol=1e-5)
 
 
@@ -107,10 +115,9 @@ def test_weights_multiply_those_of_the_sampler():
 
 
 def test_the_temperature_stays_positive_and_finite():
-    learned = DistributionCorrection(DisCorConfig(rate=1.0, least=0.25))
+    config = DisCorConfig(rate=1.0, least=0.25)
     for now, expected in ((-3.0, 0.25), (np.inf, 10.0), (6.0, 6.0)):
-        state = state_of(learned, np.full(4, now), ERRORS)
-        after = learned.learn(state, of_table, sample_of(), jnp.arange(4), jnp.float32(TD))
+        after = learn(config, state_of(config, np.full(4, now), ERRORS), sample_of(), TD)
         assert after.temperature == expected
 
 
@@ -158,14 +165,11 @@ def test_agents_learn_as_with_uniform_replay_while_errors_are_zero(name):
 
 def test_errors_converge_to_the_discounted_sum_of_td_errors():
     """Two steps with |td| = 1, of which the second is terminal, have errors 1.9 and 1."""
-    config = DisCorConfig(learning_rate=0.05, tau=0.1)
-    learned = DistributionCorrection(config)
-    sample = sample_of(np.array([0.9, 0.0]))
+    config, sample = DisCorConfig(learning_rate=0.05, tau=0.1), sample_of(np.array([0.9, 0.0]))
     following = sample.transition._replace(next_obs=jnp.array([[1], [1]]))
-    sample = sample._replace(transition=following)
-    state, td = learned.init(jnp.zeros(2)), jnp.array([-1.0, 1.0])
-    learn = lambda _, state: learned.learn(state, of_table, sample, jnp.arange(2), td)
-    state = jax.jit(lambda state: jax.lax.fori_loop(0, 400, learn, state))(state)
+    sample, td = sample._replace(transition=following), jnp.array([-1.0, 1.0])
+    step = lambda _, state: learn(config, state, sample, td)
+    state = jax.lax.fori_loop(0, 400, step, state_of(config, np.zeros(2), np.zeros(2)))
     np.testing.assert_allclose(state.params, [1.9, 1.0], atol=0.02)
 
 

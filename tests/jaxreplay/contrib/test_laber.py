@@ -1,5 +1,7 @@
 """LaBER: choices and weights by hand, and agents that learn from chosen rows."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,33 +25,31 @@ SHARES = {  # probabilities under the squared error and the Huber loss
 MEAN_WEIGHTS = [2.15, 0.5375, 10.75, 1.075, 0.26875, 0.0, 4.3, 1.4333333]  # under the squared error
 
 
-def norms_of(loss):
-    error = {"mse": objectives.mse, "huber": objectives.huber(1.0)}[loss]
-    return equivalence.minimal_variance_priority(error)(jnp.asarray(TD))
+NORMS = {
+    loss: np.asarray(equivalence.minimal_variance_priority(error)(jnp.asarray(TD)))
+    for loss, error in {"mse": objectives.mse, "huber": objectives.huber(1.0)}.items()
+}
+
+
+@functools.cache
+def chooser(weights):
+    """Return a compiled function of norms `[N, M]` and keys `[n]`, which chooses n times."""
+    return jax.jit(jax.vmap(ChooseByGradient(2, weights), (None, 0)))
 
 
 def draws(norms, weights="mean", count=4000):
     """Rows and weights `[count, B]` of one critic, in `count` independent choices."""
     keys = jax.random.split(jax.random.key(0), count)
-    found = jax.jit(jax.vmap(ChooseByGradient(2, weights), (None, 0)))(norms[None], keys)
+    found = chooser(weights)(np.float32(norms)[None], keys)
     return np.asarray(found.rows[:, 0]), np.asarray(found.weights[:, 0])
 
 
-@pytest.mark.parametrize("loss", SHARES)
-def test_rows_are_drawn_in_proportion_to_gradient_norms(loss):
-    rows, _ = draws(norms_of(loss))
-    counts = np.bincount(rows.ravel(), minlength=8) / rows.size
-    np.testing.assert_allclose(counts, SHARES[loss], atol=0.015)
-    assert counts[5] == 0
-
-
 def test_weights_by_hand():
-    norms = norms_of("mse")
-    rows, weights = draws(norms, "mean")
+    rows, weights = draws(NORMS["mse"], "mean")
     np.testing.assert_allclose(weights, np.take(MEAN_WEIGHTS, rows), rtol=1e-5)
-    rows, weights = draws(norms, "lazy")
+    rows, weights = draws(NORMS["mse"], "lazy")
     np.testing.assert_allclose(weights, 1 / np.abs(TD)[rows], rtol=1e-5)
-    rows, weights = draws(norms, "max")
+    rows, weights = draws(NORMS["mse"], "max")
     inverse = 1 / np.abs(TD)[rows]
     np.testing.assert_allclose(weights, inverse / inverse.max(axis=1, keepdims=True), rtol=1e-5)
 
@@ -57,48 +57,42 @@ def test_weights_by_hand():
 @pytest.mark.parametrize(("loss", "mean", "variance", "plain"), [
     ("mse", 0.5125, 0.89297, 2.47297), ("huber", 0.2625, 0.26172, 0.41672),
 ])  # fmt: skip
-def test_gradients_are_unbiased_with_the_least_variance(loss, mean, variance, plain):
+def test_rows_follow_the_norms_so_that_gradients_are_unbiased(loss, mean, variance, plain):
     """Weighted gradients all have one norm: the mean norm over candidates."""
-    norms = norms_of(loss)
-    gradient = np.asarray(norms) * np.sign(TD)
+    norms, (rows, weights) = NORMS[loss], draws(NORMS[loss])
+    counts = np.bincount(rows.ravel(), minlength=8) / rows.size
+    np.testing.assert_allclose(counts, SHARES[loss], atol=0.015)
+    assert counts[5] == 0
+    gradient = norms * np.sign(TD)
     np.testing.assert_allclose([gradient.mean(), gradient.var()], [mean, plain], rtol=1e-4)
-    rows, weights = draws(norms)
     weighted = weights * gradient[rows]
-    np.testing.assert_allclose(np.abs(weighted), np.asarray(norms).mean(), rtol=1e-5)
+    np.testing.assert_allclose(np.abs(weighted), norms.mean(), rtol=1e-5)
     np.testing.assert_allclose(weighted.mean(), mean, atol=0.03)
     np.testing.assert_allclose(weighted.var(), variance, rtol=0.05)
 
 
-def test_the_scale_of_norms_changes_only_lazy_weights():
-    norms, key = norms_of("mse")[None], jax.random.key(3)
-    for weights in ("mean", "max", "lazy"):
-        chosen = jax.jit(ChooseByGradient(2, weights))
-        small, large = (chosen(scale * norms, key) for scale in (1, 2.0**70))
-        np.testing.assert_array_equal(small.rows, large.rows)
-        factor = 2.0**70 if weights == "lazy" else 1
-        np.testing.assert_allclose(small.weights, large.weights * factor, rtol=1e-6)
-
-
 @pytest.mark.parametrize("weights", ["mean", "lazy", "max"])
-def test_candidates_are_equally_likely_if_all_gradients_are_zero(weights):
-    rows, found = draws(jnp.zeros(8), weights)
+def test_the_scale_of_norms_changes_only_lazy_weights(weights):
+    small, large = (draws(scale * NORMS["mse"], weights) for scale in (1, 2.0**70))
+    np.testing.assert_array_equal(small[0], large[0])
+    factor = 2.0**70 if weights == "lazy" else 1
+    np.testing.assert_allclose(small[1], large[1] * factor, rtol=1e-6)
+    # Without any norm, candidates are equally likely.
+    rows, found = draws(np.zeros(8), weights)
     np.testing.assert_allclose(np.bincount(rows.ravel()) / rows.size, 1 / 8, atol=0.01)
     assert (found == 1).all()
 
 
 def test_rows_with_norms_that_are_not_finite_are_not_drawn():
-    rows, weights = draws(jnp.array([1.0, jnp.nan, jnp.inf, 1.0]))
+    rows, weights = draws([1.0, np.nan, np.inf, 1.0])
     assert set(rows.ravel()) == {0, 3} and (weights == 0.5).all()
 
 
 def test_each_critic_and_the_actor_have_their_own_rows():
-    norms = jnp.array([[1.0, 0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0, 1.0]])
-    chosen, actors = jax.jit(ChooseByGradient(2)), []
-    for seed in range(200):
-        rows, _, actor = chosen(norms, jax.random.key(seed))
-        np.testing.assert_array_equal(rows, [[0] * 4, [7] * 4])
-        actors.append(np.asarray(actor))
-    np.testing.assert_allclose(np.bincount(np.ravel(actors)) / 800, 1 / 8, atol=0.05)
+    norms = np.float32(np.eye(8)[[0, 7]])
+    rows, _, actor = chooser("mean")(norms, jax.random.split(jax.random.key(0), 200))
+    np.testing.assert_array_equal(rows, np.broadcast_to([[0] * 4, [7] * 4], (200, 2, 4)))
+    np.testing.assert_allclose(np.bincount(np.ravel(actor)) / 800, 1 / 8, atol=0.05)
 
 
 def test_batches_must_be_multiples_of_candidates():

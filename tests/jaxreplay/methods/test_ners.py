@@ -91,49 +91,34 @@ def test_scores_by_hand():
     np.testing.assert_allclose(score([0, 1, 2]), three, rtol=1e-6)
 
 
-@pytest.mark.parametrize("count", [1, 9])
-def test_permuting_the_set_permutes_the_scores(count):
-    network, features = ScoreNetwork((16, 8), (8,)), set_of(count)
+@pytest.mark.parametrize("context", [True, False])
+def test_scores_are_those_of_a_set(context):
+    network, features = ScoreNetwork((16, 8), (8,), global_context=context), set_of(6)
     params = initial(network, features)
-    scores = np.asarray(scores_of(network, params, features))
+    found = lambda rows, valid=None: np.asarray(
+        scores_of(network, params, rows_of(features, rows), valid)
+    )
+    scores, four = found(range(6)), found(range(4))
     assert ((scores > 0) & (scores < 1)).all()
-    order = np.random.default_rng(0).permutation(count)
-    permuted = scores_of(network, params, rows_of(features, order))
-    np.testing.assert_allclose(permuted, scores[order], rtol=1e-5)
-    twice = scores_of(network, params, rows_of(features, [*range(count)] * 2))
-    np.testing.assert_allclose(twice, np.tile(scores, 2), rtol=1e-5)
+    order = np.array([3, 0, 5, 1, 2, 4])
+    np.testing.assert_allclose(found(order), scores[order], rtol=1e-5)
+    np.testing.assert_allclose(found([*range(6)] * 2), np.tile(scores, 2), rtol=1e-5)
+    # Rows depend on others only through the context, and not on invalid ones.
+    assert np.allclose(scores[:4], four, rtol=1e-6) == (not context)
+    np.testing.assert_allclose(found(range(6), np.arange(6) < 4)[:4], four, rtol=1e-6)
 
 
-def test_scores_depend_on_other_items_only_through_the_global_context():
-    features = set_of(6)
-    for context in (True, False):
-        network = ScoreNetwork((16, 8), (8,), global_context=context)
-        params = initial(network, features)
-        whole, part = (scores_of(network, params, rows_of(features, range(n))) for n in (6, 3))
-        assert np.allclose(np.asarray(whole)[:3], part, rtol=1e-6) == (not context)
-
-
-def test_invalid_rows_do_not_affect_scores():
-    network, features = ScoreNetwork((16, 8), (8,)), set_of(6)
-    params = initial(network, features)
-    masked = np.asarray(scores_of(network, params, features, np.arange(6) < 4))[:4]
-    alone = scores_of(network, params, rows_of(features, range(4)))
-    np.testing.assert_allclose(masked, alone, rtol=1e-6)
-
-
-@pytest.mark.parametrize("shape", [(10, 10, 4), (84, 84, 4)])
-def test_images_share_one_encoder(shape):
-    images = np.random.default_rng(0).integers(0, 256, (2, *shape), np.uint8)
-    features = Features(images, images[::-1], np.zeros((2, 2), np.float32))
+@pytest.mark.parametrize(("shape", "patch"), [((10, 10, 4), 3), ((84, 84, 4), 5)])
+def test_images_share_one_encoder(shape, patch):
+    images = jax.ShapeDtypeStruct((2, *shape), np.uint8)
+    features = Features(images, images, jax.ShapeDtypeStruct((2, 2), np.float32))
     network = ScoreNetwork((8, 4), (4,))
-    params = initial(network, features)
-    assert scores_of(network, params, features).shape == (2,)
-    kernels = [
-        x for path, x in jax.tree_util.tree_leaves_with_path(params["params"]["encoder"])
-        if "kernel" in jax.tree_util.keystr(path)
-    ]  # fmt: skip
+    scores, params = jax.eval_shape(network.init_with_output, jax.random.key(1), features)
+    assert scores.shape == (2,)
+    encoder = jax.tree_util.tree_leaves_with_path(params["params"]["encoder"])
+    kernels = [x for path, x in encoder if "kernel" in jax.tree_util.keystr(path)]
     assert kernels[-1].shape == (64, 32)
-    assert (kernels[0].shape[0] == 9 * 4) == (shape[0] == 10)
+    assert kernels[0].shape[0] == patch**2 * 4
 
 
 def test_the_encoder_equals_a_convolution():
@@ -402,18 +387,23 @@ def test_large_features_keep_the_network_finite():
     assert slots.leaves().min() > 0
 
 
-def test_features_and_time_feature_are_options():
-    for options in (
-        {"features": ("reward", "td_error", "time")},
-        {"features": ("obs",), "squash": True},
-        {"time_feature": "episode"},
-    ):
-        slots = Scored(NERSConfig(**SMALL, **options))
-        slots.replay()
-        assert np.isfinite(slots.leaves()).all()
-    inner = slots.state.sampler
-    assert inner.params["params"]["local_0"]["kernel"].shape[0] == 3 + 3 + 2 + 4
-    np.testing.assert_array_equal(inner.positions.steps, np.arange(CAPACITY))
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [
+        ({"features": ("reward", "td_error", "time")}, 3),
+        ({"features": ("obs",), "squash": True}, 3),
+        ({"time_feature": "episode"}, 3 + 3 + 2 + 4),
+    ],
+)
+def test_features_and_time_feature_are_options(options, size):
+    slots = Slots(sampler(NERSConfig(**SMALL, **options)), CAPACITY, BATCH, example=EXAMPLE)
+    kernel = slots.state.sampler.params["params"]["local_0"]["kernel"]
+    assert kernel.shape == (size, SMALL["hidden"][0])
+    slots.add(CAPACITY, obs=np.float32([1.0, -2.0, 3.0]), reward=0.5)
+    slots.update(range(BATCH), batch=slots.sample(), td_error=[0.0] * 4, target=[1.0] * 4)
+    assert np.isfinite(slots.leaves()).all() and (slots.leaves()[:BATCH] < 1).all()
+    if "time_feature" in options:
+        np.testing.assert_array_equal(slots.state.sampler.positions.steps, np.arange(CAPACITY))
 
 
 def test_reward_training_requires_training_returns():

@@ -1,5 +1,7 @@
 """ReF-ER's rules and objective, compared with numbers by hand."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,11 +11,11 @@ from hypothesis import strategies as st
 
 from jaxreplay import Trust
 from jaxreplay.methods import refer
-from jaxreplay.methods.refer import Aux, ReFERConfig, is_far, log_c_max
+from jaxreplay.methods.refer import Aux, ReFERConfig, log_c_max
 from jaxreplay.types import LOG_RATIO_LIMIT, Sample
 from tests.refusals import refused
 
-next_beta = jax.jit(refer.next_beta)
+next_beta, _is_far = jax.jit(refer.next_beta), jax.jit(refer.is_far)
 
 
 @pytest.mark.parametrize(
@@ -43,26 +45,17 @@ def test_beta_stays_in_0_1_and_moves_towards_its_target(beta, rate, shares):
         value = after
 
 
-def test_beta_equals_its_closed_forms():
-    down = up = jnp.float32(0.3)
-    for _ in range(50):
-        down, up = next_beta(down, 1.0, 0.1, 0.02), next_beta(up, 0.0, 0.1, 0.02)
-    np.testing.assert_allclose(down, 0.3 * 0.98**50, rtol=1e-4)
-    np.testing.assert_allclose(up, 1 - 0.7 * 0.98**50, rtol=1e-4)
-
-
 def test_c_max_by_hand():
     config = ReFERConfig()
     steps = [0, 10**5, 10**6, 2 * 10**6, 10**7]
     expected = [5, 4.8095238095, 3.6666666667, 3, 1.6666666667]
-    got = [np.exp(log_c_max(config, jnp.asarray(k))) for k in steps]
-    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    np.testing.assert_allclose(np.exp(log_c_max(config, np.array(steps))), expected, rtol=1e-6)
     assert np.exp(log_c_max(config, 10**15)) == pytest.approx(1, abs=1e-6)
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(
-    st.lists(st.floats(-7, 7, width=32), min_size=1, max_size=20),
+    st.lists(st.floats(-7, 7, width=32), min_size=8, max_size=8),
     st.floats(0.125, 500, width=32),
     st.floats(0, 1e-3),
     st.lists(st.integers(0, 2**30), min_size=2, max_size=2, unique=True),
@@ -73,7 +66,7 @@ def test_annealing_only_adds_far_steps_and_keeps_on_policy_steps_near(ratios, cl
     assert 0 < late <= early <= np.log1p(clip) * (1 + 1e-6) < LOG_RATIO_LIMIT
     if anneal * (max(steps) - min(steps)) > 1e-3 * (1 + anneal * min(steps)):
         assert late < early
-    before, after = (np.asarray(is_far(jnp.asarray([*ratios, 0.0]), c)) for c in (early, late))
+    before, after = (np.asarray(_is_far(np.float32([*ratios, 0.0]), c)) for c in (early, late))
     assert (after >= before).all()  # sets of far-policy steps are nested
     assert not after[-1]  # ratio 1
 
@@ -92,10 +85,8 @@ def trust_of(log_ratio, kl=0.0, reverse_kl=0.0):
 def test_near_and_far_steps_by_hand():
     ratios = np.array([0.1, 0.2001, 1, 4.999, 6])
     objective = refer.objective()
-    for index, near in enumerate([False, True, True, True, False]):
-        loss = jnp.zeros(5).at[index].set(5.0)
-        got = objective.critic(loss, sample_of(0.3, 5.0, 5), trust_of(np.log(ratios)))
-        assert float(got) == (1.0 if near else 0.0)
+    critic = lambda loss: objective.critic(loss, sample_of(0.3, 5.0, 5), trust_of(np.log(ratios)))
+    np.testing.assert_array_equal(jax.jit(jax.vmap(critic))(5 * np.eye(5)), [0, 1, 1, 1, 0])
     border = trust_of([np.log(np.float32(5.0)), -np.log(np.float32(5.0))])
     assert float(objective.critic(jnp.ones(2), sample_of(0.3, 5.0, 2), border)) == 0
 
@@ -127,6 +118,19 @@ def test_agents_without_a_density_are_refused():
         refer.objective().critic(jnp.ones(2), sample_of(0.3, 5.0, 2), None)
 
 
+@functools.partial(jax.jit, static_argnums=3)
+def gradients_of(ratios, beta, c_max, direction):
+    """Return the gradients of the actor's loss by loss and both penalties, and of the critic's."""
+    objective = refer.objective(ReFERConfig(direction=direction))
+    trust, sample, ones = trust_of(ratios), sample_of(beta, c_max, 5), jnp.ones(5)
+
+    def actor(loss, kl, reverse_kl):
+        return objective.actor(loss, sample, trust._replace(kl=kl, reverse_kl=reverse_kl))
+
+    critic = lambda loss: objective.critic(loss, sample, trust)
+    return *jax.grad(actor, (0, 1, 2))(ones, ones, ones), jax.grad(critic)(ones)
+
+
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     st.lists(st.floats(-7, 7, width=32), min_size=4, max_size=4),
@@ -136,18 +140,11 @@ def test_agents_without_a_density_are_refused():
 )
 def test_beta_divides_the_gradient_between_loss_and_penalty(ratios, beta, c_max, direction):
     """With beta 1 the penalty has no gradient, and with beta 0 the agent's loss has none."""
-    objective = refer.objective(ReFERConfig(direction=direction))
-    trust, ones = trust_of([*ratios, 0.0]), jnp.ones(5)
-    sample = sample_of(beta, c_max, 5)
-
-    def actor(loss, kl, reverse_kl):
-        return objective.actor(loss, sample, trust._replace(kl=kl, reverse_kl=reverse_kl))
-
-    by_loss, *by_kl = jax.grad(actor, (0, 1, 2))(ones, ones, ones)
-    near = np.abs([*ratios, 0.0]) < np.log(np.float32(c_max))
+    ratios = np.float32([*ratios, 0.0])
+    by_loss, *by_kl, by_critic = gradients_of(ratios, beta, np.float32(c_max), direction)
+    near = np.abs(ratios) < np.log(np.float32(c_max))
     np.testing.assert_allclose(by_loss, beta * near / 5, rtol=1e-6)
     used = ["behaviour", "policy"].index(direction)
     np.testing.assert_allclose(by_kl[used], (1 - beta) / 5, rtol=1e-6)
     np.testing.assert_array_equal(by_kl[1 - used], 0)
-    by_critic = jax.grad(lambda loss: objective.critic(loss, sample, trust))(ones)
     np.testing.assert_allclose(by_critic, near / 5, rtol=1e-6)
