@@ -111,7 +111,8 @@ def test_for_run_fills_the_schedules_of_methods():
     expected = {
         "per": {"beta_updates"}, "ners": {"beta_updates"}, "ere": {"eta_updates"},
         "rank": {"alpha_updates", "beta_updates"}, "relo": {"beta_updates"},
-        "eper": {"beta_updates"}, "masked": {"over_updates"},
+        "eper": {"beta_updates"},
+        **dict.fromkeys(("her", "slices", "cer", "masked", "sil"), {"over_updates"}),
     }  # fmt: skip
     assert filled == {name: expected.get(name, set()) for name in METHODS}
 
