@@ -217,7 +217,7 @@ def quantiles(priority: Callable[[Array], Array], size: Array) -> dict[str, Arra
     number = jnp.arange(_MAX_QUANTILE_SLOTS)
     slots = (number % count * (size / count)).astype(jnp.int32)
     # The array has a static size; entries from index `count` on are duplicates, sorted last.
-    ordered = jnp.sort(jnp.where(number < count, priority(slots), jnp.inf))
+    ordered = jnp.sort(jnp.where(number < count, priority(slots), _LARGEST))
     place = jnp.array([0.1, 0.5, 0.9], jnp.float32) * (count - 1)
     before = place.astype(jnp.int32)
     low, high = ordered[before], ordered[jnp.minimum(before + 1, count - 1)]
@@ -226,6 +226,7 @@ def quantiles(priority: Callable[[Array], Array], size: Array) -> dict[str, Arra
 
 
 _MAX_QUANTILE_SLOTS = 4096
+_LARGEST = np.finfo(np.float32).max  # finite, for runs with `jax_debug_infs`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -320,9 +321,7 @@ def _set(state: ProportionalState, slots: Array, priorities: Array) -> Proportio
     minimum = state.minimum
     if minimum is not None:
         # Exclude leaves of 0 from the minimum because they are never sampled.
-        minimum = sum_tree.set(
-            minimum, slots, jnp.where(priorities == 0, np.finfo(np.float32).max, priorities)
-        )
+        minimum = sum_tree.set(minimum, slots, jnp.where(priorities == 0, _LARGEST, priorities))
     maximum = state.maximum
     if maximum is not None:
         maximum = sum_tree.set(maximum, slots, priorities)
