@@ -112,7 +112,7 @@ def test_for_run_fills_the_schedules_of_methods():
         "per": {"beta_updates"}, "ners": {"beta_updates"}, "ere": {"eta_updates"},
         "rank": {"alpha_updates", "beta_updates"}, "relo": {"beta_updates"},
         "eper": {"beta_updates"},
-        **dict.fromkeys(("her", "slices", "cer", "masked", "sil"), {"over_updates"}),
+        **{name: {"over_updates"} for name in ("her", "slices", "cer", "masked", "sil")},
     }  # fmt: skip
     assert filled == {name: expected.get(name, set()) for name in METHODS}
 
