@@ -52,7 +52,7 @@ def map_members(
         return jax.vmap(function)(ensemble, *more, *keys)
     keys = None if key is None else jax.random.split(key, len(ensemble))
     given = [part for part in (ensemble, inputs, keys) if part is not None]
-    outputs = [function(*inputs) for inputs in zip(*given, strict=True)]
+    outputs = [function(*arguments) for arguments in zip(*given, strict=True)]
     return _stack(outputs) if len(outputs) > 1 else jax.tree.map(lambda x: x[None], outputs[0])
 
 
