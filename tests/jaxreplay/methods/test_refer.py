@@ -261,3 +261,15 @@ def test_steps_that_are_not_finite_are_stored_as_zero_and_counted():
 def test_option_returns_requires_feedback_on_new_steps():
     with refused("add", "advantage", "next_value", "value"):
         Played([], 8, 2, returns=True).add()
+
+
+def test_new_steps_have_one_step_estimates_until_the_next_refresh():
+    """Q = r + discount V(s') scale: 1 + 0.9 * 3 * 2 = 6.4, and 1 after a termination or for NaN."""
+    memory = ring.init(EXAMPLE, 6, num_envs=3)
+    row = jax.tree.map(lambda x: np.stack([x] * 3), EXAMPLE)
+    row = row._replace(reward=np.ones(3, np.float32), discount=np.float32([0.9, 0.0, 0.9]))
+    values = dict.fromkeys(("value", "advantage"), np.zeros(3, np.float32))
+    values |= {"next_value": np.float32([3, 3, np.nan]), "reward_scale": np.full(3, 2, np.float32)}
+    add = jax.jit(estimates.add)
+    state = add(estimates.init(memory), np.arange(3, dtype=np.int32), row, values)
+    np.testing.assert_allclose(state.q_ret, [6.4, 1, 1, 0, 0, 0], rtol=1e-6)
