@@ -92,7 +92,7 @@ def read_aux(agent: str, sample: Sample, name: str, methods: str) -> Any:
     return values
 
 
-def complete(objective: Objective | None, error: Callable[[Array], Array]) -> Objective:
+def with_default_loss(objective: Objective | None, error: Callable[[Array], Array]) -> Objective:
     """Fill in an agent's default loss where a replay method's objective leaves it open.
 
     Args:

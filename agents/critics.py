@@ -196,7 +196,7 @@ def fit(
       critics: the critics.
       sample: batch of B transitions, or candidates.
       target: `[B]`, targets of all transitions.
-      objective: objective with `error` set (see `complete`).
+      objective: objective with `error` set (see `with_default_loss`).
       key: PRNG key of the update, for the choice.
 
     Returns:

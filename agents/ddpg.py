@@ -68,7 +68,7 @@ class _DDPG(exploration.NoisyPolicy):
 
     def __init__(self, config: DDPGConfig, space: Continuous, objective: Objective | None) -> None:
         common.check_arguments("DDPG", space, Continuous, objective, OFFERS)
-        self.config, self.objective = config, common.complete(objective, objectives.mse)
+        self.config, self.objective = config, common.with_default_loss(objective, objectives.mse)
         exploration.check_noise(config.noise, self.objective.requires.density)
         self.actor = Actor(space.size, config.hidden, config.activation)
         self.critic = Critic(config.hidden, config.activation)

@@ -80,7 +80,7 @@ class _DiscreteSAC:
         self, config: DiscreteSACConfig, space: Discrete, objective: Objective | None
     ) -> None:
         common.check_arguments("discrete SAC", space, Discrete, objective, OFFERS)
-        self.config, self.objective = config, common.complete(objective, objectives.mse)
+        self.config, self.objective = config, common.with_default_loss(objective, objectives.mse)
         self.target_entropy = config.target_entropy * math.log(space.n)
         self.network = QNetwork(space.n, config.network, config.hidden)
         self.actor_optimiser = common.adam(config.actor_learning_rate)

@@ -116,7 +116,10 @@ class _DQN:
 
     def __init__(self, config: DQNConfig, space: Discrete, objective: Objective | None) -> None:
         common.check_arguments("DQN", space, Discrete, objective, OFFERS)
-        self.config, self.objective = config, common.complete(objective, objectives.huber(1.0))
+        self.config, self.objective = (
+            config,
+            common.with_default_loss(objective, objectives.huber(1.0)),
+        )
         self.num_actions = space.n
         self.network = QNetwork(space.n, config.network, config.hidden, config.dueling)
         self.optimiser = common.q_optimiser(config)

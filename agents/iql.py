@@ -86,7 +86,7 @@ class _IQL:
 
     def __init__(self, config: IQLConfig, space: Continuous, objective: Objective | None) -> None:
         common.check_arguments("IQL", space, Continuous, objective, OFFERS)
-        self.config, self.objective = config, common.complete(objective, objectives.mse)
+        self.config, self.objective = config, common.with_default_loss(objective, objectives.mse)
         self.size = space.size
         self.mean, self.critic = Actor(space.size, config.hidden), Critic(config.hidden)
         self.value_network = Actor(1, config.hidden)

@@ -64,7 +64,7 @@ class _NAF(exploration.NoisyPolicy):
 
     def __init__(self, config: NAFConfig, space: Continuous, objective: Objective | None) -> None:
         common.check_arguments("NAF", space, Continuous, objective, OFFERS)
-        self.config, self.objective = config, common.complete(objective, objectives.mse)
+        self.config, self.objective = config, common.with_default_loss(objective, objectives.mse)
         self.size = size = space.size
         self.network = Actor(size + 1 + size * (size + 1) // 2, config.hidden, config.activation)
         self.optimiser = common.adam(config.learning_rate, config.anneal)

@@ -281,8 +281,8 @@ class Critic(nn.Module):
 
     `layer` and `last` create the layers of ReLU networks; `residual` selects a `ResidualMLP`.
     Layers may have mutable variables, such as batch normalisation statistics.
-    `critic.apply(..., mutable=[...])` then returns the new values. The agent returns them from its
-    loss in `critics.Critique.aux` and stores them in its state.
+    `critic.apply(..., mutable=[...])` then returns the new values (see `ensembles.apply_learning`),
+    which the agent stores in its state.
     """
 
     hidden: tuple[int, ...]

@@ -198,7 +198,7 @@ class _R2D2:
 
     def __init__(self, config: R2D2Config, space: Discrete, objective: Objective | None) -> None:
         common.check_arguments("R2D2", space, Discrete, objective, OFFERS)
-        self.config, self.objective = config, common.complete(objective, objectives.mse)
+        self.config, self.objective = config, common.with_default_loss(objective, objectives.mse)
         common.require(
             not self.objective.roles,
             "R2D2 learns from sequences, whose steps have no roles by their position in the batch: "

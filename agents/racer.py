@@ -102,7 +102,7 @@ class _RACER:
 
     def __init__(self, config: RACERConfig, space: Continuous, objective: Objective | None) -> None:
         common.check_arguments("RACER", space, Continuous, objective, OFFERS)
-        self.objective = common.complete(objective, jnp.square)  # RACER ignores `error`
+        self.objective = common.with_default_loss(objective, jnp.square)  # RACER ignores `error`
         self.form = FORMS[config.advantage]
         self.network = Network(space.size, config)
         self.optimiser = common.adam(config.learning_rate, config.anneal)

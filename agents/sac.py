@@ -211,7 +211,7 @@ class _SAC:
 
     def __init__(self, config: SACConfig, space: Continuous, objective: Objective | None) -> None:
         common.check_arguments("SAC", space, Continuous, objective, OFFERS)
-        self.config, self.objective = config, common.complete(objective, objectives.mse)
+        self.config, self.objective = config, common.with_default_loss(objective, objectives.mse)
         _check_objective(config, self.objective)
         self.target_entropy = config.target_entropy * space.size
         self.actor, self.critic = _networks(config, space.size)

@@ -46,7 +46,7 @@ class _Tabular:
 
     def __init__(self, config: TabularConfig, space: Discrete, objective: Objective | None) -> None:
         common.check_arguments("The tabular agent", space, Discrete, objective, OFFERS)
-        self.config, self.objective = config, common.complete(objective, objectives.mse)
+        self.config, self.objective = config, common.with_default_loss(objective, objectives.mse)
         self.num_actions = space.n
 
     def init(self, key: Array, _obs: Obs, _action: Array) -> TabularState:

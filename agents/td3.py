@@ -110,7 +110,7 @@ class _TD3:
 
     def __init__(self, config: TD3Config, space: Continuous, objective: Objective | None) -> None:
         common.check_arguments("TD3", space, Continuous, objective, OFFERS)
-        self.config, self.objective = config, common.complete(objective, objectives.mse)
+        self.config, self.objective = config, common.with_default_loss(objective, objectives.mse)
         self.actor, self.critic = Actor(space.size, config.hidden), Critic(config.hidden)
         self.actor_optimiser = optax.adam(config.actor_learning_rate)
         self.critic_optimiser = optax.adam(config.critic_learning_rate)

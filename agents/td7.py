@@ -91,7 +91,10 @@ class _TD7:
 
     def __init__(self, config: TD7Config, space: Continuous, objective: Objective | None) -> None:
         common.check_arguments("TD7", space, Continuous, objective, OFFERS)
-        self.config, self.objective = config, common.complete(objective, objectives.huber())
+        self.config, self.objective = (
+            config,
+            common.with_default_loss(objective, objectives.huber()),
+        )
         self.encoder = sale.ELUNetwork((*config.hidden, config.embedding))
         self.actor = sale.EmbeddedActor(space.size, config.hidden)
         self.critic = sale.EmbeddedCritic(config.hidden)

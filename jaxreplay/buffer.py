@@ -48,6 +48,8 @@ def read(buffer: Buffer, slots: Array) -> Array:
 
 def read_or(buffer: Buffer, slots: Array, missing: float | bool) -> Array:
     """Return the rows `[B, ...]` at `slots` `[B]`, filled with `missing` for slots out of range."""
+    # Unsigned slots: a negative one would be counted from the end.
+    slots = slots.astype(jnp.uint32)
     return jnp.asarray(buffer).at[slots].get(mode="fill", fill_value=missing)
 
 

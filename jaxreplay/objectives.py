@@ -152,7 +152,8 @@ class Objective(NamedTuple):
         """
         if self.error is None:
             raise ValueError(
-                "objective.error is None: fill in the agent's loss by agents.common.complete"
+                "objective.error is None: fill in the agent's loss by "
+                "agents.common.with_default_loss"
             )
         return self.error(td_error).sum(axis=0)
 

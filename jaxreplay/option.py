@@ -175,9 +175,9 @@ class Config:
 
 @functools.cache
 def options_of(config: type) -> tuple[Option, ...]:
-    """Return the options of a config class, in dataclass field order.
+    """Return the options of a config class, in the order of its fields.
 
-    Options of base classes come first. Fields declared without `option` are omitted.
+    Fields declared without `option` are omitted.
     """
     hints = typing.get_type_hints(config)
     fields = [field for field in dataclasses.fields(config) if "declaration" in field.metadata]

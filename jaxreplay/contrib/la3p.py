@@ -84,14 +84,10 @@ class LA3P(Sampler):
     def add(
         self, state: LA3PState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
     ) -> LA3PState:
-        if self.config.initial == "td":
-            leaf = self._leaf(feedback, slots, ring)
-        else:
-            leaf = jnp.broadcast_to(proportional.largest(state.priorities), slots.shape)
-        return LA3PState(
-            proportional.insert(state.priorities, slots, leaf),
-            sum_tree.set(state.inverse, slots, _inverse(leaf)),
-        )
+        leaf = self._leaf(feedback, slots, ring) if self.config.initial == "td" else None
+        priorities = proportional.insert(state.priorities, slots, leaf)
+        inserted = sum_tree.get(priorities.tree, slots)  # the maximum in place of None or NaN
+        return LA3PState(priorities, sum_tree.set(state.inverse, slots, 1 / inserted))
 
     def sample(self, state: LA3PState, ring: Ring, key: Array, batch_size: int) -> Draw:
         uniform, prioritised, _ = self.config.parts(batch_size).sizes

@@ -39,7 +39,7 @@ class ReaPERConfig(Config):
     )
     initial: options.Initial = option("max", options.INITIAL)
     sampling: Sampling = option("stratified", options.SAMPLING)
-    beta: float = option(0.5, "constant importance-sampling exponent", _CODE, at_least=0, at_most=1)
+    beta: float = option(0.5, options.CONSTANT_BETA, _CODE)
     loss: LossName = option("agent", options.LOSS)
 
     @property

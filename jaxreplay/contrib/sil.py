@@ -57,10 +57,8 @@ class SILConfig(Config):
     coefficient: float = option(
         1.0, "factor of the imitation loss; the paper gives none for Q-learning", at_least=0
     )
-    alpha: float = option(0.6, "prioritisation exponent; 0 is uniform", _PAPER, at_least=0)
-    beta: float = option(
-        0.1, "importance-sampling exponent", f"{_PAPER}: 0.1 or 0.4", at_least=0, at_most=1
-    )
+    alpha: float = option(0.6, options.ALPHA, _PAPER)
+    beta: float = option(0.1, options.CONSTANT_BETA, f"{_PAPER}: 0.1 or 0.4")
     clip: float | None = option(
         1.0, "upper bound on R - Q in priorities and gradients; none: unbounded", _CODE, above=0
     )
@@ -117,8 +115,9 @@ class SelfImitation(Wrapper):
     When an episode ends, returns become known backwards from its end, two per new step of its
     environment. Episodes that are truncated are only imitated if `truncated` is True.
 
-    Weights of the imitated transitions are `(P / min P)^-beta`. Feedback on them changes only the
-    priorities of the imitation, and other feedback only the inner sampler's.
+    Weights of the imitated transitions are `(N P)^-beta`, by default divided by their maximum over
+    the buffer, `(P / min P)^-beta`. Feedback on them changes only the priorities of the imitation,
+    and other feedback only the inner sampler's.
 
     Args:
       inner: sampler that draws the first rows.

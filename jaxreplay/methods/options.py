@@ -49,6 +49,7 @@ BETA_UPDATES = Declaration(
     at_least=1,
     whole_run=True,
 )
+CONSTANT_BETA = Declaration("constant importance-sampling exponent", at_least=0, at_most=1)
 NORMALISE = Declaration(
     "divide importance weights by their batch maximum or buffer maximum, or not at all"
 )

@@ -69,9 +69,7 @@ class PSERConfig(Config):
     )
     initial: options.Initial = option("max", options.INITIAL)
     sampling: Sampling = option("stratified", options.SAMPLING)
-    beta: float = option(
-        0.5, "constant importance-sampling exponent", f"{_PAPER}, Tab. 4", at_least=0, at_most=1
-    )
+    beta: float = option(0.5, options.CONSTANT_BETA, f"{_PAPER}, Tab. 4")
     loss: LossName = option("agent", options.LOSS)
 
     @property

@@ -161,7 +161,7 @@ class Sequences(Sampler):
         first, complete = _find_complete(self.config, positions, ring)
         removed = slots if self.config.length > 1 else jnp.full_like(slots, IGNORED)
         firsts = jnp.concatenate([removed, jnp.where(complete, first, IGNORED)])
-        new = jnp.broadcast_to(state.priorities.max_leaf, first.shape)
+        new = jnp.broadcast_to(proportional.largest(state.priorities), first.shape)
         values = jnp.concatenate([jnp.zeros_like(new), new])
         return SequencesState(proportional.insert(state.priorities, firsts, values), positions)
 
@@ -207,7 +207,7 @@ class Sequences(Sampler):
         return {
             "sequences": count.astype(jnp.float32),
             "mean_priority": sum_tree.total(tree) / jnp.maximum(count, 1),
-            "max_priority": state.priorities.max_leaf,
+            "max_priority": proportional.largest(state.priorities),
             "skipped_leaves": state.priorities.skipped.astype(jnp.float32),
         }
 

@@ -23,7 +23,7 @@ def four_rows(weights=None):
 
 
 def gradient(objective, weights=None):
-    objective = common.complete(objective, objectives.mse)
+    objective = common.with_default_loss(objective, objectives.mse)
 
     def loss(q, sample, target):
         return objective.critic(objective.losses(target - q), sample, None), q
@@ -87,14 +87,14 @@ def test_losses_receive_the_errors_of_both_critics(twin):
 
 
 def test_objectives_without_a_loss_are_refused():
-    with refused("error", "complete"):
+    with refused("error", "with_default_loss"):
         objectives.plain().losses(Q)
 
 
-def test_complete_keeps_the_loss_of_an_objective():
+def test_a_default_loss_does_not_replace_that_of_an_objective():
     objective = objectives.plain(objectives.l1)
-    assert common.complete(objective, objectives.mse).error is objectives.l1
-    assert common.complete(objectives.plain(), objectives.mse).error is objectives.mse
+    assert common.with_default_loss(objective, objectives.mse).error is objectives.l1
+    assert common.with_default_loss(objectives.plain(), objectives.mse).error is objectives.mse
 
 
 def test_adam_skips_non_finite_gradients():

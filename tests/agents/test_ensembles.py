@@ -59,9 +59,9 @@ def test_stacked_critics_have_the_gradients_of_separate_critics():
     def value(params, t, key):
         return t.obs @ params["w"] + jax.random.normal(key, t.reward.shape)
 
-    plain = common.complete(None, objectives.mse)
+    plain = common.with_default_loss(None, objectives.mse)
     for objective in (plain, laber.method(laber.LaBERConfig()).objective):
-        objective = common.complete(objective, objectives.mse)
+        objective = common.with_default_loss(objective, objectives.mse)
 
         @jax.jit
         def gradients(params, objective=objective):

@@ -230,7 +230,7 @@ def test_learning_without_advantages_equals_that_of_the_inner_method(inner):
     losses = [
         jax.value_and_grad(
             lambda q, objective=objective, sample=sample: objective.critic(
-                common.complete(objective, objectives.mse).losses(q), sample, None
+                common.with_default_loss(objective, objectives.mse).losses(q), sample, None
             )
         )(td[:, : len(sample.indices)])
         for objective, sample in ((sil.combine(inner).objective, batch), (inner.objective, own))

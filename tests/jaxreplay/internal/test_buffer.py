@@ -70,6 +70,10 @@ def test_modify_returns_the_previous_values():
     after, before = jax.jit(buffer.modify)(array, slots, jnp.asarray([7.0, 8.0, 9.0]))
     np.testing.assert_array_equal(after, [9, 2, 7])
     np.testing.assert_array_equal(before, [3, 0, 1])
+    outside = jnp.asarray([-1, 3, 1])  # skipped by the write, and 0 among the old rows
+    after, before = jax.jit(buffer.modify)(array, outside, jnp.asarray([7.0, 8.0, 9.0]))
+    np.testing.assert_array_equal(after, [1, 9, 3])
+    np.testing.assert_array_equal(before, [0, 0, 2])
     with refused("modify", "int32"):
         buffer.modify(jnp.arange(3), slots, slots)
 

@@ -14,9 +14,10 @@ from jaxreplay.methods import METHODS, proportional, rank
 from jaxreplay.methods.parts import bucket_order
 from tests.methods import compiled
 
-# Which method has which option. PSER and ReaPER change priorities of whole episodes, so that no
-# tree has their maximum or minimum; the priorities of reshuffled, reverse and curious replay are
-# counts; those of NERS are scores of a network.
+# Which method has which option. PSER and ReaPER change priorities of whole episodes, and those of
+# faded replay change with age, so that no tree has their maximum; those of sequences and of SIL are
+# set by slots of a whole episode; those of curious replay include counts, and those of NERS are
+# scores of a network.
 OPTIONS = {
     "per": {"initial", "maximum", "sampling", "normalise"},
     "eper": {"initial", "maximum", "sampling", "normalise"},
@@ -128,6 +129,22 @@ def test_stored_maximum_excludes_the_transition_that_is_overwritten(name):
     state = replay.add(state, ROW)  # overwrites the outlier
     np.testing.assert_allclose(priorities(state), [2, 0.5, 0.25, 2], rtol=1e-5)
     (rank if name == "rank" else proportional).check_valid(state.sampler, state.ring)
+
+
+def test_la3p_forgets_the_overwritten_transition_in_both_trees():
+    replay = replay_of("la3p", maximum="stored")
+    state = update(replay, filled(replay), [50.0, 0.5, 2.0, 99.0])
+    state = replay.add(state, ROW)  # overwrites the outlier
+    np.testing.assert_allclose(priorities(state), [2, 0.5, 2, 1])
+    np.testing.assert_allclose(sum_tree.leaves(state.sampler.inverse), [0.5, 2, 0.5, 1])
+
+
+def test_la3p_gives_the_maximum_to_new_transitions_without_a_finite_td_error():
+    replay = replay_of("la3p", initial="td")
+    state = filled(replay, feedback=("td_error",))  # priorities 2, 3, 4 and 5
+    state = replay.add(state, ROW, td_error=jnp.full(1, jnp.nan))
+    np.testing.assert_allclose(priorities(state), [5, 3, 4, 5])
+    np.testing.assert_allclose(sum_tree.leaves(state.sampler.inverse), [1 / 5, 1 / 3, 1 / 4, 1 / 5])
 
 
 @pytest.mark.parametrize("name", ["per", "rank"])
