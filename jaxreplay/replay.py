@@ -173,7 +173,7 @@ class Replay:
           ValueError: If `add` would raise, or if fields differ in T.
         """
         state = calls.checked_state(self, "add_rollout", state)
-        lead = (calls.num_steps(rollout), self.num_envs)
+        lead = (calls.rollout_length(rollout), self.num_envs)
         calls.check_feedback(self.requires.feedback_of_new, feedback, "add_rollout", lead)
         rollout = state.ring.as_stored(rollout, lead)
 

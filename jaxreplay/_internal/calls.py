@@ -79,7 +79,7 @@ def checked_state(replay: Any, function: str, state: Any) -> Any:
     return _as_arrays(state)
 
 
-def num_steps(rollout: Tree) -> int:
+def rollout_length(rollout: Tree) -> int:
     """Return the number of steps T in a rollout `[T, E, ...]`, at least 1."""
     leaves = jax.tree.leaves(rollout)
     shape = jnp.shape(leaves[0]) if leaves else ()
