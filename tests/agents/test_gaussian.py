@@ -113,6 +113,8 @@ def test_draws_lie_within_three_standard_deviations():
     z = (gaussian.sample(mean, variance, jax.random.key(0)) - mean) / 0.5
     assert float(jnp.abs(z).max()) <= 3 + 1e-5
     assert float(z.std()) == pytest.approx(0.9866, abs=0.01)  # of the normal truncated at 3
+    normal = jax.random.truncated_normal(jax.random.key(0), -3, 3, z.shape)
+    np.testing.assert_allclose(z, normal, atol=1e-5)  # not its mirror image
 
 
 def test_extreme_ratios_stay_finite():
