@@ -92,13 +92,16 @@ def modify(buffer: Buffer, slots: Array, values: Array) -> tuple[Buffer, Array]:
     """Write rows as `write` does, and also return the old rows, with 0 for slots out of range.
 
     A test of the old rows for NaN makes the write depend on the read. Stored NaNs are not
-    overwritten.
+    overwritten. For integers, read the rows, and write at `after(fence(rows), slots)`.
 
     Raises:
       ValueError: If the buffer's dtype is not floating-point.
     """
     if not jnp.issubdtype(buffer.dtype, jnp.floating):
-        raise ValueError(f"modify got a buffer of dtype {buffer.dtype}, expected floating-point")
+        raise ValueError(
+            f"modify got a buffer of dtype {buffer.dtype}, expected floating-point: "
+            "use read_or, and write at after(fence(rows), slots)"
+        )
     slots, values, count = _at_least_two(slots), _at_least_two(values), len(slots)
     before = read_or(buffer, slots, 0.0)
     return write(buffer, slots, jnp.where(jnp.isnan(before), before, values)), before[:count]

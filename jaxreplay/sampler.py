@@ -27,8 +27,9 @@ class Sampler:
     those of uniform sampling without feedback.
 
     Inside compiled loops, arrays as large as the ring buffer are updated in place if every function
-    that reads such an array returns a result that depends on the read. Use
-    `jaxreplay.testing.assert_in_place` to check this.
+    that reads such an array returns a result that depends on the read, and writes the array only
+    after the read, at `buffer.after(buffer.fence(rows), slots)`. Use
+    `jaxreplay.testing.assert_in_place` to check this. `docs/how_to/write_a_method.md` has examples.
     """
 
     def init(self, key: Array, ring: Ring) -> State:

@@ -50,7 +50,8 @@ def assert_in_place(step: Callable[..., Any], state: Any, *args: Any, size: int 
         shown = [f"{x} ({' or '.join(names.get(x, ['a temporary']))})" for x in arrays]
         raise AssertionError(
             f"every iteration copies {', '.join(shown)}: call Replay.after_reading right after "
-            "sample, and Replay.update for every batch"
+            "sample, and Replay.update for every batch; in a sampler of your own, let writes wait "
+            "for reads of the same array (jaxreplay.buffer.after)"
         )
 
 

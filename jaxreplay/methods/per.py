@@ -37,12 +37,12 @@ class PERConfig(Config):
 
 @dataclasses.dataclass(frozen=True)
 class PERPriority:
-    """Computes priorities `(min(|td|, clip) + epsilon)^alpha` (Schaul et al. 2016, Sec. 3.3)."""
+    """Computes `p^alpha` for `p = min(|td|, clip) + epsilon` (Schaul et al. 2016, Sec. 3.3)."""
 
     alpha: float
     epsilon: float
     clip: float | None
-    td: str = "td_error"  # name of the feedback
+    td: str = "td_error"  # name of the feedback, which EPER replaces
 
     def __call__(self, feedback: Mapping[str, Array], slots: Array, ring: Ring) -> Array:
         size = jnp.abs(feedback[self.td])
@@ -54,7 +54,7 @@ class PERPriority:
 def sampler(config: PERConfig = PERConfig()) -> Proportional:
     """Return the proportional PER sampler: `P(i) = p_i^alpha / sum_j p_j^alpha`.
 
-    The priority is `p = |td| + epsilon` (Schaul et al. 2016, Eq. 1 and Alg. 1). Importance weights
+    `p = min(|td|, clip) + epsilon` (Schaul et al. 2016, Eq. 1 and Alg. 1). Importance weights
     are `(N P(i))^-beta`, optionally divided by the largest weight in the batch or the buffer. Beta
     is constant unless `beta_updates` or `config.for_run` sets the length of its schedule.
     """
