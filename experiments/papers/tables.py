@@ -14,7 +14,6 @@ from experiments.studies.store import Store
 
 FORMAT = 1
 _FACTS = {
-    "crc32": kinds.whole,
     "made": kinds.record({
         "options": kinds.dict_of(kinds.anything), "versions": kinds.record({"code": kinds.text}),
         "seconds?": kinds.number,
@@ -99,11 +98,10 @@ def paths(folder: Path, name: str, size: str) -> tuple[tuple[Path, Path], tuple[
 def write(folder: Path, name: str, size: str, data: Data) -> None:
     """Write the table of a computation; each of its two files is written atomically."""
     numbers, facts = paths(folder, name, size)[0]
-    encoded = stored.encode(data.frame, digits=6)
     # `read` ignores facts without numbers, as a killed process may leave them.
     numbers.unlink(missing_ok=True)
-    write_json(facts, {"format": FORMAT, "crc32": encoded.crc32, "made": data.made})
-    write_bytes(numbers, encoded.content)
+    write_json(facts, {"format": FORMAT, "made": data.made})
+    write_bytes(numbers, stored.encode(data.frame, digits=6))
 
 
 def read(folder: Path, name: str, size: str) -> Data | None:
@@ -121,4 +119,4 @@ def read(folder: Path, name: str, size: str) -> Data | None:
     saved = read_json(facts, _FACTS, latest=FORMAT)
     if not numbers.exists():
         return None
-    return Data(stored.decode(numbers, {saved["crc32"]}).frame, made=saved["made"])
+    return Data(stored.decode(numbers), made=saved["made"])

@@ -8,10 +8,11 @@ import chex
 import jax
 
 from experiments.environments.types import Array, Environment, EnvironmentSpec
-from experiments.runs import checkpoint, run_config
-from experiments.runs.assembly import assemble, join
-from experiments.runs.folder import check_demos
+from experiments.runs.assembly import assemble
 from experiments.runs.run_config import RunConfig
+from experiments.studies import batch, checkpoints, devices, programs, store
+from experiments.studies.plan import Job
+from experiments.studies.study import Study
 from experiments.training.phases import make_phases
 
 
@@ -35,12 +36,17 @@ class Policy(NamedTuple):
     step: int  # number of agent steps of training
 
 
-def read_config(folder: Path) -> RunConfig:
-    """Return the configuration of a run; raise ValueError if run or checkpoint is missing."""
-    config = run_config.read(folder)
-    if checkpoint.latest(folder / "checkpoints") is None:
-        raise ValueError(f"the run in {folder} has no checkpoint yet: wait for one, or --resume it")
-    return config
+def read(folder: Path) -> Study:
+    """Return the study of the run in a folder.
+
+    Raises:
+      ValueError: the folder has no run, or is damaged.
+    """
+    found = store.read(folder)
+    study = found.study.validated(folder)
+    if not study.is_run:
+        raise ValueError(f"{folder} has a study of several runs: give the folder of a run")
+    return study
 
 
 def check_seed(config: RunConfig, seed: int | None) -> int:
@@ -52,32 +58,28 @@ def check_seed(config: RunConfig, seed: int | None) -> int:
     return first if seed is None else seed
 
 
-def load(folder: Path, config: RunConfig, seed: int) -> Policy:
+def load(folder: Path, study: Study, seed: int) -> Policy:
     """Return the policy of a seed of the run in `folder`, without reading its replay.
 
     Raises:
-      ValueError: a package is missing, or the checkpoint is damaged or does not fit the agent.
+      ValueError: a package is missing, there is no checkpoint yet, or it is damaged or does not fit
+        the agent.
     """
-    check_demos(folder, config)
-    parts = assemble(config)
-    run = join(parts, config)
-    checkpoints = folder / "checkpoints"
-    step = checkpoint.latest(checkpoints)
-    try:
-        meta = checkpoint.read_run(checkpoints, step)
-        run_config.check_same(meta["config"], config.to_json(), folder)
-        checkpoint.check_name(checkpoints, step, run.schedule, meta["progress"])
-        agents = checkpoint.load(checkpoints, run.like().agent, step, part=".agent")
-    except checkpoint.Damaged as error:
-        before = checkpoint.latest(checkpoints, before=step)
-        if before is None:
-            raise
-        raise ValueError(f"{error}, or move it away to use that of step {before}") from None
+    (point,) = study.points()
+    store.check_demos(store.read(folder).facts, [point], folder)
+    path, seeds, step = checkpoints.of_seed(folder, seed)
+    parts = assemble(point.config)
+    runs = [(point, number) for number in seeds]
+    (group,) = programs.grouped([point])
+    job = Job(group, tuple(runs), len(runs), len(runs), 0)
+    driver = batch.driver_of(job, runs, devices.choose(1))
+    agents = checkpoints.read_agent(path, driver.like().agent)
     # Leaves that all seeds share, such as clocks, have no seed axis (None in the axes).
     agent = jax.tree.map(
-        lambda axis, leaf: leaf if axis is None else leaf[seed - config.seed],
-        run.axes.agent, agents, is_leaf=lambda axis: axis is None,
+        lambda axis, leaf: leaf if axis is None else leaf[seeds.index(seed)],
+        driver.axes.agent, agents, is_leaf=lambda axis: axis is None,
     )  # fmt: skip
+    config = point.config
     phases = make_phases(parts.spec.action_space, parts.agent, parts.replay, config.loop)
     compiled = parts.environment if isinstance(parts.environment, Environment) else None
 
