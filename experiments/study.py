@@ -22,8 +22,7 @@ from typing import NamedTuple
 from experiments.cli import shared, toml
 from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, read_options
-from experiments.installation.commands import missing
-from experiments.runs.log import say, show
+from experiments.runs.log import show
 from experiments.runs.run_config import PREFIXES, RunConfig, defaults
 from experiments.storage.files import read_json
 from experiments.studies import grid
@@ -127,9 +126,9 @@ def _run(study: Study, out: Path, args: argparse.Namespace, where: Where) -> Non
         cache=args.compilation_cache, dry_run=args.dry_run,
     )  # fmt: skip
     if results is not None and study.options.report:
-        from experiments.report import page
+        from experiments.studies import study_page
 
-        show(page.write_study(results))
+        show(study_page.write(results))
 
 
 def _of_json(path: Path) -> Study:
@@ -193,12 +192,6 @@ def _study(
             config = dataclasses.replace(config, seeds=seeds)
         found[env, label] = dataclasses.replace(config, replay_options=own)
     shared.check_used(args, found.values())
-    lacks = missing("report", {"plotly": "report"}) if options.report else ""
-    if lacks and vars(args).get("report"):
-        raise ValueError(lacks)
-    if lacks:
-        say(f"without report.html: {lacks}")
-        options = dataclasses.replace(options, report=False)
     if not options.defaults and search.search is None:
         grid.check_fixed(axes, found, vars(args).keys())
     if search.search is None and axes:

@@ -73,9 +73,9 @@ def _run(config: RunConfig, output: OutputConfig, args: argparse.Namespace) -> N
     figure = f"  (figure: {out / 'learning_curve.png'})" if output.figures else ""
     show(f"results: {out}/{figure}")
     if output.report:
-        from experiments.report import page
+        from experiments.studies import run_page
 
-        show(page.write_run(out))
+        show(run_page.write(out))
 
 
 def _base(known: argparse.Namespace) -> RunConfig:

@@ -62,11 +62,8 @@ class OutputConfig(Config):
 
         `check` does not include this, so that folders can be read without these packages.
         """
-        for name, module in (("wandb", "wandb"), ("report", "plotly")):
-            if getattr(self, name) and (
-                lacks := commands.missing(f"--{name} true", {module: name})
-            ):
-                raise ValueError(f"{lacks}, or use --{name} false")
+        if self.wandb and (lacks := commands.missing("--wandb true", {"wandb": "wandb"})):
+            raise ValueError(f"{lacks}, or use --wandb false")
 
 
 @dataclasses.dataclass(frozen=True)

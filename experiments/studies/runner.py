@@ -16,14 +16,13 @@ from experiments.runs.rates import in_words
 from experiments.statistics import decisions, verdicts
 from experiments.statistics.counts import Counts
 from experiments.studies import (
+    conclusion,
     engines,
     grid,
     hosted,
     judge,
     plan,
     programs,
-    report,
-    search_report,
     store,
 )
 from experiments.studies.engines import Cache, Engine
@@ -105,7 +104,7 @@ def run(
             if again and isinstance(error, Stopped):
                 raise Stopped(error.reason, error.exit_code, again) from error.__cause__
             raise
-        results = Results(job.results, study, findings, tuple(manifest.differing(out)))
+        results = Results(job.results, study, findings)
         if show:
             conclude(results)
         return results
@@ -116,8 +115,7 @@ def conclude(results: Results) -> None:
     study, findings = results.study, results.findings
     if findings is not None and (findings.rows or findings.claims):
         manifest.write_json(results.store.folder / "verdicts.json", findings.to_json(study))
-    is_search = study.search.search is not None
-    show((search_report if is_search else report).conclude(results))
+    show(conclusion.conclude(results))
 
 
 class _Grid:
