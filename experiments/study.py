@@ -134,9 +134,9 @@ def _run(study: Study, out: Path, args: argparse.Namespace, where: Where) -> Non
         cache=args.compilation_cache, dry_run=args.dry_run, output=read_options(args, RunOutput()),
     )  # fmt: skip
     if results is not None and study.options.report:
-        from experiments.report import page
+        from experiments.studies import study_page
 
-        show(page.write_study(results))
+        show(study_page.write(results))
 
 
 def _of_json(path: Path) -> Study:

@@ -1,13 +1,25 @@
 """Tables of verdicts, and figures of the differences between arms and their baseline."""
 
+import math
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from experiments.figures import elements
-from experiments.figures.drawing import to_matplotlib
-from experiments.figures.elements import Axis, Figure, Interval, Panel, Points, Rule, Styles
-from experiments.figures.style import styles_of
+import numpy as np
+from matplotlib.axes import Axes
+
+from experiments.figures.drawing import (
+    draw_interval,
+    draw_legend,
+    draw_rule,
+    finish,
+    finish_rows,
+    whole_ticks,
+    write_grid,
+)
+from experiments.figures.style import FAINT, Styles, plain, styles_of
+from experiments.statistics.counts import Counts, log_sign_capital
 from experiments.statistics.decisions import shown_p
 from experiments.statistics.paired import Pairs
 from experiments.statistics.primary import PrimaryMetric
@@ -83,49 +95,92 @@ def forest(
     for row in rows:
         groups.setdefault(row.group, []).append(row)
     several, styles = len(groups) > 1, styles_of(methods)
-    better = rows[0].judgement.quantity + ("" if several else f", against {baseline}")
+    label = rows[0].judgement.quantity + ("" if several else f", against {baseline}")
     panels = [
-        improvement(own, styles, better, group.replace(", ", "\n")) for group, own in groups.items()
-    ]
+        partial(
+            draw_improvement, rows=members, styles=styles, label=label,
+            title=group.replace(", ", "\n"),
+        )
+        for group, members in groups.items()
+    ]  # fmt: skip
     size = (max(7.0, 4.0 * len(groups)), 2.1 + 0.38 * max(map(len, groups.values())))
     few = min(row.judgement.seeds for row in rows)
     title = f"{title}, by {metric.name}"
-    to_matplotlib(Figure(title, panels, size, len(groups), seeds=few, dpi=120), path)
+    write_grid(path, title, panels, size, columns=len(groups), seeds=few, dpi=120)
 
 
-def improvement(rows: Sequence[Judged], styles: Styles, label: str, title: str) -> Panel:
-    """Return a panel with the estimate of every arm's verdict and its interval."""
-    marks = [
-        Interval(
-            row.label, place, row.judgement.estimate, *row.judgement.interval,
-            styles[row.label], row.judgement.verdict == "not tested", row.judgement.verdict,
-        )
-        for place, row in enumerate(rows)
-    ]  # fmt: skip
-    return _panel(rows, title, Axis(label, limits=(-0.03, 1.03)), marks, 0.5)
-
-
-def differences(rows: Sequence[Judged], styles: Styles, label: str, title: str) -> Panel | None:
-    """Return a panel with every seed's difference from the baseline, their IQM and its interval.
-
-    Arms with a seed that diverged or never reached the threshold are left out. The result is None
-    if no arm remains. For the arguments, see `improvement`.
-    """
-    marks: list[Points | Interval] = []
+def draw_improvement(
+    axes: Axes, rows: Sequence[Judged], styles: Styles, label: str, title: str
+) -> None:
+    """Draw the estimate of every arm's verdict, with its interval and the verdict."""
     for place, row in enumerate(rows):
-        each, iqm, ends = row.pairs.differences, row.pairs.iqm, row.pairs.iqm_interval
-        if each is None or iqm is None or ends is None:
+        estimate = (row.judgement.estimate, *row.judgement.interval)
+        verdict = row.judgement.verdict
+        draw_interval(axes, place, estimate, styles[row.label], verdict == "not tested", verdict)
+    finish_rows(axes, title, label, [row.method for row in rows], middle=0.5)
+    axes.set_xlim(-0.03, 1.03)
+
+
+def has_differences(rows: Sequence[Judged]) -> bool:
+    """Return whether any arm has differences of all seeds."""
+    return any(row.pairs.iqm_interval is not None for row in rows)
+
+
+def draw_differences(
+    axes: Axes, rows: Sequence[Judged], styles: Styles, label: str, title: str
+) -> None:
+    """Draw every seed's difference from the baseline, their IQM and its interval.
+
+    Arms with a seed that diverged or never reached the threshold have an empty row.
+    """
+    for place, row in enumerate(rows):
+        pairs, style = row.pairs, styles[row.label]
+        if pairs.differences is None or pairs.iqm is None or pairs.iqm_interval is None:
             continue
-        style, verdict = styles[row.label], row.judgement.verdict
-        texts = [f"pair {at}: {difference:.4g}" for at, difference in enumerate(each, 1)]
-        hollow = verdict == "not tested"
-        marks += [
-            Points(row.label, each, [place + 0.22] * len(each), style, texts),
-            Interval(row.label, place - 0.12, iqm, *ends, style, hollow, text=verdict),
-        ]
-    return _panel(rows, title, Axis(label), marks, 0.0) if marks else None
+        dots = {"color": style["color"], "markersize": 4.5, "alpha": 0.5}
+        axes.plot(pairs.differences, [place + 0.22] * len(pairs.differences), "o", **dots)
+        hollow = row.judgement.verdict == "not tested"
+        draw_interval(axes, place - 0.12, (pairs.iqm, *pairs.iqm_interval), style, hollow)
+    finish_rows(axes, title, label, [row.method for row in rows], middle=0.0)
 
 
-def _panel(rows: Sequence[Judged], title: str, x: Axis, marks: Sequence, middle: float) -> Panel:
-    names, height = elements.rows([row.method for row in rows]), 115 + 34 * max(5, len(rows))
-    return Panel(title, x, names, marks, [Rule(middle, upright=True)], height=height)
+def draw_leads(
+    axes: Axes,
+    leads: Mapping[str, Sequence[float]],
+    decided: Sequence[str],
+    styles: Styles,
+    alpha: float,
+) -> None:
+    """Draw wins minus losses after every seed, with markers at looks that decided.
+
+    Dashed lines are the boundary at level `alpha` for pairs without ties. An arm beyond it is
+    better or worse for any results of the other arms. Ties and Holm's method only narrow it.
+
+    Args:
+      axes: the axes.
+      leads: label -> wins minus losses after 0, 1, ... seeds.
+      decided: labels of the arms that are decided.
+      styles: style of each label.
+      alpha: level of a single arm.
+    """
+    for label, lead in leads.items():
+        axes.plot(lead, drawstyle="steps-post", label=plain(label), **styles[label])
+        if label in decided:
+            axes.plot(len(lead) - 1, lead[-1], "o", color=styles[label]["color"], markersize=4.5)
+    x = np.arange(1, max(2, *(len(lead) - 1 for lead in leads.values())) + 1)
+    edge = np.array([_boundary(int(seeds), alpha) for seeds in x], float)
+    for sign in (1, -1):
+        axes.plot(x, sign * edge, color=FAINT, linestyle="--", linewidth=1.0)
+    draw_rule(axes, 0.0)
+    finish(axes, "", "seeds", "wins minus losses")
+    whole_ticks(axes, "x")
+    draw_legend(axes, columns=4)
+
+
+def _boundary(seeds: int, alpha: float) -> float:
+    """Return the least wins minus losses that reject mu = 1/2 after `seeds` pairs, or NaN."""
+    for lead in range(seeds % 2, seeds + 1, 2):
+        wins = (seeds + lead) // 2
+        if log_sign_capital(Counts(wins, 0, seeds - wins)) >= -math.log(alpha):
+            return lead
+    return math.nan

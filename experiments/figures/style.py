@@ -39,6 +39,9 @@ NAMES = {
 }  # fmt: skip
 INK, FAINT = "#333333", "#8a8a8a"
 
+Style = Mapping[str, Any]  # color, linestyle, linewidth and zorder of a line
+Styles = Mapping[str, Style]  # label -> style
+
 
 def make_figure(width: float, height: float, dpi: int = 100) -> Figure:
     """Make an empty figure, size in inches, without the global state of pyplot."""

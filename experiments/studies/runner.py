@@ -21,6 +21,7 @@ from experiments.statistics.counts import Counts
 from experiments.storage.files import write_json
 from experiments.studies import (
     checkpoints,
+    conclusion,
     devices,
     executor,
     folders,
@@ -28,7 +29,6 @@ from experiments.studies import (
     judge,
     plan,
     programs,
-    report,
     store,
 )
 from experiments.studies.devices import width_of
@@ -119,7 +119,7 @@ def conclude(results: Results) -> None:
     study, findings = results.study, results.findings
     if findings is not None and (findings.rows or findings.claims):
         write_json(results.store.folder / "verdicts.json", findings.to_json(study))
-    show(report.conclude(results))
+    show(conclusion.conclude(results))
 
 
 class _Work:

@@ -2,17 +2,16 @@
 
 The page shows all results in the folders: verdicts, curves, replayed transitions, times and
 configurations; for a study with settings, the best settings and the effect of each setting. It is
-one file that needs no network. Runs may still be in progress.
+one file without scripts. Runs may still be in progress.
 """
 
 from experiments.cli import process
 
 if __name__ == "__main__":
-    process.run("experiments.report.__main__")
+    process.run("experiments.report")
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from experiments.cli import shared
 from experiments.cli.options import Parser
@@ -41,25 +40,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
 
     def command() -> None:
-        from experiments.report import page  # pandas and jinja2 take half a second to import
+        from experiments.figures import page  # matplotlib takes half a second to import
 
         if args.out is None and len(args.runs) > 1:
             raise ValueError("several runs have no common folder: add --out FILE.html")
         out = args.out or args.runs[0][1] / page.NAME
         page.check_path(out)
-        show(page.write(_read(args.runs, args.other_code), out, args.title))
+        show(page.write(out, _render(args.runs, args.other_code, args.title)))
 
     return shared.run_command(parser, command, "give the same command again")
 
 
-def _read(runs: Sequence[tuple[str, Path]], other_code: bool) -> Any:
-    """Return the content of the page: a `Source`, or `Results` for a study."""
-    from experiments.report import source
-    from experiments.studies import results
+def _render(runs: Sequence[tuple[str, Path]], other_code: bool, title: str | None) -> str:
+    """Return the HTML of a page of a study, or of runs."""
+    from experiments.studies import results, run_page, study_page
 
     for _, folder in runs:
         if results.is_study(folder):
             if len(runs) > 1:
                 raise ValueError(f"{folder} is a study with a page of its own: remove the others")
-            return results.read(folder)
-    return source.runs(shared.check_labels(runs), other_code)
+            return study_page.render(results.read(folder), title)
+    return run_page.render(run_page.read(shared.check_labels(runs), other_code), title)
