@@ -18,32 +18,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def command() -> None:
         from experiments.figures.panels import during_training  # imports matplotlib
-        from experiments.runs import folder
         from experiments.runs.log import escaped, show
         from experiments.statistics.tables import table
         from experiments.storage.files import write_bytes, write_json
-        from experiments.studies import run_page
-        from experiments.studies.results import is_study
+        from experiments.studies import folders, run_page
 
-        for _, path in args.runs:
-            if is_study(path):
-                raise ValueError(
-                    f"{path} is a study: plot draws runs, and python -m experiments.report shows "
-                    "studies"
-                )
         arms = run_page.read(shared.check_labels(args.runs), args.other_code)
         for arm in arms.values():
             if arm.summary is None:
                 raise ValueError(
                     f"the run in {arm.folder} has not ended: finish it with --resume {arm.folder}"
                 )
-        folder.prepare(args.out, "plot", overwrite=args.overwrite)
+        folders.prepare(args.out, "plot", overwrite=args.overwrite)
         frames = {label: arm.frame for label, arm in arms.items()}
         methods = {label: arm.replay for label, arm in arms.items()}
         title, goal = args.title or run_page.title_of(arms), run_page.threshold_of(arms)
-        written = during_training(frames, methods, args.out, title, goal)
         summaries = {label: arm.summary or {} for label, arm in arms.items()}
-        write_json(args.out / "summary.json", summaries)
+        write_json(args.out / folders.MARKS["plot"], summaries)
+        written = during_training(frames, methods, args.out, title, goal)
         rows = [{**summary, "replay": label} for label, summary in summaries.items()]
         text = escaped(table(rows, "run"))
         write_bytes(args.out / "comparison.md", text.encode())

@@ -51,12 +51,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     return shared.run_command(parser, command, "give the same command again")
 
 
+def write_page(folder: Path) -> str:
+    """Write the page of a run or a study into its folder.
+
+    Returns:
+      One line to print, with the path or the reason why there is no page. Errors are not raised,
+      so that they cannot stop a study.
+    """
+    from experiments.figures import page
+
+    try:
+        content = _render([(shared.shown(folder.name), folder)], other_code=True, title=None)
+        return page.write(folder / page.NAME, content)
+    except ValueError as error:
+        return f"report:  none: {error}"
+
+
 def _render(runs: Sequence[tuple[str, Path]], other_code: bool, title: str | None) -> str:
     """Return the HTML of a page of a study, or of runs."""
-    from experiments.studies import results, run_page, study_page
+    from experiments.studies import results, run_page, store, study_page
 
     for _, folder in runs:
-        if results.is_study(folder):
+        if not results.is_run(store.read(folder)):
             if len(runs) > 1:
                 raise ValueError(f"{folder} is a study with a page of its own: remove the others")
             return study_page.render(results.read(folder), title)

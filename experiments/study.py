@@ -33,6 +33,7 @@ from experiments.studies.study import BATCH, Study, from_json
 from jaxreplay.option import options_of
 
 _SECTIONS = ("loop", "sizes", "env_options", "agent_options")
+_OF_SEVERAL = ("width", "defaults", "together", "on")  # options of studies of several runs
 _DRY_RUN = "report the plan, and the seeds still needed"
 
 
@@ -134,9 +135,9 @@ def _run(study: Study, out: Path, args: argparse.Namespace, where: Where) -> Non
         cache=args.compilation_cache, dry_run=args.dry_run, output=read_options(args, RunOutput()),
     )  # fmt: skip
     if results is not None and study.options.report:
-        from experiments.studies import study_page
+        from experiments import report
 
-        show(study_page.write(results))
+        show(report.write_page(out))
 
 
 def _of_json(path: Path) -> Study:
@@ -274,6 +275,7 @@ def _parse(
     question, options = front.question, front.options
     if before is not None:
         question, options = before.question, before.options
+    without = _OF_SEVERAL if front.single else ()
     add("--file", type=Path, metavar="FILE", help="read options from a TOML file; these win")
     add("--dry-run", action="store_true", help=_DRY_RUN)
     if front.single:
@@ -289,9 +291,13 @@ def _parse(
         for entry in options_of(RunOutput):
             name = f"--{entry.name.replace('_', '-')}"
             parser.reasons[name] = f"{name} is an option of experiments.train: remove it"
-        parser.reasons["--metric"] = "--metric is called --primary, as elsewhere: use --primary final"
-    add_options(parser, options, group="output", about="results besides the tables")
-    add_options(parser, Where, group="where", about="place and limits; no number depends on them")
+        parser.reasons["--metric"] = (
+            "--metric is called --primary, as elsewhere: use --primary final"
+        )
+    about = "results besides the tables"
+    add_options(parser, options, group="output", about=about, without=without)
+    about = "place and limits; no number depends on them"
+    add_options(parser, Where, group="where", about=about, without=without)
     for section in _SECTIONS:
         config, prefix = getattr(first, section), PREFIXES[section]
         group, about = shared.GROUPS[section]

@@ -4,8 +4,8 @@
 named as on the command line: `replay.NAME` for every method that has it, `LABEL.NAME` for one
 method only. Seeds, and all settings that can be traced, share one compiled program.
 With `--together true`, the n-th values of all settings belong together, instead of every
-combination. `--until-decided true` adds seeds until every arm is decided. `--file sweep.toml` reads the same
-names from a file, and the grid from a table [grid].
+combination. `--until-decided true` adds seeds until every arm is decided. `--file sweep.toml` reads
+the same names from a file, and the grid from a table [grid].
 """
 
 from experiments.cli import process

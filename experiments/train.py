@@ -23,7 +23,7 @@ FRONT = Front(
         "results": ("--out", "--resume", "--overwrite", "--wandb", "--compilation-cache"),
     },
     (
-        "python -m experiments.train --agent dqn --replay per --env gymnax/CartPole-v1 --out runs/x",
+        "python -m experiments.train --agent dqn --replay per --env walk/10 --out runs/x",
         "python -m experiments.train --agent td3 --replay lap --replay.kappa 0.5 --env brax/ant",
         "python -m experiments.train --agent td3 --env brax/ant --help agent",
     ),

@@ -13,11 +13,12 @@ import io
 import json
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
 import nbformat
+import pandas as pd
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from PIL import Image

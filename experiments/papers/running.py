@@ -10,17 +10,16 @@ from typing import Any, NamedTuple
 from experiments.papers import tables
 from experiments.papers.entry import Computation, Experiment, Request, Row, SizeName, Source
 from experiments.papers.tables import Data
-from experiments.runs import code, folder, interrupt, rates
+from experiments.runs import code, interrupt, rates
 from experiments.runs.interrupt import Stopped
 from experiments.runs.log import say
-from experiments.runs.results import versions
 from experiments.runs.run_config import RunConfig
 from experiments.storage import kinds
 from experiments.storage.files import Damaged, read_sealed, write_sealed
-from experiments.studies import runner, store
+from experiments.studies import folders, runner, store
 from experiments.studies.claims import Claim
-from experiments.studies.engines import Cache
-from experiments.studies.options import Where
+from experiments.studies.options import Cache, Where
+from experiments.studies.store import versions
 from jaxreplay.saving import check_writable
 
 _PART = {
@@ -180,11 +179,11 @@ def make(
         process makes the table.
       Stopped: the user pressed Ctrl-C, or an environment failed; finished parts are saved.
     """
-    folder.make(places.out)
+    folders.make(places.out)
     if isinstance(source, Experiment):
         return _train(source, size, places, claims or {})
     below = places.out / f"{source.name}.{size}.parts"
-    with folder.lock(below):
+    with folders.lock(below):
         data = read_reusable(source, size, places)
         settings = [source.name, size, plain(source.options(size))]
         parts = Parts(below, settings, version_of(source), versions())

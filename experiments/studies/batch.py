@@ -151,8 +151,7 @@ def _by_run(points: Sequence[Metrics]) -> list[dict[str, list[Any]]]:
     """Return the metrics of every run over all log points."""
     count = len(points[0]["eval_return"])
     return [
-        {name: [point[name][run] for point in points] for name in points[0]}
-        for run in range(count)
+        {name: [point[name][run] for point in points] for name in points[0]} for run in range(count)
     ]
 
 
@@ -174,4 +173,3 @@ def _check_frames(metrics: Metrics) -> None:
             "episodes are too short for the replay's spare frames, and samples miss some: start "
             "again with a larger --frame-spare, or --frame-stack 0"
         )
-

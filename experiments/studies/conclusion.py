@@ -12,6 +12,7 @@ from experiments.figures.drawing import Panel, write_grid
 from experiments.figures.panels import during_training
 from experiments.figures.solved import sentences, write_solved
 from experiments.figures.style import plain, styles_of
+from experiments.runs.log import waiting
 from experiments.statistics import decisions, statistics, tuned
 from experiments.statistics.counts import count_pairs
 from experiments.statistics.tables import markdown, with_interval
@@ -21,7 +22,7 @@ from experiments.statistics.verdicts import CONTROL
 from experiments.storage.files import write_bytes
 from experiments.studies.costs import Cost, by_method
 from experiments.studies.judge import Findings, judged_frames
-from experiments.studies.results import Results
+from experiments.studies.results import Results, is_run, run_of
 from experiments.studies.store import Store, paths
 from experiments.studies.study import Study
 
@@ -31,6 +32,8 @@ _MOST_GROUPS = 6  # largest number of groups with figures of learning curves
 def conclude(results: Results) -> str:
     """Write the tables and figures of a study; return the text to print."""
     store, study, findings = results.store, results.study, results.findings
+    if is_run(store):
+        return _conclude_run(results)
     shown, tables, pictures = [], [], []
     if findings is not None and (findings.rows or findings.claims):
         assert isinstance(study, Study)  # only a validated study has findings
@@ -44,6 +47,19 @@ def conclude(results: Results) -> str:
     write_bytes(path, "\n".join(parts).encode())
     lines = "\n         ".join(map(str, pictures))
     return f"\n{chr(10).join(shown)}\npicture: {lines}\ntables:  {path} {paths(store.folder)[0]}"
+
+
+def _conclude_run(results: Results) -> str:
+    """Draw the figures of a run; return its table, and where the results are."""
+    folder, run = results.store.folder, run_of(results.store)
+    text = summary_table([run.summary or {}])
+    if not results.study.options.figures:
+        return f"{text}\nresults: {folder}/"
+    title = f"{run.config['agent']} with {run.replay} replay on {run.config['env']}"
+    frames, methods = {run.replay: run.frame}, {run.replay: run.replay}
+    with waiting("drawing the figures"):
+        during_training(frames, methods, folder, title, run.threshold, curves="learning_curve")
+    return f"{text}\nresults: {folder}/  (figure: {folder / 'learning_curve.png'})"
 
 
 def _sentences(study: Study, findings: Findings) -> str:

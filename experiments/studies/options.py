@@ -92,8 +92,7 @@ class StudyOptions(Config):
     defaults: bool = option(False, "also run every method without the settings of the grid")
     together: bool = option(
         False,
-        "values of the settings belong together, the first ones, the second ones and so on, instead "
-        "of every combination",
+        "the n-th values of all settings belong together, instead of every combination",
     )
     figures: bool = option(True, "draw the figures")
     report: bool = option(True, "write report.html at the end, a page with all results")

@@ -2,21 +2,26 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from experiments.figures import sensitivity
 from experiments.figures.sections import Group
 from experiments.runs.run_config import shown_value
-from experiments.statistics import tuned
+from experiments.statistics import statistics, tuned
 from experiments.statistics.primary import PrimaryMetric
 from experiments.statistics.tuned import Tuned
 from experiments.statistics.verdicts import CONTROL
+from experiments.storage import files, stored
 from experiments.studies import grid, judge, store
 from experiments.studies.judge import Findings
 from experiments.studies.store import Store
 from experiments.studies.study import Saved
+
+_TIMES = ("seconds", "compiling")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,9 +173,76 @@ class Results:
         return ", ".join(f"{name} {shown_value(value)}" for name, value in own.items()) or "-"
 
 
-def is_study(folder: Path) -> bool:
-    """Return whether a folder contains a study."""
-    return store.paths(folder)[1].is_file()
+class Run(NamedTuple):
+    """The results of a single run, which may be unfinished.
+
+    Attributes:
+      folder: its folder.
+      config: its configuration, as nested plain values.
+      versions: device, and versions of Python, jax and the code.
+      frame: metrics of the seeds that have ended or, before that, of all log points so far.
+      summary: statistics of the last evaluations, and speed; None before the run has ended.
+      threshold: return that counts as solved, or None.
+    """
+
+    folder: Path
+    config: Mapping[str, Any]
+    versions: Mapping[str, str]
+    frame: pd.DataFrame
+    summary: Mapping[str, Any] | None
+    threshold: float | None
+
+    @property
+    def replay(self) -> str:
+        """Name of the replay method."""
+        return self.config["replay"]
+
+    @property
+    def seeds(self) -> int:
+        """Number of seeds."""
+        return self.frame["seed"].nunique()
+
+
+def is_run(results: Store) -> bool:
+    """Return whether a store holds a single run."""
+    return len(results.facts["points"]) == 1
+
+
+def run_of(results: Store) -> Run:
+    """Return the run of a store.
+
+    Raises:
+      ValueError: there are several runs, or there is no log point yet.
+    """
+    if not is_run(results):
+        raise ValueError(f"{results.folder} has a study of several runs: give the folder of a run")
+    ((name, point),) = results.facts["points"].items()
+    config, goal = point["config"], results.study.options.threshold_of(point["env"])
+    versions = {**results.facts["versions"], "code": "+".join(point["code"])}
+    frame = results.frames().get(name)
+    if frame is None:
+        frame = _so_far(results.folder / "metrics.csv")
+        return Run(results.folder, config, versions, frame, None, goal)
+    seconds, compiling = (sum(cost[key] for cost in results.facts["costs"]) for key in _TIMES)
+    steps = frame["step"].max() * frame["seed"].nunique()
+    summary = {
+        "env": point["env"], "agent": config["agent"], "replay": config["replay"],
+        **statistics.summarise(frame, goal),
+        "steps_per_second": steps / max(seconds - compiling, 1e-9),
+        "train_seconds": seconds, "compiling": compiling,
+    }  # fmt: skip
+    return Run(results.folder, config, versions, frame, summary, goal)
+
+
+def _so_far(path: Path) -> pd.DataFrame:
+    """Read the metrics of an unfinished run up to the last log point that all seeds have."""
+    content = files.read_bytes(path) if path.is_file() else b""
+    complete = content[: content.rfind(b"\n") + 1]
+    if complete.count(b"\n") < 2:
+        raise ValueError(f"{path.parent} holds no log point yet: wait for the first")
+    frame = stored.parse(path, complete, ("seed", "step", "eval_return"))
+    rows = frame.groupby("step")["seed"].transform("size")
+    return frame[rows == frame["seed"].nunique()]
 
 
 def read(folder: Path) -> Results:

@@ -213,6 +213,7 @@ class _Work:
             made = plan.make(groups, runs, units, self._width, self.where.memory, together)
             if made.jobs:
                 yield made, engine
+
     def _here(self) -> Engine:
         """Return the engine of environments on the host, which a cluster does not run."""
         if isinstance(self.engine, executor.Here):

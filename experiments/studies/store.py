@@ -375,11 +375,11 @@ def read(folder: Path) -> Store:
             _check_table(frame, facts)
             store.frame = _typed(frame, store.settings)
     ended = store.ended()
-    runs = [{(point, seed) for point in cost["runs"] for seed in cost["runs"][point]}
-            for cost in facts["costs"]]
-    facts["costs"] = [
-        cost for cost, own in zip(facts["costs"], runs, strict=True) if own <= ended
+    runs = [
+        {(point, seed) for point in cost["runs"] for seed in cost["runs"][point]}
+        for cost in facts["costs"]
     ]
+    facts["costs"] = [cost for cost, own in zip(facts["costs"], runs, strict=True) if own <= ended]
     return store
 
 

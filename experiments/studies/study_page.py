@@ -34,18 +34,6 @@ _BEST, _DEFAULT = "at its best", "by default"
 _MOST_NAMED = 20  # largest number of runs to list
 
 
-def write(results: Results) -> str:
-    """Write the page of a study into its folder.
-
-    Returns:
-      One line to print, with the path or the reason why there is no page.
-    """
-    try:
-        return page.write(results.store.folder / page.NAME, render(results))
-    except ValueError as error:
-        return f"report:  none: {error}"
-
-
 def render(results: Results, title: str | None = None) -> str:
     """Return the HTML of the page; the default title names agents and tasks."""
     groups = results.compared_groups()

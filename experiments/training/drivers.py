@@ -9,7 +9,7 @@ import functools
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -209,9 +209,7 @@ class CompiledDriver(Driver):
 
     @functools.cached_property
     def _seeds(self) -> Seeds:
-        example = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), self._inputs
-        )
+        example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), self._inputs)
         return self._programs.seeds(self._program, example)
 
     @property

@@ -16,11 +16,11 @@ from agents.types import Agent
 from experiments.environments.host import EnvironmentFailed, HostEnvironment
 from experiments.environments.types import EnvironmentSpec, TimeStep
 from experiments.training.config import LoopConfig
+from experiments.training.drivers import CutShort, Driver
 from experiments.training.evaluation import play_out, python_while
 from experiments.training.host_phases import HostPhases
 from experiments.training.phases import make_phases
 from experiments.training.schedule import schedule
-from experiments.training.drivers import CutShort, Driver
 from experiments.training.seeds import keys_of, with_axis
 from experiments.training.state import LoopState, Metrics, Sums
 from jaxreplay.replay import Replay

@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.training.compiling import Traced, jit_once, until_stable
 from experiments.training.loop import Program
-from experiments.training.state import LoopState, Metrics, a_key
+from experiments.training.state import LoopState, a_key
 
 
 class Seeds(NamedTuple):
