@@ -22,7 +22,7 @@ from typing import NamedTuple
 from experiments.cli import shared, toml
 from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, read_options
-from experiments.installation.commands import missing
+from experiments.environments.extras import lacking_extra
 from experiments.runs.log import say, show
 from experiments.runs.run_config import PREFIXES, RunConfig, defaults
 from experiments.storage.files import read_json
@@ -193,7 +193,7 @@ def _study(
             config = dataclasses.replace(config, seeds=seeds)
         found[env, label] = dataclasses.replace(config, replay_options=own)
     shared.check_used(args, found.values())
-    lacks = missing("report", {"plotly": "report"}) if options.report else ""
+    lacks = lacking_extra("report", {"plotly": "report"}) if options.report else ""
     if lacks and vars(args).get("report"):
         raise ValueError(lacks)
     if lacks:

@@ -8,8 +8,8 @@ import jinja2
 import markupsafe
 
 from experiments.cli import shared
+from experiments.environments.extras import lacking_extra
 from experiments.figures.elements import Panel
-from experiments.installation.commands import missing
 from experiments.report import (
     best,
     blocks,
@@ -79,7 +79,7 @@ def check_path(path: Path) -> None:
       ValueError: the suffix is wrong, the path is a folder, a link or another file, or plotly is
         not installed.
     """
-    if lacks := missing(path.name, {"plotly": "report"}):
+    if lacks := lacking_extra(path.name, {"plotly": "report"}):
         raise ValueError(lacks)
     if path.suffix != ".html":
         raise ValueError(f"{path} must end in .html")

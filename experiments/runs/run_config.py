@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments import environments
+from experiments.environments.extras import lacking_extra
 from experiments.environments.types import EnvironmentConfig
-from experiments.installation import commands
 from experiments.runs import presets, registry
 from experiments.storage import files, kinds
 from experiments.training.config import LoopConfig, ReplaySizes
@@ -63,9 +63,7 @@ class OutputConfig(Config):
         `check` does not include this, so that folders can be read without these packages.
         """
         for name, module in (("wandb", "wandb"), ("report", "plotly")):
-            if getattr(self, name) and (
-                lacks := commands.missing(f"--{name} true", {module: name})
-            ):
+            if getattr(self, name) and (lacks := lacking_extra(f"--{name} true", {module: name})):
                 raise ValueError(f"{lacks}, or use --{name} false")
 
 

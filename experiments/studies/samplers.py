@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.installation.commands import install
+from experiments.environments.extras import lacking_extra
 from experiments.runs.run_config import shown_value
 from experiments.studies.grid import Place
 from experiments.studies.spaces import Choices, Range, Space
@@ -79,10 +79,10 @@ def describe(name: str) -> str:
     """
     if name == "random":
         return name
-    try:
-        import optuna
-    except ImportError:
-        raise ValueError(f"--search optuna needs optuna: {install('search')}") from None
+    if lacks := lacking_extra("--search optuna", {"optuna": "search"}):
+        raise ValueError(lacks)
+    import optuna
+
     return f"optuna {optuna.__version__}"
 
 
