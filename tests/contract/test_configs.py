@@ -72,5 +72,6 @@ def test_options_have_one_line_of_help(config):
         assert entry.help and "\n" not in entry.help + entry.source
         assert entry.kind in (bool, int, float, str)
         # Strings need choices, except for labels, metrics, addresses, files and folders.
-        free = config.__name__ in ("Question", "StudyOptions", "Where") or entry.name in ("demos", "purejaxrl")
+        free = config.__name__ in ("Question", "StudyOptions", "Where")
+        free |= entry.name in ("demos", "purejaxrl")
         assert entry.choices or entry.kind is not str or free
