@@ -1,5 +1,8 @@
 """Experiments with the library: commands, and one subpackage per topic."""
 
-from experiments.installation.commands import refuse_unmet
+import importlib.util
+import sys
 
-refuse_unmet()
+if sys.version_info < (3, 11) or importlib.util.find_spec("safetensors") is None:
+    why = "experiments needs packages: run `make setup`, and use .venv/bin/python"
+    raise ImportError(why, name=__name__)  # with the name, a command prints it in one line

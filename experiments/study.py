@@ -23,6 +23,7 @@ from experiments import environments
 from experiments.cli import shared, toml
 from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, read_options
+from experiments.environments.extras import lacking_extra
 from experiments.runs.log import show
 from experiments.runs.run_config import PREFIXES, RunConfig, defaults
 from experiments.storage.files import read_json
@@ -130,9 +131,12 @@ def _default_folder(front: Front, bases: Mapping[tuple[str, str], RunConfig]) ->
 def _run(study: Study, out: Path, args: argparse.Namespace, where: Where) -> None:
     from experiments.studies import runner  # figures and engines take seconds to import
 
+    output = read_options(args, RunOutput())
+    if output.wandb and (lacks := lacking_extra("--wandb true", {"wandb": "wandb"})):
+        raise ValueError(f"{lacks}, or use --wandb false")
     results = runner.run(
         study, out, resume=args.resume is not None, overwrite=args.overwrite, where=where,
-        cache=args.compilation_cache, dry_run=args.dry_run, output=read_options(args, RunOutput()),
+        cache=args.compilation_cache, dry_run=args.dry_run, output=output,
     )  # fmt: skip
     if results is not None and study.options.report:
         from experiments import report

@@ -12,7 +12,6 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     {"jaxreplay"},
     {"agents"},
-    {"experiments.installation"},
     {"experiments.environments"},
     {"experiments.training"},
     {"experiments.storage"},

@@ -1,26 +1,30 @@
-"""The command line of a benchmark: options from a dataclass, Markdown tables, a file of numbers."""
+"""The command line of a benchmark: options from a dataclass, a table, a file of numbers."""
 
 import argparse
 import dataclasses
+import importlib.util
 import os
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
 from experiments.benchmarks import timing
 from experiments.cli.options import Parser, add_options, read_options
+from experiments.runs.log import show
 from experiments.statistics.tables import markdown
 from experiments.storage.files import read_json, write_json
 from jaxreplay.option import Config, option
 from jaxreplay.saving import check_writable
 
-Cell = str | int | float | None
+Row = Mapping[str, Any]  # column -> value
 Options = TypeVar("Options", bound=Config)
+_PEERS = ("flashbax", "rejax")  # packages whose versions are saved with the numbers
 
 
 @dataclasses.dataclass(frozen=True)
 class TimedSettings(Config):
-    """Common options of benchmarks with contenders that take turns."""
+    """Common options of benchmarks."""
 
     turns: int = option(7, "turns of each contender; times are medians over them", at_least=1)
     seconds: float = option(0.1, "approximate seconds of a turn", above=0)
@@ -47,19 +51,21 @@ def read(
         parser.error(str(error))
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Return a Markdown table with its first column aligned left and the others right.
-
-    Numbers have three significant digits; None is a dash.
-    """
-    return markdown([list(head), *([_text(cell) for cell in row] for row in rows)]).rstrip()
+def show_table(rows: Sequence[Row]) -> None:
+    """Print rows with the same columns, except for times of single turns."""
+    columns = [name for name in rows[0] if name != "us"]
+    show(markdown([columns, *([_text(row[name]) for name in columns] for row in rows)]))
 
 
-def write(path: Path | None, content: Mapping[str, Any]) -> None:
-    """Write numbers together with their machine, unless `path` is None."""
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"machine": timing.machine(), **content})
+def write(path: Path | None, settings: Mapping[str, Any], results: Sequence[Row]) -> None:
+    """Write settings and results together with machine and versions, unless `path` is None."""
+    if path is None:
+        return
+    installed = [name for name in _PEERS if importlib.util.find_spec(name)]
+    peers = {name: metadata.version(name) for name in installed}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    machine = {**timing.machine(), **peers}
+    write_json(path, {"machine": machine, "settings": settings, "results": results})
 
 
 def numbers(text: str) -> Path:
@@ -69,37 +75,27 @@ def numbers(text: str) -> Path:
       ArgumentTypeError: the path is not writable, or is a file that no benchmark wrote.
     """
     path = Path(text)
-    if path.suffix != ".json":
-        raise argparse.ArgumentTypeError(f"{path} must end in .json")
     try:
+        if path.suffix != ".json":
+            raise ValueError(f"{path} must end in .json")
         check_writable(path, "give the name of a file")
+        content = read_json(path) if path.exists() else {"machine": {}}
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     parent = next(folder for folder in path.absolute().parents if folder.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise argparse.ArgumentTypeError(f"{parent} is not writable: choose another folder")
-    if path.exists() and not _has_machine(path):
+    if not (isinstance(content, dict) and isinstance(content.get("machine"), dict)):
         raise argparse.ArgumentTypeError(
             f"{path} was not written by a benchmark: remove it, or choose another file"
         )
     return path
 
 
-def _has_machine(path: Path) -> bool:
-    """Return whether a file names the machine of its numbers, as `write` does."""
-    try:
-        content = read_json(path)
-    except ValueError:
-        return False
-    machine = content.get("machine") if isinstance(content, dict) else None
-    return isinstance(machine, dict) and {"device", "jax"} <= machine.keys()
-
-
-def _text(cell: Cell) -> str:
-    if cell is None:
-        return "-"
-    if isinstance(cell, str):
-        return cell
+def _text(cell: str | int | float | None) -> str:
+    """Return a cell of a table; numbers have three significant digits, and None is a dash."""
+    if cell is None or isinstance(cell, str):
+        return cell or "-"
     if isinstance(cell, int) or abs(cell) >= 100:
         return f"{cell:,.0f}"
     return f"{cell:.2f}" if abs(cell) < 10 else f"{cell:.1f}"

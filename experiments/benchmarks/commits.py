@@ -1,4 +1,4 @@
-"""Compare the numbers of two commits: `python -m experiments.benchmarks.commits --help`.
+"""Compare the numbers and the times of two commits: `python -m experiments.benchmarks.commits`.
 
 Each commit is checked out into a temporary folder and trains the same short runs. Their
 `metrics.csv` are compared byte by byte, then number by number. Both commits use the installed
@@ -11,10 +11,10 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,39 +24,24 @@ from experiments.runs.log import say, show
 
 _ROOT = Path(__file__).parents[2]
 _SHORT = "--seeds 2 --steps 700 --warmup 300 --eval-every 200 --eval-episodes 2 --inspect 2"
-_SMALL = "--agent.hidden 16 --capacity 512 --batch-size 16 --tensorboard false"
+_SMALL = "--capacity 512 --batch-size 16 --tensorboard false"
+_MLP = "--agent.hidden 16"
 _DISCRETE = ("uniform", "per", "rank", "pser", "lap", "pal", "ere", "ero", "ners")
-
-
-def _options(agent: str, replay: str, more: str = "", small: str = _SMALL) -> str:
-    return f"--agent {agent} --replay {replay} {_SHORT} {small} {more}"
-
-
+_PENDULUM = "--env gymnax/Pendulum-v1"
 RUNS: Mapping[str, str] = MappingProxyType(
     {
-        **{f"dqn_{replay}": _options("dqn", replay) for replay in _DISCRETE},
+        **{f"dqn_{replay}": f"--agent dqn --replay {replay} {_MLP}" for replay in _DISCRETE},
         **{
-            f"sac_{replay}": _options("sac", replay, "--env gymnax/Pendulum-v1")
+            f"sac_{replay}": f"--agent sac --replay {replay} {_PENDULUM} {_MLP}"
             for replay in ("uniform", "per", "ners", "refer")
         },
-        "racer_refer": _options("racer", "refer", "--env gymnax/Pendulum-v1"),
-        "dqn_two_environments": _options("dqn", "per", "--num-envs 2 --learn-every 2 --updates 3"),
-        "rainbow_atari": _options(
-            "rainbow", "per", "--env atari/Pong --agent.network data_efficient --env.max-steps 100",
-            "--capacity 512 --batch-size 16 --tensorboard false",
-        ),
-        "td3_host": _options("td3", "lap", "--env gymnasium/Pendulum-v1"),
+        "racer_refer": f"--agent racer --replay refer {_PENDULUM} {_MLP}",
+        "dqn_two_environments": "--agent dqn --replay per --num-envs 2 --learn-every 2 --updates 3",
+        "rainbow_atari": "--agent rainbow --replay per --env atari/Pong --env.max-steps 100 "
+        "--agent.network data_efficient",
+        "td3_host": f"--agent td3 --replay lap --env gymnasium/Pendulum-v1 {_MLP}",
     }
-)  # fmt: skip
-
-
-class Outcome(NamedTuple):
-    """Differences between the numbers of two commits."""
-
-    identical: bool  # byte for byte
-    largest: float  # largest relative difference of two numbers, over all log points
-    first: float  # the same at the first log point
-    columns: tuple[str, ...]  # columns that differ, or that only one commit has
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help=f"runs to train: {', '.join(RUNS)} [default all]",
     )  # fmt: skip
     args = parser.parse_args(argv)
-    outcomes = {}
+    identical = True
     with contextlib.ExitStack() as stack:
         try:
             before = stack.enter_context(_checked_out(args.before))
@@ -78,55 +63,48 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(str(error))
         for name in args.runs:
             say(f"{name}: two runs")
-            outcomes[name] = compare(*(_train(tree, RUNS[name]) for tree in (before, after)))
-            show(_line(name, outcomes[name]))
-    return 0 if all(outcome.identical for outcome in outcomes.values()) else 1
+            (first, first_seconds), (second, second_seconds) = (
+                _train(tree, RUNS[name]) for tree in (before, after)
+            )
+            identical &= first == second
+            gaps = compare(first, second)
+            worst = ", ".join(f"{column} {gap:.1e}" for column, gap in list(gaps.items())[:6])
+            found = "identical" if first == second else f"differs: {worst or 'in its text alone'}"
+            show(f"{name:<20} {first_seconds:.1f} s, {second_seconds:.1f} s, {found}")
+    return 0 if identical else 1
 
 
-def compare(before: str, after: str) -> Outcome:
-    """Compare the texts of two `metrics.csv`, row by row."""
+def compare(before: str, after: str) -> dict[str, float]:
+    """Return the largest relative difference of each column of two `metrics.csv`, largest first.
+
+    Columns without differences are left out. Differences are infinite if only one number is NaN or
+    only one table has the column; in "step" if the tables have different rows.
+    """
     tables = [pd.read_csv(io.StringIO(text)) for text in (before, after)]
     if len(tables[0]) != len(tables[1]):
-        return Outcome(False, np.inf, np.inf, ("number of rows",))
-    shared = [column for column in tables[0] if column in tables[1]]
-    unshared = sorted(set(tables[0]) ^ set(tables[1]))
-    gaps = {
-        column: _gaps(*(table[column].to_numpy(float) for table in tables)) for column in shared
-    }
-    at_first = tables[0]["step"].to_numpy() == tables[0]["step"].min()
-    differing = [column for column, gap in gaps.items() if gap.any()]
-    largest = float(max(gap.max() for gap in gaps.values()))
-    first = float(max(gap[at_first].max() for gap in gaps.values()))
-    return Outcome(before == after, largest, first, (*differing, *unshared))
+        return {"step": np.inf}
+    gaps = dict.fromkeys(set(tables[0]) ^ set(tables[1]), np.inf)
+    for column in set(tables[0]) & set(tables[1]):
+        one, two = (table[column].to_numpy(float) for table in tables)
+        same = (one == two) | (np.isnan(one) & np.isnan(two))
+        with np.errstate(invalid="ignore"):  # of two infinities
+            gap = np.abs(one - two) / np.maximum(np.maximum(np.abs(one), np.abs(two)), 1e-12)
+        gaps[column] = float(np.where(same, 0.0, np.nan_to_num(gap, nan=np.inf)).max())
+    found = {column: gap for column, gap in gaps.items() if gap > 0}
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _gaps(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Return relative differences: 0 if both are NaN, infinite if only one is."""
-    same = (before == after) | (np.isnan(before) & np.isnan(after))
-    size = np.maximum(np.maximum(np.abs(before), np.abs(after)), 1e-12)
-    with np.errstate(invalid="ignore"):  # of two infinities
-        gap = np.abs(before - after) / size
-    return np.where(same, 0.0, np.where(np.isnan(gap), np.inf, gap))
-
-
-def _line(name: str, outcome: Outcome) -> str:
-    if outcome.identical:
-        return f"{name:<20} identical"
-    shown = ", ".join(outcome.columns[:6]) + (" ..." if len(outcome.columns) > 6 else "")
-    gaps = f"{outcome.first:.1e} at the first log point, {outcome.largest:.1e} at most"
-    return f"{name:<20} differs by {gaps}: {shown}"
-
-
-def _train(tree: Path, options: str) -> str:
-    """Run `experiments.train` of a checkout; return the text of its `metrics.csv`."""
+def _train(tree: Path, options: str) -> tuple[str, float]:
+    """Run `experiments.train` of a checkout; return the text of its `metrics.csv`, and seconds."""
     with tempfile.TemporaryDirectory() as out:
-        run = Path(out) / "run"
-        command = [sys.executable, "-m", "experiments.train", *options.split(), "--out", str(run)]
+        run, words = Path(out) / "run", f"{_SHORT} {_SMALL} {options}".split()
+        command = [sys.executable, "-m", "experiments.train", *words, "--out", str(run)]
         env = {**os.environ, "PYTHONPATH": str(tree)}
+        begin = time.perf_counter()
         done = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-        return (run / "metrics.csv").read_text()
+        return (run / "metrics.csv").read_text(), time.perf_counter() - begin
 
 
 @contextlib.contextmanager
@@ -150,7 +128,7 @@ def _checked_out(commit: str) -> Iterator[Path]:
 
 
 def _git(*args: str) -> None:
-    subprocess.run(["git", *args], check=True, capture_output=True, text=True)
+    subprocess.run(["git", *args], check=True, capture_output=True, text=True, cwd=_ROOT)
 
 
 if __name__ == "__main__":

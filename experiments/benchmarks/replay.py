@@ -1,135 +1,183 @@
-"""Time our replay and its peers: `python -m experiments.benchmarks.replay`.
+"""Time the cycle of a replay: `python -m experiments.benchmarks.replay`.
 
-A cycle adds a transition, samples a batch and updates its priorities. Modes:
-
-  scan        in a compiled loop
-  vmapped     in a compiled loop for several seeds at once (time of all of them)
-  dispatched  called from Python with donated states, one call per function
-  one-call    the same, one call between two learning steps: update, add, sample the next batch
-
-Peers are optional (`make bench` installs them); missing ones are listed.
+A cycle adds a transition, samples a batch and updates it, in a compiled loop over a full replay.
+Contenders are replay methods and, if the package is installed (`make bench`), the buffers of
+flashbax; ratios are relative to the first contender. Large copies are the instructions in the loop
+that copy a whole array of the replay.
 """
 
 import dataclasses
 import itertools
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-import numpy as np
+import jax
+import jax.numpy as jnp
 
-from experiments.benchmarks import calls, command, loops, peers, timing
-from experiments.benchmarks.peers import ORDERS, Buffer, Peer
-from experiments.benchmarks.timing import Run
-from experiments.runs.log import say, show
+from experiments.benchmarks import command, timing
+from experiments.environments.extras import lacking_extra
+from experiments.runs.log import say
+from jaxreplay import Replay
+from jaxreplay.methods import METHODS
 from jaxreplay.option import option
+from jaxreplay.testing import large_copies
+from jaxreplay.types import Array, Transition
 
-MODES = ("scan", "vmapped", "dispatched", "one-call")
-_Made = tuple[Run, int | None]  # timed function, number of large copies
+ORDERS = ("add-sample-update", "sample-update-add")
+FLASHBAX = MappingProxyType({"flashbax": "prioritised", "flashbax-uniform": "uniform"})
+# These replay sequences, relabelled goals, or candidates that an agent scores.
+_OTHER_BATCHES = {"sequences", "slices", "windows", "latest", "her", "laber"}
+CONTENDERS = (*(name for name in METHODS if name not in _OTHER_BATCHES), *FLASHBAX)
+_FEEDBACK = ("td_error", "target", "log_ratio", "reducible_loss", "expected_td_error")
+_OBS, _ACTION = 17, 6  # sizes of a locomotion task
+_EPISODE = 256  # transitions
+_POOL = 2**14  # distinct transitions, and keys: drawn rows have left the cache before a key recurs
+_FEEDBACKS = 16  # distinct sets of TD errors
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(command.TimedSettings):
     """Cycles to time."""
 
-    capacities: tuple[int, ...] = option((10_000, 100_000, 2**20), "slots", at_least=1)
-    batch_sizes: tuple[int, ...] = option((32, 256, 4096), "transitions per batch", at_least=1)
-    modes: tuple[str, ...] = option(MODES, "modes", choices=MODES)
-    order: tuple[str, ...] = option(ORDERS[:1], "orders of a cycle", choices=ORDERS)
-    peers: tuple[str, ...] = option(
-        tuple(peers.SOURCES), "replays to compare", choices=tuple(peers.SOURCES)
+    contenders: tuple[str, ...] = option(
+        ("per", "uniform"), "replays to time, the reference first", choices=CONTENDERS
     )
-    seeds: int = option(8, "seeds in the mode vmapped", at_least=1)
+    capacities: tuple[int, ...] = option((2**20,), "slots", at_least=1)
+    batch_sizes: tuple[int, ...] = option((256,), "transitions per batch", at_least=1)
+    orders: tuple[str, ...] = option(ORDERS[:1], "orders of a cycle", choices=ORDERS)
 
     def check(self) -> None:
-        """Reject batches larger than a replay."""
+        """Reject batches larger than a replay, and peers that are not installed."""
         batch_size, capacity = max(self.batch_sizes), min(self.capacities)
         if batch_size > capacity:
             raise ValueError(f"batch_sizes: {batch_size} exceeds the capacity {capacity}")
+        for name in set(self.contenders) & set(FLASHBAX):
+            if lacks := lacking_extra(f"contender {name}", {"flashbax": "bench"}):
+                raise ValueError(lacks)
+
+
+class Inputs(NamedTuple):
+    """Inputs of a loop, made in advance so that making them is not timed."""
+
+    rows: Transition  # [_POOL, 1, ...]
+    keys: Array  # [_POOL] for sampling
+    noise: Array  # [_FEEDBACKS, B] parts of TD errors that do not depend on the batch
+
+
+class Cycles:
+    """A compiled loop of cycles over a full replay; its length is an argument."""
+
+    def __init__(self, replay: Any, order: str) -> None:
+        """Fill the replay and compile the loop.
+
+        Args:
+          replay: a Replay, or an object with the same functions.
+          order: one of ORDERS.
+        """
+
+        def fill(rows: Transition) -> Any:
+            empty = replay.init(jax.random.key(0), jax.tree.map(lambda x: x[0, 0], rows))
+            add = lambda number, state: replay.add(state, _at(rows, number))  # noqa: E731
+            return jax.lax.fori_loop(0, replay.capacity, add, empty), jnp.zeros(())
+
+        def loop(carry: Any, inputs: Inputs, start: Array, count: Array) -> Any:
+            step = lambda number, carry: _cycle(replay, order, carry, inputs, number)  # noqa: E731
+            return jax.lax.fori_loop(start, start + count, step, carry)
+
+        self._inputs, self._done = make_inputs(replay.batch_size), 0
+        self._carry = jax.jit(fill)(self._inputs.rows)
+        number = jax.ShapeDtypeStruct((), jnp.int32)
+        lowered = jax.jit(loop, donate_argnums=0).lower(self._carry, self._inputs, number, number)
+        self._loop = lowered.compile()
+        self.large_copies = len(large_copies(self._loop.as_text() or "", replay.capacity))
+
+    def run(self, count: int) -> float:
+        """Run `count` cycles; return their seconds."""
+        limits = [jnp.asarray(number, jnp.int32) for number in (self._done, count)]
+        seconds, self._carry = timing.seconds_of(self._loop, self._carry, self._inputs, *limits)
+        self._done += count
+        return seconds
+
+
+def make_replay(name: str, capacity: int, batch_size: int) -> Any:
+    """Return the replay of a contender, with the functions of a Replay."""
+    if name in FLASHBAX:
+        from experiments.benchmarks import flashbax  # of an optional package
+
+        return getattr(flashbax, FLASHBAX[name])(capacity, batch_size)
+    method = METHODS[name]
+    sampler = method.method(method.config().for_run(1_000_000)).sampler
+    return Replay(sampler, capacity=capacity, batch_size=batch_size)
+
+
+def make_inputs(batch_size: int) -> Inputs:
+    """Draw the inputs of a loop: transitions of episodes, keys and noise."""
+    key_obs, key_action, key_sample, key_noise = jax.random.split(jax.random.key(0), 4)
+    obs = jax.random.normal(key_obs, (_POOL, 1, _OBS))
+    action = jax.random.uniform(key_action, (_POOL, 1, _ACTION), minval=-1.0)
+    number = jnp.arange(_POOL)[:, None]
+    first, last = number % _EPISODE == 0, number % _EPISODE == _EPISODE - 1
+    rows = Transition(
+        obs, action, reward=number.astype(jnp.float32), discount=jnp.where(last, 0.0, 0.99),
+        next_obs=jnp.roll(obs, -1, axis=0), first=first, last=last,
+    )  # fmt: skip
+    noise = jax.random.normal(key_noise, (_FEEDBACKS, batch_size))
+    return Inputs(rows, jax.random.split(key_sample, _POOL), noise)
+
+
+def _cycle(replay: Any, order: str, carry: Any, inputs: Inputs, number: Array) -> Any:
+    """Return the state of the replay, and a number that depends on everything that is read.
+
+    Without the number, XLA would remove the reads.
+    """
+    state, seen = carry
+    if order.startswith("add"):
+        state = replay.add(state, _at(inputs.rows, number))
+    batch = replay.sample(state, _at(inputs.keys, number))
+    row = batch.transition
+    read = row.obs.sum(1) + row.action.sum(1) + row.next_obs.sum(1) + row.reward + row.discount
+    td_error = _at(inputs.noise, number) + 1e-6 * read
+    seen += (td_error * batch.weights).sum()  # the loss depends on the weights, TD errors do not
+    state = replay.update(state, batch, **dict.fromkeys(_FEEDBACK, td_error))
+    if order.endswith("add"):
+        state = replay.add(state, _at(inputs.rows, number))
+    return state, seen
+
+
+def _at(pool: Any, number: Array) -> Any:
+    """Return the entry of a pool `[n, ...]` for a cycle's number, modulo n."""
+    size = jax.tree.leaves(pool)[0].shape[0]
+    return jax.tree.map(lambda x: x[number % size], pool)
+
+
+def measure(capacity: int, batch_size: int, order: str, settings: Settings) -> list[command.Row]:
+    """Fill the replays and time them in turns, in microseconds per cycle."""
+    loops: dict[str, Cycles] = {}
+    for name in settings.contenders:
+        say(f"  filling {name}")
+        loops[name] = Cycles(make_replay(name, capacity, batch_size), order)
+    runs = {name: loop.run for name, loop in loops.items()}
+    times = timing.compare(runs, settings.turns, settings.seconds)
+    sizes: Mapping[str, Any] = {"capacity": capacity, "batch_size": batch_size, "order": order}
+    return [
+        {"contender": name, **sizes, **times[name], "large_copies": loop.large_copies}
+        for name, loop in loops.items()
+    ]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     settings, out = command.read("replay", __doc__, Settings(), argv)
-    found = peers.find(settings.peers)
-    content = {
-        "machine": timing.machine(),
-        "settings": dataclasses.asdict(settings),
-        "versions_of_peers": found.versions,
-        "missing": sorted(found.missing),  # the reasons contain names of folders
-        "results": [],
-    }
-    for capacity, batch_size, mode in itertools.product(
-        settings.capacities, settings.batch_sizes, settings.modes
-    ):
-        title = f"{mode}, {capacity:,} slots, batch {batch_size:,}"
-        say(title)
-        new = measure(found.peers, mode, capacity, batch_size, settings)
-        show(f"\n**{title}**\n\n{_table(new)}")
-        content["results"] += new
-        command.write(out, content)  # after every table, as all take long
-    for package, reason in found.missing.items():
-        show(f"missing: {package} ({reason})")
+    results: list[command.Row] = []
+    for sizes in itertools.product(settings.capacities, settings.batch_sizes, settings.orders):
+        say("{:,} slots, batches of {:,}, {}".format(*sizes))
+        rows = measure(*sizes, settings)
+        command.show_table(rows)
+        results += rows
+        command.write(out, dataclasses.asdict(settings), results)  # after every table: all are slow
     return 0
-
-
-def measure(
-    contenders: Sequence[Peer], mode: str, capacity: int, batch_size: int, settings: Settings
-) -> list[dict[str, Any]]:
-    """Fill the replays that have this mode, and time them in turns.
-
-    Times are in microseconds per cycle. Ratios are relative to our PER for prioritised replays and
-    to our uniform replay for others. Copies are the instructions in a compiled loop that copy a
-    whole array.
-    """
-    results = []
-    for order in (peers.ONE_CALL_ORDER,) if mode == "one-call" else settings.order:
-        made: dict[Peer, _Made] = {}
-        for peer in contenders:
-            say(f"  filling {peer.name}, {order}")
-            if run := _run_of(peer, mode, order, (capacity, batch_size, settings.seeds)):
-                made[peer] = run
-        ours = {True: peers.PRIORITISED.name, False: peers.UNIFORM.name}
-        times = timing.compare(
-            {peer.name: run for peer, (run, _) in made.items()}, settings.turns, settings.seconds,
-            {peer.name: ours[peer.prioritised] for peer in made},
-        )  # fmt: skip
-        results += [
-            {
-                "capacity": capacity, "batch_size": batch_size, "mode": mode, "order": order,
-                "peer": peer.name, "us": times[peer.name].us,
-                "median_us": times[peer.name].median_us, "ratio_to_ours": times[peer.name].ratio,
-                "large_copies": copies,
-            }
-            for peer, (_, copies) in made.items()
-        ]  # fmt: skip
-    return results
-
-
-def _run_of(peer: Peer, mode: str, order: str, sizes: tuple[int, int, int]) -> _Made | None:
-    """Return a function that times cycles, and the copies in its loop; None without this mode."""
-    capacity, batch_size, seeds = sizes
-    made = peer.make(capacity, batch_size)
-    if mode in ("scan", "vmapped") and not isinstance(made, Buffer):
-        loop = loops.loop_of(made, order, seeds if mode == "vmapped" else None)
-        return loop.run, loop.copies(capacity)
-    if mode in ("scan", "vmapped"):
-        return None
-    buffer = made if isinstance(made, Buffer) else calls.Called(made, updates=peer.prioritised)
-    buffer.fill(peers.endless_episode(np.random.default_rng(0), capacity))
-    if isinstance(buffer, calls.Called) and mode != "dispatched":
-        return calls.one_call_per_cycle(buffer, batch_size), None
-    return calls.one_call_per_function(buffer, batch_size, order), None
-
-
-def _table(results: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table with a row per peer."""
-    head, rows = ["us"], {one["peer"]: [one["peer"]] for one in results}
-    for order in dict.fromkeys(one["order"] for one in results):
-        head += [order, "ratio to ours", "large copies"]
-        for one in (one for one in results if one["order"] == order):
-            rows[one["peer"]] += [one["median_us"], one["ratio_to_ours"], one["large_copies"]]
-    return command.table(head, list(rows.values()))
 
 
 if __name__ == "__main__":

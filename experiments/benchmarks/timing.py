@@ -9,9 +9,9 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import jax
 
@@ -22,47 +22,23 @@ Run = Callable[[int], float]  # number of cycles -> seconds
 _MAX_CYCLES = 1_000_000  # per turn
 
 
-class Timed(NamedTuple):
-    """Times of one contender in microseconds per cycle."""
+def compare(runs: Mapping[str, Run], turns: int, seconds: float, least: int = 1) -> dict[str, Any]:
+    """Time contenders in turns; the arguments are those of `take_turns`.
 
-    us: list[float]  # one per turn
-    median_us: float
-    ratio: float | None  # median over turns, relative to the reference in the same turn
-
-
-def compare(
-    runs: Mapping[str, Run],
-    turns: int,
-    seconds: float,
-    references: Mapping[str, str],
-    least: int = 1,
-) -> dict[str, Timed]:
-    """Time contenders in turns; `references` names the contender that each is relative to.
-
-    The other arguments are those of `take_turns`.
+    Returns:
+      For each contender its `us` per cycle, one number per turn, their median `median_us`, and
+      `ratio`, the median over turns of its time relative to the first contender's.
     """
     times = take_turns(runs, turns, seconds, least)
-    results = {}
-    for name, us in times.items():
-        reference = times.get(references[name])
-        relative = None if reference is None else ratio(us, reference)
-        results[name] = Timed(us, statistics.median(us), relative)
-    return results
-
-
-def cycles_for(run: Run, seconds: float) -> int:
-    """Return the number of cycles with a duration of about `seconds`, by increasing it.
-
-    The first call may compile and is not counted. The second call may compile again, for a state
-    whose types have changed, so the faster of two calls counts.
-    """
-    run(1)
-    count = 1
-    while True:
-        spent = min(run(count), run(count))
-        if spent >= seconds / 3 or count >= _MAX_CYCLES:
-            return max(1, min(_MAX_CYCLES, round(count * seconds / max(spent, 1e-9))))
-        count = min(_MAX_CYCLES, count * max(2, min(10, int(seconds / 2 / max(spent, 1e-9)))))
+    reference = next(iter(times.values()))
+    return {
+        name: {
+            "us": us,
+            "median_us": statistics.median(us),
+            "ratio": statistics.median(x / y for x, y in zip(us, reference, strict=True)),
+        }
+        for name, us in times.items()
+    }
 
 
 def take_turns(
@@ -86,20 +62,26 @@ def take_turns(
     return times
 
 
-def timed(cycles: Callable[[int], None]) -> Run:
-    """Return a function that runs `cycles(count)` and returns its seconds."""
+def cycles_for(run: Run, seconds: float) -> int:
+    """Return the number of cycles with a duration of about `seconds`, by increasing it.
 
-    def run(count: int) -> float:
-        begin = time.perf_counter()
-        cycles(count)
-        return time.perf_counter() - begin
+    The first call may compile and is not counted. The second call may compile again, for a state
+    whose types have changed, so the faster of two calls counts.
+    """
+    run(1)
+    count = 1
+    while True:
+        spent = min(run(count), run(count))
+        if spent >= seconds / 3 or count >= _MAX_CYCLES:
+            return max(1, min(_MAX_CYCLES, round(count * seconds / max(spent, 1e-9))))
+        count = min(_MAX_CYCLES, count * max(2, min(10, int(seconds / 2 / max(spent, 1e-9)))))
 
-    return run
 
-
-def ratio(times: Sequence[float], reference: Sequence[float]) -> float:
-    """Return the median over turns of `times` relative to `reference` in the same turn."""
-    return statistics.median(x / y for x, y in zip(times, reference, strict=True))
+def seconds_of(function: Callable[..., Any], *inputs: Any) -> tuple[float, Any]:
+    """Return the seconds until all outputs of a call are computed, and the outputs."""
+    begin = time.perf_counter()
+    outputs = jax.block_until_ready(function(*inputs))
+    return time.perf_counter() - begin, outputs
 
 
 def machine() -> dict[str, str | int]:

@@ -25,8 +25,8 @@ import numpy as np
 from agents.types import Continuous, Discrete
 from experiments.environments import shapes
 from experiments.environments.episodes import make_episodic
+from experiments.environments.extras import lacking_extra
 from experiments.environments.types import Array, CompiledConfig, Environment, Render, size_of
-from experiments.installation import commands
 
 _DEEP_SEA = "DeepSea-bsuite"
 
@@ -165,7 +165,7 @@ def _renderer(name: str) -> Render:
     """Return gymnax's own renderer; raise ValueError if a package of it is missing."""
     if name.startswith(_DEEP_SEA):
         return _deep_sea
-    if reason := commands.missing(f"a picture of gymnax/{name}", {"pygame": "gymnax"}):
+    if reason := lacking_extra(f"a picture of gymnax/{name}", {"pygame": "gymnax"}):
         raise ValueError(reason)
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # avoids warnings without a sound card
     env, params = load(name)

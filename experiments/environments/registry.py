@@ -17,9 +17,9 @@ from experiments.environments import (
     sparse_pendulum,
     walk,
 )
+from experiments.environments.extras import lacking_extra
 from experiments.environments.host import HostEnvironment
 from experiments.environments.types import CompiledConfig, Environment, EnvironmentConfig, Render
-from experiments.installation import commands
 
 
 class Family(NamedTuple):
@@ -107,7 +107,7 @@ def check(name: str) -> None:
     if family is not None and short in family.actions:
         return
     if family is not None and family.find is not None and short:
-        if reason := commands.missing(name, family.needs(short)):
+        if reason := lacking_extra(name, family.needs(short)):
             raise ValueError(reason)
         if family.find(short) is not None:
             return
@@ -145,7 +145,7 @@ def has_goals(name: str) -> bool:
 def missing(name: str) -> str | None:
     """Return a message about a missing package and its installation, or None."""
     family, short = _split(name)
-    return commands.missing(name, family.needs(short))
+    return lacking_extra(name, family.needs(short))
 
 
 def action_kind(name: str) -> str:

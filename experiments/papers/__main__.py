@@ -14,14 +14,13 @@ if __name__ == "__main__":
     process.run("experiments.papers.__main__")
 
 import argparse
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
 from experiments import environments
 from experiments.cli.options import Parser, one_of
 from experiments.cli.shared import add_compilation_cache, add_devices, run_command
-from experiments.installation.commands import install
+from experiments.environments.extras import lacking_extra
 from experiments.papers import figures, report, running
 from experiments.papers.entry import PAPERS, SIZES, Entry, Experiment, Source
 from experiments.papers.registry import ENTRIES, claims_about, of_papers
@@ -215,8 +214,8 @@ def _installed(entry: Entry, source: Source, args: argparse.Namespace) -> bool:
     reasons = []
     if isinstance(source, Experiment):
         reasons = [environments.missing(env) for env in source.sizes[args.size].envs]
-    elif source.needs and importlib.util.find_spec(source.needs) is None:
-        reasons = [f"it needs {source.needs}: {install('papers')}"]
+    elif source.needs:
+        reasons = [lacking_extra("it", {source.needs: "papers"})]
     for why in filter(None, reasons):
         if entry.id in args.ids:
             raise ValueError(f"{entry.id}: {why}")

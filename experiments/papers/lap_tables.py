@@ -181,7 +181,7 @@ def _times(request: Request, task: str) -> list[Row]:
         request.say(f"warming up {task} with {replay}")
         case = training.CASES[task]
         config = training.run_config(case, replay, 1, options["capacity"])
-        runs[replay] = training.one_program(config).run
+        runs[replay] = training.own_loop(config)
     request.say("taking turns")
     times = timing.take_turns(runs, options["turns"], options["seconds"])
     return [

@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.installation import commands
+from experiments.environments.extras import lacking_extra
 from experiments.runs import code
 from experiments.runs.log import say
 from experiments.studies import devices, store
@@ -82,10 +82,10 @@ def join(on: str) -> Iterator[Cluster]:
     Raises:
       ValueError: Ray is not installed, no cluster answers, or one of its nodes is unsuitable.
     """
-    try:
-        import ray
-    except ImportError:
-        raise ValueError(f"--on {on} needs Ray: {commands.install('cluster')}") from None
+    if lacks := lacking_extra(f"--on {on}", {"ray": "cluster"}):
+        raise ValueError(lacks)
+    import ray
+
     address = _address(on)
     known = ray.is_initialized()  # as in a notebook; this cluster is used and left running
     if not known:

@@ -6,7 +6,7 @@ import pytest
 
 from agents import tabular
 from experiments import environments
-from experiments.benchmarks import compiling, methods, replay, training
+from experiments.benchmarks import replay, training
 from experiments.runs import run_config
 from experiments.runs.registry import AGENTS
 from experiments.training.config import LoopConfig, ReplaySizes
@@ -53,7 +53,7 @@ def test_configs_of_the_project_are_complete():
     known = [entry.config for entry in (*METHODS.values(), *AGENTS.values())]
     known += [type(environments.options(name)) for name in environments.names()]
     known += [tabular.TabularConfig, LoopConfig, ReplaySizes, run_config.OutputConfig]
-    known += [module.Settings for module in (compiling, methods, replay, training)]
+    known += [module.Settings for module in (replay, training)]
     assert set(known) <= set(CONFIGS)
 
 
@@ -71,6 +71,7 @@ def test_options_have_one_line_of_help(config):
     for entry in options_of(config):
         assert entry.help and "\n" not in entry.help + entry.source
         assert entry.kind in (bool, int, float, str)
-        # Strings need choices, except for labels, metrics, addresses and files.
-        free = config.__name__ in ("Question", "StudyOptions", "Where") or entry.name == "demos"
+        # Strings need choices, except for labels, metrics, addresses, files and folders.
+        free = config.__name__ in ("Question", "StudyOptions", "Where")
+        free |= entry.name in ("demos", "purejaxrl")
         assert entry.choices or entry.kind is not str or free

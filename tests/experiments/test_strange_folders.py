@@ -304,7 +304,7 @@ def test_only_one_function_prints():
     calls = re.compile(r"\bprint\(|std(out|err)\.write\(")
     found = {path for path in root.rglob("*.py") if calls.search(path.read_text())}
     names = {path.relative_to(root).as_posix() for path in found}
-    assert names == {"runs/log.py", "cli/process.py", "installation/commands.py"}
+    assert names == {"runs/log.py", "cli/process.py"}
 
 
 def test_pages_contain_no_markup_of_labels(folders):

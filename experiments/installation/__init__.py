@@ -1,1 +1,0 @@
-"""Missing packages, the commands that install them, and the device that JAX uses."""
