@@ -1,7 +1,6 @@
 """Training of a batch: runs of one program that execute together on one or several devices."""
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -11,14 +10,14 @@ import numpy as np
 import pandas as pd
 
 from experiments.runs.assembly import assemble
-from experiments.studies.checkpoints import Metrics, Progress
+from experiments.studies.checkpoints import Checkpoint, Metrics, Progress
 from experiments.studies.devices import Budget, Unit
 from experiments.studies.plan import Job
 from experiments.studies.store import SeededPoint
 from experiments.training.drivers import CompiledDriver, CutShort, Driver, Layout, Programs
 from experiments.training.host_loop import HostDriver
 
-State = Callable[[], Any]  # returns the state in the form that is saved
+_SHARE = 20  # smallest interval between checkpoints, as a multiple of the time to write one
 
 
 class Outcome(NamedTuple):
@@ -53,56 +52,80 @@ def driver_of(
 def train(
     driver: Driver,
     budget: Budget,
-    resumed: Callable[[Driver], tuple[Progress, Any] | None],
-    reached: Callable[[Progress, State], bool],
+    checkpoint: Checkpoint,
+    reached: Callable[[int, Progress], bool],
+    *,
+    code: str,
+    every: float,
+    keep: bool = False,
 ) -> Progress | None:
     """Train the runs of a driver to the end of their schedule; return the final progress.
+
+    Training continues from the checkpoint, if there is one. Writing it takes at most a twentieth of
+    the time.
 
     Args:
       driver: the driver, which is closed at the end.
       budget: memory shared by all batches; training waits until enough of it is free.
-      resumed: returns the progress and the state of a checkpoint, or None to start over.
-      reached: called with the progress after resuming, at every log point, and where a driver on
-        the host stops in between; if it returns False, training stops and returns None.
+      checkpoint: the checkpoint of the batch.
+      reached: called with the agent steps of each run and the progress before training, at every
+        log point, and where a driver on the host stops in between; if it returns False, training
+        stops with a checkpoint and returns None.
+      code: version of the code.
+      every: seconds between two checkpoints.
+      keep: whether to write a checkpoint at the end, too.
 
     Raises:
       ValueError: the batch needs more memory than the whole budget, or stores frames unfit for it.
       EnvironmentFailed: an environment on the host failed.
     """
-    start = time.perf_counter()
+    start = saved_at = time.perf_counter()
+    plan = driver.schedule
     with contextlib.closing(driver):
         driver.prepare()
         with budget.taken(driver.bytes):
-            before, saved = resumed(driver) or (Progress(), None)
-            points, broken = list(before.points), np.False_
-            for metrics in points:
-                broken |= _broken(metrics)
+            before, state = checkpoint.read(driver) or (Progress(), None)
+            points, blocks = list(before.points), before.blocks
+            versions = tuple(dict.fromkeys([*before.code, code]))
+            broken = np.any([_broken(metrics) for metrics in points], axis=0)
 
-            def progress(blocks: int) -> Progress:
+            def progress() -> Progress:
                 seconds = before.seconds + time.perf_counter() - start
                 compiling = before.compiling + driver.compiling
-                return Progress(points, blocks, seconds, compiling, driver.bytes, before.code)
+                return Progress(points, blocks, seconds, compiling, driver.bytes, versions)
 
-            blocks = before.blocks
-            if not reached(progress(blocks), lambda: saved):
+            def save(state: Any) -> None:
+                nonlocal saved_at
+                began = time.perf_counter()
+                step = plan.step_at(len(points), blocks)
+                checkpoint.write(progress(), step, driver.to_save(state))
+                saved_at = began + _SHARE * (time.perf_counter() - began)
+
+            if not reached(plan.step_at(len(points), blocks), progress()):
                 return None
             try:
-                state = driver.init() if saved is None else driver.resume(saved)
-                for ahead in driver.schedule.log_points[len(points) :]:
+                state = driver.init() if state is None else driver.resume(state)
+                for ahead in plan.log_points[len(points) :]:
                     state, metrics = driver.chunk(state, ahead - blocks)
                     blocks, metrics = 0, jax.device_get(metrics)
                     _check_frames(metrics)
                     points.append(metrics)
-                    if not reached(progress(0), functools.partial(driver.to_save, state)):
-                        return None
                     broken |= _broken(metrics)
+                    goes_on = reached(plan.steps[len(points) - 1], progress())
+                    ended = len(points) == len(plan.steps)
+                    due = not goes_on or time.perf_counter() - saved_at > every
+                    if keep if ended else due:
+                        save(state)
                     if broken.all():
                         break
+                    if not (goes_on or ended):
+                        return None
             except CutShort as cut:
-                if (left := cut.state) is not None:  # otherwise in the warm-up
-                    reached(progress(blocks + cut.blocks), lambda: left)
+                blocks += cut.blocks
+                if cut.state is not None:  # otherwise in the warm-up
+                    save(cut.state)
                 return None
-    return progress(0)
+    return progress()
 
 
 def finished(job: Job, runs: Sequence[SeededPoint], progress: Progress, **about: Any) -> Outcome:

@@ -23,10 +23,10 @@ from experiments import environments
 from experiments.runs import compilation, outside
 from experiments.runs.log import say
 from experiments.studies import batch, cluster, devices, programs, store
-from experiments.studies.batch import Outcome, State
+from experiments.studies.batch import Outcome
 from experiments.studies.checkpoints import Checkpoint, Progress
 from experiments.studies.cluster import Cluster
-from experiments.studies.executor import Saving, Task, Train, checkpoint_of
+from experiments.studies.executor import Task, Train, decided_by
 from experiments.studies.grid import Place, Point
 from experiments.studies.options import Cache, Where
 from experiments.studies.plan import Job, Plan
@@ -194,7 +194,7 @@ def _outcome(task: Task, reference: Any) -> Outcome:
 def work(sent: Sent, runs: Sequence[SeededPoint], number: int, notes: Any) -> Came:
     """Train a batch on a worker, which keeps its progress in `notes` under the number."""
     began, left = ray.get(notes.begin.remote(number))
-    node, first = f"{socket.gethostname()}/{_own_node()[:6]}", 0
+    node = f"{socket.gethostname()}/{_own_node()[:6]}"
     if sent.code != store.code_version():  # on a node that joined later
         return Came(None, f"another version of the code ({store.code_version()})", node, began, 0)
     told = time.monotonic()
@@ -210,39 +210,40 @@ def work(sent: Sent, runs: Sequence[SeededPoint], number: int, notes: Any) -> Ca
     try:
         with tempfile.TemporaryDirectory() as folder, compilation.cache_programs(sent.cache):
             (job, own), device = _made(sent), jax.local_devices()[0]
-            file = checkpoint_of(Store(Path(folder), {}), job, runs)
+            checkpoint = _Left(Path(folder), job, runs, number, notes)
             if left is not None:
-                file.path.parent.mkdir()
-                file.path.write_bytes(ray.get(left))
-            save = Saving(_Left(file, number, notes), job, sent.every, sent.code, keep=False)
-
-            def resumed(driver: Any) -> tuple[Progress, Any] | None:
-                nonlocal first
-                found = file.read(driver)
-                first = len(found[0].points) if found else 0
-                return found
-
-            def reached(progress: Progress, state: State) -> bool:
-                return save(progress, state, tell)
-
+                checkpoint.path.parent.mkdir()
+                checkpoint.path.write_bytes(ray.get(left))
             driver = batch.driver_of(job, runs, (device,), own)
             budget = devices.Budget(devices.free_bytes([device]))
-            progress = batch.train(driver, budget, resumed, reached)
+            progress = batch.train(
+                driver, budget, checkpoint, tell, code=sent.code, every=sent.every
+            )
     except (RuntimeError, ValueError) as error:  # such as running out of memory
         return Came(None, str(error), node, began, 0)
-    assert progress is not None  # `tell` never stops it
-    return Came(save.named(progress), "", node, began, first)
+    return Came(progress, "", node, began, checkpoint.log_points)
 
 
-class _Left:
-    """A file of a checkpoint that is written into the notes."""
+class _Left(Checkpoint):
+    """A checkpoint that is written into the notes, from which a file is made before it is read."""
 
-    def __init__(self, file: Checkpoint, number: int, notes: Any) -> None:
-        self._file, self._number, self._notes = file, number, notes
+    log_points = 0  # in the checkpoint that was read
+
+    def __init__(
+        self, folder: Path, job: Job, runs: Sequence[SeededPoint], number: int, notes: Any
+    ) -> None:
+        super().__init__(folder, *decided_by(job, runs))
+        self._number, self._notes = number, notes
+
+    def read(self, driver: Any) -> tuple[Progress, Any] | None:
+        """Return the progress and the saved state; see `Checkpoint.read`."""
+        found = super().read(driver)
+        self.log_points = len(found[0].points) if found else 0
+        return found
 
     def write(self, progress: Progress, step: int, state: Any) -> None:
         """Replace the checkpoint; see `Checkpoint.write`."""
-        content = self._file.encode(progress, step, state)
+        content = self.encode(progress, step, state)
         ray.get(self._notes.leave.remote(self._number, step, content))
 
 

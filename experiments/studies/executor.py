@@ -9,7 +9,6 @@ import contextlib
 import functools
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -22,7 +21,7 @@ from experiments.runs.interrupt import Stopped
 from experiments.runs.log import Log, Row, mean_over_seeds, say
 from experiments.statistics.statistics import diverged_seeds
 from experiments.studies import batch, devices
-from experiments.studies.batch import Outcome, State
+from experiments.studies.batch import Outcome
 from experiments.studies.checkpoints import Checkpoint, Metrics, Progress
 from experiments.studies.devices import Budget, Unit
 from experiments.studies.options import HERE, Cache, Where
@@ -33,7 +32,6 @@ from experiments.training.drivers import Programs
 
 _PROGRAMS = 16  # least number of compiled programs to keep
 _PAUSE = 0.1  # seconds
-_SHARE = 20  # smallest interval between checkpoints, as a multiple of the time to write one
 
 
 class Task(NamedTuple):
@@ -121,60 +119,26 @@ class Here:
         def train(task: Task, unit: Any) -> Outcome | None:
             driver = batch.driver_of(task.job, task.runs, unit, self._programs)
             driver.stop = task.stopped
-            file = checkpoint_of(store, task.job, task.runs)
-            save = Saving(file, task.job, self._every, code, self._keep)
-
-            def reached(progress: Progress, state: State) -> bool:
-                return save(progress, state, task.reached)
-
-            progress = batch.train(driver, budgets[unit], file.read, reached)
+            checkpoint = Checkpoint(store.folder, *decided_by(task.job, task.runs))
+            progress = batch.train(
+                driver, budgets[unit], checkpoint, task.reached,
+                code=code, every=self._every, keep=self._keep,
+            )  # fmt: skip
             if progress is None:
                 return None
             if not self._keep:
-                file.remove()
-            return batch.finished(task.job, task.runs, save.named(progress))
+                checkpoint.remove()
+            return batch.finished(task.job, task.runs, progress)
 
         with compilation.cache_programs(self._cache):
             yield train
 
 
-def checkpoint_of(store: Store, job: Job, runs: Sequence[SeededPoint]) -> Checkpoint:
-    """Return the checkpoint of a batch of a study."""
+def decided_by(job: Job, runs: Sequence[SeededPoint]) -> tuple[Any, ...]:
+    """Return what determines the numbers of a batch, for its `Checkpoint`."""
     configs = {point.id: point.config.to_json() for point, _ in runs}
     traced = [place.name for place in job.group.traced]
-    named = [(point.id, seed) for point, seed in runs]
-    return Checkpoint(store.folder, named, configs, job.width, traced)
-
-
-class Saving:
-    """Writes checkpoints of a batch: after some seconds, where it stops and, if kept, at its end.
-
-    Writing takes at most a twentieth of the time.
-    """
-
-    def __init__(self, file: Any, job: Job, every: float, code: str, keep: bool) -> None:
-        self._file, self._schedule, self._every = file, job.group.schedule, every
-        self._code, self._keep = code, keep
-        self._latest = time.monotonic()
-
-    def named(self, progress: Progress) -> Progress:
-        """Return the progress with the versions of the code that computed it."""
-        code = tuple(dict.fromkeys([*progress.code, self._code]))
-        return progress._replace(code=code)
-
-    def __call__(
-        self, progress: Progress, state: State, reached: Callable[[int, Progress], bool]
-    ) -> bool:
-        """Report a progress, and save it if it is time; return whether to go on."""
-        step = self._schedule.step_at(len(progress.points), progress.blocks)
-        goes_on = reached(step, progress)
-        ended = step == self._schedule.steps[-1]
-        began = time.monotonic()
-        due = began - self._latest > self._every or not goes_on or progress.blocks > 0
-        if (self._keep if ended else due) and (saved := state()) is not None:
-            self._file.write(self.named(progress), step, saved)
-            self._latest = time.monotonic() + (_SHARE - 1) * (time.monotonic() - began)
-        return goes_on or ended
+    return [(point.id, seed) for point, seed in runs], configs, job.width, traced
 
 
 def carry_out(
