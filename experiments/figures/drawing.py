@@ -194,7 +194,9 @@ def finish_rows(
     if middle is not None:
         draw_rule(axes, middle, upright=True)
     finish(axes, title, x)
-    axes.set_yticks(range(len(labels)), [_plain_lines(label) for label in labels])
+    axes.set_xlabel(axes.get_xlabel(), loc="right")  # longer than the axes if names are long
+    names = ["\n".join(textwrap.fill(part, 24) for part in own.split("\n")) for own in labels]
+    axes.set_yticks(range(len(labels)), list(map(_plain_lines, names)))
     axes.set_ylim(len(labels) - 0.4, -0.8)
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", color="#e6e6e6", linewidth=0.8)

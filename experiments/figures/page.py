@@ -18,7 +18,7 @@ from jaxreplay.saving import check_writable, printable
 NAME = "report.html"
 MARK = '<meta name="generator" content="jaxreplay experiments.report">'  # identifies pages
 MOST_BYTES = 6_000_000  # limit for all films of a page together
-NARROW, WIDE = (4.4, 3.0), (6.6, 4.0)  # size of a panel in inches
+NARROW, WIDE = (4.4, 3.0), (5.6, 3.6)  # size of a panel in inches
 _BEGINNING = 1000  # number of bytes in which the mark must occur
 _DASHES = {"-": "none", "--": "7 4", ":": "2 3", "-.": "8 3 2 3"}
 _STYLE = Path(__file__).with_name("page.css")
@@ -99,13 +99,14 @@ def table(cells: Sequence[Sequence[str]], caption: str = "", *, folded: bool = F
     lines = [
         f'<tr><th scope="row">{_text(first)}</th>'
         + "".join(f"<td>{_text(cell)}</td>" for cell in rest)
+        + "</tr>"
         for first, *rest in rows
     ]
     head = "".join(f'<th scope="col">{_text(cell)}</th>' for cell in header)
     content = (
-        f'<div class="scroll" tabindex="0"><table>{named}\n<thead><tr>{head}</thead>\n<tbody>\n'
+        f'<div class="scroll" tabindex="0"><table>{named}\n<thead><tr>{head}</tr></thead>\n<tbody>\n'
         + "\n".join(lines)
-        + "\n</table></div>"
+        + "\n</tbody></table></div>"
     )
     if folded:
         return f"<details><summary>{_text(caption)}</summary>\n{content}\n</details>"

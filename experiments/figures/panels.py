@@ -201,7 +201,7 @@ def draw_means(
     for label, own in means.items():
         draw_line(axes, label, own.index, own, styles[label])
     for label, own in (stored or {}).items():
-        draw_line(axes, f"_{label}", own.index, own, {**styles[label], **STORED})
+        draw_line(axes, label, own.index, own, {**styles[label], **STORED})
     if gate is not None:
         draw_rule(axes, gate, "gate")
     least = min(float(own.min()) for own in means.values())

@@ -3,7 +3,6 @@
 Tables are those of `tuned.scores`. `metric` returns the primary metric of a task.
 """
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,7 +17,6 @@ from experiments.figures.drawing import (
     draw_legend,
     finish,
     finish_rows,
-    write_grid,
 )
 from experiments.figures.style import COLOURS, DASHES, Styles, plain, styles_of
 from experiments.statistics.primary import PrimaryMetric
@@ -45,30 +43,6 @@ def swept(table: pd.DataFrame, settings: Sequence[str]) -> list[str]:
     return [name for name in settings if table[name].dropna().nunique() > 1]
 
 
-def write_sensitivity(
-    path: str | os.PathLike,
-    table: pd.DataFrame,
-    settings: Sequence[str],
-    metric: Metric,
-    title: str,
-) -> bool:
-    """Plot the score against every setting with several values, with a column per task, as PNG.
-
-    Returns:
-      Whether there was such a setting; without one, no file is written.
-    """
-    panels = sensitivity_panels(table, settings, metric)
-    if not panels:
-        return False
-    envs = table["env"].nunique()
-    seeds = int(table.groupby("point")["seed"].nunique().min())
-    size = (0.6 + 5.4 * envs, 0.6 + 3.7 * len(panels))
-    every = [panel for row in panels.values() for panel in row]
-    title = f"{title}: each setting, IQM over seeds with 95 % intervals"
-    write_grid(path, title, every, size, columns=envs, seeds=seeds)
-    return True
-
-
 def sensitivity_panels(
     table: pd.DataFrame, settings: Sequence[str], metric: Metric
 ) -> dict[str, list[Panel | None]]:
@@ -89,21 +63,6 @@ def sensitivity_panels(
         if any(row):
             found[name] = row
     return found
-
-
-def write_best(
-    path: str | os.PathLike,
-    rows: Sequence[Tuned],
-    methods: Mapping[str, str],
-    metric: Metric,
-    title: str,
-) -> None:
-    """Plot every method with its best settings, on held-out seeds, and its defaults, as PNG."""
-    panels = best_panels(rows, methods, metric)
-    size = (2.2 + 4.2 * len(panels), 1.4 + 0.5 * max(sum(r.env == e for r in rows) for e in panels))
-    seeds = min(row.shown.seeds for row in rows)
-    title = f"{title}: at their best, and by default (hollow)"
-    write_grid(path, title, [*panels.values()], size, columns=len(panels), seeds=seeds)
 
 
 def best_panels(

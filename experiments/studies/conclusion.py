@@ -165,7 +165,7 @@ def _compared(results: Results, study: Study, findings: Findings) -> str:
 
 def _best_settings(results: Results, written: list[Path]) -> str:
     """Draw the scores against the settings; return the table of the best settings."""
-    study, metric, folder = results.study, results.metric, results.store.folder
+    study, metric = results.study, results.metric
     how = (
         "The best point was selected on every other seed. The last two columns show the other "
         "seeds."
@@ -173,20 +173,33 @@ def _best_settings(results: Results, written: list[Path]) -> str:
         else "Every method has a single point, and the scores include all seeds."
     )
     if study.options.figures:
-        path, settings = folder / "sensitivity.png", results.store.settings
-        if sensitivity.write_sensitivity(
-            path, results.runs, settings, study.metric, results.agents
-        ):
-            written.append(path)
-        written.append(folder / "best.png")
-        sensitivity.write_best(
-            written[-1], results.best, results.methods, study.metric, results.agents
-        )
+        written += _draw_settings(results)
     return (
         f"{markdown(best_cells(results))}\n"
         f"Scores: {metric.name} ({metric.help}), IQM over seeds [95 % interval]. {how}\n"
         f"{_diverged(results.runs)}"
     )
+
+
+def _draw_settings(results: Results) -> list[Path]:
+    """Draw the scores against each setting, and the methods with best and default settings."""
+    metric, runs, written, envs = results.study.metric, results.runs, [], len(results.envs)
+    if rows := sensitivity.sensitivity_panels(runs, results.store.settings, metric):
+        written.append(results.store.folder / "sensitivity.png")
+        write_grid(
+            written[-1], f"{results.agents}: each setting, IQM over seeds with 95 % intervals",
+            [panel for row in rows.values() for panel in row],
+            (0.6 + 5.4 * envs, 0.6 + 3.7 * len(rows)), columns=envs,
+            seeds=int(runs.groupby("point")["seed"].nunique().min()),
+        )  # fmt: skip
+    panels = sensitivity.best_panels(results.best, results.methods, metric)
+    written.append(results.store.folder / "best.png")
+    write_grid(
+        written[-1], f"{results.agents}: at their best, and by default (hollow)",
+        [*panels.values()], (2.2 + 4.2 * len(panels), 1.4 + 0.5 * len(results.methods)),
+        columns=len(panels), seeds=min(row.shown.seeds for row in results.best),
+    )  # fmt: skip
+    return written
 
 
 def best_cells(results: Results) -> list[list[str]]:

@@ -6,10 +6,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from experiments.figures import judged, page, sensitivity, solved
-from experiments.figures.drawing import draw_interval, finish_rows
 from experiments.figures.page import NARROW, WIDE, Head, Section
 from experiments.figures.sections import Group, training
 from experiments.figures.style import Styles, styles_of
@@ -18,19 +16,16 @@ from experiments.statistics import tuned
 from experiments.statistics.bootstrap import stratified_interval
 from experiments.statistics.decisions import FEWEST_SEEDS
 from experiments.statistics.paired import probability_of_improvement
-from experiments.statistics.tables import span
-from experiments.statistics.tuned import Estimate
+from experiments.statistics.tables import span, with_interval
 from experiments.statistics.verdicts import FEWEST_UPDATES, UNIFORM_BUFFER
 from experiments.studies.conclusion import (
     best_cells,
     cost_cells,
-    format_estimate,
     leads_panel,
     verdict_cells,
 )
 from experiments.studies.results import Results
 
-_BEST, _DEFAULT = "at its best", "by default"
 _MOST_NAMED = 20  # largest number of runs to list
 
 
@@ -207,39 +202,24 @@ def _best(results: Results) -> Section | None:
 def _tasks(results: Results) -> Section | None:
     """Return the section with the probability over all tasks that methods improve on the first."""
     first, points = next(iter(results.methods)), results.store.facts["base_points"]
-    best_points = {(row.env, row.label): row.best for row in results.best}
-    defaults = {(env, label): point for env, own in points.items() for label, point in own.items()}
-    odds: dict[tuple[str, str], Estimate] = {}
-    for kind, chosen in ((_BEST, best_points), (_DEFAULT, defaults)):
+    best = {(row.env, row.label): row.best for row in results.best}
+    default = {(env, label): point for env, own in points.items() for label, point in own.items()}
+    cells = []
+    for kind, chosen in (("at its best", best), ("by default", default)):
         scores = _scores(results, chosen)
-        for label in scores.keys() - {first} if first in scores else ():
-            odds[label, kind] = _odds(scores[label], scores[first], results)
-    if not odds:
+        if (base := scores.pop(first, None)) is not None:
+            cells += [[label, kind, _odds(own, base)] for label, own in scores.items()]
+    if not cells:
         return None
-    labels = [label for label in results.methods if any(label == key[0] for key in odds)]
-    odds = {key: odds[key] for label in labels for key in odds if key[0] == label}
-    better = f"P(better than {first})"
-
-    def draw(axes: Axes) -> None:
-        styles = styles_of(results.methods)
-        for (label, kind), own in odds.items():
-            hollow = kind == _DEFAULT
-            row = labels.index(label) + (0.13 if hollow else -0.13)
-            draw_interval(axes, row, own[:3], styles[label], hollow)
-        finish_rows(axes, "", better, labels, middle=0.5)
-        axes.set_xlim(-0.03, 1.03)
-
-    cells = [[label, kind, format_estimate(own)] for (label, kind), own in odds.items()]
     intro = (
         f"The probability that a seed of a method has a better score than one of {first}, ties "
-        "half: methods at their best against its best, and by default (hollow) against its "
-        "default, on the seeds that selected nothing, with 95 % bootstrap intervals, stratified "
-        "over tasks. Methods that are not on every task are left out, and a diverged seed ranks "
-        "below all others."
+        "half: methods at their best against its best, and by default against its default, on the "
+        "seeds that selected nothing, with 95 % bootstrap intervals, stratified over tasks. "
+        "Methods that are not on every task are left out, and a diverged seed ranks below all "
+        "others."
     )
-    blocks = [page.table([["method", "", better], *cells])]
-    blocks.append(page.panels([draw], size=_height(len(labels))))
-    return Section("tasks", "Probability of improvement", intro, blocks)
+    table = page.table([["method", "", f"P(better than {first})"], *cells])
+    return Section("tasks", "Probability of improvement", intro, [table])
 
 
 def _sensitivity(results: Results) -> Section | None:
@@ -266,27 +246,27 @@ def _sensitivity(results: Results) -> Section | None:
 def _scores(results: Results, points: Mapping[tuple[str, str], str]) -> dict[str, np.ndarray]:
     """Return ranked scores `[seeds, tasks]` of the methods that have these points on every task.
 
-    Scores are those of held-out seeds, and infinitely bad for seeds that diverged.
+    Higher is better. Scores are those of held-out seeds, and -inf for seeds that diverged.
     """
+    sign = 1.0 if results.metric.higher_is_better else -1.0
     shown = {(row.env, row.label): row.shown.seeds for row in results.best}
-    found = {}
+    scores = {}
     for label in results.methods:
         columns = []
         for env in results.envs:
-            own = results.runs[results.runs["point"] == points.get((env, label))]
-            own = own[own["seed"].isin(results.unseen(env))].sort_values("seed")
-            values = own["ranked"].to_numpy(np.float64)
+            rows = results.runs[results.runs["point"] == points.get((env, label))]
+            rows = rows[rows["seed"].isin(results.unseen(env))].sort_values("seed")
+            values = sign * rows["ranked"].to_numpy(np.float64)
             columns.append(values if len(values) == shown.get((env, label)) else [])
-        if all(len(column) for column in columns) and len({len(each) for each in columns}) == 1:
-            found[label] = np.stack(columns, axis=-1)
-    return found
+        if all(len(column) for column in columns) and len(set(map(len, columns))) == 1:
+            scores[label] = np.stack(columns, axis=-1)
+    return scores
 
 
-def _odds(scores: np.ndarray, first: np.ndarray, results: Results) -> Estimate:
-    sign = 1.0 if results.metric.higher_is_better else -1.0
-    arms = [sign * scores, sign * first]
+def _odds(scores: np.ndarray, base: np.ndarray) -> str:
+    arms = [scores, base]
     low, high = stratified_interval(arms, probability_of_improvement)
-    return Estimate(float(probability_of_improvement(*arms)), float(low), float(high), len(scores))
+    return with_interval(float(probability_of_improvement(*arms)), (float(low), float(high)))
 
 
 def _costs(results: Results) -> Section:

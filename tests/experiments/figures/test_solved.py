@@ -3,8 +3,8 @@
 import math
 import re
 
-import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from experiments.figures import solved
@@ -81,16 +81,14 @@ def test_curves_show_numbers_of_solved_seeds_and_verdicts(tmp_path):
         "per": pd.Series([100.0, 100.0, 200.0, 300.0]),
     }
     rows, methods = [judged("per", BETTER)], {"uniform": "uniform", "per": "per"}
-    panel = solved.panel_of(values, rows, methods, 500)
-    uniform, per = (np.stack([line.x, line.y], axis=1).tolist() for line in panel.marks)
+    axes, styles = Figure().subplots(), solved.solved_styles(values, rows, methods)
+    solved.draw_solved(axes, values, styles, rows, 500)
+    uniform, per = (line.get_xydata().tolist() for line in axes.get_lines())
     assert uniform == [[0, 0], [100, 1], [300, 2], [400, 3], [500, 3]]
     assert per == [[0, 0], [100, 2], [200, 3], [300, 4], [500, 4]]
-    key = solved._key("per", rows[0], panel.marks[1].style, methods, "uniform")
-    assert key.label == "PER"
-    assert_names(key.note, "15", "2", solved._VERDICTS["agrees"])
-    assert (
-        solved._key("uniform", None, panel.marks[0].style, methods, "uniform").label
-        == NAMES["uniform"]
-    )
-    solved.draw_solved(values, rows, methods, "uniform", tmp_path / "x.png", "walk/10: dqn", 500)
+    name, note = solved.key_of("per", rows[0], methods, "uniform")
+    assert name == "PER"
+    assert_names(note, "15", "2", "better")
+    assert solved.key_of("uniform", None, methods, "uniform")[0] == NAMES["uniform"]
+    solved.write_solved(values, rows, methods, "uniform", tmp_path / "x.png", "walk/10: dqn", 500)
     assert imread(tmp_path / "x.png").shape[1] > 1000

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from experiments.figures import judged as judged_figures
-from experiments.report import training
 from experiments.runs import manifest
 from experiments.statistics import decisions
 from experiments.statistics.counts import Counts, count_looks
 from experiments.statistics.decisions import Evidence
-from experiments.studies import judge, results, runner, study
+from experiments.studies import judge, results, runner, study, study_page
 from experiments.studies.claims import Absent, Claim
 from experiments.studies.options import Question, StudyOptions
 from experiments.studies.study import UNTIL_DECIDED, Arm, Study
@@ -204,8 +203,8 @@ def test_claims_about_settings_of_one_arm_are_reported(tmp_path, capsys):
     assert r"alpha \|0.6\| is better" in (tmp_path / "x/study.md").read_text()
     assert "alpha |0.6| is better: " in capsys.readouterr().out
     assert manifest.differing(tmp_path / "x") == []
-    section = training.verdicts(results.Results(found.store, own, found.findings))
-    assert section is not None and "alpha |0.6| is better" in str(section.blocks)
+    text = study_page.render(results.Results(found.store, own, found.findings))
+    assert "alpha |0.6| is better" in text
     words = [str(tmp_path / "x/study.json"), "--out", str(tmp_path / "again")]
     assert main([*words, "--dry-run"]) == 0  # files of studies define studies
     assert_names(capsys.readouterr().err, "walk/4 per", "replay.alpha", "4")

@@ -1,28 +1,30 @@
-"""Parser of report pages for tests of their content."""
+"""Parser of pages of results for tests of their content."""
 
 import functools
-import json
 from html.parser import HTMLParser
 
 from tests.refusals import _contains
 
+_VOID = ("meta", "img")
+
 
 class Page(HTMLParser):
-    """Content of a page: tables, plots, code, warnings, text, tags, references and titles."""
+    """Content of a page: tables, code, warnings, text of figures, all text, tags, references."""
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
-        self.tables, self.plots, self.code, self.warnings, self.text = [], [], [], [], ""
-        self.tags, self.references, self.arms, self.titles = [], [], [], []
+        self.tables, self.code, self.warnings, self.figures, self.text = [], [], [], [], ""
+        self.tags, self.references = [], []
         self._inside = []
         self.feed(text)
+        self.close()
+        assert self._inside == [], self._inside
 
     def handle_starttag(self, tag, attrs):
         attrs = dict(attrs)
         self.tags.append(tag)
-        self.references += [attrs[name] for name in ("src", "href") if attrs.get(name)]
-        if "data-arm" in attrs:
-            self.arms.append(attrs["data-arm"])
+        names = ("src", "href", "xlink:href")
+        self.references += [attrs[name] for name in names if attrs.get(name)]
         if tag == "table":
             self.tables.append([])
         elif tag == "tr":
@@ -31,29 +33,32 @@ class Page(HTMLParser):
             self.tables[-1][-1].append("")
         elif tag == "pre":
             self.code.append("")
-        elif tag == "figcaption":
-            self.titles.append("")
-        if tag not in ("meta", "img", "line"):
+        elif tag == "svg" and "role" in attrs:  # not a line of a legend
+            self.figures.append([])
+        elif tag == "text":
+            self.figures[-1].append("")
+        if tag not in _VOID:
             self._inside.append((tag, attrs))
 
-    def handle_endtag(self, tag):
-        if self._inside and self._inside[-1][0] == tag:
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in _VOID:
             self._inside.pop()
+
+    def handle_endtag(self, tag):
+        assert self._inside.pop()[0] == tag
 
     def handle_data(self, data):
         tag, attrs = self._inside[-1] if self._inside else ("", {})
-        if tag == "script":
-            if attrs.get("type") == "application/json":
-                self.plots.append(json.loads(data))
-        elif tag in ("td", "th"):
+        if tag in ("td", "th"):
             self.tables[-1][-1][-1] += data
         elif tag == "pre":
             self.code[-1] += data
-        elif tag == "figcaption":
-            self.titles[-1] += data
+        elif tag == "text":
+            self.figures[-1][-1] += data
         elif tag == "li" and ("ul", {"class": "warnings"}) in self._inside:
             self.warnings.append(data)
-        if tag not in ("script", "style"):
+        if tag != "style":
             self.text += data
 
     def warns(self, *parts):
@@ -65,9 +70,6 @@ class Page(HTMLParser):
         (found,) = [t for t in self.tables if tuple(t[0][: len(beginning)]) == beginning]
         return [dict(zip(found[0], row, strict=True)) for row in found[1:]]
 
-    def plot(self, title):
-        """Return the plot with this title, or the only one whose title contains it."""
-        drawn = list(zip(self.plots, self.titles, strict=True))
-        exact = [plot for plot, own in drawn if own == title]
-        (found,) = exact or [plot for plot, own in drawn if title in own.lower()]
-        return found
+    def shows(self, *parts):
+        """Return whether one figure has all of these texts."""
+        return any(set(parts) <= set(texts) for texts in self.figures)

@@ -5,18 +5,19 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects
 import pytest
+from matplotlib.figure import Figure
 
-from experiments.report import best, page, settings
+from experiments.figures import judged, sensitivity
+from experiments.figures.style import styles_of
 from experiments.statistics import tuned
 from experiments.statistics.bootstrap import bootstrap_interval, iqm, stratified_interval
 from experiments.statistics.paired import probability_of_improvement
 from experiments.statistics.tables import number
-from experiments.studies import results, store
+from experiments.studies import results, store, study_page
 from experiments.studies.options import Question
 from experiments.studies.results import Results
-from tests.experiments.report.reader import Page
+from tests.pages import Page
 from tests.refusals import assert_names
 
 RESULTS = Path(__file__).parents[3] / "experiments" / "results"
@@ -35,7 +36,7 @@ def final(read):
 
 @pytest.fixture(scope="module")
 def shown(walk):
-    return Page(page.render(walk))
+    return Page(study_page.render(walk))
 
 
 def two_tasks():
@@ -71,7 +72,7 @@ def test_best_points_are_shown_on_held_out_seeds(walk, shown):
     assert rows["per"]["on the others"] == value
     alpha, beta = own["replay.alpha"].iloc[0], own["replay.beta"].iloc[0]
     assert rows["per"]["best settings"] == f"replay.alpha {alpha}, replay.beta {beta}"
-    assert rows["per"]["of points"] == "15" and rows["uniform"]["of points"] == "1"
+    assert rows["per"]["of"] == "15" and rows["uniform"]["of"] == "1"
 
 
 def test_probability_of_improvement_uses_held_out_seeds(walk, shown):
@@ -91,76 +92,76 @@ def test_probability_of_improvement_uses_held_out_seeds(walk, shown):
 
 
 def test_sensitivity_is_plotted_at_every_value_with_intervals(walk, shown):
-    plots = [plot for plot in shown.plots if "replay.alpha" in str(plot["layout"]["xaxis"])]
-    (plot,) = plots
-    lines = {t["meta"]: t for t in plot["data"] if "error_y" in t}
-    assert set(lines) == {"per, beta 0", "per, beta 0.4", "per, beta 1"}
+    rows = sensitivity.sensitivity_panels(walk.runs, walk.store.settings, walk.study.metric)
+    assert list(rows) == ["replay.alpha", "replay.beta"]
+    axes = Figure().subplots()
+    rows["replay.alpha"][0](axes)
+    assert axes.get_xlabel() == "replay.alpha" and shown.shows("replay.alpha", "walk/10")
+    bars = {own.get_label(): own for own in axes.containers}
+    assert set(bars) == {"per, beta 0", "per, beta 0.4", "per, beta 1"}
     own = walk.runs[(walk.runs["replay.beta"] == 0.4) & (walk.runs["replay.alpha"] == 0.6)]
     at = sorted(walk.runs["replay.alpha"].dropna().unique()).index(0.6)
-    low, high = bootstrap_interval(own["score"])
-    np.testing.assert_allclose(lines["per, beta 0.4"]["y"][at], iqm(own["score"]), rtol=1e-6)
-    np.testing.assert_allclose(lines["per, beta 0.4"]["customdata"][at], [low, high], rtol=1e-6)
-    assert "uniform" in {t["meta"] for t in plot["data"]}  # a band
+    line, _, (ends,) = bars["per, beta 0.4"]
+    np.testing.assert_allclose(line.get_ydata()[at], iqm(own["score"]))
+    interval = bootstrap_interval(own["score"])
+    np.testing.assert_allclose(ends.get_segments()[at][:, 1], np.stack(interval))
+    assert "uniform" in {own.get_label() for own in axes.get_lines()}  # a band
 
 
 def test_compute_equals_the_sum_over_points(walk, shown):
-    rows = {row[""]: row for row in shown.table("", "runs")}
+    rows = {row["compute"]: row for row in shown.table("compute", "runs")}
     assert int(rows["all"]["runs"]) == 160 == len(walk.runs)
     costs = walk.store.facts["costs"]
     assert rows["all"]["device seconds"] == f"{sum(cost['seconds'] for cost in costs):,.0f}"
-    assert rows["all"]["compilation (s)"] == f"{sum(cost['compiling'] for cost in costs):,.0f}"
+    assert rows["all"]["of these compiling"] == f"{sum(cost['compiling'] for cost in costs):,.0f}"
 
 
-def test_every_plot_has_labelled_axes_and_needs_no_network(shown):
-    assert len(shown.plots) == len(shown.titles)
+def test_sections_are_linked_and_few_seeds_are_named(shown):
     assert {"#best", "#tasks", "#settings-swept", "#curves"} <= set(shown.references)
-    for plot in shown.plots:
-        plotly.graph_objects.Figure(plot["data"], plot["layout"])
-        assert plot["layout"]["xaxis"]["title"]["text"]
-        assert all(trace["meta"] in shown.arms for trace in plot["data"])
-    assert all(each.startswith(("#", "data:")) for each in shown.references)
+    assert all(each.startswith("#") for each in shown.references)
     assert shown.warns("5", "10")  # seeds available, and seeds required for a verdict
 
 
-def test_verdicts_are_shown_and_plotted_per_seed():
+def test_verdicts_are_shown_and_drawn_per_seed():
     read = results.read(RESULTS / "papers" / "minatar_dqn_beta.small")
-    drawn = Page(page.render(read))
+    drawn = Page(study_page.render(read))
     table = {row["claim"]: row for row in drawn.table("claim", "arm", "against")}
-    better = {trace["meta"]: trace for trace in drawn.plot("wins, seed by seed")["data"]}
-    rows = {row.label: row for row in read.findings.claimed}
-    assert table.keys() == better.keys() == rows.keys() and len(rows) >= 2
-    for label, row in rows.items():
-        pairs, found = row.pairs, row.judgement
-        wins, ties, losses = found.counts
-        assert table[label]["wins/losses/ties"] == f"{wins}/{losses}/{ties}"
-        assert table[label]["verdict"] == row.judgement.verdict
-        assert better[label]["x"] == pytest.approx([found.estimate])
-        assert better[label]["customdata"][0] == pytest.approx(found.interval)
-        untested = row.judgement.verdict == "not tested"
-        assert (better[label]["marker"]["color"] == "#ffffff") == untested
-        seeds, middle = (t for t in drawn.plot("differences")["data"] if t["meta"] == label)
-        np.testing.assert_allclose(seeds["x"], pairs.differences, rtol=1e-6)
-        np.testing.assert_allclose(middle["x"], [pairs.iqm], rtol=1e-6)
+    rows = read.findings.claimed
+    assert table.keys() == {row.label for row in rows} and len(rows) >= 2
+    assert drawn.shows("Wins, seed by seed") and drawn.shows("Differences, seed by seed")
+    better, by = Figure().subplots(1, 2)
+    styles = styles_of({row.label: row.label for row in rows})
+    judged.draw_improvement(better, rows, styles, "x", "wins")
+    judged.draw_differences(by, rows, styles, "x", "by")
+    points = [line for line in better.get_lines() if line.get_marker() == "o"]
+    seeds = [line for line in by.get_lines() if line.get_alpha() == 0.5]
+    for place, row in enumerate(rows):
+        pairs, judgement = row.pairs, row.judgement
+        wins, ties, losses = judgement.counts
+        assert table[row.label]["wins/losses/ties"] == f"{wins}/{losses}/{ties}"
+        assert table[row.label]["verdict"] == judgement.verdict
+        assert points[place].get_xydata().tolist() == [[judgement.estimate, place]]
+        untested = judgement.verdict == "not tested"
+        assert (points[place].get_markerfacecolor() == "white") == untested
+        np.testing.assert_array_equal(seeds[place].get_xdata(), pairs.differences)
 
 
 def test_tasks_have_equal_weight_on_any_scale_of_scores():
     both = two_tasks()
-    (table,) = [b for b in best.tasks(both).blocks if b.kind == "table"]
-    rows = {(row[0], row[1]): row for row in table.cells[1:]}
-    assert rows["per", "at its best"][2] == "1 [1, 1]"
-    assert rows["per", "by default"][2] == "1 [1, 1]"
-    assert ("uniform", "by default") not in rows
-    assert Page(page.render(both)).plot("improvement")
+    rows = Page(study_page.render(both)).table("method", "")
+    assert [[*row.values()] for row in rows] == [
+        ["per", "at its best", "1 [1, 1]"], ["per", "by default", "1 [1, 1]"],
+    ]  # fmt: skip
 
 
 def test_failed_diverged_and_missing_runs_are_named(walk):
-    assert settings.failures(walk) is None
+    assert "#failures" not in Page(study_page.render(walk)).references
     read = store.read(WALK)
     first = read.frame["point"].iloc[0]
     read.frame.loc[(read.frame["point"] == first) & (read.frame["seed"] == 3), "diverged"] = 1
     read.frame = read.frame[(read.frame["seed"] != 9) | (read.frame["replay"] != "per")]
     read.facts["failed"] = {"walk/10 per seed 9": "<b>agent step 7: broken"}
-    text = page.render(Results(read, final(read)))
+    text = study_page.render(Results(read, final(read)))
     shown = Page(text)
     assert_names(shown.text, f"{first}, seed 3")
     assert_names(shown.text, "walk/10 per seed 9", "<b>agent step 7: broken")
@@ -174,6 +175,7 @@ def test_incomplete_sweeps_have_a_page(walk):
     read = store.read(WALK)
     read.frame = read.frame[read.frame["replay"] == "uniform"]
     half = Results(read, final(read))
-    assert best.tasks(half) is None and [row.label for row in half.best] == ["uniform"]
-    assert Page(page.render(half)).warns("10", "160")
+    assert [row.label for row in half.best] == ["uniform"]
+    shown = Page(study_page.render(half))
+    assert shown.warns("10", "160") and "#tasks" not in shown.references
     assert isinstance(half.best[0], tuned.Tuned)
