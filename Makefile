@@ -1,7 +1,7 @@
 # make run: compare four replay methods with uniform replay on the Blind Cliffwalk.
 # make test: run the tests.
 # make lint: style and types.  make check: lint and the quickest tests of everything.
-# make bench: time the replay and its peers.  make docs: build the site.
+# make bench: time the replay beside flashbax.  make docs: build the site.
 # make dist: build the library's wheel and source distribution.
 # make setup: install everything into .venv. Every target installs the packages it needs first;
 # that takes Python 3.11 or newer and nothing else.
@@ -88,17 +88,17 @@ CHECKED := tests/test_layers.py tests/jaxreplay/internal tests/jaxreplay/methods
 	tests/experiments/cli tests/experiments/storage tests/experiments/statistics tests/experiments/figures tests/experiments/runs/test_checkpoint.py \
 	tests/experiments/runs/test_registry.py tests/experiments/environments \
 	tests/experiments/training/test_config.py tests/experiments/papers/test_cliffwalk_theory.py \
-	tests/experiments/benchmarks/test_outputs.py tests/experiments/installation \
-	tests/test_distributions.py tests/test_makefile.py tests/test_release_notes.py
+	tests/experiments/benchmarks/test_timing.py tests/test_distributions.py
 
 check: lint
 	@echo "running the quickest tests of everything: a minute or two"
 	@$(PYTEST) $(PARALLEL) $(CHECKED)
 
 bench: $(VENV)/bench
-	@echo "timing the replay and its peers, into $(BENCH_OUT)"
-	@$(BIN)/python -m experiments.benchmarks.replay --capacities 10_000 1_048_576 \
-		--batch-sizes 256 --out $(BENCH_OUT)/replay.json
+	@echo "timing the replay beside flashbax, into $(BENCH_OUT)"
+	@$(BIN)/python -m experiments.benchmarks.replay --out $(BENCH_OUT)/replay.json \
+		--contenders per flashbax uniform flashbax-uniform \
+		--orders add-sample-update sample-update-add --turns 9
 
 # The wheel is built from the source distribution, so that both are complete.
 dist: $(VENV)/ready

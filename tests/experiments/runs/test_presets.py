@@ -8,12 +8,83 @@ import pytest
 from experiments import compare, study, train
 from experiments.runs import presets, run
 from experiments.runs.presets import PRESETS
-from experiments.runs.run_config import defaults
+from experiments.runs.registry import AGENTS
+from experiments.runs.run_config import PREFIXES, RunConfig, defaults
 from experiments.statistics import tables
 from jaxreplay.methods import METHODS
 from tests.refusals import assert_names, refusal
 
 CARTPOLE, PENDULUM = "gymnax/CartPole-v1", "gymnax/Pendulum-v1"
+ENVIRONMENTS = {"discrete": "atari/Breakout", "continuous": PENDULUM}
+ARMS = [
+    (name, agent, replay)
+    for name, preset in PRESETS.items()
+    for agent in preset.agents
+    for replay in preset.replays
+]
+
+
+def options_of(name, agent, replay):
+    """Return the configuration of a preset, and all its options by name."""
+    config = defaults(ENVIRONMENTS[AGENTS[agent].actions], agent, replay, name)
+    return config, {
+        f"{prefix}{option}": value
+        for section, prefix in PREFIXES.items()
+        for option, value in vars(getattr(config, section)).items()
+    }
+
+
+@pytest.mark.parametrize(("name", "agent", "replay"), ARMS)
+def test_arms_of_presets_are_valid_and_saved(name, agent, replay):
+    config, options = options_of(name, agent, replay)
+    assert RunConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+    preset = PRESETS[name]
+    given = preset.loop | preset.sizes
+    given |= {f"replay.{option}": value for option, value in preset.replays[replay].items()}
+    agents = {**preset.agents[agent], **preset.agent_with.get(replay, {})}
+    given |= {f"agent.{option}": value for option, value in agents.items()}
+    assert {option: options[option] for option in given} == given
+
+
+# fmt: off
+VALUES = {  # from the papers, in agent steps of four frames and in updates
+    ("canonical", "rainbow", "per"): {  # Hessel et al. 2018, Tab. 1
+        "steps": 200_000_000 // 4, "warmup": 80_000 // 4, "n_step": 3, "learn_every": 4,
+        "agent.target_every": 32_000 // 4 // 4, "agent.learning_rate": 0.00025 / 4,
+        "replay.alpha": 0.5, "replay.beta": 0.4, "replay.beta_end": 1.0,
+    },
+    ("per_proportional", "dqn", "per"): {  # Schaul et al. 2016, Tab. 3
+        "replay.alpha": 0.6, "replay.beta": 0.4, "replay.beta_end": 1.0,
+        "agent.learning_rate": 0.00025 / 4, "agent.double": True,
+    },
+    ("per_rank", "dqn", "rank"): {"replay.alpha": 0.7, "replay.beta": 0.5},
+    ("per_rank", "dqn", "uniform"): {"agent.learning_rate": 0.00025},
+    ("lap_mujoco", "td3", "lap"): {  # Fujimoto et al. 2020, Tab. 6
+        "replay.alpha": 0.4, "replay.kappa": 1.0, "batch_size": 256, "warmup": 25_000,
+        "agent.policy_delay": 2, "agent.tau": 0.005,
+    },
+    ("pser", "dqn", "pser"): {  # Brittain et al. 2019, App. Tab. 2 to 4
+        "replay.window": 5, "replay.rho": 0.4, "replay.eta": 0.7,
+        "agent.epsilon_updates": 1_000_000 // 4, "agent.target_every": 10_000 // 4,
+    },
+    ("refer_racer", "racer", "refer"): {  # Novati & Koumoutsakos 2019, App. C and D
+        "replay.clip": 4.0, "replay.anneal": 5e-7, "replay.target": 0.1, "capacity": 2**19,
+    },
+    ("ero", "ddpg", "ero"): {  # Zha et al. 2019, on OpenAI's baselines
+        "steps": 500 * 20 * 100, "updates": 50, "agent.critic_weight_decay": 1e-2,
+    },
+    ("redq", "sac", "uniform"): {  # Chen et al. 2021, Tab. 1
+        "updates": 20, "agent.critics": 10, "agent.target_subset": 2,
+    },
+}
+# fmt: on
+
+
+@pytest.mark.parametrize(("name", "agent", "replay"), VALUES)
+def test_presets_have_values_of_their_papers(name, agent, replay):
+    _, options = options_of(name, agent, replay)
+    expected = VALUES[name, agent, replay]
+    assert {option: options[option] for option in expected} == pytest.approx(expected)
 
 
 def test_replay_options_apply_only_to_methods_with_all_of_them():
