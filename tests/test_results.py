@@ -12,9 +12,10 @@ from experiments.papers import figures, report, results, running, tables, verdic
 from experiments.papers.entry import Layout
 from experiments.papers.registry import ENTRIES
 from experiments.runs import manifest
-from experiments.statistics import counts, decisions
-from experiments.statistics.decisions import Evidence
-from experiments.statistics.verdicts import CONTROL
+from experiments.statistics import verdicts
+from experiments.statistics.claims import CONTROL, Claim
+from experiments.statistics.counts import count_looks
+from experiments.statistics.evidence import Evidence
 from experiments.studies.study import BATCH
 
 ROOT = Path(__file__).parents[1]
@@ -67,11 +68,11 @@ def decide(saved, rows):
         # Wins and losses do not determine whether an arm was tested.
         stopped = row["verdict"] in ("not tested", "not comparable")
         evidence[name] = Evidence(
-            counts.count_looks(arm, base, at), corrected=CONTROL not in name,
+            Claim(name, row["name"], row["base"]), count_looks(arm, base, at),
+            corrected=CONTROL not in name,
             stopped=(row["verdict"], row["reason"]) if stopped else None,
         )  # fmt: skip
-    design = counts.SEQUENTIAL if sequential else counts.FIXED
-    return decisions.decide(evidence, design, plan=False)
+    return verdicts.decide(evidence, sequential, plan=False)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_figures_and_report_have_the_same_verdicts():
     shown = {}
 
     def layout(plotted, path):
-        shown.update({row.label: row.judgement.verdict for row in plotted.judged().rows})
+        shown.update({row.label: row.verdict for row in plotted.judged().rows})
 
     figures.draw(dataclasses.replace(entry, layout=Layout(layout)), "small", data, Path("unused"))
     findings = verdict.findings(entry, "small", data)

@@ -2,36 +2,26 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from experiments.figures import elements
 from experiments.figures.drawing import to_matplotlib
 from experiments.figures.elements import Axis, Figure, Interval, Panel, Points, Rule, Styles
 from experiments.figures.style import styles_of
-from experiments.statistics.decisions import shown_p
-from experiments.statistics.paired import Pairs
+from experiments.statistics.claims import CONTROL
+from experiments.statistics.counts import shown_p
 from experiments.statistics.primary import PrimaryMetric
 from experiments.statistics.tables import number, with_interval
-from experiments.statistics.verdicts import CONTROL, Judgement
+from experiments.statistics.verdicts import Verdict
 
 _STOPPED = ("not tested", "not comparable")
 
 
-class Judged(NamedTuple):
-    """An arm compared with its baseline."""
-
-    label: str
-    method: str  # label without the settings of the group
-    group: str  # settings shared with the baseline, such as the replay ratio
-    pairs: Pairs
-    judgement: Judgement
-
-
-def cells(rows: Sequence[Judged], unit: str) -> list[list[str]]:
+def cells(rows: Sequence[Verdict], unit: str) -> list[list[str]]:
     """Return the cells of a table with the paired comparison and the verdict of each arm."""
     header = [
         "arm", "effective buffer", "sampler updates", "wins/losses/ties",
-        rows[0].judgement.quantity, f"better by ({unit}): IQM [95 %]", "p (Holm)",
+        rows[0].quantity, f"better by ({unit}): IQM [95 %]", "p (Holm)",
         "verdict",
     ]  # fmt: skip
     return [header, *map(_cells, rows)]
@@ -51,8 +41,8 @@ def claim_cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def _cells(row: Judged) -> list[str]:
-    found, counts = row.judgement, row.judgement.counts
+def _cells(row: Verdict) -> list[str]:
+    found, counts = row, row.counts
     # A control makes no claim, and its p-value is not corrected.
     p_value = shown_p(found.p_value) + " (raw)" * (row.method == CONTROL)
     return [
@@ -61,14 +51,14 @@ def _cells(row: Judged) -> list[str]:
         number(found.sampler_updates),
         f"{counts.wins}/{counts.losses}/{counts.ties}",
         f"{with_interval(found.estimate, found.interval)} at {100 * found.level:.3g} %",
-        with_interval(row.pairs.iqm, row.pairs.iqm_interval),
+        with_interval(row.pairs["iqm"], row.pairs["iqm_interval"]),
         "-" if found.verdict in _STOPPED else p_value,
         found.verdict,
     ]
 
 
 def forest(
-    rows: Sequence[Judged],
+    rows: Sequence[Verdict],
     methods: Mapping[str, str],
     metric: PrimaryMetric,
     baseline: str,
@@ -79,33 +69,33 @@ def forest(
 
     Each group has a panel. Markers of arms that were not tested are hollow.
     """
-    groups: dict[str, list[Judged]] = {}
+    groups: dict[str, list[Verdict]] = {}
     for row in rows:
         groups.setdefault(row.group, []).append(row)
     several, styles = len(groups) > 1, styles_of(methods)
-    better = rows[0].judgement.quantity + ("" if several else f", against {baseline}")
+    better = rows[0].quantity + ("" if several else f", against {baseline}")
     panels = [
         improvement(own, styles, better, group.replace(", ", "\n")) for group, own in groups.items()
     ]
     size = (max(7.0, 4.0 * len(groups)), 2.1 + 0.38 * max(map(len, groups.values())))
-    few = min(row.judgement.seeds for row in rows)
+    few = min(row.seeds for row in rows)
     title = f"{title}, by {metric.name}"
     to_matplotlib(Figure(title, panels, size, len(groups), seeds=few, dpi=120), path)
 
 
-def improvement(rows: Sequence[Judged], styles: Styles, label: str, title: str) -> Panel:
+def improvement(rows: Sequence[Verdict], styles: Styles, label: str, title: str) -> Panel:
     """Return a panel with the estimate of every arm's verdict and its interval."""
     marks = [
         Interval(
-            row.label, place, row.judgement.estimate, *row.judgement.interval,
-            styles[row.label], row.judgement.verdict == "not tested", row.judgement.verdict,
+            row.label, place, row.estimate, *row.interval,
+            styles[row.label], row.verdict == "not tested", row.verdict,
         )
         for place, row in enumerate(rows)
     ]  # fmt: skip
     return _panel(rows, title, Axis(label, limits=(-0.03, 1.03)), marks, 0.5)
 
 
-def differences(rows: Sequence[Judged], styles: Styles, label: str, title: str) -> Panel | None:
+def differences(rows: Sequence[Verdict], styles: Styles, label: str, title: str) -> Panel | None:
     """Return a panel with every seed's difference from the baseline, their IQM and its interval.
 
     Arms with a seed that diverged or never reached the threshold are left out. The result is None
@@ -113,10 +103,10 @@ def differences(rows: Sequence[Judged], styles: Styles, label: str, title: str) 
     """
     marks: list[Points | Interval] = []
     for place, row in enumerate(rows):
-        each, iqm, ends = row.pairs.differences, row.pairs.iqm, row.pairs.iqm_interval
+        each, iqm, ends = row.pairs["differences"], row.pairs["iqm"], row.pairs["iqm_interval"]
         if each is None or iqm is None or ends is None:
             continue
-        style, verdict = styles[row.label], row.judgement.verdict
+        style, verdict = styles[row.label], row.verdict
         texts = [f"pair {at}: {difference:.4g}" for at, difference in enumerate(each, 1)]
         hollow = verdict == "not tested"
         marks += [
@@ -126,6 +116,6 @@ def differences(rows: Sequence[Judged], styles: Styles, label: str, title: str) 
     return _panel(rows, title, Axis(label), marks, 0.0) if marks else None
 
 
-def _panel(rows: Sequence[Judged], title: str, x: Axis, marks: Sequence, middle: float) -> Panel:
+def _panel(rows: Sequence[Verdict], title: str, x: Axis, marks: Sequence, middle: float) -> Panel:
     names, height = elements.rows([row.method for row in rows]), 115 + 34 * max(5, len(rows))
     return Panel(title, x, names, marks, [Rule(middle, upright=True)], height=height)

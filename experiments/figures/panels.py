@@ -14,7 +14,7 @@ from experiments.figures.curves import Frames, Methods, Path, learning_curves, s
 from experiments.figures.drawing import to_matplotlib
 from experiments.figures.elements import STEPS, Axis, Figure, Key, Line, Panel, Rule, Style, Styles
 from experiments.figures.style import FAINT, plain, styles_of
-from experiments.statistics.verdicts import FEWEST_UPDATES, UNIFORM_BUFFER
+from experiments.statistics.gate import FEWEST_UPDATES, UNIFORM_BUFFER
 from experiments.training.inspection import ODDS_EDGES
 
 

@@ -8,21 +8,21 @@ import pandas as pd
 
 from experiments.figures.drawing import to_matplotlib
 from experiments.figures.elements import STEPS, Axis, Figure, Key, Line, Panel, Style
-from experiments.figures.judged import Judged
 from experiments.figures.style import NAMES, styles_of
+from experiments.statistics.claims import CONTROL
 from experiments.statistics.primary import PrimaryMetric
-from experiments.statistics.verdicts import CONTROL
+from experiments.statistics.verdicts import Verdict
 
 
 def sentences(
-    rows: Sequence[Judged],
+    rows: Sequence[Verdict],
     methods: Mapping[str, str],
     metric: PrimaryMetric,
     baseline: str,
     task: str,
 ) -> list[str]:
     """Return a comparison in sentences: one for each verdict, then one for the control."""
-    groups: dict[str, list[Judged]] = {}
+    groups: dict[str, list[Verdict]] = {}
     for row in rows:
         groups.setdefault(row.group, []).append(row)
     found = []
@@ -33,7 +33,7 @@ def sentences(
 
 
 def _of_group(
-    rows: Sequence[Judged],
+    rows: Sequence[Verdict],
     methods: Mapping[str, str],
     metric: PrimaryMetric,
     baseline: str,
@@ -46,11 +46,11 @@ def _of_group(
         own = [
             (
                 _name(row.method, methods),
-                row.judgement.seeds,
-                *(row.judgement.counts.wins, row.judgement.counts.losses)[::turn],
+                row.seeds,
+                *(row.counts.wins, row.counts.losses)[::turn],
             )
             for row in rows
-            if row.judgement.verdict == verdict and row.method != CONTROL
+            if row.verdict == verdict and row.method != CONTROL
         ]
         others = [f"; {name} in {more} and {fewer}" for name, _, more, fewer in own[1:]]
         for name, seeds, more, fewer in own[:1]:
@@ -59,14 +59,14 @@ def _of_group(
                 f"{other} in {fewer}{''.join(others)}{_UNDECIDED.get(verdict, '')}."
             )
     for row in rows:
-        if row.judgement.verdict in ("not tested", "not comparable"):
-            lines.append(f"{_name(row.method, methods)}: {row.judgement.reason}.")
+        if row.verdict in ("not tested", "not comparable"):
+            lines.append(f"{_name(row.method, methods)}: {row.reason}.")
         elif row.method == CONTROL:
-            expected = row.judgement.verdict in _UNDECIDED
+            expected = row.verdict in _UNDECIDED
             lines.append(
                 f"{baseline} with other random seeds, as a check, {metric.did(task)} "
-                f"{metric.better} in {row.judgement.counts.wins} and {metric.worse} in "
-                f"{row.judgement.counts.losses}"
+                f"{metric.better} in {row.counts.wins} and {metric.worse} in "
+                f"{row.counts.losses}"
                 f"{'' if expected else ': by chance alone, so read the others with care'}."
             )
     return lines
@@ -85,7 +85,7 @@ def _name(label: str, methods: Mapping[str, str]) -> str:
 
 def draw_solved(
     values: Mapping[str, pd.Series],
-    rows: Sequence[Judged],
+    rows: Sequence[Verdict],
     methods: Mapping[str, str],
     baseline: str,
     path: str | os.PathLike,
@@ -123,7 +123,7 @@ def draw_solved(
 
 def panel_of(
     values: Mapping[str, pd.Series],
-    rows: Sequence[Judged],
+    rows: Sequence[Verdict],
     methods: Mapping[str, str],
     steps: int,
 ) -> Panel:
@@ -153,7 +153,7 @@ def panel_of(
 
 
 def _key(
-    label: str, row: Judged | None, style: Style, methods: Mapping[str, str], baseline: str
+    label: str, row: Verdict | None, style: Style, methods: Mapping[str, str], baseline: str
 ) -> Key:
     """Return the legend entry of an arm, with its verdict if it has one."""
     name = _name(label, methods)
@@ -161,8 +161,8 @@ def _key(
         return Key(name, style, "the baseline" if label == baseline else "")
     if row.method == CONTROL:
         name = f"{_name(baseline, methods)}, other seeds"
-    verdict = _VERDICTS.get(row.judgement.verdict, row.judgement.verdict)
-    wins, _, losses = row.judgement.counts
+    verdict = _VERDICTS.get(row.verdict, row.verdict)
+    wins, _, losses = row.counts
     return Key(name, style, f"sooner in {wins}, later in {losses}: {verdict}")
 
 

@@ -58,8 +58,8 @@ def _compared(entry: Entry, size: SizeName, data: Data) -> Compared:
     """
     assert isinstance(entry.source, Experiment) and data.store is not None
     claimed = {
-        (claim.arm, claim.baseline): finding
-        for claim, finding in zip(entry.claims, verdict.findings(entry, size, data), strict=True)
+        (claim.arm, claim.baseline): answer
+        for claim, answer in zip(entry.claims, verdict.findings(entry, size, data), strict=True)
         if isinstance(claim, Claim)
     }
     study = entry.source.study(size)
@@ -68,12 +68,11 @@ def _compared(entry: Entry, size: SizeName, data: Data) -> Compared:
     frames = judge.judged_frames(data.store, study)
     rows = []
     for row in judge.judge(study, frames, data.store.made(), allowed, plan=False).rows:
-        own = row.judgement
-        if (finding := claimed.get((row.label, own.baseline))) is not None:
-            own = dataclasses.replace(own, verdict=finding.verdict, reason=finding.reason)
-        elif own.verdict != "not tested":
-            own = dataclasses.replace(own, verdict="no claim", reason="no claim is about it")
-        rows.append(row._replace(judgement=own))
+        if (answer := claimed.get((row.label, row.claim.baseline))) is not None:
+            row = dataclasses.replace(row, verdict=answer.verdict, reason=answer.reason)
+        elif row.verdict != "not tested":
+            row = dataclasses.replace(row, verdict="no claim", reason="no claim is about it")
+        rows.append(row)
     return Compared(rows, study.metric(env), study.baseline)
 
 

@@ -15,10 +15,10 @@ from experiments.runs.interrupt import Stopped
 from experiments.runs.log import say
 from experiments.runs.results import versions
 from experiments.runs.run_config import RunConfig
+from experiments.statistics.claims import Claim
 from experiments.storage import kinds
 from experiments.storage.files import Damaged, read_sealed, write_sealed
 from experiments.studies import runner, store
-from experiments.studies.claims import Claim
 from experiments.studies.engines import Cache
 from experiments.studies.options import Where
 from jaxreplay.saving import check_writable

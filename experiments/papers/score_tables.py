@@ -10,11 +10,10 @@ from experiments.papers import verdict
 from experiments.papers.entry import Claim, Computation, Entry, Exact, Experiment, SizeName
 from experiments.papers.tables import Data
 from experiments.runs.registry import THRESHOLDS
-from experiments.statistics import primary
+from experiments.statistics import claims, primary
 from experiments.statistics.bootstrap import bootstrap_interval, iqm
 from experiments.statistics.statistics import curves
 from experiments.statistics.tables import number, span
-from experiments.studies import claims
 from experiments.studies.facts import replay_ratio
 
 Cells = list[list[str]]  # rows of a table, header first

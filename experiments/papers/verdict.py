@@ -2,66 +2,48 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from experiments.papers.entry import Claim, Computation, Entry, Exact, Experiment, SizeName
 from experiments.papers.tables import Data
-from experiments.statistics.decisions import Verdict
+from experiments.statistics import verdicts
+from experiments.statistics.claims import NotAsked, Outcome, Runs
 from experiments.statistics.tables import number
-from experiments.statistics.verdicts import Facts, Judgement
-from experiments.studies import claims as claims_
+from experiments.statistics.verdicts import Verdict
 from experiments.studies import judge, store
-from experiments.studies.claims import Absent, Asked, Found, NotAsked, Side, TooFew
 
 OTHER_QUESTION = "judged by another question than it was run for"
+_MOST_SEEDS = 10_000  # largest number of seeds of a look
 
 
-class Finding(NamedTuple):
-    """Verdict about a claim."""
-
-    says: str
-    verdict: Verdict
-    reason: str  # in words, with numbers
-    judgement: Judgement | None = None  # None for exact claims and claims without numbers
-    absent: bool = False  # whether the size lacks the arm or the task
-
-
-def findings(entry: Entry, size: SizeName, data: Data) -> list[Finding]:
+def findings(entry: Entry, size: SizeName, data: Data) -> list[Verdict]:
     """Return the verdict about each claim of an entry, with p-values corrected over its claims.
 
     A claim about an arm that the size lacks is "not tested".
     """
-    asked = [claim for claim in entry.claims if isinstance(claim, Claim)]
+    claims = [claim for claim in entry.claims if isinstance(claim, Claim)]
     if isinstance(entry.source, Experiment):
-        judged = iter(_of_study(entry, entry.source, asked, size, data))
+        answers = iter(_of_study(entry, entry.source, claims, size, data))
     else:
-        judged = iter(_of_table(entry, asked, size, data))
+        answers = iter(_of_table(entry, claims, size, data))
     return [
-        _finding(claim, next(judged)) if isinstance(claim, Claim) else _exact(claim, data.frame)
+        next(answers) if isinstance(claim, Claim) else _exact(claim, data.frame)
         for claim in entry.claims
     ]
 
 
-def _finding(claim: Claim, found: Found | NotAsked) -> Finding:
-    if isinstance(found, NotAsked):
-        absent = isinstance(found, Absent)
-        return Finding(claim.says, found.verdict, str(found), absent=absent)
-    own = found.judgement
-    return Finding(claim.says, own.verdict, own.reason, own)
-
-
 def _of_study(
     entry: Entry, source: Experiment, claims: list[Claim], size: SizeName, data: Data
-) -> list[Found | NotAsked]:
+) -> list[Verdict]:
     """Return the verdicts about claims from the study of an experiment."""
     assert data.store is not None
     study = source.study(size, {entry.id: tuple(claims)})
     frames = judge.judged_frames(data.store, study)
-    found = judge.family(study, claims, frames, data.store.made(), plan=True)
+    family = judge.family(study, claims, frames, data.store.made(), plan=True)
     then, most = data.store.study, study.question.most_seeds
     arms = {point.name for point in study.points()}
     now = store.asked(claim for claim in claims if {claim.arm, claim.baseline} <= arms)
@@ -70,78 +52,79 @@ def _of_study(
         and dataclasses.replace(then.question, most_seeds=most) == study.question
         and then.options.threshold == study.options.threshold
     )
-    return [_with_remarks(own, same, study.max_seeds) for own in found]
+    return [_with_remarks(verdict, same, study.max_seeds) for verdict in family]
 
 
-def _with_remarks(found: Found | NotAsked, asked: bool, max_seeds: int) -> Found | NotAsked:
+def _with_remarks(verdict: Verdict, asked: bool, max_seeds: int) -> Verdict:
     """Return a verdict with remarks on a question of after the runs, and on an early stop."""
-    if isinstance(found, NotAsked):
-        return found
-    own, remarks = found.judgement, [] if asked else [OTHER_QUESTION]
-    if own.verdict == "undecided" and own.seeds < max_seeds:
+    if not verdict.looks:
+        return verdict
+    remarks = [] if asked else [OTHER_QUESTION]
+    if verdict.verdict == "undecided" and verdict.seeds < max_seeds:
         remarks.append(f"stopped before the largest number of seeds, {max_seeds}")
-    reason = "; ".join([own.reason, *remarks])
-    return found._replace(judgement=dataclasses.replace(own, reason=reason))
+    return dataclasses.replace(verdict, reason="; ".join([verdict.reason, *remarks]))
 
 
-def _of_table(
-    entry: Entry, claims: list[Claim], size: SizeName, data: Data
-) -> list[Found | NotAsked]:
+def _of_table(entry: Entry, claims: list[Claim], size: SizeName, data: Data) -> list[Verdict]:
     """Return the verdicts about claims from the table of a computation."""
     source = entry.source
     assert isinstance(source, Computation)
-    unit = f"in doublings of {source.unit}" if source.ratios else f"in {source.unit}"
+    looks = range(source.looks, _MOST_SEEDS, source.looks) if source.looks else None
 
-    def ask(claim: Claim) -> Asked:
-        both = [_sides(entry.id, source, claim, size, data)]
-        if (seeds := len(both[0][0].values)) < source.looks:
-            raise TooFew(f"pilot: {seeds} seeds, fewer than the {source.looks} of a look")
-        return Asked(claim, both, unit if source.unit else "")
+    def pairs_of(claim: Claim) -> list[tuple[Runs, Runs]]:
+        return [_pair(entry.id, source, claim, size, data)]
 
-    def looks_of(asked: Sequence[Asked]) -> list[int] | None:
-        counts = {len(own.sides[0][0].values) for own in asked}
-        if not source.looks or not counts:
-            return None
-        return sorted({*range(source.looks, max(counts), source.looks), *counts})
-
-    return claims_.judge_family(claims, ask, looks_of)
+    return verdicts.judge(claims, pairs_of, looks)
 
 
-def _sides(
+def _pair(
     name: str, source: Computation, claim: Claim, size: SizeName, data: Data
-) -> tuple[Side, Side]:
-    """Return the values of arm and baseline of a claim in a computed table."""
+) -> tuple[Runs, Runs]:
+    """Return arm and baseline of a claim in a computed table."""
     if missing := set(claim.where) - set(data.frame):
         raise ValueError(f"the table of {name} has no column {', '.join(sorted(missing))}")
     frame = select_rows(data.frame, claim.where)
-    code, where = "+".join(data.codes()), str(dict(claim.where))
-    both = []
+    unit = f"in doublings of {source.unit}" if source.ratios else f"in {source.unit}"
+    pair = []
     for label in (claim.arm, claim.baseline):
-        own = frame[frame["arm"] == label]
-        if own.empty:
-            rows = ", ".join(f"{name} {value}" for name, value in claim.where.items())
-            raise Absent(f"size {size} has no {label}" + f" where {rows}" * bool(rows))
+        rows = frame[frame["arm"] == label]
+        if rows.empty:
+            where = ", ".join(f"{name} {value}" for name, value in claim.where.items())
+            reason = f"size {size} has no {label}" + f" where {where}" * bool(where)
+            raise NotAsked(reason, absent=True)
         # Seeds that chose settings are no evidence about them.
-        own = own[own["seed"] >= source.options(size).get("searched", 0)]
-        values = own.set_index("seed")["value"].astype(float)
+        rows = rows[rows["seed"] >= source.options(size).get("searched", 0)]
+        values = rows.set_index("seed")["value"].astype(float)
         if values.index.has_duplicates:
             raise ValueError(f"'{claim.says}': {name} has several numbers of a seed: name more")
         values = (np.log2(values) if source.ratios else values).sort_index()
+        pair.append(
+            Runs(
+                label=label, env=str(dict(claim.where)), code="+".join(data.codes()),
+                values=values if source.higher_is_better else -values,
+                unit=unit if source.unit else "",
+            )
+        )  # fmt: skip
+    arm, baseline = pair
+    if not source.looks:
+        return arm, baseline
+    # More seeds of some arms: compare those that both arms have.
+    shared = arm.values.index.intersection(baseline.values.index)
+    arm, baseline = (dataclasses.replace(runs, values=runs.values.loc[shared]) for runs in pair)
+    return arm, baseline
 
-        def facts(seeds: int | None, label: str = label, index: Any = values.index) -> Facts:
-            return Facts(label, where, code, {}, tuple(index[:seeds]))
 
-        both.append(Side(facts, values if source.higher_is_better else -values))
-    if source.looks:  # more seeds of some arms: compare those that both arms have
-        shared = both[0].values.index.intersection(both[1].values.index)
-        both = [each._replace(values=each.values.loc[shared]) for each in both]
-    return both[0], both[1]
+def _exact(exact: Exact, frame: pd.DataFrame) -> Verdict:
+    """Return the verdict about the equality of computed and expected numbers."""
+    verdict, reason = _compare_exactly(exact, frame)
+    claim = Claim(exact.says, "found", "expected")
+    return Verdict(claim=claim, verdict=verdict, reason=reason, label=exact.says, method=exact.says)
 
 
-def _exact(claim: Exact, frame: pd.DataFrame) -> Finding:
-    rows = frame[frame["claim"] == claim.claim]
+def _compare_exactly(exact: Exact, frame: pd.DataFrame) -> tuple[Outcome, str]:
+    rows = frame[frame["claim"] == exact.claim]
     if rows.empty:
-        return Finding(claim.says, "not tested", f"no row is about {claim.claim}")
+        return "not tested", f"no row is about {exact.claim}"
     excess = (rows["found"] - rows["expected"]).abs() / rows["tolerance"]
     worst = rows.loc[excess.fillna(math.inf).idxmax()]
     off = int((~(excess <= 1)).sum())
@@ -151,9 +134,9 @@ def _exact(claim: Exact, frame: pd.DataFrame) -> Finding:
     )
     if off:
         reason = f"{off} of {len(rows)} numbers differ, most of all {numbers}"
-        return Finding(claim.says, "disagrees", reason)
+        return "disagrees", reason
     many = f"{len(rows)} numbers, the farthest " if len(rows) > 1 else ""
-    return Finding(claim.says, "agrees", f"{many}{numbers}")
+    return "agrees", f"{many}{numbers}"
 
 
 def select_rows(frame: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:

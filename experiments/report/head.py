@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from experiments.report.source import Arm, Source
 from experiments.statistics import statistics
-from experiments.statistics.decisions import FEWEST_SEEDS
+from experiments.statistics.counts import FEWEST_SEEDS
 from experiments.statistics.tables import span
 from experiments.studies.results import Results
 
@@ -97,9 +97,9 @@ def _warnings_of_study(results: Results) -> list[str]:
         lines.append(f"{lost} run{'s' * (lost > 1)} diverged.")
     rows = results.findings.rows if results.findings else []
     for verdict in ("pilot", "not tested", "not comparable"):
-        if labels := [row.label for row in rows if row.judgement.verdict == verdict]:
+        if labels := [row.label for row in rows if row.verdict == verdict]:
             lines.append(f"{verdict.capitalize()}: {', '.join(labels)} (reasons below).")
-    if reasons := dict.fromkeys(row.judgement.ungated for row in rows if row.judgement.ungated):
+    if reasons := dict.fromkeys(row.ungated for row in rows if row.ungated):
         lines.append(f"Judged without the gate: {', '.join(reasons)}.")
     fewest = min((row.shown.seeds for row in results.best), default=0)
     if results.has_choice and fewest < FEWEST_SEEDS and (results.best or results.trials is None):

@@ -1,5 +1,6 @@
 """Sections on verdicts, and on returns and metrics during training."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -15,7 +16,8 @@ from experiments.report import plots
 from experiments.report.blocks import Lines, Plots, Section, Table
 from experiments.report.source import Source
 from experiments.statistics import statistics, tables
-from experiments.statistics.verdicts import FEWEST_UPDATES, UNIFORM_BUFFER
+from experiments.statistics.gate import FEWEST_UPDATES, UNIFORM_BUFFER
+from experiments.statistics.verdicts import Verdict
 from experiments.studies.results import Results
 from experiments.studies.study import Study
 
@@ -133,7 +135,7 @@ def verdicts(results: Results) -> Section | None:
         what = "The claims of the study compare two arms, seed by seed."
     else:
         shown = Table(judged.cells(found.rows, metric.unit))
-        reasons = [f"{row.label}: {row.judgement.reason}" for row in found.rows]
+        reasons = [f"{row.label}: {row.reason}" for row in found.rows]
         what = (
             f"Every arm is compared with {study.baseline}, seed by seed; positive differences are "
             "better for the arm."
@@ -156,7 +158,7 @@ def comparison(results: Results) -> Section | None:
     found = results.findings
     if found is None or not (found.rows or found.claimed):
         return None
-    groups: dict[str, list[judged.Judged]] = {}
+    groups: dict[str, list[Verdict]] = {}
     for row in found.rows or found.claimed:
         groups.setdefault(row.group, []).append(row)
     points = [member.point for member in found.members.values()]
@@ -166,9 +168,9 @@ def comparison(results: Results) -> Section | None:
     blocks = []
     for title, own in groups.items():
         styles = styles_of({row.method: methods[row.label] for row in own})
-        rows = [row._replace(label=row.method) for row in own]
-        base = "the other arm" if found.claimed else own[0].judgement.baseline
-        better, by = f"{own[0].judgement.quantity}, against {base}", f"better than {base} by"
+        rows = [dataclasses.replace(row, label=row.method) for row in own]
+        base = "the other arm" if found.claimed else own[0].claim.baseline
+        better, by = f"{own[0].quantity}, against {base}", f"better than {base} by"
         drawn = [
             judged.improvement(rows, styles, better, "Wins, seed by seed"),
             judged.differences(rows, styles, by, "Differences, seed by seed"),

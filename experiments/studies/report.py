@@ -1,5 +1,6 @@
 """Report of a study: figures, and tables of the best settings and of the costs."""
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,12 +15,12 @@ from experiments.figures.elements import Axis, Figure, Line, Panel, Points, Rule
 from experiments.figures.panels import during_training
 from experiments.figures.solved import draw_solved, sentences
 from experiments.figures.style import FAINT, plain, styles_of
-from experiments.statistics import decisions, statistics, tuned
-from experiments.statistics.counts import Counts, count_pairs, log_sign_capital
+from experiments.statistics import statistics, tuned
+from experiments.statistics.claims import CONTROL
+from experiments.statistics.counts import ALPHA, Counts, count_pairs, log_sign_capital
 from experiments.statistics.tables import markdown, with_interval
 from experiments.statistics.tables import table as summary_table
 from experiments.statistics.tuned import Estimate, Tuned
-from experiments.statistics.verdicts import CONTROL
 from experiments.storage.files import write_bytes
 from experiments.studies.costs import by_method
 from experiments.studies.judge import Findings, judged_frames
@@ -83,7 +84,11 @@ def _draw_comparison(store: Store, study: Study, findings: Findings) -> list[Pat
             during_training(curves, own, out, title, goal, suffix)
         if not study.metric(env).higher_is_better:
             written.append(out / f"solved{suffix}.png")
-            rows = [row._replace(label=row.method) for row in findings.rows if row.group == group]
+            rows = [
+                dataclasses.replace(row, label=row.method)
+                for row in findings.rows
+                if row.group == group
+            ]
             values = {short[name]: findings.values[name] for name in names}
             steps = int(frames[members[names[0]].point.id]["step"].max())
             title = f"{env}: {config.agent}, {group.removeprefix(f'{env}, ')}"
@@ -93,7 +98,7 @@ def _draw_comparison(store: Store, study: Study, findings: Findings) -> list[Pat
         title = plain(f"{', '.join(study.envs)}: seed by seed")
         judged.forest(findings.rows, methods, metric, study.baseline, forest, title)
         written += [] if written else [forest]
-    if study.question.until_decided and findings.found:
+    if study.question.until_decided and findings.rows:
         written.append(out / "looks.png")
         to_matplotlib(_looks(study, findings), written[-1])
     return written
@@ -105,24 +110,25 @@ def _looks(study: Study, findings: Findings) -> Figure:
     Dashed lines are the boundary at level alpha / arms for pairs without ties. An arm beyond it is
     better or worse for any results of the other arms. Ties and Holm's method only narrow it.
     """
-    arms = {name: own for name, own in findings.members.items() if name in findings.found}
+    verdicts = {row.label: row for row in findings.rows}
+    arms = {name: own for name, own in findings.members.items() if name in verdicts}
     styles = styles_of({name: member.point.config.replay for name, member in arms.items()})
     marks, most = [], 2
     for name, member in arms.items():
         higher = study.metric(member.point.env).higher_is_better
-        seeds = findings.found[name].judgement.seeds
+        seeds = verdicts[name].seeds
         own, base = (
             findings.values[each].to_numpy(float)[:seeds] for each in (name, member.baseline)
         )
         counts = [count_pairs(own[:n], base[:n], higher) for n in range(seeds + 1)]
         lead = [each.wins - each.losses for each in counts]
         marks.append(Line(name, range(seeds + 1), lead, styles[name], steps=True))
-        if findings.found[name].judgement.verdict != "undecided":
+        if verdicts[name].verdict != "undecided":
             marks.append(Points(name, [seeds], lead[-1:], styles[name], opacity=1.0, named=False))
         most = max(most, seeds)
     claims = sum(member.point.label != CONTROL for member in arms.values())
     x = np.arange(1, most + 1)
-    edge = np.array([_boundary(n, decisions.ALPHA / max(claims, 1)) for n in x], float)
+    edge = np.array([_boundary(n, ALPHA / max(claims, 1)) for n in x], float)
     dashed = {"color": FAINT, "linestyle": "--", "linewidth": 1.0}
     marks += [Line("", x, sign * edge, dashed, named=False) for sign in (1, -1)]
     panel = Panel("", Axis("seeds", whole=True), Axis("wins minus losses"), marks, [Rule(0.0)])
@@ -158,7 +164,7 @@ def _compared(store: Store, study: Study, findings: Findings) -> str:
     else:
         question += f", against {study.baseline}"
         cells = judged.cells(findings.rows, metric.unit)
-        reasons = [f"- {row.label}: {row.judgement.reason}" for row in findings.rows]
+        reasons = [f"- {row.label}: {row.reason}" for row in findings.rows]
     return "\n".join([summary, f"{question}.\n", markdown(cells), *reasons, ""])
 
 

@@ -14,9 +14,9 @@ from experiments.figures.style import styles_of
 from experiments.runs import manifest
 from experiments.runs.run_config import shown_value
 from experiments.statistics import tuned
+from experiments.statistics.claims import CONTROL
 from experiments.statistics.primary import PrimaryMetric
 from experiments.statistics.tuned import Estimate, Tuned
-from experiments.statistics.verdicts import CONTROL
 from experiments.studies import grid, judge, store
 from experiments.studies.judge import Findings
 from experiments.studies.store import Store
@@ -53,11 +53,11 @@ class Results:
         rows = self.findings.rows if self.findings else []
         return pd.DataFrame([
             {
-                "arm": row.label, "group": row.group, "seeds": row.judgement.seeds,
-                **row.judgement.counts._asdict(),
-                "estimate": row.judgement.estimate, "interval": row.judgement.interval,
-                "p": row.judgement.p_value, "verdict": row.judgement.verdict,
-                "reason": row.judgement.reason,
+                "arm": row.label, "group": row.group, "seeds": row.seeds,
+                **row.counts._asdict(),
+                "estimate": row.estimate, "interval": row.interval,
+                "p": row.p_value, "verdict": row.verdict,
+                "reason": row.reason,
             }
             for row in rows
         ])  # fmt: skip

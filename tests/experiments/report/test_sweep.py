@@ -130,17 +130,17 @@ def test_verdicts_are_shown_and_plotted_per_seed():
     rows = {row.label: row for row in read.findings.claimed}
     assert table.keys() == better.keys() == rows.keys() and len(rows) >= 2
     for label, row in rows.items():
-        pairs, found = row.pairs, row.judgement
+        pairs, found = row.pairs, row
         wins, ties, losses = found.counts
         assert table[label]["wins/losses/ties"] == f"{wins}/{losses}/{ties}"
-        assert table[label]["verdict"] == row.judgement.verdict
-        assert better[label]["x"] == pytest.approx([found.estimate])
-        assert better[label]["customdata"][0] == pytest.approx(found.interval)
-        untested = row.judgement.verdict == "not tested"
+        assert table[label]["verdict"] == row.verdict
+        assert better[label]["x"] == pytest.approx([row.estimate])
+        assert better[label]["customdata"][0] == pytest.approx(row.interval)
+        untested = row.verdict == "not tested"
         assert (better[label]["marker"]["color"] == "#ffffff") == untested
         seeds, middle = (t for t in drawn.plot("differences")["data"] if t["meta"] == label)
-        np.testing.assert_allclose(seeds["x"], pairs.differences, rtol=1e-6)
-        np.testing.assert_allclose(middle["x"], [pairs.iqm], rtol=1e-6)
+        np.testing.assert_allclose(seeds["x"], pairs["differences"], rtol=1e-6)
+        np.testing.assert_allclose(middle["x"], [pairs["iqm"]], rtol=1e-6)
 
 
 def test_tasks_have_equal_weight_on_any_scale_of_scores():
