@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from experiments.report import source
         from experiments.runs import folder
         from experiments.runs.log import escaped, say, show
-        from experiments.statistics.tables import table
+        from experiments.statistics.markdown import table
         from experiments.storage.files import write_bytes, write_json
         from experiments.studies.results import is_study
 

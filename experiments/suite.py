@@ -31,7 +31,7 @@ from experiments.papers.entry import Arm, Experiment
 from experiments.papers.registry import EXPERIMENTS
 from experiments.runs.log import say, show
 from experiments.statistics.claims import Claim, mean_after
-from experiments.statistics.tables import markdown, number
+from experiments.statistics.markdown import markdown, number
 from experiments.statistics.verdicts import Verdict
 from experiments.storage import kinds
 from experiments.storage.files import read_json, write_bytes, write_json

@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(config: RunConfig, output: OutputConfig, args: argparse.Namespace) -> None:
     """Train a run, and print a table of its results."""
     from experiments.runs.run import execute
-    from experiments.statistics import tables  # slow imports, which `--help` does not need
+    from experiments.statistics import markdown  # slow imports, which `--help` does not need
 
     out = args.resume or args.out or shared.own_folder(config.agent, config.replay, config.env)
     resume = args.resume is not None
@@ -69,7 +69,7 @@ def _run(config: RunConfig, output: OutputConfig, args: argparse.Namespace) -> N
         summary = execute(
             config, out, output, resume=resume, overwrite=args.overwrite, devices=args.devices
         )
-    show(tables.table([summary]))
+    show(markdown.table([summary]))
     figure = f"  (figure: {out / 'learning_curve.png'})" if output.figures else ""
     show(f"results: {out}/{figure}")
     if output.report:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.papers import figures, report, results, running, tables, verdict
+from experiments.papers import archive, committed, figures, judging, report, running
 from experiments.papers.entry import Layout
 from experiments.papers.registry import ENTRIES
 from experiments.runs import manifest
@@ -37,7 +37,7 @@ def test_report_is_up_to_date_with_the_tables():
 
 def test_figures_of_the_report_exist():
     for entry in ENTRIES.values():
-        data = tables.read(PAPERS, entry.source.name, "small") if entry.source else None
+        data = archive.read(PAPERS, entry.source.name, "small") if entry.source else None
         if report.status(entry, "small", data) == "done" and entry.layout is not None:
             assert (PAPERS / f"{entry.id}.small.png").exists(), entry.id
 
@@ -45,7 +45,7 @@ def test_figures_of_the_report_exist():
 @pytest.mark.parametrize("name", COMMITTED)
 def test_tables_have_the_arms_and_configs_of_their_entries(name):
     source = SOURCES[name]
-    data = tables.read(PAPERS, name, "small")
+    data = archive.read(PAPERS, name, "small")
     assert data is not None and not running.stale(source, "small", data, other_code=True)
     if data.runs:
         wanted = {env: set(arms) for env, arms in source.points("small").items()}
@@ -115,14 +115,14 @@ def test_committed_files_are_small():
 
 
 def test_figures_and_report_have_the_same_verdicts():
-    entry, data = ENTRIES["all.walk"], results.load("all.walk")
+    entry, data = ENTRIES["all.walk"], committed.load("all.walk")
     shown = {}
 
     def layout(plotted, path):
         shown.update({row.label: row.verdict for row in plotted.judged().rows})
 
     figures.draw(dataclasses.replace(entry, layout=Layout(layout)), "small", data, Path("unused"))
-    findings = verdict.findings(entry, "small", data)
+    findings = judging.judge_entry(entry, "small", data)
     for claim, finding in zip(entry.claims, findings, strict=True):
         if claim.baseline.startswith("uniform"):
             assert shown[claim.arm] == finding.verdict

@@ -12,8 +12,8 @@ from experiments.figures.drawing import to_matplotlib
 from experiments.figures.elements import STEPS, Axis, Figure, Key, Line, Panel, Rule, Style
 from experiments.figures.style import styles_of
 from experiments.statistics.bootstrap import bootstrap_interval, iqm
+from experiments.statistics.markdown import span
 from experiments.statistics.statistics import curves, diverged_seeds
-from experiments.statistics.tables import span
 
 CROWD = 4  # number of bands in a panel above which they hide each other
 _RETURN = "return (greedy evaluation)"

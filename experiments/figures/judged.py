@@ -10,8 +10,8 @@ from experiments.figures.elements import Axis, Figure, Interval, Panel, Points, 
 from experiments.figures.style import styles_of
 from experiments.statistics.claims import CONTROL
 from experiments.statistics.counts import shown_p
+from experiments.statistics.markdown import number, with_interval
 from experiments.statistics.primary import PrimaryMetric
-from experiments.statistics.tables import number, with_interval
 from experiments.statistics.verdicts import Verdict
 
 _STOPPED = ("not tested", "not comparable")

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import pandas as pd
 
-from experiments.papers.tables import KEPT, Data
+from experiments.papers.archive import KEPT, Data
 from experiments.statistics.claims import Claim as Claim
 from experiments.studies import facts
 from experiments.studies.grid import Point

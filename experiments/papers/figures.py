@@ -3,10 +3,10 @@
 import dataclasses
 from pathlib import Path
 
-from experiments.papers import verdict
-from experiments.papers.blocks import Compared, Plotted
+from experiments.papers import judging
+from experiments.papers.aggregates import Compared, Plotted
+from experiments.papers.archive import Data, select_rows
 from experiments.papers.entry import Claim, Entry, Experiment, SizeName
-from experiments.papers.tables import Data
 from experiments.studies import judge
 from jaxreplay.methods import METHODS
 
@@ -27,7 +27,7 @@ def draw(entry: Entry, size: SizeName, data: Data, path: Path) -> None:
       NothingToShow: the table has no row for the layout.
     """
     assert entry.layout is not None
-    frame = verdict.select_rows(data.frame, entry.layout.where)
+    frame = select_rows(data.frame, entry.layout.where)
     frame = frame[frame["arm"].notna()]
     source = entry.source
     methods = {}
@@ -59,7 +59,7 @@ def _compared(entry: Entry, size: SizeName, data: Data) -> Compared:
     assert isinstance(entry.source, Experiment) and data.store is not None
     claimed = {
         (claim.arm, claim.baseline): answer
-        for claim, answer in zip(entry.claims, verdict.findings(entry, size, data), strict=True)
+        for claim, answer in zip(entry.claims, judging.judge_entry(entry, size, data), strict=True)
         if isinstance(claim, Claim)
     }
     study = entry.source.study(size)

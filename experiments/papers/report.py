@@ -8,17 +8,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.papers import score_tables, tables, verdict
+from experiments.papers import archive, judging, score_tables
+from experiments.papers.archive import Data
 from experiments.papers.entry import PAPERS, Claim, Entry, Experiment, SizeName
 from experiments.papers.figures import path_of
 from experiments.papers.printed import stated
 from experiments.papers.registry import ENTRIES, of_papers
 from experiments.papers.running import minutes, missing, stale
-from experiments.papers.tables import Data
 from experiments.runs.log import say
 from experiments.runs.rates import in_words
 from experiments.statistics.counts import ALPHA, benjamini_hochberg
-from experiments.statistics.tables import markdown
+from experiments.statistics.markdown import markdown
 from experiments.statistics.verdicts import Verdict
 
 _FEW = 3  # largest number of claims about absent arms that are listed one by one
@@ -30,7 +30,7 @@ def read(entry: Entry, size: SizeName, results: Path) -> Data | None:
     if entry.source is None:
         return None
     try:
-        return tables.read(results, entry.source.name, size)
+        return archive.read(results, entry.source.name, size)
     except ValueError as error:  # damaged, or written by a later version
         say(f"{error}: it counts as not there")
     return None
@@ -51,7 +51,7 @@ def status(entry: Entry, size: SizeName, data: Data | None) -> str:
 
 def findings_of(entry: Entry, size: SizeName, data: Data | None) -> list[Verdict]:
     """Return the verdicts about an entry's claims, or [] if its table is incomplete."""
-    return verdict.findings(entry, size, data) if status(entry, size, data) == "done" else []
+    return judging.judge_entry(entry, size, data) if status(entry, size, data) == "done" else []
 
 
 def claims(entry: Entry, size: SizeName, data: Data | None) -> list[list[str]]:
@@ -112,7 +112,7 @@ def one(
     state = status(entry, size, data)
     if state == "done":
         assert data is not None and entry.source is not None
-        lines += _claims(verdict.findings(entry, size, data))
+        lines += _claims(judging.judge_entry(entry, size, data))
         figure = path_of(entry, size, results)
         if entry.layout is not None and figure.exists():
             lines += [f"![{entry.id}]({os.path.relpath(figure, base)})", ""]

@@ -13,8 +13,8 @@ from experiments.report import plots
 from experiments.report.blocks import Lines, Plots, Section, Table
 from experiments.statistics import tuned
 from experiments.statistics.bootstrap import stratified_interval
+from experiments.statistics.markdown import span
 from experiments.statistics.paired import probability_of_improvement
-from experiments.statistics.tables import span
 from experiments.statistics.tuned import Estimate
 from experiments.studies import search_report
 from experiments.studies.report import format_estimate

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from experiments.report.source import Arm, Source
 from experiments.statistics import statistics
 from experiments.statistics.counts import FEWEST_SEEDS
-from experiments.statistics.tables import span
+from experiments.statistics.markdown import span
 from experiments.studies.results import Results
 
 

@@ -15,7 +15,7 @@ from experiments.figures.style import FAINT, styles_of
 from experiments.report import plots
 from experiments.report.blocks import Lines, Plots, Section, Table
 from experiments.report.source import Source
-from experiments.statistics import statistics, tables
+from experiments.statistics import markdown, statistics
 from experiments.statistics.gate import FEWEST_UPDATES, UNIFORM_BUFFER
 from experiments.statistics.verdicts import Verdict
 from experiments.studies.results import Results
@@ -114,7 +114,7 @@ def scores(styles: Styles, rows: Summaries, unfinished: bool = False) -> Section
     """Return the section with every arm's last evaluation: seeds, IQM and interval."""
     if not rows:
         return None
-    shown = tables.cells([{**row, "replay": label} for label, row in rows.items()])
+    shown = markdown.cells([{**row, "replay": label} for label, row in rows.items()])
     shown[0][0] = "arm"
     drawn = plots.block([_last(rows, styles)], "", styles)
     intro = "The last greedy evaluation of every seed."
@@ -256,5 +256,5 @@ def _of_every_seed(rows: Summaries) -> Table:
     seeds = sorted({int(seed) for row in rows.values() for seed in row["seeds"]})
     own = [dict(zip(row["seeds"], row["final_return"], strict=True)) for row in rows.values()]
     cells = [["seed", *rows]]
-    cells += [[str(seed), *(tables.number(each.get(seed)) for each in own)] for seed in seeds]
+    cells += [[str(seed), *(markdown.number(each.get(seed)) for each in own)] for seed in seeds]
     return Table(cells, "Every seed in numbers", folded=True)

@@ -18,8 +18,8 @@ from experiments.figures.style import FAINT, plain, styles_of
 from experiments.statistics import statistics, tuned
 from experiments.statistics.claims import CONTROL
 from experiments.statistics.counts import ALPHA, Counts, count_pairs, log_sign_capital
-from experiments.statistics.tables import markdown, with_interval
-from experiments.statistics.tables import table as summary_table
+from experiments.statistics.markdown import markdown, with_interval
+from experiments.statistics.markdown import table as summary_table
 from experiments.statistics.tuned import Estimate, Tuned
 from experiments.storage.files import write_bytes
 from experiments.studies.costs import by_method

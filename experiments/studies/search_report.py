@@ -8,7 +8,7 @@ import pandas as pd
 
 from experiments.figures import searched, sensitivity
 from experiments.figures.drawing import to_matplotlib
-from experiments.statistics.tables import markdown, number
+from experiments.statistics.markdown import markdown, number
 from experiments.storage.files import write_bytes
 from experiments.studies.report import costs, format_estimate
 from experiments.studies.results import Results

@@ -13,7 +13,7 @@ import pytest
 
 from experiments import compare, plot, study, sweep, train, watch
 from experiments.papers import __main__ as papers
-from experiments.papers.results import COMMITTED
+from experiments.papers.committed import COMMITTED
 from experiments.report import __main__ as report
 from experiments.report import page, source
 from experiments.runs import manifest, registry

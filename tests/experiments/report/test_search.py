@@ -10,7 +10,7 @@ import pytest
 
 from experiments.report import page
 from experiments.statistics.bootstrap import bootstrap_interval, iqm
-from experiments.statistics.tables import number
+from experiments.statistics.markdown import number
 from experiments.studies import results, search_report, store
 from experiments.studies.results import Results
 from tests.experiments.report.reader import Page

@@ -11,8 +11,8 @@ import pytest
 from experiments.report import best, page, settings
 from experiments.statistics import tuned
 from experiments.statistics.bootstrap import bootstrap_interval, iqm, stratified_interval
+from experiments.statistics.markdown import number
 from experiments.statistics.paired import probability_of_improvement
-from experiments.statistics.tables import number
 from experiments.studies import results, store
 from experiments.studies.options import Question
 from experiments.studies.results import Results

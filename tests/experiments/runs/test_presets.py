@@ -9,7 +9,7 @@ from experiments import compare, study, train
 from experiments.runs import presets, run
 from experiments.runs.presets import PRESETS
 from experiments.runs.run_config import defaults
-from experiments.statistics import tables
+from experiments.statistics import markdown
 from jaxreplay.methods import METHODS
 from tests.refusals import assert_names, refusal
 
@@ -59,7 +59,7 @@ def executed(monkeypatch):
     """Return the configurations of runs without executing them."""
     configs = []
     monkeypatch.setattr(run, "execute", lambda config, *_, **__: configs.append(config))
-    monkeypatch.setattr(tables, "table", lambda *_: "")
+    monkeypatch.setattr(markdown, "table", lambda *_: "")
     monkeypatch.setattr(
         study, "_run", lambda asked, *_: configs.extend(own for own in asked.bases.values())
     )

@@ -2,17 +2,15 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from experiments.papers.archive import Data, select_rows
 from experiments.papers.entry import Claim, Computation, Entry, Exact, Experiment, SizeName
-from experiments.papers.tables import Data
 from experiments.statistics import verdicts
 from experiments.statistics.claims import NotAsked, Outcome, Runs
-from experiments.statistics.tables import number
+from experiments.statistics.markdown import number
 from experiments.statistics.verdicts import Verdict
 from experiments.studies import judge, store
 
@@ -20,7 +18,7 @@ OTHER_QUESTION = "judged by another question than it was run for"
 _MOST_SEEDS = 10_000  # largest number of seeds of a look
 
 
-def findings(entry: Entry, size: SizeName, data: Data) -> list[Verdict]:
+def judge_entry(entry: Entry, size: SizeName, data: Data) -> list[Verdict]:
     """Return the verdict about each claim of an entry, with p-values corrected over its claims.
 
     A claim about an arm that the size lacks is "not tested".
@@ -137,10 +135,3 @@ def _compare_exactly(exact: Exact, frame: pd.DataFrame) -> tuple[Outcome, str]:
         return "disagrees", reason
     many = f"{len(rows)} numbers, the farthest " if len(rows) > 1 else ""
     return "agrees", f"{many}{numbers}"
-
-
-def select_rows(frame: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the rows in which columns have the values in `where`."""
-    for column, value in where.items():
-        frame = frame[frame[column] == value]
-    return frame
