@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def command() -> None:
         from experiments.figures.panels import during_training  # imports matplotlib
         from experiments.runs.log import escaped, show
-        from experiments.statistics.tables import table
+        from experiments.statistics.markdown import table
         from experiments.storage.files import write_bytes, write_json
         from experiments.studies import folders, run_page
 

@@ -113,7 +113,7 @@ def command(front: Front, argv: Sequence[str]) -> int:
             from experiments.studies import store
 
             before = store.read(named.resume).study.validated(named.resume)
-        bases = _bases(names, front.single) if before is None else _same_names(names, before)
+        bases = _bases(names, front) if before is None else _same_names(names, before)
         args = _parse(parser, front, bases, argv, names.preset, before, file)
         study = _study(args, bases, front, before)
         out = args.resume or args.out or _default_folder(front, bases)
@@ -241,12 +241,12 @@ def _names_parser(front: Front) -> Parser:
     return parser
 
 
-def _bases(names: argparse.Namespace, single: bool) -> dict[tuple[str, str], RunConfig]:
+def _bases(names: argparse.Namespace, front: Front) -> dict[tuple[str, str], RunConfig]:
     """Return the configurations of the arms by task and label, without options."""
     shared.check_listed(names)
     methods = names.replays and [replay for _, replay in names.replays]
     brought = shared.default_names(names, names.envs, methods)
-    usual = (brought.replay,) if single else brought.replays
+    usual = [brought.replay] if front.single else brought.replays
     replays = names.replays or [shared.labelled(name) for name in usual]
     envs = names.envs or [brought.env]
     shared.check_labels(replays)
@@ -274,7 +274,8 @@ def _parse(
     first = next(iter(bases.values()))
     seeds = f"{front.seeds}; with --until-decided, batches of {BATCH}"
     if front.single:
-        out, seeds = front.out.format(agent="AGENT", replay="REPLAY", env="ENV"), str(front.seeds)
+        out = "runs/" + front.out.format(agent="AGENT", replay="REPLAY", env="ENV")
+        seeds = str(front.seeds)
     shared.add_common(parser, preset, several=not front.single, out=out, seeds=seeds)
     add = parser.group("run").add_argument
     question, options = front.question, front.options

@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from experiments.figures.drawing import STEPS, Panel, draw_line, draw_rule, finish, write_grid
 from experiments.figures.style import INK, Styles, styles_of
 from experiments.statistics.bootstrap import bootstrap_interval, iqm
+from experiments.statistics.markdown import span
 from experiments.statistics.statistics import curves, diverged_seeds
-from experiments.statistics.tables import span
 
 CROWD = 4  # number of bands in a panel above which they hide each other
 

@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,31 +19,20 @@ from experiments.figures.drawing import (
     write_grid,
 )
 from experiments.figures.style import FAINT, Styles, plain, styles_of
-from experiments.statistics.counts import Counts, log_sign_capital
-from experiments.statistics.decisions import shown_p
-from experiments.statistics.paired import Pairs
+from experiments.statistics.claims import CONTROL
+from experiments.statistics.counts import Counts, log_sign_capital, shown_p
+from experiments.statistics.markdown import number, with_interval
 from experiments.statistics.primary import PrimaryMetric
-from experiments.statistics.tables import number, with_interval
-from experiments.statistics.verdicts import CONTROL, Judgement
+from experiments.statistics.verdicts import Verdict
 
 _STOPPED = ("not tested", "not comparable")
 
 
-class Judged(NamedTuple):
-    """An arm compared with its baseline."""
-
-    label: str
-    method: str  # label without the settings of the group
-    group: str  # settings shared with the baseline, such as the replay ratio
-    pairs: Pairs
-    judgement: Judgement
-
-
-def cells(rows: Sequence[Judged], unit: str) -> list[list[str]]:
+def cells(rows: Sequence[Verdict], unit: str) -> list[list[str]]:
     """Return the cells of a table with the paired comparison and the verdict of each arm."""
     header = [
         "arm", "effective buffer", "sampler updates", "wins/losses/ties",
-        rows[0].judgement.quantity, f"better by ({unit}): IQM [95 %]", "p (Holm)",
+        rows[0].quantity, f"better by ({unit}): IQM [95 %]", "p (Holm)",
         "verdict",
     ]  # fmt: skip
     return [header, *map(_cells, rows)]
@@ -63,8 +52,8 @@ def claim_cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def _cells(row: Judged) -> list[str]:
-    found, counts = row.judgement, row.judgement.counts
+def _cells(row: Verdict) -> list[str]:
+    found, counts = row, row.counts
     # A control makes no claim, and its p-value is not corrected.
     p_value = shown_p(found.p_value) + " (raw)" * (row.method == CONTROL)
     return [
@@ -73,14 +62,14 @@ def _cells(row: Judged) -> list[str]:
         number(found.sampler_updates),
         f"{counts.wins}/{counts.losses}/{counts.ties}",
         f"{with_interval(found.estimate, found.interval)} at {100 * found.level:.3g} %",
-        with_interval(row.pairs.iqm, row.pairs.iqm_interval),
+        with_interval(row.pairs["iqm"], row.pairs["iqm_interval"]),
         "-" if found.verdict in _STOPPED else p_value,
         found.verdict,
     ]
 
 
 def forest(
-    rows: Sequence[Judged],
+    rows: Sequence[Verdict],
     methods: Mapping[str, str],
     metric: PrimaryMetric,
     baseline: str,
@@ -91,11 +80,11 @@ def forest(
 
     Each group has a panel. Markers of arms that were not tested are hollow.
     """
-    groups: dict[str, list[Judged]] = {}
+    groups: dict[str, list[Verdict]] = {}
     for row in rows:
         groups.setdefault(row.group, []).append(row)
     several, styles = len(groups) > 1, styles_of(methods)
-    label = rows[0].judgement.quantity + ("" if several else f", against {baseline}")
+    label = rows[0].quantity + ("" if several else f", against {baseline}")
     panels = [
         partial(
             draw_improvement, rows=members, styles=styles, label=label,
@@ -104,43 +93,44 @@ def forest(
         for group, members in groups.items()
     ]  # fmt: skip
     size = (max(7.0, 4.0 * len(groups)), 2.1 + 0.38 * max(map(len, groups.values())))
-    few = min(row.judgement.seeds for row in rows)
+    few = min(row.seeds for row in rows)
     title = f"{title}, by {metric.name}"
     write_grid(path, title, panels, size, columns=len(groups), seeds=few, dpi=120)
 
 
 def draw_improvement(
-    axes: Axes, rows: Sequence[Judged], styles: Styles, label: str, title: str
+    axes: Axes, rows: Sequence[Verdict], styles: Styles, label: str, title: str
 ) -> None:
     """Draw the estimate of every arm's verdict, with its interval and the verdict."""
     for place, row in enumerate(rows):
-        estimate = (row.judgement.estimate, *row.judgement.interval)
-        verdict = row.judgement.verdict
+        estimate = (row.estimate, *row.interval)
+        verdict = row.verdict
         draw_interval(axes, place, estimate, styles[row.label], verdict == "not tested", verdict)
     finish_rows(axes, title, label, [row.method for row in rows], middle=0.5)
     axes.set_xlim(-0.03, 1.03)
 
 
-def has_differences(rows: Sequence[Judged]) -> bool:
+def has_differences(rows: Sequence[Verdict]) -> bool:
     """Return whether any arm has differences of all seeds."""
-    return any(row.pairs.iqm_interval is not None for row in rows)
+    return any(row.pairs["iqm_interval"] is not None for row in rows)
 
 
 def draw_differences(
-    axes: Axes, rows: Sequence[Judged], styles: Styles, label: str, title: str
+    axes: Axes, rows: Sequence[Verdict], styles: Styles, label: str, title: str
 ) -> None:
     """Draw every seed's difference from the baseline, their IQM and its interval.
 
     Arms with a seed that diverged or never reached the threshold have an empty row.
     """
     for place, row in enumerate(rows):
-        pairs, style = row.pairs, styles[row.label]
-        if pairs.differences is None or pairs.iqm is None or pairs.iqm_interval is None:
+        style, seeds = styles[row.label], row.pairs["differences"]
+        iqm, interval = row.pairs["iqm"], row.pairs["iqm_interval"]
+        if seeds is None or iqm is None or interval is None:
             continue
         dots = {"color": style["color"], "markersize": 4.5, "alpha": 0.5}
-        axes.plot(pairs.differences, [place + 0.22] * len(pairs.differences), "o", **dots)
-        hollow = row.judgement.verdict == "not tested"
-        draw_interval(axes, place - 0.12, (pairs.iqm, *pairs.iqm_interval), style, hollow)
+        axes.plot(seeds, [place + 0.22] * len(seeds), "o", **dots)
+        hollow = row.verdict == "not tested"
+        draw_interval(axes, place - 0.12, (iqm, *interval), style, hollow)
     finish_rows(axes, title, label, [row.method for row in rows], middle=0.0)
 
 

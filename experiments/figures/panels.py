@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from experiments.figures.curves import Frames, Methods, Path, learning_curves, seeds_of
 from experiments.figures.drawing import STEPS, Panel, draw_line, draw_rule, finish, write_grid
 from experiments.figures.style import FAINT, Style, Styles, plain, styles_of
-from experiments.statistics.verdicts import FEWEST_UPDATES, UNIFORM_BUFFER
+from experiments.statistics.gate import FEWEST_UPDATES, UNIFORM_BUFFER
 from experiments.training.inspection import ODDS_EDGES
 
 Means = Mapping[str, pd.Series]  # label -> means over seeds, by agent step

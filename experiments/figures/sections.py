@@ -8,7 +8,6 @@ import pandas as pd
 from experiments.figures import page
 from experiments.figures.curves import curve_panels, seeds_of, statistic
 from experiments.figures.drawing import Panel
-from experiments.figures.judged import Judged
 from experiments.figures.page import NARROW, WIDE, Section
 from experiments.figures.panels import (
     QUANTILES,
@@ -18,6 +17,7 @@ from experiments.figures.panels import (
     replayed_panels,
 )
 from experiments.figures.style import FAINT, Styles, styles_of
+from experiments.statistics.verdicts import Verdict
 
 
 class Group(NamedTuple):
@@ -28,7 +28,7 @@ class Group(NamedTuple):
     methods: dict[str, str]  # replay method of each label
     frames: dict[str, pd.DataFrame]  # metrics by label
     threshold: float | None  # return that counts as solved
-    rows: Sequence[Judged] = ()  # arms with their verdicts
+    rows: Sequence[Verdict] = ()  # arms with their verdicts
     values: Mapping[str, pd.Series] = {}  # [seeds] of the primary metric by label
 
     @property

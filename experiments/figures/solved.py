@@ -8,7 +8,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from experiments.figures.drawing import STEPS, finish, whole_ticks, write_head
-from experiments.figures.judged import Judged
 from experiments.figures.style import (
     INK,
     NAMES,
@@ -19,19 +18,20 @@ from experiments.figures.style import (
     styles_of,
     warn_of_few,
 )
+from experiments.statistics.claims import CONTROL
 from experiments.statistics.primary import PrimaryMetric
-from experiments.statistics.verdicts import CONTROL
+from experiments.statistics.verdicts import Verdict
 
 
 def sentences(
-    rows: Sequence[Judged],
+    rows: Sequence[Verdict],
     methods: Mapping[str, str],
     metric: PrimaryMetric,
     baseline: str,
     task: str,
 ) -> list[str]:
     """Return a comparison in sentences: one for each verdict, then one for the control."""
-    groups: dict[str, list[Judged]] = {}
+    groups: dict[str, list[Verdict]] = {}
     for row in rows:
         groups.setdefault(row.group, []).append(row)
     said = []
@@ -42,7 +42,7 @@ def sentences(
 
 
 def _of_group(
-    rows: Sequence[Judged],
+    rows: Sequence[Verdict],
     methods: Mapping[str, str],
     metric: PrimaryMetric,
     baseline: str,
@@ -55,11 +55,11 @@ def _of_group(
         own = [
             (
                 _name(row.method, methods),
-                row.judgement.seeds,
-                *(row.judgement.counts.wins, row.judgement.counts.losses)[::turn],
+                row.seeds,
+                *(row.counts.wins, row.counts.losses)[::turn],
             )
             for row in rows
-            if row.judgement.verdict == verdict and row.method != CONTROL
+            if row.verdict == verdict and row.method != CONTROL
         ]
         others = [f"; {name} in {more} and {fewer}" for name, _, more, fewer in own[1:]]
         for name, seeds, more, fewer in own[:1]:
@@ -68,14 +68,14 @@ def _of_group(
                 f"{other} in {fewer}{''.join(others)}{_UNDECIDED.get(verdict, '')}."
             )
     for row in rows:
-        if row.judgement.verdict in ("not tested", "not comparable"):
-            lines.append(f"{_name(row.method, methods)}: {row.judgement.reason}.")
+        if row.verdict in ("not tested", "not comparable"):
+            lines.append(f"{_name(row.method, methods)}: {row.reason}.")
         elif row.method == CONTROL:
-            expected = row.judgement.verdict in _UNDECIDED
+            expected = row.verdict in _UNDECIDED
             lines.append(
                 f"{baseline} with other random seeds, as a check, {metric.did(task)} "
-                f"{metric.better} in {row.judgement.counts.wins} and {metric.worse} in "
-                f"{row.judgement.counts.losses}"
+                f"{metric.better} in {row.counts.wins} and {metric.worse} in "
+                f"{row.counts.losses}"
                 f"{'' if expected else ': by chance alone, so read the others with care'}."
             )
     return lines
@@ -94,7 +94,7 @@ def _name(label: str, methods: Mapping[str, str]) -> str:
 
 def write_solved(
     values: Mapping[str, pd.Series],
-    rows: Sequence[Judged],
+    rows: Sequence[Verdict],
     methods: Mapping[str, str],
     baseline: str,
     path: str | os.PathLike,
@@ -141,7 +141,7 @@ def draw_solved(
     axes: Axes,
     values: Mapping[str, pd.Series],
     styles: Styles,
-    rows: Sequence[Judged],
+    rows: Sequence[Verdict],
     steps: int,
     title: str = "",
 ) -> None:
@@ -174,7 +174,7 @@ def solved_by(values: pd.Series, steps: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def solved_styles(
-    labels: Iterable[str], rows: Sequence[Judged], methods: Mapping[str, str]
+    labels: Iterable[str], rows: Sequence[Verdict], methods: Mapping[str, str]
 ) -> Styles:
     """Return the style of each label; the control is dashed."""
     styles = styles_of({label: methods[label] for label in labels})
@@ -185,7 +185,7 @@ def solved_styles(
 
 
 def key_of(
-    label: str, row: Judged | None, methods: Mapping[str, str], baseline: str
+    label: str, row: Verdict | None, methods: Mapping[str, str], baseline: str
 ) -> tuple[str, str]:
     """Return the name of an arm in the legend, and its verdict if it has one."""
     name = _name(label, methods)
@@ -193,8 +193,8 @@ def key_of(
         return name, "the baseline" if label == baseline else ""
     if row.method == CONTROL:
         name = f"{_name(baseline, methods)}, other seeds"
-    verdict = _VERDICTS.get(row.judgement.verdict, row.judgement.verdict)
-    wins, _, losses = row.judgement.counts
+    verdict = _VERDICTS.get(row.verdict, row.verdict)
+    wins, _, losses = row.counts
     return name, f"sooner in {wins}, later in {losses}: {verdict}"
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import functools
 import io
 import math
 import os
@@ -38,12 +37,6 @@ def show(text: str, file: TextIO | None = None) -> None:
 def say(line: str) -> None:
     """Print a line of progress to standard error, with line breaks escaped; see `show`."""
     show(printable(line), sys.stderr)
-
-
-@functools.cache
-def say_once(line: str) -> None:
-    """Print a line of progress, at most once in this process."""
-    say(line)
 
 
 @contextlib.contextmanager

@@ -160,20 +160,23 @@ def remove_all(folder: Path) -> None:
 
 
 def of_seed(folder: Path, seed: int) -> tuple[Path, list[int], int]:
-    """Return the path, seeds and agent steps of the checkpoint with a seed of a run.
+    """Return the path, seeds and agent steps of the latest checkpoint with a seed of a run.
 
     Raises:
       Damaged: a checkpoint is damaged.
       ValueError: no checkpoint has the seed.
     """
+    found = []
     for path in sorted((folder / FOLDER).glob("*.safetensors")):
         with array_file.opened(path, _TAG, _FORMAT, _ABOUT, "start the run again") as saved:
             seeds = [number for _, number in saved.header["runs"]]
-            if seed in seeds:
-                return path, seeds, saved.header["step"]
-    raise ValueError(
-        f"the run in {folder} has no checkpoint yet: wait for one, or continue with --resume"
-    )
+            found += [(saved.header["step"], path, seeds)] * (seed in seeds)
+    if not found:
+        raise ValueError(
+            f"the run in {folder} has no checkpoint yet: wait for one, or continue with --resume"
+        )
+    step, path, seeds = max(found)
+    return path, seeds, step
 
 
 def read_agent(path: Path, like: Any) -> Any:

@@ -13,12 +13,12 @@ from experiments.figures.panels import during_training
 from experiments.figures.solved import sentences, write_solved
 from experiments.figures.style import plain, styles_of
 from experiments.runs.log import waiting
-from experiments.statistics import decisions, statistics, tuned
-from experiments.statistics.counts import count_pairs
-from experiments.statistics.tables import markdown, with_interval
-from experiments.statistics.tables import table as summary_table
+from experiments.statistics import statistics, tuned
+from experiments.statistics.claims import CONTROL
+from experiments.statistics.counts import ALPHA, count_pairs
+from experiments.statistics.markdown import markdown, with_interval
+from experiments.statistics.markdown import table as summary_table
 from experiments.statistics.tuned import Estimate
-from experiments.statistics.verdicts import CONTROL
 from experiments.storage.files import write_bytes
 from experiments.studies.costs import Cost, by_method
 from experiments.studies.judge import Findings, judged_frames
@@ -113,22 +113,23 @@ def _draw_comparison(results: Results, study: Study, findings: Findings) -> list
 def leads_panel(results: Results) -> Panel | None:
     """Return a panel with wins minus losses after every seed, for studies until decided."""
     study, findings = results.study, results.findings
-    if findings is None or not (study.question.until_decided and findings.found):
+    if findings is None or not (study.question.until_decided and findings.rows):
         return None
     leads, decided = {}, []
-    for name, found in findings.found.items():
-        member, seeds = findings.members[name], found.judgement.seeds
+    for verdict in findings.rows:
+        name, seeds = verdict.label, verdict.seeds
+        member = findings.members[name]
         higher = study.metric(member.point.env).higher_is_better
         arm, base = (findings.values[key].to_numpy(float) for key in (name, member.baseline))
         counts = [count_pairs(arm[:n], base[:n], higher) for n in range(seeds + 1)]
         leads[name] = [own.wins - own.losses for own in counts]
-        decided += [name] if found.judgement.verdict != "undecided" else []
+        decided += [name] if verdict.verdict != "undecided" else []
     members = {name: findings.members[name] for name in leads}
     claims = sum(member.point.label != CONTROL for member in members.values())
     styles = styles_of({name: member.point.config.replay for name, member in members.items()})
     return partial(
         judged.draw_leads, leads=leads, decided=decided, styles=styles,
-        alpha=decisions.ALPHA / max(claims, 1),
+        alpha=ALPHA / max(claims, 1),
     )  # fmt: skip
 
 
@@ -140,7 +141,7 @@ def verdict_cells(results: Results) -> tuple[list[list[str]], list[str]] | None:
     if findings.claims:
         reasons = [f"{row['claim']}: {row['reason']}" for row in findings.claims]
         return judged.claim_cells(findings.claims), reasons
-    reasons = [f"{row.label}: {row.judgement.reason}" for row in findings.rows]
+    reasons = [f"{row.label}: {row.reason}" for row in findings.rows]
     return judged.cells(findings.rows, results.metric.unit), reasons
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from experiments.runs.registry import GOOD_RETURNS, THRESHOLDS
-from experiments.statistics.decisions import FEWEST_SEEDS, MARGIN
+from experiments.statistics.counts import FEWEST_SEEDS, MARGIN
 from jaxreplay.option import Config, option
 
 HERE = "here"

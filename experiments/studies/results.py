@@ -12,9 +12,9 @@ from experiments.figures import sensitivity
 from experiments.figures.sections import Group
 from experiments.runs.run_config import shown_value
 from experiments.statistics import statistics, tuned
+from experiments.statistics.claims import CONTROL
 from experiments.statistics.primary import PrimaryMetric
 from experiments.statistics.tuned import Tuned
-from experiments.statistics.verdicts import CONTROL
 from experiments.storage import files, stored
 from experiments.studies import grid, judge, store
 from experiments.studies.judge import Findings
@@ -54,11 +54,11 @@ class Results:
         rows = self.findings.rows if self.findings else []
         return pd.DataFrame([
             {
-                "arm": row.label, "group": row.group, "seeds": row.judgement.seeds,
-                **row.judgement.counts._asdict(),
-                "estimate": row.judgement.estimate, "interval": row.judgement.interval,
-                "p": row.judgement.p_value, "verdict": row.judgement.verdict,
-                "reason": row.judgement.reason,
+                "arm": row.label, "group": row.group, "seeds": row.seeds,
+                **row.counts._asdict(),
+                "estimate": row.estimate, "interval": row.interval,
+                "p": row.p_value, "verdict": row.verdict,
+                "reason": row.reason,
             }
             for row in rows
         ])  # fmt: skip
@@ -148,7 +148,11 @@ class Results:
                     {label: point.config.replay for label, point in points.items()},
                     {label: frames[point.id] for label, point in points.items()},
                     self.study.options.threshold_of(env),
-                    [r._replace(label=r.method) for r in self.findings.rows if r.group == title],
+                    [
+                        dataclasses.replace(row, label=row.method)
+                        for row in self.findings.rows
+                        if row.group == title
+                    ],
                     {members[name].method: values[name] for name in names if name in values},
                 )
             )  # fmt: skip

@@ -18,8 +18,8 @@ from experiments.figures.page import WIDE, Head, Section
 from experiments.figures.sections import Group, training
 from experiments.figures.style import Styles, plain
 from experiments.statistics import statistics
-from experiments.statistics.decisions import FEWEST_SEEDS
-from experiments.statistics.tables import cells, number, span
+from experiments.statistics.counts import FEWEST_SEEDS
+from experiments.statistics.markdown import cells, number, span
 from experiments.studies import store
 from experiments.studies.results import Run, run_of
 from experiments.studies.study_page import shared_options

@@ -16,8 +16,9 @@ from experiments.runs import rates
 from experiments.runs.interrupt import Stopped
 from experiments.runs.log import CSVLog, Log, TensorBoardLog, WandbLog, say, show, waiting
 from experiments.runs.rates import in_words
-from experiments.statistics import decisions, verdicts
-from experiments.statistics.counts import Counts
+from experiments.statistics.claims import CONTROL
+from experiments.statistics.counts import ALPHA, Counts
+from experiments.statistics.planning import seeds_needed
 from experiments.storage.files import write_json
 from experiments.studies import (
     checkpoints,
@@ -225,15 +226,15 @@ class _Work:
         sizes = [len(claims) for claims in self.study.claims.values()]
         members = judge.members_of(self.study, self.points)
         arms = [own for name, own in members.items() if name != own.baseline]
-        tested = sum(own.point.label != verdicts.CONTROL for own in arms)
+        tested = sum(own.point.label != CONTROL for own in arms)
         claims = max(sizes, default=tested)
         a_seed = [dataclasses.replace(point.config, seeds=1) for point in self.points]
         seconds = sum(map(rates.seconds, a_seed))
         lines = []
         for share in _SHARES:
             guess = Counts(round(1e6 * share), 0, round(1e6 * (1 - share)))
-            alpha = decisions.ALPHA / max(claims, 1)
-            seeds = decisions.seeds_needed(guess, alpha, self.study.question.margin)
+            alpha = ALPHA / max(claims, 1)
+            seeds = seeds_needed(guess, alpha, self.study.question.margin)
             if seeds is not None and seeds > self.study.max_seeds:
                 lines.append(
                     f"  an arm that wins {100 * share:g} % of the pairs takes {seeds:,} seeds: "
@@ -253,12 +254,12 @@ class _Work:
             if need.expected is None:
                 continue
             seconds = 0.0  # device time of one more seed of all its points
-            for point in need.points:
+            for point in need.runs:
                 done = sum(1 for each, _ in ended if each == point)
                 seconds += (made[point]["train_seconds"] or 0.0) / max(done, 1)
             more = need.expected - need.seeds
             lines.append(
-                f"  {need.says}: about {more:,} more seeds decide with 80 % probability, "
+                f"  {need.label}: about {more:,} more seeds decide with 80 % probability, "
                 f"{in_words(more * seconds / 60)} of a device"
             )
         return lines
@@ -282,16 +283,16 @@ def _progress(study: Study, findings: Findings, seeds: int) -> list[str]:
         lines = [f"{len(left)} of {claims} claims are undecided after {seeds} seeds"]
         for need in left.values():
             if need.expected is not None:
-                lines.append(f"  {need.says}: about {need.expected - need.seeds:,} more seeds")
+                lines.append(f"  {need.label}: about {need.expected - need.seeds:,} more seeds")
         return lines
     lines = []
     for row in findings.rows:
-        if row.method == verdicts.CONTROL or row.judgement.seeds < seeds:
+        if row.method == CONTROL or row.seeds < seeds:
             continue  # decided before this look
-        line = f"{row.label}: {row.judgement.estimate:.2f} after {row.judgement.seeds} seeds"
+        line = f"{row.label}: {row.estimate:.2f} after {row.seeds} seeds"
         need = findings.undecided.get(row.label)
-        if row.judgement.verdict != "undecided":
-            lines.append(f"{line}: {row.judgement.verdict}")
+        if row.verdict != "undecided":
+            lines.append(f"{line}: {row.verdict}")
         elif need is not None and need.expected is not None:
             lines.append(f"{line}; about {need.expected - need.seeds:,} more")
         else:

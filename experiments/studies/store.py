@@ -17,12 +17,12 @@ import pandas as pd
 
 from experiments.runs import code, run_config
 from experiments.statistics import primary, statistics
+from experiments.statistics.claims import Claim
 from experiments.storage import kinds, stored
 from experiments.storage.files import Damaged as Damaged  # raised by `read`
 from experiments.storage.files import read_json, reading, write_bytes, write_json
 from experiments.studies import grid
 from experiments.studies import study as studies
-from experiments.studies.claims import Claim
 from experiments.studies.grid import Point, table_value
 from experiments.studies.study import Saved, Study
 from jaxreplay.saving import saved_digest

@@ -10,11 +10,11 @@ from typing import Any, Literal, TypeVar
 from experiments.runs import run_config
 from experiments.runs.run_config import RunConfig, shown_value
 from experiments.statistics import primary
-from experiments.statistics.decisions import FEWEST_SEEDS
+from experiments.statistics.claims import CONTROL, MEAN, Claim
+from experiments.statistics.counts import FEWEST_SEEDS
+from experiments.statistics.gate import FEWEST_UPDATES
 from experiments.statistics.primary import PrimaryMetric
-from experiments.statistics.verdicts import CONTROL, FEWEST_UPDATES
 from experiments.studies import facts, grid
-from experiments.studies.claims import MEAN, Claim
 from experiments.studies.grid import Axis, Point
 from experiments.studies.options import Question, StudyOptions
 from experiments.training.schedule import schedule

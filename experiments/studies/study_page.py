@@ -14,10 +14,10 @@ from experiments.figures.style import Styles, styles_of
 from experiments.runs import outside, run_config
 from experiments.statistics import tuned
 from experiments.statistics.bootstrap import stratified_interval
-from experiments.statistics.decisions import FEWEST_SEEDS
+from experiments.statistics.counts import FEWEST_SEEDS
+from experiments.statistics.gate import FEWEST_UPDATES, UNIFORM_BUFFER
+from experiments.statistics.markdown import span, with_interval
 from experiments.statistics.paired import probability_of_improvement
-from experiments.statistics.tables import span, with_interval
-from experiments.statistics.verdicts import FEWEST_UPDATES, UNIFORM_BUFFER
 from experiments.studies.conclusion import (
     best_cells,
     cost_cells,
@@ -98,9 +98,9 @@ def _warnings(results: Results) -> list[str]:
         lines.append(f"{lost} run{'s' * (lost > 1)} diverged.")
     rows = results.findings.rows if results.findings else []
     for verdict in ("pilot", "not tested", "not comparable"):
-        if labels := [row.label for row in rows if row.judgement.verdict == verdict]:
+        if labels := [row.label for row in rows if row.verdict == verdict]:
             lines.append(f"{verdict.capitalize()}: {', '.join(labels)} (reasons below).")
-    if reasons := dict.fromkeys(row.judgement.ungated for row in rows if row.judgement.ungated):
+    if reasons := dict.fromkeys(row.ungated for row in rows if row.ungated):
         lines.append(f"Judged without the gate: {', '.join(reasons)}.")
     fewest = min((row.shown.seeds for row in results.best), default=0)
     if results.has_choice and fewest < FEWEST_SEEDS:
@@ -169,8 +169,8 @@ def _comparison(results: Results, groups: list[Group]) -> Section | None:
 
 def _compared(title: str, rows: Any, styles: Styles) -> str:
     """Return two panels for each baseline: wins, and differences, seed by seed."""
-    base = rows[0].judgement.baseline if title else "the other arm"
-    wins, size = f"{rows[0].judgement.quantity}, against {base}", _height(len(rows))
+    base = rows[0].claim.baseline if title else "the other arm"
+    wins, size = f"{rows[0].quantity}, against {base}", _height(len(rows))
     how_often = partial(judged.draw_improvement, label=wins, title="Wins, seed by seed")
     by = f"better than {base} by"
     how_much = partial(judged.draw_differences, label=by, title="Differences, seed by seed")

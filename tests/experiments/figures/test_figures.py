@@ -9,7 +9,7 @@ from matplotlib.image import imread
 from experiments.figures.curves import _subtitle, learning_curves
 from experiments.figures.panels import metric_panels
 from experiments.figures.style import styles_of
-from experiments.statistics.tables import table
+from experiments.statistics.markdown import table
 from jaxreplay.methods import METHODS
 from tests.refusals import assert_names
 

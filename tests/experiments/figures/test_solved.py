@@ -1,5 +1,6 @@
 """Comparisons as sentences, and the figure of the share of solved seeds."""
 
+import dataclasses
 import math
 import re
 
@@ -8,32 +9,21 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from experiments.figures import solved
-from experiments.figures.judged import Judged
 from experiments.figures.style import NAMES
 from experiments.statistics import primary
-from experiments.statistics.verdicts import CONTROL, Facts
-from experiments.studies import claims
-from experiments.studies.claims import Asked, Claim, Side
+from experiments.statistics.claims import CONTROL, Claim, Runs
+from experiments.statistics.verdicts import Verdict, judge
 from tests.refusals import assert_names
 
 GROUP = "16 agent steps per update, 2 replays per transition"
 
 
-def judged(label, differences, group=GROUP, **facts) -> Judged:
+def judged(label, differences, group=GROUP, **facts) -> Verdict:
     """Return an arm with given differences from the baseline (positive is better)."""
-    seeds = tuple(range(len(differences)))
-    arm, base = (
-        Side(
-            lambda _, name=name, more=more: Facts(name, "walk/10", "abc", {}, seeds, **more),
-            pd.Series(values, index=seeds, dtype=float),
-        )
-        for name, more, values in (
-            (label, facts, differences), ("uniform", {}, [0.0] * len(seeds))
-        )
-    )  # fmt: skip
-    asked = Asked(Claim(label, label, "uniform"), [(arm, base)], apart=label == CONTROL)
-    (found,) = claims.judge({label: asked}, None).values()
-    return Judged(label, label, group, found.pairs, found.judgement)
+    arm = Runs(label, "walk/10", pd.Series(differences, dtype=float), **facts)
+    base = Runs("uniform", "walk/10", 0 * arm.values, is_control=label == CONTROL)
+    (verdict,) = judge([Claim(label, label, "uniform")], lambda _: [(arm, base)])
+    return dataclasses.replace(verdict, group=group)
 
 
 BETTER = [1] * 15 + [-1] * 2 + [0] * 3
@@ -67,9 +57,7 @@ def test_arms_with_one_verdict_share_a_sentence_except_the_control():
 
 
 def test_few_seeds_and_arms_like_uniform_get_no_verdict():
-    few, untested = said(
-        [judged("per", BETTER[:4]), judged("ners", BETTER, prioritises=True, effective_buffer=1.0)]
-    )
+    few, untested = said([judged("per", BETTER[:4]), judged("ners", BETTER, prioritises=True)])
     assert_names(few, "PER", "4", solved._UNDECIDED["pilot"])
     assert_names(untested, "NERS", "not tested")
 

@@ -93,8 +93,8 @@ def study_case(made: Path, tmp_path: Path, name: str) -> Case:
 
 def paper_case(_: Path, tmp_path: Path, name: str) -> Case:
     made = {"options": {}, "versions": {"code": "abc"}, "seconds": 1.0}
-    tables.write(tmp_path, "x", "small", tables.Data(pd.DataFrame(ROWS), made=made))
-    read = lambda: tables.read(tmp_path, "x", "small").frame.to_csv()
+    archive.write(tmp_path, "x", "small", archive.Data(pd.DataFrame(ROWS), made=made))
+    read = lambda: archive.read(tmp_path, "x", "small").frame.to_csv()
     return Case(tmp_path / f"x.small.{name}", read, is_sealed=name == "csv.gz")
 
 

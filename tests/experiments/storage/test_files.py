@@ -209,7 +209,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "a.json": lambda path: files.write_json(path, {}),
     "b.json": lambda path: numbers(str(path)),
     "a.png": lambda path: style.save(style.make_figure(1, 1), path),
-    "b.png": lambda path: blocks.write(style.make_figure(1, 1), path),
+    "b.png": lambda path: aggregates.write(style.make_figure(1, 1), path),
     "a.gif": filmed,
     "b.gif": film.check_path,
     "a.html": page.check_path,

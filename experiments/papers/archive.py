@@ -59,6 +59,13 @@ class Data:
         return [self.made] if self.made else runs
 
 
+def select_rows(frame: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the rows in which columns have the values in `where`."""
+    for column, value in where.items():
+        frame = frame[frame[column] == value]
+    return frame
+
+
 def of_study(results: Store) -> Data:
     """Return the results of a study as Data."""
     columns = ("env", "arm", "seed", "step", "eval_return", "diverged")

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.papers import tables
+from experiments.papers import archive
+from experiments.papers.archive import Data
 from experiments.papers.entry import Arm
 from experiments.papers.registry import EXPERIMENTS
-from experiments.papers.tables import Data
 from experiments.statistics.statistics import curves
 from experiments.storage.files import Damaged
 from tests.experiments.papers import made
@@ -25,15 +25,15 @@ def whole() -> Data:
 
 
 def test_tables_are_read_back_exactly(tmp_path):
-    tables.write(tmp_path, "walk", "small", whole())
-    read = tables.read(tmp_path, "walk", "small")
+    archive.write(tmp_path, "walk", "small", whole())
+    read = archive.read(tmp_path, "walk", "small")
     assert read is not None and read.made == whole().made and read.codes() == ("abc",)
     pd.testing.assert_frame_equal(read.frame, whole().frame)
-    assert tables.read(tmp_path, "walk", "smoke") is None
+    assert archive.read(tmp_path, "walk", "smoke") is None
     (tmp_path / "again").mkdir()  # bytes depend only on the numbers
-    tables.write(tmp_path / "again", "walk", "small", whole())
+    archive.write(tmp_path / "again", "walk", "small", whole())
     one, other = (
-        tables.paths(folder, "walk", "small")[0][0] for folder in (tmp_path, tmp_path / "again")
+        archive.paths(folder, "walk", "small")[0][0] for folder in (tmp_path, tmp_path / "again")
     )
     assert one.read_bytes() == other.read_bytes()
 
@@ -49,7 +49,7 @@ def test_studies_are_read_by_task_and_arm(tmp_path):
         ("walk/10", "ners_every4"): made.metrics(2.0).assign(**{"replay/sampler_updates": 7.0}),
         ("walk/10", "control_every16"): made.metrics(3.0),
     }, tmp_path / "walk_dqn.small")  # fmt: skip
-    read = tables.read(tmp_path, "walk_dqn", "small")
+    read = archive.read(tmp_path, "walk_dqn", "small")
     assert read is not None and read.codes() == ("abc",)
     pd.testing.assert_frame_equal(read.frame, data.frame)
     frames = read.frames("walk/10")
@@ -91,29 +91,29 @@ NUMBERS, FACTS = "walk.small.csv.gz", "walk.small.json"
     ],
 )
 def test_damaged_files_are_named(name, content, parts, tmp_path):
-    tables.write(tmp_path, "walk", "small", whole())
+    archive.write(tmp_path, "walk", "small", whole())
     path = tmp_path / name
     path.unlink() if content is None else path.write_bytes(content)
     with refused(*parts, error=Damaged):
-        tables.read(tmp_path, "walk", "small")
+        archive.read(tmp_path, "walk", "small")
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 1.5, "1", [1], None, "absent"])
 @pytest.mark.parametrize("field", ["format", "crc32"])
 def test_damaged_formats_and_checksums_are_named(field, value, tmp_path):
-    tables.write(tmp_path, "walk", "small", whole())
+    archive.write(tmp_path, "walk", "small", whole())
     path = tmp_path / FACTS
     saved = json.loads(path.read_text()) | {field: value}
     saved = {name: own for name, own in saved.items() if own != "absent"}
     path.write_text(json.dumps(saved))
     with refused(FACTS, error=Damaged):
-        tables.read(tmp_path, "walk", "small")
+        archive.read(tmp_path, "walk", "small")
 
 
 def test_formats_of_other_versions_are_not_reported_as_damage(tmp_path):
-    tables.write(tmp_path, "walk", "small", whole())
+    archive.write(tmp_path, "walk", "small", whole())
     path = tmp_path / FACTS
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 9}))
     with refused(FACTS, "format", "9") as raised:
-        tables.read(tmp_path, "walk", "small")
+        archive.read(tmp_path, "walk", "small")
     assert not isinstance(raised.value, Damaged)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.papers import report, tables
+from experiments.papers import archive, report
+from experiments.papers.archive import Data
 from experiments.papers.entry import SizeName
 from experiments.papers.registry import ENTRIES, of_papers
-from experiments.papers.tables import Data
 
 COMMITTED = Path(__file__).parents[1] / "results" / "papers"
 
@@ -28,7 +28,7 @@ def load(name: str, size: SizeName = "small", folder: Path = COMMITTED) -> Data:
     source = ENTRIES[name].source
     if source is None:
         raise ValueError(f"{name} is not to be had: {ENTRIES[name].missing}")
-    data = tables.read(folder, source.name, size)
+    data = archive.read(folder, source.name, size)
     if data is None:
         raise ValueError(
             f"{name} has not been run at size {size} in {folder}: python -m experiments.papers run "

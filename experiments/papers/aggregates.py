@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 from PIL import Image
 from scipy.spatial import KDTree
 
-from experiments.figures.judged import Judged
 from experiments.figures.style import INK, make_figure, plain
 from experiments.statistics.bootstrap import bootstrap_interval, iqm
-from experiments.statistics.decisions import FEWEST_SEEDS
+from experiments.statistics.counts import FEWEST_SEEDS
 from experiments.statistics.primary import PrimaryMetric
+from experiments.statistics.verdicts import Verdict
 from experiments.storage.files import write_bytes
 
 Band = tuple[np.ndarray, np.ndarray, np.ndarray]  # line, lower and upper edge of the band, each [x]
@@ -67,7 +67,7 @@ AGGREGATES: Mapping[str, Callable[[np.ndarray], Band]] = {
 class Compared(NamedTuple):
     """Comparison of the arms of a task with a baseline."""
 
-    rows: list[Judged]
+    rows: list[Verdict]
     metric: PrimaryMetric
     baseline: str
 
