@@ -164,9 +164,10 @@ def fitting(point: Point, units: int, limit: int, least: int = 1) -> tuple[int, 
     parts = assemble(point.config)
     size = memory(parts, point.config)
     if (fit := limit // units // size) < least:
-        runs = count(least * units, "run")
+        runs = least * units
+        take = f"{count(runs, 'run')} at once take" if runs > 1 else "a run takes"
         raise ValueError(
-            f"{point.id}: {runs} at once take {least * units * size / 1e9:.3g} GB of arrays, more "
+            f"{point.id}: {take} {runs * size / 1e9:.3g} GB of arrays, more "
             f"than the {limit / 1e9:.3g} GB available: {smaller(parts, point.config)}"
             f"{', or fewer --devices' * (units > 1)}"
         )

@@ -15,7 +15,10 @@ import pytest
 
 from experiments.environments.types import EnvironmentConfig
 from experiments.runs.registry import AGENTS, GOAL_EXAMPLES, feeds, suits
-from experiments.runs.run_config import OutputConfig, defaults
+from experiments.runs.run_config import defaults
+from experiments.studies import store
+from experiments.studies.options import RunOutput, StudyOptions, Where
+from experiments.studies.study import Study
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.methods import METHODS
 from jaxreplay.option import options_of
@@ -88,7 +91,7 @@ def option_lines():
         return own if suits(replay, own) else GOAL_EXAMPLES[actions]
 
     configs = [("--", config, "dqn", "uniform") for config in (LoopConfig, ReplaySizes)]
-    configs += [("--", OutputConfig, "dqn", "uniform")]
+    configs += [("--", config, "dqn", "uniform") for config in (RunOutput, StudyOptions, Where)]
     configs += [("--env.", EnvironmentConfig, "dqn", "uniform")]
     for agent, entry in AGENTS.items():
         replay = next(replay for replay in METHODS if feeds(agent, replay))
@@ -145,20 +148,33 @@ def test_invalid_names_and_combinations_are_refused(line, tmp_path):
     assert_refused(line, tmp_path)
 
 
-SAVED = defaults(DISCRETE, "dqn", "uniform").to_json()
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Return the content of the study.json of a run that has just begun."""
+    folder = tmp_path_factory.mktemp("run")
+    study = Study.of_run(defaults(DISCRETE, "dqn", "uniform"))
+    store.begin(folder, study, study.points(), {}).write()
+    return json.loads((folder / "study.json").read_text())
+
+
 SECTIONS = ("loop", "sizes", "agent_options", "replay_options", "env_options")
-FIELDS = [(section, field) for section in SECTIONS for field in (None, *SAVED[section])]
+DEFAULTS = defaults(DISCRETE, "dqn", "uniform").to_json()
+CHANGES = [(section, None, lost) for section in SECTIONS for lost in (False, True)]
+CHANGES += [(section, field, False) for section in SECTIONS for field in DEFAULTS[section]]
 
 
-@pytest.mark.parametrize("place", thinned(FIELDS, 13), ids=str)
-@pytest.mark.parametrize("change", ["lost", "another kind"])
-def test_saved_configs_with_an_invalid_field_are_refused(place, change, tmp_path):
-    saved = json.loads(json.dumps(SAVED))
-    section, field = place
-    where, name = (saved, section) if field is None else (saved[section], field)
-    if change == "lost":
-        del where[name]
+@pytest.mark.parametrize("change", thinned(CHANGES, 7), ids=str)
+def test_saved_configs_with_an_invalid_field_are_refused(change, saved, tmp_path):
+    """A section is lost, or a section or a field is of another kind."""
+    section, field, is_lost = change
+    saved = json.loads(json.dumps(saved))
+    (arms,) = saved["study"]["bases"].values()
+    (config,) = arms.values()
+    if is_lost:
+        del config[section]
+    elif field is None:
+        config[section] = 3
     else:
-        where[name] = {"a": 1} if field else 3
+        config[section][field] = {"a": 1}
     line = ["experiments.train", "--resume", "OUT"]
-    assert_refused(line, tmp_path, {"config.json": json.dumps(saved)})
+    assert_refused(line, tmp_path, {"study.json": json.dumps(saved)})

@@ -6,15 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments import compare
+from experiments import compare, study
 from experiments.studies import store
+from tests.experiments import tiny
 from tests.refusals import assert_names, refusal
 
-TINY = [
-    "--agent", "dqn", "--env", "walk/10", "--seeds", "2", "--steps", "300",
-    "--warmup", "100", "--eval-every", "100", "--eval-episodes", "2", "--env.max-steps", "30",
-    "--agent.hidden", "16", "--figures", "false", "--inspect", "0", "--report", "false",
-]  # fmt: skip
+TINY = [*tiny.TINY, "--env", "walk/4", "--figures", "false", "--report", "false"]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +43,7 @@ def test_arms_are_judged_against_uniform_replay(compared):
     assert found["arms"]["lap"]["verdict"] in ("pilot", "not tested")
     text = (compared / "study.md").read_text()
     assert_names(text, "auc", "huber", "lap")
-    assert_names(next(x for x in text.splitlines() if x.startswith("- control")), "walk/10")
+    assert_names(next(x for x in text.splitlines() if x.startswith("- control")), "walk/4")
 
 
 def test_resuming_a_finished_comparison_writes_only_a_requested_page(compared, capsys):
@@ -55,7 +52,7 @@ def test_resuming_a_finished_comparison_writes_only_a_requested_page(compared, c
     assert compare.main(["--resume", str(compared), "--report", "true"]) == 0
     assert_names(capsys.readouterr().out, page)
     (title,) = re.findall("<h1>(.*?)</h1>", page.read_text())
-    assert_names(title, "dqn", "walk/10")
+    assert_names(title, "dqn", "walk/4")
     assert 'id="verdicts"' in page.read_text()
     page.write_text("mine")
     assert compare.main(["--resume", str(compared)]) == 0
@@ -67,7 +64,7 @@ def test_resuming_a_finished_comparison_writes_only_a_requested_page(compared, c
 @pytest.mark.parametrize(
     ("option", "parts"),
     [
-        (["--env", "gymnax/Acrobot-v1"], ("walk/10", "--envs", "--out")),
+        (["--env", "gymnax/Acrobot-v1"], ("walk/4", "--envs", "--out")),
         (["--agent", "rainbow"], ("dqn", "--agent", "--out")),
         (["--replays", "per"], ("huber", "lap", "--replays", "--out")),
         (["--overwrite"], ("--resume", "--overwrite")),
@@ -80,21 +77,16 @@ def test_resuming_with_other_options_is_refused(compared, option, parts, capsys)
     assert_names(refusal(capsys, compare.main, "--resume", compared, *option), *parts)
 
 
-def test_learn_every_may_be_an_axis(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    out = Path("runs/compare-dqn-walk-10")  # the default
-    options = [*TINY, "--replays", "uniform", "--learn-every", "8", "16", "--figures", "true"]
-    assert compare.main(options) == 0
-    judged = json.loads((out / "verdicts.json").read_text())["arms"]
-    assert set(judged) == {"control_every8", "control_every16"}
-    assert judged["control_every8"]["baseline"] == "uniform_every8"
-    # Learning at every 16th step replays each transition 4 times.
-    assert judged["control_every16"]["replays_per_transition"] == 4
-    assert (out / "learning_curves_1.png").exists() and (out / "learning_curves_2.png").exists()
-    before = (out / "study.csv.gz").read_bytes()
-    assert compare.main(["--resume", str(out)]) == 0
-    assert (out / "study.csv.gz").read_bytes() == before
-    assert "8 agent steps per update" in capsys.readouterr().out
+def test_replay_ratios_are_an_axis_and_the_default_folder_names_the_runs(monkeypatch, capsys):
+    started = []
+    monkeypatch.setattr(study, "_run", lambda asked, out, *_: started.append((asked, out)))
+    assert compare.main([*TINY, "--replays", "uniform", "--learn-every", "8", "16"]) == 0
+    ((asked, out),) = started
+    assert {(point.name, point.config.loop.learn_every) for point in asked.points()} == {
+        ("uniform_every8", 8), ("uniform_every16", 16),
+        ("control_every8", 8), ("control_every16", 16),
+    }  # fmt: skip
+    assert out == Path("runs/compare-dqn-walk-4")
 
 
 @pytest.mark.parametrize(
