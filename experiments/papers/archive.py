@@ -43,20 +43,20 @@ class Data:
 
     def frames(self, env: str) -> dict[str, pd.DataFrame]:
         """Return the metrics of the runs on a task, by arm."""
-        own = self.frame[self.frame["env"] == env] if len(self.frame) else self.frame
+        frame = self.frame[self.frame["env"] == env] if len(self.frame) else self.frame
         return {
-            label: own[own["arm"] == label].dropna(axis=1, how="all").reset_index(drop=True)
+            label: frame[frame["arm"] == label].dropna(axis=1, how="all").reset_index(drop=True)
             for label in self.runs.get(env, {})
         }
 
     def codes(self) -> tuple[str, ...]:
         """Return the versions of the code that made the numbers, in alphabetical order."""
-        return tuple(sorted({each["versions"]["code"] for each in self.facts()}))
+        return tuple(sorted({facts["versions"]["code"] for facts in self.facts()}))
 
     def facts(self) -> list[Mapping[str, Any]]:
         """Return `made` as a list of one element, or the values of `runs`."""
-        runs = [each for runs in self.runs.values() for each in runs.values()]
-        return [self.made] if self.made else runs
+        by_env = self.runs.values()
+        return [self.made] if self.made else [facts for runs in by_env for facts in runs.values()]
 
 
 def select_rows(frame: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
@@ -98,8 +98,8 @@ def study_folder(folder: Path, name: str, size: str) -> Path:
 
 def paths(folder: Path, name: str, size: str) -> tuple[tuple[Path, Path], tuple[Path, Path]]:
     """Return the paths of the numbers and of their origin: for a computation, for a study."""
-    own = folder / f"{name}.{size}.csv.gz", folder / f"{name}.{size}.json"
-    return own, store.paths(study_folder(folder, name, size))
+    computation = folder / f"{name}.{size}.csv.gz", folder / f"{name}.{size}.json"
+    return computation, store.paths(study_folder(folder, name, size))
 
 
 def write(folder: Path, name: str, size: str, data: Data) -> None:
