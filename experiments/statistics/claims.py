@@ -1,14 +1,17 @@
 """Claims about arms, and the runs that they are about: the inputs of `verdicts.judge`."""
 
+from __future__ import annotations
+
 import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, Literal
 
 from experiments.statistics import primary, statistics
+
+if TYPE_CHECKING:  # its import takes half a second, which `--help` does not need
+    import pandas as pd
 
 Direction = Literal["better", "at least as good", "worse"]
 Outcome = Literal[
@@ -114,9 +117,9 @@ class Runs:
     learned: bool = False
     train_seconds: float | None = None
     is_control: bool = False
-    _first: dict[int, "Runs"] = field(default_factory=dict, init=False, repr=False)
+    _first: dict[int, Runs] = field(default_factory=dict, init=False, repr=False)
 
-    def first(self, seeds: int) -> "Runs":
+    def first(self, seeds: int) -> Runs:
         """Return the runs of the first `seeds` seeds."""
         if seeds >= len(self.values):
             return self
