@@ -1,6 +1,5 @@
 """Saved parts of computed tables, which interrupted computations resume from."""
 
-
 import numpy as np
 import pandas as pd
 import pytest
