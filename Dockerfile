@@ -18,7 +18,7 @@ WORKDIR /jaxreplay
 # to this folder.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 RUN python -m pip install -c constraints.txt \
-    -e '.[codebase,report,gymnax,brax,xminigrid,gymnasium,mujoco,box2d,atari,papers,minari,search]'
+    -e '.[codebase,gymnax,brax,xminigrid,gymnasium,mujoco,box2d,atari,papers,minari,search]'
 
 COPY . .
 RUN useradd --uid 1000 user && mkdir -p runs && chown user runs

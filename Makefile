@@ -28,7 +28,7 @@ endif
 
 # `make run` needs EXTRAS, every other target ALL.
 EXTRAS := codebase
-ALL := $(EXTRAS),report,test,lint,docs,gymnax,brax,xminigrid,gymnasium,mujoco,box2d,atari,papers,cluster,minari,search
+ALL := $(EXTRAS),test,lint,docs,gymnax,brax,xminigrid,gymnasium,mujoco,box2d,atari,papers,cluster,minari,search
 PLUGINS_cuda12 := jax-cuda12-plugin jax-cuda12-pjrt
 PLUGINS_cuda13 := jax-cuda13-plugin jax-cuda13-pjrt
 PLUGINS_tpu := libtpu

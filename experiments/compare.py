@@ -15,7 +15,7 @@ if __name__ == "__main__":
 import sys
 from collections.abc import Sequence
 
-from experiments.statistics.decisions import FEWEST_SEEDS
+from experiments.statistics.counts import FEWEST_SEEDS
 from experiments.studies.options import Question
 from experiments.study import Front, command
 

@@ -18,34 +18,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def command() -> None:
         from experiments.figures.panels import during_training  # imports matplotlib
-        from experiments.report import source
-        from experiments.runs import folder
-        from experiments.runs.log import escaped, say, show
-        from experiments.statistics.tables import table
+        from experiments.runs.log import escaped, show
+        from experiments.statistics.markdown import table
         from experiments.storage.files import write_bytes, write_json
-        from experiments.studies.results import is_study
+        from experiments.studies import folders, run_page
 
-        for _, path in args.runs:
-            if is_study(path):
-                raise ValueError(
-                    f"{path} is a study: plot draws runs, and python -m experiments.report shows "
-                    "studies"
-                )
-        shown = source.runs(shared.check_labels(args.runs), args.other_code)
-        for arm in shown.arms.values():
+        arms = run_page.read(shared.check_labels(args.runs), args.other_code)
+        for arm in arms.values():
             if arm.summary is None:
                 raise ValueError(
                     f"the run in {arm.folder} has not ended: finish it with --resume {arm.folder}"
                 )
-        for remark in shown.remarks:
-            say(remark)
-        folder.prepare(args.out, "plot", overwrite=args.overwrite)
-        frames = {label: arm.frame for label, arm in shown.arms.items()}
-        methods = {label: arm.replay for label, arm in shown.arms.items()}
-        title = args.title or f"{shown.agent} on {shown.env}"
-        written = during_training(frames, methods, args.out, title, shown.threshold)
-        summaries = {label: arm.summary or {} for label, arm in shown.arms.items()}
-        write_json(args.out / "summary.json", summaries)
+        folders.prepare(args.out, "plot", overwrite=args.overwrite)
+        frames = {label: arm.frame for label, arm in arms.items()}
+        methods = {label: arm.replay for label, arm in arms.items()}
+        title, goal = args.title or run_page.title_of(arms), run_page.threshold_of(arms)
+        summaries = {label: arm.summary or {} for label, arm in arms.items()}
+        write_json(args.out / folders.MARKS["plot"], summaries)
+        written = during_training(frames, methods, args.out, title, goal)
         rows = [{**summary, "replay": label} for label, summary in summaries.items()]
         text = escaped(table(rows, "run"))
         write_bytes(args.out / "comparison.md", text.encode())

@@ -19,19 +19,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from experiments import environments
 from experiments.cli import shared, toml
 from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, read_options
 from experiments.environments.extras import lacking_extra
-from experiments.runs.log import say, show
+from experiments.runs.log import show
 from experiments.runs.run_config import PREFIXES, RunConfig, defaults
 from experiments.storage.files import read_json
 from experiments.studies import grid
 from experiments.studies.grid import Axis
-from experiments.studies.options import Question, SearchOptions, StudyOptions, Where
+from experiments.studies.options import Question, RunOutput, StudyOptions, Where
 from experiments.studies.study import BATCH, Study, from_json
+from jaxreplay.option import options_of
 
 _SECTIONS = ("loop", "sizes", "env_options", "agent_options")
+_OF_SEVERAL = ("width", "defaults", "together", "on")  # options of studies of several runs
 _DRY_RUN = "report the plan, and the seeds still needed"
 
 
@@ -43,8 +46,10 @@ class Front(NamedTuple):
     headings: Mapping[str, Sequence[str]]
     examples: Sequence[str]
     question: Question
-    out: str  # default folder in runs/, a template with {agent} and {env}
+    out: str  # default folder in runs/, a template with {agent}, {replay} and {env}
     seeds: int = 5  # default number of seeds
+    single: bool = False  # whether the study is a single run
+    options: StudyOptions = StudyOptions()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,21 +96,24 @@ def command(front: Front, argv: Sequence[str]) -> int:
     parser = Parser(prog=front.prog, usage="%(prog)s [OPTION VALUE ...]", description=front.about)
 
     def run() -> None:
-        named = _names_parser().parse_known_args(argv)[0]
+        named = _names_parser(front).parse_known_args(argv)[0]
         if named.list:
             from experiments.cli import listing
 
             listing.print_list(named.json)
             return
         file = _of_file(named)
-        names = _names_parser()
+        names = _names_parser(front)
         names = names.parse_known_args(argv, file.values(names, toml.NAMES))[0]
+        if front.single:  # the names of a run, as those of a study
+            names.envs = names.env and [names.env]
+            names.replays = names.replay and [shared.labelled(names.replay)]
         before = None
         if named.resume is not None:
             from experiments.studies import store
 
             before = store.read(named.resume).study.validated(named.resume)
-        bases = _bases(names) if before is None else _same_names(names, before)
+        bases = _bases(names, front) if before is None else _same_names(names, before)
         args = _parse(parser, front, bases, argv, names.preset, before, file)
         study = _study(args, bases, front, before)
         out = args.resume or args.out or _default_folder(front, bases)
@@ -115,21 +123,25 @@ def command(front: Front, argv: Sequence[str]) -> int:
 
 
 def _default_folder(front: Front, bases: Mapping[tuple[str, str], RunConfig]) -> Path:
-    (env, _), config = next(iter(bases.items()))
-    return shared.own_folder(front.out.replace("{agent}", config.agent).replace("{env}", env))
+    config = next(iter(bases.values()))
+    names = {"agent": config.agent, "replay": config.replay, "env": config.env}
+    return shared.own_folder(front.out.format(**names))
 
 
 def _run(study: Study, out: Path, args: argparse.Namespace, where: Where) -> None:
     from experiments.studies import runner  # figures and engines take seconds to import
 
+    output = read_options(args, RunOutput())
+    if output.wandb and (lacks := lacking_extra("--wandb true", {"wandb": "wandb"})):
+        raise ValueError(f"{lacks}, or use --wandb false")
     results = runner.run(
         study, out, resume=args.resume is not None, overwrite=args.overwrite, where=where,
-        cache=args.compilation_cache, dry_run=args.dry_run,
+        cache=args.compilation_cache, dry_run=args.dry_run, output=output,
     )  # fmt: skip
     if results is not None and study.options.report:
-        from experiments.report import page
+        from experiments import report
 
-        show(page.write_study(results))
+        show(report.write_page(out))
 
 
 def _of_json(path: Path) -> Study:
@@ -171,13 +183,11 @@ def _study(
     before: Study | None,
 ) -> Study:
     """Return the study that the options define; omitted ones are those of a resumed study."""
-    question, options, search = front.question, StudyOptions(), SearchOptions()
+    question, options = front.question, front.options
     if before is not None:
-        question, options, search = before.question, before.options, before.search
-    question = read_options(args, question)
-    options, search = read_options(args, options), read_options(args, search)
-    _check_search(args, search)
-    axes = list(args.space if search.search else args.grid)
+        question, options = before.question, before.options
+    question, options = read_options(args, question), read_options(args, options)
+    axes = list(args.grid)
     if len(every := vars(args).pop("learn_every", [])) > 1:
         axes.append(Axis("learn_every", tuple(map(str, every))))
     elif every:
@@ -187,45 +197,24 @@ def _study(
     found = {}
     for (env, label), base in bases.items():
         config = shared.read_config(args, base, _SECTIONS)
-        own = read_options(args, base.replay_options, f"{label}.")
+        prefix = PREFIXES["replay_options"] if front.single else f"{label}."
+        own = read_options(args, base.replay_options, prefix)
         if before is None and args.seeds is None:
             seeds = BATCH if question.until_decided else front.seeds
             config = dataclasses.replace(config, seeds=seeds)
         found[env, label] = dataclasses.replace(config, replay_options=own)
     shared.check_used(args, found.values())
-    lacks = lacking_extra("report", {"plotly": "report"}) if options.report else ""
-    if lacks and vars(args).get("report"):
-        raise ValueError(lacks)
-    if lacks:
-        say(f"without report.html: {lacks}")
-        options = dataclasses.replace(options, report=False)
-    if not options.defaults and search.search is None:
+    if not options.defaults:
         grid.check_fixed(axes, found, vars(args).keys())
-    if search.search is None and axes:
+    if axes:
         grid.check_names(axes, found)
-    study = Study(found, tuple(axes), question, options, search)
-    if front.question.control and search.search is None and not study.compares:
+    study = Study(found, tuple(axes), question, options)
+    if front.question.control and not study.compares:
         raise ValueError(
             "one arm without a control has nothing to be compared with: name another, or use "
             "python -m experiments.train"
         )
     return study
-
-
-def _check_search(args: argparse.Namespace, search: SearchOptions) -> None:
-    """Check that options of a grid and of a search are not mixed."""
-    if search.search is None and args.space:
-        raise ValueError("--space needs a search: add --search random or optuna")
-    if search.search is None:
-        return
-    if "defaults" in vars(args):
-        raise ValueError("--defaults is for a grid; a search runs them anyway: leave it out")
-    if args.grid:
-        raise ValueError("--search chooses from --space, and --grid lists values: leave one out")
-    if vars(args).get("until_decided"):
-        raise ValueError("--until-decided is for a grid, not for a search: leave one out")
-    if not args.space and args.resume is None:
-        raise ValueError("--search needs a space: add --space, as in --space replay.alpha=0:1")
 
 
 def _same_names(names: argparse.Namespace, before: Study) -> Mapping[tuple[str, str], RunConfig]:
@@ -240,24 +229,25 @@ def _same_names(names: argparse.Namespace, before: Study) -> Mapping[tuple[str, 
     ):
         if given not in (None, made):
             raise ValueError(
-                f"the study in {names.resume} has {option} {' '.join(sorted(made))}: leave out "
-                f"--{option}, or choose another --out"
+                f"{names.resume} has {option} {' '.join(sorted(made))}: leave out --{option}, or "
+                "choose another --out"
             )
     return before.bases
 
 
-def _names_parser() -> Parser:
-    parser = shared.names_parser(several=True)
+def _names_parser(front: Front) -> Parser:
+    parser = shared.names_parser(several=not front.single)
     parser.add_argument("--file", type=Path, default=None)
     return parser
 
 
-def _bases(names: argparse.Namespace) -> dict[tuple[str, str], RunConfig]:
+def _bases(names: argparse.Namespace, front: Front) -> dict[tuple[str, str], RunConfig]:
     """Return the configurations of the arms by task and label, without options."""
     shared.check_listed(names)
     methods = names.replays and [replay for _, replay in names.replays]
     brought = shared.default_names(names, names.envs, methods)
-    replays = names.replays or [shared.labelled(name) for name in brought.replays]
+    usual = [brought.replay] if front.single else brought.replays
+    replays = names.replays or [shared.labelled(name) for name in usual]
     envs = names.envs or [brought.env]
     shared.check_labels(replays)
     for env in envs:
@@ -281,44 +271,61 @@ def _parse(
     file: toml.Options,
 ) -> argparse.Namespace:
     out = _default_folder(front, bases)
+    first = next(iter(bases.values()))
     seeds = f"{front.seeds}; with --until-decided, batches of {BATCH}"
-    shared.add_common(parser, preset, several=True, out=out, seeds=seeds)
+    if front.single:
+        out = "runs/" + front.out.format(agent="AGENT", replay="REPLAY", env="ENV")
+        seeds = str(front.seeds)
+    shared.add_common(parser, preset, several=not front.single, out=out, seeds=seeds)
     add = parser.group("run").add_argument
-    add(
-        "--grid", nargs="+", type=grid.read_axis, metavar="NAME=VALUE,VALUE", default=[],
-        help="settings and their values, such as replay.alpha=0.4,0.6",
-    )  # fmt: skip
-    add("--file", type=Path, metavar="FILE", help="read options from a TOML file; these win")
-    add("--dry-run", action="store_true", help=_DRY_RUN)
-    question, options = front.question, StudyOptions()
+    question, options = front.question, front.options
     if before is not None:
         question, options = before.question, before.options
-    add_options(parser, question, group="question", about="fixed before anything runs")
-    add_options(parser, options, group="output", about="results of the study")
-    add_options(parser, Where, group="where", about="place and limits; no number depends on them")
-    add_options(parser, SearchOptions, group="search", about="settings chosen, instead of a grid")
-    parser.group("search").add_argument(
-        "--space", nargs="+", type=grid.read_axis, metavar="NAME=LOW:HIGH", default=[],
-        help="what --search chooses from: LOW:HIGH, LOW:HIGH:log, or values as in --grid, such as "
-        "replay.alpha=0:1 agent.learning_rate=1e-5:1e-2:log",
-    )  # fmt: skip
-    for name in ("--tensorboard", "--wandb", "--checkpoint-every", "--stop-on-divergence"):
-        parser.reasons[name] = f"{name} is an option of python -m experiments.train: remove it"
-    parser.reasons["--metric"] = "--metric is called --primary, as elsewhere: use --primary final"
-    first = next(iter(bases.values()))
+    without = _OF_SEVERAL if front.single else ()
+    add("--file", type=Path, metavar="FILE", help="read options from a TOML file; these win")
+    add("--dry-run", action="store_true", help=_DRY_RUN)
+    if front.single:
+        parser.set_defaults(grid=[])
+        add_options(parser, RunOutput, group="output", about="results besides the tables")
+        _add_foreign(parser, first)
+    else:
+        add(
+            "--grid", nargs="+", type=grid.read_axis, metavar="NAME=VALUE,VALUE", default=[],
+            help="settings and their values, such as replay.alpha=0.4,0.6",
+        )  # fmt: skip
+        add_options(parser, question, group="question", about="fixed before anything runs")
+        for entry in options_of(RunOutput):
+            name = f"--{entry.name.replace('_', '-')}"
+            parser.reasons[name] = f"{name} is an option of experiments.train: remove it"
+        parser.reasons["--metric"] = (
+            "--metric is called --primary, as elsewhere: use --primary final"
+        )
+    about = "results besides the tables"
+    add_options(parser, options, group="output", about=about, without=without)
+    about = "place and limits; no number depends on them"
+    add_options(parser, Where, group="where", about=about, without=without)
     for section in _SECTIONS:
         config, prefix = getattr(first, section), PREFIXES[section]
         group, about = shared.GROUPS[section]
-        add_options(parser, config, prefix, several=("learn_every",), group=group, about=about)
+        several = () if front.single else ("learn_every",)
+        add_options(parser, config, prefix, several=several, group=group, about=about)
     named = {"agent": f"options of {first.agent}, and their defaults"}
     for label, base in {label: base for (_, label), base in bases.items()}.items():
-        add_options(parser, base.replay_options, f"{label}.", about=f"replay method {base.replay}")
+        prefix = "replay" if front.single else label
+        add_options(parser, base.replay_options, f"{prefix}.", about=f"replay method {base.replay}")
         called = "" if label == base.replay else f", called {label} here"
-        named[label] = f"options of {base.replay}{called}"
+        named[prefix] = f"options of {base.replay}{called}"
     parser.guide = Guide(front.headings, named, front.examples)
     args = parser.parse_args(argv, file.values(parser))
     shared.check_resume(args)
     return args
+
+
+def _add_foreign(parser: Parser, config: RunConfig) -> None:
+    """Add the reasons why options of other families of environments are refused."""
+    for option, family in environments.foreign_options(config.env).items():
+        name = f"--env.{option}".replace("_", "-")
+        parser.reasons[name] = f"{config.env} has no {name}, only {family} has: remove it"
 
 
 _FRONT = Front(

@@ -30,12 +30,12 @@ from experiments.figures.style import NAMES
 from experiments.papers.entry import Arm, Experiment
 from experiments.papers.registry import EXPERIMENTS
 from experiments.runs.log import say, show
-from experiments.statistics.tables import markdown, number
-from experiments.statistics.verdicts import mean_after
+from experiments.statistics.claims import Claim, mean_after
+from experiments.statistics.markdown import markdown, number
+from experiments.statistics.verdicts import Verdict
 from experiments.storage import kinds
 from experiments.storage.files import read_json, write_bytes, write_json
 from experiments.studies import facts, judge, runner, store
-from experiments.studies.claims import Claim, Found
 from experiments.studies.options import Where
 from experiments.studies.store import Store
 from experiments.studies.study import Study
@@ -237,14 +237,14 @@ def results(studies: Mapping[str, Study], found: Mapping[str, Store]) -> list[di
         study, results_ = studies[task.env], found[task.env]
         frames = judge.judged_frames(results_, study)
         findings = judge.judge(study, frames, results_.made(), plan=False)
-        verdicts = [(claim, answer) for _, claim, answer in findings.answers]
+        verdicts = [own for family in findings.families.values() for own in family]
         points = {point.name: point for point in study.points()}
-        for name in dict.fromkeys(claim.arm for claim, _ in verdicts):
+        for name in dict.fromkeys(own.claim.arm for own in verdicts):
             label, every = name.rsplit("_every", 1)
             if points[name].id not in frames:
                 continue
             point, base = points[name], points[f"{_BASELINES[0]}_every{every}"]
-            cells = {claim.baseline: _cell(each) for claim, each in verdicts if claim.arm == name}
+            cells = {own.claim.baseline: _cell(own) for own in verdicts if own.claim.arm == name}
             warmup = point.config.loop.warmup
             used = mean_after(frames[point.id], _KEPT[0], warmup)
             rows.append({
@@ -276,10 +276,10 @@ with uniform replay in the same study.
 """
 
 
-def _cell(found: Found | ValueError) -> str:
-    if not isinstance(found, Found):
-        return str(found)
-    verdict, counts = found.judgement.verdict, found.judgement.counts
+def _cell(found: Verdict) -> str:
+    if not found.looks:
+        return found.reason
+    verdict, counts = found.verdict, found.counts
     words = {"agrees": "**better**", "disagrees": "**worse**"}
     return f"{words.get(verdict, verdict)} ({counts.wins}/{counts.losses}/{counts.ties})"
 

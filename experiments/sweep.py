@@ -3,9 +3,9 @@
 `--grid replay.alpha=0.2,0.4 agent.learning_rate=1e-4,3e-4` runs every combination. Settings are
 named as on the command line: `replay.NAME` for every method that has it, `LABEL.NAME` for one
 method only. Seeds, and all settings that can be traced, share one compiled program.
-`--search random` or `optuna` chooses settings from `--space replay.alpha=0:1` instead.
-`--until-decided true` adds seeds until every arm is decided. `--file sweep.toml` reads the same
-names from a file, grid and space from tables [grid] and [space].
+With `--together true`, the n-th values of all settings belong together, instead of every
+combination. `--until-decided true` adds seeds until every arm is decided. `--file sweep.toml` reads
+the same names from a file, and the grid from a table [grid].
 """
 
 from experiments.cli import process
@@ -26,7 +26,6 @@ FRONT = Front(
         "what runs": (
             "--agent", "--replays", "--envs", "--grid", "--seeds", "--steps",
         ),
-        "a search instead of a grid": ("--search", "--space", "--trials"),
         "the question": ("--primary", "--until-decided"),
         "where it runs": ("--dry-run", "--on"),
         "results": ("--out", "--resume", "--overwrite"),
@@ -34,8 +33,6 @@ FRONT = Front(
     (
         "python -m experiments.sweep --agent dqn --replays uniform per --seeds 10 "
         "--grid replay.alpha=0.2,0.4,0.6 --out runs/s",
-        "python -m experiments.sweep --agent dqn --replays per lap --search random "
-        "--space replay.alpha=0:1 agent.learning_rate=1e-5:1e-2:log --out runs/t",
         "python -m experiments.sweep --file sweep.toml --dry-run",
     ),
     Question(control=False),

@@ -27,11 +27,12 @@ from experiments.environments.host import EnvironmentFailed
 from experiments.environments.mujoco import without_screen
 from experiments.figures import film
 from experiments.figures.film import Film
-from experiments.runs import compilation, policy
+from experiments.runs import compilation
 from experiments.runs.interrupt import Stopped
 from experiments.runs.log import show, waiting
-from experiments.runs.policy import Policy
 from experiments.runs.run_config import RunConfig
+from experiments.studies import policy
+from experiments.studies.policy import Policy
 from jaxreplay.option import Config, option
 
 
@@ -142,7 +143,8 @@ def _watch(args: argparse.Namespace) -> None:
     options = read_options(args, Options())
     without_screen()
     film.check_path(out)
-    config = policy.read_config(args.run)
+    study = policy.read(args.run)
+    (config,) = study.bases.values()
     for kind in ("env", "agent", "replay"):
         named, own = getattr(args, kind), getattr(config, kind)
         if named not in (None, own):
@@ -151,7 +153,7 @@ def _watch(args: argparse.Namespace) -> None:
     try:
         with compilation.cache_programs(args.compilation_cache):
             with waiting(f"loading the policy of seed {seed}"):
-                trained = policy.load(args.run, config, seed)
+                trained = policy.load(args.run, study, seed)
                 start = host_episode if environments.is_host(config.env) else compiled_episode
                 episode = start(config, trained, options.episode_seed)
             try:

@@ -20,7 +20,7 @@ LAYERS = (
     {"experiments.runs"},
     {"experiments.cli"},
     {"experiments.benchmarks", "experiments.studies"},
-    {"experiments.papers", "experiments.report"},
+    {"experiments.papers"},
     {"experiments"},  # commands
 )
 FILES = [

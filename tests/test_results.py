@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.papers import figures, report, results, running, tables, verdict
+from experiments.papers import archive, committed, figures, judging, report, running
 from experiments.papers.entry import Layout
 from experiments.papers.registry import ENTRIES
 from experiments.runs import manifest
-from experiments.statistics import counts, decisions
-from experiments.statistics.decisions import Evidence
-from experiments.statistics.verdicts import CONTROL
+from experiments.statistics import verdicts
+from experiments.statistics.claims import CONTROL, Claim
+from experiments.statistics.counts import count_looks
+from experiments.statistics.evidence import Evidence
 from experiments.studies.study import BATCH
 
 ROOT = Path(__file__).parents[1]
@@ -36,7 +37,7 @@ def test_report_is_up_to_date_with_the_tables():
 
 def test_figures_of_the_report_exist():
     for entry in ENTRIES.values():
-        data = tables.read(PAPERS, entry.source.name, "small") if entry.source else None
+        data = archive.read(PAPERS, entry.source.name, "small") if entry.source else None
         if report.status(entry, "small", data) == "done" and entry.layout is not None:
             assert (PAPERS / f"{entry.id}.small.png").exists(), entry.id
 
@@ -44,7 +45,7 @@ def test_figures_of_the_report_exist():
 @pytest.mark.parametrize("name", COMMITTED)
 def test_tables_have_the_arms_and_configs_of_their_entries(name):
     source = SOURCES[name]
-    data = tables.read(PAPERS, name, "small")
+    data = archive.read(PAPERS, name, "small")
     assert data is not None and not running.stale(source, "small", data, other_code=True)
     if data.runs:
         wanted = {env: set(arms) for env, arms in source.points("small").items()}
@@ -67,11 +68,11 @@ def decide(saved, rows):
         # Wins and losses do not determine whether an arm was tested.
         stopped = row["verdict"] in ("not tested", "not comparable")
         evidence[name] = Evidence(
-            counts.count_looks(arm, base, at), corrected=CONTROL not in name,
+            Claim(name, row["name"], row["base"]), count_looks(arm, base, at),
+            corrected=CONTROL not in name,
             stopped=(row["verdict"], row["reason"]) if stopped else None,
         )  # fmt: skip
-    design = counts.SEQUENTIAL if sequential else counts.FIXED
-    return decisions.decide(evidence, design, plan=False)
+    return verdicts.decide(evidence, sequential, plan=False)
 
 
 @pytest.mark.parametrize(
@@ -114,14 +115,14 @@ def test_committed_files_are_small():
 
 
 def test_figures_and_report_have_the_same_verdicts():
-    entry, data = ENTRIES["all.walk"], results.load("all.walk")
+    entry, data = ENTRIES["all.walk"], committed.load("all.walk")
     shown = {}
 
     def layout(plotted, path):
-        shown.update({row.label: row.judgement.verdict for row in plotted.judged().rows})
+        shown.update({row.label: row.verdict for row in plotted.judged().rows})
 
     figures.draw(dataclasses.replace(entry, layout=Layout(layout)), "small", data, Path("unused"))
-    findings = verdict.findings(entry, "small", data)
+    findings = judging.judge_entry(entry, "small", data)
     for claim, finding in zip(entry.claims, findings, strict=True):
         if claim.baseline.startswith("uniform"):
             assert shown[claim.arm] == finding.verdict

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import environments
-from experiments.studies.claims import Claim
+from experiments.statistics.claims import Claim
 from experiments.studies.options import Question, StudyOptions
 from experiments.studies.study import Study
 from jaxreplay import Replay, datasets, save

@@ -6,7 +6,7 @@ ten steps later. Sequences of 8 steps never hold both: with them, only a state t
 the first step can carry the cue to the junction.
 """
 
-from experiments.studies.claims import Claim
+from experiments.statistics.claims import Claim
 from experiments.studies.options import Question, StudyOptions
 from experiments.studies.study import Arm, Study
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from experiments.benchmarks import timing
 from experiments.cli.options import Parser, add_options, read_options
 from experiments.runs.log import show
-from experiments.statistics.tables import markdown
+from experiments.statistics.markdown import markdown
 from experiments.storage.files import read_json, write_json
 from jaxreplay.option import Config, option
 from jaxreplay.saving import check_writable

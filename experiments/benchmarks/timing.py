@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from experiments.runs.results import versions
+from experiments.studies.store import versions
 
 Run = Callable[[int], float]  # number of cycles -> seconds
 

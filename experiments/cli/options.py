@@ -175,6 +175,7 @@ def add_options(
     several: Collection[str] = (),
     group: str = "",
     about: str = "",
+    without: Collection[str] = (),
 ) -> None:
     """Add an option for each field of `config` that is declared with `jaxreplay.option.option`.
 
@@ -189,6 +190,7 @@ def add_options(
       several: fields with a single value for which a list of values is accepted.
       group: name for `--help`; by default the prefix, or "run" without one.
       about: description of the group.
+      without: fields that get no option.
 
     Raises:
       TypeError: the type of a field is not supported.
@@ -196,6 +198,8 @@ def add_options(
     name = group or prefix.rstrip(".") or "run"
     arguments = parser.group(name, about)
     for entry in options_of(config if isinstance(config, type) else type(config)):
+        if entry.name in without:
+            continue
         parse, metavar = _reader(entry)
         option, default = _option(prefix + entry.name), getattr(config, entry.name, entry.default)
         parser.groups[name].defaults.append(f"{option} {_show(default)}")

@@ -56,12 +56,11 @@ class Options(NamedTuple):
 def read(path: Path) -> Options:
     """Return the options in a file; raise ValueError, in one line, if it cannot be read."""
     content = files.read_toml(path)
-    for table in ("grid", "space"):
-        own = content.get(table, {})
-        if not isinstance(own, dict):
-            raise ValueError(f"{path}: [{table}] is no table: write NAME = [VALUE, VALUE] below it")
-        settings = [f"{name}={','.join(_texts(value))}" for name, value in _flat(own)]
-        content[table] = settings or {}
+    own = content.get("grid", {})
+    if not isinstance(own, dict):
+        raise ValueError(f"{path}: [grid] is no table: write NAME = [VALUE, VALUE] below it")
+    settings = [f"{name}={','.join(_texts(value))}" for name, value in _flat(own)]
+    content["grid"] = settings or {}
     names = ((f"--{name}".replace("_", "-"), value) for name, value in _flat(content))
     return Options(path, [(name, _texts(value)) for name, value in names])
 

@@ -1,18 +1,31 @@
-"""Drawing of described figures with matplotlib."""
+"""Parts that figures share: lines, intervals, labels of axes, grids of panels, and their files.
 
+A panel is a function that draws one pair of axes. `write_grid` draws panels into one PNG, and
+`to_svg` a single panel for a page.
+"""
+
+import io
 import os
+import re
 import textwrap
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Drawn
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from numpy.typing import ArrayLike
 
-from experiments.figures.elements import STEPS, Axis, Figure, Interval, Line, Panel, Points
 from experiments.figures.style import (
     FAINT,
     INK,
+    Style,
+    Styles,
     count_steps,
     make_figure,
     plain,
@@ -21,200 +34,201 @@ from experiments.figures.style import (
     warn_of_few,
 )
 
-_MANY = 2  # columns of panels above which labels are smaller
-_THIN = {"color": FAINT, "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1}
+STEPS = "agent steps"  # label of axes with few ticks
+
+Panel = Callable[[Axes], None]
 
 
-def to_matplotlib(figure: Figure, path: str | os.PathLike) -> None:
-    """Write a figure as a reproducible PNG: equal figures give equal bytes."""
-    save(draw(figure), path)
+def write_grid(
+    path: str | os.PathLike,
+    title: str,
+    panels: Sequence[Panel | None],
+    size: tuple[float, float],
+    *,
+    columns: int = 1,
+    subtitle: str = "",
+    legend: Styles | None = None,
+    shared: bool = False,
+    seeds: int | None = None,
+    dpi: int = 100,
+) -> None:
+    """Write a grid of panels as a reproducible PNG: equal figures give equal bytes.
 
-
-def draw(figure: Figure) -> Drawn:
-    """Draw a figure with matplotlib, without the global state of pyplot."""
-    drawn = make_figure(*figure.size, figure.dpi)
-    _head(drawn, figure)
-    listed = figure.legend == "listed"
-    rows, columns = -(-len(figure.panels) // figure.columns), figure.columns + listed
-    grid = drawn.subplots(
-        rows, columns, sharex=figure.shared, sharey=figure.shared, squeeze=False,
-        width_ratios=[2] * figure.columns + [1] * listed,
-    )  # fmt: skip
-    places = [*figure.panels, *[None] * (rows * columns - len(figure.panels))]
-    for place, (axes, panel) in enumerate(zip(grid.ravel(), places, strict=True)):
+    Args:
+      path: path of the PNG.
+      title: title of the figure, in one line.
+      panels: panels in rows of `columns`; None leaves a cell empty.
+      size: width and height in inches.
+      columns: number of columns.
+      subtitle: line below the title.
+      legend: styles of the lines by label, for a legend below the panels.
+      shared: whether panels share limits and labels of their axes.
+      seeds: number of seeds; too few for a verdict add a note.
+      dpi: pixels per inch.
+    """
+    figure, rows = make_figure(*size, dpi), -(-len(panels) // columns)
+    write_head(figure, title, subtitle)
+    grid = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False)
+    for axes, panel in zip_longest(grid.ravel(), panels):
         if panel is None:
             axes.set_axis_off()
             continue
-        _panel(axes, panel, figure.columns > _MANY)
-        if figure.legend == "beside":
-            _name_beside(axes)
-        if figure.shared:
-            _share_labels(axes, place % columns == 0, place + columns >= len(figure.panels))
-    if figure.legend == "ends":
-        _name_ends(grid[0, 0])
-    if figure.legend == "below":
-        lines = [Line2D([], [], label=plain(key.label), **key.style) for key in figure.keys]
+        panel(axes)
+        if shared:
+            axes.label_outer()
+    if legend:
+        lines = [Line2D([], [], label=plain(label), **style) for label, style in legend.items()]
         below = {"loc": "outside lower center", "ncols": min(len(lines), 7), "frameon": False}
-        drawn.legend(handles=lines, **below)
-    if listed:
-        _list(grid[0, -1], figure)
-    if figure.seeds is not None:
-        warn_of_few(drawn, figure.seeds)
-    return drawn
+        figure.legend(handles=lines, **below)
+    if seeds is not None:
+        warn_of_few(figure, seeds)
+    save(figure, path)
 
 
-def _head(drawn: Drawn, figure: Figure) -> None:
-    width, height = figure.size
-    lines = textwrap.wrap(plain(figure.title), int(8.8 * width))
-    room = [""] * bool(figure.subtitle)
-    drawn.suptitle("\n".join([*lines, *room]), x=0.01, ha="left", fontsize=13, color=INK)
-    if figure.subtitle:
+def to_svg(panel: Panel, size: tuple[float, float]) -> str:
+    """Return a panel of a size in inches as an SVG element, with text as text.
+
+    Equal panels give equal strings. Ids are hashes of what they name, so that figures of one page
+    do not clash.
+    """
+    figure, content = make_figure(*size, dpi=72), io.StringIO()
+    axes = figure.subplots()
+    panel(axes)
+    for background in (figure.patch, axes.patch):
+        background.set_visible(False)
+    kept = {"Creator": None, "Date": None, "Format": None, "Type": None}
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "jaxreplay"}):
+        FigureCanvasSVG(figure).print_svg(content, metadata=kept)
+    text = content.getvalue()
+    for pattern, shorter in (
+        (r".*?<svg[^>]*?(viewBox=\"[^\"]*\")[^>]*>", r'<svg \1 role="img">'),
+        (r"<metadata>.*?</metadata>|<style.*?</style>| font-family: [^;]*;", ""),  # see page.css
+        (r'<g id="[^"]*"', "<g"),  # these ids repeat in every figure
+        (r"(<defs>\s*</defs>)?\s*\n\s*", "\n"),
+    ):
+        text = re.sub(pattern, shorter, text, count=pattern.startswith(".*"), flags=re.DOTALL)
+    return text.strip()
+
+
+def write_head(figure: Figure, title: str, subtitle: str = "") -> None:
+    """Draw the title of a figure, wrapped to its width, and the subtitle."""
+    width, height = figure.get_size_inches()
+    lines = textwrap.wrap(plain(title), int(8.8 * width))
+    room = [""] * bool(subtitle)
+    figure.suptitle("\n".join([*lines, *room]), x=0.01, ha="left", fontsize=13, color=INK)
+    if subtitle:
         top = 1 - (0.2 + 0.22 * len(lines)) / height
-        drawn.text(0.01, top, plain(figure.subtitle), fontsize=9.5, color=FAINT)
+        figure.text(0.01, top, plain(subtitle), fontsize=9.5, color=FAINT)
 
 
-def _panel(axes: Axes, panel: Panel, small: bool) -> None:
-    for mark in panel.marks:
-        if isinstance(mark, Line):
-            _line(axes, mark)
-        elif isinstance(mark, Points):
-            _points(axes, mark)
-        else:
-            _interval(axes, mark)
-    for rule in panel.rules:
-        (axes.axvline if rule.upright else axes.axhline)(rule.value, **_THIN)
+def finish(axes: Axes, title: str, x: str, y: str = "", colour: str = INK) -> None:
+    """Apply the common style to axes that have their marks and scales, and label them.
+
+    Args:
+      axes: the axes.
+      title: title, in one or several lines.
+      x: label of the horizontal axis; `STEPS` has few ticks.
+      y: label of the vertical axis, left out if it repeats the title.
+      colour: colour of the title.
+    """
     tidy(axes)
-    if any(isinstance(mark, Interval) for mark in panel.marks):
-        axes.grid(axis="y", visible=False)
-        axes.grid(axis="x", color="#e6e6e6", linewidth=0.8)
-    title = "\n".join(textwrap.fill(line, 40) for line in _text(panel.title).split("\n"))
-    axes.set_title(title, loc="left", fontsize=10, color=panel.colour)
-    for name, axis in (("x", panel.x), ("y", panel.y)):
-        _axis(axes, name, axis, small)
-    if panel.y.label.lower() == panel.title.lower():
-        axes.set_ylabel("")
-    for rule in panel.rules:
-        if rule.text:
-            place = {"xytext": (4, 3), "textcoords": "offset points"}
-            at = axes.get_xlim()[0], rule.value
-            axes.annotate(rule.text, at, fontsize=9, color=FAINT, **place)
+    lines = [textwrap.fill(line, 44) for line in _plain_lines(title).split("\n")]
+    axes.set_title("\n".join(lines), loc="left", fontsize=10, color=colour)
+    axes.set_xlabel(_plain_lines(x), fontsize=9, color=INK)
+    axes.set_ylabel("" if y.lower() == title.lower() else _plain_lines(y), fontsize=9, color=INK)
+    for axis in (axes.xaxis, axes.yaxis):
+        if axis.get_scale() == "log":
+            axis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+            axis.set_minor_locator(NullLocator())
+        if axis.get_scale() != "symlog":
+            axis.set_major_formatter(FuncFormatter(_number))
+    if x == STEPS:
+        count_steps(axes, 4)
 
 
-def _axis(axes: Axes, name: str, axis: Axis, small: bool) -> None:
-    own, steps = getattr(axes, f"{name}axis"), name == "x" and axis.label == STEPS
-    own.set_label_text(_text(axis.label), fontsize=8.5 if small else 10, color=INK)
-    if axis.log:
-        getattr(axes, f"set_{name}scale")("log")
-        own.set_major_locator(LogLocator(subs=(1.0, 3.0)))
-        own.set_minor_locator(NullLocator())
-    elif steps:
-        count_steps(axes, 3 if small else 6)
-    elif axis.whole:
-        own.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
-    if axis.limits is not None:
-        getattr(axes, f"set_{name}lim")(*axis.limits)
-    if axis.ticks:
-        places, names = zip(*axis.ticks, strict=True)
-        own.set_ticks(places, [_text(each) for each in names])
-    elif not steps:
-        own.set_major_formatter(FuncFormatter(_number))
-
-
-def _line(axes: Axes, line: Line) -> None:
-    x, y, colour = np.asarray(line.x), np.asarray(line.y), line.style["color"]
-    shown = {"label": plain(line.label) if line.named else "_", **line.style}
-    if line.bars and line.low is not None and line.high is not None:
-        bars = np.abs([line.low - y, line.high - y])
-        axes.errorbar(x, y, yerr=bars, marker="o", markersize=4, capsize=2, elinewidth=1, **shown)
-        at = list(line.crossed)
-        if at:
-            cross = {"marker": "X", "markersize": 9, "color": colour, "linestyle": ""}
-            axes.plot(x[at], y[at], label="some seeds diverged", **cross)
-        return
-    if len(x) == 1:  # a single point has no visible line
-        face = "white" if line.style["linestyle"] == ":" else colour
+def draw_line(
+    axes: Axes,
+    label: str,
+    x: ArrayLike,
+    y: ArrayLike,
+    style: Style,
+    low: ArrayLike | None = None,
+    high: ArrayLike | None = None,
+) -> None:
+    """Draw a line `[x]`, with a band from `low` to `high`; a single point has a marker."""
+    x, colour, shown = np.asarray(x), style["color"], dict(style)
+    if x.size == 1:  # a single point has no visible line
+        face = "white" if style["linestyle"] == ":" else colour
         shown |= {"marker": "o", "clip_on": False, "markerfacecolor": face}
-    axes.plot(x, y, drawstyle="steps-post" if line.steps else "default", **shown)
-    if line.low is not None and line.high is not None:
-        if len(x) == 1:
-            axes.vlines(x, line.low, line.high, color=colour, alpha=0.4, linewidth=4, zorder=2)
-        around = {"color": colour, "alpha": 0.15, "linewidth": 0, "zorder": 2}
-        axes.fill_between(x, line.low, line.high, **around)
+    axes.plot(x, np.asarray(y), label=plain(label), **shown)
+    if low is None or high is None:
+        return
+    if x.size == 1:
+        axes.vlines(x, low, high, color=colour, alpha=0.4, linewidth=4, zorder=2)
+    axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0, zorder=2)
 
 
-def _points(axes: Axes, points: Points) -> None:
-    style = {"color": points.style["color"], "marker": "o", "linestyle": ""}
-    style |= {"markersize": 4.5, "alpha": points.opacity}
-    if points.ring:
-        style |= {"markersize": 11, "alpha": 1.0, "markerfacecolor": "none"}
-    label = plain(points.label) if points.named else "_"
-    axes.plot(np.asarray(points.x), np.asarray(points.y), label=label, **style)
+def draw_interval(
+    axes: Axes,
+    row: float,
+    estimate: Sequence[float],
+    style: Style,
+    hollow: bool = False,
+    note: str = "",
+) -> None:
+    """Draw a value and the ends of its interval in a row, with a note above the value."""
+    value, low, high = estimate
+    colour = style["color"]
+    axes.plot([low, high], [row, row], color=colour, linewidth=2, alpha=0.8)
+    face = "white" if hollow else colour
+    axes.plot([value], [row], "o", markersize=7, color=colour, markerfacecolor=face)
+    if note:
+        above = {"textcoords": "offset points", "xytext": (0, 7), "fontsize": 8, "color": INK}
+        axes.annotate(plain(note), (value, row), ha="center", **above)
 
 
-def _interval(axes: Axes, found: Interval) -> None:
-    colour = found.style["color"]
-    axes.plot([found.low, found.high], [found.row] * 2, color=colour, linewidth=2, alpha=0.8)
-    face = "white" if found.hollow else colour
-    axes.plot([found.value], [found.row], "o", markersize=7, color=colour, markerfacecolor=face)
-    if found.note:
-        note = {"textcoords": "offset points", "xytext": (0, 7), "fontsize": 8, "color": INK}
-        axes.annotate(plain(found.note), (found.value, found.row), ha="center", **note)
+def finish_rows(
+    axes: Axes, title: str, x: str, labels: Sequence[str], middle: float | None = None
+) -> None:
+    """Finish axes with a row for each label, the first at the top, and a line at `middle`."""
+    if middle is not None:
+        draw_rule(axes, middle, upright=True)
+    finish(axes, title, x)
+    axes.set_xlabel(axes.get_xlabel(), loc="right")  # longer than the axes if names are long
+    names = ["\n".join(textwrap.fill(part, 24) for part in own.split("\n")) for own in labels]
+    axes.set_yticks(range(len(labels)), list(map(_plain_lines, names)))
+    axes.set_ylim(len(labels) - 0.4, -0.8)
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x", color="#e6e6e6", linewidth=0.8)
 
 
-def _share_labels(axes: Axes, left: bool, lowest: bool) -> None:
-    """Remove labels of shared axes, except in the left column and the lowest row."""
-    if not left:
-        axes.set_ylabel("")
-    if lowest:
-        axes.tick_params(labelbottom=True)
-    else:
-        axes.set_xlabel("")
+def draw_rule(axes: Axes, value: float, text: str = "", *, upright: bool = False) -> None:
+    """Draw a thin dashed line across the axes, with a text at its left end."""
+    thin = {"color": FAINT, "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1}
+    (axes.axvline if upright else axes.axhline)(value, **thin)
+    if text:
+        place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "va": "top"}
+        axes.annotate(text, (0, value), xytext=(4, -3), fontsize=9, color=FAINT, **place)
 
 
-def _name_beside(axes: Axes) -> None:
+def draw_legend(axes: Axes, columns: int = 2) -> None:
+    """Draw the legend of one panel below its horizontal axis; equal labels share an entry."""
     handles, labels = axes.get_legend_handles_labels()
-    first = dict(reversed(list(zip(labels, handles, strict=True))))
-    named = {label: first[label] for label in dict.fromkeys(labels)}
-    place = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
-    axes.legend(named.values(), named.keys(), fontsize=8, frameon=False, **place)
+    named = dict(zip(labels, handles, strict=True))
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 4}
+    axes.legend(named.values(), named.keys(), fontsize=8, ncols=columns, frameon=False, **place)
 
 
-def _name_ends(axes: Axes) -> None:
-    """Label each line at its right end, and separate labels that would overlap."""
-    low, high = axes.get_ylim()
-    lines = [line for line in axes.get_lines() if not str(line.get_label()).startswith("_")]
-    ends = {line: float(line.get_ydata()[-1]) for line in lines if len(line.get_ydata())}
-    lines = sorted(ends, key=ends.__getitem__, reverse=True)
-    places = [(ends[line] - low) / (high - low) for line in lines]
-    for lower in range(1, len(places)):
-        places[lower] = min(places[lower], places[lower - 1] - 0.052)
-    lift = max(0.0, -min(places, default=0.0))  # keep all labels above the axis
-    beside = {"transform": axes.transAxes, "clip_on": False}
-    for place, line in zip(places, lines, strict=True):
-        colour = line.get_color()
-        style = {"color": colour, "linestyle": line.get_linestyle(), "linewidth": 1.8}
-        axes.plot([1.012, 1.042], [place + lift] * 2, **style, **beside)
-        name = {"color": colour, "fontsize": 11, "fontweight": "bold", "va": "center"}
-        axes.text(1.05, place + lift, line.get_label(), **name, **beside)
+def whole_ticks(axes: Axes, name: str) -> None:
+    """Put ticks of the axis "x" or "y" at integers."""
+    getattr(axes, f"{name}axis").set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 
-def _list(axes: Axes, figure: Figure) -> None:
-    """Draw the legend as a list of keys with their notes."""
-    axes.set_xlim(0, 1)
-    axes.set_ylim(len(figure.keys) - 0.3, -0.5)
-    for place, key in enumerate(figure.keys):
-        axes.plot([0, 0.09], [place, place], **key.style)
-        name = {"fontsize": 10.5, "fontweight": "bold", "color": key.style["color"]}
-        axes.text(0.13, place, plain(key.label), va="center", **name)
-        axes.text(0.13, place + 0.36, plain(key.note), fontsize=9, va="center", color=INK)
-
-
-def _text(text: str) -> str:
-    """Apply `style.plain` to each line of a text."""
+def _plain_lines(text: str) -> str:
     return "\n".join(map(plain, text.split("\n")))
 
 
-def _number(value: float, place: int | None = None) -> str:
+def _number(value: float, place: Any = None) -> str:
     del place
     shown = f"{value:,.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:,g}"
     return shown.replace("-", "\N{MINUS SIGN}")

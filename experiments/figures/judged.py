@@ -1,37 +1,38 @@
 """Tables of verdicts, and figures of the differences between arms and their baseline."""
 
+import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
-from experiments.figures import elements
-from experiments.figures.drawing import to_matplotlib
-from experiments.figures.elements import Axis, Figure, Interval, Panel, Points, Rule, Styles
-from experiments.figures.style import styles_of
-from experiments.statistics.decisions import shown_p
-from experiments.statistics.paired import Pairs
+import numpy as np
+from matplotlib.axes import Axes
+
+from experiments.figures.drawing import (
+    draw_interval,
+    draw_legend,
+    draw_rule,
+    finish,
+    finish_rows,
+    whole_ticks,
+    write_grid,
+)
+from experiments.figures.style import FAINT, Styles, plain, styles_of
+from experiments.statistics.claims import CONTROL
+from experiments.statistics.counts import Counts, log_sign_capital, shown_p
+from experiments.statistics.markdown import number, with_interval
 from experiments.statistics.primary import PrimaryMetric
-from experiments.statistics.tables import number, with_interval
-from experiments.statistics.verdicts import CONTROL, Judgement
+from experiments.statistics.verdicts import Verdict
 
 _STOPPED = ("not tested", "not comparable")
 
 
-class Judged(NamedTuple):
-    """An arm compared with its baseline."""
-
-    label: str
-    method: str  # label without the settings of the group
-    group: str  # settings shared with the baseline, such as the replay ratio
-    pairs: Pairs
-    judgement: Judgement
-
-
-def cells(rows: Sequence[Judged], unit: str) -> list[list[str]]:
+def cells(rows: Sequence[Verdict], unit: str) -> list[list[str]]:
     """Return the cells of a table with the paired comparison and the verdict of each arm."""
     header = [
         "arm", "effective buffer", "sampler updates", "wins/losses/ties",
-        rows[0].judgement.quantity, f"better by ({unit}): IQM [95 %]", "p (Holm)",
+        rows[0].quantity, f"better by ({unit}): IQM [95 %]", "p (Holm)",
         "verdict",
     ]  # fmt: skip
     return [header, *map(_cells, rows)]
@@ -51,8 +52,8 @@ def claim_cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def _cells(row: Judged) -> list[str]:
-    found, counts = row.judgement, row.judgement.counts
+def _cells(row: Verdict) -> list[str]:
+    found, counts = row, row.counts
     # A control makes no claim, and its p-value is not corrected.
     p_value = shown_p(found.p_value) + " (raw)" * (row.method == CONTROL)
     return [
@@ -61,14 +62,14 @@ def _cells(row: Judged) -> list[str]:
         number(found.sampler_updates),
         f"{counts.wins}/{counts.losses}/{counts.ties}",
         f"{with_interval(found.estimate, found.interval)} at {100 * found.level:.3g} %",
-        with_interval(row.pairs.iqm, row.pairs.iqm_interval),
+        with_interval(row.pairs["iqm"], row.pairs["iqm_interval"]),
         "-" if found.verdict in _STOPPED else p_value,
         found.verdict,
     ]
 
 
 def forest(
-    rows: Sequence[Judged],
+    rows: Sequence[Verdict],
     methods: Mapping[str, str],
     metric: PrimaryMetric,
     baseline: str,
@@ -79,53 +80,97 @@ def forest(
 
     Each group has a panel. Markers of arms that were not tested are hollow.
     """
-    groups: dict[str, list[Judged]] = {}
+    groups: dict[str, list[Verdict]] = {}
     for row in rows:
         groups.setdefault(row.group, []).append(row)
     several, styles = len(groups) > 1, styles_of(methods)
-    better = rows[0].judgement.quantity + ("" if several else f", against {baseline}")
+    label = rows[0].quantity + ("" if several else f", against {baseline}")
     panels = [
-        improvement(own, styles, better, group.replace(", ", "\n")) for group, own in groups.items()
-    ]
-    size = (max(7.0, 4.0 * len(groups)), 2.1 + 0.38 * max(map(len, groups.values())))
-    few = min(row.judgement.seeds for row in rows)
-    title = f"{title}, by {metric.name}"
-    to_matplotlib(Figure(title, panels, size, len(groups), seeds=few, dpi=120), path)
-
-
-def improvement(rows: Sequence[Judged], styles: Styles, label: str, title: str) -> Panel:
-    """Return a panel with the estimate of every arm's verdict and its interval."""
-    marks = [
-        Interval(
-            row.label, place, row.judgement.estimate, *row.judgement.interval,
-            styles[row.label], row.judgement.verdict == "not tested", row.judgement.verdict,
+        partial(
+            draw_improvement, rows=members, styles=styles, label=label,
+            title=group.replace(", ", "\n"),
         )
-        for place, row in enumerate(rows)
+        for group, members in groups.items()
     ]  # fmt: skip
-    return _panel(rows, title, Axis(label, limits=(-0.03, 1.03)), marks, 0.5)
+    size = (max(7.0, 4.0 * len(groups)), 2.1 + 0.38 * max(map(len, groups.values())))
+    few = min(row.seeds for row in rows)
+    title = f"{title}, by {metric.name}"
+    write_grid(path, title, panels, size, columns=len(groups), seeds=few, dpi=120)
 
 
-def differences(rows: Sequence[Judged], styles: Styles, label: str, title: str) -> Panel | None:
-    """Return a panel with every seed's difference from the baseline, their IQM and its interval.
-
-    Arms with a seed that diverged or never reached the threshold are left out. The result is None
-    if no arm remains. For the arguments, see `improvement`.
-    """
-    marks: list[Points | Interval] = []
+def draw_improvement(
+    axes: Axes, rows: Sequence[Verdict], styles: Styles, label: str, title: str
+) -> None:
+    """Draw the estimate of every arm's verdict, with its interval and the verdict."""
     for place, row in enumerate(rows):
-        each, iqm, ends = row.pairs.differences, row.pairs.iqm, row.pairs.iqm_interval
-        if each is None or iqm is None or ends is None:
+        estimate = (row.estimate, *row.interval)
+        verdict = row.verdict
+        draw_interval(axes, place, estimate, styles[row.label], verdict == "not tested", verdict)
+    finish_rows(axes, title, label, [row.method for row in rows], middle=0.5)
+    axes.set_xlim(-0.03, 1.03)
+
+
+def has_differences(rows: Sequence[Verdict]) -> bool:
+    """Return whether any arm has differences of all seeds."""
+    return any(row.pairs["iqm_interval"] is not None for row in rows)
+
+
+def draw_differences(
+    axes: Axes, rows: Sequence[Verdict], styles: Styles, label: str, title: str
+) -> None:
+    """Draw every seed's difference from the baseline, their IQM and its interval.
+
+    Arms with a seed that diverged or never reached the threshold have an empty row.
+    """
+    for place, row in enumerate(rows):
+        style, seeds = styles[row.label], row.pairs["differences"]
+        iqm, interval = row.pairs["iqm"], row.pairs["iqm_interval"]
+        if seeds is None or iqm is None or interval is None:
             continue
-        style, verdict = styles[row.label], row.judgement.verdict
-        texts = [f"pair {at}: {difference:.4g}" for at, difference in enumerate(each, 1)]
-        hollow = verdict == "not tested"
-        marks += [
-            Points(row.label, each, [place + 0.22] * len(each), style, texts),
-            Interval(row.label, place - 0.12, iqm, *ends, style, hollow, text=verdict),
-        ]
-    return _panel(rows, title, Axis(label), marks, 0.0) if marks else None
+        dots = {"color": style["color"], "markersize": 4.5, "alpha": 0.5}
+        axes.plot(seeds, [place + 0.22] * len(seeds), "o", **dots)
+        hollow = row.verdict == "not tested"
+        draw_interval(axes, place - 0.12, (iqm, *interval), style, hollow)
+    finish_rows(axes, title, label, [row.method for row in rows], middle=0.0)
 
 
-def _panel(rows: Sequence[Judged], title: str, x: Axis, marks: Sequence, middle: float) -> Panel:
-    names, height = elements.rows([row.method for row in rows]), 115 + 34 * max(5, len(rows))
-    return Panel(title, x, names, marks, [Rule(middle, upright=True)], height=height)
+def draw_leads(
+    axes: Axes,
+    leads: Mapping[str, Sequence[float]],
+    decided: Sequence[str],
+    styles: Styles,
+    alpha: float,
+) -> None:
+    """Draw wins minus losses after every seed, with markers at looks that decided.
+
+    Dashed lines are the boundary at level `alpha` for pairs without ties. An arm beyond it is
+    better or worse for any results of the other arms. Ties and Holm's method only narrow it.
+
+    Args:
+      axes: the axes.
+      leads: label -> wins minus losses after 0, 1, ... seeds.
+      decided: labels of the arms that are decided.
+      styles: style of each label.
+      alpha: level of a single arm.
+    """
+    for label, lead in leads.items():
+        axes.plot(lead, drawstyle="steps-post", label=plain(label), **styles[label])
+        if label in decided:
+            axes.plot(len(lead) - 1, lead[-1], "o", color=styles[label]["color"], markersize=4.5)
+    x = np.arange(1, max(2, *(len(lead) - 1 for lead in leads.values())) + 1)
+    edge = np.array([_boundary(int(seeds), alpha) for seeds in x], float)
+    for sign in (1, -1):
+        axes.plot(x, sign * edge, color=FAINT, linestyle="--", linewidth=1.0)
+    draw_rule(axes, 0.0)
+    finish(axes, "", "seeds", "wins minus losses")
+    whole_ticks(axes, "x")
+    draw_legend(axes, columns=4)
+
+
+def _boundary(seeds: int, alpha: float) -> float:
+    """Return the least wins minus losses that reject mu = 1/2 after `seeds` pairs, or NaN."""
+    for lead in range(seeds % 2, seeds + 1, 2):
+        wins = (seeds + lead) // 2
+        if log_sign_capital(Counts(wins, 0, seeds - wins)) >= -math.log(alpha):
+            return lead
+    return math.nan

@@ -1,21 +1,21 @@
-"""Figures and panels over training: replayed transitions, priorities, and other metrics."""
+"""Panels over training: replayed transitions, priorities, and other metrics."""
 
-import math
 import pathlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
-from experiments.figures import elements
 from experiments.figures.curves import Frames, Methods, Path, learning_curves, seeds_of
-from experiments.figures.drawing import to_matplotlib
-from experiments.figures.elements import STEPS, Axis, Figure, Key, Line, Panel, Rule, Style, Styles
-from experiments.figures.style import FAINT, plain, styles_of
-from experiments.statistics.verdicts import FEWEST_UPDATES, UNIFORM_BUFFER
+from experiments.figures.drawing import STEPS, Panel, draw_line, draw_rule, finish, write_grid
+from experiments.figures.style import FAINT, Style, Styles, plain, styles_of
+from experiments.statistics.gate import FEWEST_UPDATES, UNIFORM_BUFFER
 from experiments.training.inspection import ODDS_EDGES
+
+Means = Mapping[str, pd.Series]  # label -> means over seeds, by agent step
 
 
 class Name(NamedTuple):
@@ -66,7 +66,7 @@ _GATES = {
 }  # fmt: skip
 _DIVERGED = 1e5  # magnitude above which a metric has a symlog axis, so that others stay visible
 _REFER = "refer"
-_STORED = {"linestyle": ":", "linewidth": 1.0}
+STORED = {"linestyle": ":", "linewidth": 1.0}  # look of lines of stored transitions
 
 
 def during_training(
@@ -98,29 +98,35 @@ def during_training(
       Paths of the figures; a figure without data is left out.
     """
     named = {plain(label): frame for label, frame in frames.items()}
-    own, title = {plain(label): method for label, method in methods.items()}, plain(title)
+    methods, title = {plain(label): method for label, method in methods.items()}, plain(title)
     written = [out / f"{curves}{suffix}.png"]
-    learning_curves(named, written[0], title, threshold, own)
-    inspected = {label: frame for label, frame in named.items() if "replayed/abs_td" in frame}
-    stored = Key("stored (uniformly)", {"color": FAINT, **_STORED})
-    for name, panels, about, shown, more in (
-        (
-            "replayed", replayed_panels(inspected, own), f"What is replayed: {title}", inspected,
-            [stored],
-        ),
-        ("own_metrics", metric_panels(named, own, ("replay/", "agent/")), title, named, []),
-    ):  # fmt: skip
+    learning_curves(named, written[0], title, threshold, methods)
+    styles, seeds = styles_of(methods), seeds_of(named)[0] if len(named) > 1 else None
+    inspected = {label: styles[label] for label in named if "replayed/abs_td" in named[label]}
+    inspected["stored (uniformly)"] = {"color": FAINT, **STORED}
+    for name, panels, about, legend in (
+        ("replayed", replayed_panels(named, styles), f"What is replayed: {title}", inspected),
+        ("own_metrics", metric_panels(named, methods, ("replay/", "agent/")), title, styles),
+    ):
         if panels:
+            rows = -(-len(panels) // 4)
+            size = (12, 6 if rows == 2 else 0.9 + 2.4 * rows)
             written.append(out / f"{name}{suffix}.png")
-            to_matplotlib(_figure(panels, shown, own, about, more), written[-1])
+            write_grid(written[-1], about, panels, size, columns=4, legend=legend, seeds=seeds)
     return written
 
 
-def replayed_panels(frames: Frames, methods: Methods) -> list[Panel]:
+def replayed_panels(frames: Frames, styles: Styles) -> list[Panel]:
     """Return the panels of replayed and stored transitions; [] if no run was inspected."""
-    styles = styles_of(methods)
-    found = [_replayed(frames, styles, column, name) for column, name in REPLAYED.items()]
-    return [panel for panel in (*found, _odds(frames, styles)) if panel is not None]
+    found = []
+    for column, name in REPLAYED.items():
+        if means := means_of(frames, f"replayed/{column}"):
+            stored, gate = means_of(frames, f"stored/{column}"), _GATES.get(f"replayed/{column}")
+            found.append(partial(draw_means, name=name, means=means, styles=styles, stored=stored,
+                                 gate=gate))  # fmt: skip
+    if shares := _shares_of_odds(frames):
+        found.append(partial(draw_odds, shares=shares, styles=styles))
+    return found
 
 
 def metric_panels(
@@ -131,22 +137,28 @@ def metric_panels(
     for column in {name: None for frame in frames.values() for name in frame}:
         if not column.startswith(prefixes) or column in without:
             continue
-        own = {k: mean for k, mean in _means(frames, column).items() if mean.abs().max() > 0}
-        parts = {name_of(column): own}
+        means = means_of(frames, column)
+        means = {label: mean for label, mean in means.items() if mean.abs().max() > 0}
+        parts = {name_of(column): means}
         if column == "replay/beta":  # beta means something else in ReF-ER
-            refer = {label: means for label, means in own.items() if methods[label] == _REFER}
-            parts = {BETA: refer, EXPONENT: {k: own[k] for k in own if k not in refer}}
-        found += [_metric(column, name, part, styles) for name, part in parts.items() if part]
+            refer = {label: mean for label, mean in means.items() if methods[label] == _REFER}
+            parts = {BETA: refer, EXPONENT: {k: means[k] for k in means if k not in refer}}
+        found += [
+            partial(draw_means, name=name, means=part, styles=styles, gate=_GATES.get(column))
+            for name, part in parts.items()
+            if part
+        ]
     return found
 
 
-def priority_panels(frames: Frames, methods: Methods) -> list[Panel]:
+def priority_panels(frames: Frames, styles: Styles) -> list[Panel]:
     """Return a panel for each label with quantiles of the stored priorities during training."""
-    styles, found = styles_of(methods), []
+    found = []
     for label, frame in frames.items():
-        every = {name: _means({label: frame}, f"replay/{name}") for name in QUANTILES}
-        if own := {name: means[label] for name, means in every.items() if means}:
-            found.append(_quantiles(label, own, styles[label]))
+        means = {name: means_of({label: frame}, f"replay/{name}") for name in QUANTILES}
+        if quantiles := {name: own[label] for name, own in means.items() if own}:
+            panel = partial(draw_quantiles, label=label, quantiles=quantiles, style=styles[label])
+            found.append(panel)
     return found
 
 
@@ -154,99 +166,90 @@ def name_of(column: str) -> Name:
     """Return the title and unit of a metric, derived from the column's name if it is unknown."""
     if (known := _NAMES.get(column)) is not None:
         return known
-    plain = column.partition("/")[2].replace("_", " ") or column
-    return Name(plain.capitalize(), plain, column.endswith("_share"))
+    words = column.partition("/")[2].replace("_", " ") or column
+    return Name(words.capitalize(), words, column.endswith("_share"))
 
 
-def _mean(frame: pd.DataFrame, column: str) -> pd.Series:
-    """Return a metric's finite means over seeds, by agent step."""
-    means = frame.groupby("step")[column].mean()
-    return means[np.isfinite(means)]
-
-
-def _means(frames: Frames, column: str) -> dict[str, pd.Series]:
-    own = {label: _mean(frame, column) for label, frame in frames.items() if column in frame}
-    return {label: means for label, means in own.items() if len(means)}
-
-
-def _figure(
-    panels: Sequence[Panel], frames: Frames, methods: Methods, title: str, more: Sequence[Key]
-) -> Figure:
-    styles, rows = styles_of(methods), -(-len(panels) // 4)
-    size = (12, 6 if rows == 2 else 0.9 + 2.4 * rows)
-    keys = [*(Key(label, styles[label]) for label in frames), *more]
-    seeds = seeds_of(frames)[0] if len(frames) > 1 else None
-    return Figure(title, panels, size, 4, keys=keys, legend="below", seeds=seeds)
-
-
-def _replayed(frames: Frames, styles: Styles, column: str, name: Name) -> Panel | None:
-    lines = []
-    for label, means in _means(frames, f"replayed/{column}").items():
-        lines.append(Line(label, means.index, means, styles[label]))
-        if f"stored/{column}" in frames[label]:
-            means = _mean(frames[label], f"stored/{column}")
-            style = {**styles[label], **_STORED}
-            lines.append(Line(label, means.index, means, style, note="stored", named=False))
-    if not lines:
-        return None
-    y = elements.share(name.unit) if name.share else Axis(name.unit)
-    return Panel(name.title, Axis(STEPS), y, lines, _gate(f"replayed/{column}"))
-
-
-def _odds(frames: Frames, styles: Styles) -> Panel | None:
-    """Return the histogram of N P over the stored transitions at the last log point."""
-    names = [f"replayed/odds_{number}" for number in range(len(ODDS_EDGES) + 1)]
-    width = ODDS_EDGES[1] - ODDS_EDGES[0]
-    edges = [ODDS_EDGES[0] - width, *ODDS_EDGES, ODDS_EDGES[-1] + width]
-    lines = []
+def means_of(frames: Frames, column: str) -> dict[str, pd.Series]:
+    """Return a metric's finite means over seeds by label, without labels that lack it."""
+    found = {}
     for label, frame in frames.items():
-        if set(names) <= set(frame):
-            shares = frame[frame["step"] == frame["step"].max()][names].mean()
-            x, y = [edges[0], *edges], [0.0, *shares, 0.0]
-            lines.append(Line(label, x, y, styles[label], steps=True, note="share from there on"))
-    if not lines:
-        return None
-    x = Axis("log10 of N P (uniform: 0)")
-    return Panel("share of the stored, at the end", x, elements.share(), lines)
+        if column in frame:
+            means = frame.groupby("step")[column].mean()
+            found[label] = means[np.isfinite(means)]
+    return {label: means for label, means in found.items() if len(means)}
 
 
-def _metric(column: str, name: Name, means: Mapping[str, pd.Series], styles: Styles) -> Panel:
+def draw_means(
+    axes: Axes,
+    name: Name,
+    means: Means,
+    styles: Styles,
+    stored: Means | None = None,
+    gate: float | None = None,
+) -> None:
+    """Draw means over seeds of a metric during training.
+
+    Args:
+      axes: the axes.
+      name: title and unit of the metric.
+      means: means of each label; the axis is logarithmic on both sides of 0 if they are huge.
+      styles: style of each label.
+      stored: means over stored transitions, drawn as thin dotted lines.
+      gate: value on one side of which an arm is not tested.
+    """
+    for label, own in means.items():
+        draw_line(axes, label, own.index, own, styles[label])
+    for label, own in (stored or {}).items():
+        draw_line(axes, label, own.index, own, {**styles[label], **STORED})
+    if gate is not None:
+        draw_rule(axes, gate, "gate")
     least = min(float(own.min()) for own in means.values())
     most = max(float(own.max()) for own in means.values())
-    far = max(-least, most) > _DIVERGED and not name.share
-    lines = [
-        Line(
-            label, own.index, elements.symlog(own) if far else own, styles[label],
-            texts=[f"{y:.4g} at {x:,}" for x, y in own.items()] if far else (),
-        )
-        for label, own in means.items()
-    ]  # fmt: skip
-    y = Axis(name.unit)
-    if far:
-        y = elements.symlog_axis(name.unit, least, most)
-    elif name.share:
-        y = elements.share(name.unit)
-    elif most - least < 1e-3 * max(abs(least), abs(most)):  # do not magnify rounding errors
-        middle, half = (least + most) / 2, 5e-4 * max(abs(least), abs(most))
-        y = replace(y, limits=(middle - half, middle + half))
-    return Panel(name.title, Axis(STEPS), y, lines, _gate(column))
+    largest = max(-least, most)
+    if name.share:
+        axes.set_ylim(-0.02, 1.02)
+    elif largest > _DIVERGED:
+        axes.set_yscale("symlog", linthresh=1.0)
+    elif most - least < 1e-3 * largest:  # do not magnify rounding errors
+        axes.set_ylim((least + most - 1e-3 * largest) / 2, (least + most + 1e-3 * largest) / 2)
+    finish(axes, name.title, STEPS, name.unit)
 
 
-def _quantiles(label: str, found: Mapping[str, pd.Series], style: Style) -> Panel:
-    lines = []
-    for name, note, dashes, width in (
-        ("priority_p50", "median", "-", 2.0), ("mean_priority", "mean", "--", 1.4),
-        ("max_priority", "largest", ":", 1.4),
+def draw_odds(axes: Axes, shares: Mapping[str, np.ndarray], styles: Styles) -> None:
+    """Draw the histogram of N P over the stored transitions, by label."""
+    width = ODDS_EDGES[1] - ODDS_EDGES[0]
+    edges = [ODDS_EDGES[0] - width, *ODDS_EDGES, ODDS_EDGES[-1] + width]
+    for label, own in shares.items():
+        x, y = [edges[0], *edges], [0.0, *own, 0.0]
+        axes.plot(x, y, drawstyle="steps-post", label=plain(label), **styles[label])
+    finish(axes, "share of the stored, at the end", "log10 of N P (uniform: 0)", "share")
+    axes.set_ylim(-0.02, 1.02)
+
+
+def draw_quantiles(
+    axes: Axes, label: str, quantiles: Mapping[str, pd.Series], style: Style
+) -> None:
+    """Draw quantiles of the stored priorities of one label by name, during training."""
+    for name, dashes, width in (
+        ("priority_p50", "-", 2.0), ("mean_priority", "--", 1.4), ("max_priority", ":", 1.4)
     ):  # fmt: skip
-        if (own := found.get(name)) is not None:
-            shown = {**style, "linestyle": dashes, "linewidth": width}
-            around = [None, None]
-            if name == "priority_p50" and {"priority_p10", "priority_p90"} <= set(found):
-                around = [found[end].reindex(own.index) for end in ("priority_p10", "priority_p90")]
-            lines.append(Line(label, own.index, own, shown, *around, note=note))
-    every = [value for own in found.values() for value in own]
-    return Panel(label, Axis(STEPS), Axis("priority", log=min(every, default=math.nan) > 0), lines)
+        if (own := quantiles.get(name)) is not None:
+            axes.plot(own.index, own, **{**style, "linestyle": dashes, "linewidth": width})
+    if {"priority_p10", "priority_p90"} <= set(quantiles):
+        low, high = (quantiles[name] for name in ("priority_p10", "priority_p90"))
+        high = high.reindex(low.index)
+        axes.fill_between(low.index, low, high, color=style["color"], alpha=0.15, linewidth=0)
+    if min(float(own.min()) for own in quantiles.values()) > 0:
+        axes.set_yscale("log")
+    finish(axes, label, STEPS, "priority")
 
 
-def _gate(column: str) -> list[Rule]:
-    return [Rule(_GATES[column], "gate")] if column in _GATES else []
+def _shares_of_odds(frames: Frames) -> dict[str, np.ndarray]:
+    """Return the histogram of N P at the last log point by label, a mean over seeds."""
+    names = [f"replayed/odds_{number}" for number in range(len(ODDS_EDGES) + 1)]
+    return {
+        label: frame[frame["step"] == frame["step"].max()][names].mean().to_numpy()
+        for label, frame in frames.items()
+        if set(names) <= set(frame)
+    }

@@ -1,18 +1,24 @@
 """Figures of a grid: scores against each setting, and methods with best and default settings.
 
-Tables are those of `tuned.scores`. `metric` returns the primary metric of a task, and `described`
-the settings of a point in words.
+Tables are those of `tuned.scores`. `metric` returns the primary metric of a task.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
-from experiments.figures import elements
-from experiments.figures.elements import Axis, Figure, Interval, Panel, Style
-from experiments.figures.style import COLOURS, DASHES, styles_of
+from experiments.figures.drawing import (
+    Panel,
+    draw_interval,
+    draw_legend,
+    finish,
+    finish_rows,
+)
+from experiments.figures.style import COLOURS, DASHES, Styles, plain, styles_of
 from experiments.statistics.primary import PrimaryMetric
 from experiments.statistics.tuned import Tuned, estimate
 
@@ -20,7 +26,6 @@ _MOST_LINES = 6  # largest number of lines in a panel, one per choice of the oth
 _WIDE = 10.0  # ratio of largest to smallest value from which an axis is logarithmic
 
 Metric = Callable[[str], PrimaryMetric]  # task -> primary metric
-Described = Callable[[str], str]  # id of a point -> its settings in words
 
 
 class Line(NamedTuple):
@@ -38,33 +43,40 @@ def swept(table: pd.DataFrame, settings: Sequence[str]) -> list[str]:
     return [name for name in settings if table[name].dropna().nunique() > 1]
 
 
-def logarithmic(values: Sequence[float]) -> bool:
-    """Return whether the values of a setting span a range that needs a logarithmic axis."""
-    return min(values) > 0 and max(values) / min(values) >= _WIDE
+def sensitivity_panels(
+    table: pd.DataFrame, settings: Sequence[str], metric: Metric
+) -> dict[str, list[Panel | None]]:
+    """Return panels with the score against every setting with several values, one per task.
 
-
-def sensitivity(
-    table: pd.DataFrame, settings: Sequence[str], metric: Metric, title: str
-) -> Figure | None:
-    """Return the score against every setting with more than one value, with a column per task.
-
-    Points are interquartile means over seeds with 95 % bootstrap intervals. Bands are methods
-    without the setting. Crosses are points with diverged seeds. The result is None if every
-    setting has a single value.
+    Settings that no method of any task has are left out; a panel is None if no method of the task
+    has the setting.
     """
-    panels: list[Panel | None] = []
     names, envs = swept(table, settings), dict(list(table.groupby("env", sort=False)))
+    found: dict[str, list[Panel | None]] = {}
     for name in names:
         others = [other for other in names if other != name]
+        row: list[Panel | None] = []
         for env, own in envs.items():
-            drawn = lines(own, name, others)
-            some = any(line.values for line in drawn)
-            panels.append(_panel(drawn, str(env), name, metric(str(env))) if some else None)
-    size = (0.6 + 6.0 * len(envs), 0.6 + 3.2 * len(names))
-    seeds = int(table.groupby("point")["seed"].nunique().min())
-    title = f"{title}: each setting, IQM over seeds with 95 % intervals"
-    figure = Figure(title, panels, size, len(envs), legend="beside", seeds=seeds)
-    return figure if any(panels) else None
+            drawn, primary = lines(own, name, others), metric(str(env))
+            panel = partial(draw_sensitivity, drawn=drawn, env=str(env), name=name, metric=primary)
+            row.append(panel if any(line.values for line in drawn) else None)
+        if any(row):
+            found[name] = row
+    return found
+
+
+def best_panels(
+    rows: Sequence[Tuned], methods: Mapping[str, str], metric: Metric
+) -> dict[str, Panel]:
+    """Return a panel for each task with the best and default settings of its methods."""
+    styles = styles_of({row.label: methods[row.label] for row in rows})
+    tasks: dict[str, list[Tuned]] = {}
+    for row in rows:
+        tasks.setdefault(row.env, []).append(row)
+    return {
+        env: partial(draw_best, rows=own, styles=styles, metric=metric(env))
+        for env, own in tasks.items()
+    }
 
 
 def lines(table: pd.DataFrame, setting: str, others: Sequence[str]) -> list[Line]:
@@ -75,31 +87,6 @@ def lines(table: pd.DataFrame, setting: str, others: Sequence[str]) -> list[Line
     """
     apart = _lines(table, setting, others)
     return apart if len(apart) <= _MOST_LINES else _lines(table, setting, ())
-
-
-def lost_in(line: Line, at: int) -> str:
-    """Return the number of diverged seeds at a point of a line in words, or ""."""
-    seeds = len(line.scores[at])
-    return f", {line.diverged[at]} of {seeds} seeds diverged" if line.diverged[at] else ""
-
-
-def best(
-    rows: Sequence[Tuned],
-    methods: Mapping[str, str],
-    metric: Metric,
-    title: str,
-    seeds: int,
-    described: Described = str,
-) -> Figure:
-    """Return every method with its best settings, on held-out seeds, and its defaults (hollow)."""
-    styles = styles_of({row.label: methods[row.label] for row in rows})
-    tasks: dict[str, list[Tuned]] = {}
-    for row in rows:
-        tasks.setdefault(row.env, []).append(row)
-    panels = [_best(own, styles, metric(env), described) for env, own in tasks.items()]
-    size = (2.2 + 4.2 * len(tasks), 1.4 + 0.5 * max(map(len, tasks.values())))
-    title = f"{title}: at their best, and by default (hollow)"
-    return Figure(title, panels, size, len(panels), seeds=seeds)
 
 
 def value_text(value: Any) -> str:
@@ -126,36 +113,59 @@ def _lines(table: pd.DataFrame, setting: str, others: Sequence[str]) -> list[Lin
     return found
 
 
-def _panel(drawn: Sequence[Line], env: str, name: str, metric: PrimaryMetric) -> Panel:
+def draw_sensitivity(
+    axes: Axes, drawn: Sequence[Line], env: str, name: str, metric: PrimaryMetric
+) -> None:
+    """Draw scores against one setting on one task.
+
+    Points are interquartile means over seeds with 95 % bootstrap intervals. Bands are methods
+    without the setting. Crosses are points with diverged seeds.
+    """
     every = sorted(
         {v for line in drawn for v in line.values}, key=lambda v: (isinstance(v, str), v)
     )
     numeric = all(isinstance(value, (int, float)) for value in every)
     place = {value: float(value) if numeric else float(at) for at, value in enumerate(every)}
-    log = numeric and logarithmic(every)
+    log = numeric and min(every) > 0 and max(every) / min(every) >= _WIDE
     styles, ends = _styles(drawn), [min(place.values()), max(place.values())]
     gaps = np.diff(sorted(set(place.values())))  # lines are offset by a part of it
     shift = 0.0 if log or not len(gaps) else float(gaps.min()) * 0.12 / len(drawn)
-    marks = []
     for number, line in enumerate(drawn):
         points = [estimate(scores) for scores in line.scores]
         low, y, high = np.array([(point.low, point.value, point.high) for point in points]).T
-        if line.values:
-            x = np.array([place[v] for v in line.values]) + shift * (number - (len(drawn) - 1) / 2)
-            texts = [f"{value_text(v)}{lost_in(line, at)}" for at, v in enumerate(line.values)]
-            crossed = [at for at, lost in enumerate(line.diverged) if lost]
-        else:
-            x, low, y, high = ends, *(np.repeat(end, 2) for end in (low, y, high))
-            texts, crossed = [f"{line.label}{lost_in(line, 0)}, without it"] * 2, ()
-        marks.append(
-            elements.Line(
-                line.label, x, y, styles[line.label], low, high, bars=bool(line.values),
-                texts=texts, crossed=crossed,
-            )
-        )  # fmt: skip
-    ticks = [(place[value], value_text(value)) for value in every]
-    y_axis = Axis(metric.label("\n"))
-    return Panel(env, Axis(name, log=log, ticks=ticks), y_axis, marks, height=320)
+        style, label = styles[line.label], plain(line.label)
+        if not line.values:
+            axes.plot(ends, np.repeat(y, 2), label=label, **style)
+            axes.fill_between(ends, low, high, color=style["color"], alpha=0.15, linewidth=0)
+            continue
+        x = np.array([place[v] for v in line.values]) + shift * (number - (len(drawn) - 1) / 2)
+        bars = {"marker": "o", "markersize": 4, "capsize": 2, "elinewidth": 1}
+        axes.errorbar(x, y, yerr=np.abs([low - y, high - y]), label=label, **bars, **style)
+        if lost := [at for at, seeds in enumerate(line.diverged) if seeds]:
+            cross = {"marker": "X", "markersize": 9, "color": style["color"], "linestyle": ""}
+            axes.plot(x[lost], y[lost], label="some seeds diverged", **cross)
+    if log:
+        axes.set_xscale("log")
+    finish(axes, env, name, metric.label("\n"))
+    axes.set_xticks([*place.values()], [plain(value_text(value)) for value in every])
+    draw_legend(axes)
+
+
+def draw_best(axes: Axes, rows: Sequence[Tuned], styles: Styles, metric: PrimaryMetric) -> None:
+    """Draw the scores of the methods of a task: at their best, and by default (hollow)."""
+    labels = []
+    for place, row in enumerate(rows):
+        labels.append(row.label)
+        for shift, score, kind in (
+            (-0.12, row.shown, "at its best"),
+            (0.12, row.default, "by default"),
+        ):
+            if score is None:
+                continue
+            draw_interval(axes, place + shift, score[:3], styles[row.label], hollow=shift > 0)
+            if score.diverged:
+                labels[-1] += f"\n{score.diverged} of {score.seeds} diverged {kind}"
+    finish_rows(axes, rows[0].env, metric.label(), labels)
 
 
 def _styles(drawn: Sequence[Line]) -> dict[str, dict[str, Any]]:
@@ -170,23 +180,3 @@ def _styles(drawn: Sequence[Line]) -> dict[str, dict[str, Any]]:
 def _style(number: int) -> dict[str, Any]:
     dashes = DASHES[number // len(COLOURS) % len(DASHES)]
     return {"color": COLOURS[number % len(COLOURS)], "linestyle": dashes, "linewidth": 1.7}
-
-
-def _best(
-    rows: Sequence[Tuned], styles: Mapping[str, Style], metric: PrimaryMetric, described: Described
-) -> Panel:
-    marks, labels = [], []
-    for at, row in enumerate(rows):
-        labels.append(row.label)
-        for shift, found, kind, text in (
-            (-0.12, row.shown, "at its best", described(row.best)),
-            (0.12, row.default, "by default", "by default"),
-        ):
-            if found is None:
-                continue
-            hollow, style = shift > 0, styles[row.label]
-            marks.append(Interval(row.label, at + shift, *found[:3], style, hollow, text=text))
-            if found.diverged:
-                labels[-1] += f"\n{found.diverged} of {found.seeds} diverged {kind}"
-    height = max(240, 115 + 44 * len(rows))
-    return Panel(rows[0].env, Axis(metric.label()), elements.rows(labels), marks, height=height)

@@ -1,39 +1,48 @@
 """Summaries of a comparison: sentences, and the number of seeds that solved the task over time."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
-from experiments.figures.drawing import to_matplotlib
-from experiments.figures.elements import STEPS, Axis, Figure, Key, Line, Panel, Style
-from experiments.figures.judged import Judged
-from experiments.figures.style import NAMES, styles_of
+from experiments.figures.drawing import STEPS, finish, whole_ticks, write_head
+from experiments.figures.style import (
+    INK,
+    NAMES,
+    Styles,
+    make_figure,
+    plain,
+    save,
+    styles_of,
+    warn_of_few,
+)
+from experiments.statistics.claims import CONTROL
 from experiments.statistics.primary import PrimaryMetric
-from experiments.statistics.verdicts import CONTROL
+from experiments.statistics.verdicts import Verdict
 
 
 def sentences(
-    rows: Sequence[Judged],
+    rows: Sequence[Verdict],
     methods: Mapping[str, str],
     metric: PrimaryMetric,
     baseline: str,
     task: str,
 ) -> list[str]:
     """Return a comparison in sentences: one for each verdict, then one for the control."""
-    groups: dict[str, list[Judged]] = {}
+    groups: dict[str, list[Verdict]] = {}
     for row in rows:
         groups.setdefault(row.group, []).append(row)
-    found = []
-    for group, own in groups.items():
-        lines = _of_group(own, methods, metric, _name(baseline, methods), task)
-        found += [f"{group}: {line}" for line in lines] if len(groups) > 1 else lines
-    return [line[0].upper() + line[1:] for line in found]
+    said = []
+    for group, members in groups.items():
+        lines = _of_group(members, methods, metric, _name(baseline, methods), task)
+        said += [f"{group}: {line}" for line in lines] if len(groups) > 1 else lines
+    return [line[0].upper() + line[1:] for line in said]
 
 
 def _of_group(
-    rows: Sequence[Judged],
+    rows: Sequence[Verdict],
     methods: Mapping[str, str],
     metric: PrimaryMetric,
     baseline: str,
@@ -46,11 +55,11 @@ def _of_group(
         own = [
             (
                 _name(row.method, methods),
-                row.judgement.seeds,
-                *(row.judgement.counts.wins, row.judgement.counts.losses)[::turn],
+                row.seeds,
+                *(row.counts.wins, row.counts.losses)[::turn],
             )
             for row in rows
-            if row.judgement.verdict == verdict and row.method != CONTROL
+            if row.verdict == verdict and row.method != CONTROL
         ]
         others = [f"; {name} in {more} and {fewer}" for name, _, more, fewer in own[1:]]
         for name, seeds, more, fewer in own[:1]:
@@ -59,14 +68,14 @@ def _of_group(
                 f"{other} in {fewer}{''.join(others)}{_UNDECIDED.get(verdict, '')}."
             )
     for row in rows:
-        if row.judgement.verdict in ("not tested", "not comparable"):
-            lines.append(f"{_name(row.method, methods)}: {row.judgement.reason}.")
+        if row.verdict in ("not tested", "not comparable"):
+            lines.append(f"{_name(row.method, methods)}: {row.reason}.")
         elif row.method == CONTROL:
-            expected = row.judgement.verdict in _UNDECIDED
+            expected = row.verdict in _UNDECIDED
             lines.append(
                 f"{baseline} with other random seeds, as a check, {metric.did(task)} "
-                f"{metric.better} in {row.judgement.counts.wins} and {metric.worse} in "
-                f"{row.judgement.counts.losses}"
+                f"{metric.better} in {row.counts.wins} and {metric.worse} in "
+                f"{row.counts.losses}"
                 f"{'' if expected else ': by chance alone, so read the others with care'}."
             )
     return lines
@@ -83,9 +92,9 @@ def _name(label: str, methods: Mapping[str, str]) -> str:
     return NAMES.get(label, label) if methods.get(label, label) == label else label
 
 
-def draw_solved(
+def write_solved(
     values: Mapping[str, pd.Series],
-    rows: Sequence[Judged],
+    rows: Sequence[Verdict],
     methods: Mapping[str, str],
     baseline: str,
     path: str | os.PathLike,
@@ -104,66 +113,89 @@ def draw_solved(
       title: the environment, ": " and the common settings of all runs.
       steps: agent steps of a run, the end of the horizontal axis if a seed did not solve the task.
     """
-    task, _, rest = title.partition(": ")
-    judged = {row.label: row for row in rows}
-    others = [label for label in (judged or values) if label != baseline]
-    shown = {label: values[label] for label in (baseline, *others)}
-    panel = panel_of(shown, rows, methods, steps)
-    late = {line.label: np.minimum(values[line.label], steps).mean() for line in panel.marks}
-    keys = [
-        _key(line.label, judged.get(line.label), line.style, methods, baseline if rows else "")
-        for line in sorted(panel.marks, key=lambda line: late[line.label])
-    ]
-    figure = Figure(
-        f"Seeds that have solved {task}", [panel], (9, 4.6), subtitle=rest, keys=keys,
-        legend="listed", seeds=len(values[baseline]), dpi=150,
-    )  # fmt: skip
-    to_matplotlib(figure, path)
+    task, _, subtitle = title.partition(": ")
+    verdicts = {row.label: row for row in rows}
+    others = [label for label in (verdicts or values) if label != baseline]
+    values = {label: values[label] for label in (baseline, *others)}
+    styles = solved_styles(values, rows, methods)
+    figure = make_figure(9, 4.6, dpi=150)
+    write_head(figure, f"Seeds that have solved {task}", subtitle)
+    axes, beside = figure.subplots(1, 2, width_ratios=[2, 1])
+    draw_solved(axes, values, styles, rows, steps)
+    beside.set_axis_off()
+    beside.set_xlim(0, 1)
+    beside.set_ylim(len(values) - 0.3, -0.5)
+    for place, label in enumerate(
+        sorted(values, key=lambda k: np.minimum(values[k], steps).mean())
+    ):
+        name, note = key_of(label, verdicts.get(label), methods, baseline if rows else "")
+        beside.plot([0, 0.09], [place, place], **styles[label])
+        bold = {"fontsize": 10.5, "fontweight": "bold", "color": styles[label]["color"]}
+        beside.text(0.13, place, plain(name), va="center", **bold)
+        beside.text(0.13, place + 0.36, plain(note), fontsize=9, va="center", color=INK)
+    warn_of_few(figure, len(values[baseline]))
+    save(figure, path)
 
 
-def panel_of(
+def draw_solved(
+    axes: Axes,
     values: Mapping[str, pd.Series],
-    rows: Sequence[Judged],
-    methods: Mapping[str, str],
+    styles: Styles,
+    rows: Sequence[Verdict],
     steps: int,
-) -> Panel:
-    """Return a panel with the seeds that have solved the task by each agent step.
+    title: str = "",
+) -> None:
+    """Draw the seeds that have solved the task by each agent step.
 
     The vertical axis is their number, or their share if arms have different numbers of seeds, as
-    in sequential studies. The first label of `values` is the baseline. For the other arguments,
-    see `draw_solved`.
+    in sequential studies. The first label of `values` is the baseline. For the arguments, see
+    `write_solved`.
     """
     controls = {row.label for row in rows if row.method == CONTROL}
     sizes = {len(own) for label, own in values.items() if label not in controls}
     most = max(sizes) if len(sizes) == 1 else 100
-    styles, lines = styles_of({label: methods[label] for label in values}), []
+    for label, own in values.items():
+        at, solved = solved_by(own, steps)
+        shown = solved if {len(own)} == sizes else solved / len(own) * most
+        axes.plot(at, shown, drawstyle="steps-post", label=plain(label), **styles[label])
+    label = f"seeds, of {most}" if len(sizes) == 1 else f"% of {min(sizes)} to {max(sizes)} seeds"
+    finish(axes, title, STEPS, label)
+    late = np.quantile(np.minimum(np.concatenate(list(values.values())), steps), 0.99)
+    axes.set_xlim(0, min(float(steps), 1.05 * float(late)))
+    axes.set_ylim(0, most * 1.02)
+    whole_ticks(axes, "y")
+
+
+def solved_by(values: pd.Series, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return agent steps, and the number of seeds that have solved the task by each of them."""
+    solved_at = values.to_numpy(np.float64)
+    at = np.unique([0, *solved_at[np.isfinite(solved_at)], steps])
+    return at, (solved_at <= at[:, None]).sum(axis=1)
+
+
+def solved_styles(
+    labels: Iterable[str], rows: Sequence[Verdict], methods: Mapping[str, str]
+) -> Styles:
+    """Return the style of each label; the control is dashed."""
+    styles = styles_of({label: methods[label] for label in labels})
     for row in rows:
         if row.method == CONTROL:
             styles[row.label] |= {"linewidth": 1.3, "linestyle": "--"}
-    for label, own in values.items():
-        solved_at = own.to_numpy(np.float64)
-        at = np.unique([0, *solved_at[np.isfinite(solved_at)], steps])
-        counts = (solved_at <= at[:, None]).sum(axis=1)
-        shown = counts if {len(own)} == sizes else counts / len(own) * most
-        lines.append(Line(label, at, shown, styles[label]))
-    late = np.quantile(np.minimum(np.concatenate(list(values.values())), steps), 0.99)
-    x = Axis(STEPS, limits=(0.0, min(float(steps), 1.05 * float(late))))
-    label = f"seeds, of {most}" if len(sizes) == 1 else f"% of {min(sizes)} to {max(sizes)} seeds"
-    return Panel("", x, Axis(label, limits=(0.0, most * 1.02), whole=True), lines)
+    return styles
 
 
-def _key(
-    label: str, row: Judged | None, style: Style, methods: Mapping[str, str], baseline: str
-) -> Key:
-    """Return the legend entry of an arm, with its verdict if it has one."""
+def key_of(
+    label: str, row: Verdict | None, methods: Mapping[str, str], baseline: str
+) -> tuple[str, str]:
+    """Return the name of an arm in the legend, and its verdict if it has one."""
     name = _name(label, methods)
     if row is None:
-        return Key(name, style, "the baseline" if label == baseline else "")
+        return name, "the baseline" if label == baseline else ""
     if row.method == CONTROL:
         name = f"{_name(baseline, methods)}, other seeds"
-    verdict = _VERDICTS.get(row.judgement.verdict, row.judgement.verdict)
-    wins, _, losses = row.judgement.counts
-    return Key(name, style, f"sooner in {wins}, later in {losses}: {verdict}")
+    verdict = _VERDICTS.get(row.verdict, row.verdict)
+    wins, _, losses = row.counts
+    return name, f"sooner in {wins}, later in {losses}: {verdict}"
 
 
 _VERDICTS = {"agrees": "better", "disagrees": "worse"}

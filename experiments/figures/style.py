@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from experiments.statistics.decisions import FEWEST_SEEDS
+from experiments.statistics.counts import FEWEST_SEEDS
 from experiments.storage.files import write_bytes
 from jaxreplay.methods import METHODS
 from jaxreplay.saving import printable
@@ -38,6 +38,9 @@ NAMES = {
     "her": "HER", "sil": "SIL", "discor": "DisCor",
 }  # fmt: skip
 INK, FAINT = "#333333", "#8a8a8a"
+
+Style = Mapping[str, Any]  # color, linestyle, linewidth and zorder of a line
+Styles = Mapping[str, Style]  # label -> style
 
 
 def make_figure(width: float, height: float, dpi: int = 100) -> Figure:

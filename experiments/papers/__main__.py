@@ -22,11 +22,11 @@ from experiments.cli.options import Parser, one_of
 from experiments.cli.shared import add_compilation_cache, add_devices, run_command
 from experiments.environments.extras import lacking_extra
 from experiments.papers import figures, report, running
+from experiments.papers.archive import Data
+from experiments.papers.committed import COMMITTED
 from experiments.papers.entry import PAPERS, SIZES, Entry, Experiment, Source
 from experiments.papers.registry import ENTRIES, claims_about, of_papers
-from experiments.papers.results import COMMITTED
 from experiments.papers.running import Places
-from experiments.papers.tables import Data
 from experiments.runs import compilation
 from experiments.runs.log import escaped, say, show
 from experiments.runs.rates import DAY, in_words

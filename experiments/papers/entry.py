@@ -10,9 +10,9 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import pandas as pd
 
-from experiments.papers.tables import KEPT, Data
+from experiments.papers.archive import KEPT, Data
+from experiments.statistics.claims import Claim as Claim
 from experiments.studies import facts
-from experiments.studies.claims import Claim as Claim
 from experiments.studies.grid import Point
 from experiments.studies.options import Question, StudyOptions
 from experiments.studies.study import Arm as Arm

@@ -3,10 +3,10 @@
 import dataclasses
 from pathlib import Path
 
-from experiments.papers import verdict
-from experiments.papers.blocks import Compared, Plotted
+from experiments.papers import judging
+from experiments.papers.aggregates import Compared, Plotted
+from experiments.papers.archive import Data, select_rows
 from experiments.papers.entry import Claim, Entry, Experiment, SizeName
-from experiments.papers.tables import Data
 from experiments.studies import judge
 from jaxreplay.methods import METHODS
 
@@ -27,7 +27,7 @@ def draw(entry: Entry, size: SizeName, data: Data, path: Path) -> None:
       NothingToShow: the table has no row for the layout.
     """
     assert entry.layout is not None
-    frame = verdict.select_rows(data.frame, entry.layout.where)
+    frame = select_rows(data.frame, entry.layout.where)
     frame = frame[frame["arm"].notna()]
     source = entry.source
     methods = {}
@@ -58,8 +58,8 @@ def _compared(entry: Entry, size: SizeName, data: Data) -> Compared:
     """
     assert isinstance(entry.source, Experiment) and data.store is not None
     claimed = {
-        (claim.arm, claim.baseline): finding
-        for claim, finding in zip(entry.claims, verdict.findings(entry, size, data), strict=True)
+        (claim.arm, claim.baseline): answer
+        for claim, answer in zip(entry.claims, judging.judge_entry(entry, size, data), strict=True)
         if isinstance(claim, Claim)
     }
     study = entry.source.study(size)
@@ -68,12 +68,11 @@ def _compared(entry: Entry, size: SizeName, data: Data) -> Compared:
     frames = judge.judged_frames(data.store, study)
     rows = []
     for row in judge.judge(study, frames, data.store.made(), allowed, plan=False).rows:
-        own = row.judgement
-        if (finding := claimed.get((row.label, own.baseline))) is not None:
-            own = dataclasses.replace(own, verdict=finding.verdict, reason=finding.reason)
-        elif own.verdict != "not tested":
-            own = dataclasses.replace(own, verdict="no claim", reason="no claim is about it")
-        rows.append(row._replace(judgement=own))
+        if (answer := claimed.get((row.label, row.claim.baseline))) is not None:
+            row = dataclasses.replace(row, verdict=answer.verdict, reason=answer.reason)
+        elif row.verdict != "not tested":
+            row = dataclasses.replace(row, verdict="no claim", reason="no claim is about it")
+        rows.append(row)
     return Compared(rows, study.metric(env), study.baseline)
 
 

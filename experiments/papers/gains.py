@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from experiments.papers.tables import Data
-from experiments.statistics.tables import number
+from experiments.papers.archive import Data
+from experiments.statistics.markdown import number
 
 _LAST = 5  # number of evaluations in a final score
 _KEYS = ["arm", "env", "seed"]

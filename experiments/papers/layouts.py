@@ -28,9 +28,9 @@ from experiments.figures.style import (
     styles_of,
     tidy,
 )
-from experiments.papers import blocks, gains
-from experiments.papers.blocks import AGGREGATES, OURS, Band, Panel, Plotted
-from experiments.papers.verdict import select_rows
+from experiments.papers import aggregates, gains
+from experiments.papers.aggregates import AGGREGATES, OURS, Band, Panel, Plotted
+from experiments.papers.archive import select_rows
 from experiments.statistics.counts import count_pairs
 
 _MARKERS = ("o", "s", "^", "D")  # markers of closed forms
@@ -85,14 +85,14 @@ def lines(
       repeats: word for seeds in the titles of panels.
     """
     frame = plotted.frame[plotted.frame[y].notna()]
-    arms = blocks.arms_of(plotted, frame)
+    arms = aggregates.arms_of(plotted, frame)
     grouped = bool(groups)
     groups = groups or {"": arms}
     shown = [
         (place, title)
-        for place in blocks.places_of(frame, panel)
+        for place in aggregates.places_of(frame, panel)
         for title, members in groups.items()
-        if frame.loc[blocks.rows_of(frame, panel, place), "arm"].isin(members).any()
+        if frame.loc[aggregates.rows_of(frame, panel, place), "arm"].isin(members).any()
     ]
     styles = _styles(plotted, groups)
     for above, arm in enumerate(reversed([arm for arm in nested if arm in styles])):
@@ -103,28 +103,28 @@ def lines(
             "markerfacecolor": "white",
         }  # fmt: skip
     size = Panel(3.3, 2.7, 0.6, list(groups.values()))
-    figure, grid = blocks.make(plotted, frame, aggregate, len(shown), size)
+    figure, grid = aggregates.make(plotted, frame, aggregate, len(shown), size)
     for (kind, number), axes in grid.items():
         place, title = shown[number]
-        own = frame[blocks.rows_of(frame, panel, place)]
+        own = frame[aggregates.rows_of(frame, panel, place)]
         for arm in (arm for arm in groups[title] if arm in set(own["arm"])):
             _line(axes, arm, _curves(own, arm, x, y, smooth, kind), kind, styles[arm])
         about = place if isinstance(place, str) else f"{panel} = {place:g}"
         heading = ", ".join(plain(each) for each in (about, title) if each)
-        seen = [heading, blocks.about(kind, own, repeats), *_lost(axes, own, x, y, styles)]
+        seen = [heading, aggregates.about(kind, own, repeats), *_lost(axes, own, x, y, styles)]
         if converged and plotted.table is not None:
             rows = select_rows(plotted.table, converged)
-            rows = rows[blocks.rows_of(rows, panel, place)]
+            rows = rows[aggregates.rows_of(rows, panel, place)]
             seen += _ends(axes, {arm: rows.loc[rows["arm"] == arm, y].to_numpy(float)
                                  for arm in groups[title]}, level, kind, styles)  # fmt: skip
         axes.set_title("\n".join(seen), loc="left", fontsize=9, color=INK)
         label = y_label if isinstance(y_label, str) else y_label[place]
         _axes(axes, x_label, label, log, limits)
         if grouped:
-            blocks.legend_below(axes, size)
+            aggregates.legend_below(axes, size)
     if not grouped:
-        blocks.legend(figure, grid, size)
-    blocks.write(figure, path)
+        aggregates.legend(figure, grid, size)
+    aggregates.write(figure, path)
 
 
 def bars(
@@ -147,24 +147,24 @@ def bars(
       repeats: word for seeds in the titles of panels.
     """
     frame = plotted.frame[plotted.frame["value"].notna()]
-    arms, places = blocks.arms_of(plotted, frame), blocks.places_of(frame, panel)
-    figure, grid = blocks.make(plotted, frame, aggregate, len(places), Panel(3.4, 2.7))
+    arms, places = aggregates.arms_of(plotted, frame), aggregates.places_of(frame, panel)
+    figure, grid = aggregates.make(plotted, frame, aggregate, len(places), Panel(3.4, 2.7))
     styles = styles_of({arm: plotted.methods.get(arm, arm) for arm in arms})
     names = [plain(arm) for arm in arms]
     crowded = {"rotation": 40, "ha": "right"} if sum(map(len, names)) > 30 else {}
     for (kind, number), axes in grid.items():
-        own = frame[blocks.rows_of(frame, panel, places[number])]
+        own = frame[aggregates.rows_of(frame, panel, places[number])]
         for at, arm in enumerate(arms):
             values = own.loc[own["arm"] == arm, "value"].to_numpy(float)[:, None]
             if len(values):
                 _bar(axes, at, AGGREGATES[kind](values), styles[arm]["color"])
-        heading = f"{plain(str(places[number]))}\n{blocks.about(kind, own, repeats)}"
+        heading = f"{plain(str(places[number]))}\n{aggregates.about(kind, own, repeats)}"
         axes.set_title(heading, loc="left", fontsize=9, color=INK)
         tidy(axes)
         axes.axhline(0, color=FAINT, linewidth=0.8)
         axes.set_xticks(range(len(arms)), names, fontsize=8, **crowded)
         axes.set_ylabel(y_label, fontsize=9, color=INK)
-    blocks.write(figure, path)
+    aggregates.write(figure, path)
 
 
 def forest(plotted: Plotted, path: Path) -> None:
@@ -207,7 +207,7 @@ def ranked(plotted: Plotted, path: Path, *, label: str, lacking: str) -> None:
     frame = plotted.frame.sort_values("value", ascending=False, kind="stable")
     known, others = frame[frame["value"].notna()], frame.loc[frame["value"].isna(), "arm"]
     figure = make_figure(6.5, 0.17 * len(known) + 1.4)
-    blocks.head(figure, plotted.title)
+    aggregates.head(figure, plotted.title)
     axes = figure.subplots()
     axes.barh(range(len(known)), known["value"], color=INK, alpha=0.75)
     tidy(axes)
@@ -220,7 +220,7 @@ def ranked(plotted: Plotted, path: Path, *, label: str, lacking: str) -> None:
     if len(others):
         text = f"Not shown, {lacking}:\n{plain(', '.join(others))}"
         axes.text(0.98, 0.02, text, transform=axes.transAxes, ha="right", fontsize=8, color=INK)
-    blocks.write(figure, path)
+    aggregates.write(figure, path)
 
 
 def settings_grid(plotted: Plotted, path: Path, *, starts: Mapping[str, str]) -> None:
@@ -247,7 +247,7 @@ def settings_grid(plotted: Plotted, path: Path, *, starts: Mapping[str, str]) ->
             counts = count_pairs(both["pser"], both["per"], higher_is_better=False)
             means[at], words[at] = counts.mean, f"{counts.wins}/{counts.losses}"
     figure = make_figure(2.2 + 0.62 * len(settings), 2.2 + 0.42 * len(rows))
-    blocks.head(figure, plotted.title, blocks.seeds_of(frame))
+    aggregates.head(figure, plotted.title, aggregates.seeds_of(frame))
     axes = figure.subplots()
     image = axes.imshow(means, cmap="RdBu", vmin=0, vmax=1, aspect="auto")
     for (row, column), text in words.items():
@@ -262,7 +262,7 @@ def settings_grid(plotted: Plotted, path: Path, *, starts: Mapping[str, str]) ->
     axes.set_xticks(range(len(settings)), shown, fontsize=8)
     bar = figure.colorbar(image, ax=axes)
     bar.set_label("P(PSER needs fewer updates)", fontsize=9, color=INK)
-    blocks.write(figure, path)
+    aggregates.write(figure, path)
 
 
 def _styles(plotted: Plotted, groups: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_origin, get_type_hints
 
 from experiments.papers import gains, layouts, sampled
+from experiments.papers.archive import Data
 from experiments.papers.computations import CLAIMS, COMPUTATIONS
 from experiments.papers.entry import (
     PAPERS,
@@ -27,7 +28,6 @@ from experiments.papers.entry import (
     Source,
 )
 from experiments.papers.printed import claims, printed
-from experiments.papers.tables import Data
 from experiments.runs.presets import read_tables
 from experiments.storage.files import read_toml
 from experiments.studies.options import Question

@@ -8,18 +8,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.papers import score_tables, tables, verdict
+from experiments.papers import archive, judging, score_tables
+from experiments.papers.archive import Data
 from experiments.papers.entry import PAPERS, Claim, Entry, Experiment, SizeName
 from experiments.papers.figures import path_of
 from experiments.papers.printed import stated
 from experiments.papers.registry import ENTRIES, of_papers
 from experiments.papers.running import minutes, missing, stale
-from experiments.papers.tables import Data
-from experiments.papers.verdict import Finding
 from experiments.runs.log import say
 from experiments.runs.rates import in_words
-from experiments.statistics.decisions import ALPHA, benjamini_hochberg
-from experiments.statistics.tables import markdown
+from experiments.statistics.counts import ALPHA, benjamini_hochberg
+from experiments.statistics.markdown import markdown
+from experiments.statistics.verdicts import Verdict
 
 _FEW = 3  # largest number of claims about absent arms that are listed one by one
 _LONG = 12  # largest number of rows of a table that is not folded
@@ -30,7 +30,7 @@ def read(entry: Entry, size: SizeName, results: Path) -> Data | None:
     if entry.source is None:
         return None
     try:
-        return tables.read(results, entry.source.name, size)
+        return archive.read(results, entry.source.name, size)
     except ValueError as error:  # damaged, or written by a later version
         say(f"{error}: it counts as not there")
     return None
@@ -49,9 +49,9 @@ def status(entry: Entry, size: SizeName, data: Data | None) -> str:
     return "done"
 
 
-def findings_of(entry: Entry, size: SizeName, data: Data | None) -> list[Finding]:
+def findings_of(entry: Entry, size: SizeName, data: Data | None) -> list[Verdict]:
     """Return the verdicts about an entry's claims, or [] if its table is incomplete."""
-    return verdict.findings(entry, size, data) if status(entry, size, data) == "done" else []
+    return judging.judge_entry(entry, size, data) if status(entry, size, data) == "done" else []
 
 
 def claims(entry: Entry, size: SizeName, data: Data | None) -> list[list[str]]:
@@ -64,7 +64,7 @@ def claims(entry: Entry, size: SizeName, data: Data | None) -> list[list[str]]:
 
 
 def _rows(
-    entry: Entry, size: SizeName, data: Data | None, findings: Sequence[Finding]
+    entry: Entry, size: SizeName, data: Data | None, findings: Sequence[Verdict]
 ) -> list[list[str]]:
     if findings and entry.swept:
         counts = Counter(each.verdict for each in findings)
@@ -73,14 +73,14 @@ def _rows(
         return [[entry.swept, entry.id, "sweep", stated(entry, entry.claims[0]), why]]
     if findings:
         return [
-            [own.says, entry.id, own.verdict, stated(entry, claim), _numbers_of(own)]
+            [own.label, entry.id, own.verdict, stated(entry, claim), _numbers_of(own)]
             for claim, own in zip(entry.claims, findings, strict=True)
         ]
     state = status(entry, size, data)
     return [[claim.says, entry.id, state, stated(entry, claim), "-"] for claim in entry.claims]
 
 
-def _numbers_of(finding: Finding) -> str:
+def _numbers_of(finding: Verdict) -> str:
     """Return the reason for a verdict, without the verdict at its beginning."""
     own = finding.reason.removeprefix(finding.verdict)
     if own == finding.reason:
@@ -112,7 +112,7 @@ def one(
     state = status(entry, size, data)
     if state == "done":
         assert data is not None and entry.source is not None
-        lines += _claims(verdict.findings(entry, size, data))
+        lines += _claims(judging.judge_entry(entry, size, data))
         figure = path_of(entry, size, results)
         if entry.layout is not None and figure.exists():
             lines += [f"![{entry.id}]({os.path.relpath(figure, base)})", ""]
@@ -157,15 +157,14 @@ def everything(entries: Iterable[Entry], size: SizeName, results: Path) -> str:
     return "\n".join([*top, *parts]).rstrip() + "\n"
 
 
-def _errors(families: Sequence[Sequence[Finding]]) -> str:
+def _errors(families: Sequence[Sequence[Verdict]]) -> str:
     """Return a sentence on the false verdicts to expect on the page of all claims."""
     tested = [
-        [own for own in family if own.judgement and own.verdict not in _UNTESTED]
-        for family in families
+        [own for own in family if own.looks and own.verdict not in _UNTESTED] for family in families
     ]
     tested = [family for family in tested if family]
     every = [own for family in tested for own in family]
-    kept = benjamini_hochberg([own.judgement.raw for own in every if own.judgement])
+    kept = benjamini_hochberg([own.raw for own in every])
     differ = [own.verdict in ("agrees", "disagrees") for own in every]
     survive = sum(map(operator.and_, differ, kept))
     return (
@@ -253,13 +252,13 @@ def _plain_table(rows: list[list[str]]) -> str:
     return "\n".join([lines[0], "| " + " | ".join("---" for _ in rows[0]) + " |", *lines[1:], ""])
 
 
-def _claims(findings: list[Finding]) -> list[str]:
+def _claims(findings: list[Verdict]) -> list[str]:
     lines = []
     absent = [each for each in findings if each.absent]
     for each in findings:
         if each.absent and len(absent) > _FEW:
             continue
-        lines.append(f"- **{each.verdict}**: {each.says} ({_numbers_of(each)})")
+        lines.append(f"- **{each.verdict}**: {each.label} ({_numbers_of(each)})")
     if len(absent) > _FEW:
         lines.append(f"- **not tested**: {len(absent)} claims about what this size does not have")
     return [*lines, ""] if lines else []

@@ -7,20 +7,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.papers import tables
+from experiments.papers import archive
+from experiments.papers.archive import Data
 from experiments.papers.entry import Computation, Experiment, Request, Row, SizeName, Source
-from experiments.papers.tables import Data
-from experiments.runs import code, folder, interrupt, rates
+from experiments.runs import code, interrupt, rates
 from experiments.runs.interrupt import Stopped
 from experiments.runs.log import say
-from experiments.runs.results import versions
 from experiments.runs.run_config import RunConfig
+from experiments.statistics.claims import Claim
 from experiments.storage import kinds
 from experiments.storage.files import Damaged, read_sealed, write_sealed
-from experiments.studies import runner, store
-from experiments.studies.claims import Claim
-from experiments.studies.engines import Cache
-from experiments.studies.options import Where
+from experiments.studies import folders, runner, store
+from experiments.studies.options import Cache, Where
+from experiments.studies.store import versions
 from jaxreplay.saving import check_writable
 
 _PART = {
@@ -54,7 +53,7 @@ def check_figure(path: Path, name: str, size: SizeName, places: Places) -> None:
       ValueError: the path is not writable, or the figure was not written by this command.
     """
     check_writable(path, "choose another --out")
-    known = any(facts.exists() for _, facts in tables.paths(places.out, name, size))
+    known = any(facts.exists() for _, facts in archive.paths(places.out, name, size))
     if path.exists() and not known and not places.overwrite:
         raise ValueError(
             f"{path} was not written by this command: add --overwrite to replace it, or use "
@@ -69,11 +68,11 @@ def read_reusable(source: Source, size: SizeName, places: Places) -> Data:
       ValueError: the results are damaged or were made by other code or with other settings, and
         `overwrite` is not given; or they are not writable.
     """
-    files = tables.paths(places.out, source.name, size)[isinstance(source, Experiment)]
+    files = archive.paths(places.out, source.name, size)[isinstance(source, Experiment)]
     for path in files:
         check_writable(path, "choose another --out")
     try:
-        data = tables.read(places.out, source.name, size) or Data()
+        data = archive.read(places.out, source.name, size) or Data()
         why = stale(source, size, data, places.where.other_code)
         problem = f"{files[0]}: {why}: {_WAYS_OUT}" if why else ""
     except Damaged as error:
@@ -180,11 +179,11 @@ def make(
         process makes the table.
       Stopped: the user pressed Ctrl-C, or an environment failed; finished parts are saved.
     """
-    folder.make(places.out)
+    folders.make(places.out)
     if isinstance(source, Experiment):
         return _train(source, size, places, claims or {})
     below = places.out / f"{source.name}.{size}.parts"
-    with folder.lock(below):
+    with folders.lock(below):
         data = read_reusable(source, size, places)
         settings = [source.name, size, plain(source.options(size))]
         parts = Parts(below, settings, version_of(source), versions())
@@ -195,7 +194,7 @@ def make(
 
 def _train(source: Experiment, size: SizeName, places: Places, claims: Claims) -> Data | None:
     """Run the study of an experiment; return None if the time limit was reached."""
-    out = tables.study_folder(places.out, source.name, size)
+    out = archive.study_folder(places.out, source.name, size)
     data = read_reusable(source, size, places)
     resume = data.store is not None
     if resume and data.codes() != (version_of(source),) and not missing(source, size, data):
@@ -210,7 +209,7 @@ def _train(source: Experiment, size: SizeName, places: Places, claims: Claims) -
         overwrite=not resume and places.overwrite, where=places.where, cache=places.cache,
         show=False, again=f"the same command continues {source.name}",
     )  # fmt: skip
-    return found and tables.of_study(found.store)
+    return found and archive.of_study(found.store)
 
 
 def _compute(source: Computation, size: SizeName, places: Places, parts: Parts) -> Data:
@@ -233,7 +232,7 @@ def _compute(source: Computation, size: SizeName, places: Places, parts: Parts) 
         "seconds": round(time.perf_counter() - start + parts.seconds, 1),
     }
     data = Data(frame, made=made)
-    tables.write(places.out, source.name, size, data)
+    archive.write(places.out, source.name, size, data)
     return data
 
 

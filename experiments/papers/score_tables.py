@@ -6,15 +6,13 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from experiments.papers import verdict
+from experiments.papers.archive import Data, select_rows
 from experiments.papers.entry import Claim, Computation, Entry, Exact, Experiment, SizeName
-from experiments.papers.tables import Data
 from experiments.runs.registry import THRESHOLDS
-from experiments.statistics import primary
+from experiments.statistics import claims, primary
 from experiments.statistics.bootstrap import bootstrap_interval, iqm
+from experiments.statistics.markdown import number, span
 from experiments.statistics.statistics import curves
-from experiments.statistics.tables import number, span
-from experiments.studies import claims
 from experiments.studies.facts import replay_ratio
 
 Cells = list[list[str]]  # rows of a table, header first
@@ -98,7 +96,7 @@ def of_claims(entry: Entry, data: Data) -> Cells:
     }
     rows = [["of", "arm", f"{source.unit or 'value'}: IQM [95 %]"]]
     for where, label in sides:
-        chosen = verdict.select_rows(data.frame, dict(where))
+        chosen = select_rows(data.frame, dict(where))
         values = chosen.loc[chosen["arm"] == label, "value"].to_numpy(float)
         if len(values):
             shown = ", ".join(f"{name} {value}" for name, value in where if name != "kind")

@@ -16,12 +16,10 @@ from experiments.runs import registry
 from experiments.runs.run_config import RunConfig, check_seeds
 from experiments.training.config import FRAMES_AHEAD, ReplaySizes
 from experiments.training.demos import Task
-from experiments.training.host_loop import HostRun, MakeHost
-from experiments.training.loop import make_program
+from experiments.training.host_loop import MakeHost
 from experiments.training.phases import make_phases
 from experiments.training.schedule import schedule
-from experiments.training.seeds import CompiledRun, Run, with_axis
-from experiments.training.spread import layout
+from experiments.training.seeds import with_axis
 from experiments.training.state import a_key
 from jaxreplay.methods import METHODS
 from jaxreplay.replay import Replay
@@ -66,32 +64,6 @@ def assemble(config: RunConfig) -> Parts:
     return Parts(spec, environment, agent, replay)
 
 
-def build(config: RunConfig, devices: int | None = None) -> Run:
-    """Return a run: compiled programs, or a loop on the host if its environments run there.
-
-    Args:
-      config: configuration of the run.
-      devices: number of cores or accelerators for the seeds, by default all of this machine. A loop
-        on the host uses one.
-
-    Raises:
-      ValueError: an option does not fit, or the run needs more memory than there is.
-    """
-    parts = assemble(config)
-    _check_memory(parts, config, devices)
-    return join(parts, config, devices)
-
-
-def join(parts: Parts, config: RunConfig, devices: int | None = None) -> Run:
-    """Return a run from its parts, like `build` but without the check of memory."""
-    spec, environment, agent, replay = parts
-    seeds = range(config.seed, config.seed + config.seeds)
-    if not isinstance(environment, Environment):
-        return HostRun(environment, spec, agent, replay, config.loop, seeds)
-    program = make_program(environment, agent, replay, config.loop)
-    return CompiledRun(program, seeds, layout(config.seeds, devices))
-
-
 def _environment(config: RunConfig) -> tuple[Environment | MakeHost, EnvironmentSpec]:
     """Return the environment, or a function that makes batches on the host, and its spec."""
     if not environments.is_host(config.env):
@@ -130,22 +102,6 @@ def _check_frames(config: RunConfig, sizes: ReplaySizes, spec: EnvironmentSpec) 
         )
 
 
-def _check_memory(parts: Parts, config: RunConfig, devices: int | None) -> None:
-    """Raise ValueError if the arrays of all seeds exceed the memory of device or host."""
-    where, spread = layout(config.seeds, devices), isinstance(parts.environment, Environment)
-    seeds = max(where.programs * where.width, config.seeds) if spread else config.seeds
-    on_device, on_host = (seeds * size for size in _sizes(parts, config))
-    machine, device = machine_bytes(), device_bytes() * (len(set(where.devices)) if spread else 1)
-    if jax.default_backend() == "cpu":  # device and host share one memory
-        on_device, on_host = on_device + on_host, 0
-    for name, needs, has in (("device", on_device, device), ("host", on_host, machine)):
-        if needs > has:
-            raise ValueError(
-                f"the run's arrays on the {name} take {needs / 1e9:,.0f} GB of {has / 1e9:,.0f} GB "
-                f"there: {smaller(parts, config)}"
-            )
-
-
 def smaller(parts: Parts, config: RunConfig) -> str:
     """Return advice about the option that needs the most memory."""
     loop = config.loop
@@ -157,16 +113,15 @@ def smaller(parts: Parts, config: RunConfig) -> str:
     return f"use {max(found, key=found.__getitem__)}"
 
 
-def state_bytes(parts: Parts, config: RunConfig) -> int:
-    """Return the bytes of one seed on the device, without the states of training environments."""
-    return _sizes(parts, config)[0]
+def memory(parts: Parts, config: RunConfig) -> int:
+    """Return the bytes of one seed on the device, without the states of training environments.
 
-
-def _sizes(parts: Parts, config: RunConfig) -> tuple[int, int]:
-    """Return the bytes of one seed's state, evaluation and inspection on device and host."""
+    They include the arrays of evaluations on the host where device and host share their memory.
+    """
     evaluation, on_host = _evaluation_bytes(parts, config)
     most = max(evaluation, _inspection_bytes(parts, config))
-    return _training_bytes(parts, config) + most, on_host
+    shared = on_host if jax.default_backend() == "cpu" else 0
+    return _training_bytes(parts, config) + most + shared
 
 
 def _training_bytes(parts: Parts, config: RunConfig) -> int:

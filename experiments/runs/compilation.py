@@ -1,4 +1,4 @@
-"""Cache of compiled programs between runs, and measurement of compile time.
+"""Cache of compiled programs between runs.
 
 JAX's persistent compilation cache stores the programs; results are the same with and without it.
 This module sets its folder and size limit. If the default folder is unusable, nothing is cached.
@@ -8,15 +8,12 @@ import contextlib
 import hashlib
 import os
 import platform
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import jax
 import platformdirs
-from jax import monitoring
 from jax.experimental.compilation_cache import compilation_cache
 
 from experiments.runs import log
@@ -27,10 +24,6 @@ _DEFAULTS = {  # settings of JAX, unless environment variables set them
     "jax_persistent_cache_min_compile_time_secs": 0.1,
     "jax_compilation_cache_max_size": 10**9,  # bytes
 }
-_EVENTS = frozenset(
-    f"/jax/core/compile/{name}_duration"
-    for name in ("jaxpr_trace", "jaxpr_to_mlir_module", "backend_compile")
-)
 
 
 @contextlib.contextmanager
@@ -94,50 +87,3 @@ def processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         facts |= {line for line in lines if line.partition(":")[0].strip() in names}
     return hashlib.sha256("\n".join(sorted(facts)).encode()).hexdigest()[:8]
-
-
-class Spent(NamedTuple):
-    """Elapsed seconds, and the part of these in which JAX traced, compiled or loaded programs."""
-
-    seconds: float = 0.0
-    compiling: float = 0.0
-
-
-@contextlib.contextmanager
-def measure_time() -> Iterator[Callable[[], Spent]]:
-    """Yield a function that returns the time spent since its previous call.
-
-    JAX reports the spans of tracing, lowering, compiling and loading programs. Spans can be nested,
-    and overlap between threads; overlaps are counted once.
-    """
-    began, spans, lock = time.perf_counter(), list[tuple[float, float]](), threading.Lock()
-
-    def record(event: str, seconds: float, **about: Any) -> None:
-        if event in _EVENTS:
-            end = time.perf_counter()
-            with lock:
-                spans.append((end - seconds, end))
-
-    def spent() -> Spent:
-        nonlocal began
-        now = time.perf_counter()
-        with lock:
-            compiling = total_length([(max(start, began), end) for start, end in spans])
-            spans.clear()
-        seconds, began = now - began, now
-        return Spent(seconds, compiling)
-
-    monitoring.register_event_duration_secs_listener(record)
-    try:
-        yield spent
-    finally:
-        monitoring.unregister_event_duration_listener(record)
-
-
-def total_length(spans: list[tuple[float, float]]) -> float:
-    """Return the length of the union of spans `(start, end)`."""
-    total, reached = 0.0, float("-inf")
-    for start, end in sorted(spans):
-        total += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
-    return total

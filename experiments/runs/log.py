@@ -1,30 +1,23 @@
-"""Output of a run in addition to its tables: terminal, TensorBoard, Weights & Biases."""
+"""Output of runs while they train: terminal, CSV, TensorBoard, Weights & Biases."""
 
 import contextlib
-import functools
+import csv
+import io
 import math
+import os
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
 import numpy as np
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from jaxreplay.saving import printable
 
 Row = Mapping[str, Any]  # seed, step, and metrics by name
 EVENTS_SUFFIX = ".jaxreplay"  # distinguishes our event files from other people's
-_PAUSE = 5.0  # seconds between plain lines of progress
 
 
 def escaped(text: str) -> str:
@@ -44,12 +37,6 @@ def show(text: str, file: TextIO | None = None) -> None:
 def say(line: str) -> None:
     """Print a line of progress to standard error, with line breaks escaped; see `show`."""
     show(printable(line), sys.stderr)
-
-
-@functools.cache
-def say_once(line: str) -> None:
-    """Print a line of progress, at most once in this process."""
-    say(line)
 
 
 @contextlib.contextmanager
@@ -72,111 +59,117 @@ def waiting(text: str) -> Iterator[None]:
         yield
 
 
-class Elapsed(NamedTuple):
-    """Duration of a log point."""
+class Log(Protocol):
+    """A destination of the metrics of a run, while it trains."""
 
-    seconds: float  # duration of training since the previous log point
-    start_up: float = 0.0  # seconds of preparation before training, at the first log point
-    compiling: float = 0.0  # seconds, of both, in which JAX traced, compiled or loaded programs
+    def begin(self, points: Sequence[Sequence[Row]]) -> None:
+        """Begin after log points of before, which a resumed run has: a row per seed for each."""
 
-
-class Sink(Protocol):
-    """A destination of metrics."""
-
-    def log(self, step: int, rows: Sequence[Row], elapsed: Elapsed) -> None:
-        """Write a log point: one row per seed, and the time since the previous log point."""
+    def log(self, rows: Sequence[Row]) -> None:
+        """Write a log point: one row per seed."""
 
     def close(self) -> None:
         """Finish writing."""
 
 
-class TensorBoardSink:
-    """TensorBoard events: the mean over seeds of every metric, and the return of every seed."""
+class CSVLog:
+    """`metrics.csv`: one row per log point and seed, flushed to disk at every log point.
 
-    def __init__(self, folder: Path, resume_step: int | None) -> None:
-        from tensorboardX import SummaryWriter  # imported here because it is slow
+    Columns are seed and step, then all others in alphabetical order. NaN is an empty cell. Numbers
+    have enough digits to be read back exactly. The file has no times, so that resumed and
+    uninterrupted runs write the same bytes.
+    """
 
-        purge = None if resume_step is None else resume_step + 1
-        place = str(folder / "tensorboard")
-        self._writer = SummaryWriter(place, purge_step=purge, filename_suffix=EVENTS_SUFFIX)
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "metrics.csv"
+        self._columns: list[str] | None = None
 
-    def log(self, step: int, rows: Sequence[Row], elapsed: Elapsed) -> None:
-        del elapsed
-        for name, value in mean_over_seeds(rows).items():
-            self._writer.add_scalar(name, value, step)
-        for row in rows:
-            self._writer.add_scalar(f"seed_{row['seed']}/eval_return", row["eval_return"], step)
-        self._writer.flush()
+    def begin(self, points: Sequence[Sequence[Row]]) -> None:
+        self._path.unlink(missing_ok=True)
+        if points:
+            self.log([row for rows in points for row in rows])
+
+    def log(self, rows: Sequence[Row]) -> None:
+        text, head = io.StringIO(), self._columns is None
+        if self._columns is None:
+            self._columns = ["seed", "step", *sorted(set(rows[0]) - {"seed", "step"})]
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerows([self._columns] * head)
+        writer.writerows([_cell(row.get(name, math.nan)) for name in self._columns] for row in rows)
+        with self._path.open("ab") as file:
+            file.write(text.getvalue().encode())
+            file.flush()
+            os.fsync(file.fileno())
 
     def close(self) -> None:
-        self._writer.close()
+        pass
 
 
-class WandbSink:
+def _cell(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        value = value[()]
+    if isinstance(value, (bool, int, np.integer)):
+        return str(int(value))
+    if np.isnan(value):
+        return ""
+    # Shortest text that is read back as the same float32 or float64.
+    return str(value) if isinstance(value, np.floating) else repr(float(value))
+
+
+class TensorBoardLog:
+    """TensorBoard events: the mean over seeds of every metric, and the return of every seed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._writer = folder, None
+
+    def begin(self, points: Sequence[Sequence[Row]]) -> None:
+        from tensorboardX import SummaryWriter  # imported here because it is slow
+
+        purge = points[-1][0]["step"] + 1 if points else None
+        place = str(self._folder / "tensorboard")
+        self._writer = SummaryWriter(place, purge_step=purge, filename_suffix=EVENTS_SUFFIX)
+
+    def log(self, rows: Sequence[Row]) -> None:
+        writer, step = self._writer, rows[0]["step"]
+        assert writer is not None
+        for name, value in mean_over_seeds(rows).items():
+            writer.add_scalar(name, value, step)
+        for row in rows:
+            writer.add_scalar(f"seed_{row['seed']}/eval_return", row["eval_return"], step)
+        writer.flush()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class WandbLog:
     """Weights & Biases: the mean over seeds of every metric, and the return of every seed.
 
     A resumed run is another run in the same group; the name of the group is that of the folder.
     """
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        self._folder, self._config, self._run = folder, config, None
+
+    def begin(self, points: Sequence[Sequence[Row]]) -> None:
+        del points
         import wandb  # optional
 
-        group = folder.resolve().name
-        self._run = wandb.init(project="jaxreplay", group=group, dir=str(folder), config=config)
+        group = self._folder.resolve().name
+        self._run = wandb.init(
+            project="jaxreplay", group=group, dir=str(self._folder), config=self._config
+        )
 
-    def log(self, step: int, rows: Sequence[Row], elapsed: Elapsed) -> None:
-        del elapsed
+    def log(self, rows: Sequence[Row]) -> None:
         # W&B shows metrics with the same prefix in one section.
         returns = {f"eval_return/seed_{row['seed']}": float(row["eval_return"]) for row in rows}
-        self._run.log(mean_over_seeds(rows) | returns, step=step)
+        assert self._run is not None
+        self._run.log(mean_over_seeds(rows) | returns, step=rows[0]["step"])
 
     def close(self) -> None:
-        self._run.finish()
-
-
-class TerminalSink:
-    """Progress bar with steps, steps/s, return and time left; plain lines without a terminal."""
-
-    def __init__(self, label: str, total: int, done: int = 0) -> None:
-        console = Console(stderr=True)
-        self._label, self._total, self._done = label, total, done
-        self._bar: Progress | None = None
-        self._last_line = -math.inf
-        if not console.is_terminal:
-            say(f"{label}: compiling")
-            return
-        self._bar = Progress(  # starts at the first log point; `waiting` is visible until then
-            TextColumn("{task.description:<10}"),
-            BarColumn(bar_width=None),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"),
-            TextColumn("{task.fields[speed]}"),
-            TextColumn("{task.fields[result]}"),
-            TimeRemainingColumn(compact=True),
-            console=console,
-        )
-        self._task = self._bar.add_task(label, total=total, completed=done, speed="", result="")
-
-    def log(self, step: int, rows: Sequence[Row], elapsed: Elapsed) -> None:
-        speed = (step - self._done) * len(rows) / elapsed.seconds
-        self._done = step
-        result = f"return {mean_over_seeds(rows).get('eval_return', math.nan):.1f}"
-        if self._bar is not None:
-            shown = f"{speed:,.0f} steps/s"
-            self._bar.update(self._task, completed=step, speed=shown, result=result)
-            self._bar.start()
-            return
-        now = time.monotonic()
-        if step == self._total or now - self._last_line > _PAUSE:
-            self._last_line = now
-            left = (self._total - step) * len(rows) / speed
-            say(
-                f"{self._label}: {step:,}/{self._total:,} steps, {speed:,.0f} steps/s, "
-                f"{result}, {left:.0f} s left"
-            )
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        if self._run is not None:
+            self._run.finish()
 
 
 def mean_over_seeds(rows: Sequence[Row]) -> dict[str, float]:

@@ -1,19 +1,16 @@
-"""Configuration of a run: options that decide its numbers, and options of its output."""
+"""Configuration of a run: all options that decide its numbers."""
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from experiments import environments
-from experiments.environments.extras import lacking_extra
 from experiments.environments.types import EnvironmentConfig
 from experiments.runs import presets, registry
-from experiments.storage import files, kinds
+from experiments.storage import kinds
 from experiments.training.config import LoopConfig, ReplaySizes
 from experiments.training.schedule import schedule
-from jaxreplay.option import Config, option
 
 # Prefix of the options of each section of a RunConfig on the command line.
 PREFIXES = {
@@ -22,7 +19,6 @@ PREFIXES = {
 }  # fmt: skip
 SECTIONS = tuple(PREFIXES)
 _MOST_SEEDS, _LARGEST_SEED = 100_000, 2**31
-_REMEDY = "restore it, or start a new run"
 _SAVED = {
     "env": kinds.text, "agent": kinds.text, "replay": kinds.text,
     "seeds": kinds.whole, "seed": kinds.whole,
@@ -30,41 +26,6 @@ _SAVED = {
     "loop": kinds.record({"steps": kinds.whole, "learn_every": kinds.whole}),
     "sizes": kinds.record({"num_envs": kinds.whole}),
 }  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True)
-class OutputConfig(Config):
-    """Output of a run in addition to its metrics; it does not change results."""
-
-    checkpoint_every: int = option(10, "log points between two checkpoints", at_least=1)
-    tensorboard: bool = option(True, "write TensorBoard events")
-    figures: bool = option(True, "draw the figures at the end")
-    report: bool = option(
-        False, "write report.html at the end, a self-contained page of 5 MB with all results"
-    )
-    wandb: bool = option(False, "log to Weights & Biases (WANDB_MODE=offline works)")
-    threshold: float | None = option(
-        None,
-        "return that counts as solved; none: the environment's own, if it has one",
-        at_most=1e12,
-    )
-    stop_on_divergence: bool = option(
-        False, "end a run when between two log points no loss or gradient of a seed was finite"
-    )
-    other_code: bool = option(
-        False,
-        "continue results of another version of the code or other settings of JAX; the results "
-        "then name both",
-    )
-
-    def check_packages(self) -> None:
-        """Raise ValueError if the package for a chosen output is missing.
-
-        `check` does not include this, so that folders can be read without these packages.
-        """
-        for name, module in (("wandb", "wandb"), ("report", "plotly")):
-            if getattr(self, name) and (lacks := lacking_extra(f"--{name} true", {module: name})):
-                raise ValueError(f"{lacks}, or use --{name} false")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,39 +159,12 @@ def defaults(env: str, agent: str, replay: str, preset: str | None = None) -> Ru
     return config if preset is None else presets.apply(preset, config)
 
 
-def read(folder: Path, what: str = "run") -> RunConfig:
-    """Return the configuration of the run in `folder`; errors call a missing run `what`.
-
-    Raises:
-      ValueError: the run is missing, or its file is damaged or was written by another version.
-    """
-    path = folder / "config.json"
-    if not path.exists():
-        inside = sorted(found.parent.name for found in folder.glob("*/config.json"))
-        hint = f", such as {folder / inside[0]}" if inside else ""
-        raise ValueError(f"{folder} holds no {what}: give the folder of a run{hint}")
-    saved = files.read_json(path, remedy=_REMEDY)
-    with files.reading(path, _REMEDY):
-        check_saved(saved)
-    return from_folder(saved, path)
-
-
 def from_folder(saved: Any, folder: Path) -> RunConfig:
     """Return `RunConfig.from_json(saved)`; errors include the folder or file."""
     try:
         return RunConfig.from_json(saved)
     except ValueError as error:  # such as a module that is not imported
         raise ValueError(f"{folder}: {error}") from error
-
-
-def check_same(saved: dict, now: dict, folder: str | os.PathLike) -> None:
-    """Raise ValueError if a resumed run has other options (`to_json`) than the saved one."""
-    before, after = option_texts(saved), option_texts(now)
-    for name in differing(saved, now):
-        raise ValueError(
-            f"the run in {folder} was made with {name} {before[name]}, and this has {after[name]}: "
-            "use the same options, or another --out"
-        )
 
 
 def differing(saved: dict, now: dict) -> list[str]:

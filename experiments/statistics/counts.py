@@ -1,4 +1,4 @@
-"""Wins, ties and losses of paired seeds, and the two tests of them.
+"""Wins, ties and losses of paired seeds, the two tests of them, and corrections of p-values.
 
 Seed k of an arm is paired with seed k of its baseline, and wins, ties or loses by the primary
 metric. There are two designs:
@@ -13,14 +13,17 @@ metric. There are two designs:
   number of seeds. The nulls with small capital form a confidence sequence of the *paired
   probability of improvement* mu: the mean of 1 for a win, 1/2 for a tie and 0 for a loss.
 
+P-values of several claims are corrected by Holm's method.
+
 References: Waudby-Smith and Ramdas 2024 (means of bounded variables by betting); Ramdas, Grünwald,
-Vovk and Shafer 2023 (e-processes); Clopper and Pearson 1934.
+Vovk and Shafer 2023 (e-processes); Clopper and Pearson 1934; Holm 1979; Benjamini and Hochberg
+1995.
 """
 
 import bisect
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,6 +31,14 @@ from scipy.special import bdtr, betaincinv, betaln
 
 Interval = tuple[float, float]
 Values = Sequence[float | None] | np.ndarray  # [seeds]
+
+# Probability of any false "agrees" or "disagrees" in a family of claims.
+ALPHA = 0.05
+# Distance of a probability of improvement from 1/2 that counts as no difference, or as being at
+# least as good.
+MARGIN = 0.1
+# Number of seeds below which there is no verdict.
+FEWEST_SEEDS = 10
 
 _BETS = np.arange(1, 200) / 200  # alternatives, each with the same share of the initial capital
 _NULLS = 2000  # ends of confidence sequences are multiples of 1 / _NULLS
@@ -124,30 +135,17 @@ def log_sign_capital(counts: Iterable[ArrayLike]) -> np.ndarray:
     return (wins + losses) * math.log(2) + betaln(1 + wins, 1 + losses)
 
 
-class Test(NamedTuple):
-    """Result of a test of a null m.
-
-    Attributes:
-      p_value: the p-value.
-      side: side of m on which the evidence is: 1, -1 or 0.
-      counts: counts of the look that gave the evidence.
-    """
-
-    p_value: float
-    side: int
-    counts: Counts
-
-
-def anytime_test(looks: Sequence[Counts], m: float = 0.5) -> Test:
+def anytime_test(looks: Sequence[Counts], m: float = 0.5) -> tuple[float, Counts]:
     """Test mu = m after some looks: the p-value is 1 / (largest capital), at most 1.
 
     Ties are no evidence, also if m is not 1/2: many of them would make mu approach 1/2, for a ruler
     that is too coarse and for equal arms alike.
+
+    Returns:
+      The p-value, and the counts of the look that gave the evidence.
     """
     logs = log_untied_capital(np.transpose(looks), m)
-    best = looks[int(logs.argmax())]
-    side = np.sign(best.wins - m * (best.wins + best.losses)) if logs.max() > 0 else 0
-    return Test(float(np.exp(-max(logs.max(), 0.0))), int(side), best)
+    return float(np.exp(-max(logs.max(), 0.0))), looks[int(logs.argmax())]
 
 
 def log_untied_capital(counts: np.ndarray, m: float) -> np.ndarray:
@@ -174,22 +172,15 @@ def confidence_sequence(counts: Counts, alpha: float = 0.05) -> Interval:
     return low / _NULLS, high / _NULLS
 
 
-def sign_test(looks: Sequence[Counts], m: float = 0.5) -> Test:
-    """Test exactly, on two sides, whether an arm wins a share m of the untied pairs.
+def sign_test(counts: Counts, m: float = 0.5) -> float:
+    """Return the exact two-sided p-value of the null that an arm wins a share m of untied pairs.
 
-    The p-value is twice the smaller tail of the binomial distribution, at most 1. It is valid for
-    a single look with a number of seeds that was fixed before the runs.
-
-    Raises:
-      ValueError: there are several looks.
+    It is twice the smaller tail of the binomial distribution, at most 1. It is valid for a single
+    look with a number of seeds that was fixed before the runs.
     """
-    if len(looks) != 1:
-        raise ValueError(f"{len(looks)} looks need a sequential design: test them by anytime_test")
-    wins, _, losses = looks[0]
-    pairs = wins + losses
-    tails = bdtr(wins, pairs, m), bdtr(losses, pairs, 1 - m)
-    side = int(wins > m * pairs) - int(wins < m * pairs)
-    return Test(float(min(1.0, 2 * min(tails))), side, looks[0])
+    wins, _, losses = counts
+    tails = bdtr(wins, wins + losses, m), bdtr(losses, wins + losses, 1 - m)
+    return float(min(1.0, 2 * min(tails)))
 
 
 def clopper_pearson(counts: Counts, alpha: float = 0.05) -> Interval:
@@ -208,28 +199,59 @@ def share_won(counts: Counts) -> float:
     return counts.untied.mean
 
 
-class Design(NamedTuple):
-    """Statistical test of a design.
+def p_value_of(looks: Sequence[Counts], m: float, sequential: bool) -> tuple[float, Counts]:
+    """Test the null m by the test of a design.
 
-    Attributes:
-      test: (counts at all looks, null) -> result of the test.
-      interval: (counts, alpha) -> interval.
-      estimate: counts -> the estimated quantity.
-      quantity: name of the quantity.
-      name: name of the p-value.
+    Returns:
+      The p-value, and the counts of the look that gave the evidence.
+
+    Raises:
+      ValueError: a fixed design has several looks.
     """
+    if sequential:
+        return anytime_test(looks, m)
+    if len(looks) != 1:
+        raise ValueError(f"{len(looks)} looks need a sequential design: a fixed one has one look")
+    return sign_test(looks[0], m), looks[0]
 
-    test: Callable[[Sequence[Counts], float], Test]
-    interval: Callable[[Counts, float], Interval]
-    estimate: Callable[[Counts], float]
-    quantity: str
-    name: str
+
+def interval_of(counts: Counts, alpha: float, sequential: bool) -> Interval:
+    """Return the interval of `estimate_of` at level 1 - alpha."""
+    return confidence_sequence(counts, alpha) if sequential else clopper_pearson(counts, alpha)
 
 
-FIXED = Design(
-    sign_test, clopper_pearson, share_won, "share of untied pairs won", "sign test p"
-)  # fmt: skip
-SEQUENTIAL = Design(
-    anytime_test, confidence_sequence, lambda counts: counts.mean,
-    "paired probability of improvement", "anytime p",
-)  # fmt: skip
+# Names of estimates and of p-values, by whether the design is sequential.
+QUANTITIES = {True: "paired probability of improvement", False: "share of untied pairs won"}
+TESTS = {True: "anytime p", False: "sign test p"}
+
+
+def estimate_of(counts: Counts, sequential: bool) -> float:
+    """Return the estimate of a design: mu, or the share of untied pairs that an arm wins."""
+    return counts.mean if sequential else share_won(counts)
+
+
+def holm(p_values: Mapping[Any, float]) -> dict[Any, float]:
+    """Return p-values by name, corrected for their number m (Holm 1979).
+
+    The smallest p-value is multiplied by m, the next by m - 1 and so on; results are then made
+    monotone and clipped to 1. A threshold of 0.05 limits the probability of any false rejection.
+    """
+    corrected, so_far = {}, 0.0
+    for rank, name in enumerate(sorted(p_values, key=p_values.__getitem__)):
+        so_far = max(so_far, (len(p_values) - rank) * p_values[name])
+        corrected[name] = min(so_far, 1.0)
+    return {name: corrected[name] for name in p_values}
+
+
+def benjamini_hochberg(p_values: Sequence[float], rate: float = ALPHA) -> list[bool]:
+    """Return which of some p-values are significant at a false discovery rate (1995)."""
+    ranked = np.sort(p_values)
+    below = ranked <= rate * np.arange(1, len(ranked) + 1) / max(len(ranked), 1)
+    limit = ranked[below].max(initial=-1.0)
+    return [bool(p <= limit) for p in p_values]
+
+
+def shown_p(p: float) -> str:
+    """Return a p-value with two digits, or with more if rounding would move it to alpha."""
+    texts = (f"{p:.{digits}g}" for digits in range(2, 17))
+    return next((text for text in texts if (float(text) < ALPHA) == (p < ALPHA)), str(p))

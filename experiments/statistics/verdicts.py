@@ -1,178 +1,318 @@
-"""The gate of a comparison: whether an arm tests its method, and whether arms can be compared.
+"""Verdicts about claims, from the values of paired seeds.
 
-Results are not evidence about a method if its prioritised sampler drew almost uniformly, if its
-learned sampler had hardly any updates, if no agent learned, or if the arms have different
-environments.
+The path from claims to verdicts is `judge`: pairs of values of every claim, wins, ties and losses
+at every look, the gate, tests with p-values corrected over the family (`decide`), and the reason in
+words. For the tests, see `counts`; for runs that are no evidence, see `gate`.
 """
 
+import functools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import pandas as pd
+import numpy as np
 
-from experiments.statistics.decisions import Decision, Direction, Verdict
-from experiments.statistics.statistics import curves
+from experiments.statistics import paired
+from experiments.statistics.claims import Claim, NotAsked, Outcome, known
+from experiments.statistics.counts import (
+    ALPHA,
+    FEWEST_SEEDS,
+    MARGIN,
+    QUANTITIES,
+    TESTS,
+    Counts,
+    Interval,
+    estimate_of,
+    holm,
+    interval_of,
+    p_value_of,
+    shown_p,
+)
+from experiments.statistics.evidence import Evidence, Pairs, collect
+from experiments.statistics.planning import seeds_needed
 
-# Effective share of the buffer, 1 / (N sum P^2), above which draws are practically uniform.
-UNIFORM_BUFFER = 0.95
-# Number of updates below which a learned sampler is still close to its initialization.
-FEWEST_UPDATES = 500
-# Share of the way from the first evaluation to a good return below which an agent hardly learned.
-LEAST_PROGRESS = 0.1
-# Label of the control: the baseline with other seeds.
-CONTROL = "control"
-
-
-@dataclass(frozen=True)
-class Facts:
-    """Facts about an arm that the gate needs."""
-
-    label: str
-    env: str
-    code: str  # version of the code and settings of JAX
-    settings: Mapping[str, Any]  # options that arms must share: agent, loop, protocol, replay ratio
-    seeds: tuple[int, ...]
-    prioritises: bool = False  # whether draws should differ from uniform; not for uniform, pal
-    learned: bool = False  # whether the sampler has its own network
-    effective_buffer: float | None = None  # mean over log points after warm-up, and seeds
-    sampler_updates: float | None = None  # updates of the sampler's network, mean over seeds
-    progress: float | None = None  # of the agent, see `progress_of`; None if unknown
-    train_seconds: float | None = None  # compute time of all seeds together
+_ROUNDING = 1e-9  # tolerance of comparisons with 1/2 -+ margin
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judgement(Decision):
-    """A decision with the facts about its arm, JSON-able by `dataclasses.asdict`."""
+class Verdict:
+    """The verdict about a claim.
 
-    arm: str
-    baseline: str
-    claim: Direction  # claim about the arm relative to the baseline
-    quantity: str  # name of the estimate and its interval
-    effective_buffer: float | None = None
+    Numbers describe the look that decided, or the last look if none did. A claim that cannot be
+    asked has no looks, and its numbers have no meaning.
+    """
+
+    claim: Claim
+    verdict: Outcome
+    reason: str  # one line with numbers
+    label: str  # claim in words, or name of the arm
+    method: str  # label without the settings of the group
+    group: str = ""  # settings shared with the baseline, such as the replay ratio
+    looks: Sequence[Counts] = ()  # counts at every look up to the one that decided
+    counts: Counts = Counts()
+    seeds: int = 0
+    estimate: float = 0.5  # share of untied pairs won, or mu in a sequential design
+    interval: Interval = (0.0, 1.0)  # of the estimate at the level; all of a family hold together
+    level: float = 1.0  # 1 - alpha / (claims of the family)
+    p_value: float = 1.0  # corrected over the family (Holm)
+    raw: float = 1.0  # p-value before the correction
+    expected: int | None = None  # seeds to decide with 80 % probability, if undecided and planned
+    quantity: str = ""  # name of the estimate and its interval
+    effective_buffer: float | None = None  # of the arm, as are the following two
     sampler_updates: float | None = None
     train_seconds: float | None = None
     ungated: str | None = None  # reason for disabling the gate, if it was disabled
+    differences: tuple[float, ...] | None = None  # see `paired.differences_of`
+    runs: tuple[str, ...] = ()  # ids of the runs that the verdict depends on
+    absent: bool = False  # whether an arm or a task was not run
+
+    @property
+    def needs_seeds(self) -> bool:
+        """Whether further seeds can decide the claim."""
+        return bool(self.looks) and self.verdict in _OPEN
+
+    @functools.cached_property
+    def pairs(self) -> dict[str, Any]:
+        """Differences from the baseline with their mean and IQM, see `paired.describe`."""
+        return paired.describe(self.seeds, self.differences)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers of the verdict as plain values."""
+        names = (
+            "verdict", "reason", "counts", "seeds", "estimate", "interval", "level", "p_value",
+            "raw", "expected",
+        )  # fmt: skip
+        facts = (
+            "quantity", "effective_buffer", "sampler_updates", "train_seconds", "ungated", "pairs",
+        )  # fmt: skip
+        claim = {"arm": self.claim.arm, "baseline": self.claim.baseline}
+        return {
+            **{name: getattr(self, name) for name in names},
+            **claim, "claim": self.claim.direction,
+            **{name: getattr(self, name) for name in facts},
+        }  # fmt: skip
 
 
-def judgement(arm: Facts, baseline: Facts, decision: Decision, **more: Any) -> Judgement:
-    """Return a decision with the facts about its arm; `more` are the other fields."""
-    known = ("effective_buffer", "sampler_updates", "train_seconds")
-    facts = {name: _known(getattr(arm, name)) for name in known}
-    return Judgement(arm=arm.label, baseline=baseline.label, **vars(decision), **facts, **more)
-
-
-def why_untested(arm: Facts) -> str | None:
-    """Return the reason why an arm does not test its method, or None (the gate).
-
-    Methods such as PAL, which draw uniformly and change the loss instead, pass the gate.
-    """
-    if arm.prioritises:
-        if (share := _known(arm.effective_buffer)) is None:
-            return "not tested: its effective buffer was not recorded"
-        if share > UNIFORM_BUFFER:
-            return f"{_LIKE_UNIFORM}: effective buffer {share:.3g} is above {UNIFORM_BUFFER:g}"
-    if arm.learned:
-        if (updates := _known(arm.sampler_updates)) is None:
-            return "not tested: the updates of its network were not recorded"
-        if updates < FEWEST_UPDATES:
-            times = f"updated {updates:.0f} times, fewer than {FEWEST_UPDATES}"
-            return f"{_LIKE_UNIFORM}: its network was {times}"
-    return None
-
-
-def incomparable(arm: Facts, baseline: Facts) -> str | None:
-    """Return the reason why two arms cannot be compared seed by seed, or None."""
-    for name, own, other in (
-        ("environments", arm.env, baseline.env),
-        ("versions of the code", arm.code, baseline.code),
-        ("numbers of seeds", len(arm.seeds), len(baseline.seeds)),
-    ):
-        if own != other:
-            return f"not comparable: different {name}, {own} and {other}"
-    missing = object()
-    for name in sorted({*arm.settings, *baseline.settings}):
-        own, other = (facts.settings.get(name, missing) for facts in (arm, baseline))
-        if own != other:
-            shown = " and ".join("none" if x is missing else str(x) for x in (own, other))
-            return f"not comparable: different {name}, {shown}"
-    return None
-
-
-def gate(arm: Facts, baseline: Facts, ungated: str | None = None) -> tuple[Verdict, str] | None:
-    """Return a verdict that does not depend on wins and losses, with its reason, or None.
+def judge(
+    claims: Sequence[Claim],
+    pairs_of: Callable[[Claim], Pairs],
+    looks: Sequence[int] | None = None,
+    margin: float = MARGIN,
+    ungated: str | None = None,
+    plan: bool = True,
+) -> list[Verdict]:
+    """Judge a family of claims; p-values are corrected over those that pass the gate.
 
     Args:
-      arm: facts about the arm of a claim.
-      baseline: facts about its baseline.
-      ungated: reason for judging arms that do not test their methods; None if there is none.
+      claims: the claims.
+      pairs_of: returns the runs of a claim, or raises NotAsked.
+      looks: numbers of seeds of the looks of a sequential design, besides one at all seeds of each
+        claim; None means one test of all seeds.
+      margin: margin of "no difference" and "at least as good".
+      ungated: reason to judge arms that the gate stops, or None.
+      plan: whether to estimate the seeds that undecided claims still need.
+
+    Returns:
+      The verdict about each claim, in their order.
+
+    Raises:
+      ValueError: arm and baseline of a claim have different seeds.
     """
-    if reason := incomparable(arm, baseline):
-        return "not comparable", reason
-    if ungated is not None:
-        return None
-    for facts in (arm, baseline):
-        if reason := why_untested(facts):
-            return "not tested", reason if facts is arm else f"baseline {baseline.label} {reason}"
-    if not learned(arm, baseline):
-        most = max(facts.progress or 0.0 for facts in (arm, baseline))
-        return "not tested", (
-            f"not tested: agents hardly learned on {arm.env}, at most {most:.2g} of the way from "
-            "the first evaluation to a good return"
+    evidence: dict[int, Evidence] = {}
+    verdicts: dict[int, Verdict] = {}
+    for place, claim in enumerate(claims):
+        try:
+            evidence[place] = collect(claim, pairs_of(claim), looks, ungated)
+        except NotAsked as error:
+            verdicts[place] = Verdict(
+                claim=claim, verdict=error.outcome, reason=str(error), label=claim.says,
+                method=claim.says, absent=error.absent,
+            )  # fmt: skip
+    decided = decide(evidence, looks is not None, margin, plan)
+    verdicts |= {place: replace(verdict, ungated=ungated) for place, verdict in decided.items()}
+    return [verdicts[place] for place in range(len(claims))]
+
+
+def decide(
+    claims: Mapping[Any, Evidence],
+    sequential: bool = True,
+    margin: float = MARGIN,
+    plan: bool = True,
+) -> dict[Any, Verdict]:
+    """Decide every claim of a family at the first look that has enough evidence.
+
+    A claim "agrees" or "disagrees" if its p-value, corrected over the family by Holm's method, is
+    below `ALPHA`; the sign is that of the evidence of the p-value. The null of "better" and "worse"
+    is that wins and losses are equally likely, and the null of "at least as good" that the arm
+    wins a share 1/2 - margin of the pairs that do not tie. The verdict "no difference" needs an
+    interval inside (1/2 - margin, 1/2 + margin); where more than half of the pairs tie, it also
+    needs such an interval of the untied pairs. No verdict is given before there are ten seeds.
+
+    Later looks of a decided claim are ignored and may be missing, so that decisions do not change
+    if the study is interrupted or gets more seeds.
+
+    Args:
+      claims: the family of claims, by name. Looks must have the same numbers of seeds in all of
+        them.
+      sequential: whether the test is valid at every look, or at a single one.
+      margin: see above, in (0, 1/2).
+      plan: whether to estimate the seeds that undecided claims need (up to 0.5 s per claim).
+
+    Returns:
+      The verdict about each claim. The probability that any falsely agrees or disagrees is at most
+      `ALPHA`; that of an error of any interval is another `ALPHA`.
+
+    Raises:
+      ValueError: a claim has no look, or several in a fixed design.
+    """
+    if lacking := [name for name, evidence in claims.items() if not evidence.looks]:
+        raise ValueError(f"claim '{lacking[0]}' has no look: give the counts of one at least")
+    family = [
+        name for name, evidence in claims.items() if evidence.corrected and evidence.stopped is None
+    ]
+    alphas = {name: ALPHA / max(len(family), 1) if name in family else ALPHA for name in claims}
+    nulls = {name: evidence.claim.null(margin) for name, evidence in claims.items()}
+    looks: dict[Any, Sequence[Counts]] = {}
+    tests: dict[Any, tuple[float, Counts]] = {}  # p-value, and counts that gave the evidence
+    corrected: dict[Any, float] = {}
+    outcomes: dict[Any, Outcome] = {}
+    for look in range(1, max((len(evidence.looks) for evidence in claims.values()), default=0) + 1):
+        undecided = [name for name in claims if outcomes.get(name, "undecided") in _OPEN]
+        looks |= {name: claims[name].looks[:look] for name in undecided}
+        tests |= {name: p_value_of(looks[name], nulls[name], sequential) for name in undecided}
+        p_values = {name: p_value for name, (p_value, _) in tests.items()}
+        p_values |= holm({name: p_values[name] for name in family})
+        for name in undecided:
+            counts, source = looks[name][-1], tests[name][1]
+            wins_more = source.wins > nulls[name] * source.untied.pairs
+            even = _is_even(counts, alphas[name], margin, sequential)
+            outcomes[name] = _outcome(claims[name], counts, p_values[name], wins_more, even)
+            corrected[name] = p_values[name]
+    verdicts = {}
+    for name, evidence in claims.items():
+        (raw, source), counts = tests[name], looks[name][-1]
+        verdict = _with_numbers(evidence, looks[name], outcomes[name], alphas[name], sequential)
+        verdict = replace(verdict, p_value=corrected[name], raw=raw)
+        if plan and sequential and evidence.corrected and verdict.needs_seeds:
+            verdict = replace(verdict, expected=_expected(evidence, counts, alphas[name], margin))
+        size = len(family) if name in family else 0
+        verdicts[name] = replace(
+            verdict, reason=_reason(evidence, verdict, source, size, sequential)
         )
-    return None
+    return verdicts
 
 
-def learned(arm: Facts, baseline: Facts) -> bool:
-    """Return whether the agent of either arm learned, or no good return is known for the task."""
-    known = [facts.progress for facts in (arm, baseline) if facts.progress is not None]
-    return not known or max(known) >= LEAST_PROGRESS
+_OPEN = ("undecided", "pilot")  # outcomes that further seeds can change
 
 
-def progress_of(frame: pd.DataFrame, good: float | None) -> float | None:
-    """Return how far an agent got from its first evaluation to a good return.
-
-    It is the largest share of that way which the median return over seeds covers, on average over
-    any tenth of training, so that noise is not progress; and 1 if half of the seeds reach the good
-    return.
+def _outcome(
+    evidence: Evidence, counts: Counts, p_value: float, wins_more: bool, even: bool
+) -> Outcome:
+    """Return the outcome of a claim at a look.
 
     Args:
-      frame: metrics with columns seed, step and eval_return.
-      good: return of a good agent on the task, or None if it is unknown; then the result is None.
+      evidence: the claim with its evidence.
+      counts: counts of the look.
+      p_value: p-value, corrected over the family.
+      wins_more: whether the arm wins more of the untied pairs than under the null, in the counts
+        that gave the p-value.
+      even: whether the interval is within the margin.
     """
-    if good is None:
-        return None
-    reached = frame.groupby("seed")["eval_return"].max() >= good
-    if reached.mean() >= 0.5:
-        return 1.0
-    medians = curves(frame).median(axis=1)
-    if medians.empty:  # all seeds diverged
-        return 0.0
-    first, best = float(medians.iloc[0]), medians.rolling(max(1, len(medians) // 10)).mean().max()
-    return (float(best) - first) / (good - first) if first < good else 0.0
+    if evidence.stopped is not None:
+        return evidence.stopped[0]
+    if counts.pairs // evidence.tasks < FEWEST_SEEDS:
+        return "pilot"
+    if p_value < ALPHA:
+        return "agrees" if wins_more != (evidence.claim.direction == "worse") else "disagrees"
+    return "no difference" if even and evidence.claim.may_find_no_difference else "undecided"
 
 
-def mean_after(frame: pd.DataFrame, column: str, warm_up: int) -> float | None:
-    """Return a metric's mean over log points after the warm-up, then over seeds, or None.
+def _is_even(counts: Counts, alpha: float, margin: float, sequential: bool) -> bool:
+    """Return whether intervals lie strictly between 1/2 - margin and 1/2 + margin."""
+    mostly_tied = 2 * counts.ties > counts.pairs
+    for kind in (counts, counts.untied) if mostly_tied else (counts,):
+        low, high = interval_of(kind, alpha, sequential)
+        if low <= 0.5 - margin + _ROUNDING or high >= 0.5 + margin - _ROUNDING:
+            return False
+    return True
 
-    `Facts.effective_buffer` is such a mean, because every sampler is uniform before learning starts
-    and shortly afterwards.
+
+def _with_numbers(
+    evidence: Evidence, looks: Sequence[Counts], outcome: Outcome, alpha: float, sequential: bool
+) -> Verdict:
+    """Return a verdict with the numbers of its last look, but without p-values and reason."""
+    claim, counts = evidence.claim, looks[-1]
+    seeds = counts.pairs // evidence.tasks
+    verdict = Verdict(
+        claim=claim, verdict=outcome, reason="", label=claim.says, method=claim.says,
+        looks=tuple(looks), counts=counts, seeds=seeds, level=1 - alpha,
+        estimate=estimate_of(counts, sequential), interval=interval_of(counts, alpha, sequential),
+        quantity=QUANTITIES[sequential],
+    )  # fmt: skip
+    if not evidence.pairs:
+        return verdict
+    arm, baseline = (runs.first(seeds) for runs in evidence.pairs[0])
+    return replace(
+        verdict, effective_buffer=arm.effective_buffer, sampler_updates=arm.sampler_updates,
+        train_seconds=known(arm.train_seconds),
+        runs=tuple(runs.id for pair in evidence.pairs for runs in pair),
+        differences=None  # which tasks do not have in common
+        if evidence.tasks > 1 else paired.differences_of(arm.values, baseline.values),
+    )  # fmt: skip
+
+
+def _expected(evidence: Evidence, counts: Counts, alpha: float, margin: float) -> int | None:
+    """Return the seeds that decide a claim with a probability of 80 %, or None if too many."""
+    null, may_be_even = evidence.claim.null(margin), evidence.claim.may_find_no_difference
+    more = seeds_needed(counts, alpha, margin, null, may_be_even, seen=counts)
+    return (
+        None if more is None else counts.pairs // evidence.tasks + math.ceil(more / evidence.tasks)
+    )
+
+
+def _reason(
+    evidence: Evidence, verdict: Verdict, source: Counts, family: int, sequential: bool
+) -> str:
+    """Return the numbers of a verdict in words.
 
     Args:
-      frame: metrics with columns seed, step and, if the run has it, `column`.
-      column: name of the metric, such as `replayed/effective_buffer`; log points without a value
-        are left out.
-      warm_up: agent steps of the warm-up; only later log points count.
+      evidence: the claim with its evidence.
+      verdict: the verdict.
+      source: counts of the look that gave the p-value.
+      family: number of claims over which p-values are corrected.
+      sequential: whether the test is valid at every look.
     """
-    if column not in frame:
-        return None
-    late = frame[(frame["step"] > warm_up) & frame[column].notna()]
-    return _known(late.groupby("seed")[column].mean().mean())
+    if evidence.stopped is not None:
+        return evidence.stopped[1]
+    low, high = verdict.interval
+    parts = [
+        f"{verdict.counts.shown} of {verdict.seeds} seeds"
+        + (f" on {evidence.tasks} tasks" if evidence.tasks > 1 else ""),
+        f"{verdict.quantity} {verdict.estimate:.3g} [{low:.3g}, {high:.3g}] at "
+        f"{100 * verdict.level:.3g} %",
+        f"{TESTS[sequential]} = {shown_p(verdict.p_value)}"
+        + (f" (Holm over {family})" if family > 1 else "")
+        + (f" from {source.shown}" if verdict.p_value < ALPHA and source != verdict.counts else ""),
+    ]
+    if verdict.verdict == "pilot":
+        parts.append(f"no verdict below {FEWEST_SEEDS} seeds")
+    if verdict.expected is not None:
+        parts.append(f"about {verdict.expected - verdict.seeds:,} more seeds to decide")
+    if remarks := _remarks(evidence):
+        parts.append(", ".join(dict.fromkeys(remarks)))
+    return "; ".join(parts)
 
 
-_LIKE_UNIFORM = "not tested (behaved like uniform)"
-
-
-def _known(value: float | None) -> float | None:
-    return None if value is None or math.isnan(value) else float(value)
+def _remarks(evidence: Evidence) -> list[str]:
+    """Return remarks on tasks that are left out, the least effect and seeds without a value."""
+    remarks = []
+    if evidence.left_out:
+        remarks.append(f"without {', '.join(evidence.left_out)}, where agents hardly learned")
+    if evidence.claim.least and evidence.pairs:
+        kind = "margin" if evidence.claim.direction == "at least as good" else "least effect"
+        remarks.append(f"{kind} {evidence.claim.least:g} {evidence.pairs[0][0].unit}".rstrip())
+    for runs in (runs for pair in evidence.pairs for runs in pair):
+        if lost := int((~np.isfinite(runs.values)).sum()):
+            remarks.append(f"{lost} of {len(runs.values)} seeds of {runs.label} have no number")
+    return remarks

@@ -1,11 +1,10 @@
-"""Tables of numbers in CSV files, of which compressed ones have a JSON file with checksums."""
+"""Tables of numbers in CSV files; compressed ones contain a checksum."""
 
 import gzip
 import io
 import zlib
 from collections.abc import Collection
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,21 +14,7 @@ from experiments.storage import files
 _REMEDY = "restore it, or run the study again"
 
 
-class Encoded(NamedTuple):
-    """The bytes of a table's file."""
-
-    content: bytes  # compressed
-    crc32: int  # checksum of the uncompressed text
-
-
-class Decoded(NamedTuple):
-    """A table from a file."""
-
-    frame: pd.DataFrame
-    crc32: int  # checksum of the uncompressed text
-
-
-def encode(frame: pd.DataFrame, digits: int) -> Encoded:
+def encode(frame: pd.DataFrame, digits: int) -> bytes:
     """Return the bytes of a table's file; equal tables give equal bytes.
 
     Args:
@@ -37,36 +22,25 @@ def encode(frame: pd.DataFrame, digits: int) -> Encoded:
       digits: significant digits of each number; nine distinguish all float32 values.
     """
     text = frame.to_csv(index=False, float_format=f"%.{digits}g").encode()
-    return Encoded(gzip.compress(text, mtime=0), zlib.crc32(text))
+    return gzip.compress(text, mtime=0)
 
 
-def facts_of(path: Path) -> Path:
-    """Return the path of the JSON file of a compressed table."""
-    return path.with_suffix("").with_suffix(".json")
-
-
-def decode(path: Path, expected: Collection[int]) -> Decoded:
+def decode(path: Path) -> pd.DataFrame:
     """Read a compressed table.
 
-    Args:
-      path: path of the table.
-      expected: valid checksums of its text.
-
     Raises:
-      Damaged: the file is missing or damaged, or has another checksum.
+      Damaged: the file is missing or damaged.
     """
     content = files.read_bytes(path, remedy=_REMEDY)
     with files.reading(path, _REMEDY):
-        crc32, size = (int.from_bytes(end, "little") for end in (content[-8:-4], content[-4:]))
-        if crc32 not in expected:
-            raise ValueError(f"it does not belong to {facts_of(path).name}")
+        size = int.from_bytes(content[-4:], "little")
         if size > files.MOST:
             raise ValueError(f"its text has more than {files.MOST:,} bytes")
         stream = zlib.decompressobj(wbits=zlib.MAX_WBITS + 16)  # checks size and checksum
         text = stream.decompress(content, size + 1)
         if not stream.eof or stream.unused_data:
             raise ValueError("it is cut off, or longer than its text")
-    return Decoded(parse(path, text, (), _REMEDY), crc32)
+    return parse(path, text, (), _REMEDY)
 
 
 def parse(

@@ -72,7 +72,7 @@ def environment(accelerator: str | None) -> dict[str, str]:
     if accelerator is None:
         shared["JAX_PLATFORMS"] = "cpu"
     # XLA splits large products by the number of threads, which must match on all nodes.
-    return shared | {"NPROC": str(devices.cores())}
+    return shared | {"NPROC": str(devices.threads())}
 
 
 @contextlib.contextmanager

@@ -2,15 +2,17 @@
 
 A task runs the same program, at the same width and with the same flags and number of threads, as a
 device of this machine. If its worker or node dies, Ray restarts the task elsewhere, and it resumes
-from the latest state saved in `Notes` and produces the same numbers.
+from the latest checkpoint in `Notes` and produces the same numbers.
 """
 
 import contextlib
 import itertools
 import socket
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -21,16 +23,18 @@ from experiments import environments
 from experiments.runs import compilation, outside
 from experiments.runs.log import say
 from experiments.studies import batch, cluster, devices, programs, store
-from experiments.studies.batch import Outcome, Programs, Progress, Task, Train
+from experiments.studies.batch import Outcome
+from experiments.studies.checkpoints import Checkpoint, Progress
 from experiments.studies.cluster import Cluster
+from experiments.studies.executor import Task, Train, decided_by
 from experiments.studies.grid import Place, Point
 from experiments.studies.options import Cache, Where
 from experiments.studies.plan import Job, Plan
 from experiments.studies.store import SeededPoint, Store
+from experiments.training.drivers import Programs
 
 _DEATHS = 5  # restarts of a batch after the death of its worker
 _PAUSE = 1.0  # seconds between two reads of the progress of a batch
-_SHARE = 20  # smallest interval between saved states, as a multiple of the time to save one
 
 
 class Sent(NamedTuple):
@@ -42,7 +46,7 @@ class Sent(NamedTuple):
     width: int
     code: str  # version of the code
     cache: Cache  # directory of compiled programs
-    every: float  # seconds between two saved states
+    every: float  # seconds between two checkpoints
 
 
 class Came(NamedTuple):
@@ -56,7 +60,7 @@ class Came(NamedTuple):
 
 
 class Notes:
-    """Actor that stores the progress of batches and their latest saved states.
+    """Actor that stores the progress of batches and their latest checkpoints.
 
     It runs on the node that started the study, so it lives as long as the study. A batch that
     restarts after the death of its node reports the same progress again, since its numbers are the
@@ -66,21 +70,21 @@ class Notes:
     def __init__(self) -> None:
         self._steps: dict[int, int] = {}
         self._began: dict[int, int] = {}
-        self._left: dict[int, tuple[int, Any, Any]] = {}
+        self._left: dict[int, tuple[int, Any]] = {}
 
-    def begin(self, batch: int) -> tuple[int, tuple[int, Any, Any] | None]:
-        """Count a start of a batch; return the count and the values saved by `leave`."""
+    def begin(self, batch: int) -> tuple[int, Any]:
+        """Count a start of a batch; return the count and a reference to its checkpoint, if any."""
         self._began[batch] = self._began.get(batch, 0) + 1
-        self._steps[batch] = self._left[batch][0] if batch in self._left else 0
-        return self._began[batch], self._left.get(batch)
+        self._steps[batch], checkpoint = self._left.get(batch, (0, None))
+        return self._began[batch], checkpoint
 
     def tell(self, batch: int, steps: int) -> None:
         """Record the agent steps that each run of a batch has taken."""
         self._steps[batch] = steps
 
-    def leave(self, batch: int, steps: int, progress: Any, state: Any) -> None:
-        """Save steps, progress and state of a batch in the object store, which spills to disk."""
-        self._left[batch] = (steps, progress, ray.put(state))
+    def leave(self, batch: int, steps: int, checkpoint: bytes) -> None:
+        """Keep the checkpoint of a batch in the object store, which spills to disk."""
+        self._left[batch] = (steps, ray.put(checkpoint))
 
     def forget(self, batch: int) -> None:
         """Delete the notes of a batch that has ended."""
@@ -103,13 +107,13 @@ class Remote:
             raise ValueError(
                 f"devices is {asked}, but the cluster has {len(joined.slots)}: use at most as many"
             )
-        self.devices = joined.slots[:asked]
-        self._joined, self._cache, self._every = joined, cache, where.leave_state
+        self.units = [(slot,) for slot in joined.slots[:asked]]
+        self._joined, self._cache, self._every = joined, cache, where.checkpoint_every
 
     @contextlib.contextmanager
     def working(self, plan: Plan, store_: Store) -> Iterator[Train]:
         """See `Engine`."""
-        store_.facts["versions"]["device"] = plan.devices[0].kind
+        store_.facts["versions"]["device"] = self._joined.slots[0].kind
         study, numbers, code = uuid.uuid4().hex, itertools.count(), store.code_version()
         sent = {
             job.group.name: ray.put(
@@ -126,7 +130,8 @@ class Remote:
 
         running = set()  # references of submitted tasks
 
-        def train(task: Task, slot: Any) -> Outcome | None:
+        def train(task: Task, unit: Any) -> Outcome | None:
+            del unit  # Ray chooses the node
             number = next(numbers)
             try:
                 reference = remote.remote(sent[task.job.group.name], task.runs, number, notes)
@@ -159,7 +164,7 @@ def _watch(reference: Any, task: Task, number: int, notes: Any) -> bool:
             say(
                 f"{task.job.group.name}: a worker died, and another one resumes from step {steps:,}"
             )
-        if not task.reached(steps):
+        if not task.reached(steps, None):
             ray.cancel(reference, force=True)
             return False
     return True
@@ -179,8 +184,8 @@ def _outcome(task: Task, reference: Any) -> Outcome:
         return batch.failed(task.runs, f"its workers died ({cluster.first_line(error)})")
     if came.progress is None:
         raise RuntimeError(f"on {came.node}: {came.why}")
-    steps, about = task.job.group.program.schedule.steps, {"node": came.node}
-    task.reached(steps[-1])
+    steps, about = task.job.group.schedule.steps, {"node": came.node}
+    task.reached(steps[-1], None)
     if came.began > 1:
         about |= {"began": came.began, "from": steps[came.first - 1] if came.first else 0}
     return batch.finished(task.job, task.runs, came.progress, **about)
@@ -192,16 +197,54 @@ def work(sent: Sent, runs: Sequence[SeededPoint], number: int, notes: Any) -> Ca
     node = f"{socket.gethostname()}/{_own_node()[:6]}"
     if sent.code != store.code_version():  # on a node that joined later
         return Came(None, f"another version of the code ({store.code_version()})", node, began, 0)
-    at = None if left is None else (left[1], ray.get(left[2]))
+    told = time.monotonic()
+
+    def tell(steps: int, progress: Progress) -> bool:
+        nonlocal told
+        del progress
+        if time.monotonic() - told > _PAUSE:
+            told = time.monotonic()
+            notes.tell.remote(number, steps)
+        return True
+
     try:
-        with compilation.cache_programs(sent.cache):
+        with tempfile.TemporaryDirectory() as folder, compilation.cache_programs(sent.cache):
             (job, own), device = _made(sent), jax.local_devices()[0]
-            reached = _leaving(sent, job, number, notes)
+            checkpoint = _Left(Path(folder), job, runs, number, notes)
+            if left is not None:
+                checkpoint.path.parent.mkdir()
+                checkpoint.path.write_bytes(ray.get(left))
+            driver = batch.driver_of(job, runs, (device,), own)
             budget = devices.Budget(devices.free_bytes([device]))
-            progress = batch.train(job, runs, device, own, reached, budget, at)
+            progress = batch.train(
+                driver, budget, checkpoint, tell, code=sent.code, every=sent.every
+            )
     except (RuntimeError, ValueError) as error:  # such as running out of memory
         return Came(None, str(error), node, began, 0)
-    return Came(progress, "", node, began, len(at[0].points) if at else 0)
+    return Came(progress, "", node, began, checkpoint.log_points)
+
+
+class _Left(Checkpoint):
+    """A checkpoint that is written into the notes, from which a file is made before it is read."""
+
+    log_points = 0  # in the checkpoint that was read
+
+    def __init__(
+        self, folder: Path, job: Job, runs: Sequence[SeededPoint], number: int, notes: Any
+    ) -> None:
+        super().__init__(folder, *decided_by(job, runs))
+        self._number, self._notes = number, notes
+
+    def read(self, driver: Any) -> tuple[Progress, Any] | None:
+        """Return the progress and the saved state; see `Checkpoint.read`."""
+        found = super().read(driver)
+        self.log_points = len(found[0].points) if found else 0
+        return found
+
+    def write(self, progress: Progress, step: int, state: Any) -> None:
+        """Replace the checkpoint; see `Checkpoint.write`."""
+        content = self.encode(progress, step, state)
+        ray.get(self._notes.leave.remote(self._number, step, content))
 
 
 _last: dict[tuple[str, str], tuple[Job, Programs]] = {}  # the latest that this process compiled
@@ -215,30 +258,10 @@ def _made(sent: Sent) -> tuple[Job, Programs]:
         environments.check(sent.point.env)
         outside.load_agent(sent.point.config.agent)
         outside.load_method(sent.point.config.replay)
-        job = Job(programs.group_of([sent.point], sent.traced), (), sent.width, 0)
+        group = programs.group_of([sent.point], sent.traced)
+        job = Job(group, (), sent.width, sent.width, 0)
         _last[sent.key] = job, Programs(1)
     return _last[sent.key]
-
-
-def _leaving(sent: Sent, job: Job, number: int, notes: Any) -> batch.Reached:
-    """Return a callback that reports log points and periodically saves the state in the notes."""
-    steps = job.group.program.schedule.steps
-    told = left = time.monotonic()
-    pause = sent.every
-
-    def reached(progress: Progress, state: Any) -> bool:
-        nonlocal told, left, pause
-        now, done = time.monotonic(), len(progress.points)
-        if now - told > _PAUSE:
-            told = now
-            notes.tell.remote(number, steps[done - 1])
-        if now - left > pause and done < len(steps):
-            ray.get(notes.leave.remote(number, steps[done - 1], progress, batch.arrays(state)))
-            left = time.monotonic()
-            pause = max(sent.every, _SHARE * (left - now))
-        return True
-
-    return reached
 
 
 def _needs(joined: Cluster) -> dict[str, Any]:

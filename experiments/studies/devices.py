@@ -1,16 +1,24 @@
-"""Devices of a study, and the memory of batches on them."""
+"""Devices of a study, and the memory of batches on them.
 
+A small program is not faster on several cores, because the overhead of distributing its work is
+larger than the gain. Several single-threaded programs are faster. They are one compiled program
+that several threads call; XLA executes the calls concurrently, even on one device.
+"""
+
+import math
 import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
 from experiments.runs.assembly import device_bytes
 
 _SHARE = 0.8  # usable share of free memory; the rest is for temporary arrays of programs
+_MAX_PROGRAMS = 8
+_MIN_SEEDS = 2  # per program; with a single seed, the time per seed is 25 % longer
 
 
 class Slot(NamedTuple):
@@ -23,9 +31,47 @@ class Slot(NamedTuple):
 
 
 Device = jax.Device | Slot
+Unit = tuple[Device, ...]  # devices that train a batch together
 
 
-def cores() -> int:
+def width_of(seeds: int) -> int:
+    """Return the number of seeds per program on CPU, for 1, 2, 4 or 8 programs.
+
+    It depends only on the number of seeds, never on the machine, so that each seed gives the same
+    numbers bit for bit on one core and on eight.
+    """
+    programs = 1
+    while 2 * programs <= min(_MAX_PROGRAMS, seeds // _MIN_SEEDS):
+        programs *= 2
+    return math.ceil(seeds / programs)
+
+
+def choose(count: int | None = None) -> tuple[jax.Device, ...]:
+    """Return the devices of this machine: on CPU, the same device once per core.
+
+    Args:
+      count: number of cores or accelerators; by default, all.
+
+    Raises:
+      ValueError: the machine has fewer accelerators.
+    """
+    devices = jax.local_devices()
+    if devices[0].platform == "cpu":
+        return tuple(devices[:1] * (count or _cores()))
+    if count is not None and count > len(devices):
+        raise ValueError(
+            f"devices is {count}, but this machine has {len(devices)}: use {len(devices)} or fewer"
+        )
+    return tuple(devices[:count])
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def threads() -> int:
     """Return the number of threads that XLA uses on CPU with a single CPU device.
 
     It determines how XLA splits large matrix products, which affects the last digits of numbers.
@@ -34,19 +80,28 @@ def cores() -> int:
     return int(told) if told.isdecimal() else len(os.sched_getaffinity(0))
 
 
+def is_cpu(device: Device) -> bool:
+    """Return whether a device is a core of a CPU."""
+    return device.platform == "cpu"
+
+
+def in_words(devices: Sequence[Device]) -> str:
+    """Return the number and kind of devices, such as "2 cores"."""
+    first, several = devices[0], "s" * (len(devices) > 1)
+    if is_cpu(first):
+        return f"{len(devices)} core{several}"
+    kind = first.kind if isinstance(first, Slot) else first.device_kind
+    return f"{len(devices)} device{several} ({kind})"
+
+
 def free_bytes(devices: Sequence[Device]) -> int:
     """Return the bytes available to runs on all devices together."""
     slots = [device for device in devices if isinstance(device, Slot)]
     if slots:
         return min(slot.bytes for slot in slots) * len(slots)
-    if devices[0].platform != "cpu":
+    if not is_cpu(devices[0]):
         return int(_SHARE * device_bytes() * len(devices))
     return int(_SHARE * _free_memory())
-
-
-def is_cpu(devices: Sequence[Device]) -> bool:
-    """Return whether the devices are cores of a CPU."""
-    return devices[0].platform == "cpu"
 
 
 def _free_memory() -> int:
@@ -57,18 +112,6 @@ def _free_memory() -> int:
         return int(sizes["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         return device_bytes()
-
-
-def bytes_of(compiled: Any) -> int:
-    """Return the bytes of a compiled program's inputs, outputs and temporary arrays.
-
-    The result is 0 if the compiler does not report them.
-    """
-    found = compiled.memory_analysis()
-    if found is None:
-        return 0
-    outputs = found.output_size_in_bytes - found.alias_size_in_bytes
-    return found.argument_size_in_bytes + outputs + found.temp_size_in_bytes
 
 
 class Budget:

@@ -1,12 +1,9 @@
-"""Facts about the arms of a study: samplers, replay ratios, and inputs of the gate."""
+"""Facts about the arms of a study: samplers, replay ratios, and options that arms must share."""
 
 from collections.abc import Mapping
 from typing import Any
 
-import pandas as pd
-
 from experiments.runs.run_config import RunConfig
-from experiments.statistics import verdicts
 from experiments.training.schedule import schedule
 from jaxreplay.methods import METHODS
 from jaxreplay.sampler import Sampler
@@ -53,44 +50,11 @@ def replay_ratio(config: RunConfig) -> str:
     return f"{steps:g} agent step{'s' * (steps != 1)} per update, {ratio:g} replays per transition"
 
 
-def facts_of(
-    label: str,
-    config: RunConfig,
-    frame: pd.DataFrame,
-    code: str,
-    train_seconds: float | None,
-    good_return: float | None = None,
-) -> verdicts.Facts:
-    """Return the facts about an arm, as inputs of the gate.
-
-    Args:
-      label: label of the arm.
-      config: configuration of the arm.
-      frame: metrics of the arm.
-      code: version of the code that computed them; "" is comparable with any version.
-      train_seconds: compute time of all seeds together, or None if unknown.
-      good_return: return of a good agent on the task, or None if unknown.
-    """
-    updates, sampler = frame.get("replay/sampler_updates"), _sampler(config)
-    learns = sampler.requires.episode_returns is not None
-    return verdicts.Facts(
-        label=label,
-        env=config.env,
-        code=code,
-        settings=shared_settings(config),
-        seeds=tuple(sorted(int(seed) for seed in frame["seed"].unique())),
-        # Parts of a batch with roles are drawn differently, so their mixture is not evidence.
-        prioritises=not sampler.is_uniform and "roles" not in sampler.provides,
-        learned=learns,
-        effective_buffer=verdicts.mean_after(
-            frame, "replayed/effective_buffer", config.loop.warmup
-        ),
-        sampler_updates=None
-        if updates is None or not learns
-        else float(frame.assign(n=updates).groupby("seed")["n"].max().mean()),
-        progress=verdicts.progress_of(frame, good_return),
-        train_seconds=train_seconds,
-    )
+def prioritises(config: RunConfig) -> bool:
+    """Return whether draws of a run should differ from uniform ones, as the gate expects."""
+    sampler = _sampler(config)
+    # Parts of a batch with roles are drawn differently, so their mixture is not evidence.
+    return not sampler.is_uniform and "roles" not in sampler.provides
 
 
 def shared_settings(config: RunConfig) -> dict[str, Any]:

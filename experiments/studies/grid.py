@@ -5,7 +5,6 @@ import dataclasses
 import difflib
 import itertools
 import math
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -81,7 +80,7 @@ def read_axis(text: str) -> Axis:
     """Read `NAME=VALUE,VALUE` as an argparse `type`; spaces separate the parts of one value.
 
     Raises:
-      ArgumentTypeError: the name or a value is missing, or a value is repeated.
+      ArgumentTypeError: the name or a value is missing.
     """
     name, equals, values = text.partition("=")
     texts = tuple(value.strip() for value in values.split(","))
@@ -90,14 +89,14 @@ def read_axis(text: str) -> Axis:
             f"'{text}' is not a setting with values: write NAME=VALUE,VALUE, such as "
             "replay.alpha=0.4,0.6"
         )
-    for value, count in Counter(texts).items():
-        if count > 1:
-            raise argparse.ArgumentTypeError(f"'{text}' contains {value} twice: remove one")
     return Axis(name.replace("-", "_"), texts)
 
 
 def expand(
-    axes: Sequence[Axis], bases: Mapping[tuple[str, str], RunConfig], defaults: bool = False
+    axes: Sequence[Axis],
+    bases: Mapping[tuple[str, str], RunConfig],
+    defaults: bool = False,
+    together: bool = False,
 ) -> list[Point]:
     """Return every point of a grid, ordered by task and then by method.
 
@@ -105,13 +104,22 @@ def expand(
       axes: axes of the grid.
       bases: (task, label) -> the configuration to which settings apply.
       defaults: whether to add that configuration itself if the grid does not contain it.
+      together: whether the n-th values of all axes make a point, instead of all combinations.
 
     Raises:
-      ValueError: a setting is unknown or repeated, or a value is invalid.
+      ValueError: a setting is unknown or repeated, a value is invalid, axes that belong together
+        differ in the number of values, or a combination of values is repeated.
     """
     check_names(axes, bases)
+    lengths = {axis.name: len(axis.texts) for axis in axes}
+    if together and len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise ValueError(f"values that belong together differ in number ({counts}): give as many")
+    join = zip if together else itertools.product
     count = sum(
-        math.prod(len(axis.texts) for axis in place_axes(axes, label, base).values())
+        (max if together else math.prod)(
+            [1, *(len(axis.texts) for axis in place_axes(axes, label, base).values())]
+        )
         for (_, label), base in bases.items()
     )
     if count > _MOST_POINTS:  # checked before making any of them
@@ -120,19 +128,22 @@ def expand(
     for (env, label), base in bases.items():
         places = place_axes(axes, label, base)
         values = [read_values(axis, place, base, label) for place, axis in places.items()]
-        chosen = [dict(zip(places, each, strict=True)) for each in itertools.product(*values)]
+        tuples = join(*values) if values else [()]
+        chosen = [dict(zip(places, own, strict=True)) for own in tuples]
         own = {place: place.value(base) for place in places}
         if defaults and own not in chosen:
             chosen.append(own)
+        made: dict[str, Point] = {}
         for settings in chosen:
-            config = with_settings(base, settings, env, label)
-            points.append(Point(env, label, settings, config))
+            point = Point(env, label, settings, with_settings(base, settings, env, label))
+            if point.id in made and not together:  # arms may lack some of the settings
+                raise ValueError(f"the grid contains {point.id} twice: remove one")
+            made[point.id] = point
+        points += made.values()
     return points
 
 
-def check_names(
-    axes: Sequence[Axis], bases: Mapping[tuple[str, str], RunConfig], where: str = "grid"
-) -> None:
+def check_names(axes: Sequence[Axis], bases: Mapping[tuple[str, str], RunConfig]) -> None:
     """Check that every setting is given once and has an effect on at least one run.
 
     Raises:
@@ -140,16 +151,16 @@ def check_names(
     """
     for axis in axes:
         if [other.name for other in axes].count(axis.name) > 1:
-            raise ValueError(f"{where} {axis.name} is given twice: give all its values at once")
+            raise ValueError(f"grid {axis.name} is given twice: give all its values at once")
         if not any(find(axis.name, label, config) for (_, label), config in bases.items()):
-            raise ValueError(_unknown(axis.name, _names(bases), where))
+            raise ValueError(_unknown(axis.name, _names(bases)))
     taken: set[Axis] = set()
     for (_, label), base in bases.items():
         taken.update(place_axes(axes, label, base).values())
     for axis in axes:
         if axis not in taken:
             raise ValueError(
-                f"{where} {axis.name} has no effect: a setting for a single label overrides it in "
+                f"grid {axis.name} has no effect: a setting for a single label overrides it in "
                 "every method that has it: remove it"
             )
 
@@ -218,23 +229,19 @@ def place_axes(axes: Sequence[Axis], label: str, base: RunConfig) -> dict[Place,
     return places
 
 
-def read_values(
-    axis: Axis, place: Place, base: RunConfig, label: str, where: str = "grid"
-) -> list[Any]:
+def read_values(axis: Axis, place: Place, base: RunConfig, label: str) -> list[Any]:
     """Read and check each value of an axis on its own.
 
     Raises:
-      ValueError: a value is invalid or repeated; the message names the first one and its location.
+      ValueError: a value is invalid; the message names the first one and its location.
     """
     entry = option_at(place, base)
-    values: dict[Any, None] = {}  # in order
+    values: list[Any] = []
     for number, text in enumerate(axis.texts, 1):
-        at = f"{where} {axis.name}, value {number} of {len(axis.texts)} ('{text}'), {label}"
+        at = f"grid {axis.name}, value {number} of {len(axis.texts)} ('{text}'), {label}"
         value = read_checked(entry, text, at)
-        if value in values:
-            raise ValueError(f"{where} {axis.name} contains {text} twice: remove one")
-        values[value] = None
-    return list(values)
+        values.append(value)
+    return values
 
 
 def read_checked(entry: Option, text: str, at: str) -> Any:
@@ -252,7 +259,7 @@ def read_checked(entry: Option, text: str, at: str) -> Any:
 
 
 def with_settings(
-    base: RunConfig, settings: Mapping[Place, Any], env: str, label: str, where: str = "grid"
+    base: RunConfig, settings: Mapping[Place, Any], env: str, label: str
 ) -> RunConfig:
     """Return a configuration with the settings, which checks their combination.
 
@@ -266,7 +273,7 @@ def with_settings(
             parts[section] = dataclasses.replace(getattr(base, section), **own)
         except ValueError as error:
             at = Point(env, label, settings, base).id
-            raise ValueError(f"{where} at {at}: {error}") from None
+            raise ValueError(f"grid at {at}: {error}") from None
     return dataclasses.replace(base, **parts)
 
 
@@ -285,13 +292,13 @@ def option_at(place: Place, config: RunConfig) -> Option:
     return _options(getattr(config, place.section))[place.field]
 
 
-def _unknown(name: str, names: Sequence[str], where: str) -> str:
+def _unknown(name: str, names: Sequence[str]) -> str:
     """Return an error message for a name that is not a setting of any run."""
     near = difflib.get_close_matches(name, [*names, *_COMMON], n=1, cutoff=0.5)
     hint = f": did you mean '{near[0]}'?" if near else ""
     if near and near[0] in _COMMON:
         hint = f": --{near[0]} is an option of the whole study"
-    return f"unknown setting '{name}' in the {where}{hint} (--help all lists all settings)"
+    return f"unknown setting '{name}' in the grid{hint} (--help all lists all settings)"
 
 
 def _names(bases: Mapping[tuple[str, str], RunConfig]) -> list[str]:

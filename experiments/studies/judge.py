@@ -1,25 +1,29 @@
-"""Judgement of a study: verdicts about its claims, from paired seeds.
+"""Verdicts about a study: its claims or arms, and the seeds that undecided ones still need.
 
 A study without claims compares each arm with its baseline. In a sequential study, an arm trains
-further seeds while a claim about it is undecided.
+further seeds while a claim about it is undecided. `statistics.verdicts` judges the claims.
 """
 
 import dataclasses
-import functools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from experiments.figures.judged import Judged
 from experiments.runs.run_config import shown_value
-from experiments.statistics import primary
-from experiments.statistics.counts import Counts
-from experiments.statistics.verdicts import CONTROL, Facts
-from experiments.studies import claims as claims_
-from experiments.studies.claims import Absent, Asked, Claim, Found, NotAsked, Side
-from experiments.studies.facts import facts_of, replay_ratio, replays_per_transition
+from experiments.statistics import primary, verdicts
+from experiments.statistics.claims import (
+    CONTROL,
+    MEAN,
+    Claim,
+    NotAsked,
+    Runs,
+    round_values,
+    values_of,
+)
+from experiments.statistics.verdicts import Verdict
+from experiments.studies import facts
 from experiments.studies.grid import LEARN_EVERY, Point
 from experiments.studies.store import Store
 from experiments.studies.study import Study
@@ -38,94 +42,95 @@ class Member(NamedTuple):
     method: str  # label, with the settings that the baseline does not have
 
 
-class Need(NamedTuple):
-    """An undecided claim."""
-
-    says: str  # claim in words, or name of the arm
-    points: tuple[str, ...]  # ids of the points that need more seeds
-    seeds: int  # number of seeds at the latest look
-    expected: int | None  # number of seeds for a decision with 80 % probability, if estimated
-
-
 class Findings(NamedTuple):
-    """Results of a study, by names that are unique in it."""
+    """Verdicts of a study."""
 
-    found: Mapping[str, Found]  # every arm against its baseline; none if the study has claims
-    values: dict[str, pd.Series]  # [seeds] of the primary metric
-    members: dict[str, Member]  # all points that are compared or baselines
-    undecided: Mapping[str, Need]  # claims that need more seeds in a sequential design
-    # Family, claim, and its verdict or the reason for having none.
-    answers: Sequence[tuple[str, Claim, Found | NotAsked]] = ()
-
-    @property
-    def rows(self) -> list[Judged]:
-        """Every arm compared with its baseline."""
-        named = [(self.members[name], found) for name, found in self.found.items()]
-        return [
-            Judged(own.name, own.method, own.group, found.pairs, found.judgement)
-            for own, found in named
-        ]
-
-    @property
-    def looks(self) -> dict[str, list[Counts]]:
-        """Counts of every arm at every look, by name."""
-        return {name: list(found.looks) for name, found in self.found.items()}
+    rows: Sequence[Verdict]  # every arm against its baseline; none if the study has claims
+    values: dict[str, pd.Series]  # [seeds] of the primary metric, by name of the member
+    members: dict[str, Member]  # all points that are compared or baselines, by name
+    families: Mapping[str, Sequence[Verdict]]  # verdicts about the claims of every family
 
     @property
     def claims(self) -> list[dict[str, Any]]:
         """A row for every claim, with its words, counts, verdict and reason."""
-        return [_row(*each) for each in self.answers]
+        return [
+            _row(family, verdict)
+            for family, answers in self.families.items()
+            for verdict in answers
+        ]
 
     @property
-    def claimed(self) -> list[Judged]:
-        """The claims that could be judged; labels are their words, and the group is ""."""
-        return [
-            Judged(claim.says, claim.says, "", found.pairs, found.judgement)
-            for _, claim, found in self.answers
-            if isinstance(found, Found)
-        ]
+    def claimed(self) -> list[Verdict]:
+        """The verdicts about claims that could be asked."""
+        return [own for answers in self.families.values() for own in answers if own.looks]
+
+    @property
+    def undecided(self) -> dict[str, Verdict]:
+        """Verdicts that further seeds can decide in a sequential design; not of the control."""
+        arms = {
+            verdict.label: verdict
+            for verdict in self.rows
+            if verdict.needs_seeds and self.members[verdict.label].point.label != CONTROL
+        }
+        claims = {
+            f"{family} {place}": dataclasses.replace(verdict, label=f"{family}: {verdict.label}")
+            for family, answers in self.families.items()
+            for place, verdict in enumerate(answers)
+            if verdict.needs_seeds
+        }
+        return arms | claims
 
     @property
     def groups(self) -> dict[str, list[str]]:
         """Names of the members of every group, with the baseline first."""
-        found: dict[str, list[str]] = {}
+        groups: dict[str, list[str]] = {}
         for name, member in self.members.items():
-            own = found.setdefault(member.group, [])
-            own.insert(0, name) if member.baseline == name else own.append(name)
-        return found
+            names = groups.setdefault(member.group, [])
+            names.insert(0, name) if member.baseline == name else names.append(name)
+        return groups
 
     def to_json(self, study: Study) -> dict[str, Any]:
         """Return the results as plain values."""
         metric = study.metric(study.envs[0])
         names = ("name", "help", "unit", "higher_is_better")
         return {
-            **({"claims": self.claims} if self.answers else {}),
+            **({"claims": self.claims} if self.families else {}),
             "question": dataclasses.asdict(study.question),
             "primary": {name: getattr(metric, name) for name in names},
             "baseline": study.baseline,
-            "arms": {row.label: self._row(row) for row in self.rows},
+            "arms": {verdict.label: self._arm(verdict) for verdict in self.rows},
             "values": {
-                label: [float(x) if math.isfinite(x) else None for x in values]
-                for label, values in self.values.items()
+                name: [float(x) if math.isfinite(x) else None for x in values]
+                for name, values in self.values.items()
             },
             "looks": {
-                label: [[counts.pairs, *counts] for counts in looks]
-                for label, looks in self.looks.items()
+                verdict.label: [[counts.pairs, *counts] for counts in verdict.looks]
+                for verdict in self.rows
             },
         }
 
-    def _row(self, row: Judged) -> dict[str, Any]:
-        member = self.members[row.label]
-        config = member.point.config
+    def _arm(self, verdict: Verdict) -> dict[str, Any]:
+        config = self.members[verdict.label].point.config
         return {
             "env": config.env,
-            "method": row.method,
-            "group": row.group,
+            "method": verdict.method,
+            "group": verdict.group,
             "learn_every": config.loop.learn_every,
-            "replays_per_transition": replays_per_transition(config),
-            **dataclasses.asdict(row.judgement),
-            "pairs": dataclasses.asdict(row.pairs),
+            "replays_per_transition": facts.replays_per_transition(config),
+            **verdict.to_json(),
         }
+
+
+def _row(family: str, verdict: Verdict) -> dict[str, Any]:
+    """Return a claim with its verdict as plain values."""
+    claim = verdict.claim
+    row = {"family": family, "claim": claim.says, "arm": claim.arm, "baseline": claim.baseline}
+    numbers = {
+        "seeds": verdict.seeds, **verdict.counts._asdict(), "interval": verdict.interval,
+        "p": verdict.p_value,
+    }  # fmt: skip
+    answer = {"verdict": verdict.verdict, "reason": verdict.reason}
+    return row | (numbers if verdict.looks else {}) | answer
 
 
 def members_of(study: Study, points: Sequence[Point]) -> dict[str, Member]:
@@ -138,18 +143,18 @@ def members_of(study: Study, points: Sequence[Point]) -> dict[str, Member]:
     def name_of(point: Point) -> str:
         return f"{point.env} {point.name}" if len(study.envs) > 1 else point.name
 
-    def shared(base: Point, point: Point) -> bool:
-        both = base.settings.keys() & point.settings.keys()
-        return base.env == point.env and all(base.settings[p] == point.settings[p] for p in both)
+    def is_baseline(base: Point, point: Point) -> bool:
+        shared = base.settings.keys() & point.settings.keys()
+        return base.env == point.env and all(base.settings[p] == point.settings[p] for p in shared)
 
     bases = [point for point in points if point.label == study.baseline]
-    found: dict[str, Member] = {}
+    members: dict[str, Member] = {}
     for point in points:
-        own = [base for base in bases if shared(base, point)]
-        if len(own) != 1:
+        matching = [base for base in bases if is_baseline(base, point)]
+        if len(matching) != 1:
             continue
-        (base,) = own
-        group = [base.env] * (len(study.envs) > 1) + [replay_ratio(base.config)]
+        (base,) = matching
+        group = [base.env] * (len(study.envs) > 1) + [facts.replay_ratio(base.config)]
         for place, value in base.settings.items():
             if place != LEARN_EVERY:
                 group.append(f"{place.name} {shown_value(value)}")
@@ -158,8 +163,8 @@ def members_of(study: Study, points: Sequence[Point]) -> dict[str, Member]:
         }
         label = " ".join([point.label, *(f"{p.name}={shown_value(v)}" for p, v in rest.items())])
         name = name_of(point)
-        found[name] = Member(name, point, name_of(base), ", ".join(group), label)
-    return found
+        members[name] = Member(name, point, name_of(base), ", ".join(group), label)
+    return members
 
 
 def judge(
@@ -182,42 +187,37 @@ def judge(
       other_code: whether results of different versions of the code may be compared.
       plan: whether to estimate the seeds that undecided arms still need.
     """
-    results = _Results(study, study.points(), frames, made, other_code)
+    results = _Results(study, frames, made, other_code)
     members = {
         name: member
-        for name, member in members_of(study, results.points).items()
+        for name, member in members_of(study, study.points()).items()
         if member.point.id in frames
     }
     members = {name: own for name, own in members.items() if own.baseline in members}
-    sides = {name: results.side(own.point, study.question.primary) for name, own in members.items()}
-    signs = {env: 1 if study.metric(env).higher_is_better else -1 for env in study.envs}
-    values = {name: sides[name].values * signs[own.point.env] for name, own in members.items()}
-    needs: dict[str, Need] = {}
-    if study.claims:
-        answers: list[tuple[str, Claim, Found | NotAsked]] = []
-        for name, claims in study.claims.items():
-            verdicts, undecided = _family(results, claims, plan and len(claims) <= _PLANNED)
-            answers += [(name, *each) for each in zip(claims, verdicts, strict=True)]
-            needs |= {
-                f"{name} {at}": need._replace(says=f"{name}: {need.says}")
-                for at, need in undecided.items()
-            }
-        return Findings({}, values, members, needs, answers)
-    asked = {
-        name: Asked(
-            Claim(name, name, own.baseline),
-            [(sides[name], sides[own.baseline])],
-            apart=own.point.label == CONTROL,
-        )
-        for name, own in members.items()
-        if own.baseline != name and len(sides[name].values) >= _FEWEST
+    runs = {
+        name: results.runs_of(own.point, study.question.primary) for name, own in members.items()
     }
-    found = _judge(study, asked, plan and len(asked) <= _PLANNED)
-    for name, own in asked.items():
-        if not own.apart:
-            both = members[name], members[members[name].baseline]
-            needs |= _undecided(name, name, found[name], [member.point for member in both])
-    return Findings(found, values, members, needs)
+    signs = {env: 1 if study.metric(env).higher_is_better else -1 for env in study.envs}
+    values = {name: own.values * signs[own.env] for name, own in runs.items()}
+    if study.claims:
+        families = {
+            name: results.judge(claims, results.pairs_of, plan and len(claims) <= _PLANNED)
+            for name, claims in study.claims.items()
+        }
+        return Findings([], values, members, families)
+    arms = [
+        member
+        for name, member in members.items()
+        if member.baseline != name and len(runs[name].values) >= _FEWEST
+    ]
+    claims = [Claim(own.name, own.point.name, members[own.baseline].point.name) for own in arms]
+    pairs = {own.name: [(runs[own.name], runs[own.baseline])] for own in arms}
+    answers = results.judge(claims, lambda claim: pairs[claim.says], plan and len(arms) <= _PLANNED)
+    rows = [
+        dataclasses.replace(verdict, method=own.method, group=own.group)
+        for own, verdict in zip(arms, answers, strict=True)
+    ]
+    return Findings(rows, values, members, {})
 
 
 def family(
@@ -227,61 +227,85 @@ def family(
     made: Mapping[str, Mapping[str, Any]],
     other_code: bool = False,
     plan: bool = True,
-) -> list[Found | NotAsked]:
-    """Judge a family of claims, with p-values corrected over the family (Holm); see `judge`.
-
-    Returns:
-      The verdict of each claim, or the reason why it cannot be judged.
-    """
-    return _family(_Results(study, study.points(), frames, made, other_code), claims, plan)[0]
+) -> list[Verdict]:
+    """Judge a family of claims, with p-values corrected over the family (Holm); see `judge`."""
+    results = _Results(study, frames, made, other_code)
+    return results.judge(claims, results.pairs_of, plan)
 
 
-def _family(
-    results: "_Results", claims: Sequence[Claim], plan: bool
-) -> tuple[list[Found | NotAsked], dict[str, Need]]:
-    """Return the verdicts of a family of claims, and the undecided ones by their places."""
-    question, looks = results.study.question, _looks(results.study)
-    found, needs = claims_.judge_family(
-        claims, results.ask, lambda asked: looks, margin=question.margin,
-        ungated=question.ungated, plan=plan,
-    ), {}  # fmt: skip
-    for at, (claim, own) in enumerate(zip(claims, found, strict=True)):
-        if isinstance(own, Found):
-            both = [point for points in results.pairs(claim) for point in points]
-            points = [point for point in both if point.env not in own.left_out]
-            needs |= _undecided(str(at), claim.says, own, points)
-    return found, needs
+class _Results:
+    """The results of a study, from which claims take their runs."""
 
+    def __init__(
+        self,
+        study: Study,
+        frames: Mapping[str, pd.DataFrame],
+        made: Mapping[str, Mapping[str, Any]],
+        other_code: bool,
+    ) -> None:
+        self._study, self._frames, self._made, self._other_code = study, frames, made, other_code
+        self._points = {(point.env, point.name): point for point in study.points()}
+        self._runs: dict[tuple[str, str, bool], Runs] = {}  # claims share runs
 
-def _row(family: str, claim: Claim, found: Found | NotAsked) -> dict[str, Any]:
-    """Return a claim with its verdict as plain values."""
-    row = {"family": family, "claim": claim.says, "arm": claim.arm, "baseline": claim.baseline}
-    if isinstance(found, NotAsked):
-        return row | {"verdict": found.verdict, "reason": str(found)}
-    own = found.judgement
-    return row | {
-        "seeds": own.seeds, **own.counts._asdict(), "interval": own.interval, "p": own.p_value,
-        "verdict": own.verdict, "reason": own.reason,
-    }  # fmt: skip
+    def judge(
+        self, claims: Sequence[Claim], pairs_of: Callable[[Claim], verdicts.Pairs], plan: bool
+    ) -> list[Verdict]:
+        """Return the verdicts about a family of claims, by the question of the study."""
+        question = self._study.question
+        looks = self._study.looks if question.until_decided else None
+        return verdicts.judge(claims, pairs_of, looks, question.margin, question.ungated, plan)
 
+    def pairs_of(self, claim: Claim) -> list[tuple[Runs, Runs]]:
+        """Return the runs of arm and baseline on every task of a claim.
 
-def _looks(study: Study) -> list[int] | None:
-    """Return the looks of a sequential study, or None for a single test."""
-    return study.looks if study.question.until_decided else None
+        Raises:
+          NotAsked: an arm or a task was not run, or the runs do not have the metric.
+        """
+        metric = claim.primary or self._study.question.primary
+        envs = [env for env in self._study.envs if claim.where.get("env", env) == env]
+        if not envs:
+            raise NotAsked(f"there is no task {claim.where.get('env')}", absent=True)
+        pairs = []
+        for env in envs:
+            for label in (claim.arm, claim.baseline):
+                point = self._points.get((env, label))
+                if point is None or point.id not in self._frames:
+                    raise NotAsked(f"there is no arm {label} on {env}", absent=True)
+            arm, baseline = self._points[env, claim.arm], self._points[env, claim.baseline]
+            pairs.append((arm, baseline))
+        return [
+            (self.runs_of(arm, metric, claim.across), self.runs_of(baseline, metric, claim.across))
+            for arm, baseline in pairs
+        ]
 
+    def runs_of(self, point: Point, metric: str, across: bool = False) -> Runs:
+        """Return the runs of a point.
 
-def _judge(study: Study, asked: Mapping[str, Asked], plan: bool) -> dict[str, Found]:
-    question = study.question
-    return claims_.judge(asked, _looks(study), question.margin, question.ungated, plan)
+        Raises:
+          NotAsked: they do not have the metric.
+        """
+        key = point.id, metric, across
+        if key not in self._runs:
+            self._runs[key] = self._make_runs(point, metric, across)
+        return self._runs[key]
 
-
-def _undecided(name: str, says: str, found: Found, points: Sequence[Point]) -> dict[str, Need]:
-    """Return a claim about points by its name if further seeds can decide it."""
-    judgement = found.judgement
-    if judgement.verdict not in ("undecided", "pilot"):
-        return {}
-    ids = tuple(point.id for point in points)
-    return {name: Need(says, ids, judgement.seeds, judgement.expected)}
+    def _make_runs(self, point: Point, metric: str, across: bool) -> Runs:
+        frame, made, config = self._frames[point.id], self._made[point.id], point.config
+        options, env, warmup = self._study.options, point.env, config.loop.warmup
+        # A claim about the effective buffer is about the gate itself.
+        gated = metric != f"{MEAN}replayed/effective_buffer"
+        unit = "" if metric.startswith(MEAN) else primary.parse(metric, threshold=0.0).unit
+        return Runs(
+            label=point.name, env=env, id=point.id, metrics=frame, warmup=warmup,
+            values=round_values(values_of(frame, metric, options.threshold_of(env), warmup)),
+            unit=f"in {unit}" if unit else "",
+            code="" if self._other_code else str(made.get("code", "")),
+            settings={} if across else facts.shared_settings(config),
+            good_return=options.good_return_of(env) if gated else None,
+            prioritises=gated and facts.prioritises(config),
+            learned=gated and facts.learns_from(config) is not None,
+            train_seconds=made.get("train_seconds"), is_control=point.label == CONTROL,
+        )  # fmt: skip
 
 
 def findings_of(results: Store, study: Study, other_code: bool = False) -> Findings | None:
@@ -296,7 +320,7 @@ def findings_of(results: Store, study: Study, other_code: bool = False) -> Findi
 
 def judged_frames(results: Store, study: Study) -> dict[str, pd.DataFrame]:
     """Return the metrics of the points that can be judged, by id, up to a common look."""
-    frames, found = results.frames(), {}
+    frames, judged = results.frames(), {}
     for point in study.points():
         if point.id not in frames:
             continue
@@ -305,76 +329,8 @@ def judged_frames(results: Store, study: Study) -> dict[str, pd.DataFrame]:
         while start + complete in seeds:
             complete += 1
         if reached := [look for look in study.looks if look <= complete]:
-            found[point.id] = frame[frame["seed"] < start + reached[-1]]
-    return found
-
-
-class _Results(NamedTuple):
-    """The results of a study, from which claims take their numbers."""
-
-    study: Study
-    points: Sequence[Point]
-    frames: Mapping[str, pd.DataFrame]
-    made: Mapping[str, Mapping[str, Any]]
-    other_code: bool
-
-    def side(self, point: Point, metric: str, across: bool = False) -> Side:
-        """Return the numbers of a point.
-
-        Raises:
-          NotAsked: If its runs do not have the metric.
-        """
-        frame, made = self.frames[point.id], self.made[point.id]
-        code = "" if self.other_code else str(made.get("code", ""))
-        config, label = point.config, point.name
-
-        @functools.cache
-        def facts(seeds: int | None) -> Facts:
-            own = frame if seeds is None else frame[frame["seed"] < config.seed + seeds]
-            good = self.study.options.good_return_of(point.env)
-            found = facts_of(label, config, own, code, made.get("train_seconds"), good)
-            if across:
-                found = dataclasses.replace(found, settings={})
-            if metric == "mean:replayed/effective_buffer":  # the claim is about the gate itself
-                found = dataclasses.replace(found, prioritises=False, learned=False, progress=None)
-            return found
-
-        threshold = self.study.options.threshold_of(point.env)
-        lost_is_worst = self.study.question.until_decided
-        values = claims_.values_of(frame, metric, threshold, config.loop.warmup, lost_is_worst)
-        return Side(facts, claims_.round_values(values))
-
-    def pairs(self, claim: Claim) -> list[tuple[Point, Point]]:
-        """Return the points of arm and baseline on every task of a claim.
-
-        Raises:
-          Absent: If an arm or a task was not run.
-        """
-        by_name = {(point.env, point.name): point for point in self.points}
-        envs = [env for env in self.study.envs if claim.where.get("env", env) == env]
-        for env, label in ((env, each) for env in envs for each in (claim.arm, claim.baseline)):
-            point = by_name.get((env, label))
-            if point is None or point.id not in self.frames:
-                raise Absent(f"there is no arm {label} on {env}")
-        if not envs:
-            raise Absent(f"there is no task {claim.where.get('env')}")
-        return [(by_name[env, claim.arm], by_name[env, claim.baseline]) for env in envs]
-
-    def ask(self, claim: Claim) -> Asked:
-        """Return a claim with its numbers.
-
-        Raises:
-          NotAsked: If there are no such runs, or they do not have the metric.
-        """
-        name, both = claim.primary or self.study.question.primary, self.pairs(claim)
-        sides = [
-            (self.side(arm, name, claim.across), self.side(base, name, claim.across))
-            for arm, base in both
-        ]
-        unit = ""
-        if not name.startswith(claims_.MEAN):
-            unit = f"in {primary.parse(name, threshold=0.0).unit}"
-        return Asked(claim, sides, unit, apart=CONTROL in {point.label for point in both[0]})
+            judged[point.id] = frame[frame["seed"] < start + reached[-1]]
+    return judged
 
 
 def next_look(
@@ -390,14 +346,14 @@ def next_look(
     points = study.points()
     if findings is None:
         return study.looks[0], [point.id for point in points]
-    needs = [need for need in findings.undecided.values() if not {*need.points} & {*failed}]
-    if not needs:
+    undecided = [own for own in findings.undecided.values() if not {*own.runs} & {*failed}]
+    if not undecided:
         return None
-    seen = min(need.seeds for need in needs)
+    seen = min(verdict.seeds for verdict in undecided)
     later = [seeds for seeds in study.looks if seeds > seen]
     if not later:
         return None
-    needed = {point for need in needs for point in need.points}
+    needed = {run for verdict in undecided for run in verdict.runs}
     for member in findings.members.values():
         base = findings.members[member.baseline].point
         if member.point.label == CONTROL and base.id in needed:

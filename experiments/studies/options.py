@@ -1,4 +1,4 @@
-"""Options of a study: its question, its outputs, where it runs, and how settings are searched."""
+"""Options of a study: its question, its outputs, and where it runs."""
 
 import dataclasses
 import re
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from experiments.runs.registry import GOOD_RETURNS, THRESHOLDS
-from experiments.statistics.decisions import FEWEST_SEEDS, MARGIN
+from experiments.statistics.counts import FEWEST_SEEDS, MARGIN
 from jaxreplay.option import Config, option
 
 HERE = "here"
@@ -90,10 +90,12 @@ class StudyOptions(Config):
         at_least=1,
     )
     defaults: bool = option(False, "also run every method without the settings of the grid")
-    figures: bool = option(True, "draw the figures")
-    report: bool = option(
-        True, "write report.html at the end, a self-contained page of 5 MB with all results"
+    together: bool = option(
+        False,
+        "the n-th values of all settings belong together, instead of every combination",
     )
+    figures: bool = option(True, "draw the figures")
+    report: bool = option(True, "write report.html at the end, a page with all results")
 
     def threshold_of(self, env: str) -> float | None:
         """Return the return that counts as solved on a task, or None."""
@@ -118,10 +120,10 @@ class Where(Config):
     memory: float | None = option(
         None, "GB that runs may use on all devices; none: four fifths of the free memory", above=0
     )
-    leave_state: float = option(
-        300.0,
-        "seconds between two saved states of a running batch, from which an interrupted study "
-        "resumes",
+    checkpoint_every: float = option(
+        60.0,
+        "seconds between two checkpoints, from which --resume continues; large ones are rarer, and "
+        "take at most a twentieth of the time",
         at_least=0,
     )
     hours: float | None = option(
@@ -152,30 +154,11 @@ class Where(Config):
 
 
 @dataclasses.dataclass(frozen=True)
-class SearchOptions(Config):
-    """A search for settings instead of a grid."""
+class RunOutput(Config):
+    """Outputs of a single run while it trains, which a folder does not set."""
 
-    search: Literal["random", "optuna"] | None = option(
-        None,
-        "choose settings from --space at random, or with Optuna's TPE from the results so far; "
-        "none: run the grid",
-    )
-    trials: int = option(
-        64,
-        "settings to try for every method and task",
-        at_least=1,
-        at_most=100_000,
-        needs=("search",),
-    )
-    at_once: int = option(
-        8,
-        "trials of a batch: more keep more devices busy, fewer let each choice use more results",
-        at_least=1,
-        needs=("search",),
-    )
-    fresh_seeds: int = option(
-        10,
-        "further seeds, for the best settings and the defaults: the result of the search",
-        at_least=1,
-        needs=("search",),
+    tensorboard: bool = option(True, "write TensorBoard events")
+    wandb: bool = option(False, "log to Weights & Biases (WANDB_MODE=offline works)")
+    stop_on_divergence: bool = option(
+        False, "end a run when between two log points no loss or gradient of a seed was finite"
     )

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from experiments.runs import rates
-from experiments.runs.assembly import assemble, smaller, state_bytes
+from experiments.runs.assembly import assemble, memory, smaller
 from experiments.studies import devices as devices_
-from experiments.studies.devices import Device
+from experiments.studies.devices import Unit, width_of
 from experiments.studies.grid import Point
 from experiments.studies.programs import Group
 from experiments.studies.store import SeededPoint
-from experiments.training.spread import width_of
 
 
 class Job(NamedTuple):
@@ -20,19 +19,20 @@ class Job(NamedTuple):
 
     group: Group
     runs: tuple[SeededPoint, ...]
-    width: int  # number of runs that a device executes at once
+    width: int  # number of runs in one call of the program
+    size: int  # number of runs in a batch, whose log points all come at the same time
     run_bytes: int  # size of the state of one run
 
     @property
     def batches(self) -> list[tuple[SeededPoint, ...]]:
-        """The batches: runs that execute together on one device."""
-        starts = range(0, len(self.runs), self.width)
-        return [self.runs[start : start + self.width] for start in starts]
+        """The batches: runs that execute together."""
+        starts = range(0, len(self.runs), self.size)
+        return [self.runs[start : start + self.size] for start in starts]
 
     @property
     def steps(self) -> int:
         """Agent steps of one run."""
-        return self.group.program.schedule.steps[-1]
+        return self.group.schedule.steps[-1]
 
     @property
     def seconds(self) -> float:
@@ -46,7 +46,7 @@ class Plan(NamedTuple):
     """All missing runs of a study."""
 
     jobs: tuple[Job, ...]
-    devices: tuple[Device, ...]  # each executes one batch at a time
+    units: tuple[Unit, ...]  # devices; each unit trains one batch at a time
     limit: int  # bytes available to runs on all devices together
 
     @property
@@ -66,35 +66,40 @@ class Plan(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Size of all states at once if every device executes the largest batch."""
-        largest = max((job.width * job.run_bytes for job in self.jobs), default=0)
-        return largest * min(len(self.devices), self.batches)
+        """Size of all states at once if every unit trains the largest batch."""
+        largest = max((job.size * job.run_bytes for job in self.jobs), default=0)
+        return largest * min(len(self.units), self.batches)
 
     @property
     def minutes(self) -> float:
         """Estimated duration of the whole plan, from past rates."""
+        devices = sum(map(len, self.units[: self.batches]))
+        calls = sum(math.ceil(len(job.runs) / job.width) for job in self.jobs)
         seconds = sum(rates.COMPILING + job.seconds for job in self.jobs)
-        return seconds / 60 / max(1, min(len(self.devices), self.batches))
+        return seconds / 60 / max(1, min(devices, calls))
 
     def describe(self) -> list[str]:
         """Return lines that summarize the plan."""
         if not self.jobs:
             return ["nothing is missing"]
+        devices = [device for unit in self.units for device in unit]
         lines = [
             f"{count(self.runs, 'run')} in {count(len(self.jobs), 'program')}, "
             f"{self.batches:,} batch{'es' * (self.batches != 1)} on "
-            f"{count(len(self.devices), 'device')}, {self.steps:,} agent steps; arrays of up to "
+            f"{devices_.in_words(devices)}, {self.steps:,} agent steps; arrays of up to "
             f"{self.bytes / 1e9:.2g} GB at once; about {rates.in_words(self.minutes)} by past rates"
         ]
+        if self.runs == self.jobs[0].size:  # a single batch has nothing to add
+            return lines
         for job in self.jobs:
             inputs = ", ".join(place.name for place in job.group.traced)
             over = f"over {inputs}, " if inputs else ""
             lines.append(
-                f"  {job.group.name}: {over}{count(len(job.runs), 'run')}, {job.width} at once"
+                f"  {job.group.name}: {over}{count(len(job.runs), 'run')}, {job.size} at once"
             )
-        if self.batches < len(self.devices) and any(job.width > 1 for job in self.jobs):
+        if self.batches < len(self.units) and any(job.size > 1 for job in self.jobs):
             lines.append(
-                f"{count(len(self.devices) - self.batches, 'device')} will be idle: a smaller "
+                f"{count(len(self.units) - self.batches, 'device')} will be idle: a smaller "
                 "--width makes more batches"
             )
         return lines
@@ -103,61 +108,75 @@ class Plan(NamedTuple):
 def make(
     groups: Sequence[Group],
     missing: Sequence[SeededPoint],
-    devices: Sequence[Device],
+    units: Sequence[Unit],
     width: int | None = None,
-    memory: float | None = None,
+    limit: float | None = None,
+    together: bool = False,
 ) -> Plan:
     """Plan the missing runs of a study.
 
     Args:
       groups: groups of the study's points; missing runs of other points are left out.
       missing: points and seeds.
-      devices: devices to use.
-      width: number of runs of a program at once; by default, chosen from the devices.
-      memory: GB that runs may use on all devices; by default, four fifths of the free memory.
+      units: devices to use.
+      width: number of runs in a call of a program; by default, chosen from the devices.
+      limit: GB that runs may use on all devices; by default, four fifths of the free memory.
+      together: whether all runs of a program are one batch, with common log points.
 
     Raises:
-      ValueError: a single run needs more memory than is available.
+      ValueError: a single run, or those of a batch, need more memory than is available.
     """
     wanted: dict[str, list[SeededPoint]] = {}
     for point, seed in missing:
         wanted.setdefault(point.id, []).append((point, seed))
+    available = _limit(units, limit)
     jobs = []
     for group in groups:
         runs = [run for point in group.points for run in wanted.get(point.id, ())]
         if not runs:
             continue
-        size, fit = fitting(group.points[0], devices, memory)
-        own = width
-        if own is None and devices_.is_cpu(devices):
+        least = len(runs) if together else 1
+        size, fit = fitting(group.points[0], len(units), available, least)
+        calls = len(units[0]) if together else len(units)
+        if width is not None:
+            own = width
+        elif devices_.is_cpu(units[0][0]):
             own = width_of(group.points[0].config.seeds)
-        elif own is None:
-            own = math.ceil(len(runs) / len(devices))
-        jobs.append(Job(group, tuple(runs), min(own, fit), size))
-    return Plan(tuple(jobs), tuple(devices), _limit(devices, memory))
+        else:
+            own = math.ceil(len(runs) / calls)
+        own = min(own, len(runs), fit)
+        jobs.append(Job(group, tuple(runs), own, least if together else own, size))
+    return Plan(tuple(jobs), tuple(units), available)
 
 
-def fitting(point: Point, devices: Sequence[Device], memory: float | None) -> tuple[int, int]:
-    """Return the bytes of a run's arrays, and the number of runs that fit on each device.
+def fitting(point: Point, units: int, limit: int, least: int = 1) -> tuple[int, int]:
+    """Return the bytes of a run's arrays, and the number of runs that fit on each unit.
+
+    Args:
+      point: point of the run.
+      units: number of units that train at the same time.
+      limit: bytes available to all of them.
+      least: number of runs that must fit on each.
 
     Raises:
-      ValueError: no run fits; the message names the point.
+      ValueError: fewer runs fit; the message names the point.
     """
-    parts, limit = assemble(point.config), _limit(devices, memory)
-    size = state_bytes(parts, point.config)
-    if (fit := limit // len(devices) // size) < 1:
+    parts = assemble(point.config)
+    size = memory(parts, point.config)
+    if (fit := limit // units // size) < least:
+        runs = count(least * units, "run")
         raise ValueError(
-            f"{point.id}: one run for each of {count(len(devices), 'device')} takes "
-            f"{len(devices) * size / 1e9:.3g} GB of arrays, more than the {limit / 1e9:.3g} GB "
-            f"available: {smaller(parts, point.config)}, or fewer --devices"
+            f"{point.id}: {runs} at once take {least * units * size / 1e9:.3g} GB of arrays, more "
+            f"than the {limit / 1e9:.3g} GB available: {smaller(parts, point.config)}"
+            f"{', or fewer --devices' * (units > 1)}"
         )
     return size, fit
 
 
-def _limit(devices: Sequence[Device], memory: float | None) -> int:
+def _limit(units: Sequence[Unit], limit: float | None) -> int:
     """Return the bytes available to runs on all devices."""
-    limit = devices_.free_bytes(devices)
-    return limit if memory is None else min(limit, int(memory * 1e9))
+    free = devices_.free_bytes([device for unit in units for device in unit])
+    return free if limit is None else min(free, int(limit * 1e9))
 
 
 def count(number: int, what: str) -> str:

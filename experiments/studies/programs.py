@@ -21,6 +21,8 @@ from experiments.runs.assembly import assemble
 from experiments.runs.run_config import RunConfig
 from experiments.studies.grid import Place, Point
 from experiments.training.loop import Program, make_program
+from experiments.training.schedule import Schedule, schedule
+from experiments.training.seeds import keys_of
 from experiments.training.state import LoopState, Metrics
 from jaxreplay.option import options_of
 
@@ -39,7 +41,8 @@ class Group(NamedTuple):
 
     points: tuple[Point, ...]
     traced: tuple[Place, ...]  # settings that are inputs of the program
-    program: Program  # `init` takes a key and the inputs; without inputs, a key
+    # `init` takes a key and the inputs, or a key; None for environments on the host.
+    program: Program | None
 
     @property
     def name(self) -> str:
@@ -48,9 +51,15 @@ class Group(NamedTuple):
         fixed = {k: v for k, v in first.settings.items() if k not in self.traced}
         return first._replace(settings=fixed).id
 
+    @property
+    def schedule(self) -> Schedule:
+        """Log points of the runs."""
+        config = self.points[0].config
+        return schedule(config.loop, config.sizes.num_envs)
+
     def inputs(self, chosen: Sequence[tuple[Point, int]]) -> Any:
         """Return the argument of the program's `init` for points and seeds: pytree `[S, ...]`."""
-        keys = jax.vmap(jax.random.key)(jnp.asarray([seed for _, seed in chosen]))
+        keys = keys_of([seed for _, seed in chosen])
         if not self.traced:
             return keys
         config = self.points[0].config
@@ -60,11 +69,6 @@ class Group(NamedTuple):
             )
             for place in self.traced
         }
-
-    @property
-    def example(self) -> Any:
-        """Shapes and dtypes of the argument of `init` for one run."""
-        return example(self.points[0].config, self.traced)
 
 
 def check(point: Point) -> None:
@@ -80,57 +84,30 @@ def check(point: Point) -> None:
 
 
 def grouped(points: Sequence[Point]) -> list[Group]:
-    """Group the points of a grid that can share a program; settings that vary may be inputs.
+    """Group the points of a study that can share a program; settings that vary may be inputs.
 
-    All points determine the groups, so that a resumed study has the same programs as before.
+    All points determine the groups, so that a resumed study has the same programs as before. Points
+    with environments on the host share nothing.
     """
-    return ProgramCache(varying=True).grouped(points)
+    groups = []
+    for members in _partitioned([p for p in points if not p.hosted], _must_differ):
+        groups += _split(members, _candidates(members))
+    return groups + [Group((point,), (), None) for point in points if point.hosted]
 
 
-class ProgramCache:
-    """Groups points that can share a program, and keeps the programs for later points.
-
-    In a search, points arrive one after another. Every numeric setting is then tried as an input,
-    so that sharing does not depend on the order in which points arrive.
-    """
-
-    def __init__(self, varying: bool = False) -> None:
-        """Start without programs; with `varying`, only settings that vary are tried as inputs."""
-        self._varying = varying
-        self._traced: dict[Any, list[Place]] = {}
-        self._programs: dict[Any, Program] = {}
-
-    def grouped(self, points: Sequence[Point]) -> list[Group]:
-        """Group points that share a program."""
-        groups = []
-        for members in _partitioned(points, _must_differ):
-            candidates = _candidates(members)
-            fixed = (*_must_differ(members[0]), *candidates)
-            groups += self._split(members, candidates, fixed)
-        return groups
-
-    def _split(
-        self, points: Sequence[Point], candidates: Sequence[Place], fixed: Any
-    ) -> list[Group]:
-        """Return groups of points that differ only in the candidates."""
-        config = points[0].config
-        if self._varying:
-            settings = [point.settings for point in points]
-            candidates = [p for p in candidates if len({own[p] for own in settings}) > 1]
-        if fixed not in self._traced:
-            self._traced[fixed] = _traceable(config, candidates)
-        traced = self._traced[fixed]
-        apart = [place for place in candidates if place not in traced]
-        if apart:
-            groups = []
-            for members in _partitioned(points, lambda point: [point.settings[p] for p in apart]):
-                # The inputs can differ between values, so each subset is traced separately.
-                values = tuple(members[0].settings[place] for place in apart)
-                groups += self._split(members, traced, (*fixed, *zip(apart, values, strict=True)))
-            return groups
-        if fixed not in self._programs:
-            self._programs[fixed] = _made(config, traced)
-        return [Group(tuple(points), tuple(traced), self._programs[fixed])]
+def _split(points: Sequence[Point], candidates: Sequence[Place]) -> list[Group]:
+    """Return groups of points that differ only in the candidates."""
+    settings = [point.settings for point in points]
+    candidates = [p for p in candidates if len({own[p] for own in settings}) > 1]
+    traced = _traceable(points[0].config, candidates)
+    apart = [place for place in candidates if place not in traced]
+    if not apart:
+        return [group_of(points, traced)]
+    groups = []
+    for members in _partitioned(points, lambda point: [point.settings[p] for p in apart]):
+        # The inputs can differ between values, so each subset is traced separately.
+        groups += _split(members, traced)
+    return groups
 
 
 def check_kept(names: Sequence[str], groups: Sequence[Group]) -> None:
@@ -140,6 +117,7 @@ def check_kept(names: Sequence[str], groups: Sequence[Group]) -> None:
       ValueError: a metric is unknown; the message names similar ones.
     """
     missing, known = list(names), {"diverged": None}
+    groups = [group for group in groups if group.program is not None]
     for group in {(g.points[0].env, g.points[0].label): g for g in groups}.values():
         if missing:
             known |= dict.fromkeys(_metrics(group))
@@ -151,16 +129,21 @@ def check_kept(names: Sequence[str], groups: Sequence[Group]) -> None:
 def _metrics(group: Group) -> list[str]:
     """Return the names of a program's metrics, by tracing it without compilation."""
 
-    def run(inputs: Any) -> Metrics:
-        return group.program.chunk(group.program.init(inputs), jnp.ones((), jnp.int32))[1]
+    program = group.program
+    assert program is not None
 
-    return [name for name in jax.eval_shape(run, group.example) if name != "fault"]
+    def run(inputs: Any) -> Metrics:
+        return program.chunk(program.init(inputs), jnp.ones((), jnp.int32))[1]
+
+    inputs = example(group.points[0].config, group.traced)
+    return [name for name in jax.eval_shape(run, inputs) if name != "fault"]
 
 
 def group_of(points: Sequence[Point], traced: Sequence[Place]) -> Group:
     """Return the group of points that differ only in the `traced` settings."""
     config = points[0].config
-    return Group(tuple(points), tuple(traced), _made(config, traced))
+    program = with_inputs(config, traced) if traced else _program(config)
+    return Group(tuple(points), tuple(traced), program)
 
 
 def _with_values(config: RunConfig, values: Mapping[Place, Any]) -> RunConfig:
@@ -219,10 +202,6 @@ def _kind(config: RunConfig, place: Place) -> Any:
     options = {entry.name: entry for entry in options_of(type(getattr(config, place.section)))}
     entry = options[place.field]
     return entry.kind if entry.kind in _DTYPES and not entry.many else None
-
-
-def _made(config: RunConfig, traced: Sequence[Place]) -> Program:
-    return with_inputs(config, traced) if traced else _program(config)
 
 
 def _traceable(config: RunConfig, places: Sequence[Place]) -> list[Place]:

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from experiments.runs import rates
 from experiments.runs.log import escaped, say
 
-_PAUSE = 10.0  # seconds between two plain lines
+_PAUSE = 5.0  # seconds between two plain lines
 
 
 class Bar:
@@ -26,6 +26,7 @@ class Bar:
         self._before = 0  # steps done by then
         self._last_line = time.monotonic()
         self._over = False  # whether the last plain line was printed
+        self._result = ""  # the latest return, of a study with a single batch
         console = Console(stderr=True)
         self._bar: Progress | None = None
         if console.is_terminal:
@@ -51,11 +52,9 @@ class Bar:
             self._since, self._before = time.monotonic(), self._done
         self._show()
 
-    def spare(self, steps: int, runs: int) -> None:
-        """Subtract unneeded agent steps and runs from the totals."""
-        self._total, self._runs = self._total - steps, self._runs - runs
-        if self._bar is not None:
-            self._bar.update(self._task, total=self._total)
+    def shows(self, result: str) -> None:
+        """Set the latest result in words."""
+        self._result = result
 
     def ended(self, runs: int, failed: int) -> None:
         """Add finished runs, `failed` of them without a result."""
@@ -85,4 +84,5 @@ class Bar:
             rate = (self._done - self._before) / (time.monotonic() - self._since)
             left = rates.in_words((self._total - self._done) / rate / 60)
             parts.append(f"{rate:,.0f} steps/s, {left} left")
-        return ", ".join([*parts, *dict.fromkeys(self._at_work.values())])
+        results = [self._result] if self._result else []
+        return ", ".join([*parts, *results, *dict.fromkeys(self._at_work.values())])

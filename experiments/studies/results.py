@@ -2,25 +2,26 @@
 
 import dataclasses
 import functools
-import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from experiments.figures import sensitivity
-from experiments.figures.elements import Style
-from experiments.figures.style import styles_of
-from experiments.runs import manifest
+from experiments.figures.sections import Group
 from experiments.runs.run_config import shown_value
-from experiments.statistics import tuned
+from experiments.statistics import statistics, tuned
+from experiments.statistics.claims import CONTROL
 from experiments.statistics.primary import PrimaryMetric
-from experiments.statistics.tuned import Estimate, Tuned
-from experiments.statistics.verdicts import CONTROL
+from experiments.statistics.tuned import Tuned
+from experiments.storage import files, stored
 from experiments.studies import grid, judge, store
 from experiments.studies.judge import Findings
 from experiments.studies.store import Store
 from experiments.studies.study import Saved
+
+_TIMES = ("seconds", "compiling")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,14 +31,14 @@ class Results:
     Attributes:
       store: table of the runs that have ended, and facts about them.
       study: the study.
-      findings: verdicts; None for a search, and for studies that compare nothing.
-      remarks: notes on edited files, one per line.
+      findings: verdicts; None for studies that compare nothing.
+      unjudged: reason why there are no verdicts, or "".
     """
 
     store: Store
     study: Saved
     findings: Findings | None = None
-    remarks: tuple[str, ...] = ()
+    unjudged: str = ""
 
     def table(self) -> pd.DataFrame:
         """Return one row per run and log point, with columns for arms, settings and metrics."""
@@ -53,11 +54,11 @@ class Results:
         rows = self.findings.rows if self.findings else []
         return pd.DataFrame([
             {
-                "arm": row.label, "group": row.group, "seeds": row.judgement.seeds,
-                **row.judgement.counts._asdict(),
-                "estimate": row.judgement.estimate, "interval": row.judgement.interval,
-                "p": row.judgement.p_value, "verdict": row.judgement.verdict,
-                "reason": row.judgement.reason,
+                "arm": row.label, "group": row.group, "seeds": row.seeds,
+                **row.counts._asdict(),
+                "estimate": row.estimate, "interval": row.interval,
+                "p": row.p_value, "verdict": row.verdict,
+                "reason": row.reason,
             }
             for row in rows
         ])  # fmt: skip
@@ -80,8 +81,6 @@ class Results:
     @functools.cached_property
     def best(self) -> list[Tuned]:
         """Best and default settings of every method on every task, if their runs have ended."""
-        if "search" in self.store.facts:
-            return self._searched()
         return tuned.tuning_curve(
             self.runs,
             lambda env: self.study.metric(env).higher_is_better,
@@ -91,76 +90,6 @@ class Results:
     def best_of(self, env: str, label: str) -> Tuned | None:
         """Return the result of a method on a task, or None before its runs have ended."""
         return next((row for row in self.best if (row.env, row.label) == (env, label)), None)
-
-    @functools.cached_property
-    def trials(self) -> pd.DataFrame | None:
-        """A row for each trial of a search; None for other studies.
-
-        Columns: env, replay, method, trial (its number), point, score (NaN if it failed), failed
-        (the reason, or empty), and the settings.
-        """
-        if "search" not in self.store.facts:
-            return None
-        rows, points = [], self.store.facts["points"]
-        for env, label, own in _studies(self.store):
-            method = points[own["default"]]["method"]
-            for at, trial in enumerate(own["trials"]):
-                settings = points.get(trial["point"], {"settings": {}})["settings"]
-                rows.append({
-                    "env": env, "replay": label, "method": method, "trial": at,
-                    "point": trial["point"],
-                    "score": math.nan if trial["score"] is None else trial["score"],
-                    "failed": trial["failed"] or "",
-                    **{name: grid.table_value(value) for name, value in settings.items()},
-                })  # fmt: skip
-        head = ["env", "replay", "method", "trial", "point", "score", "failed"]
-        return pd.DataFrame(rows, columns=[*head, *self.store.settings])
-
-    def has_best(self, row: Tuned) -> bool:
-        """Return whether a trial of a search has a score, whose runs the table may lack."""
-        assert self.trials is not None
-        points = self.trials.loc[self.trials["score"].notna(), "point"]
-        return row.best in set(points)
-
-    def _searched(self) -> list[Tuned]:
-        """Return the results of a search for the methods whose fresh seeds have all ended."""
-        asked, found = self.asked, []
-        ended = {point: own.set_index("seed") for point, own in self.runs.groupby("point")}
-
-        def estimate(point: str, seeds: list[int]) -> Estimate | None:
-            if point not in ended or not set(seeds) <= set(ended[point].index):
-                return None
-            return tuned.estimate_of(ended[point].loc[seeds])
-
-        for env, label, own in _studies(self.store):
-            best, default = own["best"], own["default"]
-            if (shown := estimate(best or default, asked["fresh_seeds"])) is not None:
-                points = len({trial["point"] for trial in own["trials"]})
-                chosen = estimate(best, asked["seeds"]) if best else None
-                usual = estimate(default, asked["fresh_seeds"])
-                found.append(Tuned(env, label, points, best or default, chosen, shown, usual))
-        return found
-
-    @property
-    def asked(self) -> dict[str, Any]:
-        """All choices that determine the trials of a search; KeyError for other studies."""
-        return self.store.facts["search"]["asked"]
-
-    def against_default(self, row: Tuned) -> str:
-        """Return the numbers of held-out seeds on which the best point wins, loses and ties.
-
-        The comparison is with the default point. A diverged run ranks below all others.
-        """
-        default = self.store.facts["base_points"][row.env][row.label]
-        seeds, points = self.unseen(row.env), self.runs.set_index("point")
-        own, other = (
-            points.loc[[point]].set_index("seed")["ranked"].loc[seeds]
-            for point in (row.best, default)
-        )
-        better, worse = int((own > other).sum()), int((own < other).sum())
-        if not self.study.metric(row.env).higher_is_better:
-            better, worse = worse, better
-        return f"{better}/{worse}/{len(seeds) - better - worse}"
 
     @property
     def code(self) -> str:
@@ -184,11 +113,6 @@ class Results:
         return dict(zip(self.runs["replay"], self.runs["method"], strict=True))
 
     @property
-    def styles(self) -> dict[str, Style]:
-        """Style of each label."""
-        return dict(styles_of(self.methods))
-
-    @property
     def metric(self) -> PrimaryMetric:
         """Primary metric on the first task; the thresholds of other tasks may differ."""
         return self.study.metric(self.envs[0])
@@ -197,7 +121,7 @@ class Results:
     def has_choice(self) -> bool:
         """Whether there are settings to choose from; replay ratios do not count."""
         settings = [axis for axis in self.study.axes if axis.name != grid.LEARN_EVERY.name]
-        return self.trials is not None or bool(settings)
+        return bool(settings)
 
     @functools.cached_property
     def settings(self) -> list[str]:
@@ -206,10 +130,45 @@ class Results:
 
     def unseen(self, env: str) -> list[int]:
         """Return the held-out seeds that score the best points of a task."""
-        if self.trials is not None:
-            return self.asked["fresh_seeds"]
         seeds = sorted(self.runs.loc[self.runs["env"] == env, "seed"].unique())
         return tuned.unseen(seeds, tuned.has_choice(self.runs))
+
+    def compared_groups(self) -> list[Group]:
+        """Return the compared arms with their baseline, verdicts and metrics, by group."""
+        if self.findings is None:
+            return []
+        members, values, groups = self.findings.members, self.findings.values, []
+        frames = self.store.frames()
+        for title, names in self.findings.groups.items():
+            points = {members[name].method: members[name].point for name in names}
+            env = next(iter(points.values())).env
+            groups.append(
+                Group(
+                    title, env,
+                    {label: point.config.replay for label, point in points.items()},
+                    {label: frames[point.id] for label, point in points.items()},
+                    self.study.options.threshold_of(env),
+                    [
+                        dataclasses.replace(row, label=row.method)
+                        for row in self.findings.rows
+                        if row.group == title
+                    ],
+                    {members[name].method: values[name] for name in names if name in values},
+                )
+            )  # fmt: skip
+        return groups
+
+    def default_groups(self) -> list[Group]:
+        """Return the methods with default settings and their metrics, by task."""
+        groups, all_frames = [], self.store.frames()
+        for env, points in self.store.facts["base_points"].items():
+            frames = {k: all_frames[point] for k, point in points.items() if point in all_frames}
+            methods = {label: self.methods.get(label, label) for label in frames}
+            if frames:
+                title = f"{env}: default settings" if len(self.envs) > 1 else "Default settings"
+                goal = self.study.options.threshold_of(env)
+                groups.append(Group(title, env, methods, frames, goal))
+        return groups
 
     def point_settings(self, point: str) -> str:
         """Return the varying settings of a point in words."""
@@ -218,16 +177,83 @@ class Results:
         return ", ".join(f"{name} {shown_value(value)}" for name, value in own.items()) or "-"
 
 
-def is_study(folder: Path) -> bool:
-    """Return whether a folder contains a study."""
-    return store.paths(folder)[1].is_file()
+class Run(NamedTuple):
+    """The results of a single run, which may be unfinished.
+
+    Attributes:
+      folder: its folder.
+      config: its configuration, as nested plain values.
+      versions: device, and versions of Python, jax and the code.
+      frame: metrics of the seeds that have ended or, before that, of all log points so far.
+      summary: statistics of the last evaluations, and speed; None before the run has ended.
+      threshold: return that counts as solved, or None.
+    """
+
+    folder: Path
+    config: Mapping[str, Any]
+    versions: Mapping[str, str]
+    frame: pd.DataFrame
+    summary: Mapping[str, Any] | None
+    threshold: float | None
+
+    @property
+    def replay(self) -> str:
+        """Name of the replay method."""
+        return self.config["replay"]
+
+    @property
+    def seeds(self) -> int:
+        """Number of seeds."""
+        return self.frame["seed"].nunique()
+
+
+def is_run(results: Store) -> bool:
+    """Return whether a store holds a single run."""
+    return len(results.facts["points"]) == 1
+
+
+def run_of(results: Store) -> Run:
+    """Return the run of a store.
+
+    Raises:
+      ValueError: there are several runs, or there is no log point yet.
+    """
+    if not is_run(results):
+        raise ValueError(f"{results.folder} has a study of several runs: give the folder of a run")
+    ((name, point),) = results.facts["points"].items()
+    config, goal = point["config"], results.study.options.threshold_of(point["env"])
+    versions = {**results.facts["versions"], "code": "+".join(point["code"])}
+    frame = results.frames().get(name)
+    if frame is None:
+        frame = _so_far(results.folder / "metrics.csv")
+        return Run(results.folder, config, versions, frame, None, goal)
+    seconds, compiling = (sum(cost[key] for cost in results.facts["costs"]) for key in _TIMES)
+    steps = frame["step"].max() * frame["seed"].nunique()
+    summary = {
+        "env": point["env"], "agent": config["agent"], "replay": config["replay"],
+        **statistics.summarise(frame, goal),
+        "steps_per_second": steps / max(seconds - compiling, 1e-9),
+        "train_seconds": seconds, "compiling": compiling,
+    }  # fmt: skip
+    return Run(results.folder, config, versions, frame, summary, goal)
+
+
+def _so_far(path: Path) -> pd.DataFrame:
+    """Read the metrics of an unfinished run up to the last log point that all seeds have."""
+    content = files.read_bytes(path) if path.is_file() else b""
+    complete = content[: content.rfind(b"\n") + 1]
+    if complete.count(b"\n") < 2:
+        raise ValueError(f"{path.parent} holds no log point yet: wait for the first")
+    frame = stored.parse(path, complete, ("seed", "step", "eval_return"))
+    rows = frame.groupby("step")["seed"].transform("size")
+    return frame[rows == frame["seed"].nunique()]
 
 
 def read(folder: Path) -> Results:
     """Read the results in a folder.
 
     Verdicts are computed from the table. They are left out if an arm has a method of another
-    package that has not been imported. Edited files have remarks.
+    package that has not been imported.
 
     Raises:
       ValueError: a file is damaged, no run has ended yet, or the runs lack the metric.
@@ -235,18 +261,9 @@ def read(folder: Path) -> Results:
     found = store.read(folder)
     if found.frame.empty:
         raise ValueError(f"{folder} holds no run that has ended: wait for the first")
-    remarks = manifest.differing(folder)
     try:
         study = found.study.validated(folder)
         study.points()  # values of settings may be out of bounds
     except ValueError as error:
-        remarks.append(f"no verdicts can be computed: {error}")
-        return Results(found, found.study, None, tuple(remarks))
-    findings = judge.findings_of(found, study, other_code=True)
-    return Results(found, study, findings, tuple(remarks))
-
-
-def _studies(results: Store) -> list[tuple[str, str, Any]]:
-    """Return task, label, and the saved search of every method; [] if there is no search."""
-    studies = results.facts.get("search", {}).get("studies", {})  # empty before the first trials
-    return [(env, label, own) for env, labels in studies.items() for label, own in labels.items()]
+        return Results(found, found.study, None, f"no verdicts can be computed: {error}")
+    return Results(found, study, judge.findings_of(found, study, other_code=True))

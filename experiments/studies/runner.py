@@ -1,4 +1,7 @@
-"""Execution of a study: plan, train and judge, repeatedly in a sequential design."""
+"""Execution of a study: plan, train and judge, repeatedly in a sequential design.
+
+A run is a study of one arm on one task with one setting.
+"""
 
 import _thread
 import contextlib
@@ -9,31 +12,33 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.runs import folder, manifest, rates
+from experiments.runs import rates
 from experiments.runs.interrupt import Stopped
-from experiments.runs.log import say, show
+from experiments.runs.log import CSVLog, Log, TensorBoardLog, WandbLog, say, show, waiting
 from experiments.runs.rates import in_words
-from experiments.statistics import decisions, verdicts
-from experiments.statistics.counts import Counts
+from experiments.statistics.claims import CONTROL
+from experiments.statistics.counts import ALPHA, Counts
+from experiments.statistics.planning import seeds_needed
+from experiments.storage.files import write_json
 from experiments.studies import (
-    engines,
+    checkpoints,
+    conclusion,
+    devices,
+    executor,
+    folders,
     grid,
-    hosted,
     judge,
     plan,
     programs,
-    report,
-    search_report,
     store,
 )
-from experiments.studies.engines import Cache, Engine
+from experiments.studies.devices import width_of
+from experiments.studies.executor import Engine
 from experiments.studies.judge import Findings
-from experiments.studies.options import Where
+from experiments.studies.options import Cache, RunOutput, Where
 from experiments.studies.results import Results
-from experiments.studies.search import Search
-from experiments.studies.store import SeededPoint
+from experiments.studies.store import SeededPoint, Store
 from experiments.studies.study import Study
-from experiments.training.spread import width_of
 
 _MANY = 500  # number of points from which validation takes seconds
 _SHARES = (0.6, 0.7, 0.8)  # guessed shares of pairs that an arm wins, for a study without results
@@ -50,6 +55,7 @@ def run(
     dry_run: bool = False,
     show: bool = True,
     again: str = "",
+    output: RunOutput = RunOutput(),
 ) -> Results | None:
     """Run a study, and write its results, tables and figures into a folder.
 
@@ -65,6 +71,7 @@ def run(
       dry_run: whether to report the plan only.
       show: whether to write the tables and figures, and to print the tables.
       again: how to continue, for messages; by default, with --resume.
+      output: outputs while a single run trains.
 
     Returns:
       The results, or None after a dry run or when the hours in `where` are over.
@@ -74,30 +81,27 @@ def run(
       Stopped: If the user interrupts the study, or runs fail. Ended runs are kept.
     """
     out = Path(out)
-    folder.check_folder(out, "study", resume=resume, overwrite=overwrite or dry_run)
+    folders.check(out, "study", resume=resume, overwrite=overwrite or dry_run)
     remarks = study.check()
     with contextlib.ExitStack() as stack:
         if not dry_run:
-            stack.enter_context(folder.lock(out))
-        engine = stack.enter_context(engines.open_engine(where, cache))
-        kind = _Grid if study.search.search is None else Search
-        job = kind(study, out, where, engine, resume)
-        for line in (*remarks, *job.describe()):
+            stack.enter_context(folders.lock(out))
+        engine = stack.enter_context(executor.open_engine(where, cache, study.is_run))
+        work = _Work(study, out, where, engine, resume, output)
+        for line in (*remarks, *work.describe()):
             say(line)
         if dry_run:
             try:
-                folder.check_folder(out, "study", resume=resume, overwrite=overwrite)
+                folders.check(out, "study", resume=resume, overwrite=overwrite)
             except ValueError as error:
                 say(f"without --dry-run, this is an error: {error}")
             return None
-        if manifest.read(out).kind == "study" and not resume:
-            hosted.discard(out)
-        folder.prepare(out, "study", resume=resume, overwrite=overwrite)
-        job.results.write()
+        folders.prepare(out, "study", resume=resume, overwrite=overwrite)
+        work.results.write()
         over = threading.Event()
         try:
             with _limited(where.hours, over):
-                findings = job.carry_out()
+                findings = work.carry_out()
         except (Stopped, KeyboardInterrupt) as error:
             if over.is_set():
                 say(f"the {where.hours:g} hours are over: {again or f'--resume {out} continues'}")
@@ -105,7 +109,7 @@ def run(
             if again and isinstance(error, Stopped):
                 raise Stopped(error.reason, error.exit_code, again) from error.__cause__
             raise
-        results = Results(job.results, study, findings, tuple(manifest.differing(out)))
+        results = Results(work.results, study, findings)
         if show:
             conclude(results)
         return results
@@ -115,29 +119,36 @@ def conclude(results: Results) -> None:
     """Write and print the tables and figures of a study."""
     study, findings = results.study, results.findings
     if findings is not None and (findings.rows or findings.claims):
-        manifest.write_json(results.store.folder / "verdicts.json", findings.to_json(study))
-    is_search = study.search.search is not None
-    show((search_report if is_search else report).conclude(results))
+        write_json(results.store.folder / "verdicts.json", findings.to_json(study))
+    show(conclusion.conclude(results))
 
 
-class _Grid:
-    """A study of fixed settings, with a fixed or a growing number of seeds."""
+class _Work:
+    """The work of a study with a fixed or a growing number of seeds."""
 
-    def __init__(self, study: Study, out: Path, where: Where, engine: Engine, resume: bool) -> None:
-        self.study, self.where, self.engine = study, where, engine
+    def __init__(
+        self,
+        study: Study,
+        out: Path,
+        where: Where,
+        engine: Engine,
+        resume: bool,
+        output: RunOutput,
+    ) -> None:
+        self.study, self.where, self.engine, self._output = study, where, engine, output
         self.points = study.points()
         if len(self.points) > _MANY:
             say(f"checking {plan.count(len(self.points), 'point')}")
-        compiled = [point for point in self.points if not point.hosted]
-        for point in self.points:
-            programs.check(point)
-        if resume:
-            self.results = store.resume(out, study, self.points, where.other_code)
-        else:
-            bases = grid.base_points(self.points, study.bases)
-            self.results = store.begin(out, study, self.points, bases)
-        self._groups = programs.grouped(compiled)
-        programs.check_kept(study.options.keep or (), self._groups)
+        with waiting("tracing the programs"):
+            for point in self.points:
+                programs.check(point)
+            if resume:
+                self.results = store.resume(out, study, self.points, where.other_code)
+            else:
+                bases = grid.base_points(self.points, study.bases)
+                self.results = store.begin(out, study, self.points, bases)
+            self._groups = programs.grouped(self.points)
+            programs.check_kept(study.options.keep or (), self._groups)
         self._width = study.options.width
         if self._width is None and study.question.until_decided:
             # The width must not depend on the final number of seeds.
@@ -146,11 +157,8 @@ class _Grid:
     def describe(self) -> list[str]:
         """Return the plan in lines."""
         missing = self.results.missing(self.points, self.study.looks[0])
-        compiled = self._plan(missing)
-        on_host = [run for run in missing if run[0].hosted]
-        lines = compiled.describe() if compiled.jobs or not on_host else []
-        if on_host:
-            lines.append(f"{plan.count(len(on_host), 'run')} on the host, one point after another")
+        lines = [line for each in self._plans(missing) for line in each[0].describe()]
+        lines = lines or ["nothing is missing"]
         if self.study.question.until_decided:
             most = self.study.max_seeds
             lines.append(f"then more seeds for undecided arms, {most} seeds at most")
@@ -165,7 +173,9 @@ class _Grid:
             findings = judge.findings_of(self.results, self.study, self.where.other_code)
         else:
             findings = self._until_decided()
-        engines.check_failed(self.results, list(self.results.facts["failed"]))
+        executor.check_failed(self.results)
+        if not self.study.is_run:  # checkpoints of batches that were divided otherwise
+            checkpoints.remove_all(self.results.folder)
         return findings
 
     def _until_decided(self) -> Findings | None:
@@ -176,7 +186,7 @@ class _Grid:
             if (look := judge.next_look(self.study, findings, failed)) is None:
                 return findings
             seeds, needed = look
-            self._train(self.results.missing([by_id[each] for each in needed], seeds))
+            self._train(self.results.missing([by_id[point] for point in needed], seeds))
             findings = judge.findings_of(self.results, self.study, self.where.other_code)
             if findings is None:  # every point has a failed run
                 return None
@@ -184,30 +194,47 @@ class _Grid:
                 say(line)
 
     def _train(self, runs: Sequence[SeededPoint]) -> None:
-        if (compiled := self._plan(runs)).jobs:
-            engines.carry_out(compiled, self.results, self.engine)
-        if on_host := [run for run in runs if run[0].hosted]:
-            hosted.carry_out(on_host, self.results, self.where)
+        logs = _logs(self.results, self.study, self._output) if self.study.is_run else ()
+        stops = "--stop-on-divergence" if self._output.stop_on_divergence else ""
+        for jobs, engine in self._plans(runs):
+            executor.carry_out(jobs, self.results, engine, logs, stops)
 
-    def _plan(self, runs: Sequence[SeededPoint]) -> plan.Plan:
-        """Return the plan of the runs that compile."""
-        devices, memory = self.engine.devices, self.where.memory
-        return plan.make(self._groups, runs, devices, self._width, memory)
+    def _plans(self, runs: Sequence[SeededPoint]) -> Iterator[tuple[plan.Plan, Engine]]:
+        """Yield the plan of the runs that compile, and that of runs on the host, if any.
+
+        All devices together train a single run, or a point with environments on the host.
+        """
+        for on_host in (False, True):
+            groups = [group for group in self._groups if (group.program is None) == on_host]
+            together = on_host or self.study.is_run
+            engine = self.engine if not on_host else self._here()
+            units = engine.units
+            if together and isinstance(engine, executor.Here):
+                units = [tuple(device for unit in units for device in unit)]
+            made = plan.make(groups, runs, units, self._width, self.where.memory, together)
+            if made.jobs:
+                yield made, engine
+
+    def _here(self) -> Engine:
+        """Return the engine of environments on the host, which a cluster does not run."""
+        if isinstance(self.engine, executor.Here):
+            return self.engine
+        return executor.Here(devices.choose(), None, self.where)
 
     def _planned(self) -> list[str]:
         """Return the expected seeds and device time of a claim, by the share of pairs it wins."""
         sizes = [len(claims) for claims in self.study.claims.values()]
         members = judge.members_of(self.study, self.points)
         arms = [own for name, own in members.items() if name != own.baseline]
-        tested = sum(own.point.label != verdicts.CONTROL for own in arms)
+        tested = sum(own.point.label != CONTROL for own in arms)
         claims = max(sizes, default=tested)
         a_seed = [dataclasses.replace(point.config, seeds=1) for point in self.points]
         seconds = sum(map(rates.seconds, a_seed))
         lines = []
         for share in _SHARES:
             guess = Counts(round(1e6 * share), 0, round(1e6 * (1 - share)))
-            alpha = decisions.ALPHA / max(claims, 1)
-            seeds = decisions.seeds_needed(guess, alpha, self.study.question.margin)
+            alpha = ALPHA / max(claims, 1)
+            seeds = seeds_needed(guess, alpha, self.study.question.margin)
             if seeds is not None and seeds > self.study.max_seeds:
                 lines.append(
                     f"  an arm that wins {100 * share:g} % of the pairs takes {seeds:,} seeds: "
@@ -227,15 +254,26 @@ class _Grid:
             if need.expected is None:
                 continue
             seconds = 0.0  # device time of one more seed of all its points
-            for point in need.points:
+            for point in need.runs:
                 done = sum(1 for each, _ in ended if each == point)
                 seconds += (made[point]["train_seconds"] or 0.0) / max(done, 1)
             more = need.expected - need.seeds
             lines.append(
-                f"  {need.says}: about {more:,} more seeds decide with 80 % probability, "
+                f"  {need.label}: about {more:,} more seeds decide with 80 % probability, "
                 f"{in_words(more * seconds / 60)} of a device"
             )
         return lines
+
+
+def _logs(results: Store, study: Study, output: RunOutput) -> list[Log]:
+    """Return the logs of a single run."""
+    folder, logs = results.folder, list[Log]()
+    logs.append(CSVLog(folder))
+    if output.tensorboard:
+        logs.append(TensorBoardLog(folder))
+    if output.wandb:
+        logs.append(WandbLog(folder, next(iter(study.bases.values())).to_json()))
+    return logs
 
 
 def _progress(study: Study, findings: Findings, seeds: int) -> list[str]:
@@ -245,16 +283,16 @@ def _progress(study: Study, findings: Findings, seeds: int) -> list[str]:
         lines = [f"{len(left)} of {claims} claims are undecided after {seeds} seeds"]
         for need in left.values():
             if need.expected is not None:
-                lines.append(f"  {need.says}: about {need.expected - need.seeds:,} more seeds")
+                lines.append(f"  {need.label}: about {need.expected - need.seeds:,} more seeds")
         return lines
     lines = []
     for row in findings.rows:
-        if row.method == verdicts.CONTROL or row.judgement.seeds < seeds:
+        if row.method == CONTROL or row.seeds < seeds:
             continue  # decided before this look
-        line = f"{row.label}: {row.judgement.estimate:.2f} after {row.judgement.seeds} seeds"
+        line = f"{row.label}: {row.estimate:.2f} after {row.seeds} seeds"
         need = findings.undecided.get(row.label)
-        if row.judgement.verdict != "undecided":
-            lines.append(f"{line}: {row.judgement.verdict}")
+        if row.verdict != "undecided":
+            lines.append(f"{line}: {row.verdict}")
         elif need is not None and need.expected is not None:
             lines.append(f"{line}; about {need.expected - need.seeds:,} more")
         else:

@@ -5,23 +5,24 @@ Both files are rewritten as runs end, and can be read during the study.
 
 import dataclasses
 import math
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pandas as pd
 
-from experiments.runs import code, manifest, run_config
-from experiments.runs.results import versions
+from experiments.runs import code, run_config
 from experiments.statistics import primary, statistics
+from experiments.statistics.claims import Claim
 from experiments.storage import kinds, stored
 from experiments.storage.files import Damaged as Damaged  # raised by `read`
-from experiments.storage.files import read_json, reading, write_bytes
+from experiments.storage.files import read_json, reading, write_bytes, write_json
 from experiments.studies import grid
 from experiments.studies import study as studies
-from experiments.studies.claims import Claim
 from experiments.studies.grid import Point, table_value
 from experiments.studies.study import Saved, Study
 from jaxreplay.saving import saved_digest
@@ -42,6 +43,15 @@ def code_version() -> str:
     return code.version(*_SOURCES)
 
 
+def versions() -> dict[str, str]:
+    """Return the device and the versions of packages that may change numbers."""
+    return {
+        "device": jax.devices()[0].device_kind,
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "jax": jax.__version__,
+    }
+
+
 def paths(folder: Path) -> tuple[Path, Path]:
     """Return the paths of the table and of the JSON file."""
     return folder / "study.csv.gz", folder / "study.json"
@@ -52,11 +62,10 @@ class Store:
     """The results of a study in a folder."""
 
     folder: Path
-    facts: dict[str, Any]  # content of the JSON file, without format and checksums
+    facts: dict[str, Any]  # content of the JSON file, without format
     # The table, one row per run and log point, and rows that are not in it yet.
     frame: pd.DataFrame = dataclasses.field(default_factory=pd.DataFrame)
     waiting: list[pd.DataFrame] = dataclasses.field(default_factory=list)
-    crc32: int | None = None  # checksum of the table on disk, if there is one
     written: tuple[float, float] = (-math.inf, 0.0)  # time of the latest write, and its CPU time
 
     @property
@@ -111,11 +120,6 @@ class Store:
         pairs = self.frame[["point", "seed"]].drop_duplicates()
         return {(str(point), int(seed)) for point, seed in pairs.itertuples(index=False)}
 
-    def extend(self, points: Iterable[Point]) -> None:
-        """Add points that were unknown at the start of the study."""
-        for point in points:
-            self.facts["points"].setdefault(point.id, _plain(point))
-
     def missing(self, points: Iterable[Point], seeds: int | None = None) -> list[SeededPoint]:
         """Return the points and seeds that have not ended, in order.
 
@@ -131,19 +135,24 @@ class Store:
             if (point.id, seed) not in ended
         ]
 
-    def add(self, runs: Sequence[tuple[SeededPoint, pd.DataFrame]], cost: dict[str, Any]) -> None:
+    def add(
+        self,
+        runs: Sequence[tuple[SeededPoint, pd.DataFrame]],
+        cost: dict[str, Any],
+        code: Sequence[str],
+    ) -> None:
         """Add runs that have ended, and write the files unless they were written just before.
 
         Args:
           runs: metrics of every run, with a column step.
           cost: time and memory that the runs took.
+          code: versions of the code that computed them.
         """
         self.waiting += [self._rows(run, metrics) for run, metrics in runs]
         self.facts["costs"].append(cost)
         for (point, _), _ in runs:
             known = self.facts["points"][point.id]["code"]
-            if code_version() not in known:
-                known.append(code_version())
+            known += [version for version in code if version not in known]
         when, took = self.written
         if time.monotonic() - when > min(_PATIENCE * took, _LONGEST):
             self.write()
@@ -158,14 +167,10 @@ class Store:
         start = time.thread_time()
         self._gather()
         table, facts = paths(self.folder)
-        encoded = stored.encode(self.frame, _DIGITS) if len(self.frame) else None
-        # The table on disk may be the previous or the next one; both checksums are valid.
-        known = [self.crc32, encoded.crc32 if encoded else None]
-        content = {"format": FORMAT, "crc32": [each for each in known if each is not None]}
-        manifest.write_json(facts, content | self.facts)
-        if encoded:
-            write_bytes(table, encoded.content)
-            self.crc32 = encoded.crc32
+        # The facts come first: those about runs that the table lacks are dropped when read.
+        write_json(facts, {"format": FORMAT} | self.facts)
+        if len(self.frame):
+            write_bytes(table, stored.encode(self.frame, _DIGITS))
         self.written = time.monotonic(), time.thread_time() - start
 
     def _gather(self) -> None:
@@ -235,20 +240,19 @@ def begin(
     study: Study,
     points: Sequence[Point],
     base_points: Mapping[str, Mapping[str, str]],
-    search: Mapping[str, Any] | None = None,
 ) -> Store:
     """Return the store of a study without runs; nothing is written.
 
     Args:
       folder: the folder.
       study: the study.
-      points: its points, as far as they are known.
+      points: its points.
       base_points: task -> label -> id of the point without settings.
-      search: choices that determine the trials of a search, or None.
     """
     facts: dict[str, Any] = {
         "study": study.to_json(),
         "versions": versions(),
+        "code": [code_version()],
         "settings": sorted({place.name for point in points for place in point.settings}),
         "columns": list(study.options.keep or ()),
         "base_points": {env: dict(own) for env, own in base_points.items()},
@@ -256,8 +260,6 @@ def begin(
         "costs": [],
         "failed": {},
     }
-    if search is not None:
-        facts["search"] = {"asked": dict(search)}
     if found := _digests(points):
         facts["demos"] = found
     return Store(folder, facts)
@@ -274,7 +276,6 @@ def resume(
     study: Study,
     points: Sequence[Point],
     other_code: bool = False,
-    search: Mapping[str, Any] | None = None,
 ) -> Store:
     """Read the store of a study that has begun, and check that it is the same study.
 
@@ -286,22 +287,17 @@ def resume(
     """
     store = read(folder)
     choose = "use its own options, or choose another --out"
-    before, now = _fixed(store.study, store.facts), _fixed(study, {"search": {"asked": search}})
+    before, now = _fixed(store.study), _fixed(study)
     if differs := sorted(k for k in {*before, *now} if before.get(k) != now.get(k)):
         raise ValueError(
             f"the study in {folder} was begun with another {', '.join(differs)}, which is fixed "
             f"before anything runs: {choose}"
         )
     known = store.facts["points"]
-    if why := difference(known, points, whole=search is None):
+    if why := difference(known, points):
         raise ValueError(f"the study in {folder} {why}: {choose}")
-    for path, digest in _digests(points).items():
-        if store.facts.get("demos", {}).get(path, digest) != digest:
-            raise ValueError(
-                f"{path} has changed since the study in {folder} began: restore it, or choose "
-                "another --out"
-            )
-    made = {version for facts in known.values() for version in facts["code"]}
+    check_demos(store.facts, points, folder)
+    made = {*store.facts["code"], *(version for own in known.values() for version in own["code"])}
     if made - {code_version()} and (study.question.until_decided or not other_code):
         ways = "choose another --out, or add --other-code true"
         if study.question.until_decided:
@@ -311,21 +307,28 @@ def resume(
             f"({', '.join(sorted(made))}; this is {code_version()}): use that version, {ways}"
         )
     store.facts["study"] = study.to_json()
-    if search is None:
-        store.facts["failed"] = {}  # failed runs are repeated
+    store.facts["code"] = sorted({*store.facts["code"], code_version()})
+    store.facts["failed"] = {}  # failed runs are repeated
     return store
 
 
-def difference(known: Mapping[str, Any], points: Sequence[Point], whole: bool = True) -> str:
-    """Return the difference between the saved points of a study and the present ones, or "".
+def check_demos(facts: Mapping[str, Any], points: Iterable[Point], folder: Path) -> None:
+    """Raise ValueError if a file of --demos has changed since the study in a folder began."""
+    for path, digest in _digests(points).items():
+        if facts.get("demos", {}).get(path, digest) != digest:
+            raise ValueError(
+                f"{path} has changed since the study in {folder} began: restore it, or choose "
+                "another --out"
+            )
 
-    Args:
-      known: saved points by id.
-      points: the present points.
-      whole: whether there may be no other saved points; those of a search are unknown before it.
+
+def difference(known: Mapping[str, Any], points: Sequence[Point]) -> str:
+    """Return the difference between the saved points of a study, by id, and the present ones.
+
+    It is "" if there is none.
     """
     asked = {point.id: point.config.to_json() for point in points}
-    if not set(asked) <= set(known) or (whole and set(known) != set(asked)):
+    if set(known) != set(asked):
         other = min(set(known) ^ set(asked))
         return f"{'does not have' if other in asked else 'also has'} '{other}'"
     for point, config in asked.items():
@@ -334,10 +337,10 @@ def difference(known: Mapping[str, Any], points: Sequence[Point], whole: bool = 
     return ""
 
 
-def _fixed(study: Saved, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _fixed(study: Saved) -> dict[str, Any]:
     """Return the parts of a study that are fixed once it has begun, by name."""
     question, options = study.question, study.options
-    fixed = dataclasses.asdict(question) | (facts.get("search", {}).get("asked") or {})
+    fixed = dataclasses.asdict(question)
     fixed |= {axis.name: axis.texts for axis in study.axes}
     fixed |= {"threshold": options.threshold, "keep": options.keep}
     return fixed | {"claims": {name: asked(own) for name, own in study.claims.items()}}
@@ -363,15 +366,20 @@ def read(folder: Path) -> Store:
         raise ValueError(f"{path} was written by an older version: run the study again")
     with reading(path, _REMEDY):
         _check(facts)
-    expected = facts.pop("crc32")
     del facts["format"]
+    facts.setdefault("code", [])  # older files name only the versions of ended runs
     store = Store(folder, facts)
-    # A process that was killed may not have written the first table.
-    if len(expected) > 1 or table.exists():
-        found = stored.decode(table, expected)
+    if table.exists():  # a process that was killed may not have written the first one
+        frame = stored.decode(table)
         with reading(table, _REMEDY):
-            _check_table(found.frame, facts)
-            store.frame, store.crc32 = _typed(found.frame, store.settings), found.crc32
+            _check_table(frame, facts)
+            store.frame = _typed(frame, store.settings)
+    ended = store.ended()
+    runs = [
+        {(point, seed) for point in cost["runs"] for seed in cost["runs"][point]}
+        for cost in facts["costs"]
+    ]
+    facts["costs"] = [cost for cost, own in zip(facts["costs"], runs, strict=True) if own <= ended]
     return store
 
 
@@ -403,26 +411,12 @@ _COST = kinds.record({
     "runs": kinds.dict_of(kinds.many(kinds.whole)), "seconds": kinds.number,
     "compiling": kinds.number,
 })  # fmt: skip
-_TRIALS = kinds.record({
-    "default": kinds.text, "best": kinds.optional(kinds.text),
-    "trials": kinds.list_of(kinds.record({
-        "point": kinds.text, "score": kinds.optional(kinds.number),
-        "failed": kinds.optional(kinds.text),
-    })),
-})  # fmt: skip
-_ASKED = {
-    "search": kinds.text, "space": kinds.dict_of(kinds.dict_of(kinds.dict_of(kinds.text))),
-    "trials": kinds.whole, "seeds": kinds.many(kinds.whole), "fresh_seeds": kinds.many(kinds.whole),
-}  # fmt: skip
 _FACTS = {
-    "crc32": kinds.list_of(kinds.whole), "study": kinds.dict_of(kinds.anything),
+    "study": kinds.dict_of(kinds.anything), "code?": kinds.list_of(kinds.text),
     "versions": kinds.dict_of(kinds.text), "settings": kinds.list_of(kinds.text),
     "columns": kinds.list_of(kinds.text), "base_points": kinds.dict_of(kinds.dict_of(kinds.text)),
     "points": kinds.dict_of(_POINT), "costs": kinds.list_of(_COST),
     "failed": kinds.dict_of(kinds.text), "demos?": kinds.dict_of(kinds.text),
-    "search?": kinds.record({
-        "asked": kinds.record(_ASKED), "studies?": kinds.dict_of(kinds.dict_of(_TRIALS)),
-    }),
 }  # fmt: skip
 
 
@@ -435,21 +429,12 @@ def _check(facts: Mapping[str, Any]) -> None:
             run_config.check_saved(point["config"])
         except ValueError as error:
             raise ValueError(f"points, {name}: {error}") from None
-    found = facts.get("search", {}).get("studies", {})
-    trials = [(env, label, own) for env, arms in found.items() for label, own in arms.items()]
     named = {
         "costs": [point for cost in facts["costs"] for point in cost["runs"]],
         "base_points": [point for own in facts["base_points"].values() for point in own.values()],
-        "studies": [own[name] for *_, own in trials for name in ("default", "best")],
-        "trials": [
-            each["point"] for *_, own in trials for each in own["trials"] if not each["failed"]
-        ],
     }
     for field, points in named.items():
-        _check_known(facts, field, [point for point in points if point is not None])
-    for env, label, _ in trials:
-        if label not in facts["base_points"].get(env, {}):
-            raise ValueError(f"base_points lack {label} on {env}")
+        _check_known(facts, field, points)
 
 
 def _check_table(table: pd.DataFrame, facts: Mapping[str, Any]) -> None:

@@ -10,13 +10,13 @@ from typing import Any, Literal, TypeVar
 from experiments.runs import run_config
 from experiments.runs.run_config import RunConfig, shown_value
 from experiments.statistics import primary
-from experiments.statistics.decisions import FEWEST_SEEDS
+from experiments.statistics.claims import CONTROL, MEAN, Claim
+from experiments.statistics.counts import FEWEST_SEEDS
+from experiments.statistics.gate import FEWEST_UPDATES
 from experiments.statistics.primary import PrimaryMetric
-from experiments.statistics.verdicts import CONTROL, FEWEST_UPDATES
 from experiments.studies import facts, grid
-from experiments.studies.claims import MEAN, Claim
 from experiments.studies.grid import Axis, Point
-from experiments.studies.options import Question, SearchOptions, StudyOptions
+from experiments.studies.options import Question, StudyOptions
 from experiments.training.schedule import schedule
 
 UNTIL_DECIDED: Literal["until decided"] = "until decided"
@@ -58,10 +58,9 @@ class Saved:
     Attributes:
       bases: configuration of every arm on every task, before settings. Its `seeds` is the number
         of seeds, or the number of seeds between two looks if the question is `until_decided`.
-      axes: settings of the grid, or of the space of a search.
+      axes: settings of the grid.
       question: primary metric, baseline and design, fixed before anything runs.
       options: outputs of the study.
-      search: parameters of a search; none by default.
       claims: families of claims about the arms, by name; p-values are corrected within a family.
         Without claims, a sequential study decides whether each arm is better than the baseline.
     """
@@ -70,7 +69,6 @@ class Saved:
     axes: tuple[Axis, ...] = ()
     question: Question = Question()
     options: StudyOptions = StudyOptions()
-    search: SearchOptions = SearchOptions()
     claims: Mapping[str, tuple[Claim, ...]] = dataclasses.field(default_factory=dict)
 
     def metric(self, env: str) -> PrimaryMetric:
@@ -179,6 +177,17 @@ class Study(Saved):
         families = {"claims": tuple(claims)} if claims else {}
         return cls(bases, tuple(axes), question, options, claims=families)
 
+    @classmethod
+    def of_run(cls, config: RunConfig, options: StudyOptions = StudyOptions()) -> "Study":
+        """Return the study of one run: an arm on a task with one setting, and no comparison."""
+        label = config.replay.rpartition(".")[2]
+        return cls({(config.env, label): config}, (), Question(control=False), options)
+
+    @property
+    def is_run(self) -> bool:
+        """Whether there is one arm on one task with one setting, whose seeds train together."""
+        return len(self.bases) == 1 and not (self.axes or self.compares)
+
     @property
     def envs(self) -> tuple[str, ...]:
         """Names of the tasks."""
@@ -210,15 +219,13 @@ class Study(Saved):
         return [seeds for seeds in found if seeds >= FEWEST_SEEDS]
 
     def points(self) -> list[Point]:
-        """Return every arm, and the control, on every task with every combination of settings.
-
-        For a search, these are the arms without the settings that it chooses.
+        """Return every arm, and the control, on every task with its settings.
 
         Raises:
           ValueError: If a setting is unknown or a value is invalid.
         """
-        axes = self.axes if self.search.search is None else ()
-        return grid.expand(axes, self._with_control(), self.options.defaults)
+        options = self.options
+        return grid.expand(self.axes, self._with_control(), options.defaults, options.together)
 
     def check(self) -> list[str]:
         """Validate that the runs can answer the question, before anything is compiled.
@@ -238,7 +245,7 @@ class Study(Saved):
             raise ValueError(
                 f"baseline '{question.baseline}' is not an arm: use one of {', '.join(labels)}"
             )
-        if question.control and not self.search.search and first.seeds < _FEWEST:
+        if question.control and first.seeds < _FEWEST:
             raise ValueError(
                 f"seeds is {first.seeds}: a comparison needs {_FEWEST} for an interval, and "
                 f"{FEWEST_SEEDS} for a verdict: use more --seeds, or --control false"
@@ -254,8 +261,7 @@ class Study(Saved):
         for env in self.envs:
             self.metric(env)
         self._check_claims()
-        instead = ("searched without it",) if self.search.search else ()
-        remarks = grid.lacking(self.axes, self.bases, *instead)
+        remarks = grid.lacking(self.axes, self.bases)
         for point in self.points():
             metric = self.metric(point.env)
             metric.check(len(schedule(point.config.loop, point.config.sizes.num_envs).log_points))
@@ -304,13 +310,12 @@ class Study(Saved):
     def compares(self) -> bool:
         """Whether there is a claim, or some arm has a baseline to be compared with."""
         several = len({label for _, label in self.bases}) > 1
-        asks = several or self._has_control or bool(self.claims)
-        return asks and self.search.search is None
+        return several or self._has_control or bool(self.claims)
 
     @property
     def _has_control(self) -> bool:
         seeds = next(iter(self.bases.values())).seeds
-        return self.question.control and self.search.search is None and seeds >= _FEWEST
+        return self.question.control and seeds >= _FEWEST
 
     def _with_control(self) -> Bases:
         bases = dict(self.bases)
@@ -331,7 +336,6 @@ class Study(Saved):
             "axes": {axis.name: list(axis.texts) for axis in self.axes},
             "question": dataclasses.asdict(self.question),
             "options": dataclasses.asdict(self.options),
-            "search": dataclasses.asdict(self.search),
             "claims": {
                 name: [dataclasses.asdict(claim) for claim in own]
                 for name, own in self.claims.items()
@@ -351,7 +355,6 @@ def from_json(saved: Any) -> Saved:
         axes = [grid.read_axis(f"{name}={','.join(own)}") for name, own in saved["axes"].items()]
         question = _filled(Question(), saved["question"])
         options = _filled(StudyOptions(), saved["options"])
-        search = _filled(SearchOptions(), saved["search"])
         envs = saved["bases"].items()
         bases = {(env, label): own for env, arms in envs for label, own in arms.items()}
         claims = {
@@ -365,7 +368,7 @@ def from_json(saved: Any) -> Saved:
                 raise ValueError(f"'{env}' and '{label}' are not the names of its configuration")
     except (AttributeError, KeyError, TypeError, argparse.ArgumentTypeError) as error:
         raise ValueError(f"{error}") from None
-    return Saved(bases, tuple(axes), question, options, search, claims)
+    return Saved(bases, tuple(axes), question, options, claims)
 
 
 def configure(
@@ -418,6 +421,17 @@ def _check_known(section: str, names: Iterable[str], *options: Any) -> None:
 
 
 def _remarks(point: Point) -> list[str]:
+    """Return remarks on the length of a run, and on the number of updates of a learned sampler."""
+    plan = schedule(point.config.loop, point.config.sizes.num_envs)
+    taken, asked = plan.steps[-1], point.config.loop.steps
+    line = (
+        f"{taken:,} agent steps, {asked:,} rounded up to whole learning phases of "
+        f"{plan.block_steps:,}"
+    )
+    return [line] * (taken != asked) + _on_updates(point)
+
+
+def _on_updates(point: Point) -> list[str]:
     """Return a remark if a learned sampler has too few updates to count as tested."""
     config, loop = point.config, point.config.loop
     if facts.learns_from(config) != "evaluation":

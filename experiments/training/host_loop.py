@@ -16,11 +16,12 @@ from agents.types import Agent
 from experiments.environments.host import EnvironmentFailed, HostEnvironment
 from experiments.environments.types import EnvironmentSpec, TimeStep
 from experiments.training.config import LoopConfig
+from experiments.training.drivers import CutShort, Driver
 from experiments.training.evaluation import play_out, python_while
 from experiments.training.host_phases import HostPhases
 from experiments.training.phases import make_phases
 from experiments.training.schedule import schedule
-from experiments.training.seeds import CutShort, Run, keys_of, with_axis
+from experiments.training.seeds import keys_of, with_axis
 from experiments.training.state import LoopState, Metrics, Sums
 from jaxreplay.replay import Replay
 from jaxreplay.types import Tree
@@ -81,15 +82,13 @@ class Since(NamedTuple):
     learned: Sums  # over gradient updates
 
 
-class HostRun(Run):
-    """A Run with environments on the host.
+class HostDriver(Driver):
+    """A driver of runs whose environments step on the host.
 
     Attributes:
       device: the jitted phases.
       playing: the training environments; None before the run begins.
     """
-
-    stops_anywhere = True
 
     def __init__(
         self,

@@ -1,9 +1,6 @@
 """Many seeds in one program: a Program vmapped over keys, with shared step counters."""
 
-import abc
-import functools
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -12,9 +9,7 @@ import numpy as np
 
 from experiments.training.compiling import Traced, jit_once, until_stable
 from experiments.training.loop import Program
-from experiments.training.schedule import Schedule
-from experiments.training.spread import Layout
-from experiments.training.state import LoopState, Metrics, a_key
+from experiments.training.state import LoopState, a_key
 
 
 class Seeds(NamedTuple):
@@ -31,175 +26,9 @@ class Seeds(NamedTuple):
 
     def like(self, count: int) -> LoopState:
         """Return shapes and dtypes of the state of `count` seeds."""
-        return _map_axes(
+        return map_axes(
             lambda axis, one: one if axis is None else with_axis(one, count), self.axes, self.one
         )
-
-
-class CutShort(Exception):
-    """A run stopped on request between two log points.
-
-    Attributes:
-      state: the LoopState; None during the warm-up.
-      blocks: blocks since the latest call of `chunk`.
-    """
-
-    def __init__(self, state: LoopState | None, blocks: int) -> None:
-        super().__init__(blocks)
-        self.state, self.blocks = state, blocks
-
-
-class Run(abc.ABC):
-    """Several seeds of a training run, from one log point to the next.
-
-    Attributes:
-      schedule: log points and counts.
-      remarks: messages for the user before the run, such as the layout of several programs.
-      axes: a LoopState of 0 where a leaf has a seed axis, and None where all seeds share it.
-      stops_anywhere: whether it raises CutShort soon after `stop()` returns True, at the latest
-        after an evaluation for the replay; otherwise callers wait for the next log point.
-      stop: function that returns whether to stop, set by the caller.
-    """
-
-    schedule: Schedule
-    remarks: tuple[str, ...] = ()
-    axes: Any
-    stops_anywhere = False
-
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
-        self.stop: Callable[[], bool] = lambda: False
-
-    @abc.abstractmethod
-    def init(self) -> Any:
-        """Return the state after the warm-up."""
-
-    @abc.abstractmethod
-    def like(self) -> LoopState:
-        """Return shapes and dtypes of a saved state."""
-
-    @abc.abstractmethod
-    def resume(self, state: LoopState) -> Any:
-        """Return the state to continue from, given a saved state."""
-
-    @abc.abstractmethod
-    def chunk(self, state: Any, blocks: int) -> tuple[Any, Metrics]:
-        """Run `blocks` blocks and an evaluation; donates the state. Metrics are `[S]`."""
-
-    def to_save(self, state: Any) -> LoopState:
-        """Return the form of a state that is saved."""
-        return state
-
-    def close(self) -> None:  # noqa: B027
-        """Free resources that are not part of the state."""
-
-
-class CompiledRun(Run):
-    """A Run of one or several calls of a program, each with some of the seeds.
-
-    Its state is a tuple of theirs. A resumed run gives the same numbers bit for bit, on any number
-    of cores.
-    """
-
-    def __init__(self, program: Program, seeds: Sequence[int], where: Layout | None = None) -> None:
-        """Make the run; tracing starts when it is first needed.
-
-        The default layout is one program on the first device.
-        """
-        if where is None:
-            where = Layout(len(seeds), len(seeds), tuple(jax.local_devices()[:1]))
-        super().__init__(program.schedule)
-        self.remarks = (where.describe(),) if where.programs > 1 else ()
-        self._program, self._where, self._numbers = program, where, np.asarray(seeds)
-        self._compiled: dict[tuple[str, jax.Device], Any] = {}
-        self._threads = ThreadPoolExecutor(min(len(where.devices), where.programs))
-
-    @functools.cached_property
-    def _seeds(self) -> Seeds:
-        """The program over seeds; a finished run never traces it."""
-        return over_seeds(self._program)
-
-    @property
-    def axes(self) -> Any:
-        return self._seeds.axes
-
-    def init(self) -> tuple[LoopState, ...]:
-        places = range(self._where.programs)
-        keys = [self._placed(i, keys_of(self._numbers[self._members(i)])) for i in places]
-        return tuple(self._each("init", self._seeds.init, [(each,) for each in keys]))
-
-    def like(self) -> LoopState:
-        return self._seeds.like(self._where.seeds)
-
-    def resume(self, state: LoopState) -> tuple[LoopState, ...]:
-        """Return copies of the programs' parts of a saved state; `chunk` donates them."""
-
-        def part(place: int, axis: int | None, leaf: Any) -> Any:
-            if leaf is None:
-                return None
-            own = leaf if axis is None else leaf[self._members(place)]
-            return self._placed(place, jnp.array(own, copy=True))
-
-        if self._where.programs == 1:
-            return (state,)
-        return tuple(
-            _map_axes(functools.partial(part, place), self.axes, state)
-            for place in range(self._where.programs)
-        )
-
-    def to_save(self, state: tuple[LoopState, ...]) -> LoopState:
-        def join(axis: int | None, *leaves: Any) -> Any:
-            if axis is None:
-                return leaves[0]
-            if jnp.issubdtype(leaves[0].dtype, jax.dtypes.prng_key):
-                data = np.concatenate([jax.random.key_data(leaf) for leaf in leaves])
-                kind = jax.random.key_impl(leaves[0])
-                return jax.random.wrap_key_data(data[: self._where.seeds], impl=kind)
-            return np.concatenate(leaves)[: self._where.seeds]
-
-        return state[0] if len(state) == 1 else _map_axes(join, self.axes, *state)
-
-    def chunk(
-        self, state: tuple[LoopState, ...], blocks: int
-    ) -> tuple[tuple[LoopState, ...], Metrics]:
-        counts = [self._placed(i, np.int32(blocks)) for i in range(len(state))]
-        done = self._each("chunk", self._seeds.chunk, list(zip(state, counts, strict=True)))
-        states, metrics = zip(*done, strict=True)
-        joined = {
-            name: np.concatenate([each[name] for each in metrics])[: self._where.seeds]
-            for name in metrics[0]
-        }
-        return states, joined
-
-    def close(self) -> None:
-        """Shut down the threads."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    def _each(self, name: str, function: Any, inputs: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call a jitted function for every program, concurrently on the devices."""
-        for place, args in enumerate(inputs):
-            key = (name, self._device(place))
-            if key not in self._compiled:
-                self._compiled[key] = function.lower(*args).compile()
-
-        def call(place: int) -> Any:
-            compiled = self._compiled[name, self._device(place)]
-            return jax.block_until_ready(compiled(*inputs[place]))
-
-        places = range(len(inputs))
-        return list(map(call, places) if len(places) == 1 else self._threads.map(call, places))
-
-    def _device(self, place: int) -> jax.Device:
-        return self._where.devices[place % len(self._where.devices)]
-
-    def _placed(self, place: int, value: Any) -> Any:
-        """Return a value on the device of a program."""
-        return jax.device_put(value, self._device(place))
-
-    def _members(self, place: int) -> np.ndarray:
-        """Return the indices of a program's seeds."""
-        first = place * self._where.width
-        return np.minimum(np.arange(first, first + self._where.width), self._where.seeds - 1)
 
 
 def over_seeds(program: Program, example: Any = None) -> Seeds:
@@ -270,5 +99,6 @@ def with_axis(shapes: Any, size: int) -> Any:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct((size, *x.shape), x.dtype), shapes)
 
 
-def _map_axes(function: Callable[..., Any], axes: Any, *trees: Any) -> Any:
+def map_axes(function: Callable[..., Any], axes: Any, *trees: Any) -> Any:
+    """Map `function(axis, *leaves)` over the leaves of trees and their axes, which may be None."""
     return jax.tree.map(function, axes, *trees, is_leaf=lambda axis: axis is None)

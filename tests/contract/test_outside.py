@@ -12,10 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import compare, study, sweep, train, watch
+from experiments import compare, report, study, sweep, train, watch
 from experiments.cli.shared import labelled
 from experiments.environments import registry as environments
-from experiments.report import __main__ as report
 from experiments.runs import outside, registry
 from experiments.runs.run_config import defaults
 from jaxreplay import Replay, Sampler, methods, testing

@@ -50,7 +50,7 @@ LINES = {
         --baseline rank | --ungated x | --control maybe | --learn-every 0 | --learn-every 1 x""",
     "experiments.watch": "no/such/run | '' | OUT --fps 0 | OUT --fps 1000 | OUT --out film.txt",
     "experiments.plot": "no/such/run --out OUT | OUT | --out OUT | OUT OUT --out OUT",
-    "experiments.report.__main__": "'' | no/such/run | OUT OUT | OUT --out x.txt | OUT --titel x",
+    "experiments.report": "'' | no/such/run | OUT OUT | OUT --out x.txt | OUT --titel x",
 }
 HAND = [
     [*shlex.split(command), *shlex.split(part)]

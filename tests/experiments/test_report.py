@@ -1,9 +1,7 @@
 """The report command, on committed results."""
 
-import dataclasses
 import json
 import re
-import shlex
 import shutil
 from pathlib import Path
 
@@ -11,13 +9,10 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from experiments import study, train
-from experiments.report import __main__ as report
-from experiments.report import blocks, page, settings, source
-from experiments.runs import run as run_module
-from experiments.runs.run_config import RunConfig, defaults
-from experiments.studies import results
-from tests.experiments.report.reader import Page
+from experiments import report, study
+from experiments.figures import page
+from experiments.studies import results, run_page, study_page
+from tests.pages import Page
 from tests.refusals import assert_names, refusal
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "results"
@@ -36,7 +31,7 @@ def test_page_of_a_run_is_written_to_its_folder_and_replaced(run, capsys):
     first = (run / "report.html").read_bytes()
     (title,) = re.findall("<h1>(.*?)</h1>", first.decode())
     assert_names(title, "racer", "refer", "gymnax/Pendulum-v1")
-    assert b'id="verdicts"' not in first and b"data-arm" not in first  # one run has no comparison
+    assert b'id="verdicts"' not in first and b'legend">' not in first  # one run has no comparison
     assert report.main([str(run)]) == 0
     assert (run / "report.html").read_bytes() == first
     assert not [path for path in run.iterdir() if path.suffix == ".tmp"]
@@ -55,7 +50,8 @@ def test_several_runs_become_arms(tmp_path, capsys):
     assert report.main([*runs, "--out", str(out), "--title", "<b>Two & more"]) == 0
     text = out.read_text()
     assert "<h1>&lt;b&gt;Two &amp; more</h1>" in text
-    assert 'data-arm="with"' in text and 'data-arm="without"' in text
+    assert Page(text).table("arm", "device")[1]["arm"] == "without"
+    assert "</svg> with</span>" in text  # a legend
 
 
 def test_incompatible_folders_are_refused(tmp_path, run, capsys):
@@ -93,10 +89,10 @@ def test_running_runs_are_shown_up_to_the_last_log_point(run):
     kept = [lines[0], *(line for line in lines[1:] if int(line.split(",")[1]) <= third)]
     (run / "metrics.csv").write_text("".join([*kept[:-1], kept[-1][:20]]))
     (run / "summary.json").unlink()
-    read = source.runs({"mine": run}, other_code=False)
+    read = run_page.read({"mine": run}, other_code=False)
     second = sorted(frame["step"].unique())[1]
-    assert read.arms["mine"].frame["step"].max() == second
-    text = page.render(read)
+    assert read["mine"].frame["step"].max() == second
+    text = run_page.render(read)
     steps = json.loads((run / "config.json").read_text())["loop"]["steps"]
     parts = ("mine", f"{second:,}", f"{steps:,}")
     assert any(all(part in said for part in parts) for said in re.findall(">([^<]{,200})<", text))
@@ -110,40 +106,18 @@ def test_runs_without_a_log_point_have_no_page(run, capsys):
 
 def test_films_are_embedded_up_to_a_limit(run, monkeypatch):
     Image.new("RGB", (4, 4)).save(run / "episode.gif")
-    text = page.render(source.runs({"run": run}, other_code=False))
+    text = run_page.render(run_page.read({"run": run}, other_code=False))
     assert '<img src="data:image/gif;base64,R0lG' in text and "episode.gif" not in text
-    monkeypatch.setattr(blocks, "MOST_BYTES", 10)
-    text = page.render(source.runs({"run": run}, other_code=False))
+    monkeypatch.setattr(page, "MOST_BYTES", 10)
+    text = run_page.render(run_page.read({"run": run}, other_code=False))
     assert "<img" not in text and "episode.gif" in text
     (run / "episode.gif").write_text("<script>")
-    text = page.render(source.runs({"run": run}, other_code=False))
+    text = run_page.render(run_page.read({"run": run}, other_code=False))
     assert "<img" not in text and "episode.gif" in text
-
-
-@pytest.mark.parametrize(
-    ("replay", "options", "observe_every"),
-    [("per", {"alpha": 0.75, "clip": 3.0}, None), ("ners", {}, 50)],
-)
-def test_command_on_the_page_reproduces_the_run(replay, options, observe_every, monkeypatch):
-    """Arms share `observe_every`, which only some methods use."""
-    base = defaults("gymnax/Pendulum-v1", "td3", replay).to_json()
-    base["loop"] |= {"steps": 12_345, "observe_every": 50}
-    base["agent_options"]["hidden"] = (32, 16)
-    base["replay_options"] |= options
-    base |= {"seeds": 3, "seed": 7}
-    config = RunConfig.from_json(json.loads(json.dumps(base)))
-    (found,) = parsed(monkeypatch, train, settings.command_of(config.to_json()))
-    loop = dataclasses.replace(config.loop, observe_every=observe_every)
-    assert found == dataclasses.replace(config, loop=loop)
-
-
-def test_command_on_the_page_has_all_options_of_an_unknown_agent(run):
-    saved = json.loads((run / "config.json").read_text()) | {"agent": "elsewhere.agent"}
-    assert "--agent.hidden 64 64" in settings.command_of(saved).replace("\\\n    ", "")
 
 
 def test_command_on_the_page_repeats_the_study(tmp_path, monkeypatch):
-    text = page.render(results.read(RESULTS / "sweeps" / "walk_per"))
+    text = study_page.render(results.read(RESULTS / "sweeps" / "walk_per"))
     (line,) = Page(text).code
     monkeypatch.chdir(shutil.copytree(RESULTS / "sweeps" / "walk_per", tmp_path / "s"))
     asked = []
@@ -151,22 +125,6 @@ def test_command_on_the_page_repeats_the_study(tmp_path, monkeypatch):
     words = line.split()
     assert words[:3] == ["python", "-m", "experiments.study"] and study.main(words[3:]) == 0
     assert asked[0].to_json() == results.read(Path(".")).study.to_json()
-
-
-def parsed(monkeypatch, module, line):
-    """Return the configurations that a command line would run."""
-    found = []
-
-    def execute(config, *_, **__):
-        found.append(config)
-        raise ValueError("enough")
-
-    monkeypatch.setattr(run_module, "execute", execute)
-    words = shlex.split(line.replace("\\\n", " "))
-    assert words[:3] == ["python", "-m", module.__name__]
-    with pytest.raises(SystemExit):
-        module.main(words[3:])
-    return found
 
 
 def test_text_from_files_is_escaped(tmp_path):
@@ -178,13 +136,6 @@ def test_text_from_files_is_escaped(tmp_path):
     saved["versions"]["device"] = saved["failed"]["walk/10 per seed 0"] = evil
     saved["study"]["question"]["ungated"] = f"why {evil}"
     path.write_text(json.dumps(saved))
-    text = page.render(results.read(folder))
+    text = study_page.render(results.read(folder))
     assert "alert(1)" in text and "alert(2)" in text
     assert "<script>alert" not in text and "<img" not in text
-
-
-def test_missing_plotly_is_reported_with_an_install_command(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(page, "missing", lambda what, modules: f"{what} needs {[*modules]}")
-    with pytest.raises(SystemExit) as exit_:
-        report.main([str(tmp_path), "--out", str(tmp_path / "x.html")])
-    assert exit_.value.code == 2 and "plotly" in capsys.readouterr().err

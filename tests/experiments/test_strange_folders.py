@@ -11,20 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from experiments import compare, plot, study, sweep, train, watch
+from experiments import compare, plot, report, study, sweep, train, watch
 from experiments.papers import __main__ as papers
 from experiments.papers.results import COMMITTED
-from experiments.report import __main__ as report
-from experiments.report import page, source
 from experiments.runs import manifest, registry
-from tests.experiments.report.reader import Page
 from tests.experiments.tiny import TINY
+from tests.pages import Page
 from tests.refusals import refusal
 
 MODULE = """
 from pathlib import Path
 Path({mark!r}).write_text("it ran")
 from agents.dqn import DQNConfig, dqn as agent
+from experiments.studies import run_page
 from experiments.training.config import ReplaySizes
 from jaxreplay.methods import METHODS
 from agents.types import Offers
@@ -245,7 +244,6 @@ PRINTING = {
     "report of a run": (report.main, "run", "--title", HOSTILE),
     "report of runs": (report.main, f"{HOSTILE}=run", "b=run", "--out", "new/page.html"),
     "report of a study": (report.main, "grid"),
-    "report of a search": (report.main, "search"),
     "report of nothing": (report.main, "nothing"),
     "plot": (plot.main, f"{HOSTILE}=run", "run", "--out", "new"),
     "plot of a study": (plot.main, f"{HOSTILE}=grid", "--out", "new"),
@@ -309,11 +307,7 @@ def test_only_one_function_prints():
 
 def test_pages_contain_no_markup_of_labels(folders):
     run = folders / "run"
-    text = page.render(source.runs({HOSTILE: run, "b": run}, other_code=True), HOSTILE)
-    shown = Page(text)
-    head = text[: text.index("* plotly.js v")]  # plotly's own code is neither ours nor theirs
-    assert "alert(1)" in head and "<script>alert" not in text and "<b>" not in head
-    assert all(line.isprintable() for line in head.split("\n"))
-    for plot_ in shown.plots:
-        assert "<script" not in json.dumps(plot_) and "<b>" not in json.dumps(plot_)
-        assert {trace["meta"] for trace in plot_["data"]} <= set(shown.arms)
+    arms = run_page.read({HOSTILE: run, "b": run}, other_code=True)
+    text = run_page.render(arms, HOSTILE)
+    assert "alert(1)" in Page(text).text and "<script" not in text and "<b>" not in text
+    assert all(line.isprintable() for line in text.split("\n"))

@@ -6,10 +6,10 @@ import math
 import jax
 import numpy as np
 import pytest
+from experiments.runs.results import versions
 
 from experiments.benchmarks import command, commits, replay, timing
 from experiments.benchmarks.commits import compare
-from experiments.runs.results import versions
 from tests.refusals import assert_names, refusal
 
 

@@ -5,11 +5,10 @@ import shlex
 
 import pytest
 
-from experiments import compare, plot, study, sweep, train, watch
+from experiments import compare, plot, report, study, sweep, train, watch
 from experiments.cli.help import LINES, WIDTH, Guide
 from experiments.cli.options import Parser
 from experiments.papers import __main__ as papers
-from experiments.report import __main__ as report
 from experiments.runs import registry, run
 from experiments.runs.registry import AGENTS, feeds
 from jaxreplay.methods import METHODS

@@ -58,7 +58,7 @@ def test_importing_a_command_leaves_the_process_unchanged(ctrl_c):
     [("train", {"pandas"}), ("sweep", {"experiments.studies.runner", "experiments.studies.store"})],
 )
 def test_help_imports_neither_training_nor_plotting(command, also):
-    unused = {"matplotlib", "plotly", "brax", "experiments.runs.run", "experiments.report"}
+    unused = {"matplotlib", "brax", "experiments.runs.run", "experiments.report"}
     assert not loaded(command, "--help") & (unused | also)
 
 

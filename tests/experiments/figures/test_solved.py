@@ -1,39 +1,29 @@
 """Comparisons as sentences, and the figure of the share of solved seeds."""
 
+import dataclasses
 import math
 import re
 
-import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from experiments.figures import solved
-from experiments.figures.judged import Judged
 from experiments.figures.style import NAMES
 from experiments.statistics import primary
-from experiments.statistics.verdicts import CONTROL, Facts
-from experiments.studies import claims
-from experiments.studies.claims import Asked, Claim, Side
+from experiments.statistics.claims import CONTROL, Claim, Runs
+from experiments.statistics.verdicts import Verdict, judge
 from tests.refusals import assert_names
 
 GROUP = "16 agent steps per update, 2 replays per transition"
 
 
-def judged(label, differences, group=GROUP, **facts) -> Judged:
+def judged(label, differences, group=GROUP, **facts) -> Verdict:
     """Return an arm with given differences from the baseline (positive is better)."""
-    seeds = tuple(range(len(differences)))
-    arm, base = (
-        Side(
-            lambda _, name=name, more=more: Facts(name, "walk/10", "abc", {}, seeds, **more),
-            pd.Series(values, index=seeds, dtype=float),
-        )
-        for name, more, values in (
-            (label, facts, differences), ("uniform", {}, [0.0] * len(seeds))
-        )
-    )  # fmt: skip
-    asked = Asked(Claim(label, label, "uniform"), [(arm, base)], apart=label == CONTROL)
-    (found,) = claims.judge({label: asked}, None).values()
-    return Judged(label, label, group, found.pairs, found.judgement)
+    arm = Runs(label, "walk/10", pd.Series(differences, dtype=float), **facts)
+    base = Runs("uniform", "walk/10", 0 * arm.values, is_control=label == CONTROL)
+    (verdict,) = judge([Claim(label, label, "uniform")], lambda _: [(arm, base)])
+    return dataclasses.replace(verdict, group=group)
 
 
 BETTER = [1] * 15 + [-1] * 2 + [0] * 3
@@ -67,9 +57,7 @@ def test_arms_with_one_verdict_share_a_sentence_except_the_control():
 
 
 def test_few_seeds_and_arms_like_uniform_get_no_verdict():
-    few, untested = said(
-        [judged("per", BETTER[:4]), judged("ners", BETTER, prioritises=True, effective_buffer=1.0)]
-    )
+    few, untested = said([judged("per", BETTER[:4]), judged("ners", BETTER, prioritises=True)])
     assert_names(few, "PER", "4", solved._UNDECIDED["pilot"])
     assert_names(untested, "NERS", "not tested")
 
@@ -81,16 +69,14 @@ def test_curves_show_numbers_of_solved_seeds_and_verdicts(tmp_path):
         "per": pd.Series([100.0, 100.0, 200.0, 300.0]),
     }
     rows, methods = [judged("per", BETTER)], {"uniform": "uniform", "per": "per"}
-    panel = solved.panel_of(values, rows, methods, 500)
-    uniform, per = (np.stack([line.x, line.y], axis=1).tolist() for line in panel.marks)
+    axes, styles = Figure().subplots(), solved.solved_styles(values, rows, methods)
+    solved.draw_solved(axes, values, styles, rows, 500)
+    uniform, per = (line.get_xydata().tolist() for line in axes.get_lines())
     assert uniform == [[0, 0], [100, 1], [300, 2], [400, 3], [500, 3]]
     assert per == [[0, 0], [100, 2], [200, 3], [300, 4], [500, 4]]
-    key = solved._key("per", rows[0], panel.marks[1].style, methods, "uniform")
-    assert key.label == "PER"
-    assert_names(key.note, "15", "2", solved._VERDICTS["agrees"])
-    assert (
-        solved._key("uniform", None, panel.marks[0].style, methods, "uniform").label
-        == NAMES["uniform"]
-    )
-    solved.draw_solved(values, rows, methods, "uniform", tmp_path / "x.png", "walk/10: dqn", 500)
+    name, note = solved.key_of("per", rows[0], methods, "uniform")
+    assert name == "PER"
+    assert_names(note, "15", "2", "better")
+    assert solved.key_of("uniform", None, methods, "uniform")[0] == NAMES["uniform"]
+    solved.write_solved(values, rows, methods, "uniform", tmp_path / "x.png", "walk/10: dqn", 500)
     assert imread(tmp_path / "x.png").shape[1] > 1000

@@ -1,13 +1,13 @@
-"""Tuning results and sensitivity of sweeps and searches, on tables made by hand."""
+"""Tuning results and sensitivity of sweeps, on tables made by hand."""
 
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
-from experiments.figures import searched, sensitivity
-from experiments.figures.drawing import to_matplotlib
+from experiments.figures import sensitivity
 from experiments.statistics import primary, tuned
-from experiments.studies import report
+from experiments.studies import conclusion
 from tests.refusals import assert_names
 
 SETTINGS = ("replay.alpha", "replay.beta")
@@ -60,7 +60,7 @@ def test_all_seeds_are_shown_for_a_single_point():
     per, uniform = tuned.tuning_curve(scores, lambda env: True, base)
     assert per.chosen is None and (per.shown.value, per.shown.seeds) == (3.0, 4)
     assert per.default == per.shown and uniform.shown.value == 1.5
-    assert sensitivity.sensitivity(scores, SETTINGS, metric(), "dqn") is None
+    assert sensitivity.sensitivity_panels(scores, SETTINGS, metric()) == {}
 
 
 def test_fewer_steps_to_threshold_rank_first_and_unsolved_runs_last():
@@ -98,19 +98,25 @@ def test_sensitivity_lines_are_split_by_other_settings_or_averaged():
     assert line.diverged == (1, 1)  # a seed counts if it diverged with one of seven betas
 
 
-@pytest.mark.parametrize("alphas", [(0.2, 0.6), (1e-4, 1e-1), ("stratified", "iid")])
-def test_tuning_figures_are_drawn(tmp_path, alphas):
+@pytest.mark.parametrize(
+    ("alphas", "scale"), [((0.2, 0.6), "linear"), ((1e-4, 1e-1), "log"), (("a", "iid"), "linear")]
+)
+def test_every_value_of_a_setting_has_a_tick(alphas, scale):
     frame = GRID.assign(**{"replay.alpha": GRID["replay.alpha"].map(dict(zip((0.2, 0.6), alphas)))})
     scores = tuned.scores(frame, SETTINGS, metric())
-    base = {"walk/4": {"uniform": "walk/4 uniform None None"}}
-    rows = tuned.tuning_curve(scores, lambda env: True, base)
-    methods = {"per": "per", "uniform": "uniform"}
-    for figure in (
-        sensitivity.sensitivity(scores, SETTINGS, metric(), "dqn"),
-        sensitivity.best(rows, methods, metric(), "dqn", 10),
-    ):
-        to_matplotlib(figure, tmp_path / "x.png")
-        assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    (panel,) = sensitivity.sensitivity_panels(scores, SETTINGS, metric())["replay.alpha"]
+    axes = drawn(panel)
+    assert axes.get_xscale() == scale
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == [
+        sensitivity.value_text(value) for value in alphas
+    ]
+
+
+def drawn(panel):
+    """Return axes on which a panel is drawn."""
+    axes = Figure().subplots()
+    panel(axes)
+    return axes
 
 
 def diverging(scores, lost):
@@ -133,7 +139,7 @@ def test_diverged_points_are_not_chosen_for_high_returns():
     row = chosen(diverging(two, {0.2: range(10), 0.6: ()}))
     assert row.best == "walk/4 per 0.6 0.4"
     assert (row.shown.value, row.shown.diverged, row.default.diverged) == (100.0, 0, 5)
-    assert_names(report.format_estimate(row.default), "120 [120, 120]", "5", "diverged")
+    assert_names(conclusion.format_estimate(row.default), "120 [120, 120]", "5", "diverged")
     # The interquartile mean cuts a quarter of seeds, rounded down, at either end.
     row = chosen(diverging(two, {0.2: {2}, 0.6: ()}))
     assert row.best == "walk/4 per 0.2 0.4" and row.chosen.diverged == 1
@@ -169,47 +175,15 @@ def test_never_solving_ranks_below_solving_at_the_last_evaluation():
 def test_panels_show_diverged_seeds():
     two = {("per", 0.2, 0.4): [120] * 10, ("per", 0.6, 0.4): [100] * 10}
     frame = diverging(two, {0.2: range(10), 0.6: ()})
-    (panel,) = sensitivity.best([chosen(frame)], {"per": "per"}, metric(), "dqn", 10).panels
-    ((_, label),) = panel.y.ticks
-    assert_names(label, "per", "5", "diverged", "default")
-    assert [mark.hollow for mark in panel.marks] == [False, True]
+    panels = sensitivity.best_panels([chosen(frame)], {"per": "per"}, metric())
+    axes = drawn(panels["walk/4"])
+    assert_names(axes.get_yticklabels()[0].get_text(), "per", "5", "diverged", "default")
+    points = [line for line in axes.get_lines() if line.get_marker() == "o"]
+    assert [line.get_xdata().tolist() for line in points] == [[100], [120]]
+    assert [line.get_markerfacecolor() == "white" for line in points] == [False, True]
     scores = tuned.scores(frame, SETTINGS, metric())
-    (panel,) = sensitivity.sensitivity(scores, SETTINGS, metric(), "dqn").panels
-    (line,) = panel.marks
-    assert list(line.crossed) == [0] and (line.x[0], line.y[0]) == (0.2, 120)
+    (panel,) = sensitivity.sensitivity_panels(scores, SETTINGS, metric())["replay.alpha"]
+    (cross,) = [line for line in drawn(panel).get_lines() if line.get_marker() == "X"]
+    assert cross.get_xydata().tolist() == [[0.2, 120]]
     (line,) = sensitivity.lines(scores, "replay.alpha", ())
-    assert line.diverged == (10, 0) and not sensitivity.lost_in(line, 1)
-    assert_names(sensitivity.lost_in(line, 0), "10", "diverged")
-
-
-# Panels of a search
-
-SCORES = [9.0, np.nan, 5.0, 7.0]  # the second trial failed
-LOWER, HIGHER = ("steps_to_threshold", 1.0), ("final", None)
-
-
-def trials(scores):
-    numbers = range(len(scores))
-    frame = {"env": "walk/4", "replay": "per", "method": "per", "trial": numbers, "score": scores}
-    return pd.DataFrame(frame | {"point": "p", "alpha": np.add(numbers, 0.5)})
-
-
-@pytest.mark.parametrize(
-    ("metric", "scores", "best"),
-    [(LOWER, SCORES, [9, 9, 5, 5]), (HIGHER, SCORES, [9, 9, 9, 9]), (HIGHER, [5, 9, 7], [5, 9, 9])],
-)
-def test_search_line_shows_the_best_score_so_far(metric, scores, best):
-    (panel,) = searched.trials(trials(scores), lambda env: primary.parse(*metric), "dqn").panels
-    line, dots = panel.marks
-    np.testing.assert_array_equal(dots.y, scores)
-    np.testing.assert_array_equal(line.y, best)
-
-
-@pytest.mark.parametrize(("metric", "best"), [(LOWER, (2.5, 5.0)), (HIGHER, (0.5, 9.0))])
-def test_search_panels_mark_the_best_trial(tmp_path, metric, best):
-    of_task = lambda env: primary.parse(*metric)
-    drawn = searched.settings(trials(SCORES), ["alpha"], ["alpha"], of_task, "dqn")
-    _, ring = drawn.panels[0].marks
-    assert ring.ring and (*ring.x, *ring.y) == best
-    to_matplotlib(drawn, tmp_path / "x.png")
-    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    assert line.diverged == (10, 0)

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from experiments.papers import tables
+from experiments.papers import archive
+from experiments.papers.archive import Data
 from experiments.papers.entry import Experiment
-from experiments.papers.tables import Data
 from experiments.studies import store
 
 
@@ -45,4 +45,4 @@ def data_of(
         results.add(runs, cost)
         results.facts["points"][point.id]["code"] = [(codes or {}).get((env, label), "abc")]
     results.write()
-    return tables.of_study(store.read(out))
+    return archive.of_study(store.read(out))

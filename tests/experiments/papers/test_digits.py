@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from experiments.papers import __main__ as papers
-from experiments.papers import digits, figures, verdict
+from experiments.papers import digits, figures, judging
+from experiments.papers.archive import Data
 from experiments.papers.digits import DIGITS, Examples
 from experiments.papers.entry import Request
 from experiments.papers.registry import ENTRIES
-from experiments.papers.tables import Data
 from jaxreplay import Replay, sum_tree
 from tests.refusals import assert_names, refusal
 
@@ -172,7 +172,7 @@ def test_study_writes_table_claims_and_figure(tmp_path, monkeypatch):
     fig5, fig6 = ENTRIES["per.fig5"], ENTRIES["per.fig6"]
     assert fig6.source is None and fig6.missing
     data = Data(frame, made={"versions": {"code": "0123456789ab"}})
-    found = verdict.findings(fig5, "smoke", data)
+    found = judging.judge_entry(fig5, "smoke", data)
     assert [each.verdict for each in found] == ["pilot"] * 3
     figures.draw(fig5, "smoke", data, tmp_path / "fig5.png")
     assert (tmp_path / "fig5.png").read_bytes().startswith(b"\x89PNG")

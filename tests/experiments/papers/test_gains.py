@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from experiments.papers import gains
-from experiments.papers.tables import Data
+from experiments.papers.archive import Data
 
 # Six evaluations of three seeds; the final score of a game is the mean of the last five.
 RETURNS = {

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from experiments.papers import blocks, layouts
-from experiments.papers.blocks import AGGREGATES, Plotted
+from experiments.papers import aggregates, layouts
+from experiments.papers.aggregates import AGGREGATES, Plotted
 from tests.refusals import assert_names
 
 VALUES = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 60.0], [6.0, 90.0]])  # [seeds, points]
@@ -68,7 +68,7 @@ def test_layouts_draw_the_given_data(layout, options, tmp_path):
 def figures(monkeypatch):
     """Return a list that records every written figure."""
     shown = []
-    monkeypatch.setattr(blocks, "write", lambda figure, path: shown.append(figure))
+    monkeypatch.setattr(aggregates, "write", lambda figure, path: shown.append(figure))
     return shown
 
 

@@ -10,8 +10,8 @@ import jax
 import pytest
 
 from experiments.papers import __main__ as papers
+from experiments.papers import archive, figures, report, running
 from experiments.papers import entry as entries
-from experiments.papers import figures, report, running, tables
 from experiments.papers.entry import PAPERS
 from experiments.papers.registry import ENTRIES, of_papers
 from experiments.runs import code
@@ -37,7 +37,7 @@ def walk(tmp_path_factory):
         patch.setattr(batch, "train", stopped_in_the_second_batch)
         with contextlib.redirect_stderr(said):
             code = papers.main(command)
-        begun = tables.read(out, "walk_dqn", "smoke")
+        begun = archive.read(out, "walk_dqn", "smoke")
         with contextlib.redirect_stdout(listed):
             papers.main(["list", "all.walk", "--size", "smoke", "--results", str(out)])
         assert papers.main(command) == 0
@@ -60,7 +60,7 @@ def trained(monkeypatch):
 
 
 def test_study_writes_table_figure_and_report(walked, monkeypatch, capsys):
-    data = tables.read(walked, "walk_dqn", "smoke")
+    data = archive.read(walked, "walk_dqn", "smoke")
     assert data is not None and list(data.runs["walk/10"]) == ["uniform_every16", "per_every16"]
     made = data.runs["walk/10"]["per_every16"]
     assert made["config"]["replay"] == "per" and made["versions"]["code"] == store.code_version()
@@ -148,7 +148,7 @@ def test_stopped_studies_resume(walk):
     assert "--resume" not in last  # an option of other commands
     assert walk.begun is not None and list(walk.begun.runs["walk/10"]) == ["uniform_every16"]
     assert_names(walk.listed, report.status(ENTRIES["all.walk"], "smoke", walk.begun))
-    whole = tables.read(walk.out, "walk_dqn", "smoke")
+    whole = archive.read(walk.out, "walk_dqn", "smoke")
     assert walk.batches == 3 and whole is not None and len(whole.runs["walk/10"]) == 2
 
 
@@ -205,7 +205,7 @@ def test_every_entry_runs(paper, tmp_path, capsys):
     for entry in of_papers([paper]):
         if entry.source is None:
             continue
-        data = tables.read(tmp_path, entry.source.name, "smoke")
+        data = archive.read(tmp_path, entry.source.name, "smoke")
         if data is None:
             assert entry.id in named  # reported as skipped
             continue

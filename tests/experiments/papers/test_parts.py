@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from experiments.papers import __main__ as papers
-from experiments.papers import cliffwalk, computations, lap_tables, running, tables
+from experiments.papers import archive, cliffwalk, computations, lap_tables, running
 from experiments.papers.digits import DIGITS
 from experiments.papers.entry import Request
 from experiments.papers.running import Parts
@@ -36,7 +36,7 @@ def learned(monkeypatch, stop_at: int | None = None, stop=KeyboardInterrupt) -> 
 
 
 def numbers(out) -> bytes:
-    return tables.paths(out, NAME, "smoke")[0][0].read_bytes()
+    return archive.paths(out, NAME, "smoke")[0][0].read_bytes()
 
 
 @pytest.fixture(scope="module")

@@ -130,7 +130,7 @@ def executed(monkeypatch):
     """Return the configurations of runs without executing them."""
     configs = []
     monkeypatch.setattr(run, "execute", lambda config, *_, **__: configs.append(config))
-    monkeypatch.setattr(tables, "table", lambda *_: "")
+    monkeypatch.setattr(markdown, "table", lambda *_: "")
     monkeypatch.setattr(
         study, "_run", lambda asked, *_: configs.extend(own for own in asked.bases.values())
     )

@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +22,12 @@ from safetensors.numpy import load, save
 
 import jaxreplay as jr
 from experiments import suite
+from experiments.figures import page
 from experiments.papers import tables
 from experiments.papers.running import Parts
-from experiments.report import page, source
 from experiments.runs import checkpoint, run_config
 from experiments.storage import files, stored
-from experiments.studies import batch, plan, programs, results, store
+from experiments.studies import batch, plan, programs, results, run_page, store, study_page
 from experiments.studies.options import Question
 from experiments.studies.study import Study
 from experiments.training import demos, spread
@@ -56,10 +57,11 @@ class Case(NamedTuple):
 
 
 def page_of(folder: Path) -> str:
-    """Return the remarks of a page and read all that it shows."""
-    shown = results.read(folder) if results.is_study(folder) else source.runs({"a": folder}, True)
-    page.sections(shown)
-    return str(shown.remarks)
+    """Return the page of a study or a run, without figures."""
+    with mock.patch.object(page, "to_svg", lambda *_: ""):
+        if results.is_study(folder):
+            return study_page.render(results.read(folder))
+        return run_page.render(run_page.read({"a": folder}, other_code=True))
 
 
 def arrays(tree: Any) -> list[bytes]:
@@ -91,8 +93,8 @@ def study_case(made: Path, tmp_path: Path, name: str) -> Case:
 
 def paper_case(_: Path, tmp_path: Path, name: str) -> Case:
     made = {"options": {}, "versions": {"code": "abc"}, "seconds": 1.0}
-    tables.write(tmp_path, "x", "small", tables.Data(pd.DataFrame(ROWS), made=made))
-    read = lambda: tables.read(tmp_path, "x", "small").frame.to_csv()
+    archive.write(tmp_path, "x", "small", archive.Data(pd.DataFrame(ROWS), made=made))
+    read = lambda: archive.read(tmp_path, "x", "small").frame.to_csv()
     return Case(tmp_path / f"x.small.{name}", read, is_sealed=name == "csv.gz")
 
 

@@ -14,13 +14,11 @@ import numpy as np
 import pytest
 
 import jaxreplay as jr
-from experiments import compare, plot, sweep, train, watch
+from experiments import compare, plot, report, sweep, train, watch
 from experiments.benchmarks.command import numbers
-from experiments.figures import film, style
+from experiments.figures import film, page, style
 from experiments.figures.film import Film
 from experiments.papers import blocks
-from experiments.report import __main__ as report
-from experiments.report import page
 from experiments.runs.folder import LOCK
 from experiments.runs.run_config import read as read_config
 from experiments.storage import files
@@ -211,7 +209,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "a.json": lambda path: files.write_json(path, {}),
     "b.json": lambda path: numbers(str(path)),
     "a.png": lambda path: style.save(style.make_figure(1, 1), path),
-    "b.png": lambda path: blocks.write(style.make_figure(1, 1), path),
+    "b.png": lambda path: aggregates.write(style.make_figure(1, 1), path),
     "a.gif": filmed,
     "b.gif": film.check_path,
     "a.html": page.check_path,

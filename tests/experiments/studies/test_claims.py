@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from experiments.figures import judged as judged_figures
-from experiments.report import training
 from experiments.runs import manifest
 from experiments.statistics import decisions
 from experiments.statistics.counts import Counts, count_looks
 from experiments.statistics.decisions import Evidence
-from experiments.studies import judge, results, runner, study
-from experiments.studies.claims import Absent, Claim
+from experiments.studies import judge, results, runner, study, study_page
+from experiments.statistics.claims import Absent, Claim
 from experiments.studies.options import Question, StudyOptions
 from experiments.studies.study import UNTIL_DECIDED, Arm, Study
 from experiments.study import main
@@ -61,7 +60,7 @@ def judged(own, values, family="one"):
 def test_verdicts_follow_from_directions_and_effects(claim, gain, expected):
     values = {"uniform": np.zeros(SEEDS), "per": np.full(SEEDS, gain), "lap": np.zeros(SEEDS)}
     (found,) = judged(with_claims(claim), values)
-    assert found.judgement.verdict == expected and found.judgement.seeds == 16
+    assert found.verdict == expected and found.seeds == 16
 
 
 def test_claims_over_tasks_count_a_pair_of_every_seed_on_every_task():
@@ -73,9 +72,9 @@ def test_claims_over_tasks_count_a_pair_of_every_seed_on_every_task():
         if point.label == "per":
             frames[point.id]["eval_return"] += gains[point.env]
     (found,) = judge.family(own, own.claims["one"], frames, made_of(own), plan=False)
-    assert found.judgement.verdict == "agrees" and found.judgement.seeds in (32, 48, 64)
+    assert found.verdict == "agrees" and found.seeds in (32, 48, 64)
     assert found.looks[0] == Counts(32, 0, 16)
-    assert found.judgement.counts == found.looks[found.judgement.seeds // 16 - 1]
+    assert found.counts == found.looks[found.seeds // 16 - 1]
 
 
 def test_tasks_on_which_nobody_learned_are_left_out():
@@ -87,8 +86,8 @@ def test_tasks_on_which_nobody_learned_are_left_out():
         ] * (point.label == "per")
         frames[point.id]["eval_return"] -= 10.0 * (point.env != "walk/4")  # not learned
     (found,) = judge.family(own, own.claims["one"], frames, made_of(own), plan=False)
-    assert (found.judgement.verdict, found.looks[0]) == ("agrees", Counts(16, 0, 0))
-    assert_names(found.judgement.reason, "walk/5", "walk/6")
+    assert (found.verdict, found.looks[0]) == ("agrees", Counts(16, 0, 0))
+    assert_names(found.reason, "walk/5", "walk/6")
 
 
 def test_families_are_corrected_and_decided_independently():
@@ -99,9 +98,9 @@ def test_families_are_corrected_and_decided_independently():
     own = with_claims(alone=(BETTER,), among=(BETTER, *many))
     (alone,) = judged(own, values, "alone")
     among = judged(own, values, "among")[0]
-    assert alone.judgement.p_value <= among.judgement.p_value
-    low, high = alone.judgement.interval
-    assert among.judgement.interval[0] <= low and high <= among.judgement.interval[1]
+    assert alone.p_value <= among.p_value
+    low, high = alone.interval
+    assert among.interval[0] <= low and high <= among.interval[1]
 
 
 def test_claims_with_equal_text_all_train_seeds():
@@ -109,7 +108,7 @@ def test_claims_with_equal_text_all_train_seeds():
     values = dict.fromkeys(("per", "lap"), np.tile([1.0, -1.0], 8)) | {"uniform": np.zeros(16)}
     found = judge.judge(own, frames_of(own, values), made_of(own), plan=False)
     assert len(found.undecided) == 2
-    assert_names(next(iter(found.undecided.values())).says, "one", BETTER.says)
+    assert_names(next(iter(found.undecided.values())).label, "one", BETTER.says)
     seeds, points = judge.next_look(own, found)
     assert seeds == 32 and len(points) == 3
     # Claims about failed points get no further seeds; the others continue.
@@ -127,21 +126,8 @@ def test_later_divergence_keeps_decisions_about_a_column():
     lost = frames["walk/4 per"]
     lost["agent/loss"] = np.where(lost["seed"] == SEEDS - 1, np.nan, 1.0)
     (after,) = judge.family(own, (claim,), frames, made_of(own), plan=False)
-    assert before.judgement == after.judgement and after.judgement.verdict == "agrees"
-
-
-def test_the_simulated_type_1_error_of_a_family_is_below_alpha():
-    """With three arms equal to the baseline, at most 5 % of studies call any of them better."""
-    rng, looks, wrong = np.random.default_rng(0), list(range(16, 257, 16)), 0
-    trials = 100
-    for _ in range(trials):
-        signs = rng.choice([-1.0, 0.0, 1.0], p=[0.4, 0.2, 0.4], size=(3, 256))
-        counts = {
-            str(k): Evidence(count_looks(own, np.zeros(256), looks)) for k, own in enumerate(signs)
-        }
-        found = decisions.decide(counts, plan=False)
-        wrong += any(each.verdict in ("agrees", "disagrees") for each in found.values())
-    assert wrong / trials <= 0.05
+    assert (before.verdict, before.counts) == (after.verdict, after.counts)
+    assert after.verdict == "agrees"
 
 
 def test_claims_about_absent_arms_are_refused():
@@ -149,8 +135,8 @@ def test_claims_about_absent_arms_are_refused():
     own = with_claims(absent, BETTER)
     values = {"uniform": np.zeros(16), "per": np.ones(16), "lap": np.zeros(16)}
     refused_, found = judged(own, values)
-    assert isinstance(refused_, Absent) and "rank" in str(refused_)
-    assert found.judgement.verdict == "agrees"
+    assert refused_.absent and refused_.verdict == "not tested" and "rank" in refused_.reason
+    assert found.verdict == "agrees"
     assert study.from_json(own.to_json()).claims == own.claims
     # These are refused before training.
     several = with_claims(dataclasses.replace(BETTER, least=1.0), envs=("walk/4", "walk/5"))
@@ -204,8 +190,8 @@ def test_claims_about_settings_of_one_arm_are_reported(tmp_path, capsys):
     assert r"alpha \|0.6\| is better" in (tmp_path / "x/study.md").read_text()
     assert "alpha |0.6| is better: " in capsys.readouterr().out
     assert manifest.differing(tmp_path / "x") == []
-    section = training.verdicts(results.Results(found.store, own, found.findings))
-    assert section is not None and "alpha |0.6| is better" in str(section.blocks)
+    text = study_page.render(results.Results(found.store, own, found.findings))
+    assert "alpha |0.6| is better" in text
     words = [str(tmp_path / "x/study.json"), "--out", str(tmp_path / "again")]
     assert main([*words, "--dry-run"]) == 0  # files of studies define studies
     assert_names(capsys.readouterr().err, "walk/4 per", "replay.alpha", "4")

@@ -89,28 +89,28 @@ def test_remarks_name_methods_with_too_few_evaluations_to_learn_from():
 
 def test_verdicts_follow_from_metrics_and_the_gate():
     rows, saved = judged(FRAMES)
-    verdicts = {label: row.judgement.verdict for label, row in rows.items()}
+    verdicts = {label: row.verdict for label, row in rows.items()}
     assert verdicts == {
         "per": "agrees", "rank": "disagrees", "lap": "not tested", "pal": "agrees",
         "ners": "not tested", "ero": "agrees", "control": "undecided",
     }  # fmt: skip
-    assert_names(rows["lap"].judgement.reason, "effective buffer", "0.97", "0.95")
-    assert_names(rows["ners"].judgement.reason, "29")
-    assert rows["per"].judgement.counts == (SEEDS, 0, 0)
-    assert rows["rank"].judgement.counts == (0, 0, SEEDS)
-    assert rows["control"].judgement.counts == (0, SEEDS, 0)  # seeds are paired by position
+    assert_names(rows["lap"].reason, "effective buffer", "0.97", "0.95")
+    assert_names(rows["ners"].reason, "29")
+    assert rows["per"].counts == (SEEDS, 0, 0)
+    assert rows["rank"].counts == (0, 0, SEEDS)
+    assert rows["control"].counts == (0, SEEDS, 0)  # seeds are paired by position
     assert saved["primary"]["name"] == "auc" and saved["baseline"] == "uniform"
     assert saved["arms"]["per"]["replays_per_transition"] == 64
     assert saved["values"]["uniform"] == list(range(500, 500 + SEEDS))
-    own = rows["per"].judgement  # one of four tested arms
+    own = rows["per"]  # one of four tested arms
     assert (own.raw, own.p_value) == pytest.approx((2 / 2**SEEDS, 4 * 2 / 2**SEEDS))
-    assert (own.level, rows["control"].judgement.level) == (1 - 0.05 / 4, 0.95)
+    assert (own.level, rows["control"].level) == (1 - 0.05 / 4, 0.95)
 
 
 def test_reason_for_a_disabled_gate_is_saved():
     question = Question(ungated="kappa 1 is what the paper says")
     rows, saved = judged({name: FRAMES[name] for name in ("uniform", "lap", "control")}, question)
-    assert rows["lap"].judgement.verdict == "agrees"
+    assert rows["lap"].verdict == "agrees"
     assert saved["question"]["ungated"] == saved["arms"]["lap"]["ungated"] == question.ungated
 
 
@@ -119,14 +119,13 @@ def test_unsolved_seeds_rank_worst_and_are_null_in_json():
     unsolved = {name: FRAMES[name].assign(eval_return=400.0) for name in ("uniform", "control")}
     frames = {"uniform": unsolved["uniform"], "per": solved, "control": unsolved["control"]}
     rows, saved = judged(frames, Question(primary="steps_to_threshold"))
-    assert rows["per"].judgement.counts.wins == SEEDS and rows["per"].pairs.iqm is None
+    assert rows["per"].counts.wins == SEEDS and rows["per"].pairs["iqm"] is None
     assert saved["values"]["uniform"] == [None] * SEEDS
     assert saved["values"]["per"] == [2_000] * SEEDS
-    assert rows["per"].judgement.verdict == "agrees"
+    assert rows["per"].verdict == "agrees"
 
 
 @pytest.mark.parametrize(("name", "tested"), [("lap", False), ("la3p", True), ("pal", True)])
 def test_gate_ignores_methods_with_roles_within_a_batch(name, tested):
     config = defaults("gymnax/Pendulum-v1", "td3", name)
-    own = facts.facts_of(name, config, frame(0, 1.0, 0.97), "abc", None)
-    assert own.prioritises is not tested
+    assert facts.prioritises(config) is not tested

@@ -11,10 +11,10 @@ import pytest
 from experiments import study as command
 from experiments import sweep
 from experiments.runs.interrupt import Stopped
+from experiments.statistics.claims import Claim
 from experiments.statistics.counts import Counts
-from experiments.statistics.decisions import seeds_needed
+from experiments.statistics.planning import seeds_needed
 from experiments.studies import batch, judge, plan, programs, runner, store
-from experiments.studies.claims import Claim
 from experiments.studies.devices import Budget
 from experiments.studies.options import Question, Where
 from experiments.studies.study import UNTIL_DECIDED, Study
@@ -66,7 +66,7 @@ def test_decided_arms_stop_and_the_baseline_continues():
     study = study_of(control=False)
     values = {"uniform": np.zeros(16), "per": np.ones(16), "lap": np.tile([1.0, -1.0], 8)}
     found = judged(study, values)
-    assert {row.label: row.judgement.verdict for row in found.rows} == {
+    assert {row.label: row.verdict for row in found.rows} == {
         "per": "agrees", "lap": "undecided"
     }  # fmt: skip
     assert [*found.undecided] == ["lap"]
@@ -83,7 +83,7 @@ def test_gated_arms_train_no_further_seeds():
     frames = frames_of(study, values)
     frames["walk/4 per"]["replayed/effective_buffer"] = 0.99
     found = judge.judge(study, frames, made, plan=False)
-    assert {row.label: row.judgement.verdict for row in found.rows}["per"] == "not tested"
+    assert {row.label: row.verdict for row in found.rows}["per"] == "not tested"
     assert [*found.undecided] == ["lap"]
 
 
@@ -93,7 +93,7 @@ def test_nothing_is_tested_where_nobody_learns_or_all_seeds_tie():
     values = {"uniform": zeros, "per": np.tile([0.5, -0.5], 8), "lap": zeros}
     for learned, parts in ((False, ("walk/4",)), (True, ("16", "10"))):
         found = judge.judge(study, frames_of(study, values, learned), made, plan=False)
-        judged = {row.label: row.judgement for row in found.rows}
+        judged = {row.label: row for row in found.rows}
         assert judged["lap"].verdict == "not tested"
         assert_names(judged["lap"].reason, *parts)
         assert (judged["per"].verdict == "not tested") == (not learned)
@@ -110,7 +110,7 @@ def test_ties_of_the_first_look_end_no_claim_unless_all_values_are_the_same():
     later = np.concatenate([varied, np.arange(100.0) + 1])
     base = np.concatenate([varied, np.arange(100.0)])
     found = judged(study, {"uniform": base[:112], "per": later[:112]})
-    assert found.found["per"].judgement.verdict == "agrees"
+    assert found.rows[0].verdict == "agrees"
 
 
 @pytest.mark.parametrize("seeds", [12, UNTIL_DECIDED])

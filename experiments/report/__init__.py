@@ -1,1 +1,0 @@
-"""HTML pages of runs and studies, each a single file that works offline."""

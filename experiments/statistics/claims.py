@@ -1,0 +1,225 @@
+"""Claims about arms, and the runs that they are about: the inputs of `verdicts.judge`."""
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import pandas as pd
+
+from experiments.statistics import primary, statistics
+
+Direction = Literal["better", "at least as good", "worse"]
+Outcome = Literal[
+    "agrees", "disagrees", "no difference", "undecided", "not tested", "not comparable", "pilot",
+    "no claim",
+]  # fmt: skip
+
+MEAN = "mean:"  # prefix of a metric's column, in the name of a claim's primary metric
+CONTROL = "control"  # label of the control: the baseline with other seeds
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim about an arm and a baseline, chosen before anything runs.
+
+    Attributes:
+      says: the claim in words.
+      arm: label of the arm.
+      baseline: label of the arm that it is compared with.
+      direction: better, at least as good, or worse, in the direction of the metric.
+      least: smallest effect that counts, in the unit of the metric, or as a logarithm to base 2 if
+        the metric is a ratio. For "better", a win must exceed it; for "at least as good", it is
+        the margin by which a win may be worse. Without it, "at least as good" has the margin of
+        the study, in the probability of improvement.
+      where: values of columns that select the runs, such as `{"env": "walk/10"}`. A claim about
+        several tasks is about all of them together.
+      primary: metric that decides the claim, or None for the primary metric of the study. Besides
+        the primary metrics, `mean:COLUMN` is the mean of a column after the warm-up.
+      across: whether the arms may differ in agent, loop and sizes.
+    """
+
+    says: str
+    arm: str
+    baseline: str
+    direction: Direction = "better"
+    least: float = 0.0
+    where: Mapping[str, Any] = field(default_factory=dict)
+    primary: str | None = None
+    across: bool = False
+
+    @property
+    def effect(self) -> float:
+        """Difference that a win must exceed: the least effect, or minus the margin."""
+        return self.least if self.direction == "better" else -self.least
+
+    def null(self, margin: float) -> float:
+        """Return the share of untied pairs won under the null, which is below 1/2 by a margin."""
+        return 0.5 - margin if self.direction == "at least as good" and not self.least else 0.5
+
+    @property
+    def may_find_no_difference(self) -> bool:
+        """Whether "no difference" is an answer, which it is not beside a margin or least effect."""
+        return self.direction != "at least as good" and not self.least
+
+
+class NotAsked(ValueError):
+    """A claim that the runs cannot answer; the message gives the reason.
+
+    Attributes:
+      outcome: "not tested", or "pilot" if there are too few seeds.
+      absent: whether an arm or a task of the claim was not run.
+    """
+
+    def __init__(self, reason: str, outcome: Outcome = "not tested", absent: bool = False) -> None:
+        super().__init__(reason)
+        self.outcome: Outcome = outcome
+        self.absent = absent
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """The runs of an arm on a task: one value per seed, and what the gate needs to know.
+
+    Attributes:
+      label: label of the arm.
+      env: the task.
+      values: `[seeds]`, indexed by seed in ascending order; higher is better, and a seed without a
+        finite value is worse than all others.
+      unit: unit of the values in words, for reasons.
+      code: version of the code and settings of JAX; "" is comparable with any version.
+      settings: options that compared arms must share: agent, loop, protocol, replay ratio.
+      id: name of the runs in their study.
+      metrics: log points, with columns seed, step, eval_return and further metrics, or None.
+      warmup: agent steps of the warm-up.
+      good_return: return of a good agent on the task, or None if unknown.
+      prioritises: whether draws should differ from uniform; not for uniform replay and PAL.
+      learned: whether the sampler has its own network.
+      train_seconds: compute time of all seeds together, or None if unknown.
+      is_control: whether these are runs of the baseline with other seeds.
+    """
+
+    label: str
+    env: str
+    values: pd.Series
+    unit: str = ""
+    code: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    id: str = ""
+    metrics: pd.DataFrame | None = None
+    warmup: int = 0
+    good_return: float | None = None
+    prioritises: bool = False
+    learned: bool = False
+    train_seconds: float | None = None
+    is_control: bool = False
+    _first: dict[int, "Runs"] = field(default_factory=dict, init=False, repr=False)
+
+    def first(self, seeds: int) -> "Runs":
+        """Return the runs of the first `seeds` seeds."""
+        if seeds >= len(self.values):
+            return self
+        if seeds not in self._first:  # claims share runs, whose numbers take time
+            values, metrics = self.values.iloc[:seeds], self.metrics
+            if metrics is not None:
+                metrics = metrics[metrics["seed"].isin(values.index)]
+            self._first[seeds] = replace(self, values=values, metrics=metrics)
+        return self._first[seeds]
+
+    @functools.cached_property
+    def effective_buffer(self) -> float | None:
+        """Effective share of the buffer: the mean over log points after the warm-up, and seeds."""
+        return mean_after(self.metrics, "replayed/effective_buffer", self.warmup)
+
+    @functools.cached_property
+    def sampler_updates(self) -> float | None:
+        """Updates of the sampler's network, mean over seeds; None without such a network."""
+        if self.metrics is None or not self.learned or _UPDATES not in self.metrics:
+            return None
+        return known(self.metrics.groupby("seed")[_UPDATES].max().mean())
+
+    @functools.cached_property
+    def progress(self) -> float | None:
+        """Share of the way to a good return that the agent got, see `progress_of`."""
+        return None if self.metrics is None else progress_of(self.metrics, self.good_return)
+
+
+_UPDATES = "replay/sampler_updates"
+
+
+def values_of(metrics: pd.DataFrame, name: str, threshold: float | None, warmup: int) -> pd.Series:
+    """Return `[seeds]` of a metric, where higher is better; NaN for seeds that diverged.
+
+    Args:
+      metrics: log points, with columns seed, step and eval_return.
+      name: name of a primary metric, or `mean:COLUMN` for the mean of a column over the log points
+        after the warm-up.
+      threshold: return that counts as solved, if there is one.
+      warmup: agent steps of the warm-up.
+
+    Raises:
+      NotAsked: the runs do not have the metric.
+    """
+    if name.startswith(MEAN):
+        column = name.removeprefix(MEAN)
+        if column not in metrics:
+            raise NotAsked(f"no run recorded {column}")
+        values = metrics[metrics["step"] > warmup].groupby("seed")[column].mean()
+    else:
+        metric = primary.parse(name, threshold)
+        if (points := metrics["step"].nunique()) < metric.evaluations:
+            raise NotAsked(f"{name} needs {metric.evaluations} evaluations, and there are {points}")
+        values = metric(metrics) * (1 if metric.higher_is_better else -1)
+    return values.mask(values.index.isin(statistics.diverged_seeds(metrics))).sort_index()
+
+
+def round_values(values: pd.Series) -> pd.Series:
+    """Return values to seven digits, so that the rounding of float32 does not break ties."""
+    return values.map(lambda value: float(f"{value:.7g}"))
+
+
+def progress_of(metrics: pd.DataFrame, good: float | None) -> float | None:
+    """Return how far an agent got from its first evaluation to a good return.
+
+    It is the largest share of that way which the median return over seeds covers, on average over
+    any tenth of training, so that noise is not progress; and 1 if half of the seeds reach the good
+    return.
+
+    Args:
+      metrics: log points with columns seed, step and eval_return.
+      good: return of a good agent on the task, or None if it is unknown; then the result is None.
+    """
+    if good is None:
+        return None
+    reached = metrics.groupby("seed")["eval_return"].max() >= good
+    if reached.mean() >= 0.5:
+        return 1.0
+    medians = statistics.curves(metrics).median(axis=1)
+    if medians.empty:  # all seeds diverged
+        return 0.0
+    first, best = float(medians.iloc[0]), medians.rolling(max(1, len(medians) // 10)).mean().max()
+    return (float(best) - first) / (good - first) if first < good else 0.0
+
+
+def mean_after(metrics: pd.DataFrame | None, column: str, warmup: int) -> float | None:
+    """Return a metric's mean over log points after the warm-up, then over seeds, or None.
+
+    `Runs.effective_buffer` is such a mean, because every sampler is uniform before learning starts
+    and shortly afterwards.
+
+    Args:
+      metrics: log points with columns seed, step and, if the run has it, `column`.
+      column: name of the metric, such as `replayed/effective_buffer`; log points without a value
+        are left out.
+      warmup: agent steps of the warm-up; only later log points count.
+    """
+    if metrics is None or column not in metrics:
+        return None
+    late = metrics[(metrics["step"] > warmup) & metrics[column].notna()]
+    return known(late.groupby("seed")[column].mean().mean())
+
+
+def known(value: float | None) -> float | None:
+    """Return a number, or None if it is missing or NaN."""
+    return None if value is None or math.isnan(value) else float(value)

@@ -1,0 +1,395 @@
+"""Execution of the missing runs of a study by the devices of this machine or of a Ray cluster.
+
+There is one queue of batches. XLA optimizes a program that is partitioned over all devices
+differently, so that the last digits of its numbers would depend on the number of devices. Each
+device therefore executes whole programs.
+"""
+
+import contextlib
+import functools
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pandas as pd
+
+from experiments.environments.host import EnvironmentFailed
+from experiments.runs import compilation, interrupt
+from experiments.runs.interrupt import Stopped
+from experiments.runs.log import Log, Row, mean_over_seeds, say
+from experiments.statistics.statistics import diverged_seeds
+from experiments.studies import batch, devices
+from experiments.studies.batch import Outcome
+from experiments.studies.checkpoints import Checkpoint, Metrics, Progress
+from experiments.studies.devices import Budget, Unit
+from experiments.studies.options import HERE, Cache, Where
+from experiments.studies.plan import Job, Plan, count
+from experiments.studies.progress import Bar
+from experiments.studies.store import KEYS, SeededPoint, Store, code_version
+from experiments.training.drivers import Programs
+
+_PROGRAMS = 16  # least number of compiled programs to keep
+_PAUSE = 0.1  # seconds
+
+
+class Task(NamedTuple):
+    """A batch for a unit of devices.
+
+    Attributes:
+      job: the job.
+      runs: points and seeds.
+      reached: called at log points with the agent steps of each run and the progress, if known;
+        returns whether to go on.
+      stopped: returns whether to stop, also between two log points.
+    """
+
+    job: Job
+    runs: tuple[SeededPoint, ...]
+    reached: Callable[[int, Progress | None], bool]
+    stopped: Callable[[], bool]
+
+
+# Trains a task on a unit; returns None if it was stopped. A RuntimeError, ValueError or
+# EnvironmentFailed fails all batches of the job.
+Train = Callable[[Task, Any], Outcome | None]
+
+
+class Engine(Protocol):
+    """Units of devices, each of which trains one batch at a time."""
+
+    units: Sequence[Unit]
+    stops: str  # when batches stop after Ctrl-C
+
+    def working(self, plan: Plan, store: Store) -> contextlib.AbstractContextManager[Train]:
+        """Return a context with the function that trains batches of a plan."""
+        ...
+
+
+@contextlib.contextmanager
+def open_engine(where: Where, cache: Cache, keep: bool = False) -> Iterator[Engine]:
+    """Open the engine that `where` selects, as a context.
+
+    Args:
+      where: place and limits.
+      cache: folder of compiled programs.
+      keep: whether to keep the last checkpoint of every batch.
+
+    Raises:
+      ValueError: the engine is unavailable or has fewer devices.
+    """
+    if where.on == HERE:
+        yield Here(devices.choose(where.device_count), cache, where, keep)
+        return
+    from experiments.studies import cluster  # needs an optional extra
+
+    with cluster.join(where.on) as joined:
+        say(joined.describe())
+        from experiments.studies.cluster_running import Remote  # imports Ray
+
+        yield Remote(joined, cache, where)
+
+
+class Here:
+    """The cores or accelerators of this machine.
+
+    Cores share one compiled program; each accelerator has its own.
+    """
+
+    stops = "at the next log point"
+
+    def __init__(
+        self, chosen: Sequence[Any], cache: Cache, where: Where, keep: bool = False
+    ) -> None:
+        self.units = [(device,) for device in chosen]
+        self._cache, self._every, self._keep = cache, where.checkpoint_every, keep
+        self._programs = Programs(max(_PROGRAMS, len(chosen)))
+
+    @contextlib.contextmanager
+    def working(self, plan: Plan, store: Store) -> Iterator[Train]:
+        """See `Engine`."""
+        code = code_version()  # parses files, which threads must not do at the same time
+        if devices.is_cpu(plan.units[0][0]):  # cores share the host's memory
+            budgets = dict.fromkeys(plan.units, Budget(plan.limit))
+        else:
+            own = plan.limit // len(plan.units)
+            budgets = {unit: Budget(own) for unit in plan.units}
+
+        def train(task: Task, unit: Any) -> Outcome | None:
+            driver = batch.driver_of(task.job, task.runs, unit, self._programs)
+            driver.stop = task.stopped
+            checkpoint = Checkpoint(store.folder, *decided_by(task.job, task.runs))
+            progress = batch.train(
+                driver, budgets[unit], checkpoint, task.reached,
+                code=code, every=self._every, keep=self._keep,
+            )  # fmt: skip
+            if progress is None:
+                return None
+            if not self._keep:
+                checkpoint.remove()
+            return batch.finished(task.job, task.runs, progress)
+
+        with compilation.cache_programs(self._cache):
+            yield train
+
+
+def decided_by(job: Job, runs: Sequence[SeededPoint]) -> tuple[Any, ...]:
+    """Return what determines the numbers of a batch, for its `Checkpoint`."""
+    configs = {point.id: point.config.to_json() for point, _ in runs}
+    traced = [place.name for place in job.group.traced]
+    return [(point.id, seed) for point, seed in runs], configs, job.width, traced
+
+
+def carry_out(
+    plan: Plan, store: Store, engine: Engine, logs: Sequence[Log] = (), diverged: str = ""
+) -> None:
+    """Execute the missing runs of a study and store every batch when it ends.
+
+    Args:
+      plan: missing runs and devices.
+      store: store that receives the results.
+      engine: trains the batches.
+      logs: destinations of the metrics at log points, of a plan with a single batch.
+      diverged: what stops the batch if a seed diverges; "" goes on.
+
+    Raises:
+      Stopped: the user pressed Ctrl-C, a seed diverged, or the cluster is lost; finished runs are
+        kept.
+    """
+    board = _Board(plan, store, logs, diverged)
+    try:
+        with engine.working(plan, store) as train:
+            board.run(train, engine.stops)
+    except (KeyboardInterrupt, ConnectionError) as error:
+        pressed = isinstance(error, KeyboardInterrupt)
+        runs = {(point.id, seed) for job in plan.jobs for point, seed in job.runs}
+        ended = len(runs & store.ended())
+        kept = f"{ended} of {len(runs)} runs are finished and kept"
+        if plan.batches == 1 and board.step:
+            kept = f"at {board.step:,} of {plan.jobs[0].steps:,} agent steps"
+        raise Stopped(
+            f"{'stopped' if pressed else error}{' ' if plan.batches == 1 else ': '}{kept}",
+            interrupt.exit_code(error) if pressed else 1,
+            f"--resume {store.folder} continues",
+        ) from (None if pressed else error)
+    finally:
+        board.close()
+        store.write()
+
+
+def check_failed(store: Store) -> None:
+    """Raise Stopped if runs have failed."""
+    if names := list(store.facts["failed"]):
+        runs, why = count(len(names), "run"), store.facts["failed"][names[0]]
+        reason = f"{runs} failed, such as {names[0]}: {why}"
+        raise Stopped(reason, 1, f"--resume {store.folder} runs them again")
+
+
+class _Board:
+    """Queue of pending batches, with a worker thread for each unit of devices.
+
+    Worker threads enqueue calls, which the main thread executes, so that only the main thread
+    changes the store and writes logs.
+    """
+
+    def __init__(self, plan: Plan, store: Store, logs: Sequence[Log], diverged: str) -> None:
+        self._plan, self._store, self._logs, self._stops = plan, store, logs, diverged
+        self._bar = Bar(plan.steps, plan.runs)
+        self._waiting = {number: list(job.batches) for number, job in enumerate(plan.jobs)}
+        self._begun: set[int] = set()
+        self._lock, self.stop = threading.Lock(), threading.Event()
+        self._calls: queue.Queue[Callable[[], Any]] = queue.Queue()
+        self._errors: list[BaseException] = []
+        self._diverged: set[int] = set()
+        self._working = 0  # number of threads that have not ended
+        self.step = 0  # agent steps of each run of the latest batch
+
+    def run(self, train: Train, stops: str) -> None:
+        """Train all batches.
+
+        Args:
+          train: function that trains a batch on a unit of devices.
+          stops: when a batch stops after Ctrl-C, for the message.
+
+        Raises:
+          KeyboardInterrupt: the user pressed Ctrl-C; the batches have stopped.
+          BaseException: the error that stopped a unit; the others have stopped too.
+        """
+        threads = [
+            threading.Thread(target=self._work, args=(train, number, unit), daemon=True)
+            for number, unit in enumerate(self._plan.units[: self._plan.batches])
+        ]
+        self._working = len(threads)
+        try:
+            for thread in threads:
+                thread.start()
+            self._listen()
+        except KeyboardInterrupt:
+            self.stop.set()
+            self._bar.close()
+            say(f"stopping {stops}, with a checkpoint; press Ctrl-C again to stop immediately")
+            self._listen()  # keep the batches that end in the meantime
+            raise
+        except BaseException:
+            self.stop.set()
+            for thread in threads:  # they write their checkpoints
+                thread.join()
+            raise
+        finally:
+            self.stop.set()
+        if self._errors:
+            raise self._errors[0]
+
+    def close(self) -> None:
+        """Close the bar and the logs."""
+        self._bar.close()
+        for log in self._logs:
+            log.close()
+
+    def take(self, last: int | None) -> tuple[int, Job, tuple[SeededPoint, ...]] | None:
+        """Return the number of a job, the job and its next batch, or None after the last one.
+
+        Args:
+          last: number of the unit's previous job, whose batches have priority.
+        """
+        with self._lock:
+            left = {number: batches for number, batches in self._waiting.items() if batches}
+            if not left or self.stop.is_set():
+                return None
+            fresh = [number for number in left if number not in self._begun]
+            longest = max(left, key=lambda number: len(left[number]))
+            number = last if last in left else (fresh[0] if fresh else longest)
+            self._begun.add(number)
+            return number, self._plan.jobs[number], left[number].pop(0)
+
+    def _listen(self) -> None:
+        """Execute the calls of the worker threads until all of them have ended."""
+        while self._working:
+            # The time limit of a study interrupts the main thread only between two waits.
+            with contextlib.suppress(queue.Empty):
+                self._calls.get(timeout=_PAUSE)()
+
+    def _ended(self) -> None:
+        self._working -= 1
+
+    def _work(self, train: Train, number: int, unit: Unit) -> None:
+        """Train batches on a unit until the queue is empty."""
+
+        def tell(what: str | None, steps: int = 0) -> None:
+            self._calls.put(lambda: self._bar.works_on(number, what, steps))
+
+        last = None
+        try:
+            while (taken := self.take(last)) is not None:
+                last, job, runs = taken
+                tell(job.group.name)
+                try:
+                    outcome = train(self._task(tell, job, runs), unit)
+                except EnvironmentFailed as error:
+                    outcome = batch.failed(runs, str(error))
+                except (RuntimeError, ValueError) as error:  # such as running out of memory
+                    outcome = batch.failed([*runs, *self._drop(last)], str(error))
+                if outcome is not None:
+                    self._calls.put(functools.partial(self._keep, outcome))
+        except BaseException as error:
+            self._errors.append(error)
+            self.stop.set()
+        tell(None)
+        self._calls.put(self._ended)
+
+    def _task(
+        self, tell: Callable[[str, int], None], job: Job, runs: tuple[SeededPoint, ...]
+    ) -> Task:
+        """Return a batch as a task that reports its new agent steps."""
+        before, logged = 0, None
+
+        def reached(steps: int, progress: Progress | None) -> bool:
+            nonlocal before, logged
+            tell(job.group.name, (steps - before) * len(runs))
+            before = steps
+            if self._logs and progress is not None:
+                points = progress.points[logged or 0 :]
+                call = self._begin if logged is None else self._log
+                known = len(progress.points) - len(points)
+                self._calls.put(functools.partial(call, job, runs, known, list(points)))
+                logged = len(progress.points)
+            return not self.stop.is_set()
+
+        return Task(job, runs, reached, self.stop.is_set)
+
+    def _drop(self, number: int) -> list[SeededPoint]:
+        """Remove and return all pending runs of a job with a program that cannot run."""
+        with self._lock:
+            batches, self._waiting[number] = self._waiting[number], []
+        return [run for runs in batches for run in runs]
+
+    def _keep(self, outcome: Outcome) -> None:
+        """Store the outcome of a batch."""
+        if outcome.failures:
+            self._store.fail(outcome.failures)
+        if outcome.results:
+            self._store.add(outcome.results, outcome.cost, outcome.code)
+        self._bar.ended(len(outcome.results) + len(outcome.failures), len(outcome.failures))
+
+    def _begin(
+        self, job: Job, runs: Sequence[SeededPoint], known: int, points: Sequence[Metrics]
+    ) -> None:
+        """Begin the logs after the log points of a checkpoint."""
+        earlier = [*_ended_rows(self._store), *_rows(job, runs, known, points)]
+        for log in self._logs:
+            log.begin(earlier)
+
+    def _log(
+        self, job: Job, runs: Sequence[SeededPoint], known: int, points: Sequence[Metrics]
+    ) -> None:
+        """Log new log points."""
+        for rows in _rows(job, runs, known, points):
+            self.step = rows[0]["step"]
+            for log in self._logs:
+                log.log(rows)
+            returns = mean_over_seeds(rows).get("eval_return")
+            self._bar.shows("" if returns is None else f"return {returns:.1f}")
+            self._check_divergence(job, rows)
+
+    def _check_divergence(self, job: Job, rows: Sequence[Row]) -> None:
+        """Print a line about seeds that diverged, or raise Stopped if that should stop the run."""
+        seeds = set(diverged_seeds(pd.DataFrame(rows))) - self._diverged
+        if not seeds:
+            return
+        self._diverged |= seeds
+        which = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, sorted(seeds)))}"
+        message = (
+            f"{job.group.points[0].label}, {which}: no loss or no gradient was finite before the "
+            f"log point at agent step {rows[0]['step']:,}: the agent has diverged, and its results "
+            "do not measure the method: lower its step size"
+        )
+        if self._stops:
+            raise Stopped(f"{message} (stopped by {self._stops})", 1)
+        say(message)
+
+
+def _ended_rows(store: Store) -> list[list[dict[str, Any]]]:
+    """Return a row per run for each log point of runs that have ended; other seeds are missing."""
+    if store.table.empty:
+        return []
+    metrics = store.table.drop(columns=["point", *KEYS, *store.settings, "diverged"])
+    exact = {name: np.float32 for name in metrics if metrics[name].dtype.kind == "f"}
+    return [own.to_dict("records") for _, own in metrics.astype(exact).groupby("step")]
+
+
+def _rows(
+    job: Job, runs: Sequence[SeededPoint], known: int, points: Sequence[Metrics]
+) -> list[list[dict[str, Any]]]:
+    """Return a row per run for each log point after `known` ones."""
+    steps = job.group.schedule.steps
+    return [
+        [
+            {
+                "seed": seed, "step": steps[known + at],
+                **{name: metrics[name][place] for name in metrics if name != "fault"},
+            }
+            for place, (_, seed) in enumerate(runs)
+        ]
+        for at, metrics in enumerate(points)
+    ]  # fmt: skip

@@ -1,0 +1,89 @@
+"""The trained policy of one seed of a run, from the run's last checkpoint."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import chex
+import jax
+
+from experiments.environments.types import Array, Environment, EnvironmentSpec
+from experiments.runs.assembly import assemble
+from experiments.runs.run_config import RunConfig
+from experiments.studies import batch, checkpoints, devices, programs, store
+from experiments.studies.plan import Job
+from experiments.studies.study import Study
+from experiments.training.phases import make_phases
+
+
+class Policy(NamedTuple):
+    """The policy of one seed of a run.
+
+    All functions are pure and act as in evaluations. Actions are in [-1, 1], or integers.
+
+    * `greedy(agent, obs[N, ...], key) -> action[N, ...]` acts at the first step of an episode or,
+      for agents without memory, at any step.
+    * `act(agent, obs[N, ...], key, memory) -> (action[N, ...], memory)` acts at any step.
+    * `no_memory(agent, obs[N, ...]) -> memory` is the memory before the first step of an episode.
+    """
+
+    greedy: Callable[[Any, chex.ArrayTree, Array], Array]
+    act: Callable[[Any, chex.ArrayTree, Array, Any], tuple[Array, Any]]
+    no_memory: Callable[[Any, chex.ArrayTree], Any]
+    agent: Any  # state of the agent
+    spec: EnvironmentSpec
+    environment: Environment | None  # None if it runs on the host
+    step: int  # number of agent steps of training
+
+
+def read(folder: Path) -> Study:
+    """Return the study of the run in a folder.
+
+    Raises:
+      ValueError: the folder has no run, or is damaged.
+    """
+    found = store.read(folder)
+    study = found.study.validated(folder)
+    if not study.is_run:
+        raise ValueError(f"{folder} has a study of several runs: give the folder of a run")
+    return study
+
+
+def check_seed(config: RunConfig, seed: int | None) -> int:
+    """Return `seed`, by default the first one; raise ValueError if the run does not have it."""
+    first, last = config.seed, config.seed + config.seeds - 1
+    if seed is not None and not first <= seed <= last:
+        has = f"seed {first}" if first == last else f"seeds {first} to {last}"
+        raise ValueError(f"the run has {has}, and no seed {seed}")
+    return first if seed is None else seed
+
+
+def load(folder: Path, study: Study, seed: int) -> Policy:
+    """Return the policy of a seed of the run in `folder`, without reading its replay.
+
+    Raises:
+      ValueError: a package is missing, there is no checkpoint yet, or it is damaged or does not fit
+        the agent.
+    """
+    (point,) = study.points()
+    store.check_demos(store.read(folder).facts, [point], folder)
+    path, seeds, step = checkpoints.of_seed(folder, seed)
+    parts = assemble(point.config)
+    runs = [(point, number) for number in seeds]
+    (group,) = programs.grouped([point])
+    job = Job(group, tuple(runs), len(runs), len(runs), 0)
+    driver = batch.driver_of(job, runs, devices.choose(1))
+    agents = checkpoints.read_agent(path, driver.like().agent)
+    # Leaves that all seeds share, such as clocks, have no seed axis (None in the axes).
+    agent = jax.tree.map(
+        lambda axis, leaf: leaf if axis is None else leaf[seeds.index(seed)],
+        driver.axes.agent, agents, is_leaf=lambda axis: axis is None,
+    )  # fmt: skip
+    config = point.config
+    phases = make_phases(parts.spec.action_space, parts.agent, parts.replay, config.loop)
+    compiled = parts.environment if isinstance(parts.environment, Environment) else None
+
+    def greedy(agent: Any, obs: chex.ArrayTree, key: Array) -> Array:
+        return phases.greedy(agent, obs, key, phases.no_memory(agent, obs))[0]
+
+    return Policy(greedy, phases.greedy, phases.no_memory, agent, parts.spec, compiled, step)
