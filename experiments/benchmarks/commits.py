@@ -19,7 +19,7 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from experiments.cli.options import Parser, one_of
+from experiments.cli.parser import Parser, one_of
 from experiments.runs.log import say, show
 
 _ROOT = Path(__file__).parents[2]

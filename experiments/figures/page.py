@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from experiments.figures.drawing import Panel, to_svg
 from experiments.figures.style import Style, Styles
-from experiments.storage.files import read_bytes, write_bytes
+from experiments.files.disk import read_bytes, write_bytes
 from jaxreplay.saving import check_writable, printable
 
 NAME = "report.html"

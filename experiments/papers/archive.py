@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.storage import kinds, stored
-from experiments.storage.files import read_json, write_bytes, write_json
+from experiments.files import kinds, tables
+from experiments.files.disk import read_json, write_bytes, write_json
 from experiments.studies import store
 from experiments.studies.store import Store
 
@@ -108,7 +108,7 @@ def write(folder: Path, name: str, size: str, data: Data) -> None:
     # `read` ignores facts without numbers, as a killed process may leave them.
     numbers.unlink(missing_ok=True)
     write_json(facts, {"format": FORMAT, "made": data.made})
-    write_bytes(numbers, stored.encode(data.frame, digits=6))
+    write_bytes(numbers, tables.encode(data.frame, digits=6))
 
 
 def read(folder: Path, name: str, size: str) -> Data | None:
@@ -126,4 +126,4 @@ def read(folder: Path, name: str, size: str) -> Data | None:
     saved = read_json(facts, _FACTS, latest=FORMAT)
     if not numbers.exists():
         return None
-    return Data(stored.decode(numbers), made=saved["made"])
+    return Data(tables.decode(numbers), made=saved["made"])

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from experiments.statistics import primary, statistics
+from experiments.statistics import primary, summaries
 
 if TYPE_CHECKING:  # its import takes half a second, which `--help` does not need
     import pandas as pd
@@ -174,7 +174,7 @@ def values_of(metrics: pd.DataFrame, name: str, threshold: float | None, warmup:
         if (points := metrics["step"].nunique()) < metric.evaluations:
             raise NotAsked(f"{name} needs {metric.evaluations} evaluations, and there are {points}")
         values = metric(metrics) * (1 if metric.higher_is_better else -1)
-    return values.mask(values.index.isin(statistics.diverged_seeds(metrics))).sort_index()
+    return values.mask(values.index.isin(summaries.diverged_seeds(metrics))).sort_index()
 
 
 def round_values(values: pd.Series) -> pd.Series:
@@ -198,7 +198,7 @@ def progress_of(metrics: pd.DataFrame, good: float | None) -> float | None:
     reached = metrics.groupby("seed")["eval_return"].max() >= good
     if reached.mean() >= 0.5:
         return 1.0
-    medians = statistics.curves(metrics).median(axis=1)
+    medians = summaries.curves(metrics).median(axis=1)
     if medians.empty:  # all seeds diverged
         return 0.0
     first, best = float(medians.iloc[0]), medians.rolling(max(1, len(medians) // 10)).mean().max()

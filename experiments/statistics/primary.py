@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.statistics.statistics import curves, steps_to
+from experiments.statistics.summaries import curves, steps_to
 
 if TYPE_CHECKING:  # its import takes half a second, which `--help` does not need
     import pandas as pd

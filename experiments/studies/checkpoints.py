@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from experiments.files import disk
 from experiments.runs.log import say
-from experiments.storage import files
 from experiments.training.drivers import Driver
 from jaxreplay.saving import array_file, check_writable
 
@@ -111,7 +111,7 @@ class Checkpoint:
             with array_file.opened(self.path, _TAG, _FORMAT, _ABOUT, _REMEDY) as saved:
                 about = {name: saved.header[name] for name in Progress._fields if name in _ABOUT}
                 count = saved.header["log_points"]
-                with files.reading(self.path, _REMEDY):
+                with disk.reading(self.path, _REMEDY):
                     if not 0 <= count <= len(driver.schedule.log_points):
                         raise ValueError(f"{count} log points")
                 matches = map(_METRIC.fullmatch, saved.header["leaves"])

@@ -19,7 +19,7 @@ from experiments.environments.host import EnvironmentFailed
 from experiments.runs import compilation, interrupt
 from experiments.runs.interrupt import Stopped
 from experiments.runs.log import Log, Row, mean_over_seeds, say
-from experiments.statistics.statistics import diverged_seeds
+from experiments.statistics.summaries import diverged_seeds
 from experiments.studies import batch, devices
 from experiments.studies.batch import Outcome, Task, Train, decided_by
 from experiments.studies.checkpoints import Checkpoint, Metrics, Progress

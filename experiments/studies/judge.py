@@ -24,9 +24,9 @@ from experiments.statistics.claims import (
 )
 from experiments.statistics.verdicts import Verdict
 from experiments.studies import facts
+from experiments.studies.definition import Study
 from experiments.studies.grid import LEARN_EVERY, Point
 from experiments.studies.store import Store
-from experiments.studies.study import Study
 
 _FEWEST = 2  # seeds of a comparison
 _PLANNED = 12  # claims for which the seeds still needed are simulated after each look
