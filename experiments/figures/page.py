@@ -105,7 +105,8 @@ def table(cells: Sequence[Sequence[str]], caption: str = "", *, folded: bool = F
     head = "".join(f'<th scope="col">{_text(cell)}</th>' for cell in header)
     content = (
         f'<div class="scroll" tabindex="0"><table>{named}\n<thead><tr>{head}</tr></thead>\n'
-        "<tbody>\n" + "\n".join(lines) + "\n</tbody></table></div>"
+        + "\n".join(["<tbody>", *lines])
+        + "\n</tbody></table></div>"
     )
     if folded:
         return f"<details><summary>{_text(caption)}</summary>\n{content}\n</details>"

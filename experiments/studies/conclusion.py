@@ -190,7 +190,7 @@ def _draw_settings(results: Results) -> list[Path]:
         write_grid(
             written[-1], f"{results.agents}: each setting, IQM over seeds with 95 % intervals",
             [panel for row in rows.values() for panel in row],
-            (0.6 + 5.4 * envs, 0.6 + 3.7 * len(rows)), columns=envs,
+            (0.6 + 6.0 * envs, 0.6 + 3.7 * len(rows)), columns=envs,
             seeds=int(runs.groupby("point")["seed"].nunique().min()),
         )  # fmt: skip
     panels = sensitivity.best_panels(results.best, results.methods, metric)

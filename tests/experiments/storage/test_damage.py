@@ -157,7 +157,7 @@ def suite_case(_: Path, tmp_path: Path, name: str) -> Case:
 CASES: dict[str, tuple[Callable[[Path, Path, str], Case], tuple[str, ...]]] = {
     "run": (run_case, ("config.json", "summary.json", "manifest.json", "metrics.csv", "timing.csv",
                        "checkpoint")),
-    "study": (study_case, ("study.json", "manifest.json", "study.csv.gz")),
+    "study": (study_case, ("study.json", "study.csv.gz")),
     "paper": (paper_case, ("json", "csv.gz")),
     "part": (part_case, ("part",)),
     "batch": (batch_case, ("unfinished",)),

@@ -45,7 +45,7 @@ READERS = {  # file -> commands that read it, with options before the folder
     "run/config.json": [(report, []), (train, ["--resume"]), (watch, [])],
     "run/manifest.json": [(report, []), (train, ["--resume"])],
     "run/summary.json": [(report, []), (plot, ["--out", "plot"])],
-    "comparison/manifest.json": [(report, []), (compare, ["--resume"])],
+    "comparison/manifest.json": [(compare, ["--resume"])],
     "comparison/study.json": [(report, []), (compare, ["--resume"])],
     "grid/study.json": [(report, []), (sweep, ["--dry-run", "--resume"])],
     "search/study.json": [(report, []), (sweep, ["--dry-run", "--resume"])],
