@@ -79,7 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     if path.suffix == ".toml":
         words.remove(args.file)
-        return command(_FRONT._replace(out=path.stem), ["--file", args.file, *words])
+        out = path.stem.replace("{", "{{").replace("}", "}}")
+        return command(_FRONT._replace(out=out), ["--file", args.file, *words])
     if rest:
         parser.error(f"unknown option '{rest[0]}': the file defines the study")
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from experiments import compare, study, train
-from experiments.cli.options import Parser
-from experiments.environments import registry as environments
-from experiments.environments.registry import FAMILIES
+from experiments.cli.parser import Parser
+from experiments.environments import families as environments
+from experiments.environments.families import FAMILIES
 from experiments.runs import registry
 from experiments.runs.registry import AGENTS
 from experiments.studies import store
