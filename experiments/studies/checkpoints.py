@@ -172,7 +172,7 @@ def of_seed(folder: Path, seed: int) -> tuple[Path, list[int], int]:
     found = []
     for path in sorted((folder / FOLDER).glob("*.safetensors")):
         with array_file.opened(path, _TAG, _FORMAT, _ABOUT, "start the run again") as saved:
-            with files.reading(path, "start the run again"):
+            with disk.reading(path, "start the run again"):
                 seeds = [number for _, number in saved.header["runs"]]
             found += [(saved.header["step"], path, seeds)] * (seed in seeds)
     if not found:
