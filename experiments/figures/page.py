@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from experiments.figures.drawing import Panel, to_svg
 from experiments.figures.style import Style, Styles
-from experiments.storage.files import read_bytes, write_bytes
+from experiments.files.disk import read_bytes, write_bytes
 from jaxreplay.saving import check_writable, printable
 
 NAME = "report.html"
@@ -105,7 +105,8 @@ def table(cells: Sequence[Sequence[str]], caption: str = "", *, folded: bool = F
     head = "".join(f'<th scope="col">{_text(cell)}</th>' for cell in header)
     content = (
         f'<div class="scroll" tabindex="0"><table>{named}\n<thead><tr>{head}</tr></thead>\n'
-        "<tbody>\n" + "\n".join(lines) + "\n</tbody></table></div>"
+        + "\n".join(["<tbody>", *lines])
+        + "\n</tbody></table></div>"
     )
     if folded:
         return f"<details><summary>{_text(caption)}</summary>\n{content}\n</details>"

@@ -240,7 +240,8 @@ def draw_quantiles(
         low, high = (quantiles[name] for name in ("priority_p10", "priority_p90"))
         high = high.reindex(low.index)
         axes.fill_between(low.index, low, high, color=style["color"], alpha=0.15, linewidth=0)
-    if min(float(own.min()) for own in quantiles.values()) > 0:
+    least, most = axes.dataLim.intervaly
+    if most > 10 * least > 0:
         axes.set_yscale("log")
     finish(axes, label, STEPS, "priority")
 

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from experiments.files import disk
 from experiments.runs.log import say
-from experiments.storage import files
 from experiments.training.drivers import Driver
 from jaxreplay.saving import array_file, check_writable
 
@@ -110,7 +110,7 @@ class Checkpoint:
         try:
             with array_file.opened(self.path, _TAG, _FORMAT, _ABOUT, _REMEDY) as saved:
                 about = {name: saved.header[name] for name in Progress._fields if name in _ABOUT}
-                with files.reading(self.path, _REMEDY):
+                with disk.reading(self.path, _REMEDY):
                     count = saved.header["log_points"]
                     if not 0 <= count <= len(driver.schedule.log_points):
                         raise ValueError(f"{count} log points")
@@ -172,7 +172,7 @@ def of_seed(folder: Path, seed: int) -> tuple[Path, list[int], int]:
     found = []
     for path in sorted((folder / FOLDER).glob("*.safetensors")):
         with array_file.opened(path, _TAG, _FORMAT, _ABOUT, "start the run again") as saved:
-            with files.reading(path, "start the run again"):
+            with disk.reading(path, "start the run again"):
                 seeds = [number for _, number in saved.header["runs"]]
             found += [(saved.header["step"], path, seeds)] * (seed in seeds)
     if not found:

@@ -204,6 +204,8 @@ def test_pages_do_not_follow_links(folders, tmp_path, capsys, kind):
     for path in sorted(folders.joinpath(kind).rglob("*")):
         if path.name not in ("study.json", "study.csv.gz"):
             continue
+        if kind != "run" and path.stem not in ("study", "study.csv"):  # pages do not read others
+            continue
         path.rename(secret)
         path.symlink_to(secret)
         assert path.name in refusal(capsys, report.main, str(folders / kind), "--out", str(page))

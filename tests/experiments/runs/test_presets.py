@@ -10,7 +10,6 @@ from experiments.runs import presets, run
 from experiments.runs.presets import PRESETS
 from experiments.runs.registry import AGENTS
 from experiments.runs.run_config import PREFIXES, RunConfig, defaults
-from experiments.statistics import tables
 from jaxreplay.methods import METHODS
 from tests.refusals import assert_names, refusal
 

@@ -21,8 +21,8 @@ import pytest
 
 from experiments import sweep
 from experiments.studies import cluster, devices, executor, grid, plan, programs, progress, store
+from experiments.studies.definition import Study
 from experiments.studies.options import Where
-from experiments.studies.study import Study
 from tests.experiments.studies.test_programs import tiny
 from tests.refusals import assert_names, refusal, refused
 

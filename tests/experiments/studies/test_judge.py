@@ -15,9 +15,9 @@ from experiments.statistics.claims import Claim
 from experiments.statistics.counts import Counts
 from experiments.statistics.planning import seeds_needed
 from experiments.studies import batch, judge, plan, programs, runner, store
+from experiments.studies.definition import UNTIL_DECIDED, Study
 from experiments.studies.devices import Budget
 from experiments.studies.options import Question, Where
-from experiments.studies.study import UNTIL_DECIDED, Study
 from experiments.training import spread
 from tests.experiments.studies.test_programs import tiny
 from tests.refusals import assert_names, refusal, refused
@@ -286,7 +286,7 @@ def test_new_studies_say_how_many_seeds_decide(capsys, tmp_path):
 def test_python_files_define_studies(tmp_path, capsys):
     path = tmp_path / "mine.py"
     path.write_text(
-        "from experiments.studies.study import Study\n"
+        "from experiments.studies.definition import Study\n"
         "study = Study.make('walk/4', 'dqn', ['uniform', 'per'], seeds=10, loop={'steps': 2000})\n"
     )
     assert command.main([str(path), "--dry-run"]) == 0

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from experiments.figures import curves, panels
 from experiments.figures.style import styles_of
-from experiments.statistics import statistics
+from experiments.statistics import summaries
 from experiments.statistics.bootstrap import bootstrap_interval, iqm
 from experiments.studies import run_page, study_page
 from tests.pages import Page
@@ -41,7 +41,7 @@ def pages():
 
 def test_curves_are_interquartile_means_with_bootstrap_intervals():
     frame = pd.read_csv(RESULTS / "sparse_pendulum_td3" / "per" / "metrics.csv")
-    axes, table = Figure().subplots(), statistics.curves(frame)
+    axes, table = Figure().subplots(), summaries.curves(frame)
     (panel,) = curves.curve_panels({"per": frame}, styles_of({"per": "per"}), None)
     panel(axes)
     line = axes.get_lines()[0]

@@ -20,10 +20,10 @@ from experiments.runs.interrupt import Stopped
 from experiments.runs.run_config import defaults
 from experiments.studies import batch, devices, grid, plan, programs, runner, store
 from experiments.studies.checkpoints import FOLDER
+from experiments.studies.definition import Study
 from experiments.studies.devices import Budget
 from experiments.studies.executor import _Board
 from experiments.studies.options import Question, StudyOptions, Where
-from experiments.studies.study import Study
 from experiments.training import drivers
 from experiments.training.drivers import CompiledDriver
 from experiments.training.host_loop import HostDriver

@@ -14,7 +14,6 @@ from experiments.statistics import tuned
 from experiments.statistics.bootstrap import bootstrap_interval, iqm, stratified_interval
 from experiments.statistics.markdown import number
 from experiments.statistics.paired import probability_of_improvement
-from experiments.statistics.markdown import number
 from experiments.studies import results, store, study_page
 from experiments.studies.options import Question
 from experiments.studies.results import Results

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from experiments.runs.run import execute
 
 from agents.dqn import DQNConfig, dqn
 from agents.iql import IQLConfig, iql
@@ -17,10 +18,9 @@ from agents.types import Continuous, Discrete
 from experiments import environments
 from experiments.runs import folder, manifest, policy
 from experiments.runs.assembly import assemble
-from experiments.runs.run import execute
 from experiments.runs.run_config import defaults
 from experiments.studies import store
-from experiments.studies.study import Study
+from experiments.studies.definition import Study
 from experiments.training import demos
 from experiments.training.config import LoopConfig, ReplaySizes
 from experiments.training.loop import make_program, make_train

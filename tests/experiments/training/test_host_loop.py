@@ -18,7 +18,7 @@ from experiments import environments, train
 from experiments.environments.host import HostEnvironment
 from experiments.environments.types import TimeStep
 from experiments.runs import checkpoint, interrupt
-from experiments.statistics import statistics
+from experiments.statistics import summaries
 from experiments.training.config import LoopConfig
 from experiments.training.host_loop import HostRun
 from experiments.training.seeds import CutShort
@@ -240,7 +240,7 @@ def test_runs_stop_and_resume_between_log_points(patience, at, tmp_path, monkeyp
     frame = pd.read_csv(f"{out}/metrics.csv")
     assert frame["step"].tolist() == [80, 120, 160, 200]
     assert frame["eval_return"].eq(10.0).all()
-    assert frame["agent/loss"].notna().all() and not statistics.diverged_seeds(frame)
+    assert frame["agent/loss"].notna().all() and not summaries.diverged_seeds(frame)
     assert checkpoint.read_meta(tmp_path / "run" / "checkpoints")["progress"] == [4, 0]
 
 

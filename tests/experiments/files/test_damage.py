@@ -25,9 +25,9 @@ from safetensors.numpy import load, save
 import jaxreplay as jr
 from experiments import suite
 from experiments.figures import page
+from experiments.files import disk, tables
 from experiments.papers import archive
 from experiments.papers.running import Parts
-from experiments.storage import files, stored
 from experiments.studies import (
     batch,
     checkpoints,
@@ -304,7 +304,7 @@ def test_claimed_sizes_take_no_memory(kind, name, made, tmp_path, capsys):
 
 def test_large_files_are_refused_before_they_are_read(case, capsys):
     with case.path.open("r+b") as file:
-        file.truncate(files.MOST + 1)  # takes no space on disk
+        file.truncate(disk.MOST + 1)  # takes no space on disk
     assert within_memory(case, capsys) is None
 
 
@@ -325,7 +325,7 @@ def test_saved_configurations_are_checked_as_options(num_envs, made, tmp_path):
     saved = json.loads(case.path.read_text())
     next(iter(saved["points"].values()))["config"]["sizes"]["num_envs"] = num_envs
     case.path.write_text(json.dumps(saved))
-    with pytest.raises(files.Damaged, match="num_envs") as error:
+    with pytest.raises(disk.Damaged, match="num_envs") as error:
         case.read()
     assert str(case.path) in str(error.value)
 
@@ -340,7 +340,7 @@ def test_crafted_tables_with_valid_checksums_are_refused(column, made, tmp_path)
         frame.assign(**{column: 10**40}),
         frame.assign(**{column: [None] * len(frame)}),
     ):
-        case.path.write_bytes(stored.encode(change, 9))
-        with pytest.raises(files.Damaged) as error:
+        case.path.write_bytes(tables.encode(change, 9))
+        with pytest.raises(disk.Damaged) as error:
             case.read()
         assert str(case.path) in str(error.value)

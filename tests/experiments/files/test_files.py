@@ -17,8 +17,8 @@ from experiments import plot, report, sweep, train, watch
 from experiments.benchmarks.command import numbers
 from experiments.figures import film, page, style
 from experiments.figures.film import Film
+from experiments.files import disk
 from experiments.papers import aggregates
-from experiments.storage import files
 from experiments.studies import store
 from experiments.studies.checkpoints import FOLDER
 from experiments.studies.folders import LOCK
@@ -142,10 +142,10 @@ def test_json_is_read_up_to_the_maximum_depth(tmp_path):
     for levels, right in ((untrusted.DEEPEST, True), (untrusted.DEEPEST + 1, False)):
         path.write_text("[" * levels + "]" * levels)
         if right:
-            files.read_json(path)
+            disk.read_json(path)
         else:
-            with pytest.raises(files.Damaged, match=str(untrusted.DEEPEST)):
-                files.read_json(path)
+            with pytest.raises(disk.Damaged, match=str(untrusted.DEEPEST)):
+                disk.read_json(path)
 
 
 def test_control_characters_are_escaped(tmp_path, capsys):
@@ -187,7 +187,7 @@ def saved(path: Path, **how: bool) -> None:
 
 
 WRITERS: dict[str, Callable[[Path], object]] = {
-    "a.json": lambda path: files.write_json(path, {}),
+    "a.json": lambda path: disk.write_json(path, {}),
     "b.json": lambda path: numbers(str(path)),
     "a.png": lambda path: style.save(style.make_figure(1, 1), path),
     "b.png": lambda path: aggregates.write(style.make_figure(1, 1), path),
@@ -227,14 +227,14 @@ def test_writers_remove_what_killed_writes_of_the_same_file_left(tmp_path):
     for name in names:
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (0, 0))
-    files.write_bytes(path, b"")
+    disk.write_bytes(path, b"")
     assert set(tmp_path.iterdir()) == {path, tmp_path / names[1]}
 
 
 def test_failed_writes_keep_the_previous_file(tmp_path):
     path = tmp_path / "a.txt"
-    files.write_bytes(path, b"before")
-    with pytest.raises(RuntimeError), files.replacing(path) as temporary:
+    disk.write_bytes(path, b"before")
+    with pytest.raises(RuntimeError), disk.replacing(path) as temporary:
         temporary.write_bytes(b"half")
         raise RuntimeError
     assert path.read_bytes() == b"before" and list(tmp_path.iterdir()) == [path]
