@@ -189,7 +189,8 @@ def _study(
         question, options = before.question, before.options
     question, options = read_options(args, question), read_options(args, options)
     axes = list(args.grid)
-    if len(every := vars(args).pop("learn_every", [])) > 1:
+    every = [] if front.single else vars(args).pop("learn_every", [])  # a run has one value
+    if len(every) > 1:
         axes.append(Axis("learn_every", tuple(map(str, every))))
     elif every:
         args.learn_every = every[0]

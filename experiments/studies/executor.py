@@ -58,7 +58,8 @@ def open_engine(where: Where, cache: Cache, keep: bool = False) -> Iterator[Engi
       ValueError: the engine is unavailable or has fewer devices.
     """
     if where.on == HERE:
-        yield Here(devices.choose(where.device_count), cache, where, keep)
+        with compilation.cache_programs(cache):
+            yield Here(devices.choose(where.device_count), where, keep)
         return
     from experiments.studies import cluster  # needs an optional extra
 
@@ -77,11 +78,9 @@ class Here:
 
     stops = "at the next log point"
 
-    def __init__(
-        self, chosen: Sequence[Any], cache: Cache, where: Where, keep: bool = False
-    ) -> None:
+    def __init__(self, chosen: Sequence[Any], where: Where, keep: bool = False) -> None:
         self.units = [(device,) for device in chosen]
-        self._cache, self._every, self._keep = cache, where.checkpoint_every, keep
+        self._every, self._keep = where.checkpoint_every, keep
         self._programs = Programs(max(_PROGRAMS, len(chosen)))
 
     @contextlib.contextmanager
@@ -108,8 +107,7 @@ class Here:
                 checkpoint.remove()
             return batch.finished(task.job, task.runs, progress)
 
-        with compilation.cache_programs(self._cache):
-            yield train
+        yield train
 
 
 def carry_out(

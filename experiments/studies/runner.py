@@ -219,7 +219,7 @@ class _Work:
         """Return the engine of environments on the host, which a cluster does not run."""
         if isinstance(self.engine, executor.Here):
             return self.engine
-        return executor.Here(devices.choose(), None, self.where)
+        return executor.Here(devices.choose(), self.where)
 
     def _planned(self) -> list[str]:
         """Return the expected seeds and device time of a claim, by the share of pairs it wins."""

@@ -17,8 +17,8 @@ from experiments.environments.types import EnvironmentConfig
 from experiments.runs.registry import AGENTS, GOAL_EXAMPLES, feeds, suits
 from experiments.runs.run_config import defaults
 from experiments.studies import store
+from experiments.studies.definition import Study
 from experiments.studies.options import RunOutput, StudyOptions, Where
-from experiments.studies.study import Study
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.methods import METHODS
 from jaxreplay.option import options_of

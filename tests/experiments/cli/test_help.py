@@ -9,7 +9,7 @@ from experiments import compare, plot, report, study, sweep, train, watch
 from experiments.cli.help import LINES, WIDTH, Guide
 from experiments.cli.parser import Parser
 from experiments.papers import __main__ as papers
-from experiments.runs import registry, run
+from experiments.runs import registry
 from experiments.runs.registry import AGENTS, feeds
 from jaxreplay.methods import METHODS
 from jaxreplay.option import options_of
@@ -54,9 +54,7 @@ def test_help_fits_on_a_page_for_every_agent_and_method(agent, capsys):
 def test_help_of_many_arms_fits_on_a_page(capsys):
     page(capsys, compare.main, *names_of("td3"), "--replays", *MANY)
     for words in ([], ["--agent", "td3", "--envs", ENVS["continuous"], "--replays", *MANY]):
-        assert_names(page(capsys, sweep.main, *words), "--space", "python -m experiments.sweep")
-    search = shown(capsys, sweep.main, "--help", "search")
-    assert {"--search", "--space", "--trials"} <= {line.split()[0] for line in search if line}
+        assert_names(page(capsys, sweep.main, *words), "--grid", "python -m experiments.sweep")
 
 
 @pytest.mark.parametrize(("main", "words"), OTHERS)
@@ -99,33 +97,28 @@ def test_an_unknown_group_is_refused_with_a_suggestion(capsys):
     assert_names(refusal(capsys, train.main, "--help", "agnet"), "--help", "agnet", "agent")
 
 
-@pytest.mark.parametrize("example", train.EXAMPLES)
-def test_examples_of_train_are_valid(example, monkeypatch, capsys):
-    configs = []
+EXAMPLES = [
+    (command, shlex.split(example))
+    for command in (train, compare, sweep)
+    for example in (*command.FRONT.examples, f"python -m {command.__name__} --learn-every 4")
+    if "--file" not in example
+]
 
-    def execute(config, *_, **__):
-        configs.append(config)
-        raise KeyboardInterrupt  # after parsing the options
 
-    monkeypatch.setattr(run, "execute", execute)
-    words = shlex.split(example)
-    assert words[:3] == ["python", "-m", "experiments.train"]
+@pytest.mark.parametrize(("command", "words"), EXAMPLES, ids=lambda value: str(value)[-40:])
+def test_examples_are_valid(command, words, monkeypatch, capsys):
+    started = []
+    monkeypatch.setattr(study, "_run", lambda asked, *_: started.append(asked))
+    assert words[:3] == ["python", "-m", command.__name__]
     if "--help" in words:
-        assert shown(capsys, train.main, *words[3:])
+        assert shown(capsys, command.main, *words[3:])
         return
-    assert train.main(words[3:]) == 130
-    assert [config.replay for config in configs] == [words[words.index("--replay") + 1]]
-
-
-@pytest.mark.parametrize("example", compare.FRONT.examples)
-def test_examples_of_compare_are_valid(example, monkeypatch):
-    studies = []
-    monkeypatch.setattr(study, "_run", lambda asked, *_: studies.append(asked))
-    words = shlex.split(example)
-    assert words[:3] == ["python", "-m", "experiments.compare"]
-    assert compare.main(words[3:]) == 0
-    (asked,) = studies
-    assert asked.question.control and len(asked.points()) >= 3
+    assert command.main(words[3:]) == 0
+    (asked,) = started
+    assert asked.is_run == (command is train) and asked.question.control == (command is compare)
+    if "--replay" in words:
+        (config,) = asked.bases.values()
+        assert config.replay == words[words.index("--replay") + 1]
 
 
 def test_examples_of_other_commands_are_valid():
