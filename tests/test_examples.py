@@ -1,13 +1,17 @@
 """The examples run and have the documented behaviour."""
 
+import functools
 import importlib.util
 import itertools
+import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
 from jaxreplay.saving import saved_size
@@ -25,7 +29,7 @@ def loaded(name):
 def test_examples_are_tested_and_short():
     tested = {
         "demonstrations": 80, "dqn_in_one_file": 125, "flashbax_api": 100,
-        "gradient_variance": 145, "memory": 50,
+        "gradient_variance": 145, "memory": 50, "search": 80,
     }  # fmt: skip
     for path in EXAMPLES.glob("*.py"):
         assert len(path.read_text().splitlines()) <= tested[path.stem]
@@ -72,6 +76,56 @@ def test_memory_makes_a_study_of_two_agents():
     assert [name for name, stored in starts.items() if stored is False] == [
         "short_zero", "long_zero",
     ]  # fmt: skip
+
+
+@pytest.fixture
+def search(tmp_path, monkeypatch):
+    pytest.importorskip("optuna", reason="the extra search brings Optuna")
+    example = loaded("search")
+    loop = {"steps": 200, "warmup": 100, "eval_every": 100, "eval_episodes": 1, "inspect": 0}
+    sizes = {"OUT": tmp_path, "ENV": "walk/4", "LOOP": loop, "AT_ONCE": 2, "SEEDS": 1}
+    for name, value in (sizes | {"BATCHES": 2, "FRESH_SEEDS": 4, "METHODS": ("per",)}).items():
+        monkeypatch.setattr(example, name, value)
+    small = functools.partial(example.Study.make, agent_options={"hidden": (8,)})
+    monkeypatch.setattr(example, "Study", SimpleNamespace(make=small))
+    return example
+
+
+def test_searches_repeat_their_proposals_after_an_interruption(search, tmp_path):
+    def read_axes(path):
+        return json.loads(path.read_text())["study"]["axes"]
+
+    best, paths = search.search("per"), [tmp_path / f"per_{n}" / "study.json" for n in (0, 1)]
+    axes = list(map(read_axes, paths))
+    (tmp_path / "per_1" / "study.csv.gz").unlink()  # as if killed during the second batch
+    assert search.search("per") == best
+    assert [read_axes(path) for path in paths] == axes and axes[0] != axes[1]
+
+
+def test_searches_maximise_the_mean_score_and_compare_on_fresh_seeds(search, monkeypatch):
+    studies = {}
+
+    def score(config):
+        diverges = config.agent_options.learning_rate > 1e-3
+        return -np.inf if diverges else -abs(getattr(config.replay_options, "alpha", 0) - 0.3)
+
+    def train(study, name):
+        studies[name], points = study, study.points()
+        runs = {"point": [p.id for p in points], "ranked": [score(p.config) for p in points]}
+        verdicts = pd.DataFrame(columns=["arm", "wins", "losses", "verdict"])
+        return SimpleNamespace(runs=pd.DataFrame(runs), verdicts=lambda: verdicts)
+
+    monkeypatch.setattr(search, "train", train)
+    monkeypatch.setattr(search, "BATCHES", 12)
+    search.main()
+    fresh = studies.pop("fresh")
+    fresh.check()
+    best = fresh.bases["walk/4", "per_best"]
+    assert score(best) == max(score(p.config) for s in studies.values() for p in s.points()) > -0.1
+    assert {label for _, label in fresh.bases} == {"uniform", "per", "per_best"}
+    assert fresh.bases["walk/4", "per"].replay_options.alpha == 0.6  # the default
+    searched = {config.seed + config.seeds for s in studies.values() for config in s.bases.values()}
+    assert best.seed >= max(searched)
 
 
 def test_variance_of_laber_agrees_with_an_enumeration_of_its_draws():

@@ -1,9 +1,9 @@
 """Search for the settings of replay methods with Optuna, and compare the best ones on fresh seeds.
 
-Optuna proposes a batch of settings for every method, a study trains them in one compiled program
-each, and Optuna is told their scores. Settings that won by luck are found out by a last study, on
-seeds that chose nothing. The command continues where it was interrupted: the trials of ended
-studies are the same again.
+Optuna proposes a batch of settings for every method, a study trains them in one compiled program,
+and Optuna is told their scores. A last study finds out settings that won by luck, on seeds that
+chose nothing. The command continues where it was interrupted: the scores of ended studies are read
+again, and lead to the same proposals.
 
   .venv/bin/python docs/examples/search.py
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import optuna
 
-from experiments.studies import runner
+from experiments.studies import results, runner
 from experiments.studies.definition import Arm, Study
 from experiments.studies.options import Question, StudyOptions
 
@@ -21,25 +21,25 @@ OUT = Path("runs/search")
 ENV, AGENT, METHODS = "walk/10", "dqn", ("per", "lap")
 LOOP = {"steps": 40_000, "learn_every": 16}
 BATCHES, AT_ONCE, SEEDS = 8, 8, 5  # for every method; scores are means over the seeds
+FRESH_SEEDS = 20
 SPACE = {
     "agent.learning_rate": optuna.distributions.FloatDistribution(1e-5, 1e-2, log=True),
     "replay.alpha": optuna.distributions.FloatDistribution(0.0, 1.0),
 }
 
 
-def train(study: Study, name: str) -> runner.Results:
-    """Run a study, or what is missing of it."""
+def train(study: Study, name: str) -> results.Results:
+    """Run a study, or what is missing of it, and return its results."""
     out = OUT / name
-    results = runner.run(study, out, resume=(out / "study.json").exists(), show=False)
-    assert results is not None  # without a limit on the hours, no study ends early
-    return results
+    runner.run(study, out, resume=(out / "study.json").exists(), show=False)
+    return results.read(out)  # numbers in files are rounded, so that only they repeat a search
 
 
 def search(method: str) -> dict[str, float]:
     """Return the settings of a method with the best mean score."""
     sampler = optuna.samplers.TPESampler(seed=0, constant_liar=True)
     trials = optuna.create_study(direction="maximize", sampler=sampler)
-    question, options = Question(control=False), StudyOptions(together=True, figures=False)
+    question, options = Question(control=False), StudyOptions(together=True)
     for batch in range(BATCHES):
         asked = [trials.ask(SPACE) for _ in range(AT_ONCE)]
         grid = {name: [trial.params[name] for trial in asked] for name in SPACE}
@@ -47,10 +47,10 @@ def search(method: str) -> dict[str, float]:
             ENV, AGENT, [method], seeds=SEEDS, loop=LOOP, grid=grid, question=question,
             options=options,
         )  # fmt: skip
-        results = train(study, f"{method}_{batch}")
-        scores = results.runs.groupby("point")["ranked"].mean()  # a seed that diverged is -inf
+        runs = train(study, f"{method}_{batch}").runs
+        scores = runs.groupby("point")["ranked"].mean()  # -inf if a seed has diverged
         for trial, point in zip(asked, study.points(), strict=True):
-            trials.tell(trial, float(np.nan_to_num(scores[point.id])))
+            trials.tell(trial, float(np.nan_to_num(scores[point.id])))  # finite, for Optuna
     return trials.best_params
 
 
@@ -64,7 +64,7 @@ def main() -> None:
         agent = {"learning_rate": best["agent.learning_rate"]}
         options = {"alpha": best["replay.alpha"]}
         arms |= {method: Arm(method), f"{method}_best": Arm(method, options, agent_options=agent)}
-    fresh = Study.make(ENV, AGENT, arms, seeds=20, seed=1000, loop=LOOP)
+    fresh = Study.make(ENV, AGENT, arms, seeds=FRESH_SEEDS, seed=1000, loop=LOOP)
     print(train(fresh, "fresh").verdicts()[["arm", "wins", "losses", "verdict"]])
 
 
