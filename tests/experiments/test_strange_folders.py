@@ -101,13 +101,6 @@ def test_resumed_sweeps_keep_their_options(folders, capsys):
     assert sweep.main(["--resume", str(folders / "grid"), "--report", "false"]) == 0
     said = capsys.readouterr().out  # --primary is read from the folder
     assert re.search(r"\bfinal\b", said) and not re.search(r"\bauc\b", said)
-    for option, words in {
-        "agent": ["--agent", "rainbow"], "replays": ["--replays", "per"],
-        "envs": ["--envs", "walk/5"], "preset": ["--preset", "per"],
-    }.items():  # fmt: skip
-        assert f"--{option}" in refusal(
-            capsys, sweep.main, "--resume", str(folders / "grid"), *words
-        )
 
 
 def test_modules_named_again_on_the_command_line_are_imported(tmp_path, monkeypatch, request):

@@ -10,7 +10,7 @@ import pytest
 
 from experiments import study, sweep
 from experiments.runs.run_config import RunConfig
-from experiments.studies import store
+from experiments.studies import batch, store
 from tests.experiments import tiny
 from tests.refusals import assert_names, refusal
 
@@ -73,15 +73,22 @@ def test_sweeps_equal_single_runs_bit_for_bit(made):
     pd.testing.assert_frame_equal(theirs, run, check_exact=True, check_dtype=False)
 
 
-def test_a_kill_between_the_two_files_loses_one_run_which_resumes_to_the_same_bytes(swept, out):
+def test_lost_and_failed_runs_are_repeated_and_resume_to_the_same_bytes(
+    swept, out, capsys, monkeypatch
+):
     whole, facts = ((swept / name).read_bytes() for name in ("study.csv.gz", "study.json"))
     cut, missing = store.read(out), "walk/4 per replay.alpha=0.6"
     lost = (cut.frame["point"] == missing) & (cut.frame["seed"] == 1)
     cut.frame = cut.frame[~lost].reset_index(drop=True)
     cut.write()
-    (out / "study.json").write_bytes(facts)  # the facts are written before the table
+    (out / "study.json").write_bytes(facts)  # as if killed before the table was written
     killed = store.read(out)
     assert len(killed.ended()) == 5 and len(killed.facts["costs"]) == 2
+    with monkeypatch.context() as patch:
+        fail = lambda runs, *_: ([], [(run, "agent step 7: broken") for run in runs])
+        patch.setattr(batch, "split", fail)
+        assert sweep.main(["--resume", str(out), *PLAIN]) == 1
+    assert_names(capsys.readouterr().err, f"{missing} seed 1", "agent step 7", f"--resume {out}")
     assert sweep.main(["--resume", str(out), *PLAIN]) == 0
     assert [cost["runs"] for cost in costs(out)[2:]] == [{missing: [1]}]  # and no other run
     # The program has as many settings and seeds as before, although only one run is missing.
