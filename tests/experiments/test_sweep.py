@@ -216,6 +216,8 @@ def test_results_of_other_sweeps_or_code_are_refused(swept, capsys, tmp_path):
     text = (older / "study.json").read_text()
     (older / "study.json").write_text(text.replace(store.code_version(), "0123456789ab"))
     assert_names(refusal(capsys, sweep.main, "--resume", str(older)), older, "0123456789ab")
+    assert sweep.main(["--resume", str(older), "--other-code", "true", *PLAIN]) == 0
+    assert set(store.read(older).facts["code"]) == {"0123456789ab", store.code_version()}
     with jax.threefry_partitionable(False):
         other = refusal(capsys, sweep.main, "--resume", str(swept))
     assert "jax_threefry_partitionable=false" in other
