@@ -9,17 +9,14 @@ from tests.experiments.tiny import TINY
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory):
-    """Return folders of a run, a comparison and a grid."""
-    from experiments import compare, sweep, train
+    """Return folders of a run and of a grid."""
+    from experiments import sweep, train
 
     here, plain = tmp_path_factory.mktemp("made"), [*TINY, "--figures", "false"]
     words = ["--env", "walk/4", "--tensorboard", "false", "--checkpoint-every", "1"]
     assert train.main([*plain, *words, "--out", str(here / "run")]) == 0
-    arms = ["--replays", "uniform", "per"]
-    words = [*arms, "--env", "walk/4", "--control", "false", "--report", "false"]
-    assert compare.main([*plain, *words, "--out", str(here / "comparison")]) == 0
-    plain += [*arms, "--envs", "walk/4"]
-    words = ["--grid", "replay.alpha=0.2,0.6", "--primary", "final"]
+    plain += ["--replays", "uniform", "per", "--envs", "walk/4"]
+    words = ["--grid", "replay.alpha=0.2,0.6", "--primary", "final", "--report", "false"]
     assert sweep.main([*plain, *words, "--out", str(here / "grid")]) == 0
     return here
 

@@ -233,7 +233,7 @@ PRINTING = {
     "train with a name": (train.main, "--agent", HOSTILE),
     "help of a resumed run": (train.main, "--resume", "run", "--help", "all"),
     "watch": (watch.main, "run"),
-    "compare": (compare.main, "--resume", "comparison"),
+    "compare": (compare.main, "--resume", "grid", "--report", "false"),
     "compare with labels": (compare.main, "--replays", f"{HOSTILE}=per", "per"),
     "sweep": (sweep.main, "--resume", "grid", "--report", "true"),
     "sweep of a file": (sweep.main, "--file", "s.toml", "--dry-run"),
@@ -246,7 +246,7 @@ PRINTING = {
 }
 
 
-FOLDERS = {"run", "comparison", "grid", "grid/study.json", f"{HOSTILE}=run", f"{HOSTILE}=grid"}
+FOLDERS = {"run", "grid", "grid/study.json", f"{HOSTILE}=run", f"{HOSTILE}=grid"}
 READING = [case for case, (_, *words) in PRINTING.items() if FOLDERS & {*words}]
 
 
