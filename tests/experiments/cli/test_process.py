@@ -10,12 +10,10 @@ import time
 import jax
 import pytest
 
+from tests.experiments import tiny
 from tests.refusals import assert_names
 
-TINY = [
-    "--agent", "dqn", "--env", "walk/4", "--seeds", "1", "--steps", "200", "--warmup", "100",
-    "--eval-every", "100", "--eval-episodes", "1", "--figures", "false",
-]  # fmt: skip
+TINY = [*tiny.TINY, "--env", "walk/4", "--figures", "false"]
 UNCHANGED = """
 import gc, os, signal, sys
 before = gc.get_threshold(), sys.excepthook, signal.getsignal(signal.SIGINT), dict(os.environ)
