@@ -6,7 +6,7 @@ import json
 import pytest
 
 from experiments import compare, study, train
-from experiments.runs import presets, run
+from experiments.runs import presets
 from experiments.runs.presets import PRESETS
 from experiments.runs.registry import AGENTS
 from experiments.runs.run_config import PREFIXES, RunConfig, defaults
@@ -128,8 +128,6 @@ def test_incompatible_presets_are_refused(command, options, parts, capsys, tmp_p
 def executed(monkeypatch):
     """Return the configurations of runs without executing them."""
     configs = []
-    monkeypatch.setattr(run, "execute", lambda config, *_, **__: configs.append(config))
-    monkeypatch.setattr(markdown, "table", lambda *_: "")
     monkeypatch.setattr(
         study, "_run", lambda asked, *_: configs.extend(own for own in asked.bases.values())
     )
