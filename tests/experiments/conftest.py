@@ -9,20 +9,18 @@ from tests.experiments.tiny import TINY
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory):
-    """Return folders of a run, a comparison, a grid and a search."""
+    """Return folders of a run, a comparison and a grid."""
     from experiments import compare, sweep, train
 
     here, plain = tmp_path_factory.mktemp("made"), [*TINY, "--figures", "false"]
     words = ["--env", "walk/4", "--tensorboard", "false", "--checkpoint-every", "1"]
     assert train.main([*plain, *words, "--out", str(here / "run")]) == 0
-    arms, space = ["--replays", "uniform", "per"], ["--space", "replay.alpha=0:1"]
+    arms = ["--replays", "uniform", "per"]
     words = [*arms, "--env", "walk/4", "--control", "false", "--report", "false"]
     assert compare.main([*plain, *words, "--out", str(here / "comparison")]) == 0
     plain += [*arms, "--envs", "walk/4"]
     words = ["--grid", "replay.alpha=0.2,0.6", "--primary", "final"]
     assert sweep.main([*plain, *words, "--out", str(here / "grid")]) == 0
-    words = ["--search", "random", "--trials", "2", "--fresh-seeds", "1", *space]
-    assert sweep.main([*plain, *words, "--out", str(here / "search")]) == 0
     return here
 
 
