@@ -6,11 +6,12 @@ import json
 import pytest
 
 from experiments import compare, study, train
-from experiments.runs import presets, run
+from experiments.runs import presets
 from experiments.runs.presets import PRESETS
 from experiments.runs.registry import AGENTS
 from experiments.runs.run_config import PREFIXES, RunConfig, defaults
-from experiments.statistics import tables
+from experiments.studies import store
+from experiments.studies.study import Study
 from jaxreplay.methods import METHODS
 from tests.refusals import assert_names, refusal
 
@@ -129,8 +130,6 @@ def test_incompatible_presets_are_refused(command, options, parts, capsys, tmp_p
 def executed(monkeypatch):
     """Return the configurations of runs without executing them."""
     configs = []
-    monkeypatch.setattr(run, "execute", lambda config, *_, **__: configs.append(config))
-    monkeypatch.setattr(markdown, "table", lambda *_: "")
     monkeypatch.setattr(
         study, "_run", lambda asked, *_: configs.extend(own for own in asked.bases.values())
     )
@@ -176,7 +175,8 @@ def test_given_options_override_presets(executed, tmp_path):
 
 def test_runs_resume_without_the_preset(executed, tmp_path, capsys):
     config = defaults(CARTPOLE, "rainbow", "per", "data_efficient")
-    (tmp_path / "config.json").write_text(json.dumps(config.to_json()))
+    made = Study.of_run(config)
+    store.begin(tmp_path, made, made.points(), {}).write()
     train.main(["--resume", str(tmp_path)])
     assert executed == [config]
     capsys.readouterr()
