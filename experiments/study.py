@@ -24,6 +24,7 @@ from experiments.cli import shared, toml
 from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, read_options
 from experiments.environments.extras import lacking_extra
+from experiments.runs import presets
 from experiments.runs.log import show
 from experiments.runs.run_config import PREFIXES, RunConfig, defaults
 from experiments.storage.files import read_json
@@ -116,6 +117,8 @@ def command(front: Front, argv: Sequence[str]) -> int:
         bases = _bases(names, front) if before is None else _same_names(names, before)
         args = _parse(parser, front, bases, argv, names.preset, before, file)
         study = _study(args, bases, front, before)
+        for config in study.bases.values():
+            presets.check_demos(names.preset, config)
         out = args.resume or args.out or _default_folder(front, bases)
         _run(study, out, args, read_options(args, Where()))
 
