@@ -191,9 +191,11 @@ def _study(
         question, options = before.question, before.options
     question, options = read_options(args, question), read_options(args, options)
     axes = list(args.grid)
-    if len(every := vars(args).pop("learn_every", [])) > 1:
+    every = getattr(args, "learn_every", ())
+    if not front.single and len(every) > 1:
         axes.append(Axis("learn_every", tuple(map(str, every))))
-    elif every:
+        del args.learn_every
+    elif not front.single and every:
         args.learn_every = every[0]
     if before is not None and not axes:
         axes = list(before.axes)
