@@ -85,7 +85,7 @@ CHECKED := tests/test_layers.py tests/jaxreplay/internal tests/jaxreplay/methods
 	tests/jaxreplay/methods/test_windows.py tests/jaxreplay/methods/test_ere.py \
 	tests/contract/test_configs.py tests/contract/test_outside.py \
 	tests/agents/test_dqn.py tests/agents/test_gaussian.py \
-	tests/experiments/cli tests/experiments/storage tests/experiments/statistics tests/experiments/figures tests/experiments/runs/test_checkpoint.py \
+	tests/experiments/cli tests/experiments/files tests/experiments/statistics tests/experiments/figures \
 	tests/experiments/runs/test_registry.py tests/experiments/environments \
 	tests/experiments/training/test_config.py tests/experiments/papers/test_cliffwalk_theory.py \
 	tests/experiments/benchmarks/test_timing.py tests/test_distributions.py

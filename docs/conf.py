@@ -79,7 +79,7 @@ def setup(app) -> None:
 def _write_results(app) -> None:
     from experiments.papers.committed import COMMITTED
     from experiments.papers.entry import PAPERS
-    from experiments.papers.report import page
+    from experiments.papers.summary import page
 
     for paper in PAPERS:
         path = DOCS / "results" / f"{paper}.md"

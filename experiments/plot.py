@@ -8,7 +8,7 @@ if __name__ == "__main__":
 from collections.abc import Sequence
 
 from experiments.cli import shared
-from experiments.cli.options import Parser
+from experiments.cli.parser import Parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -18,9 +18,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def command() -> None:
         from experiments.figures.panels import during_training  # imports matplotlib
+        from experiments.files.disk import write_bytes, write_json
         from experiments.runs.log import escaped, show
         from experiments.statistics.markdown import table
-        from experiments.storage.files import write_bytes, write_json
         from experiments.studies import folders, run_page
 
         arms = run_page.read(shared.check_labels(args.runs), args.other_code)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.cli import shared
-from experiments.cli.options import Parser
+from experiments.cli.parser import Parser
 from experiments.runs.log import show
 
 

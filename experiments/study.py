@@ -22,16 +22,16 @@ from typing import NamedTuple
 from experiments import environments
 from experiments.cli import shared, toml
 from experiments.cli.help import Guide
-from experiments.cli.options import Parser, add_options, read_options
+from experiments.cli.parser import Parser, add_options, read_options
 from experiments.environments.extras import lacking_extra
+from experiments.files.disk import read_json
 from experiments.runs import presets
 from experiments.runs.log import show
 from experiments.runs.run_config import PREFIXES, RunConfig, defaults
-from experiments.storage.files import read_json
 from experiments.studies import grid
+from experiments.studies.definition import BATCH, Study, from_json
 from experiments.studies.grid import Axis
 from experiments.studies.options import Question, RunOutput, StudyOptions, Where
-from experiments.studies.study import BATCH, Study, from_json
 from jaxreplay.option import options_of
 
 _SECTIONS = ("loop", "sizes", "env_options", "agent_options")
@@ -80,7 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     if path.suffix == ".toml":
         words.remove(args.file)
-        return command(_FRONT._replace(out=path.stem), ["--file", args.file, *words])
+        out = path.stem.replace("{", "{{").replace("}", "}}")
+        return command(_FRONT._replace(out=out), ["--file", args.file, *words])
     if rest:
         parser.error(f"unknown option '{rest[0]}': the file defines the study")
 

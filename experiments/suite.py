@@ -25,20 +25,20 @@ import numpy as np
 
 from experiments import environments
 from experiments.cli import shared
-from experiments.cli.options import Parser
+from experiments.cli.parser import Parser
 from experiments.figures.style import NAMES
+from experiments.files import kinds
+from experiments.files.disk import read_json, write_bytes, write_json
+from experiments.papers.catalogue import EXPERIMENTS
 from experiments.papers.entry import Arm, Experiment
-from experiments.papers.registry import EXPERIMENTS
 from experiments.runs.log import say, show
 from experiments.statistics.claims import Claim, mean_after
 from experiments.statistics.markdown import markdown, number
 from experiments.statistics.verdicts import Verdict
-from experiments.storage import kinds
-from experiments.storage.files import read_json, write_bytes, write_json
 from experiments.studies import facts, judge, runner, store
+from experiments.studies.definition import Study
 from experiments.studies.options import Where
 from experiments.studies.store import Store
-from experiments.studies.study import Study
 from jaxreplay.methods import METHODS
 
 _BASELINES = ("uniform", "per")

@@ -22,7 +22,7 @@ from rich.progress import track
 
 from experiments import environments
 from experiments.cli import shared
-from experiments.cli.options import Parser, add_options, read_options
+from experiments.cli.parser import Parser, add_options, read_options
 from experiments.environments.host import EnvironmentFailed
 from experiments.environments.mujoco import without_screen
 from experiments.figures import film

@@ -23,7 +23,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from PIL import Image
 
-from experiments.storage import stored
+from experiments.files import tables
 
 FOLDER = Path(__file__).parent
 COMMITTED = FOLDER.parent / "experiments" / "results"
@@ -49,7 +49,7 @@ def reading() -> Iterator[set[Path]]:
     Every table, of a paper or of a sweep, is read by this function, and has its facts beside it.
     """
     found: set[Path] = set()
-    decode = stored.decode
+    decode = tables.decode
 
     def noted(path: Path) -> pd.DataFrame:
         table = path.resolve()
@@ -57,7 +57,7 @@ def reading() -> Iterator[set[Path]]:
             found.update((table, table.with_suffix("").with_suffix(".json")))
         return decode(path)
 
-    with mock.patch.object(stored, "decode", noted):
+    with mock.patch.object(tables, "decode", noted):
         yield found
 
 

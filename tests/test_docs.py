@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 from experiments import compare, study, train
-from experiments.cli.options import Parser
-from experiments.environments import registry as environments
-from experiments.environments.registry import FAMILIES
-from experiments.runs import registry, run, run_config
+from experiments.cli.parser import Parser
+from experiments.environments import families as environments
+from experiments.environments.families import FAMILIES
+from experiments.runs import registry
 from experiments.runs.registry import AGENTS
-from experiments.runs.run_config import OutputConfig
-from experiments.studies.options import Question
+from experiments.studies import store
+from experiments.studies.options import Question, RunOutput, StudyOptions, Where
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.methods import METHODS
 from jaxreplay.methods import _registry as replay_registry
@@ -31,7 +31,6 @@ from tests.documents import CONTRIBUTING, PAGES, README, ROOT
 
 WRITTEN = {"README.md": README, "CONTRIBUTING.md": CONTRIBUTING, **PAGES}
 RESULTS = ROOT / "experiments" / "results"
-RUNS = ("runs/x", "runs/cheetah/seeds_0")  # resumed by pages
 COMMANDS = ("train", "compare", "sweep", "plot", "report", "watch", "benchmarks.replay",
             "benchmarks.training", "benchmarks.commits", "papers list", "papers run",
             "papers report")  # fmt: skip
@@ -59,8 +58,8 @@ def only_parse(monkeypatch):
         return parsed if self.prog.split()[-1] in configuring else ends()
 
     monkeypatch.setattr(Parser, "parse_args", parse_args)
-    monkeypatch.setattr(run, "execute", ends)
     monkeypatch.setattr(study, "_run", ends)
+    monkeypatch.setattr(store, "read", ends)  # of a study that a page resumes
 
 
 @pytest.fixture
@@ -74,16 +73,12 @@ def elsewhere(tmp_path, monkeypatch):
 
 @pytest.fixture
 def examples(elsewhere, tmp_path, monkeypatch):
-    """Create the modules and folders in examples: a method, an agent, tasks and runs."""
+    """Create the modules and folders in examples: a method, an agent and tasks."""
     package = tmp_path / "mypackage"
     package.mkdir()
     outside = {"recent_errors": "mymethod", "linear_agent": "myagent", "corridor": "mytasks"}
     for name, copy in outside.items():
         shutil.copy(ROOT / f"tests/contract/outside/{name}.py", package / f"{copy}.py")
-    config = run_config.defaults("gymnax/CartPole-v1", "dqn", "per").to_json()
-    for name in RUNS:
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "config.json").write_text(json.dumps(config))
     monkeypatch.syspath_prepend(str(tmp_path))
     tables = (replay_registry._METHODS, registry._AGENTS, environments._families)
     copies = [dict(table) for table in tables]
@@ -171,7 +166,7 @@ def test_extras_in_pages_and_messages_exist():
 
 def options_of_configs() -> set[str]:
     """Return the options of all configs."""
-    configs = {"": [LoopConfig, ReplaySizes, OutputConfig, Question]}
+    configs = {"": [LoopConfig, ReplaySizes, Question, RunOutput, StudyOptions, Where]}
     configs["replay."] = [method.config for method in METHODS.values()]
     configs["agent."] = [agent.config for agent in AGENTS.values()]
     configs["env."] = [family.config for family in FAMILIES.values()]

@@ -14,7 +14,7 @@ LAYERS = (
     {"agents"},
     {"experiments.environments"},
     {"experiments.training"},
-    {"experiments.storage"},
+    {"experiments.files"},
     {"experiments.statistics"},
     {"experiments.figures"},
     {"experiments.runs"},

@@ -13,8 +13,8 @@ import numpy as np
 
 from experiments import environments
 from experiments.statistics.claims import Claim
+from experiments.studies.definition import Study
 from experiments.studies.options import Question, StudyOptions
-from experiments.studies.study import Study
 from jaxreplay import Replay, datasets, save
 from jaxreplay.methods import uniform
 

@@ -7,8 +7,8 @@ the first step can carry the cue to the junction.
 """
 
 from experiments.statistics.claims import Claim
+from experiments.studies.definition import Arm, Study
 from experiments.studies.options import Question, StudyOptions
-from experiments.studies.study import Arm, Study
 
 SHORT = {"length": 8, "period": 4, "prioritised": False}
 LONG = {"length": 16, "period": 8, "prioritised": False}

@@ -14,8 +14,8 @@ import numpy as np
 import optuna
 
 from experiments.studies import runner
+from experiments.studies.definition import Arm, Study
 from experiments.studies.options import Question, StudyOptions
-from experiments.studies.study import Arm, Study
 
 OUT = Path("runs/search")
 ENV, AGENT, METHODS = "walk/10", "dqn", ("per", "lap")

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from experiments.benchmarks import timing
-from experiments.cli.options import Parser, add_options, read_options
+from experiments.cli.parser import Parser, add_options, read_options
+from experiments.files.disk import read_json, write_json
 from experiments.runs.log import show
 from experiments.statistics.markdown import markdown
-from experiments.storage.files import read_json, write_json
 from jaxreplay.option import Config, option
 from jaxreplay.saving import check_writable
 

@@ -19,7 +19,7 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from experiments.cli.options import Parser, one_of
+from experiments.cli.parser import Parser, one_of
 from experiments.runs.log import say, show
 
 _ROOT = Path(__file__).parents[2]
@@ -67,10 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 _train(tree, RUNS[name]) for tree in (before, after)
             )
             identical &= first == second
-            gaps = compare(first, second)
-            worst = ", ".join(f"{column} {gap:.1e}" for column, gap in list(gaps.items())[:6])
-            found = "identical" if first == second else f"differs: {worst or 'in its text alone'}"
-            show(f"{name:<20} {first_seconds:.1f} s, {second_seconds:.1f} s, {found}")
+            gaps = list(compare(first, second).items())[:6]
+            worst = ", ".join(f"{column} {gap:.1e}" for column, gap in gaps) or "in its text alone"
+            verdict = "identical" if first == second else f"differs: {worst}"
+            show(f"{name:<20} {first_seconds:.1f} s, {second_seconds:.1f} s, {verdict}")
     return 0 if identical else 1
 
 
@@ -85,13 +85,13 @@ def compare(before: str, after: str) -> dict[str, float]:
         return {"step": np.inf}
     gaps = dict.fromkeys(set(tables[0]) ^ set(tables[1]), np.inf)
     for column in set(tables[0]) & set(tables[1]):
-        one, two = (table[column].to_numpy(float) for table in tables)
-        same = (one == two) | (np.isnan(one) & np.isnan(two))
+        old, new = (table[column].to_numpy(float) for table in tables)
+        same = (old == new) | (np.isnan(old) & np.isnan(new))
         with np.errstate(invalid="ignore"):  # of two infinities
-            gap = np.abs(one - two) / np.maximum(np.maximum(np.abs(one), np.abs(two)), 1e-12)
+            gap = np.abs(old - new) / np.maximum(np.maximum(np.abs(old), np.abs(new)), 1e-12)
         gaps[column] = float(np.where(same, 0.0, np.nan_to_num(gap, nan=np.inf)).max())
-    found = {column: gap for column, gap in gaps.items() if gap > 0}
-    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+    differing = [(column, gap) for column, gap in gaps.items() if gap > 0]
+    return dict(sorted(differing, key=lambda pair: (-pair[1], pair[0])))
 
 
 def _train(tree: Path, options: str) -> tuple[str, float]:

@@ -4,8 +4,8 @@ A timestep is stored without its next observation, which is read from the next t
 weights and priorities are computed by the user.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import flashbax
 import jax
@@ -17,18 +17,7 @@ from jaxreplay.types import Array, Sample, Transition
 PER = per.PERConfig()  # of our prioritised replay
 
 
-class FlatBuffer(NamedTuple):
-    """The functions of `jaxreplay.Replay` that the benchmark's loop calls."""
-
-    init: Callable[..., Any]
-    add: Callable[..., Any]
-    sample: Callable[..., Sample]
-    update: Callable[..., Any]
-    capacity: int
-    batch_size: int
-
-
-def prioritised(capacity: int, batch_size: int) -> FlatBuffer:
+def prioritised(capacity: int, batch_size: int) -> Any:
     """Return the prioritised flat buffer with the exponents of our PER."""
     buffer = flashbax.make_prioritised_flat_buffer(
         max_length=capacity, min_length=batch_size, sample_batch_size=batch_size,
@@ -48,7 +37,7 @@ def prioritised(capacity: int, batch_size: int) -> FlatBuffer:
     return _replay(buffer, capacity, batch_size, sample, update)
 
 
-def uniform(capacity: int, batch_size: int) -> FlatBuffer:
+def uniform(capacity: int, batch_size: int) -> Any:
     """Return the uniform flat buffer."""
     buffer = flashbax.make_flat_buffer(
         max_length=capacity, min_length=batch_size, sample_batch_size=batch_size
@@ -61,7 +50,9 @@ def uniform(capacity: int, batch_size: int) -> FlatBuffer:
     return _replay(buffer, capacity, batch_size, sample, lambda state, batch, **feedback: state)
 
 
-def _replay(buffer: Any, capacity: int, batch_size: int, sample: Any, update: Any) -> FlatBuffer:
+def _replay(buffer: Any, capacity: int, batch_size: int, sample: Any, update: Any) -> Any:
+    """Return the functions and sizes of a `jaxreplay.Replay` that the benchmark's loop uses."""
+
     def add(state: Any, transitions: Transition) -> Any:
         transition = jax.tree.map(lambda field: field[0], transitions)  # of one environment
         return buffer.add(state, _timestep(transition))
@@ -70,7 +61,9 @@ def _replay(buffer: Any, capacity: int, batch_size: int, sample: Any, update: An
         del key
         return buffer.init(_timestep(example))
 
-    return FlatBuffer(init, add, sample, update, capacity, batch_size)
+    return SimpleNamespace(
+        init=init, add=add, sample=sample, update=update, capacity=capacity, batch_size=batch_size
+    )
 
 
 def _timestep(transition: Transition) -> dict[str, Any]:

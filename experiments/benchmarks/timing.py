@@ -15,8 +15,6 @@ from typing import Any
 
 import jax
 
-from experiments.studies.store import versions
-
 Run = Callable[[int], float]  # number of cycles -> seconds
 
 _MAX_CYCLES = 1_000_000  # per turn
@@ -88,7 +86,9 @@ def machine() -> dict[str, str | int]:
     """Return the processor, the device and the versions that the times depend on."""
     allowed = getattr(os, "sched_getaffinity", None)  # Linux
     return {
-        **versions(),
+        "device": jax.devices()[0].device_kind,
+        "python": platform.python_version(),
+        "jax": jax.__version__,
         "platform": jax.default_backend(),
         "devices": jax.device_count(),
         "processor": _processor(),

@@ -13,7 +13,7 @@ import jax
 
 from experiments import environments
 from experiments.cli import process
-from experiments.cli.options import Ended, Parser, one_of, read_options, unknown
+from experiments.cli.parser import Ended, Parser, one_of, read_options, unknown
 from experiments.runs import compilation, interrupt, outside, presets, registry
 from experiments.runs.interrupt import Stopped
 from experiments.runs.log import say

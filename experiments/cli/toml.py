@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.cli.options import Parser
+from experiments.cli.parser import Parser
+from experiments.files import disk
 from experiments.runs import registry, run_config
-from experiments.storage import files
 
 # A file may come from someone else: only the command line names folders, hosts and modules.
 _COMMAND_LINE_ONLY = (
@@ -55,7 +55,7 @@ class Options(NamedTuple):
 
 def read(path: Path) -> Options:
     """Return the options in a file; raise ValueError, in one line, if it cannot be read."""
-    content = files.read_toml(path)
+    content = disk.read_toml(path)
     own = content.get("grid", {})
     if not isinstance(own, dict):
         raise ValueError(f"{path}: [grid] is no table: write NAME = [VALUE, VALUE] below it")

@@ -1,7 +1,6 @@
 """Environments, with one interface for those that compile and one for those on the host."""
 
-from experiments.environments.host import EnvironmentFailed, HostEnvironment
-from experiments.environments.registry import (
+from experiments.environments.families import (
     action_kind,
     check,
     foreign_options,
@@ -15,6 +14,7 @@ from experiments.environments.registry import (
     options,
     renderer,
 )
+from experiments.environments.host import EnvironmentFailed, HostEnvironment
 from experiments.environments.types import Environment, EnvironmentSpec, TimeStep
 
 __all__ = [

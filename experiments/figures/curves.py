@@ -14,7 +14,7 @@ from experiments.figures.drawing import STEPS, Panel, draw_line, draw_rule, fini
 from experiments.figures.style import INK, Styles, styles_of
 from experiments.statistics.bootstrap import bootstrap_interval, iqm
 from experiments.statistics.markdown import span
-from experiments.statistics.statistics import curves, diverged_seeds
+from experiments.statistics.summaries import curves, diverged_seeds
 
 CROWD = 4  # number of bands in a panel above which they hide each other
 

@@ -69,13 +69,17 @@ def write_grid(
     figure, rows = make_figure(*size, dpi), -(-len(panels) // columns)
     write_head(figure, title, subtitle)
     grid = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False)
-    for axes, panel in zip_longest(grid.ravel(), panels):
+    for place, (axes, panel) in enumerate(zip_longest(grid.ravel(), panels)):
         if panel is None:
             axes.set_axis_off()
             continue
         panel(axes)
-        if shared:
-            axes.label_outer()
+        if shared and place % columns:
+            axes.set_ylabel("")
+        if shared and place + columns < len(panels):
+            axes.set_xlabel("")
+        elif shared:
+            axes.tick_params(labelbottom=True)
     if legend:
         lines = [Line2D([], [], label=plain(label), **style) for label, style in legend.items()]
         below = {"loc": "outside lower center", "ncols": min(len(lines), 7), "frameon": False}
@@ -134,8 +138,8 @@ def finish(axes: Axes, title: str, x: str, y: str = "", colour: str = INK) -> No
     tidy(axes)
     lines = [textwrap.fill(line, 44) for line in _plain_lines(title).split("\n")]
     axes.set_title("\n".join(lines), loc="left", fontsize=10, color=colour)
-    axes.set_xlabel(_plain_lines(x), fontsize=9, color=INK)
-    axes.set_ylabel("" if y.lower() == title.lower() else _plain_lines(y), fontsize=9, color=INK)
+    axes.set_xlabel(_plain_lines(x), fontsize=9.5, color=INK)
+    axes.set_ylabel("" if y.lower() == title.lower() else _plain_lines(y), fontsize=9.5, color=INK)
     for axis in (axes.xaxis, axes.yaxis):
         if axis.get_scale() == "log":
             axis.set_major_locator(LogLocator(subs=(1.0, 3.0)))

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from experiments.storage.files import write_bytes
+from experiments.files.disk import write_bytes
 from jaxreplay.saving import check_writable
 
 Array = np.ndarray

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from experiments.figures.drawing import Panel, to_svg
 from experiments.figures.style import Style, Styles
-from experiments.storage.files import read_bytes, write_bytes
+from experiments.files.disk import read_bytes, write_bytes
 from jaxreplay.saving import check_writable, printable
 
 NAME = "report.html"
@@ -46,7 +46,7 @@ def render(head: Head, sections: Iterable[Section | None]) -> str:
     shown = [section for section in sections if section is not None]
     title = _text(head.title)
     facts = (f"<div><dt>{_text(k)}</dt><dd>{_text(v)}</dd></div>" for k, v in head.facts)
-    links = (f'<a href="#{own.name}">{_text(own.title)}</a>' for own in shown)
+    links = (f'<a href="#{section.name}">{_text(section.title)}</a>' for section in shown)
     parts = [
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{MARK}',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -55,9 +55,9 @@ def render(head: Head, sections: Iterable[Section | None]) -> str:
         bullets(head.warnings, "warnings") if head.warnings else "",
         f"<nav>{' '.join(links)}</nav>",
     ]
-    for own in shown:
-        parts.append(f'<section id="{own.name}">\n<h2>{_text(own.title)}</h2>')
-        parts += [f"<p>{_text(own.intro)}</p>", *own.blocks, "</section>"]
+    for section in shown:
+        parts.append(f'<section id="{section.name}">\n<h2>{_text(section.title)}</h2>')
+        parts += [f"<p>{_text(section.intro)}</p>", *section.blocks, "</section>"]
     return "\n".join([*parts, "</body>\n</html>\n"])
 
 
@@ -83,7 +83,7 @@ def check_path(path: Path) -> None:
     if path.suffix != ".html":
         raise ValueError(f"{path} must end in .html")
     check_writable(path, "give the name of a file, or choose another --out")
-    above = next(each for each in path.parents if each.exists())
+    above = next(folder for folder in path.parents if folder.exists())
     if not above.is_dir():
         raise ValueError(f"{above} is not a folder: choose another --out")
     if path.exists():
@@ -105,7 +105,8 @@ def table(cells: Sequence[Sequence[str]], caption: str = "", *, folded: bool = F
     head = "".join(f'<th scope="col">{_text(cell)}</th>' for cell in header)
     content = (
         f'<div class="scroll" tabindex="0"><table>{named}\n<thead><tr>{head}</tr></thead>\n'
-        "<tbody>\n" + "\n".join(lines) + "\n</tbody></table></div>"
+        + "\n".join(["<tbody>", *lines])
+        + "\n</tbody></table></div>"
     )
     if folded:
         return f"<details><summary>{_text(caption)}</summary>\n{content}\n</details>"

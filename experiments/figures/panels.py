@@ -156,7 +156,7 @@ def priority_panels(frames: Frames, styles: Styles) -> list[Panel]:
     found = []
     for label, frame in frames.items():
         means = {name: means_of({label: frame}, f"replay/{name}") for name in QUANTILES}
-        if quantiles := {name: own[label] for name, own in means.items() if own}:
+        if quantiles := {name: mean[label] for name, mean in means.items() if mean}:
             panel = partial(draw_quantiles, label=label, quantiles=quantiles, style=styles[label])
             found.append(panel)
     return found
@@ -198,14 +198,14 @@ def draw_means(
       stored: means over stored transitions, drawn as thin dotted lines.
       gate: value on one side of which an arm is not tested.
     """
-    for label, own in means.items():
-        draw_line(axes, label, own.index, own, styles[label])
-    for label, own in (stored or {}).items():
-        draw_line(axes, label, own.index, own, {**styles[label], **STORED})
+    for label, mean in means.items():
+        draw_line(axes, label, mean.index, mean, styles[label])
+    for label, mean in (stored or {}).items():
+        draw_line(axes, label, mean.index, mean, {**styles[label], **STORED})
     if gate is not None:
         draw_rule(axes, gate, "gate")
-    least = min(float(own.min()) for own in means.values())
-    most = max(float(own.max()) for own in means.values())
+    least = min(float(mean.min()) for mean in means.values())
+    most = max(float(mean.max()) for mean in means.values())
     largest = max(-least, most)
     if name.share:
         axes.set_ylim(-0.02, 1.02)
@@ -220,8 +220,8 @@ def draw_odds(axes: Axes, shares: Mapping[str, np.ndarray], styles: Styles) -> N
     """Draw the histogram of N P over the stored transitions, by label."""
     width = ODDS_EDGES[1] - ODDS_EDGES[0]
     edges = [ODDS_EDGES[0] - width, *ODDS_EDGES, ODDS_EDGES[-1] + width]
-    for label, own in shares.items():
-        x, y = [edges[0], *edges], [0.0, *own, 0.0]
+    for label, histogram in shares.items():
+        x, y = [edges[0], *edges], [0.0, *histogram, 0.0]
         axes.plot(x, y, drawstyle="steps-post", label=plain(label), **styles[label])
     finish(axes, "share of the stored, at the end", "log10 of N P (uniform: 0)", "share")
     axes.set_ylim(-0.02, 1.02)
@@ -234,13 +234,14 @@ def draw_quantiles(
     for name, dashes, width in (
         ("priority_p50", "-", 2.0), ("mean_priority", "--", 1.4), ("max_priority", ":", 1.4)
     ):  # fmt: skip
-        if (own := quantiles.get(name)) is not None:
-            axes.plot(own.index, own, **{**style, "linestyle": dashes, "linewidth": width})
+        if (mean := quantiles.get(name)) is not None:
+            axes.plot(mean.index, mean, **{**style, "linestyle": dashes, "linewidth": width})
     if {"priority_p10", "priority_p90"} <= set(quantiles):
         low, high = (quantiles[name] for name in ("priority_p10", "priority_p90"))
         high = high.reindex(low.index)
         axes.fill_between(low.index, low, high, color=style["color"], alpha=0.15, linewidth=0)
-    if min(float(own.min()) for own in quantiles.values()) > 0:
+    least, most = axes.dataLim.intervaly
+    if most > 10 * least > 0:
         axes.set_yscale("log")
     finish(axes, label, STEPS, "priority")
 

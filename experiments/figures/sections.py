@@ -58,11 +58,11 @@ def training(groups: Sequence[Group]) -> list[Section | None]:
     return [
         _curves(groups),
         _drawn(
-            groups, lambda own: replayed_panels(own.frames, own.styles), "replayed",
+            groups, lambda group: replayed_panels(group.frames, group.styles), "replayed",
             "Replayed and stored transitions", replayed, stored,
         ),
         _drawn(
-            groups, lambda own: priority_panels(own.frames, own.styles), "priorities",
+            groups, lambda group: priority_panels(group.frames, group.styles), "priorities",
             "Priorities", priorities,
         ),
         _drawn(
@@ -71,7 +71,7 @@ def training(groups: Sequence[Group]) -> list[Section | None]:
             f"{means} A dashed line is the gate of learned samplers.",
         ),
         _drawn(
-            groups, lambda own: metric_panels(own.frames, own.methods, ("agent/",)), "agent",
+            groups, lambda group: metric_panels(group.frames, group.methods, ("agent/",)), "agent",
             "Metrics of the agent", means,
         ),
     ]  # fmt: skip

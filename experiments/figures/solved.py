@@ -157,7 +157,7 @@ def draw_solved(
     for label, own in values.items():
         at, solved = solved_by(own, steps)
         shown = solved if {len(own)} == sizes else solved / len(own) * most
-        axes.plot(at, shown, drawstyle="steps-post", label=plain(label), **styles[label])
+        axes.plot(at, shown, label=plain(label), **styles[label])
     label = f"seeds, of {most}" if len(sizes) == 1 else f"% of {min(sizes)} to {max(sizes)} seeds"
     finish(axes, title, STEPS, label)
     late = np.quantile(np.minimum(np.concatenate(list(values.values())), steps), 0.99)

@@ -13,8 +13,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from experiments.files.disk import write_bytes
 from experiments.statistics.counts import FEWEST_SEEDS
-from experiments.storage.files import write_bytes
 from jaxreplay.methods import METHODS
 from jaxreplay.saving import printable
 

@@ -18,19 +18,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments import environments
-from experiments.cli.options import Parser, one_of
+from experiments.cli.parser import Parser, one_of
 from experiments.cli.shared import add_compilation_cache, add_devices, run_command
 from experiments.environments.extras import lacking_extra
-from experiments.papers import figures, report, running
+from experiments.files.disk import write_bytes
+from experiments.papers import figures, running, summary
 from experiments.papers.archive import Data
+from experiments.papers.catalogue import ENTRIES, claims_about, of_papers
 from experiments.papers.committed import COMMITTED
 from experiments.papers.entry import PAPERS, SIZES, Entry, Experiment, Source
-from experiments.papers.registry import ENTRIES, claims_about, of_papers
 from experiments.papers.running import Places
 from experiments.runs import compilation
 from experiments.runs.log import escaped, say, show
 from experiments.runs.rates import DAY, in_words
-from experiments.storage.files import write_bytes
 from experiments.studies.options import Where
 from jaxreplay.saving import check_writable
 
@@ -136,8 +136,8 @@ def _list(args: argparse.Namespace) -> None:
     for entry in entries:
         name = entry.source.name if entry.source else ""
         if name not in read:
-            read[name] = report.read(entry, args.size, args.results)
-        rows.append(report.shown_in_list(entry, args.size, read[name]))
+            read[name] = summary.read(entry, args.size, args.results)
+        rows.append(summary.shown_in_list(entry, args.size, read[name]))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -200,7 +200,7 @@ def _run(args: argparse.Namespace) -> None:
                 show(f"{entry.id}: {path}")
             except figures.NothingToShow as error:
                 say(f"{entry.id} has no figure: {error}")
-        show(report.one(entry, args.size, args.out, args.out))
+        show(summary.one(entry, args.size, args.out, args.out))
     if args.out.resolve() != COMMITTED.resolve():
         say(f"list and report show these with --results {args.out}")
 
@@ -233,16 +233,16 @@ def _report(args: argparse.Namespace) -> None:
     _check_results(args)
     base = args.write.parent if args.write else Path.cwd()
     if args.all:
-        text = report.everything(entries, args.size, args.results)
+        text = summary.everything(entries, args.size, args.results)
     else:
-        text = report.TITLE + "\n".join(
-            report.one(entry, args.size, args.results, base) for entry in entries
+        text = summary.TITLE + "\n".join(
+            summary.one(entry, args.size, args.results, base) for entry in entries
         )
     if args.write is None:
-        show(text.removeprefix(report.TITLE))
+        show(text.removeprefix(summary.TITLE))
         return
     check_writable(args.write, "choose another --write")
-    if args.write.exists() and not args.write.read_bytes().startswith(report.TITLE.encode()):
+    if args.write.exists() and not args.write.read_bytes().startswith(summary.TITLE.encode()):
         raise ValueError(f"{args.write} is no report of ours: choose another --write")
     if not args.write.parent.is_dir():
         raise ValueError(f"{args.write.parent} is no folder: make it, or choose another --write")

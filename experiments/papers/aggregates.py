@@ -15,11 +15,11 @@ from PIL import Image
 from scipy.spatial import KDTree
 
 from experiments.figures.style import INK, make_figure, plain
+from experiments.files.disk import write_bytes
 from experiments.statistics.bootstrap import bootstrap_interval, iqm
 from experiments.statistics.counts import FEWEST_SEEDS
 from experiments.statistics.primary import PrimaryMetric
 from experiments.statistics.verdicts import Verdict
-from experiments.storage.files import write_bytes
 
 Band = tuple[np.ndarray, np.ndarray, np.ndarray]  # line, lower and upper edge of the band, each [x]
 

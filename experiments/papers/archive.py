@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.storage import kinds, stored
-from experiments.storage.files import read_json, write_bytes, write_json
+from experiments.files import kinds, tables
+from experiments.files.disk import read_json, write_bytes, write_json
 from experiments.studies import store
 from experiments.studies.store import Store
 
@@ -43,20 +43,20 @@ class Data:
 
     def frames(self, env: str) -> dict[str, pd.DataFrame]:
         """Return the metrics of the runs on a task, by arm."""
-        own = self.frame[self.frame["env"] == env] if len(self.frame) else self.frame
+        frame = self.frame[self.frame["env"] == env] if len(self.frame) else self.frame
         return {
-            label: own[own["arm"] == label].dropna(axis=1, how="all").reset_index(drop=True)
+            label: frame[frame["arm"] == label].dropna(axis=1, how="all").reset_index(drop=True)
             for label in self.runs.get(env, {})
         }
 
     def codes(self) -> tuple[str, ...]:
         """Return the versions of the code that made the numbers, in alphabetical order."""
-        return tuple(sorted({each["versions"]["code"] for each in self.facts()}))
+        return tuple(sorted({facts["versions"]["code"] for facts in self.facts()}))
 
     def facts(self) -> list[Mapping[str, Any]]:
         """Return `made` as a list of one element, or the values of `runs`."""
-        runs = [each for runs in self.runs.values() for each in runs.values()]
-        return [self.made] if self.made else runs
+        by_env = self.runs.values()
+        return [self.made] if self.made else [facts for runs in by_env for facts in runs.values()]
 
 
 def select_rows(frame: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
@@ -98,8 +98,8 @@ def study_folder(folder: Path, name: str, size: str) -> Path:
 
 def paths(folder: Path, name: str, size: str) -> tuple[tuple[Path, Path], tuple[Path, Path]]:
     """Return the paths of the numbers and of their origin: for a computation, for a study."""
-    own = folder / f"{name}.{size}.csv.gz", folder / f"{name}.{size}.json"
-    return own, store.paths(study_folder(folder, name, size))
+    computation = folder / f"{name}.{size}.csv.gz", folder / f"{name}.{size}.json"
+    return computation, store.paths(study_folder(folder, name, size))
 
 
 def write(folder: Path, name: str, size: str, data: Data) -> None:
@@ -108,7 +108,7 @@ def write(folder: Path, name: str, size: str, data: Data) -> None:
     # `read` ignores facts without numbers, as a killed process may leave them.
     numbers.unlink(missing_ok=True)
     write_json(facts, {"format": FORMAT, "made": data.made})
-    write_bytes(numbers, stored.encode(data.frame, digits=6))
+    write_bytes(numbers, tables.encode(data.frame, digits=6))
 
 
 def read(folder: Path, name: str, size: str) -> Data | None:
@@ -126,4 +126,4 @@ def read(folder: Path, name: str, size: str) -> Data | None:
     saved = read_json(facts, _FACTS, latest=FORMAT)
     if not numbers.exists():
         return None
-    return Data(stored.decode(numbers), made=saved["made"])
+    return Data(tables.decode(numbers), made=saved["made"])

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.papers import archive, report
+from experiments.papers import archive, summary
 from experiments.papers.archive import Data
+from experiments.papers.catalogue import ENTRIES, of_papers
 from experiments.papers.entry import SizeName
-from experiments.papers.registry import ENTRIES, of_papers
 
 COMMITTED = Path(__file__).parents[1] / "results" / "papers"
 
@@ -51,5 +51,5 @@ def claims(paper: str, size: SizeName = "small", folder: Path = COMMITTED) -> pd
     rows = []
     for entry in of_papers([paper]):
         if entry.claims:
-            rows += report.claims(entry, size, report.read(entry, size, folder))
-    return pd.DataFrame(rows, columns=list(report.CLAIM_COLUMNS))
+            rows += summary.claims(entry, size, summary.read(entry, size, folder))
+    return pd.DataFrame(rows, columns=list(summary.CLAIM_COLUMNS))

@@ -13,10 +13,10 @@ import pandas as pd
 from experiments.papers.archive import KEPT, Data
 from experiments.statistics.claims import Claim as Claim
 from experiments.studies import facts
+from experiments.studies.definition import Arm as Arm
+from experiments.studies.definition import Options, Study
 from experiments.studies.grid import Point
 from experiments.studies.options import Question, StudyOptions
-from experiments.studies.study import Arm as Arm
-from experiments.studies.study import Options, Study
 
 PAPERS: Mapping[str, str] = {
     "per": "Schaul et al. 2016, Prioritized experience replay",

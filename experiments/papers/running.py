@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.files import kinds
+from experiments.files.disk import Damaged, read_sealed, write_sealed
 from experiments.papers import archive
 from experiments.papers.archive import Data
 from experiments.papers.entry import Computation, Experiment, Request, Row, SizeName, Source
@@ -15,8 +17,6 @@ from experiments.runs.interrupt import Stopped
 from experiments.runs.log import say
 from experiments.runs.run_config import RunConfig
 from experiments.statistics.claims import Claim
-from experiments.storage import kinds
-from experiments.storage.files import Damaged, read_sealed, write_sealed
 from experiments.studies import folders, runner, store
 from experiments.studies.options import Cache, Where
 from experiments.studies.store import versions

@@ -19,7 +19,7 @@ from experiments.figures.style import INK, make_figure, plain, save
 from experiments.papers.entry import Arm, Options, Request
 from experiments.papers.layouts import Plotted
 from experiments.runs.assembly import assemble
-from experiments.studies.study import configure
+from experiments.studies.definition import configure
 from experiments.training.loop import make_train
 from experiments.training.state import LoopState
 from jaxreplay import ring as ring_

@@ -12,7 +12,7 @@ from experiments.runs.registry import THRESHOLDS
 from experiments.statistics import claims, primary
 from experiments.statistics.bootstrap import bootstrap_interval, iqm
 from experiments.statistics.markdown import number, span
-from experiments.statistics.statistics import curves
+from experiments.statistics.summaries import curves
 from experiments.studies.facts import replay_ratio
 
 Cells = list[list[str]]  # rows of a table, header first

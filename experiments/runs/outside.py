@@ -12,15 +12,15 @@ from types import ModuleType
 from typing import Any
 
 from agents.types import Discrete
-from experiments.environments import registry
-from experiments.environments.registry import Family
+from experiments.environments import families
+from experiments.environments.families import Family
 from experiments.environments.types import CompiledConfig, Environment
 from experiments.runs.registry import AGENTS, AgentEntry, register_agent
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.methods import METHODS, register
 
 _BUILT_IN = {
-    "replay": frozenset(METHODS), "agent": frozenset(AGENTS), "env": frozenset(registry.FAMILIES),
+    "replay": frozenset(METHODS), "agent": frozenset(AGENTS), "env": frozenset(families.FAMILIES),
 }  # fmt: skip
 
 
@@ -86,8 +86,8 @@ def load_environment(name: str) -> bool:
       ValueError: the module cannot be imported, or does not define environments.
     """
     prefix = name.partition("/")[0]
-    if prefix not in registry.FAMILIES and (module := _import(prefix)) is not None:
-        make = _part_of(module, "make", "a module of environments", registry.FAMILIES)
+    if prefix not in families.FAMILIES and (module := _import(prefix)) is not None:
+        make = _part_of(module, "make", "a module of environments", families.FAMILIES)
         kind = getattr(module, "Config", CompiledConfig)
 
         def named(short: str, config: CompiledConfig) -> Environment:
@@ -105,8 +105,8 @@ def load_environment(name: str) -> bool:
             return "discrete" if isinstance(space, Discrete) else "continuous"
 
         family = Family({}, named, kind, find=action_kind, kind=action_kind)
-        registry.register(prefix, family)
-    return prefix in registry.FAMILIES
+        families.register(prefix, family)
+    return prefix in families.FAMILIES
 
 
 def _import(name: str) -> ModuleType | None:

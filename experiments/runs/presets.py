@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from experiments.storage import files
+from experiments.files import disk
 
 Options = Mapping[str, Any]  # option -> value
 _NONE: Options = {}
@@ -50,7 +50,7 @@ def read_tables(path: Path, make: Callable[[str, dict[str, Any]], _Made]) -> dic
     Raises:
       ValueError: the file cannot be read, or `make` fails; the error names file and table.
     """
-    tables = files.read_toml(path)
+    tables = disk.read_toml(path)
 
     def whole(name: str) -> dict[str, Any]:
         own, made = dict(tables[name]), {}

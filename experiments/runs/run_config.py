@@ -7,8 +7,8 @@ from typing import Any
 
 from experiments import environments
 from experiments.environments.types import EnvironmentConfig
+from experiments.files import kinds
 from experiments.runs import presets, registry
-from experiments.storage import kinds
 from experiments.training.config import LoopConfig, ReplaySizes
 from experiments.training.schedule import schedule
 

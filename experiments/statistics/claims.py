@@ -1,14 +1,17 @@
 """Claims about arms, and the runs that they are about: the inputs of `verdicts.judge`."""
 
+from __future__ import annotations
+
 import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import pandas as pd
+from experiments.statistics import primary, summaries
 
-from experiments.statistics import primary, statistics
+if TYPE_CHECKING:  # its import takes half a second, which `--help` does not need
+    import pandas as pd
 
 Direction = Literal["better", "at least as good", "worse"]
 Outcome = Literal[
@@ -114,9 +117,9 @@ class Runs:
     learned: bool = False
     train_seconds: float | None = None
     is_control: bool = False
-    _first: dict[int, "Runs"] = field(default_factory=dict, init=False, repr=False)
+    _first: dict[int, Runs] = field(default_factory=dict, init=False, repr=False)
 
-    def first(self, seeds: int) -> "Runs":
+    def first(self, seeds: int) -> Runs:
         """Return the runs of the first `seeds` seeds."""
         if seeds >= len(self.values):
             return self
@@ -171,7 +174,7 @@ def values_of(metrics: pd.DataFrame, name: str, threshold: float | None, warmup:
         if (points := metrics["step"].nunique()) < metric.evaluations:
             raise NotAsked(f"{name} needs {metric.evaluations} evaluations, and there are {points}")
         values = metric(metrics) * (1 if metric.higher_is_better else -1)
-    return values.mask(values.index.isin(statistics.diverged_seeds(metrics))).sort_index()
+    return values.mask(values.index.isin(summaries.diverged_seeds(metrics))).sort_index()
 
 
 def round_values(values: pd.Series) -> pd.Series:
@@ -195,7 +198,7 @@ def progress_of(metrics: pd.DataFrame, good: float | None) -> float | None:
     reached = metrics.groupby("seed")["eval_return"].max() >= good
     if reached.mean() >= 0.5:
         return 1.0
-    medians = statistics.curves(metrics).median(axis=1)
+    medians = summaries.curves(metrics).median(axis=1)
     if medians.empty:  # all seeds diverged
         return 0.0
     first, best = float(medians.iloc[0]), medians.rolling(max(1, len(medians) // 10)).mean().max()

@@ -27,7 +27,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import bdtr, betaincinv, betaln
 
 Interval = tuple[float, float]
 Values = Sequence[float | None] | np.ndarray  # [seeds]
@@ -131,8 +130,10 @@ def log_sign_capital(counts: Iterable[ArrayLike]) -> np.ndarray:
     Ties have no effect, and the capital is 2^(W + L) B(1 + W, 1 + L) for W wins and L losses. It
     differs by about 1 % from the mean over the grid of `log_capital`.
     """
+    from scipy import special  # takes a third of a second, which `--help` does not need
+
     wins, _, losses = (np.asarray(number, np.float64) for number in counts)
-    return (wins + losses) * math.log(2) + betaln(1 + wins, 1 + losses)
+    return (wins + losses) * math.log(2) + special.betaln(1 + wins, 1 + losses)
 
 
 def anytime_test(looks: Sequence[Counts], m: float = 0.5) -> tuple[float, Counts]:
@@ -178,8 +179,10 @@ def sign_test(counts: Counts, m: float = 0.5) -> float:
     It is twice the smaller tail of the binomial distribution, at most 1. It is valid for a single
     look with a number of seeds that was fixed before the runs.
     """
+    from scipy import special  # takes a third of a second, which `--help` does not need
+
     wins, _, losses = counts
-    tails = bdtr(wins, wins + losses, m), bdtr(losses, wins + losses, 1 - m)
+    tails = special.bdtr(wins, wins + losses, m), special.bdtr(losses, wins + losses, 1 - m)
     return float(min(1.0, 2 * min(tails)))
 
 
@@ -188,9 +191,11 @@ def clopper_pearson(counts: Counts, alpha: float = 0.05) -> Interval:
 
     The interval excludes m exactly if `sign_test` of m gives a p-value of at most alpha.
     """
+    from scipy import special  # takes a third of a second, which `--help` does not need
+
     wins, _, losses = counts
-    low = float(betaincinv(wins, losses + 1, alpha / 2)) if wins else 0.0
-    high = float(betaincinv(wins + 1, losses, 1 - alpha / 2)) if losses else 1.0
+    low = float(special.betaincinv(wins, losses + 1, alpha / 2)) if wins else 0.0
+    high = float(special.betaincinv(wins + 1, losses, 1 - alpha / 2)) if losses else 1.0
     return low, high
 
 

@@ -1,14 +1,19 @@
 """Primary metrics: the number per seed that decides a comparison, chosen before it runs."""
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
-from experiments.statistics.statistics import curves, steps_to
+from experiments.statistics.summaries import curves, steps_to
+
+if TYPE_CHECKING:  # its import takes half a second, which `--help` does not need
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,8 @@ class PrimaryMetric:
         self.check(len(table))
         steps = table.index.to_numpy(np.float64)
         values = [self.of_curve(steps, returns) for returns in table.to_numpy(np.float64).T]
+        import pandas as pd
+
         return pd.Series(values, index=table.columns)
 
     def check(self, evaluations: int) -> None:

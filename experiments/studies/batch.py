@@ -29,6 +29,35 @@ class Outcome(NamedTuple):
     code: tuple[str, ...] = ()  # versions of the code that computed it
 
 
+class Task(NamedTuple):
+    """A batch for a unit of devices.
+
+    Attributes:
+      job: the job.
+      runs: points and seeds.
+      reached: called at log points with the agent steps of each run and the progress, if known;
+        returns whether to go on.
+      stopped: returns whether to stop, also between two log points.
+    """
+
+    job: Job
+    runs: tuple[SeededPoint, ...]
+    reached: Callable[[int, Progress | None], bool]
+    stopped: Callable[[], bool]
+
+
+# Trains a task on a unit; returns None if it was stopped. A RuntimeError, ValueError or
+# EnvironmentFailed fails all batches of the job.
+Train = Callable[[Task, Any], Outcome | None]
+
+
+def decided_by(job: Job, runs: Sequence[SeededPoint]) -> tuple[Any, ...]:
+    """Return what determines the numbers of a batch, for its `Checkpoint`."""
+    configs = {point.id: point.config.to_json() for point, _ in runs}
+    traced = [place.name for place in job.group.traced]
+    return [(point.id, seed) for point, seed in runs], configs, job.width, traced
+
+
 def driver_of(
     job: Job, runs: Sequence[SeededPoint], unit: Unit, programs: Programs | None = None
 ) -> Driver:

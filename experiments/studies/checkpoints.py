@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from experiments.files import disk
 from experiments.runs.log import say
-from experiments.storage import files
 from experiments.training.drivers import Driver
 from jaxreplay.saving import array_file, check_writable
 
@@ -110,13 +110,13 @@ class Checkpoint:
         try:
             with array_file.opened(self.path, _TAG, _FORMAT, _ABOUT, _REMEDY) as saved:
                 about = {name: saved.header[name] for name in Progress._fields if name in _ABOUT}
-                count = saved.header["log_points"]
-                with files.reading(self.path, _REMEDY):
+                with disk.reading(self.path, _REMEDY):
+                    count = saved.header["log_points"]
                     if not 0 <= count <= len(driver.schedule.log_points):
                         raise ValueError(f"{count} log points")
-                matches = map(_METRIC.fullmatch, saved.header["leaves"])
-                names = [match[1] for match in matches if match]
-                shapes = {name: _shape(saved, name) for name in names}
+                    matches = map(_METRIC.fullmatch, saved.header["leaves"])
+                    names = [match[1] for match in matches if match]
+                    shapes = {name: _shape(saved, name, count) for name in names}
                 tree = saved.read({"metrics": shapes, "state": like})
         except ValueError as error:
             say(str(error))
@@ -144,10 +144,13 @@ class Checkpoint:
         return {"metrics": metrics, "state": state}, about
 
 
-def _shape(saved: array_file.ArrayFile, name: str) -> jax.ShapeDtypeStruct:
+def _shape(saved: array_file.ArrayFile, name: str, count: int) -> jax.ShapeDtypeStruct:
+    """Return the shape and dtype of a metric; raise ValueError unless it has `count` log points."""
     leaf = f"['metrics']['{name}']"
-    dtype = saved.header["leaves"][leaf].partition("[")[0]
-    return jax.ShapeDtypeStruct(saved.shape(leaf), np.dtype(dtype))
+    shape, dtype = saved.shape(leaf), saved.header["leaves"][leaf].partition("[")[0]
+    if shape[0] != count:
+        raise ValueError(f"{leaf} does not have {count} log points")
+    return jax.ShapeDtypeStruct(shape, np.dtype(dtype))
 
 
 def remove_all(folder: Path) -> None:
@@ -174,7 +177,8 @@ def of_seed(folder: Path, seed: int) -> tuple[Path, list[int], int]:
     found = []
     for path in _paths(folder):
         with array_file.opened(path, _TAG, _FORMAT, _ABOUT, "start the run again") as saved:
-            seeds = [number for _, number in saved.header["runs"]]
+            with disk.reading(path, "start the run again"):
+                seeds = [number for _, number in saved.header["runs"]]
             found += [(saved.header["step"], path, seeds)] * (seed in seeds)
     if not found:
         raise ValueError(

@@ -23,10 +23,9 @@ from experiments import environments
 from experiments.runs import compilation, outside
 from experiments.runs.log import say
 from experiments.studies import batch, cluster, devices, programs, store
-from experiments.studies.batch import Outcome
+from experiments.studies.batch import Outcome, Task, Train, decided_by
 from experiments.studies.checkpoints import Checkpoint, Progress
 from experiments.studies.cluster import Cluster
-from experiments.studies.executor import Task, Train, decided_by
 from experiments.studies.grid import Place, Point
 from experiments.studies.options import Cache, Where
 from experiments.studies.plan import Job, Plan

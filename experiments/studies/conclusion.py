@@ -12,19 +12,19 @@ from experiments.figures.drawing import Panel, write_grid
 from experiments.figures.panels import during_training
 from experiments.figures.solved import sentences, write_solved
 from experiments.figures.style import plain, styles_of
+from experiments.files.disk import write_bytes
 from experiments.runs.log import waiting
-from experiments.statistics import statistics, tuned
+from experiments.statistics import summaries, tuned
 from experiments.statistics.claims import CONTROL
 from experiments.statistics.counts import ALPHA, count_pairs
 from experiments.statistics.markdown import markdown, with_interval
 from experiments.statistics.markdown import table as summary_table
 from experiments.statistics.tuned import Estimate
-from experiments.storage.files import write_bytes
 from experiments.studies.costs import Cost, by_method
+from experiments.studies.definition import Study
 from experiments.studies.judge import Findings, judged_frames
 from experiments.studies.results import Results, is_run, run_of
 from experiments.studies.store import Store, paths
-from experiments.studies.study import Study
 
 _MOST_GROUPS = 6  # largest number of groups with figures of learning curves
 
@@ -151,7 +151,7 @@ def _compared(results: Results, study: Study, findings: Findings) -> str:
     rows = []
     for name, member in findings.members.items():
         goal = study.options.threshold_of(member.point.env)
-        summary = statistics.summarise(frames[member.point.id], goal)
+        summary = summaries.summarise(frames[member.point.id], goal)
         rows.append({**summary, "replay": name})
     summary, more = summary_table(rows, "arm"), ""
     seeds = max((need.seeds for need in findings.undecided.values()), default=study.max_seeds)
@@ -190,7 +190,7 @@ def _draw_settings(results: Results) -> list[Path]:
         write_grid(
             written[-1], f"{results.agents}: each setting, IQM over seeds with 95 % intervals",
             [panel for row in rows.values() for panel in row],
-            (0.6 + 5.4 * envs, 0.6 + 3.7 * len(rows)), columns=envs,
+            (0.6 + 6.0 * envs, 0.6 + 3.7 * len(rows)), columns=envs,
             seeds=int(runs.groupby("point")["seed"].nunique().min()),
         )  # fmt: skip
     panels = sensitivity.best_panels(results.best, results.methods, metric)

@@ -10,7 +10,7 @@ import functools
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -19,9 +19,9 @@ from experiments.environments.host import EnvironmentFailed
 from experiments.runs import compilation, interrupt
 from experiments.runs.interrupt import Stopped
 from experiments.runs.log import Log, Row, mean_over_seeds, say
-from experiments.statistics.statistics import diverged_seeds
+from experiments.statistics.summaries import diverged_seeds
 from experiments.studies import batch, devices
-from experiments.studies.batch import Outcome
+from experiments.studies.batch import Outcome, Task, Train, decided_by
 from experiments.studies.checkpoints import Checkpoint, Metrics, Progress
 from experiments.studies.devices import Budget, Unit
 from experiments.studies.options import HERE, Cache, Where
@@ -32,28 +32,6 @@ from experiments.training.drivers import Programs
 
 _PROGRAMS = 16  # least number of compiled programs to keep
 _PAUSE = 0.1  # seconds
-
-
-class Task(NamedTuple):
-    """A batch for a unit of devices.
-
-    Attributes:
-      job: the job.
-      runs: points and seeds.
-      reached: called at log points with the agent steps of each run and the progress, if known;
-        returns whether to go on.
-      stopped: returns whether to stop, also between two log points.
-    """
-
-    job: Job
-    runs: tuple[SeededPoint, ...]
-    reached: Callable[[int, Progress | None], bool]
-    stopped: Callable[[], bool]
-
-
-# Trains a task on a unit; returns None if it was stopped. A RuntimeError, ValueError or
-# EnvironmentFailed fails all batches of the job.
-Train = Callable[[Task, Any], Outcome | None]
 
 
 class Engine(Protocol):
@@ -132,13 +110,6 @@ class Here:
 
         with compilation.cache_programs(self._cache):
             yield train
-
-
-def decided_by(job: Job, runs: Sequence[SeededPoint]) -> tuple[Any, ...]:
-    """Return what determines the numbers of a batch, for its `Checkpoint`."""
-    configs = {point.id: point.config.to_json() for point, _ in runs}
-    traced = [place.name for place in job.group.traced]
-    return [(point.id, seed) for point, seed in runs], configs, job.width, traced
 
 
 def carry_out(

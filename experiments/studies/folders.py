@@ -15,8 +15,8 @@ from typing import Literal
 
 from filelock import FileLock, Timeout
 
+from experiments.files.disk import leftovers
 from experiments.runs.log import EVENTS_SUFFIX
-from experiments.storage.files import leftovers
 from experiments.studies import checkpoints
 from jaxreplay.saving import check_writable
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments import environments
-from experiments.cli.options import read_value
+from experiments.cli.parser import read_value
 from experiments.runs.run_config import PREFIXES, SECTIONS, RunConfig, shown_value
 from jaxreplay.option import Option, options_of
 

@@ -24,9 +24,9 @@ from experiments.statistics.claims import (
 )
 from experiments.statistics.verdicts import Verdict
 from experiments.studies import facts
+from experiments.studies.definition import Study
 from experiments.studies.grid import LEARN_EVERY, Point
 from experiments.studies.store import Store
-from experiments.studies.study import Study
 
 _FEWEST = 2  # seeds of a comparison
 _PLANNED = 12  # claims for which the seeds still needed are simulated after each look
@@ -62,7 +62,8 @@ class Findings(NamedTuple):
     @property
     def claimed(self) -> list[Verdict]:
         """The verdicts about claims that could be asked."""
-        return [own for answers in self.families.values() for own in answers if own.looks]
+        answers = (verdict for family in self.families.values() for verdict in family)
+        return [verdict for verdict in answers if verdict.looks]
 
     @property
     def undecided(self) -> dict[str, Verdict]:
@@ -193,12 +194,13 @@ def judge(
         for name, member in members_of(study, study.points()).items()
         if member.point.id in frames
     }
-    members = {name: own for name, own in members.items() if own.baseline in members}
+    members = {name: member for name, member in members.items() if member.baseline in members}
     runs = {
-        name: results.runs_of(own.point, study.question.primary) for name, own in members.items()
+        name: results.runs_of(member.point, study.question.primary)
+        for name, member in members.items()
     }
     signs = {env: 1 if study.metric(env).higher_is_better else -1 for env in study.envs}
-    values = {name: own.values * signs[own.env] for name, own in runs.items()}
+    values = {name: of_point.values * signs[of_point.env] for name, of_point in runs.items()}
     if study.claims:
         families = {
             name: results.judge(claims, results.pairs_of, plan and len(claims) <= _PLANNED)
@@ -210,12 +212,12 @@ def judge(
         for name, member in members.items()
         if member.baseline != name and len(runs[name].values) >= _FEWEST
     ]
-    claims = [Claim(own.name, own.point.name, members[own.baseline].point.name) for own in arms]
-    pairs = {own.name: [(runs[own.name], runs[own.baseline])] for own in arms}
+    claims = [Claim(arm.name, arm.point.name, members[arm.baseline].point.name) for arm in arms]
+    pairs = {arm.name: [(runs[arm.name], runs[arm.baseline])] for arm in arms}
     answers = results.judge(claims, lambda claim: pairs[claim.says], plan and len(arms) <= _PLANNED)
     rows = [
-        dataclasses.replace(verdict, method=own.method, group=own.group)
-        for own, verdict in zip(arms, answers, strict=True)
+        dataclasses.replace(verdict, method=arm.method, group=arm.group)
+        for arm, verdict in zip(arms, answers, strict=True)
     ]
     return Findings(rows, values, members, {})
 
@@ -265,18 +267,12 @@ class _Results:
         envs = [env for env in self._study.envs if claim.where.get("env", env) == env]
         if not envs:
             raise NotAsked(f"there is no task {claim.where.get('env')}", absent=True)
-        pairs = []
-        for env in envs:
-            for label in (claim.arm, claim.baseline):
-                point = self._points.get((env, label))
-                if point is None or point.id not in self._frames:
-                    raise NotAsked(f"there is no arm {label} on {env}", absent=True)
-            arm, baseline = self._points[env, claim.arm], self._points[env, claim.baseline]
-            pairs.append((arm, baseline))
-        return [
-            (self.runs_of(arm, metric, claim.across), self.runs_of(baseline, metric, claim.across))
-            for arm, baseline in pairs
-        ]
+        places = [(env, label) for env in envs for label in (claim.arm, claim.baseline)]
+        for env, label in places:
+            if (env, label) not in self._points or self._points[env, label].id not in self._frames:
+                raise NotAsked(f"there is no arm {label} on {env}", absent=True)
+        runs = [self.runs_of(self._points[place], metric, claim.across) for place in places]
+        return list(zip(runs[::2], runs[1::2], strict=True))
 
     def runs_of(self, point: Point, metric: str, across: bool = False) -> Runs:
         """Return the runs of a point.
@@ -346,7 +342,9 @@ def next_look(
     points = study.points()
     if findings is None:
         return study.looks[0], [point.id for point in points]
-    undecided = [own for own in findings.undecided.values() if not {*own.runs} & {*failed}]
+    undecided = [
+        verdict for verdict in findings.undecided.values() if not {*verdict.runs} & {*failed}
+    ]
     if not undecided:
         return None
     seen = min(verdict.seeds for verdict in undecided)

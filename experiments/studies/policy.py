@@ -11,8 +11,8 @@ from experiments.environments.types import Array, Environment, EnvironmentSpec
 from experiments.runs.assembly import assemble
 from experiments.runs.run_config import RunConfig
 from experiments.studies import batch, checkpoints, devices, programs, store
+from experiments.studies.definition import Study
 from experiments.studies.plan import Job
-from experiments.studies.study import Study
 from experiments.training.phases import make_phases
 
 

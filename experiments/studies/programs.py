@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.cli.options import unknown
+from experiments.cli.parser import unknown
 from experiments.environments.types import Array
 from experiments.runs.assembly import assemble
 from experiments.runs.run_config import RunConfig

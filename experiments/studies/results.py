@@ -10,16 +10,16 @@ import pandas as pd
 
 from experiments.figures import sensitivity
 from experiments.figures.sections import Group
+from experiments.files import disk, tables
 from experiments.runs.run_config import shown_value
-from experiments.statistics import statistics, tuned
+from experiments.statistics import summaries, tuned
 from experiments.statistics.claims import CONTROL
 from experiments.statistics.primary import PrimaryMetric
 from experiments.statistics.tuned import Tuned
-from experiments.storage import files, stored
 from experiments.studies import grid, judge, store
+from experiments.studies.definition import Saved
 from experiments.studies.judge import Findings
 from experiments.studies.store import Store
-from experiments.studies.study import Saved
 
 _TIMES = ("seconds", "compiling")
 
@@ -231,7 +231,7 @@ def run_of(results: Store) -> Run:
     steps = frame["step"].max() * frame["seed"].nunique()
     summary = {
         "env": point["env"], "agent": config["agent"], "replay": config["replay"],
-        **statistics.summarise(frame, goal),
+        **summaries.summarise(frame, goal),
         "steps_per_second": steps / max(seconds - compiling, 1e-9),
         "train_seconds": seconds, "compiling": compiling,
     }  # fmt: skip
@@ -240,11 +240,11 @@ def run_of(results: Store) -> Run:
 
 def _so_far(path: Path) -> pd.DataFrame:
     """Read the metrics of an unfinished run up to the last log point that all seeds have."""
-    content = files.read_bytes(path) if path.is_file() else b""
+    content = disk.read_bytes(path) if path.is_file() else b""
     complete = content[: content.rfind(b"\n") + 1]
     if complete.count(b"\n") < 2:
         raise ValueError(f"{path.parent} holds no log point yet: wait for the first")
-    frame = stored.parse(path, complete, ("seed", "step", "eval_return"))
+    frame = tables.parse(path, complete, ("seed", "step", "eval_return"))
     rows = frame.groupby("step")["seed"].transform("size")
     return frame[rows == frame["seed"].nunique()]
 

@@ -17,7 +17,7 @@ from experiments.figures.drawing import finish
 from experiments.figures.page import WIDE, Head, Section
 from experiments.figures.sections import Group, training
 from experiments.figures.style import Styles, plain
-from experiments.statistics import statistics
+from experiments.statistics import summaries
 from experiments.statistics.counts import FEWEST_SEEDS
 from experiments.statistics.markdown import cells, number, span
 from experiments.studies import store
@@ -101,7 +101,7 @@ def _head(arms: Arms, title: str | None) -> Head:
         if arm.summary is None:
             steps, every = arm.frame["step"].max(), arm.config["loop"]["steps"]
             lines.append(f"{label} has not ended: {steps:,} of {every:,} agent steps so far.")
-        if lost := statistics.diverged_seeds(arm.frame):
+        if lost := summaries.diverged_seeds(arm.frame):
             lines.append(f"{label} diverged with seeds {', '.join(map(str, lost))}.")
     if several and min(seeds) < FEWEST_SEEDS:
         lines.append(f"Pilot: a verdict takes {FEWEST_SEEDS} seeds, and these are {min(seeds)}.")
@@ -118,8 +118,8 @@ def _scores(arms: Arms, styles: Styles, goal: float | None) -> Section | None:
     for label, arm in arms.items():
         if arm.summary is not None:
             rows[label] = arm.summary
-        elif not statistics.curves(arm.frame).empty:
-            rows[label] = statistics.summarise(arm.frame, goal) | {"steps_per_second": None}
+        elif not summaries.curves(arm.frame).empty:
+            rows[label] = summaries.summarise(arm.frame, goal) | {"steps_per_second": None}
     if not rows:
         return None
     summary = cells([{**row, "replay": label} for label, row in rows.items()], "arm")

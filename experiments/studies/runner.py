@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.files.disk import write_json
 from experiments.runs import rates
 from experiments.runs.interrupt import Stopped
 from experiments.runs.log import CSVLog, Log, TensorBoardLog, WandbLog, say, show, waiting
@@ -19,7 +20,6 @@ from experiments.runs.rates import in_words
 from experiments.statistics.claims import CONTROL
 from experiments.statistics.counts import ALPHA, Counts
 from experiments.statistics.planning import seeds_needed
-from experiments.storage.files import write_json
 from experiments.studies import (
     checkpoints,
     conclusion,
@@ -32,13 +32,13 @@ from experiments.studies import (
     programs,
     store,
 )
+from experiments.studies.definition import Study
 from experiments.studies.devices import width_of
 from experiments.studies.executor import Engine
 from experiments.studies.judge import Findings
 from experiments.studies.options import Cache, RunOutput, Where
 from experiments.studies.results import Results
 from experiments.studies.store import SeededPoint, Store
-from experiments.studies.study import Study
 
 _MANY = 500  # number of points from which validation takes seconds
 _SHARES = (0.6, 0.7, 0.8)  # guessed shares of pairs that an arm wins, for a study without results

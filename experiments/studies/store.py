@@ -15,16 +15,16 @@ import jax
 import numpy as np
 import pandas as pd
 
+from experiments.files import kinds, tables
+from experiments.files.disk import Damaged as Damaged  # raised by `read`
+from experiments.files.disk import read_json, reading, write_bytes, write_json
 from experiments.runs import code, run_config
-from experiments.statistics import primary, statistics
+from experiments.statistics import primary, summaries
 from experiments.statistics.claims import Claim
-from experiments.storage import kinds, stored
-from experiments.storage.files import Damaged as Damaged  # raised by `read`
-from experiments.storage.files import read_json, reading, write_bytes, write_json
+from experiments.studies import definition as studies
 from experiments.studies import grid
-from experiments.studies import study as studies
+from experiments.studies.definition import Saved, Study
 from experiments.studies.grid import Point, table_value
-from experiments.studies.study import Saved, Study
 from jaxreplay.saving import saved_digest
 
 FORMAT = 2  # 1: tables of sweeps, before studies
@@ -170,7 +170,7 @@ class Store:
         # The facts come first: those about runs that the table lacks are dropped when read.
         write_json(facts, {"format": FORMAT} | self.facts)
         if len(self.frame):
-            write_bytes(table, stored.encode(self.frame, _DIGITS))
+            write_bytes(table, tables.encode(self.frame, _DIGITS))
         self.written = time.monotonic(), time.thread_time() - start
 
     def _gather(self) -> None:
@@ -187,7 +187,7 @@ class Store:
             "point": point.id, "env": point.env, "replay": point.label, "agent": config.agent,
             "method": config.replay, **settings_of(point, self.settings), "seed": seed,
         }  # fmt: skip
-        diverged = bool(statistics.diverged_seeds(metrics.assign(seed=seed)))
+        diverged = bool(summaries.diverged_seeds(metrics.assign(seed=seed)))
         columns = self.facts["columns"]
         kept = [
             name for name in metrics if not columns or name in ("step", "eval_return", *columns)
@@ -370,7 +370,7 @@ def read(folder: Path) -> Store:
     facts.setdefault("code", [])  # older files name only the versions of ended runs
     store = Store(folder, facts)
     if table.exists():  # a process that was killed may not have written the first one
-        frame = stored.decode(table)
+        frame = tables.decode(table)
         with reading(table, _REMEDY):
             _check_table(frame, facts)
             store.frame = _typed(frame, store.settings)
@@ -442,7 +442,7 @@ def _check_table(table: pd.DataFrame, facts: Mapping[str, Any]) -> None:
     texts = ("point", *KEYS)
     numbers = ["seed", "step", "eval_return", "diverged"]
     numbers += [name for name in table if name not in (*texts, *facts["settings"], *numbers)]
-    stored.check(table, (*texts, *facts["settings"]), numbers)
+    tables.check(table, (*texts, *facts["settings"]), numbers)
     _check_known(facts, "point", table["point"].unique())
     arms = {(env, label) for env, own in facts["base_points"].items() for label in own}
     arms |= {(own["env"], own["replay"]) for own in facts["points"].values()}

@@ -303,3 +303,28 @@ def test_sampling_before_the_previous_update_is_in_place(name):
     state = jax.eval_shape(replay.init, jax.random.key(0), EXAMPLE)
     batch = jax.eval_shape(replay.sample, state, jax.random.key(0))
     assert_in_place(step, (state, batch), jax.random.key(1))
+
+
+def test_large_copies_are_found_in_all_computations_of_a_loop():
+    text = """
+%fused (p: f32[40000]) -> f32[40000] {
+  ROOT %copy.1 = f32[40000]{0} copy(%p)
+}
+%branch (p: f32[40000]) -> f32[40000] {
+  ROOT %copy.2 = f32[40000]{0} copy(%p)
+}
+%loop (p: (f32[40000])) -> (f32[40000]) {
+  %a = f32[40000]{0} fusion(%x), kind=kLoop, calls=%fused
+  %b = f32[40000]{0} conditional(%c, %x, %y), branch_computations={%other, %branch}
+  %copy.4 = f32[5000,8]{1,0} copy(%d)
+  %copy.5 = f32[256,43]{1,0} copy(%e)
+}
+ENTRY %main (p: f32[40000]) -> f32[40000] {
+  %copy.6 = f32[40000]{0} copy(%p)
+  %w = (f32[40000]) while(%t), condition=%until, body=%loop
+}
+"""
+    names = [line.split()[0].strip("%") for line in large_copies(text, 40_000, children=8)]
+    assert [name for name in names if name != "ROOT"] == ["copy.4"]
+    assert len(names) == 3  # plus those of the fusion and the branch
+    assert len(large_copies(text, 40_000)) == 2

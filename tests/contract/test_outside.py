@@ -14,7 +14,7 @@ import pytest
 
 from experiments import compare, report, study, sweep, train, watch
 from experiments.cli.shared import labelled
-from experiments.environments import registry as environments
+from experiments.environments import families as environments
 from experiments.runs import outside, registry
 from experiments.runs.run_config import defaults
 from jaxreplay import Replay, Sampler, methods, testing

@@ -13,8 +13,9 @@ import pytest
 
 from experiments import compare, plot, report, study, sweep, train, watch
 from experiments.papers import __main__ as papers
-from experiments.papers.results import COMMITTED
-from experiments.runs import manifest, registry
+from experiments.papers.committed import COMMITTED
+from experiments.runs import registry
+from experiments.studies import run_page
 from tests.experiments.tiny import TINY
 from tests.pages import Page
 from tests.refusals import refusal
@@ -23,7 +24,6 @@ MODULE = """
 from pathlib import Path
 Path({mark!r}).write_text("it ran")
 from agents.dqn import DQNConfig, dqn as agent
-from experiments.studies import run_page
 from experiments.training.config import ReplaySizes
 from jaxreplay.methods import METHODS
 from agents.types import Offers
@@ -60,7 +60,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize(("name", "value"), NAMES)
-@pytest.mark.parametrize("kind", ["run", "comparison", "grid", "search"])
+@pytest.mark.parametrize("kind", ["run", "grid"])
 def test_modules_named_only_by_a_folder_are_not_imported(folders, mark, capsys, kind, name, value):
     def change(saved):
         text = json.dumps(saved)
@@ -71,9 +71,8 @@ def test_modules_named_only_by_a_folder_are_not_imported(folders, mark, capsys, 
         saved |= json.loads(text)
 
     folder = folders / kind
-    for path in folder.rglob("*.json"):
-        edited(path, change)
-    command = {"run": train, "comparison": compare}.get(kind, sweep)
+    edited(folder / "study.json", change)
+    command = {"run": train, "grid": sweep}[kind]
     assert value in refusal(capsys, command.main, "--resume", str(folder))
     if kind == "run":
         assert value in refusal(capsys, watch.main, str(folder))
@@ -86,11 +85,10 @@ def test_saved_studies_are_validated_against_bounds(folders, capsys):
     whole = path.read_text()
     for section, name, value in (
         ("options", "on", "ray://127.0.0.1:1"),
+        ("options", "wandb", True),
         ("options", "compilation_cache", "/tmp"),
         ("options", "width", 0),
         ("question", "primary", 3),
-        ("search", "trials", -1),
-        ("search", "search", "evilmod"),
         ("axes", "replay.alpha", ["--on"]),
     ):
         edited(path, lambda saved: saved["study"][section].update({name: value}))
@@ -100,13 +98,12 @@ def test_saved_studies_are_validated_against_bounds(folders, capsys):
 
 
 def test_resumed_sweeps_keep_their_options(folders, capsys):
-    assert sweep.main(["--resume", str(folders / "grid")]) == 0
+    assert sweep.main(["--resume", str(folders / "grid"), "--report", "false"]) == 0
     said = capsys.readouterr().out  # --primary is read from the folder
     assert re.search(r"\bfinal\b", said) and not re.search(r"\bauc\b", said)
     for option, words in {
         "agent": ["--agent", "rainbow"], "replays": ["--replays", "per"],
         "envs": ["--envs", "walk/5"], "preset": ["--preset", "per"],
-        "space": ["--space", "replay.alpha=0:1"],
     }.items():  # fmt: skip
         assert f"--{option}" in refusal(
             capsys, sweep.main, "--resume", str(folders / "grid"), *words
@@ -120,9 +117,10 @@ def test_modules_named_again_on_the_command_line_are_imported(tmp_path, monkeypa
     request.addfinalizer(lambda: registry._AGENTS.pop(path.stem, None))
     out = str(tmp_path / "x")
     words = [*TINY, "--agent", path.stem, "--envs", "walk/4", "--replays", "uniform"]
-    assert sweep.main([*words, "--figures", "false", "--out", out]) == 0
+    plain = ["--figures", "false", "--report", "false"]
+    assert sweep.main([*words, *plain, "--out", out]) == 0
     whole = (tmp_path / "x" / "study.csv.gz").read_bytes()
-    assert sweep.main(["--resume", out, "--agent", path.stem]) == 0
+    assert sweep.main(["--resume", out, "--agent", path.stem, *plain]) == 0
     assert (tmp_path / "x" / "study.csv.gz").read_bytes() == whole
 
 
@@ -145,9 +143,6 @@ def test_modules_named_again_on_the_command_line_are_imported(tmp_path, monkeypa
         ('[grid]\nenv = ["evilpkg/X"]', "env"),
         ('[grid]\n"--agent" = ["evilmod"]', "agent"),
         ('[grid]\n"--replays" = ["uniform", "mine=evilmod"]', "replays"),
-        ('search = "random"\n[space]\n"--agent" = ["evilmod", "dqn"]', "agent"),
-        ('search = "random"\n[space]\n"--envs" = ["evilpkg/X", "walk/4"]', "envs"),
-        ('search = "random"\n[space]\n"--replays" = ["mine=evilmod", "per"]', "replays"),
         ('preset = "evilmod"', "evilmod"),
         ("overwrite = 3", "--overwrite"),
         ("list = true", "--list"),
@@ -203,20 +198,13 @@ def test_studies_are_found_by_every_spelling_of_a_path(tmp_path, monkeypatch, ca
     assert "walk/4 per" in capsys.readouterr().err
 
 
-def test_data_is_sent_only_if_the_command_line_enables_it(folders):
-    out = folders / "run"
-    edited(out / "manifest.json", lambda saved: saved["output"].update(wandb=True, other_code=True))
-    assert train.main(["--resume", str(out)]) == 0
-    assert not list(out.rglob("wandb"))
-    edited(out / "manifest.json", lambda saved: saved["output"].update(other_code=True))
-    assert not manifest.read(out).output.other_code
-
-
-@pytest.mark.parametrize("kind", ["run", "comparison", "grid"])
+@pytest.mark.parametrize("kind", ["run", "grid"])
 def test_pages_do_not_follow_links(folders, tmp_path, capsys, kind):
     secret, page = tmp_path / "secret", tmp_path / "page.html"
     for path in sorted(folders.joinpath(kind).rglob("*")):
-        if path.suffix not in (".json", ".csv", ".gz"):
+        if path.name not in ("study.json", "study.csv.gz"):
+            continue
+        if kind != "run" and path.stem not in ("study", "study.csv"):  # pages do not read others
             continue
         path.rename(secret)
         path.symlink_to(secret)
@@ -247,7 +235,7 @@ PRINTING = {
     "report of nothing": (report.main, "nothing"),
     "plot": (plot.main, f"{HOSTILE}=run", "run", "--out", "new"),
     "plot of a study": (plot.main, f"{HOSTILE}=grid", "--out", "new"),
-    "train": (train.main, *TINY, "--env", "walk/4", "--report", "true", "--out", "new"),
+    "train": (train.main, *TINY, "--env", "walk/4", "--figures", "false", "--out", "new"),
     "train again": (train.main, "--resume", "run"),
     "train with a name": (train.main, "--agent", HOSTILE),
     "help of a resumed run": (train.main, "--resume", "run", "--help", "all"),
@@ -255,7 +243,6 @@ PRINTING = {
     "compare": (compare.main, "--resume", "comparison"),
     "compare with labels": (compare.main, "--replays", f"{HOSTILE}=per", "per"),
     "sweep": (sweep.main, "--resume", "grid", "--report", "true"),
-    "search": (sweep.main, "--resume", "search"),
     "sweep of a file": (sweep.main, "--file", "s.toml", "--dry-run"),
     "study of TOML": (study.main, "s.toml", "--dry-run"),
     "study of names": (study.main, "names.toml"),
@@ -266,8 +253,14 @@ PRINTING = {
 }
 
 
-@pytest.mark.parametrize("edited_names", [False, True])
-@pytest.mark.parametrize("case", PRINTING)
+FOLDERS = {"run", "comparison", "grid", "grid/study.json", f"{HOSTILE}=run", f"{HOSTILE}=grid"}
+READING = [case for case, (_, *words) in PRINTING.items() if FOLDERS & {*words}]
+
+
+@pytest.mark.parametrize(
+    ("case", "edited_names"),
+    [(case, False) for case in PRINTING] + [(case, True) for case in READING],
+)
 def test_terminals_get_no_control_characters(folders, capsys, recwarn, case, edited_names):
     """Control characters in labels, folders, and names in files are escaped in all output."""
     folder = folders.rename(folders.with_name(CONTROL))

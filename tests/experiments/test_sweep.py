@@ -10,9 +10,9 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from experiments.runs.run import execute
 
 from experiments import study, sweep
-from experiments.runs.run import execute
 from experiments.runs.run_config import OutputConfig, RunConfig
 from experiments.studies import store
 from tests.experiments import tiny

@@ -7,7 +7,7 @@ import pytest
 
 from experiments import compare, plot, report, study, sweep, train, watch
 from experiments.cli.help import LINES, WIDTH, Guide
-from experiments.cli.options import Parser
+from experiments.cli.parser import Parser
 from experiments.papers import __main__ as papers
 from experiments.runs import registry, run
 from experiments.runs.registry import AGENTS, feeds

@@ -8,7 +8,7 @@ import pytest
 
 from experiments import environments
 from experiments.cli.listing import WIDTH, format_catalogue
-from experiments.cli.options import Parser, add_options, one_of, read_options, unknown
+from experiments.cli.parser import Parser, add_options, one_of, read_options, unknown
 from experiments.runs import registry
 from experiments.runs.presets import PRESETS
 from jaxreplay.methods import METHODS

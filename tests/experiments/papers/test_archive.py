@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from experiments.files.disk import Damaged
 from experiments.papers import archive
 from experiments.papers.archive import Data
+from experiments.papers.catalogue import EXPERIMENTS
 from experiments.papers.entry import Arm
-from experiments.papers.registry import EXPERIMENTS
-from experiments.statistics.statistics import curves
-from experiments.storage.files import Damaged
+from experiments.statistics.summaries import curves
 from tests.experiments.papers import made
 from tests.refusals import refused
 

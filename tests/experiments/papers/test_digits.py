@@ -10,9 +10,9 @@ import pytest
 from experiments.papers import __main__ as papers
 from experiments.papers import digits, figures, judging
 from experiments.papers.archive import Data
+from experiments.papers.catalogue import ENTRIES
 from experiments.papers.digits import DIGITS, Examples
 from experiments.papers.entry import Request
-from experiments.papers.registry import ENTRIES
 from jaxreplay import Replay, sum_tree
 from tests.refusals import assert_names, refusal
 

@@ -8,8 +8,8 @@ import pytest
 
 from experiments.papers import judging
 from experiments.papers.archive import Data
+from experiments.papers.catalogue import EXPERIMENTS
 from experiments.papers.entry import Claim, Computation, Entry, Exact, Experiment
-from experiments.papers.registry import EXPERIMENTS
 from experiments.studies.options import Question
 from tests.experiments.papers.made import data_of
 from tests.refusals import assert_names, refused

@@ -10,10 +10,10 @@ import jax
 import pytest
 
 from experiments.papers import __main__ as papers
-from experiments.papers import archive, figures, report, running
+from experiments.papers import archive, figures, running, summary
 from experiments.papers import entry as entries
+from experiments.papers.catalogue import ENTRIES, of_papers
 from experiments.papers.entry import PAPERS
-from experiments.papers.registry import ENTRIES, of_papers
 from experiments.runs import code
 from experiments.studies import batch, store
 from tests.refusals import assert_names, refusal
@@ -71,7 +71,7 @@ def test_study_writes_table_figure_and_report(walked, monkeypatch, capsys):
     assert "### all.walk" in said and "effective buffer" in said
     assert_names(said, "python -m experiments.papers run all.walk --size smoke")
     assert papers.main(["list", "all.walk", "--size", "smoke", "--results", str(walked)]) == 0
-    assert_names(capsys.readouterr().out, report.status(ENTRIES["all.walk"], "smoke", data))
+    assert_names(capsys.readouterr().out, summary.status(ENTRIES["all.walk"], "smoke", data))
 
 
 def test_damaged_studies_are_recomputed_only_with_overwrite(walked, tmp_path, monkeypatch, capsys):
@@ -147,7 +147,7 @@ def test_stopped_studies_resume(walk):
     assert_names(last, "walk_dqn")
     assert "--resume" not in last  # an option of other commands
     assert walk.begun is not None and list(walk.begun.runs["walk/10"]) == ["uniform_every16"]
-    assert_names(walk.listed, report.status(ENTRIES["all.walk"], "smoke", walk.begun))
+    assert_names(walk.listed, summary.status(ENTRIES["all.walk"], "smoke", walk.begun))
     whole = archive.read(walk.out, "walk_dqn", "smoke")
     assert walk.batches == 3 and whole is not None and len(whole.runs["walk/10"]) == 2
 
@@ -178,8 +178,8 @@ def test_report_is_written_to_the_given_file_unless_foreign(walked, tmp_path, ca
     command = ["report", "--all", "--size", "smoke", "--results", str(walked), "--write", str(path)]
     assert papers.main(command) == 0
     text = path.read_text()
-    assert text.startswith(report.TITLE) and f"| {' | '.join(report.CLAIM_COLUMNS)} |" in text
-    assert f"]({report.FIGURES}/" in text
+    assert text.startswith(summary.TITLE) and f"| {' | '.join(summary.CLAIM_COLUMNS)} |" in text
+    assert f"]({summary.FIGURES}/" in text
     foreign = tmp_path / "NOTES.md"
     foreign.write_text("mine")
     assert_names(refusal(capsys, papers.main, *command[:-1], foreign), foreign, "--write")
@@ -209,6 +209,6 @@ def test_every_entry_runs(paper, tmp_path, capsys):
         if data is None:
             assert entry.id in named  # reported as skipped
             continue
-        assert report.status(entry, "smoke", data) == "done"
+        assert summary.status(entry, "smoke", data) == "done"
         drawn = figures.path_of(entry, "smoke", tmp_path).exists()
         assert drawn == (entry.layout is not None and entry.id not in named)

@@ -1,7 +1,5 @@
 """Saved parts of computed tables, which interrupted computations resume from."""
 
-import types
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -151,8 +149,7 @@ def test_parts_are_independent(source, tmp_path):
 
 
 def test_run_times_are_measured_task_by_task(tmp_path, monkeypatch):
-    loop = types.SimpleNamespace(run=None)
-    monkeypatch.setattr(lap_tables.training, "one_program", lambda config: loop)
+    monkeypatch.setattr(lap_tables.training, "own_loop", lambda config: None)
     times = lambda runs, *_: {replay: [2.0] for replay in runs}
     monkeypatch.setattr(lap_tables.timing, "take_turns", times)
     options = {**lap_tables.RUN_TIME.options("smoke"), "tasks": ("td3", "sac")}

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from experiments.papers.catalogue import ENTRIES, EXPERIMENTS, of_papers, read_entries
 from experiments.papers.cliffwalk import CONVERGED
 from experiments.papers.computations import CLAIMS, COMPUTATIONS
 from experiments.papers.entry import PAPERS, Claim, Computation, Experiment
 from experiments.papers.printed import claims, stated
-from experiments.papers.registry import ENTRIES, EXPERIMENTS, of_papers, read_entries
 from experiments.training.schedule import schedule
 from tests.refusals import refused
 

@@ -11,7 +11,7 @@ from experiments.runs.presets import PRESETS
 from experiments.runs.registry import AGENTS
 from experiments.runs.run_config import PREFIXES, RunConfig, defaults
 from experiments.studies import store
-from experiments.studies.study import Study
+from experiments.studies.definition import Study
 from jaxreplay.methods import METHODS
 from tests.refusals import assert_names, refusal
 

@@ -9,7 +9,7 @@ import pytest
 from experiments.runs import rates, run_config
 from experiments.runs.run_config import RunConfig, defaults
 from experiments.studies import plan
-from experiments.studies.study import Study
+from experiments.studies.definition import Study
 from tests.refusals import refused
 
 CONFIG = defaults("gymnax/CartPole-v1", "dqn", "per")

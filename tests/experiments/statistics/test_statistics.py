@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.statistics import statistics
+from experiments.statistics import summaries
 from experiments.statistics.primary import parse
-from experiments.statistics.statistics import summarise
+from experiments.statistics.summaries import summarise
 from tests.refusals import refused
 
 NAN = math.nan
@@ -83,8 +83,8 @@ def test_seeds_diverge_without_finite_values_between_log_points():
             "agent/actor_loss": [np.nan] * 8,  # agents with delayed actor updates
         }
     )
-    assert statistics.diverged_seeds(frame) == [1, 2, 3]
-    assert statistics.diverged_seeds(frame[["seed"]]) == []
+    assert summaries.diverged_seeds(frame) == [1, 2, 3]
+    assert summaries.diverged_seeds(frame[["seed"]]) == []
 
 
 def evaluated(returns, steps=(100, 200, 400)) -> pd.DataFrame:
@@ -126,7 +126,7 @@ def test_missing_log_points_repeat_the_evaluation_before():
     same = (whole["eval_return"] == before) | (whole["eval_return"].isna() & before.isna())
     thin = whole[~same | (whole["step"] == 4)]
     assert len(thin) == 9
-    pd.testing.assert_frame_equal(statistics.curves(thin), statistics.curves(whole))
+    pd.testing.assert_frame_equal(summaries.curves(thin), summaries.curves(whole))
 
 
 def test_area_weights_returns_by_steps():

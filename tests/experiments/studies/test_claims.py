@@ -7,14 +7,11 @@ import numpy as np
 import pytest
 
 from experiments.figures import judged as judged_figures
-from experiments.runs import manifest
-from experiments.statistics import decisions
-from experiments.statistics.counts import Counts, count_looks
-from experiments.statistics.decisions import Evidence
-from experiments.studies import judge, results, runner, study, study_page
-from experiments.statistics.claims import Absent, Claim
+from experiments.statistics.claims import Claim
+from experiments.statistics.counts import Counts
+from experiments.studies import definition, judge, results, runner, study_page
+from experiments.studies.definition import UNTIL_DECIDED, Arm, Study
 from experiments.studies.options import Question, StudyOptions
-from experiments.studies.study import UNTIL_DECIDED, Arm, Study
 from experiments.study import main
 from tests.experiments.studies.test_judge import LOOP, frames_of
 from tests.refusals import assert_names, refused
@@ -137,7 +134,7 @@ def test_claims_about_absent_arms_are_refused():
     refused_, found = judged(own, values)
     assert refused_.absent and refused_.verdict == "not tested" and "rank" in refused_.reason
     assert found.verdict == "agrees"
-    assert study.from_json(own.to_json()).claims == own.claims
+    assert definition.from_json(own.to_json()).claims == own.claims
     # These are refused before training.
     several = with_claims(dataclasses.replace(BETTER, least=1.0), envs=("walk/4", "walk/5"))
     elsewhere = dataclasses.replace(BETTER, where={"env": "walk/9"})
@@ -189,7 +186,6 @@ def test_claims_about_settings_of_one_arm_are_reported(tmp_path, capsys):
     assert saved["claims"][0]["verdict"] == rows["verdict"][0] and not saved["arms"]
     assert r"alpha \|0.6\| is better" in (tmp_path / "x/study.md").read_text()
     assert "alpha |0.6| is better: " in capsys.readouterr().out
-    assert manifest.differing(tmp_path / "x") == []
     text = study_page.render(results.Results(found.store, own, found.findings))
     assert "alpha |0.6| is better" in text
     words = [str(tmp_path / "x/study.json"), "--out", str(tmp_path / "again")]

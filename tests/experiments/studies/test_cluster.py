@@ -20,10 +20,9 @@ import psutil
 import pytest
 
 from experiments import sweep
-from experiments.studies import cluster, devices, engines, grid, plan, programs, progress, store
+from experiments.studies import cluster, devices, executor, grid, plan, programs, progress, store
+from experiments.studies.definition import Study
 from experiments.studies.options import Where
-from experiments.studies.study import Study
-from experiments.training import spread
 from tests.experiments.studies.test_programs import tiny
 from tests.refusals import assert_names, refusal, refused
 
@@ -96,7 +95,7 @@ def test_workers_have_the_flags_and_threads_of_this_machine(monkeypatch):
     monkeypatch.setenv("JAX_ENABLE_X64", "0")
     own = cluster.environment(None)
     assert own["XLA_FLAGS"] == "--xla_some=1" and own["JAX_ENABLE_X64"] == "0"
-    assert own["JAX_PLATFORMS"] == "cpu" and own["NPROC"] == str(devices.cores())
+    assert own["JAX_PLATFORMS"] == "cpu" and own["NPROC"] == str(len(os.sched_getaffinity(0)))
     monkeypatch.setenv("NPROC", "3")
     assert cluster.environment(None)["NPROC"] == "3"
 
@@ -107,11 +106,11 @@ def test_plans_over_slots_have_the_width_of_cores_and_their_memory():
     results = store.begin(Path("nowhere"), study, [point], {})
     groups, runs = programs.grouped([point]), results.missing([point])
 
-    def laid_out(*own):
-        return plan.make(groups, runs, own)
+    def laid_out(*slots):
+        return plan.make(groups, runs, [(slot,) for slot in slots])
 
     slots = [devices.Slot("cpu", "cpu", name, 10**9) for name in ("n1", "n1", "n2")]
-    (here,), (there,) = laid_out(*spread.choose_devices(1)).jobs, laid_out(*slots).jobs
+    (here,), (there,) = laid_out(*devices.choose(1)).jobs, laid_out(*slots).jobs
     assert (there.width, there.runs) == (here.width, here.runs)
     with refused("walk/4 per", "3", "3e-08", "--devices"):
         laid_out(*slots[:2], devices.Slot("cpu", "cpu", "n3", 10))  # the smallest decides
@@ -125,8 +124,8 @@ def test_notes_keep_the_state_of_an_interrupted_batch(monkeypatch):
     notes = cluster_running.Notes()
     assert notes.begin(3) == (1, None)
     notes.tell(3, 150)
-    notes.leave(3, 100, "progress", "state")
-    assert notes.begin(3) == (2, (100, "progress", "state"))
+    notes.leave(3, 100, b"checkpoint")
+    assert notes.begin(3) == (2, b"checkpoint")
     assert notes.read(3) == (100, 2)  # resumes from there
     notes.forget(3)
     assert notes.read(3) == (0, 0)
@@ -227,8 +226,8 @@ def test_killed_nodes_do_not_change_the_table(nodes, alone, tmp_path, monkeypatc
                 done.append(self._done)  # both batches are running
                 kill(second)
 
-    monkeypatch.setattr(engines, "Bar", Watched)
-    words = ["--out", str(out), "--on", f"127.0.0.1:{nodes.port}", "--leave-state", "0"]
+    monkeypatch.setattr(executor, "Bar", Watched)
+    words = ["--out", str(out), "--on", f"127.0.0.1:{nodes.port}", "--checkpoint-every", "0"]
     assert sweep.main([*LONG, *words, "--figures", "false"]) == 0
     assert done and not marked(second)
     said = capfd.readouterr().err

@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-from experiments.studies import results
-
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "sweeps.md").read_text()
 
@@ -18,11 +16,3 @@ def test_documented_sweep_equals_the_committed_sweep(monkeypatch, capsys):
     assert "wins" in capsys.readouterr().out
     wins = names["table"]["wins"].xs(1.0, level="replay.beta")
     assert f"With beta 1, PER wins on at most {wins.max():.0f} of 10 seeds" in PAGE
-
-
-def test_documented_search_equals_the_committed_search():
-    found = results.read(ROOT / "experiments/results/sweeps/walk_search")
-    row = found.best_of("walk/10", "per")
-    own, fresh = row.chosen.value, row.shown.value
-    assert f"the best of {len(found.trials)} trials" in PAGE
-    assert f"{own:,.0f} agent steps on its own seeds, and {fresh:,.0f} on fresh" in PAGE

@@ -8,8 +8,8 @@ import pytest
 
 from experiments.runs.run_config import defaults
 from experiments.studies import facts, judge
+from experiments.studies.definition import Study
 from experiments.studies.options import Question
-from experiments.studies.study import Study
 from tests.refusals import assert_names
 
 SEEDS = 12

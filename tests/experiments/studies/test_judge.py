@@ -14,12 +14,9 @@ from experiments.runs.interrupt import Stopped
 from experiments.statistics.claims import Claim
 from experiments.statistics.counts import Counts
 from experiments.statistics.planning import seeds_needed
-from experiments.studies import batch, judge, plan, programs, runner, store
-from experiments.studies.devices import Budget
+from experiments.studies import batch, judge, runner, store
+from experiments.studies.definition import UNTIL_DECIDED, Study
 from experiments.studies.options import Question, Where
-from experiments.studies.study import UNTIL_DECIDED, Study
-from experiments.training import spread
-from tests.experiments.studies.test_programs import tiny
 from tests.refusals import assert_names, refusal, refused
 
 LOOP = {"steps": 200, "warmup": 100, "eval_every": 50, "eval_episodes": 1}
@@ -286,46 +283,10 @@ def test_new_studies_say_how_many_seeds_decide(capsys, tmp_path):
 def test_python_files_define_studies(tmp_path, capsys):
     path = tmp_path / "mine.py"
     path.write_text(
-        "from experiments.studies.study import Study\n"
+        "from experiments.studies.definition import Study\n"
         "study = Study.make('walk/4', 'dqn', ['uniform', 'per'], seeds=10, loop={'steps': 2000})\n"
     )
     assert command.main([str(path), "--dry-run"]) == 0
     assert "walk/4 per" in capsys.readouterr().err
     path.write_text("x = 1\n")
     assert_names(refusal(capsys, command.main, path, "--dry-run"), path, "Study.make")
-
-
-def test_batches_resume_from_their_saved_state_bit_for_bit(tmp_path):
-    study = Study({("walk/4", "per"): tiny()}, question=Question(control=False))
-    points = study.points()
-    results = store.begin(tmp_path, study, points, {})
-    runs, devices = results.missing(points), spread.choose_devices(1)
-    laid = plan.make(programs.grouped(points), runs, devices)
-    (job,) = laid.jobs
-    compiled = batch.Programs(1)
-    saved = batch.SavedState(tmp_path, job, runs, "x")
-    assert saved.load(compiled) is None
-
-    def train(reached):
-        return batch.train(
-            job, runs, devices[0], compiled, reached, Budget(10**12), saved.load(compiled)
-        )
-
-    whole = train(lambda *_: True)
-
-    def stop(progress, state):
-        saved.save(progress, state)
-        return False
-
-    assert train(stop) is None and len(saved.load(compiled)[0].points) == 1
-    seconds, reached = saved.load(compiled)[0].seconds, []
-    rest = train(lambda *_: reached.append(1) or True)
-    assert len(reached) == len(whole.points) - 1  # no log point is repeated
-    assert rest.seconds > seconds  # of both workers
-    for one, other in zip(whole.points, rest.points, strict=True):
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name])
-    other = batch.SavedState(tmp_path, job, runs, "y")
-    assert other.load(compiled) is None  # saved by another version of the code
-    saved.remove()
-    assert not (tmp_path / batch.UNFINISHED).exists()

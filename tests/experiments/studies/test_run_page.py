@@ -11,37 +11,23 @@ from matplotlib.figure import Figure
 
 from experiments.figures import curves, panels
 from experiments.figures.style import styles_of
-from experiments.statistics import statistics
+from experiments.statistics import markdown, summaries
 from experiments.statistics.bootstrap import bootstrap_interval, iqm
 from experiments.studies import run_page, study_page
 from tests.pages import Page
 
 RESULTS = Path(__file__).parents[3] / "experiments" / "results"
-FOLDERS = ("sparse_pendulum_td3", "refer/naf_pendulum")
-
-
-def runs(name):
-    """Return all runs of a folder."""
-    folders = {path.parent.name: path.parent for path in (RESULTS / name).glob("*/config.json")}
-    return run_page.read(dict(sorted(folders.items())), other_code=True)
 
 
 @pytest.fixture(scope="module")
-def pages():
-    """Return a cached function that renders the page of a folder."""
-    rendered = {}
-
-    def read(name):
-        if name not in rendered:
-            rendered[name] = run_page.render(runs(name))
-        return rendered[name]
-
-    return read
+def text(made):
+    """Return the page of two runs."""
+    return run_page.render(run_page.read({"per": made / "run", "twin": made / "run"}, False))
 
 
 def test_curves_are_interquartile_means_with_bootstrap_intervals():
     frame = pd.read_csv(RESULTS / "sparse_pendulum_td3" / "per" / "metrics.csv")
-    axes, table = Figure().subplots(), statistics.curves(frame)
+    axes, table = Figure().subplots(), summaries.curves(frame)
     (panel,) = curves.curve_panels({"per": frame}, styles_of({"per": "per"}), None)
     panel(axes)
     line = axes.get_lines()[0]
@@ -52,12 +38,12 @@ def test_curves_are_interquartile_means_with_bootstrap_intervals():
     assert {*map(tuple, corners)} >= {*zip(table.index, low), *zip(table.index, high)}
 
 
-def test_figures_of_a_column_show_only_methods_that_define_it(pages):
-    arms = runs("refer/naf_pendulum")
-    methods = {label: arm.replay for label, arm in arms.items()}
-    frames = {label: arm.frame for label, arm in arms.items()}
-    learning = {label for label, arm in arms.items() if arm.replay == "refer"}
-    assert {"refer", "without"} <= learning < set(arms)
+def test_figures_of_a_column_show_only_methods_that_define_it():
+    folders = {path.parent.name: path for path in (RESULTS / "refer").glob("naf_pendulum/*/m*.csv")}
+    frames = {label: pd.read_csv(path) for label, path in sorted(folders.items())}
+    methods = {label: "refer" if label == "without" else label for label in frames}
+    learning = {label for label, method in methods.items() if method == "refer"}
+    assert {"refer", "without"} <= learning < set(frames)
     axes = {}
     for panel in panels.metric_panels(frames, methods, ("replay/", "agent/")):
         own = Figure().subplots()
@@ -66,12 +52,9 @@ def test_figures_of_a_column_show_only_methods_that_define_it(pages):
     assert {line.get_label() for line in axes[panels.BETA.title].get_lines()} == learning
     titles = {panels.name_of(column).title for column in ("replay/far_share", "agent/kl")}
     assert titles <= set(axes)
-    assert Page(pages("refer/naf_pendulum")).shows("Share of far-policy steps")
 
 
-@pytest.mark.parametrize("name", FOLDERS)
-def test_pages_are_static_files_with_valid_figures_of_text(pages, name):
-    text = pages(name)
+def test_pages_are_static_files_with_valid_figures_of_text(text):
     shown = Page(text)
     assert all(each.startswith(("#", "data:")) for each in shown.references)
     assert not {"script", "link", "iframe", "object", "embed", "base"} & set(shown.tags)
@@ -89,24 +72,13 @@ def test_pages_are_static_files_with_valid_figures_of_text(pages, name):
                 assert ids.setdefault(key, content).split() == content.split()
 
 
-def test_pages_depend_only_on_their_source(pages):
-    name = "refer/naf_pendulum"
-    assert run_page.render(runs(name)) == pages(name)
-
-
-def test_compilation_seconds_are_read_from_the_timing_table():
-    """Compilation happens before the first log point or after a run is resumed."""
-    timing = pd.DataFrame(
-        {
-            "step": [100, 200, 300], "seconds": [6.0, 2.0, 4.0], "start_up": [5.0, 0.0, 3.0],
-            "compiling": [7.0, 0.0, 3.0], "steps_per_second": [16.0, 50.0, 25.0],
-        }
-    )  # fmt: skip
-    before = timing[["step", "seconds", "steps_per_second"]]
-    assert run_page.time_cells(timing, None) == ["12.0", "25", "8.0", "6.0", "10.0", "50 %"]
-    assert run_page.time_cells(before, None) == ["12.0", "25", "-", "6.0", "-", "-"]
-    summary = {"train_seconds": 12.0, "steps_per_second": 25.0}
-    assert run_page.time_cells(None, summary) == ["12.0", "25", "-", "-", "-", "-"]
+def test_pages_show_every_seed_of_every_run(text, made):
+    frame = pd.read_csv(made / "run" / "metrics.csv")
+    last = frame[frame["step"] == frame["step"].max()].set_index("seed")["eval_return"]
+    rows = Page(text).table("seed", "per", "twin")
+    assert [int(row["seed"]) for row in rows] == list(last.index)
+    for row in rows:
+        assert row["per"] == row["twin"] == markdown.number(last[int(row["seed"])])
 
 
 def test_differing_options_are_separated_from_shared_options():

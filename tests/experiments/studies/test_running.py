@@ -1,8 +1,11 @@
-"""Assignment of batches to devices, batch sizes, memory limits and failing runs."""
+"""Execution of a study: batches, devices, memory limits, failing runs, and Ctrl-C."""
 
+import contextlib
 import dataclasses
 import gc
 import itertools
+import os
+import signal
 import threading
 import time
 import weakref
@@ -12,12 +15,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from experiments.environments.host import EnvironmentFailed
+from experiments.runs.interrupt import Stopped
 from experiments.runs.run_config import defaults
-from experiments.studies import batch, engines, grid, plan, programs, store
+from experiments.studies import batch, devices, grid, plan, programs, runner, store
+from experiments.studies.checkpoints import FOLDER
+from experiments.studies.definition import Study
 from experiments.studies.devices import Budget
-from experiments.studies.progress import Bar
-from experiments.studies.study import Study
-from experiments.training import spread
+from experiments.studies.executor import _Board
+from experiments.studies.options import Question, StudyOptions, Where
+from experiments.training import drivers
+from experiments.training.drivers import CompiledDriver
+from experiments.training.host_loop import HostDriver
 from tests.refusals import assert_names, refused
 
 
@@ -29,13 +38,12 @@ def points(*texts, seeds=3, replays=("per",)):
     return grid.expand([grid.read_axis(text) for text in texts], bases)
 
 
-def laid_out(own, devices=2, **options):
+def laid_out(asked, units=2, **options):
     """Return the plan of points with separate programs (their sizes are not traced)."""
-    study = Study({(point.env, point.label): point.config for point in own})
-    results = store.begin(Path("nowhere"), study, own, {})
-    groups = [group for point in own for group in programs.grouped([point])]
-    here = spread.choose_devices(1) * devices
-    return plan.make(groups, results.missing(own), here, **options)
+    study = Study({(point.env, point.label): point.config for point in asked})
+    results = store.begin(Path("nowhere"), study, asked, {})
+    groups = [group for point in asked for group in programs.grouped([point])]
+    return plan.make(groups, results.missing(asked), [devices.choose(1)] * units, **options)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +59,7 @@ def test_tables_that_are_slow_to_write_are_written_every_two_minutes(tmp_path):
     for seed, since, kept in ((0, 110, 0), (1, 130, 2), (2, 110, 2)):
         results.written = time.monotonic() - since, 1e3
         cost = {"seconds": 1.0, "compiling": 0.0, "width": 1, "bytes": 8, "inputs": []}
-        results.add([((point, seed), metrics)], {"runs": {point.id: [seed]}, **cost})
+        results.add([((point, seed), metrics)], {"runs": {point.id: [seed]}, **cost}, ["code"])
         assert (store.paths(tmp_path)[0].exists()) == (kept > 0)
         assert not kept or len(store.read(tmp_path).ended()) == kept
 
@@ -67,21 +75,23 @@ def test_batches_contain_every_run_once(three):
 
 
 def test_memory_limits_batches_and_refuses_runs_that_do_not_fit():
-    own = points("batch_size=8", seeds=10)
-    size = laid_out(own).jobs[0].run_bytes
-    plenty = laid_out(own, memory=20.5 * size / 1e9)
-    assert plenty.jobs[0].width == 3 and plenty.bytes == 6 * size  # one run per device
-    tight = laid_out(own, memory=4.5 * size / 1e9)
+    asked = points("batch_size=8", seeds=10)
+    size = laid_out(asked).jobs[0].run_bytes
+    plenty = laid_out(asked, limit=20.5 * size / 1e9)
+    assert plenty.jobs[0].width == 3 and plenty.bytes == 6 * size  # one batch per device
+    tight = laid_out(asked, limit=4.5 * size / 1e9)
     assert tight.jobs[0].width == 2 and tight.bytes <= 4.5 * size
     with refused("walk/4 per batch_size=8", "2", "--devices"):
-        laid_out(own, memory=1.5 * size / 1e9)
+        laid_out(asked, limit=1.5 * size / 1e9)
+    with refused("walk/4 per batch_size=8", "10"):  # the seeds of a single run train together
+        laid_out(asked, units=1, limit=4.5 * size / 1e9, together=True)
 
 
 def test_devices_keep_a_program_then_start_new_ones_then_help_others(three):
-    board = engines._Board(three, store.Store(Path("nowhere"), {}), Bar(9, 9))
+    board = _Board(three, store.Store(Path("nowhere"), {}), (), "")
     taken = [board.take(last)[0] for last in (None, None, 0, 0, 0, 2, 2, 2, 1)]
     assert taken == [0, 1, 0, 0, 2, 2, 2, 1, 1] and board.take(1) is None
-    stopped = engines._Board(three, store.Store(Path("nowhere"), {}), Bar(9, 9))
+    stopped = _Board(three, store.Store(Path("nowhere"), {}), (), "")
     stopped.stop.set()
     assert stopped.take(None) is None
 
@@ -89,7 +99,7 @@ def test_devices_keep_a_program_then_start_new_ones_then_help_others(three):
 @pytest.fixture
 def board(three):
     """A board of two devices that lists its outcomes instead of storing them."""
-    board = engines._Board(three, store.Store(Path("nowhere"), {}), Bar(9, 9))
+    board = _Board(three, store.Store(Path("nowhere"), {}), (), "")
     board.kept = []
     board._keep = board.kept.append
     return board
@@ -97,11 +107,11 @@ def board(three):
 
 @pytest.mark.parametrize("error", [OSError("no space"), KeyboardInterrupt()])
 def test_errors_and_ctrl_c_stop_all_devices_and_lose_no_batch(board, error):
-    both, numbers = threading.Barrier(2), itertools.count()
+    two, numbers = threading.Barrier(2), itertools.count()
     keep, interrupts = board._keep, isinstance(error, KeyboardInterrupt)
 
     def train(task, device):
-        both.wait(10)
+        two.wait(10)
         if next(numbers) == 0:
             if interrupts:
                 return "first"
@@ -121,17 +131,38 @@ def test_errors_and_ctrl_c_stop_all_devices_and_lose_no_batch(board, error):
     assert board.kept == ["first", "last"][not interrupts :]
 
 
+def test_a_program_that_cannot_run_fails_its_job_and_an_environment_only_its_batch(board):
+    errors = {0: RuntimeError("out of memory"), 1: EnvironmentFailed("seed 0: broken")}
+    jobs = board._plan.jobs
+
+    def train(task, unit):
+        number = jobs.index(task.job)
+        if number == 0 or (number == 1 and task.runs[0][1] == 0):
+            raise errors[number]
+        return batch.Outcome([(run, None) for run in task.runs], [], {})
+
+    board.run(train, "now")
+    failed = [(run, why) for outcome in board.kept for run, why in outcome.failures]
+    assert [why for _, why in failed].count("out of memory") == 3  # all runs of the first job
+    assert {(point.id, seed) for (point, seed), why in failed if "broken" in why} == {
+        ("walk/4 per batch_size=16", 0)
+    }
+    assert sum(len(outcome.results) for outcome in board.kept) == 5
+
+
 def test_programs_of_finished_jobs_are_freed_with_their_traces(three, monkeypatch):
-    monkeypatch.setattr(batch, "_compile", lambda seeds, inputs, device: seeds.chunk)
-    programs_, (device,) = batch.Programs(1), spread.choose_devices(1)
-    traces = []
-    for job in three.jobs:
-        inputs = job.group.inputs(job.runs[:1])
+    monkeypatch.setattr(drivers, "_compile", lambda seeds, inputs, device: seeds.chunk)
+    cache, (device,), traces = drivers.Programs(1), devices.choose(1), []
+    for job in three.jobs[:2]:
+        program, inputs = job.group.program, job.group.inputs(job.runs[:1])
+        example = programs.example(job.group.points[0].config, job.group.traced)
         for _ in range(2):  # cached the second time
-            traces.append(weakref.ref(programs_.compiled(job.group, job.width, inputs, device)[0]))
+            chunk, _ = cache.compiled(program, cache.seeds(program, example), inputs, device)
+            traces.append(weakref.ref(chunk))
+            del chunk
     gc.collect()
-    assert [trace() is not None for trace in traces] == [False] * 4 + [True] * 2
-    assert traces[4]() is traces[5]()
+    assert [trace() is not None for trace in traces] == [False] * 2 + [True] * 2
+    assert traces[2]() is traces[3]()
 
 
 def test_failing_runs_do_not_stop_others():
@@ -148,8 +179,8 @@ def test_failing_runs_do_not_stop_others():
 
 
 def test_estimated_minutes_shrink_with_devices():
-    own = points("batch_size=8,16")
-    one, two, three = (laid_out(own, devices=n) for n in (1, 2, 3))
+    asked = points("batch_size=8,16")
+    one, two, three = (laid_out(asked, units=n) for n in (1, 2, 3))
     assert two.minutes == pytest.approx(one.minutes / 2)
     assert any("--width" in line for line in three.describe())  # one device is idle
     assert not any("--width" in line for line in two.describe())
@@ -174,3 +205,71 @@ def test_batches_wait_for_free_memory():
         pass
     with refused("1.1e-08", "1e-08", "--width"), Budget(10).taken(11):
         pass
+
+
+# Studies that are stopped by Ctrl-C
+
+DRIVERS = {"walk/4": CompiledDriver, "gymnasium/CartPole-v1": HostDriver}
+
+
+def make_study(env):
+    return Study.make(
+        env, "dqn", ["uniform", "per"], seeds=2, question=Question(control=False),
+        loop={"steps": 250, "warmup": 100, "eval_every": 50, "eval_episodes": 1, "inspect": 0},
+        sizes={"batch_size": 8}, agent_options={"hidden": (8,)},
+        options=StudyOptions(figures=False, report=False),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=DRIVERS)
+def whole(request, tmp_path_factory):
+    """Return the environment and the folder of an uninterrupted study."""
+    out = tmp_path_factory.mktemp("whole") / "study"
+    runner.run(make_study(request.param), out, show=False)
+    return request.param, out
+
+
+@contextlib.contextmanager
+def counted(monkeypatch, kind, stop_at=None):
+    """Count the calls of `chunk` of a driver; press Ctrl-C in the call `stop_at` (from 1)."""
+    calls, before = [], kind.chunk
+
+    def chunk(driver, state, blocks):
+        calls.append(blocks)
+        if len(calls) == stop_at:
+            os.kill(os.getpid(), signal.SIGINT)
+            deadline = time.monotonic() + 30
+            while not driver.stop():  # until the main thread has noticed
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        return before(driver, state, blocks)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "chunk", chunk)
+        yield calls
+
+
+def test_studies_stopped_by_ctrl_c_resume(whole, tmp_path, monkeypatch, ctrl_c):
+    env, before = whole
+    study, out, where = make_study(env), tmp_path / "study", Where(devices="1")
+    mine = out / FOLDER / "mine.safetensors"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    with counted(monkeypatch, DRIVERS[env], stop_at=5), pytest.raises(Stopped) as stopped:
+        runner.run(study, out, where=where, show=False)
+    assert stopped.value.exit_code == 130
+    assert_names(str(stopped.value), "2", "4", f"--resume {out}")  # runs
+    assert {point for point, _ in store.read(out).ended()} == {f"{env} uniform"}
+    assert len(list(mine.parent.iterdir())) == 2
+    with counted(monkeypatch, DRIVERS[env]) as calls:
+        results = runner.run(study, out, resume=True, where=where, show=False)
+    # The compiled loop stops at a log point, and the loop on the host between two.
+    assert len(calls) == {"walk/4": 1, "gymnasium/CartPole-v1": 2}[env]
+    assert len(results.store.facts["costs"]) == 2 and list(mine.parent.iterdir()) == [mine]
+    if DRIVERS[env] is CompiledDriver:
+        assert (out / "study.csv.gz").read_bytes() == (before / "study.csv.gz").read_bytes()
+    # Environments on the host begin new episodes.
+    tables = [store.read(folder).table for folder in (before, out)]
+    kept = [own[(own["replay"] == "uniform") | (own["step"] == 150)] for own in tables]
+    pd.testing.assert_frame_equal(*kept)
+    assert len(tables[1]) == len(tables[0]) == 2 * 2 * 3  # arms, seeds and log points

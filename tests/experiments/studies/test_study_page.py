@@ -14,7 +14,6 @@ from experiments.statistics import tuned
 from experiments.statistics.bootstrap import bootstrap_interval, iqm, stratified_interval
 from experiments.statistics.markdown import number
 from experiments.statistics.paired import probability_of_improvement
-from experiments.statistics.markdown import number
 from experiments.studies import results, store, study_page
 from experiments.studies.options import Question
 from experiments.studies.results import Results
@@ -137,14 +136,13 @@ def test_verdicts_are_shown_and_drawn_per_seed():
     points = [line for line in better.get_lines() if line.get_marker() == "o"]
     seeds = [line for line in by.get_lines() if line.get_alpha() == 0.5]
     for place, row in enumerate(rows):
-        pairs, judgement = row.pairs, row.judgement
-        wins, ties, losses = judgement.counts
+        wins, ties, losses = row.counts
         assert table[row.label]["wins/losses/ties"] == f"{wins}/{losses}/{ties}"
-        assert table[row.label]["verdict"] == judgement.verdict
-        assert points[place].get_xydata().tolist() == [[judgement.estimate, place]]
-        untested = judgement.verdict == "not tested"
+        assert table[row.label]["verdict"] == row.verdict
+        assert points[place].get_xydata().tolist() == [[row.estimate, place]]
+        untested = row.verdict == "not tested"
         assert (points[place].get_markerfacecolor() == "white") == untested
-        np.testing.assert_array_equal(seeds[place].get_xdata(), pairs.differences)
+        np.testing.assert_array_equal(seeds[place].get_xdata(), row.pairs["differences"])
 
 
 def test_tasks_have_equal_weight_on_any_scale_of_scores():

@@ -18,7 +18,7 @@ from experiments import environments
 from experiments.runs.assembly import assemble
 from experiments.runs.run_config import defaults
 from experiments.studies import policy, runner, store
-from experiments.studies.study import Study
+from experiments.studies.definition import Study
 from experiments.training import demos
 from experiments.training.config import LoopConfig, ReplaySizes
 from experiments.training.loop import make_program, make_train

@@ -17,7 +17,7 @@ from agents.types import Discrete
 from experiments import environments, train
 from experiments.environments.host import HostEnvironment
 from experiments.environments.types import TimeStep
-from experiments.statistics import statistics
+from experiments.statistics import summaries
 from experiments.studies import checkpoints, store
 from experiments.studies.checkpoints import Checkpoint, Progress
 from experiments.training.config import LoopConfig
@@ -263,7 +263,7 @@ def test_runs_stop_and_resume_between_log_points(
     frame = pd.read_csv(out / "metrics.csv")
     assert frame["step"].tolist() == [80, 120, 160, 200]
     assert frame["eval_return"].eq(10.0).all()
-    assert frame["agent/loss"].notna().all() and not statistics.diverged_seeds(frame)
+    assert frame["agent/loss"].notna().all() and not summaries.diverged_seeds(frame)
     assert checkpoints.of_seed(out, 0)[1:] == ([0], 200)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from experiments.storage import files
+from experiments.files import disk
 
 _REMEDY = "restore it, or run the study again"
 
@@ -31,11 +31,11 @@ def decode(path: Path) -> pd.DataFrame:
     Raises:
       Damaged: the file is missing or damaged.
     """
-    content = files.read_bytes(path, remedy=_REMEDY)
-    with files.reading(path, _REMEDY):
+    content = disk.read_bytes(path, remedy=_REMEDY)
+    with disk.reading(path, _REMEDY):
         size = int.from_bytes(content[-4:], "little")
-        if size > files.MOST:
-            raise ValueError(f"its text has more than {files.MOST:,} bytes")
+        if size > disk.MOST:
+            raise ValueError(f"its text has more than {disk.MOST:,} bytes")
         stream = zlib.decompressobj(wbits=zlib.MAX_WBITS + 16)  # checks size and checksum
         text = stream.decompress(content, size + 1)
         if not stream.eof or stream.unused_data:
@@ -57,7 +57,7 @@ def parse(
     Raises:
       Damaged: the text is no table, or lacks a column, or a column has another type.
     """
-    with files.reading(path, remedy):
+    with disk.reading(path, remedy):
         frame = pd.read_csv(io.BytesIO(text))
         if numbers:
             check(frame, numbers, frame)

@@ -1,14 +1,19 @@
 """Statistics of a run: curves, steps to a threshold, and the summary."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from statistics import median
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike
 
 from experiments.statistics.bootstrap import bootstrap_interval, iqm
+
+if TYPE_CHECKING:  # its import takes half a second, which `--help` does not need
+    import pandas as pd
 
 
 def steps_to(threshold: float, steps: ArrayLike, returns: ArrayLike) -> int | None:

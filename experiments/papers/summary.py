@@ -10,10 +10,10 @@ from typing import Any
 
 from experiments.papers import archive, judging, score_tables
 from experiments.papers.archive import Data
+from experiments.papers.catalogue import ENTRIES, of_papers
 from experiments.papers.entry import PAPERS, Claim, Entry, Experiment, SizeName
 from experiments.papers.figures import path_of
 from experiments.papers.printed import stated
-from experiments.papers.registry import ENTRIES, of_papers
 from experiments.papers.running import minutes, missing, stale
 from experiments.runs.log import say
 from experiments.runs.rates import in_words

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_origin, get_type_hints
 
+from experiments.files.disk import read_toml
 from experiments.papers import gains, layouts, sampled
 from experiments.papers.archive import Data
 from experiments.papers.computations import CLAIMS, COMPUTATIONS
@@ -29,7 +30,6 @@ from experiments.papers.entry import (
 )
 from experiments.papers.printed import claims, printed
 from experiments.runs.presets import read_tables
-from experiments.storage.files import read_toml
 from experiments.studies.options import Question
 
 _FOLDER = Path(__file__).parent

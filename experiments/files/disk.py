@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.storage import kinds
+from experiments.files import kinds
 from jaxreplay.saving import Damaged as Damaged  # raised by all readers
 from jaxreplay.saving import check_writable, untrusted
 

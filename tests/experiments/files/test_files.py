@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,15 +13,15 @@ import numpy as np
 import pytest
 
 import jaxreplay as jr
-from experiments import compare, plot, report, sweep, train, watch
+from experiments import plot, report, sweep, train, watch
 from experiments.benchmarks.command import numbers
 from experiments.figures import film, page, style
 from experiments.figures.film import Film
-from experiments.papers import blocks
-from experiments.runs.folder import LOCK
-from experiments.runs.run_config import read as read_config
-from experiments.storage import files
+from experiments.files import disk
+from experiments.papers import aggregates
 from experiments.studies import store
+from experiments.studies.checkpoints import FOLDER
+from experiments.studies.folders import LOCK
 from jaxreplay.methods import uniform
 from jaxreplay.saving import printable, untrusted
 from tests.refusals import refusal, refused
@@ -42,14 +41,11 @@ TEXTS = {
 
 
 READERS = {  # file -> commands that read it, with options before the folder
-    "run/config.json": [(report, []), (train, ["--resume"]), (watch, [])],
-    "run/manifest.json": [(report, []), (train, ["--resume"])],
-    "run/summary.json": [(report, []), (plot, ["--out", "plot"])],
-    "comparison/manifest.json": [(report, []), (compare, ["--resume"])],
-    "comparison/study.json": [(report, []), (compare, ["--resume"])],
+    "run/study.json": [
+        (report, []), (train, ["--resume"]), (watch, []), (plot, ["--out", "plot"])
+    ],
     "grid/study.json": [(report, []), (sweep, ["--dry-run", "--resume"])],
-    "search/study.json": [(report, []), (sweep, ["--dry-run", "--resume"])],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -80,35 +76,22 @@ def test_readers_do_not_block_on_pipes(name, made, tmp_path, monkeypatch):
             assert error.code == 2
 
 
-FIELDS = [
-    (name, field, value)
-    for name, fields in {
-        "run/summary.json": ("agent", "env", "seeds", "versions"),
-        "grid/study.json": (
-            "crc32", "study", "versions", "settings", "columns", "base_points", "points",
-            "costs", "failed",
-        ),
-        "search/study.json": ("search", "base_points", "points"),
-    }.items()
-    for field in fields
-    for value in (None, 3, "\x1b[31m", [None])
-    if not (field in ("agent", "env") and isinstance(value, str))  # valid values
-]  # fmt: skip
+FIELDS = (
+    "study", "versions", "settings", "columns", "base_points", "points", "costs", "failed"
+)  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "field", "value"), FIELDS)
-def test_fields_of_the_wrong_kind_are_named(name, field, value, made, tmp_path, capsys):
-    folder = tmp_path / "study"
-    shutil.copytree(made / name.partition("/")[0], folder)
-    path = folder / name.partition("/")[2]
+@pytest.mark.parametrize("field", FIELDS)
+def test_fields_of_the_wrong_kind_are_named(field, folders, capsys):
+    path = folders / "grid" / "study.json"
     saved = json.loads(path.read_text())
-    path.write_text(json.dumps(saved | {field: value}))
-    said = refusal(capsys, report.main, folder)
-    assert path.name in said and field in said
-    path.write_text(json.dumps({key: own for key, own in saved.items() if key != field}))
-    if (name, field) not in [("run/summary.json", "versions"), ("search/study.json", "search")]:
-        said = refusal(capsys, report.main, folder)  # with the field removed
+    for value in (None, 3, "\x1b[31m", [None]):
+        path.write_text(json.dumps(saved | {field: value}))
+        said = refusal(capsys, report.main, path.parent)
         assert path.name in said and field in said
+    path.write_text(json.dumps({key: value for key, value in saved.items() if key != field}))
+    said = refusal(capsys, report.main, path.parent)
+    assert path.name in said and field in said
 
 
 @pytest.mark.parametrize(
@@ -159,20 +142,18 @@ def test_json_is_read_up_to_the_maximum_depth(tmp_path):
     for levels, right in ((untrusted.DEEPEST, True), (untrusted.DEEPEST + 1, False)):
         path.write_text("[" * levels + "]" * levels)
         if right:
-            files.read_json(path)
+            disk.read_json(path)
         else:
-            with pytest.raises(files.Damaged, match=str(untrusted.DEEPEST)):
-                files.read_json(path)
+            with pytest.raises(disk.Damaged, match=str(untrusted.DEEPEST)):
+                disk.read_json(path)
 
 
 def test_control_characters_are_escaped(tmp_path, capsys):
     assert printable("\x1b[31m ä\u202e\ud800\n") == r"\x1b[31m ä\u202e\ud800\n"
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"agent": "\x1b[31m", "loop": {}}))
-    with pytest.raises(ValueError, match=re.escape(str(folder))):
-        read_config(folder)
-    refusal(capsys, train.main, "--resume", folder)
+    (folder / "study.json").write_text(json.dumps({"format": 2, "study": "\x1b[31m"}))
+    assert str(folder) in refusal(capsys, train.main, "--resume", folder)
     refusal(capsys, train.main, "--agent", "\x1b[31m\ud800")
 
 
@@ -185,7 +166,7 @@ def test_pipes_are_refused_as_locks_checkpoints_and_films(made, tmp_path, capsys
     os.mkfifo(tmp_path / "film.gif")
     said = refusal(capsys, watch.main, folder, "--out", tmp_path / "film.gif")
     assert "film.gif" in said
-    (last,) = sorted((folder / "checkpoints").glob("step_*"))[-1:]
+    (last,) = (folder / FOLDER).glob("*.safetensors")
     last.unlink()
     os.mkfifo(last)
     assert str(last) in refusal(capsys, watch.main, folder)
@@ -206,7 +187,7 @@ def saved(path: Path, **how: bool) -> None:
 
 
 WRITERS: dict[str, Callable[[Path], object]] = {
-    "a.json": lambda path: files.write_json(path, {}),
+    "a.json": lambda path: disk.write_json(path, {}),
     "b.json": lambda path: numbers(str(path)),
     "a.png": lambda path: style.save(style.make_figure(1, 1), path),
     "b.png": lambda path: aggregates.write(style.make_figure(1, 1), path),
@@ -246,14 +227,14 @@ def test_writers_remove_what_killed_writes_of_the_same_file_left(tmp_path):
     for name in names:
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (0, 0))
-    files.write_bytes(path, b"")
+    disk.write_bytes(path, b"")
     assert set(tmp_path.iterdir()) == {path, tmp_path / names[1]}
 
 
 def test_failed_writes_keep_the_previous_file(tmp_path):
     path = tmp_path / "a.txt"
-    files.write_bytes(path, b"before")
-    with pytest.raises(RuntimeError), files.replacing(path) as temporary:
+    disk.write_bytes(path, b"before")
+    with pytest.raises(RuntimeError), disk.replacing(path) as temporary:
         temporary.write_bytes(b"half")
         raise RuntimeError
     assert path.read_bytes() == b"before" and list(tmp_path.iterdir()) == [path]
