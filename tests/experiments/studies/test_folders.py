@@ -21,7 +21,8 @@ OURS = {
     "plot": ("comparison.json", "comparison.md", "learning_curves.png", "looks.png"),
 }  # fmt: skip
 FOREIGN = (
-    "notes.txt", ".study.json.x.tmp", "replayed_mine.png", "replayed_4_mine.png", "data/metrics.csv",
+    "notes.txt", ".study.json.x.tmp", "replayed_mine.png", "replayed_4_mine.png",
+    "data/metrics.csv",
     "tensorboard/events.out.tfevents.1700000000.host", "tensorboard/events.out.tfevents.mine",
     "tensorboard/other/events.out.tfevents.9", "wandb/run-1/files/config.yaml",
     f"{FOLDER}/thesis.pt", f"{FOLDER}/mine.safetensors", f"{FOLDER}/step_000000000100.safetensors",
