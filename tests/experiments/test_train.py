@@ -61,7 +61,7 @@ def test_runs_write_tables_figures_events_and_one_checkpoint(finished):
         assert (finished / name).read_bytes().startswith(b"\x89PNG")
     assert checkpoints.of_seed(finished, 1)[1:] == ([0, 1], 300)
     names = {path.name for path in finished.iterdir() if path.suffix != ".png"}
-    assert names == {"study.json", "study.csv.gz", "study.md", "metrics.csv", "checkpoints",
+    assert names == {"study.json", "study.csv.gz", "metrics.csv", "checkpoints",
                      "tensorboard"}  # fmt: skip
     assert len(list((finished / "checkpoints").iterdir())) == 1
     assert list((finished / "tensorboard").iterdir())

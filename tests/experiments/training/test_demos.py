@@ -76,7 +76,7 @@ def test_every_batch_contains_the_given_share_of_the_file(path):
 
 
 def test_seeds_share_the_file_and_equal_single_seeds(path):
-    _, made = program(path, uniform.method())
+    _, made = program(path, uniform.method(), inspect=0)
     seeds = over_seeds(made)
     assert seeds.axes.replay.second.ring.words is None  # one copy for all
     keys = jax.vmap(jax.random.key)(jnp.arange(3))
