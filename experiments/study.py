@@ -192,14 +192,11 @@ def _study(
         question, options = before.question, before.options
     question, options = read_options(args, question), read_options(args, options)
     axes = list(args.grid)
-    every = getattr(args, "learn_every", ())
-    if not front.single and len(every) > 1:
+    every = vars(args).pop("learn_every", None)  # a list where the option takes several values
+    if isinstance(every, list) and len(every) > 1:
         axes.append(Axis("learn_every", tuple(map(str, every))))
-        del args.learn_every
-    elif not front.single and every:
-        args.learn_every = every[0]
-    if before is not None and not axes:
-        axes = list(before.axes)
+    elif every is not None:
+        args.learn_every = every[0] if isinstance(every, list) else every
     found = {}
     for (env, label), base in bases.items():
         config = shared.read_config(args, base, _SECTIONS)
