@@ -17,8 +17,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from experiments.studies import checkpoints
+from experiments.studies import batch, checkpoints
 from experiments.studies.checkpoints import FOLDER, Checkpoint, Progress
+from experiments.studies.devices import Budget
+from experiments.training.drivers import CutShort, Driver
+from experiments.training.schedule import Schedule
 from jaxreplay import sum_tree
 from tests.refusals import assert_names, refused
 
@@ -209,6 +212,80 @@ def test_only_checkpoints_are_removed(tmp_path):
     checkpoints.remove_all(tmp_path)
     checkpoints.remove_all(tmp_path)
     assert not folder.exists()
+
+
+class Clock(Driver):
+    """A driver whose log points take ten seconds of a clock, and a checkpoint that takes some."""
+
+    axes = None
+
+    def __init__(self, monkeypatch, seconds, cut=""):
+        super().__init__(Schedule(0, 20, 1, (1,) * 10, tuple(range(21, 31)), 10))
+        self.now, self.seconds, self.cut, self.saved, self.begun = 0.0, seconds, cut, [], None
+        monkeypatch.setattr(batch.time, "perf_counter", lambda: self.now)
+
+    def init(self):
+        self.begun = "init"
+        return "state"
+
+    def like(self):
+        return "state"
+
+    def resume(self, saved):
+        self.begun = saved
+        return "state"
+
+    def chunk(self, state, blocks):
+        self.now += 10
+        if self.now == 30 and self.cut != "":
+            raise CutShort(self.cut, 0)
+        return state, {"fault": np.zeros(1), "eval_return": np.zeros(1)}
+
+    def read(self, driver):
+        """Return no checkpoint, as `Checkpoint.read`."""
+
+    def write(self, progress, step, state):
+        """Record a checkpoint, as `Checkpoint.write`."""
+        assert state == "state" and len(progress.points) == step - 20
+        self.now += self.seconds
+        self.saved.append(step - 20)
+
+
+@pytest.mark.parametrize(
+    ("every", "seconds", "keep", "log_points"),
+    [
+        (0, 0.0, False, range(1, 10)),
+        (0, 0.0, True, range(1, 11)),
+        (25, 0.0, False, [3, 6, 9]),
+        (0, 1.0, False, [1, 3, 5, 7, 9]),  # a checkpoint takes at most a twentieth of the time
+        (25, 1.0, False, [3, 8]),
+        (1000, 1.0, True, [10]),
+        (1000, 1.0, False, []),
+    ],
+)
+def test_checkpoints_are_written_from_time_to_time(every, seconds, keep, log_points, monkeypatch):
+    clock, budget = Clock(monkeypatch, seconds), Budget(1)
+    progress = batch.train(
+        clock, budget, clock, lambda step, progress: True, code="a", every=every, keep=keep
+    )
+    assert clock.saved == list(log_points) and len(progress.points) == 10
+    assert progress.code == ("a",) and progress.seconds == clock.now
+
+
+def test_batches_that_are_stopped_write_a_checkpoint(monkeypatch):
+    clock, budget = Clock(monkeypatch, 1.0), Budget(1)
+    reached = lambda step, progress: step < 23
+    assert batch.train(clock, budget, clock, reached, code="a", every=1000) is None
+    assert clock.saved == [3]
+    before = Progress([{"fault": np.zeros(1), "eval_return": np.zeros(1)}] * 4, code=("a",))
+    clock = Clock(monkeypatch, 1.0)
+    clock.read = lambda driver: (before, "saved")
+    found = batch.train(clock, budget, clock, lambda *_: True, code="b", every=1000)
+    assert clock.begun == "saved" and found.code == ("a", "b") and len(found.points) == 10
+    for state, saved in ((None, []), ("state", [2])):  # None: in the warm-up
+        clock = Clock(monkeypatch, 1.0, cut=state)
+        assert batch.train(clock, budget, clock, lambda *_: True, code="a", every=1000) is None
+        assert clock.saved == saved
 
 
 @pytest.mark.parametrize(("folder", "file"), [(0o755, 0o644), (0o770, 0o660), (0o700, 0o600)])
