@@ -197,6 +197,8 @@ def _study(
         axes.append(Axis("learn_every", tuple(map(str, every))))
     elif every is not None:
         args.learn_every = every[0] if isinstance(every, list) else every
+    if before is not None and not axes:
+        axes = list(before.axes)
     found = {}
     for (env, label), base in bases.items():
         config = shared.read_config(args, base, _SECTIONS)
