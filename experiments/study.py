@@ -25,6 +25,7 @@ from experiments.cli.help import Guide
 from experiments.cli.parser import Parser, add_options, read_options
 from experiments.environments.extras import lacking_extra
 from experiments.files.disk import read_json
+from experiments.runs import presets
 from experiments.runs.log import show
 from experiments.runs.run_config import PREFIXES, RunConfig, defaults
 from experiments.studies import grid
@@ -117,6 +118,8 @@ def command(front: Front, argv: Sequence[str]) -> int:
         bases = _bases(names, front) if before is None else _same_names(names, before)
         args = _parse(parser, front, bases, argv, names.preset, before, file)
         study = _study(args, bases, front, before)
+        for config in study.bases.values():
+            presets.check_demos(names.preset, config)
         out = args.resume or args.out or _default_folder(front, bases)
         _run(study, out, args, read_options(args, Where()))
 
@@ -189,11 +192,11 @@ def _study(
         question, options = before.question, before.options
     question, options = read_options(args, question), read_options(args, options)
     axes = list(args.grid)
-    every = [] if front.single else vars(args).pop("learn_every", [])  # a run has one value
-    if len(every) > 1:
+    every = vars(args).pop("learn_every", None)  # a list where the option takes several values
+    if isinstance(every, list) and len(every) > 1:
         axes.append(Axis("learn_every", tuple(map(str, every))))
-    elif every:
-        args.learn_every = every[0]
+    elif every is not None:
+        args.learn_every = every[0] if isinstance(every, list) else every
     if before is not None and not axes:
         axes = list(before.axes)
     found = {}

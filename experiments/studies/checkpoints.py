@@ -155,11 +155,16 @@ def _shape(saved: array_file.ArrayFile, name: str, count: int) -> jax.ShapeDtype
 
 def remove_all(folder: Path) -> None:
     """Delete the checkpoints in the folder of a study that has ended."""
-    for path in (folder / FOLDER).glob("*.safetensors"):
-        if re.fullmatch(NAME, path.name):
-            path.unlink()
+    for path in _paths(folder):
+        path.unlink()
     with contextlib.suppress(OSError):  # missing, or contains other files
         (folder / FOLDER).rmdir()
+
+
+def _paths(folder: Path) -> list[Path]:
+    """Return the checkpoints in the folder of a study; other files are not ours."""
+    found = (folder / FOLDER).glob("*.safetensors")
+    return sorted(path for path in found if re.fullmatch(NAME, path.name))
 
 
 def of_seed(folder: Path, seed: int) -> tuple[Path, list[int], int]:
@@ -170,7 +175,7 @@ def of_seed(folder: Path, seed: int) -> tuple[Path, list[int], int]:
       ValueError: no checkpoint has the seed.
     """
     found = []
-    for path in sorted((folder / FOLDER).glob("*.safetensors")):
+    for path in _paths(folder):
         with array_file.opened(path, _TAG, _FORMAT, _ABOUT, "start the run again") as saved:
             with disk.reading(path, "start the run again"):
                 seeds = [number for _, number in saved.header["runs"]]

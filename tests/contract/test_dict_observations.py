@@ -8,7 +8,7 @@ import pytest
 from agents.types import Discrete
 from experiments import environments, train
 from experiments.environments import EnvironmentFailed
-from experiments.runs import policy
+from experiments.studies import policy
 from tests.refusals import refusal, refused
 
 gymnasium = pytest.importorskip("gymnasium")
@@ -98,7 +98,8 @@ def test_non_finite_entries_are_refused_with_their_step(registered):
 SMALL = (
     "--env", NAME, "--agent", "dqn", "--replay", "uniform", "--seeds", "2", "--steps", "60",
     "--warmup", "24", "--eval-every", "30", "--eval-episodes", "2", "--batch-size", "8",
-    "--n-step", "2", "--inspect", "0",
+    "--n-step", "2", "--inspect", "0", "--agent.hidden", "8", "--figures", "false",
+    "--tensorboard", "false",
 )  # fmt: skip
 
 
@@ -107,7 +108,7 @@ def test_runs_scale_dict_observations_and_policies_load(registered, tmp_path):
     assert train.main([*SMALL, "--scale-observations", "true", "--out", str(out)]) == 0
     metrics = pd.read_csv(out / "metrics.csv")
     assert set(metrics["seed"]) == {0, 1} and (metrics["eval_length"] == LENGTH).all()
-    trained = policy.load(out, policy.read_config(out), 1)
+    trained = policy.load(out, policy.read(out), 1)
     speed = trained.agent.scaling.mean["wheels"]["speed"]
     assert ((speed > 0.5) & (speed < 2.5)).all()  # mean over episodes with counts 0 to 3
     action = trained.greedy(trained.agent, expected([0, 3]), jax.random.key(0))

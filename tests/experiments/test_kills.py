@@ -1,99 +1,161 @@
-"""Runs killed at random moments and resumed, compared with uninterrupted runs."""
+"""Commands that are killed at random moments and resumed, compared with uninterrupted ones.
+
+Set JAXREPLAY_KILLS for more rounds of each command.
+"""
 
 import os
 import random
-import shlex
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
+from safetensors.numpy import load_file
 
-SMALL = shlex.split(
-    "--agent dqn --env gymnax/CartPole-v1 --seeds 2 --warmup 100 --eval-every 50 "
-    "--eval-episodes 2 --env.max-steps 50 --agent.hidden 16 --inspect 0"
-)
+from experiments import compare, sweep, train
+from experiments.studies import store
+from tests.experiments.tiny import TINY
+
+SMALL = [
+    *TINY, "--steps", "12000", "--eval-every", "300", "--figures", "false",
+    "--checkpoint-every", "0",
+]  # fmt: skip
+STUDY = [*SMALL, "--replays", "uniform", "per", "--control", "false", "--report", "false"]
 COMMANDS = {
-    "train": [
-        "experiments.train", *SMALL, "--replay", "per", "--steps", "900", "--checkpoint-every", "1"
-    ],
-    "compare": [
-        "experiments.compare", *SMALL, "--replays", "uniform", "lap", "--steps", "500",
-        "--report", "false", "--leave-state", "0",
-    ],
-}  # fmt: skip
-BEGUN = {"train": "config.json", "compare": "study.json"}
+    "train": (train, [*SMALL, "--replay", "per", "--env", "walk/4"]),
+    "host": (train, [*SMALL, "--env", "gymnasium/CartPole-v1", "--steps", "3000"]),
+    "compare": (compare, [*STUDY, "--env", "walk/4"]),
+    "sweep": (sweep, [*STUDY, "--envs", "walk/4", "--grid", "replay.alpha=0.4,0.6"]),
+}
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-COMPARED = ("metrics.csv", "config.json", "step_*.safetensors", "study.csv.gz")
-PRESENT = ("summary.json", "*.png", "*.md")  # contain times
-ROUNDS = 3  # for each command; set JAXREPLAY_KILLS for more
+ROUNDS = int(os.environ.get("JAXREPLAY_KILLS", "3"))
+CHANGES = 4  # most checkpoints that are written before a kill
+LONG = 120.0  # seconds
 
 
-def start(command, folder, **pipes):
-    """Start a command in its own session, with a compilation cache shared by all commands."""
-    cache = {
-        "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
-    pipes = pipes or {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Return a function that returns the folder of an uninterrupted command."""
+    root, made = tmp_path_factory.mktemp("whole"), {}
+
+    def run(name):
+        if name == "host":
+            pytest.importorskip("gymnasium")
+        if name not in made:
+            made[name], (command, words) = root / name, COMMANDS[name]
+            assert command.main([*words, "--out", str(made[name])]) == 0
+        return made[name]
+
+    return run
+
+
+def start(name, *words):
+    """Start a command in its own session."""
+    command, _ = COMMANDS[name]
     return subprocess.Popen(
-        [sys.executable, "-m", *command], env=os.environ | cache, text=True,
-        start_new_session=True, **pipes,
+        [sys.executable, "-m", command.__name__, *words], text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=COMMANDS)
-def whole(request, tmp_path_factory):
-    """Return name, folder of results, and duration of a command with a warm compilation cache."""
-    name, folder = request.param, tmp_path_factory.mktemp(request.param)
-    for place in ("compiling", "whole"):
-        began = time.monotonic()
-        command = [*COMMANDS[name], "--out", str(folder / place)]
-        assert start(command, folder).wait() == 0
-    return name, folder, time.monotonic() - began
-
-
-def differing(out, whole):
-    """Return the files of results that differ between two folders."""
-    names = {path.relative_to(whole) for pattern in PRESENT for path in whole.rglob(pattern)}
-    found = [str(name) for name in names if not (out / name).is_file()]
-    for pattern in COMPARED:
-        for name in {p.relative_to(f) for f in (out, whole) for p in f.rglob(pattern)}:
-            one, other = out / name, whole / name
-            if not (one.is_file() and other.is_file() and one.read_bytes() == other.read_bytes()):
-                found.append(str(name))
+def seen(out: Path) -> list[tuple[str, int]]:
+    """Return the names and times of the checkpoints in a folder."""
+    found = []
+    for path in (out / "checkpoints").glob("*.safetensors"):
+        try:
+            found.append((path.name, path.stat().st_mtime_ns))
+        except FileNotFoundError:  # its batch has ended
+            continue
     return sorted(found)
 
 
-def killed_and_resumed(name, out, seconds, rng):
-    """Kill a command one to three times, then finish it; return signals and any error message."""
-    kills, command = [], [*COMMANDS[name], "--out", str(out)]
-    for _ in range(rng.randint(1, 3)):
-        process, number = start(command, out.parent), rng.choice(SIGNALS)
-        try:
-            process.wait(rng.uniform(0.1, 0.9) * seconds)
-            break  # finished before the kill
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, number)
-            process.wait()
-            kills.append(number.name)
-        if (out / BEGUN[name]).exists():
-            command = [COMMANDS[name][0], "--resume", str(out)]
-    process = start(command, out.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+def killed(process, out, number, changes, delay) -> bool:
+    """Send a signal after `changes` changes of the checkpoints; return whether it came in time."""
+    before, deadline = seen(out), time.monotonic() + LONG
+    while process.poll() is None and changes:
+        assert time.monotonic() < deadline
+        if (now := seen(out)) != before:
+            before, changes = now, changes - 1
+        time.sleep(0.002)
+    try:
+        process.wait(delay)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, number)
+        process.communicate()
+        return True
+    return False
+
+
+def resume(name, out):
+    """Return the words that start a command, or continue it once its folder has begun."""
+    begun = (out / "study.json").exists()
+    return ["--resume", str(out)] if begun else [*COMMANDS[name][1], "--out", str(out)]
+
+
+def killed_and_resumed(name, out, kills) -> int:
+    """Kill a command, then finish it; return the number of kills that came in time."""
+    count = 0
+    for kill in kills:
+        process = start(name, *resume(name, out))
+        if not killed(process, out, *kill):
+            text = process.communicate()[0]
+            assert process.returncode == 0, text
+            break
+        count += 1
+    process = start(name, *resume(name, out))
     text = process.communicate()[0]
-    return kills, "" if process.returncode == 0 or "already holds" in text else text
+    assert process.returncode == 0, (kills, text)
+    return count
+
+
+def assert_same(name, out, whole, kills):
+    names = {path.relative_to(whole) for path in whole.rglob("*") if path.is_file()}
+    events = {path for path in names if path.parent.name == "tensorboard"}
+    left = {path.relative_to(out) for path in out.rglob("*") if path.is_file()}
+    assert names - events == {path for path in left if path.parent.name != "tensorboard"}, kills
+    if name == "host":  # its environments begin new episodes when they resume
+        tables = [pd.read_csv(folder / "metrics.csv") for folder in (whole, out)]
+        assert tables[0][["seed", "step"]].equals(tables[1][["seed", "step"]])
+        assert tables[1]["agent/loss"].notna().all()
+        return
+    for table in {"metrics.csv", "study.csv.gz"} & {path.name for path in names}:
+        assert (out / table).read_bytes() == (whole / table).read_bytes(), (table, kills)
+    for path in (path for path in names if path.suffix == ".safetensors"):
+        before, after = load_file(whole / path), load_file(out / path)
+        assert before.keys() == after.keys()
+        for leaf, values in before.items():  # the header has times
+            np.testing.assert_array_equal(after[leaf], values, err_msg=leaf)
+    runs = [sorted(store.read(folder).ended()) for folder in (whole, out)]
+    assert runs[0] == runs[1]
+
+
+KILL = (signal.SIGKILL, 2, 0.0)
+
+
+@pytest.mark.parametrize("name", ["train", "sweep"])
+def test_killed_commands_resume_to_the_same_bytes(name, whole, tmp_path):
+    out = tmp_path / "killed"
+    assert killed_and_resumed(name, out, [KILL]) == 1, "it ended before the kill"
+    assert_same(name, out, whole(name), [KILL])
 
 
 @pytest.mark.slow
-def test_killed_and_resumed_runs_equal_uninterrupted_runs(whole):
-    name, folder, seconds = whole
-    rng, killed = random.Random(3), 0
-    rounds = int(os.environ.get("JAXREPLAY_KILLS", ROUNDS))
-    for number in range(rounds):
-        out = folder / f"killed_{number}"
-        kills, message = killed_and_resumed(name, out, seconds, rng)
-        assert not message, (kills, message)
-        assert differing(out, folder / "whole") == [], kills
-        killed += len(kills)
-    assert killed >= rounds / 2
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_resume_from_random_kills(name, whole, tmp_path):
+    rng, count = random.Random(f"{name} 3"), 0
+    for number in range(ROUNDS):
+        kills = [
+            (rng.choice(SIGNALS), rng.randint(0, CHANGES), rng.uniform(0, 0.3))
+            for _ in range(rng.randint(1, 3))
+        ]
+        kills = [
+            (how, changes, delay if changes else rng.uniform(0, 8)) for how, changes, delay in kills
+        ]  # without a checkpoint: while it imports, traces and compiles
+        out = tmp_path / str(number)
+        count += killed_and_resumed(name, out, kills)
+        assert_same(name, out, whole(name), kills)
+    assert count >= ROUNDS / 2

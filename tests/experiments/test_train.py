@@ -1,4 +1,7 @@
-"""The train command: files, resuming after kill -9, and refusals."""
+"""The train command: files, signals and resuming, failing environments, and refusals.
+
+`test_kills.py` kills its processes.
+"""
 
 import json
 import os
@@ -7,124 +10,272 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
-import numpy as np
 import pandas as pd
 import pytest
 
 from experiments import environments, train
-from experiments.runs import run as run_module
-from experiments.training import seeds
+from experiments.studies import checkpoints, store
+from experiments.training import drivers
+from experiments.training.drivers import CompiledDriver
+from tests.experiments import tiny
 from tests.refusals import assert_names, refusal
 
-# Small enough to train in a second: 16 hidden units, 2 seeds, 8 log points.
 TINY = [
-    "--agent", "dqn", "--replay", "per", "--env", "gymnax/CartPole-v1", "--seeds", "2",
-    "--steps", "900", "--warmup", "100", "--eval-every", "100", "--eval-episodes", "2",
-    "--env.max-steps", "50", "--agent.hidden", "16", "--checkpoint-every", "2",
-    "--figures", "false",
+    *tiny.TINY, "--env", "walk/4", "--replay", "per", "--steps", "300", "--checkpoint-every", "0",
 ]  # fmt: skip
-QUICK = [*TINY, "--inspect", "0"]  # a smaller program
+QUIET = ["--figures", "false", "--tensorboard", "false"]
+STEPS = [150, 200, 250, 300]
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
     """Return the folder of an uninterrupted run."""
     out = tmp_path_factory.mktemp("runs") / "whole"
-    assert train.main([*TINY, "--figures", "true", "--out", str(out)]) == 0
+    assert train.main([*TINY, "--out", str(out)]) == 0
     return out
 
 
-def test_runs_write_config_metrics_summary_figure_and_checkpoints(finished):
-    config = json.loads((finished / "config.json").read_text())
-    assert config["replay"] == "per"
-    assert config["replay_options"]["alpha"] == 0.6
-    assert config["agent_options"]["hidden"] == [16]
+def test_runs_write_tables_figures_events_and_one_checkpoint(finished):
+    config = json.loads((finished / "study.json").read_text())["points"]["walk/4 per"]["config"]
+    assert config["replay"] == "per" and config["replay_options"]["alpha"] == 0.6
+    assert config["agent_options"]["hidden"] == [8]
     metrics = pd.read_csv(finished / "metrics.csv")
     assert list(metrics.columns[:2]) == ["seed", "step"]
-    assert sorted(set(metrics["step"])) == list(range(200, 1000, 100))
-    assert all(sorted(group["seed"]) == [0, 1] for _, group in metrics.groupby("step"))
-    assert metrics["eval_return"].between(1, 50).all()
+    assert metrics["step"].tolist() == [step for step in STEPS for _ in range(2)]
+    assert metrics["seed"].tolist() == [0, 1] * len(STEPS)
     assert metrics["agent/loss"].notna().all()
-    timing = pd.read_csv(finished / "timing.csv")
-    first, *others = timing.to_dict("records")
-    assert 0 < first["compiling"] < first["start_up"] + first["seconds"]
-    assert all(row["start_up"] == 0 for row in others)  # it was not resumed
-    summary = json.loads((finished / "summary.json").read_text())
-    last = metrics[metrics["step"] == 900]["eval_return"].to_numpy()
-    np.testing.assert_allclose(summary["final_return"], last)
+    results = store.read(finished)
+    table = results.table.sort_values(["step", "seed"])
+    pd.testing.assert_frame_equal(
+        table[metrics.columns].reset_index(drop=True), metrics, check_dtype=False, rtol=1e-6
+    )
+    (cost,) = results.facts["costs"]
+    assert 0 < cost["compiling"] < cost["seconds"] and not results.facts["failed"]
     for name in ("learning_curve.png", "replayed.png", "own_metrics.png"):
         assert (finished / name).read_bytes().startswith(b"\x89PNG")
-    assert len(list((finished / "checkpoints").glob("*.safetensors"))) == 2
+    assert checkpoints.of_seed(finished, 1)[1:] == ([0, 1], 300)
+    names = {path.name for path in finished.iterdir() if path.suffix != ".png"}
+    assert names == {"study.json", "study.csv.gz", "metrics.csv", "checkpoints",
+                     "tensorboard"}  # fmt: skip
+    assert len(list((finished / "checkpoints").iterdir())) == 1
     assert list((finished / "tensorboard").iterdir())
 
 
-def interrupted(out, number, *options):
-    """Send a signal to a run with a checkpoint; return exit code and last line of the errors."""
-    command = [sys.executable, "-m", "experiments.train", *options, "--out", str(out)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not list(out.glob("checkpoints/*.safetensors")):
-        time.sleep(0.002)
-    process.send_signal(number)
-    said = process.communicate()[1].splitlines()
-    assert not (out / "summary.json").exists(), "the run ended before the signal"
-    return process.returncode, said[-1] if said else ""
+# Signals and resuming
 
 
-def test_killed_runs_resume_to_the_same_bits(finished, tmp_path):
-    out = tmp_path / "killed"
-    interrupted(out, signal.SIGKILL, *TINY)
-    assert train.main(["--resume", str(out)]) == 0
-    assert (out / "summary.json").exists() and not list(out.glob("*.png")), "no figures asked for"
-    (last,) = (path.relative_to(finished) for path in finished.glob("checkpoints/*900*"))
-    for name in ("metrics.csv", "config.json", last):
-        assert (out / name).read_bytes() == (finished / name).read_bytes(), name
+def wait_until(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
-def test_signals_of_schedulers_save_a_checkpoint_and_set_the_exit_code(tmp_path):
-    out = tmp_path / "stopped"
-    code, said = interrupted(out, signal.SIGUSR1, *QUICK, "--steps", "90000")
-    assert code == 143
-    assert_names(said, f"--resume {out}")
+def pressing(monkeypatch, number=None):
+    """Send a signal, if any, in the second chunk of a run; return a list of the chunks."""
+    before, calls = CompiledDriver.chunk, []
+
+    def chunk(driver, state, blocks):
+        calls.append(blocks)
+        if number is not None and len(calls) == 2:
+            os.kill(os.getpid(), number)
+            wait_until(driver.stop)
+        return before(driver, state, blocks)
+
+    monkeypatch.setattr(CompiledDriver, "chunk", chunk)
+    return calls
+
+
+def same_results(out, whole):
+    assert (out / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+    assert (out / "study.csv.gz").read_bytes() == (whole / "study.csv.gz").read_bytes()
+
+
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143}
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_signals_save_a_checkpoint_and_set_the_exit_code(
+    tmp_path, number, monkeypatch, capsys, ctrl_c
+):
+    out = tmp_path / "run"
+    pressing(monkeypatch, number)
+    assert train.main([*TINY, *QUIET, "--out", str(out)]) == CODES[number]
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert_names(said, "200", "300", f"--resume {out}")
     assert not (out / ".jaxreplay.lock").exists()
+    assert pd.read_csv(out / "metrics.csv")["step"].max() == 200
+    assert checkpoints.of_seed(out, 0)[2] == 200
 
 
-def test_damaged_checkpoints_fall_back_to_the_previous_one(finished, tmp_path, capsys):
-    out = Path(shutil.copytree(finished, tmp_path / "damaged"))
-    (out / "summary.json").unlink()
-    older, newest = sorted((out / "checkpoints").glob("*.safetensors"))
-    newest.unlink()  # finished runs do not read arrays
-    damaged = newest.with_name("step_000000000850.safetensors")
-    content = bytearray(older.read_bytes())
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory, finished) -> Path:
+    """Return the folder of a run that was stopped at the second log point."""
+    out = tmp_path_factory.mktemp("runs") / "stopped"
+    with pytest.MonkeyPatch.context() as patch:
+        pressing(patch, signal.SIGTERM)
+        assert train.main([*TINY, *QUIET, "--out", str(out)]) == 143
+    return out
+
+
+def flipped(path):
+    content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 4
-    damaged.write_bytes(content)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("what", ["damaged", "missing", "log torn", "log missing"])
+def test_runs_resume_to_the_same_bytes(stopped, finished, tmp_path, what, monkeypatch, capsys):
+    out = Path(shutil.copytree(stopped, tmp_path / "left"))
+    (path,) = (out / "checkpoints").iterdir()
+    if what == "damaged":
+        flipped(path)
+    elif what == "missing":
+        path.unlink()
+    elif what == "log torn":
+        with (out / "metrics.csv").open("ab") as file:
+            file.write(b"0,250,1.0\n1,25")
+    else:
+        (out / "metrics.csv").unlink()
+    chunks = pressing(monkeypatch)
     assert train.main(["--resume", str(out)]) == 0
-    assert_names(capsys.readouterr().err, out / "checkpoints", "step_000000000850.damaged")
-    assert (out / "metrics.csv").read_bytes() == (finished / "metrics.csv").read_bytes()
-    timing = pd.read_csv(out / "timing.csv")
-    assert timing["step"].tolist() == list(range(200, 1000, 100))
-    assert list(out.glob("checkpoints/*.damaged"))
+    assert len(chunks) == (4 if what in ("damaged", "missing") else 2)
+    assert (str(path) in capsys.readouterr().err) == (what == "damaged")
+    same_results(out, finished)
+    assert [path.name for path in (out / "checkpoints").iterdir()] == [path.name]
+    assert not list(out.glob("*.png")), "figures were not asked for"
 
 
-@pytest.mark.parametrize("name", ["metrics.csv", "timing.csv"])
-def test_changed_tables_are_refused(finished, tmp_path, name, capsys):
-    out = Path(shutil.copytree(finished, tmp_path / "cut"))
-    lines = (out / name).read_text().splitlines(keepends=True)
-    (out / name).write_text("".join(lines[:-2]))
-    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    assert_names(refusal(capsys, train.main, "--resume", out), out / name, "--out")
-    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+def test_a_second_ctrl_c_ends_the_command_and_keeps_the_previous_checkpoint(
+    finished, tmp_path, monkeypatch, capsys, ctrl_c
+):
+    before, calls, ended = CompiledDriver.chunk, [], threading.Event()
+
+    def chunk(driver, state, blocks):
+        calls.append(blocks)
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+            wait_until(driver.stop)
+            os.kill(os.getpid(), signal.SIGINT)
+            assert ended.wait(30)
+            raise OSError  # this thread would have ended with its process
+        return before(driver, state, blocks)
+
+    out = tmp_path / "stopped"
+    with monkeypatch.context() as patched:
+        patched.setattr(CompiledDriver, "chunk", chunk)
+        assert train.main([*TINY, *QUIET, "--out", str(out)]) == 130
+        ended.set()
+    assert_names(capsys.readouterr().err.splitlines()[-1], f"--resume {out}")
+    assert not (out / ".jaxreplay.lock").exists()
+    assert checkpoints.of_seed(out, 0)[2] <= 200
+    assert train.main(["--resume", str(out)]) == 0
+    same_results(out, finished)
 
 
-def test_finished_runs_without_checkpoints_are_not_restarted(finished, tmp_path, capsys):
+def test_finished_runs_are_neither_traced_nor_changed(finished, tmp_path, monkeypatch, capsys):
     out = Path(shutil.copytree(finished, tmp_path / "ended"))
     shutil.rmtree(out / "checkpoints")
-    assert_names(refusal(capsys, train.main, "--resume", out), out)
-    assert (out / "metrics.csv").read_bytes() == (finished / "metrics.csv").read_bytes()
+
+    def never(*args):
+        raise AssertionError("traced")
+
+    monkeypatch.setattr(drivers, "over_seeds", never)
+    assert train.main(["--resume", str(out)]) == 0
+    same_results(out, finished)
+    refusal(capsys, train.main, *TINY, "--out", out)  # nor are they traced before a refusal
+
+
+def test_runs_of_other_code_resume_only_on_request(stopped, tmp_path, monkeypatch, capsys):
+    out, own = Path(shutil.copytree(stopped, tmp_path / "run")), store.code_version()
+    monkeypatch.setattr(store.code, "version", lambda *patterns: "another")
+    assert_names(refusal(capsys, train.main, "--resume", out), out, own, "--other-code true")
+    assert train.main(["--resume", str(out), "--other-code", "true"]) == 0
+    assert len(store.read(out).facts["points"]["walk/4 per"]["code"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--out", "{run}"], ("--overwrite", "--resume {run}", "--out")),
+        (["--resume", "{run}", "--replay.alpha", "0.4"], ("{run}", "replay.alpha", "--out")),
+        (["--resume", "{run}", "--agent", "rainbow"], ("--agent", "dqn", "--out")),
+        (["--resume", "{run}", "--overwrite"], ("--resume", "--overwrite")),
+        (["--resume", "{run}/checkpoints"], ("{run}/checkpoints",)),
+    ],
+)
+def test_runs_are_not_overwritten_or_resumed_with_other_options(finished, options, parts, capsys):
+    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    error = refusal(capsys, train.main, *(option.format(run=finished) for option in options))
+    assert_names(error, *(part.format(run=finished) for part in parts))
+    assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == before
+
+
+def test_overwrite_replaces_a_run(finished, tmp_path):
+    out = Path(shutil.copytree(finished, tmp_path / "twice"))
+    assert train.main([*TINY, *QUIET, "--seed", "5", "--overwrite", "--out", str(out)]) == 0
+    assert set(pd.read_csv(out / "metrics.csv")["seed"]) == {5, 6}
+    assert checkpoints.of_seed(out, 5)[1] == [5, 6]
+    assert len(list((out / "checkpoints").iterdir())) == 1  # old checkpoints are removed
+    assert not (out / "tensorboard").exists() and not list(out.glob("*.png"))
+
+
+# Environments that fail and agents that diverge
+
+
+def test_seeds_whose_environment_fails_end_and_others_go_on(tmp_path, monkeypatch, capsys):
+    healthy, out = environments.make, tmp_path / "broken"
+
+    def make(name, config):
+        sound = healthy(name, config)
+
+        def step(key, state, action):
+            state, obs, out = sound.step(key, state, action)
+            bad = jax.random.key_data(key)[0] % 512 == 0
+            return state, obs, out._replace(reward=jnp.where(bad, jnp.nan, out.reward))
+
+        return sound._replace(step=step)
+
+    options = [*TINY, *QUIET, "--seeds", "8", "--out", str(out)]
+    with monkeypatch.context() as patch:
+        patch.setattr(environments, "make", make)
+        assert train.main(options) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    results = store.read(out)
+    failed = {int(name.split()[-1]) for name in results.facts["failed"]}
+    assert 0 < len(failed) < 8
+    assert_names(said, f"seed {min(failed)}", "walk/4", f"--resume {out}")
+    assert {seed for _, seed in results.ended()} == set(range(8)) - failed
+    assert train.main(["--resume", str(out)]) == 0
+    assert len(store.read(out).ended()) == 8 and not store.read(out).facts["failed"]
+
+
+def test_diverging_runs_warn_and_may_be_stopped(tmp_path, capsys):
+    options = (
+        "--agent racer --replay refer --env gymnax/Pendulum-v1 --env.max-steps 8 --steps 400 "
+        "--agent.learning-rate 10 --agent.hidden 8 --replay.reject false --replay.penalise false "
+        "--replay.forget oldest --warmup 40 --eval-every 90 --eval-episodes 1 --seeds 2 "
+        "--inspect 0 --capacity 64 --batch-size 8"
+    )
+    out = tmp_path / "diverging"
+    ends = [*QUIET, "--stop-on-divergence", "true", "--out", str(out)]
+    assert train.main([*options.split(), *ends]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert_names(said, "refer", "seed 1", "--stop-on-divergence")
+    assert not store.read(out).ended() and checkpoints.of_seed(out, 1)
+    assert train.main(["--resume", str(out)]) == 0
+    assert_names(capsys.readouterr().err, "refer", "0, 1")
+    table = store.read(out).table
+    assert table.groupby("seed")["diverged"].max().tolist() == [1, 1]
+
+
+# Refusals
 
 
 REFUSALS = [
@@ -157,116 +308,11 @@ def test_bad_input_is_refused_in_one_line(options, parts, tmp_path, capsys):
     assert not out.exists()
 
 
-def test_second_ctrl_c_while_saving_keeps_the_previous_checkpoint(
-    finished, tmp_path, monkeypatch, capsys, ctrl_c
-):
-    healthy, saves = run_module._rows, []
-
-    def rows(*args):
-        os.kill(os.getpid(), signal.SIGINT)  # the first one waits for the log point
-        return healthy(*args)
-
-    def save(*args):
-        saves.append(args)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    out = tmp_path / "stopped"
-    with monkeypatch.context() as patched:
-        patched.setattr(run_module, "_rows", rows)
-        patched.setattr(run_module.checkpoint, "save", save)
-        assert train.main([*TINY, "--checkpoint-every", "4", "--out", str(out)]) == 130
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert_names(said, f"--resume {out}")
-    assert len(saves) == 1
-    assert train.main(["--resume", str(out)]) == 0  # restarts without a checkpoint
-    assert_names(capsys.readouterr().err, out, "metrics.csv")  # rewritten
-    assert (out / "metrics.csv").read_bytes() == (finished / "metrics.csv").read_bytes()
-
-
-def test_failing_environments_end_the_run_and_keep_its_checkpoint(tmp_path, monkeypatch, capsys):
-    healthy = environments.make
-
-    def make(name, config):
-        sound = healthy(name, config)
-
-        def step(key, state, action):
-            state, obs, out = sound.step(key, state, action)
-            count = state.steps - (action == 0)  # fails in training, not at the early end
-            return state, obs, out._replace(final_obs=jnp.where(count == 45, jnp.nan, obs))
-
-        return sound._replace(step=step)
-
-    monkeypatch.setattr(environments, "make", make)
-    out = tmp_path / "broken"
-    options = [*QUICK, "--env", "gymnax/Pendulum-v1", "--agent", "td3", "--seed", "4"]
-    options += ["--batch-size", "16"]
-    assert train.main([*options, "--checkpoint-every", "1", "--out", str(out)]) == 1
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert said.startswith("error: ")
-    assert_names(said, "seed 4", "45", "gymnax/Pendulum-v1")
-    assert not (out / "summary.json").exists() and not list(out.glob("checkpoints/*.safetensors"))
-
-
-def test_diverging_runs_warn_and_may_be_stopped(tmp_path, capsys):
-    options = (
-        "--agent racer --replay refer --env gymnax/Pendulum-v1 --env.max-steps 8 --steps 400 "
-        "--agent.learning-rate 10 --agent.hidden 8 --replay.reject false --replay.penalise false "
-        "--replay.forget oldest --warmup 40 --eval-every 90 --eval-episodes 1 --seeds 2 "
-        "--inspect 0 --capacity 64 --batch-size 8 --tensorboard false --checkpoint-every 1"
-    )
-    out = tmp_path / "diverging"
-    ends = ["--stop-on-divergence", "true", "--out", str(out)]
-    assert train.main([*options.split(), *ends]) == 1
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert_names(said, "refer", "seed 1", "--stop-on-divergence")
-    assert not (out / "summary.json").exists() and list(out.glob("checkpoints/*.safetensors"))
-    assert train.main(["--resume", str(out), "--stop-on-divergence", "false"]) == 0
-    assert " 2/2 |" in capsys.readouterr().out
-    assert json.loads((out / "summary.json").read_text())["diverged"] == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
-        (["--out", "{run}"], ("--overwrite", "--resume {run}", "--out")),
-        (["--resume", "{run}", "--replay.alpha", "0.4"], ("replay.alpha", "0.6", "0.4")),
-        (["--resume", "{run}", "--agent", "rainbow"], ("--agent", "dqn", "rainbow", "--out")),
-        (["--resume", "{run}", "--overwrite"], ("--resume", "--overwrite")),
-        (["--resume", "{run}/checkpoints"], ("{run}/checkpoints",)),
-    ],
-)
-def test_runs_are_not_overwritten_or_resumed_with_other_options(finished, options, parts, capsys):
-    before = (finished / "metrics.csv").read_bytes()
-    error = refusal(capsys, train.main, *(option.format(run=finished) for option in options))
-    assert_names(error, *(part.format(run=finished) for part in parts))
-    assert (finished / "metrics.csv").read_bytes() == before
-
-
-def test_overwrite_replaces_a_run(finished, tmp_path):
-    out = Path(shutil.copytree(finished, tmp_path / "twice"))
-    other = ["--steps", "300", "--seed", "5", "--overwrite"]
-    assert train.main([*QUICK, *other, "--out", str(out)]) == 0
-    assert set(pd.read_csv(out / "metrics.csv")["seed"]) == {5, 6}
-    assert len(list((out / "checkpoints").iterdir())) == 1  # old checkpoints are removed
-
-
-def test_finished_runs_are_not_traced_again(finished, monkeypatch, capsys):
-    before = (finished / "metrics.csv").read_bytes()
-
-    def never(program):
-        raise AssertionError("traced")
-
-    monkeypatch.setattr(seeds, "over_seeds", never)
-    assert train.main(["--resume", str(finished)]) == 0
-    assert (finished / "metrics.csv").read_bytes() == before
-    refusal(capsys, train.main, *TINY, "--out", finished)  # nor is it before a refusal
-
-
 MINUTES = 6.0  # set JAXREPLAY_MINUTES for longer
 SETTLED = 0.3  # share of the time after which memory is fully allocated
 LOOP = shlex.split(
     "--agent dqn --replay per --seeds 2 --steps 1000000000 --capacity 20000 --eval-every 2000 "
-    "--eval-episodes 2 --agent.hidden 64 64 --checkpoint-every 5"
+    "--eval-episodes 2 --agent.hidden 64 64"
 )
 
 

@@ -10,13 +10,14 @@ import jax
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.numpy import load_file
 
 from agents.types import Discrete
 from experiments import environments, train, watch
 from experiments.figures import film
 from experiments.figures.film import Film
-from experiments.runs import checkpoint, policy
-from experiments.runs.assembly import build
+from experiments.studies import checkpoints, policy, store
+from experiments.studies.definition import Study
 from tests.refusals import assert_names, refusal, refused
 
 SMALL = [
@@ -101,22 +102,23 @@ def test_every_family_is_rendered_as_a_gif_with_changing_frames(name, trained, c
 
 def test_policy_is_read_from_the_last_checkpoint_of_the_seed(trained):
     run = trained("gymnax/CartPole-v1")
-    config = policy.read_config(run)
-    state = checkpoint.load(run / "checkpoints", build(config).like())
-    networks = []
+    study, networks = policy.read(run), []
     for at, seed in enumerate((3, 4)):
-        found = policy.load(run, config, seed)
-        assert found.step == 60
-        own = jax.tree.map(lambda x: x[at], state.agent.params)
-        jax.tree.map(np.testing.assert_array_equal, own, found.agent.params)
-        networks.append(np.concatenate([np.ravel(x) for x in jax.tree.leaves(own)]))
+        path, seeds, step = checkpoints.of_seed(run, seed)
+        found = policy.load(run, study, seed)
+        assert (seeds, step, found.step) == ([3, 4], 60, 60)
+        saved = load_file(path)
+        for place, leaf in jax.tree_util.tree_leaves_with_path(found.agent.params):
+            name = f"['state'].agent.params{jax.tree_util.keystr(place)}"
+            np.testing.assert_array_equal(saved[name][at], leaf)
+        networks.append(np.concatenate([np.ravel(x) for x in jax.tree.leaves(found.agent.params)]))
     assert not np.array_equal(*networks)
 
 
 def test_return_and_length_equal_a_manual_rollout(trained):
     run = trained("sparse_pendulum/Pendulum-v0")  # with scaled observations
-    config = policy.read_config(run)
-    found = policy.load(run, config, 4)
+    study = policy.read(run)
+    (config,), found = study.bases.values(), policy.load(run, study, 4)
     _, total, length, over = watch.play(watch.compiled_episode(config, found, 7), 12)
     key, steps = jax.random.split(jax.random.key(7))
     state, obs = found.environment.reset(key)
@@ -161,17 +163,19 @@ def test_films_replace_only_films_of_the_command(tmp_path):
 
 def test_invalid_runs_and_options_are_refused_in_one_line(trained, tmp_path, capsys):
     run = trained("gymnax/CartPole-v1")
+    several = tmp_path / "several"
+    several.mkdir()
+    study = Study.make("walk/4", "dqn", ["uniform", "per"])
+    store.begin(several, study, study.points(), {}).write()
     bare = tmp_path / "bare"
     bare.mkdir()
-    shutil.copy(run / "config.json", bare)
+    shutil.copy(run / "study.json", bare)
     broken = tmp_path / "broken"
     broken.mkdir()
-    (broken / "config.json").write_text("{")
+    (broken / "study.json").write_text("{")
     bent = tmp_path / "bent"
     shutil.copytree(run, bent)
-    last = max(
-        (bent / "checkpoints").glob("step_*.safetensors"), key=lambda path: path.stat().st_size
-    )
+    (last,) = (bent / "checkpoints").iterdir()
     content = bytearray(last.read_bytes())
     for place in range(len(content) // 2, len(content), 64):
         content[place] ^= 0xFF
@@ -179,9 +183,10 @@ def test_invalid_runs_and_options_are_refused_in_one_line(trained, tmp_path, cap
     capsys.readouterr()
     for arguments, parts in (
         ([tmp_path / "none"], (tmp_path / "none",)),
-        ([run.parent], (run.parent, f"{run.parent}/")),  # contains a run
+        ([run.parent], (run.parent,)),  # contains a run
+        ([several], (several,)),
         ([bare], (bare, "--resume")),
-        ([broken], (broken / "config.json",)),
+        ([broken], (broken / "study.json",)),
         ([bent], (last,)),
         ([run, "--seed", "5"], ("3", "4", "5")),
         ([run, "--out", tmp_path / "x.png"], (tmp_path / "x.png", ".gif")),

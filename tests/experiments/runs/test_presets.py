@@ -10,6 +10,8 @@ from experiments.runs import presets
 from experiments.runs.presets import PRESETS
 from experiments.runs.registry import AGENTS
 from experiments.runs.run_config import PREFIXES, RunConfig, defaults
+from experiments.studies import store
+from experiments.studies.definition import Study
 from jaxreplay.methods import METHODS
 from tests.refusals import assert_names, refusal
 
@@ -173,7 +175,8 @@ def test_given_options_override_presets(executed, tmp_path):
 
 def test_runs_resume_without_the_preset(executed, tmp_path, capsys):
     config = defaults(CARTPOLE, "rainbow", "per", "data_efficient")
-    (tmp_path / "config.json").write_text(json.dumps(config.to_json()))
+    made = Study.of_run(config)
+    store.begin(tmp_path, made, made.points(), {}).write()
     train.main(["--resume", str(tmp_path)])
     assert executed == [config]
     capsys.readouterr()

@@ -6,8 +6,10 @@ import json
 import jax
 import pytest
 
-from experiments.runs import assembly, rates, run_config
+from experiments.runs import rates, run_config
 from experiments.runs.run_config import RunConfig, defaults
+from experiments.studies import plan
+from experiments.studies.definition import Study
 from tests.refusals import refused
 
 CONFIG = defaults("gymnax/CartPole-v1", "dqn", "per")
@@ -22,30 +24,14 @@ PLAIN = {
 
 def test_tuples_equal_the_lists_of_their_json():
     tuples = PLAIN | {"agent_options": {"hidden": (256, 256), "double": True}}
-    run_config.check_same(PLAIN, tuples, "runs/x")
     assert run_config.differing(PLAIN, tuples) == []
 
 
-@pytest.mark.parametrize(
-    ("now", "parts"),
-    [
-        ({"seeds": 9}, ("seeds", "5", "9")),
-        ({"loop": {"steps": 5000}}, ("steps", "6000", "5000")),
-        ({"agent_options": {"hidden": [64], "double": True}}, ("agent.hidden", "256 256", "64")),
-        ({"agent_options": {"hidden": [256, 256], "double": False}},
-         ("agent.double", "true", "false")),
-        ({"replay_options": {"alpha": 0.4, "cap": 1}}, ("replay.alpha", "0.6", "0.4")),
-        ({"replay_options": {"alpha": 0.6, "cap": 1}}, ("replay.cap", "none", "1")),
-    ],
-)  # fmt: skip
-def test_changed_options_are_refused_by_their_command_line_name(now, parts):
-    with refused("runs/x", *parts, "--out"):
-        run_config.check_same(PLAIN, PLAIN | now, "runs/x")
-
-
 def test_every_option_that_differs_is_named():
-    now = PLAIN | {"loop": {"steps": 1}, "replay_options": {"alpha": 0.6, "cap": 3}}
-    assert run_config.differing(PLAIN, now) == ["steps", "replay.cap"]
+    now = PLAIN | {"loop": {"steps": 1}, "replay_options": {"alpha": 0.6, "cap": 3}, "seeds": 9}
+    now |= {"agent_options": {"hidden": [64], "double": False}}
+    found = ["seeds", "steps", "agent.hidden", "agent.double", "replay.cap"]
+    assert run_config.differing(PLAIN, now) == found
 
 
 def test_options_missing_from_earlier_versions_take_their_defaults():
@@ -62,11 +48,11 @@ EDITS = [
     (lambda c: c["loop"].update(gamma=2.0), ("loop", "gamma", "2.0")),
     (lambda c: c["agent_options"].update(double="no"), ("double", "no", "true", "false")),
     (lambda c: c["agent_options"].update(hidden=64), ("hidden", "64", "(64,)")),
-    (lambda c: c.pop("sizes"), ("config.json", "sizes")),
-    (lambda c: c.update(sizes=3), ("config.json", "sizes", "3")),
-    (lambda c: c.update(seeds="two"), ("config.json", "seeds", "two")),
-    (lambda c: c.update(seeds=True), ("config.json", "seeds", "True")),
-    (lambda c: c["loop"].update(gamam=0.9), ("config.json", "loop.gamam")),
+    (lambda c: c.pop("sizes"), ("sizes",)),
+    (lambda c: c.update(sizes=3), ("sizes", "3")),
+    (lambda c: c.update(seeds="two"), ("seeds", "two")),
+    (lambda c: c.update(seeds=True), ("seeds", "True")),
+    (lambda c: c["loop"].update(gamam=0.9), ("loop.gamam",)),
     (lambda c: c.update(env="gymnax/CartPoleX"), ("gymnax/CartPoleX", "--list")),
     (lambda c: c.update(replay="perr"), ("perr", "--replay perr")),
 ]
@@ -76,9 +62,8 @@ EDITS = [
 def test_edited_configs_are_refused_by_field(tmp_path, edit, parts):
     saved = json.loads(json.dumps(CONFIG.to_json()))
     edit(saved)
-    (tmp_path / "config.json").write_text(json.dumps(saved))
     with refused(tmp_path, *parts):
-        run_config.read(tmp_path)
+        run_config.from_folder(saved, tmp_path)
 
 
 def test_estimates_of_the_time_are_proportional_to_steps_and_seeds():
@@ -97,21 +82,21 @@ def test_durations_are_formatted_in_words(minutes, words):
 
 
 @pytest.mark.parametrize(
-    ("env", "backend", "device", "machine", "parts"),
+    ("env", "backend", "limit", "parts"),
     [
-        ("gymnax/Pendulum-v1", "gpu", 3e6, 1e12, ("device", "capacity", "seeds")),
-        ("gymnasium/Pendulum-v1", "gpu", 1e12, 1e4, ("host",)),  # environments of an evaluation
-        ("gymnax/Pendulum-v1", "cpu", 9e6, 9e6, ("device", "capacity", "seeds")),
+        ("gymnax/Pendulum-v1", "gpu", 3e6, ("2 runs", "capacity", "seeds")),
+        ("gymnax/Pendulum-v1", "cpu", 9e6, ("2 runs", "capacity", "seeds")),
+        ("gymnasium/Pendulum-v1", "cpu", 9e6, ("2 runs", "capacity", "seeds")),
     ],
 )
-def test_runs_beyond_the_memory_are_refused(env, backend, device, machine, parts, monkeypatch):
+def test_runs_beyond_the_memory_are_refused(env, backend, limit, parts, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    monkeypatch.setattr(assembly, "device_bytes", lambda: device)
-    monkeypatch.setattr(assembly, "machine_bytes", lambda: machine)
-    run = defaults(env, "td3", "per")
-    sizes = dataclasses.replace(run.sizes, capacity=100_000)
-    with refused(*parts):
-        assembly.build(dataclasses.replace(run, seeds=2, sizes=sizes))
+    config = defaults(env, "td3", "per")
+    sizes = dataclasses.replace(config.sizes, capacity=100_000)
+    (point,) = Study.of_run(dataclasses.replace(config, sizes=sizes)).points()
+    with refused(point.id, *parts):
+        plan.fitting(point, 1, int(limit), 2)
+    assert plan.fitting(point, 1, int(100 * limit), 2)[1] >= 2
 
 
 @pytest.mark.parametrize(
@@ -124,8 +109,9 @@ def test_runs_beyond_the_memory_are_refused(env, backend, device, machine, parts
     ],
 )
 def test_options_beyond_memory_or_counters_are_named(env, name, value):
-    run = defaults(env, "td3", "per")
-    run = dataclasses.replace(run, loop=dataclasses.replace(run.loop, **{name: value}))
+    config = defaults(env, "td3", "per")
+    loop = dataclasses.replace(config.loop, **{name: value})
+    (point,) = Study.of_run(dataclasses.replace(config, loop=loop)).points()
     with refused(value) as error:
-        assembly.build(run)
+        plan.fitting(point, 1, 16 * 10**9)
     assert name in str(error.value).replace("-", "_")

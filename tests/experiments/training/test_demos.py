@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from experiments.runs.run import execute
 
 from agents.dqn import DQNConfig, dqn
 from agents.iql import IQLConfig, iql
@@ -16,10 +15,9 @@ from agents.sac import SACConfig, sac
 from agents.td3 import TD3Config, td3
 from agents.types import Continuous, Discrete
 from experiments import environments
-from experiments.runs import folder, manifest, policy
 from experiments.runs.assembly import assemble
 from experiments.runs.run_config import defaults
-from experiments.studies import store
+from experiments.studies import policy, runner, store
 from experiments.studies.definition import Study
 from experiments.training import demos
 from experiments.training.config import LoopConfig, ReplaySizes
@@ -78,7 +76,7 @@ def test_every_batch_contains_the_given_share_of_the_file(path):
 
 
 def test_seeds_share_the_file_and_equal_single_seeds(path):
-    _, made = program(path, uniform.method())
+    _, made = program(path, uniform.method(), inspect=0)
     seeds = over_seeds(made)
     assert seeds.axes.replay.second.ring.words is None  # one copy for all
     keys = jax.vmap(jax.random.key)(jnp.arange(3))
@@ -136,36 +134,28 @@ def test_options_of_a_run_select_demonstrations(path):
     )  # fmt: skip
 
 
-def test_runs_resume_only_with_the_same_file(tmp_path):
-    replay, state, path = stored(tmp_path / "file", 1, 0.0)
-    config = defaults("walk/4", "dqn", "uniform")
-    sizes = dataclasses.replace(config.sizes, demos=path)
-    config, out = dataclasses.replace(config, sizes=sizes), tmp_path / "run"
-    folder.prepare_run(out, config, resume=False, overwrite=False)
-    folder.check_demos(out, config)
-    folder.prepare_run(out, config, resume=True, overwrite=False)
-    assert len(manifest.read(out).demos) == 12
-    changed = jax.tree.map(lambda x: x[None], EXAMPLE._replace(reward=jnp.ones(())))
-    save(replay, replay.add(replay.init(jax.random.key(0), EXAMPLE), changed), path)
-    with refused("--demos", path, out):
-        execute(config, out, resume=True)
-    with refused("--demos", path, out):
-        policy.load(out, config, 0)
-    folder.prepare_run(out, config, resume=False, overwrite=True)
-    folder.check_demos(out, config)
-
-
 def test_studies_resume_only_with_the_same_file(tmp_path):
     replay, state, path = stored(tmp_path / "file", 1, 0.0)
-    study = Study.make("walk/4", "dqn", {"uniform": "uniform"}, sizes={"demos": path})
+    config, out = defaults("walk/4", "dqn", "uniform"), tmp_path / "run"
+    sizes = dataclasses.replace(config.sizes, demos=path, batch_size=2)
+    study = Study.of_run(dataclasses.replace(config, sizes=sizes))
     points = study.points()
-    store.begin(tmp_path, study, points, {}).write()
-    store.resume(tmp_path, study, points)
+    out.mkdir()
+    store.begin(out, study, points, {}).write()
+    store.resume(out, study, points)
     save(replay, replay.update(state, replay.sample(state, jax.random.key(0))), path)
-    store.resume(tmp_path, study, points)  # the file changed, but not its transitions
-    save(replay, replay.init(jax.random.key(0), EXAMPLE), path)
-    with refused("--out", path, tmp_path):
-        store.resume(tmp_path, study, points)
+    store.resume(out, study, points)  # the file changed, but not its transitions
+    changed = jax.tree.map(lambda x: x[None], EXAMPLE._replace(reward=jnp.ones(())))
+    save(replay, replay.add(replay.init(jax.random.key(0), EXAMPLE), changed), path)
+    for use in (
+        lambda: store.resume(out, study, points),
+        lambda: runner.run(study, out, resume=True),
+        lambda: policy.load(out, study, 0),
+    ):
+        with refused("--out", path, out):
+            use()
+    store.begin(out, study, points, {}).write()  # as with --overwrite
+    store.resume(out, study, points)
 
 
 def test_incompatible_files_and_replays_are_refused(path, tmp_path):
@@ -211,7 +201,7 @@ def test_actions_that_the_task_lacks_are_refused(share, tmp_path):
     sizes = dataclasses.replace(config.sizes, demos=path, demos_share=share, batch_size=16)
     config = dataclasses.replace(config, sizes=sizes)
     with refused(path, "[0, 1]", "32", "64", "1", "2"):
-        execute(config, tmp_path / "run")
+        runner.run(Study.of_run(config), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -7,9 +7,9 @@ from agents.dqn import DQNConfig, dqn
 from agents.types import Discrete
 from experiments.environments.host import HostEnvironment
 from experiments.environments.types import TimeStep
-from experiments.runs import checkpoint
+from experiments.studies.checkpoints import Checkpoint, Progress
 from experiments.training.config import LoopConfig
-from experiments.training.host_loop import HostRun
+from experiments.training.host_loop import HostDriver
 from jaxreplay import Frames, Replay, Transitions, ring
 from jaxreplay.methods import per
 
@@ -57,19 +57,19 @@ class Painting(HostEnvironment):
         pass
 
 
-def make_run(storage):
+def make_driver(storage):
     config = LoopConfig(steps=400, warmup=30, eval_every=20, eval_episodes=1, n_step=3, inspect=1)
     agent = dqn(DQNConfig(network="mlp", hidden=(8,)), Discrete(2), per.method().objective)
     replay = Replay(per.sampler(), capacity=40, batch_size=8, num_envs=2, storage=storage)
-    return HostRun(Painting, Painting(1, True).spec, agent, replay, config, (0, 1))
+    return HostDriver(Painting, Painting(1, True).spec, agent, replay, config, (0, 1))
 
 
-def stored(run, state):
+def stored(driver, state):
     """Return all stored transitions of the two seeds."""
     alone = [
         jax.tree.map(
             lambda x, axis, at=seed: x if axis is None else x[at],
-            state.replay.ring, run.axes.replay.ring, is_leaf=lambda x: x is None,
+            state.replay.ring, driver.axes.replay.ring, is_leaf=lambda x: x is None,
         )
         for seed in range(2)
     ]  # fmt: skip
@@ -79,15 +79,14 @@ def stored(run, state):
 
 def played(storage, folder):
     """Wrap the ring, save and resume; return stored transitions before and after, and metrics."""
-    run = make_run(storage)
-    state, metrics = run.chunk(run.init(), 30)
-    before = jax.tree.map(np.array, (stored(run, state), metrics))
-    checkpoint.save(folder, 1, state, {})
-    run.close()
-    again = make_run(storage)
-    state, _ = again.chunk(again.resume(checkpoint.load(folder, again.like())), 9)
-    after = stored(again, state)
-    again.close()
+    driver, checkpoint = make_driver(storage), Checkpoint(folder, [("painting", 0)])
+    state, metrics = driver.chunk(driver.init(), 30)
+    before = jax.tree.map(np.array, (stored(driver, state), metrics))
+    folder.mkdir()
+    checkpoint.write(Progress([metrics]), 90, state)
+    state, _ = driver.chunk(driver.resume(checkpoint.read(driver)[1]), 9)
+    after = stored(driver, state)
+    driver.close()
     return *before, after
 
 

@@ -17,11 +17,12 @@ from agents.types import Discrete
 from experiments import environments, train
 from experiments.environments.host import HostEnvironment
 from experiments.environments.types import TimeStep
-from experiments.runs import checkpoint, interrupt
 from experiments.statistics import summaries
+from experiments.studies import checkpoints, store
+from experiments.studies.checkpoints import Checkpoint, Progress
 from experiments.training.config import LoopConfig
-from experiments.training.host_loop import HostRun
-from experiments.training.seeds import CutShort
+from experiments.training.drivers import CutShort
+from experiments.training.host_loop import HostDriver
 from jaxreplay import Replay, Requirements, ring
 from jaxreplay.methods import latest, per, uniform
 from tests.experiments.training.test_loop import GAMMA, assert_true_transitions, numbering
@@ -68,7 +69,7 @@ class Counting(HostEnvironment):
         self.closed = True
 
 
-def make_run(
+def make_driver(
     num_envs=1, n_step=1, seeds=(0, 1), method=None, made=None, cut=False, change=None, **loop
 ):
     method = method or per.method()
@@ -86,14 +87,14 @@ def make_run(
     agent = dqn(DQNConfig(hidden=(8,)), Discrete(2), method.objective)
     agent = agent if change is None else change(agent)
     replay = Replay(method.sampler, capacity=240, batch_size=16, num_envs=num_envs)
-    return HostRun(make, make(1, True).spec, agent, replay, config, seeds)
+    return HostDriver(make, make(1, True).spec, agent, replay, config, seeds)
 
 
 @pytest.mark.parametrize(("n", "num_envs", "cut"), [(1, 1, False), (3, 2, True)])
 def test_ring_contains_the_true_transitions(n, num_envs, cut):
-    run = make_run(num_envs, n, cut=cut)
-    state, metrics = run.chunk(run.init(), 10)
-    run.close()
+    driver = make_driver(num_envs, n, cut=cut)
+    state, metrics = driver.chunk(driver.init(), 10)
+    driver.close()
     for seed in range(2):
         held = jax.tree.map(lambda x: x[seed] if x.ndim and len(x) == 2 else x, state.replay.ring)
         live = int(ring.size(held))
@@ -110,18 +111,18 @@ def test_number_of_gradient_steps_follows_the_schedule():
     for method, learn_every, updates in (
         (per.method(), 2, 3), (latest.method(), 16, 1),
     ):  # fmt: skip
-        run = make_run(learn_every=learn_every, updates=updates, seeds=(0,), method=method)
-        state = run.init()
+        driver = make_driver(learn_every=learn_every, updates=updates, seeds=(0,), method=method)
+        state = driver.init()
         assert int(state.updates) == 0
-        state, _ = run.chunk(state, 5)
+        state, _ = driver.chunk(state, 5)
         assert int(state.updates) == 5 * updates
         assert int(state.rows) == 40 + 5 * learn_every
 
 
 def test_stored_actions_equal_actions_taken():
     made = []
-    run = make_run(made=made, seeds=(0,), warmup=40)
-    state = run.init()
+    driver = make_driver(made=made, seeds=(0,), warmup=40)
+    state = driver.init()
     batch = next(b for b in made if b.training and b.taken)
     actions = np.concatenate(batch.taken)[:40]
     held = ring.contents(jax.tree.map(lambda x: x[0] if x.ndim else x, state.replay.ring))
@@ -131,10 +132,10 @@ def test_stored_actions_equal_actions_taken():
 
 def test_seeds_differ_and_are_independent():
     made, alone = [], []
-    run = make_run(made=made, seeds=(3, 4))
-    together, _ = run.chunk(run.init(), 5)
-    run = make_run(made=alone, seeds=(4,))
-    single, _ = run.chunk(run.init(), 5)
+    driver = make_driver(made=made, seeds=(3, 4))
+    together, _ = driver.chunk(driver.init(), 5)
+    driver = make_driver(made=alone, seeds=(4,))
+    single, _ = driver.chunk(driver.init(), 5)
     seeds = [b.seeds for b in made if b.training and b.taken]
     assert seeds[0] != seeds[1] and seeds[1] == next(b.seeds for b in alone if b.taken)
     pick = lambda x: x[1] if x.ndim else x
@@ -145,9 +146,9 @@ def test_seeds_differ_and_are_independent():
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_resumed_runs_truncate_the_current_episode(n):
-    run = make_run(n_step=n, seeds=(0,), change=numbering)
-    state, _ = run.chunk(run.init(), 2)  # within an episode: 42 steps
-    state, _ = run.chunk(run.resume(state), 4)
+    driver = make_driver(n_step=n, seeds=(0,), change=numbering)
+    state, _ = driver.chunk(driver.init(), 2)  # within an episode: 42 steps
+    state, _ = driver.chunk(driver.resume(state), 4)
     held = jax.tree.map(lambda x: x[0] if x.ndim else x, state.replay.ring)
     live = int(ring.size(held))
     t = jax.tree.map(np.asarray, ring.gather(held, np.arange(live)))
@@ -166,42 +167,50 @@ def test_resumed_runs_truncate_the_current_episode(n):
 
 
 SMALL = [
-    "--agent", "dqn", "--replay", "uniform", "--seeds", "2", "--steps", "200", "--warmup", "40",
+    "--agent", "dqn", "--replay", "per", "--seeds", "2", "--steps", "200", "--warmup", "40",
     "--eval-every", "40", "--eval-episodes", "2", "--batch-size", "16", "--agent.hidden", "8",
-    "--inspect", "0", "--checkpoint-every", "1", "--tensorboard", "false", "--figures", "false",
+    "--inspect", "0", "--tensorboard", "false", "--figures", "false",
+    "--env", "gymnasium/CartPole-v1",
 ]  # fmt: skip
+
+
+@pytest.fixture
+def play(monkeypatch):
+    """Return a function that replaces the environments of later runs."""
+    pytest.importorskip("gymnasium")
+
+    def change(**options):
+        def make_host(name, num_envs, config=None, training=True):
+            del name, config
+            return Counting(num_envs, training, **options)
+
+        monkeypatch.setattr(environments, "make_host", make_host)
+
+    return change
 
 
 @pytest.mark.parametrize(("value", "what"), [(np.nan, "observation"), (None, "the game fell over")])
 def test_failing_environments_end_the_run_and_keep_its_checkpoint(
-    tmp_path, monkeypatch, capsys, value, what
+    tmp_path, play, capsys, value, what
 ):
-    pytest.importorskip("gymnasium")
-
-    def make_host(name, num_envs, config=None, training=True):
-        del name, config
-        return Counting(num_envs, training, fail_at=101, value=value)
-
-    monkeypatch.setattr(environments, "make_host", make_host)
-    out = str(tmp_path / "run")
-    command = [*SMALL, "--env", "gymnasium/CartPole-v1"]
-    assert train.main([*command, "--out", out]) == 1
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert said.startswith("error: ")
-    assert_names(said, "seed", "0", "101", "test/Counting", what, f"--resume {out}")
-    assert pd.read_csv(f"{out}/metrics.csv")["step"].max() == 80
-    monkeypatch.setattr(environments, "make_host", lambda *a, **k: Counting(*a[1:]))
-    assert train.main([*command, "--resume", out]) == 0
-    assert pd.read_csv(f"{out}/metrics.csv").groupby("seed")["step"].max().tolist() == [200, 200]
-
-
-def test_ctrl_c_saves_a_checkpoint_and_names_the_resume_command(tmp_path):
-    pytest.importorskip("gymnasium")
     out = tmp_path / "run"
-    options = [*SMALL, "--env", "gymnasium/CartPole-v1", "--env.max-steps", "20"]
-    options[options.index("200")] = "2000000"
-    options[options.index("--checkpoint-every") + 1] = "1000"
-    options += ["--capacity", "500", "--env.vectorisation", "async", "--seeds", "1"]
+    play(fail_at=101, value=value)
+    assert train.main([*SMALL, "--checkpoint-every", "0", "--out", str(out)]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert_names(said, "seed 0", "101", "test/Counting", what, f"--resume {out}")
+    assert pd.read_csv(out / "metrics.csv")["step"].max() == 80
+    assert len(store.read(out).facts["failed"]) == 2 and checkpoints.of_seed(out, 1)[2] == 80
+    play()
+    assert train.main(["--resume", str(out)]) == 0
+    assert pd.read_csv(out / "metrics.csv").groupby("seed")["step"].max().tolist() == [200, 200]
+    assert not store.read(out).facts["failed"]
+
+
+def test_ctrl_c_ends_the_processes_of_environments_and_names_the_resume_command(tmp_path):
+    pytest.importorskip("gymnasium")
+    out, steps = tmp_path / "run", "2000000"
+    options = [*SMALL, "--env.max-steps", "20", "--steps", steps, "--seeds", "1", "--capacity"]
+    options += ["500", "--env.vectorisation", "async", "--checkpoint-every", "1000"]
     process = subprocess.Popen(
         [sys.executable, "-m", "experiments.train", *options, "--out", str(out)],
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True,
@@ -214,34 +223,48 @@ def test_ctrl_c_saves_a_checkpoint_and_names_the_resume_command(tmp_path):
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130
     assert "Traceback" not in said
-    steps = pd.read_csv(metrics)["step"].max()
-    (checkpoint,) = (out / "checkpoints").iterdir()
-    at = int(checkpoint.stem.split("_")[1])
+    logged, at = pd.read_csv(metrics)["step"].max(), checkpoints.of_seed(out, 0)[2]
     # A stop during an evaluation saves a checkpoint of the log point before its row is written.
-    assert steps <= at <= steps + 40
-    assert_names(said, f"{at:,}", "2,000,000", f"--resume {out}")
+    assert logged <= at <= logged + 40
+    assert_names(said, f"{logged:,}", "2,000,000", f"--resume {out}")
 
 
 @pytest.mark.parametrize(("patience", "at"), [(20, None), (84, 80)])
-def test_runs_stop_and_resume_between_log_points(patience, at, tmp_path, monkeypatch, capsys):
-    """Stops in the warm-up (40 steps) and during an evaluation (at step 80)."""
-    asked = iter([False] * patience)
-    monkeypatch.setattr(environments, "make_host", lambda *a, **k: Counting(*a[1:]))
-    out = str(tmp_path / "run")
-    options = [*SMALL, "--replay", "per", "--seeds", "1"]
-    options += ["--env", "gymnasium/CartPole-v1", "--out", out]
-    with monkeypatch.context() as stopping:
-        stopping.setattr(interrupt.Asked, "__call__", lambda self: next(asked, True))
-        assert train.main(options) == 130
+def test_runs_stop_and_resume_between_log_points(
+    patience, at, tmp_path, monkeypatch, play, capsys, ctrl_c
+):
+    """Ctrl-C in the warm-up (40 steps), and during an evaluation (at step 80)."""
+    out, asked = tmp_path / "run", iter([False] * patience)
+
+    def stop(driver):
+        def stops():
+            if next(asked, True):
+                os.kill(os.getpid(), signal.SIGINT)
+                while not driver.told():  # until the main thread has noticed
+                    time.sleep(0.01)
+            return driver.told()
+
+        return stops
+
+    play()
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            HostDriver, "stop", property(stop, lambda driver, told: setattr(driver, "told", told)),
+            raising=False,
+        )  # fmt: skip
+        assert train.main([*SMALL, "--seeds", "1", "--out", str(out)]) == 130
     said = capsys.readouterr().err.splitlines()[-1]
-    where = ("warm-up",) if at is None else (at, 200)
-    assert_names(said, *where, f"--resume {out}")
-    assert train.main(["--resume", out]) == 0
-    frame = pd.read_csv(f"{out}/metrics.csv")
+    assert_names(said, f"--resume {out}")
+    if at is None:
+        assert not list((out / checkpoints.FOLDER).glob("*"))
+    else:
+        assert checkpoints.of_seed(out, 0)[2] == at
+    assert train.main(["--resume", str(out)]) == 0
+    frame = pd.read_csv(out / "metrics.csv")
     assert frame["step"].tolist() == [80, 120, 160, 200]
     assert frame["eval_return"].eq(10.0).all()
     assert frame["agent/loss"].notna().all() and not summaries.diverged_seeds(frame)
-    assert checkpoint.read_meta(tmp_path / "run" / "checkpoints")["progress"] == [4, 0]
+    assert checkpoints.of_seed(out, 0)[1:] == ([0], 200)
 
 
 class CountingReturns(uniform.Uniform):
@@ -264,25 +287,28 @@ class CountingReturns(uniform.Uniform):
 def test_sums_since_a_log_point_survive_a_stop(tmp_path):
     """Sums over updates and episodes, with a replay that observes evaluation returns."""
     method = uniform.method()._replace(sampler=CountingReturns())
-    run, blocks = make_run(method=method, observe_every=4), 20
+    driver, blocks = make_driver(method=method, observe_every=4), 20
 
     def metrics(state, blocks):
-        run.stop = lambda: False
-        return {name: np.asarray(value) for name, value in run.chunk(state, blocks)[1].items()}
+        driver.stop = lambda: False
+        return {name: np.asarray(value) for name, value in driver.chunk(state, blocks)[1].items()}
 
-    expected, places = metrics(run.init(), blocks), set()
+    expected, places = metrics(driver.init(), blocks), set()
     np.testing.assert_array_equal(expected["train_return"], 10.0)
     np.testing.assert_array_equal(expected["episodes"], blocks // LENGTH)
     for patience in (2, 11, 19, 22):  # in blocks and in the final evaluation
-        state, asked = run.init(), iter([False] * patience)
-        run.stop = lambda asked=asked: next(asked, True)
+        state, asked = driver.init(), iter([False] * patience)
+        driver.stop = lambda asked=asked: next(asked, True)
         with pytest.raises(CutShort) as cut:
-            run.chunk(state, blocks)
+            driver.chunk(state, blocks)
         since, done = cut.value.state.since, cut.value.blocks
         places.add(done == blocks)
         np.testing.assert_array_equal(since.learned.counts.max(axis=1), done)
-        checkpoint.save(tmp_path, patience, run.to_save(cut.value.state), {})
-        found = metrics(run.resume(checkpoint.load(tmp_path, run.like())), blocks - done)
+        checkpoint = Checkpoint(tmp_path, [("counting", patience)])
+        checkpoint.write(Progress(blocks=done), 40 + done, driver.to_save(cut.value.state))
+        progress, saved = checkpoint.read(driver)
+        assert progress.blocks == done
+        found = metrics(driver.resume(saved), blocks - done)
         for name in ("replay/observations", "eval_return", "train_return"):
             np.testing.assert_array_equal(found[name], expected[name])
         # Epsilon differs at every update, so that the mean reveals missing updates.

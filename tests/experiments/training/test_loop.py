@@ -165,8 +165,10 @@ def test_evaluations_may_take_some_random_actions(epsilon, share):
 
 def test_every_key_is_used_once():
     """Includes keys of two steps and two updates, and the roots that they derive from."""
-    environment = environments.make("gymnax/CartPole-v1")
-    state = make_program(*small(environment, num_envs=2)).init(jax.random.key(0))
+    init = make_program(*small(counting(4, 99), num_envs=2)).init
+    keys, rows, updates = jax.jit(lambda key: init(key)[:3])(jax.random.key(0))
+    state = jax.eval_shape(init, jax.random.key(0))
+    state = state._replace(keys=keys, rows=rows, updates=updates)
     later = state._replace(rows=state.rows + 1, updates=state.updates + 1)
     now, used = (state, later), [reset_keys(jax.random.key(0), 2), *state.keys]
     for keys in (acting_key, feedback_key, step_keys, learning_keys, observing_keys):
