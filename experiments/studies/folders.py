@@ -15,7 +15,7 @@ from typing import Literal
 
 from filelock import FileLock, Timeout
 
-from experiments.files.disk import leftovers
+from experiments.files.disk import leftovers, read_json
 from experiments.runs.log import EVENTS_SUFFIX
 from experiments.studies import checkpoints
 from jaxreplay.saving import check_writable
@@ -40,7 +40,17 @@ _FILES: Mapping[Kind, tuple[str, ...]] = {
 
 def is_ours(out: Path, kind: Kind = "study") -> bool:
     """Return whether a folder has results of a kind."""
-    return (out / MARKS[kind]).is_file()
+    mark = out / MARKS[kind]
+    return mark.is_file() and not (kind == "study" and _is_foreign(mark))
+
+
+def _is_foreign(path: Path) -> bool:
+    """Return whether a file is JSON that describes no study; a damaged file may be ours."""
+    try:
+        saved = read_json(path)
+    except ValueError:
+        return False
+    return not (isinstance(saved, dict) and "study" in saved)
 
 
 def check(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool) -> None:

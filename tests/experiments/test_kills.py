@@ -145,7 +145,7 @@ def test_killed_commands_resume_to_the_same_bytes(name, whole, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
-def test_commands_resume_from_random_kills(name, whole, tmp_path):
+def test_commands_resume_from_random_kills(name, whole, tmp_path, ctrl_c):
     rng, count = random.Random(f"{name} 3"), 0
     for number in range(ROUNDS):
         kills = [

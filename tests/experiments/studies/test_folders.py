@@ -85,6 +85,16 @@ def test_foreign_files_with_names_of_results_are_kept(tmp_path, kind):
         assert tree(out) == before
 
 
+@pytest.mark.parametrize("text", ['{"hours": 3}', "[]", "3"])
+def test_a_foreign_file_called_study_json_is_kept(tmp_path, text):
+    (tmp_path / "study.json").write_text(text)
+    put(tmp_path, "metrics.csv")
+    for way in ({"overwrite": False}, {"overwrite": True}, {"overwrite": False, "resume": True}):
+        with refused(tmp_path):
+            prepare(tmp_path, "study", **way)
+    assert set(tree(tmp_path)) == {"study.json", "metrics.csv"}
+
+
 def test_kinds_of_results_refuse_folders_of_each_other(tmp_path):
     for kind in KINDS:
         put(tmp_path / kind, *OURS[kind])

@@ -206,7 +206,7 @@ def test_failing_environments_end_the_run_and_keep_its_checkpoint(
     assert not store.read(out).facts["failed"]
 
 
-def test_ctrl_c_ends_the_processes_of_environments_and_names_the_resume_command(tmp_path):
+def test_ctrl_c_ends_the_environments_and_names_the_resume_command(tmp_path, ctrl_c):
     pytest.importorskip("gymnasium")
     out, steps = tmp_path / "run", "2000000"
     options = [*SMALL, "--env.max-steps", "20", "--steps", steps, "--seeds", "1", "--capacity"]
