@@ -20,7 +20,7 @@ from experiments.figures.drawing import (
 )
 from experiments.figures.style import COLOURS, DASHES, Styles, plain, styles_of
 from experiments.statistics.primary import PrimaryMetric
-from experiments.statistics.tuned import Tuned, estimate
+from experiments.statistics.tuned import Tuned, estimate, swept
 
 _MOST_LINES = 6  # largest number of lines in a panel, one per choice of the other settings
 _WIDE = 10.0  # ratio of largest to smallest value from which an axis is logarithmic
@@ -36,11 +36,6 @@ class Line(NamedTuple):
     values: tuple[Any, ...]  # values of the setting; () if the method lacks it
     scores: tuple[np.ndarray, ...]  # [seeds] for each value; one entry if `values` is ()
     diverged: tuple[int, ...]  # number of diverged seeds for each value, included in `scores`
-
-
-def swept(table: pd.DataFrame, settings: Sequence[str]) -> list[str]:
-    """Return the settings that have more than one value."""
-    return [name for name in settings if table[name].dropna().nunique() > 1]
 
 
 def sensitivity_panels(

@@ -34,6 +34,11 @@ class Tuned(NamedTuple):
     default: Estimate | None  # default point on held-out seeds; None if it was not run
 
 
+def swept(table: pd.DataFrame, settings: Sequence[str]) -> list[str]:
+    """Return the settings that have more than one value."""
+    return [name for name in settings if table[name].dropna().nunique() > 1]
+
+
 def scores(
     frame: pd.DataFrame, settings: Sequence[str], metric: Callable[[str], PrimaryMetric]
 ) -> pd.DataFrame:

@@ -31,7 +31,7 @@ from experiments.studies.store import KEYS, SeededPoint, Store, code_version
 from experiments.training.drivers import Programs
 
 _PROGRAMS = 16  # least number of compiled programs to keep
-_PAUSE = 0.1  # seconds
+_PAUSE = 0.05  # seconds
 
 
 class Engine(Protocol):
@@ -171,7 +171,6 @@ class _Board:
         self._calls: queue.Queue[Callable[[], Any]] = queue.Queue()
         self._errors: list[BaseException] = []
         self._diverged: set[int] = set()
-        self._working = 0  # number of threads that have not ended
         self.step = 0  # agent steps of each run of the latest batch
 
     def run(self, train: Train, stops: str) -> None:
@@ -189,16 +188,15 @@ class _Board:
             threading.Thread(target=self._work, args=(train, number, unit), daemon=True)
             for number, unit in enumerate(self._plan.units[: self._plan.batches])
         ]
-        self._working = len(threads)
         try:
             for thread in threads:
                 thread.start()
-            self._listen()
+            self._listen(threads)
         except KeyboardInterrupt:
             self.stop.set()
             self._bar.close()
             say(f"stopping {stops}, with a checkpoint; press Ctrl-C again to stop immediately")
-            self._listen()  # keep the batches that end in the meantime
+            self._listen(threads)  # keep the batches that end in the meantime
             raise
         except BaseException:
             self.stop.set()
@@ -232,15 +230,12 @@ class _Board:
             self._begun.add(number)
             return number, self._plan.jobs[number], left[number].pop(0)
 
-    def _listen(self) -> None:
+    def _listen(self, threads: Sequence[threading.Thread]) -> None:
         """Execute the calls of the worker threads until all of them have ended."""
-        while self._working:
+        while any(thread.is_alive() for thread in threads) or not self._calls.empty():
             # The time limit of a study interrupts the main thread only between two waits.
             with contextlib.suppress(queue.Empty):
                 self._calls.get(timeout=_PAUSE)()
-
-    def _ended(self) -> None:
-        self._working -= 1
 
     def _work(self, train: Train, number: int, unit: Unit) -> None:
         """Train batches on a unit until the queue is empty."""
@@ -265,7 +260,6 @@ class _Board:
             self._errors.append(error)
             self.stop.set()
         tell(None)
-        self._calls.put(self._ended)
 
     def _task(
         self, tell: Callable[[str, int], None], job: Job, runs: tuple[SeededPoint, ...]

@@ -1,15 +1,15 @@
 """Results of a study: its runs, with their scores, the best settings and the verdicts."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from experiments.figures import sensitivity
-from experiments.figures.sections import Group
 from experiments.files import disk, tables
 from experiments.runs.run_config import shown_value
 from experiments.statistics import summaries, tuned
@@ -20,6 +20,9 @@ from experiments.studies import grid, judge, store
 from experiments.studies.definition import Saved
 from experiments.studies.judge import Findings
 from experiments.studies.store import Store
+
+if TYPE_CHECKING:  # matplotlib takes half a second to import, which runs need at their end only
+    from experiments.figures.sections import Group
 
 _TIMES = ("seconds", "compiling")
 
@@ -126,7 +129,7 @@ class Results:
     @functools.cached_property
     def settings(self) -> list[str]:
         """Settings with more than one value."""
-        return sensitivity.swept(self.runs, self.store.settings)
+        return tuned.swept(self.runs, self.store.settings)
 
     def unseen(self, env: str) -> list[int]:
         """Return the held-out seeds that score the best points of a task."""
@@ -135,6 +138,8 @@ class Results:
 
     def compared_groups(self) -> list[Group]:
         """Return the compared arms with their baseline, verdicts and metrics, by group."""
+        from experiments.figures.sections import Group
+
         if self.findings is None:
             return []
         members, values, groups = self.findings.members, self.findings.values, []
@@ -160,6 +165,8 @@ class Results:
 
     def default_groups(self) -> list[Group]:
         """Return the methods with default settings and their metrics, by task."""
+        from experiments.figures.sections import Group
+
         groups, all_frames = [], self.store.frames()
         for env, points in self.store.facts["base_points"].items():
             frames = {k: all_frames[point] for k, point in points.items() if point in all_frames}

@@ -22,7 +22,6 @@ from experiments.statistics.counts import ALPHA, Counts
 from experiments.statistics.planning import seeds_needed
 from experiments.studies import (
     checkpoints,
-    conclusion,
     devices,
     executor,
     folders,
@@ -117,6 +116,8 @@ def run(
 
 def conclude(results: Results) -> None:
     """Write and print the tables and figures of a study."""
+    from experiments.studies import conclusion  # imports matplotlib
+
     study, findings = results.study, results.findings
     if findings is not None and (findings.rows or findings.claims):
         write_json(results.store.folder / "verdicts.json", findings.to_json(study))
