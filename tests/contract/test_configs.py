@@ -7,8 +7,8 @@ import pytest
 from agents import tabular
 from experiments import environments
 from experiments.benchmarks import replay, training
-from experiments.runs import run_config
 from experiments.runs.registry import AGENTS
+from experiments.studies import options
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.methods import METHODS
 from jaxreplay.option import Config, Option, options_of
@@ -52,7 +52,7 @@ def beyond(entry: Option) -> list:
 def test_configs_of_the_project_are_complete():
     known = [entry.config for entry in (*METHODS.values(), *AGENTS.values())]
     known += [type(environments.options(name)) for name in environments.names()]
-    known += [tabular.TabularConfig, LoopConfig, ReplaySizes, run_config.OutputConfig]
+    known += [tabular.TabularConfig, LoopConfig, ReplaySizes, options.RunOutput]
     known += [module.Settings for module in (replay, training)]
     assert set(known) <= set(CONFIGS)
 

@@ -17,6 +17,8 @@ from experiments.cli.shared import labelled
 from experiments.environments import families as environments
 from experiments.runs import outside, registry
 from experiments.runs.run_config import defaults
+from experiments.studies import store
+from experiments.studies.definition import Study
 from jaxreplay import Replay, Sampler, methods, testing
 from jaxreplay.methods import METHODS, proportional
 from jaxreplay.methods import _registry as replay_registry
@@ -134,7 +136,8 @@ def test_custom_modules_train_and_resume_where_named_again(tmp_path, monkeypatch
     out = tmp_path / "run"
     options = [*named, *SHORT, "--replay.half-life", "0.25", "--env.sticky", "0.1"]
     assert train.main([*options, "--out", str(out)]) == 0
-    saved = json.loads((out / "config.json").read_text())
+    (point,) = json.loads((out / "study.json").read_text())["points"].values()
+    saved = point["config"]
     assert [saved[name] for name in ("replay", "agent", "env")] == named[1::2]
     assert saved["replay_options"]["half_life"] == 0.25 and saved["env_options"]["sticky"] == 0.1
     assert saved["sizes"]["batch_size"] == 16
@@ -145,8 +148,11 @@ def test_custom_modules_train_and_resume_where_named_again(tmp_path, monkeypatch
 
 @pytest.mark.parametrize(("kind", "name"), [("replay", NAME), ("env", "corridor/corridor")])
 def test_run_folders_do_not_import_modules(kind, name, tmp_path, capsys):
-    config = defaults("gymnax/CartPole-v1", "dqn", "uniform").to_json() | {kind: name}
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    study = Study.of_run(defaults("walk/4", "dqn", "per"))
+    store.begin(tmp_path, study, study.points(), {}).write()
+    usual = {"replay": ('"replay": "per"', f'"replay": "{name}"'), "env": ("walk/4", name)}[kind]
+    path = tmp_path / "study.json"
+    path.write_text(path.read_text().replace(*usual))
     with pytest.raises(SystemExit):
         train.main(["--resume", str(tmp_path)])
     assert_names(capsys.readouterr().err, tmp_path, f"--{kind} {name}")
