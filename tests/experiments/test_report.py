@@ -5,24 +5,34 @@ import re
 import shutil
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from PIL import Image
 
 from experiments import report, study
 from experiments.figures import page
-from experiments.studies import results, run_page, study_page
+from experiments.runs.run_config import defaults
+from experiments.studies import results, run_page, store, study_page
+from experiments.studies.definition import Study
 from tests.pages import Page
 from tests.refusals import assert_names, refusal
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "results"
-RACER = RESULTS / "refer" / "racer_pendulum"
+KEYS = ("seed", "step", "eval_return")
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(folders):
     """Return a copy of a finished run."""
-    return Path(shutil.copytree(RACER / "refer", tmp_path / "run"))
+    return folders / "run"
+
+
+def begun(folder: Path, env: str, rows: str = "0,50,1.0\n") -> Path:
+    """Make the folder of a run that has not ended, with rows of `metrics.csv`."""
+    own = Study.of_run(defaults(env, "dqn", "per"))
+    folder.mkdir()
+    store.begin(folder, own, own.points(), {}).write()
+    (folder / "metrics.csv").write_text(f"{','.join(KEYS)}\n{rows}")
+    return folder
 
 
 def test_page_of_a_run_is_written_to_its_folder_and_replaced(run, capsys):
@@ -30,7 +40,7 @@ def test_page_of_a_run_is_written_to_its_folder_and_replaced(run, capsys):
     assert_names(capsys.readouterr().out, run / "report.html")
     first = (run / "report.html").read_bytes()
     (title,) = re.findall("<h1>(.*?)</h1>", first.decode())
-    assert_names(title, "racer", "refer", "gymnax/Pendulum-v1")
+    assert_names(title, "dqn", "uniform", "walk/4")
     assert b'id="verdicts"' not in first and b'legend">' not in first  # one run has no comparison
     assert report.main([str(run)]) == 0
     assert (run / "report.html").read_bytes() == first
@@ -43,9 +53,9 @@ def test_foreign_files_are_not_overwritten(run, capsys):
     assert (run / "report.html").read_text() == "<p>mine"
 
 
-def test_several_runs_become_arms(tmp_path, capsys):
+def test_several_runs_become_arms(run, tmp_path, capsys):
     out = tmp_path / "new" / "both.html"
-    runs = [f"with={RACER / 'refer'}", f"without={RACER / 'without'}"]
+    runs = [f"with={run}", f"without={run}"]
     assert_names(refusal(capsys, report.main, *runs), "--out FILE.html")
     assert report.main([*runs, "--out", str(out), "--title", "<b>Two & more"]) == 0
     text = out.read_text()
@@ -56,52 +66,43 @@ def test_several_runs_become_arms(tmp_path, capsys):
 
 def test_incompatible_folders_are_refused(tmp_path, run, capsys):
     out = ["--out", tmp_path / "x.html"]
-    other = RESULTS / "cartpole_dqn" / "per"
-    error = refusal(capsys, report.main, run, other, *out)
-    assert_names(error, "gymnax/Pendulum-v1", "gymnax/CartPole-v1")
+    other = begun(tmp_path / "other", "walk/5")
+    assert_names(refusal(capsys, report.main, run, other, *out), "walk/4", "walk/5")
     assert_names(refusal(capsys, report.main, run, f"run={other}", *out), "run", f"other={run}")
     error = refusal(capsys, report.main, RESULTS / "sweeps" / "walk_per", run, *out)
     assert_names(error, RESULTS / "sweeps" / "walk_per", "study")
-    saved = json.loads((run / "summary.json").read_text())
-    saved["versions"]["code"] = "0123456789ab"
-    (run / "summary.json").write_text(json.dumps(saved))
-    both = (run, RACER / "without", *out)
-    assert_names(refusal(capsys, report.main, *both), "0123456789ab", "--other-code")
+    old = Path(shutil.copytree(run, tmp_path / "old"))
+    saved = json.loads((old / "study.json").read_text())
+    next(iter(saved["points"].values()))["code"] = ["0123456789ab"]
+    (old / "study.json").write_text(json.dumps(saved))
+    runs = (run, old, *out)
+    assert_names(refusal(capsys, report.main, *runs), "0123456789ab", "--other-code")
     assert not (tmp_path / "x.html").exists()
-    assert report.main([*map(str, both), "--other-code"]) == 0
+    assert report.main([*map(str, runs), "--other-code"]) == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "parts"),
-    [("metrics.csv", "mine", ()), ("timing.csv", "step,seconds\n1,2\n", ("steps_per_second",))],
-)
-def test_damaged_files_are_named(run, capsys, name, text, parts):
-    (run / name).write_text(text)
-    assert_names(refusal(capsys, report.main, run), run / name, *parts)
+@pytest.mark.parametrize("name", ["study.csv.gz", "study.json"])
+def test_damaged_files_are_named(run, capsys, name):
+    (run / name).write_text("mine")
+    assert_names(refusal(capsys, report.main, run), run / name)
     assert not (run / "report.html").exists()
 
 
-def test_running_runs_are_shown_up_to_the_last_log_point(run):
-    """An incomplete last log point is left out."""
-    frame = pd.read_csv(run / "metrics.csv")
-    third = sorted(frame["step"].unique())[2]
-    lines = (run / "metrics.csv").read_text().splitlines(keepends=True)
-    kept = [lines[0], *(line for line in lines[1:] if int(line.split(",")[1]) <= third)]
-    (run / "metrics.csv").write_text("".join([*kept[:-1], kept[-1][:20]]))
-    (run / "summary.json").unlink()
-    read = run_page.read({"mine": run}, other_code=False)
-    second = sorted(frame["step"].unique())[1]
-    assert read["mine"].frame["step"].max() == second
+def test_running_runs_are_shown_up_to_the_last_log_point(tmp_path):
+    """An incomplete last log point is left out, and a line that is being written."""
+    rows = "0,50,1.0\n1,50,1.0\n0,100,1.0\n1,100,0.0\n0,150,1.0\n1,150,"
+    folder = begun(tmp_path / "run", "walk/4", rows)
+    read = run_page.read({"mine": folder}, other_code=False)
+    assert read["mine"].frame["step"].max() == 100 and read["mine"].summary is None
     text = run_page.render(read)
-    steps = json.loads((run / "config.json").read_text())["loop"]["steps"]
-    parts = ("mine", f"{second:,}", f"{steps:,}")
+    steps = read["mine"].config["loop"]["steps"]
+    parts = ("mine", "100", f"{steps:,}")
     assert any(all(part in said for part in parts) for said in re.findall(">([^<]{,200})<", text))
 
 
-def test_runs_without_a_log_point_have_no_page(run, capsys):
-    (run / "summary.json").unlink()
-    (run / "metrics.csv").write_text("seed,step,eval_return\n0,2500")
-    assert_names(refusal(capsys, report.main, run), run)
+def test_runs_without_a_log_point_have_no_page(tmp_path, capsys):
+    folder = begun(tmp_path / "run", "walk/4", "0,2500")
+    assert_names(refusal(capsys, report.main, folder), folder)
 
 
 def test_films_are_embedded_up_to_a_limit(run, monkeypatch):

@@ -42,7 +42,6 @@ def data_of(
         ]
         cost = {"runs": {point.id: [seed for (_, seed), _ in runs]}, "seconds": 1.0,
                 "compiling": 0.0, "width": 1, "bytes": 0, "inputs": []}  # fmt: skip
-        results.add(runs, cost)
-        results.facts["points"][point.id]["code"] = [(codes or {}).get((env, label), "abc")]
+        results.add(runs, cost, [(codes or {}).get((env, label), "abc")])
     results.write()
     return archive.of_study(store.read(out))

@@ -84,10 +84,10 @@ NUMBERS, FACTS = "walk.small.csv.gz", "walk.small.json"
     [
         (FACTS, None, (FACTS,)),
         (NUMBERS, b"nothing", (NUMBERS,)),
-        (NUMBERS, gzip.compress(b"env,arm\n", mtime=0), (NUMBERS, FACTS)),
+        (NUMBERS, gzip.compress(b"env,arm\n", mtime=0)[:-1], (NUMBERS,)),
         (FACTS, b"{", (FACTS,)),
         (FACTS, b'{"mine": 1}', (FACTS,)),
-        (FACTS, b'{"format": 1, "crc32": 0, "made": []}', (FACTS,)),
+        (FACTS, b'{"format": 1, "made": []}', (FACTS,)),
     ],
 )
 def test_damaged_files_are_named(name, content, parts, tmp_path):
@@ -99,11 +99,10 @@ def test_damaged_files_are_named(name, content, parts, tmp_path):
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 1.5, "1", [1], None, "absent"])
-@pytest.mark.parametrize("field", ["format", "crc32"])
-def test_damaged_formats_and_checksums_are_named(field, value, tmp_path):
+def test_damaged_formats_are_named(value, tmp_path):
     archive.write(tmp_path, "walk", "small", whole())
     path = tmp_path / FACTS
-    saved = json.loads(path.read_text()) | {field: value}
+    saved = json.loads(path.read_text()) | {"format": value}
     saved = {name: own for name, own in saved.items() if own != "absent"}
     path.write_text(json.dumps(saved))
     with refused(FACTS, error=Damaged):

@@ -26,11 +26,11 @@ def walk(tmp_path_factory):
     """Run the smallest walk, stop it in its second batch, and complete it."""
     out, before, batches = tmp_path_factory.mktemp("papers"), batch.train, []
 
-    def stopped_in_the_second_batch(*args):
+    def stopped_in_the_second_batch(*args, **options):
         batches.append(1)
         if len(batches) == 2:
             raise KeyboardInterrupt
-        return before(*args)
+        return before(*args, **options)
 
     command, said, listed = [*WALK, "--out", str(out), "--devices", "1"], StringIO(), StringIO()
     with pytest.MonkeyPatch.context() as patch:

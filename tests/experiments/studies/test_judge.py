@@ -50,7 +50,7 @@ def judged(study, values):
 
 
 def test_sequential_studies_end_if_every_run_fails(tmp_path, monkeypatch):
-    def fail(*_):
+    def fail(*_, **options):
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(batch, "train", fail)
