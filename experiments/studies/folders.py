@@ -39,18 +39,18 @@ _FILES: Mapping[Kind, tuple[str, ...]] = {
 
 
 def is_ours(out: Path, kind: Kind = "study") -> bool:
-    """Return whether a folder has results of a kind."""
+    """Return whether a folder has results of a kind.
+
+    A `study.json` without a study, or without JSON, is somebody else's: ours are written whole.
+    """
     mark = out / MARKS[kind]
-    return mark.is_file() and not (kind == "study" and _is_foreign(mark))
-
-
-def _is_foreign(path: Path) -> bool:
-    """Return whether a file is JSON that describes no study; a damaged file may be ours."""
+    if kind == "plot" or not mark.is_file():
+        return mark.is_file()
     try:
-        saved = read_json(path)
+        saved = read_json(mark)
     except ValueError:
         return False
-    return not (isinstance(saved, dict) and "study" in saved)
+    return isinstance(saved, dict) and "study" in saved
 
 
 def check(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool) -> None:

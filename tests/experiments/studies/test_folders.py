@@ -41,7 +41,7 @@ def tree(path: Path) -> dict[str, bytes]:
 def put(path: Path, *names: str) -> None:
     for name in names:
         (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).write_text(f"mine: {name}")
+        (path / name).write_text('{"study": {}}' if name == "study.json" else f"mine: {name}")
 
 
 @pytest.mark.parametrize("kind", KINDS)
