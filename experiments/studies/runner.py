@@ -137,6 +137,7 @@ class _Work:
         output: RunOutput,
     ) -> None:
         self.study, self.where, self.engine, self._output = study, where, engine, output
+        self._made: tuple[Sequence[SeededPoint], list[tuple[plan.Plan, Engine]]] | None = None
         self.points = study.points()
         if len(self.points) > _MANY:
             say(f"checking {plan.count(len(self.points), 'point')}")
@@ -200,11 +201,14 @@ class _Work:
         for jobs, engine in self._plans(runs):
             executor.carry_out(jobs, self.results, engine, logs, stops)
 
-    def _plans(self, runs: Sequence[SeededPoint]) -> Iterator[tuple[plan.Plan, Engine]]:
-        """Yield the plan of the runs that compile, and that of runs on the host, if any.
+    def _plans(self, runs: Sequence[SeededPoint]) -> list[tuple[plan.Plan, Engine]]:
+        """Return the plan of the runs that compile, and that of runs on the host, if any.
 
         All devices together train a single run, or a point with environments on the host.
         """
+        if self._made is not None and self._made[0] == runs:  # as described before training
+            return self._made[1]
+        plans: list[tuple[plan.Plan, Engine]] = []
         for on_host in (False, True):
             groups = [group for group in self._groups if (group.program is None) == on_host]
             together = on_host or self.study.is_run
@@ -213,8 +217,9 @@ class _Work:
             if together and isinstance(engine, executor.Here):
                 units = [tuple(device for unit in units for device in unit)]
             made = plan.make(groups, runs, units, self._width, self.where.memory, together)
-            if made.jobs:
-                yield made, engine
+            plans += [(made, engine)] * bool(made.jobs)
+        self._made = runs, plans
+        return plans
 
     def _here(self) -> Engine:
         """Return the engine of environments on the host, which a cluster does not run."""
