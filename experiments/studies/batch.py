@@ -130,7 +130,8 @@ def train(
                 checkpoint.write(progress(), step, driver.to_save(state))
                 saved_at = began + _SHARE * (time.perf_counter() - began)
 
-            if not reached(plan.step_at(len(points), blocks), progress()):
+            done = 0 if state is None else plan.step_at(len(points), blocks)
+            if not reached(done, progress()):
                 return None
             try:
                 state = driver.init() if state is None else driver.resume(state)
