@@ -127,10 +127,8 @@ class Checkpoint:
         return Progress(points, **about), tree["state"]
 
     def remove(self) -> None:
-        """Delete the file, and its folder if it is empty."""
+        """Delete the file. The folder stays, as another thread may be writing to it."""
         self.path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            self.path.parent.rmdir()
 
     def _content(self, progress: Progress, step: int, state: Any) -> tuple[Any, dict[str, Any]]:
         points = progress.points

@@ -195,6 +195,17 @@ def test_foreign_and_newer_files_are_named(tmp_path, capsys):
     assert_names(capsys.readouterr().err, checkpoint.path, "format 99", "2")
 
 
+def test_checkpoints_are_written_while_the_last_of_another_batch_is_removed(tmp_path, monkeypatch):
+    first, make = write(tmp_path, {"x": jnp.ones(3)}), checkpoints.tempfile.mkdtemp
+
+    def remove_first(**options):
+        first.remove()
+        return make(**options)
+
+    monkeypatch.setattr(checkpoints.tempfile, "mkdtemp", remove_first)
+    assert write(tmp_path, {"x": jnp.ones(3)}, runs=RUNS[:1]).path.exists()
+
+
 def test_only_checkpoints_are_removed(tmp_path):
     folder = tmp_path / FOLDER
     mine = ["notes.txt", "mine.safetensors", "0123456789abcdef.best.safetensors"]
