@@ -27,6 +27,7 @@ class Outcome(NamedTuple):
     failures: list[tuple[SeededPoint, str]]
     cost: dict[str, Any]
     code: tuple[str, ...] = ()  # versions of the code that computed it
+    remove: Callable[[], None] = lambda: None  # deletes the checkpoint, once results are on disk
 
 
 class Task(NamedTuple):
@@ -55,7 +56,9 @@ def decided_by(job: Job, runs: Sequence[SeededPoint]) -> tuple[Any, ...]:
     """Return what determines the numbers of a batch, for its `Checkpoint`."""
     configs = {point.id: point.config.to_json() for point, _ in runs}
     traced = [place.name for place in job.group.traced]
-    return [(point.id, seed) for point, seed in runs], configs, job.width, traced
+    # Runs that train together have the same numbers with any division into programs.
+    width = None if job.together else job.width
+    return [(point.id, seed) for point, seed in runs], configs, width, traced
 
 
 def driver_of(

@@ -103,9 +103,8 @@ class Here:
             )  # fmt: skip
             if progress is None:
                 return None
-            if not self._keep:
-                checkpoint.remove()
-            return batch.finished(task.job, task.runs, progress)
+            outcome = batch.finished(task.job, task.runs, progress)
+            return outcome if self._keep else outcome._replace(remove=checkpoint.remove)
 
         yield train
 
@@ -144,7 +143,6 @@ def carry_out(
         ) from (None if pressed else error)
     finally:
         board.close()
-        store.write()
 
 
 def check_failed(store: Store) -> None:
@@ -171,6 +169,7 @@ class _Board:
         self._calls: queue.Queue[Callable[[], Any]] = queue.Queue()
         self._errors: list[BaseException] = []
         self._diverged: set[int] = set()
+        self._removed: list[Callable[[], None]] = []  # delete checkpoints of runs in the store
         self.step = 0  # agent steps of each run of the latest batch
 
     def run(self, train: Train, stops: str) -> None:
@@ -202,15 +201,25 @@ class _Board:
             self.stop.set()
             for thread in threads:  # they write their checkpoints
                 thread.join()
+            while not self._calls.empty():  # keep what has ended
+                with contextlib.suppress(Exception):
+                    self._calls.get()()
             raise
         finally:
             self.stop.set()
         if self._errors:
             raise self._errors[0]
 
+    def _remove(self, written: bool) -> None:
+        """Delete the checkpoints of runs that are on disk."""
+        while written and self._removed:
+            self._removed.pop()()
+
     def close(self) -> None:
-        """Close the bar and the logs."""
+        """Write what has ended, and close the bar and the logs."""
         self._bar.close()
+        self._store.write()
+        self._remove(True)
         for log in self._logs:
             log.close()
 
@@ -236,6 +245,8 @@ class _Board:
             # The time limit of a study interrupts the main thread only between two waits.
             with contextlib.suppress(queue.Empty):
                 self._calls.get(timeout=_PAUSE)()
+                continue
+            self._remove(self._store.flush())
 
     def _work(self, train: Train, number: int, unit: Unit) -> None:
         """Train batches on a unit until the queue is empty."""
@@ -293,6 +304,8 @@ class _Board:
             self._store.fail(outcome.failures)
         if outcome.results:
             self._store.add(outcome.results, outcome.cost, outcome.code)
+        self._removed.append(outcome.remove)
+        self._remove(self._store.flush())
         self._bar.ended(len(outcome.results) + len(outcome.failures), len(outcome.failures))
 
     def _begin(

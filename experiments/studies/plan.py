@@ -22,6 +22,7 @@ class Job(NamedTuple):
     width: int  # number of runs in one call of the program
     size: int  # number of runs in a batch, whose log points all come at the same time
     run_bytes: int  # size of the state of one run
+    together: bool = False  # whether the batch has all runs, on any number of devices
 
     @property
     def batches(self) -> list[tuple[SeededPoint, ...]]:
@@ -145,7 +146,7 @@ def make(
         else:
             own = math.ceil(len(runs) / calls)
         own = min(own, len(runs), fit)
-        jobs.append(Job(group, tuple(runs), own, least if together else own, size))
+        jobs.append(Job(group, tuple(runs), own, least if together else own, size, together))
     return Plan(tuple(jobs), tuple(units), available)
 
 

@@ -66,6 +66,7 @@ class Store:
     # The table, one row per run and log point, and rows that are not in it yet.
     frame: pd.DataFrame = dataclasses.field(default_factory=pd.DataFrame)
     waiting: list[pd.DataFrame] = dataclasses.field(default_factory=list)
+    unsaved: bool = False  # whether ended runs are not on disk yet
     written: tuple[float, float] = (-math.inf, 0.0)  # time of the latest write, and its CPU time
 
     @property
@@ -149,13 +150,23 @@ class Store:
           code: versions of the code that computed them.
         """
         self.waiting += [self._rows(run, metrics) for run, metrics in runs]
+        self.unsaved = True
         self.facts["costs"].append(cost)
         for (point, _), _ in runs:
             known = self.facts["points"][point.id]["code"]
             known += [version for version in code if version not in known]
+        self.flush()
+
+    def flush(self) -> bool:
+        """Write the files unless nothing is new or they were written just before.
+
+        Returns:
+          Whether all runs are on disk.
+        """
         when, took = self.written
-        if time.monotonic() - when > min(_PATIENCE * took, _LONGEST):
+        if self.unsaved and time.monotonic() - when > min(_PATIENCE * took, _LONGEST):
             self.write()
+        return not self.unsaved
 
     def fail(self, failures: Sequence[tuple[SeededPoint, str]]) -> None:
         """Record runs that ended without a result."""
@@ -171,7 +182,7 @@ class Store:
         write_json(facts, {"format": FORMAT} | self.facts)
         if len(self.frame):
             write_bytes(table, tables.encode(self.frame, _DIGITS))
-        self.written = time.monotonic(), time.thread_time() - start
+        self.written, self.unsaved = (time.monotonic(), time.thread_time() - start), False
 
     def _gather(self) -> None:
         """Move waiting rows into the table."""

@@ -5,12 +5,14 @@ There is one driver for each kind of environment: `CompiledDriver` here, and
 """
 
 import abc
+import contextlib
 import functools
 import math
+import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import jax
@@ -204,7 +206,6 @@ class CompiledDriver(Driver):
         super().__init__(program.schedule)
         self._program, self._inputs, self._where = program, inputs, where
         self._programs = programs or Programs(len(where.devices))
-        self._threads = ThreadPoolExecutor(min(len(where.devices), where.programs))
         self._chunks: list[Any] = []
 
     @functools.cached_property
@@ -285,14 +286,36 @@ class CompiledDriver(Driver):
         }
         return states, joined
 
-    def close(self) -> None:
-        """Shut down the threads."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
     def _concurrently(self, call: Callable[[int], Any]) -> list[Any]:
         """Call a function with the place of every program, concurrently on the devices."""
-        places = range(self._where.programs)
-        return list(map(call, places) if len(places) == 1 else self._threads.map(call, places))
+        count = self._where.programs
+        if count == 1:
+            return [call(0)]
+        results: dict[int, Any] = {}
+        errors: list[BaseException] = []
+        places: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for place in range(count):
+            places.put(place)
+
+        def work() -> None:
+            with contextlib.suppress(queue.Empty):
+                while not errors:
+                    place = places.get_nowait()
+                    try:
+                        results[place] = call(place)
+                    except BaseException as error:
+                        errors.append(error)
+
+        # Threads of a pool would keep the process alive after a second Ctrl-C.
+        workers = min(len(self._where.devices), count)
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(workers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        return [results[place] for place in range(count)]
 
 
 def _bytes_of(compiled: Any) -> int:
