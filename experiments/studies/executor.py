@@ -133,11 +133,11 @@ def carry_out(
         pressed = isinstance(error, KeyboardInterrupt)
         runs = {(point.id, seed) for job in plan.jobs for point, seed in job.runs}
         ended = len(runs & store.ended())
-        kept = f"{ended} of {len(runs)} runs are finished and kept"
+        kept = f": {ended} of {len(runs)} runs are finished and kept"
         if plan.batches == 1 and board.step:
-            kept = f"at {board.step:,} of {plan.jobs[0].steps:,} agent steps"
+            kept = f" at {board.step:,} of {plan.jobs[0].steps:,} agent steps"
         raise Stopped(
-            f"{'stopped' if pressed else error}{' ' if plan.batches == 1 else ': '}{kept}",
+            f"{'stopped' if pressed else error}{kept}",
             interrupt.exit_code(error) if pressed else 1,
             f"--resume {store.folder} continues",
         ) from (None if pressed else error)
