@@ -90,10 +90,6 @@ class Results:
             self.store.facts["base_points"],
         )
 
-    def best_of(self, env: str, label: str) -> Tuned | None:
-        """Return the result of a method on a task, or None before its runs have ended."""
-        return next((row for row in self.best if (row.env, row.label) == (env, label)), None)
-
     @property
     def code(self) -> str:
         """Versions of the code that produced the results."""

@@ -196,25 +196,27 @@ class _Work:
                 say(line)
 
     def _train(self, runs: Sequence[SeededPoint]) -> None:
-        logs = _logs(self.results, self.study, self._output) if self.study.is_run else ()
         stops = "--stop-on-divergence" if self._output.stop_on_divergence else ""
         for jobs, engine in self._plans(runs):
+            live = self.study.is_run and isinstance(engine, executor.Here)
+            logs = _logs(self.results, self.study, self._output) if live else ()
             executor.carry_out(jobs, self.results, engine, logs, stops)
 
     def _plans(self, runs: Sequence[SeededPoint]) -> list[tuple[plan.Plan, Engine]]:
         """Return the plan of the runs that compile, and that of runs on the host, if any.
 
-        All devices together train a single run, or a point with environments on the host.
+        All devices of this machine together train a single run, whose log points are shown as they
+        come, or a point with environments on the host.
         """
         if self._made is not None and self._made[0] == runs:  # as described before training
             return self._made[1]
         plans: list[tuple[plan.Plan, Engine]] = []
         for on_host in (False, True):
             groups = [group for group in self._groups if (group.program is None) == on_host]
-            together = on_host or self.study.is_run
-            engine = self.engine if not on_host else self._here()
+            engine = self._here() if on_host else self.engine
+            together = on_host or (self.study.is_run and isinstance(engine, executor.Here))
             units = engine.units
-            if together and isinstance(engine, executor.Here):
+            if together:
                 units = [tuple(device for unit in units for device in unit)]
             made = plan.make(groups, runs, units, self._width, self.where.memory, together)
             plans += [(made, engine)] * bool(made.jobs)
