@@ -3,7 +3,7 @@
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 _SCHEDULERS = (signal.SIGTERM, signal.SIGUSR1)  # the latter for Slurm's --signal
@@ -49,3 +49,33 @@ def terminable() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def deferred(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` at the first signal; raise its exception at a second one or at the end.
+
+    `stop` may run between any two instructions, so it must not wait for a lock.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread receives signals
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *_SCHEDULERS)}
+    raising = {number: handler for number, handler in before.items() if callable(handler)}
+    received: list[int] = []
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if len(received) > 1:
+            raising[signal.Signals(number)](number, frame)
+        stop()
+
+    for number in raising:
+        signal.signal(number, receive)
+    try:
+        yield
+    finally:
+        for number, handler in raising.items():
+            signal.signal(number, handler)
+    if received:
+        raising[signal.Signals(received[0])](received[0], None)

@@ -8,7 +8,10 @@ device therefore executes whole programs.
 import contextlib
 import functools
 import queue
+import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -18,10 +21,10 @@ import pandas as pd
 from experiments.environments.host import EnvironmentFailed
 from experiments.runs import compilation, interrupt
 from experiments.runs.interrupt import Stopped
-from experiments.runs.log import Log, Row, mean_over_seeds, say
+from experiments.runs.log import Log, Row, mean_over_seeds, say, show
 from experiments.statistics.summaries import diverged_seeds
 from experiments.studies import batch, devices
-from experiments.studies.batch import Outcome, Task, Train, decided_by
+from experiments.studies.batch import Assignment, Ended, Train, decided_by
 from experiments.studies.checkpoints import Checkpoint, Metrics, Progress
 from experiments.studies.devices import Budget, Unit
 from experiments.studies.options import HERE, Cache, Where
@@ -31,7 +34,7 @@ from experiments.studies.store import KEYS, SeededPoint, Store, code_version
 from experiments.training.drivers import Programs
 
 _PROGRAMS = 16  # least number of compiled programs to keep
-_PAUSE = 0.05  # seconds
+_PAUSE = 0.05  # seconds between two looks for signals and finished tables
 
 
 class Engine(Protocol):
@@ -90,10 +93,10 @@ class Here:
         if devices.is_cpu(plan.units[0][0]):  # cores share the host's memory
             budgets = dict.fromkeys(plan.units, Budget(plan.limit))
         else:
-            own = plan.limit // len(plan.units)
+            own = plan.limit // sum(map(len, plan.units))
             budgets = {unit: Budget(own) for unit in plan.units}
 
-        def train(task: Task, unit: Any) -> Outcome | None:
+        def train(task: Assignment, unit: Any) -> Ended | None:
             driver = batch.driver_of(task.job, task.runs, unit, self._programs)
             driver.stop = task.stopped
             checkpoint = Checkpoint(store.folder, *decided_by(task.job, task.runs))
@@ -128,7 +131,7 @@ def carry_out(
     board = _Board(plan, store, logs, diverged)
     try:
         with engine.working(plan, store) as train:
-            board.run(train, engine.stops)
+            board.run(train, "between two steps" if plan.on_host else engine.stops)
     except (KeyboardInterrupt, ConnectionError) as error:
         pressed = isinstance(error, KeyboardInterrupt)
         runs = {(point.id, seed) for job in plan.jobs for point, seed in job.runs}
@@ -154,10 +157,11 @@ def check_failed(store: Store) -> None:
 
 
 class _Board:
-    """Queue of pending batches, with a worker thread for each unit of devices.
+    """Queue of pending batches, with a worker for each unit of devices.
 
-    Worker threads enqueue calls, which the main thread executes, so that only the main thread
-    changes the store and writes logs.
+    Workers are threads, except that environments on the host step in the main thread, as some
+    require. Workers enqueue calls that change the store and write logs. One further thread executes
+    the calls, as signals interrupt only the main thread, and none may be lost.
     """
 
     def __init__(self, plan: Plan, store: Store, logs: Sequence[Log], diverged: str) -> None:
@@ -165,8 +169,8 @@ class _Board:
         self._bar = Bar(plan.steps, plan.runs)
         self._waiting = {number: list(job.batches) for number, job in enumerate(plan.jobs)}
         self._begun: set[int] = set()
-        self._lock, self.stop = threading.Lock(), threading.Event()
-        self._calls: queue.Queue[Callable[[], Any]] = queue.Queue()
+        self._lock, self.stopped = threading.Lock(), False
+        self._calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
         self._errors: list[BaseException] = []
         self._diverged: set[int] = set()
         self._removed: list[Callable[[], None]] = []  # delete checkpoints of runs in the store
@@ -183,32 +187,36 @@ class _Board:
           KeyboardInterrupt: the user pressed Ctrl-C; the batches have stopped.
           BaseException: the error that stopped a unit; the others have stopped too.
         """
-        threads = [
-            threading.Thread(target=self._work, args=(train, number, unit), daemon=True)
-            for number, unit in enumerate(self._plan.units[: self._plan.batches])
-        ]
-        try:
-            for thread in threads:
-                thread.start()
-            self._listen(threads)
-        except KeyboardInterrupt:
-            self.stop.set()
-            self._bar.close()
-            say(f"stopping {stops}, with a checkpoint; press Ctrl-C again to stop immediately")
-            self._listen(threads)  # keep the batches that end in the meantime
-            raise
-        except BaseException:
-            self.stop.set()
-            for thread in threads:  # they write their checkpoints
-                thread.join()
-            while not self._calls.empty():  # keep what has ended
-                with contextlib.suppress(Exception):
-                    self._calls.get()()
-            raise
-        finally:
-            self.stop.set()
-        if self._errors:
-            raise self._errors[0]
+        listener = threading.Thread(target=self._listen, daemon=True)
+        units = self._plan.units[: self._plan.batches]
+        threads = [] if self._plan.on_host else [
+            threading.Thread(target=self._work, args=(train, *unit), daemon=True)
+            for unit in enumerate(units)
+        ]  # fmt: skip
+
+        def interrupted() -> None:
+            self.stopped = True
+            self._calls.put(lambda: self._say_stopping(stops))
+
+        with interrupt.deferred(interrupted):
+            try:
+                for thread in (listener, *threads):
+                    thread.start()
+                if self._plan.on_host:
+                    self._work(train, 0, units[0])
+                while any(thread.is_alive() for thread in threads):
+                    time.sleep(_PAUSE)
+            finally:
+                self.stopped = True
+                self._calls.put(None)
+                listener.join()  # keep what has ended
+            if self._errors:
+                raise self._errors[0]
+
+    def _say_stopping(self, when: str) -> None:
+        """Print that the user interrupted the batches."""
+        self._bar.close()
+        say(f"stopping {when}, with a checkpoint; press Ctrl-C again to stop immediately")
 
     def _remove(self, written: bool) -> None:
         """Delete the checkpoints of runs that are on disk."""
@@ -231,7 +239,7 @@ class _Board:
         """
         with self._lock:
             left = {number: batches for number, batches in self._waiting.items() if batches}
-            if not left or self.stop.is_set():
+            if not left or self.stopped:
                 return None
             fresh = [number for number in left if number not in self._begun]
             longest = max(left, key=lambda number: len(left[number]))
@@ -239,14 +247,26 @@ class _Board:
             self._begun.add(number)
             return number, self._plan.jobs[number], left[number].pop(0)
 
-    def _listen(self, threads: Sequence[threading.Thread]) -> None:
-        """Execute the calls of the worker threads until all of them have ended."""
-        while any(thread.is_alive() for thread in threads) or not self._calls.empty():
-            # The time limit of a study interrupts the main thread only between two waits.
-            with contextlib.suppress(queue.Empty):
-                self._calls.get(timeout=_PAUSE)()
-                continue
-            self._remove(self._store.flush())
+    def _listen(self) -> None:
+        """Execute the calls of the workers, also after an error, until None comes."""
+        while True:
+            try:
+                call = self._calls.get(timeout=_PAUSE)
+            except queue.Empty:
+                if self._errors:
+                    continue
+                call = self._flush
+            if call is None:
+                return
+            try:
+                call()
+            except Exception as error:  # a full disk, or a seed that diverged
+                self._errors.append(error)
+                self.stopped = True
+
+    def _flush(self) -> None:
+        """Write the tables unless nothing is new or they were written just before."""
+        self._remove(self._store.flush())
 
     def _work(self, train: Train, number: int, unit: Unit) -> None:
         """Train batches on a unit until the queue is empty."""
@@ -263,18 +283,22 @@ class _Board:
                     outcome = train(self._task(tell, job, runs), unit)
                 except EnvironmentFailed as error:
                     outcome = batch.failed(runs, str(error))
-                except (RuntimeError, ValueError) as error:  # such as running out of memory
-                    outcome = batch.failed([*runs, *self._drop(last)], str(error))
+                except (RuntimeError, ValueError) as error:
+                    why = compilation.out_of_memory(error) or str(error)
+                    outcome = batch.failed([*runs, *self._drop(last)], why)
+                    if isinstance(error, RuntimeError) and why == str(error):  # a bug, of XLA or us
+                        text = "".join(traceback.format_exception(error))
+                        self._calls.put(functools.partial(show, text, sys.stderr))
                 if outcome is not None:
                     self._calls.put(functools.partial(self._keep, outcome))
         except BaseException as error:
             self._errors.append(error)
-            self.stop.set()
+            self.stopped = True
         tell(None)
 
     def _task(
         self, tell: Callable[[str, int], None], job: Job, runs: tuple[SeededPoint, ...]
-    ) -> Task:
+    ) -> Assignment:
         """Return a batch as a task that reports its new agent steps."""
         before, logged = 0, None
 
@@ -288,9 +312,9 @@ class _Board:
                 known = len(progress.points) - len(points)
                 self._calls.put(functools.partial(call, job, runs, known, list(points)))
                 logged = len(progress.points)
-            return not self.stop.is_set()
+            return not self.stopped
 
-        return Task(job, runs, reached, self.stop.is_set)
+        return Assignment(job, runs, reached, lambda: self.stopped)
 
     def _drop(self, number: int) -> list[SeededPoint]:
         """Remove and return all pending runs of a job with a program that cannot run."""
@@ -298,21 +322,21 @@ class _Board:
             batches, self._waiting[number] = self._waiting[number], []
         return [run for runs in batches for run in runs]
 
-    def _keep(self, outcome: Outcome) -> None:
+    def _keep(self, outcome: Ended) -> None:
         """Store the outcome of a batch."""
         if outcome.failures:
             self._store.fail(outcome.failures)
         if outcome.results:
             self._store.add(outcome.results, outcome.cost, outcome.code)
         self._removed.append(outcome.remove)
-        self._remove(self._store.flush())
+        self._flush()
         self._bar.ended(len(outcome.results) + len(outcome.failures), len(outcome.failures))
 
     def _begin(
         self, job: Job, runs: Sequence[SeededPoint], known: int, points: Sequence[Metrics]
     ) -> None:
         """Begin the logs after the log points of a checkpoint."""
-        earlier = [*_ended_rows(self._store), *_rows(job, runs, known, points)]
+        earlier = [*ended_rows(self._store), *_rows(job, runs, known, points)]
         for log in self._logs:
             log.begin(earlier)
 
@@ -345,12 +369,12 @@ class _Board:
         say(message)
 
 
-def _ended_rows(store: Store) -> list[list[dict[str, Any]]]:
+def ended_rows(store: Store) -> list[list[dict[str, Any]]]:
     """Return a row per run for each log point of runs that have ended; other seeds are missing."""
     if store.table.empty:
         return []
     metrics = store.table.drop(columns=["point", *KEYS, *store.settings, "diverged"])
-    exact = {name: np.float32 for name in metrics if metrics[name].dtype.kind == "f"}
+    exact = {name: np.float32 for name in metrics if name not in ("seed", "step")}
     return [own.to_dict("records") for _, own in metrics.astype(exact).groupby("step")]
 
 
