@@ -375,7 +375,11 @@ def ended_rows(store: Store) -> list[list[dict[str, Any]]]:
         return []
     metrics = store.table.drop(columns=["point", *KEYS, *store.settings, "diverged"])
     exact = {name: np.float32 for name in metrics if name not in ("seed", "step")}
-    return [own.to_dict("records") for _, own in metrics.astype(exact).groupby("step")]
+    points = []
+    for _, rows in metrics.astype(exact).groupby("step"):
+        columns = {str(name): column.to_numpy() for name, column in rows.items()}  # stays float32
+        points.append([{n: values[i] for n, values in columns.items()} for i in range(len(rows))])
+    return points
 
 
 def _rows(

@@ -20,6 +20,7 @@ import pandas as pd
 import pytest
 
 from experiments import environments, train
+from experiments.runs.log import CSVLog
 from experiments.studies import checkpoints, store
 from experiments.training import drivers
 from experiments.training.drivers import CompiledDriver
@@ -160,6 +161,18 @@ def test_damaged_checkpoints_stop_a_run_and_stay(stopped, finished, tmp_path, ca
     path.unlink()
     assert train.main(["--resume", str(out)]) == 0
     same_results(out, finished)
+
+
+def test_log_points_are_written_again_with_the_same_bytes(tmp_path, monkeypatch):
+    begin, contents, path = CSVLog.begin, [], tmp_path / "run" / "metrics.csv"
+
+    def begins(log, points):
+        contents.append(path.read_bytes() if path.exists() else b"")
+        begin(log, points)
+
+    monkeypatch.setattr(CSVLog, "begin", begins)
+    assert train.main([*TINY, *QUIET, "--out", str(path.parent)]) == 0
+    assert contents == [b"", path.read_bytes()]
 
 
 def test_log_points_lost_to_a_full_disk_are_written_again(finished, tmp_path):
