@@ -21,7 +21,7 @@ from experiments.training.host_loop import HostDriver
 _SHARE = 20  # smallest interval between checkpoints, as a multiple of the time to write one
 
 
-class Ended(NamedTuple):
+class BatchResult(NamedTuple):
     """Results and failures of a batch that has ended."""
 
     results: list[tuple[SeededPoint, pd.DataFrame]]
@@ -50,7 +50,7 @@ class Assignment(NamedTuple):
 
 # Trains a task on a unit; returns None if it was stopped. A RuntimeError, ValueError or
 # EnvironmentFailed fails all batches of the job.
-Train = Callable[[Assignment, Any], Ended | None]
+Train = Callable[[Assignment, Any], BatchResult | None]
 
 
 def decided_by(job: Job, runs: Sequence[SeededPoint]) -> tuple[Any, ...]:
@@ -174,7 +174,9 @@ def _closing(driver: Driver) -> Iterator[None]:
             say(f"an environment could not be closed: {error!r}")
 
 
-def finished(job: Job, runs: Sequence[SeededPoint], progress: Progress, **about: Any) -> Ended:
+def finished(
+    job: Job, runs: Sequence[SeededPoint], progress: Progress, **about: Any
+) -> BatchResult:
     """Return the outcome of a batch that finished training, with facts `about` its cost."""
     results, failures = split(runs, job.group.schedule.steps, progress.points)
     cost: dict[str, Any] = {
@@ -188,13 +190,13 @@ def finished(job: Job, runs: Sequence[SeededPoint], progress: Progress, **about:
     }
     for point, seed in runs:
         cost["runs"].setdefault(point.id, []).append(seed)
-    return Ended(results, failures, cost, progress.code)
+    return BatchResult(results, failures, cost, progress.code)
 
 
-def failed(runs: Sequence[SeededPoint], why: str) -> Ended:
+def failed(runs: Sequence[SeededPoint], why: str) -> BatchResult:
     """Return the outcome of runs that could not be trained."""
     line = " ".join(why.split())[:300]
-    return Ended([], [(run, line) for run in runs], {})
+    return BatchResult([], [(run, line) for run in runs], {})
 
 
 def split(

@@ -23,7 +23,7 @@ from experiments import environments
 from experiments.runs import compilation, outside
 from experiments.runs.log import say
 from experiments.studies import batch, cluster, devices, programs, store
-from experiments.studies.batch import Assignment, Ended, Train, decided_by
+from experiments.studies.batch import Assignment, BatchResult, Train, decided_by
 from experiments.studies.checkpoints import Checkpoint, Progress
 from experiments.studies.cluster import Cluster
 from experiments.studies.grid import Place, Point
@@ -129,7 +129,7 @@ class Remote:
 
         running = set()  # references of submitted tasks
 
-        def train(task: Assignment, unit: Any) -> Ended | None:
+        def train(task: Assignment, unit: Any) -> BatchResult | None:
             del unit  # Ray chooses the node
             number = next(numbers)
             try:
@@ -169,7 +169,7 @@ def _watch(reference: Any, task: Assignment, number: int, notes: Any) -> bool:
     return True
 
 
-def _outcome(task: Assignment, reference: Any) -> Ended:
+def _outcome(task: Assignment, reference: Any) -> BatchResult:
     """Return the outcome of a task that has ended.
 
     Raises:

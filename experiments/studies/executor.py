@@ -24,7 +24,7 @@ from experiments.runs.interrupt import Stopped
 from experiments.runs.log import Log, Row, mean_over_seeds, say, show
 from experiments.statistics.summaries import diverged_seeds
 from experiments.studies import batch, devices
-from experiments.studies.batch import Assignment, Ended, Train, decided_by
+from experiments.studies.batch import Assignment, BatchResult, Train, decided_by
 from experiments.studies.checkpoints import Checkpoint, Metrics, Progress
 from experiments.studies.devices import Budget, Unit
 from experiments.studies.options import HERE, Cache, Where
@@ -96,7 +96,7 @@ class Here:
             own = plan.limit // sum(map(len, plan.units))
             budgets = {unit: Budget(own) for unit in plan.units}
 
-        def train(task: Assignment, unit: Any) -> Ended | None:
+        def train(task: Assignment, unit: Any) -> BatchResult | None:
             driver = batch.driver_of(task.job, task.runs, unit, self._programs)
             driver.stop = task.stopped
             checkpoint = Checkpoint(store.folder, *decided_by(task.job, task.runs))
@@ -322,7 +322,7 @@ class _Board:
             batches, self._waiting[number] = self._waiting[number], []
         return [run for runs in batches for run in runs]
 
-    def _keep(self, outcome: Ended) -> None:
+    def _keep(self, outcome: BatchResult) -> None:
         """Store the outcome of a batch."""
         if outcome.failures:
             self._store.fail(outcome.failures)

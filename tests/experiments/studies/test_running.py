@@ -178,7 +178,7 @@ def test_a_program_that_cannot_run_fails_its_job_and_an_environment_only_its_bat
         number = jobs.index(task.job)
         if number == 0 or (number == 1 and task.runs[0][1] == 0):
             raise errors[number]
-        return batch.Ended([(run, None) for run in task.runs], [], {})
+        return batch.BatchResult([(run, None) for run in task.runs], [], {})
 
     board.run(train, "now")
     failed = [(run, why) for outcome in board.kept for run, why in outcome.failures]
