@@ -142,12 +142,14 @@ def make(
         if not runs:
             continue
         on_cpu, calls = devices_.is_cpu(units[0][0]), sum(map(len, units))
+        planned = sum(point.config.seeds for point in group.points)
+        # Of all runs, not of the missing ones, so that checkpoints fit when a study resumes.
         if width is not None:
-            own = min(width, len(runs))
+            own = min(width, planned)
         elif on_cpu:
-            own = min(width_of(group.points[0].config.seeds), len(runs))
+            own = min(width_of(group.points[0].config.seeds), planned)
         else:
-            own = math.ceil(len(runs) / calls)
+            own = math.ceil(planned / calls)
         if not together:
             size, fit = fitting(group.points[0], len(units), available)
             jobs.append(Job(group, tuple(runs), min(own, fit), min(own, fit), size))
