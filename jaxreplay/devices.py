@@ -15,7 +15,6 @@ from typing import TypeVar
 import jax
 import jax.numpy as jnp
 
-from jaxreplay._internal.tracing import varying
 from jaxreplay.types import Array
 
 AXIS = "replay_devices"  # mesh axis of agents, of losses with batch statistics (PAL), and of
@@ -40,24 +39,24 @@ def mean(tree: Tree, axis_name: str | None) -> Tree:
     Use `jax.shard_map(..., check_vma=False)`, or differentiate by parameters that
     `loops.varying` has marked; otherwise, JAX itself sums gradients over devices.
     """
-    return tree if axis_name is None else varying(jax.lax.pmean(tree, axis_name))
+    return tree if axis_name is None else jax.lax.pmean(tree, axis_name)
 
 
 def total(tree: Tree, axis_name: str | None) -> Tree:
     """Return the sums over devices of a pytree of arrays."""
-    return tree if axis_name is None else varying(jax.lax.psum(tree, axis_name))
+    return tree if axis_name is None else jax.lax.psum(tree, axis_name)
 
 
 def largest(value: Array, axis_name: str | None) -> Array:
     """Return the elementwise maxima of an array over devices."""
-    return value if axis_name is None else varying(jax.lax.pmax(value, axis_name))
+    return value if axis_name is None else jax.lax.pmax(value, axis_name)
 
 
 def gathered(values: Array, axis_name: str | None) -> Array:
     """Return the concatenation `[D * n]` of the arrays `[n]` of all devices."""
     if axis_name is None:
         return values
-    return varying(jax.lax.all_gather(values, axis_name, tiled=True))
+    return jax.lax.all_gather(values, axis_name, tiled=True)
 
 
 def times(value: Array, axis_name: str | None) -> Array:
