@@ -48,8 +48,16 @@ def total(tree: Tree, axis_name: str | None) -> Tree:
 
 
 def largest(value: Array, axis_name: str | None) -> Array:
-    """Return the elementwise maxima of an array over devices."""
-    return value if axis_name is None else jax.lax.pmax(value, axis_name)
+    """Return the elementwise maxima of an array over devices.
+
+    The values of all devices are exchanged by a sum, which XLA merges with that of gradients into
+    one message; it does not merge a maximum with a sum.
+    """
+    if axis_name is None:
+        return value
+    own = jnp.arange(count(axis_name)) == jax.lax.axis_index(axis_name)
+    rows = jnp.where(own.reshape(-1, *[1] * value.ndim), value, jnp.zeros_like(value))
+    return jax.lax.psum(rows, axis_name).max(axis=0)
 
 
 def gathered(values: Array, axis_name: str | None) -> Array:

@@ -8,7 +8,7 @@ state has a leading axis of devices, `[D, ...]`.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -20,15 +20,16 @@ from experiments.training.config import LoopConfig
 from experiments.training.state import Keys, LoopState
 from jaxreplay import devices
 
-_WHOLE, _PART = P(), P(devices.AXIS)
-_KEYS = Keys(_PART, _PART, _PART, evaluate=_WHOLE, inspect=_PART)
-# of the fields of a state
+_WHOLE, _PART = cast(Any, P()), cast(Any, P(devices.AXIS))
 SPECS = LoopState(*[_PART] * len(LoopState._fields))._replace(
-    keys=_KEYS, rows=_WHOLE, updates=_WHOLE, agent=_WHOLE
-)
+    keys=Keys(_PART, _PART, _PART, evaluate=_WHOLE, inspect=_PART),
+    rows=_WHOLE,
+    updates=_WHOLE,
+    agent=_WHOLE,
+)  # how the mesh divides the fields of a state
 
 
-def make_mesh(places: Sequence[jax.Device]) -> Mesh:
+def make_mesh(places: Sequence[jax.Device] | np.ndarray) -> Mesh:
     """Return the mesh of a run on these devices."""
     return Mesh(np.array(places), (devices.AXIS,))
 
@@ -43,7 +44,7 @@ def resolve(config: LoopConfig, mesh: Mesh | None) -> tuple[LoopConfig, Mesh | N
         places = jax.devices()
         if config.mesh > len(places):
             raise ValueError(
-                f"mesh {config.mesh} is more than the devices here, {len(places)}: use a smaller one"
+                f"mesh {config.mesh} is more than the {len(places)} devices here: use a smaller one"
             )
         return config, make_mesh(places[: config.mesh]) if config.mesh > 1 else None
     if mesh.devices.ndim != 1:
@@ -120,10 +121,13 @@ def shardings(mesh: Mesh, axes: Any, state: LoopState) -> Any:
       axes: 0 for leaves with a leading axis of seeds, otherwise None.
       state: the state, or shapes and dtypes.
     """
-    return jax.tree.map(
-        lambda axis, spec, _: NamedSharding(mesh, spec if axis is None else P(None, *spec)),
-        axes, specs_of(state), state, is_leaf=lambda x: x is None or isinstance(x, P),
-    )  # fmt: skip
+
+    def place(axis: int | None, spec: Any) -> NamedSharding | None:
+        if spec is None:  # an empty part of the state
+            return None
+        return NamedSharding(mesh, spec if axis is None else P(None, *spec))
+
+    return jax.tree.map(place, axes, specs_of(state), is_leaf=lambda axis: axis is None)
 
 
 def _map_parts(function: Callable[[Any], Any], state: LoopState) -> LoopState:
