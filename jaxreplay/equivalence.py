@@ -113,8 +113,9 @@ def pal(
             unnormalised = inner_huber(td)
         else:
             unnormalised = per_critic(td) if twin == "own" else weight * inner_huber(td)
-        scale = devices.mean(weight.mean(), devices.current())
-        return unnormalised / scale if divide else unnormalised
+        if not divide:
+            return unnormalised
+        return unnormalised / devices.mean(weight.mean(), devices.current())
 
     return loss
 

@@ -110,8 +110,10 @@ def inspect(
     metrics = {f"stored/{name}": value.mean() for name, value in seen.items()}
     metrics["stored/age"] = (ring_.age(ring, slots) * _all_envs(ring)).astype(jnp.float32).mean()
     probability, axis = replay.probability(state, jnp.arange(ring.capacity)), ring.axis_name
-    squares = devices.total(jnp.square(probability).sum(), axis)
-    now = 1.0 / (devices.times(jnp.maximum(size, 1), axis) * squares)
+    now = 1.0 / (
+        devices.times(jnp.maximum(size, 1), axis)
+        * devices.total(jnp.square(probability).sum(), axis)
+    )
     return devices.mean(metrics, axis) | {
         "replayed/effective_buffer": now,
         "replayed/entropy": _entropy(probability, size, axis),
@@ -152,14 +154,18 @@ def _distinct(drawn: Array) -> Array:
 def _effective(weights: Array) -> Array:
     """Return the effective share of a weighted batch `[B]`."""
     axis = devices.current()
-    total, squares = devices.total((weights.sum(), jnp.square(weights).sum()), axis)
-    return total**2 / (len(weights) * devices.count(axis) * squares)
+    size = len(weights) * devices.count(axis)
+    return devices.total(weights.sum(), axis) ** 2 / (
+        size * devices.total(jnp.square(weights).sum(), axis)
+    )
 
 
 def _entropy(probability: Array, size: Array, axis: str | None) -> Array:
     terms = jnp.where(probability > 0, probability * jnp.log(probability), 0.0)
-    sum_, size = devices.total(terms.sum(), axis), devices.times(size, axis)
-    return jnp.where(size > 1, -sum_ / jnp.log(jnp.maximum(size, 2)), 1.0)
+    size = devices.times(size, axis)
+    return jnp.where(
+        size > 1, -devices.total(terms.sum(), axis) / jnp.log(jnp.maximum(size, 2)), 1.0
+    )
 
 
 def _odds(probability: Array, size: Array) -> Metrics:

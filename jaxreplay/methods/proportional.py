@@ -123,8 +123,11 @@ def probability(state: ProportionalState, ring: Ring, slots: Array) -> Array:
     total = sum_tree.total(state.tree)
     even = ring_.even_probability(ring, slots)
     safe_total = jnp.where(total > 0, total, 1.0)
-    own = devices.share(sum_tree.get(state.tree, slots) / safe_total, ring.axis_name)
-    return jnp.where(total > 0, own, even)
+    return jnp.where(
+        total > 0,
+        devices.share(sum_tree.get(state.tree, slots) / safe_total, ring.axis_name),
+        even,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
