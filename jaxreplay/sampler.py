@@ -36,7 +36,7 @@ class Sampler:
         it can, because functions reduce over `ring.axis_name` whatever concerns all transitions.
     """
 
-    needs_whole: ClassVar[str | None] = "it does not say how (Sampler.needs_whole)"
+    needs_whole: ClassVar[str | None] = "its functions do not reduce over devices"
 
     def init(self, key: Array, ring: Ring) -> State:
         """Return the initial state.

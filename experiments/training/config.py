@@ -215,6 +215,12 @@ def divide(replay: Replay, count: int) -> Replay:
             f"mesh {count}: a mixture with demonstrations is not divided over devices: leave out "
             "--demos, or use mesh 1"
         )
+    sampler = replay.sampler
+    if sampler.needs_whole is not None:
+        raise ValueError(
+            f"mesh {count}: devices cannot divide the transitions of {type(sampler).__name__}, "
+            f"because {sampler.needs_whole}: use mesh 1, or another --replay, such as per"
+        )
     names = ("num_envs", "batch_size", "capacity")
     sizes = {name: getattr(replay, name) for name in names}
     for name, size in sizes.items():
