@@ -221,9 +221,8 @@ def divide(replay: Replay, count: int) -> Replay:
             f"mesh {count}: devices cannot divide the transitions of {type(sampler).__name__}, "
             f"because {sampler.needs_whole}: use mesh 1, or another --replay, such as per"
         )
-    names = ("num_envs", "batch_size", "capacity")
-    sizes = {name: getattr(replay, name) for name in names}
-    for name, size in sizes.items():
+    sizes = {name: getattr(replay, name) for name in ("num_envs", "batch_size", "capacity")}
+    for name, size in sizes.items():  # the capacity is a multiple of num_envs
         if size % count:
             raise ValueError(
                 f"{name} {size} is not a multiple of mesh {count}, the number of devices: use "

@@ -21,7 +21,6 @@ from jaxreplay.methods.pser import PSERConfig
 
 E, C, B, STEPS = 2, 12, 8, 9  # of one device: environments, capacity, batch; cycles of the loop
 EXAMPLE = {"id": jnp.zeros((), jnp.int32), "first": jnp.zeros((), bool)}
-COUNTS = [2, 4, 8]
 
 SAMPLERS = {
     "uniform": uniform.sampler(),
@@ -36,6 +35,21 @@ SAMPLERS = {
     "pser": pser.sampler(PSERConfig(rho=0.6)),
     "pser_add": pser.sampler(PSERConfig(combine="add", decay_on_add=True)),
 }
+
+
+# Numbers of devices; the slow tests have all combinations.
+QUICK = {"per": (2, 4, 8), "uniform": (4,), "lap": (8,), "pser": (2,), "per_buffer": (4,)}
+QUICK |= {"per_stored": (4,), "per_td": (2,)}
+
+
+def cases(*names):
+    """Parametrize a test over samplers and numbers of devices."""
+    pairs = [(name, count) for name in names or SAMPLERS for count in (2, 4, 8)]
+    marked = [
+        pytest.param(*pair, marks=() if pair[1] in QUICK.get(pair[0], ()) else pytest.mark.slow)
+        for pair in pairs
+    ]
+    return pytest.mark.parametrize(("name", "count"), marked)
 
 
 def cycle(replay, state, time):
@@ -79,8 +93,7 @@ def run(name, count, checked=False, divided=True):
     return jax.tree.map(np.asarray, jax.jit(program)(jnp.zeros(count)))
 
 
-@pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("name", SAMPLERS)
+@cases()
 def test_probabilities_are_fractions_of_the_whole_batch(name, count):
     _, seen = run(name, count)
     np.testing.assert_allclose(seen["all"].sum(axis=(0, 2)), 1.0, rtol=1e-5)
@@ -89,8 +102,7 @@ def test_probabilities_are_fractions_of_the_whole_batch(name, count):
     np.testing.assert_allclose(drawn, seen["probability"], rtol=1e-6)
 
 
-@pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("name", [name for name in SAMPLERS if name.startswith(("per", "pser"))])
+@cases(*[name for name in SAMPLERS if name.startswith(("per", "pser"))])
 def test_importance_weights_are_those_of_a_single_list(name, count):
     _, seen = run(name, count)
     sampler = SAMPLERS[name]
@@ -110,7 +122,7 @@ def test_importance_weights_are_those_of_a_single_list(name, count):
         np.testing.assert_allclose(seen["weights"][:, time], expected, rtol=2e-5)
 
 
-@pytest.mark.parametrize("name", ["uniform", "lap", "eper", "relo"])
+@pytest.mark.parametrize("name", ["uniform", "lap", "relo"])
 def test_importance_weights_of_methods_without_them(name):
     _, seen = run(name, 4)
     if name in ("uniform", "lap"):
@@ -152,8 +164,7 @@ POWERS = {
 }
 
 
-@pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("name", ["per", "per_buffer", "per_stored", "per_td", "lap", "eper"])
+@cases("per", "per_buffer", "per_stored", "per_td", "lap", "eper")
 def test_priorities_are_those_of_a_single_list(name, count):
     """New transitions receive the largest priority of all devices; metrics are of all."""
     _, seen = run(name, count)
@@ -174,8 +185,7 @@ def test_priorities_are_those_of_a_single_list(name, count):
             np.testing.assert_allclose(metrics[key], value, rtol=2e-5, err_msg=key)
 
 
-@pytest.mark.parametrize("name", ["uniform", "per", "per_buffer", "lap", "pser"])
-@pytest.mark.parametrize("count", COUNTS)
+@cases("uniform", "per", "per_buffer", "lap", "pser")
 def test_transitions_are_drawn_with_their_probabilities(name, count):
     """Frequencies in 4,000 batches, for transitions of all devices in one list."""
     replay = Replay(SAMPLERS[name], capacity=C, batch_size=B, num_envs=E, axis_name="d")
@@ -199,7 +209,7 @@ def test_transitions_are_drawn_with_their_probabilities(name, count):
     assert np.abs(error).max() < 4.5  # standard deviations of independent draws, an upper bound
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", ["per", "pser", "per_stored"])
 def test_checks_of_shard_map_pass_and_change_nothing(name):
     unchecked, checked = run(name, 2), run(name, 2, checked=True)
     jax.tree.map(np.testing.assert_array_equal, unchecked, checked)

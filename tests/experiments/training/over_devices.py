@@ -16,11 +16,11 @@ from agents.iql import IQLConfig, iql
 from agents.naf import NAFConfig, naf
 from agents.rainbow import RainbowConfig, rainbow
 from agents.sac import SACConfig, sac
-from agents.scaling import normalise_inputs
 from agents.td3 import TD3Config, td3
 from agents.td7 import TD7Config, td7
 from agents.types import Continuous, Discrete
 from experiments import environments
+from experiments.studies.checkpoints import Checkpoint, Progress
 from experiments.training import sharding
 from experiments.training.config import LoopConfig, ReplaySizes
 from experiments.training.drivers import CompiledDriver, Layout
@@ -60,15 +60,21 @@ def parts(agent, method, sizes=SIZES, **options):
 
 
 RUNS = [
-    ("dqn", "uniform", {}), ("dqn", "per", {}), ("dqn", "lap", {}), ("dqn", "pal", {}),
-    ("dqn", "pser", {"n_step": 1}), ("dqn", "eper", {}), ("dqn", "relo", {}),
-    ("rainbow", "per", {}), ("discrete_sac", "per", {}), ("sac", "per", {}), ("td3", "lap", {}),
+    ("dqn", "per", {}),
     ("sac_delay", "uniform", {"scale_rewards": True, "scale_observations": True}),
-    ("ddpg", "per", {}), ("naf", "uniform", {}), ("iql", "uniform", {}),
+]
+MORE = [
+    ("dqn", "uniform", {}), ("dqn", "lap", {}), ("dqn", "pal", {}), ("dqn", "eper", {}),
+    ("dqn", "pser", {"n_step": 1}), ("dqn", "relo", {}), ("rainbow", "per", {}),
+    ("discrete_sac", "per", {}), ("sac", "per", {}), ("td3", "lap", {}), ("ddpg", "per", {}),
+    ("naf", "uniform", {}), ("iql", "uniform", {}),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("agent", "method", "options"), RUNS)
+@pytest.mark.parametrize(
+    ("agent", "method", "options"),
+    RUNS + [pytest.param(*run, marks=pytest.mark.slow) for run in MORE],
+)
 def test_devices_agree_on_agents_and_metrics(agent, method, options):
     """Every device computes the same parameters and metrics, bit for bit, from its own part."""
     train = make_train(*parts(agent, method, mesh=4, **options))
@@ -80,8 +86,9 @@ def test_devices_agree_on_agents_and_metrics(agent, method, options):
             np.testing.assert_array_equal(copy, copies[0])
     obs = jax.tree.leaves(state.obs)[0]  # devices have environments of their own
     assert obs.shape[:2] == (4, 1) and len(np.unique(obs, axis=0)) == 4
-    assert all(np.isfinite(values).all() for name, values in metrics.items() if name != "train_return")
-    assert metrics["step"].tolist() == [40 + 40, 120] or metrics["step"][-1] == 120
+    metrics.pop("train_return")  # NaN if no episode ended
+    assert all(np.isfinite(values).all() for values in metrics.values())
+    assert metrics["step"].tolist() == [80, 120]
     assert (metrics["replay/dropped"] == 0).all()
 
 
@@ -134,8 +141,8 @@ def test_a_divided_batch_gives_the_update_of_the_whole_batch(make, config, metho
     whole, found = jax.jit(update)(state, batch), jax.jit(divided)(state, batch)
     for left, right in zip(jax.tree.leaves(found), jax.tree.leaves(whole), strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
-    moved = jax.tree.map(lambda x, y: jnp.abs(x - y).max(), whole[0], state)
-    assert max(jax.tree.leaves(jax.tree.map(float, moved))) > 1e-4
+    pairs = zip(jax.tree.leaves(whole[0]), jax.tree.leaves(state), strict=True)
+    assert max(np.abs(np.float64(x) - np.float64(y)).max() for x, y in pairs) > 1e-4
 
 
 def driver_of(program, seeds):
@@ -153,22 +160,24 @@ def data_of(tree):
     return jax.tree.map(plain, tree)
 
 
-def test_drivers_save_and_resume_bit_for_bit():
-    program = make_program(*parts("dqn", "per", mesh=2))
+def test_checkpoints_resume_bit_for_bit_on_as_many_devices(tmp_path):
+    program, checkpoint = (
+        make_program(*parts("dqn", "per", mesh=2)),
+        Checkpoint(tmp_path, [("x", 7)]),
+    )
     driver = driver_of(program, [3, 4])
     state, first = driver.chunk(driver.init(), 5)
-    saved = driver.to_save(state)
-    shapes = jax.tree.map(lambda x: (x.shape, x.dtype), saved)
-    assert shapes == jax.tree.map(lambda x: (x.shape, x.dtype), driver.like())
-    host = jax.tree.map(
-        lambda x: x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else np.asarray(x), saved
-    )
+    checkpoint.write(Progress([first]), 60, driver.to_save(state))
     state, second = driver.chunk(state, 5)
     other = driver_of(program, [3, 4])
-    again, metrics = other.chunk(other.resume(host), 5)
+    found = checkpoint.read(other)
+    assert found is not None
+    again, metrics = other.chunk(other.resume(found[1]), 5)
     for left, right in ((again, state), (metrics, second)):
         jax.tree.map(np.testing.assert_array_equal, data_of(left), data_of(right))
-    assert set(first) == set(second) and first["eval_return"].shape == (2,)
+    assert second["eval_return"].shape == (2,)
+    four = driver_of(make_program(*parts("dqn", "per", mesh=4)), [3, 4])
+    assert checkpoint.read(four) is None
 
 
 def test_seeds_share_counters_on_several_devices():
@@ -183,9 +192,6 @@ def test_metrics_are_those_of_all_transitions():
     state, metrics = jax.jit(program.chunk)(jax.jit(program.init)(jax.random.key(0)), 20)
     ring = state.replay.ring
     assert ring.words.shape[:2] == (4, 16)
-    tree = state.replay.sampler.tree
-    leaves = np.stack([np.asarray(tree.nodes[d]).ravel()[-tree.nodes.shape[-1] :] for d in range(4)])
-    assert leaves.shape[0] == 4
     np.testing.assert_allclose(
         metrics["replay/max_priority"], np.max(state.replay.sampler.max_leaf), rtol=1e-6
     )
@@ -202,7 +208,7 @@ def test_metrics_are_those_of_all_transitions():
         ("dqn", "per", {"mesh": 3}, ("num_envs", "4", "3")),
         ("dqn", "rank", {"mesh": 2}, ("mesh", "2", "Rank")),
         ("dqn", "cer", {"mesh": 2}, ("mesh", "2", "CombinedExperience")),
-        ("dqn", "laber", {"mesh": 2}, ("candidates",)),
+        ("dqn", "laber", {"mesh": 2, "warmup": 80}, ("candidates",)),
         ("dqn", "discor", {"mesh": 2}, ("weights",)),
         ("td7", "lap", {"mesh": 2}, ("mesh", "agent")),
         ("renorm", "uniform", {"mesh": 2, "n_step": 1}, ("mesh", "agent")),
@@ -218,13 +224,12 @@ def test_runs_that_devices_cannot_divide_are_refused(agent, method, change, word
     [
         ({"num_envs": 3}, ("num_envs", "3", "2", "4")),
         ({"batch_size": 15}, ("batch_size", "15", "2", "16")),
-        ({"num_envs": 2, "capacity": 66}, ("capacity", "66", "4")),
     ],
 )
 def test_sizes_that_devices_cannot_divide_are_refused(sizes, words):
     sizes = ReplaySizes(**{"num_envs": 4, "capacity": 60, "batch_size": 16} | sizes)
     with refused(*words):
-        make_program(*parts("dqn", "per", sizes, mesh=2 if sizes.capacity != 66 else 4))
+        make_program(*parts("dqn", "per", sizes, mesh=2))
 
 
 def test_meshes_are_checked():
