@@ -15,6 +15,7 @@ from tests import xla
 from tests.refusals import refused
 
 HERE = Path(__file__).parent
+MODULE = "tests.experiments.training.one_of_several"
 
 
 def environ_with(count: int) -> dict[str, str]:
@@ -40,7 +41,8 @@ def test_two_processes_give_the_numbers_of_two_devices_of_one_process():
     runs = [(2, address, 1, 0), (1, address, 2, 0), (1, address, 2, 1)]
     processes = [
         subprocess.Popen(
-            [sys.executable, str(HERE / "one_of_several.py"), *map(str, run[1:])],
+            [sys.executable, "-m", MODULE, *map(str, run[1:])],
+            cwd=HERE.parents[2],
             env=environ_with(run[0]),
             stdout=subprocess.PIPE,
             text=True,
