@@ -11,7 +11,7 @@ import optax
 from jax.typing import ArrayLike
 
 from agents.types import Continuous, Discrete, Info, Offers
-from jaxreplay import objectives, schedules
+from jaxreplay import devices, objectives, schedules
 from jaxreplay.loops import if_finite
 from jaxreplay.objectives import Objective
 from jaxreplay.sampler import Method
@@ -217,6 +217,15 @@ def centred_rmsprop(
 
     scale = optax.GradientTransformation(init, update)
     return optax.chain(scale, optax.scale_by_learning_rate(rate))
+
+
+def averaged(tree: P) -> P:
+    """Return the means over devices of gradients and losses, which a divided batch gives to each.
+
+    Devices share one message. Outside of a `jax.shard_map` over `devices.AXIS`, the tree itself is
+    returned.
+    """
+    return devices.mean(tree, devices.current())
 
 
 def descend(

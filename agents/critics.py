@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import ensembles
+from agents import common, ensembles
 from agents.ensembles import Ensemble
 from agents.types import Info, Offers
-from jaxreplay import equivalence, objectives
+from jaxreplay import devices, equivalence, objectives
 from jaxreplay.objectives import Objective
 from jaxreplay.types import Array, Sample
 
@@ -161,6 +161,11 @@ def choose(
     """
     if objective.choose is None:
         raise ValueError("objective.choose is None: learn from the whole batch instead")
+    if devices.current() is not None:
+        raise ValueError(
+            "this replay method chooses from all candidates of a batch, which devices cannot "
+            "divide: use one device, or another method"
+        )
     choice = objective.choose(norms, jax.random.fold_in(key, _CHOICE))
 
     def rows_of(rows: Array, weights: Array) -> Sample:
@@ -221,6 +226,7 @@ def fit(
             return ensembles.map_members(loss_of, params, critics.key, choices).sum()
 
         value, grads = jax.value_and_grad(total)(critics.params)
+    value, grads = common.averaged((value, grads))
     info = critic_info(value, q, target, grads, critics.combine)
     info.feedback.update(reducible_feedback(critics, sample.transition, target, objective))
     return grads, info, actor

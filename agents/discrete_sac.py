@@ -154,6 +154,7 @@ class _DiscreteSAC:
 
         (loss, entropy), grads = jax.value_and_grad(actor_loss, has_aux=True)(state.actor)
         grad = jax.grad(temperature_loss)(state.log_alpha, -entropy, self.target_entropy)
+        loss, grads, grad = common.averaged((loss, grads, grad))
         actor, actor_opt_state = common.descend(
             self.actor_optimiser, grads, state.actor_opt_state, state.actor
         )

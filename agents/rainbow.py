@@ -237,6 +237,7 @@ class _Rainbow:
             return self.objective.critic(error, learned, None), (error, q)
 
         (value, (error, q)), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
+        value, grads = common.averaged((value, grads))
         if self.objective.choose is not None:  # feedback is that of all candidates
             error, q = self.errors(state.params, t, target, draws)
         params, opt_state = common.descend(self.optimiser, grads, state.opt_state, state.params)

@@ -165,7 +165,7 @@ class _TD3:
             loss = -q if alpha is None else cloning_loss(q, action, stored, alpha)
             return self.objective.actor(loss, sample, None)
 
-        loss, grads = jax.value_and_grad(actor_loss)(policy.actor)
+        loss, grads = common.averaged(jax.value_and_grad(actor_loss)(policy.actor))
         actor, opt_state = common.descend(
             self.actor_optimiser, grads, policy.opt_state, policy.actor
         )

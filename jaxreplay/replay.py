@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from jaxreplay import buffer, counters
+from jaxreplay import buffer, counters, devices
 from jaxreplay import ring as ring_
 from jaxreplay._internal import calls
 from jaxreplay._internal.arguments import as_int32, check_array, check_size
@@ -71,9 +71,12 @@ class Replay:
       storage: storage format for observations. `Transitions()` stores both observations of every
         transition, `SharedObservations()` stores every observation once, and `Frames(stack=4)`
         stores every frame of stacked observations once.
+      axis_name: name of a mesh axis under `jax.shard_map` that divides one replay over devices;
+        the sizes are then those of a device's part. See `jaxreplay.devices`.
 
     Raises:
-      ValueError: If the sizes are incompatible with each other or with the sampler.
+      ValueError: If the sizes are incompatible with each other or with the sampler, or if a mesh
+        axis cannot divide the sampler's transitions.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -93,6 +96,7 @@ class Replay:
     batch_size: int
     num_envs: int = 1
     storage: Storage = Transitions()
+    axis_name: str | None = None
 
     def __post_init__(self) -> None:
         calls.check_sampler(self.sampler)
@@ -101,6 +105,7 @@ class Replay:
                 "storage must be an instance such as jaxreplay.Transitions(), SharedObservations() "
                 f"or Frames(stack=4), got {self.storage!r}"
             )
+        calls.check_axis(self.axis_name, self.sampler)
         ring_.check_sizes(self.capacity, self.num_envs)
         check_size("batch_size", self.batch_size)
         for name in ("capacity", "batch_size", "num_envs"):
@@ -136,6 +141,8 @@ class Replay:
         """
         calls.check_example(self.requires, example)
         ring = self.storage.init(example, self.slots, self.num_envs)
+        if self.axis_name is not None:
+            ring = ring.replace(axis_name=self.axis_name)
         zero = jnp.zeros((), jnp.int32)
         inner = self.sampler.init(unrolled(key), ring)
         return donatable(varying(ReplayState(ring, inner, dropped=zero, fence=zero)))
@@ -331,8 +338,9 @@ class Replay:
         """Return a dictionary of scalar float32 metrics of the replay and its sampler."""
         state = calls.checked_state(self, "metrics", state)
         of_sampler = self.sampler.metrics(state.sampler, state.ring)
-        dropped = state.dropped.astype(jnp.float32)
-        return {"dropped": dropped, **of_sampler, **state.ring.metrics()}
+        dropped = devices.total(state.dropped.astype(jnp.float32), self.axis_name)
+        of_ring = devices.total(state.ring.metrics(), self.axis_name)
+        return {"dropped": dropped, **of_sampler, **of_ring}
 
     @cached_method
     def end_episodes(self, state: ReplayState) -> ReplayState:

@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from agents.types import Agent
 from experiments.environments.types import Array, Environment
+from experiments.training import sharding
 from experiments.training.compiling import Traced
 from experiments.training.config import LoopConfig
 from experiments.training.evaluation import evaluate
@@ -44,10 +46,15 @@ class Program(NamedTuple):
     init: Callable[[Array], LoopState]
     chunk: Callable[[LoopState, Array], tuple[LoopState, Metrics]]
     schedule: Schedule
+    mesh: Mesh | None = None  # of a run on several devices
 
 
 def make_program(
-    environment: Environment, agent: Agent, replay: Replay, config: LoopConfig
+    environment: Environment,
+    agent: Agent,
+    replay: Replay,
+    config: LoopConfig,
+    mesh: Mesh | None = None,
 ) -> Program:
     """Compose environment, agent and replay into a Program.
 
@@ -56,12 +63,18 @@ def make_program(
       agent: made with the objective of the replay's method.
       replay: made with the sampler of the same method.
       config: options of the loop.
+      mesh: a mesh of one axis, over whose devices the run is divided (see `sharding`); None uses
+        the first `config.mesh` devices.
 
     Raises:
-      ValueError: the config cannot run.
+      ValueError: the config cannot run, or devices cannot divide the run.
     """
+    config, mesh = sharding.resolve(config, mesh)
     loop = Loop(environment, make_phases(environment.action_space, agent, replay, config))
-    return Program(loop.init, loop.chunk, loop.schedule)
+    if mesh is None:
+        return Program(loop.init, loop.chunk, loop.schedule)
+    init, chunk = sharding.divided(loop.init, loop.chunk, mesh)
+    return Program(init, chunk, loop.schedule, mesh)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +86,7 @@ class Loop:
 
     @property
     def schedule(self) -> Schedule:
-        return schedule(self.phases.config, self.phases.replay.num_envs)
+        return schedule(self.phases.config, self.phases.num_envs)
 
     def init(self, key: Array) -> LoopState:
         """Return the state after the warm-up."""
@@ -132,6 +145,7 @@ class Loop:
     def chunk(self, state: LoopState, blocks: Array) -> tuple[LoopState, Metrics]:
         """Run `blocks` blocks and an evaluation."""
         block = Traced(self.block, state)
+        sharding.check(block, state)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), block.outputs[1:])
 
         def body(_: Any, carry: Any) -> Any:
@@ -145,20 +159,25 @@ class Loop:
 
 
 def make_train(
-    environment: Environment, agent: Agent, replay: Replay, config: LoopConfig
+    environment: Environment,
+    agent: Agent,
+    replay: Replay,
+    config: LoopConfig,
+    mesh: Mesh | None = None,
 ) -> Callable[[Array], tuple[LoopState, Metrics]]:
     """Make a whole training run as one pure function of a key.
 
-    `jax.jit(jax.vmap(make_train(...)))(keys)` trains one seed per key.
+    `jax.jit(jax.vmap(make_train(...)))(keys)` trains one seed per key. For arguments, see
+    `make_program`.
 
     Returns:
       `train(key) -> (LoopState, metrics)`; metrics are `[L]` arrays, one entry per log point, with
       the agent steps under "step".
 
     Raises:
-      ValueError: the config cannot run.
+      ValueError: the config cannot run, or devices cannot divide the run.
     """
-    program = make_program(environment, agent, replay, config)
+    program = make_program(environment, agent, replay, config, mesh)
 
     def train(key: Array) -> tuple[LoopState, Metrics]:
         blocks = jnp.asarray(program.schedule.log_points, jnp.int32)

@@ -14,6 +14,19 @@ from jaxreplay.traced import cached, is_traced
 from jaxreplay.types import FEEDBACK, IGNORED, Requirements, Sample, Tree, get_field, has_field
 
 
+def check_axis(axis_name: Any, sampler: Sampler) -> None:
+    """Raise ValueError unless `axis_name` is None, or names an axis that can divide a sampler."""
+    if axis_name is None:
+        return
+    if not isinstance(axis_name, str) or not axis_name:
+        raise ValueError(f"axis_name must be the name of a mesh axis or None, got {axis_name!r}")
+    if sampler.needs_whole is not None:
+        raise ValueError(
+            f"axis_name must be None for {type(sampler).__name__}, which devices cannot divide: "
+            f"{sampler.needs_whole}"
+        )
+
+
 def check_sampler(sampler: Any) -> None:
     """Raise ValueError unless `sampler` is a hashable sampler whose requirements are consistent."""
     kind = type(sampler).__name__
