@@ -47,7 +47,7 @@ endef
 PYTEST := JAX_PLATFORMS=cpu $(BIN)/python -m pytest
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: setup run test test-slow lint check bench dist docs notebooks clean changed
+.PHONY: setup run test test-slow test-compiled lint check bench dist docs notebooks clean changed
 
 setup: $(VENV)/ready
 	@echo "$(VENV) is ready, with jax for $(ACCELERATOR)"
@@ -71,6 +71,22 @@ test: $(VENV)/ready
 test-slow: $(VENV)/ready
 	@echo "running the slow tests, one after the other"
 	@$(PYTEST) -m slow
+
+# XLA's compilers have an environment of their own, above that of the other targets: elsewhere JAX
+# would try to use them.
+COMPILERS := $(VENV)/compilers
+COMPILED := $(COMPILERS)/bin/python
+test-compiled: $(COMPILERS)/ready
+	@echo "compiling replays for an H100 and a TPU v5e$(if $(QUICK),, of every method)"
+	@JAX_PLATFORMS=cpu $(COMPILED) -m pytest $(PARALLEL) tests/compiled $(if $(QUICK),,-m '')
+
+$(COMPILERS)/ready: $(VENV)/ready
+	@echo "installing XLA's compilers for an H100 and a TPU v5e (1.2 GB) into $(COMPILERS)"
+	@$(BIN)/python -m venv --without-pip --clear $(COMPILERS)
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		>$$($(COMPILED) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/below.pth
+	@$(PIP) --python $(COMPILED) install -c constraints.txt -e '.[compile-gpu,compile-tpu]'
+	@touch $@
 
 lint: $(VENV)/ready
 	@echo "checking style and types"
