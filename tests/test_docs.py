@@ -210,14 +210,14 @@ def run_page(path: Path, slow: bool) -> None:
     """Run the blocks of a page in one namespace, with fewer steps and slots."""
     names: dict = {"__name__": "page"}
     for block in documents.python(path):
-        if slow or not block.slow:
+        if block.mark in ("", "slow" * slow):
             documents.run(block.text, names)
 
 
 def pages(slow: bool) -> list[str]:
     """Return the names of pages that have Python blocks with this mark."""
-    marks = {name: {block.slow for block in documents.python(path)} for name, path in PAGES.items()}
-    return sorted(name for name in marks if slow in marks[name])
+    marks = {name: {block.mark for block in documents.python(path)} for name, path in PAGES.items()}
+    return sorted(name for name in marks if "slow" * slow in marks[name])
 
 
 @pytest.mark.parametrize("name", pages(slow=False))

@@ -72,10 +72,10 @@ class _Program:
             if kind == "conditional":
                 inner, waits = max(map(self.operations, _branches(line)), key=_total), True
             elif kind == "while":
-                known = re.search(r'known_trip_count":\{"n":"(\d+)"', line)
+                trips = self._trips(line)
+                waits = trips is None and not _is_generated(line)
                 (body,) = re.findall(r"body=%([\w.-]+)", line)
-                trips, waits = int(known[1]) if known else 1, known is None
-                inner = [x._replace(times=x.times * trips) for x in self.operations(body)]
+                inner = [x._replace(times=x.times * (trips or 1)) for x in self.operations(body)]
             elif kind == "call":
                 (called,) = re.findall(r"to_apply=%([\w.-]+)", line)
                 found += self.operations(called)
@@ -85,6 +85,17 @@ class _Program:
             shapes = tuple(re.findall(r"\w+\[[\d,]*\]", match[2]))
             found += [Operation(kind, shapes, 1, waits, own, self._origins.of(line)), *inner]
         return found
+
+    def _trips(self, line: str) -> int | None:
+        """Return the number of iterations of a loop, if it is constant."""
+        if known := re.search(r'known_trip_count":\{"n":"(\d+)"', line):
+            return int(known[1])
+        # On TPU, the condition alone says it; JAX's loops of constant length count from 0.
+        (condition,) = re.findall(r"condition=%([\w.-]+)", line)
+        lines = "\n".join(self._computations.get(condition, ()))
+        bound = re.search(r"ROOT .* compare\(%[\w.-]+, %([\w.-]+)\), direction=LT", lines)
+        value = bound and re.search(rf"%{re.escape(bound[1])} = \S+ constant\((\d+)\)", lines)
+        return int(value[1]) if value else None
 
 
 class _Origins:
@@ -157,14 +168,27 @@ def large_copies(
             inside.add(name)
             waiting += called.get(name, ())
     for name, line in _lines(text):
-        match = re.search(r"= \(?\w+\[([\d,]+)\][^=]*?\bcopy(?:-start)?\(", line)
-        if name not in inside or not match:
+        if name not in inside:
             continue
-        shape = [int(n) for n in match[1].split(",")]
-        count = math.prod(shape)
-        if max(shape) >= size or count in counts or (shape[-1] == children and count >= size):
-            copies.append(line.strip())
+        for found in _copied(line):
+            shape = [int(n) for n in found.split(",")]
+            count = math.prod(shape)
+            if max(shape) >= size or count in counts or (shape[-1] == children and count >= size):
+                copies.append(line.strip())
+                break
     return copies
+
+
+def _copied(line: str) -> list[str]:
+    """Return the dimensions of the arrays that an instruction copies."""
+    if " while(" in line:  # on TPU, changes of layout may be loops
+        return re.findall(r"\w\[([\d,]+)\]", line.split(" while(")[0]) * _is_generated(line)
+    return re.findall(r"= \(?\w+\[([\d,]+)\][^=]*?\bcopy(?:-start)?\(", line)
+
+
+def _is_generated(line: str) -> bool:
+    """Return whether the compiler made an instruction that is no part of the traced program."""
+    return "op_name=" not in line
 
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,10 @@ import jax.numpy as jnp
 from jaxreplay._internal import hlo, topologies
 
 _ITERATIONS = 100
+_NO_LOOP = (
+    "step must return a state with the shapes and dtypes of its first argument, or contain a loop "
+    "of its own"
+)
 
 
 class Cost(NamedTuple):
@@ -79,7 +83,7 @@ def compiled_cost(
       platform: "gpu" (an H100) or "tpu" (a v5e), whether the machine has one or not, or None for
         the default backend.
       size: minimum dimension of large arrays; 0 selects an eighth of the largest dimension of any
-        array in the state.
+        array in the state or the result of `step`.
 
     Raises:
       ImportError: If the platform's compiler is not installed.
@@ -97,10 +101,7 @@ def compiled_cost(
     text, large = compiled.as_text() or "", _Large(arrays, size)
     operations = hlo.iteration(text)
     if not operations:
-        raise ValueError(
-            "step must return a state with the shapes and dtypes of its first argument, or contain "
-            "a loop of its own"
-        )
+        raise ValueError(_NO_LOOP)
     cycles = sum(each.times * each.cycles for each in operations)
     memory = compiled.memory_analysis()
     assert memory is not None
@@ -169,7 +170,7 @@ class _Large:
 def _compile(
     step: Callable[..., Any], state: Any, args: tuple[Any, ...], platform: str | None
 ) -> tuple[jax.stages.Compiled, Any]:
-    """Compile a loop over a step, or a step with a loop; also return the state's shapes."""
+    """Compile a loop over a step, or a step with a loop; also return the shapes of its arrays."""
     topologies.check(platform)
     with topologies.tracing_for(platform):
         state = jax.eval_shape(state if callable(state) else lambda: state)
@@ -178,18 +179,24 @@ def _compile(
     scanned = jax.tree.map(lambda x: jax.ShapeDtypeStruct((_ITERATIONS, *x.shape), x.dtype), inputs)
 
     def loop(state: Any, inputs: Any) -> Any:
-        return jax.lax.scan(lambda carry, each: (step(carry, *each), None), state, inputs)
+        return jax.lax.scan(
+            lambda carry, each: (step(carry, *each), None), state, inputs, _ITERATIONS
+        )
 
     def loop_with_outputs(state: Any, inputs: Any) -> Any:
-        return jax.lax.scan(lambda carry, each: step(carry, *each), state, inputs)
+        return jax.lax.scan(lambda carry, each: step(carry, *each), state, inputs, _ITERATIONS)
 
+    arrays, donate = state, 0
     if _types(result) == _types(state):
         function, shapes = loop, (state, scanned)
     elif isinstance(result, tuple) and len(result) == 2 and _types(result[0]) == _types(state):
         function, shapes = loop_with_outputs, (state, scanned)
     else:
-        function, shapes = step, (state, *inputs)
-    return topologies.compiled(function, *shapes, platform=platform, donate=0), state
+        with topologies.tracing_for(platform):
+            if not re.search(r"\b(scan|while)\[", str(jax.make_jaxpr(step)(state, *inputs))):
+                raise ValueError(_NO_LOOP)
+        function, shapes, arrays, donate = step, (state, *inputs), (state, result), ()
+    return topologies.compiled(function, *shapes, platform=platform, donate=donate), arrays
 
 
 def _types(tree: Any) -> tuple[Any, ...]:
@@ -199,7 +206,9 @@ def _types(tree: Any) -> tuple[Any, ...]:
 
 def _hlo_type(leaf: Any) -> str:
     """Return the dtype and shape of an array as in HLO, such as "f32[8,2]"."""
-    dtype = jnp.result_type(leaf)
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.eval_shape(jax.random.key_data, leaf)
+    dtype = leaf.dtype
     kind = {"bool": "pred", "bfloat16": "bf16"}.get(dtype.name)
     kind = kind or f"{dtype.kind.replace('i', 's')}{8 * dtype.itemsize}"
-    return f"{kind}[{','.join(map(str, jnp.shape(leaf)))}]"
+    return f"{kind}[{','.join(map(str, leaf.shape))}]"

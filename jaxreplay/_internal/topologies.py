@@ -84,7 +84,20 @@ def compiled(
         )
     with tracing_for(platform):
         lowered = jax.jit(function, donate_argnums=donate).lower(*shapes)
-    return lowered.compile(_OPTIONS.get(platform or ""))
+    with contextlib.nullcontext() if platform is None else _not_cached():
+        return lowered.compile(_OPTIONS.get(platform or ""))
+
+
+@contextlib.contextmanager
+def _not_cached() -> Iterator[None]:
+    """Keep programs that cannot be loaded here out of JAX's persistent cache."""
+    name = "jax_persistent_cache_min_compile_time_secs"
+    before = getattr(jax.config, name)
+    jax.config.update(name, 1e9)
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)
 
 
 @functools.cache
