@@ -99,20 +99,19 @@ def measured(name: str) -> dict[str, int]:
 
 def rewrite(methods: Collection[str], platforms: Collection[str]) -> None:
     """Compile cycles and rewrite their rows, after each so that it can be interrupted."""
-    content = json.loads(TABLE.read_text()) if TABLE.exists() else {"cycles": {}}
-    rows = {name: row for name, row in content["cycles"].items() if name in NAMES}
     for name in NAMES:
-        if name.split("/")[1] in methods and name.split("/")[0] in platforms:
-            rows[name] = measured(name)
-            print(name, rows[name], flush=True)
-            lines = ",\n".join(
-                f"    {json.dumps(each)}: {json.dumps(rows[each])}"
-                for each in NAMES
-                if each in rows
-            )
-            TABLE.write_text(
-                f'{{\n  "versions": {json.dumps(versions())},\n  "cycles": {{\n{lines}\n  }}\n}}\n'
-            )
+        platform, method = name.split("/")[:2]
+        if method in methods and platform in platforms:
+            write({name: measured(name)})
+
+
+def write(new: dict[str, dict[str, int]]) -> None:
+    """Replace rows of the table."""
+    rows = (table() if TABLE.exists() else {}) | new
+    cycles = [f"    {json.dumps(name)}: {json.dumps(rows[name])}" for name in NAMES if name in rows]
+    lines = ["{", f'  "versions": {json.dumps(versions())},', '  "cycles": {']
+    TABLE.write_text("\n".join([*lines, ",\n".join(cycles), "  }", "}", ""]))
+    print(new, flush=True)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ def test_table_has_every_cycle():
 
 def test_only_vmapped_replays_on_tpu_are_copied():
     copied = {name for name, row in ROWS.items() if "copies" in row}
-    assert all(name.startswith("tpu/") and not name.endswith("/1") for name in copied), copied
+    periodic = {name for name in copied if "/refer/" in name}  # reads its whole memory, in a branch
+    assert all(name.startswith("tpu/") and not name.endswith("/1") for name in copied - periodic)
 
 
 @pytest.mark.parametrize(
