@@ -1,5 +1,6 @@
 # make run: compare four replay methods with uniform replay on the Blind Cliffwalk.
 # make test: run the tests.
+# make test-compiled: programs for a GPU and a TPU. make test-device: on a GPU or TPU.
 # make lint: style and types.  make check: lint and the quickest tests of everything.
 # make bench: time the replay beside flashbax.  make docs: build the site.
 # make dist: build the library's wheel and source distribution.
@@ -86,7 +87,7 @@ test-device:
 	@echo "running the contract suites on the default device"
 	@XLA_FLAGS= XLA_PYTHON_CLIENT_PREALLOCATE=false $(PYTHON) -m pytest $(DEVICE_TESTS)
 
-# What a machine without network lacks beside its own jax: wheels for Python TARGET on Linux.
+# make wheels: what a machine without network lacks beside its own jax: wheels for Python TARGET on Linux.
 WHEELS ?= wheels
 TARGET ?= 3.12
 OFFLINE := codebase,test,gymnax,brax,bench
