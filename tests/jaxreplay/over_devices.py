@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from jaxreplay import Replay
+from jaxreplay import Replay, devices, loops
 from jaxreplay.contrib import eper, relo
 from jaxreplay.methods import lap, per, pser, uniform
 from jaxreplay.methods.lap import LAPConfig
@@ -218,3 +218,21 @@ def test_checks_of_shard_map_pass_and_change_nothing(name):
 @pytest.mark.parametrize("name", ["uniform", "per", "per_buffer", "pser"])
 def test_one_device_gives_the_numbers_of_a_replay_without_axis(name):
     jax.tree.map(np.testing.assert_array_equal, run(name, 1)[1], run(name, 1, divided=False)[1])
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_mean_gradients_are_those_of_the_whole_batch(checked):
+    def loss(weights, rows):
+        return jnp.square(rows @ weights - 1.0).mean()
+
+    def gradient(weights, rows):
+        own = loops.varying(weights) if checked else weights
+        return devices.mean(jax.grad(loss)(own, rows), "d")
+
+    mesh = Mesh(np.array(jax.devices()), "d")
+    rows, weights = jax.random.normal(jax.random.key(0), (16, 3)), jnp.arange(3.0)
+    mean = jax.shard_map(
+        gradient, mesh=mesh, in_specs=(P(), P("d")), out_specs=P(), check_vma=checked
+    )
+    expected = jax.grad(loss)(weights, rows)
+    np.testing.assert_allclose(jax.jit(mean)(weights, rows), expected, rtol=1e-5)

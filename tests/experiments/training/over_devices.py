@@ -1,6 +1,7 @@
 """Runs on several devices; `test_sharding.py` runs these tests in a process with four of them."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +42,7 @@ MAKE = {
     "sac": (sac, SACConfig(hidden=(8,)), PENDULUM),
     "sac_delay": (sac, SACConfig(hidden=(8,), policy_delay=2), PENDULUM),
     "renorm": (sac, SACConfig(hidden=(8,), batch_renorm=True), PENDULUM),
+    "reset": (sac, SACConfig(hidden=(8,), reset_every=10), PENDULUM),
     "td3": (td3, TD3Config(hidden=(8,)), PENDULUM),
     "td7": (td7, TD7Config(hidden=(8,)), PENDULUM),
     "ddpg": (ddpg, DDPGConfig(hidden=(8,)), PENDULUM),
@@ -186,6 +188,23 @@ def test_seeds_share_counters_on_several_devices():
     assert axes.replay.sampler.updates is None and axes.replay.sampler.max_leaf == 0
 
 
+@pytest.mark.parametrize(
+    ("agent", "method", "most"), [("dqn", "per", 2), ("dqn", "lap", 1), ("sac", "per", 3)]
+)
+def test_an_update_needs_few_messages(agent, method, most):
+    """All gradients, sums of metrics and the new maximum are one message."""
+    program = make_program(*parts(agent, method, mesh=4, inspect=0))
+    state = jax.eval_shape(program.init, jax.random.key(0))
+    lowered = jax.jit(program.chunk).lower(state, jax.ShapeDtypeStruct((), jnp.int32))
+    found, name = {}, ""
+    for line in lowered.compile().as_text().splitlines():
+        if begins := re.match(r"(?:ENTRY )?%([\w.-]+) \(", line):
+            name = begins[1]
+        found[name] = found.get(name, 0) + len(re.findall(r" all-\w+\(", line))
+    entry = max(found, key=lambda name: name.startswith("main"))
+    assert 1 <= max(count for name, count in found.items() if name != entry) <= most
+
+
 def test_metrics_are_those_of_all_transitions():
     """Metrics of the last log point, against NumPy on the transitions of all devices."""
     program = make_program(*parts("dqn", "per", mesh=4, inspect=4))
@@ -212,6 +231,7 @@ def test_metrics_are_those_of_all_transitions():
         ("dqn", "discor", {"mesh": 2}, ("weights",)),
         ("td7", "lap", {"mesh": 2}, ("mesh", "agent")),
         ("renorm", "uniform", {"mesh": 2, "n_step": 1}, ("mesh", "agent")),
+        ("reset", "uniform", {"mesh": 2}, ("mesh", "agent")),
     ],
 )
 def test_runs_that_devices_cannot_divide_are_refused(agent, method, change, words):
