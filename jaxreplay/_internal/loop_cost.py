@@ -173,30 +173,33 @@ def _compile(
     """Compile a loop over a step, or a step with a loop; also return the shapes of its arrays."""
     topologies.check(platform)
     with topologies.tracing_for(platform):
-        state = jax.eval_shape(state if callable(state) else lambda: state)
-        inputs = jax.eval_shape(lambda: args)
-        result = jax.eval_shape(step, state, *inputs)
+        start, *inputs = jax.eval_shape(lambda: (state() if callable(state) else state, *args))
+        try:
+            jaxpr, result = jax.make_jaxpr(step, return_shape=True)(start, *inputs)
+        except ValueError as error:
+            if platform is not None and not callable(state):
+                error.add_note(
+                    f"If {platform} needs another state, pass the function that makes it"
+                )
+            raise
+    returns_state = _types(result) == _types(start)
+    if not returns_state and not (
+        isinstance(result, tuple) and len(result) == 2 and _types(result[0]) == _types(start)
+    ):
+        if not re.search(r"\b(scan|while)\[", str(jaxpr)):
+            raise ValueError(_NO_LOOP)
+        compiled = topologies.compiled(step, start, *inputs, platform=platform, donate=())
+        return compiled, (start, result)
+
+    def loop(start: Any, inputs: Any) -> Any:
+        def one(carry: Any, inputs: Any) -> Any:
+            result = step(carry, *inputs)
+            return (result, None) if returns_state else result
+
+        return jax.lax.scan(one, start, inputs, _ITERATIONS)
+
     scanned = jax.tree.map(lambda x: jax.ShapeDtypeStruct((_ITERATIONS, *x.shape), x.dtype), inputs)
-
-    def loop(state: Any, inputs: Any) -> Any:
-        return jax.lax.scan(
-            lambda carry, each: (step(carry, *each), None), state, inputs, _ITERATIONS
-        )
-
-    def loop_with_outputs(state: Any, inputs: Any) -> Any:
-        return jax.lax.scan(lambda carry, each: step(carry, *each), state, inputs, _ITERATIONS)
-
-    arrays, donate = state, 0
-    if _types(result) == _types(state):
-        function, shapes = loop, (state, scanned)
-    elif isinstance(result, tuple) and len(result) == 2 and _types(result[0]) == _types(state):
-        function, shapes = loop_with_outputs, (state, scanned)
-    else:
-        with topologies.tracing_for(platform):
-            if not re.search(r"\b(scan|while)\[", str(jax.make_jaxpr(step)(state, *inputs))):
-                raise ValueError(_NO_LOOP)
-        function, shapes, arrays, donate = step, (state, *inputs), (state, result), ()
-    return topologies.compiled(function, *shapes, platform=platform, donate=donate), arrays
+    return topologies.compiled(loop, start, scanned, platform=platform, donate=0), start
 
 
 def _types(tree: Any) -> tuple[Any, ...]:

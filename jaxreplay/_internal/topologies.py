@@ -29,10 +29,10 @@ runtime_version { major: 12 minor: 8 patch: 0 } device_description_str: "NVIDIA 
 _GPU_PLUGINS = ("xla_cuda13", "xla_cuda12")
 # Without a device there is nothing to autotune on.
 _OPTIONS = {"gpu": {"xla_gpu_enable_triton_gemm": False, "xla_gpu_autotune_level": 0}}
-# libtpu would search for the machine's TPU and log that there is none.
+# libtpu would search for the machine's TPU, log that there is none, and lock it for one process.
 _NO_TPU = {
     "TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-4",
-    "TPU_WORKER_HOSTNAMES": "localhost", "TPU_STDERR_LOG_LEVEL": "3", "TPU_MIN_LOG_LEVEL": "3",
+    "TPU_WORKER_HOSTNAMES": "localhost", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_STDERR_LOG_LEVEL": "3", "TPU_MIN_LOG_LEVEL": "3",
 }  # fmt: skip
 
 
