@@ -1,7 +1,9 @@
 """Runs on several devices; `test_sharding.py` runs these tests in a process with four of them."""
 
 import functools
+import os
 import re
+import signal
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +22,7 @@ from agents.sac import SACConfig, sac
 from agents.td3 import TD3Config, td3
 from agents.td7 import TD7Config, td7
 from agents.types import Continuous, Discrete
-from experiments import environments
+from experiments import environments, train
 from experiments.studies.checkpoints import Checkpoint, Progress
 from experiments.training import sharding
 from experiments.training.config import LoopConfig, ReplaySizes
@@ -30,7 +32,8 @@ from experiments.training.seeds import keys_of
 from jaxreplay import devices
 from jaxreplay.methods import METHODS
 from jaxreplay.types import Sample, Transition
-from tests.refusals import refused
+from tests.experiments import tiny
+from tests.refusals import assert_names, refusal, refused
 
 SIZES = ReplaySizes(num_envs=4, capacity=64, batch_size=16)
 LOOP = LoopConfig(steps=120, warmup=40, eval_every=40, eval_episodes=2, n_step=2)
@@ -263,3 +266,32 @@ def test_meshes_are_checked():
     assert program.mesh is not None and list(program.mesh.devices) == jax.devices()[2:]
     with refused("2", "program"):
         CompiledDriver(program, keys_of([0, 1]), Layout(2, 1, tuple(jax.devices()[:2])))
+
+
+def test_commands_train_resume_and_refuse(tmp_path, capsys):
+    options = [
+        *tiny.TINY, "--env", "walk/4", "--replay", "per", "--steps", "320", "--warmup", "96",
+        "--num-envs", "4", "--capacity", "256", "--mesh", "4", "--figures", "false",
+        "--tensorboard", "false", "--checkpoint-every", "0",
+    ]  # fmt: skip
+    out, before = tmp_path / "run", CompiledDriver.chunk
+    assert train.main([*options, "--out", str(tmp_path / "whole")]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+
+        def chunk(driver, state, blocks):
+            assert driver._program.mesh.size == 4
+            os.kill(os.getpid(), signal.SIGTERM)
+            return before(driver, state, blocks)
+
+        patch.setattr(CompiledDriver, "chunk", chunk)
+        assert train.main([*options, "--out", str(out)]) == 143
+    assert train.main(["--resume", str(out)]) == 0
+    for name in ("metrics.csv", "study.csv.gz"):
+        assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    for wrong, names in (
+        (["--resume", str(out), "--mesh", "2"], ("mesh", "--out")),
+        ([*options, "--mesh", "8", "--out", "wrong"], ("mesh", "8", "4")),
+        ([*options, "--capacity", "258"], ("capacity", "258", "260")),
+        ([*options, "--replay", "rank"], ("mesh", "Rank")),
+    ):
+        assert_names(refusal(capsys, train.main, *wrong), *names)
