@@ -22,10 +22,10 @@ def conditionals_on_cpu(method, order, seeds):
     return cycles.cost(method, order, seeds, None).conditionals
 
 
-def test_only_vmapped_replays_on_tpu_are_copied():
+def test_only_vmapped_replays_on_tpu_and_refer_are_copied():
     copied = {name for name, row in ROWS.items() if "copies" in row}
-    periodic = {name for name in copied if "/refer/" in name}  # reads its whole memory, in a branch
-    assert all(name.startswith("tpu/") and not name.endswith("/1") for name in copied - periodic)
+    known = {name for name in copied if "/refer/" in name}  # has a copying branch
+    assert all(name.startswith("tpu/") and not name.endswith("/1") for name in copied - known)
 
 
 @pytest.mark.parametrize(
