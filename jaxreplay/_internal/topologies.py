@@ -32,7 +32,8 @@ _OPTIONS = {"gpu": {"xla_gpu_enable_triton_gemm": False, "xla_gpu_autotune_level
 # libtpu would search for the machine's TPU, log that there is none, and lock it for one process.
 _NO_TPU = {
     "TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-4",
-    "TPU_WORKER_HOSTNAMES": "localhost", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_STDERR_LOG_LEVEL": "3", "TPU_MIN_LOG_LEVEL": "3",
+    "TPU_WORKER_HOSTNAMES": "localhost", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_STDERR_LOG_LEVEL": "3", "TPU_MIN_LOG_LEVEL": "3",
 }  # fmt: skip
 
 
