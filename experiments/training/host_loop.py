@@ -106,7 +106,7 @@ class HostDriver(Driver):
         """
         if config.mesh > 1:
             raise ValueError(
-                f"mesh {config.mesh}: environments on the host belong to one device: use mesh 1, "
+                f"mesh {config.mesh}: environments on the host have one device: use mesh 1, "
                 "or an environment that compiles"
             )
         phases = make_phases(environment.action_space, agent, replay, config)

@@ -192,7 +192,12 @@ def test_seeds_share_counters_on_several_devices():
 
 
 @pytest.mark.parametrize(
-    ("agent", "method", "most"), [("dqn", "per", 2), ("dqn", "lap", 1), ("sac", "per", 3)]
+    ("agent", "method", "most"),
+    [
+        ("dqn", "per", 2),
+        pytest.param("dqn", "lap", 1, marks=pytest.mark.slow),
+        pytest.param("sac", "per", 3, marks=pytest.mark.slow),
+    ],
 )
 def test_an_update_needs_few_messages(agent, method, most):
     """All gradients, sums of metrics and the new maximum are one message."""
