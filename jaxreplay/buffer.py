@@ -28,6 +28,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import jax
 import jax.numpy as jnp
 
+from jaxreplay._internal.platforms import cpu_only
 from jaxreplay.types import Array
 
 try:
@@ -123,8 +124,8 @@ def unrolled(key: Array) -> Array:
     differ.
 
     Args:
-      key: `[...]` PRNG keys, typed or raw. Keys with implementations other than threefry2x32, and
-        all keys on accelerators, are returned unchanged.
+      key: `[...]` PRNG keys, typed or raw. Keys with implementations other than threefry2x32 are
+        returned unchanged.
     """
     ops = _tuned()
     return ops.keys.unrolled(key) if ops else key
@@ -139,37 +140,66 @@ def product(x: Array, kernel: Array) -> Array:
     return ops.linear.product(x, kernel) if ops else jnp.matmul(x, kernel)
 
 
-def fence(tree: Any) -> Array:
-    """Return an int32 zero `[]` that XLA computes only after every array of a pytree."""
+def fence(tree: Any, previous: Array | None = None) -> Array:
+    """Return an int32 zero `[]` that XLA computes only after every array of a pytree.
+
+    Args:
+      tree: pytree of arrays.
+      previous: an earlier fence, after which the result is also computed.
+    """
     leaves = [leaf for leaf in jax.tree.leaves(tree) if leaf.size]
     if not leaves:
-        return jnp.zeros((), jnp.int32)
+        return jnp.zeros((), jnp.int32) if previous is None else previous
     keys = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves]
     leaves = [jax.random.key_data(x) if k else x for x, k in zip(leaves, keys, strict=True)]
+    if previous is None:
+        return _zero_after(*leaves)
+    return _pass_after(previous, *leaves)
+
+
+def after(fence: Array, tree: Tree) -> Tree:
+    """Make the arrays of a pytree available only after the result of `fence`."""
+    leaves, treedef = jax.tree.flatten(tree)
+    return jax.tree.unflatten(treedef, _wait(fence, *leaves)) if leaves else tree
+
+
+def settle(tree: Tree) -> Tree:
+    """Pass on arrays unchanged; XLA on accelerators computes all of them before any is used."""
+    leaves, treedef = jax.tree.flatten(tree)
+    return jax.tree.unflatten(treedef, _settle(*leaves)) if leaves else tree
+
+
+@cpu_only(lambda *leaves: jax.lax.optimization_barrier(leaves))
+def _settle(*leaves: Array) -> tuple[Array, ...]:
+    return leaves
+
+
+# On accelerators, barriers order operations without kernels of their own.
+@cpu_only(lambda *leaves: jnp.zeros((), jnp.int32))
+def _zero_after(*leaves: Array) -> Array:
     firsts = [leaf.ravel()[0].astype(jnp.float32) for leaf in leaves]
     bits = jax.lax.bitcast_convert_type(sum(firsts), jnp.int32)
     return once((bits == 0x7FABCDEF).astype(jnp.int32))  # a NaN that arithmetic never produces
 
 
-def after(fence: Array, tree: Tree) -> Tree:
-    """Make the arrays of a pytree available only after the result of `fence`."""
+@cpu_only(lambda previous, *leaves: previous)
+def _pass_after(previous: Array, *leaves: Array) -> Array:
+    return previous + _zero_after(*leaves)
 
+
+@cpu_only(lambda fence, *leaves: leaves)
+def _wait(fence: Array, *leaves: Array) -> tuple[Array, ...]:
     def wait(x: Array) -> Array:
         if jnp.issubdtype(x.dtype, jnp.integer):
             return x + fence.astype(x.dtype)  # fewer operations than `jnp.where`
         return jnp.where(fence == 0, x, jnp.zeros_like(x))
 
-    return jax.tree.map(wait, tree)
-
-
-def add_barrier(tree: Tree) -> Tree:
-    """Wrap a pytree in an optimisation barrier; XLA honours it on accelerators, not on CPU."""
-    return jax.lax.optimization_barrier(tree)
+    return tuple(map(wait, leaves))
 
 
 def _tuned() -> Any:
-    """Return the operations tuned for XLA on CPU, or None on accelerators or without the folder."""
-    return None if tuned is None or jax.default_backend() != "cpu" else tuned.load()
+    """Return the operations tuned for XLA on CPU, or None without the folder."""
+    return None if tuned is None else tuned.load()
 
 
 def _at_least_two(rows: Array) -> Array:

@@ -201,6 +201,8 @@ class Replay:
         batch_size = self._size_of_batch(batch_size)
         self._check_ready(state)
         draw = self.sampler.sample(state.sampler, state.ring, unrolled(key), batch_size)
+        if not self.sampler.is_uniform:
+            draw = buffer.settle(draw)
         indices = buffer.once(draw.indices)
         stored = ring_.gather(state.ring, indices)
         batch = Sample(
@@ -212,7 +214,6 @@ class Replay:
             aux=draw.aux,
             probability=draw.probability,
         )
-        batch = buffer.add_barrier(batch)
         # Make the indices passed to `update` depend on all reads, so its writes follow these reads.
         # Probabilities derive from earlier reads; including them would force their computation.
         fence = buffer.fence(batch._replace(probability=None))
@@ -251,8 +252,8 @@ class Replay:
         feedback = {name: jnp.where(valid, values, 0.0) for name, values in feedback.items()}
         inner = self.sampler.update(state.sampler, state.ring, sample, **feedback)
         dropped = counters.saturating_add(state.dropped, (~valid).sum(dtype=jnp.int32))
-        fence = state.fence + buffer.fence((inner, indices))
-        return buffer.add_barrier(state._replace(sampler=inner, dropped=dropped, fence=fence))
+        fence = buffer.fence((inner, indices), state.fence)
+        return state._replace(sampler=inner, dropped=dropped, fence=fence)
 
     @cached_method
     def after_reading(self, state: ReplayState, batch: Sample) -> ReplayState:
@@ -267,7 +268,7 @@ class Replay:
         """
         state = calls.checked_state(self, "after_reading", state)
         batch = calls.checked_batch(batch, self.slots, self.sampler.length)
-        return state._replace(fence=state.fence + buffer.fence(batch.indices))
+        return state._replace(fence=buffer.fence(batch.indices, state.fence))
 
     @cached_method
     def observe_return(self, state: ReplayState, episode_return: Array, key: Array) -> ReplayState:
@@ -290,8 +291,8 @@ class Replay:
         pairs = zip(jax.tree.leaves(inner), jax.tree.leaves(state.sampler), strict=True)
         changed = [new for new, old in pairs if new is not old]
         # Each changed array depends on all reads; waiting for the smallest array is cheapest.
-        fence = state.fence + buffer.fence(sorted(changed, key=jnp.size)[:1])
-        return buffer.add_barrier(state._replace(sampler=inner, fence=fence))
+        fence = buffer.fence(sorted(changed, key=jnp.size)[:1], state.fence)
+        return state._replace(sampler=inner, fence=fence)
 
     @cached_method
     def can_sample(self, state: ReplayState, batch_size: int | None = None) -> Array:
@@ -351,9 +352,7 @@ class Replay:
         if any(field.top == "last" for field in ring.layout.fields):
             ring = ring_.end_episodes(ring)
         inner = self.sampler.end_episodes(state.sampler, ring)
-        return buffer.add_barrier(
-            state._replace(ring=ring.replace(steps_added=counter), sampler=inner)
-        )
+        return state._replace(ring=ring.replace(steps_added=counter), sampler=inner)
 
     def _add(
         self, state: ReplayState, transition: Tree, feedback: Mapping[str, Array]
@@ -365,7 +364,7 @@ class Replay:
         ring, slots = ring_.write(state.ring, transition)
         slots = buffer.after(state.fence, slots)
         inner = self.sampler.add(state.sampler, ring, slots, transition, **feedback)
-        return buffer.add_barrier(state._replace(ring=ring, sampler=inner))
+        return state._replace(ring=ring, sampler=inner)
 
     def _size_of_batch(self, asked: int | None) -> int:
         if asked is None:

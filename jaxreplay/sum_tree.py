@@ -45,8 +45,6 @@ REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
 
 # Levels with at most this many nodes are recomputed completely, which is cheaper than a scatter.
 _SMALL = 512
-# Default branching factor by backend: CPUs prefer few children, accelerators few levels.
-_BRANCHING = {"cpu": 8, "gpu": 32, "tpu": 128}
 # XLA divides by multiplying with the reciprocal. If the total exceeds 2^126, its reciprocal is
 # denormal and flushed to 0, and all probabilities become 0. Using 2^125 is a margin for rounding.
 _LARGEST_TOTAL = 2.0**125
@@ -70,21 +68,18 @@ class SumTree(struct.PyTreeNode):
     reduce: Reduction = struct.field(pytree_node=False)
 
 
-def init(capacity: int, branching: int | None = None, reduce: Reduction = "sum") -> SumTree:
+def init(capacity: int, branching: int = 8, reduce: Reduction = "sum") -> SumTree:
     """Return a tree whose leaves are all 0, or infinity for minima.
 
     Args:
       capacity: number of leaves C.
-      branching: number of children per node. None selects the backend's default, which is 8 on CPU,
-        32 on GPU and 128 on TPU.
+      branching: number of children per node.
       reduce: "sum", or "min" or "max" for a tree of minima or maxima.
 
     Raises:
       ValueError: If `capacity` is below 1, `branching` is below 2, or `reduce` is unknown.
     """
     check_choice("reduce", reduce, REDUCTIONS)
-    if branching is None:
-        branching = _BRANCHING.get(jax.default_backend(), 8)
     if capacity < 1:
         raise ValueError(f"capacity must be at least 1, got {capacity}")
     if branching < 2:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxreplay._internal.platforms import cpu_only
 from jaxreplay.types import Array
 
 Tree = TypeVar("Tree")
@@ -23,7 +24,7 @@ def once(values: Tree) -> Tree:
     recomputes a broadcast scalar for every element. XLA does not duplicate a reduction. Therefore
     the bits of the arrays are reduced, together with zeros because XLA simplifies reductions of a
     single element. Results of one computation share a reduction; otherwise XLA would repeat the
-    computation for each result.
+    computation for each result. Gradients do not flow through.
 
     Args:
       values: pytree of integer, boolean or floating-point arrays, all of the same shape.
@@ -36,12 +37,16 @@ def once(values: Tree) -> Tree:
         return values
     if len({leaf.shape for leaf in leaves}) > 1:
         raise ValueError(f"values must have equal shapes, got {[x.shape for x in leaves]}")
+    return jax.tree.unflatten(treedef, _once(*jax.lax.stop_gradient(leaves)))
+
+
+@cpu_only(lambda *leaves: leaves)
+def _once(*leaves: Array) -> tuple[Array, ...]:
     bits = [_bits(leaf) for leaf in leaves]
     zeros = [jnp.zeros((), leaf.dtype) for leaf in bits]
     once = jax.lax.reduce([_with_zeros(leaf) for leaf in bits], zeros, _or, (0,))
     pairs = zip(once, leaves, strict=True)
-    back = [jax.lax.bitcast_convert_type(x, leaf.dtype) for x, leaf in pairs]
-    return jax.tree.unflatten(treedef, back)
+    return tuple(jax.lax.bitcast_convert_type(x, leaf.dtype) for x, leaf in pairs)
 
 
 def _or(x: Sequence[Array], y: Sequence[Array]) -> list[Array]:
