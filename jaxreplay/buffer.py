@@ -28,7 +28,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import jax
 import jax.numpy as jnp
 
-from jaxreplay._internal.platforms import cpu_only
+from jaxreplay._internal.platforms import by_platform
 from jaxreplay.types import Array
 
 try:
@@ -169,32 +169,40 @@ def settle(tree: Tree) -> Tree:
     return jax.tree.unflatten(treedef, _settle(*leaves)) if leaves else tree
 
 
-@cpu_only(lambda *leaves: jax.lax.optimization_barrier(leaves))
-def _settle(*leaves: Array) -> tuple[Array, ...]:
+def _settle_on_cpu(*leaves: Array) -> tuple[Array, ...]:
     return leaves
 
 
+_settle = by_platform(lambda *leaves: jax.lax.optimization_barrier(leaves), cpu=_settle_on_cpu)
+
+
 # On accelerators, barriers order operations without kernels of their own.
-@cpu_only(lambda *leaves: jnp.zeros((), jnp.int32))
-def _zero_after(*leaves: Array) -> Array:
+def _zero_after_on_cpu(*leaves: Array) -> Array:
     firsts = [leaf.ravel()[0].astype(jnp.float32) for leaf in leaves]
     bits = jax.lax.bitcast_convert_type(sum(firsts), jnp.int32)
     return once((bits == 0x7FABCDEF).astype(jnp.int32))  # a NaN that arithmetic never produces
 
 
-@cpu_only(lambda previous, *leaves: previous)
-def _pass_after(previous: Array, *leaves: Array) -> Array:
+_zero_after = by_platform(lambda *leaves: jnp.zeros((), jnp.int32), cpu=_zero_after_on_cpu)
+
+
+def _pass_after_on_cpu(previous: Array, *leaves: Array) -> Array:
     return previous + _zero_after(*leaves)
 
 
-@cpu_only(lambda fence, *leaves: leaves)
-def _wait(fence: Array, *leaves: Array) -> tuple[Array, ...]:
+_pass_after = by_platform(lambda previous, *leaves: previous, cpu=_pass_after_on_cpu)
+
+
+def _wait_on_cpu(fence: Array, *leaves: Array) -> tuple[Array, ...]:
     def wait(x: Array) -> Array:
         if jnp.issubdtype(x.dtype, jnp.integer):
             return x + fence.astype(x.dtype)  # fewer operations than `jnp.where`
         return jnp.where(fence == 0, x, jnp.zeros_like(x))
 
     return tuple(map(wait, leaves))
+
+
+_wait = by_platform(lambda fence, *leaves: leaves, cpu=_wait_on_cpu)
 
 
 def _tuned() -> Any:

@@ -5,31 +5,26 @@ that is compiled for another device. `jax.lax.platform_dependent` traces all alt
 one of them becomes part of the compiled program.
 """
 
-import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
 
-Args = ParamSpec("Args")
-Result = TypeVar("Result")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def cpu_only(
-    elsewhere: Callable[..., Any],
-) -> Callable[[Callable[Args, Result]], Callable[Args, Result]]:
-    """Decorate a function of arrays that is compiled for CPUs; other platforms use `elsewhere`.
+def by_platform(default: Callable[..., Any], **platforms: Function) -> Function:
+    """Return a function of arrays that is compiled from one of several functions.
 
-    Both functions must return arrays of the same shapes and dtypes.
+    All functions must return arrays of the same shapes and dtypes.
+
+    Args:
+      default: function for platforms that are not named.
+      **platforms: functions by platform, such as `cpu` or `tpu`.
     """
 
-    def decorate(function: Callable[Args, Result]) -> Callable[Args, Result]:
-        # Use jit, because tracing both alternatives at every call would take long.
-        @functools.partial(jax.jit, inline=True)
-        @functools.wraps(function)
-        def choose(*args: Any) -> Any:
-            return jax.lax.platform_dependent(*args, cpu=function, default=elsewhere)
+    def choose(*args: Any) -> Any:
+        return jax.lax.platform_dependent(*args, default=default, **platforms)
 
-        return choose
-
-    return decorate
+    # Use jit, because tracing all alternatives at every call would take long.
+    return cast(Function, jax.jit(choose, inline=True))

@@ -8,7 +8,7 @@ of DQN and SAC, which are bound by their networks, prefetching gains less than 3
 import jax
 import jax.numpy as jnp
 
-from jaxreplay._internal.platforms import cpu_only
+from jaxreplay._internal.platforms import by_platform
 from jaxreplay._internal.tracing import varying
 from jaxreplay._internal.tuned.once import once
 from jaxreplay.types import Array
@@ -31,12 +31,14 @@ def _take(array: Array, rows: Array) -> Array:
     return array.at[rows].get(mode="promise_in_bounds")
 
 
-@cpu_only(_take)
-def _take_far(array: Array, rows: Array) -> Array:
+def _take_far_on_cpu(array: Array, rows: Array) -> Array:
     part = max(1, _NEAR // _in_lines(array))
     if rows.size > part:
         return _take_parts(array, rows, part)
     return _take(array, rows + _fetched(array, rows))
+
+
+_take_far = by_platform(_take, cpu=_take_far_on_cpu)
 
 
 def _far(array: Array) -> bool:

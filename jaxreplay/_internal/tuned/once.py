@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreplay._internal.platforms import cpu_only
+from jaxreplay._internal.platforms import by_platform
 from jaxreplay.types import Array
 
 Tree = TypeVar("Tree")
@@ -40,13 +40,15 @@ def once(values: Tree) -> Tree:
     return jax.tree.unflatten(treedef, _once(*jax.lax.stop_gradient(leaves)))
 
 
-@cpu_only(lambda *leaves: leaves)
-def _once(*leaves: Array) -> tuple[Array, ...]:
+def _once_on_cpu(*leaves: Array) -> tuple[Array, ...]:
     bits = [_bits(leaf) for leaf in leaves]
     zeros = [jnp.zeros((), leaf.dtype) for leaf in bits]
     once = jax.lax.reduce([_with_zeros(leaf) for leaf in bits], zeros, _or, (0,))
     pairs = zip(once, leaves, strict=True)
     return tuple(jax.lax.bitcast_convert_type(x, leaf.dtype) for x, leaf in pairs)
+
+
+_once = by_platform(lambda *leaves: leaves, cpu=_once_on_cpu)
 
 
 def _or(x: Sequence[Array], y: Sequence[Array]) -> list[Array]:
