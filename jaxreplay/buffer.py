@@ -15,6 +15,10 @@ Copies have three causes:
 * *A value computed from the old array* that every later operation recomputes. `once` prevents the
   recomputation.
 
+XLA on accelerators orders a write after the reads of its array by itself, if later operations do
+not repeat the reads. There, `settle` computes reads once, and `fence`, `after` and `once` cost
+nothing.
+
 Therefore all modules store such arrays as `Buffer`s and use the functions below. A `Buffer` is a
 plain array: replay states remain pytrees of arrays, and the type only annotates a field.
 `jaxreplay.testing.assert_in_place` detects copies in a compiled program.
@@ -109,7 +113,7 @@ def modify(buffer: Buffer, slots: Array, values: Array) -> tuple[Buffer, Array]:
 
 
 def once(values: Tree) -> Tree:
-    """Pass on arrays, all of the same shape, unchanged; XLA computes them only once."""
+    """Pass on arrays, all of the same shape, unchanged; XLA on CPU computes them only once."""
     ops = _tuned()
     return ops.once.once(values) if ops else values
 
@@ -141,7 +145,7 @@ def product(x: Array, kernel: Array) -> Array:
 
 
 def fence(tree: Any, previous: Array | None = None) -> Array:
-    """Return an int32 zero `[]` that XLA computes only after every array of a pytree.
+    """Return an int32 zero `[]` that XLA on CPU computes only after every array of a pytree.
 
     Args:
       tree: pytree of arrays.
@@ -158,7 +162,7 @@ def fence(tree: Any, previous: Array | None = None) -> Array:
 
 
 def after(fence: Array, tree: Tree) -> Tree:
-    """Make the arrays of a pytree available only after the result of `fence`."""
+    """Make the arrays of a pytree available only after the result of `fence`, on CPU."""
     leaves, treedef = jax.tree.flatten(tree)
     return jax.tree.unflatten(treedef, _wait(fence, *leaves)) if leaves else tree
 
@@ -176,7 +180,6 @@ def _settle_on_cpu(*leaves: Array) -> tuple[Array, ...]:
 _settle = by_platform(lambda *leaves: jax.lax.optimization_barrier(leaves), cpu=_settle_on_cpu)
 
 
-# On accelerators, barriers order operations without kernels of their own.
 def _zero_after_on_cpu(*leaves: Array) -> Array:
     firsts = [leaf.ravel()[0].astype(jnp.float32) for leaf in leaves]
     bits = jax.lax.bitcast_convert_type(sum(firsts), jnp.int32)

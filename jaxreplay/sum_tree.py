@@ -19,7 +19,8 @@ The root is a separate scalar, so reading the root does not delay the next write
 
 Batched writes scatter into the large levels and recompute the small levels completely. Writing a
 single leaf gathers the children of all ancestors in one operation and scatters all results in
-another. Gradients do not flow through the tree.
+another. On accelerators, writes process two levels at a time, and so do draws on TPU, where
+rounding can select a neighbouring leaf (`_internal.wide_rows`). Gradients do not flow through.
 """
 
 import functools
@@ -161,7 +162,7 @@ def repair(tree: SumTree, indices: Array) -> SumTree:
     return tree.replace(nodes=nodes, root=_root(nodes, tree))
 
 
-def _repair_narrow(tree: SumTree, slots: Array) -> Array:
+def _repair_on_cpu(tree: SumTree, slots: Array) -> Array:
     levels = _levels(tree.capacity, tree.branching)
     nodes, parents = tree.nodes, slots
     for below, above in itertools.pairwise(levels.starts[: levels.large]):
@@ -178,14 +179,14 @@ def _repair_narrow(tree: SumTree, slots: Array) -> Array:
 
 def _repair_wide(tree: SumTree, slots: Array) -> Array:
     if tree.branching != wide_rows.CHILDREN:
-        return _repair_narrow(tree, slots)
+        return _repair_on_cpu(tree, slots)
     levels = _levels(tree.capacity, tree.branching)
     join = functools.partial(_join, reduce=tree.reduce)
     neutral = _neutral(tree.reduce)
     return wide_rows.repair(tree.nodes, slots, levels.sizes, levels.starts, join, neutral)
 
 
-_repair = by_platform(_repair_wide, cpu=_repair_narrow)
+_repair = by_platform(_repair_wide, cpu=_repair_on_cpu)
 
 
 def rebuild(tree: SumTree, leaves: Array) -> SumTree:
@@ -336,9 +337,9 @@ def _descend(
 ) -> _Walk:
     """Descend through the levels from the last to the first entry of `starts`.
 
-    `read` returns the children `[B]` of parents, given their rows `[B]` in `[n, branching]`. Level i
-    begins at node `starts[i]`. The loop is unrolled, because a compiled loop would copy `walk` in
-    every turn.
+    `read` returns the children `[B]` of parents, given their rows `[B]` in `[n, branching]`. Level
+    i begins at node `starts[i]`. The loop is unrolled, because a compiled loop would copy `walk`
+    in every turn.
     """
     for level_start in reversed(starts):
         node, target, rest = walk
@@ -395,7 +396,6 @@ def _levels(capacity: int, branching: int) -> _Levels:
 
 def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
     """Set a single leaf and recompute its ancestors, as `set` does."""
-    levels = _levels(tree.capacity, tree.branching)
     valid, value = _validate(tree, index, value)
     # Unsigned division and remainder require about a dozen operations fewer than signed ones.
     index = jnp.clip(index, 0, tree.capacity - 1).astype(jnp.uint32)
@@ -413,8 +413,8 @@ def _targets(tree: SumTree, index: Array) -> list[Array]:
     return [start + index // tree.branching**level for level, start in starts]
 
 
-def _path_narrow(tree: SumTree, index: Array, value: Array, valid: Array) -> list[Array]:
-    """Return the new value of leaf `index` (the old one unless valid) and those of its ancestors."""
+def _path_on_cpu(tree: SumTree, index: Array, value: Array, valid: Array) -> list[Array]:
+    """Return the value of leaf `index`, new if `valid`, and those of its ancestors."""
     families = jnp.stack(_targets(tree, index)) // tree.branching  # row of siblings at each level
     rows = buffer.read(_rows(tree.nodes, tree), families)
     written = [value]
@@ -431,17 +431,20 @@ def _path_narrow(tree: SumTree, index: Array, value: Array, valid: Array) -> lis
     return written
 
 
-def _path_wide(tree: SumTree, index: Array, value: Array, valid: Array, apart=False) -> list[Array]:
+def _path_wide(
+    tree: SumTree, index: Array, value: Array, valid: Array, *, apart: bool = False
+) -> list[Array]:
     if tree.branching != wide_rows.CHILDREN:
-        return _path_narrow(tree, index, value, valid)
+        return _path_on_cpu(tree, index, value, valid)
     join = functools.partial(_join, reduce=tree.reduce)
     targets = jnp.stack(_targets(tree, index))
-    return wide_rows.ancestors(tree.nodes, targets, value, valid, join, apart)
+    return wide_rows.ancestors(tree.nodes, targets, value, valid, join, apart=apart)
 
 
-_path = by_platform(
-    functools.partial(_path_wide, apart=True), cpu=_path_narrow, tpu=_path_wide
-)
+_path_apart = functools.partial(_path_wide, apart=True)  # for GPU: XLA fuses these reads
+
+
+_path = by_platform(_path_apart, cpu=_path_on_cpu, tpu=_path_wide)
 
 
 def _validate(tree: SumTree, indices: Array, values: Array) -> tuple[Array, Array]:

@@ -3,8 +3,8 @@
 On accelerators, every operation of a loop costs a microsecond or more, regardless of its size.
 These functions therefore process two levels of a tree at a time, 64 descendants of a node, and
 recompute more levels completely than on CPU. Sums are those on CPU, bit for bit. TPUs read rows of
-128 nodes, because the layout of `[n, 128]` in memory is that of `[n * 128]`; an array `[n, 8]` would
-be a copy of the tree.
+128 nodes, because the layout of `[n, 128]` in memory is that of `[n * 128]`; an array `[n, 8]`
+would be a copy of the tree.
 """
 
 import math
@@ -112,7 +112,9 @@ def find(
         children = _rows(nodes, (starts[level] // _ROW + pair).astype(jnp.uint32)).T  # [128, B]
 
 
-def ancestors(nodes: Array, targets: Array, value: Array, valid: Array, join: Join, apart) -> list[Array]:
+def ancestors(
+    nodes: Array, targets: Array, value: Array, valid: Array, join: Join, *, apart: bool
+) -> list[Array]:
     """Return a leaf's new value and those of its ancestors, up to the root.
 
     Args:
@@ -121,6 +123,7 @@ def ancestors(nodes: Array, targets: Array, value: Array, valid: Array, join: Jo
       value: `[]`, new value of the leaf.
       valid: `[]` bool, whether to replace the leaf's value.
       join: reduction of children to their parent.
+      apart: whether to read in 8 operations, which XLA on GPU fuses, or in one.
     """
     # Siblings in the order in which `join` adds them: the other child of a pair, the other pair.
     flip, keep, number = _SIBLINGS.T[:, :, None]

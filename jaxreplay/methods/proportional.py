@@ -330,17 +330,16 @@ def _set(state: ProportionalState, slots: Array, priorities: Array) -> Proportio
 
 
 def _count(state: ProportionalState, slots: Array, priorities: Array) -> ProportionalState:
-    live = slots < state.tree.capacity
-    invalid, highest = count_invalid_and_max(live, priorities, state.max_leaf)
+    invalid, highest = count_invalid_and_max(slots < state.tree.capacity, priorities)
     skipped = counters.saturating_add(state.skipped, invalid)
-    return state._replace(skipped=skipped, max_leaf=highest)
+    return state._replace(skipped=skipped, max_leaf=jnp.maximum(state.max_leaf, highest))
 
 
-def count_invalid_and_max(live: Array, values: Array, least: Array | float = 0.0) -> tuple[Array, Array]:
+def count_invalid_and_max(live: Array, values: Array) -> tuple[Array, Array]:
     """Return the number of invalid priorities, `[]` int32, and the largest valid one, `[]` float32.
 
     The tree skips invalid priorities: those that are negative, NaN or infinite (powers of TD errors
-    may overflow). The maximum is at least `least` `[]`. A single reduction computes both results, because XLA
+    may overflow). The maximum is at least 0. A single reduction computes both results, because XLA
     compiles two separate reductions to two operations each.
 
     Args:
@@ -350,7 +349,7 @@ def count_invalid_and_max(live: Array, values: Array, least: Array | float = 0.0
     values = jnp.where(live, values.astype(jnp.float32), 0.0)
     valid = jnp.where(jnp.isfinite(values), values, 0.0)
     invalid = (jnp.abs(valid) != values).astype(jnp.int32)  # negative, NaN or infinite
-    return jax.lax.reduce((invalid, valid), (np.int32(0), jnp.float32(least)), _sum_and_maximum, (0,))
+    return jax.lax.reduce((invalid, valid), (np.int32(0), np.float32(0)), _sum_and_maximum, (0,))
 
 
 def _sum_and_maximum(x: tuple[Array, Array], y: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -12,7 +12,6 @@ import pytest
 from jax.experimental import io_callback
 
 from jaxreplay import testing
-from jaxreplay.buffer import unrolled
 from jaxreplay.methods import METHODS
 from tests.methods import quick, short
 
