@@ -16,8 +16,7 @@ Copies have three causes:
   recomputation.
 
 XLA on accelerators orders a write after the reads of its array by itself, if later operations do
-not repeat the reads. There, `settle` computes reads once, and `fence`, `after` and `once` cost
-nothing.
+not repeat the reads. There, `settle` computes reads once, and `fence` and `after` are barriers.
 
 Therefore all modules store such arrays as `Buffer`s and use the functions below. A `Buffer` is a
 plain array: replay states remain pytrees of arrays, and the type only annotates a field.
@@ -145,11 +144,11 @@ def product(x: Array, kernel: Array) -> Array:
 
 
 def fence(tree: Any, previous: Array | None = None) -> Array:
-    """Return an int32 zero `[]` that XLA on CPU computes only after every array of a pytree.
+    """Return an int32 zero `[]` that XLA computes only after every array of a pytree.
 
     Args:
       tree: pytree of arrays.
-      previous: an earlier fence, after which the result is also computed.
+      previous: an earlier fence for `after_on_cpu`, which the result also follows.
     """
     leaves = [leaf for leaf in jax.tree.leaves(tree) if leaf.size]
     if not leaves:
@@ -162,9 +161,15 @@ def fence(tree: Any, previous: Array | None = None) -> Array:
 
 
 def after(fence: Array, tree: Tree) -> Tree:
-    """Make the arrays of a pytree available only after the result of `fence`, on CPU."""
+    """Make the arrays of a pytree available only after the result of `fence`."""
     leaves, treedef = jax.tree.flatten(tree)
     return jax.tree.unflatten(treedef, _wait(fence, *leaves)) if leaves else tree
+
+
+def after_on_cpu(fence: Array, tree: Tree) -> Tree:
+    """Do the same as `after`, but only on CPU: accelerators order reads by `settle`."""
+    leaves, treedef = jax.tree.flatten(tree)
+    return jax.tree.unflatten(treedef, _wait_or_pass(fence, *leaves)) if leaves else tree
 
 
 def settle(tree: Tree) -> Tree:
@@ -186,7 +191,11 @@ def _zero_after_on_cpu(*leaves: Array) -> Array:
     return once((bits == 0x7FABCDEF).astype(jnp.int32))  # a NaN that arithmetic never produces
 
 
-_zero_after = by_platform(lambda *leaves: jnp.zeros((), jnp.int32), cpu=_zero_after_on_cpu)
+def _zero_after_barrier(*leaves: Array) -> Array:
+    return jax.lax.optimization_barrier((jnp.zeros((), jnp.int32), *leaves))[0]
+
+
+_zero_after = by_platform(_zero_after_barrier, cpu=_zero_after_on_cpu)
 
 
 def _pass_after_on_cpu(previous: Array, *leaves: Array) -> Array:
@@ -205,7 +214,12 @@ def _wait_on_cpu(fence: Array, *leaves: Array) -> tuple[Array, ...]:
     return tuple(map(wait, leaves))
 
 
-_wait = by_platform(lambda fence, *leaves: leaves, cpu=_wait_on_cpu)
+def _wait_at_barrier(fence: Array, *leaves: Array) -> tuple[Array, ...]:
+    return jax.lax.optimization_barrier((fence, *leaves))[1:]
+
+
+_wait = by_platform(_wait_at_barrier, cpu=_wait_on_cpu)
+_wait_or_pass = by_platform(lambda fence, *leaves: leaves, cpu=_wait_on_cpu)
 
 
 def _tuned() -> Any:

@@ -187,7 +187,8 @@ def weights(
             least = sum_tree.total(state.minimum) / jnp.where(total > 0, total, 1.0)
             smallest = jnp.where(total > 0, least, 1.0 / size)
         values = weight(probability, size, state.updates, smallest)
-    return buffer.after(buffer.fence(probability), values)
+    fence = buffer.fence(probability, jnp.zeros((), jnp.int32))
+    return buffer.after_on_cpu(fence, values)
 
 
 def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
