@@ -79,11 +79,9 @@ def checked_state(replay: Any, function: str, state: Any) -> Any:
         )
     leaves, treedef = jax.tree.flatten(ring)
     kinds = tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves)
-    backend = jax.default_backend()  # the number of children per sum tree node depends on it
     sizes = (ring.capacity, ring.num_envs), (replay.slots, replay.num_envs)
-    if sizes[0] != sizes[1] or _shapes(state.sampler) != _sampler_shapes(
-        replay.sampler, treedef, kinds, backend
-    ):
+    expected = _sampler_shapes(replay.sampler, treedef, kinds)
+    if sizes[0] != sizes[1] or _shapes(state.sampler) != expected:
         raise ValueError(
             f"{function} got a state ({type(state.sampler).__name__}) of other options or another "
             f"sampler, with slots and environments {sizes[0]}, expected {sizes[1]}: pass the state "
@@ -156,7 +154,7 @@ def _shapes(tree: Tree) -> tuple[Any, list[tuple[int, ...]]]:
 
 @cached
 def _sampler_shapes(
-    sampler: Sampler, treedef: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...], backend: str
+    sampler: Sampler, treedef: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...]
 ) -> tuple[Any, list[tuple[int, ...]]]:
     """Return the `_shapes` of a sampler's state for a ring with arrays of the given kinds."""
     ring = jax.tree.unflatten(treedef, [jax.ShapeDtypeStruct(*kind) for kind in kinds])
