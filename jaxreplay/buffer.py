@@ -26,12 +26,14 @@ This is the only module that uses `tuned`, the operations tuned for XLA on CPU. 
 same without `tuned`.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from jaxreplay._internal.platforms import by_platform
+from jaxreplay._internal.tracing import varying
 from jaxreplay.types import Array
 
 try:
@@ -185,6 +187,11 @@ def _settle_on_cpu(*leaves: Array) -> tuple[Array, ...]:
 _settle = by_platform(lambda *leaves: jax.lax.optimization_barrier(leaves), cpu=_settle_on_cpu)
 
 
+def _varying_by_platform(default: Callable[..., Any], cpu: Callable[..., Any]) -> Any:
+    """Return `by_platform` of functions whose results all vary over the axes of a `shard_map`."""
+    return by_platform(lambda *x: varying(default(*x)), cpu=lambda *x: varying(cpu(*x)))
+
+
 def _zero_after_on_cpu(*leaves: Array) -> Array:
     firsts = [leaf.ravel()[0].astype(jnp.float32) for leaf in leaves]
     bits = jax.lax.bitcast_convert_type(sum(firsts), jnp.int32)
@@ -195,14 +202,14 @@ def _zero_after_barrier(*leaves: Array) -> Array:
     return jax.lax.optimization_barrier((jnp.zeros((), jnp.int32), *leaves))[0]
 
 
-_zero_after = by_platform(_zero_after_barrier, cpu=_zero_after_on_cpu)
+_zero_after = _varying_by_platform(_zero_after_barrier, cpu=_zero_after_on_cpu)
 
 
 def _pass_after_on_cpu(previous: Array, *leaves: Array) -> Array:
     return previous + _zero_after(*leaves)
 
 
-_pass_after = by_platform(lambda previous, *leaves: previous, cpu=_pass_after_on_cpu)
+_pass_after = _varying_by_platform(lambda previous, *leaves: previous, cpu=_pass_after_on_cpu)
 
 
 def _wait_on_cpu(fence: Array, *leaves: Array) -> tuple[Array, ...]:
@@ -218,8 +225,8 @@ def _wait_at_barrier(fence: Array, *leaves: Array) -> tuple[Array, ...]:
     return jax.lax.optimization_barrier((fence, *leaves))[1:]
 
 
-_wait = by_platform(_wait_at_barrier, cpu=_wait_on_cpu)
-_wait_or_pass = by_platform(lambda fence, *leaves: leaves, cpu=_wait_on_cpu)
+_wait = _varying_by_platform(_wait_at_barrier, cpu=_wait_on_cpu)
+_wait_or_pass = _varying_by_platform(lambda fence, *leaves: leaves, cpu=_wait_on_cpu)
 
 
 def _tuned() -> Any:

@@ -79,15 +79,20 @@ _grad_by_x = by_platform(_plain_grad_by_x, cpu=_grad_by_x_on_cpu)
 
 
 def _dot(x: Array, grad: Array) -> Array:
-    batch = tuple(range(grad.ndim - 1))
-    return jax.lax.dot_general(x, grad, ((batch, batch), ((), ())))
+    """Sum outer products of `x` `[..., D]` and `grad` over leading axes, `[D, features]`."""
+    return _contract(x, grad, grad.ndim - 1)
+
+
+def _contract(a: Array, b: Array, leading: int) -> Array:
+    axes = tuple(range(leading))
+    return jax.lax.dot_general(a, b, ((axes, axes), ((), ())))
 
 
 def _grad_by_kernel_on_cpu(x: Array, grad: Array) -> Array:
-    """Sum outer products of `x` `[..., D]` and `grad` over leading axes, `[D, features]`."""
-    inputs, outputs = x.shape[-1], grad.shape[-1]
-    if grad.ndim > 1 and _is_unrolled(outputs, inputs):
-        return jnp.stack([_dot(x, grad[..., i]) for i in range(outputs)], axis=1)
+    inputs, outputs, leading = x.shape[-1], grad.shape[-1], grad.ndim - 1
+    if leading and _is_unrolled(outputs, inputs):
+        columns = [_contract(x, grad[..., i], leading) for i in range(outputs)]
+        return jnp.stack(columns, axis=1)
     if outputs <= min(_NARROW, inputs):
         return _dot(grad, x).T
     return _dot(x, grad)
