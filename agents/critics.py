@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
-import optax
 
 from agents import common, ensembles
 from agents.ensembles import Ensemble
@@ -131,7 +130,7 @@ def critic_info(
       grads: gradients of the critics.
       combine: see `value_feedback`.
     """
-    metrics = {"loss": loss, "q_value": q.mean(), "grad_norm": optax.tree.norm(grads)}
+    metrics = {"loss": loss, "q_value": q.mean(), "grad_norm": common.global_norm(grads)}
     return Info(value_feedback(q, target, combine), metrics)
 
 

@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from agents import common, options
 from agents.critics import VALUES, choose
@@ -248,7 +247,7 @@ class _Rainbow:
         metrics = {
             "loss": value,
             "q_value": q.mean(),
-            "grad_norm": optax.tree.norm(grads),
+            "grad_norm": common.global_norm(grads),
             **self.head.metrics(target),
         }
         if not config.noisy:

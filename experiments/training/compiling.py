@@ -57,15 +57,33 @@ class Traced:
 
         Args:
           inputs: one flag per leaf of the first inputs.
-          others: the flag of all further leaves.
+          others: the flag of all further leaves, and of values of an enclosing function that is
+            being traced, such as the settings of a sweep.
           on_device: see `depends`.
         """
         jaxpr = self._jaxpr.jaxpr
+        fixed = [isinstance(x, jax.core.Tracer) and others for x in self._jaxpr.consts]
         inputs = inputs + [others] * (len(jaxpr.invars) - len(inputs))
-        return depends(jaxpr, inputs, on_device)
+        return depends(jaxpr, inputs, on_device, fixed)
 
 
-def depends(jaxpr: Jaxpr, inputs: Sequence[bool], on_device: bool = False) -> Flags:
+def differing(init: Traced, step: Traced, from_outside: bool) -> Flags:
+    """Return which leaves of a loop's state differ between seeds; all seeds share the others.
+
+    A leaf is shared if neither `init` nor `step` makes it depend on the inputs of `init`.
+
+    Args:
+      init: inputs, such as a key -> the state before the loop.
+      step: `(state, *others)` -> the next state, first.
+      from_outside: the flag of the other inputs of `step`, as in `Traced.depends`.
+    """
+    flags = init.depends([], True)
+    return until_stable(lambda flags: step.depends(flags, from_outside)[: len(flags)], flags)
+
+
+def depends(
+    jaxpr: Jaxpr, inputs: Sequence[bool], on_device: bool = False, constants: Sequence[bool] = ()
+) -> Flags:
     """Return which outputs depend on the flagged inputs, with the rules of JAX's batching.
 
     Every output of an operation depends on each of its inputs. Loops, branches and calls are
@@ -76,8 +94,10 @@ def depends(jaxpr: Jaxpr, inputs: Sequence[bool], on_device: bool = False) -> Fl
       inputs: one flag per input.
       on_device: whether the flags mean that devices of a `jax.shard_map` differ; results of
         reductions over them do not.
+      constants: one flag per constant.
     """
     known = dict(zip(jaxpr.invars, inputs, strict=True))
+    known.update(zip(jaxpr.constvars, constants, strict=False))
 
     def flag(variable: Any) -> bool:
         return not isinstance(variable, Literal) and known.get(variable, False)
