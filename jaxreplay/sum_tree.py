@@ -88,7 +88,7 @@ def init(capacity: int, branching: int = 8, reduce: Reduction = "sum") -> SumTre
         raise ValueError(f"capacity must be at least 1, got {capacity}")
     if branching < 2:
         raise ValueError(f"branching must be at least 2, got {branching}")
-    size = wide_rows.padded(_levels(capacity, branching).end)
+    size = _stored(capacity, branching)
     nodes, root = (jnp.full(shape, _neutral(reduce), jnp.float32) for shape in (size, ()))
     return SumTree(nodes, root, capacity, branching, reduce)
 
@@ -195,7 +195,7 @@ def rebuild(tree: SumTree, leaves: Array) -> SumTree:
     leaves = jax.lax.stop_gradient(leaves.astype(jnp.float32))
     padded = _pad(leaves, size, tree.reduce)
     nodes = jnp.concatenate([padded, *_above(padded, upper_sizes, tree)])
-    nodes = _pad(nodes, tree.nodes.size, tree.reduce)
+    nodes = _pad(nodes, _stored(tree.capacity, tree.branching), tree.reduce)
     return tree.replace(nodes=nodes, root=_root(nodes, tree))
 
 
@@ -392,6 +392,11 @@ def _levels(capacity: int, branching: int) -> _Levels:
     *starts, end = itertools.accumulate(sizes, initial=0)
     large = 1 + sum(size > _SMALL for size in sizes[1:])
     return _Levels(tuple(sizes), tuple(starts), end, large)
+
+
+def _stored(capacity: int, branching: int) -> int:
+    """Return the number of stored nodes, which may be more than those of all levels."""
+    return wide_rows.padded(_levels(capacity, branching).end)
 
 
 def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
