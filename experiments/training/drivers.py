@@ -97,7 +97,7 @@ class Layout(NamedTuple):
       runs: S.
       width: runs in a program; copies of the last run pad the last program.
       devices: one for each concurrent program; on CPU, the same device once per core. A program
-        with a mesh uses the devices of its mesh instead, and is the only one: `width` is `runs`.
+        with a mesh uses the devices of its mesh instead, and has all runs.
     """
 
     runs: int
@@ -222,10 +222,8 @@ class CompiledDriver(Driver):
           where: division of the runs into programs.
           programs: keeps traces and compiled programs, which several drivers may share.
         """
-        if program.mesh is not None and where.programs > 1:
-            raise ValueError(
-                f"a run on {program.mesh.size} devices must be one program, got {where.programs}"
-            )
+        if program.mesh is not None:
+            where = Layout(where.runs, where.runs, where.devices[:1])
         super().__init__(program.schedule)
         self._program, self._inputs, self._where = program, inputs, where
         self._programs = programs or Programs(len(where.devices))

@@ -151,7 +151,7 @@ def test_a_divided_batch_gives_the_update_of_the_whole_batch(make, config, metho
 
 
 def driver_of(program, seeds):
-    place = Layout(len(seeds), len(seeds), tuple(jax.devices()[:1]))
+    place = Layout(len(seeds), 1, tuple(jax.devices()[:1]))  # all are in one program
     driver = CompiledDriver(program, keys_of(seeds), place)
     driver.prepare()
     return driver
@@ -269,8 +269,6 @@ def test_meshes_are_checked():
     two = Mesh(np.array(jax.devices()[2:]), ("any name",))
     program = make_program(*parts("dqn", "per"), two)
     assert program.mesh is not None and list(program.mesh.devices) == jax.devices()[2:]
-    with refused("2", "program"):
-        CompiledDriver(program, keys_of([0, 1]), Layout(2, 1, tuple(jax.devices()[:2])))
 
 
 def test_commands_train_resume_and_refuse(tmp_path, capsys):
