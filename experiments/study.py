@@ -35,7 +35,7 @@ from experiments.studies.options import Question, RunOutput, StudyOptions, Where
 from jaxreplay.option import options_of
 
 _SECTIONS = ("loop", "sizes", "env_options", "agent_options")
-_OF_SEVERAL = ("width", "defaults", "together", "on")  # options of studies of several runs
+_OF_SEVERAL = ("width", "defaults", "together", "on", "keep", "thin", "digits")  # not of one run
 _DRY_RUN = "report the plan, and the seeds still needed"
 
 
@@ -121,7 +121,8 @@ def command(front: Front, argv: Sequence[str]) -> int:
         for config in study.bases.values():
             presets.check_demos(names.preset, config)
         out = args.resume or args.out or _default_folder(front, bases)
-        _run(study, out, args, read_options(args, Where()))
+        output = read_options(args, RunOutput()) if front.single else None
+        _run(study, out, args, read_options(args, Where()), output)
 
     return shared.run_command(parser, run)
 
@@ -132,11 +133,17 @@ def _default_folder(front: Front, bases: Mapping[tuple[str, str], RunConfig]) ->
     return shared.own_folder(front.out.format(**names))
 
 
-def _run(study: Study, out: Path, args: argparse.Namespace, where: Where) -> None:
+def _run(
+    study: Study,
+    out: Path,
+    args: argparse.Namespace,
+    where: Where,
+    output: RunOutput | None = None,
+) -> None:
     from experiments.studies import runner  # figures and engines take seconds to import
 
-    output = read_options(args, RunOutput())
-    if output.wandb and (lacks := lacking_extra("--wandb true", {"wandb": "wandb"})):
+    lacks = lacking_extra("--wandb true", {"wandb": "wandb"})
+    if output is not None and output.wandb and lacks:
         raise ValueError(f"{lacks}, or use --wandb false")
     results = runner.run(
         study, out, resume=args.resume is not None, overwrite=args.overwrite, where=where,

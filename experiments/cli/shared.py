@@ -22,7 +22,6 @@ from experiments.runs.run_config import PREFIXES, SECTIONS, RunConfig
 from jaxreplay.methods import METHODS
 
 _MOST_DEVICES = 256
-_LESS_MEMORY = "a smaller capacity, batch or network, or fewer seeds, --eval-episodes or --inspect"
 
 # Name and description of the group of each section in `--help`.
 GROUPS = {
@@ -322,10 +321,8 @@ def run_command(
         say(process.STOPPED)
         return interrupt.exit_code(error)
     except jax.errors.JaxRuntimeError as error:
-        line = str(error).partition("\n")[0].partition("RESOURCE_EXHAUSTED: ")[2]
-        if not line:
+        if not (message := compilation.out_of_memory(error)):
             raise
-        message = f"the device is out of memory ({line}): use {_LESS_MEMORY}"
     except OSError as error:
         if isinstance(error, BrokenPipeError) and process.discard_unread():
             return 1

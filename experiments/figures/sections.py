@@ -20,7 +20,7 @@ from experiments.figures.style import FAINT, Styles, styles_of
 from experiments.statistics.verdicts import Verdict
 
 
-class Group(NamedTuple):
+class ArmGroup(NamedTuple):
     """Arms that share figures, by their short labels; the baseline comes first."""
 
     title: str  # task and common settings; "" for a single group
@@ -42,7 +42,7 @@ class Group(NamedTuple):
         return max(int(frame["step"].max()) for frame in self.frames.values())
 
 
-def training(groups: Sequence[Group]) -> list[Section | None]:
+def training(groups: Sequence[ArmGroup]) -> list[Section | None]:
     """Return the sections of learning curves, replayed transitions, priorities and metrics."""
     replayed = (
         "Means over seeds. Solid: of all updates between two log points. Dotted and thin: of the "
@@ -77,7 +77,7 @@ def training(groups: Sequence[Group]) -> list[Section | None]:
     ]  # fmt: skip
 
 
-def _curves(groups: Sequence[Group]) -> Section | None:
+def _curves(groups: Sequence[ArmGroup]) -> Section | None:
     """Return the section of learning curves; many arms are also compared with the first one."""
     blocks, seeds = [], set()
     for group in groups:
@@ -99,8 +99,8 @@ def _curves(groups: Sequence[Group]) -> Section | None:
 
 
 def _drawn(
-    groups: Sequence[Group],
-    draw: Callable[[Group], list[Panel]],
+    groups: Sequence[ArmGroup],
+    draw: Callable[[ArmGroup], list[Panel]],
     name: str,
     title: str,
     intro: str,

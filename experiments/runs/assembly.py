@@ -15,7 +15,7 @@ from experiments.environments.types import Environment, EnvironmentSpec
 from experiments.runs import registry
 from experiments.runs.run_config import RunConfig, check_seeds
 from experiments.training.config import FRAMES_AHEAD, ReplaySizes
-from experiments.training.demos import Task
+from experiments.training.demos import TransitionSpec
 from experiments.training.host_loop import MakeHost
 from experiments.training.phases import make_phases
 from experiments.training.schedule import schedule
@@ -59,7 +59,7 @@ def assemble(config: RunConfig) -> Parts:
     # Raises an error if the network does not fit the observations.
     jax.eval_shape(agent.init, a_key(), spec.obs, example_action(spec.action_space))
     sampler = method.sampler if spec.goals is None else method.sampler.for_goals(spec.goals)
-    task = Task(spec.action_space, config.loop.gamma, config.loop.n_step)
+    task = TransitionSpec(spec.action_space, config.loop.gamma, config.loop.n_step)
     replay = sizes.make(sampler, method.objective.candidates, task)
     return Parts(spec, environment, agent, replay)
 

@@ -1,4 +1,4 @@
-"""Cache of compiled programs between runs.
+"""Compiled programs: their cache between runs, and errors about memory.
 
 JAX's persistent compilation cache stores the programs; results are the same with and without it.
 This module sets its folder and size limit. If the default folder is unusable, nothing is cached.
@@ -19,6 +19,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from experiments.runs import log
 
 OFF: Literal["off"] = "off"
+_LESS_MEMORY = "a smaller capacity, batch or network, or fewer seeds, --eval-episodes or --inspect"
 _DEFAULTS = {  # settings of JAX, unless environment variables set them
     # Loading a program takes about 0.1 s, so shorter compilations are not worth a file.
     "jax_persistent_cache_min_compile_time_secs": 0.1,
@@ -87,3 +88,9 @@ def processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         facts |= {line for line in lines if line.partition(":")[0].strip() in names}
     return hashlib.sha256("\n".join(sorted(facts)).encode()).hexdigest()[:8]
+
+
+def out_of_memory(error: Exception) -> str:
+    """Return a message with a remedy if an error reports too little memory of a device, or ""."""
+    line = str(error).partition("\n")[0].partition("RESOURCE_EXHAUSTED: ")[2]
+    return line and f"the device is out of memory ({line}): use {_LESS_MEMORY}"

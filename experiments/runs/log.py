@@ -14,6 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from experiments.files.disk import write_bytes
 from jaxreplay.saving import printable
 
 Row = Mapping[str, Any]  # seed, step, and metrics by name
@@ -85,21 +86,24 @@ class CSVLog:
         self._columns: list[str] | None = None
 
     def begin(self, points: Sequence[Sequence[Row]]) -> None:
-        self._path.unlink(missing_ok=True)
-        if points:
-            self.log([row for rows in points for row in rows])
+        write_bytes(self._path, self._text([row for rows in points for row in rows]))
 
     def log(self, rows: Sequence[Row]) -> None:
-        text, head = io.StringIO(), self._columns is None
-        if self._columns is None:
-            self._columns = ["seed", "step", *sorted(set(rows[0]) - {"seed", "step"})]
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerows([self._columns] * head)
-        writer.writerows([_cell(row.get(name, math.nan)) for name in self._columns] for row in rows)
         with self._path.open("ab") as file:
-            file.write(text.getvalue().encode())
+            file.write(self._text(rows))
             file.flush()
             os.fsync(file.fileno())
+
+    def _text(self, rows: Sequence[Row]) -> bytes:
+        """Return the lines of rows, the first of which follow a line of the columns."""
+        text, head = io.StringIO(), self._columns is None and len(rows) > 0
+        if head:
+            self._columns = ["seed", "step", *sorted(set(rows[0]) - {"seed", "step"})]
+        columns = self._columns or []
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerows([columns] * head)
+        writer.writerows([_cell(row.get(name, math.nan)) for name in columns] for row in rows)
+        return text.getvalue().encode()
 
     def close(self) -> None:
         pass

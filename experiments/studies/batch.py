@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.runs.assembly import assemble
+from experiments.runs.log import say
 from experiments.studies.checkpoints import Checkpoint, Metrics, Progress
 from experiments.studies.devices import Budget, Unit
 from experiments.studies.plan import Job
@@ -20,8 +21,8 @@ from experiments.training.host_loop import HostDriver
 _SHARE = 20  # smallest interval between checkpoints, as a multiple of the time to write one
 
 
-class Outcome(NamedTuple):
-    """Outcome of a batch that has ended."""
+class BatchResult(NamedTuple):
+    """Results and failures of a batch that has ended."""
 
     results: list[tuple[SeededPoint, pd.DataFrame]]
     failures: list[tuple[SeededPoint, str]]
@@ -30,7 +31,7 @@ class Outcome(NamedTuple):
     remove: Callable[[], None] = lambda: None  # deletes the checkpoint, once results are on disk
 
 
-class Task(NamedTuple):
+class Assignment(NamedTuple):
     """A batch for a unit of devices.
 
     Attributes:
@@ -49,7 +50,7 @@ class Task(NamedTuple):
 
 # Trains a task on a unit; returns None if it was stopped. A RuntimeError, ValueError or
 # EnvironmentFailed fails all batches of the job.
-Train = Callable[[Task, Any], Outcome | None]
+Train = Callable[[Assignment, Any], BatchResult | None]
 
 
 def decided_by(job: Job, runs: Sequence[SeededPoint]) -> tuple[Any, ...]:
@@ -100,9 +101,8 @@ def train(
       driver: the driver, which is closed at the end.
       budget: memory shared by all batches; training waits until enough of it is free.
       checkpoint: the checkpoint of the batch.
-      reached: called with the agent steps of each run and the progress before training, at every
-        log point, and where a driver on the host stops in between; if it returns False, training
-        stops with a checkpoint and returns None.
+      reached: called with the agent steps of each run and the progress before training and at
+        every log point; if it returns False, training stops with a checkpoint and returns None.
       code: version of the code.
       every: seconds between two checkpoints.
       keep: whether to write a checkpoint at the end, too.
@@ -113,7 +113,7 @@ def train(
     """
     start = saved_at = time.perf_counter()
     plan = driver.schedule
-    with contextlib.closing(driver):
+    with _closing(driver):
         driver.prepare()
         with budget.taken(driver.bytes):
             before, state = checkpoint.read(driver) or (Progress(), None)
@@ -161,7 +161,21 @@ def train(
     return progress()
 
 
-def finished(job: Job, runs: Sequence[SeededPoint], progress: Progress, **about: Any) -> Outcome:
+@contextlib.contextmanager
+def _closing(driver: Driver) -> Iterator[None]:
+    """Close a driver; environments that cannot be closed fail no run."""
+    try:
+        yield
+    finally:
+        try:
+            driver.close()
+        except Exception as error:
+            say(f"an environment could not be closed: {error!r}")
+
+
+def finished(
+    job: Job, runs: Sequence[SeededPoint], progress: Progress, **about: Any
+) -> BatchResult:
     """Return the outcome of a batch that finished training, with facts `about` its cost."""
     results, failures = split(runs, job.group.schedule.steps, progress.points)
     cost: dict[str, Any] = {
@@ -175,13 +189,13 @@ def finished(job: Job, runs: Sequence[SeededPoint], progress: Progress, **about:
     }
     for point, seed in runs:
         cost["runs"].setdefault(point.id, []).append(seed)
-    return Outcome(results, failures, cost, progress.code)
+    return BatchResult(results, failures, cost, progress.code)
 
 
-def failed(runs: Sequence[SeededPoint], why: str) -> Outcome:
+def failed(runs: Sequence[SeededPoint], why: str) -> BatchResult:
     """Return the outcome of runs that could not be trained."""
     line = " ".join(why.split())[:300]
-    return Outcome([], [(run, line) for run in runs], {})
+    return BatchResult([], [(run, line) for run in runs], {})
 
 
 def split(
@@ -222,10 +236,10 @@ def _check_frames(metrics: Metrics) -> None:
     if odd is not None and odd.any():
         raise ValueError(
             "episodes begin with stacks that are not zero before the first frame, so frames can't "
-            "be stored once: start again with --frame-stack 0"
+            "be stored once: set --frame-stack 0 in another --out"
         )
     if lost is not None and lost.any():
         raise ValueError(
-            "episodes are too short for the replay's spare frames, and samples miss some: start "
-            "again with a larger --frame-spare, or --frame-stack 0"
+            "episodes are too short for the replay's spare frames, and samples miss some: set a "
+            "larger --frame-spare, or --frame-stack 0, in another --out"
         )

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from experiments.files import disk
-from experiments.runs.log import say
+from experiments.runs.interrupt import Stopped
 from experiments.training.drivers import Driver
 from jaxreplay.saving import array_file, check_writable
 
@@ -34,7 +34,7 @@ _ABOUT = {
     "compiling": float, "bytes": int, "code": list,
 }  # fmt: skip
 _METRIC = re.compile(r"\['metrics'\]\['([^']*)'\]")  # path of a metric in the file
-_REMEDY = "its runs start over"
+_REMEDY = "restore it, or remove it to start its runs over"
 Metrics = Mapping[str, np.ndarray]  # name -> [S]
 
 
@@ -45,7 +45,7 @@ class Progress(NamedTuple):
     blocks: int = 0  # since the last log point, for environments on the host
     seconds: float = 0.0  # elapsed time, including compilation
     compiling: float = 0.0  # seconds of compilation
-    bytes: int = 0  # memory of the batch while it runs
+    bytes: int = 0  # memory of the batch on a device while it runs
     code: tuple[str, ...] = ()  # versions of the code that computed it
 
 
@@ -102,7 +102,10 @@ class Checkpoint:
         """Return the progress and the saved state.
 
         Returns:
-          None if there is no file or, after a message, if it is damaged.
+          None if there is no file.
+
+        Raises:
+          Stopped: the file is damaged, or of another version; it stays as it is.
         """
         if not self.path.exists():
             return None
@@ -119,8 +122,7 @@ class Checkpoint:
                     shapes = {name: _shape(saved, name, count) for name in names}
                 tree = saved.read({"metrics": shapes, "state": like})
         except ValueError as error:
-            say(str(error))
-            return None
+            raise Stopped(str(error), 1) from error
         rows = {name: np.asarray(values) for name, values in tree["metrics"].items()}
         points = [{name: rows[name][at] for name in names} for at in range(count)]
         about["code"] = tuple(about["code"])

@@ -23,7 +23,7 @@ from experiments import environments
 from experiments.runs import compilation, outside
 from experiments.runs.log import say
 from experiments.studies import batch, cluster, devices, programs, store
-from experiments.studies.batch import Outcome, Task, Train, decided_by
+from experiments.studies.batch import Assignment, BatchResult, Train, decided_by
 from experiments.studies.checkpoints import Checkpoint, Progress
 from experiments.studies.cluster import Cluster
 from experiments.studies.grid import Place, Point
@@ -129,7 +129,7 @@ class Remote:
 
         running = set()  # references of submitted tasks
 
-        def train(task: Task, unit: Any) -> Outcome | None:
+        def train(task: Assignment, unit: Any) -> BatchResult | None:
             del unit  # Ray chooses the node
             number = next(numbers)
             try:
@@ -153,7 +153,7 @@ class Remote:
                 ray.kill(notes)
 
 
-def _watch(reference: Any, task: Task, number: int, notes: Any) -> bool:
+def _watch(reference: Any, task: Assignment, number: int, notes: Any) -> bool:
     """Report the progress of a submitted task until it ends; return whether it did."""
     known = 1
     while not ray.wait([reference], timeout=_PAUSE)[0]:
@@ -169,7 +169,7 @@ def _watch(reference: Any, task: Task, number: int, notes: Any) -> bool:
     return True
 
 
-def _outcome(task: Task, reference: Any) -> Outcome:
+def _outcome(task: Assignment, reference: Any) -> BatchResult:
     """Return the outcome of a task that has ended.
 
     Raises:

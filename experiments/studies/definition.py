@@ -177,12 +177,6 @@ class Study(Saved):
         families = {"claims": tuple(claims)} if claims else {}
         return cls(bases, tuple(axes), question, options, claims=families)
 
-    @classmethod
-    def of_run(cls, config: RunConfig, options: StudyOptions = StudyOptions()) -> "Study":
-        """Return the study of one run: an arm on a task with one setting, and no comparison."""
-        label = config.replay.rpartition(".")[2]
-        return cls({(config.env, label): config}, (), Question(control=False), options)
-
     @property
     def is_run(self) -> bool:
         """Whether there is one arm on one task with one setting, whose seeds train together."""

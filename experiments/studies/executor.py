@@ -7,8 +7,12 @@ device therefore executes whole programs.
 
 import contextlib
 import functools
+import math
 import queue
+import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -17,11 +21,11 @@ import pandas as pd
 
 from experiments.environments.host import EnvironmentFailed
 from experiments.runs import compilation, interrupt
-from experiments.runs.interrupt import Stopped
-from experiments.runs.log import Log, Row, mean_over_seeds, say
+from experiments.runs.interrupt import Stopped, TimeOver
+from experiments.runs.log import Log, Row, mean_over_seeds, say, show
 from experiments.statistics.summaries import diverged_seeds
 from experiments.studies import batch, devices
-from experiments.studies.batch import Outcome, Task, Train, decided_by
+from experiments.studies.batch import Assignment, BatchResult, Train, decided_by
 from experiments.studies.checkpoints import Checkpoint, Metrics, Progress
 from experiments.studies.devices import Budget, Unit
 from experiments.studies.options import HERE, Cache, Where
@@ -31,7 +35,7 @@ from experiments.studies.store import KEYS, SeededPoint, Store, code_version
 from experiments.training.drivers import Programs
 
 _PROGRAMS = 16  # least number of compiled programs to keep
-_PAUSE = 0.05  # seconds
+_PAUSE = 0.05  # seconds between two looks for signals and finished tables
 
 
 class Engine(Protocol):
@@ -90,10 +94,10 @@ class Here:
         if devices.is_cpu(plan.units[0][0]):  # cores share the host's memory
             budgets = dict.fromkeys(plan.units, Budget(plan.limit))
         else:
-            own = plan.limit // len(plan.units)
+            own = plan.limit // sum(map(len, plan.units))
             budgets = {unit: Budget(own) for unit in plan.units}
 
-        def train(task: Task, unit: Any) -> Outcome | None:
+        def train(task: Assignment, unit: Any) -> BatchResult | None:
             driver = batch.driver_of(task.job, task.runs, unit, self._programs)
             driver.stop = task.stopped
             checkpoint = Checkpoint(store.folder, *decided_by(task.job, task.runs))
@@ -110,7 +114,12 @@ class Here:
 
 
 def carry_out(
-    plan: Plan, store: Store, engine: Engine, logs: Sequence[Log] = (), diverged: str = ""
+    plan: Plan,
+    store: Store,
+    engine: Engine,
+    logs: Sequence[Log] = (),
+    diverged: str = "",
+    deadline: float = math.inf,
 ) -> None:
     """Execute the missing runs of a study and store every batch when it ends.
 
@@ -120,15 +129,17 @@ def carry_out(
       engine: trains the batches.
       logs: destinations of the metrics at log points, of a plan with a single batch.
       diverged: what stops the batch if a seed diverges; "" goes on.
+      deadline: value of `time.monotonic` after which batches stop as after Ctrl-C.
 
     Raises:
       Stopped: the user pressed Ctrl-C, a seed diverged, or the cluster is lost; finished runs are
         kept.
+      TimeOver: the deadline came before the end.
     """
-    board = _Board(plan, store, logs, diverged)
+    board = _Board(plan, store, logs, diverged, deadline)
     try:
         with engine.working(plan, store) as train:
-            board.run(train, engine.stops)
+            board.run(train, "between two steps" if plan.on_host else engine.stops)
     except (KeyboardInterrupt, ConnectionError) as error:
         pressed = isinstance(error, KeyboardInterrupt)
         runs = {(point.id, seed) for job in plan.jobs for point, seed in job.runs}
@@ -141,8 +152,8 @@ def carry_out(
             interrupt.exit_code(error) if pressed else 1,
             f"--resume {store.folder} continues",
         ) from (None if pressed else error)
-    finally:
-        board.close()
+    if board.left and time.monotonic() >= deadline:
+        raise TimeOver
 
 
 def check_failed(store: Store) -> None:
@@ -154,19 +165,23 @@ def check_failed(store: Store) -> None:
 
 
 class _Board:
-    """Queue of pending batches, with a worker thread for each unit of devices.
+    """Queue of pending batches, with a worker for each unit of devices.
 
-    Worker threads enqueue calls, which the main thread executes, so that only the main thread
-    changes the store and writes logs.
+    Workers are threads, except that environments on the host step in the main thread, as some
+    require. Workers enqueue calls that change the store and write logs. One further thread executes
+    the calls, as signals interrupt only the main thread, and none may be lost.
     """
 
-    def __init__(self, plan: Plan, store: Store, logs: Sequence[Log], diverged: str) -> None:
+    def __init__(
+        self, plan: Plan, store: Store, logs: Sequence[Log], diverged: str, deadline: float
+    ) -> None:
         self._plan, self._store, self._logs, self._stops = plan, store, logs, diverged
+        self._deadline, self.left = deadline, plan.runs  # runs that have not ended
         self._bar = Bar(plan.steps, plan.runs)
         self._waiting = {number: list(job.batches) for number, job in enumerate(plan.jobs)}
         self._begun: set[int] = set()
-        self._lock, self.stop = threading.Lock(), threading.Event()
-        self._calls: queue.Queue[Callable[[], Any]] = queue.Queue()
+        self._lock, self._stopped = threading.Lock(), False
+        self._calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
         self._errors: list[BaseException] = []
         self._diverged: set[int] = set()
         self._removed: list[Callable[[], None]] = []  # delete checkpoints of runs in the store
@@ -183,45 +198,47 @@ class _Board:
           KeyboardInterrupt: the user pressed Ctrl-C; the batches have stopped.
           BaseException: the error that stopped a unit; the others have stopped too.
         """
-        threads = [
-            threading.Thread(target=self._work, args=(train, number, unit), daemon=True)
-            for number, unit in enumerate(self._plan.units[: self._plan.batches])
-        ]
-        try:
-            for thread in threads:
-                thread.start()
-            self._listen(threads)
-        except KeyboardInterrupt:
-            self.stop.set()
-            self._bar.close()
-            say(f"stopping {stops}, with a checkpoint; press Ctrl-C again to stop immediately")
-            self._listen(threads)  # keep the batches that end in the meantime
-            raise
-        except BaseException:
-            self.stop.set()
-            for thread in threads:  # they write their checkpoints
-                thread.join()
-            while not self._calls.empty():  # keep what has ended
-                with contextlib.suppress(Exception):
-                    self._calls.get()()
-            raise
-        finally:
-            self.stop.set()
-        if self._errors:
-            raise self._errors[0]
+        listener = threading.Thread(target=self._listen, daemon=True)
+        units = self._plan.units[: self._plan.batches]
+        threads = [] if self._plan.on_host else [
+            threading.Thread(target=self._work, args=(train, *unit), daemon=True)
+            for unit in enumerate(units)
+        ]  # fmt: skip
+
+        def interrupted() -> None:
+            self._stopped = True
+            self._calls.put(lambda: self._say_stopping(stops))
+
+        with interrupt.deferred(interrupted):
+            try:
+                for thread in (listener, *threads):
+                    thread.start()
+                if self._plan.on_host:
+                    self._work(train, 0, units[0])
+                while any(thread.is_alive() for thread in threads):
+                    time.sleep(_PAUSE)
+            finally:
+                self._stopped = True
+                self._calls.put(None)
+                listener.join()  # keep what has ended
+                self._bar.close()
+            if self._errors:
+                raise self._errors[0]
+
+    @property
+    def stopped(self) -> bool:
+        """Whether batches should stop."""
+        return self._stopped or time.monotonic() >= self._deadline
+
+    def _say_stopping(self, when: str) -> None:
+        """Print that the user interrupted the batches."""
+        self._bar.close()
+        say(f"stopping {when}, with a checkpoint; press Ctrl-C again to stop immediately")
 
     def _remove(self, written: bool) -> None:
         """Delete the checkpoints of runs that are on disk."""
         while written and self._removed:
             self._removed.pop()()
-
-    def close(self) -> None:
-        """Write what has ended, and close the bar and the logs."""
-        self._bar.close()
-        self._store.write()
-        self._remove(True)
-        for log in self._logs:
-            log.close()
 
     def take(self, last: int | None) -> tuple[int, Job, tuple[SeededPoint, ...]] | None:
         """Return the number of a job, the job and its next batch, or None after the last one.
@@ -231,7 +248,7 @@ class _Board:
         """
         with self._lock:
             left = {number: batches for number, batches in self._waiting.items() if batches}
-            if not left or self.stop.is_set():
+            if not left or self.stopped:
                 return None
             fresh = [number for number in left if number not in self._begun]
             longest = max(left, key=lambda number: len(left[number]))
@@ -239,14 +256,34 @@ class _Board:
             self._begun.add(number)
             return number, self._plan.jobs[number], left[number].pop(0)
 
-    def _listen(self, threads: Sequence[threading.Thread]) -> None:
-        """Execute the calls of the worker threads until all of them have ended."""
-        while any(thread.is_alive() for thread in threads) or not self._calls.empty():
-            # The time limit of a study interrupts the main thread only between two waits.
-            with contextlib.suppress(queue.Empty):
-                self._calls.get(timeout=_PAUSE)()
-                continue
-            self._remove(self._store.flush())
+    def _listen(self) -> None:
+        """Execute calls, also after an error, until None comes; then write and close."""
+        while (call := self._next()) is not None:
+            self._execute(call)
+        for call in (self._write, *(log.close for log in self._logs)):
+            self._execute(call)
+
+    def _next(self) -> Callable[[], Any] | None:
+        """Return the next call of the workers, or one that writes the tables if none comes soon."""
+        with contextlib.suppress(queue.Empty):
+            return self._calls.get(timeout=_PAUSE)
+        return (lambda: None) if self._errors else self._flush
+
+    def _execute(self, call: Callable[[], Any]) -> None:
+        try:
+            call()
+        except Exception as error:  # a full disk, or a seed that diverged
+            self._errors.append(error)
+            self._stopped = True
+
+    def _write(self) -> None:
+        """Write the tables."""
+        self._store.write()
+        self._remove(True)
+
+    def _flush(self) -> None:
+        """Write the tables unless nothing is new or they were written just before."""
+        self._remove(self._store.flush())
 
     def _work(self, train: Train, number: int, unit: Unit) -> None:
         """Train batches on a unit until the queue is empty."""
@@ -263,18 +300,27 @@ class _Board:
                     outcome = train(self._task(tell, job, runs), unit)
                 except EnvironmentFailed as error:
                     outcome = batch.failed(runs, str(error))
-                except (RuntimeError, ValueError) as error:  # such as running out of memory
-                    outcome = batch.failed([*runs, *self._drop(last)], str(error))
+                    self._explain(error)
+                except (RuntimeError, ValueError) as error:
+                    why = compilation.out_of_memory(error) or str(error)
+                    outcome = batch.failed([*runs, *self._drop(last)], why)
+                    if isinstance(error, RuntimeError) and why == str(error):  # a bug, of XLA or us
+                        self._explain(error)
                 if outcome is not None:
                     self._calls.put(functools.partial(self._keep, outcome))
         except BaseException as error:
             self._errors.append(error)
-            self.stop.set()
+            self._stopped = True
         tell(None)
+
+    def _explain(self, error: Exception) -> None:
+        """Print an error in full; the table of failures has its first words."""
+        text = "".join(traceback.format_exception(error))
+        self._calls.put(functools.partial(show, text, sys.stderr))
 
     def _task(
         self, tell: Callable[[str, int], None], job: Job, runs: tuple[SeededPoint, ...]
-    ) -> Task:
+    ) -> Assignment:
         """Return a batch as a task that reports its new agent steps."""
         before, logged = 0, None
 
@@ -288,9 +334,9 @@ class _Board:
                 known = len(progress.points) - len(points)
                 self._calls.put(functools.partial(call, job, runs, known, list(points)))
                 logged = len(progress.points)
-            return not self.stop.is_set()
+            return not self.stopped
 
-        return Task(job, runs, reached, self.stop.is_set)
+        return Assignment(job, runs, reached, lambda: self.stopped)
 
     def _drop(self, number: int) -> list[SeededPoint]:
         """Remove and return all pending runs of a job with a program that cannot run."""
@@ -298,21 +344,23 @@ class _Board:
             batches, self._waiting[number] = self._waiting[number], []
         return [run for runs in batches for run in runs]
 
-    def _keep(self, outcome: Outcome) -> None:
+    def _keep(self, outcome: BatchResult) -> None:
         """Store the outcome of a batch."""
         if outcome.failures:
             self._store.fail(outcome.failures)
         if outcome.results:
             self._store.add(outcome.results, outcome.cost, outcome.code)
         self._removed.append(outcome.remove)
-        self._remove(self._store.flush())
-        self._bar.ended(len(outcome.results) + len(outcome.failures), len(outcome.failures))
+        self._flush()
+        ended = len(outcome.results) + len(outcome.failures)
+        self.left -= ended
+        self._bar.ended(ended, len(outcome.failures))
 
     def _begin(
         self, job: Job, runs: Sequence[SeededPoint], known: int, points: Sequence[Metrics]
     ) -> None:
         """Begin the logs after the log points of a checkpoint."""
-        earlier = [*_ended_rows(self._store), *_rows(job, runs, known, points)]
+        earlier = [*ended_rows(self._store), *_rows(job, runs, known, points)]
         for log in self._logs:
             log.begin(earlier)
 
@@ -345,13 +393,17 @@ class _Board:
         say(message)
 
 
-def _ended_rows(store: Store) -> list[list[dict[str, Any]]]:
+def ended_rows(store: Store) -> list[list[dict[str, Any]]]:
     """Return a row per run for each log point of runs that have ended; other seeds are missing."""
     if store.table.empty:
         return []
     metrics = store.table.drop(columns=["point", *KEYS, *store.settings, "diverged"])
-    exact = {name: np.float32 for name in metrics if metrics[name].dtype.kind == "f"}
-    return [own.to_dict("records") for _, own in metrics.astype(exact).groupby("step")]
+    exact = {name: np.float32 for name in metrics if name not in ("seed", "step")}
+    points = []
+    for _, rows in metrics.astype(exact).groupby("step"):
+        columns = {str(name): column.to_numpy() for name, column in rows.items()}  # stays float32
+        points.append([{n: values[i] for n, values in columns.items()} for i in range(len(rows))])
+    return points
 
 
 def _rows(

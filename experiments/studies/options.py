@@ -157,8 +157,10 @@ class Where(Config):
 class RunOutput(Config):
     """Outputs of a single run while it trains, which a folder does not set."""
 
-    tensorboard: bool = option(True, "write TensorBoard events")
-    wandb: bool = option(False, "log to Weights & Biases (WANDB_MODE=offline works)")
+    tensorboard: bool = option(True, "write TensorBoard events; give it again with --resume")
+    wandb: bool = option(
+        False, "log to Weights & Biases (WANDB_MODE=offline works); give it again with --resume"
+    )
     stop_on_divergence: bool = option(
         False, "end a run when between two log points no loss or gradient of a seed was finite"
     )

@@ -66,6 +66,11 @@ class Plan(NamedTuple):
         return sum(len(job.batches) for job in self.jobs)
 
     @property
+    def on_host(self) -> bool:
+        """Whether the environments step on the host, which those of all jobs then do."""
+        return any(job.group.program is None for job in self.jobs)
+
+    @property
     def bytes(self) -> int:
         """Size of all states at once if every unit trains the largest batch."""
         largest = max((job.size * job.run_bytes for job in self.jobs), default=0)
@@ -136,17 +141,24 @@ def make(
         runs = [run for point in group.points for run in wanted.get(point.id, ())]
         if not runs:
             continue
-        least = len(runs) if together else 1
-        size, fit = fitting(group.points[0], len(units), available, least)
-        calls = len(units[0]) if together else len(units)
+        on_cpu, calls = devices_.is_cpu(units[0][0]), sum(map(len, units))
+        planned = sum(point.config.seeds for point in group.points)
+        # Of all runs, not of the missing ones, so that checkpoints fit when a study resumes.
         if width is not None:
-            own = width
-        elif devices_.is_cpu(units[0][0]):
-            own = width_of(group.points[0].config.seeds)
+            own = min(width, planned)
+        elif on_cpu:
+            own = min(width_of(group.points[0].config.seeds), planned)
         else:
-            own = math.ceil(len(runs) / calls)
-        own = min(own, len(runs), fit)
-        jobs.append(Job(group, tuple(runs), own, least if together else own, size, together))
+            own = math.ceil(planned / calls)
+        if not together:
+            size, fit = fitting(group.points[0], len(units), available)
+            jobs.append(Job(group, tuple(runs), min(own, fit), min(own, fit), size))
+            continue
+        # All states exist at once: in the memory of the host, or that of every accelerator.
+        places = 1 if on_cpu else calls
+        least = len(runs) if on_cpu else own * math.ceil(math.ceil(len(runs) / own) / calls)
+        size, _ = fitting(group.points[0], places, available, least)
+        jobs.append(Job(group, tuple(runs), own, len(runs), size, together))
     return Plan(tuple(jobs), tuple(units), available)
 
 

@@ -22,7 +22,7 @@ from experiments.studies.judge import Findings
 from experiments.studies.store import Store
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import, which runs need at their end only
-    from experiments.figures.sections import Group
+    from experiments.figures.sections import ArmGroup
 
 _TIMES = ("seconds", "compiling")
 
@@ -132,9 +132,9 @@ class Results:
         seeds = sorted(self.runs.loc[self.runs["env"] == env, "seed"].unique())
         return tuned.unseen(seeds, tuned.has_choice(self.runs))
 
-    def compared_groups(self) -> list[Group]:
+    def compared_groups(self) -> list[ArmGroup]:
         """Return the compared arms with their baseline, verdicts and metrics, by group."""
-        from experiments.figures.sections import Group
+        from experiments.figures.sections import ArmGroup
 
         if self.findings is None:
             return []
@@ -144,7 +144,7 @@ class Results:
             points = {members[name].method: members[name].point for name in names}
             env = next(iter(points.values())).env
             groups.append(
-                Group(
+                ArmGroup(
                     title, env,
                     {label: point.config.replay for label, point in points.items()},
                     {label: frames[point.id] for label, point in points.items()},
@@ -159,9 +159,9 @@ class Results:
             )  # fmt: skip
         return groups
 
-    def default_groups(self) -> list[Group]:
+    def default_groups(self) -> list[ArmGroup]:
         """Return the methods with default settings and their metrics, by task."""
-        from experiments.figures.sections import Group
+        from experiments.figures.sections import ArmGroup
 
         groups, all_frames = [], self.store.frames()
         for env, points in self.store.facts["base_points"].items():
@@ -170,7 +170,7 @@ class Results:
             if frames:
                 title = f"{env}: default settings" if len(self.envs) > 1 else "Default settings"
                 goal = self.study.options.threshold_of(env)
-                groups.append(Group(title, env, methods, frames, goal))
+                groups.append(ArmGroup(title, env, methods, frames, goal))
         return groups
 
     def point_settings(self, point: str) -> str:

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from experiments.figures import page
 from experiments.figures.drawing import finish
 from experiments.figures.page import WIDE, Head, Section
-from experiments.figures.sections import Group, training
+from experiments.figures.sections import ArmGroup, training
 from experiments.figures.style import Styles, plain
 from experiments.statistics import summaries
 from experiments.statistics.counts import FEWEST_SEEDS
@@ -71,7 +71,7 @@ def render(arms: Arms, title: str | None = None) -> str:
     goal = threshold_of(arms)
     methods = {label: arm.replay for label, arm in arms.items()}
     frames = {label: arm.frame for label, arm in arms.items()}
-    group = Group("", next(iter(arms.values())).config["env"], methods, frames, goal)
+    group = ArmGroup("", next(iter(arms.values())).config["env"], methods, frames, goal)
     curves, *metrics = training([group])
     films = {label: arm.folder / "episode.gif" for label, arm in arms.items()}
     sections = [

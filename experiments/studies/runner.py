@@ -3,18 +3,16 @@
 A run is a study of one arm on one task with one setting.
 """
 
-import _thread
 import contextlib
 import dataclasses
-import signal
-import threading
-from collections.abc import Iterator, Sequence
+import math
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from experiments.files.disk import write_json
 from experiments.runs import rates
-from experiments.runs.interrupt import Stopped
+from experiments.runs.interrupt import Stopped, TimeOver
 from experiments.runs.log import CSVLog, Log, TensorBoardLog, WandbLog, say, show, waiting
 from experiments.runs.rates import in_words
 from experiments.statistics.claims import CONTROL
@@ -31,6 +29,8 @@ from experiments.studies import (
     programs,
     store,
 )
+from experiments.studies.batch import decided_by
+from experiments.studies.checkpoints import Checkpoint
 from experiments.studies.definition import Study
 from experiments.studies.devices import width_of
 from experiments.studies.executor import Engine
@@ -54,7 +54,7 @@ def run(
     dry_run: bool = False,
     show: bool = True,
     again: str = "",
-    output: RunOutput = RunOutput(),
+    output: RunOutput | None = None,
 ) -> Results | None:
     """Run a study, and write its results, tables and figures into a folder.
 
@@ -70,7 +70,8 @@ def run(
       dry_run: whether to report the plan only.
       show: whether to write the tables and figures, and to print the tables.
       again: how to continue, for messages; by default, with --resume.
-      output: outputs while a single run trains.
+      output: outputs while a single run trains, whose seeds then share their log points; None
+        for none.
 
     Returns:
       The results, or None after a dry run or when the hours in `where` are over.
@@ -81,11 +82,15 @@ def run(
     """
     out = Path(out)
     folders.check(out, "study", resume=resume, overwrite=overwrite or dry_run)
+    if resume and output is None and (out / "metrics.csv").exists():
+        raise ValueError(
+            f"{out} has a run of experiments.train: use python -m experiments.train --resume {out}"
+        )
     remarks = study.check()
     with contextlib.ExitStack() as stack:
         if not dry_run:
             stack.enter_context(folders.lock(out))
-        engine = stack.enter_context(executor.open_engine(where, cache, study.is_run))
+        engine = stack.enter_context(executor.open_engine(where, cache, output is not None))
         work = _Work(study, out, where, engine, resume, output)
         for line in (*remarks, *work.describe()):
             say(line)
@@ -97,17 +102,15 @@ def run(
             return None
         folders.prepare(out, "study", resume=resume, overwrite=overwrite)
         work.results.write()
-        over = threading.Event()
         try:
-            with _limited(where.hours, over):
-                findings = work.carry_out()
-        except (Stopped, KeyboardInterrupt) as error:
-            if over.is_set():
-                say(f"the {where.hours:g} hours are over: {again or f'--resume {out} continues'}")
-                return None
-            if again and isinstance(error, Stopped):
-                raise Stopped(error.reason, error.exit_code, again) from error.__cause__
-            raise
+            findings = work.carry_out()
+        except TimeOver:
+            say(f"the {where.hours:g} hours are over: {again or f'--resume {out} continues'}")
+            return None
+        except Stopped as error:
+            if not again:
+                raise
+            raise Stopped(error.reason, error.exit_code, again) from error.__cause__
         results = Results(work.results, study, findings)
         if show:
             conclude(results)
@@ -134,9 +137,12 @@ class _Work:
         where: Where,
         engine: Engine,
         resume: bool,
-        output: RunOutput,
+        output: RunOutput | None,
     ) -> None:
         self.study, self.where, self.engine, self._output = study, where, engine, output
+        self._deadline = math.inf
+        if where.hours is not None:
+            self._deadline = time.monotonic() + 3600 * where.hours
         self._made: tuple[Sequence[SeededPoint], list[tuple[plan.Plan, Engine]]] | None = None
         self.points = study.points()
         if len(self.points) > _MANY:
@@ -161,6 +167,8 @@ class _Work:
         missing = self.results.missing(self.points, self.study.looks[0])
         lines = [line for each in self._plans(missing) for line in each[0].describe()]
         lines = lines or ["nothing is missing"]
+        if begun := sum(map(self._begun, self._plans(missing))):
+            lines.append(f"{plan.count(begun, 'run')} will continue from checkpoints")
         if self.study.question.until_decided:
             most = self.study.max_seeds
             lines.append(f"then more seeds for undecided arms, {most} seeds at most")
@@ -176,7 +184,9 @@ class _Work:
         else:
             findings = self._until_decided()
         executor.check_failed(self.results)
-        if not self.study.is_run:  # checkpoints of batches that were divided otherwise
+        if self._output is not None:  # a log point may be missing, such as after a full disk
+            CSVLog(self.results.folder).begin(executor.ended_rows(self.results))
+        else:  # checkpoints of batches that were divided otherwise
             checkpoints.remove_all(self.results.folder)
         return findings
 
@@ -196,17 +206,18 @@ class _Work:
                 say(line)
 
     def _train(self, runs: Sequence[SeededPoint]) -> None:
-        stops = "--stop-on-divergence" if self._output.stop_on_divergence else ""
+        output, logs, stops = self._output, (), ""
+        if output is not None:
+            logs = _logs(self.results, self.study, output)
+            stops = "--stop-on-divergence" if output.stop_on_divergence else ""
         for jobs, engine in self._plans(runs):
-            live = self.study.is_run and isinstance(engine, executor.Here)
-            logs = _logs(self.results, self.study, self._output) if live else ()
-            executor.carry_out(jobs, self.results, engine, logs, stops)
+            executor.carry_out(jobs, self.results, engine, logs, stops, self._deadline)
 
     def _plans(self, runs: Sequence[SeededPoint]) -> list[tuple[plan.Plan, Engine]]:
         """Return the plan of the runs that compile, and that of runs on the host, if any.
 
         All devices of this machine together train a single run, whose log points are shown as they
-        come, or a point with environments on the host.
+        come. One device trains all runs of a point with environments on the host.
         """
         if self._made is not None and self._made[0] == runs:  # as described before training
             return self._made[1]
@@ -214,14 +225,24 @@ class _Work:
         for on_host in (False, True):
             groups = [group for group in self._groups if (group.program is None) == on_host]
             engine = self._here() if on_host else self.engine
-            together = on_host or (self.study.is_run and isinstance(engine, executor.Here))
-            units = engine.units
-            if together:
+            units, together = engine.units, on_host or self._output is not None
+            if on_host:
+                units = units[:1]
+            elif together:
                 units = [tuple(device for unit in units for device in unit)]
             made = plan.make(groups, runs, units, self._width, self.where.memory, together)
             plans += [(made, engine)] * bool(made.jobs)
         self._made = runs, plans
         return plans
+
+    def _begun(self, made: tuple[plan.Plan, Engine]) -> int:
+        """Return the number of runs with a checkpoint."""
+
+        def saved(job: plan.Job, runs: Sequence[SeededPoint]) -> bool:
+            return Checkpoint(self.results.folder, *decided_by(job, runs)).path.exists()
+
+        batches = [(job, runs) for job in made[0].jobs for runs in job.batches]
+        return sum(len(runs) for job, runs in batches if saved(job, runs))
 
     def _here(self) -> Engine:
         """Return the engine of environments on the host, which a cluster does not run."""
@@ -306,29 +327,3 @@ def _progress(study: Study, findings: Findings, seeds: int) -> list[str]:
         else:
             lines.append(f"{line}; undecided")
     return lines
-
-
-@contextlib.contextmanager
-def _limited(hours: float | None, over: threading.Event) -> Iterator[None]:
-    """Interrupt the main thread after a number of hours."""
-    if hours is None:
-        yield
-        return
-
-    def end() -> None:
-        over.set()
-        _thread.interrupt_main()
-
-    timer: Any = threading.Timer(hours * 3600, end)
-    timer.daemon = True
-    before = signal.getsignal(signal.SIGINT)
-    ignored = before is signal.SIG_IGN and threading.current_thread() is threading.main_thread()
-    if ignored:  # as in background processes, which could not be interrupted
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        if ignored:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)

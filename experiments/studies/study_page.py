@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.figures import judged, page, sensitivity, solved
 from experiments.figures.page import NARROW, WIDE, Head, Section
-from experiments.figures.sections import Group, training
+from experiments.figures.sections import ArmGroup, training
 from experiments.figures.style import Styles, styles_of
 from experiments.runs import outside, run_config
 from experiments.statistics import tuned
@@ -141,7 +141,7 @@ def _verdicts(results: Results) -> Section | None:
     return Section("verdicts", "Verdicts", intro, [page.table(cells), page.bullets(reasons)])
 
 
-def _comparison(results: Results, groups: list[Group]) -> Section | None:
+def _comparison(results: Results, groups: list[ArmGroup]) -> Section | None:
     """Return the section with wins, differences of all seeds, and seeds that solved the task."""
     blocks = [_compared(group.title, group.rows, group.styles) for group in groups if group.rows]
     if results.findings and (claims := results.findings.claimed):

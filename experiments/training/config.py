@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from experiments.training.demos import Recorded, Task, own_part, with_demos
+from experiments.training.demos import Recorded, TransitionSpec, own_part, with_demos
 from jaxreplay import devices
 from jaxreplay.mixing import Mixed
 from jaxreplay.option import Config, option
@@ -122,7 +122,7 @@ class ReplaySizes(Config):
         return dataclasses.replace(self, capacity=round_up(capacity, self.num_envs))
 
     def make(
-        self, sampler: Sampler, candidates: int = 1, task: Task | None = None
+        self, sampler: Sampler, candidates: int = 1, task: TransitionSpec | None = None
     ) -> Replay | Mixed:
         """Make the replay; a `frame_stack` of None stores whole observations.
 

@@ -17,7 +17,7 @@ from jaxreplay.storage import Transitions
 from jaxreplay.types import Array, Sample, Tree
 
 
-class Task(NamedTuple):
+class TransitionSpec(NamedTuple):
     """What a file's transitions must agree with."""
 
     action_space: Discrete | Continuous
@@ -30,7 +30,7 @@ class Demonstrated(Mixed):
     """A mixture of replays, the second of which has the transitions of a file."""
 
     path: str = ""
-    task: Task | None = None
+    task: TransitionSpec | None = None
 
     def init(self, key: Array, example: Tree, second: ReplayState | None = None) -> MixedState:
         """Return the initial state, with the file's transitions unless `second` is given."""
@@ -44,7 +44,7 @@ class Recorded(Replay):
     """A replay with the transitions of a file, to which no others are added."""
 
     path: str = ""
-    task: Task | None = None
+    task: TransitionSpec | None = None
 
     def init(self, key: Array, example: Tree) -> ReplayState:
         """Return the state with the file's transitions, which is the same for all keys."""
@@ -64,7 +64,7 @@ class Recorded(Replay):
         return state
 
 
-def _loaded(replay: Replay, path: str, task: Task | None, example: Tree) -> ReplayState:
+def _loaded(replay: Replay, path: str, task: TransitionSpec | None, example: Tree) -> ReplayState:
     """Return the state of a replay with the transitions of a file, read when tracing.
 
     Warns if the transitions seem to be those of another discount, n-step or range of actions.
@@ -82,7 +82,7 @@ def _loaded(replay: Replay, path: str, task: Task | None, example: Tree) -> Repl
     return state
 
 
-def differences(t: Any, task: Task) -> list[str]:
+def differences(t: Any, task: TransitionSpec) -> list[str]:
     """Return in words how transitions `[n, ...]` seem to differ from those of a task."""
     found, discount = [], np.asarray(t.discount)
     going_on, expected = discount[discount > 0], task.gamma**task.n_step
@@ -102,7 +102,7 @@ def differences(t: Any, task: Task) -> list[str]:
 
 
 def with_demos(
-    replay: Replay, path: str, share: float, task: Task | None = None
+    replay: Replay, path: str, share: float, task: TransitionSpec | None = None
 ) -> Demonstrated | Recorded:
     """Return a replay that draws a share of each batch from a file, with the same sampler.
 

@@ -46,7 +46,8 @@ class Driver(abc.ABC):
     Attributes:
       schedule: log points and counts.
       axes: a state of 0 where a leaf has an axis of runs, and None where all runs share it.
-      bytes: memory of inputs, outputs and temporary arrays, once prepared; 0 if unknown.
+      bytes: memory of inputs, outputs and temporary arrays on the device with most of them, once
+        prepared; 0 if unknown.
       compiling: seconds of compilation by `prepare`.
       stop: function that returns whether to stop, set by the caller. A driver on the host then
         raises CutShort, at the latest after an evaluation for the replay; other drivers go on to
@@ -247,7 +248,8 @@ class CompiledDriver(Driver):
             chunk, seconds = self._programs.compiled(self._program, self._seeds, shapes, device)
             self._chunks.append(chunk)
             self.compiling += seconds
-        self.bytes = sum(map(_bytes_of, self._chunks))
+        places = {self._where.device(place) for place in range(self._where.programs)}
+        self.bytes = _bytes_of(self._chunks[0]) * math.ceil(self._where.programs / len(places))
 
     def init(self) -> tuple[LoopState, ...]:
         def begin(place: int) -> LoopState:

@@ -18,11 +18,11 @@ from experiments.environments import families as environments
 from experiments.runs import outside, registry
 from experiments.runs.run_config import defaults
 from experiments.studies import store
-from experiments.studies.definition import Study
 from jaxreplay import Replay, Sampler, methods, testing
 from jaxreplay.methods import METHODS, proportional
 from jaxreplay.methods import _registry as replay_registry
 from jaxreplay.option import Config
+from tests.experiments import tiny
 from tests.refusals import assert_names, refused
 
 FOLDER = Path(__file__).parent / "outside"
@@ -148,7 +148,7 @@ def test_custom_modules_train_and_resume_where_named_again(tmp_path, monkeypatch
 
 @pytest.mark.parametrize(("kind", "name"), [("replay", NAME), ("env", "corridor/corridor")])
 def test_run_folders_do_not_import_modules(kind, name, tmp_path, capsys):
-    study = Study.of_run(defaults("walk/4", "dqn", "per"))
+    study = tiny.study_of(defaults("walk/4", "dqn", "per"))
     store.begin(tmp_path, study, study.points(), {}).write()
     usual = {"replay": ('"replay": "per"', f'"replay": "{name}"'), "env": ("walk/4", name)}[kind]
     path = tmp_path / "study.json"

@@ -17,11 +17,11 @@ from experiments.environments.types import EnvironmentConfig
 from experiments.runs.registry import AGENTS, GOAL_EXAMPLES, feeds, suits
 from experiments.runs.run_config import defaults
 from experiments.studies import store
-from experiments.studies.definition import Study
 from experiments.studies.options import RunOutput, StudyOptions, Where
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.methods import METHODS
 from jaxreplay.option import options_of
+from tests.experiments import tiny
 
 DISCRETE, CONTINUOUS = "gymnax/CartPole-v1", "gymnax/Pendulum-v1"
 TINY = "--steps 300 --warmup 100 --eval-every 100 --eval-episodes 1 --seeds 1 --inspect 0 --out OUT"
@@ -152,7 +152,7 @@ def test_invalid_names_and_combinations_are_refused(line, tmp_path):
 def saved(tmp_path_factory):
     """Return the content of the study.json of a run that has just begun."""
     folder = tmp_path_factory.mktemp("run")
-    study = Study.of_run(defaults(DISCRETE, "dqn", "uniform"))
+    study = tiny.study_of(defaults(DISCRETE, "dqn", "uniform"))
     store.begin(folder, study, study.points(), {}).write()
     return json.loads((folder / "study.json").read_text())
 

@@ -12,7 +12,7 @@ from experiments import report, study
 from experiments.figures import page
 from experiments.runs.run_config import defaults
 from experiments.studies import results, run_page, store, study_page
-from experiments.studies.definition import Study
+from tests.experiments import tiny
 from tests.pages import Page
 from tests.refusals import assert_names, refusal
 
@@ -28,7 +28,7 @@ def run(folders):
 
 def begun(folder: Path, env: str, rows: str = "0,50,1.0\n") -> Path:
     """Make the folder of a run that has not ended, with rows of `metrics.csv`."""
-    own = Study.of_run(defaults(env, "dqn", "per"))
+    own = tiny.study_of(defaults(env, "dqn", "per"))
     folder.mkdir()
     store.begin(folder, own, own.points(), {}).write()
     (folder / "metrics.csv").write_text(f"{','.join(KEYS)}\n{rows}")

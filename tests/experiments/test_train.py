@@ -19,7 +19,9 @@ import jax.numpy as jnp
 import pandas as pd
 import pytest
 
-from experiments import environments, train
+from experiments import environments, sweep, train
+from experiments.runs import interrupt
+from experiments.runs.log import CSVLog
 from experiments.studies import checkpoints, store
 from experiments.training import drivers
 from experiments.training.drivers import CompiledDriver
@@ -130,13 +132,11 @@ def flipped(path):
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("what", ["damaged", "missing", "log torn", "log missing"])
-def test_runs_resume_to_the_same_bytes(stopped, finished, tmp_path, what, monkeypatch, capsys):
+@pytest.mark.parametrize("what", ["missing", "log torn", "log missing"])
+def test_runs_resume_to_the_same_bytes(stopped, finished, tmp_path, what, monkeypatch):
     out = Path(shutil.copytree(stopped, tmp_path / "left"))
     (path,) = (out / "checkpoints").iterdir()
-    if what == "damaged":
-        flipped(path)
-    elif what == "missing":
+    if what == "missing":
         path.unlink()
     elif what == "log torn":
         with (out / "metrics.csv").open("ab") as file:
@@ -145,11 +145,43 @@ def test_runs_resume_to_the_same_bytes(stopped, finished, tmp_path, what, monkey
         (out / "metrics.csv").unlink()
     chunks = pressing(monkeypatch)
     assert train.main(["--resume", str(out)]) == 0
-    assert len(chunks) == (4 if what in ("damaged", "missing") else 2)
-    assert (str(path) in capsys.readouterr().err) == (what == "damaged")
+    assert len(chunks) == (4 if what == "missing" else 2)
     same_results(out, finished)
     assert [path.name for path in (out / "checkpoints").iterdir()] == [path.name]
     assert not list(out.glob("*.png")), "figures were not asked for"
+
+
+def test_damaged_checkpoints_stop_a_run_and_stay(stopped, finished, tmp_path, capsys):
+    out = Path(shutil.copytree(stopped, tmp_path / "left"))
+    (path,) = (out / "checkpoints").iterdir()
+    flipped(path)
+    left = {file: (out / file).read_bytes() for file in (path, "metrics.csv")}
+    assert train.main(["--resume", str(out)]) == 1
+    assert_names(capsys.readouterr().err.splitlines()[-1], path, "restore", "remove")
+    assert {file: (out / file).read_bytes() for file in left} == left
+    path.unlink()
+    assert train.main(["--resume", str(out)]) == 0
+    same_results(out, finished)
+
+
+def test_log_points_are_written_again_with_the_same_bytes(tmp_path, monkeypatch):
+    begin, contents, path = CSVLog.begin, [], tmp_path / "run" / "metrics.csv"
+
+    def begins(log, points):
+        contents.append(path.read_bytes() if path.exists() else b"")
+        begin(log, points)
+
+    monkeypatch.setattr(CSVLog, "begin", begins)
+    assert train.main([*TINY, *QUIET, "--out", str(path.parent)]) == 0
+    assert contents == [b"", path.read_bytes()]
+
+
+def test_log_points_lost_to_a_full_disk_are_written_again(finished, tmp_path):
+    out = Path(shutil.copytree(finished, tmp_path / "ended"))
+    lines = (out / "metrics.csv").read_bytes().splitlines(keepends=True)
+    (out / "metrics.csv").write_bytes(b"".join(lines[:3] + lines[5:]))
+    assert train.main(["--resume", str(out)]) == 0
+    same_results(out, finished)
 
 
 def test_a_second_ctrl_c_ends_the_command_and_keeps_the_previous_checkpoint(
@@ -162,6 +194,7 @@ def test_a_second_ctrl_c_ends_the_command_and_keeps_the_previous_checkpoint(
         if len(calls) == 3:
             os.kill(os.getpid(), signal.SIGINT)
             wait_until(driver.stop)
+            time.sleep(interrupt._REPEATED + 0.1)
             os.kill(os.getpid(), signal.SIGINT)
             assert ended.wait(30)
             raise OSError  # this thread would have ended with its process
@@ -347,3 +380,10 @@ def test_memory_and_open_files_do_not_grow(env, tmp_path):
     for now, before in zip(map(max, zip(*settled[-third:])), map(max, zip(*settled[:third]))):
         assert now <= 1.1 * before
     assert (out / "metrics.csv").read_bytes().count(b"\n") > 10
+
+
+def test_other_commands_do_not_continue_a_run(finished, capsys):
+    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    error = refusal(capsys, sweep.main, "--resume", finished)
+    assert_names(error, "experiments.train --resume", finished)
+    assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == before

@@ -28,6 +28,7 @@ from experiments.figures import page
 from experiments.files import disk, tables
 from experiments.papers import archive
 from experiments.papers.running import Parts
+from experiments.runs.interrupt import Stopped
 from experiments.studies import (
     batch,
     checkpoints,
@@ -115,7 +116,7 @@ def run_case(made: Path, tmp_path: Path, name: str) -> Case:
             found = checkpoint.read(driver)
             return found and (found[0][1:], arrays(found[0].points), arrays(found[1]))
 
-        return Case(path, read, is_sealed=True, again=None)
+        return Case(path, read, is_sealed=True)
     return Case(folder / name, lambda: page_of(folder))
 
 
@@ -179,7 +180,7 @@ def outcome(case: Case, capsys: pytest.CaptureFixture[str]) -> Any:
     capsys.readouterr()
     try:
         found = case.read()
-    except ValueError as error:  # any other exception fails the test
+    except (ValueError, Stopped) as error:  # any other exception fails the test
         message = str(error)
     else:
         if found != case.again or not case.is_sealed:

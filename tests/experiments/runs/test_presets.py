@@ -11,8 +11,8 @@ from experiments.runs.presets import PRESETS
 from experiments.runs.registry import AGENTS
 from experiments.runs.run_config import PREFIXES, RunConfig, defaults
 from experiments.studies import store
-from experiments.studies.definition import Study
 from jaxreplay.methods import METHODS
+from tests.experiments import tiny
 from tests.refusals import assert_names, refusal
 
 CARTPOLE, PENDULUM = "gymnax/CartPole-v1", "gymnax/Pendulum-v1"
@@ -175,7 +175,7 @@ def test_given_options_override_presets(executed, tmp_path):
 
 def test_runs_resume_without_the_preset(executed, tmp_path, capsys):
     config = defaults(CARTPOLE, "rainbow", "per", "data_efficient")
-    made = Study.of_run(config)
+    made = tiny.study_of(config)
     store.begin(tmp_path, made, made.points(), {}).write()
     train.main(["--resume", str(tmp_path)])
     assert executed == [config]

@@ -9,7 +9,7 @@ import pytest
 from experiments.runs import rates, run_config
 from experiments.runs.run_config import RunConfig, defaults
 from experiments.studies import plan
-from experiments.studies.definition import Study
+from tests.experiments import tiny
 from tests.refusals import refused
 
 CONFIG = defaults("gymnax/CartPole-v1", "dqn", "per")
@@ -93,7 +93,7 @@ def test_runs_beyond_the_memory_are_refused(env, backend, limit, parts, monkeypa
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     config = defaults(env, "td3", "per")
     sizes = dataclasses.replace(config.sizes, capacity=100_000)
-    (point,) = Study.of_run(dataclasses.replace(config, sizes=sizes)).points()
+    (point,) = tiny.study_of(dataclasses.replace(config, sizes=sizes)).points()
     with refused(point.id, *parts):
         plan.fitting(point, 1, int(limit), 2)
     assert plan.fitting(point, 1, int(100 * limit), 2)[1] >= 2
@@ -111,7 +111,7 @@ def test_runs_beyond_the_memory_are_refused(env, backend, limit, parts, monkeypa
 def test_options_beyond_memory_or_counters_are_named(env, name, value):
     config = defaults(env, "td3", "per")
     loop = dataclasses.replace(config.loop, **{name: value})
-    (point,) = Study.of_run(dataclasses.replace(config, loop=loop)).points()
+    (point,) = tiny.study_of(dataclasses.replace(config, loop=loop)).points()
     with refused(value) as error:
         plan.fitting(point, 1, 16 * 10**9)
     assert name in str(error.value).replace("-", "_")

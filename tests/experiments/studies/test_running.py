@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import gc
 import itertools
+import math
 import os
 import signal
 import threading
@@ -87,28 +88,45 @@ def test_memory_limits_batches_and_refuses_runs_that_do_not_fit():
         laid_out(asked, units=1, limit=4.5 * size / 1e9, together=True)
 
 
+def test_memory_of_each_accelerator_limits_seeds_that_train_together(monkeypatch):
+    slots = tuple(devices.Slot("gpu", "GPU", "node", 10**9) for _ in range(4))
+    (point,) = points("batch_size=8", seeds=10)
+    groups, runs = programs.grouped([point]), [(point, seed) for seed in range(10)]
+    size = laid_out([point]).jobs[0].run_bytes
+
+    def made(width, limit):
+        return plan.make(groups, runs, [slots], width, limit * size / 1e9, together=True).jobs[0]
+
+    assert made(None, 4 * 3.1).width == 3  # four devices with at most three seeds
+    with refused("walk/4 per batch_size=8"):
+        made(None, 4 * 2.9)
+    assert made(2, 4 * 4.1).width == 2  # two programs of two seeds on one of the devices
+    with refused("walk/4 per batch_size=8"):
+        made(2, 4 * 3.9)
+
+
 def test_devices_keep_a_program_then_start_new_ones_then_help_others(three):
-    board = _Board(three, store.Store(Path("nowhere"), {}), (), "")
+    board = _Board(three, store.Store(Path("nowhere"), {}), (), "", math.inf)
     taken = [board.take(last)[0] for last in (None, None, 0, 0, 0, 2, 2, 2, 1)]
     assert taken == [0, 1, 0, 0, 2, 2, 2, 1, 1] and board.take(1) is None
-    stopped = _Board(three, store.Store(Path("nowhere"), {}), (), "")
-    stopped.stop.set()
+    stopped = _Board(three, store.Store(Path("nowhere"), {}), (), "", math.inf)
+    stopped._stopped = True
     assert stopped.take(None) is None
 
 
 @pytest.fixture
 def board(three):
-    """A board of two devices that lists its outcomes instead of storing them."""
-    board = _Board(three, store.Store(Path("nowhere"), {}), (), "")
+    """A board of two devices that lists its results instead of storing them."""
+    board = _Board(three, store.Store(Path("nowhere"), {}), (), "", math.inf)
     board.kept = []
-    board._keep = board.kept.append
+    board._keep, board._write = board.kept.append, lambda: None
     return board
 
 
 @pytest.mark.parametrize("error", [OSError("no space"), KeyboardInterrupt()])
-def test_errors_and_ctrl_c_stop_all_devices_and_lose_no_batch(board, error):
-    two, numbers = threading.Barrier(2), itertools.count()
-    keep, interrupts = board._keep, isinstance(error, KeyboardInterrupt)
+def test_errors_and_ctrl_c_stop_all_devices_and_lose_no_batch(board, error, ctrl_c):
+    two, numbers, interrupts = threading.Barrier(2), itertools.count(), error.args == ()
+    keep = board._keep
 
     def train(task, device):
         two.wait(10)
@@ -116,19 +134,41 @@ def test_errors_and_ctrl_c_stop_all_devices_and_lose_no_batch(board, error):
             if interrupts:
                 return "first"
             raise error
-        assert board.stop.wait(10)
+        deadline = time.monotonic() + 30
+        while not board.stopped:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         return "last"
 
     def kept(outcome):
-        keep(outcome)
         if outcome == "first":
-            raise error  # Ctrl-C arrives in the main thread
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)  # the main thread receives the signal in the meantime
+        keep(outcome)
 
     board._keep = kept
     board._waiting = {0: board._waiting[0][:1], 1: board._waiting[1][:1]}
     with pytest.raises(type(error)):
         board.run(train, "now")
     assert board.kept == ["first", "last"][not interrupts :]
+
+
+def test_outcomes_are_kept_after_an_error_of_another(board):
+    def kept(outcome):
+        keep(outcome)
+        raise OSError("no space")
+
+    keep, board._keep = board._keep, kept
+    board._waiting = {0: board._waiting[0][:1], 1: board._waiting[1][:1]}
+    two = threading.Barrier(2)
+
+    def train(task, device):
+        two.wait(10)
+        return task.runs
+
+    with pytest.raises(OSError):
+        board.run(train, "now")
+    assert len(board.kept) == 2 and board.stopped
 
 
 def test_a_program_that_cannot_run_fails_its_job_and_an_environment_only_its_batch(board):
@@ -139,7 +179,7 @@ def test_a_program_that_cannot_run_fails_its_job_and_an_environment_only_its_bat
         number = jobs.index(task.job)
         if number == 0 or (number == 1 and task.runs[0][1] == 0):
             raise errors[number]
-        return batch.Outcome([(run, None) for run in task.runs], [], {})
+        return batch.BatchResult([(run, None) for run in task.runs], [], {})
 
     board.run(train, "now")
     failed = [(run, why) for outcome in board.kept for run, why in outcome.failures]
@@ -148,6 +188,25 @@ def test_a_program_that_cannot_run_fails_its_job_and_an_environment_only_its_bat
         ("walk/4 per batch_size=16", 0)
     }
     assert sum(len(outcome.results) for outcome in board.kept) == 5
+
+
+def test_environments_on_the_host_step_in_the_main_thread(tmp_path, monkeypatch, capsys):
+    threads, before, close = set(), HostDriver.chunk, HostDriver.close
+
+    def chunk(driver, state, blocks):
+        threads.add(threading.current_thread())
+        return before(driver, state, blocks)
+
+    def closing(driver):
+        close(driver)
+        raise OSError("the window is gone")
+
+    monkeypatch.setattr(HostDriver, "chunk", chunk)
+    monkeypatch.setattr(HostDriver, "close", closing)
+    results = runner.run(make_study("gymnasium/CartPole-v1"), tmp_path / "study", show=False)
+    assert threads == {threading.main_thread()}
+    assert len(results.store.ended()) == 4  # although the environments could not be closed
+    assert_names(capsys.readouterr().err, "the window is gone")
 
 
 def test_programs_of_finished_jobs_are_freed_with_their_traces(three, monkeypatch):
@@ -273,3 +332,33 @@ def test_studies_stopped_by_ctrl_c_resume(whole, tmp_path, monkeypatch, ctrl_c):
     kept = [own[(own["replay"] == "uniform") | (own["step"] == 150)] for own in tables]
     pd.testing.assert_frame_equal(*kept)
     assert len(tables[1]) == len(tables[0]) == 2 * 2 * 3  # arms, seeds and log points
+
+
+def test_narrow_batches_continue_from_their_checkpoint(tmp_path, monkeypatch, ctrl_c, capsys):
+    """The width is that of all runs, not of the missing ones."""
+    study, out, where = make_study("walk/4"), tmp_path / "study", Where(devices="1")
+    study = dataclasses.replace(
+        study,
+        bases={arm: dataclasses.replace(own, seeds=3) for arm, own in study.bases.items()},
+        options=dataclasses.replace(study.options, width=2),
+    )
+    with counted(monkeypatch, CompiledDriver, stop_at=5), pytest.raises(Stopped):
+        runner.run(study, out, where=where, show=False)  # in the second batch, of one seed
+    capsys.readouterr()
+    runner.run(study, out, resume=True, where=where, show=False, dry_run=True)
+    assert "1 run will continue" in capsys.readouterr().err
+    runner.run(study, out, resume=True, where=where, show=False)
+    runner.run(study, tmp_path / "whole", where=where, show=False)
+    tables = [store.paths(folder)[0].read_bytes() for folder in (out, tmp_path / "whole")]
+    assert tables[0] == tables[1]
+
+
+def test_time_limits_hold_in_any_thread(tmp_path, capsys):
+    study, found = make_study("walk/4"), []
+    where = Where(hours=1e-9)
+    run = lambda: found.append(runner.run(study, tmp_path / "study", where=where, show=False))
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert found == [None] and not store.read(tmp_path / "study").ended()
+    assert_names(capsys.readouterr().err, "1e-09", "--resume")

@@ -18,7 +18,6 @@ from experiments import environments
 from experiments.runs.assembly import assemble
 from experiments.runs.run_config import defaults
 from experiments.studies import policy, runner, store
-from experiments.studies.definition import Study
 from experiments.training import demos
 from experiments.training.config import LoopConfig, ReplaySizes
 from experiments.training.loop import make_program, make_train
@@ -27,6 +26,7 @@ from jaxreplay import Replay, SharedObservations, Transition, ring, save
 from jaxreplay.contrib import cer, la3p
 from jaxreplay.methods import ere, latest, per, sequences, uniform
 from jaxreplay.saving import array_file
+from tests.experiments import tiny
 from tests.refusals import assert_names, refused
 
 STORED, SHARE = 50, 0.25
@@ -138,7 +138,7 @@ def test_studies_resume_only_with_the_same_file(tmp_path):
     replay, state, path = stored(tmp_path / "file", 1, 0.0)
     config, out = defaults("walk/4", "dqn", "uniform"), tmp_path / "run"
     sizes = dataclasses.replace(config.sizes, demos=path, batch_size=2)
-    study = Study.of_run(dataclasses.replace(config, sizes=sizes))
+    study = tiny.study_of(dataclasses.replace(config, sizes=sizes))
     points = study.points()
     out.mkdir()
     store.begin(out, study, points, {}).write()
@@ -201,7 +201,7 @@ def test_actions_that_the_task_lacks_are_refused(share, tmp_path):
     sizes = dataclasses.replace(config.sizes, demos=path, demos_share=share, batch_size=16)
     config = dataclasses.replace(config, sizes=sizes)
     with refused(path, "[0, 1]", "32", "64", "1", "2"):
-        runner.run(Study.of_run(config), tmp_path / "run")
+        runner.run(tiny.study_of(config), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -209,7 +209,7 @@ def transitions(discount, action):
     return EXAMPLE._replace(discount=np.float32(discount), action=np.float32(action))
 
 
-DISCRETE, CONTINUOUS = (demos.Task(x, 0.9, 3) for x in (Discrete(2), Continuous(1)))
+DISCRETE, CONTINUOUS = (demos.TransitionSpec(x, 0.9, 3) for x in (Discrete(2), Continuous(1)))
 FILES = [
     ([0.729, 0.81, 0.9, 0.0], [0.0, 1.0], DISCRETE, ()),
     ([0.0, 0.0], [0.0], DISCRETE, ()),  # no transition bootstraps
