@@ -104,11 +104,6 @@ class HostDriver(Driver):
         `make` is called when the run begins. For other arguments and errors, see
         `loop.make_program`.
         """
-        if config.mesh > 1:
-            raise ValueError(
-                f"mesh {config.mesh}: environments on the host have one device: use mesh 1, "
-                "or an environment that compiles"
-            )
         phases = make_phases(environment.action_space, agent, replay, config)
         super().__init__(schedule(config, replay.num_envs))
         self._make, self._phases, self._config, self._seeds = make, phases, config, list(seeds)

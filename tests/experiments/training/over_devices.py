@@ -23,6 +23,7 @@ from agents.td3 import TD3Config, td3
 from agents.td7 import TD7Config, td7
 from agents.types import Continuous, Discrete
 from experiments import environments, train
+from experiments.runs.interrupt import Stopped
 from experiments.studies.checkpoints import Checkpoint, Progress
 from experiments.training import sharding
 from experiments.training.config import LoopConfig, ReplaySizes
@@ -182,7 +183,8 @@ def test_checkpoints_resume_bit_for_bit_on_as_many_devices(tmp_path):
         jax.tree.map(np.testing.assert_array_equal, data_of(left), data_of(right))
     assert second["eval_return"].shape == (2,)
     four = driver_of(make_program(*parts("dqn", "per", mesh=4)), [3, 4])
-    assert checkpoint.read(four) is None
+    with refused("state", error=Stopped):
+        checkpoint.read(four)
 
 
 def test_seeds_share_counters_on_several_devices():

@@ -1,5 +1,6 @@
 """Runs on several devices: tests in processes with several devices, and in several processes."""
 
+import dataclasses
 import json
 import os
 import socket
@@ -9,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.training.config import LoopConfig
-from experiments.training.host_loop import HostDriver
+from experiments.runs.assembly import assemble
+from experiments.runs.run_config import defaults
 from tests import xla
 from tests.refusals import refused
 
@@ -55,5 +56,6 @@ def test_two_processes_give_the_numbers_of_two_devices_of_one_process():
 
 
 def test_environments_on_the_host_are_refused():
+    config = defaults("gymnasium/CartPole-v1", "dqn", "per")
     with refused("mesh", "2", "host"):
-        HostDriver(*[None] * 4, LoopConfig(mesh=2), [0])  # pyright: ignore[reportArgumentType]
+        assemble(dataclasses.replace(config, loop=dataclasses.replace(config.loop, mesh=2)))
