@@ -129,7 +129,8 @@ def cycle_cost(name: str, platform: str | None, capacity: int, batch_size: int) 
         made = replay.make_replay(name, capacity, batch_size)
         return replay.cycle(made, replay.ORDERS[0], carry, inputs, number), inputs
 
-    return compiled_cost(step, init, jnp.zeros((), jnp.int32), platform=platform)
+    state = jax.eval_shape(init)
+    return compiled_cost(step, state, jnp.zeros((), jnp.int32), platform=platform)
 
 
 def loop_cost(config: RunConfig, platform: str | None) -> Cost:
@@ -145,9 +146,8 @@ def loop_cost(config: RunConfig, platform: str | None) -> Cost:
 
     blocks = jnp.zeros((), jnp.int32)
     return compiled_cost(
-        chunk, lambda: program().like(config.seeds), blocks, platform=platform,
-        size=config.sizes.capacity,
-    )  # fmt: skip
+        chunk, program().like(config.seeds), blocks, platform=platform, size=config.sizes.capacity
+    )
 
 
 def _config(case: str, seeds: int, capacity: int) -> RunConfig:

@@ -78,7 +78,7 @@ def compiled_cost(
         that returns anything else must contain a loop, of which one iteration counts: of several,
         the loop with the most operations.
       state: pytree of arrays, such as a `ReplayState` with network parameters; shapes and dtypes
-        suffice. A function without arguments that returns it is called for the platform.
+        suffice, as from `jax.eval_shape`.
       *args: further arguments of one iteration, such as a key, different in each iteration.
       platform: "gpu" (an H100) or "tpu" (a v5e), whether the machine has one or not, or None for
         the default backend.
@@ -94,8 +94,7 @@ def compiled_cost(
       ...     state = replay.add(state, transition)
       ...     batch = replay.sample(state, key)
       ...     return replay.update(state, batch, td_error=batch.weights)
-      >>> init = lambda: replay.init(jax.random.key(0), example)
-      >>> print(compiled_cost(step, init, jax.random.key(0), platform="gpu"))  # doctest: +SKIP
+      >>> print(compiled_cost(step, state, jax.random.key(0), platform="gpu"))  # doctest: +SKIP
     """
     compiled, arrays = _compile(step, state, args, platform)
     text, large = compiled.as_text() or "", _Large(arrays, size)
@@ -173,15 +172,8 @@ def _compile(
     """Compile a loop over a step, or a step with a loop; also return the shapes of its arrays."""
     topologies.check(platform)
     with topologies.tracing_for(platform):
-        start, *inputs = jax.eval_shape(lambda: (state() if callable(state) else state, *args))
-        try:
-            jaxpr, result = jax.make_jaxpr(step, return_shape=True)(start, *inputs)
-        except ValueError as error:
-            if platform is not None and not callable(state):
-                error.add_note(
-                    f"If {platform} needs another state, pass the function that makes it"
-                )
-            raise
+        start, *inputs = jax.eval_shape(lambda *given: given, state, *args)
+        jaxpr, result = jax.make_jaxpr(step, return_shape=True)(start, *inputs)
     returns_state = _types(result) == _types(start)
     if not returns_state and not (
         isinstance(result, tuple) and len(result) == 2 and _types(result[0]) == _types(start)

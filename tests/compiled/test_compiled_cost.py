@@ -82,7 +82,7 @@ def test_replays_are_traced_for_the_platform_and_used_on_this_machine_afterwards
 
     key = jax.random.key(0)
     before = step(init(key), key)
-    cost = compiled_cost(step, lambda: init(key), key, platform=platform)
+    cost = compiled_cost(step, jax.eval_shape(init, key), key, platform=platform)
     assert cost.copies == 0
     jax.tree.map(np.testing.assert_array_equal, step(init(key), key), before)
     if jax.config.jax_traceback_in_locations_limit:  # origins in the source, not names in JAX

@@ -114,11 +114,6 @@ def test_loops_compile_for_this_machine_by_default():
     assert str(cost.launches) in str(cost)
 
 
-def test_states_may_be_made_by_a_function():
-    cost = compiled_cost(lambda state: jnp.sort(state), lambda: jnp.zeros(100))
-    assert cost == compiled_cost(lambda state: jnp.sort(state), jnp.zeros(100))
-
-
 def test_steps_that_return_no_state_and_have_no_loop_are_refused():
     with pytest.raises(ValueError, match="state"):
         compiled_cost(lambda state: state.sum(), jnp.zeros(100))
