@@ -184,12 +184,14 @@ def _settle_on_cpu(*leaves: Array) -> tuple[Array, ...]:
     return leaves
 
 
-_settle = by_platform(lambda *leaves: jax.lax.optimization_barrier(leaves), cpu=_settle_on_cpu)
-
-
 def _varying_by_platform(default: Callable[..., Any], cpu: Callable[..., Any]) -> Any:
     """Return `by_platform` of functions whose results all vary over the axes of a `shard_map`."""
     return by_platform(lambda *x: varying(default(*x)), cpu=lambda *x: varying(cpu(*x)))
+
+
+_settle = _varying_by_platform(
+    lambda *leaves: jax.lax.optimization_barrier(leaves), cpu=_settle_on_cpu
+)
 
 
 def _zero_after_on_cpu(*leaves: Array) -> Array:

@@ -159,7 +159,7 @@ def _parents(children: Array, join: Join) -> Array:
 def _pick(values: Array, columns: Array) -> Array:
     """Return `values[i, columns[i]]` `[B]` for non-negative `[B, n]`."""
     number = np.arange(values.shape[1], dtype=np.uint32)
-    return jnp.where(number == columns[:, None], values, 0.0).max(axis=1)
+    return jnp.where(number[None] == columns[:, None], values, 0.0).max(axis=1)
 
 
 def _sums(children: Array, count: int) -> Array:
@@ -170,7 +170,7 @@ def _sums(children: Array, count: int) -> Array:
 def _last_before(values: Array, target: Array) -> tuple[Array, Array]:
     """Return the last positive row of `[n, B]` with a start of at most `target`, and its start."""
     start = jax.lax.cumsum(values) - values
-    chosen = (values > 0) & (start <= target)
+    chosen = (values > 0) & (start <= target[None])
     number = np.arange(len(values), dtype=np.int32)[:, None]
     return jax.lax.reduce(
         (jnp.where(chosen, number, 0), jnp.where(chosen, start, 0.0)),
