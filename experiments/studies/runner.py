@@ -217,16 +217,17 @@ class _Work:
         """Return the plan of the runs that compile, and that of runs on the host, if any.
 
         All devices of this machine together train a single run, whose log points are shown as they
-        come. One device trains all runs of a point with environments on the host.
+        come, and all seeds of a point that they divide. One device trains all runs of a point with
+        environments on the host.
         """
         if self._made is not None and self._made[0] == runs:  # as described before training
             return self._made[1]
         plans: list[tuple[plan.Plan, Engine]] = []
-        for on_host in (False, True):
-            groups = [group for group in self._groups if (group.program is None) == on_host]
-            engine = self._here() if on_host else self.engine
-            units, together = engine.units, on_host or self._output is not None
-            if on_host:
+        for kind in programs.KINDS:
+            groups = [group for group in self._groups if programs.kind_of(group.points[0]) == kind]
+            engine = self.engine if kind == "device" else self._here()
+            units, together = engine.units, kind != "device" or self._output is not None
+            if kind == "host":
                 units = units[:1]
             elif together:
                 units = [tuple(device for unit in units for device in unit)]
@@ -245,7 +246,7 @@ class _Work:
         return sum(len(runs) for job, runs in batches if saved(job, runs))
 
     def _here(self) -> Engine:
-        """Return the engine of environments on the host, which a cluster does not run."""
+        """Return the engine of runs that need this machine, which a cluster does not run."""
         if isinstance(self.engine, executor.Here):
             return self.engine
         return executor.Here(devices.choose(), self.where)
