@@ -1,5 +1,6 @@
 # make run: compare four replay methods with uniform replay on the Blind Cliffwalk.
 # make test: run the tests.
+# make test-compiled: programs for a GPU and a TPU. make test-device: on a GPU or TPU.
 # make lint: style and types.  make check: lint and the quickest tests of everything.
 # make bench: time the replay beside flashbax.  make docs: build the site.
 # make dist: build the library's wheel and source distribution.
@@ -47,7 +48,7 @@ endef
 PYTEST := JAX_PLATFORMS=cpu $(BIN)/python -m pytest
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: setup run test test-slow lint check bench dist docs notebooks clean changed
+.PHONY: setup run test test-slow test-compiled test-device wheels lint check bench dist docs notebooks clean changed
 
 setup: $(VENV)/ready
 	@echo "$(VENV) is ready, with jax for $(ACCELERATOR)"
@@ -71,6 +72,42 @@ test: $(VENV)/ready
 test-slow: $(VENV)/ready
 	@echo "running the slow tests, one after the other"
 	@$(PYTEST) -m slow
+
+# XLA's compilers have an environment of their own, above that of the other targets: elsewhere JAX
+# would try to use them.
+COMPILERS := $(VENV)/compilers
+COMPILED := $(COMPILERS)/bin/python
+test-compiled: $(COMPILERS)/ready
+	@echo "compiling replays for an H100 and a TPU v5e$(if $(QUICK),, of every method)"
+	@JAX_PLATFORMS=cpu $(COMPILED) -m pytest $(PARALLEL) tests/compiled $(if $(QUICK),,-m '')
+
+# On a machine with a GPU or TPU, in its own environment of Python: PYTHON=python3.
+DEVICE_TESTS := tests/contract/test_samplers.py tests/contract/test_agent_replay.py
+test-device:
+	@echo "running the contract suites on the default device"
+	@XLA_FLAGS= XLA_PYTHON_CLIENT_PREALLOCATE=false $(PYTHON) -m pytest $(DEVICE_TESTS)
+
+# make wheels: what a machine without network lacks beside its own jax: wheels for Python TARGET on Linux.
+WHEELS ?= wheels
+TARGET ?= 3.12
+OFFLINE := codebase,test,gymnax,brax,bench
+PLATFORMS := $(foreach version,39 35 34 31 28 27 24 17 5 1,manylinux_2_$(version)_x86_64)
+wheels: $(VENV)/ready
+	@echo "downloading wheels for Python $(TARGET) into $(WHEELS)"
+	@mkdir -p $(WHEELS)
+	@sed -n 's/ ; python_version >= .*//; / ; python_version </!p' constraints.txt >$(VENV)/newest.txt
+	@$(PIP) download -d $(WHEELS) -c $(VENV)/newest.txt --only-binary :all: \
+		--python-version $(TARGET) $(addprefix --platform ,$(PLATFORMS)) '.[$(OFFLINE)]'
+	@echo "there: pip install --no-index --find-links $(WHEELS) 'setuptools>=77', then"
+	@echo "pip install --no-index --find-links $(WHEELS) --no-build-isolation -e '.[$(OFFLINE)]'"
+
+$(COMPILERS)/ready: $(VENV)/ready
+	@echo "installing XLA's compilers for an H100 and a TPU v5e (1.2 GB) into $(COMPILERS)"
+	@$(BIN)/python -m venv --without-pip --clear $(COMPILERS)
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		>$$($(COMPILED) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/below.pth
+	@$(PIP) --python $(COMPILED) install -c constraints.txt -e '.[compile-gpu,compile-tpu]'
+	@touch $@
 
 lint: $(VENV)/ready
 	@echo "checking style and types"

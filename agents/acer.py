@@ -237,7 +237,7 @@ class _ACER:
         networks, opt_state = common.descend(self.optimiser, grads, state.opt_state, networks)
         average = common.soft_update(networks.policy, state.average, self.config.tau)
         feedback = {"td_error": q_ret - q, "q_value": q, "target": q_ret}
-        metrics |= {"q_value": q.mean(), "grad_norm": optax.tree.norm(grads)}
+        metrics |= {"q_value": q.mean(), "grad_norm": common.global_norm(grads)}
         info = common.add_trust(Info(feedback, metrics), trust)
         return ACERState(networks, average, opt_state), info
 

@@ -11,12 +11,14 @@ import optax
 from jax.typing import ArrayLike
 
 from agents.types import Continuous, Discrete, Info, Offers
-from jaxreplay import objectives, schedules
-from jaxreplay.loops import if_finite
+from jaxreplay import devices, objectives, schedules
+from jaxreplay.loops import if_finite, sum_of_squares
 from jaxreplay.objectives import Objective
 from jaxreplay.sampler import Method
 from jaxreplay.schedules import Schedule
 from jaxreplay.types import Array, Sample, Trust
+
+_FEW_ACTIONS = 4
 
 P = TypeVar("P")  # learned parameters of one or more networks, a pytree of arrays
 
@@ -179,7 +181,18 @@ def clip_gradients(
         max_norm = jnp.where(max_norm > 0, max_norm, jnp.inf)
     elif max_norm == 0:
         return inner
-    return optax.chain(optax.clip_by_global_norm(max_norm), inner)
+
+    def clip(grads: optax.Updates, params: optax.Params | None) -> optax.Updates:
+        del params
+        norm = global_norm(grads)
+        return jax.tree.map(lambda x: jnp.where(norm < max_norm, x, x / norm * max_norm), grads)
+
+    return optax.chain(optax.stateless(clip), inner)
+
+
+def global_norm(grads: Any) -> Array:
+    """Return the norm `[]` of all gradients of a pytree together."""
+    return jnp.sqrt(sum_of_squares(grads))
 
 
 def centred_rmsprop(
@@ -217,6 +230,15 @@ def centred_rmsprop(
 
     scale = optax.GradientTransformation(init, update)
     return optax.chain(scale, optax.scale_by_learning_rate(rate))
+
+
+def averaged(tree: P) -> P:
+    """Return the means over devices of gradients and losses, which a divided batch gives to each.
+
+    Devices share one message. Outside of a `jax.shard_map` over `devices.AXIS`, the tree itself is
+    returned.
+    """
+    return devices.mean(tree, devices.current())
 
 
 def descend(
@@ -265,6 +287,13 @@ def batched_index(values: Array, action: Array) -> Array:
     [2.0, 3.0]
     """
     chex.assert_rank(action, 1)
+    if jax.default_backend() != "cpu" and values.shape[1] <= _FEW_ACTIONS:
+        # A GPU launches a kernel for the sum below, and none for selections.
+        chosen = jnp.zeros_like(values[:, 0])
+        for number in range(values.shape[1]):
+            is_own = (action == number).reshape(-1, *[1] * (values.ndim - 2))
+            chosen = jnp.where(is_own, values[:, number], chosen)
+        return chosen
     # A masked sum is faster than a gather, whose gradient is a scatter.
     mask = jnp.arange(values.shape[1]) == action[:, None]
     mask = mask.reshape(*mask.shape, *[1] * (values.ndim - 2))

@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
-import optax
 
-from agents import ensembles
+from agents import common, ensembles
 from agents.ensembles import Ensemble
 from agents.types import Info, Offers
-from jaxreplay import equivalence, objectives
+from jaxreplay import devices, equivalence, objectives
 from jaxreplay.objectives import Objective
 from jaxreplay.types import Array, Sample
 
@@ -131,7 +130,7 @@ def critic_info(
       grads: gradients of the critics.
       combine: see `value_feedback`.
     """
-    metrics = {"loss": loss, "q_value": q.mean(), "grad_norm": optax.tree.norm(grads)}
+    metrics = {"loss": loss, "q_value": q.mean(), "grad_norm": common.global_norm(grads)}
     return Info(value_feedback(q, target, combine), metrics)
 
 
@@ -161,6 +160,11 @@ def choose(
     """
     if objective.choose is None:
         raise ValueError("objective.choose is None: learn from the whole batch instead")
+    if devices.current() is not None:
+        raise ValueError(
+            "this replay method chooses from all candidates of a batch, which devices cannot "
+            "divide: use one device, or another method"
+        )
     choice = objective.choose(norms, jax.random.fold_in(key, _CHOICE))
 
     def rows_of(rows: Array, weights: Array) -> Sample:
@@ -221,6 +225,7 @@ def fit(
             return ensembles.map_members(loss_of, params, critics.key, choices).sum()
 
         value, grads = jax.value_and_grad(total)(critics.params)
+    value, grads = common.averaged((value, grads))
     info = critic_info(value, q, target, grads, critics.combine)
     info.feedback.update(reducible_feedback(critics, sample.transition, target, objective))
     return grads, info, actor

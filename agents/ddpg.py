@@ -127,7 +127,7 @@ class _DDPG(exploration.NoisyPolicy):
             q = apply(self.critic, critic_params, t.obs, mean)
             return self.objective.actor(-q, sample, self.trust(mean, t))
 
-        return jax.value_and_grad(loss)(params)
+        return common.averaged(jax.value_and_grad(loss)(params))
 
     def update(self, state: DDPGState, sample: Sample, key: Array) -> tuple[DDPGState, Info]:
         t, networks = sample.transition, state.networks

@@ -11,6 +11,7 @@ import optax
 
 from agents import common, options
 from agents.critics import CRITIC_OFFERS, Critics, critic_feedback, fit
+from agents.ensembles import Ensemble, map_members
 from agents.learned_weights import learn_weights
 from agents.networks import Network, Obs, Params, QNetwork, apply, batch_of_one
 from agents.sac import temperature_loss
@@ -122,8 +123,8 @@ class _DiscreteSAC:
     def critics(self, state: DiscreteSACState) -> Critics:
         return Critics(self.value, state.critics, state.target_critics)
 
-    def all_values(self, params: tuple[Params, Params], obs: Obs) -> Array:
-        return jnp.stack([apply(self.network, critic, obs) for critic in params])  # [N, B, n]
+    def all_values(self, params: Ensemble, obs: Obs) -> Array:
+        return map_members(lambda critic: apply(self.network, critic, obs), params)  # [N, B, n]
 
     def targets(self, state: DiscreteSACState, t: Transition) -> Array:
         q = self.all_values(state.target_critics, t.next_obs)
@@ -135,7 +136,7 @@ class _DiscreteSAC:
         self, params: tuple[Params, Params], sample: Sample, target: Array
     ) -> tuple[Array, Array]:
         """Return the loss `[]` of a batch and the Q-values `[N, B]` of its actions."""
-        q = jnp.stack([self.value(critic, sample.transition) for critic in params])
+        q = map_members(lambda critic: self.value(critic, sample.transition), params)
         td_error = target - q
         return self.objective.critic(self.objective.losses(td_error), sample, None), q
 
@@ -154,6 +155,7 @@ class _DiscreteSAC:
 
         (loss, entropy), grads = jax.value_and_grad(actor_loss, has_aux=True)(state.actor)
         grad = jax.grad(temperature_loss)(state.log_alpha, -entropy, self.target_entropy)
+        loss, grads, grad = common.averaged((loss, grads, grad))
         actor, actor_opt_state = common.descend(
             self.actor_optimiser, grads, state.actor_opt_state, state.actor
         )

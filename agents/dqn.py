@@ -186,7 +186,7 @@ class _DQN:
         def loss(params: Params) -> Array:
             return jnp.square(td_error - self.value(params, t)).mean()
 
-        grads = jax.grad(loss)(expected.params)
+        grads = common.averaged(jax.grad(loss)(expected.params))
         return ExpectedError(
             *common.descend(self.optimiser, grads, expected.opt_state, expected.params)
         )

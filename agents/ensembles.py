@@ -2,10 +2,11 @@
 
 Parameters of up to two critics are a tuple of trees. Those of more are one tree of stacked arrays
 `[N, ...]`, evaluated in one batched product: Adam and target networks then take one operation per
-layer, and compilation does not grow with N.
+layer, and compilation does not grow with N. Loops on accelerators stack those of two as well, by
+`stack_pairs`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import jax
@@ -46,7 +47,7 @@ def map_members(
       inputs: one pytree per member, all of the same structure and shapes.
     """
     if not isinstance(ensemble, tuple):
-        size = jax.tree.leaves(ensemble)[0].shape[0]
+        size = _size(ensemble)
         more = () if inputs is None else (_stack(inputs),)
         keys = () if key is None else (jax.random.split(key, size),)
         return jax.vmap(function)(ensemble, *more, *keys)
@@ -61,10 +62,14 @@ def apply_ensemble(
 ) -> Array:
     """Return the Q-values `[N, B]` of all members; `key` switches dropout on."""
 
-    def value(params: Params, key: Array | None = None) -> Array:
-        return apply(critic, params, obs, action, key=key)
+    def value(params: Params, inputs: tuple[Obs, Array], *key: Array) -> Array:
+        return apply(critic, params, *inputs, key=key[0] if key else None)
 
-    return map_members(value, ensemble, key)
+    inputs = obs, action
+    if isinstance(ensemble, tuple) or jax.default_backend() == "cpu":
+        return map_members(lambda params, *key: value(params, inputs, *key), ensemble, key)
+    # A batched product with inputs that members share would be transposed, by further kernels.
+    return map_members(value, ensemble, key, [inputs] * _size(ensemble))
 
 
 def apply_learning(
@@ -82,6 +87,45 @@ def apply_learning(
     if isinstance(ensemble, tuple):
         statistics = tuple(_take(statistics, n) for n in range(len(ensemble)))
     return q, statistics
+
+
+def stack_pairs(state: Any) -> Any:
+    """Return an agent's state with ensembles of two as stacked arrays; on CPU, the same state.
+
+    A GPU then launches one kernel where two critics would launch two. `split_pairs` undoes it.
+    """
+    if jax.default_backend() == "cpu":
+        return state
+    return jax.tree.map(lambda x: _stack(x) if _is_pair(x) else x, state, is_leaf=_is_pair)
+
+
+def split_pairs(state: Any, like: Any) -> Any:
+    """Return the agent's state that `stack_pairs` gave, or a later one, with the tuples of `like`.
+
+    Args:
+      state: an agent's state.
+      like: argument of `stack_pairs`.
+    """
+    if jax.default_backend() == "cpu":
+        return state
+
+    def split(pair: Any, members: Any) -> Any:
+        return (_take(members, 0), _take(members, 1)) if _is_pair(pair) else members
+
+    return jax.tree.map(split, like, state, is_leaf=_is_pair)
+
+
+def _is_pair(node: Any) -> bool:
+    """Return whether a node of a state is an ensemble of two, or its moments in an optimiser."""
+    if type(node) is not tuple or len(node) != 2 or not isinstance(node[0], Mapping):
+        return False
+    shapes = [jax.tree.map(jnp.shape, member) for member in node]
+    return shapes[0] == shapes[1]
+
+
+def member(ensemble: Ensemble, index: int) -> Params:
+    """Return the parameters of one member."""
+    return ensemble[index] if isinstance(ensemble, tuple) else _take(ensemble, index)
 
 
 def trainable(ensemble: Ensemble) -> Ensemble:
@@ -108,6 +152,10 @@ def take(ensemble: Ensemble, members: Array) -> Ensemble:
 def draw_members(key: Array, size: int, count: int) -> Array:
     """Draw `count` of `size` members without replacement, and return their indices int32."""
     return jax.random.choice(key, size, (count,), replace=False)
+
+
+def _size(ensemble: Ensemble) -> int:
+    return jax.tree.leaves(ensemble)[0].shape[0]
 
 
 def _stack(trees: Sequence[Any]) -> Any:

@@ -156,7 +156,7 @@ class _IQL:
             losses = expectile_loss(least - self.value(params, t.obs), config.expectile)
             return self.objective.critic(losses, sample, None)
 
-        loss, grads = jax.value_and_grad(value_loss)(state.value)
+        loss, grads = common.averaged(jax.value_and_grad(value_loss)(state.value))
         value, value_opt_state = common.descend(
             self.value_optimiser, grads, state.value_opt_state, state.value
         )
@@ -169,7 +169,7 @@ class _IQL:
             log_prob = gaussian.log_prob(mean, jnp.exp(2 * log_std), t.action)
             return self.objective.actor(-weight * log_prob, sample, None)
 
-        of_actor, actor_grads = jax.value_and_grad(actor_loss)(state.actor)
+        of_actor, actor_grads = common.averaged(jax.value_and_grad(actor_loss)(state.actor))
         actor, actor_opt_state = common.descend(
             self.actor_optimiser, actor_grads, state.actor_opt_state, state.actor
         )

@@ -7,6 +7,7 @@ import jax
 from agents import common
 from agents.networks import Critic, Obs, Params, QNetwork, apply, batch_of_one
 from agents.types import Agent, Continuous, Discrete, Info
+from jaxreplay import devices
 from jaxreplay.objectives import Objective
 from jaxreplay.types import Array, Sample, Transition
 
@@ -63,6 +64,11 @@ def learn_weights(
         return agent.greedy(state.agent, obs)
 
     def update(state: WeightedState, sample: Sample, key: Array) -> tuple[WeightedState, Info]:
+        if devices.current() is not None:
+            raise ValueError(
+                "this replay method learns weights of whole batches, which devices cannot divide: "
+                "use one device, or another method"
+            )
         next_action = agent.greedy(state.agent, sample.transition.next_obs)
         weights = learned.weights(state.weights, value, sample, next_action)
         inner, info = agent.update(state.agent, sample._replace(weights=weights), key)

@@ -151,7 +151,7 @@ class _PPO:
     def gradient_step(self, state: PPOState, batch: Steps) -> tuple[PPOState, dict[str, Array]]:
         grads, metrics = jax.grad(self.loss, has_aux=True)(state.networks, batch)
         networks, opt_state = common.descend(self.optimiser, grads, state.opt_state, state.networks)
-        return PPOState(networks, opt_state), metrics | {"grad_norm": optax.tree.norm(grads)}
+        return PPOState(networks, opt_state), metrics | {"grad_norm": common.global_norm(grads)}
 
     def update(self, state: PPOState, sample: Sample, key: Array) -> tuple[PPOState, Info]:
         steps, feedback = self.prepare(state.networks, sample)

@@ -6,7 +6,6 @@ from typing import Any, Literal, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
-import optax
 from flax import linen as nn
 
 from agents import common, options
@@ -296,7 +295,7 @@ class _R2D2:
         feedback = {"td_error": td.T, "q_value": chosen.T, "target": target.T}
         metrics = {
             "loss": value, "q_value": (chosen * learn.T).sum() / jnp.maximum(learn.sum(), 1),
-            "grad_norm": optax.tree.norm(grads),
+            "grad_norm": common.global_norm(grads),
             "epsilon": jnp.asarray(self.epsilon(updates), jnp.float32),
         }  # fmt: skip
         return DQNState(params, target_params, opt_state, updates), Info(feedback, metrics)

@@ -167,7 +167,7 @@ class _RACER:
         metrics = {
             "loss": loss,
             "q_value": feedback["q_value"].mean(),
-            "grad_norm": optax.tree.norm(grads),
+            "grad_norm": common.global_norm(grads),
             "variance": out.variance.mean(),
             # 1 if the optimiser skipped the update because the gradient is not finite.
             "skipped": 1.0 - cast(IfFiniteState, opt_state).finite,

@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from agents import common, options
 from agents.critics import VALUES, choose
@@ -237,6 +236,7 @@ class _Rainbow:
             return self.objective.critic(error, learned, None), (error, q)
 
         (value, (error, q)), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
+        value, grads = common.averaged((value, grads))
         if self.objective.choose is not None:  # feedback is that of all candidates
             error, q = self.errors(state.params, t, target, draws)
         params, opt_state = common.descend(self.optimiser, grads, state.opt_state, state.params)
@@ -247,7 +247,7 @@ class _Rainbow:
         metrics = {
             "loss": value,
             "q_value": q.mean(),
-            "grad_norm": optax.tree.norm(grads),
+            "grad_norm": common.global_norm(grads),
             **self.head.metrics(target),
         }
         if not config.noisy:

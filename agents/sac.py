@@ -399,6 +399,7 @@ class _SAC:
         grad = jax.grad(temperature_loss)(
             state.log_alpha, log_prob, self.target_entropy, self.config.alpha_loss
         )
+        loss, grads, grad = common.averaged((loss, grads, grad))
         actor, actor_opt_state = common.descend(
             self.actor_optimiser, grads, state.actor_opt_state, params
         )
@@ -411,7 +412,7 @@ class _SAC:
             "actor_opt_state": actor_opt_state,
             "alpha_opt_state": alpha_opt_state,
         }
-        return fields, {"actor_loss": loss, "entropy": -log_prob.mean()}
+        return fields, {"actor_loss": loss, "entropy": common.averaged(-log_prob.mean())}
 
     def update(self, state: SACState, sample: Sample, key: Array) -> tuple[SACState, Info]:
         actor_key = jax.random.split(key)[1]

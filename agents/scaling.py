@@ -6,6 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from agents.common import averaged
 from agents.types import Agent, Info
 from jaxreplay import ring as ring_
 from jaxreplay.ring import Ring
@@ -101,7 +102,7 @@ def measure_observations(scaling: Scaling, ring: Ring) -> Scaling:
 
     def mean(x: Array) -> Array:
         mask = stored.reshape(-1, *[1] * (x.ndim - 1))
-        return jnp.where(mask, x.astype(jnp.float32), 0.0).sum(axis=0) / size
+        return averaged(jnp.where(mask, x.astype(jnp.float32), 0.0).sum(axis=0) / size)
 
     obs = ring_.contents(ring).obs
     means = jax.tree.map(mean, obs)
@@ -113,7 +114,7 @@ def measure_rewards(scaling: Scaling, ring: Ring) -> Scaling:
     """Update the scaling with the root mean square of all rewards in the ring."""
     stored, size = _stored_slots(ring)
     squares = jnp.where(stored, jnp.square(ring_.contents(ring).reward), 0.0)
-    return scaling._replace(reward=_or_one(jnp.sqrt(squares.sum() / size)))
+    return scaling._replace(reward=_or_one(jnp.sqrt(averaged(squares.sum() / size))))
 
 
 def _or_one(scale: Array) -> Array:

@@ -78,6 +78,7 @@ class _Tabular:
             return self.objective.critic(self.objective.losses(td_error), sample, None), q
 
         (value, q), grads = jax.value_and_grad(loss, has_aux=True)(state.weights)
+        value, grads = common.averaged((value, grads))
         weights = state.weights - self.config.learning_rate * grads
         return TabularState(weights), critic_info(value, q, target, grads)
 

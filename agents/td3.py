@@ -10,7 +10,7 @@ import optax
 
 from agents import common, options
 from agents.critics import CRITIC_OFFERS, Critics, critic_feedback, fit
-from agents.ensembles import apply_ensemble, init_ensemble
+from agents.ensembles import apply_ensemble, init_ensemble, member
 from agents.learned_weights import learn_weights
 from agents.networks import Actor, Critic, Obs, Params, apply, batch_of_one
 from agents.types import Agent, Continuous, Info
@@ -161,11 +161,11 @@ class _TD3:
 
         def actor_loss(params: Params) -> Array:
             action = self.policy_action(params, obs)
-            q = apply(self.critic, critics[0], obs, action)
+            q = apply(self.critic, member(critics, 0), obs, action)
             loss = -q if alpha is None else cloning_loss(q, action, stored, alpha)
             return self.objective.actor(loss, sample, None)
 
-        loss, grads = jax.value_and_grad(actor_loss)(policy.actor)
+        loss, grads = common.averaged(jax.value_and_grad(actor_loss)(policy.actor))
         actor, opt_state = common.descend(
             self.actor_optimiser, grads, policy.opt_state, policy.actor
         )

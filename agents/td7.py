@@ -11,7 +11,7 @@ import optax
 
 from agents import common, options, sale
 from agents.critics import CRITIC_OFFERS, Critics, critic_feedback, fit
-from agents.ensembles import apply_ensemble, init_ensemble
+from agents.ensembles import apply_ensemble, init_ensemble, map_members, member
 from agents.learned_weights import learn_weights
 from agents.networks import Obs, Params, apply, batch_of_one
 from agents.sale import Embedded, Encoder
@@ -147,7 +147,7 @@ class _TD7:
 
     def critics(self, state: TD7State) -> Critics:
         targets = state.targets
-        lagged = tuple(Lagged(critic, targets.encoder) for critic in targets.critics)
+        lagged = tuple(Lagged(member(targets.critics, n), targets.encoder) for n in range(2))
         return Critics(self.value, state.networks.critics, lagged)
 
     def embedded(self, state: TD7State, t: Transition) -> Transition:
@@ -167,7 +167,7 @@ class _TD7:
         self, params: tuple[Params, Params], sample: Sample, target: Array
     ) -> tuple[Array, Array]:
         """Return the loss `[]` of a batch and the Q-values `[N, B]` of its actions."""
-        q = jnp.stack([self.value(critic, sample.transition) for critic in params])
+        q = map_members(lambda critic: self.value(critic, sample.transition), params)
         td_error = target - q
         return self.objective.critic(self.objective.losses(td_error), sample, None), q
 

@@ -15,6 +15,9 @@ Copies have three causes:
 * *A value computed from the old array* that every later operation recomputes. `once` prevents the
   recomputation.
 
+XLA on accelerators orders a write after the reads of its array by itself, if later operations do
+not repeat the reads. There, `settle` computes reads once, and `fence` and `after` are barriers.
+
 Therefore all modules store such arrays as `Buffer`s and use the functions below. A `Buffer` is a
 plain array: replay states remain pytrees of arrays, and the type only annotates a field.
 `jaxreplay.testing.assert_in_place` detects copies in a compiled program.
@@ -23,11 +26,14 @@ This is the only module that uses `tuned`, the operations tuned for XLA on CPU. 
 same without `tuned`.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 
+from jaxreplay._internal.platforms import by_platform
+from jaxreplay._internal.tracing import varying
 from jaxreplay.types import Array
 
 try:
@@ -108,7 +114,7 @@ def modify(buffer: Buffer, slots: Array, values: Array) -> tuple[Buffer, Array]:
 
 
 def once(values: Tree) -> Tree:
-    """Pass on arrays, all of the same shape, unchanged; XLA computes them only once."""
+    """Pass on arrays, all of the same shape, unchanged; XLA on CPU computes them only once."""
     ops = _tuned()
     return ops.once.once(values) if ops else values
 
@@ -123,8 +129,8 @@ def unrolled(key: Array) -> Array:
     differ.
 
     Args:
-      key: `[...]` PRNG keys, typed or raw. Keys with implementations other than threefry2x32, and
-        all keys on accelerators, are returned unchanged.
+      key: `[...]` PRNG keys, typed or raw. Keys with implementations other than threefry2x32 are
+        returned unchanged.
     """
     ops = _tuned()
     return ops.keys.unrolled(key) if ops else key
@@ -139,37 +145,95 @@ def product(x: Array, kernel: Array) -> Array:
     return ops.linear.product(x, kernel) if ops else jnp.matmul(x, kernel)
 
 
-def fence(tree: Any) -> Array:
-    """Return an int32 zero `[]` that XLA computes only after every array of a pytree."""
+def fence(tree: Any, previous: Array | None = None) -> Array:
+    """Return an int32 zero `[]` that XLA computes only after every array of a pytree.
+
+    Args:
+      tree: pytree of arrays.
+      previous: an earlier fence for `after_on_cpu`, which the result also follows.
+    """
     leaves = [leaf for leaf in jax.tree.leaves(tree) if leaf.size]
     if not leaves:
-        return jnp.zeros((), jnp.int32)
+        return jnp.zeros((), jnp.int32) if previous is None else previous
     keys = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves]
     leaves = [jax.random.key_data(x) if k else x for x, k in zip(leaves, keys, strict=True)]
+    if previous is None:
+        return _zero_after(*leaves)
+    return _pass_after(previous, *leaves)
+
+
+def after(fence: Array, tree: Tree) -> Tree:
+    """Make the arrays of a pytree available only after the result of `fence`."""
+    leaves, treedef = jax.tree.flatten(tree)
+    return jax.tree.unflatten(treedef, _wait(fence, *leaves)) if leaves else tree
+
+
+def after_on_cpu(fence: Array, tree: Tree) -> Tree:
+    """Do the same as `after`, but only on CPU: accelerators order reads by `settle`."""
+    leaves, treedef = jax.tree.flatten(tree)
+    return jax.tree.unflatten(treedef, _wait_or_pass(fence, *leaves)) if leaves else tree
+
+
+def settle(tree: Tree) -> Tree:
+    """Pass on arrays unchanged; XLA on accelerators computes all of them before any is used."""
+    leaves, treedef = jax.tree.flatten(tree)
+    return jax.tree.unflatten(treedef, _settle(*leaves)) if leaves else tree
+
+
+def _settle_on_cpu(*leaves: Array) -> tuple[Array, ...]:
+    return leaves
+
+
+def _varying_by_platform(default: Callable[..., Any], cpu: Callable[..., Any]) -> Any:
+    """Return `by_platform` of functions whose results all vary over the axes of a `shard_map`."""
+    return by_platform(lambda *x: varying(default(*x)), cpu=lambda *x: varying(cpu(*x)))
+
+
+_settle = _varying_by_platform(
+    lambda *leaves: jax.lax.optimization_barrier(leaves), cpu=_settle_on_cpu
+)
+
+
+def _zero_after_on_cpu(*leaves: Array) -> Array:
     firsts = [leaf.ravel()[0].astype(jnp.float32) for leaf in leaves]
     bits = jax.lax.bitcast_convert_type(sum(firsts), jnp.int32)
     return once((bits == 0x7FABCDEF).astype(jnp.int32))  # a NaN that arithmetic never produces
 
 
-def after(fence: Array, tree: Tree) -> Tree:
-    """Make the arrays of a pytree available only after the result of `fence`."""
+def _zero_after_barrier(*leaves: Array) -> Array:
+    return jax.lax.optimization_barrier((jnp.zeros((), jnp.int32), *leaves))[0]
 
+
+_zero_after = _varying_by_platform(_zero_after_barrier, cpu=_zero_after_on_cpu)
+
+
+def _pass_after_on_cpu(previous: Array, *leaves: Array) -> Array:
+    return previous + _zero_after(*leaves)
+
+
+_pass_after = _varying_by_platform(lambda previous, *leaves: previous, cpu=_pass_after_on_cpu)
+
+
+def _wait_on_cpu(fence: Array, *leaves: Array) -> tuple[Array, ...]:
     def wait(x: Array) -> Array:
         if jnp.issubdtype(x.dtype, jnp.integer):
             return x + fence.astype(x.dtype)  # fewer operations than `jnp.where`
         return jnp.where(fence == 0, x, jnp.zeros_like(x))
 
-    return jax.tree.map(wait, tree)
+    return tuple(map(wait, leaves))
 
 
-def add_barrier(tree: Tree) -> Tree:
-    """Wrap a pytree in an optimisation barrier; XLA honours it on accelerators, not on CPU."""
-    return jax.lax.optimization_barrier(tree)
+def _wait_at_barrier(fence: Array, *leaves: Array) -> tuple[Array, ...]:
+    return jax.lax.optimization_barrier((fence, *leaves))[1:]
+
+
+_wait = _varying_by_platform(_wait_at_barrier, cpu=_wait_on_cpu)
+_wait_or_pass = _varying_by_platform(lambda fence, *leaves: leaves, cpu=_wait_on_cpu)
 
 
 def _tuned() -> Any:
-    """Return the operations tuned for XLA on CPU, or None on accelerators or without the folder."""
-    return None if tuned is None or jax.default_backend() != "cpu" else tuned.load()
+    """Return the operations tuned for XLA on CPU, or None without the folder."""
+    return None if tuned is None else tuned.load()
 
 
 def _at_least_two(rows: Array) -> Array:

@@ -10,6 +10,7 @@ from typing import Literal, cast, get_args
 import jax
 import jax.numpy as jnp
 
+from jaxreplay import devices
 from jaxreplay._internal.arguments import check_choice
 from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.numerics import to_power
@@ -69,7 +70,8 @@ def pal(
 
     The loss is `kappa^alpha td^2 / (2 lambda)` if `|td| <= kappa`, and
     `kappa |td|^(1 + alpha) / ((1 + alpha) lambda)` otherwise (Fujimoto et al. 2020, Eq. 10 and 31).
-    Lambda is the mean LAP priority over the batch, with stopped gradients. The priority of a
+    Lambda is the mean LAP priority over the batch, with stopped gradients; if devices divide the
+    batch along `devices.AXIS`, over the whole batch. The priority of a
     transition is computed from the largest absolute TD error among all critics.
 
     Args:
@@ -111,7 +113,9 @@ def pal(
             unnormalised = inner_huber(td)
         else:
             unnormalised = per_critic(td) if twin == "own" else weight * inner_huber(td)
-        return unnormalised / weight.mean() if divide else unnormalised
+        if not divide:
+            return unnormalised
+        return unnormalised / devices.mean(weight.mean(), devices.current())
 
     return loss
 

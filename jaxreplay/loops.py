@@ -4,9 +4,11 @@
 * `product(x, kernel)` computes a matrix product that is faster on CPU for small dimensions.
 * `cond_if_any(due, change, tree)` is a conditional for updates that few elements of a batch need.
 * `if_finite(optimiser)` wraps an optimiser to skip updates with NaN or infinite gradients.
+* `sum_of_squares(tree)` is the square of a global norm, in one kernel on a GPU.
 * `varying(tree)` lets a loop under `jax.shard_map` carry arrays that do not yet vary over devices.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import jax
@@ -16,11 +18,11 @@ import optax
 from jaxreplay._internal.branches import cond_if_any, cond_on_schedule
 from jaxreplay._internal.tracing import donatable, varying, with_default_promotion
 from jaxreplay.buffer import product, unrolled
-from jaxreplay.types import Array
+from jaxreplay.types import Array, Tree
 
 __all__ = [
     "IfFiniteState", "cond_if_any", "cond_on_schedule", "donatable", "if_finite", "product",
-    "unrolled", "varying",
+    "sum_of_squares", "unrolled", "varying",
 ]  # fmt: skip
 
 
@@ -37,11 +39,11 @@ def if_finite(inner: optax.GradientTransformation) -> optax.GradientTransformati
     In contrast to `optax.apply_if_finite`, the number of skipped gradients is unlimited, and an
     elementwise selection, which XLA fuses with the update, replaces the branch.
 
-    A gradient is considered finite if the sum of squares of every leaf is finite. This test is
-    cheaper than a test of every element and deliberately stricter: for gradients with overflowing
-    squares, Adam's second moment would become infinite and the affected parameters would never
-    change again. Squares are computed in the leaf's dtype, as in Adam (float16 represents squares
-    of numbers below 256), and summed in float32 or wider.
+    A gradient is considered finite if the sum of squares of every leaf is finite, on accelerators
+    the sum over all leaves. This test is cheaper than a test of every element and deliberately
+    stricter: for gradients with overflowing squares, Adam's second moment would become infinite and
+    the affected parameters would never change again. Squares are computed in the leaf's dtype, as
+    in Adam (float16 represents squares of numbers below 256), and summed in float32 or wider.
 
     Args:
       inner: optimiser for finite gradients.
@@ -59,7 +61,9 @@ def if_finite(inner: optax.GradientTransformation) -> optax.GradientTransformati
         updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
     ) -> tuple[optax.Updates, optax.OptState]:
         before = cast(IfFiniteState, state).inner
-        finite = _squares_are_finite(updates)
+        finite = jax.lax.platform_dependent(
+            *jax.tree.leaves(updates), cpu=_each_is_finite, default=_all_are_finite
+        )
         steps, after = inner.update(updates, before, params)
         steps = jax.tree.map(lambda x: jnp.where(finite, x, jnp.zeros_like(x)), steps)
         kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, before)
@@ -68,10 +72,37 @@ def if_finite(inner: optax.GradientTransformation) -> optax.GradientTransformati
     return optax.GradientTransformation(init, update)
 
 
-def _squares_are_finite(updates: optax.Updates) -> Array:
-    """Return `[]` bool, whether the sum of squares of every leaf is finite; True without leaves."""
-    squares = [(x * x.conj()).real for x in jax.tree.leaves(updates)]
-    if not squares:
-        return jnp.ones((), bool)
-    sums = [x.sum(dtype=jnp.promote_types(x.dtype, jnp.float32)) for x in squares]
-    return jnp.isfinite(jnp.stack(sums)).all()
+def sum_of_squares(tree: Tree) -> Array:
+    """Return the sum of the squared magnitudes of all elements of a pytree of arrays, `[]`.
+
+    Its root is the global norm of gradients. On accelerators, one reduction sums over all leaves,
+    since a GPU launches at least one kernel for every reduction.
+
+    Example:
+      >>> float(sum_of_squares({"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3)}))
+      6.0
+    """
+    leaves = jax.tree.leaves(tree)
+    return jax.lax.platform_dependent(*leaves, cpu=_sum_of_each, default=_sum_of_all)
+
+
+def _sum_of_each(*leaves: Array) -> Array:
+    return sum((x.sum() for x in _squares(leaves)), start=jnp.zeros((), jnp.float32))
+
+
+def _sum_of_all(*leaves: Array) -> Array:
+    return jnp.concatenate([jnp.zeros(0, jnp.float32), *map(jnp.ravel, _squares(leaves))]).sum()
+
+
+def _each_is_finite(*leaves: Array) -> Array:
+    sums = [x.sum() for x in _squares(leaves)]
+    return jnp.isfinite(jnp.stack(sums)).all() if sums else jnp.ones((), bool)
+
+
+def _all_are_finite(*leaves: Array) -> Array:
+    return jnp.isfinite(_sum_of_all(*leaves))
+
+
+def _squares(leaves: Sequence[Array]) -> list[Array]:
+    squares = [(x * x.conj()).real for x in leaves]
+    return [x.astype(jnp.promote_types(x.dtype, jnp.float32)) for x in squares]

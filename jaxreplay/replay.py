@@ -4,8 +4,8 @@ Some calls change no value, only what JAX traces and what XLA compiles:
 
 * `cached_method`: equal replays share compiled functions, although Python creates a new bound
   method, which JAX would trace again, at every access.
-* `buffer.fence` and `buffer.after`: writes follow all reads of the same array. Otherwise, XLA would
-  copy the array to keep its old values. `buffer.add_barrier` keeps both apart on accelerators.
+* `buffer.fence` and `buffer.after_on_cpu`: writes follow all reads of the same array. Otherwise,
+  XLA would copy the array to keep its old values. `buffer.settle` does so on accelerators.
 * `buffer.once`: XLA computes slots once instead of once for every word that it reads.
 * `unrolled`: keys yield the same random numbers, but hash faster on CPU.
 * `varying` and `donatable`: loops under `jax.shard_map` can carry a new state, and jitted functions
@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from jaxreplay import buffer, counters
+from jaxreplay import buffer, counters, devices
 from jaxreplay import ring as ring_
 from jaxreplay._internal import calls
 from jaxreplay._internal.arguments import as_int32, check_array, check_size
@@ -71,9 +71,12 @@ class Replay:
       storage: storage format for observations. `Transitions()` stores both observations of every
         transition, `SharedObservations()` stores every observation once, and `Frames(stack=4)`
         stores every frame of stacked observations once.
+      axis_name: name of a mesh axis under `jax.shard_map` that divides one replay over devices;
+        the sizes are then those of a device's part. See `jaxreplay.devices`.
 
     Raises:
-      ValueError: If the sizes are incompatible with each other or with the sampler.
+      ValueError: If the sizes are incompatible with each other or with the sampler, or if a mesh
+        axis cannot divide the sampler's transitions.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -93,6 +96,7 @@ class Replay:
     batch_size: int
     num_envs: int = 1
     storage: Storage = Transitions()
+    axis_name: str | None = None
 
     def __post_init__(self) -> None:
         calls.check_sampler(self.sampler)
@@ -101,6 +105,7 @@ class Replay:
                 "storage must be an instance such as jaxreplay.Transitions(), SharedObservations() "
                 f"or Frames(stack=4), got {self.storage!r}"
             )
+        calls.check_axis(self.axis_name, self.sampler)
         ring_.check_sizes(self.capacity, self.num_envs)
         check_size("batch_size", self.batch_size)
         for name in ("capacity", "batch_size", "num_envs"):
@@ -136,6 +141,8 @@ class Replay:
         """
         calls.check_example(self.requires, example)
         ring = self.storage.init(example, self.slots, self.num_envs)
+        if self.axis_name is not None:
+            ring = ring.replace(axis_name=self.axis_name)
         zero = jnp.zeros((), jnp.int32)
         inner = self.sampler.init(unrolled(key), ring)
         return donatable(varying(ReplayState(ring, inner, dropped=zero, fence=zero)))
@@ -201,6 +208,8 @@ class Replay:
         batch_size = self._size_of_batch(batch_size)
         self._check_ready(state)
         draw = self.sampler.sample(state.sampler, state.ring, unrolled(key), batch_size)
+        if not self.sampler.is_uniform:
+            draw = buffer.settle(draw)
         indices = buffer.once(draw.indices)
         stored = ring_.gather(state.ring, indices)
         batch = Sample(
@@ -212,11 +221,10 @@ class Replay:
             aux=draw.aux,
             probability=draw.probability,
         )
-        batch = buffer.add_barrier(batch)
         # Make the indices passed to `update` depend on all reads, so its writes follow these reads.
         # Probabilities derive from earlier reads; including them would force their computation.
-        fence = buffer.fence(batch._replace(probability=None))
-        return batch._replace(indices=buffer.after(fence, batch.indices))
+        fence = buffer.fence(batch._replace(probability=None), jnp.zeros((), jnp.int32))
+        return batch._replace(indices=buffer.after_on_cpu(fence, batch.indices))
 
     @cached_method
     def update(self, state: ReplayState, sample: Sample, **feedback: Array) -> ReplayState:
@@ -245,14 +253,14 @@ class Replay:
             valid &= jnp.isfinite(values)
         # These writes follow all previous reads, such as those in `observe_return`. The writes of
         # the next call follow these writes and the reads in `sample`.
-        indices = buffer.after(state.fence, jnp.where(valid, sample.indices, IGNORED))
+        indices = buffer.after_on_cpu(state.fence, jnp.where(valid, sample.indices, IGNORED))
         indices = buffer.once(indices)
         sample = sample._replace(indices=indices)
         feedback = {name: jnp.where(valid, values, 0.0) for name, values in feedback.items()}
         inner = self.sampler.update(state.sampler, state.ring, sample, **feedback)
         dropped = counters.saturating_add(state.dropped, (~valid).sum(dtype=jnp.int32))
-        fence = state.fence + buffer.fence((inner, indices))
-        return buffer.add_barrier(state._replace(sampler=inner, dropped=dropped, fence=fence))
+        fence = buffer.fence((inner, indices), state.fence)
+        return state._replace(sampler=inner, dropped=dropped, fence=fence)
 
     @cached_method
     def after_reading(self, state: ReplayState, batch: Sample) -> ReplayState:
@@ -267,7 +275,8 @@ class Replay:
         """
         state = calls.checked_state(self, "after_reading", state)
         batch = calls.checked_batch(batch, self.slots, self.sampler.length)
-        return state._replace(fence=state.fence + buffer.fence(batch.indices))
+        state = buffer.settle((state, batch))[0]
+        return state._replace(fence=buffer.fence(batch.indices, state.fence))
 
     @cached_method
     def observe_return(self, state: ReplayState, episode_return: Array, key: Array) -> ReplayState:
@@ -290,8 +299,8 @@ class Replay:
         pairs = zip(jax.tree.leaves(inner), jax.tree.leaves(state.sampler), strict=True)
         changed = [new for new, old in pairs if new is not old]
         # Each changed array depends on all reads; waiting for the smallest array is cheapest.
-        fence = state.fence + buffer.fence(sorted(changed, key=jnp.size)[:1])
-        return buffer.add_barrier(state._replace(sampler=inner, fence=fence))
+        fence = buffer.fence(sorted(changed, key=jnp.size)[:1], state.fence)
+        return state._replace(sampler=inner, fence=fence)
 
     @cached_method
     def can_sample(self, state: ReplayState, batch_size: int | None = None) -> Array:
@@ -331,8 +340,9 @@ class Replay:
         """Return a dictionary of scalar float32 metrics of the replay and its sampler."""
         state = calls.checked_state(self, "metrics", state)
         of_sampler = self.sampler.metrics(state.sampler, state.ring)
-        dropped = state.dropped.astype(jnp.float32)
-        return {"dropped": dropped, **of_sampler, **state.ring.metrics()}
+        dropped = devices.total(state.dropped.astype(jnp.float32), self.axis_name)
+        of_ring = devices.total(state.ring.metrics(), self.axis_name)
+        return {"dropped": dropped, **of_sampler, **of_ring}
 
     @cached_method
     def end_episodes(self, state: ReplayState) -> ReplayState:
@@ -347,25 +357,23 @@ class Replay:
         state = calls.checked_state(self, "end_episodes", state)
         counter = state.ring.steps_added
         # The write to the newest transition must follow all reads.
-        ring = state.ring.replace(steps_added=buffer.after(state.fence, counter))
+        ring = state.ring.replace(steps_added=buffer.after_on_cpu(state.fence, counter))
         if any(field.top == "last" for field in ring.layout.fields):
             ring = ring_.end_episodes(ring)
         inner = self.sampler.end_episodes(state.sampler, ring)
-        return buffer.add_barrier(
-            state._replace(ring=ring.replace(steps_added=counter), sampler=inner)
-        )
+        return state._replace(ring=ring.replace(steps_added=counter), sampler=inner)
 
     def _add(
         self, state: ReplayState, transition: Tree, feedback: Mapping[str, Array]
     ) -> ReplayState:
-        new = buffer.after(state.fence, _constant(transition)), _single(feedback)
+        new = buffer.after_on_cpu(state.fence, _constant(transition)), _single(feedback)
         feedback = new[1]  # still with NaN and infinity, because the sampler handles them
         (transition, _), broken = _finite(new, self.num_envs)
         state = state._replace(dropped=counters.saturating_add(state.dropped, broken))
         ring, slots = ring_.write(state.ring, transition)
-        slots = buffer.after(state.fence, slots)
+        slots = buffer.after_on_cpu(state.fence, slots)
         inner = self.sampler.add(state.sampler, ring, slots, transition, **feedback)
-        return buffer.add_barrier(state._replace(ring=ring, sampler=inner))
+        return state._replace(ring=ring, sampler=inner)
 
     def _size_of_batch(self, asked: int | None) -> int:
         if asked is None:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxreplay import buffer, counters
+from jaxreplay import buffer, counters, devices
 from jaxreplay._internal import packing
 from jaxreplay._internal.arguments import check_size, slots_within
 from jaxreplay._internal.packing import Layout
@@ -36,6 +36,8 @@ class Ring(struct.PyTreeNode):
     layout: Layout = struct.field(pytree_node=False)  # layout of the fields in `words`
     capacity: int = struct.field(pytree_node=False)  # number of slots C
     num_envs: int = struct.field(pytree_node=False)  # number of environments E
+    axis_name: str | None = struct.field(pytree_node=False, kw_only=True, default=None)  # mesh axis
+    # over which the replay is divided, if this is the part of one device
 
     def as_stored(self, transition: Tree, lead: tuple[int, ...] = ()) -> Tree:
         """Return new transitions in the dtypes of the ring buffer.
@@ -173,7 +175,7 @@ def gather(ring: Ring, slots: Array) -> Tree:
     if slots.ndim > 1:
         flat = gather(ring, slots.ravel())
         return jax.tree.map(lambda x: x.reshape(*slots.shape, *x.shape[1:]), flat)
-    row = packing.unpack(ring.layout, buffer.read(ring.words, slots))
+    row = packing.unpack(ring.layout, buffer.settle(buffer.read(ring.words, slots)))
     return ring.read_outside(row, slots)
 
 
@@ -218,7 +220,7 @@ def even_probability(ring: Ring, slots: Array) -> Array:
     _check_unbatched(ring)
     stored = size(ring)
     share = 1.0 / jnp.maximum(stored, 1).astype(jnp.float32)
-    return jnp.where(slots < stored, share, 0.0)
+    return devices.share(jnp.where(slots < stored, share, 0.0), ring.axis_name)
 
 
 def age(ring: Ring, slots: Array) -> Array:

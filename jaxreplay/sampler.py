@@ -1,6 +1,6 @@
 """Base class for samplers, and replay methods: pairs of a sampler and an objective."""
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from jaxreplay import ring as ring_
 from jaxreplay.objectives import Objective
@@ -30,7 +30,13 @@ class Sampler:
     that reads such an array returns a result that depends on the read, and writes the array only
     after the read, at `buffer.after(buffer.fence(rows), slots)`. Use
     `jaxreplay.testing.assert_in_place` to check this. `docs/how_to/write_a_method.md` has examples.
+
+    Attributes:
+      needs_whole: why `Replay(axis_name=...)` cannot divide the transitions over devices; None if
+        it can, because functions reduce over `ring.axis_name` whatever concerns all transitions.
     """
+
+    needs_whole: ClassVar[str | None] = "its functions do not reduce over devices"
 
     def init(self, key: Array, ring: Ring) -> State:
         """Return the initial state.

@@ -19,13 +19,14 @@ The root is a separate scalar, so reading the root does not delay the next write
 
 Batched writes scatter into the large levels and recompute the small levels completely. Writing a
 single leaf gathers the children of all ancestors in one operation and scatters all results in
-another. Gradients do not flow through the tree.
+another. On accelerators, writes process two levels at a time, and so do draws on TPU, where
+rounding can select a neighbouring leaf (`_internal.wide_rows`). Gradients do not flow through.
 """
 
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, get_args
 
 import jax
@@ -34,7 +35,9 @@ import numpy as np
 from flax import struct
 
 from jaxreplay import buffer, numerics
+from jaxreplay._internal import wide_rows
 from jaxreplay._internal.arguments import as_int32, check_choice, slots_within
+from jaxreplay._internal.platforms import by_platform
 from jaxreplay.buffer import Buffer
 from jaxreplay.types import Array
 
@@ -45,8 +48,6 @@ REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
 
 # Levels with at most this many nodes are recomputed completely, which is cheaper than a scatter.
 _SMALL = 512
-# Default branching factor by backend: CPUs prefer few children, accelerators few levels.
-_BRANCHING = {"cpu": 8, "gpu": 32, "tpu": 128}
 # XLA divides by multiplying with the reciprocal. If the total exceeds 2^126, its reciprocal is
 # denormal and flushed to 0, and all probabilities become 0. Using 2^125 is a margin for rounding.
 _LARGEST_TOTAL = 2.0**125
@@ -57,6 +58,7 @@ class _Levels(NamedTuple):
 
     sizes: tuple[int, ...]  # padded number of nodes in each level, without the root
     starts: tuple[int, ...]  # index of the first node in each level
+    end: int  # index after the last node of all levels
     large: int  # number of levels updated by scatters: the leaves, and levels larger than _SMALL
 
 
@@ -70,26 +72,23 @@ class SumTree(struct.PyTreeNode):
     reduce: Reduction = struct.field(pytree_node=False)
 
 
-def init(capacity: int, branching: int | None = None, reduce: Reduction = "sum") -> SumTree:
+def init(capacity: int, branching: int = 8, reduce: Reduction = "sum") -> SumTree:
     """Return a tree whose leaves are all 0, or infinity for minima.
 
     Args:
       capacity: number of leaves C.
-      branching: number of children per node. None selects the backend's default, which is 8 on CPU,
-        32 on GPU and 128 on TPU.
+      branching: number of children per node.
       reduce: "sum", or "min" or "max" for a tree of minima or maxima.
 
     Raises:
       ValueError: If `capacity` is below 1, `branching` is below 2, or `reduce` is unknown.
     """
     check_choice("reduce", reduce, REDUCTIONS)
-    if branching is None:
-        branching = _BRANCHING.get(jax.default_backend(), 8)
     if capacity < 1:
         raise ValueError(f"capacity must be at least 1, got {capacity}")
     if branching < 2:
         raise ValueError(f"branching must be at least 2, got {branching}")
-    size = sum(_levels(capacity, branching).sizes)
+    size = _stored(capacity, branching)
     nodes, root = (jnp.full(shape, _neutral(reduce), jnp.float32) for shape in (size, ()))
     return SumTree(nodes, root, capacity, branching, reduce)
 
@@ -156,10 +155,16 @@ def add(
 def repair(tree: SumTree, indices: Array) -> SumTree:
     """Recompute all ancestors of leaves `indices` `[B]` int32. Out-of-range indices are ignored."""
     indices = as_int32("indices", indices, tree.capacity)
-    levels = _levels(tree.capacity, tree.branching)
-    nodes = tree.nodes
     # Replace out-of-range indices by 0, because recomputing unchanged nodes has no effect.
-    parents = jnp.where((indices >= 0) & (indices < tree.capacity), indices, 0).astype(jnp.uint32)
+    slots = jnp.where((indices >= 0) & (indices < tree.capacity), indices, 0).astype(jnp.uint32)
+    nodes = _repair(tree, slots)
+    # Compute the root from the new nodes. Reading the old nodes after the write would force a copy.
+    return tree.replace(nodes=nodes, root=_root(nodes, tree))
+
+
+def _repair_on_cpu(tree: SumTree, slots: Array) -> Array:
+    levels = _levels(tree.capacity, tree.branching)
+    nodes, parents = tree.nodes, slots
     for below, above in itertools.pairwise(levels.starts[: levels.large]):
         parents = parents // tree.branching
         families = below // tree.branching + parents
@@ -168,9 +173,20 @@ def repair(tree: SumTree, indices: Array) -> SumTree:
     start, size = levels.starts[levels.large - 1], levels.sizes[levels.large - 1]
     top = _above(nodes[start : start + size], levels.sizes[levels.large :], tree)
     if top:
-        nodes = buffer.write(nodes, jnp.arange(start + size, nodes.size), jnp.concatenate(top))
-    # Compute the root from the new nodes. Reading the old nodes after the write would force a copy.
-    return tree.replace(nodes=nodes, root=_root(nodes, tree))
+        nodes = buffer.write(nodes, jnp.arange(start + size, levels.end), jnp.concatenate(top))
+    return nodes
+
+
+def _repair_wide(tree: SumTree, slots: Array) -> Array:
+    if tree.branching != wide_rows.CHILDREN:
+        return _repair_on_cpu(tree, slots)
+    levels = _levels(tree.capacity, tree.branching)
+    join = functools.partial(_join, reduce=tree.reduce)
+    neutral = _neutral(tree.reduce)
+    return wide_rows.repair(tree.nodes, slots, levels.sizes, levels.starts, join, neutral)
+
+
+_repair = by_platform(_repair_wide, cpu=_repair_on_cpu)
 
 
 def rebuild(tree: SumTree, leaves: Array) -> SumTree:
@@ -179,6 +195,7 @@ def rebuild(tree: SumTree, leaves: Array) -> SumTree:
     leaves = jax.lax.stop_gradient(leaves.astype(jnp.float32))
     padded = _pad(leaves, size, tree.reduce)
     nodes = jnp.concatenate([padded, *_above(padded, upper_sizes, tree)])
+    nodes = _pad(nodes, _stored(tree.capacity, tree.branching), tree.reduce)
     return tree.replace(nodes=nodes, root=_root(nodes, tree))
 
 
@@ -271,33 +288,65 @@ def find(tree: SumTree, target: Array, rest: Array | float = 0.0) -> Array:
     Returns:
       `[B]` int32 leaf indices.
     """
+    rest = jnp.broadcast_to(jnp.asarray(rest, jnp.float32), target.shape)
+    return _find(tree, target, rest)
+
+
+def _find_in_rows(tree: SumTree, target: Array, rest: Array) -> Array:
     levels = _levels(tree.capacity, tree.branching)
     small = sum(levels.sizes[: levels.large])  # index of the first node of the small levels
-    rest = jnp.broadcast_to(jnp.asarray(rest, jnp.float32), target.shape)
     walk = (jnp.zeros(target.shape, jnp.int32), target, rest)
+
+    def descend(nodes: Array, starts: Sequence[int], walk: _Walk) -> _Walk:
+        rows = _rows(nodes, tree)
+        return _descend(lambda row: _columns(buffer.read(rows, row)), starts, walk, tree.branching)
+
     # Search the small levels in a separate array, which stays in the cache.
     starts = [start - small for start in levels.starts[levels.large :]]
-    walk = _descend(_rows(tree.nodes[small:], tree), starts, walk)
-    return _descend(_rows(tree.nodes, tree), levels.starts[: levels.large], walk)[0]
+    walk = descend(tree.nodes[small : levels.end], starts, walk)
+    return descend(tree.nodes, levels.starts[: levels.large], walk)[0]
+
+
+def _find_in_nodes(tree: SumTree, target: Array, rest: Array) -> Array:
+    """Read every child on its own, so that XLA on GPU fuses reads with what follows."""
+
+    def children(row: Array) -> list[Array]:
+        first = row * tree.branching
+        return [buffer.read(tree.nodes, first + child) for child in range(tree.branching)]
+
+    starts = _levels(tree.capacity, tree.branching).starts
+    walk = (jnp.zeros(target.shape, jnp.int32), target, rest)
+    return _descend(children, starts, walk, tree.branching)[0]
+
+
+def _find_in_wide_rows(tree: SumTree, target: Array, rest: Array) -> Array:
+    if tree.branching != wide_rows.CHILDREN:
+        return _find_in_rows(tree, target, rest)
+    levels = _levels(tree.capacity, tree.branching)
+    return wide_rows.find(tree.nodes, target, rest, levels.sizes, levels.starts)
+
+
+_find = by_platform(_find_in_nodes, cpu=_find_in_rows, tpu=_find_in_wide_rows)
 
 
 _Walk = tuple[Array, Array, Array]  # node in its level, target within the node, rest; all [B]
 
 
-def _descend(rows: Array, starts: Sequence[int], walk: _Walk) -> _Walk:
+def _descend(
+    read: Callable[[Array], list[Array]], starts: Sequence[int], walk: _Walk, branching: int
+) -> _Walk:
     """Descend through the levels from the last to the first entry of `starts`.
 
-    Each row of `rows` `[n, branching]` contains the children of one parent. Level i begins at node
-    `starts[i]`. The loop is unrolled, because a compiled loop would copy `walk` in every turn.
+    `read` returns the children `[B]` of parents, given their rows `[B]` in `[n, branching]`. Level
+    i begins at node `starts[i]`. The loop is unrolled, because a compiled loop would copy `walk`
+    in every turn.
     """
-    branching = rows.shape[1]
-
     for level_start in reversed(starts):
         node, target, rest = walk
-        children = buffer.read(rows, level_start // branching + node)  # [B, branching]
+        children = read(level_start // branching + node)
         start = chosen_start = jnp.zeros_like(target)
         chosen = jnp.zeros_like(node)
-        for child, value in enumerate(_columns(children)):
+        for child, value in enumerate(children):
             descend = (value > 0) & (start <= target)
             # `lax.select` traces and compiles faster than `jnp.where` in this unrolled loop.
             chosen = jax.lax.select(descend, jax.lax.full_like(node, child), chosen)
@@ -337,26 +386,45 @@ def _levels(capacity: int, branching: int) -> _Levels:
     """Compute the layout of the levels below the root."""
     sizes, size = [], capacity
     while size > 1 or not sizes:
-        sizes.append(size)
-        size = math.ceil(size / branching)
-    padded = tuple(math.ceil(size / branching) * branching for size in sizes)
-    large = 1 + sum(size > _SMALL for size in padded[1:])
-    return _Levels(padded, tuple(itertools.accumulate(padded[:-1], initial=0)), large)
+        unit = wide_rows.aligned(branching) if size > _SMALL else branching
+        sizes.append(math.ceil(size / unit) * unit)
+        size = sizes[-1] // branching
+    *starts, end = itertools.accumulate(sizes, initial=0)
+    large = 1 + sum(size > _SMALL for size in sizes[1:])
+    return _Levels(tuple(sizes), tuple(starts), end, large)
+
+
+def _stored(capacity: int, branching: int) -> int:
+    """Return the number of stored nodes, which may be more than those of all levels."""
+    return wide_rows.padded(_levels(capacity, branching).end)
 
 
 def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
     """Set a single leaf and recompute its ancestors, as `set` does."""
-    levels = _levels(tree.capacity, tree.branching)
     valid, value = _validate(tree, index, value)
     # Unsigned division and remainder require about a dozen operations fewer than signed ones.
     index = jnp.clip(index, 0, tree.capacity - 1).astype(jnp.uint32)
-    paths = [index // tree.branching**level for level in range(len(levels.sizes))]
-    targets = [start + path for start, path in zip(levels.starts, paths, strict=True)]
-    families = jnp.stack(targets) // tree.branching  # row of siblings at each level
+    written = _path(tree, index, value, valid)
+    targets = _targets(tree, index)
+    targets[0] = jnp.where(valid, index, tree.nodes.size)
+    *written, root = buffer.once(written)
+    nodes = buffer.write(tree.nodes, jnp.stack(targets), jnp.stack(written))
+    return tree.replace(nodes=nodes, root=root)
+
+
+def _targets(tree: SumTree, index: Array) -> list[Array]:
+    """Return the places in `nodes` of leaf `index` `[]` uint32 and of its ancestors."""
+    starts = enumerate(_levels(tree.capacity, tree.branching).starts)
+    return [start + index // tree.branching**level for level, start in starts]
+
+
+def _path_on_cpu(tree: SumTree, index: Array, value: Array, valid: Array) -> list[Array]:
+    """Return the value of leaf `index`, new if `valid`, and those of its ancestors."""
+    families = jnp.stack(_targets(tree, index)) // tree.branching  # row of siblings at each level
     rows = buffer.read(_rows(tree.nodes, tree), families)
     written = [value]
-    for level, path in enumerate(paths):
-        position = path % tree.branching
+    for level in range(families.size):
+        position = index // tree.branching**level % tree.branching
         if level == 0:
             position = jnp.where(valid, position, tree.branching)  # selects no child
         # Use scalars: with vectors, XLA would recompute all lower levels for every element.
@@ -365,10 +433,23 @@ def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
             for child in range(tree.branching)
         ]
         written.append(_join(family, tree.reduce))
-    targets[0] = jnp.where(valid, index, tree.nodes.size)
-    *written, root = buffer.once(written)
-    nodes = buffer.write(tree.nodes, jnp.stack(targets), jnp.stack(written))
-    return tree.replace(nodes=nodes, root=root)
+    return written
+
+
+def _path_wide(
+    tree: SumTree, index: Array, value: Array, valid: Array, *, apart: bool = False
+) -> list[Array]:
+    if tree.branching != wide_rows.CHILDREN:
+        return _path_on_cpu(tree, index, value, valid)
+    join = functools.partial(_join, reduce=tree.reduce)
+    targets = jnp.stack(_targets(tree, index))
+    return wide_rows.ancestors(tree.nodes, targets, value, valid, join, apart=apart)
+
+
+_path_apart = functools.partial(_path_wide, apart=True)  # for GPU: XLA fuses these reads
+
+
+_path = by_platform(_path_apart, cpu=_path_on_cpu, tpu=_path_wide)
 
 
 def _validate(tree: SumTree, indices: Array, values: Array) -> tuple[Array, Array]:
@@ -393,7 +474,8 @@ def _above(level: Array, sizes: Sequence[int], tree: SumTree) -> list[Array]:
 
 
 def _root(nodes: Array, tree: SumTree) -> Array:
-    return buffer.once(_combine(nodes[None, -tree.branching :], tree.reduce)[0])
+    levels = _levels(tree.capacity, tree.branching)
+    return buffer.once(_combine(nodes[None, levels.starts[-1] : levels.end], tree.reduce)[0])
 
 
 def _neutral(reduce: str) -> float:

@@ -18,8 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreplay import ring as ring_
-from jaxreplay._internal.hlo import assert_in_place as assert_in_place
+from jaxreplay._internal.hlo import Operation as Operation
 from jaxreplay._internal.hlo import large_copies as large_copies
+from jaxreplay._internal.loop_cost import Cost as Cost
+from jaxreplay._internal.loop_cost import assert_in_place as assert_in_place
+from jaxreplay._internal.loop_cost import compiled_cost as compiled_cost
 from jaxreplay.methods import MakeMethod
 from jaxreplay.option import check_class
 from jaxreplay.replay import Replay

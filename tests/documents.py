@@ -9,7 +9,9 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 PAGES = {path.relative_to(ROOT / "docs").as_posix(): path for path in ROOT.glob("docs/**/*.md")}
-_BLOCK = re.compile(r"(<!-- slow -->\n)?^```(\S*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(
+    r"(?:<!-- (slow|compilers) -->\n)?^```(\S*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE
+)
 
 # Replacements that reduce the steps and slots of the pages.
 _SHRUNK = {
@@ -24,13 +26,13 @@ class Block(NamedTuple):
 
     language: str  # "" for commands and their output
     text: str
-    slow: bool  # marked as too long for quick tests
+    mark: str  # "slow": too long for quick tests; "compilers": needs those of a GPU and a TPU
 
 
 def blocks(path: Path) -> list[Block]:
     """Return the fenced blocks of a page."""
     found = _BLOCK.findall(path.read_text())
-    return [Block(language, text, bool(mark)) for mark, language, text in found]
+    return [Block(language, text, mark) for mark, language, text in found]
 
 
 def python(path: Path) -> list[Block]:

@@ -32,8 +32,8 @@ from tests.documents import CONTRIBUTING, PAGES, README, ROOT
 WRITTEN = {"README.md": README, "CONTRIBUTING.md": CONTRIBUTING, **PAGES}
 RESULTS = ROOT / "experiments" / "results"
 COMMANDS = ("train", "compare", "sweep", "plot", "report", "watch", "benchmarks.replay",
-            "benchmarks.training", "benchmarks.commits", "papers list", "papers run",
-            "papers report")  # fmt: skip
+            "benchmarks.training", "benchmarks.accelerators", "benchmarks.commits",
+            "papers list", "papers run", "papers report")  # fmt: skip
 LABELS = ("ners_star", "without", "refer", "per", "rank")  # labels of arms, which replace "replay"
 
 # Commands
@@ -155,10 +155,10 @@ def test_extras_in_pages_and_messages_exist():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = set(project["optional-dependencies"])
     for name, path in WRITTEN.items():
-        for found in re.findall(r"(?:jaxreplay|'\.)\[([a-z0-9_,]+)\]", path.read_text()):
+        for found in re.findall(r"(?:jaxreplay|'\.)\[([a-z0-9_,-]+)\]", path.read_text()):
             assert set(found.split(",")) <= extras, f"{name}: {found}"
     rows = re.search(r"\| extra \|.*\n\| --- .*\n((?:\|.*\n)+)", PAGES["start.md"].read_text())[1]
-    listed = re.findall(r"`([a-z0-9]+)`", "".join(row.split("|")[1] for row in rows.splitlines()))
+    listed = re.findall(r"`([a-z0-9-]+)`", "".join(row.split("|")[1] for row in rows.splitlines()))
     assert listed and set(listed) <= extras
     families = [(family, name) for family in FAMILIES.values() for name in family.actions]
     assert {extra for family, name in families for extra in family.needs(name).values()} <= extras
@@ -210,14 +210,14 @@ def run_page(path: Path, slow: bool) -> None:
     """Run the blocks of a page in one namespace, with fewer steps and slots."""
     names: dict = {"__name__": "page"}
     for block in documents.python(path):
-        if slow or not block.slow:
+        if block.mark in ("", "slow" * slow):
             documents.run(block.text, names)
 
 
 def pages(slow: bool) -> list[str]:
     """Return the names of pages that have Python blocks with this mark."""
-    marks = {name: {block.slow for block in documents.python(path)} for name, path in PAGES.items()}
-    return sorted(name for name in marks if slow in marks[name])
+    marks = {name: {block.mark for block in documents.python(path)} for name, path in PAGES.items()}
+    return sorted(name for name in marks if "slow" * slow in marks[name])
 
 
 @pytest.mark.parametrize("name", pages(slow=False))

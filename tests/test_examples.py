@@ -28,7 +28,7 @@ def loaded(name):
 
 def test_examples_are_tested_and_short():
     tested = {
-        "demonstrations": 80, "dqn_in_one_file": 125, "flashbax_api": 100,
+        "demonstrations": 80, "devices": 40, "dqn_in_one_file": 125, "flashbax_api": 100,
         "gradient_variance": 145, "memory": 50, "search": 80,
     }  # fmt: skip
     for path in EXAMPLES.glob("*.py"):

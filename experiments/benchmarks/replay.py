@@ -83,7 +83,7 @@ class Cycles:
             return jax.lax.fori_loop(0, replay.capacity, add, empty), jnp.zeros(())
 
         def loop(carry: Any, inputs: Inputs, start: Array, count: Array) -> Any:
-            step = lambda number, carry: _cycle(replay, order, carry, inputs, number)  # noqa: E731
+            step = lambda number, carry: cycle(replay, order, carry, inputs, number)  # noqa: E731
             return jax.lax.fori_loop(start, start + count, step, carry)
 
         self._inputs, self._done = make_inputs(replay.batch_size), 0
@@ -127,7 +127,7 @@ def make_inputs(batch_size: int) -> Inputs:
     return Inputs(rows, jax.random.split(key_sample, _POOL), noise)
 
 
-def _cycle(replay: Any, order: str, carry: Any, inputs: Inputs, number: Array) -> Any:
+def cycle(replay: Any, order: str, carry: Any, inputs: Inputs, number: Array) -> Any:
     """Return the state of the replay, and a number that depends on everything that is read.
 
     Without the number, XLA would remove the reads.

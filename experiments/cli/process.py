@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import sys
+import threading
 from typing import NoReturn
 
 STOPPED = "stopped; there was nothing to save"
@@ -42,6 +43,10 @@ def run(name: str) -> NoReturn:
     finally:
         discard_unread()
         gc.freeze()  # the interpreter collects garbage twice as it exits
+    if any(thread.daemon for thread in threading.enumerate()) and code:  # still in a program of XLA
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+        os._exit(code)  # the interpreter would abort when such a thread returns
     sys.exit(code)
 
 

@@ -66,6 +66,11 @@ def assemble(config: RunConfig) -> Parts:
 
 def _environment(config: RunConfig) -> tuple[Environment | MakeHost, EnvironmentSpec]:
     """Return the environment, or a function that makes batches on the host, and its spec."""
+    if environments.is_host(config.env) and config.loop.mesh > 1:
+        raise ValueError(
+            f"mesh {config.loop.mesh}: {config.env} steps on the host, and its runs have one "
+            "device: use mesh 1, or an environment that compiles"
+        )
     if not environments.is_host(config.env):
         environment = environments.make(config.env, config.env_options)
         return environment, environment.spec

@@ -3,10 +3,12 @@
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
 _SCHEDULERS = (signal.SIGTERM, signal.SIGUSR1)  # the latter for Slurm's --signal
+_REPEATED = 0.5  # seconds in which a signal may arrive twice, from a terminal and from a wrapper
 INTERRUPTED, TERMINATED = 130, 143  # exit codes in the convention of shells
 
 
@@ -51,9 +53,13 @@ def terminable() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+class TimeOver(Exception):
+    """The time limit of a study is over."""
+
+
 @contextlib.contextmanager
 def deferred(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` at the first signal; raise its exception at a second one or at the end.
+    """Call `stop` at the first signal; raise its exception at a later one or at the end.
 
     `stop` may run between any two instructions, so it must not wait for a lock.
     """
@@ -62,13 +68,14 @@ def deferred(stop: Callable[[], None]) -> Iterator[None]:
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, *_SCHEDULERS)}
     raising = {number: handler for number, handler in before.items() if callable(handler)}
-    received: list[int] = []
+    received: list[tuple[int, float]] = []
 
     def receive(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        if len(received) > 1:
+        received.append((number, time.monotonic()))
+        if len(received) == 1:
+            stop()
+        elif received[-1][1] > received[0][1] + _REPEATED:
             raising[signal.Signals(number)](number, frame)
-        stop()
 
     for number in raising:
         signal.signal(number, receive)
@@ -78,4 +85,5 @@ def deferred(stop: Callable[[], None]) -> Iterator[None]:
         for number, handler in raising.items():
             signal.signal(number, handler)
     if received:
-        raising[signal.Signals(received[0])](received[0], None)
+        number = signal.Signals(received[0][0])
+        raising[number](number, None)

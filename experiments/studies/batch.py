@@ -101,9 +101,8 @@ def train(
       driver: the driver, which is closed at the end.
       budget: memory shared by all batches; training waits until enough of it is free.
       checkpoint: the checkpoint of the batch.
-      reached: called with the agent steps of each run and the progress before training, at every
-        log point, and where a driver on the host stops in between; if it returns False, training
-        stops with a checkpoint and returns None.
+      reached: called with the agent steps of each run and the progress before training and at
+        every log point; if it returns False, training stops with a checkpoint and returns None.
       code: version of the code.
       every: seconds between two checkpoints.
       keep: whether to write a checkpoint at the end, too.

@@ -7,6 +7,7 @@ device therefore executes whole programs.
 
 import contextlib
 import functools
+import math
 import queue
 import sys
 import threading
@@ -20,7 +21,7 @@ import pandas as pd
 
 from experiments.environments.host import EnvironmentFailed
 from experiments.runs import compilation, interrupt
-from experiments.runs.interrupt import Stopped
+from experiments.runs.interrupt import Stopped, TimeOver
 from experiments.runs.log import Log, Row, mean_over_seeds, say, show
 from experiments.statistics.summaries import diverged_seeds
 from experiments.studies import batch, devices
@@ -113,7 +114,12 @@ class Here:
 
 
 def carry_out(
-    plan: Plan, store: Store, engine: Engine, logs: Sequence[Log] = (), diverged: str = ""
+    plan: Plan,
+    store: Store,
+    engine: Engine,
+    logs: Sequence[Log] = (),
+    diverged: str = "",
+    deadline: float = math.inf,
 ) -> None:
     """Execute the missing runs of a study and store every batch when it ends.
 
@@ -123,12 +129,14 @@ def carry_out(
       engine: trains the batches.
       logs: destinations of the metrics at log points, of a plan with a single batch.
       diverged: what stops the batch if a seed diverges; "" goes on.
+      deadline: value of `time.monotonic` after which batches stop as after Ctrl-C.
 
     Raises:
       Stopped: the user pressed Ctrl-C, a seed diverged, or the cluster is lost; finished runs are
         kept.
+      TimeOver: the deadline came before the end.
     """
-    board = _Board(plan, store, logs, diverged)
+    board = _Board(plan, store, logs, diverged, deadline)
     try:
         with engine.working(plan, store) as train:
             board.run(train, "between two steps" if plan.on_host else engine.stops)
@@ -144,8 +152,8 @@ def carry_out(
             interrupt.exit_code(error) if pressed else 1,
             f"--resume {store.folder} continues",
         ) from (None if pressed else error)
-    finally:
-        board.close()
+    if board.left and time.monotonic() >= deadline:
+        raise TimeOver
 
 
 def check_failed(store: Store) -> None:
@@ -164,12 +172,15 @@ class _Board:
     the calls, as signals interrupt only the main thread, and none may be lost.
     """
 
-    def __init__(self, plan: Plan, store: Store, logs: Sequence[Log], diverged: str) -> None:
+    def __init__(
+        self, plan: Plan, store: Store, logs: Sequence[Log], diverged: str, deadline: float
+    ) -> None:
         self._plan, self._store, self._logs, self._stops = plan, store, logs, diverged
+        self._deadline, self.left = deadline, plan.runs  # runs that have not ended
         self._bar = Bar(plan.steps, plan.runs)
         self._waiting = {number: list(job.batches) for number, job in enumerate(plan.jobs)}
         self._begun: set[int] = set()
-        self._lock, self.stopped = threading.Lock(), False
+        self._lock, self._stopped = threading.Lock(), False
         self._calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
         self._errors: list[BaseException] = []
         self._diverged: set[int] = set()
@@ -195,7 +206,7 @@ class _Board:
         ]  # fmt: skip
 
         def interrupted() -> None:
-            self.stopped = True
+            self._stopped = True
             self._calls.put(lambda: self._say_stopping(stops))
 
         with interrupt.deferred(interrupted):
@@ -207,11 +218,17 @@ class _Board:
                 while any(thread.is_alive() for thread in threads):
                     time.sleep(_PAUSE)
             finally:
-                self.stopped = True
+                self._stopped = True
                 self._calls.put(None)
                 listener.join()  # keep what has ended
+                self._bar.close()
             if self._errors:
                 raise self._errors[0]
+
+    @property
+    def stopped(self) -> bool:
+        """Whether batches should stop."""
+        return self._stopped or time.monotonic() >= self._deadline
 
     def _say_stopping(self, when: str) -> None:
         """Print that the user interrupted the batches."""
@@ -222,14 +239,6 @@ class _Board:
         """Delete the checkpoints of runs that are on disk."""
         while written and self._removed:
             self._removed.pop()()
-
-    def close(self) -> None:
-        """Write what has ended, and close the bar and the logs."""
-        self._bar.close()
-        self._store.write()
-        self._remove(True)
-        for log in self._logs:
-            log.close()
 
     def take(self, last: int | None) -> tuple[int, Job, tuple[SeededPoint, ...]] | None:
         """Return the number of a job, the job and its next batch, or None after the last one.
@@ -248,21 +257,29 @@ class _Board:
             return number, self._plan.jobs[number], left[number].pop(0)
 
     def _listen(self) -> None:
-        """Execute the calls of the workers, also after an error, until None comes."""
-        while True:
-            try:
-                call = self._calls.get(timeout=_PAUSE)
-            except queue.Empty:
-                if self._errors:
-                    continue
-                call = self._flush
-            if call is None:
-                return
-            try:
-                call()
-            except Exception as error:  # a full disk, or a seed that diverged
-                self._errors.append(error)
-                self.stopped = True
+        """Execute calls, also after an error, until None comes; then write and close."""
+        while (call := self._next()) is not None:
+            self._execute(call)
+        for call in (self._write, *(log.close for log in self._logs)):
+            self._execute(call)
+
+    def _next(self) -> Callable[[], Any] | None:
+        """Return the next call of the workers, or one that writes the tables if none comes soon."""
+        with contextlib.suppress(queue.Empty):
+            return self._calls.get(timeout=_PAUSE)
+        return (lambda: None) if self._errors else self._flush
+
+    def _execute(self, call: Callable[[], Any]) -> None:
+        try:
+            call()
+        except Exception as error:  # a full disk, or a seed that diverged
+            self._errors.append(error)
+            self._stopped = True
+
+    def _write(self) -> None:
+        """Write the tables."""
+        self._store.write()
+        self._remove(True)
 
     def _flush(self) -> None:
         """Write the tables unless nothing is new or they were written just before."""
@@ -283,18 +300,23 @@ class _Board:
                     outcome = train(self._task(tell, job, runs), unit)
                 except EnvironmentFailed as error:
                     outcome = batch.failed(runs, str(error))
+                    self._explain(error)
                 except (RuntimeError, ValueError) as error:
                     why = compilation.out_of_memory(error) or str(error)
                     outcome = batch.failed([*runs, *self._drop(last)], why)
                     if isinstance(error, RuntimeError) and why == str(error):  # a bug, of XLA or us
-                        text = "".join(traceback.format_exception(error))
-                        self._calls.put(functools.partial(show, text, sys.stderr))
+                        self._explain(error)
                 if outcome is not None:
                     self._calls.put(functools.partial(self._keep, outcome))
         except BaseException as error:
             self._errors.append(error)
-            self.stopped = True
+            self._stopped = True
         tell(None)
+
+    def _explain(self, error: Exception) -> None:
+        """Print an error in full; the table of failures has its first words."""
+        text = "".join(traceback.format_exception(error))
+        self._calls.put(functools.partial(show, text, sys.stderr))
 
     def _task(
         self, tell: Callable[[str, int], None], job: Job, runs: tuple[SeededPoint, ...]
@@ -330,7 +352,9 @@ class _Board:
             self._store.add(outcome.results, outcome.cost, outcome.code)
         self._removed.append(outcome.remove)
         self._flush()
-        self._bar.ended(len(outcome.results) + len(outcome.failures), len(outcome.failures))
+        ended = len(outcome.results) + len(outcome.failures)
+        self.left -= ended
+        self._bar.ended(ended, len(outcome.failures))
 
     def _begin(
         self, job: Job, runs: Sequence[SeededPoint], known: int, points: Sequence[Metrics]

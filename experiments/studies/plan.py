@@ -142,12 +142,16 @@ def make(
         if not runs:
             continue
         on_cpu, calls = devices_.is_cpu(units[0][0]), sum(map(len, units))
-        if width is not None:
-            own = min(width, len(runs))
+        planned = sum(point.config.seeds for point in group.points)
+        # Of all runs, not of the missing ones, so that checkpoints fit when a study resumes.
+        if group.points[0].config.loop.mesh > 1:  # a single program on all devices of the mesh
+            own = len(runs)
+        elif width is not None:
+            own = min(width, planned)
         elif on_cpu:
-            own = min(width_of(group.points[0].config.seeds), len(runs))
+            own = min(width_of(group.points[0].config.seeds), planned)
         else:
-            own = math.ceil(len(runs) / calls)
+            own = math.ceil(planned / calls)
         if not together:
             size, fit = fitting(group.points[0], len(units), available)
             jobs.append(Job(group, tuple(runs), min(own, fit), min(own, fit), size))
@@ -161,7 +165,7 @@ def make(
 
 
 def fitting(point: Point, units: int, limit: int, least: int = 1) -> tuple[int, int]:
-    """Return the bytes of a run's arrays, and the number of runs that fit on each unit.
+    """Return the bytes of a run's arrays on a device, and the number of runs that fit on each unit.
 
     Args:
       point: point of the run.
@@ -173,7 +177,7 @@ def fitting(point: Point, units: int, limit: int, least: int = 1) -> tuple[int, 
       ValueError: fewer runs fit; the message names the point.
     """
     parts = assemble(point.config)
-    size = memory(parts, point.config)
+    size = memory(parts, point.config) // point.config.loop.mesh
     if (fit := limit // units // size) < least:
         runs = least * units
         take = f"{count(runs, 'run')} at once take" if runs > 1 else "a run takes"

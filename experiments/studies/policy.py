@@ -1,5 +1,6 @@
 """The trained policy of one seed of a run, from the run's last checkpoint."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,6 +67,8 @@ def load(folder: Path, study: Study, seed: int) -> Policy:
         the agent.
     """
     (point,) = study.points()
+    loop = dataclasses.replace(point.config.loop, mesh=1)  # devices share the agent
+    point = point._replace(config=dataclasses.replace(point.config, loop=loop))
     store.check_demos(store.read(folder).facts, [point], folder)
     path, seeds, step = checkpoints.of_seed(folder, seed)
     parts = assemble(point.config)

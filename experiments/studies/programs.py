@@ -36,6 +36,10 @@ _NEEDS_VALUE = (
 Values = dict[str, Any]  # name of a setting -> [] or [S]
 
 
+# Runs on one device, runs that several devices divide, and runs with environments on the host.
+KINDS = ("device", "mesh", "host")
+
+
 class Group(NamedTuple):
     """Points that share a program."""
 
@@ -87,12 +91,21 @@ def grouped(points: Sequence[Point]) -> list[Group]:
     """Group the points of a study that can share a program; settings that vary may be inputs.
 
     All points determine the groups, so that a resumed study has the same programs as before. Points
-    with environments on the host share nothing.
+    with environments on the host, or on several devices, share nothing.
     """
     groups = []
-    for members in _partitioned([p for p in points if not p.hosted], _must_differ):
+    kinds = {kind: [point for point in points if kind_of(point) == kind] for kind in KINDS}
+    for members in _partitioned(kinds["device"], _must_differ):
         groups += _split(members, _candidates(members))
-    return groups + [Group((point,), (), None) for point in points if point.hosted]
+    groups += [group_of([point], ()) for point in kinds["mesh"]]
+    return groups + [Group((point,), (), None) for point in kinds["host"]]
+
+
+def kind_of(point: Point) -> str:
+    """Return one of `KINDS`."""
+    if point.hosted:
+        return "host"
+    return "mesh" if point.config.loop.mesh > 1 else "device"
 
 
 def _split(points: Sequence[Point], candidates: Sequence[Place]) -> list[Group]:

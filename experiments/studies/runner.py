@@ -3,18 +3,16 @@
 A run is a study of one arm on one task with one setting.
 """
 
-import _thread
 import contextlib
 import dataclasses
-import signal
-import threading
-from collections.abc import Iterator, Sequence
+import math
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from experiments.files.disk import write_json
 from experiments.runs import rates
-from experiments.runs.interrupt import Stopped
+from experiments.runs.interrupt import Stopped, TimeOver
 from experiments.runs.log import CSVLog, Log, TensorBoardLog, WandbLog, say, show, waiting
 from experiments.runs.rates import in_words
 from experiments.statistics.claims import CONTROL
@@ -84,6 +82,10 @@ def run(
     """
     out = Path(out)
     folders.check(out, "study", resume=resume, overwrite=overwrite or dry_run)
+    if resume and output is None and (out / "metrics.csv").exists():
+        raise ValueError(
+            f"{out} has a run of experiments.train: use python -m experiments.train --resume {out}"
+        )
     remarks = study.check()
     with contextlib.ExitStack() as stack:
         if not dry_run:
@@ -100,17 +102,15 @@ def run(
             return None
         folders.prepare(out, "study", resume=resume, overwrite=overwrite)
         work.results.write()
-        over = threading.Event()
         try:
-            with _limited(where.hours, over):
-                findings = work.carry_out()
-        except (Stopped, KeyboardInterrupt) as error:
-            if over.is_set():
-                say(f"the {where.hours:g} hours are over: {again or f'--resume {out} continues'}")
-                return None
-            if again and isinstance(error, Stopped):
-                raise Stopped(error.reason, error.exit_code, again) from error.__cause__
-            raise
+            findings = work.carry_out()
+        except TimeOver:
+            say(f"the {where.hours:g} hours are over: {again or f'--resume {out} continues'}")
+            return None
+        except Stopped as error:
+            if not again:
+                raise
+            raise Stopped(error.reason, error.exit_code, again) from error.__cause__
         results = Results(work.results, study, findings)
         if show:
             conclude(results)
@@ -140,6 +140,9 @@ class _Work:
         output: RunOutput | None,
     ) -> None:
         self.study, self.where, self.engine, self._output = study, where, engine, output
+        self._deadline = math.inf
+        if where.hours is not None:
+            self._deadline = time.monotonic() + 3600 * where.hours
         self._made: tuple[Sequence[SeededPoint], list[tuple[plan.Plan, Engine]]] | None = None
         self.points = study.points()
         if len(self.points) > _MANY:
@@ -208,22 +211,23 @@ class _Work:
             logs = _logs(self.results, self.study, output)
             stops = "--stop-on-divergence" if output.stop_on_divergence else ""
         for jobs, engine in self._plans(runs):
-            executor.carry_out(jobs, self.results, engine, logs, stops)
+            executor.carry_out(jobs, self.results, engine, logs, stops, self._deadline)
 
     def _plans(self, runs: Sequence[SeededPoint]) -> list[tuple[plan.Plan, Engine]]:
         """Return the plan of the runs that compile, and that of runs on the host, if any.
 
         All devices of this machine together train a single run, whose log points are shown as they
-        come. One device trains all runs of a point with environments on the host.
+        come, and all seeds of a point that they divide. One device trains all runs of a point with
+        environments on the host.
         """
         if self._made is not None and self._made[0] == runs:  # as described before training
             return self._made[1]
         plans: list[tuple[plan.Plan, Engine]] = []
-        for on_host in (False, True):
-            groups = [group for group in self._groups if (group.program is None) == on_host]
-            engine = self._here() if on_host else self.engine
-            units, together = engine.units, on_host or self._output is not None
-            if on_host:
+        for kind in programs.KINDS:
+            groups = [group for group in self._groups if programs.kind_of(group.points[0]) == kind]
+            engine = self.engine if kind == "device" else self._here()
+            units, together = engine.units, kind != "device" or self._output is not None
+            if kind == "host":
                 units = units[:1]
             elif together:
                 units = [tuple(device for unit in units for device in unit)]
@@ -242,7 +246,7 @@ class _Work:
         return sum(len(runs) for job, runs in batches if saved(job, runs))
 
     def _here(self) -> Engine:
-        """Return the engine of environments on the host, which a cluster does not run."""
+        """Return the engine of runs that need this machine, which a cluster does not run."""
         if isinstance(self.engine, executor.Here):
             return self.engine
         return executor.Here(devices.choose(), self.where)
@@ -324,29 +328,3 @@ def _progress(study: Study, findings: Findings, seeds: int) -> list[str]:
         else:
             lines.append(f"{line}; undecided")
     return lines
-
-
-@contextlib.contextmanager
-def _limited(hours: float | None, over: threading.Event) -> Iterator[None]:
-    """Interrupt the main thread after a number of hours."""
-    if hours is None:
-        yield
-        return
-
-    def end() -> None:
-        over.set()
-        _thread.interrupt_main()
-
-    timer: Any = threading.Timer(hours * 3600, end)
-    timer.daemon = True
-    before = signal.getsignal(signal.SIGINT)
-    ignored = before is signal.SIG_IGN and threading.current_thread() is threading.main_thread()
-    if ignored:  # as in background processes, which could not be interrupted
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        if ignored:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)

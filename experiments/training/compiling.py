@@ -52,24 +52,52 @@ class Traced:
         outputs = self._call(*jax.tree.leaves(inputs))
         return jax.tree.unflatten(jax.tree.structure(self.outputs), outputs)
 
-    def depends(self, inputs: Flags, others: bool) -> Flags:
+    def depends(self, inputs: Flags, others: bool, on_device: bool = False) -> Flags:
         """Return which leaves of the output depend on the flagged leaves of the inputs.
 
         Args:
           inputs: one flag per leaf of the first inputs.
-          others: the flag of all further leaves.
+          others: the flag of all further leaves, and of values of an enclosing function that is
+            being traced, such as the settings of a sweep.
+          on_device: see `depends`.
         """
         jaxpr = self._jaxpr.jaxpr
-        return depends(jaxpr, inputs + [others] * (len(jaxpr.invars) - len(inputs)))
+        fixed = [isinstance(x, jax.core.Tracer) and others for x in self._jaxpr.consts]
+        inputs = inputs + [others] * (len(jaxpr.invars) - len(inputs))
+        return depends(jaxpr, inputs, on_device, fixed)
 
 
-def depends(jaxpr: Jaxpr, inputs: Sequence[bool]) -> Flags:
+def differing(init: Traced, step: Traced, from_outside: bool) -> Flags:
+    """Return which leaves of a loop's state differ between seeds; all seeds share the others.
+
+    A leaf is shared if neither `init` nor `step` makes it depend on the inputs of `init`.
+
+    Args:
+      init: inputs, such as a key -> the state before the loop.
+      step: `(state, *others)` -> the next state, first.
+      from_outside: the flag of the other inputs of `step`, as in `Traced.depends`.
+    """
+    flags = init.depends([], True)
+    return until_stable(lambda flags: step.depends(flags, from_outside)[: len(flags)], flags)
+
+
+def depends(
+    jaxpr: Jaxpr, inputs: Sequence[bool], on_device: bool = False, constants: Sequence[bool] = ()
+) -> Flags:
     """Return which outputs depend on the flagged inputs, with the rules of JAX's batching.
 
     Every output of an operation depends on each of its inputs. Loops, branches and calls are
     searched recursively; their outputs also depend on the number of iterations and on the choice.
+
+    Args:
+      jaxpr: the traced function.
+      inputs: one flag per input.
+      on_device: whether the flags mean that devices of a `jax.shard_map` differ; results of
+        reductions over them do not.
+      constants: one flag per constant.
     """
     known = dict(zip(jaxpr.invars, inputs, strict=True))
+    known.update(zip(jaxpr.constvars, constants, strict=False))
 
     def flag(variable: Any) -> bool:
         return not isinstance(variable, Literal) and known.get(variable, False)
@@ -78,8 +106,10 @@ def depends(jaxpr: Jaxpr, inputs: Sequence[bool]) -> Flags:
         given = [flag(x) for x in equation.invars]
         rule = _RULES.get(equation.primitive.name)
         outputs = [any(given)] * len(equation.outvars)
-        if rule is not None and any(given):
-            outputs = rule(equation, given)
+        if on_device and equation.primitive.name in _REDUCTIONS:
+            outputs = [False] * len(equation.outvars)
+        elif rule is not None and any(given):
+            outputs = rule(equation, given, on_device)
         known.update(zip(equation.outvars, outputs, strict=True))
     return [flag(x) for x in jaxpr.outvars]
 
@@ -91,23 +121,25 @@ def until_stable(step: Callable[[Flags], Flags], carry: Flags) -> Flags:
     return carry
 
 
-def _each(equation: JaxprEqn, given: Flags) -> Flags:
+def _each(equation: JaxprEqn, given: Flags, on_device: bool) -> Flags:
     """Let every output depend only on the input at the same position."""
-    del equation
+    del equation, on_device
     return given
 
 
-def _call(equation: JaxprEqn, given: Flags) -> Flags:
+def _call(equation: JaxprEqn, given: Flags, on_device: bool) -> Flags:
     (inner,) = (x for x in equation.params.values() if isinstance(x, ClosedJaxpr | Jaxpr))
-    return depends(_open(inner), given)
+    return depends(_open(inner), given, on_device)
 
 
-def _scan(equation: JaxprEqn, given: Flags) -> Flags:
+def _scan(equation: JaxprEqn, given: Flags, on_device: bool) -> Flags:
     fixed, carry, rows = _parts_of_scan(equation, given)
     carried = len(carry)
     body = _open(equation.params["jaxpr"])
-    carry = until_stable(lambda carry: depends(body, fixed + carry + rows)[:carried], carry)
-    return carry + depends(body, fixed + carry + rows)[carried:]
+    carry = until_stable(
+        lambda carry: depends(body, fixed + carry + rows, on_device)[:carried], carry
+    )
+    return carry + depends(body, fixed + carry + rows, on_device)[carried:]
 
 
 def _parts_of_scan(equation: JaxprEqn, given: Flags) -> tuple[Flags, Flags, Flags]:
@@ -119,24 +151,26 @@ def _parts_of_scan(equation: JaxprEqn, given: Flags) -> tuple[Flags, Flags, Flag
     return given[:consts], given[consts : consts + carried], given[consts + carried :]
 
 
-def _while(equation: JaxprEqn, given: Flags) -> Flags:
+def _while(equation: JaxprEqn, given: Flags, on_device: bool) -> Flags:
     count = equation.params["cond_nconsts"]
     rest = count + equation.params["body_nconsts"]
     of_test, of_body, carry = given[:count], given[count:rest], given[rest:]
     body = _open(equation.params["body_jaxpr"])
-    carry = until_stable(lambda carry: depends(body, of_body + carry), carry)
-    (iterations,) = depends(_open(equation.params["cond_jaxpr"]), of_test + carry)
+    carry = until_stable(lambda carry: depends(body, of_body + carry, on_device), carry)
+    (iterations,) = depends(_open(equation.params["cond_jaxpr"]), of_test + carry, on_device)
     return [iterations or x for x in carry]
 
 
-def _cond(equation: JaxprEqn, given: Flags) -> Flags:
+def _cond(equation: JaxprEqn, given: Flags, on_device: bool) -> Flags:
     choice, *operands = given
-    branches = [depends(_open(branch), operands) for branch in equation.params["branches"]]
+    parts = map(_open, equation.params["branches"])
+    branches = [depends(branch, operands, on_device) for branch in parts]
     return [choice or any(outputs) for outputs in zip(*branches, strict=True)]
 
 
-def _custom(equation: JaxprEqn, given: Flags) -> Flags:
+def _custom(equation: JaxprEqn, given: Flags, on_device: bool) -> Flags:
     """Apply a function's custom batching rule to shapes, and record the outputs it batches."""
+    del on_device
     found: list[list[bool]] = []
 
     @custom_vmap
@@ -164,12 +198,13 @@ def _open(jaxpr: ClosedJaxpr | Jaxpr) -> Jaxpr:
     return jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
 
 
-_RULES: Mapping[str, Callable[[JaxprEqn, Flags], Flags]] = MappingProxyType(
+_REDUCTIONS = frozenset({"psum", "pmax", "pmin", "all_gather"})
+_RULES: Mapping[str, Callable[[JaxprEqn, Flags, bool], Flags]] = MappingProxyType(
     {
         "scan": _scan,
         "while": _while,
         "cond": _cond,
-        **dict.fromkeys(("jit", "closed_call", "remat2"), _call),
+        **dict.fromkeys(("jit", "closed_call", "remat2", "shard_map"), _call),
         **dict.fromkeys(("custom_jvp_call", "custom_vjp_call"), _call),
         "optimization_barrier": _each,
         "custom_vmap_call": _custom,

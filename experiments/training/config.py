@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 from experiments.training.demos import Recorded, TransitionSpec, own_part, with_demos
+from jaxreplay import devices
 from jaxreplay.mixing import Mixed
 from jaxreplay.option import Config, option
 from jaxreplay.replay import Replay
@@ -68,6 +69,11 @@ class LoopConfig(Config):
         "agent steps between measurements of the rewards' root mean square",
         at_least=1,
         needs=("scale_observations", "scale_rewards"),
+    )
+    mesh: int = option(
+        1,
+        "devices of one run, which divide its environments, replay and batches",
+        at_least=1,
     )
     inspect: int = option(
         16,
@@ -174,6 +180,8 @@ def check(config: LoopConfig, replay: Replay) -> None:
             f"n_step is {config.n_step}: this replay method follows single steps along their "
             "episode: use n_step 1"
         )
+    if config.mesh > 1:
+        divide(replay, config.mesh)
     if isinstance(replay, Recorded):  # filled before the first step
         return
     if requires.all_new and (new != replay.batch_size or config.updates != 1):
@@ -194,6 +202,34 @@ def check(config: LoopConfig, replay: Replay) -> None:
             f"warmup {config.warmup} leaves {max(stored, 0)} transitions for the first batch of "
             f"{replay.batch_size}: use a warm-up of {replay.batch_size + lost} or more"
         )
+
+
+def divide(replay: Replay, count: int) -> Replay:
+    """Return the part of a replay on each of `count` devices.
+
+    Raises:
+      ValueError: devices cannot divide the replay, or one of its sizes.
+    """
+    if type(replay) is not Replay:
+        raise ValueError(
+            f"mesh {count}: a mixture with demonstrations is not divided over devices: leave out "
+            "--demos, or use mesh 1"
+        )
+    sampler = replay.sampler
+    if sampler.needs_whole is not None:
+        raise ValueError(
+            f"mesh {count}: devices cannot divide the transitions of {type(sampler).__name__}, "
+            f"because {sampler.needs_whole}: use mesh 1, or another --replay, such as per"
+        )
+    sizes = {name: getattr(replay, name) for name in ("num_envs", "batch_size", "capacity")}
+    for name, size in sizes.items():  # the capacity is a multiple of num_envs
+        if size % count:
+            raise ValueError(
+                f"{name} {size} is not a multiple of mesh {count}, the number of devices: use "
+                f"{round_up(size, count)}"
+            )
+    parts = {name: size // count for name, size in sizes.items()}
+    return dataclasses.replace(replay, **parts, axis_name=devices.AXIS)
 
 
 def round_up(value: int, multiple: int) -> int:

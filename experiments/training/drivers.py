@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from experiments.training import sharding
 from experiments.training.loop import Program
 from experiments.training.schedule import Schedule
 from experiments.training.seeds import Seeds, map_axes, over_seeds
@@ -95,7 +96,8 @@ class Layout(NamedTuple):
     Attributes:
       runs: S.
       width: runs in a program; copies of the last run pad the last program.
-      devices: one for each concurrent program; on CPU, the same device once per core.
+      devices: one for each concurrent program; on CPU, the same device once per core. A program
+        with a mesh uses the devices of its mesh instead, and has all runs.
     """
 
     runs: int
@@ -165,7 +167,7 @@ class Programs:
             return future.result(), 0.0
         began = time.perf_counter()
         try:
-            future.set_result(_compile(seeds, inputs, device))
+            future.set_result(_compile(program, seeds, inputs, device))
         except BaseException as error:
             future.set_exception(error)
             raise
@@ -177,13 +179,29 @@ class Programs:
         self._traced.pop(program, None)
 
 
-def _compile(seeds: Seeds, inputs: Any, device: jax.Device) -> Any:
-    at = SingleDeviceSharding(device)
-    state, count = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at),
-        (jax.eval_shape(seeds.init, inputs), jnp.zeros((), jnp.int32)),
+def _compile(program: Program, seeds: Seeds, inputs: Any, device: jax.Device) -> Any:
+    given = jax.eval_shape(seeds.init, inputs), jax.ShapeDtypeStruct((), jnp.int32)
+    at = _places(program, seeds, device)
+    placed = jax.tree.map(
+        lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at),
+        given,
+        (at, _shared(program, device)),
     )
-    return seeds.chunk.lower(state, count).compile()
+    return seeds.chunk.lower(*placed).compile()
+
+
+def _shared(program: Program, device: jax.Device) -> Any:
+    """Return the sharding of inputs that all devices of a program share."""
+    if program.mesh is None:
+        return SingleDeviceSharding(device)
+    return NamedSharding(program.mesh, PartitionSpec())
+
+
+def _places(program: Program, seeds: Seeds, device: jax.Device) -> Any:
+    """Return the sharding of every leaf of a program's state."""
+    if program.mesh is None:
+        return jax.tree.map(lambda _: SingleDeviceSharding(device), seeds.one)
+    return sharding.shardings(program.mesh, seeds.axes, seeds.one)
 
 
 class CompiledDriver(Driver):
@@ -204,6 +222,8 @@ class CompiledDriver(Driver):
           where: division of the runs into programs.
           programs: keeps traces and compiled programs, which several drivers may share.
         """
+        if program.mesh is not None:
+            where = Layout(where.runs, where.runs, where.devices[:1])
         super().__init__(program.schedule)
         self._program, self._inputs, self._where = program, inputs, where
         self._programs = programs or Programs(len(where.devices))
@@ -235,7 +255,7 @@ class CompiledDriver(Driver):
         def begin(place: int) -> LoopState:
             members = self._where.members(place)
             inputs = jax.tree.map(lambda x: x[members], self._inputs)
-            return self._seeds.init(jax.device_put(inputs, self._where.device(place)))
+            return self._seeds.init(jax.device_put(inputs, self._at(place)))
 
         return tuple(self._concurrently(begin))
 
@@ -252,7 +272,9 @@ class CompiledDriver(Driver):
             return jax.device_put(jnp.array(own, copy=True), self._where.device(place))
 
         if self._where.programs == 1 and self._where.width == self._where.runs:
-            return (jax.device_put(saved, self._where.device(0)),)
+            return (
+                jax.device_put(saved, _places(self._program, self._seeds, self._where.device(0))),
+            )
         return tuple(
             map_axes(functools.partial(part, place), self.axes, saved)
             for place in range(self._where.programs)
@@ -278,7 +300,7 @@ class CompiledDriver(Driver):
         self, state: tuple[LoopState, ...], blocks: int
     ) -> tuple[tuple[LoopState, ...], Metrics]:
         def run(place: int) -> Any:
-            count = jax.device_put(np.int32(blocks), self._where.device(place))
+            count = jax.device_put(np.int32(blocks), self._at(place))
             return jax.block_until_ready(self._chunks[place](state[place], count))
 
         states, metrics = zip(*self._concurrently(run), strict=True)
@@ -287,6 +309,9 @@ class CompiledDriver(Driver):
             for name in metrics[0]
         }
         return states, joined
+
+    def _at(self, place: int) -> Any:
+        return _shared(self._program, self._where.device(place))
 
     def _concurrently(self, call: Callable[[int], Any]) -> list[Any]:
         """Call a function with the place of every program, concurrently on the devices."""

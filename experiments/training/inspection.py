@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from agents.types import Agent
+from jaxreplay import devices
 from jaxreplay import ring as ring_
 from jaxreplay.replay import Replay
 from jaxreplay.ring import Ring
@@ -34,7 +35,8 @@ def measure_share(batch: Sample, replay: Any) -> Metrics:
     """
     if not isinstance(batch.probability, jax.Array) or batch.indices.ndim > 1:
         return {}  # probabilities of sequences are not those of transitions
-    return {_CONCENTRATION: ring_.size(replay.ring) * batch.probability.mean()}
+    size = devices.times(ring_.size(replay.ring), devices.current())
+    return {_CONCENTRATION: size * batch.probability.mean()}
 
 
 def measure(batch: Sample, feedback: Mapping[str, Array], ring: Ring) -> Metrics:
@@ -47,7 +49,7 @@ def measure(batch: Sample, feedback: Mapping[str, Array], ring: Ring) -> Metrics
       ring: the ring before any transitions were added.
     """
     slots = batch.indices.ravel()
-    age = ring_.age(ring, slots) * ring.num_envs
+    age = ring_.age(ring, slots) * _all_envs(ring)
     learned = batch.aux.learn if batch.indices.ndim > 1 else None  # of sequences
     return {f"replayed/{name}": value for name, value in _summary(feedback, learned).items()} | {
         "replayed/age": age.astype(jnp.float32).mean(),
@@ -106,24 +108,41 @@ def inspect(
 
     seen = jax.lax.map(evaluate, (slots, jax.random.split(key_feedback, batches)))
     metrics = {f"stored/{name}": value.mean() for name, value in seen.items()}
-    metrics["stored/age"] = (ring_.age(ring, slots) * ring.num_envs).astype(jnp.float32).mean()
-    probability = replay.probability(state, jnp.arange(ring.capacity))
-    now = 1.0 / (jnp.maximum(size, 1) * jnp.square(probability).sum())
-    return metrics | {
+    metrics["stored/age"] = (ring_.age(ring, slots) * _all_envs(ring)).astype(jnp.float32).mean()
+    probability, axis = replay.probability(state, jnp.arange(ring.capacity)), ring.axis_name
+    now = 1.0 / (
+        devices.times(jnp.maximum(size, 1), axis)
+        * devices.total(jnp.square(probability).sum(), axis)
+    )
+    return devices.mean(metrics, axis) | {
         "replayed/effective_buffer": now,
-        "replayed/entropy": _entropy(probability, size),
-        **_odds(probability, size),
+        "replayed/entropy": _entropy(probability, size, axis),
+        **devices.mean(_odds(devices.times(probability, axis), size), axis),
     }
+
+
+def _all_envs(ring: Ring) -> int:
+    """Return the number of environments on all devices."""
+    return ring.num_envs * devices.count(ring.axis_name)
 
 
 def _summary(seen: Mapping[str, Array], where: Array | None = None) -> Metrics:
     td_error, q_value = seen["td_error"], seen["q_value"]
     return {
         "abs_td": jnp.abs(td_error).mean(where=where),
-        "td_std": td_error.std(where=where),
+        "td_std": _std(td_error, where),
         "q_value": q_value.mean(where=where),
-        "q_std": q_value.std(where=where),
+        "q_std": _std(q_value, where),
     }
+
+
+def _std(values: Array, where: Array | None) -> Array:
+    """Return the standard deviation within a batch, of which devices may have shares."""
+    axis = devices.current()
+    if axis is None:
+        return values.std(where=where)
+    mean, square = devices.mean((values.mean(), jnp.square(values).mean()), axis)
+    return jnp.sqrt(jnp.maximum(square - jnp.square(mean), 0.0))
 
 
 def _distinct(drawn: Array) -> Array:
@@ -134,12 +153,19 @@ def _distinct(drawn: Array) -> Array:
 
 def _effective(weights: Array) -> Array:
     """Return the effective share of a weighted batch `[B]`."""
-    return weights.sum() ** 2 / (len(weights) * jnp.square(weights).sum())
+    axis = devices.current()
+    size = len(weights) * devices.count(axis)
+    return devices.total(weights.sum(), axis) ** 2 / (
+        size * devices.total(jnp.square(weights).sum(), axis)
+    )
 
 
-def _entropy(probability: Array, size: Array) -> Array:
+def _entropy(probability: Array, size: Array, axis: str | None) -> Array:
     terms = jnp.where(probability > 0, probability * jnp.log(probability), 0.0)
-    return jnp.where(size > 1, -terms.sum() / jnp.log(jnp.maximum(size, 2)), 1.0)
+    size = devices.times(size, axis)
+    return jnp.where(
+        size > 1, -devices.total(terms.sum(), axis) / jnp.log(jnp.maximum(size, 2)), 1.0
+    )
 
 
 def _odds(probability: Array, size: Array) -> Metrics:

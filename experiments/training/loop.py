@@ -14,10 +14,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
+from agents import ensembles
 from agents.types import Agent
 from experiments.environments.types import Array, Environment
-from experiments.training.compiling import Traced
+from experiments.training import sharding
+from experiments.training.carry import Carry
+from experiments.training.compiling import Flags, Traced, differing
 from experiments.training.config import LoopConfig
 from experiments.training.evaluation import evaluate
 from experiments.training.phases import Mode, Phases, make_phases
@@ -26,11 +30,13 @@ from experiments.training.state import (
     LoopState,
     Metrics,
     Sums,
+    a_key,
     evaluation_key,
     observing_keys,
     reset_keys,
     step_keys,
 )
+from jaxreplay import devices
 from jaxreplay.replay import Replay
 
 
@@ -44,10 +50,15 @@ class Program(NamedTuple):
     init: Callable[[Array], LoopState]
     chunk: Callable[[LoopState, Array], tuple[LoopState, Metrics]]
     schedule: Schedule
+    mesh: Mesh | None = None  # of a run on several devices
 
 
 def make_program(
-    environment: Environment, agent: Agent, replay: Replay, config: LoopConfig
+    environment: Environment,
+    agent: Agent,
+    replay: Replay,
+    config: LoopConfig,
+    mesh: Mesh | None = None,
 ) -> Program:
     """Compose environment, agent and replay into a Program.
 
@@ -56,12 +67,18 @@ def make_program(
       agent: made with the objective of the replay's method.
       replay: made with the sampler of the same method.
       config: options of the loop.
+      mesh: a mesh of one axis, over whose devices the run is divided (see `sharding`); None uses
+        the first `config.mesh` devices.
 
     Raises:
-      ValueError: the config cannot run.
+      ValueError: the config cannot run, or devices cannot divide the run.
     """
+    config, mesh = sharding.resolve(config, mesh)
     loop = Loop(environment, make_phases(environment.action_space, agent, replay, config))
-    return Program(loop.init, loop.chunk, loop.schedule)
+    if mesh is None:
+        return Program(loop.init, loop.chunk, loop.schedule)
+    init, chunk = sharding.divided(loop.init, loop.chunk, mesh)
+    return Program(init, chunk, loop.schedule, mesh)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,16 +90,17 @@ class Loop:
 
     @property
     def schedule(self) -> Schedule:
-        return schedule(self.phases.config, self.phases.replay.num_envs)
+        return schedule(self.phases.config, self.phases.num_envs)
 
     def init(self, key: Array) -> LoopState:
         """Return the state after the warm-up."""
-        state, _ = jax.lax.scan(
-            lambda s, _: self.collect(s, "warm-up"),
-            self.start(key),
-            length=self.schedule.warmup_rows,
+        start = self.start(key)
+        state, _ = self.repeat(
+            lambda state: self.collect(state, "warm-up"),
+            _inside(start),
+            self.schedule.warmup_rows,
         )
-        return self.phases.after_warmup(state)
+        return self.phases.after_warmup(_outside(state, start))
 
     def start(self, key: Array) -> LoopState:
         """Return the state before the first step."""
@@ -100,11 +118,39 @@ class Loop:
     def block(self, state: LoopState) -> tuple[LoopState, Metrics, Sums]:
         """Collect, then learn; return the state and the sums of both."""
         phases, config = self.phases, self.phases.config
-        state, played = jax.lax.scan(
-            lambda s, _: self.collect(s, "act"), state, length=config.learn_every
-        )
-        state, learned = jax.lax.scan(lambda s, _: phases.learn(s), state, length=config.updates)
-        return self.after_block(state), _sum(played), _sum(learned)
+        state, played = self.repeat(lambda s: self.collect(s, "act"), state, config.learn_every)
+        state, learned = self.repeat(phases.learn, state, config.updates)
+        return self.after_block(state), played, learned
+
+    def repeat(
+        self, step: Callable[[LoopState], tuple[LoopState, Any]], state: LoopState, count: int
+    ) -> tuple[LoopState, Any]:
+        """Apply a function `count` times; return the state and the sums of its other results."""
+        carry = Carry(state, self.differing)
+
+        def body(joined: Any, _: None) -> Any:
+            state, result = step(carry.separate(joined))
+            return carry.join(state), result
+
+        joined, results = jax.lax.scan(body, carry.join(state), length=count)
+        return carry.separate(joined), jax.tree.map(lambda x: x.sum(axis=0), results)
+
+    @functools.cached_property
+    def differing(self) -> Flags | None:
+        """Whether each leaf of the state differs between seeds.
+
+        It is None on CPU, and for a run on several devices: neither joins arrays.
+        """
+        if jax.default_backend() == "cpu" or devices.current() is not None:
+            return None
+
+        def once(state: LoopState) -> LoopState:
+            state = self.phases.after_warmup(state)
+            state, _ = self.phases.learn(self.collect(state, "act")[0])
+            return self.after_block(state)
+
+        start = Traced(lambda key: _inside(self.start(key)), a_key())
+        return differing(start, Traced(once, start.outputs), from_outside=True)
 
     def after_block(self, state: LoopState) -> LoopState:
         """Measure the scale of rewards and evaluate for the replay, when due."""
@@ -131,34 +177,50 @@ class Loop:
 
     def chunk(self, state: LoopState, blocks: Array) -> tuple[LoopState, Metrics]:
         """Run `blocks` blocks and an evaluation."""
+        before, state = state, _inside(state)
         block = Traced(self.block, state)
+        sharding.check(block, state)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), block.outputs[1:])
 
-        def body(_: Any, carry: Any) -> Any:
-            state, played, learned = carry
-            state, *more = block(state)
-            return state, *jax.tree.map(jnp.add, (played, learned), tuple(more))
+        first = jnp.zeros((), jnp.int32), state, *zeros
+        sums = [True] * len(jax.tree.leaves(zeros))
+        carry = Carry(first, self.differing and [False, *self.differing, *sums])
 
-        state, played, learned = jax.lax.fori_loop(0, blocks, body, (state, *zeros))
+        def body(joined: Any) -> Any:
+            done, state, played, learned = carry.separate(joined)
+            state, *more = block(state)
+            sums = jax.tree.map(jnp.add, (played, learned), tuple(more))
+            return carry.join((done + 1, state, *sums))
+
+        joined = jax.lax.while_loop(
+            lambda joined: carry.separate(joined)[0] < blocks, body, carry.join(first)
+        )
+        _, state, played, learned = carry.separate(joined)
+        state = _outside(state, before)
         returns, lengths = self.evaluate(state, evaluation_key(state))
         return self.phases.log_point(state, played, learned, returns, lengths)
 
 
 def make_train(
-    environment: Environment, agent: Agent, replay: Replay, config: LoopConfig
+    environment: Environment,
+    agent: Agent,
+    replay: Replay,
+    config: LoopConfig,
+    mesh: Mesh | None = None,
 ) -> Callable[[Array], tuple[LoopState, Metrics]]:
     """Make a whole training run as one pure function of a key.
 
-    `jax.jit(jax.vmap(make_train(...)))(keys)` trains one seed per key.
+    `jax.jit(jax.vmap(make_train(...)))(keys)` trains one seed per key. For arguments, see
+    `make_program`.
 
     Returns:
       `train(key) -> (LoopState, metrics)`; metrics are `[L]` arrays, one entry per log point, with
       the agent steps under "step".
 
     Raises:
-      ValueError: the config cannot run.
+      ValueError: the config cannot run, or devices cannot divide the run.
     """
-    program = make_program(environment, agent, replay, config)
+    program = make_program(environment, agent, replay, config, mesh)
 
     def train(key: Array) -> tuple[LoopState, Metrics]:
         blocks = jnp.asarray(program.schedule.log_points, jnp.int32)
@@ -168,5 +230,11 @@ def make_train(
     return train
 
 
-def _sum(metrics: Any) -> Any:
-    return jax.tree.map(lambda x: x.sum(axis=0), metrics)
+def _inside(state: LoopState) -> LoopState:
+    """Return a state as loops carry it, with pairs of critics stacked on accelerators."""
+    return state._replace(agent=ensembles.stack_pairs(state.agent))
+
+
+def _outside(state: LoopState, like: LoopState) -> LoopState:
+    """Return a state with the structure of `like`, the argument of `_inside`."""
+    return state._replace(agent=ensembles.split_pairs(state.agent, like.agent))

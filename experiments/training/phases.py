@@ -18,11 +18,11 @@ from agents.types import Agent, Continuous, Discrete
 from experiments.environments.episodes import example_action
 from experiments.environments.types import Array, TimeStep
 from experiments.training import state as state_
-from experiments.training.config import LoopConfig, check
+from experiments.training.config import LoopConfig, check, divide
 from experiments.training.demos import own_part
 from experiments.training.inspection import conclude, inspect, measure, measure_share
 from experiments.training.state import Episodes, LoopState, Metrics, Sums
-from jaxreplay import n_step
+from jaxreplay import devices, n_step
 from jaxreplay.n_step import Step
 from jaxreplay.replay import Replay
 from jaxreplay.traced import is_zero
@@ -38,17 +38,27 @@ def make_phases(
     check(config, replay)
     if config.scale_observations or config.scale_rewards:
         agent = scaling.normalise_inputs(agent)
+    if config.mesh > 1:
+        replay = divide(replay, config.mesh)
     return Phases(action_space, agent, replay, config)
 
 
 @dataclasses.dataclass(frozen=True)
 class Phases:
-    """Pure functions of a LoopState, made by `make_phases`."""
+    """Pure functions of a LoopState, made by `make_phases`.
+
+    A run on several devices calls them with the state of each, under `jax.shard_map`.
+    """
 
     action_space: Discrete | Continuous
     agent: Agent
-    replay: Replay
+    replay: Replay  # of one device
     config: LoopConfig
+
+    @property
+    def num_envs(self) -> int:
+        """Number of environments on all devices."""
+        return self.replay.num_envs * self.config.mesh
 
     def start(self, key: Array, env_state: Any, obs: chex.ArrayTree) -> LoopState:
         """Return the state before the first step, with `env_state` and `obs` of the reset.
@@ -210,7 +220,7 @@ class Phases:
 
         `rows` counts the agent steps in each environment, `every` those in all environments.
         """
-        return rows % max(1, every // self.replay.num_envs) < self.config.learn_every
+        return rows % max(1, every // self.num_envs) < self.config.learn_every
 
     def log_point(
         self,
@@ -231,13 +241,14 @@ class Phases:
         """
         if self.replay.requires.episode_returns == "evaluation" and not self.evaluates_for_replay:
             state = self.observe_return(state, returns)
+        played, learned = devices.total((played, learned), devices.current())
         replay_metrics = self.replay.metrics(state.replay)
         return state, {
             "eval_return": returns.mean(),
             "eval_length": lengths.mean(),
             "train_return": played["returns"] / played["episodes"],  # NaN if no episode ended
             "episodes": played["episodes"],
-            "fault": state.fault.astype(jnp.float32),
+            "fault": _earliest(state.fault).astype(jnp.float32),
             **{f"replay/{name}": value for name, value in replay_metrics.items()},
             **self._inspected(state),
             **conclude(learned.means()),
@@ -302,6 +313,15 @@ def _fault(state: LoopState, out: TimeStep) -> Array:
     seen = [x for x in jax.tree.leaves((out.reward, out.final_obs)) if x.dtype.kind == "f"]
     fine = jnp.stack([jnp.isfinite(x).all() for x in seen]).all()
     return jnp.where(fine | (state.fault > 0), state.fault, state.rows + 1)
+
+
+def _earliest(fault: Array) -> Array:
+    """Return the first `LoopState.fault` of all devices."""
+    if (axis := devices.current()) is None:
+        return fault
+    latest = jnp.iinfo(jnp.int32).max
+    first = -devices.largest(-jnp.where(fault > 0, fault, latest), axis)
+    return jnp.where(first < latest, first, 0)
 
 
 def _unless(done: Array, extras: chex.ArrayTree) -> chex.ArrayTree:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.training.compiling import Traced, jit_once, until_stable
+from experiments.training.compiling import Traced, differing, jit_once
 from experiments.training.loop import Program
 from experiments.training.state import LoopState, a_key
 
@@ -76,9 +76,7 @@ def axes_of(init: Callable[..., Any], step: Callable[..., Any], *inputs: Any) ->
 
 def _axes(init: Traced, step: Traced, from_outside: bool) -> Any:
     """Return the axes; `from_outside`: whether further inputs of `step` differ between seeds."""
-    differ = init.depends([], True)
-    differ = until_stable(lambda flags: step.depends(flags, from_outside)[: len(flags)], differ)
-    axes = [0 if differs else None for differs in differ]
+    axes = [0 if differs else None for differs in differing(init, step, from_outside)]
     return jax.tree.unflatten(jax.tree.structure(init.outputs), axes)
 
 

@@ -7,6 +7,7 @@ import jax
 from flax import struct
 
 from experiments.environments.types import Array
+from jaxreplay import devices
 from jaxreplay.loops import unrolled
 from jaxreplay.n_step import Window
 
@@ -113,8 +114,16 @@ def fold_in(roots: Array, counter: Array) -> Array:
 
 
 def roots(key: Array, num_envs: int) -> tuple[Array, Array, Array, Keys]:
-    """Return the keys of the agent, the replay and the resets `[E]`, and the root keys."""
+    """Return the keys of the agent, the replay and the resets `[E]`, and the root keys.
+
+    The devices of a run initialise and evaluate the agent with the same keys, and have keys of
+    their own for the rest.
+    """
     keys = jax.random.split(unrolled(key), 10 + 2 * num_envs)
-    agent, replay, evaluate, inspect = keys[:4]
+    agent, _, evaluate, _ = keys[:4]
+    if (axis := devices.current()) is not None:
+        own = jax.random.fold_in(key, jax.lax.axis_index(axis))
+        keys = jax.random.split(unrolled(own), 10 + 2 * num_envs)
+    _, replay, _, inspect = keys[:4]
     learn, observe, collect, resets = keys[4:6], keys[6:8], keys[8:-num_envs], keys[-num_envs:]
     return agent, replay, resets, Keys(collect, learn, observe, evaluate, inspect)

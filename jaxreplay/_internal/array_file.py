@@ -3,9 +3,8 @@
 A file contains arrays and a JSON header with the caller's entries, without pickle. A single rename
 publishes the file. The checksum of each array covers its bytes, dtype and shape.
 
-A sum tree is stored as its priorities (tree leaves), because the number of inner nodes depends on
-the device. `unflatten` rebuilds the tree for the current device; the result equals a tree that
-received the same writes on this device.
+A sum tree is stored as its priorities (tree leaves), which take less space. `unflatten` rebuilds
+the tree; the result equals a tree that received the same writes.
 """
 
 import contextlib

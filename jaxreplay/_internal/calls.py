@@ -14,6 +14,19 @@ from jaxreplay.traced import cached, is_traced
 from jaxreplay.types import FEEDBACK, IGNORED, Requirements, Sample, Tree, get_field, has_field
 
 
+def check_axis(axis_name: Any, sampler: Sampler) -> None:
+    """Raise ValueError unless `axis_name` is None, or names an axis that can divide a sampler."""
+    if axis_name is None:
+        return
+    if not isinstance(axis_name, str) or not axis_name:
+        raise ValueError(f"axis_name must be the name of a mesh axis or None, got {axis_name!r}")
+    if sampler.needs_whole is not None:
+        raise ValueError(
+            f"axis_name must be None for {type(sampler).__name__}, which devices cannot divide: "
+            f"{sampler.needs_whole}"
+        )
+
+
 def check_sampler(sampler: Any) -> None:
     """Raise ValueError unless `sampler` is a hashable sampler whose requirements are consistent."""
     kind = type(sampler).__name__
@@ -66,11 +79,9 @@ def checked_state(replay: Any, function: str, state: Any) -> Any:
         )
     leaves, treedef = jax.tree.flatten(ring)
     kinds = tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves)
-    backend = jax.default_backend()  # the number of children per sum tree node depends on it
     sizes = (ring.capacity, ring.num_envs), (replay.slots, replay.num_envs)
-    if sizes[0] != sizes[1] or _shapes(state.sampler) != _sampler_shapes(
-        replay.sampler, treedef, kinds, backend
-    ):
+    expected = _sampler_shapes(replay.sampler, treedef, kinds)
+    if sizes[0] != sizes[1] or _shapes(state.sampler) != expected:
         raise ValueError(
             f"{function} got a state ({type(state.sampler).__name__}) of other options or another "
             f"sampler, with slots and environments {sizes[0]}, expected {sizes[1]}: pass the state "
@@ -143,7 +154,7 @@ def _shapes(tree: Tree) -> tuple[Any, list[tuple[int, ...]]]:
 
 @cached
 def _sampler_shapes(
-    sampler: Sampler, treedef: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...], backend: str
+    sampler: Sampler, treedef: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...]
 ) -> tuple[Any, list[tuple[int, ...]]]:
     """Return the `_shapes` of a sampler's state for a ring with arrays of the given kinds."""
     ring = jax.tree.unflatten(treedef, [jax.ShapeDtypeStruct(*kind) for kind in kinds])

@@ -56,6 +56,8 @@ class CombinedExperience(Sampler):
         from returns.
     """
 
+    needs_whole = "the newest transitions are those of all environments"
+
     inner: Sampler
     config: CERConfig = CERConfig()
 

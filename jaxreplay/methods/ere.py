@@ -78,6 +78,8 @@ class ERE(Sampler):
     increases linearly to 1 over `eta_updates`, or is constant if `eta_updates` is None.
     """
 
+    needs_whole = "its window follows the episodes of the first environment"
+
     config: EREConfig = EREConfig()
 
     @property

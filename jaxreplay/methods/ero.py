@@ -91,6 +91,8 @@ class ERO(Sampler):
     batch, transitions are sampled from the whole buffer.
     """
 
+    needs_whole = "its replay policy is one network, which learns from the whole replay"
+
     config: EROConfig = EROConfig()
 
     @property

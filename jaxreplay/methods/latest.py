@@ -29,6 +29,8 @@ class Latest(Uniform):
     the batch have weight 0.
     """
 
+    needs_whole = "its batches are rollouts of all environments, in order"
+
     @property
     def requires(self) -> Requirements:
         return Requirements(single_steps=True, all_new=True, new_steps=True)

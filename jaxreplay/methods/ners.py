@@ -133,6 +133,8 @@ class NERS(Sampler):
     it decreased (Eq. 6 and 7).
     """
 
+    needs_whole = "its network compares all transitions of a batch"
+
     config: NERSConfig = NERSConfig()
 
     @property

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreplay import buffer, counters, schedules, sum_tree
+from jaxreplay import buffer, counters, devices, schedules, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay.methods import options
 from jaxreplay.numerics import to_power
@@ -58,20 +58,23 @@ def init(
     )
 
 
-def largest(state: ProportionalState) -> Array:
+def largest(state: ProportionalState, axis_name: str | None = None) -> Array:
     """Return the maximum of the priorities, `[]` float32, which new transitions receive.
 
     It is the running maximum of all time or, with a max tree, that of the stored transitions, or 1
-    if there are none with a positive priority.
+    if there are none with a positive priority. With `axis_name`, it is that of all devices.
     """
     if state.maximum is None:
         return state.max_leaf
-    stored = sum_tree.total(state.maximum)
+    stored = devices.largest(sum_tree.total(state.maximum), axis_name)
     return jnp.where(stored > 0, stored, 1.0)
 
 
 def insert(
-    state: ProportionalState, slots: Array, priorities: Array | None = None
+    state: ProportionalState,
+    slots: Array,
+    priorities: Array | None = None,
+    axis_name: str | None = None,
 ) -> ProportionalState:
     """Store the priorities `[E]` of new transitions at `slots` `[E]` int32.
 
@@ -82,18 +85,20 @@ def insert(
         none = jnp.zeros(slots.shape, jnp.float32)
         state = state._replace(maximum=sum_tree.set(state.maximum, slots, none))
     if priorities is None:
-        return _set(state, slots, jnp.broadcast_to(largest(state), slots.shape))
+        return _set(state, slots, jnp.broadcast_to(largest(state, axis_name), slots.shape))
     valid = (priorities >= 0) & (priorities < jnp.inf)
-    state = _set(state, slots, jnp.where(valid, priorities, largest(state)))
-    return _count(state, slots, priorities)
+    state = _set(state, slots, jnp.where(valid, priorities, largest(state, axis_name)))
+    return _count(state, slots, priorities, axis_name)
 
 
-def write(state: ProportionalState, slots: Array, priorities: Array) -> ProportionalState:
+def write(
+    state: ProportionalState, slots: Array, priorities: Array, axis_name: str | None = None
+) -> ProportionalState:
     """Update the priorities `[B]` of a batch at `slots` `[B]` int32, and count the update.
 
     `IGNORED` slots and priorities that are negative, NaN or infinite are skipped.
     """
-    state = _count(_set(state, slots, priorities), slots, priorities)
+    state = _count(_set(state, slots, priorities), slots, priorities, axis_name)
     return state._replace(updates=counters.increment(state.updates))
 
 
@@ -111,11 +116,18 @@ def draw(
 
 
 def probability(state: ProportionalState, ring: Ring, slots: Array) -> Array:
-    """Return the probabilities `[n]` float32 of `slots` `[n]`: priority / sum of priorities."""
+    """Return the probabilities `[n]` float32 of `slots` `[n]`: priority / sum of priorities.
+
+    Each of D devices contributes 1 / D of a batch, so it divides the sum of its own by D.
+    """
     total = sum_tree.total(state.tree)
     even = ring_.even_probability(ring, slots)
     safe_total = jnp.where(total > 0, total, 1.0)
-    return jnp.where(total > 0, sum_tree.get(state.tree, slots) / safe_total, even)
+    return jnp.where(
+        total > 0,
+        devices.share(sum_tree.get(state.tree, slots) / safe_total, ring.axis_name),
+        even,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +147,12 @@ class ImportanceWeights:
         return jnp.asarray(self.beta(updates), jnp.float32)
 
     def __call__(
-        self, probability: Array, size: Array, updates: Array, smallest: Array | None = None
+        self,
+        probability: Array,
+        size: Array,
+        updates: Array,
+        smallest: Array | None = None,
+        axis_name: str | None = None,
     ) -> Array:
         """Return the weights `[B]` float32.
 
@@ -144,6 +161,7 @@ class ImportanceWeights:
           size: `[]` int32, number of stored transitions N.
           updates: `[]` int32, number of calls to `update`.
           smallest: `[]` float32, smallest positive probability in the buffer.
+          axis_name: mesh axis over which the batch is divided.
 
         Raises:
           ValueError: If `normalise` is "buffer" and `smallest` is None.
@@ -157,7 +175,9 @@ class ImportanceWeights:
                 )
             return to_power(probability / smallest, minus)
         weights = to_power(size * probability, minus)
-        return weights / weights.max() if self.normalise == "batch" else weights
+        if self.normalise == "none":
+            return weights
+        return weights / devices.largest(weights.max(), axis_name)
 
 
 def importance_weights(config: Any) -> ImportanceWeights:
@@ -186,8 +206,11 @@ def weights(
             total = sum_tree.total(state.tree)
             least = sum_tree.total(state.minimum) / jnp.where(total > 0, total, 1.0)
             smallest = jnp.where(total > 0, least, 1.0 / size)
-        values = weight(probability, size, state.updates, smallest)
-    return buffer.after(buffer.fence(probability), values)
+            smallest = -devices.largest(-devices.share(smallest, ring.axis_name), ring.axis_name)
+        size = devices.times(size, ring.axis_name)
+        values = weight(probability, size, state.updates, smallest, ring.axis_name)
+    fence = buffer.fence(probability, jnp.zeros((), jnp.int32))
+    return buffer.after_on_cpu(fence, values)
 
 
 def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
@@ -195,19 +218,22 @@ def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
 
     The metric `skipped_leaves` counts negative, NaN or infinite priorities that were skipped.
     """
-    size = jnp.maximum(ring_.size(ring), 1)
+    size, axis = jnp.maximum(ring_.size(ring), 1), ring.axis_name
     return {
-        "mean_priority": sum_tree.total(state.tree) / size,
-        "max_priority": largest(state),
-        "skipped_leaves": state.skipped.astype(jnp.float32),
-        **quantiles(lambda slots: sum_tree.get(state.tree, slots), size),
+        "mean_priority": devices.mean(sum_tree.total(state.tree) / size, axis),
+        "max_priority": largest(state, axis),
+        "skipped_leaves": devices.total(state.skipped.astype(jnp.float32), axis),
+        **quantiles(lambda slots: sum_tree.get(state.tree, slots), size, axis),
     }
 
 
-def quantiles(priority: Callable[[Array], Array], size: Array) -> dict[str, Array]:
+def quantiles(
+    priority: Callable[[Array], Array], size: Array, axis_name: str | None = None
+) -> dict[str, Array]:
     """Return the 10th, 50th and 90th percentiles of the priorities of stored transitions.
 
-    Percentiles are interpolated linearly from the priorities of at most 4096 evenly spaced slots.
+    Percentiles are interpolated linearly from the priorities of at most 4096 evenly spaced slots,
+    on each device of a mesh axis.
 
     Args:
       priority: function from slots `[n]` int32 to priorities `[n]` float32.
@@ -217,7 +243,9 @@ def quantiles(priority: Callable[[Array], Array], size: Array) -> dict[str, Arra
     number = jnp.arange(_MAX_QUANTILE_SLOTS)
     slots = (number % count * (size / count)).astype(jnp.int32)
     # The array has a static size; entries from index `count` on are duplicates, sorted last.
-    ordered = jnp.sort(jnp.where(number < count, priority(slots), _LARGEST))
+    values = jnp.where(number < count, priority(slots), _LARGEST)
+    ordered = jnp.sort(devices.gathered(values, axis_name))
+    count = count * devices.count(axis_name) if axis_name is not None else count
     place = jnp.array([0.1, 0.5, 0.9], jnp.float32) * (count - 1)
     before = place.astype(jnp.int32)
     low, high = ordered[before], ordered[jnp.minimum(before + 1, count - 1)]
@@ -258,6 +286,7 @@ class Proportional(Sampler):
     sampling: Sampling = "stratified"
     initial: options.Initial = "max"
     maximum: options.Maximum = "all_time"
+    needs_whole = None
 
     @property
     def requires(self) -> Requirements:
@@ -277,7 +306,7 @@ class Proportional(Sampler):
         **feedback: Array,
     ) -> ProportionalState:
         priorities = self.priority(feedback, slots, ring) if self.initial == "td" else None
-        return insert(state, slots, priorities)
+        return insert(state, slots, priorities, ring.axis_name)
 
     def sample(self, state: ProportionalState, ring: Ring, key: Array, batch_size: int) -> Draw:
         slots, chance = draw(state, ring, key, batch_size, self.sampling)
@@ -286,7 +315,8 @@ class Proportional(Sampler):
     def update(
         self, state: ProportionalState, ring: Ring, sample: Sample, **feedback: Array
     ) -> ProportionalState:
-        return write(state, sample.indices, self.priority(feedback, sample.indices, ring))
+        priorities = self.priority(feedback, sample.indices, ring)
+        return write(state, sample.indices, priorities, ring.axis_name)
 
     def probability(
         self, state: ProportionalState, ring: Ring, slots: Array, batch_size: int
@@ -329,9 +359,12 @@ def _set(state: ProportionalState, slots: Array, priorities: Array) -> Proportio
     return state._replace(tree=tree, minimum=minimum, maximum=maximum)
 
 
-def _count(state: ProportionalState, slots: Array, priorities: Array) -> ProportionalState:
+def _count(
+    state: ProportionalState, slots: Array, priorities: Array, axis_name: str | None
+) -> ProportionalState:
     invalid, highest = count_invalid_and_max(slots < state.tree.capacity, priorities)
     skipped = counters.saturating_add(state.skipped, invalid)
+    highest = devices.largest(highest, axis_name)
     return state._replace(skipped=skipped, max_leaf=jnp.maximum(state.max_leaf, highest))
 
 

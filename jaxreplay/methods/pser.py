@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 
-from jaxreplay import counters, objectives, schedules, sum_tree
+from jaxreplay import counters, devices, objectives, schedules, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay.methods import options, proportional
 from jaxreplay.methods.parts import episodes
@@ -125,6 +125,7 @@ class PSER(Sampler):
     """
 
     config: PSERConfig = PSERConfig()
+    needs_whole = None
 
     @property
     def requires(self) -> Requirements:
@@ -143,7 +144,7 @@ class PSER(Sampler):
     ) -> PSERState:
         config = self.config
         values = _leaf(config, feedback["td_error"]) if config.initial == "td" else None
-        priorities = proportional.insert(state.priorities, slots, values)
+        priorities = proportional.insert(state.priorities, slots, values, ring.axis_name)
         positions = episodes.add_positions(state.positions, slots, get_field(transition, "first"))
         state = PSERState(priorities, positions)
         if not config.decay_on_add:
@@ -163,6 +164,7 @@ class PSER(Sampler):
         leaves = _leaf(config, feedback["td_error"])
         values = jnp.where(valid, jnp.maximum(leaves, kept), 0.0)
         invalid, largest = proportional.count_invalid_and_max(valid, values)
+        largest = devices.largest(largest, ring.axis_name)
         priorities = old._replace(
             tree=sum_tree.put(old.tree, slots, values),
             max_leaf=jnp.maximum(old.max_leaf, largest),

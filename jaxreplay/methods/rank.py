@@ -107,6 +107,8 @@ class Rank(Sampler):
     the lengths of their schedules.
     """
 
+    needs_whole = "ranks are those of all transitions"
+
     config: RankConfig = RankConfig()
 
     @property

@@ -168,6 +168,8 @@ class ReFER(Sampler):
     `advantage` and `next_value`; `reward_scale` is optional. Transitions must be single steps.
     """
 
+    needs_whole = "its penalty follows the share of far policies among all transitions"
+
     config: ReFERConfig = ReFERConfig()
 
     @property

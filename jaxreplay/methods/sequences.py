@@ -130,6 +130,8 @@ class Sequences(Sampler):
     steps in `Aux.learn`. Transitions must have the field `last`, `first`, or both.
     """
 
+    needs_whole = "it draws sequences of several transitions"
+
     config: SequencesConfig = SequencesConfig()
 
     @property

@@ -109,6 +109,8 @@ class Slices(Wrapper):
       ([[0, 1, 1], [1, 1, 1]], [[True, True, False], [True, False, False]])
     """
 
+    needs_whole = "it draws sequences of several transitions"
+
     config: SlicesConfig = SlicesConfig()
 
     @property

@@ -4,7 +4,7 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from jaxreplay import numerics, objectives
+from jaxreplay import devices, numerics, objectives
 from jaxreplay import ring as ring_
 from jaxreplay.methods import options
 from jaxreplay.objectives import LossName
@@ -25,6 +25,8 @@ class UniformConfig(Config):
 class Uniform(Sampler):
     """Samples stored transitions uniformly with replacement; importance weights are 1."""
 
+    needs_whole = None
+
     @property
     def is_uniform(self) -> bool:
         return True
@@ -36,7 +38,7 @@ class Uniform(Sampler):
         size = jnp.maximum(ring_.size(ring), 1)
         indices = numerics.integers(key, (batch_size,), size)
         ones = jnp.ones((batch_size,), jnp.float32)
-        return Draw(indices, ones, probability=ones / size)
+        return Draw(indices, ones, probability=devices.share(ones / size, ring.axis_name))
 
 
 sampler = Uniform

@@ -44,6 +44,8 @@ class Windows(Uniform):
     The batch size must be a multiple of T and at least T times the number of environments.
     """
 
+    needs_whole = "it draws windows of several transitions"
+
     config: WindowsConfig = WindowsConfig()
 
     @property

@@ -2,9 +2,11 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from agents import common, ensembles
@@ -86,3 +88,18 @@ def test_td_error_may_be_the_largest_or_the_mean_of_the_critics():
     ):
         feedback = value_feedback(-errors, jnp.zeros(1), combine)
         np.testing.assert_allclose(feedback["td_error"], [expected], rtol=1e-6)
+
+
+def test_loops_on_accelerators_stack_pairs_and_split_them_again(monkeypatch):
+    """Also the pair's moments in an optimiser, but no tuples of other trees."""
+    pair = {"w": jnp.float32([1, 2])}, {"w": jnp.float32([3, 4])}
+    other = {"w": jnp.ones(2)}, {"w": jnp.ones(3)}
+    state = {"critics": pair, "moments": optax.adam(0.1).init(pair), "other": other}
+    assert ensembles.stack_pairs(state) is state is ensembles.split_pairs(state, state)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    stacked = ensembles.stack_pairs(state)
+    np.testing.assert_array_equal(stacked["critics"]["w"], [[1, 2], [3, 4]])
+    np.testing.assert_array_equal(stacked["moments"][0].mu["w"], np.zeros((2, 2)))
+    np.testing.assert_array_equal(ensembles.member(stacked["critics"], 1)["w"], [3, 4])
+    chex.assert_trees_all_equal(stacked["other"], other)
+    chex.assert_trees_all_equal(ensembles.split_pairs(stacked, state), state)

@@ -43,19 +43,19 @@ def test_short_dimensions_avoid_matrix_products():
     def shapes(inputs, outputs):
         x, kernel, _ = arrays((6,), inputs, outputs)
         grad = jax.grad(lambda *args: product(*args).sum(), (0, 1))
-        products = re.findall(r"(\S+) = dot_general", str(jax.make_jaxpr(grad)(x, kernel)))
-        return sorted(re.sub(r".*:", "", product) for product in products)
+        text = jax.jit(grad).lower(x, kernel).as_text()
+        return sorted(re.findall(r"dot_general.*-> tensor<(\S+)xf32>", text))
 
-    assert shapes(40, 36) == ["f32[40,36]", "f32[6,36]", "f32[6,40]"]
-    assert shapes(40, 2) == ["f32[40]", "f32[40]", "f32[6,2]"]  # one vector for each output
-    assert shapes(3, 36) == ["f32[3,36]", "f32[6,3]"]
+    assert shapes(40, 36) == ["40x36", "6x40"]
+    assert shapes(40, 2) == ["40", "40"]  # one vector for each output
+    assert shapes(3, 36) == ["3x36", "6x3"]
 
 
 def test_minimum_of_values_has_a_gradient_for_all_sizes():
     """XLA must not recompute the values with other rounding: the gradient tests equality."""
     for inputs, outputs in ((8, 1), (2, 1), (3, 3)):  # no sum that XLA could compute twice
         x, kernel, _ = arrays((6,), inputs, outputs)
-        assert "dot_general" in str(jax.make_jaxpr(product)(x, kernel))
+        assert "dot_general" in jax.jit(product).lower(x, kernel).as_text()
     for hidden in range(1, 10):
         x, kernel, _ = arrays((6,), 3, hidden)
         heads = jnp.asarray(np.random.default_rng(1).normal(size=(2, hidden, 1)), jnp.float32)
@@ -85,11 +85,12 @@ def test_vmapped_and_second_derivatives_agree_with_a_matrix_product():
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("by, products", [((0,), 2), ((1,), 2), ((0, 1), 3)])
+@pytest.mark.parametrize("by, products", [((0,), 1), ((1,), 1), ((0, 1), 2)])
 def test_only_requested_gradients_are_computed(by, products):
     x, kernel, _ = arrays((6,), 40, 36)
-    text = str(jax.make_jaxpr(jax.grad(lambda *args: product(*args).sum(), by))(x, kernel))
-    assert text.count("dot_general[") == products  # one forward, and one for each gradient
+    grad = jax.grad(lambda *args: product(*args).sum(), by)
+    text = jax.jit(grad).lower(x, kernel).as_text()
+    assert text.count("dot_general") == products  # one for each gradient
 
 
 def test_dense_layers_have_the_parameters_of_flax():

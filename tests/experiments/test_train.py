@@ -19,7 +19,8 @@ import jax.numpy as jnp
 import pandas as pd
 import pytest
 
-from experiments import environments, train
+from experiments import environments, sweep, train
+from experiments.runs import interrupt
 from experiments.runs.log import CSVLog
 from experiments.studies import checkpoints, store
 from experiments.training import drivers
@@ -193,6 +194,7 @@ def test_a_second_ctrl_c_ends_the_command_and_keeps_the_previous_checkpoint(
         if len(calls) == 3:
             os.kill(os.getpid(), signal.SIGINT)
             wait_until(driver.stop)
+            time.sleep(interrupt._REPEATED + 0.1)
             os.kill(os.getpid(), signal.SIGINT)
             assert ended.wait(30)
             raise OSError  # this thread would have ended with its process
@@ -378,3 +380,10 @@ def test_memory_and_open_files_do_not_grow(env, tmp_path):
     for now, before in zip(map(max, zip(*settled[-third:])), map(max, zip(*settled[:third]))):
         assert now <= 1.1 * before
     assert (out / "metrics.csv").read_bytes().count(b"\n") > 10
+
+
+def test_other_commands_do_not_continue_a_run(finished, capsys):
+    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    error = refusal(capsys, sweep.main, "--resume", finished)
+    assert_names(error, "experiments.train --resume", finished)
+    assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == before

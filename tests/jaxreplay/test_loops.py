@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from jaxreplay import donatable
-from jaxreplay.loops import cond_if_any, if_finite
+from jaxreplay.loops import cond_if_any, if_finite, sum_of_squares
 from tests.refusals import refused
 
 
@@ -161,3 +161,18 @@ def test_finiteness_does_not_depend_on_a_sum_of_squares(dtype):
 def test_empty_gradients_are_finite():
     step, state = ADAM.update({}, ADAM.init({}))
     assert step == {} and bool(state.finite)
+
+
+@pytest.mark.parametrize("tree", [{}, {"a": jnp.float32([3.0, -4.0]), "b": (jnp.ones((2, 3)),)}])
+def test_sums_of_squares_are_those_of_all_leaves(tree):
+    expected = sum(float(np.square(leaf).sum()) for leaf in jax.tree.leaves(tree))
+    assert float(jax.jit(sum_of_squares)(tree)) == expected
+
+
+def test_sums_of_squares_are_one_reduction_on_accelerators():
+    traced = jax.jit(sum_of_squares).trace([jnp.ones((4, 3)), jnp.ones(4), jnp.ones(())])
+    reductions = {
+        platform: traced.lower(lowering_platforms=(platform,)).as_text().count("stablehlo.reduce(")
+        for platform in ("cpu", "cuda", "tpu")
+    }
+    assert reductions["cuda"] == reductions["tpu"] == 1 < reductions["cpu"]

@@ -18,7 +18,7 @@ from tests.refusals import refused
 _find, _set = jax.jit(sum_tree.find), jax.jit(sum_tree.set)
 
 
-def tree_of(leaves, branching=None, reduce="sum"):
+def tree_of(leaves, branching=8, reduce="sum"):
     return _tree_of(np.asarray(leaves, np.float32), branching, reduce)
 
 

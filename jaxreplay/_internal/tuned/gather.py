@@ -8,6 +8,7 @@ of DQN and SAC, which are bound by their networks, prefetching gains less than 3
 import jax
 import jax.numpy as jnp
 
+from jaxreplay._internal.platforms import by_platform
 from jaxreplay._internal.tracing import varying
 from jaxreplay._internal.tuned.once import once
 from jaxreplay.types import Array
@@ -23,12 +24,21 @@ _LINE = 64  # bytes per cache line
 def take_rows(array: Array, indices: Array) -> Array:
     """Return the rows `[B, ...]` of `array` `[n, ...]` at in-range int32 `indices` `[B]`."""
     rows = indices.astype(jnp.uint32)  # unsigned indices avoid the handling of negative indices
-    if rows.size and _far(array):
-        part = max(1, _NEAR // _in_lines(array))
-        if rows.size > part:
-            return _take_parts(array, rows, part)
-        rows = rows + _fetched(array, rows)
+    return _take_far(array, rows) if rows.size and _far(array) else _take(array, rows)
+
+
+def _take(array: Array, rows: Array) -> Array:
     return array.at[rows].get(mode="promise_in_bounds")
+
+
+def _take_far_on_cpu(array: Array, rows: Array) -> Array:
+    part = max(1, _NEAR // _in_lines(array))
+    if rows.size > part:
+        return _take_parts(array, rows, part)
+    return _take(array, rows + _fetched(array, rows))
+
+
+_take_far = by_platform(_take, cpu=_take_far_on_cpu)
 
 
 def _far(array: Array) -> bool:

@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import CustomVJPPrimal
 
+from jaxreplay._internal.platforms import by_platform
 from jaxreplay.types import Array
 
 # These limits were measured with batches of 32 to 256, 64 to 256 hidden units, and 1 and 8 seeds.
@@ -53,33 +54,51 @@ def _backward(residuals: tuple[Any, Any], grad: Any) -> tuple[Array | None, Arra
     )
 
 
-def _product(x: Array, kernel: Array) -> Array:
+def _product_on_cpu(x: Array, kernel: Array) -> Array:
     if not _is_unrolled(*kernel.shape):
         return jnp.matmul(x, kernel)
     terms = [x[..., i, None] * kernel[i] for i in range(kernel.shape[0])]
     return functools.reduce(jnp.add, terms)
 
 
-def _grad_by_x(grad: Array, kernel: Array) -> Array:
-    if _is_unrolled(*kernel.T.shape):
-        return _product(grad, kernel.T)
+_product = by_platform(jnp.matmul, cpu=_product_on_cpu)
+
+
+def _plain_grad_by_x(grad: Array, kernel: Array) -> Array:
     # `grad @ kernel.T` would copy the kernel.
     return jax.lax.dot_general(grad, kernel, (((grad.ndim - 1,), (1,)), ((), ())))
 
 
-def _grad_by_kernel(x: Array, grad: Array) -> Array:
+def _grad_by_x_on_cpu(grad: Array, kernel: Array) -> Array:
+    if _is_unrolled(*kernel.T.shape):
+        return _product(grad, kernel.T)
+    return _plain_grad_by_x(grad, kernel)
+
+
+_grad_by_x = by_platform(_plain_grad_by_x, cpu=_grad_by_x_on_cpu)
+
+
+def _dot(x: Array, grad: Array) -> Array:
     """Sum outer products of `x` `[..., D]` and `grad` over leading axes, `[D, features]`."""
-    batch = tuple(range(grad.ndim - 1))
-    inputs, outputs = x.shape[-1], grad.shape[-1]
+    return _contract(x, grad, grad.ndim - 1)
 
-    def dot(a: Array, b: Array) -> Array:
-        return jax.lax.dot_general(a, b, ((batch, batch), ((), ())))
 
-    if batch and _is_unrolled(outputs, inputs):
-        return jnp.stack([dot(x, grad[..., i]) for i in range(outputs)], axis=1)
+def _contract(a: Array, b: Array, leading: int) -> Array:
+    axes = tuple(range(leading))
+    return jax.lax.dot_general(a, b, ((axes, axes), ((), ())))
+
+
+def _grad_by_kernel_on_cpu(x: Array, grad: Array) -> Array:
+    inputs, outputs, leading = x.shape[-1], grad.shape[-1], grad.ndim - 1
+    if leading and _is_unrolled(outputs, inputs):
+        columns = [_contract(x, grad[..., i], leading) for i in range(outputs)]
+        return jnp.stack(columns, axis=1)
     if outputs <= min(_NARROW, inputs):
-        return dot(grad, x).T
-    return dot(x, grad)
+        return _dot(grad, x).T
+    return _dot(x, grad)
+
+
+_grad_by_kernel = by_platform(_dot, cpu=_grad_by_kernel_on_cpu)
 
 
 def _is_unrolled(few: int, many: int) -> bool:

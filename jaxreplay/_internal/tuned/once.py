@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxreplay._internal.platforms import by_platform
 from jaxreplay.types import Array
 
 Tree = TypeVar("Tree")
@@ -23,7 +24,7 @@ def once(values: Tree) -> Tree:
     recomputes a broadcast scalar for every element. XLA does not duplicate a reduction. Therefore
     the bits of the arrays are reduced, together with zeros because XLA simplifies reductions of a
     single element. Results of one computation share a reduction; otherwise XLA would repeat the
-    computation for each result.
+    computation for each result. Gradients do not flow through.
 
     Args:
       values: pytree of integer, boolean or floating-point arrays, all of the same shape.
@@ -36,12 +37,18 @@ def once(values: Tree) -> Tree:
         return values
     if len({leaf.shape for leaf in leaves}) > 1:
         raise ValueError(f"values must have equal shapes, got {[x.shape for x in leaves]}")
+    return jax.tree.unflatten(treedef, _once(*jax.lax.stop_gradient(leaves)))
+
+
+def _once_on_cpu(*leaves: Array) -> tuple[Array, ...]:
     bits = [_bits(leaf) for leaf in leaves]
     zeros = [jnp.zeros((), leaf.dtype) for leaf in bits]
     once = jax.lax.reduce([_with_zeros(leaf) for leaf in bits], zeros, _or, (0,))
     pairs = zip(once, leaves, strict=True)
-    back = [jax.lax.bitcast_convert_type(x, leaf.dtype) for x, leaf in pairs]
-    return jax.tree.unflatten(treedef, back)
+    return tuple(jax.lax.bitcast_convert_type(x, leaf.dtype) for x, leaf in pairs)
+
+
+_once = by_platform(lambda *leaves: leaves, cpu=_once_on_cpu)
 
 
 def _or(x: Sequence[Array], y: Sequence[Array]) -> list[Array]:

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import gc
 import itertools
+import math
 import os
 import signal
 import threading
@@ -105,20 +106,20 @@ def test_memory_of_each_accelerator_limits_seeds_that_train_together(monkeypatch
 
 
 def test_devices_keep_a_program_then_start_new_ones_then_help_others(three):
-    board = _Board(three, store.Store(Path("nowhere"), {}), (), "")
+    board = _Board(three, store.Store(Path("nowhere"), {}), (), "", math.inf)
     taken = [board.take(last)[0] for last in (None, None, 0, 0, 0, 2, 2, 2, 1)]
     assert taken == [0, 1, 0, 0, 2, 2, 2, 1, 1] and board.take(1) is None
-    stopped = _Board(three, store.Store(Path("nowhere"), {}), (), "")
-    stopped.stopped = True
+    stopped = _Board(three, store.Store(Path("nowhere"), {}), (), "", math.inf)
+    stopped._stopped = True
     assert stopped.take(None) is None
 
 
 @pytest.fixture
 def board(three):
-    """A board of two devices that lists its outcomes instead of storing them."""
-    board = _Board(three, store.Store(Path("nowhere"), {}), (), "")
+    """A board of two devices that lists its results instead of storing them."""
+    board = _Board(three, store.Store(Path("nowhere"), {}), (), "", math.inf)
     board.kept = []
-    board._keep = board.kept.append
+    board._keep, board._write = board.kept.append, lambda: None
     return board
 
 
@@ -209,7 +210,7 @@ def test_environments_on_the_host_step_in_the_main_thread(tmp_path, monkeypatch,
 
 
 def test_programs_of_finished_jobs_are_freed_with_their_traces(three, monkeypatch):
-    monkeypatch.setattr(drivers, "_compile", lambda seeds, inputs, device: seeds.chunk)
+    monkeypatch.setattr(drivers, "_compile", lambda program, seeds, inputs, device: seeds.chunk)
     cache, (device,), traces = drivers.Programs(1), devices.choose(1), []
     for job in three.jobs[:2]:
         program, inputs = job.group.program, job.group.inputs(job.runs[:1])
@@ -331,3 +332,33 @@ def test_studies_stopped_by_ctrl_c_resume(whole, tmp_path, monkeypatch, ctrl_c):
     kept = [own[(own["replay"] == "uniform") | (own["step"] == 150)] for own in tables]
     pd.testing.assert_frame_equal(*kept)
     assert len(tables[1]) == len(tables[0]) == 2 * 2 * 3  # arms, seeds and log points
+
+
+def test_narrow_batches_continue_from_their_checkpoint(tmp_path, monkeypatch, ctrl_c, capsys):
+    """The width is that of all runs, not of the missing ones."""
+    study, out, where = make_study("walk/4"), tmp_path / "study", Where(devices="1")
+    study = dataclasses.replace(
+        study,
+        bases={arm: dataclasses.replace(own, seeds=3) for arm, own in study.bases.items()},
+        options=dataclasses.replace(study.options, width=2),
+    )
+    with counted(monkeypatch, CompiledDriver, stop_at=5), pytest.raises(Stopped):
+        runner.run(study, out, where=where, show=False)  # in the second batch, of one seed
+    capsys.readouterr()
+    runner.run(study, out, resume=True, where=where, show=False, dry_run=True)
+    assert "1 run will continue" in capsys.readouterr().err
+    runner.run(study, out, resume=True, where=where, show=False)
+    runner.run(study, tmp_path / "whole", where=where, show=False)
+    tables = [store.paths(folder)[0].read_bytes() for folder in (out, tmp_path / "whole")]
+    assert tables[0] == tables[1]
+
+
+def test_time_limits_hold_in_any_thread(tmp_path, capsys):
+    study, found = make_study("walk/4"), []
+    where = Where(hours=1e-9)
+    run = lambda: found.append(runner.run(study, tmp_path / "study", where=where, show=False))
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert found == [None] and not store.read(tmp_path / "study").ended()
+    assert_names(capsys.readouterr().err, "1e-09", "--resume")

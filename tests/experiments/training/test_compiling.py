@@ -89,6 +89,16 @@ def test_dependencies_equal_the_outputs_that_vmap_batches(name):
                     jax.eval_shape(jax.vmap(traced, axes, jax.tree.unflatten(tree, less)), *inputs)
 
 
+def test_values_of_an_enclosing_function_are_inputs_from_outside():
+    def outer(value):
+        traced = Traced(lambda x: (x + 1, x * value), ONE)
+        assert traced.depends([False], True) == [False, True]
+        assert traced.depends([False], False) == [False, False]
+        return value
+
+    jax.eval_shape(outer, ONE)
+
+
 def test_traced_functions_return_equal_values_and_run_python_once():
     calls = []
 

@@ -9,10 +9,16 @@ import numpy as np
 import pytest
 
 from agents.ddpg import DDPGConfig, ddpg
+from agents.discrete_sac import DiscreteSACConfig, discrete_sac
 from agents.dqn import DQNConfig, dqn
+from agents.iql import IQLConfig, iql
+from agents.sac import SACConfig, sac
+from agents.td3 import TD3Config, td3
+from agents.td7 import TD7Config, td7
 from agents.types import Agent, Discrete, Info
 from experiments import environments
 from experiments.environments.episodes import make_episodic
+from experiments.training.carry import Carry
 from experiments.training.config import LoopConfig
 from experiments.training.evaluation import evaluation_keys
 from experiments.training.loop import make_program, make_train
@@ -206,6 +212,57 @@ def test_vmapped_seeds_equal_single_seeds():
         chex.assert_trees_all_close(
             ring.contents(many), ring.contents(alone.replay.ring), rtol=1e-5
         )
+
+
+PENDULUM = environments.make("gymnax/Pendulum-v1")
+OF_PAIRS = {  # agents with twin critics
+    "sac": lambda space: sac(SACConfig(hidden=(8,)), space),
+    "td3": lambda space: td3(TD3Config(hidden=(8,)), space),
+    "td7": lambda space: td7(TD7Config(hidden=(8,)), space),
+    "iql": lambda space: iql(IQLConfig(hidden=(8,)), space),
+}
+
+
+@pytest.mark.parametrize("name", ["dqn", *OF_PAIRS, "discrete_sac"])
+def test_programs_for_accelerators_train_equally(name, monkeypatch):
+    """They join small arrays and stack twin critics, here in programs that run on the CPU."""
+    environment = PENDULUM if name in OF_PAIRS else environments.make("gymnax/CartPole-v1")
+    agent = None
+    if name != "dqn":
+        make = OF_PAIRS.get(name, lambda space: discrete_sac(DiscreteSACConfig(hidden=(8,)), space))
+        agent = make(environment.action_space)
+    options = {"n_step": 2, "num_envs": 2, "learn_every": 2, "updates": 2, "inspect": 1}
+    parts = small(environment, method=uniform.method(), agent=agent, **options)
+    keys, found = jax.vmap(jax.random.key)(jnp.arange(2)), []
+    for platform in ("cpu", "gpu"):
+        monkeypatch.setattr(jax, "default_backend", lambda platform=platform: platform)
+        program = over_seeds(make_program(*parts))
+        found.append((program.axes, program.chunk(program.init(keys), 5)))
+    (axes, expected), (axes_there, there) = found
+    assert axes == axes_there
+    chex.assert_trees_all_equal_shapes_and_dtypes(there[0].agent, expected[0].agent)
+    assert any(values.any() for values in expected[1].values())
+    for metric, values in expected[1].items():
+        np.testing.assert_allclose(there[1][metric], values, rtol=1e-3, atol=1e-4, err_msg=metric)
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_carries_join_small_arrays_by_whether_seeds_share_them(joins):
+    """Bit for bit: a NaN stays the same NaN."""
+    nan = np.uint32(0x7FC01234).view(np.float32)
+    tree = {
+        "clock": jnp.int32(7), "float": jnp.float32([[nan, -0.0]]), "flag": jnp.zeros(2, bool),
+        "large": jnp.ones(1_000), "more": jnp.uint32([1, 2**32 - 1]),
+    }  # fmt: skip
+    carry = Carry(tree, [False, True, True, True, True] if joins else None)
+    vectors, alone = carry.join(tree)
+    assert [vector.shape for vector in vectors] == ([(1,), (4,)] if joins else [])
+    assert len(alone) == (2 if joins else 5)
+    before, after = (
+        {name: np.asarray(value).tobytes() for name, value in values.items()}
+        for values in (tree, carry.separate((vectors, alone)))
+    )
+    assert before == after
 
 
 def test_programs_over_seeds_donate_their_state():

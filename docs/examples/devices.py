@@ -1,0 +1,31 @@
+"""One run on four devices, compared with one device at equal totals, seed by seed.
+
+`XLA_FLAGS=--xla_force_host_platform_device_count=4 python -m experiments.study
+docs/examples/devices.py --out runs/devices` divides environments, replay and batches over four
+virtual devices of a CPU: slower than one, with the same learning.
+"""
+
+from experiments.statistics.claims import Claim
+from experiments.studies.definition import Study
+from experiments.studies.options import Question, StudyOptions
+
+ONE, FOUR = "per mesh=1", "per mesh=4"
+study = Study.make(
+    ["walk/10", "gymnax/CartPole-v1"],
+    "dqn",
+    ["per"],
+    seeds="until decided",
+    loop={
+        "steps": 40_000, "learn_every": 4, "n_step": 1, "eval_every": 2_000, "eval_episodes": 2,
+        "inspect": 0,
+    },
+    sizes={"num_envs": 4, "batch_size": 32, "capacity": 10_000},
+    agent_options={"hidden": (32,)},
+    grid={"mesh": [1, 4]},
+    question=Question(primary="auc", control=False, most_seeds=512),
+    options=StudyOptions(keep=("replayed/effective_buffer",), report=False),
+    claims=[
+        Claim("four devices learn faster than one", FOUR, ONE, where={"env": env}, across=True)
+        for env in ("walk/10", "gymnax/CartPole-v1")
+    ],
+)  # fmt: skip

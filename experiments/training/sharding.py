@@ -1,0 +1,138 @@
+"""One run on several devices, which divide its environments, replay and batches.
+
+Parameters, optimiser states and step counters are the same on every device: gradients are averaged,
+and every device plays the same evaluations. All else is divided: a device steps its own
+environments, stores their transitions, and draws its share of each batch from them. Its part of the
+state has a leading axis of devices, `[D, ...]`.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from experiments.training.compiling import Traced, until_stable
+from experiments.training.config import LoopConfig
+from experiments.training.state import Keys, LoopState
+from jaxreplay import devices
+
+_WHOLE, _PART = cast(Any, P()), cast(Any, P(devices.AXIS))
+SPECS = LoopState(*[_PART] * len(LoopState._fields))._replace(
+    keys=Keys(_PART, _PART, _PART, evaluate=_WHOLE, inspect=_PART),
+    rows=_WHOLE,
+    updates=_WHOLE,
+    agent=_WHOLE,
+)  # how the mesh divides the fields of a state
+
+
+def make_mesh(places: Sequence[jax.Device] | np.ndarray) -> Mesh:
+    """Return the mesh of a run on these devices."""
+    return Mesh(np.array(places), (devices.AXIS,))
+
+
+def resolve(config: LoopConfig, mesh: Mesh | None) -> tuple[LoopConfig, Mesh | None]:
+    """Return a config with the mesh's number of devices, and the mesh; None for one device.
+
+    Raises:
+      ValueError: the mesh has several axes, or needs more devices than there are.
+    """
+    if mesh is None:
+        places = jax.devices()
+        if config.mesh > len(places):
+            raise ValueError(
+                f"mesh {config.mesh} is more than the {len(places)} devices here: use a smaller one"
+            )
+        return config, make_mesh(places[: config.mesh]) if config.mesh > 1 else None
+    if mesh.devices.ndim != 1:
+        raise ValueError(
+            f"mesh must have one axis, got {mesh.axis_names}: use jax.make_mesh((4,), 'd')"
+        )
+    if config.mesh not in (1, mesh.size):
+        raise ValueError(f"mesh {config.mesh} differs from the given mesh of {mesh.size} devices")
+    config = dataclasses.replace(config, mesh=mesh.size)
+    return config, make_mesh(mesh.devices) if mesh.size > 1 else None
+
+
+def divided(
+    init: Callable[..., LoopState], chunk: Callable[..., Any], mesh: Mesh
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return the functions of a Program on the devices of a mesh, given those of one device."""
+
+    def own_init(key: Any) -> LoopState:
+        return _map_parts(lambda x: x[None], init(key))
+
+    def own_chunk(state: LoopState, blocks: Any) -> Any:
+        state, metrics = chunk(_map_parts(lambda x: x.reshape(x.shape[1:]), state), blocks)
+        return _map_parts(lambda x: x[None], state), metrics
+
+    # JAX's check of equal values would reject environments with loops; `check` replaces it.
+    return (
+        jax.shard_map(own_init, mesh=mesh, in_specs=P(), out_specs=SPECS, check_vma=False),
+        jax.shard_map(
+            own_chunk, mesh=mesh, in_specs=(SPECS, P()), out_specs=(SPECS, P()), check_vma=False
+        ),
+    )
+
+
+def check(block: Traced, state: LoopState) -> None:
+    """Check that devices agree on the state that they share after a block.
+
+    Args:
+      block: function from the state of a device to the next, and more.
+      state: the state, or shapes and dtypes.
+
+    Raises:
+      ValueError: a part of the agent differs between devices.
+    """
+    if devices.current() is None:
+        return
+    specs = jax.tree.leaves(specs_of(state), is_leaf=lambda x: isinstance(x, P))
+    differs = [spec == _PART for spec in specs]
+    found = until_stable(
+        lambda flags: block.depends(flags, False, on_device=True)[: len(flags)], differs
+    )
+    paths = [path for path, _ in jax.tree.leaves_with_path(state)]
+    for path, before, after in zip(paths, differs, found, strict=True):
+        if after and not before:
+            raise ValueError(
+                f"mesh: devices would disagree on {jax.tree_util.keystr(path).lstrip('.')}, which "
+                "this agent with these options computes from a batch without an average: use mesh "
+                "1, or another agent"
+            )
+
+
+def specs_of(state: LoopState) -> Any:
+    """Return a pytree with the PartitionSpec of every leaf of a state."""
+    return jax.tree.map(
+        lambda spec, part: jax.tree.map(lambda _: spec, part),
+        SPECS, state, is_leaf=lambda x: isinstance(x, P),
+    )  # fmt: skip
+
+
+def shardings(mesh: Mesh, axes: Any, state: LoopState) -> Any:
+    """Return a pytree with the sharding of every leaf of the state of many seeds.
+
+    Args:
+      mesh: the mesh.
+      axes: 0 for leaves with a leading axis of seeds, otherwise None.
+      state: the state, or shapes and dtypes.
+    """
+
+    def place(axis: int | None, spec: Any) -> NamedSharding | None:
+        if spec is None:  # an empty part of the state
+            return None
+        return NamedSharding(mesh, spec if axis is None else P(None, *spec))
+
+    return jax.tree.map(place, axes, specs_of(state), is_leaf=lambda axis: axis is None)
+
+
+def _map_parts(function: Callable[[Any], Any], state: LoopState) -> LoopState:
+    """Map a function over the arrays that devices divide."""
+    return jax.tree.map(
+        lambda spec, x: function(x) if spec == _PART else x,
+        specs_of(state), state, is_leaf=lambda x: isinstance(x, P),
+    )  # fmt: skip

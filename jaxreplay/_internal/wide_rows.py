@@ -1,0 +1,180 @@
+"""Operations on sum trees with 8 children per node for accelerators.
+
+On accelerators, every operation of a loop costs a microsecond or more, regardless of its size.
+These functions therefore process two levels of a tree at a time, 64 descendants of a node, and
+recompute more levels completely than on CPU. Sums are those on CPU, bit for bit. TPUs read rows of
+128 nodes, because the layout of `[n, 128]` in memory is that of `[n * 128]`; an array `[n, 8]`
+would be a copy of the tree.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxreplay import buffer, numerics
+from jaxreplay.types import Array
+
+CHILDREN = 8
+_ROW = 128  # nodes per row
+# A node, its sibling, the other pair and the other four, as `(place ^ a & b) + c`.
+_PAIR, _FOUR = 2**32 - 2, 2**32 - 4  # without the last bits
+_SIBLINGS = np.array(
+    [
+        (0, 2**32 - 1, 0), (1, 2**32 - 1, 0), (2, _PAIR, 0), (2, _PAIR, 1),
+        (4, _FOUR, 0), (4, _FOUR, 1), (4, _FOUR, 2), (4, _FOUR, 3),
+    ],
+    np.uint32,
+)  # fmt: skip
+_DENSE = 2**14  # largest level whose ancestors are recomputed completely
+_TOP = 512  # largest level that is searched completely
+
+
+def aligned(branching: int) -> int:
+    """Return the number of nodes of which the size of a large level is a multiple."""
+    return math.lcm(_ROW, branching)
+
+
+def padded(size: int) -> int:
+    """Return the number of stored nodes of a tree with `size` nodes.
+
+    TPUs store one-dimensional arrays in tiles of 8 rows.
+    """
+    tile = 8 * _ROW
+    return size if size <= _TOP else math.ceil(size / tile) * tile
+
+
+Join = Callable[[list[Array]], Array]  # reduces children to their parent
+
+
+def repair(
+    nodes: Array,
+    slots: Array,
+    sizes: Sequence[int],
+    starts: Sequence[int],
+    join: Join,
+    neutral: float,
+) -> Array:
+    """Recompute all ancestors of the leaves `slots` `[B]` uint32 and return the nodes.
+
+    Args:
+      nodes: `[T]` float32, all levels from the leaves up, without the root.
+      slots: `[B]` uint32, leaves.
+      sizes: number of nodes of each level.
+      starts: index of the first node of each level, a multiple of 128 for large levels.
+      join: reduction of children to their parent.
+      neutral: value of nodes that pad a level.
+    """
+    level = 0
+    while sizes[level] > _DENSE:
+        rows = _rows(nodes, starts[level] // _ROW + slots // _ROW)
+        parents, grandparents = slots // CHILDREN, slots // CHILDREN**2
+        several = _parents(rows, join)
+        both = [
+            _pick(several, parents % several.shape[1]),
+            _pick(_parents(several, join), grandparents % 2),
+        ]
+        at = [starts[level + 1] + parents, starts[level + 2] + grandparents]
+        nodes = buffer.write(nodes, jnp.concatenate(at), jnp.concatenate(both))
+        slots, level = grandparents, level + 2
+    start, above = starts[level], []
+    children = nodes[start : start + sizes[level]]
+    for size in sizes[level + 1 :]:
+        children = _parents(children, join)
+        padding = (0, size - children.size)
+        children = jnp.pad(children, padding, constant_values=neutral)
+        above.append(children)
+    if not above:
+        return nodes
+    return jax.lax.dynamic_update_slice(nodes, jnp.concatenate(above), (starts[level + 1],))
+
+
+def find(
+    nodes: Array, target: Array, rest: Array, sizes: Sequence[int], starts: Sequence[int]
+) -> Array:
+    """Return the first leaves `[B]` int32 whose cumulative sums exceed `target + rest` `[B]`.
+
+    Cumulative sums over 64 nodes round differently from those over 8 nodes on CPU.
+    """
+    level = next(i for i in range(0, len(sizes), 2) if sizes[i] <= _TOP)
+    children = nodes[starts[level] : starts[level] + sizes[level], None]  # [n, 1]
+    pair = jnp.zeros(target.shape, jnp.int32)  # 128 descendants two levels below are one row
+    while True:
+        count = len(children) // 2 if level else len(children)
+        chosen, start = _last_before(_sums(children, count), target)
+        pair = pair * count + chosen
+        if not level:
+            return pair
+        target, rest = numerics.floor(target - start, rest)
+        level -= 2
+        children = _rows(nodes, (starts[level] // _ROW + pair).astype(jnp.uint32)).T  # [128, B]
+
+
+def ancestors(
+    nodes: Array, targets: Array, value: Array, valid: Array, join: Join, *, apart: bool
+) -> list[Array]:
+    """Return a leaf's new value and those of its ancestors, up to the root.
+
+    Args:
+      nodes: `[T]` float32.
+      targets: `[L]` uint32, index in `nodes` of the leaf and of its ancestors below the root.
+      value: `[]`, new value of the leaf.
+      valid: `[]` bool, whether to replace the leaf's value.
+      join: reduction of children to their parent.
+      apart: whether to read in 8 operations, which XLA on GPU fuses, or in one.
+    """
+    # Siblings in the order in which `join` adds them: the other child of a pair, the other pair.
+    flip, keep, number = _SIBLINGS.T[:, :, None]
+    if apart:
+        old, *siblings = [buffer.read(nodes, ((targets ^ f) & k) + n) for f, k, n in _SIBLINGS]
+    else:
+        old, *siblings = buffer.read(nodes, ((targets ^ flip) & keep) + number)
+    others = [siblings[0], join(siblings[1:3]), join(siblings[3:])]
+    written = [jnp.where(valid, value, old[0])]
+    for level in range(targets.size):
+        new = written[-1]
+        for other in others:
+            new = join([new, other[level]])
+        written.append(new)
+    return written
+
+
+def _rows(nodes: Array, rows: Array) -> Array:
+    """Return rows `[B, 128]` of the nodes, padded to whole rows."""
+    return buffer.read(nodes.reshape(-1, _ROW), rows)
+
+
+def _parents(children: Array, join: Join) -> Array:
+    """Reduce children `[..., 8 n]` to parents `[..., n]`."""
+    if children.ndim == 1 and children.size % _ROW == 0:
+        # A TPU adds rows much faster than columns.
+        columns = children.reshape(-1, _ROW).T.reshape(_ROW // CHILDREN, CHILDREN, -1)
+        return join([columns[:, i] for i in range(CHILDREN)]).T.ravel()
+    families = children.reshape(*children.shape[:-1], -1, CHILDREN)
+    return join([families[..., i] for i in range(CHILDREN)])
+
+
+def _pick(values: Array, columns: Array) -> Array:
+    """Return `values[i, columns[i]]` `[B]` for non-negative `[B, n]`."""
+    number = np.arange(values.shape[1], dtype=np.uint32)
+    return jnp.where(number[None] == columns[:, None], values, 0.0).max(axis=1)
+
+
+def _sums(children: Array, count: int) -> Array:
+    """Sum successive rows of `[n, B]`, so that `count` rows remain."""
+    return children.reshape(count, -1, children.shape[1]).sum(axis=1)
+
+
+def _last_before(values: Array, target: Array) -> tuple[Array, Array]:
+    """Return the last positive row of `[n, B]` with a start of at most `target`, and its start."""
+    start = jax.lax.cumsum(values) - values
+    chosen = (values > 0) & (start <= target[None])
+    number = np.arange(len(values), dtype=np.int32)[:, None]
+    return jax.lax.reduce(
+        (jnp.where(chosen, number, 0), jnp.where(chosen, start, 0.0)),
+        (np.int32(0), np.float32(0)),
+        lambda x, y: (jnp.maximum(x[0], y[0]), jnp.maximum(x[1], y[1])),
+        (0,),
+    )

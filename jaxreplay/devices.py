@@ -1,0 +1,77 @@
+"""One replay on several devices: reductions over a mesh axis under `jax.shard_map`.
+
+A replay with an `axis_name` is one of D equal parts, each on its own device with its own
+environments. Devices add, sample and update at the same times, and each draws its share of the
+batch, B / D transitions, from its own part. A transition with priority p on a device whose
+priorities sum to S therefore has the probability p / (D S), the expected fraction of the whole
+batch. Importance weights, the maximum priority of new transitions, and metrics are those of all
+parts together.
+
+The functions of this module return their argument, and compile to nothing, for an axis of None.
+"""
+
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from jaxreplay.types import Array
+
+AXIS = "replay_devices"  # mesh axis of agents, of losses with batch statistics (PAL), and of
+# training programs; a replay may use an axis of any name
+
+Tree = TypeVar("Tree")
+
+
+def current() -> str | None:
+    """Return `AXIS` under a `jax.shard_map` over an axis with this name, otherwise None."""
+    return AXIS if AXIS in jax.sharding.get_abstract_mesh().manual_axes else None
+
+
+def count(axis_name: str | None) -> int:
+    """Return the number of devices D along a mesh axis; 1 for None."""
+    return 1 if axis_name is None else jax.lax.axis_size(axis_name)
+
+
+def mean(tree: Tree, axis_name: str | None) -> Tree:
+    """Return the means over devices of a pytree of floating-point arrays, such as gradients.
+
+    Use `jax.shard_map(..., check_vma=False)`, or differentiate by parameters that
+    `loops.varying` has marked; otherwise, JAX itself sums gradients over devices.
+    """
+    return tree if axis_name is None else jax.lax.pmean(tree, axis_name)
+
+
+def total(tree: Tree, axis_name: str | None) -> Tree:
+    """Return the sums over devices of a pytree of arrays."""
+    return tree if axis_name is None else jax.lax.psum(tree, axis_name)
+
+
+def largest(value: Array, axis_name: str | None) -> Array:
+    """Return the elementwise maxima of an array over devices.
+
+    The values of all devices are exchanged by a sum, which XLA merges with that of gradients into
+    one message; it does not merge a maximum with a sum.
+    """
+    if axis_name is None:
+        return value
+    own = jnp.arange(count(axis_name)) == jax.lax.axis_index(axis_name)
+    rows = jnp.where(own.reshape(-1, *[1] * value.ndim), value, jnp.zeros_like(value))
+    return jax.lax.psum(rows, axis_name).max(axis=0)
+
+
+def gathered(values: Array, axis_name: str | None) -> Array:
+    """Return the concatenation `[D * n]` of the arrays `[n]` of all devices."""
+    if axis_name is None:
+        return values
+    return jax.lax.all_gather(values, axis_name, tiled=True)
+
+
+def times(value: Array, axis_name: str | None) -> Array:
+    """Return the float32 sum over devices of a value that is the same on each, without messages."""
+    return value if axis_name is None else value.astype(jnp.float32) * count(axis_name)
+
+
+def share(value: Array, axis_name: str | None) -> Array:
+    """Return `value / D`, such as the fraction of a batch, given that of a device's share."""
+    return value if axis_name is None else value / count(axis_name)

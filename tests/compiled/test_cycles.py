@@ -1,0 +1,46 @@
+"""Cycles of all methods on a GPU and a TPU: copies, branches on data, launches as committed."""
+
+import functools
+import json
+
+import pytest
+
+from tests.compiled import cycles
+
+ROWS = cycles.table()
+# Each of the papers' methods, alone on both platforms and vmapped on a GPU.
+QUICK = {
+    f"{platform}/{method}/add-sample-update/{seeds}"
+    for method in ("per", "lap", "pser", "ners", "refer")
+    for platform, seeds in (("gpu", 1), ("tpu", 1), ("gpu", 4))
+}
+WRITTEN_WITH = json.loads(cycles.TABLE.read_text())["versions"]
+
+
+@functools.cache
+def conditionals_on_cpu(method, order, seeds):
+    return cycles.cost(method, order, seeds, None).conditionals
+
+
+def test_only_vmapped_replays_on_tpu_and_refer_are_copied():
+    copied = {name for name, row in ROWS.items() if "copies" in row}
+    known = {name for name in copied if "/refer/" in name}  # has a copying branch
+    assert all(name.startswith("tpu/") and not name.endswith("/1") for name in copied - known)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in cycles.NAMES],
+)
+def test_cycle_costs_what_the_table_says(name):
+    platform, method, order, seeds = name.split("/")
+    cost = cycles.cost(method, order, int(seeds), platform)
+    assert name in ROWS, f"python -m tests.compiled.cycles {method} writes the row: {cost}"
+    row = ROWS[name]
+    assert cost.copies <= row.get("copies", 0), str(cost)
+    assert cost.conditionals <= conditionals_on_cpu(method, order, int(seeds)), str(cost)
+    if cycles.versions() != WRITTEN_WITH:
+        pytest.skip(f"launches are of {WRITTEN_WITH}, installed are {cycles.versions()}")
+    assert cost.launches == pytest.approx(row["launches"], rel=0.1), (
+        f"python -m tests.compiled.cycles {method} rewrites the table\n{cost}"
+    )
