@@ -185,7 +185,13 @@ def clip_gradients(
     def clip(grads: optax.Updates, params: optax.Params | None) -> optax.Updates:
         del params
         norm = global_norm(grads)
-        return jax.tree.map(lambda x: jnp.where(norm < max_norm, x, x / norm * max_norm), grads)
+
+        def scale(x: Array) -> Array:
+            return jnp.where(
+                norm < max_norm, x, (x / norm.astype(x.dtype) * max_norm).astype(x.dtype)
+            )
+
+        return jax.tree.map(scale, grads)
 
     return optax.chain(optax.stateless(clip), inner)
 

@@ -66,10 +66,10 @@ def apply_ensemble(
         return apply(critic, params, *inputs, key=key[0] if key else None)
 
     inputs = obs, action
-    if isinstance(ensemble, tuple) or jax.default_backend() == "cpu":
+    if isinstance(ensemble, tuple) or jax.default_backend() == "cpu" or _size(ensemble) > 2:
         return map_members(lambda params, *key: value(params, inputs, *key), ensemble, key)
     # A batched product with inputs that members share would be transposed, by further kernels.
-    return map_members(value, ensemble, key, [inputs] * _size(ensemble))
+    return map_members(value, ensemble, key, [inputs] * 2)
 
 
 def apply_learning(

@@ -462,7 +462,8 @@ class _SAC:
         return cond_if_any(state.clock.updates % every == 0, self.fresh, state, key, *example)
 
     def fresh(self, state: SACState, key: Array, obs: Obs, action: Array) -> SACState:
-        return self.init(key, obs, action)._replace(clock=state.clock)
+        new = self.init(key, obs, action)._replace(clock=state.clock)
+        return new if isinstance(state.critics, tuple) else ensembles.stack_pairs(new)
 
     def feedback(self, state: SACState, t: Transition, key: Array) -> dict[str, Array]:
         trust = self.trust(self.policy(state.actor, t.obs), t)

@@ -55,9 +55,22 @@ def largest(value: Array, axis_name: str | None) -> Array:
     """
     if axis_name is None:
         return value
+    return _rows(value, axis_name).max(axis=0)
+
+
+def variance(values: Array, axis_name: str | None) -> Array:
+    """Return the variance `[]` of the arrays of all devices together, which have equal sizes."""
+    if axis_name is None:
+        return values.var()
+    means, variances = _rows(jnp.stack([values.mean(), values.var()]), axis_name).T
+    return variances.mean() + means.var()
+
+
+def _rows(value: Array, axis_name: str) -> Array:
+    """Return the arrays of all devices, `[D, ...]`, as a sum of rows that are zero elsewhere."""
     own = jnp.arange(count(axis_name)) == jax.lax.axis_index(axis_name)
-    rows = jnp.where(own.reshape(-1, *[1] * value.ndim), value, jnp.zeros_like(value))
-    return jax.lax.psum(rows, axis_name).max(axis=0)
+    own = own.reshape(-1, *[1] * value.ndim)
+    return jax.lax.psum(jnp.where(own, value[None], jnp.zeros_like(value)[None]), axis_name)
 
 
 def gathered(values: Array, axis_name: str | None) -> Array:

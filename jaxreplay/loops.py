@@ -72,6 +72,7 @@ def if_finite(inner: optax.GradientTransformation) -> optax.GradientTransformati
     return optax.GradientTransformation(init, update)
 
 
+@with_default_promotion
 def sum_of_squares(tree: Tree) -> Array:
     """Return the sum of the squared magnitudes of all elements of a pytree of arrays, `[]`.
 

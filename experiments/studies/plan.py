@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax
+
 from experiments.runs import rates
 from experiments.runs.assembly import assemble, memory, smaller
 from experiments.studies import devices as devices_
@@ -144,21 +146,22 @@ def make(
         on_cpu, calls = devices_.is_cpu(units[0][0]), sum(map(len, units))
         planned = sum(point.config.seeds for point in group.points)
         # Of all runs, not of the missing ones, so that checkpoints fit when a study resumes.
-        if group.points[0].config.loop.mesh > 1:  # a single program on all devices of the mesh
-            own = len(runs)
-        elif width is not None:
+        mesh = group.points[0].config.loop.mesh
+        if width is not None:
             own = min(width, planned)
         elif on_cpu:
             own = min(width_of(group.points[0].config.seeds), planned)
-        else:
-            own = math.ceil(planned / calls)
+        else:  # devices of a mesh execute one program
+            own = planned if mesh > 1 else math.ceil(planned / calls)
         if not together:
-            size, fit = fitting(group.points[0], len(units), available)
+            parts = calls if mesh > 1 and not on_cpu else len(units)
+            size, fit = fitting(group.points[0], parts, available)
             jobs.append(Job(group, tuple(runs), min(own, fit), min(own, fit), size))
             continue
         # All states exist at once: in the memory of the host, or that of every accelerator.
         places = 1 if on_cpu else calls
-        least = len(runs) if on_cpu else own * math.ceil(math.ceil(len(runs) / own) / calls)
+        rounds = 1 if mesh > 1 else math.ceil(math.ceil(len(runs) / own) / calls)
+        least = len(runs) if on_cpu else own * rounds
         size, _ = fitting(group.points[0], places, available, least)
         jobs.append(Job(group, tuple(runs), own, len(runs), size, together))
     return Plan(tuple(jobs), tuple(units), available)
@@ -177,7 +180,9 @@ def fitting(point: Point, units: int, limit: int, least: int = 1) -> tuple[int, 
       ValueError: fewer runs fit; the message names the point.
     """
     parts = assemble(point.config)
-    size = memory(parts, point.config) // point.config.loop.mesh
+    size = memory(parts, point.config)
+    if jax.default_backend() == "cpu":  # virtual devices of a mesh share the memory
+        size *= point.config.loop.mesh
     if (fit := limit // units // size) < least:
         runs = least * units
         take = f"{count(runs, 'run')} at once take" if runs > 1 else "a run takes"

@@ -149,6 +149,11 @@ class _Work:
             say(f"checking {plan.count(len(self.points), 'point')}")
         with waiting("tracing the programs"):
             for point in self.points:
+                if (where.device_count or math.inf) < (mesh := point.config.loop.mesh):
+                    raise ValueError(
+                        f"mesh is {mesh}, more than {where.devices} devices: use a smaller one, or "
+                        "more --devices"
+                    )
                 programs.check(point)
             if resume:
                 self.results = store.resume(out, study, self.points, where.other_code)
@@ -217,7 +222,7 @@ class _Work:
         """Return the plan of the runs that compile, and that of runs on the host, if any.
 
         All devices of this machine together train a single run, whose log points are shown as they
-        come, and all seeds of a point that they divide. One device trains all runs of a point with
+        come, and runs that they divide. One device trains all runs of a point with
         environments on the host.
         """
         if self._made is not None and self._made[0] == runs:  # as described before training
@@ -226,10 +231,10 @@ class _Work:
         for kind in programs.KINDS:
             groups = [group for group in self._groups if programs.kind_of(group.points[0]) == kind]
             engine = self.engine if kind == "device" else self._here()
-            units, together = engine.units, kind != "device" or self._output is not None
+            units, together = engine.units, kind == "host" or self._output is not None
             if kind == "host":
                 units = units[:1]
-            elif together:
+            elif together or kind == "mesh":
                 units = [tuple(device for unit in units for device in unit)]
             made = plan.make(groups, runs, units, self._width, self.where.memory, together)
             plans += [(made, engine)] * bool(made.jobs)

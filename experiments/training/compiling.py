@@ -108,6 +108,8 @@ def depends(
         outputs = [any(given)] * len(equation.outvars)
         if on_device and equation.primitive.name in _REDUCTIONS:
             outputs = [False] * len(equation.outvars)
+        elif on_device and equation.primitive.name == "axis_index":
+            outputs = [True]
         elif rule is not None and any(given):
             outputs = rule(equation, given, on_device)
         known.update(zip(equation.outvars, outputs, strict=True))

@@ -250,6 +250,9 @@ class CompiledDriver(Driver):
             self.compiling += seconds
         places = {self._where.device(place) for place in range(self._where.programs)}
         self.bytes = _bytes_of(self._chunks[0]) * math.ceil(self._where.programs / len(places))
+        mesh = self._program.mesh
+        if mesh is not None and mesh.devices[0].platform == "cpu":  # which share the memory
+            self.bytes *= mesh.size
 
     def init(self) -> tuple[LoopState, ...]:
         def begin(place: int) -> LoopState:

@@ -141,8 +141,7 @@ def _std(values: Array, where: Array | None) -> Array:
     axis = devices.current()
     if axis is None:
         return values.std(where=where)
-    mean, square = devices.mean((values.mean(), jnp.square(values).mean()), axis)
-    return jnp.sqrt(jnp.maximum(square - jnp.square(mean), 0.0))
+    return jnp.sqrt(devices.variance(values, axis))
 
 
 def _distinct(drawn: Array) -> Array:

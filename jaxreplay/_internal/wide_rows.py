@@ -169,7 +169,8 @@ def _sums(children: Array, count: int) -> Array:
 
 def _last_before(values: Array, target: Array) -> tuple[Array, Array]:
     """Return the last positive row of `[n, B]` with a start of at most `target`, and its start."""
-    start = jax.lax.cumsum(values) - values
+    # A difference of sums would lose small values before a large one.
+    start = jnp.pad(jax.lax.cumsum(values)[:-1], ((1, 0), (0, 0)))
     chosen = (values > 0) & (start <= target[None])
     number = np.arange(len(values), dtype=np.int32)[:, None]
     return jax.lax.reduce(

@@ -236,3 +236,12 @@ def test_mean_gradients_are_those_of_the_whole_batch(checked):
     )
     expected = jax.grad(loss)(weights, rows)
     np.testing.assert_allclose(jax.jit(mean)(weights, rows), expected, rtol=1e-5)
+
+
+def test_variances_of_large_values_are_those_of_the_whole():
+    values = 1000.0 + 0.1 * jax.random.normal(jax.random.key(0), (64,))
+    mesh = Mesh(np.array(jax.devices()), "d")
+    variance = jax.shard_map(
+        lambda x: devices.variance(x, "d"), mesh=mesh, in_specs=P("d"), out_specs=P()
+    )
+    np.testing.assert_allclose(variance(values), np.var(np.float64(values)), rtol=1e-3)

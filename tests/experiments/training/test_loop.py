@@ -217,6 +217,7 @@ def test_vmapped_seeds_equal_single_seeds():
 PENDULUM = environments.make("gymnax/Pendulum-v1")
 OF_PAIRS = {  # agents with twin critics
     "sac": lambda space: sac(SACConfig(hidden=(8,)), space),
+    "sac_reset": lambda space: sac(SACConfig(hidden=(8,), reset_every=4), space),
     "td3": lambda space: td3(TD3Config(hidden=(8,)), space),
     "td7": lambda space: td7(TD7Config(hidden=(8,)), space),
     "iql": lambda space: iql(IQLConfig(hidden=(8,)), space),
