@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxreplay._internal.branches import cond_if_any, cond_on_schedule
+from jaxreplay._internal.platforms import by_platform
 from jaxreplay._internal.tracing import donatable, varying, with_default_promotion
 from jaxreplay.buffer import product, unrolled
 from jaxreplay.types import Array, Tree
@@ -61,9 +62,7 @@ def if_finite(inner: optax.GradientTransformation) -> optax.GradientTransformati
         updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
     ) -> tuple[optax.Updates, optax.OptState]:
         before = cast(IfFiniteState, state).inner
-        finite = jax.lax.platform_dependent(
-            *jax.tree.leaves(updates), cpu=_each_is_finite, default=_all_are_finite
-        )
+        finite = _are_finite(*jax.tree.leaves(updates))
         steps, after = inner.update(updates, before, params)
         steps = jax.tree.map(lambda x: jnp.where(finite, x, jnp.zeros_like(x)), steps)
         kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, before)
@@ -83,8 +82,7 @@ def sum_of_squares(tree: Tree) -> Array:
       >>> float(sum_of_squares({"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3)}))
       6.0
     """
-    leaves = jax.tree.leaves(tree)
-    return jax.lax.platform_dependent(*leaves, cpu=_sum_of_each, default=_sum_of_all)
+    return _sum(*jax.tree.leaves(tree))
 
 
 def _sum_of_each(*leaves: Array) -> Array:
@@ -107,3 +105,7 @@ def _all_are_finite(*leaves: Array) -> Array:
 def _squares(leaves: Sequence[Array]) -> list[Array]:
     squares = [(x * x.conj()).real for x in leaves]
     return [x.astype(jnp.promote_types(x.dtype, jnp.float32)) for x in squares]
+
+
+_sum = by_platform(_sum_of_all, cpu=_sum_of_each)
+_are_finite = by_platform(_all_are_finite, cpu=_each_is_finite)
