@@ -44,8 +44,8 @@ def resolve(config: LoopConfig, mesh: Mesh | None) -> tuple[LoopConfig, Mesh | N
         places = jax.devices()
         if config.mesh > len(places):
             raise ValueError(
-                f"mesh {config.mesh} needs {config.mesh} devices, and JAX finds {len(places)}: use a "
-                "smaller one"
+                f"mesh {config.mesh} needs {config.mesh} devices, and JAX finds {len(places)}: use "
+                "a smaller one"
             )
         return config, make_mesh(places[: config.mesh]) if config.mesh > 1 else None
     if mesh.devices.ndim != 1:
