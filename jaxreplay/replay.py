@@ -208,6 +208,7 @@ class Replay:
         batch_size = self._size_of_batch(batch_size)
         self._check_ready(state)
         draw = self.sampler.sample(state.sampler, state.ring, unrolled(key), batch_size)
+        draw = calls.checked_draw(self.sampler, draw, batch_size)
         if not self.sampler.is_uniform:
             draw = buffer.settle(draw)
         indices = buffer.once(draw.indices)
@@ -257,7 +258,8 @@ class Replay:
         indices = buffer.once(indices)
         sample = sample._replace(indices=indices)
         feedback = {name: jnp.where(valid, values, 0.0) for name, values in feedback.items()}
-        inner = self.sampler.update(state.sampler, state.ring, sample, **feedback)
+        given = state.sampler, state.ring, sample
+        inner = calls.next_state(self.sampler, "update", *given, **feedback)
         dropped = counters.saturating_add(state.dropped, (~valid).sum(dtype=jnp.int32))
         fence = buffer.fence((inner, indices), state.fence)
         return state._replace(sampler=inner, dropped=dropped, fence=fence)
@@ -360,7 +362,7 @@ class Replay:
         ring = state.ring.replace(steps_added=buffer.after_on_cpu(state.fence, counter))
         if any(field.top == "last" for field in ring.layout.fields):
             ring = ring_.end_episodes(ring)
-        inner = self.sampler.end_episodes(state.sampler, ring)
+        inner = calls.next_state(self.sampler, "end_episodes", state.sampler, ring)
         return state._replace(ring=ring.replace(steps_added=counter), sampler=inner)
 
     def _add(
@@ -372,7 +374,8 @@ class Replay:
         state = state._replace(dropped=counters.saturating_add(state.dropped, broken))
         ring, slots = ring_.write(state.ring, transition)
         slots = buffer.after_on_cpu(state.fence, slots)
-        inner = self.sampler.add(state.sampler, ring, slots, transition, **feedback)
+        given = state.sampler, ring, slots, transition
+        inner = calls.next_state(self.sampler, "add", *given, **feedback)
         return state._replace(ring=ring, sampler=inner)
 
     def _size_of_batch(self, asked: int | None) -> int:

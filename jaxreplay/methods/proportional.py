@@ -170,8 +170,9 @@ class ImportanceWeights:
         if self.normalise == "buffer":
             if smallest is None:
                 raise ValueError(
-                    'normalise must be "batch" or "none" for a sampler that does not track the '
-                    'smallest probability, got "buffer"'
+                    'normalise must be "batch" or "none", got "buffer", for a sampler that does '
+                    "not track the smallest probability: its init may do so by "
+                    'proportional.init(capacity, normalise="buffer")'
                 )
             return to_power(probability / smallest, minus)
         weights = to_power(size * probability, minus)
@@ -272,6 +273,8 @@ class Proportional(Sampler):
       initial: priority of a new transition. "max" is the running maximum, initially 1
         (Schaul et al. 2016, Alg. 1); "td" computes it from the feedback for `Replay.add`.
       maximum: maximum for `initial="max"`: of "all_time", or of the "stored" transitions.
+      transition_fields: names of the fields of stored transitions that `priority` reads, as
+        `types.get_field(ring.gather(memory, slots), "reward")` for its argument `memory`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -286,12 +289,16 @@ class Proportional(Sampler):
     sampling: Sampling = "stratified"
     initial: options.Initial = "max"
     maximum: options.Maximum = "all_time"
+    transition_fields: frozenset[str] = frozenset()
     needs_whole = None
 
     @property
     def requires(self) -> Requirements:
-        of_new = self.feedback if self.initial == "td" else frozenset()
-        return Requirements(feedback=self.feedback, feedback_of_new=of_new)
+        return Requirements(
+            feedback=self.feedback,
+            feedback_of_new=self.feedback if self.initial == "td" else frozenset(),
+            transition_fields=self.transition_fields,
+        )
 
     def init(self, key: Array, ring: Ring) -> ProportionalState:
         normalise = "none" if self.weight is None else self.weight.normalise
@@ -305,7 +312,7 @@ class Proportional(Sampler):
         transition: Tree,
         **feedback: Array,
     ) -> ProportionalState:
-        priorities = self.priority(feedback, slots, ring) if self.initial == "td" else None
+        priorities = self._leaves(feedback, slots, ring) if self.initial == "td" else None
         return insert(state, slots, priorities, ring.axis_name)
 
     def sample(self, state: ProportionalState, ring: Ring, key: Array, batch_size: int) -> Draw:
@@ -315,7 +322,7 @@ class Proportional(Sampler):
     def update(
         self, state: ProportionalState, ring: Ring, sample: Sample, **feedback: Array
     ) -> ProportionalState:
-        priorities = self.priority(feedback, sample.indices, ring)
+        priorities = self._leaves(feedback, sample.indices, ring)
         return write(state, sample.indices, priorities, ring.axis_name)
 
     def probability(
@@ -327,6 +334,16 @@ class Proportional(Sampler):
         if self.weight is None:
             return metrics(state, ring)
         return metrics(state, ring) | {"beta": self.weight.exponent(state.updates)}
+
+    def _leaves(self, feedback: Mapping[str, Array], slots: Array, ring: Ring) -> Array:
+        leaves = self.priority(feedback, slots, ring)
+        shape = jnp.shape(leaves) if isinstance(leaves, jax.Array) else type(leaves).__name__
+        if shape != slots.shape:
+            raise ValueError(
+                f"priority must return an array with one number for each of {slots.size} slots, "
+                f"{list(slots.shape)}, got {list(shape) if isinstance(shape, tuple) else shape}"
+            )
+        return leaves
 
 
 def check_valid(state: ProportionalState, ring: Ring) -> None:
