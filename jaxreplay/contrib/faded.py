@@ -154,7 +154,7 @@ class Faded(Sampler):
         self, state: FadedState, ring: Ring, sample: Sample, **feedback: Array
     ) -> FadedState:
         slots, config = sample.indices, self.config
-        leaf = lap.LAPPriority(config.alpha, config.kappa)(feedback, slots, ring)
+        leaf = lap.LAPLeaf(config.alpha, config.kappa)(feedback, slots, ring)
         invalid, largest = proportional.count_invalid_and_max(slots != IGNORED, leaf)
         places, age, is_young = self._places(state, ring, slots)
         is_young &= slots != IGNORED

@@ -128,7 +128,7 @@ class LA3P(Sampler):
         return proportional.metrics(state.priorities, ring)
 
     def _leaf(self, feedback: Mapping[str, Array], slots: Array, ring: Ring) -> Array:
-        return lap.LAPPriority(self.config.alpha, self.config.kappa)(feedback, slots, ring)
+        return lap.LAPLeaf(self.config.alpha, self.config.kappa)(feedback, slots, ring)
 
 
 def _inverse(leaf: Array) -> Array:

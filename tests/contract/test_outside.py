@@ -295,7 +295,7 @@ per = METHODS["per"].method(METHODS["per"].config(alpha=1.0))
 @pytest.mark.parametrize(
     ("sampler", "law"),
     [
-        (Unlikely(per.sampler.priority, per.sampler.weight), "draws_follow_the_probabilities"),
+        (Unlikely(per.sampler.leaf, per.sampler.weight), "draws_follow_the_probabilities"),
         *(
             (proportional.Proportional(signed, initial=x), "finite_feedback_of_either_sign_is_kept")
             for x in ("max", "td")

@@ -226,8 +226,8 @@ FORGOTTEN = "overwritten_transitions_are_forgotten"
 MISTAKES: dict[str, tuple[Any, str | None, tuple[str, ...]]] = {
     "a negative priority": (of(Proportional(signed)), FINITE, ("negative",)),
     "an infinite priority": (of(Proportional(inverse)), FINITE, ("finite",)),
-    "no priority": (of(Proportional(nothing)), READ, ("priority", "NoneType")),
-    "a column of priorities": (of(Proportional(column)), READ, ("priority", "[8]", "[8, 1]")),
+    "no priority": (of(Proportional(nothing)), READ, ("leaf", "NoneType")),
+    "a column of priorities": (of(Proportional(column)), READ, ("leaf", "[8]", "[8, 1]")),
     "an attribute of a dict": (of(Proportional(attribute)), READ, ("get_field", "reward")),
     "the same in add": (of(ReadsAtAdd(good)), READ, ("get_field", "reward")),
     "an undeclared field": (
