@@ -25,7 +25,8 @@ class Cost(NamedTuple):
       launches: operations; on a GPU, kernels that are launched one after the other.
       conditionals: branches, and loops of unknown length, that depend on data; on a GPU, the host
         reads the data before it goes on.
-      copies: copies of large arrays.
+      copies: copies of large arrays. Moves between a TPU's memory and its cache, which other
+        operations overlap, do not count.
       cycles: XLA's estimate of cycles on a TPU, None on other platforms.
       bytes: memory of the device that the program needs, with the state.
       operations: operations of the iteration and their origin in the source.
