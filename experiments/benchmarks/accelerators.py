@@ -112,7 +112,7 @@ def _cost(case: str, platform: str, settings: Settings) -> tuple[Cost, float]:
     if case in CYCLES:
         cost = cycle_cost(case, platform, settings.capacity, settings.batch_size)
     else:
-        cost = loop_cost(_config(case, 1, settings.loop_capacity), platform)
+        cost = loop_cost(case_config(case, 1, settings.loop_capacity), platform)
     return cost, time.perf_counter() - begin
 
 
@@ -149,7 +149,8 @@ def loop_cost(config: RunConfig, platform: str | None) -> Cost:
     )
 
 
-def _config(case: str, seeds: int, capacity: int) -> RunConfig:
+def case_config(case: str, seeds: int, capacity: int) -> RunConfig:
+    """Return the run of a training loop, one of LOOPS."""
     agent, method = case.split("/")
     return training.run_config(AGENTS[agent], method, seeds, capacity)
 
@@ -162,7 +163,7 @@ def timed(settings: Settings) -> list[command.Row]:
     )
     rows = [time_cycle(case, settings) for case in cycles]
     for case, seeds in itertools.product(loops, settings.seeds):
-        rows.append(time_loop(case, _config(case, seeds, settings.loop_capacity), settings))
+        rows.append(time_loop(case, case_config(case, seeds, settings.loop_capacity), settings))
     for count, method in itertools.product(settings.num_envs, ("uniform", "per")):
         rows.append(time_loop(f"brax/{method}", brax_config(method, count), settings))
     command.show_table(rows)
