@@ -182,7 +182,7 @@ def time_cycle(case: str, settings: Settings) -> command.Row:
 
 def time_loop(case: str, config: RunConfig, settings: Settings) -> command.Row:
     """Return the microseconds of a step of all seeds, and the memory used and promised."""
-    promised = config.seeds * memory(assemble(config), config)
+    promised = config.seeds * memory(assemble(config), config, jax.default_backend())
     row = {"case": case, "seeds": config.seeds, "num_envs": config.sizes.num_envs}
     return _timed(row, lambda: training.own_loop(config), promised, settings)
 
