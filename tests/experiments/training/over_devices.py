@@ -152,8 +152,8 @@ def test_a_divided_batch_gives_the_update_of_the_whole_batch(make, config, metho
 
 
 def driver_of(program, seeds):
-    place = Layout(len(seeds), 1, tuple(jax.devices()[:1]))  # all are in one program
-    driver = CompiledDriver(program, keys_of(seeds), place)
+    layout = Layout(len(seeds), len(seeds), (program.mesh,))
+    driver = CompiledDriver(program, keys_of(seeds), layout)
     driver.prepare()
     return driver
 
