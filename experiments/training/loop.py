@@ -179,7 +179,6 @@ class Loop:
         """Run `blocks` blocks and an evaluation."""
         before, state = state, _inside(state)
         block = Traced(self.block, state)
-        sharding.check(block, state)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), block.outputs[1:])
 
         first = jnp.zeros((), jnp.int32), state, *zeros

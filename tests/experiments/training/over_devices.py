@@ -249,6 +249,60 @@ def test_runs_that_devices_cannot_divide_are_refused(agent, method, change, word
         driver_of(make_program(*parts(agent, method, **change)), [0])
 
 
+def with_own_numbers(agent):
+    """Let every device initialise its own agent."""
+
+    def init(*args):
+        number = jax.lax.axis_index(devices.AXIS)
+        return jax.tree.map(lambda x: x + number.astype(x.dtype), agent.init(*args))
+
+    return agent._replace(init=init)
+
+
+def with_own_evaluations(agent):
+    """Let the number of a device pass through a jitted function without other inputs."""
+    own = jax.jit(lambda: jax.lax.axis_index(devices.AXIS) % 2)
+    return agent._replace(greedy=lambda *args: agent.greedy(*args) ^ own())
+
+
+def with_rare_message(agent):
+    """Send a message only where a device's own batch asks for it."""
+
+    def update(state, batch, key):
+        asked = batch.transition.reward.sum() > 0
+        jax.lax.cond(asked, lambda x: jax.lax.psum(x, devices.AXIS), lambda x: x, 1.0)
+        return agent.update(state, batch, key)
+
+    return agent._replace(update=update)
+
+
+def with_rare_iteration(agent):
+    """Send as many messages as a device's own actions ask for."""
+
+    def act(state, obs, *others):
+        turns = jnp.abs(jax.tree.leaves(obs)[0]).sum().astype(jnp.int32)
+        jax.lax.fori_loop(0, turns, lambda _, x: jax.lax.pmax(x, devices.AXIS), 1.0)
+        return agent.act(state, obs, *others)
+
+    return agent._replace(act=act)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (with_own_numbers, ("agent",)),
+        (with_own_evaluations, ("eval_",)),
+        (with_rare_message, ("branch", "psum")),
+        (with_rare_iteration, ("iterations", "pmax")),
+    ],
+)
+def test_agents_on_which_devices_may_disagree_are_refused(change, words):
+    environment, agent, replay, config = parts("dqn", "uniform", mesh=2)
+    program = make_program(environment, change(agent), replay, config)
+    with refused("mesh", *words):
+        driver_of(program, [0])
+
+
 @pytest.mark.parametrize(
     ("sizes", "words"),
     [
