@@ -121,12 +121,12 @@ def cycle_cost(name: str, platform: str | None, capacity: int, batch_size: int) 
     def init() -> Any:
         inputs = replay.make_inputs(batch_size)
         example = jax.tree.map(lambda x: x[0, 0], inputs.rows)
-        made = replay.make_replay(name, capacity, batch_size)
+        made = replay.make_replay(name, capacity, batch_size, platform)
         return (made.init(jax.random.key(0), example), jnp.zeros(())), inputs
 
     def step(state: Any, number: Any) -> Any:
         carry, inputs = state
-        made = replay.make_replay(name, capacity, batch_size)
+        made = replay.make_replay(name, capacity, batch_size, platform)
         return replay.cycle(made, replay.ORDERS[0], carry, inputs, number), inputs
 
     state = jax.eval_shape(init)
@@ -138,7 +138,9 @@ def loop_cost(config: RunConfig, platform: str | None) -> Cost:
 
     def program() -> Any:
         parts = assemble(config)
-        made = make_program(parts.environment, parts.agent, parts.replay, config.loop)
+        made = make_program(
+            parts.environment, parts.agent, parts.replay, config.loop, platform=platform
+        )
         return over_seeds(made)
 
     def chunk(state: Any, blocks: Any) -> Any:

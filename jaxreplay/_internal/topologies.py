@@ -51,19 +51,6 @@ def check(platform: str | None) -> None:
         )
 
 
-@contextlib.contextmanager
-def tracing_for(platform: str | None) -> Iterator[None]:
-    """Let code that is traced see a platform as `jax.default_backend()`.
-
-    What JAX has traced before, or traces in the context, is not used for another platform.
-    """
-    if platform is None:
-        yield
-        return
-    with _traced_for()(platform), mock.patch.object(jax, "default_backend", lambda: platform):
-        yield
-
-
 def compiled(
     function: Callable[..., Any], *shapes: Any, platform: str | None, donate: int | tuple[int, ...]
 ) -> jax.stages.Compiled:
@@ -83,8 +70,7 @@ def compiled(
             ),
             shapes,
         )
-    with tracing_for(platform):
-        lowered = jax.jit(function, donate_argnums=donate).lower(*shapes)
+    lowered = jax.jit(function, donate_argnums=donate).lower(*shapes)
     with contextlib.nullcontext() if platform is None else _not_cached():
         return lowered.compile(_OPTIONS.get(platform or ""))
 
@@ -99,11 +85,6 @@ def _not_cached() -> Iterator[None]:
         yield
     finally:
         jax.config.update(name, before)
-
-
-@functools.cache
-def _traced_for() -> Any:
-    return jax.make_user_context(None)  # part of the keys of JAX's caches
 
 
 def _gpu_plugin() -> str | None:
