@@ -63,7 +63,7 @@ def compiled(
       donate: positions of donated arguments.
     """
     if platform is not None:
-        place = SingleDeviceSharding(_device(platform))
+        place = SingleDeviceSharding(devices(platform)[0])
         shapes = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(
                 x.shape, x.dtype, sharding=place, weak_type=getattr(x, "weak_type", False)
@@ -96,22 +96,22 @@ def _gpu_plugin() -> str | None:
 
 
 @functools.cache
-def _device(platform: str) -> Any:
-    """Return a device that can be compiled for, but not be used."""
+def devices(platform: str) -> Any:
+    """Return devices that can be compiled for, but not be used: one GPU, or four TPUs."""
     jax.devices()  # the machine's own devices first, which JAX chooses among the plugins it knows
     if platform == "tpu":
         with _environment(_NO_TPU):
-            return topologies.get_topology_desc("v5e:2x2", "tpu").devices[0]
+            return topologies.get_topology_desc("v5e:2x2", "tpu").devices
     describe = functools.partial(
         topologies.get_topology_desc, platform="cuda", target_config=_H100, topology="1x1x1"
     )
     try:
-        return describe().devices[0]
+        return describe().devices
     except NotImplementedError:  # JAX left out the plugin, as its libraries for running are missing
         plugin = importlib.import_module(_gpu_plugin() or "")
         with _environment({"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}):
             plugin.initialize()
-        return describe().devices[0]
+        return describe().devices
 
 
 @contextlib.contextmanager
