@@ -43,7 +43,7 @@ class Settings(command.TimedSettings):
     """Loops to compile, and to time on an accelerator."""
 
     cases: tuple[str, ...] = option(
-        ("uniform", "per", *LOOPS), "cycles of a replay, and training loops",
+        (*CYCLES, *LOOPS), "cycles of a replay, and training loops",
         choices=(*CYCLES, *LOOPS),
     )  # fmt: skip
     platforms: tuple[str, ...] = option(
@@ -56,7 +56,7 @@ class Settings(command.TimedSettings):
     num_envs: tuple[int, ...] = option((256, 4_096), "environments of brax to time", at_least=1)
 
     def check(self) -> None:
-        """Reject capacities below a batch, and flashbax if it is not installed."""
+        """Reject capacities below a batch."""
         batches = {
             "capacity": (self.capacity, self.batch_size),
             "loop_capacity": (self.loop_capacity, max(case.batch_size for case in AGENTS.values())),
@@ -64,15 +64,16 @@ class Settings(command.TimedSettings):
         for name, (capacity, batch_size) in batches.items():
             if capacity < batch_size:
                 raise ValueError(f"{name} is {capacity}: it must hold a batch of {batch_size}")
-        for name in set(self.cases) & set(replay.FLASHBAX):
-            if lacks := lacking_extra(f"case {name}", {"flashbax": "bench"}):
-                raise ValueError(lacks)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     settings, out = command.read("accelerators", __doc__, Settings(), argv)
     jax.config.update("jax_enable_compilation_cache", False)
+    if lacks := lacking_extra("flashbax", {"flashbax": "bench"}):
+        say(lacks)
+        cases = tuple(case for case in settings.cases if case not in replay.FLASHBAX)
+        settings = dataclasses.replace(settings, cases=cases)
     rows = compiled(settings)
     if jax.default_backend() == "cpu":
         say("timed on no device: this machine has no accelerator")
@@ -111,26 +112,24 @@ def _cost(case: str, platform: str, settings: Settings) -> tuple[Cost, float]:
     if case in CYCLES:
         cost = cycle_cost(case, platform, settings.capacity, settings.batch_size)
     else:
-        cost = loop_cost(_config(case, 1, settings.loop_capacity), platform)
+        cost = loop_cost(case_config(case, 1, settings.loop_capacity), platform)
     return cost, time.perf_counter() - begin
 
 
 def cycle_cost(name: str, platform: str | None, capacity: int, batch_size: int) -> Cost:
     """Compile a loop of add, sample and update for a platform."""
 
+    made = replay.make_replay(name, capacity, batch_size, platform)
+
     def init() -> Any:
         inputs = replay.make_inputs(batch_size)
         example = jax.tree.map(lambda x: x[0, 0], inputs.rows)
-        made = replay.make_replay(name, capacity, batch_size)
-        return (made.init(jax.random.key(0), example), jnp.zeros(())), inputs
+        return (made.init(jax.random.key(0), example), jnp.zeros(())), replay.at(inputs, 0)
 
-    def step(state: Any, number: Any) -> Any:
-        carry, inputs = state
-        made = replay.make_replay(name, capacity, batch_size)
-        return replay.cycle(made, replay.ORDERS[0], carry, inputs, number), inputs
+    def step(carry: Any, inputs: Any) -> Any:
+        return replay.cycle(made, replay.ORDERS[0], carry, inputs)
 
-    state = jax.eval_shape(init)
-    return compiled_cost(step, state, jnp.zeros((), jnp.int32), platform=platform)
+    return compiled_cost(step, *jax.eval_shape(init), platform=platform)
 
 
 def loop_cost(config: RunConfig, platform: str | None) -> Cost:
@@ -138,7 +137,9 @@ def loop_cost(config: RunConfig, platform: str | None) -> Cost:
 
     def program() -> Any:
         parts = assemble(config)
-        made = make_program(parts.environment, parts.agent, parts.replay, config.loop)
+        made = make_program(
+            parts.environment, parts.agent, parts.replay, config.loop, platform=platform
+        )
         return over_seeds(made)
 
     def chunk(state: Any, blocks: Any) -> Any:
@@ -150,7 +151,8 @@ def loop_cost(config: RunConfig, platform: str | None) -> Cost:
     )
 
 
-def _config(case: str, seeds: int, capacity: int) -> RunConfig:
+def case_config(case: str, seeds: int, capacity: int) -> RunConfig:
+    """Return the run of a training loop, one of LOOPS."""
     agent, method = case.split("/")
     return training.run_config(AGENTS[agent], method, seeds, capacity)
 
@@ -163,7 +165,7 @@ def timed(settings: Settings) -> list[command.Row]:
     )
     rows = [time_cycle(case, settings) for case in cycles]
     for case, seeds in itertools.product(loops, settings.seeds):
-        rows.append(time_loop(case, _config(case, seeds, settings.loop_capacity), settings))
+        rows.append(time_loop(case, case_config(case, seeds, settings.loop_capacity), settings))
     for count, method in itertools.product(settings.num_envs, ("uniform", "per")):
         rows.append(time_loop(f"brax/{method}", brax_config(method, count), settings))
     command.show_table(rows)
@@ -182,7 +184,7 @@ def time_cycle(case: str, settings: Settings) -> command.Row:
 
 def time_loop(case: str, config: RunConfig, settings: Settings) -> command.Row:
     """Return the microseconds of a step of all seeds, and the memory used and promised."""
-    promised = config.seeds * memory(assemble(config), config)
+    promised = config.seeds * memory(assemble(config), config, jax.default_backend())
     row = {"case": case, "seeds": config.seeds, "num_envs": config.sizes.num_envs}
     return _timed(row, lambda: training.own_loop(config), promised, settings)
 

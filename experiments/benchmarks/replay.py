@@ -47,6 +47,7 @@ class Settings(command.TimedSettings):
     capacities: tuple[int, ...] = option((2**20,), "slots", at_least=1)
     batch_sizes: tuple[int, ...] = option((256,), "transitions per batch", at_least=1)
     orders: tuple[str, ...] = option(ORDERS[:1], "orders of a cycle", choices=ORDERS)
+    seeds: int = option(1, "replays in one program, vmapped if several", at_least=1)
 
     def check(self) -> None:
         """Reject batches larger than a replay, and peers that are not installed."""
@@ -67,27 +68,34 @@ class Inputs(NamedTuple):
 
 
 class Cycles:
-    """A compiled loop of cycles over a full replay; its length is an argument."""
+    """A compiled loop of cycles over full replays; its length is an argument."""
 
-    def __init__(self, replay: Any, order: str) -> None:
-        """Fill the replay and compile the loop.
+    def __init__(self, replay: Any, order: str, seeds: int = 1) -> None:
+        """Fill the replays and compile the loop.
 
         Args:
           replay: a Replay, or an object with the same functions.
           order: one of ORDERS.
+          seeds: number of replays, over which the cycle is vmapped if there are several.
         """
+        several = seeds > 1
+        offsets = jnp.arange(seeds) * (_POOL // seeds) if several else jnp.zeros((), jnp.int32)
 
         def fill(rows: Transition) -> Any:
             empty = replay.init(jax.random.key(0), jax.tree.map(lambda x: x[0, 0], rows))
-            add = lambda number, state: replay.add(state, _at(rows, number))  # noqa: E731
+            add = lambda number, state: replay.add(state, at(rows, number))  # noqa: E731
             return jax.lax.fori_loop(0, replay.capacity, add, empty), jnp.zeros(())
 
         def loop(carry: Any, inputs: Inputs, start: Array, count: Array) -> Any:
-            step = lambda number, carry: cycle(replay, order, carry, inputs, number)  # noqa: E731
-            return jax.lax.fori_loop(start, start + count, step, carry)
+            def one(carry: Any, number: Array) -> Any:
+                return cycle(replay, order, carry, at(inputs, number))
+
+            step = jax.vmap(one) if several else one
+            return jax.lax.fori_loop(start, start + count, lambda n, x: step(x, n + offsets), carry)
 
         self._inputs, self._done = make_inputs(replay.batch_size), 0
-        self._carry = jax.jit(fill)(self._inputs.rows)
+        fills = jax.vmap(fill, in_axes=None, axis_size=seeds) if several else fill
+        self._carry = jax.jit(fills)(self._inputs.rows)
         number = jax.ShapeDtypeStruct((), jnp.int32)
         lowered = jax.jit(loop, donate_argnums=0).lower(self._carry, self._inputs, number, number)
         self._loop = lowered.compile()
@@ -101,12 +109,15 @@ class Cycles:
         return seconds
 
 
-def make_replay(name: str, capacity: int, batch_size: int) -> Any:
-    """Return the replay of a contender, with the functions of a Replay."""
+def make_replay(name: str, capacity: int, batch_size: int, platform: str | None = None) -> Any:
+    """Return the replay of a contender, with the functions of a Replay.
+
+    `platform` is that of its programs if it is not the default one; flashbax asks for it.
+    """
     if name in FLASHBAX:
         from experiments.benchmarks import flashbax  # of an optional package
 
-        return getattr(flashbax, FLASHBAX[name])(capacity, batch_size)
+        return getattr(flashbax, FLASHBAX[name])(capacity, batch_size, platform)
     method = METHODS[name]
     sampler = method.method(method.config().for_run(1_000_000)).sampler
     return Replay(sampler, capacity=capacity, batch_size=batch_size)
@@ -127,29 +138,28 @@ def make_inputs(batch_size: int) -> Inputs:
     return Inputs(rows, jax.random.split(key_sample, _POOL), noise)
 
 
-def cycle(replay: Any, order: str, carry: Any, inputs: Inputs, number: Array) -> Any:
+def cycle(replay: Any, order: str, carry: Any, inputs: Inputs) -> Any:
     """Return the state of the replay, and a number that depends on everything that is read.
 
-    Without the number, XLA would remove the reads.
+    Without the number, XLA would remove the reads. The inputs are those of one cycle.
     """
     state, seen = carry
     if order.startswith("add"):
-        state = replay.add(state, _at(inputs.rows, number))
-    batch = replay.sample(state, _at(inputs.keys, number))
+        state = replay.add(state, inputs.rows)
+    batch = replay.sample(state, inputs.keys)
     row = batch.transition
     read = row.obs.sum(1) + row.action.sum(1) + row.next_obs.sum(1) + row.reward + row.discount
-    td_error = _at(inputs.noise, number) + 1e-6 * read
+    td_error = inputs.noise + 1e-6 * read
     seen += (td_error * batch.weights).sum()  # the loss depends on the weights, TD errors do not
     state = replay.update(state, batch, **dict.fromkeys(_FEEDBACK, td_error))
     if order.endswith("add"):
-        state = replay.add(state, _at(inputs.rows, number))
+        state = replay.add(state, inputs.rows)
     return state, seen
 
 
-def _at(pool: Any, number: Array) -> Any:
-    """Return the entry of a pool `[n, ...]` for a cycle's number, modulo n."""
-    size = jax.tree.leaves(pool)[0].shape[0]
-    return jax.tree.map(lambda x: x[number % size], pool)
+def at(inputs: Any, number: Array | int) -> Any:
+    """Return the inputs of a cycle: the entry `number` of each array `[n, ...]`, modulo n."""
+    return jax.tree.map(lambda x: x[number % len(x)], inputs)
 
 
 def measure(capacity: int, batch_size: int, order: str, settings: Settings) -> list[command.Row]:
@@ -157,7 +167,7 @@ def measure(capacity: int, batch_size: int, order: str, settings: Settings) -> l
     loops: dict[str, Cycles] = {}
     for name in settings.contenders:
         say(f"  filling {name}")
-        loops[name] = Cycles(make_replay(name, capacity, batch_size), order)
+        loops[name] = Cycles(make_replay(name, capacity, batch_size), order, settings.seeds)
     runs = {name: loop.run for name, loop in loops.items()}
     times = timing.compare(runs, settings.turns, settings.seconds)
     sizes: Mapping[str, Any] = {"capacity": capacity, "batch_size": batch_size, "order": order}

@@ -183,6 +183,10 @@ def _copied(line: str) -> list[str]:
     """Return the dimensions of the arrays that an instruction copies."""
     if " while(" in line:  # on TPU, changes of layout may be loops
         return re.findall(r"\w\[([\d,]+)\]", line.split(" while(")[0]) * _is_generated(line)
+    if " copy-start(" in line:
+        target, source = re.findall(r"\w\[[\d,]+\]\{[^}]*\}", line)[:2]
+        if ("S(1)" in target) != ("S(1)" in source):
+            return []  # between a TPU's memory and its cache, while other operations run
     return re.findall(r"= \(?\w+\[([\d,]+)\][^=]*?\bcopy(?:-start)?\(", line)
 
 

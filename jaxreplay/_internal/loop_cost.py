@@ -25,7 +25,8 @@ class Cost(NamedTuple):
       launches: operations; on a GPU, kernels that are launched one after the other.
       conditionals: branches, and loops of unknown length, that depend on data; on a GPU, the host
         reads the data before it goes on.
-      copies: copies of large arrays.
+      copies: copies of large arrays. Moves between a TPU's memory and its cache, which other
+        operations overlap, do not count.
       cycles: XLA's estimate of cycles on a TPU, None on other platforms.
       bytes: memory of the device that the program needs, with the state.
       operations: operations of the iteration and their origin in the source.
@@ -171,9 +172,8 @@ def _compile(
 ) -> tuple[jax.stages.Compiled, Any]:
     """Compile a loop over a step, or a step with a loop; also return the shapes of its arrays."""
     topologies.check(platform)
-    with topologies.tracing_for(platform):
-        start, *inputs = jax.eval_shape(lambda *given: given, state, *args)
-        jaxpr, result = jax.make_jaxpr(step, return_shape=True)(start, *inputs)
+    start, *inputs = jax.eval_shape(lambda *given: given, state, *args)
+    jaxpr, result = jax.make_jaxpr(step, return_shape=True)(start, *inputs)
     returns_state = _types(result) == _types(start)
     if not returns_state and not (
         isinstance(result, tuple) and len(result) == 2 and _types(result[0]) == _types(start)

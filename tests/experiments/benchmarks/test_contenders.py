@@ -85,6 +85,13 @@ def test_cycles_follow_the_order_and_continue():
         assert int(state.ring.steps_added) == 100 + 7 and float(seen) != 0
 
 
+def test_cycles_of_several_seeds_differ_in_their_inputs():
+    cycles = Cycles(make_replay("per", 100, 16), replay.ORDERS[0], 3)
+    assert cycles.run(3) > 0
+    state, seen = cycles._carry
+    assert state.ring.steps_added.tolist() == [100 + 3] * 3 and len(set(seen.tolist())) == 3
+
+
 def test_contenders_are_the_methods_with_batches_of_transitions():
     left_out = set(METHODS) - set(CONTENDERS)
     assert left_out == {"sequences", "slices", "windows", "latest", "her", "laber"}

@@ -86,20 +86,22 @@ def test_programs_without_loops_have_no_iteration():
     assert hlo.iteration(TEXT[: TEXT.index("%body")]) == []
 
 
-def test_loops_that_the_tpu_compiler_makes_are_copies():
+def test_copies_of_a_tpu_are_generated_loops_but_no_moves_between_memories():
     text = """
 %loop (p: (f32[4,1000])) -> (f32[4,1000]) {
   %generated = (u32[], f32[4,1000]{1,0}, /*index=2*/f32[4000]{0}) while(%t), condition=%c, body=%b
   %traced = (u32[], f32[4,1000]{1,0}) while(%t), condition=%c, body=%b, metadata={op_name="while"}
   %reshaped = f32[40,100]{1,0} copy(%x)
+  %moved = (f32[1000]{0:T(1024)S(1)}, f32[1000]{0:T(1024)}, u32[]{:S(2)}) copy-start(%y)
+  %started = (f32[1000]{0:T(1024)}, f32[1000]{0:T(1024)}, u32[]{:S(2)}) copy-start(%z)
 }
 ENTRY %main (p: f32[4]) -> f32[4] {
   %w = (f32[4,1000]) while(%t), condition=%until, body=%loop
 }
 """
     found = [line.split()[0] for line in hlo.large_copies(text, 1000)]
-    assert found == ["%generated"]
-    assert len(hlo.large_copies(text, 1000, counts=[4000])) == 2
+    assert found == ["%generated", "%started"]
+    assert len(hlo.large_copies(text, 1000, counts=[4000])) == 3
 
 
 def test_loops_compile_for_this_machine_by_default():
