@@ -108,9 +108,10 @@ def study_of(task: Task, methods: Mapping[str, str], smoke: bool = False) -> Stu
     claims = {
         label: tuple(
             Claim(
-                f"{label} is better than {base}, learning every {every}",
+                f"{label} against {base}, learning every {every}",
                 f"{label}_every{every}",
                 f"{base}_every{every}",
+                direction="either",
             )
             for base in _BASELINES
             for every in ratios
@@ -255,7 +256,7 @@ def results(studies: Mapping[str, Study], found: Mapping[str, Store]) -> list[di
                     for own in _BASELINES
                 },
                 "effective buffer": "-" if used is None else number(used),
-                "time of uniform replay": _relative_time(results_, point.id, base.id),
+                "time relative to uniform": _relative_time(results_, point.id, base.id),
             })  # fmt: skip
     return rows
 
@@ -268,20 +269,19 @@ def report(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 _ABOUT = """\
-Each verdict names wins, losses and ties over paired seeds, and asks whether the method is better; \
-seeds are added until it is decided. *No difference*: the probability of improvement is within 0.1 \
+Each verdict is followed by wins, losses and ties over paired seeds, which are added until it is \
+decided. *No difference*: the probability of improvement is within 0.1 \
 of one half, also without the ties. *Not tested*: it drew almost uniformly (effective buffer above \
-0.95), agents hardly learned, or all seeds tie. The last column is the time of training, compared \
-with uniform replay in the same study.
+0.95), agents hardly learned, or all seeds tie. The last column is the time of training divided by \
+that of uniform replay in the same study.
 """
 
 
 def _cell(found: Verdict) -> str:
     if not found.looks:
         return found.reason
-    verdict, counts = found.verdict, found.counts
-    words = {"agrees": "**better**", "disagrees": "**worse**"}
-    return f"{words.get(verdict, verdict)} ({counts.wins}/{counts.losses}/{counts.ties})"
+    counts = found.counts
+    return f"{found.verdict} ({counts.wins}/{counts.losses}/{counts.ties})"
 
 
 def _relative_time(results: Store, point: str, base: str) -> str:

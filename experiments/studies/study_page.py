@@ -170,9 +170,9 @@ def _comparison(results: Results, groups: list[ArmGroup]) -> Section | None:
 def _compared(title: str, rows: Any, styles: Styles) -> str:
     """Return two panels for each baseline: wins, and differences, seed by seed."""
     base = rows[0].claim.baseline if title else "the other arm"
-    wins, size = f"{rows[0].quantity}, against {base}", _height(len(rows))
+    wins, size = judged.improvement_label(rows, base), _height(len(rows))
     how_often = partial(judged.draw_improvement, label=wins, title="Wins, seed by seed")
-    by = f"better than {base} by"
+    by = f"better than {base} by: seeds, IQM [95 %]"
     how_much = partial(judged.draw_differences, label=by, title="Differences, seed by seed")
     drawn = [how_often, how_much] if judged.has_differences(rows) else [how_often]
     return page.panels([partial(own, rows=rows, styles=styles) for own in drawn], title, size=size)
