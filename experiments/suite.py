@@ -17,7 +17,7 @@ import hashlib
 import inspect
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -187,14 +187,16 @@ def run(
         folder = out / _name(task)
         where = Where(hours=left, devices="auto" if devices is None else str(devices))
         resume = store.paths(folder)[1].exists()
-        runner.run(studies[task.env], folder, resume=resume, where=where, show=False, again=_AGAIN)
+        own = studies[task.env]
+        if runner.run(own, folder, resume=resume, where=where, show=False, again=_AGAIN) is None:
+            break  # the hours are over
     found = {
         task.env: store.read(out / _name(task))
         for task in TASKS
         if task.env in studies and store.paths(out / _name(task))[1].exists()
     }
     rows = results(studies, found)
-    text = report(rows)
+    text = report(rows, methods)
     write_json(out / "suite.json", rows)
     write_bytes(out / "suite.md", text.encode())
     return text
@@ -261,11 +263,11 @@ def results(studies: Mapping[str, Study], found: Mapping[str, Store]) -> list[di
     return rows
 
 
-def report(rows: Sequence[Mapping[str, str]]) -> str:
+def report(rows: Sequence[Mapping[str, str]], methods: Iterable[str]) -> str:
     """Return the results of a suite in Markdown, with the committed ones for comparison."""
-    tested = ", ".join(dict.fromkeys(row["method"] for row in rows))
-    cells = [list(rows[0]), *(list(row.values()) for row in rows)] if rows else [["task"]]
-    return f"# {tested} on the replay suite\n\n{markdown(cells)}\n{_ABOUT}{_of_ours()}"
+    cells = [list(rows[0]), *(list(row.values()) for row in rows)] if rows else []
+    results = f"{markdown(cells)}\n{_ABOUT}" if rows else "No task has ended yet.\n"
+    return f"# {', '.join(methods)} on the replay suite\n\n{results}{_of_ours()}"
 
 
 _ABOUT = """\

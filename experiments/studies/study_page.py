@@ -72,7 +72,10 @@ def _head(results: Results, title: str | None) -> Head:
         ("environments" if len(results.envs) > 1 else "environment", ", ".join(results.envs)),
         ("replay", ", ".join(results.methods)),
         *([("settings", ", ".join(results.settings))] if results.settings else []),
-        ("runs", f"{len(results.runs):,} ({len(points):,} point{'s' * (len(points) != 1)})"),
+        (
+            "runs",
+            f"{len(results.store.ended()):,} ({len(points):,} point{'s' * (len(points) != 1)})",
+        ),
         ("seeds", span(_seeds_of_points(results))),
         ("agent steps", span(frame.groupby("point")["step"].max().tolist())),
         ("primary metric", results.metric.name),
@@ -85,7 +88,7 @@ def _warnings(results: Results) -> list[str]:
     """Return warnings about the results, one per line."""
     lines = [results.unjudged] if results.unjudged else []
     points, failed = results.store.facts["points"].values(), len(results.store.facts["failed"])
-    wanted, ended = sum(point["config"]["seeds"] for point in points), len(results.runs)
+    wanted, ended = sum(point["config"]["seeds"] for point in points), len(results.store.ended())
     if ended < wanted:  # up to the first look in a sequential study
         lines.append(f"{ended:,} of {wanted:,} runs have ended.")
     if results.findings and (undecided := len(results.findings.undecided)):
