@@ -188,7 +188,7 @@ def _best(results: Results) -> Section | None:
     intro = (
         f"Scores: {results.metric.name} ({results.metric.help}), IQM over seeds [95 % bootstrap "
         "interval]; hollow: by default. The best of many points on the seeds that selected it is "
-        "partly luck: every other seed selects, and the rest are shown."
+        "partly luck: half of the seeds select, and the other half is shown."
     )
     if not tuned.has_choice(results.runs):
         intro += " Here every method has a single setting, which is shown on all seeds."
