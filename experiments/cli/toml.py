@@ -75,7 +75,7 @@ def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def _texts(value: Any) -> list[str]:
-    """Return a value as words of a command line: one per entry; an entry that is a list is one."""
+    """Return the words of a value on the command line, such as ["64 64"] for [[64, 64]]."""
     if isinstance(value, list):
         return [" ".join(_texts(each)) for each in value]
     return [str(value).lower() if isinstance(value, bool) else str(value)]

@@ -47,7 +47,7 @@ class BraxConfig(CompiledConfig):
     """Options of a brax environment."""
 
     backend: Literal["spring", "positional", "generalized", "mjx"] | None = option(
-        None, "physics; none: spring"
+        None, "physics engine of brax; by default spring"
     )
 
 

@@ -151,7 +151,8 @@ def draw_leads(
     """Draw wins minus losses after every seed, with markers at looks that decided.
 
     Dashed lines are the boundary at level `alpha` for pairs without ties. An arm beyond it is
-    better or worse for any results of the other arms. Ties and Holm's method only narrow it.
+    better or worse, whatever the results of other arms. Ties and Holm's method only bring the lines
+    closer to 0.
 
     Args:
       axes: the axes.

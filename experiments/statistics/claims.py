@@ -60,7 +60,7 @@ class Claim:
         return self.least if self.direction == "better" else -self.least
 
     def null(self, margin: float) -> float:
-        """Return the share of untied pairs won under the null, which is below 1/2 by a margin."""
+        """Return the share of untied pairs won under the null: 1/2, or `margin` less."""
         return 0.5 - margin if self.direction == "at least as good" and not self.least else 0.5
 
     @property
