@@ -7,7 +7,9 @@ from importlib import metadata
 from pathlib import Path
 
 DOCS = Path(__file__).parent
-sys.path[:0] = [str(DOCS.parent), str(DOCS / "extensions")]
+sys.path[:0] = [str(DOCS.parent), str(DOCS / "extensions"), str(DOCS)]
+
+from address import address  # noqa: E402
 
 # Pages are millions of small objects that last; looking for cycles took a quarter of the time.
 gc.set_threshold(50_000, 20, 20)
@@ -62,7 +64,11 @@ html_css_files = ["site.css"]
 html_show_copyright = False
 html_copy_source = False
 html_show_sourcelink = False
-html_theme_options = {"footer_icons": []}
+html_theme_options: dict = {"footer_icons": []}
+if source := address():
+    html_theme_options |= {
+        "source_repository": source, "source_branch": "main", "source_directory": "docs/",
+    }  # fmt: skip
 highlight_language = "none"  # of blocks that name none: commands
 pygments_style = "default"
 pygments_dark_style = "github-dark"

@@ -9,14 +9,16 @@ Copies have three causes:
 * *A read on which the write does not depend.* XLA may schedule the read after the write, and then
   preserves the old array. Optimisation barriers do not help, as XLA on CPU removes barriers before
   it decides about copies. A dependence that XLA can't remove does help: `modify` makes a write
-  depend on the read of its array, and `fence` and `after` make all writes depend on all reads.
+  depend on the read of its array, and `after`, or `fence` and `wait`, make all writes depend on
+  all reads.
 * *A write of a single row.* XLA turns the write into a slice update and fuses it with subsequent
   reads, which then need both the old and the new array. `write` always writes at least two rows.
 * *A value computed from the old array* that every later operation recomputes. `once` prevents the
   recomputation.
 
 XLA on accelerators orders a write after the reads of its array by itself, if later operations do
-not repeat the reads. There, `settle` computes reads once, and `fence` and `after` are barriers.
+not repeat the reads. There, `settle` computes reads once, `after` is a barrier, and `wait` waits
+for nothing.
 
 Therefore all modules store such arrays as `Buffer`s and use the functions below. A `Buffer` is a
 plain array: replay states remain pytrees of arrays, and the type only annotates a field.
@@ -98,7 +100,7 @@ def modify(buffer: Buffer, slots: Array, values: Array) -> tuple[Buffer, Array]:
     """Write rows as `write` does, and also return the old rows, with 0 for slots out of range.
 
     A test of the old rows for NaN makes the write depend on the read. Stored NaNs are not
-    overwritten. For integers, read the rows, and write at `after(fence(rows), slots)`.
+    overwritten. For integers, read the rows, and write at `after(rows, slots)`.
 
     Raises:
       ValueError: If the buffer's dtype is not floating-point.
@@ -106,7 +108,7 @@ def modify(buffer: Buffer, slots: Array, values: Array) -> tuple[Buffer, Array]:
     if not jnp.issubdtype(buffer.dtype, jnp.floating):
         raise ValueError(
             f"modify got a buffer of dtype {buffer.dtype}, expected floating-point: "
-            "use read_or, and write at after(fence(rows), slots)"
+            "use read_or, and write at after(rows, slots)"
         )
     slots, values, count = _at_least_two(slots), _at_least_two(values), len(slots)
     before = read_or(buffer, slots, 0.0)
@@ -145,33 +147,30 @@ def product(x: Array, kernel: Array) -> Array:
     return ops.linear.product(x, kernel) if ops else jnp.matmul(x, kernel)
 
 
+def after(reads: Any, tree: Tree) -> Tree:
+    """Make the arrays of a pytree available only after XLA has computed all of `reads`."""
+    first, (leaves, treedef) = _plain(reads), jax.tree.flatten(tree)
+    return jax.tree.unflatten(treedef, _after(first, leaves)) if first and leaves else tree
+
+
 def fence(tree: Any, previous: Array | None = None) -> Array:
-    """Return an int32 zero `[]` that XLA computes only after every array of a pytree.
+    """Return an int32 zero `[]`, which XLA on CPU computes only after every array of a pytree.
+
+    States carry fences from function to function. On accelerators, they are constants.
 
     Args:
       tree: pytree of arrays.
-      previous: an earlier fence for `after_on_cpu`, which the result also follows.
+      previous: an earlier fence, which the result also follows.
     """
-    leaves = [leaf for leaf in jax.tree.leaves(tree) if leaf.size]
-    if not leaves:
-        return jnp.zeros((), jnp.int32) if previous is None else previous
-    keys = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves]
-    leaves = [jax.random.key_data(x) if k else x for x, k in zip(leaves, keys, strict=True)]
-    if previous is None:
-        return _zero_after(*leaves)
-    return _pass_after(previous, *leaves)
+    leaves = _plain(tree)
+    zero = _zero(*leaves) if leaves else jnp.zeros((), jnp.int32)
+    return zero if previous is None else previous + zero
 
 
-def after(fence: Array, tree: Tree) -> Tree:
-    """Make the arrays of a pytree available only after the result of `fence`."""
+def wait(fence: Array, tree: Tree) -> Tree:
+    """Make the arrays of a pytree available only after a `fence`."""
     leaves, treedef = jax.tree.flatten(tree)
     return jax.tree.unflatten(treedef, _wait(fence, *leaves)) if leaves else tree
-
-
-def after_on_cpu(fence: Array, tree: Tree) -> Tree:
-    """Do the same as `after`, but only on CPU: accelerators order reads by `settle`."""
-    leaves, treedef = jax.tree.flatten(tree)
-    return jax.tree.unflatten(treedef, _wait_or_pass(fence, *leaves)) if leaves else tree
 
 
 def settle(tree: Tree) -> Tree:
@@ -180,8 +179,11 @@ def settle(tree: Tree) -> Tree:
     return jax.tree.unflatten(treedef, _settle(*leaves)) if leaves else tree
 
 
-def _settle_on_cpu(*leaves: Array) -> tuple[Array, ...]:
-    return leaves
+def _plain(tree: Any) -> list[Array]:
+    """Return the arrays of a pytree that have elements, and the data of PRNG keys."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if leaf.size]
+    keys = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves]
+    return [jax.random.key_data(x) if k else x for x, k in zip(leaves, keys, strict=True)]
 
 
 def _varying_by_platform(default: Callable[..., Any], cpu: Callable[..., Any]) -> Any:
@@ -189,46 +191,30 @@ def _varying_by_platform(default: Callable[..., Any], cpu: Callable[..., Any]) -
     return by_platform(lambda *x: varying(default(*x)), cpu=lambda *x: varying(cpu(*x)))
 
 
-_settle = _varying_by_platform(
-    lambda *leaves: jax.lax.optimization_barrier(leaves), cpu=_settle_on_cpu
-)
-
-
-def _zero_after_on_cpu(*leaves: Array) -> Array:
+def _zero_on_cpu(*leaves: Array) -> Array:
     firsts = [leaf.ravel()[0].astype(jnp.float32) for leaf in leaves]
     bits = jax.lax.bitcast_convert_type(sum(firsts), jnp.int32)
     return once((bits == 0x7FABCDEF).astype(jnp.int32))  # a NaN that arithmetic never produces
 
 
-def _zero_after_barrier(*leaves: Array) -> Array:
-    return jax.lax.optimization_barrier((jnp.zeros((), jnp.int32), *leaves))[0]
-
-
-_zero_after = _varying_by_platform(_zero_after_barrier, cpu=_zero_after_on_cpu)
-
-
-def _pass_after_on_cpu(previous: Array, *leaves: Array) -> Array:
-    return previous + _zero_after(*leaves)
-
-
-_pass_after = _varying_by_platform(lambda previous, *leaves: previous, cpu=_pass_after_on_cpu)
-
-
-def _wait_on_cpu(fence: Array, *leaves: Array) -> tuple[Array, ...]:
+def _wait_on_cpu(fence: Array, *leaves: Array) -> list[Array]:
     def wait(x: Array) -> Array:
         if jnp.issubdtype(x.dtype, jnp.integer):
             return x + fence.astype(x.dtype)  # fewer operations than `jnp.where`
         return jnp.where(fence == 0, x, jnp.zeros_like(x))
 
-    return tuple(map(wait, leaves))
+    return list(map(wait, leaves))
 
 
-def _wait_at_barrier(fence: Array, *leaves: Array) -> tuple[Array, ...]:
-    return jax.lax.optimization_barrier((fence, *leaves))[1:]
-
-
-_wait = _varying_by_platform(_wait_at_barrier, cpu=_wait_on_cpu)
-_wait_or_pass = _varying_by_platform(lambda fence, *leaves: leaves, cpu=_wait_on_cpu)
+_zero = _varying_by_platform(lambda *leaves: jnp.zeros((), jnp.int32), cpu=_zero_on_cpu)
+_wait = _varying_by_platform(lambda fence, *leaves: list(leaves), cpu=_wait_on_cpu)
+_after = _varying_by_platform(
+    lambda reads, leaves: jax.lax.optimization_barrier((reads, leaves))[1],
+    cpu=lambda reads, leaves: _wait_on_cpu(_zero_on_cpu(*reads), *leaves),
+)
+_settle = _varying_by_platform(
+    lambda *leaves: jax.lax.optimization_barrier(leaves), cpu=lambda *leaves: leaves
+)
 
 
 def _tuned() -> Any:

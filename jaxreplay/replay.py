@@ -4,7 +4,7 @@ Some calls change no value, only what JAX traces and what XLA compiles:
 
 * `cached_method`: equal replays share compiled functions, although Python creates a new bound
   method, which JAX would trace again, at every access.
-* `buffer.fence` and `buffer.after_on_cpu`: writes follow all reads of the same array. Otherwise,
+* `buffer.fence` and `buffer.wait`: writes follow all reads of the same array. Otherwise,
   XLA would copy the array to keep its old values. `buffer.settle` does so on accelerators.
 * `buffer.once`: XLA computes slots once instead of once for every word that it reads.
 * `unrolled`: keys yield the same random numbers, but hash faster on CPU.
@@ -223,8 +223,8 @@ class Replay:
         )
         # Make the indices passed to `update` depend on all reads, so its writes follow these reads.
         # Probabilities derive from earlier reads; including them would force their computation.
-        fence = buffer.fence(batch._replace(probability=None), jnp.zeros((), jnp.int32))
-        return batch._replace(indices=buffer.after_on_cpu(fence, batch.indices))
+        fence = buffer.fence(batch._replace(probability=None))
+        return batch._replace(indices=buffer.wait(fence, batch.indices))
 
     @cached_method
     def update(self, state: ReplayState, sample: Sample, **feedback: Array) -> ReplayState:
@@ -253,7 +253,7 @@ class Replay:
             valid &= jnp.isfinite(values)
         # These writes follow all previous reads, such as those in `observe_return`. The writes of
         # the next call follow these writes and the reads in `sample`.
-        indices = buffer.after_on_cpu(state.fence, jnp.where(valid, sample.indices, IGNORED))
+        indices = buffer.wait(state.fence, jnp.where(valid, sample.indices, IGNORED))
         indices = buffer.once(indices)
         sample = sample._replace(indices=indices)
         feedback = {name: jnp.where(valid, values, 0.0) for name, values in feedback.items()}
@@ -357,7 +357,7 @@ class Replay:
         state = calls.checked_state(self, "end_episodes", state)
         counter = state.ring.steps_added
         # The write to the newest transition must follow all reads.
-        ring = state.ring.replace(steps_added=buffer.after_on_cpu(state.fence, counter))
+        ring = state.ring.replace(steps_added=buffer.wait(state.fence, counter))
         if any(field.top == "last" for field in ring.layout.fields):
             ring = ring_.end_episodes(ring)
         inner = self.sampler.end_episodes(state.sampler, ring)
@@ -366,12 +366,12 @@ class Replay:
     def _add(
         self, state: ReplayState, transition: Tree, feedback: Mapping[str, Array]
     ) -> ReplayState:
-        new = buffer.after_on_cpu(state.fence, _constant(transition)), _single(feedback)
+        new = buffer.wait(state.fence, _constant(transition)), _single(feedback)
         feedback = new[1]  # still with NaN and infinity, because the sampler handles them
         (transition, _), broken = _finite(new, self.num_envs)
         state = state._replace(dropped=counters.saturating_add(state.dropped, broken))
         ring, slots = ring_.write(state.ring, transition)
-        slots = buffer.after_on_cpu(state.fence, slots)
+        slots = buffer.wait(state.fence, slots)
         inner = self.sampler.add(state.sampler, ring, slots, transition, **feedback)
         return state._replace(ring=ring, sampler=inner)
 

@@ -2,6 +2,7 @@
 
 import ast
 import email
+import importlib.util
 import json
 import re
 import subprocess
@@ -97,14 +98,28 @@ def test_citation_has_the_version_and_license_of_the_project():
     assert said["cff-version"] == "1.2.0"
 
 
-def test_workflow_runs_the_readme_example_in_an_empty_environment():
+def test_pages_name_the_address_of_the_repository():
+    """`python docs/address.py` fills them from pyproject.toml, and also takes addresses out."""
+    spec = importlib.util.spec_from_file_location("address", ROOT / "docs" / "address.py")
+    pages = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pages)
+    for place in pages.PLACES:
+        text = (ROOT / place).read_text()
+        assert pages.filled(text, place, pages.address()) == text
+        url = "https://example.org/group/jaxreplay"
+        filled = pages.filled(text, place, url)
+        assert url in filled and pages.filled(filled, place, url) == filled
+        assert pages.filled(filled, place, pages.address()) == text
+
+
+def test_workflow_runs_an_own_loop_in_an_empty_environment():
     """The workflow passes the complete example to the Python of the empty environment."""
     text = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     (code,) = re.findall(r'bin/python -c "(from tests .*?)" >', text)
     told = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
     )
-    assert told.stdout.strip() == documents.python(documents.README)[0].text.strip()
+    assert told.stdout.strip() == own_loop().strip()
     assert "empty/bin/python -I example.py" in text
 
 
@@ -120,13 +135,12 @@ def test_wheel_runs_with_only_its_dependencies(built, tmp_path):
     code = f"""
 import importlib.util, json, jaxreplay
 seen = [name for name in {ABSENT!r} if importlib.util.find_spec(name)]
-{readme_example()}
-rows = int(state.ring.steps_added)
-print(json.dumps([jaxreplay.__file__, jaxreplay.__version__, seen, rows]))
+{documents.shrunk(own_loop())}
+print(json.dumps([jaxreplay.__file__, jaxreplay.__version__, seen]))
 """
-    place, version, *found = json.loads(run(python, code, tmp_path).splitlines()[-1])
+    place, version, found = json.loads(run(python, code, tmp_path).splitlines()[-1])
     assert Path(place).is_relative_to(tmp_path) and version == PROJECT["version"]
-    assert found == [[], 500]
+    assert found == []
 
 
 @pytest.mark.slow
@@ -153,10 +167,9 @@ def run(python: Path, code: str, folder: Path) -> str:
     return ended.stdout
 
 
-def readme_example() -> str:
-    """Return README's example of a custom loop, with a small ring."""
-    (block,) = documents.python(documents.README)
-    return documents.shrunk(block.text)
+def own_loop() -> str:
+    """Return the first example of a loop of one's own, which the library alone runs."""
+    return documents.python(documents.PAGES["how_to/own_loop.md"])[0].text
 
 
 def environment(folder: Path) -> Path:

@@ -16,16 +16,16 @@ study = Study.make(
     ["per"],
     seeds="until decided",
     loop={
-        "steps": 40_000, "learn_every": 4, "n_step": 1, "eval_every": 2_000, "eval_episodes": 2,
+        "steps": 40_000, "n_step": 3, "gamma": 0.997, "eval_every": 2_000, "eval_episodes": 2,
         "inspect": 0,
     },
-    sizes={"num_envs": 4, "batch_size": 32, "capacity": 10_000},
-    agent_options={"hidden": (32,)},
+    sizes={"num_envs": 4, "batch_size": 64, "capacity": 40_000},
+    agent_options={"learning_rate": 1e-3, "tau": 0.01, "epsilon_updates": 3_000},
     grid={"mesh": [1, 4]},
     question=Question(primary="auc", control=False, most_seeds=512),
     options=StudyOptions(keep=("replayed/effective_buffer",), report=False),
     claims=[
-        Claim("four devices learn faster than one", FOUR, ONE, where={"env": env}, across=True)
+        Claim(f"four devices beat one on {env}", FOUR, ONE, where={"env": env}, across=True)
         for env in ("walk/10", "gymnax/CartPole-v1")
     ],
 )  # fmt: skip

@@ -22,8 +22,9 @@ def check_axis(axis_name: Any, sampler: Sampler) -> None:
         raise ValueError(f"axis_name must be the name of a mesh axis or None, got {axis_name!r}")
     if sampler.needs_whole is not None:
         raise ValueError(
-            f"axis_name must be None for {type(sampler).__name__}, which devices cannot divide: "
-            f"{sampler.needs_whole}"
+            f"devices cannot divide the transitions of {type(sampler).__name__}, because "
+            f"{sampler.needs_whole}: use one device (axis_name None), or another method, such as "
+            "per"
         )
 
 

@@ -172,9 +172,8 @@ def _compile(
 ) -> tuple[jax.stages.Compiled, Any]:
     """Compile a loop over a step, or a step with a loop; also return the shapes of its arrays."""
     topologies.check(platform)
-    with topologies.tracing_for(platform):
-        start, *inputs = jax.eval_shape(lambda *given: given, state, *args)
-        jaxpr, result = jax.make_jaxpr(step, return_shape=True)(start, *inputs)
+    start, *inputs = jax.eval_shape(lambda *given: given, state, *args)
+    jaxpr, result = jax.make_jaxpr(step, return_shape=True)(start, *inputs)
     returns_state = _types(result) == _types(start)
     if not returns_state and not (
         isinstance(result, tuple) and len(result) == 2 and _types(result[0]) == _types(start)

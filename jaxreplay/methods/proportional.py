@@ -209,8 +209,7 @@ def weights(
             smallest = -devices.largest(-devices.share(smallest, ring.axis_name), ring.axis_name)
         size = devices.times(size, ring.axis_name)
         values = weight(probability, size, state.updates, smallest, ring.axis_name)
-    fence = buffer.fence(probability, jnp.zeros((), jnp.int32))
-    return buffer.after_on_cpu(fence, values)
+    return buffer.wait(buffer.fence(probability), values)
 
 
 def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:

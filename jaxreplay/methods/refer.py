@@ -401,7 +401,7 @@ def _remember(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
     live = jnp.where(live.sum(dtype=jnp.int32) > 0, live, running)
     log_ratio = jnp.where(live, state.log_ratio, 0.0)
     counts = forgotten.sum(dtype=jnp.int32), reclaimed.sum(dtype=jnp.int32)
-    forgotten = buffer.after(buffer.fence(counts), forgotten)
+    forgotten = buffer.after(counts, forgotten)
     return state._replace(
         forgotten=counters.saturating_add(state.forgotten, counts[0]),
         reclaimed=counters.saturating_add(state.reclaimed, counts[1]),

@@ -225,7 +225,7 @@ OF_PAIRS = {  # agents with twin critics
 
 
 @pytest.mark.parametrize("name", ["dqn", *OF_PAIRS, "discrete_sac"])
-def test_programs_for_accelerators_train_equally(name, monkeypatch):
+def test_programs_for_accelerators_train_equally(name):
     """They join small arrays and stack twin critics, here in programs that run on the CPU."""
     environment = PENDULUM if name in OF_PAIRS else environments.make("gymnax/CartPole-v1")
     agent = None
@@ -236,8 +236,7 @@ def test_programs_for_accelerators_train_equally(name, monkeypatch):
     parts = small(environment, method=uniform.method(), agent=agent, **options)
     keys, found = jax.vmap(jax.random.key)(jnp.arange(2)), []
     for platform in ("cpu", "gpu"):
-        monkeypatch.setattr(jax, "default_backend", lambda platform=platform: platform)
-        program = over_seeds(make_program(*parts))
+        program = over_seeds(make_program(*parts, platform=platform))
         found.append((program.axes, program.chunk(program.init(keys), 5)))
     (axes, expected), (axes_there, there) = found
     assert axes == axes_there
