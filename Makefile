@@ -1,4 +1,4 @@
-# make run: compare four replay methods with uniform replay on the Blind Cliffwalk.
+# make run: compare five replay methods with uniform replay on the Blind Cliffwalk.
 # make test: run the tests.
 # make test-compiled: programs for a GPU and a TPU. make test-device: on a GPU or TPU.
 # make lint: style and types.  make check: lint and the quickest tests of everything.

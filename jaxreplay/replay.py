@@ -50,7 +50,7 @@ class Replay:
 
     A `Replay` is hashable and contains only options. Its contents are a `ReplayState`, which `init`
     creates. All functions are pure and support `jit`, `vmap` over seeds, and use inside
-    differentiated functions (states carry no tangents). One iteration of a training loop is
+    differentiated functions (states carry no tangents). One iteration of a training loop is:
 
         state = replay.add(state, transition)
         batch = replay.sample(state, key)

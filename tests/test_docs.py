@@ -338,5 +338,5 @@ def test_first_command_has_the_same_verdicts_on_this_machine(tmp_path):
     out = ["--out", str(tmp_path / "walk")]
     assert compare.main([*words, "--replays", "uniform", "per", *options, *out]) == 0
     arms = json.loads((tmp_path / "walk" / "verdicts.json").read_text())["arms"]
-    assert arms["per"]["verdict"] == "agrees"
+    assert arms["per"]["verdict"] == "better"
     assert arms["control"]["verdict"] in ("undecided", "no difference")

@@ -4,7 +4,7 @@ One iteration of each loop is compiled for an H100 and a TPU v5e, which the mach
 launches, conditionals on data, copies of large arrays, and XLA's estimate of cycles on the TPU. The
 extras compile-gpu and compile-tpu bring the compilers. On a machine with an accelerator, the loops
 are also timed there: cycles of a replay beside flashbax, training with several numbers of seeds
-and of brax's environments, and the memory in use beside that promised before a run.
+and of brax's environments, and the memory in use beside its estimate from before the run.
 """
 
 import dataclasses

@@ -46,8 +46,8 @@ def check(platform: str | None) -> None:
     there = _gpu_plugin() if platform == "gpu" else importlib.util.find_spec("libtpu")
     if not there:
         raise ImportError(
-            f"platform '{platform}' needs its compiler: pip install 'jaxreplay[compile-{platform}]'"
-            f" (in a clone: pip install -e '.[compile-{platform}]')"
+            f"platform '{platform}' needs its compiler: in a clone of jaxreplay, "
+            f"pip install '.[compile-{platform}]'"
         )
 
 
