@@ -181,7 +181,7 @@ def run(
             continue
         left = (end - time.monotonic()) / 3600
         if left <= 0:
-            say(f"the {hours:g} hours are over: {_AGAIN}")
+            say(f"the {hours:.2g} hours are over: {_AGAIN}")
             break
         say(f"{task.env}:")
         folder = out / _name(task)

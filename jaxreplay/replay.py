@@ -1,16 +1,15 @@
-"""Replay buffers: a ring buffer with a sampler, as pure functions on a single state.
+"""Replay buffers: a ring buffer with a sampler, as pure functions on a single state."""
 
-Some calls change no value, only what JAX traces and what XLA compiles:
-
-* `cached_method`: equal replays share compiled functions, although Python creates a new bound
-  method, which JAX would trace again, at every access.
-* `buffer.fence` and `buffer.wait`: writes follow all reads of the same array. Otherwise,
-  XLA would copy the array to keep its old values. `buffer.settle` does so on accelerators.
-* `buffer.once`: XLA computes slots once instead of once for every word that it reads.
-* `unrolled`: keys yield the same random numbers, but hash faster on CPU.
-* `varying` and `donatable`: loops under `jax.shard_map` can carry a new state, and jitted functions
-  can donate it, even if a sampler uses an array twice.
-"""
+# Some calls change no value, only what JAX traces and what XLA compiles:
+#
+# * `cached_method`: equal replays share compiled functions, although Python creates a new bound
+#   method, which JAX would trace again, at every access.
+# * `buffer.fence` and `buffer.wait`: writes follow all reads of the same array. Otherwise,
+#   XLA would copy the array to keep its old values. `buffer.settle` does so on accelerators.
+# * `buffer.once`: XLA computes slots once instead of once for every word that it reads.
+# * `unrolled`: keys yield the same random numbers, but hash faster on CPU.
+# * `varying` and `donatable`: loops under `jax.shard_map` can carry a new state, and jitted
+#   functions can donate it, even if a sampler uses an array twice.
 
 import dataclasses
 from collections.abc import Mapping

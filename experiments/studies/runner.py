@@ -105,7 +105,7 @@ def run(
         try:
             findings = work.carry_out()
         except TimeOver:
-            say(f"the {where.hours:g} hours are over: {again or f'--resume {out} continues'}")
+            say(f"the {where.hours:.2g} hours are over: {again or f'--resume {out} continues'}")
             return None
         except Stopped as error:
             if not again:
