@@ -11,6 +11,7 @@ from jaxreplay.contrib import (
     discor,
     eper,
     faded,
+    geometric,
     la3p,
     laber,
     masked,
@@ -24,8 +25,8 @@ from jaxreplay.methods import register
 from jaxreplay.methods.per import PERConfig
 
 __all__ = [
-    "cer", "curious", "discor", "eper", "faded", "la3p", "laber", "masked", "reaper", "relo",
-    "reshuffled", "reverse", "sil",
+    "cer", "curious", "discor", "eper", "faded", "geometric", "la3p", "laber", "masked", "reaper",
+    "relo", "reshuffled", "reverse", "sil",
 ]  # fmt: skip
 
 register("cer", cer.CERConfig, cer.method)
@@ -41,3 +42,4 @@ register("reaper", reaper.ReaPERConfig, reaper.method)
 register("masked", masked.MaskedConfig, masked.method)
 register("discor", discor.DisCorConfig, discor.method)
 register("sil", sil.SILConfig, sil.method, sil.DISCRETE)
+register("geometric", geometric.GeometricConfig, geometric.method)
