@@ -180,6 +180,11 @@ def check(config: LoopConfig, replay: Replay) -> None:
             f"n_step is {config.n_step}: this replay method follows single steps along their "
             "episode: use n_step 1"
         )
+    if requires.refresh and isinstance(replay, Mixed):
+        raise ValueError(
+            "--demos: this replay method sets the priorities of all transitions of one replay: "
+            "leave it out, or use another --replay, such as per"
+        )
     if config.mesh > 1:
         divide(replay, config.mesh)
     if isinstance(replay, Recorded):  # filled before the first step

@@ -16,6 +16,7 @@ from jaxreplay.contrib import (
     laber,
     masked,
     reaper,
+    refresh,
     relo,
     reshuffled,
     reverse,
@@ -26,7 +27,7 @@ from jaxreplay.methods.per import PERConfig
 
 __all__ = [
     "cer", "curious", "discor", "eper", "faded", "geometric", "la3p", "laber", "masked", "reaper",
-    "relo", "reshuffled", "reverse", "sil",
+    "refresh", "relo", "reshuffled", "reverse", "sil",
 ]  # fmt: skip
 
 register("cer", cer.CERConfig, cer.method)
@@ -43,3 +44,4 @@ register("masked", masked.MaskedConfig, masked.method)
 register("discor", discor.DisCorConfig, discor.method)
 register("sil", sil.SILConfig, sil.method, sil.DISCRETE)
 register("geometric", geometric.GeometricConfig, geometric.method)
+register("refresh", refresh.RefreshConfig, refresh.method)
