@@ -343,7 +343,7 @@ class Proportional(Sampler):
     def refresh(
         self, state: ProportionalState, ring: Ring, slots: Array, **feedback: Array
     ) -> ProportionalState:
-        return refresh(state, slots, self.priority(feedback, slots, ring), ring.axis_name)
+        return refresh(state, slots, self._leaves(feedback, slots, ring), ring.axis_name)
 
     def probability(
         self, state: ProportionalState, ring: Ring, slots: Array, batch_size: int
