@@ -42,7 +42,7 @@ from jaxreplay.storage import Frames, SharedObservations, Transitions
 from jaxreplay.types import IGNORED, Draw, Requirements, Sample, Transition, Trust
 
 if TYPE_CHECKING:
-    from jaxreplay import datasets, testing
+    from jaxreplay import datasets, microscope, testing
 
 __version__ = VERSION
 
@@ -75,6 +75,7 @@ __all__ = [
     "load_rows",
     "loops",
     "methods",
+    "microscope",
     "mixing",
     "n_step",
     "numerics",
@@ -93,7 +94,7 @@ __all__ = [
     "traced",
     "types",
 ]  # fmt: skip
-_LATE = ("datasets", "testing")  # rarely used modules, imported on first use
+_LATE = ("datasets", "microscope", "testing")  # rarely used modules, imported on first use
 
 
 def __getattr__(name: str) -> Any:

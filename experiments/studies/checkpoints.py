@@ -188,12 +188,17 @@ def of_seed(folder: Path, seed: int) -> tuple[Path, list[int], int]:
     return path, seeds, step
 
 
-def read_agent(path: Path, like: Any) -> Any:
-    """Return the agents' states in a checkpoint, `[S, ...]`; `like` has their shapes and dtypes.
+def read_part(path: Path, name: str, like: Any) -> Any:
+    """Return a field of the states in a checkpoint, `[S, ...]`, such as "agent".
+
+    Args:
+      path: path of the checkpoint.
+      name: name of the field.
+      like: shapes and dtypes of the field.
 
     Raises:
       Damaged: the checkpoint is damaged.
-      ValueError: it holds other agents.
+      ValueError: it holds other arrays.
     """
     with array_file.opened(path, _TAG, _FORMAT, _ABOUT, "start the run again") as saved:
-        return saved.read(like, "['state'].agent")
+        return saved.read(like, f"['state'].{name}")

@@ -1,7 +1,7 @@
 """The trained policy of one seed of a run, from the run's last checkpoint."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,7 +9,7 @@ import chex
 import jax
 
 from experiments.environments.types import Array, Environment, EnvironmentSpec
-from experiments.runs.assembly import assemble
+from experiments.runs.assembly import Parts, assemble
 from experiments.runs.run_config import RunConfig
 from experiments.studies import batch, checkpoints, devices, programs, store
 from experiments.studies.definition import Study
@@ -59,12 +59,45 @@ def check_seed(config: RunConfig, seed: int | None) -> int:
     return first if seed is None else seed
 
 
+class Saved(NamedTuple):
+    """Parts of the state of one seed of a run, from the run's last checkpoint."""
+
+    parts: Parts
+    config: RunConfig
+    state: dict[str, Any]  # fields of a `LoopState` by name
+    step: int  # number of agent steps of training
+
+
 def load(folder: Path, study: Study, seed: int) -> Policy:
     """Return the policy of a seed of the run in `folder`, without reading its replay.
 
     Raises:
       ValueError: a package is missing, there is no checkpoint yet, or it is damaged or does not fit
         the agent.
+    """
+    parts, config, state, step = saved(folder, study, seed, ["agent"])
+    phases = make_phases(parts.spec.action_space, parts.agent, parts.replay, config.loop)
+    compiled = parts.environment if isinstance(parts.environment, Environment) else None
+
+    def greedy(agent: Any, obs: chex.ArrayTree, key: Array) -> Array:
+        return phases.greedy(agent, obs, key, phases.no_memory(agent, obs))[0]
+
+    return Policy(
+        greedy, phases.greedy, phases.no_memory, state["agent"], parts.spec, compiled, step
+    )
+
+
+def saved(folder: Path, study: Study, seed: int, names: Sequence[str]) -> Saved:
+    """Return fields of the state of a seed of the run in `folder`.
+
+    Args:
+      folder: folder of the run.
+      study: its study.
+      seed: one of its seeds.
+      names: names of fields of `LoopState`, such as "agent"; others are not read.
+
+    Raises:
+      ValueError: as `load`.
     """
     (point,) = study.points()
     loop = dataclasses.replace(point.config.loop, mesh=1)  # devices share the agent
@@ -76,17 +109,15 @@ def load(folder: Path, study: Study, seed: int) -> Policy:
     (group,) = programs.grouped([point])
     job = Job(group, tuple(runs), len(runs), len(runs), 0)
     driver = batch.driver_of(job, runs, devices.choose(1))
-    agents = checkpoints.read_agent(path, driver.like().agent)
+    like = driver.like()
     # Leaves that all seeds share, such as clocks, have no seed axis (None in the axes).
-    agent = jax.tree.map(
-        lambda axis, leaf: leaf if axis is None else leaf[seeds.index(seed)],
-        driver.axes.agent, agents, is_leaf=lambda axis: axis is None,
-    )  # fmt: skip
-    config = point.config
-    phases = make_phases(parts.spec.action_space, parts.agent, parts.replay, config.loop)
-    compiled = parts.environment if isinstance(parts.environment, Environment) else None
-
-    def greedy(agent: Any, obs: chex.ArrayTree, key: Array) -> Array:
-        return phases.greedy(agent, obs, key, phases.no_memory(agent, obs))[0]
-
-    return Policy(greedy, phases.greedy, phases.no_memory, agent, parts.spec, compiled, step)
+    state = {
+        name: jax.tree.map(
+            lambda axis, leaf: leaf if axis is None else leaf[seeds.index(seed)],
+            getattr(driver.axes, name),
+            checkpoints.read_part(path, name, getattr(like, name)),
+            is_leaf=lambda axis: axis is None,
+        )
+        for name in names
+    }
+    return Saved(parts, point.config, state, step)

@@ -1,6 +1,5 @@
 """Quantities of replay in NumPy: of probabilities, of draws, and of gradients."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -81,18 +80,14 @@ class Effect(NamedTuple):
     bias: float  # distance between G, scaled to fit, and the mean gradient, relative to the latter
     variance: float  # of the gradient of a batch
     noise: float  # variance / |G|^2
-    variance_ratio: float  # scaled as G is: variance / s^2, in units of the gradient
 
 
 class Gradients(NamedTuple):
-    """Gradients `[n, D]` of n transitions, as the sums that effects require.
-
-    `project(weights[M, n])` returns the sums `weights @ gradients`, `[M, D]`.
-    """
+    """Sums over the gradients of n transitions."""
 
     norms: np.ndarray  # [n], squared norms
-    project: Callable[[np.ndarray], np.ndarray]
-    basis: str  # "parameters", or "output" if gradients of transitions are taken as orthogonal
+    mean: np.ndarray  # [D], of all transitions
+    sums: np.ndarray  # [M, D], weighted in M ways
 
 
 def effects(
@@ -101,50 +96,49 @@ def effects(
     """Return the effect of M ways to draw independent transitions and to weigh them.
 
     Args:
-      gradients: of n transitions.
+      gradients: of n transitions, with the sums of `probability * weights`.
       probability: `[M, n]`, each row with sum 1.
       weights: `[M, n]`, up to a factor for each row.
       batch_size: B.
     """
-    count = len(gradients.norms)
-    scaled = probability * weights
-    rows = gradients.project(np.concatenate([np.full((1, count), 1 / count), scaled]))
-    mean, *expected = rows.astype(np.float64)
-    second = (scaled * weights) @ gradients.norms
-    return [
-        _effect(g, mean, s, batch_size) for g, s in zip(expected, second, strict=True)
-    ]
+    second = (probability * np.square(weights)) @ gradients.norms
+    pairs = zip(gradients.sums, second, strict=True)
+    return [effect(total, gradients.mean, moment, batch_size) for total, moment in pairs]
 
 
-def _effect(expected: np.ndarray, mean: np.ndarray, second: float, batch_size: int) -> Effect:
-    square, whole = float(expected @ expected), float(mean @ mean)
-    variance = max(float(second) - square, 0.0) / batch_size
-    nothing = float("nan")
-    if square == 0 or whole == 0:
-        return Effect(nothing, nothing, variance, nothing, nothing)
-    scale = float(expected @ mean) / whole
-    cosine = float(expected @ mean) / np.sqrt(square * whole)
-    bias, unit = nothing, nothing
-    if scale > 0:
-        bias = float(np.linalg.norm(expected / scale - mean) / np.sqrt(whole))
-        unit = variance / scale**2
-    return Effect(cosine, bias, variance, variance / square, unit)
+def effect(expected: np.ndarray, mean: np.ndarray, second: float, batch_size: int) -> Effect:
+    """Return the effect of batches with an expected gradient `[D]`.
 
-
-def by_output(slopes: np.ndarray) -> Gradients:
-    """Return gradients `[n, n]` by the outputs, of which that of transition i is `slopes[i]`."""
-    return Gradients(np.square(slopes), lambda weights: weights * slopes, "output")
-
-
-def oracle(norms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return probabilities and weights `[n]` of the unbiased draw with the smallest variance.
-
-    Probabilities are in proportion to the norms of gradients, given as squares `[n]`.
+    Args:
+      expected: `[D]`, G.
+      mean: `[D]`, mean gradient of all transitions.
+      second: expected squared norm of the weighted gradient of one draw.
+      batch_size: B.
     """
-    size = np.sqrt(norms)
-    if not size.sum() > 0:
-        return np.full(len(size), 1 / len(size)), np.ones(len(size))
-    probability = size / size.sum()
-    return probability, np.where(
-        probability > 0, 1 / (len(size) * np.where(probability > 0, probability, 1.0)), 0.0
-    )
+    square, whole = float(expected @ expected), float(mean @ mean)
+    variance, nothing = max(float(second) - square, 0.0) / batch_size, float("nan")
+    if square == 0 or whole == 0:
+        return Effect(nothing, nothing, variance, nothing)
+    scale = float(expected @ mean) / whole
+    cosine = min(float(expected @ mean) / np.sqrt(square * whole), 1.0)
+    off = np.linalg.norm(expected / scale - mean) / np.sqrt(whole) if scale > 0 else nothing
+    return Effect(cosine, float(off), variance, variance / square)
+
+
+def oracle(gradients: Gradients, batch_size: int) -> Effect:
+    """Return the effect of the unbiased draw with the smallest variance.
+
+    It draws in proportion to the norm of the gradient, with weights 1 / (N P).
+    """
+    second = np.sqrt(gradients.norms).mean() ** 2
+    return effect(gradients.mean, gradients.mean, float(second), batch_size)
+
+
+def by_output(slopes: np.ndarray, scaled: np.ndarray) -> Gradients:
+    """Return gradients by the outputs, which are taken as orthogonal.
+
+    Args:
+      slopes: `[n]`, derivatives of the losses.
+      scaled: `[M, n]`, products of probabilities and weights.
+    """
+    return Gradients(np.square(slopes), slopes / len(slopes), scaled * slopes)

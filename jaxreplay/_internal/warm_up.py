@@ -2,9 +2,11 @@
 
 import functools
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxreplay import ring as ring_
 from jaxreplay.objectives import Objective
@@ -12,35 +14,32 @@ from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import IGNORED, Array, State, get_field, has_field
 
+STATELESS = "none"  # basis of methods whose probabilities follow from the stored transitions
 _NEEDS_OTHERS = {
     "goals": "goals of a task",
     "density": "densities of stored actions",
     "whole_episodes": "whole episodes",
     "learned_weights": "weights that learn with the agent",
     "episode_returns": "returns during training",
-    "new_steps": "the episodes of its own run",
 }
 
 
-def has_refresh(sampler: Sampler) -> bool:
-    """Return whether a sampler sets exact priorities (`Sampler.refresh`)."""
-    return type(sampler).refresh is not Sampler.refresh
+def has_priorities(sampler: Sampler) -> bool:
+    """Return whether a sampler has priorities that `Sampler.refresh` sets."""
+    return bool(sampler.requires.feedback) and type(sampler).refresh is not Sampler.refresh
 
 
-def lacks(method: Method, ring: Ring, feedback: Mapping[str, Array], own: bool) -> str | None:
+def lacks(method: Method, ring: Ring, feedback: Mapping[str, Array]) -> str | None:
     """Return why the probabilities of a method are not known for a ring; None if they are.
 
     Args:
       method: the method.
       ring: the stored transitions.
       feedback: the agent's feedback on them, by name.
-      own: whether the state is that of a run with the method.
     """
     sampler, needs = method.sampler, method.requires
-    if sampler.length is not None or needs.single_steps and "trajectories" in sampler.provides:
+    if sampler.length is not None or (needs.single_steps and "trajectories" in sampler.provides):
         return "draws sequences"
-    if own:
-        return None
     if sampler.capacity_factor != 1:
         return "stores transitions of its own choice"
     for name, what in _NEEDS_OTHERS.items():
@@ -51,8 +50,9 @@ def lacks(method: Method, ring: Ring, feedback: Mapping[str, Array], own: bool) 
     blank = jax.eval_shape(lambda: ring_.gather(ring, jnp.zeros(1, jnp.int32)))
     if fields := sorted(x for x in needs.transition_fields if not has_field(blank, x)):
         return f"needs fields {', '.join(fields)}"
-    if sampler.requires.feedback and not has_refresh(sampler):
-        return "depends on the order of its draws"
+    learns = type(sampler).update is not Sampler.update and not sampler.is_uniform
+    if learns and type(sampler).refresh is Sampler.refresh:
+        return "depends on the draws of its own run"
     return None
 
 
@@ -62,10 +62,48 @@ def basis(sampler: Sampler) -> str:
         return "exact pass in time order"
     if sampler.requires.feedback:
         return "one exact pass"
-    return "none"
+    return STATELESS
 
 
-@functools.partial(jax.jit, static_argnums=0)
+class Seen(NamedTuple):
+    """A sampler for stored transitions: its probabilities, and weights of some draws."""
+
+    probability: Array  # [C]
+    drawn: Array  # [n, B] slots
+    weights: Array  # [n, B]
+
+
+_BATCHES = 16  # whose weights show their relation to probabilities
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def exact(
+    sampler: Sampler, ring: Ring, key: Array, feedback: Mapping[str, Array], batch_size: int
+) -> Seen:
+    """Return how a sampler with exact priorities sees the stored transitions."""
+    return _seen(sampler, exact_state(sampler, ring, key, feedback), ring, key, batch_size)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def stored(sampler: Sampler, state: State, ring: Ring, key: Array, batch_size: int) -> Seen:
+    """Return how a sampler with a state of its own sees the stored transitions."""
+    return _seen(sampler, state, ring, key, batch_size)
+
+
+def _seen(sampler: Sampler, state: State, ring: Ring, key: Array, batch_size: int) -> Seen:
+    slots = jnp.arange(ring.capacity, dtype=jnp.int32)
+    probability = sampler.probability(state, ring, slots, batch_size)
+    if sampler.length is not None:
+        none = jnp.zeros((0, batch_size), jnp.int32)
+        return Seen(probability, none, none.astype(jnp.float32))
+
+    def draw(key: Array) -> tuple[Array, Array]:
+        drawn = sampler.sample(state, ring, key, batch_size)
+        return drawn.indices, drawn.weights
+
+    return Seen(probability, *jax.lax.map(draw, jax.random.split(key, _BATCHES)))
+
+
 def exact_state(sampler: Sampler, ring: Ring, key: Array, feedback: Mapping[str, Array]) -> State:
     """Return the state after all stored transitions were added in order, with exact priorities.
 
@@ -89,7 +127,7 @@ def exact_state(sampler: Sampler, ring: Ring, key: Array, feedback: Mapping[str,
             return sampler.add(state, ring.replace(steps_added=before + 1), slots, row, **new)
 
         state = jax.lax.fori_loop(0, stored, turn, state)
-    if has_refresh(sampler):
+    if has_priorities(sampler):
         slots = jnp.arange(ring.capacity, dtype=jnp.int32)
         slots = jnp.where(slots < ring_.size(ring), slots, IGNORED)
         told = {name: feedback[name] for name in wanted.feedback}
@@ -97,21 +135,46 @@ def exact_state(sampler: Sampler, ring: Ring, key: Array, feedback: Mapping[str,
     return state
 
 
-def slope_factors(objective: Objective, td: Array, slope: Array) -> Array:
-    """Return the gradient of a method's loss by the output relative to the agent's own, `[n]`.
+def weights(seen: Seen, probability: np.ndarray, slots: np.ndarray) -> np.ndarray:
+    """Return importance weights `[N]` up to a factor: `P^-beta`, with beta of the drawn weights.
 
-    It is 1 for a method with the loss of the agent.
+    Weights that are divided by the largest one of a batch differ by a factor between batches.
+
+    Args:
+      seen: the sampler's draws.
+      probability: `[N]`.
+      slots: `[N]`, those of the probabilities.
+    """
+    drawn, given = np.asarray(seen.drawn), np.asarray(seen.weights, np.float64)
+    chance = np.zeros(len(np.asarray(seen.probability)))
+    chance[slots] = probability
+    known = (given > 0) & (chance[drawn] > 0)
+    x = np.log(np.where(known, chance[drawn], 1.0))
+    y = np.log(np.where(known, given, 1.0))
+    count = np.maximum(known.sum(axis=1, keepdims=True), 1)
+    x, y = (np.where(known, v - v.sum(axis=1, keepdims=True) / count, 0.0) for v in (x, y))
+    beta = -(x * y).sum() / max(np.square(x).sum(), 1e-12)
+    positive = probability > 0
+    scaled = np.where(positive, probability * len(probability), 1.0)
+    return np.where(positive, scaled**-beta, 0.0)
+
+
+def slope_factors(objective: Objective, td: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+    """Return the derivative of a method's loss relative to that of the agent's own loss, `[n]`.
+
+    It is 1 for a method with the loss of the agent, and for one whose loss depends on the place in
+    a batch.
 
     Args:
       objective: the method's objective.
       td: `[n]`, TD errors.
-      slope: `[n]`, derivative of the agent's own loss.
+      slopes: `[n]`, derivatives of the agent's own loss.
     """
     error = objective.error
     if error is None or objective.roles:
-        return jnp.ones_like(td)
-    own = jax.grad(lambda td: error(td).sum())(td)
-    return jnp.where(slope == 0, 1.0, own / jnp.where(slope == 0, 1.0, slope))
+        return np.ones_like(td)
+    own = np.asarray(jax.grad(lambda td: error(td).sum())(jnp.asarray(td)))
+    return np.where(slopes == 0, 1.0, own / np.where(slopes == 0, 1.0, slopes))
 
 
 def field(ring: Ring, name: str) -> Array | None:

@@ -105,7 +105,7 @@ def run_case(made: Path, tmp_path: Path, name: str) -> Case:
 
         def read_policy() -> Any:
             found, *about = checkpoints.of_seed(folder, 1)
-            return about, arrays(checkpoints.read_agent(found, driver.like().agent))
+            return about, arrays(checkpoints.read_part(found, "agent", driver.like().agent))
 
         return Case(path, read_policy)
     if name == "checkpoint":

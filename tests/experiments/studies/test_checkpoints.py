@@ -139,9 +139,9 @@ def test_agents_are_read_alone_from_the_latest_checkpoint_of_a_seed(tmp_path):
     assert checkpoints.of_seed(tmp_path, 4) == (second.path, [4, 5, 6], 30)
     with refused(tmp_path, "--resume"):
         checkpoints.of_seed(tmp_path, 7)
-    assert_same(checkpoints.read_agent(second.path, newer.agent), newer.agent)
+    assert_same(checkpoints.read_part(second.path, "agent", newer.agent), newer.agent)
     with refused("float32[3]", "float32[2]"):
-        checkpoints.read_agent(second.path, older.agent)
+        checkpoints.read_part(second.path, "agent", older.agent)
 
 
 def test_restored_states_can_be_donated(tmp_path):

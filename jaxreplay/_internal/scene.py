@@ -1,0 +1,182 @@
+"""Views of methods on the transitions of one replay, and the effects of their batches."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxreplay import ring as ring_
+from jaxreplay._internal import measures, warm_up
+from jaxreplay._internal.measures import Gradients
+from jaxreplay.objectives import Loss
+from jaxreplay.replay import ReplayState
+from jaxreplay.ring import Ring
+from jaxreplay.sampler import Method
+from jaxreplay.types import Array, Tree
+
+NOT_COMPARABLE, ORACLE = "not comparable", "oracle"
+_TOLERANCE = 1e-4  # of the sum of probabilities
+_CHUNK = 4_096  # transitions whose feedback is evaluated at once
+_BYTES = 64_000_000  # of gradients of single transitions at once
+
+
+class View(NamedTuple):
+    """A method's view of the stored transitions, from the oldest to the newest."""
+
+    basis: str
+    seconds: float
+    probability: np.ndarray | None = None  # [N]; None if it is not comparable
+    weights: np.ndarray | None = None  # [N], up to a factor
+    slopes: np.ndarray | None = None  # [N], factors of the gradient by the method's own loss
+
+
+class Scene(NamedTuple):
+    """The stored transitions, and what the agent says about them."""
+
+    ring: Ring
+    slots: np.ndarray  # [N], from the oldest to the newest
+    told: dict[str, Array]  # feedback [C]
+    loss: Loss
+    batch_size: int
+
+    @property
+    def td(self) -> np.ndarray:
+        """TD errors `[N]`."""
+        return np.asarray(self.told["td_error"])[self.slots]
+
+    @property
+    def slopes(self) -> np.ndarray:
+        """Derivatives `[N]` of the agent's loss."""
+        return np.asarray(jax.grad(lambda td: self.loss(td).sum())(jnp.asarray(self.td)))
+
+    def stored(self, method: Method, state: ReplayState, key: Array) -> View:
+        """Return the view of the replay's own state."""
+        began = time.perf_counter()
+        size = self.batch_size * method.objective.candidates
+        seen = warm_up.stored(method.sampler, state.sampler, self.ring, key, size)
+        return self._view("the run's own state", began, seen, method)
+
+    def exact(self, method: Method, key: Array, warm: str) -> View:
+        """Return the view of a method with an exact state, if there is one."""
+        began, sampler = time.perf_counter(), method.sampler
+        basis, reason = warm_up.basis(sampler), warm_up.lacks(method, self.ring, self.told)
+        if reason is None and warm == "none" and basis != warm_up.STATELESS:
+            reason = "has priorities, and warm is none"
+        if reason is not None:
+            return View(f"{NOT_COMPARABLE}: {reason}", time.perf_counter() - began)
+        size = self.batch_size * method.objective.candidates
+        seen = warm_up.exact(sampler, self.ring, key, self.told, size)
+        return self._view(basis, began, seen, method)
+
+    def _view(self, basis: str, began: float, seen: warm_up.Seen, method: Method) -> View:
+        probability = np.asarray(seen.probability, np.float64)[self.slots]
+        if not abs(probability.sum() - 1) <= _TOLERANCE or probability.min() < 0:
+            raise ValueError(
+                f"probabilities of {type(method.sampler).__name__} sum to {probability.sum():.6g}, "
+                "not to 1: the state is damaged, or draws are not those of `Sampler.probability`"
+            )
+        weights = warm_up.weights(seen, probability, self.slots)
+        slopes = warm_up.slope_factors(method.objective, self.td, self.slopes)
+        if method.objective.choose is not None:
+            norms = np.abs(self.slopes * slopes)
+            if norms.sum() > 0:
+                basis, probability = "many candidates", norms / norms.sum()
+                weights = np.where(norms > 0, 1 / np.where(norms > 0, norms, 1), 0.0)
+        return View(basis, time.perf_counter() - began, probability, weights, slopes)
+
+
+def evaluate(
+    feedback: Callable[[Tree], Mapping[str, Array]], ring: Ring, slots: np.ndarray
+) -> dict[str, Array]:
+    """Return the feedback on all slots, `[C]` each, with 0 for empty slots."""
+    chunk = min(_CHUNK, ring.capacity)
+
+    @jax.jit
+    def part(ring: Ring, slots: Array) -> dict[str, Array]:
+        return dict(feedback(ring_.gather(ring, slots)))
+
+    found: dict[str, list[np.ndarray]] = {}
+    for begin in range(0, len(slots), chunk):
+        at = np.minimum(np.arange(begin, begin + chunk), len(slots) - 1).astype(np.int32)
+        for name, values in part(ring, jnp.asarray(at)).items():
+            found.setdefault(name, []).append(np.asarray(values, np.float32))
+    if "td_error" not in found:
+        raise ValueError(f"feedback must return td_error, got {', '.join(found) or 'nothing'}")
+    told = {}
+    for name, parts in found.items():
+        joined = np.concatenate(parts)
+        if joined.ndim != 1:
+            raise ValueError(f"feedback {name} must be [B], got {list(joined.shape)} for {chunk}")
+        all_slots = np.zeros(ring.capacity, np.float32)
+        all_slots[slots] = joined[: len(slots)]
+        told[name] = jnp.asarray(all_slots)
+    if not np.isfinite(np.asarray(told["td_error"])).all():
+        raise ValueError("td_error is not finite for some transitions: the agent has diverged")
+    return told
+
+
+def choose(key: Array, size: int, count: int) -> np.ndarray:
+    if count >= size:
+        return np.arange(size)
+    return np.asarray(jax.random.choice(key, size, (count,), replace=False))
+
+
+def effects_of(
+    scene: Scene,
+    views: Mapping[str, View],
+    gradient: Callable[[Tree, Array], Tree] | None,
+    chosen: np.ndarray,
+) -> dict[str, measures.Effect]:
+    """Return the effect of every comparable method, and of the oracle."""
+    labels, chances, weights = [], [], []
+    for label, view in views.items():
+        if view.probability is None or not view.probability[chosen].sum() > 0:
+            continue
+        labels.append(label)
+        chances.append(view.probability[chosen] / view.probability[chosen].sum())
+        weights.append((view.weights * view.slopes)[chosen])
+    chance, weight = np.stack(chances), np.stack(weights)
+    if gradient is None:
+        measured = measures.by_output(scene.slopes[chosen].astype(np.float64), chance * weight)
+    else:
+        measured = _by_parameters(scene.ring, scene.slots[chosen], gradient, chance * weight)
+    effects = measures.effects(measured, chance, weight, scene.batch_size)
+    return {
+        ORACLE: measures.oracle(measured, scene.batch_size),
+        **dict(zip(labels, effects, strict=True)),
+    }
+
+
+def _by_parameters(
+    ring: Ring, slots: np.ndarray, gradient: Callable[[Tree, Array], Tree], scaled: np.ndarray
+) -> Gradients:
+    """Return sums over gradients by the parameters, computed for each transition in chunks."""
+
+    def single(row: Tree) -> Array:
+        one = jax.tree.map(lambda x: x[None], row)
+        return jnp.concatenate([x.ravel() for x in jax.tree.leaves(gradient(one, jnp.ones(1)))])
+
+    shapes = jax.eval_shape(lambda: single(_first(ring)))
+    chunk = int(np.clip(_BYTES // (4 * max(shapes.size, 1)), 1, min(_CHUNK, len(slots))))
+
+    @jax.jit
+    def part(ring: Ring, slots: Array, scaled: Array) -> tuple[Array, Array]:
+        found = jax.vmap(single)(ring_.gather(ring, slots))
+        return jnp.square(found).sum(axis=1), scaled @ found
+
+    rows = np.concatenate([np.full((1, len(slots)), 1 / len(slots)), scaled])
+    norms, sums = [], np.zeros((len(rows), shapes.size))
+    for begin in range(0, len(slots), chunk):
+        at = np.arange(begin, begin + chunk)
+        inside, at = at < len(slots), np.minimum(at, len(slots) - 1)
+        squares, total = part(ring, jnp.asarray(slots[at]), jnp.asarray(rows[:, at] * inside))
+        norms.append(np.asarray(squares)[inside])
+        sums += np.asarray(total)
+    return Gradients(np.concatenate(norms).astype(np.float64), sums[0], sums[1:])
+
+
+def _first(ring: Ring) -> Tree:
+    return jax.tree.map(lambda x: x[0], ring_.gather(ring, jnp.zeros(1, jnp.int32)))
