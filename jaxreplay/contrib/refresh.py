@@ -19,7 +19,7 @@ from jaxreplay.types import Array, Draw, Provision, Refresh, Requirements, Sampl
 class RefreshConfig(Config):
     """Hyperparameters of exact priorities over a method with its default options."""
 
-    over: Literal["per", "rank", "pser", "lap", "la3p", "eper", "relo", "faded"] = option(
+    over: Literal["per", "rank", "pser", "lap", "la3p", "eper", "relo", "faded", "reaper"] = option(
         "per", options.OVER
     )
     over_updates: int | None = option(None, options.OVER_UPDATES)

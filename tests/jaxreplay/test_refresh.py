@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxreplay import Replay, ring
-from jaxreplay.contrib import cer, eper, faded, la3p, masked, refresh, relo
+from jaxreplay.contrib import cer, eper, faded, la3p, masked, reaper, refresh, relo
 from jaxreplay.methods import lap, per, proportional, pser, rank, uniform
 from jaxreplay.methods.per import PERConfig
 from tests.refusals import refused
@@ -84,6 +84,20 @@ def test_priorities_decay_to_earlier_steps_of_the_same_episode():
     exact(slots, range(8), td_error=[0.1, 0.4, 0.1, 0.2, 0.0, 4.0, 9.0, 9.0])
     np.testing.assert_allclose(slots.leaves(), [0.2, 0.4, 0.5, 1.0, 2.0, 4.0, 0, 0], rtol=1e-5)
     proportional.check_valid(slots.state.sampler.priorities, slots.state.ring)
+
+
+def test_reliabilities_follow_the_refreshed_errors():
+    config = reaper.ReaPERConfig(alpha=1.0, epsilon=0.0, omega=1.0)
+    slots = Slots(reaper.sampler(config), 8, 4)
+    for first in (True, False, False, True, False):
+        slots.add(first=first)
+    slots.update([0, 1], td_error=[90.0, 90.0], batch=slots.sample(0, batch_size=2))
+    exact(slots, range(8), td_error=[1.0, -2.0, 1.0, 1.0, 0.5, 7.0, 7.0, 7.0])
+    # An ended episode, with sums of 1, 3 and 4, and a running one, with sums of 1 and 1.5.
+    mass = np.array([1 / 4, 2 * 3 / 4, 4 / 4, 1 / 4, 0.5 * 1.5 / 4, 0, 0, 0])
+    np.testing.assert_allclose(slots.probability(), mass / mass.sum(), rtol=1e-5)
+    assert float(slots.state.sampler.largest) == 2.0
+    assert float(slots.state.sampler.largest_sum) == 4.0
 
 
 def test_inverse_priorities_are_refreshed():
