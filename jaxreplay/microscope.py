@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreplay import ring as ring_
-from jaxreplay._internal import calls, measures, scene
+from jaxreplay._internal import calls, measures, scene, warm_up
 from jaxreplay._internal.arguments import check_choice, check_size
 from jaxreplay._internal.scene import Scene, View
-from jaxreplay._internal.warm_up import STATELESS, field
+from jaxreplay._internal.warm_up import field
 from jaxreplay.methods import METHODS
 from jaxreplay.objectives import Loss, mse, plain
 from jaxreplay.replay import Replay, ReplayState
@@ -142,22 +142,28 @@ def look(
     ring, slots = _checked(replay, state)
     name, made = _methods(methods, replay)
     told = scene.evaluate(feedback, ring, slots)
+    updates = 0 if schedule is None else _updates(int(ring.steps_added), schedule, ring.num_envs)
     batch_size = replay.batch_size // made[name].objective.candidates
-    stage = Scene(ring, slots, told, loss, batch_size)
-    views = {f"{name}, stored": stage.stored(made[name], state, key)}
-    views |= {label: stage.exact(method, key, warm) for label, method in made.items()}
-    if views[name].basis == STATELESS:
-        del views[f"{name}, stored"]  # equal to the other
-    elif views[name].probability is None:  # only the run's own state is known
-        del views[name]
-    own = views.get(f"{name}, stored", views[name]) if name in views else views[f"{name}, stored"]
+    stage = Scene(ring, slots, told, loss, batch_size, int(updates))
+    views = {}
+    for label, method in made.items():
+        own = label == name and warm_up.basis(method.sampler) != warm_up.STATELESS
+        if own:
+            views[f"{name}, stored"] = stage.stored(method, state.sampler, key)
+        if own and warm_up.has_priorities(method.sampler):
+            views[label] = stage.refreshed(method, state.sampler, key)
+        elif not own:
+            views[label] = stage.exact(method, key, warm)
+    own = views.get(f"{name}, stored", views.get(name))
     facts = _facts(stage, counts, schedule)
     effects = scene.effects_of(stage, views, gradient, scene.choose(key, len(slots), gradients))
     rows = {label: _row(stage, view, own, effects, label) for label, view in views.items()}
     run, forecasts = _run(stage, own, views.get(name), facts, schedule)
     for label, view in views.items():
         if view.probability is not None:
-            facts |= {f"P {label}": view.probability, f"w {label}": view.weights}
+            facts[f"P {label}"] = view.probability
+        if view.weights is not None:
+            facts[f"w {label}"] = view.weights
     return Look(facts, rows, run, forecasts, "output" if gradient is None else "parameters")
 
 

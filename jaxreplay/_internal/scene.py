@@ -12,10 +12,9 @@ from jaxreplay import ring as ring_
 from jaxreplay._internal import measures, warm_up
 from jaxreplay._internal.measures import Gradients
 from jaxreplay.objectives import Loss
-from jaxreplay.replay import ReplayState
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
-from jaxreplay.types import Array, Tree
+from jaxreplay.types import Array, State, Tree
 
 NOT_COMPARABLE, ORACLE = "not comparable", "oracle"
 _TOLERANCE = 1e-4  # of the sum of probabilities
@@ -41,6 +40,7 @@ class Scene(NamedTuple):
     told: dict[str, Array]  # feedback [C]
     loss: Loss
     batch_size: int
+    updates: int  # at which schedules stand
 
     @property
     def td(self) -> np.ndarray:
@@ -52,12 +52,17 @@ class Scene(NamedTuple):
         """Derivatives `[N]` of the agent's loss."""
         return np.asarray(jax.grad(lambda td: self.loss(td).sum())(jnp.asarray(self.td)))
 
-    def stored(self, method: Method, state: ReplayState, key: Array) -> View:
+    def stored(self, method: Method, state: State, key: Array) -> View:
         """Return the view of the replay's own state."""
-        began = time.perf_counter()
-        size = self.batch_size * method.objective.candidates
-        seen = warm_up.stored(method.sampler, state.sampler, self.ring, key, size)
-        return self._view("the run's own state", began, seen, method)
+        began, size = time.perf_counter(), self._size(method)
+        chance = warm_up.probability(method.sampler, state, self.ring, size)
+        return self._view(began, "the run's own state", method, chance, state, key)
+
+    def refreshed(self, method: Method, state: State, key: Array) -> View:
+        """Return the view of the replay's own method with exact priorities."""
+        began, size = time.perf_counter(), self._size(method)
+        found = warm_up.refreshed(method.sampler, state, self.ring, self.told, size)
+        return self._view(began, "the run's own state, refreshed", method, *found, key)
 
     def exact(self, method: Method, key: Array, warm: str) -> View:
         """Return the view of a method with an exact state, if there is one."""
@@ -67,18 +72,25 @@ class Scene(NamedTuple):
             reason = "has priorities, and warm is none"
         if reason is not None:
             return View(f"{NOT_COMPARABLE}: {reason}", time.perf_counter() - began)
-        size = self.batch_size * method.objective.candidates
-        seen = warm_up.exact(sampler, self.ring, key, self.told, size)
-        return self._view(basis, began, seen, method)
+        size, updates = self._size(method), jnp.asarray(self.updates, jnp.int32)
+        found = warm_up.exact(sampler, self.ring, key, self.told, updates, size)
+        return self._view(began, basis, method, *found, key)
 
-    def _view(self, basis: str, began: float, seen: warm_up.Seen, method: Method) -> View:
-        probability = np.asarray(seen.probability, np.float64)[self.slots]
+    def _size(self, method: Method) -> int:
+        return self.batch_size * method.objective.candidates
+
+    def _view(
+        self, began: float, basis: str, method: Method, chance: Array, state: State, key: Array
+    ) -> View:
+        every = np.asarray(chance, np.float64)
+        probability = every[self.slots]
         if not abs(probability.sum() - 1) <= _TOLERANCE or probability.min() < 0:
             raise ValueError(
                 f"probabilities of {type(method.sampler).__name__} sum to {probability.sum():.6g}, "
                 "not to 1: the state is damaged, or draws are not those of `Sampler.probability`"
             )
-        weights = warm_up.weights(seen, probability, self.slots)
+        weights = warm_up.weights(method, state, self.ring, key, self._size(method), every)
+        weights = None if weights is None else weights[self.slots]
         slopes = warm_up.slope_factors(method.objective, self.td, self.slopes)
         if method.objective.choose is not None:
             norms = np.abs(self.slopes * slopes)
@@ -133,7 +145,7 @@ def effects_of(
     """Return the effect of every comparable method, and of the oracle."""
     labels, chances, weights = [], [], []
     for label, view in views.items():
-        if view.probability is None or not view.probability[chosen].sum() > 0:
+        if view.weights is None or not view.probability[chosen].sum() > 0:
             continue
         labels.append(label)
         chances.append(view.probability[chosen] / view.probability[chosen].sum())

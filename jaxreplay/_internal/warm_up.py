@@ -2,14 +2,15 @@
 
 import functools
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxreplay import ring as ring_
-from jaxreplay.objectives import Objective
+from jaxreplay.methods.proportional import ImportanceWeights
+from jaxreplay.objectives import Objective, plain
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import IGNORED, Array, State, get_field, has_field
@@ -65,43 +66,64 @@ def basis(sampler: Sampler) -> str:
     return STATELESS
 
 
-class Seen(NamedTuple):
-    """A sampler for stored transitions: its probabilities, and weights of some draws."""
-
-    probability: Array  # [C]
-    drawn: Array  # [n, B] slots
-    weights: Array  # [n, B]
-
-
-_BATCHES = 16  # whose weights show their relation to probabilities
-
-
-@functools.partial(jax.jit, static_argnums=(0, 4))
-def exact(
-    sampler: Sampler, ring: Ring, key: Array, feedback: Mapping[str, Array], batch_size: int
-) -> Seen:
-    """Return how a sampler with exact priorities sees the stored transitions."""
-    return _seen(sampler, exact_state(sampler, ring, key, feedback), ring, key, batch_size)
+# Programs run once, so that compiling them quickly matters more than their speed.
+_quickly = functools.partial(
+    jax.jit,
+    static_argnames=("sampler", "batch_size"),
+    compiler_options={
+        "xla_backend_optimization_level": 0,
+        "xla_llvm_disable_expensive_passes": True,
+    },
+)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4))
-def stored(sampler: Sampler, state: State, ring: Ring, key: Array, batch_size: int) -> Seen:
-    """Return how a sampler with a state of its own sees the stored transitions."""
-    return _seen(sampler, state, ring, key, batch_size)
-
-
-def _seen(sampler: Sampler, state: State, ring: Ring, key: Array, batch_size: int) -> Seen:
+@_quickly
+def probability(sampler: Sampler, state: State, ring: Ring, batch_size: int) -> Array:
+    """Return the probabilities of all slots, `[C]`, under a sampler and its state."""
     slots = jnp.arange(ring.capacity, dtype=jnp.int32)
-    probability = sampler.probability(state, ring, slots, batch_size)
-    if sampler.length is not None:
-        none = jnp.zeros((0, batch_size), jnp.int32)
-        return Seen(probability, none, none.astype(jnp.float32))
+    return sampler.probability(state, ring, slots, batch_size)
 
-    def draw(key: Array) -> tuple[Array, Array]:
-        drawn = sampler.sample(state, ring, key, batch_size)
-        return drawn.indices, drawn.weights
 
-    return Seen(probability, *jax.lax.map(draw, jax.random.split(key, _BATCHES)))
+@_quickly
+def exact(
+    sampler: Sampler,
+    ring: Ring,
+    key: Array,
+    feedback: Mapping[str, Array],
+    updates: Array,
+    batch_size: int,
+) -> tuple[Array, State]:
+    """Return probabilities of all slots, `[C]`, and the state of a sampler as in `exact_state`."""
+    state = _at_update(exact_state(sampler, ring, key, feedback), updates)
+    slots = jnp.arange(ring.capacity, dtype=jnp.int32)
+    return sampler.probability(state, ring, slots, batch_size), state
+
+
+@_quickly
+def refreshed(
+    sampler: Sampler, state: State, ring: Ring, feedback: Mapping[str, Array], batch_size: int
+) -> tuple[Array, State]:
+    """Return probabilities `[C]` and the state after setting exact priorities in a state."""
+    state = _refresh(sampler, state, ring, feedback)
+    slots = jnp.arange(ring.capacity, dtype=jnp.int32)
+    return sampler.probability(state, ring, slots, batch_size), state
+
+
+def _at_update(state: State, updates: Array) -> State:
+    """Return a state whose schedules stand at a number of updates."""
+
+    def counted(path: Any, leaf: Array) -> Array:
+        name = getattr(path[-1], "name", None) if path else None
+        return jnp.asarray(updates, leaf.dtype) if name == "updates" and not leaf.ndim else leaf
+
+    return jax.tree_util.tree_map_with_path(counted, state)
+
+
+def _refresh(sampler: Sampler, state: State, ring: Ring, feedback: Mapping[str, Array]) -> State:
+    slots = jnp.arange(ring.capacity, dtype=jnp.int32)
+    slots = jnp.where(slots < ring_.size(ring), slots, IGNORED)
+    told = {name: feedback[name] for name in sampler.requires.feedback}
+    return sampler.refresh(state, ring, slots, **told)
 
 
 def exact_state(sampler: Sampler, ring: Ring, key: Array, feedback: Mapping[str, Array]) -> State:
@@ -127,36 +149,78 @@ def exact_state(sampler: Sampler, ring: Ring, key: Array, feedback: Mapping[str,
             return sampler.add(state, ring.replace(steps_added=before + 1), slots, row, **new)
 
         state = jax.lax.fori_loop(0, stored, turn, state)
-    if has_priorities(sampler):
-        slots = jnp.arange(ring.capacity, dtype=jnp.int32)
-        slots = jnp.where(slots < ring_.size(ring), slots, IGNORED)
-        told = {name: feedback[name] for name in wanted.feedback}
-        state = sampler.refresh(state, ring, slots, **told)
-    return state
+    return _refresh(sampler, state, ring, feedback) if has_priorities(sampler) else state
 
 
-def weights(seen: Seen, probability: np.ndarray, slots: np.ndarray) -> np.ndarray:
-    """Return importance weights `[N]` up to a factor: `P^-beta`, with beta of the drawn weights.
+def weights(
+    method: Method, state: State, ring: Ring, key: Array, batch_size: int, chance: np.ndarray
+) -> np.ndarray | None:
+    """Return importance weights of all slots, `[C]`, up to a factor; None if they are not known.
 
-    Weights that are divided by the largest one of a batch differ by a factor between batches.
+    Weights are `P^-beta`. Those that are divided by the largest one of a batch differ by a factor
+    between batches.
 
     Args:
-      seen: the sampler's draws.
-      probability: `[N]`.
-      slots: `[N]`, those of the probabilities.
+      method: the method.
+      state: state of its sampler.
+      ring: the stored transitions.
+      key: PRNG key of draws.
+      batch_size: size of a batch.
+      chance: `[C]`, probabilities.
     """
-    drawn, given = np.asarray(seen.drawn), np.asarray(seen.weights, np.float64)
-    chance = np.zeros(len(np.asarray(seen.probability)))
-    chance[slots] = probability
-    known = (given > 0) & (chance[drawn] > 0)
-    x = np.log(np.where(known, chance[drawn], 1.0))
-    y = np.log(np.where(known, given, 1.0))
-    count = np.maximum(known.sum(axis=1, keepdims=True), 1)
-    x, y = (np.where(known, v - v.sum(axis=1, keepdims=True) / count, 0.0) for v in (x, y))
-    beta = -(x * y).sum() / max(np.square(x).sum(), 1e-12)
-    positive = probability > 0
-    scaled = np.where(positive, probability * len(probability), 1.0)
-    return np.where(positive, scaled**-beta, 0.0)
+    if method.objective.critic is plain().critic:
+        return np.ones(len(chance))  # they have no effect
+    declared = _declared(method.sampler)
+    if isinstance(declared, ImportanceWeights):
+        beta = float(declared.exponent(jnp.asarray(_updates_of(state))))
+    elif declared is None:
+        beta = 0.0
+    else:
+        beta = _drawn_beta(method.sampler, state, ring, key, batch_size, chance)
+    positive = chance > 0
+    scaled = np.where(positive, chance * positive.sum(), 1.0)
+    return None if np.isnan(beta) else np.where(positive, scaled**-beta, 0.0)
+
+
+def _declared(sampler: Any) -> Any:
+    """Return the importance weights that a sampler declares: None, or () if it declares nothing."""
+    if isinstance(inner := getattr(sampler, "inner", None), Sampler):
+        return _declared(inner)
+    own = getattr(sampler, "weight", ())
+    return getattr(getattr(sampler, "config", None), "weight", ()) if own == () else own
+
+
+def _updates_of(state: State) -> int:
+    for path, leaf in jax.tree.leaves_with_path(state):
+        if getattr(path[-1], "name", None) == "updates":
+            return int(leaf)
+    return 0
+
+
+_BATCHES = 16  # whose weights show their relation to probabilities
+
+
+@_quickly
+def _draws(
+    sampler: Sampler, state: State, ring: Ring, key: Array, batch_size: int
+) -> tuple[Array, Array]:
+    def draw(key: Array) -> tuple[Array, Array]:
+        drawn = sampler.sample(state, ring, key, batch_size)
+        return drawn.indices, drawn.weights
+
+    return jax.lax.map(draw, jax.random.split(key, _BATCHES))
+
+
+def _drawn_beta(
+    sampler: Sampler, state: State, ring: Ring, key: Array, batch_size: int, chance: np.ndarray
+) -> float:
+    """Return the exponent that relates weights to probabilities in draws; NaN if there is none."""
+    slots, given = map(np.asarray, _draws(sampler, state, ring, key, batch_size))
+    if not (given > 0).all() or not (chance[slots] > 0).all():
+        return float("nan")
+    x, y = (v - v.mean(axis=1, keepdims=True) for v in (np.log(chance[slots]), np.log(given)))
+    beta = -(x * y).sum() / max(float(np.square(x).sum()), 1e-12)
+    return float(beta) if np.abs(y + beta * x).max() < 1e-2 else float("nan")
 
 
 def slope_factors(objective: Objective, td: np.ndarray, slopes: np.ndarray) -> np.ndarray:
