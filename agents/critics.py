@@ -91,6 +91,25 @@ def critic_feedback(
     return feedback | reducible_feedback(critics, transition, target, objective)
 
 
+def critic_gradient(
+    critics: Critics, transition: Any, weights: Array, target: Array, objective: Objective
+) -> Ensemble:
+    """Return the gradient of the mean weighted loss of N critics by their parameters.
+
+    Args:
+      critics: the critics.
+      transition: `[B, ...]`.
+      weights: `[B]`.
+      target: `[B]`, without gradients.
+      objective: objective with a loss on TD errors.
+    """
+
+    def loss(params: Ensemble) -> Array:
+        return (weights * objective.losses(target - critics.values(params, transition))).mean()
+
+    return jax.grad(loss)(critics.params)
+
+
 def reducible_feedback(
     critics: Critics, transition: Any, target: Array, objective: Objective
 ) -> dict[str, Array]:

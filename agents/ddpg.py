@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import optax
 
 from agents import common, exploration, options
-from agents.critics import DENSITY_OFFERS, Critics, critic_feedback, fit
+from agents.critics import DENSITY_OFFERS, Critics, critic_feedback, critic_gradient, fit
+from agents.ensembles import Ensemble
 from agents.learned_weights import learn_weights
 from agents.networks import Activation, Actor, Critic, Obs, Params, apply, batch_of_one
 from agents.types import Agent, Continuous, Info
@@ -148,6 +149,10 @@ class _DDPG(exploration.NoisyPolicy):
         state = DDPGState(networks, targets, actor_opt_state, critic_opt_state)
         return state, common.add_trust(info, trust)
 
+    def gradient(self, state: DDPGState, t: Transition, weights: Array, _key: Array) -> Ensemble:
+        target = self.targets(state, t)
+        return critic_gradient(self.critics(state), t, weights, target, self.objective)
+
     def feedback(self, state: DDPGState, t: Transition, _key: Array) -> dict[str, Array]:
         trust, target = self.trust(self.greedy(state, t.obs), t), self.targets(state, t)
         feedback = critic_feedback(self.critics(state), t, target, self.objective)
@@ -168,5 +173,13 @@ def ddpg(config: DDPGConfig, action_space: Continuous, objective: Objective | No
     """
     agent = _DDPG(config, action_space, objective)
     of_action = agent.objective.requires.density  # otherwise, extras hold only noise
-    made = Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback, of_action)
+    made = Agent(
+        agent.init,
+        agent.act,
+        agent.greedy,
+        agent.update,
+        agent.feedback,
+        of_action,
+        gradient=agent.gradient,
+    )
     return learn_weights(made, objective, action_space)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from agents import common, options
-from agents.critics import CRITIC_OFFERS, Critics, critic_feedback, fit
+from agents.critics import CRITIC_OFFERS, Critics, critic_feedback, critic_gradient, fit
 from agents.ensembles import Ensemble, map_members
 from agents.learned_weights import learn_weights
 from agents.networks import Network, Obs, Params, QNetwork, apply, batch_of_one
@@ -189,6 +189,10 @@ class _DiscreteSAC:
         )
         return state._replace(target_critics=target_critics), info
 
+    def gradient(self, state: DiscreteSACState, t: Transition, weights: Array, _key: Array) -> Any:
+        target = self.targets(state, t)
+        return critic_gradient(self.critics(state), t, weights, target, self.objective)
+
     def feedback(self, state: DiscreteSACState, t: Transition, _key: Array) -> dict[str, Array]:
         return critic_feedback(self.critics(state), t, self.targets(state, t), self.objective)
 
@@ -207,5 +211,7 @@ def discrete_sac(
       ValueError: If `action_space` is not `Discrete`, or if `objective` requires an action density.
     """
     agent = _DiscreteSAC(config, action_space, objective)
-    made = Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)
+    made = Agent(
+        agent.init, agent.act, agent.greedy, agent.update, agent.feedback, gradient=agent.gradient
+    )
     return learn_weights(made, objective, action_space)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from agents import common, options
-from agents.critics import CRITIC_OFFERS, Critics, critic_feedback, fit
+from agents.critics import CRITIC_OFFERS, Critics, critic_feedback, critic_gradient, fit
 from agents.learned_weights import learn_weights
 from agents.networks import Network, Obs, Params, QNetwork, apply, batch_of_one
 from agents.types import Agent, Discrete, Info
@@ -196,6 +196,10 @@ class _DQN:
             return {}
         return {"expected_td_error": self.value(state.expected.params, t)}
 
+    def gradient(self, state: DQNState, t: Transition, weights: Array, _key: Array) -> Any:
+        target = self.targets(state, t)
+        return critic_gradient(self.critics(state), t, weights, target, self.objective)
+
     def feedback(self, state: DQNState, t: Transition, _key: Array) -> dict[str, Array]:
         target = self.targets(state, t)
         feedback = critic_feedback(self.critics(state), t, target, self.objective)
@@ -215,5 +219,13 @@ def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None =
       ValueError: If `action_space` is not `Discrete`, or if `objective` requires an action density.
     """
     agent = _DQN(config, action_space, objective)
-    made = Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)
+    made = Agent(
+        agent.init,
+        agent.act,
+        agent.greedy,
+        agent.update,
+        agent.feedback,
+        gradient=agent.gradient,
+        loss=objectives.huber(1.0),
+    )
     return learn_weights(made, objective, action_space)

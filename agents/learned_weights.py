@@ -80,7 +80,14 @@ def learn_weights(
     def feedback(state: WeightedState, t: Transition, key: Array) -> dict[str, Array]:
         return agent.feedback(state.agent, t, key)
 
-    return Agent(init, act, greedy, update, feedback, agent.extras_of_action)
+    def gradient(state: WeightedState, t: Transition, weights: Array, key: Array) -> Any:
+        assert agent.gradient is not None
+        return agent.gradient(state.agent, t, weights, key)
+
+    return agent._replace(
+        init=init, act=act, greedy=greedy, update=update, feedback=feedback,
+        gradient=gradient if agent.gradient else None,
+    )  # fmt: skip
 
 
 _OWN = 0x4C574E54  # distinguishes the key of the network from those of the agent

@@ -20,6 +20,7 @@ from agents.critics import (
     DENSITY_OFFERS,
     Critics,
     critic_feedback,
+    critic_gradient,
     critic_info,
     fit,
     largest_magnitude,
@@ -465,6 +466,10 @@ class _SAC:
         new = self.init(key, obs, action)._replace(clock=state.clock)
         return new if isinstance(state.critics, tuple) else ensembles.stack_pairs(new)
 
+    def gradient(self, state: SACState, t: Transition, weights: Array, key: Array) -> Any:
+        target = self.targets(state, t, key)
+        return critic_gradient(self.critics(state, key), t, weights, target, self.objective)
+
     def feedback(self, state: SACState, t: Transition, key: Array) -> dict[str, Array]:
         trust = self.trust(self.policy(state.actor, t.obs), t)
         target = self.targets(state, t, key)
@@ -515,5 +520,7 @@ def sac(config: SACConfig, action_space: Continuous, objective: Objective | None
         candidates; without target networks, those that require `reducible_loss`.
     """
     agent = _SAC(config, action_space, objective)
-    made = Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)
+    made = Agent(
+        agent.init, agent.act, agent.greedy, agent.update, agent.feedback, gradient=agent.gradient
+    )
     return learn_weights(made, objective, action_space)

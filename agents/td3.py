@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from agents import common, options
-from agents.critics import CRITIC_OFFERS, Critics, critic_feedback, fit
+from agents.critics import CRITIC_OFFERS, Critics, critic_feedback, critic_gradient, fit
 from agents.ensembles import apply_ensemble, init_ensemble, member
 from agents.learned_weights import learn_weights
 from agents.networks import Actor, Critic, Obs, Params, apply, batch_of_one
@@ -190,6 +190,10 @@ class _TD3:
         info.metrics["actor_loss"] = policy.loss
         return TD3State(policy, critics, critic_opt_state, updates), info
 
+    def gradient(self, state: TD3State, t: Transition, weights: Array, key: Array) -> Any:
+        target = self.targets(state.policy, t, key)
+        return critic_gradient(self.critics(state), t, weights, target, self.objective)
+
     def feedback(self, state: TD3State, t: Transition, key: Array) -> dict[str, Array]:
         target = self.targets(state.policy, t, key)
         return critic_feedback(self.critics(state), t, target, self.objective)
@@ -208,5 +212,7 @@ def td3(config: TD3Config, action_space: Continuous, objective: Objective | None
         density.
     """
     agent = _TD3(config, action_space, objective)
-    made = Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)
+    made = Agent(
+        agent.init, agent.act, agent.greedy, agent.update, agent.feedback, gradient=agent.gradient
+    )
     return learn_weights(made, objective, action_space)

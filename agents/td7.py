@@ -258,5 +258,7 @@ def td7(config: TD7Config, action_space: Continuous, objective: Objective | None
         density.
     """
     agent = _TD7(config, action_space, objective)
-    made = Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)
+    made = Agent(
+        agent.init, agent.act, agent.greedy, agent.update, agent.feedback, loss=objectives.huber()
+    )
     return learn_weights(made, objective, action_space)

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
+from jaxreplay import objectives
+from jaxreplay.objectives import Loss
 from jaxreplay.types import DENSITY, Provision, Requirements, Sample, Transition, Tree
 
 Array = jax.Array
@@ -121,6 +123,10 @@ class Agent(NamedTuple):
     * `feedback(state, transition, key)` returns the feedback that `update` would compute for
       transitions `[B, ...]`, as a dict of float32 arrays `[B]`.
     * `recall(state, obs, previous)`: see `Recall`; None for agents without memory.
+    * `gradient(state, transition, weights, key)` returns the gradient of the critics' loss on
+      transitions `[B, ...]` by their parameters, as the mean over the batch with weights `[B]`;
+      None for agents that do not provide it.
+    * `loss` is the loss of TD errors, unless an objective replaces it.
     """
 
     init: Callable[[Array, Tree, Array], State]
@@ -131,3 +137,5 @@ class Agent(NamedTuple):
     extras_of_action: bool = True  # whether the extras describe the action, such as its density;
     # such extras can't be stored with the random actions of a warm-up
     recall: Recall | None = None
+    gradient: Callable[[State, Transition, Array, Array], Tree] | None = None
+    loss: Loss = objectives.mse
