@@ -35,7 +35,7 @@ from experiments.training.demos import own_part
 from experiments.training.schedule import schedule
 from jaxreplay import objectives
 from jaxreplay.methods import METHODS
-from jaxreplay.microscope import Look, Schedule, look
+from jaxreplay.microscope import STORED, Look, Schedule, look
 from jaxreplay.option import Config, option
 from jaxreplay.sampler import Method
 
@@ -208,7 +208,7 @@ def _markdown(cells: Sequence[Sequence[str]]) -> str:
 
 def _own(seen: Look, config: RunConfig) -> Mapping[str, Any]:
     """Return the row of the run's own method, as stored."""
-    name = f"{config.replay}, stored"
+    name = f"{config.replay}{STORED}"
     return seen.methods[name if name in seen.methods else config.replay]
 
 

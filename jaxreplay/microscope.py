@@ -27,6 +27,9 @@ Feedback = Callable[[Tree], Mapping[str, Array]]  # transitions [B, ...] -> feed
 Gradient = Callable[[Tree, Array], Tree]  # transitions and weights [B] -> gradient of their loss
 
 
+STORED = ", stored"  # end of the name of a replay's own method with the priorities of its state
+
+
 class Schedule(NamedTuple):
     """How often a training loop learns; steps are those of each environment.
 
@@ -149,12 +152,12 @@ def look(
     for label, method in made.items():
         own = label == name and warm_up.basis(method.sampler) != warm_up.STATELESS
         if own:
-            views[f"{name}, stored"] = stage.stored(method, state.sampler, key)
+            views[f"{name}{STORED}"] = stage.stored(method, state.sampler, key)
         if own and warm_up.has_priorities(method.sampler):
             views[label] = stage.refreshed(method, state.sampler, key)
         elif not own:
             views[label] = stage.exact(method, key, warm)
-    own = views.get(f"{name}, stored", views.get(name))
+    own = views.get(f"{name}{STORED}", views.get(name))
     facts = _facts(stage, counts, schedule)
     effects = scene.effects_of(stage, views, gradient, scene.choose(key, len(slots), gradients))
     rows = {label: _row(stage, view, own, effects, label) for label, view in views.items()}
@@ -326,4 +329,7 @@ def _run(
 def _cell(value: Any) -> str:
     if isinstance(value, str):
         return value
-    return "" if np.isnan(value) else f"{value:.4g}"
+    return "" if np.isnan(value) else f"{0.0 if abs(value) < _ROUNDING else value:.4g}"
+
+
+_ROUNDING = 1e-6  # of probabilities in float32

@@ -19,7 +19,7 @@ from experiments.figures.drawing import (
 )
 from experiments.figures.page import WIDE, Head, Section
 from experiments.figures.style import FAINT, INK, Styles, plain, styles_of
-from jaxreplay.microscope import Look
+from jaxreplay.microscope import STORED, Look
 
 _BINS, _LEAST, _POINTS, _SAME = 40, -4.0, 1_500, 1e-6
 _LARGE, _SQUARE = (9.0, 5.4), (9.0, 8.2)  # size of a PNG in inches
@@ -27,7 +27,8 @@ _LARGE, _SQUARE = (9.0, 5.4), (9.0, 8.2)  # size of a PNG in inches
 
 def styles(look: Look) -> Styles:
     """Return the style of every method that has probabilities."""
-    return styles_of({name: name.removesuffix(", stored") for name in comparable(look)})
+    names = sorted(comparable(look), key=lambda name: name.endswith(STORED))  # drawn with dashes
+    return styles_of({name: name.removesuffix(STORED) for name in names})
 
 
 def comparable(look: Look) -> list[str]:
@@ -50,9 +51,9 @@ def distinct(look: Look) -> dict[str, list[str]]:
 
 def panels(look: Look) -> dict[str, Panel]:
     """Return the panels by the names of their files, without those that have no data."""
-    own = next((name for name in look.methods if name.endswith(", stored")), None)
+    own = next((name for name in look.methods if name.endswith(STORED)), None)
     found: dict[str, Panel] = {"who": partial(_draw_who, look=look)}
-    if own is not None and own.removesuffix(", stored") in comparable(look):
+    if own is not None and own.removesuffix(STORED) in comparable(look):
         found["stale"] = partial(_draw_stale, look=look, own=own)
     found |= {
         "effect": partial(_draw_effect, look=look),
@@ -146,7 +147,7 @@ def _draw_who(axes: Axes, look: Look) -> None:
 
 
 def _draw_stale(axes: Axes, look: Look, own: str) -> None:
-    exact, count = own.removesuffix(", stored"), len(look.slots["slot"])
+    exact, count = own.removesuffix(STORED), len(look.slots["slot"])
     some = np.linspace(0, count - 1, min(_POINTS, count)).astype(int)
     x, y = (look.slots[f"P {name}"][some] * count for name in (exact, own))
     least = 10**_LEAST
@@ -160,33 +161,37 @@ def _draw_stale(axes: Axes, look: Look, own: str) -> None:
     axes.plot(ends, ends, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)))
     axes.set_xscale("log")
     axes.set_yscale("log")
-    text = f"total variation {look.run['staleness']:.3f}, rank correlation with |TD| "
-    text += f"{look.run['rank correlation']:.2f}"
+    far, correlation = look.run["staleness"], look.run["rank correlation"]
+    text = f"total variation {far:.3f}, correlation with |TD| {correlation:.2f}"
     finish(axes, text, "N P with exact priorities", "N P as stored")
 
 
 def _draw_effect(axes: Axes, look: Look) -> None:
     own = styles(look)
-    taken: list[tuple[float, float]] = []
-    for name in own:
+    labels: dict[tuple[float, float], list[str]] = {}
+    for name, style in own.items():
         row = look.methods[name]
-        x, y = row["noise / uniform"], row["cosine"]
-        if not (np.isfinite(x) and np.isfinite(y)):
+        place = row["noise / uniform"], row["cosine"]
+        if not np.isfinite(place).all():
             continue
-        colour = own[name]["color"]
-        stored = name.endswith(", stored")
-        axes.plot([x], [y], "o", color=colour, markerfacecolor="white" if stored else colour)
-        near = sum(abs(np.log(x / a)) < 0.25 and abs(y - b) < 0.03 for a, b in taken)
-        taken.append((x, y))
-        place = {"xytext": (6, 3 - 10 * near), "textcoords": "offset points"}
-        axes.annotate(plain(name), (x, y), fontsize=8, color=INK, **place)
+        colour, stored = style["color"], name.endswith(STORED)
+        axes.plot(*place, "o", color=colour, markerfacecolor="white" if stored else colour)
+        equal = (x for x in labels if np.allclose(x, place, rtol=1e-2, atol=1e-3))
+        labels.setdefault(next(equal, place), []).append(name)
+    below: dict[tuple[float, float], int] = {}
+    for x, y in sorted(labels):
+        near = [n for (a, b), n in below.items() if abs(np.log(x / a)) < 0.8 and abs(y - b) < 0.1]
+        below[x, y] = max(near, default=-1) + 1
+        shift = {"xytext": (6, 4 - 11 * below[x, y]), "textcoords": "offset points"}
+        axes.annotate(plain(", ".join(labels[x, y])), (x, y), fontsize=8, color=INK, **shift)
     uniform = look.methods["uniform"]
     best = uniform["noise / uniform"] / uniform["noise / oracle"]
     axes.set_xscale("log")
+    axes.margins(x=0.12)
     draw_rule(axes, best, upright=True)
-    axes.annotate("oracle", (best, 0.02), xycoords=axes.get_xaxis_transform(), fontsize=8,
-                  color=FAINT)  # fmt: skip
-    draw_rule(axes, 1.0)
+    shift = {"xytext": (4, 0), "textcoords": "offset points"}
+    at = {"xycoords": axes.get_xaxis_transform(), "fontsize": 8, "color": FAINT}
+    axes.annotate("oracle", (best, 0.02), **at, **shift)
     finish(axes, "", "noise of the gradient relative to uniform replay", "cosine")
 
 
