@@ -199,7 +199,8 @@ def _checked(replay: Any, state: Any) -> tuple[Ring, np.ndarray]:
     size = int(ring_.size(ring))
     if not size:
         raise ValueError("the replay is empty: add transitions before looking at it")
-    return ring, np.asarray(ring_.recent(ring, jnp.arange(size)))[::-1]
+    slots = np.arange(size, dtype=np.int32)
+    return ring, slots[np.argsort(-np.asarray(ring_.ages(ring))[:size], kind="stable")]
 
 
 def _facts(stage: Scene, counts: Counts | None, schedule: Schedule | None) -> dict[str, np.ndarray]:

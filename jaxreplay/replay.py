@@ -289,7 +289,7 @@ class Replay:
         for values in feedback.values():
             valid &= jnp.isfinite(values)
         dropped = counters.saturating_add(state.dropped, (stored & ~valid).sum(dtype=jnp.int32))
-        slots = buffer.once(buffer.after_on_cpu(state.fence, jnp.where(valid, slots, IGNORED)))
+        slots = buffer.once(buffer.wait(state.fence, jnp.where(valid, slots, IGNORED)))
         feedback = {name: jnp.where(valid, values, 0.0) for name, values in feedback.items()}
         inner = self.sampler.refresh(state.sampler, state.ring, slots, **feedback)
         fence = buffer.fence((inner, slots), state.fence)

@@ -113,7 +113,7 @@ def evaluate(
     found: dict[str, list[np.ndarray]] = {}
     for begin in range(0, len(slots), chunk):
         at = np.minimum(np.arange(begin, begin + chunk), len(slots) - 1).astype(np.int32)
-        for name, values in part(ring, jnp.asarray(at)).items():
+        for name, values in part(ring, jnp.asarray(slots[at])).items():
             found.setdefault(name, []).append(np.asarray(values, np.float32))
     if "td_error" not in found:
         raise ValueError(f"feedback must return td_error, got {', '.join(found) or 'nothing'}")
