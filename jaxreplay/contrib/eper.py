@@ -14,7 +14,7 @@ _FEEDBACK = frozenset({"expected_td_error"})
 def sampler(config: PERConfig = PERConfig()) -> Proportional:
     """Return the EPER sampler: PER with the feedback `expected_td_error` as the TD error."""
     priority = PERLeaf(config.alpha, config.epsilon, config.clip, "expected_td_error")
-    return dataclasses.replace(per.sampler(config), priority=priority, feedback=_FEEDBACK)
+    return dataclasses.replace(per.sampler(config), leaf=priority, feedback=_FEEDBACK)
 
 
 def method(config: PERConfig = PERConfig()) -> Method:
