@@ -81,17 +81,17 @@ def write(
       how: "set" replaces the old value of a slot; "max" stores the elementwise maximum of the old
         value and all new values of a slot.
     """
-    at = jnp.asarray(buffer).at[_at_least_two(slots).astype(jnp.uint32)]
+    write = _raise if how == "max" else _set
     values = _at_least_two(values).astype(buffer.dtype)
-    return (at.max if how == "max" else at.set)(values, mode="drop")
+    return write(jnp.asarray(buffer), _at_least_two(slots).astype(jnp.uint32), values)
 
 
 def add(buffer: Buffer, slots: Array, values: Array) -> Buffer:
     """Add `values` to the rows at `slots`; all values of a duplicate slot are added."""
     if len(slots) == 1:
         values = jnp.concatenate([values, jnp.zeros_like(values)])
-    at = jnp.asarray(buffer).at[_at_least_two(slots).astype(jnp.uint32)]
-    return at.add(values.astype(buffer.dtype), mode="drop")
+    values = values.astype(buffer.dtype)
+    return _add(jnp.asarray(buffer), _at_least_two(slots).astype(jnp.uint32), values)
 
 
 def modify(buffer: Buffer, slots: Array, values: Array) -> tuple[Buffer, Array]:
@@ -178,6 +178,26 @@ def settle(tree: Tree) -> Tree:
     """Pass on arrays unchanged; XLA on accelerators computes all of them before any is used."""
     leaves, treedef = jax.tree.flatten(tree)
     return jax.tree.unflatten(treedef, _settle(*leaves)) if leaves else tree
+
+
+def _scatter(how: Literal["set", "max", "add"]) -> Callable[[Array, Array, Array], Array]:
+    """Return a function that writes values `[B, ...]` to slots `[B]` uint32 of a buffer."""
+
+    def scatter(buffer: Array, slots: Array, values: Array) -> Array:
+        return getattr(buffer.at[slots], how)(values, mode="drop")
+
+    def scatter_own(buffer: Array, slots: Array, values: Array) -> Array:
+        # Under `vmap`, let every buffer have slots of its own. With slots in common, a row of all
+        # buffers is written at once, for which XLA on TPU stores the buffers in another order.
+        if buffer.size:
+            first = jax.lax.slice(buffer, (0,) * buffer.ndim, (1,) * buffer.ndim).reshape(())
+            slots = slots + (first > first).astype(slots.dtype)  # XLA removes the addition of 0
+        return scatter(buffer, slots, values)
+
+    return by_platform(scatter_own, cpu=scatter)
+
+
+_set, _raise, _add = _scatter("set"), _scatter("max"), _scatter("add")
 
 
 def _settle_on_cpu(*leaves: Array) -> tuple[Array, ...]:
