@@ -230,7 +230,12 @@ class ReFER(Sampler):
         due = ring_.is_due(ring, _refresh_every(self.config, ring))
         if not isinstance(due, Tracer):  # outside jit, where `cond` would compile at every call
             return _refresh_compiled(self.config, state, ring) if due else state
-        return jax.lax.cond(due, lambda s: _refresh(self.config, s, ring), lambda s: s, state)
+        # XLA on accelerators copies arrays that a branch passes on, but not those of a loop.
+        return jax.lax.while_loop(
+            lambda carry: carry[0],
+            lambda carry: (~carry[0], _refresh(self.config, carry[1], ring)),
+            (due, state),
+        )[1]
 
     def sample(self, state: ReFERState, ring: Ring, key: Array, batch_size: int) -> Draw:
         # Sample from all stored steps until a refresh marks live steps.
@@ -408,11 +413,21 @@ def _remember(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
         status=jnp.where(forgotten, jnp.int8(_FORGOTTEN), state.status),
         log_ratio=log_ratio,
         live=live,
-        order=jnp.nonzero(live, size=ring.capacity, fill_value=0)[0].astype(jnp.int32),
+        order=_listed(live),
         size=live.sum(dtype=jnp.int32),
         far=is_far(log_ratio, threshold).sum(dtype=jnp.int32),
         log_c_max=threshold,
     )
+
+
+def _listed(mask: Array) -> Array:
+    """Return the indices of True in a mask `[n]`, `[n]` int32, followed by zeros.
+
+    `jnp.nonzero` does the same in three passes, and copies an array on GPU.
+    """
+    number = jnp.arange(mask.size, dtype=jnp.int32)
+    place = jnp.where(mask, jnp.cumsum(mask, dtype=jnp.int32) - 1, mask.size)
+    return jnp.zeros_like(number).at[place].set(number, mode="drop")
 
 
 def _choose_forgotten(
