@@ -7,7 +7,9 @@ first. For agents that learn from returns, the memory also stores Retrace estima
 """
 
 import dataclasses
+import functools
 import math
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax
@@ -16,6 +18,8 @@ from jax.core import Tracer
 
 from jaxreplay import buffer, counters, numerics
 from jaxreplay import ring as ring_
+from jaxreplay._internal.branches import cond_on_schedule
+from jaxreplay._internal.platforms import by_platform
 from jaxreplay.buffer import Buffer
 from jaxreplay.methods.parts import estimates
 from jaxreplay.methods.parts.episodes import choose_forgotten
@@ -230,12 +234,7 @@ class ReFER(Sampler):
         due = ring_.is_due(ring, _refresh_every(self.config, ring))
         if not isinstance(due, Tracer):  # outside jit, where `cond` would compile at every call
             return _refresh_compiled(self.config, state, ring) if due else state
-        # XLA on accelerators copies arrays that a branch passes on, but not those of a loop.
-        return jax.lax.while_loop(
-            lambda carry: carry[0],
-            lambda carry: (~carry[0], _refresh(self.config, carry[1], ring)),
-            (due, state),
-        )[1]
+        return _refresh_when_due(self.config)(due, state, ring)
 
     def sample(self, state: ReFERState, ring: Ring, key: Array, batch_size: int) -> Draw:
         # Sample from all stored steps until a refresh marks live steps.
@@ -386,6 +385,17 @@ def _refresh(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
 
 
 _refresh_compiled = jax.jit(_refresh, static_argnums=0)
+
+
+@functools.cache
+def _refresh_when_due(config: ReFERConfig) -> Callable[[Array, ReFERState, Ring], ReFERState]:
+    def branch(due: Array, state: ReFERState, ring: Ring) -> ReFERState:
+        return jax.lax.cond(due, lambda s: _refresh(config, s, ring), lambda s: s, state)
+
+    def loop(due: Array, state: ReFERState, ring: Ring) -> ReFERState:
+        return cond_on_schedule(due, lambda s: _refresh(config, s, ring), state)
+
+    return by_platform(loop, cpu=branch)  # on CPU, a branch copies nothing and takes less time
 
 
 def _remember(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
