@@ -13,9 +13,10 @@ Rounding errors therefore do not accumulate, and an updated tree is bitwise iden
 `rebuild` computes from the same leaves. With `reduce="min"` or "max",
 nodes are minima or maxima instead of sums.
 
-A single array contains all levels, leaves first, to reduce dispatch overhead, in rows of 128 nodes. Each level is padded
-to a multiple of the branching factor with the identity element (0, or infinity for minima).
-The root is a separate scalar, so reading the root does not delay the next write to the array.
+A single array contains all levels, leaves first, to reduce dispatch overhead, in rows of 128 nodes.
+Each level is padded to a multiple of the branching factor with the identity element (0, or infinity
+for minima). The root is a separate scalar, so reading the root does not delay the next write to the
+array.
 
 Batched writes scatter into the large levels and recompute the small levels completely. Writing a
 single leaf gathers the children of all ancestors in one operation and scatters all results in

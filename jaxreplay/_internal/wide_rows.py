@@ -2,9 +2,9 @@
 
 On accelerators, every operation of a loop costs a microsecond or more, regardless of its size.
 These functions therefore process two levels of a tree at a time, 64 descendants of a node, and
-recompute more levels completely than on CPU. Sums are those on CPU, bit for bit. Trees are stored in
-rows of 128 nodes, which TPUs read and write in place, vmapped or not; on CPU and GPU, the layout of
-`[n, 128]` in memory is that of `[n * 128]` and of `[n * 16, 8]`.
+recompute more levels completely than on CPU. Sums are those on CPU, bit for bit. Trees are stored
+in rows of 128 nodes, which TPUs read and write in place, vmapped or not. On CPU and GPU, the layout
+of `[n, 128]` in memory is that of `[n * 128]` and of `[n * 16, 8]`.
 """
 
 import math
