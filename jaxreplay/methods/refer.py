@@ -264,6 +264,7 @@ class ReFER(Sampler):
         # At typical batch sizes, comparing all pairs is several times faster than sorting.
         again = jnp.tril(slots[:, None] == slots, -1).any(axis=1)
         far = state.far + jnp.where(again, 0, change).sum(dtype=jnp.int32)
+        ratios, far = buffer.settle((ratios, far))  # read the ratios before the next write
         beta = state.beta
         if config.penalise:
             share = far / jnp.maximum(state.size, 1)
