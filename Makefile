@@ -1,4 +1,4 @@
-# make run: compare four replay methods with uniform replay on the Blind Cliffwalk.
+# make run: compare five replay methods with uniform replay on the Blind Cliffwalk.
 # make test: run the tests.
 # make test-compiled: programs for a GPU and a TPU. make test-device: on a GPU or TPU.
 # make lint: style and types.  make check: lint and the quickest tests of everything.
@@ -79,7 +79,7 @@ COMPILERS := $(VENV)/compilers
 COMPILED := $(COMPILERS)/bin/python
 test-compiled: $(COMPILERS)/ready
 	@echo "compiling replays for an H100 and a TPU v5e$(if $(QUICK),, of every method)"
-	@JAX_PLATFORMS=cpu $(COMPILED) -m pytest $(PARALLEL) tests/compiled $(if $(QUICK),,-m '')
+	@XLA_FLAGS= JAX_PLATFORMS=cpu $(COMPILED) -m pytest $(PARALLEL) tests/compiled $(if $(QUICK),,-m '')
 
 # On a machine with a GPU or TPU, in its own environment of Python: PYTHON=python3.
 DEVICE_TESTS := tests/contract/test_samplers.py tests/contract/test_agent_replay.py

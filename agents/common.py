@@ -293,17 +293,25 @@ def batched_index(values: Array, action: Array) -> Array:
     [2.0, 3.0]
     """
     chex.assert_rank(action, 1)
-    if jax.default_backend() != "cpu" and values.shape[1] <= _FEW_ACTIONS:
-        # A GPU launches a kernel for the sum below, and none for selections.
-        chosen = jnp.zeros_like(values[:, 0])
-        for number in range(values.shape[1]):
-            is_own = (action == number).reshape(-1, *[1] * (values.ndim - 2))
-            chosen = jnp.where(is_own, values[:, number], chosen)
-        return chosen
-    # A masked sum is faster than a gather, whose gradient is a scatter.
+    if values.shape[1] > _FEW_ACTIONS:
+        return _masked_sum(values, action)
+    return jax.lax.platform_dependent(values, action, cpu=_masked_sum, default=_selected)
+
+
+def _masked_sum(values: Array, action: Array) -> Array:
+    """Return a sum, which is faster than a gather, whose gradient is a scatter."""
     mask = jnp.arange(values.shape[1]) == action[:, None]
     mask = mask.reshape(*mask.shape, *[1] * (values.ndim - 2))
     return jnp.where(mask, values, 0).sum(axis=1)
+
+
+def _selected(values: Array, action: Array) -> Array:
+    """Return selections, for which a GPU launches no kernel; for a sum it launches one."""
+    chosen = jnp.zeros_like(values[:, 0])
+    for number in range(values.shape[1]):
+        is_own = (action == number).reshape(-1, *[1] * (values.ndim - 2))
+        chosen = jnp.where(is_own, values[:, number], chosen)
+    return chosen
 
 
 def trust_feedback(trust: Trust | None) -> dict[str, Array]:

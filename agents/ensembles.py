@@ -65,11 +65,17 @@ def apply_ensemble(
     def value(params: Params, inputs: tuple[Obs, Array], *key: Array) -> Array:
         return apply(critic, params, *inputs, key=key[0] if key else None)
 
-    inputs = obs, action
-    if isinstance(ensemble, tuple) or jax.default_backend() == "cpu" or _size(ensemble) > 2:
+    def shared(ensemble: Ensemble, inputs: tuple[Obs, Array], key: Array | None) -> Array:
         return map_members(lambda params, *key: value(params, inputs, *key), ensemble, key)
+
+    def repeated(ensemble: Ensemble, inputs: tuple[Obs, Array], key: Array | None) -> Array:
+        return map_members(value, ensemble, key, [inputs] * 2)
+
+    given = ensemble, (obs, action), key
+    if isinstance(ensemble, tuple) or _size(ensemble) != 2:
+        return shared(*given)
     # A batched product with inputs that members share would be transposed, by further kernels.
-    return map_members(value, ensemble, key, [inputs] * 2)
+    return jax.lax.platform_dependent(*given, cpu=shared, default=repeated)
 
 
 def apply_learning(
@@ -90,12 +96,10 @@ def apply_learning(
 
 
 def stack_pairs(state: Any) -> Any:
-    """Return an agent's state with ensembles of two as stacked arrays; on CPU, the same state.
+    """Return an agent's state with ensembles of two as stacked arrays.
 
     A GPU then launches one kernel where two critics would launch two. `split_pairs` undoes it.
     """
-    if jax.default_backend() == "cpu":
-        return state
     return jax.tree.map(lambda x: _stack(x) if _is_pair(x) else x, state, is_leaf=_is_pair)
 
 
@@ -106,8 +110,6 @@ def split_pairs(state: Any, like: Any) -> Any:
       state: an agent's state.
       like: argument of `stack_pairs`.
     """
-    if jax.default_backend() == "cpu":
-        return state
 
     def split(pair: Any, members: Any) -> Any:
         return (_take(members, 0), _take(members, 1)) if _is_pair(pair) else members

@@ -267,9 +267,9 @@ class _R2D2:
             for name in ("learn", "mask")
         )
         t = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), sample.transition)  # [T, B, ...]
-        # Slices also end at the newest step, whose episode may go on.
+        # The last row of a slice ends it, even if the episode continues.
         t = t._replace(last=t.last | ~jnp.roll(mask.T, -1, axis=0))
-        # The observation after the last step of a sequence or an episode is that of its transition.
+        # [T + 1, B, ...]: the first observations, then the next observation of every step.
         inputs = jax.tree.map(lambda x, y: jnp.concatenate([x[:1], y]), t.obs, t.next_obs)
         start = t.extras.before[0] if config.stored_state else self.zeros(learn.shape[0])
         warms_up = (mask & ~learn).T

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ValueError("several runs have no common folder: add --out FILE.html")
         out = args.out or args.runs[0][1] / page.NAME
         page.check_path(out)
-        show(page.write(out, _render(args.runs, args.other_code, args.title)))
+        show(page.write(out, _render(args.runs, out, args.other_code, args.title)))
 
     return shared.run_command(parser, command, "give the same command again")
 
@@ -61,19 +61,30 @@ def write_page(folder: Path) -> str:
     from experiments.figures import page
 
     try:
-        content = _render([(shared.shown(folder.name), folder)], other_code=True, title=None)
-        return page.write(folder / page.NAME, content)
+        out = folder / page.NAME
+        content = _render([(shared.shown(folder.name), folder)], out, other_code=True, title=None)
+        return page.write(out, content)
     except ValueError as error:
         return f"report:  none: {error}"
 
 
-def _render(runs: Sequence[tuple[str, Path]], other_code: bool, title: str | None) -> str:
-    """Return the HTML of a page of a study, or of runs."""
+def _render(
+    runs: Sequence[tuple[str, Path]], out: Path, other_code: bool, title: str | None
+) -> str:
+    """Return the HTML of a page of a study, or of runs.
+
+    Raises:
+      ValueError: verdicts cannot be computed, and the page in `out` has them.
+    """
+    from experiments.figures import page
     from experiments.studies import results, run_page, store, study_page
 
     for _, folder in runs:
         if not results.is_run(store.read(folder)):
             if len(runs) > 1:
                 raise ValueError(f"{folder} is a study with a page of its own: remove the others")
-            return study_page.render(results.read(folder), title)
+            found = results.read(folder)
+            if found.unjudged and page.has_section(out, "verdicts"):
+                raise ValueError(f"{found.unjudged}; {out} has verdicts and was not replaced")
+            return study_page.render(found, title)
     return run_page.render(run_page.read(shared.check_labels(runs), other_code), title)

@@ -17,7 +17,7 @@ import hashlib
 import inspect
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -108,9 +108,10 @@ def study_of(task: Task, methods: Mapping[str, str], smoke: bool = False) -> Stu
     claims = {
         label: tuple(
             Claim(
-                f"{label} is better than {base}, learning every {every}",
+                f"{label} against {base}, learning every {every}",
                 f"{label}_every{every}",
                 f"{base}_every{every}",
+                direction="either",
             )
             for base in _BASELINES
             for every in ratios
@@ -180,20 +181,22 @@ def run(
             continue
         left = (end - time.monotonic()) / 3600
         if left <= 0:
-            say(f"the {hours:g} hours are over: {_AGAIN}")
+            say(f"the {hours:.2g} hours are over: {_AGAIN}")
             break
         say(f"{task.env}:")
         folder = out / _name(task)
         where = Where(hours=left, devices="auto" if devices is None else str(devices))
         resume = store.paths(folder)[1].exists()
-        runner.run(studies[task.env], folder, resume=resume, where=where, show=False, again=_AGAIN)
+        own = studies[task.env]
+        if runner.run(own, folder, resume=resume, where=where, show=False, again=_AGAIN) is None:
+            break  # the hours are over
     found = {
         task.env: store.read(out / _name(task))
         for task in TASKS
         if task.env in studies and store.paths(out / _name(task))[1].exists()
     }
     rows = results(studies, found)
-    text = report(rows)
+    text = report(rows, methods)
     write_json(out / "suite.json", rows)
     write_bytes(out / "suite.md", text.encode())
     return text
@@ -255,33 +258,32 @@ def results(studies: Mapping[str, Study], found: Mapping[str, Store]) -> list[di
                     for own in _BASELINES
                 },
                 "effective buffer": "-" if used is None else number(used),
-                "time of uniform replay": _relative_time(results_, point.id, base.id),
+                "time relative to uniform": _relative_time(results_, point.id, base.id),
             })  # fmt: skip
     return rows
 
 
-def report(rows: Sequence[Mapping[str, str]]) -> str:
+def report(rows: Sequence[Mapping[str, str]], methods: Iterable[str]) -> str:
     """Return the results of a suite in Markdown, with the committed ones for comparison."""
-    tested = ", ".join(dict.fromkeys(row["method"] for row in rows))
-    cells = [list(rows[0]), *(list(row.values()) for row in rows)] if rows else [["task"]]
-    return f"# {tested} on the replay suite\n\n{markdown(cells)}\n{_ABOUT}{_of_ours()}"
+    cells = [list(rows[0]), *(list(row.values()) for row in rows)] if rows else []
+    results = f"{markdown(cells)}\n{_ABOUT}" if rows else "No task has ended yet.\n"
+    return f"# {', '.join(methods)} on the replay suite\n\n{results}{_of_ours()}"
 
 
 _ABOUT = """\
-Each verdict names wins, losses and ties over paired seeds, and asks whether the method is better; \
-seeds are added until it is decided. *No difference*: the probability of improvement is within 0.1 \
+Each verdict is followed by wins, losses and ties over paired seeds, which are added until it is \
+decided. *No difference*: the probability of improvement is within 0.1 \
 of one half, also without the ties. *Not tested*: it drew almost uniformly (effective buffer above \
-0.95), agents hardly learned, or all seeds tie. The last column is the time of training, compared \
-with uniform replay in the same study.
+0.95), agents hardly learned, or all seeds tie. The last column is the time of training divided by \
+that of uniform replay in the same study.
 """
 
 
 def _cell(found: Verdict) -> str:
     if not found.looks:
         return found.reason
-    verdict, counts = found.verdict, found.counts
-    words = {"agrees": "**better**", "disagrees": "**worse**"}
-    return f"{words.get(verdict, verdict)} ({counts.wins}/{counts.losses}/{counts.ties})"
+    counts = found.counts
+    return f"{found.verdict} ({counts.wins}/{counts.losses}/{counts.ties})"
 
 
 def _relative_time(results: Store, point: str, base: str) -> str:

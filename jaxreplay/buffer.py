@@ -9,14 +9,16 @@ Copies have three causes:
 * *A read on which the write does not depend.* XLA may schedule the read after the write, and then
   preserves the old array. Optimisation barriers do not help, as XLA on CPU removes barriers before
   it decides about copies. A dependence that XLA can't remove does help: `modify` makes a write
-  depend on the read of its array, and `fence` and `after` make all writes depend on all reads.
+  depend on the read of its array, and `after`, or `fence` and `wait`, make all writes depend on
+  all reads.
 * *A write of a single row.* XLA turns the write into a slice update and fuses it with subsequent
   reads, which then need both the old and the new array. `write` always writes at least two rows.
 * *A value computed from the old array* that every later operation recomputes. `once` prevents the
   recomputation.
 
 XLA on accelerators orders a write after the reads of its array by itself, if later operations do
-not repeat the reads. There, `settle` computes reads once, and `fence` and `after` are barriers.
+not repeat the reads. There, `settle` computes reads once, `after` is a barrier, and `wait` waits
+for nothing.
 
 Therefore all modules store such arrays as `Buffer`s and use the functions below. A `Buffer` is a
 plain array: replay states remain pytrees of arrays, and the type only annotates a field.
@@ -31,6 +33,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxreplay._internal.platforms import by_platform
 from jaxreplay._internal.tracing import varying
@@ -81,24 +84,40 @@ def write(
       how: "set" replaces the old value of a slot; "max" stores the elementwise maximum of the old
         value and all new values of a slot.
     """
-    at = jnp.asarray(buffer).at[_at_least_two(slots).astype(jnp.uint32)]
+    write = _raise if how == "max" else _set
     values = _at_least_two(values).astype(buffer.dtype)
-    return (at.max if how == "max" else at.set)(values, mode="drop")
+    return write(jnp.asarray(buffer), _at_least_two(slots).astype(jnp.uint32), values)
 
 
 def add(buffer: Buffer, slots: Array, values: Array) -> Buffer:
     """Add `values` to the rows at `slots`; all values of a duplicate slot are added."""
     if len(slots) == 1:
         values = jnp.concatenate([values, jnp.zeros_like(values)])
-    at = jnp.asarray(buffer).at[_at_least_two(slots).astype(jnp.uint32)]
-    return at.add(values.astype(buffer.dtype), mode="drop")
+    values = values.astype(buffer.dtype)
+    return _add(jnp.asarray(buffer), _at_least_two(slots).astype(jnp.uint32), values)
+
+
+def read_elements(buffer: Buffer, slots: Array) -> Array:
+    """Return the elements `[...]` at `slots` `[...]`, row by row, of a buffer `[n, W]`."""
+    return _elements(jnp.asarray(buffer), slots.astype(jnp.uint32))
+
+
+def write_elements(
+    buffer: Buffer, slots: Array, values: Array, how: Literal["set", "max", "add"] = "set"
+) -> Buffer:
+    """Write elements of a buffer `[n, W]`, numbered row by row, as `write` and `add` write rows."""
+    if how == "add" and len(slots) == 1:
+        values = jnp.concatenate([values, jnp.zeros_like(values)])
+    values = _at_least_two(values).astype(buffer.dtype)
+    slots = _at_least_two(slots).astype(jnp.uint32)
+    return _element_writes[how](jnp.asarray(buffer), slots, values)
 
 
 def modify(buffer: Buffer, slots: Array, values: Array) -> tuple[Buffer, Array]:
     """Write rows as `write` does, and also return the old rows, with 0 for slots out of range.
 
     A test of the old rows for NaN makes the write depend on the read. Stored NaNs are not
-    overwritten. For integers, read the rows, and write at `after(fence(rows), slots)`.
+    overwritten. For integers, read the rows, and write at `after(rows, slots)`.
 
     Raises:
       ValueError: If the buffer's dtype is not floating-point.
@@ -106,7 +125,7 @@ def modify(buffer: Buffer, slots: Array, values: Array) -> tuple[Buffer, Array]:
     if not jnp.issubdtype(buffer.dtype, jnp.floating):
         raise ValueError(
             f"modify got a buffer of dtype {buffer.dtype}, expected floating-point: "
-            "use read_or, and write at after(fence(rows), slots)"
+            "use read_or, and write at after(rows, slots)"
         )
     slots, values, count = _at_least_two(slots), _at_least_two(values), len(slots)
     before = read_or(buffer, slots, 0.0)
@@ -145,33 +164,30 @@ def product(x: Array, kernel: Array) -> Array:
     return ops.linear.product(x, kernel) if ops else jnp.matmul(x, kernel)
 
 
+def after(reads: Any, tree: Tree) -> Tree:
+    """Make the arrays of a pytree available only after XLA has computed all of `reads`."""
+    first, (leaves, treedef) = _plain(reads), jax.tree.flatten(tree)
+    return jax.tree.unflatten(treedef, _after(first, leaves)) if first and leaves else tree
+
+
 def fence(tree: Any, previous: Array | None = None) -> Array:
-    """Return an int32 zero `[]` that XLA computes only after every array of a pytree.
+    """Return an int32 zero `[]`, which XLA on CPU computes only after every array of a pytree.
+
+    States carry fences from function to function. On accelerators, they are constants.
 
     Args:
       tree: pytree of arrays.
-      previous: an earlier fence for `after_on_cpu`, which the result also follows.
+      previous: an earlier fence, which the result also follows.
     """
-    leaves = [leaf for leaf in jax.tree.leaves(tree) if leaf.size]
-    if not leaves:
-        return jnp.zeros((), jnp.int32) if previous is None else previous
-    keys = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves]
-    leaves = [jax.random.key_data(x) if k else x for x, k in zip(leaves, keys, strict=True)]
-    if previous is None:
-        return _zero_after(*leaves)
-    return _pass_after(previous, *leaves)
+    leaves = _plain(tree)
+    zero = _zero(*leaves) if leaves else jnp.zeros((), jnp.int32)
+    return zero if previous is None else previous + zero
 
 
-def after(fence: Array, tree: Tree) -> Tree:
-    """Make the arrays of a pytree available only after the result of `fence`."""
+def wait(fence: Array, tree: Tree) -> Tree:
+    """Make the arrays of a pytree available only after a `fence`."""
     leaves, treedef = jax.tree.flatten(tree)
     return jax.tree.unflatten(treedef, _wait(fence, *leaves)) if leaves else tree
-
-
-def after_on_cpu(fence: Array, tree: Tree) -> Tree:
-    """Do the same as `after`, but only on CPU: accelerators order reads by `settle`."""
-    leaves, treedef = jax.tree.flatten(tree)
-    return jax.tree.unflatten(treedef, _wait_or_pass(fence, *leaves)) if leaves else tree
 
 
 def settle(tree: Tree) -> Tree:
@@ -180,8 +196,70 @@ def settle(tree: Tree) -> Tree:
     return jax.tree.unflatten(treedef, _settle(*leaves)) if leaves else tree
 
 
-def _settle_on_cpu(*leaves: Array) -> tuple[Array, ...]:
-    return leaves
+def _plain(tree: Any) -> list[Array]:
+    """Return the arrays of a pytree that have elements, and the data of PRNG keys."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if leaf.size]
+    keys = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves]
+    return [jax.random.key_data(x) if k else x for x, k in zip(leaves, keys, strict=True)]
+
+
+def _own(buffer: Array, slots: Array) -> Array:
+    """Let each buffer that `vmap` writes have slots of its own.
+
+    With slots in common, a row of all buffers is written at once, for which XLA on TPU stores the
+    buffers in another order.
+    """
+    if not buffer.size:
+        return slots
+    first = jax.lax.slice(buffer, (0,) * buffer.ndim, (1,) * buffer.ndim).reshape(())
+    first = first.astype(slots.dtype)
+    return slots + (first > first).astype(slots.dtype)  # XLA removes comparisons of an integer
+
+
+def _scatter(how: Literal["set", "max", "add"]) -> Callable[[Array, Array, Array], Array]:
+    """Return a function that writes values `[B, ...]` to slots `[B]` uint32 of a buffer."""
+
+    def scatter(buffer: Array, slots: Array, values: Array) -> Array:
+        return getattr(buffer.at[slots], how)(values, mode="drop")
+
+    def scatter_own(buffer: Array, slots: Array, values: Array) -> Array:
+        return scatter(buffer, _own(buffer, slots), values)
+
+    return by_platform(scatter_own, cpu=scatter)
+
+
+_set, _raise, _add = _scatter("set"), _scatter("max"), _scatter("add")
+
+
+def _scatter_elements(how: Literal["set", "max", "add"]) -> Callable[[Array, Array, Array], Array]:
+    """Return a function that writes values `[B]` to elements `[B]` uint32 of a buffer `[n, W]`."""
+    scatter = _scatter(how)
+
+    def flat(buffer: Array, slots: Array, values: Array) -> Array:
+        return scatter(buffer.ravel(), slots, values).reshape(buffer.shape)
+
+    def by_row(buffer: Array, slots: Array, values: Array) -> Array:
+        at = buffer.at[jnp.divmod(_own(buffer, slots), np.uint32(buffer.shape[1]))]
+        return getattr(at, how)(values, mode="drop")
+
+    # XLA on TPU stores `[n, W]` and `[n * W]` differently, and XLA on GPU copies one to the other.
+    return by_platform(by_row, cpu=flat)
+
+
+_element_writes = {"set": _scatter_elements("set")}
+_element_writes |= {"max": _scatter_elements("max"), "add": _scatter_elements("add")}
+
+
+def _elements_of_flat(buffer: Array, slots: Array) -> Array:
+    return read(buffer.ravel(), slots)
+
+
+def _elements_by_row(buffer: Array, slots: Array) -> Array:
+    at = buffer.at[jnp.divmod(slots, np.uint32(buffer.shape[1]))]
+    return at.get(mode="promise_in_bounds")
+
+
+_elements = by_platform(_elements_of_flat, tpu=_elements_by_row)
 
 
 def _varying_by_platform(default: Callable[..., Any], cpu: Callable[..., Any]) -> Any:
@@ -189,46 +267,30 @@ def _varying_by_platform(default: Callable[..., Any], cpu: Callable[..., Any]) -
     return by_platform(lambda *x: varying(default(*x)), cpu=lambda *x: varying(cpu(*x)))
 
 
-_settle = _varying_by_platform(
-    lambda *leaves: jax.lax.optimization_barrier(leaves), cpu=_settle_on_cpu
-)
-
-
-def _zero_after_on_cpu(*leaves: Array) -> Array:
+def _zero_on_cpu(*leaves: Array) -> Array:
     firsts = [leaf.ravel()[0].astype(jnp.float32) for leaf in leaves]
     bits = jax.lax.bitcast_convert_type(sum(firsts), jnp.int32)
     return once((bits == 0x7FABCDEF).astype(jnp.int32))  # a NaN that arithmetic never produces
 
 
-def _zero_after_barrier(*leaves: Array) -> Array:
-    return jax.lax.optimization_barrier((jnp.zeros((), jnp.int32), *leaves))[0]
-
-
-_zero_after = _varying_by_platform(_zero_after_barrier, cpu=_zero_after_on_cpu)
-
-
-def _pass_after_on_cpu(previous: Array, *leaves: Array) -> Array:
-    return previous + _zero_after(*leaves)
-
-
-_pass_after = _varying_by_platform(lambda previous, *leaves: previous, cpu=_pass_after_on_cpu)
-
-
-def _wait_on_cpu(fence: Array, *leaves: Array) -> tuple[Array, ...]:
+def _wait_on_cpu(fence: Array, *leaves: Array) -> list[Array]:
     def wait(x: Array) -> Array:
         if jnp.issubdtype(x.dtype, jnp.integer):
             return x + fence.astype(x.dtype)  # fewer operations than `jnp.where`
         return jnp.where(fence == 0, x, jnp.zeros_like(x))
 
-    return tuple(map(wait, leaves))
+    return list(map(wait, leaves))
 
 
-def _wait_at_barrier(fence: Array, *leaves: Array) -> tuple[Array, ...]:
-    return jax.lax.optimization_barrier((fence, *leaves))[1:]
-
-
-_wait = _varying_by_platform(_wait_at_barrier, cpu=_wait_on_cpu)
-_wait_or_pass = _varying_by_platform(lambda fence, *leaves: leaves, cpu=_wait_on_cpu)
+_zero = _varying_by_platform(lambda *leaves: jnp.zeros((), jnp.int32), cpu=_zero_on_cpu)
+_wait = _varying_by_platform(lambda fence, *leaves: list(leaves), cpu=_wait_on_cpu)
+_after = _varying_by_platform(
+    lambda reads, leaves: jax.lax.optimization_barrier((reads, leaves))[1],
+    cpu=lambda reads, leaves: _wait_on_cpu(_zero_on_cpu(*reads), *leaves),
+)
+_settle = _varying_by_platform(
+    lambda *leaves: jax.lax.optimization_barrier(leaves), cpu=lambda *leaves: leaves
+)
 
 
 def _tuned() -> Any:

@@ -50,8 +50,8 @@ def total(tree: Tree, axis_name: str | None) -> Tree:
 def largest(value: Array, axis_name: str | None) -> Array:
     """Return the elementwise maxima of an array over devices.
 
-    The values of all devices are exchanged by a sum, which XLA merges with that of gradients into
-    one message; it does not merge a maximum with a sum.
+    Devices exchange their values by a sum of arrays that are zero elsewhere: XLA sends it in one
+    message with the sum of gradients, which it does not do for a maximum.
     """
     if axis_name is None:
         return value

@@ -104,11 +104,12 @@ class LearnedWeights(Protocol):
         ...
 
     def weights(self, state: Any, value: ValueOf, sample: Sample, next_action: Array, /) -> Array:
-        """Return the `[B]` float32 that replace `Sample.weights`.
+        """Return weights `[B]` float32 in place of `Sample.weights`.
 
         Args:
           state: state before the update.
-          value: the network, for observations and actions `[B, ...]`.
+          value: computes the values `[B]` of the network for its parameters, observations and
+            actions `[B, ...]`.
           sample: the batch.
           next_action: `[B, ...]`, actions of the agent in `next_obs`.
         """

@@ -1,16 +1,15 @@
-"""Replay buffers: a ring buffer with a sampler, as pure functions on a single state.
+"""Replay buffers: a ring buffer with a sampler, as pure functions on a single state."""
 
-Some calls change no value, only what JAX traces and what XLA compiles:
-
-* `cached_method`: equal replays share compiled functions, although Python creates a new bound
-  method, which JAX would trace again, at every access.
-* `buffer.fence` and `buffer.after_on_cpu`: writes follow all reads of the same array. Otherwise,
-  XLA would copy the array to keep its old values. `buffer.settle` does so on accelerators.
-* `buffer.once`: XLA computes slots once instead of once for every word that it reads.
-* `unrolled`: keys yield the same random numbers, but hash faster on CPU.
-* `varying` and `donatable`: loops under `jax.shard_map` can carry a new state, and jitted functions
-  can donate it, even if a sampler uses an array twice.
-"""
+# Some calls change no value, only what JAX traces and what XLA compiles:
+#
+# * `cached_method`: equal replays share compiled functions, although Python creates a new bound
+#   method, which JAX would trace again, at every access.
+# * `buffer.fence` and `buffer.wait`: writes follow all reads of the same array. Otherwise,
+#   XLA would copy the array to keep its old values. `buffer.settle` does so on accelerators.
+# * `buffer.once`: XLA computes slots once instead of once for every word that it reads.
+# * `unrolled`: keys yield the same random numbers, but hash faster on CPU.
+# * `varying` and `donatable`: loops under `jax.shard_map` can carry a new state, and jitted
+#   functions can donate it, even if a sampler uses an array twice.
 
 import dataclasses
 from collections.abc import Mapping
@@ -50,7 +49,7 @@ class Replay:
 
     A `Replay` is hashable and contains only options. Its contents are a `ReplayState`, which `init`
     creates. All functions are pure and support `jit`, `vmap` over seeds, and use inside
-    differentiated functions (states carry no tangents). One iteration of a training loop is
+    differentiated functions (states carry no tangents). One iteration of a training loop is:
 
         state = replay.add(state, transition)
         batch = replay.sample(state, key)
@@ -208,6 +207,7 @@ class Replay:
         batch_size = self._size_of_batch(batch_size)
         self._check_ready(state)
         draw = self.sampler.sample(state.sampler, state.ring, unrolled(key), batch_size)
+        draw = calls.checked_draw(self.sampler, draw, batch_size)
         if not self.sampler.is_uniform:
             draw = buffer.settle(draw)
         indices = buffer.once(draw.indices)
@@ -223,8 +223,8 @@ class Replay:
         )
         # Make the indices passed to `update` depend on all reads, so its writes follow these reads.
         # Probabilities derive from earlier reads; including them would force their computation.
-        fence = buffer.fence(batch._replace(probability=None), jnp.zeros((), jnp.int32))
-        return batch._replace(indices=buffer.after_on_cpu(fence, batch.indices))
+        fence = buffer.fence(batch._replace(probability=None))
+        return batch._replace(indices=buffer.wait(fence, batch.indices))
 
     @cached_method
     def update(self, state: ReplayState, sample: Sample, **feedback: Array) -> ReplayState:
@@ -253,11 +253,12 @@ class Replay:
             valid &= jnp.isfinite(values)
         # These writes follow all previous reads, such as those in `observe_return`. The writes of
         # the next call follow these writes and the reads in `sample`.
-        indices = buffer.after_on_cpu(state.fence, jnp.where(valid, sample.indices, IGNORED))
+        indices = buffer.wait(state.fence, jnp.where(valid, sample.indices, IGNORED))
         indices = buffer.once(indices)
         sample = sample._replace(indices=indices)
         feedback = {name: jnp.where(valid, values, 0.0) for name, values in feedback.items()}
-        inner = self.sampler.update(state.sampler, state.ring, sample, **feedback)
+        given = state.sampler, state.ring, sample
+        inner = calls.next_state(self.sampler, "update", *given, **feedback)
         dropped = counters.saturating_add(state.dropped, (~valid).sum(dtype=jnp.int32))
         fence = buffer.fence((inner, indices), state.fence)
         return state._replace(sampler=inner, dropped=dropped, fence=fence)
@@ -288,9 +289,10 @@ class Replay:
         for values in feedback.values():
             valid &= jnp.isfinite(values)
         dropped = counters.saturating_add(state.dropped, (stored & ~valid).sum(dtype=jnp.int32))
-        slots = buffer.once(buffer.after_on_cpu(state.fence, jnp.where(valid, slots, IGNORED)))
+        slots = buffer.once(buffer.wait(state.fence, jnp.where(valid, slots, IGNORED)))
         feedback = {name: jnp.where(valid, values, 0.0) for name, values in feedback.items()}
-        inner = self.sampler.refresh(state.sampler, state.ring, slots, **feedback)
+        given = state.sampler, state.ring, slots
+        inner = calls.next_state(self.sampler, "refresh", *given, **feedback)
         fence = buffer.fence((inner, slots), state.fence)
         return state._replace(sampler=inner, dropped=dropped, fence=fence)
 
@@ -389,22 +391,23 @@ class Replay:
         state = calls.checked_state(self, "end_episodes", state)
         counter = state.ring.steps_added
         # The write to the newest transition must follow all reads.
-        ring = state.ring.replace(steps_added=buffer.after_on_cpu(state.fence, counter))
+        ring = state.ring.replace(steps_added=buffer.wait(state.fence, counter))
         if any(field.top == "last" for field in ring.layout.fields):
             ring = ring_.end_episodes(ring)
-        inner = self.sampler.end_episodes(state.sampler, ring)
+        inner = calls.next_state(self.sampler, "end_episodes", state.sampler, ring)
         return state._replace(ring=ring.replace(steps_added=counter), sampler=inner)
 
     def _add(
         self, state: ReplayState, transition: Tree, feedback: Mapping[str, Array]
     ) -> ReplayState:
-        new = buffer.after_on_cpu(state.fence, _constant(transition)), _single(feedback)
+        new = buffer.wait(state.fence, _constant(transition)), _single(feedback)
         feedback = new[1]  # still with NaN and infinity, because the sampler handles them
         (transition, _), broken = _finite(new, self.num_envs)
         state = state._replace(dropped=counters.saturating_add(state.dropped, broken))
         ring, slots = ring_.write(state.ring, transition)
-        slots = buffer.after_on_cpu(state.fence, slots)
-        inner = self.sampler.add(state.sampler, ring, slots, transition, **feedback)
+        slots = buffer.wait(state.fence, slots)
+        given = state.sampler, ring, slots, transition
+        inner = calls.next_state(self.sampler, "add", *given, **feedback)
         return state._replace(ring=ring, sampler=inner)
 
     def _size_of_batch(self, asked: int | None) -> int:

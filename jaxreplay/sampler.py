@@ -28,7 +28,7 @@ class Sampler:
 
     Inside compiled loops, arrays as large as the ring buffer are updated in place if every function
     that reads such an array returns a result that depends on the read, and writes the array only
-    after the read, at `buffer.after(buffer.fence(rows), slots)`. Use
+    after the read, at `buffer.after(rows, slots)`. Use
     `jaxreplay.testing.assert_in_place` to check this. `docs/how_to/write_a_method.md` has examples.
 
     Attributes:

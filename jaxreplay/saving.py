@@ -134,8 +134,8 @@ def load_rows(
 
     Raises:
       ValueError: If the file or its fields are invalid (see `load`), if an action is not in
-        `actions`, if `replay` requires feedback on new transitions, or if either replay stores
-        observations once.
+        `actions`, if `replay` requires feedback on new transitions, or if the storage of either
+        replay is `SharedObservations` or `Frames`.
       ImportError: If safetensors is not installed.
     """
     if names := replay.requires.feedback_of_new:
@@ -158,7 +158,8 @@ def saved_size(path: str | os.PathLike) -> int:
     """Return the number of transitions in a saved replay.
 
     Raises:
-      ValueError: If the file is not a saved replay, or its replay stores observations once.
+      ValueError: If the file is not a saved replay, or the storage of its replay is
+        `SharedObservations` or `Frames`.
       ImportError: If safetensors is not installed.
     """
     with _open(path) as saved:

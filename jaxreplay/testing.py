@@ -10,7 +10,7 @@ of a `Case`, so test runners can report checks separately:
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -24,6 +24,7 @@ from jaxreplay._internal.loop_cost import Cost as Cost
 from jaxreplay._internal.loop_cost import assert_in_place as assert_in_place
 from jaxreplay._internal.loop_cost import compiled_cost as compiled_cost
 from jaxreplay.methods import MakeMethod
+from jaxreplay.objectives import Objective
 from jaxreplay.option import check_class
 from jaxreplay.replay import Replay
 from jaxreplay.sampler import Method
@@ -91,6 +92,9 @@ class Case:
         self.sample = jax.jit(self.replay.sample)
         self.update = jax.jit(lambda state, batch, x: self.replay.update(state, batch, **x))
         self.step = jax.jit(self._count_traces)
+        slots = jnp.arange(self.slots, dtype=jnp.int32)
+        self.probability = jax.jit(lambda state: self.replay.probability(state, slots))
+        self.metrics = jax.jit(self.replay.metrics)
 
     def _add(self, state: Any, row: Tree) -> Any:
         names = self.method.requires.feedback_of_new
@@ -128,6 +132,14 @@ class Case:
     def full(self) -> Any:
         """The state after every slot has been written once."""
         return self.fill(self.slots // E)
+
+    @functools.cached_property
+    def full_of_equals(self) -> Any:
+        """The state after every slot has been written once, with equal transitions."""
+        state = self.init(jax.random.key(0))
+        for _ in range(self.slots // E):
+            state = self.add(state, self.rows(0))
+        return state
 
 
 def rows(time: Any, example: Tree = EXAMPLE) -> Tree:
@@ -169,22 +181,33 @@ def check_method(
         method reads.
 
     Raises:
-      AssertionError: If a check fails or raises an error. The message starts with the check's name.
+      AssertionError: If a check fails or raises an error. The message is one line that starts with
+        the name of the config, such as "MyMethod" for `MyMethodConfig`, and that of the check.
 
     Example:
       >>> from jaxreplay.methods import uniform
       >>> check_method(uniform.UniformConfig(), uniform.method)
     """
     check_config(config)
-    case = Case(method(config.for_run(updates)), example)
-    for check in CHECKS:
-        try:
+    where = name = type(config).__name__.removesuffix("Config")
+    try:
+        made = method(config.for_run(updates))
+        if not isinstance(made, Method) or not isinstance(made.objective, Objective):
+            parts = made if isinstance(made, Method) else [made]
+            got = ", ".join(type(part).__name__ for part in parts)
+            _ensure(False, f"method must return Method(sampler, objective), got {got}")
+        case = Case(made, example)
+        for check in CHECKS:
+            where = f"{name}: {check.__name__}"
             check(case)
-        except AssertionError as error:
-            raise AssertionError(f"{check.__name__}: {error}") from error
-        except Exception as error:
-            kind = type(error).__name__
-            raise AssertionError(f"{check.__name__}: raised {kind}: {error}") from error
+    except AssertionError as error:
+        raise AssertionError(f"{where}: {_one_line(error)}") from error
+    except Exception as error:
+        kind, remedy = type(error).__name__, ""
+        if isinstance(error, _CONCRETE):
+            remedy = ": use jnp.where or jax.lax.cond, not `if` or float(), on values of arrays"
+        message = f"{where}: raised {kind}: {_one_line(error, 1)}{remedy}"
+        raise AssertionError(message) from error
 
 
 def check_config(config: Any) -> None:
@@ -208,6 +231,8 @@ def check_config(config: Any) -> None:
 def states_share_no_buffers(case: Case) -> None:
     """Check that a new state can be donated: no two of its arrays may share a buffer."""
     leaves = jax.tree.leaves(case.replay.init(jax.random.key(0), case.example))
+    odd = [type(leaf).__name__ for leaf in leaves if not isinstance(leaf, jax.Array)]
+    _ensure(not odd, f"init must return arrays, such as jnp.zeros((), jnp.int32), got {odd}")
     pointers = [leaf.unsafe_buffer_pointer() for leaf in leaves if leaf.size]
     _ensure(len(set(pointers)) == len(pointers), "the arrays of a new state must not share buffers")
 
@@ -251,12 +276,15 @@ def batches_have_the_promised_shapes(case: Case) -> None:
 
 
 def states_keep_their_types(case: Case) -> None:
-    """Check that a step preserves all shapes and dtypes, without weak types."""
+    """Check that a step keeps shapes and strong dtypes, and that metrics are float32 scalars."""
     state = case.replay.init(jax.random.key(0), case.example)
     after = case.step(case.fill(), 0)[0]
     weak = any(x.weak_type for x in jax.tree.leaves((state, after)))
     _ensure(not weak, "the arrays of the state must not be weakly typed")
     _ensure(_types(after) == _types(state), "a step must preserve shapes and dtypes")
+    for name, value in jax.eval_shape(case.metrics, state).items():
+        ok = (value.shape, value.dtype) == ((), jnp.float32)
+        _ensure(ok, f"metrics must be float32 scalars, got {name} {value.dtype}{value.shape}")
 
 
 def only_written_slots_are_drawn(case: Case) -> None:
@@ -279,19 +307,19 @@ def only_written_slots_are_drawn(case: Case) -> None:
 def draws_follow_the_probabilities(case: Case) -> None:
     """Check that sampling frequencies match `probability` within five standard deviations.
 
-    Once with feedback of similar size, and once with feedback between 1e-8 and 1.
+    Once with feedback of similar size, and once with feedback between 1e-8 and 1. Importance
+    weights must not increase with probability.
     """
     state, keys = case.fill(8), jax.random.split(jax.random.key(1), 2000)
-    probability = jax.jit(lambda state: case.replay.probability(state, jnp.arange(case.slots)))
     sample = jax.jit(jax.vmap(case.replay.sample, (None, 0)))
     for time in range(8, 13):  # overwrites slots if the capacity factor is 1
         state, _ = case.step(state, time)
-    _check_frequencies(case, probability(state), sample(state, keys))
+    _check_frequencies(case, case.probability(state), sample(state, keys))
     for time in range(20):
         batch = case.sample(state, jax.random.key(time))
         values = 10.0 ** (-8 * jax.random.uniform(jax.random.key(~time), case.shape))
         state = case.update(state, batch, case.feedback_of(values))
-    _check_frequencies(case, probability(state), sample(state, keys))
+    _check_frequencies(case, case.probability(state), sample(state, keys))
 
 
 def _check_frequencies(case: Case, chance: Array, batches: Sample) -> None:
@@ -305,7 +333,13 @@ def _check_frequencies(case: Case, chance: Array, batches: Sample) -> None:
     _ensure(not off.any(), f"frequencies of slots {np.flatnonzero(off)} must match `probability`")
     if isinstance(batches.probability, jax.Array) and case.method.sampler.length is None:
         reported = np.asarray(batches.probability).ravel()
-        _ensure(np.allclose(reported, probability[drawn], rtol=1e-4), "Sample.probability is wrong")
+        _ensure(np.allclose(reported, probability[drawn], rtol=1e-4), "Draw.probability is wrong")
+    if case.method.sampler.length is None:
+        weights, chances = np.asarray(batches.weights, np.float64), probability[drawn]
+        increase = np.mean((weights.ravel() - weights.mean()) * (chances - chances.mean()))
+        scale = weights.std() * chances.std()
+        wrong = scale > 1e-6 and increase > 0.5 * scale
+        _ensure(not wrong, "weights must not increase with probability P: use (N P)^-beta")
 
 
 def functions_are_pure(case: Case) -> None:
@@ -335,7 +369,10 @@ def donation_changes_nothing(case: Case) -> None:
 
 
 def feedback_for_overwritten_slots_is_dropped(case: Case) -> None:
-    """Check that feedback for overwritten transitions is dropped and counted."""
+    """Check that feedback for overwritten transitions is dropped and counted, and changes nothing.
+
+    Methods without feedback may count a batch, such as draws without replacement.
+    """
     batch, state = case.sample(case.full, jax.random.key(0)), case.full
     for time in range(5):
         state = case.add(state, case.rows(100 + time))
@@ -343,16 +380,47 @@ def feedback_for_overwritten_slots_is_dropped(case: Case) -> None:
     after = case.update(state, batch, case.feedback_of(jnp.full(case.shape, 0.5)))
     _ensure(int(after.dropped) == stale, f"dropped must be {stale}, got {after.dropped}")
     ring_.check_valid(after.ring)
+    if case.method.requires.feedback:
+        old = batch._replace(version=jnp.zeros_like(batch.version))
+        after = case.update(state, old, case.feedback_of(jnp.full(case.shape, 2.0)))
+        unchanged = np.allclose(case.probability(after), case.probability(state), rtol=1e-4)
+        remedy = "`update` must skip IGNORED indices, as sum_tree.set and mode='drop' do"
+        _ensure(unchanged, f"a batch of overwritten transitions changes probabilities: {remedy}")
+
+
+def overwritten_transitions_are_forgotten(case: Case) -> None:
+    """Check that probabilities do not depend on which slots had feedback before being overwritten.
+
+    All transitions are equal, so that only the slots of the feedback differ.
+    """
+
+    def chances(first: int) -> np.ndarray:
+        state = case.full_of_equals
+        batch = _at(case, state, jnp.arange(first, first + BATCH))
+        for value in (0.1, 3.0):
+            state = case.update(state, batch, case.feedback_of(jnp.full(case.shape, value)))
+        for time in range(case.slots // E):
+            state = case.add(state, case.rows(time % 4))
+        return np.asarray(case.probability(state))
+
+    forgotten = np.allclose(chances(0), chances(case.slots // 2), rtol=1e-4, atol=1e-7)
+    remedy = "`add` must set the values of new transitions at `slots`"
+    _ensure(forgotten, f"probabilities depend on overwritten transitions: {remedy}")
+
+
+def _at(case: Case, state: Any, slots: Array) -> Sample:
+    """Return a batch of the transitions at `slots` `[B]`, or of sequences that start there."""
+    batch = case.sample(state, jax.random.key(0))
+    if len(case.shape) == 2:
+        slots = slots[:, None] + jnp.arange(case.shape[1]) * E
+    slots = slots % case.slots
+    return batch._replace(indices=slots, version=ring_.version(state.ring, slots))
 
 
 def nonfinite_feedback_is_dropped(case: Case) -> None:
     """Check that NaN and infinite feedback is counted and does not enter the sampler's state."""
     state = case.full
-    batch = case.sample(state, jax.random.key(0))
-    slots = jnp.arange(BATCH)
-    if len(case.shape) == 2:
-        slots = slots[:, None] + jnp.arange(case.shape[1]) * E
-    batch = batch._replace(indices=slots, version=ring_.version(state.ring, slots))
+    batch = _at(case, state, jnp.arange(BATCH))
     one = (2, 0)[: len(case.shape)]
     for bad in (np.nan, np.inf, -np.inf):
         after = case.update(state, batch, case.feedback_of(jnp.ones(case.shape).at[one].set(bad)))
@@ -380,22 +448,82 @@ def nonfinite_feedback_of_new_transitions_is_dropped(case: Case) -> None:
 def finite_feedback_of_either_sign_is_kept(case: Case) -> None:
     """Check with the metric `skipped_leaves` that finite feedback produces valid priorities.
 
-    Sum trees skip negative priorities. Methods without this metric pass the check.
+    Sum trees skip priorities that are negative, NaN or infinite. Methods without this metric pass
+    the check.
     """
-    metrics = jax.jit(case.replay.metrics)
-    if "skipped_leaves" not in jax.eval_shape(metrics, case.full):
+    if "skipped_leaves" not in jax.eval_shape(case.metrics, case.full):
         return
     state = case.full
     batch = case.sample(state, jax.random.key(0))
-    values = jnp.where(jnp.arange(BATCH) % 2 == 0, 1.5, -1.5)
+    values = jnp.array([1.5, -1.5, 0.0, 1e-3, -1e-3, 50.0, -50.0, 0.0])
     values = jnp.broadcast_to(values.reshape(-1, *[1] * (len(case.shape) - 1)), case.shape)
     states = {
         "update": case.update(state, batch, case.feedback_of(values)),
         "add": case.add(state, case.rows(-5)),  # with negative rewards as feedback
     }
     for name, after in states.items():
-        count = int(metrics(after)["skipped_leaves"]) - int(metrics(state)["skipped_leaves"])
-        _ensure(count == 0, f"{name} skipped {count} priorities, which may be negative")
+        count, before = (int(case.metrics(x)["skipped_leaves"]) for x in (after, state))
+        remedy = "they must be finite and not negative for any TD error, also 0"
+        _ensure(count == before, f"{name} skipped {count - before} priorities: {remedy}")
+
+
+def only_declared_fields_and_feedback_are_read(case: Case) -> None:
+    """Check that the sampler reads only what it declares, and that transitions may be dicts."""
+    sampler, fields = case.method.sampler, _fields(case.example)
+
+    def trace(names: Iterable[str]) -> None:
+        example = {name: fields[name] for name in names} or {"unread": np.zeros((), np.float32)}
+        jax.eval_shape(lambda key: _every_function(case, example, key), jax.random.key(0))
+
+    try:
+        trace(fields)
+    except AttributeError as error:
+        name = f"transition.{error.name}"
+        remedy = f"use jaxreplay.types.get_field(transition, {error.name!r})"
+        _ensure(
+            not isinstance(error.obj, dict), f"{name} fails for transitions of type dict: {remedy}"
+        )
+        raise
+    declared = [name for name in fields if name in sampler.requires.transition_fields]
+    if _works(trace, declared):
+        return
+    others = [name for name in fields if name not in declared]
+    read = [name for name in others if not _works(trace, [x for x in fields if x != name])]
+    remedy = "declare it in Requirements.transition_fields (transition_fields of Proportional)"
+    _ensure(not read, f"{type(sampler).__name__} reads {', '.join(read)} of transitions: {remedy}")
+
+
+def _every_function(case: Case, example: Tree, key: Array) -> Any:
+    """Call all functions with a transition like `example` and with only the required feedback."""
+    replay, needs = case.replay, case.method.sampler.requires
+    row = jax.tree.map(lambda x: jnp.broadcast_to(x, (E, *x.shape)), example)
+    new = dict.fromkeys(needs.feedback_of_new, jnp.ones(E))
+    state = replay.add(replay.init(key, example), row, **new)
+    batch = replay.sample(state, key)
+    feedback = dict.fromkeys(needs.feedback, jnp.ones(case.shape))
+    state = replay.end_episodes(replay.update(state, batch, **feedback))
+    state = replay.observe_return(state, jnp.ones(()), key)
+    return replay.probability(state, jnp.arange(E)), replay.metrics(state)
+
+
+def _works(call: Callable[..., Any], *args: Any) -> bool:
+    try:
+        call(*args)
+    except Exception:
+        return False
+    return True
+
+
+def _fields(transition: Tree) -> dict[str, Any]:
+    """Return the fields of a transition that contain arrays, by name."""
+    names = (
+        transition
+        if isinstance(transition, Mapping)
+        else (
+            getattr(transition, "_fields", None) or [x.name for x in dataclasses.fields(transition)]
+        )
+    )
+    return {name: get_field(transition, name) for name in names if has_field(transition, name)}
 
 
 def sampling_from_an_empty_replay_raises(case: Case) -> None:
@@ -444,6 +572,7 @@ def batch_size_can_be_overridden(case: Case) -> None:
 
 CHECKS: tuple[Callable[[Case], None], ...] = (
     states_share_no_buffers,
+    only_declared_fields_and_feedback_are_read,
     eager_jit_vmap_and_scan_agree,
     batches_have_the_promised_shapes,
     states_keep_their_types,
@@ -453,6 +582,7 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
     draws_depend_on_the_key,
     donation_changes_nothing,
     feedback_for_overwritten_slots_is_dropped,
+    overwritten_transitions_are_forgotten,
     nonfinite_feedback_is_dropped,
     nonfinite_feedback_of_new_transitions_is_dropped,
     finite_feedback_of_either_sign_is_kept,
@@ -466,7 +596,13 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
 def same(left: Any, right: Any, rtol: float = 0.0) -> None:
     """Raise AssertionError unless two pytrees are equal, or almost equal if `rtol` is positive."""
     atol = 1e-6 if rtol else 0.0
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=rtol, atol=atol), left, right)
+    for (path, x), y in zip(jax.tree.leaves_with_path(left), jax.tree.leaves(right), strict=True):
+        try:
+            np.testing.assert_allclose(x, y, rtol=rtol, atol=atol)
+        except AssertionError as error:
+            name = jax.tree_util.keystr(path)
+            message = f"{name} differs between equal calls: functions must be pure"
+            raise AssertionError(message) from error
 
 
 def _types(tree: Tree, leading: tuple[int, ...] = ()) -> tuple[Any, list[tuple[Any, ...]]]:
@@ -477,6 +613,17 @@ def _types(tree: Tree, leading: tuple[int, ...] = ()) -> tuple[Any, list[tuple[A
 
 def _is_nan(leaf: Array) -> np.ndarray:
     return np.isnan(np.asarray(leaf, np.float32))
+
+
+_CONCRETE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)  # raised by Python code that needs the values of traced arrays
+
+
+def _one_line(error: Exception, lines: int | None = None) -> str:
+    return " ".join(" ".join(str(error).splitlines()[:lines]).split())
 
 
 def _ensure(ok: Any, message: str) -> None:

@@ -28,7 +28,7 @@ def loaded(name):
 
 def test_examples_are_tested_and_short():
     tested = {
-        "demonstrations": 80, "devices": 40, "dqn_in_one_file": 125, "flashbax_api": 100,
+        "demonstrations": 80, "devices": 40, "dqn_in_one_file": 145, "flashbax_api": 100,
         "gradient_variance": 145, "memory": 50, "search": 80,
     }  # fmt: skip
     for path in EXAMPLES.glob("*.py"):
@@ -37,20 +37,20 @@ def test_examples_are_tested_and_short():
 
 def test_dqn_in_one_file_trains_many_seeds():
     example = loaded("dqn_in_one_file")
-    config = example.CONFIG | {"steps": 4_000, "capacity": 2_048}
+    config = example.CONFIG | {"steps": 2_000, "capacity": 2_048}
     train = jax.jit(jax.vmap(example.make_train(config)))
     returns = np.asarray(train(jax.random.split(jax.random.key(0), 2)))
-    assert returns.shape == (2, 500)
-    assert (returns[:, -1] >= 8).all()  # every episode takes at least eight steps
+    assert returns.shape == (2, config["episodes"])
+    assert (returns >= 8).all()  # every episode takes at least eight steps
     assert (returns[0] != returns[1]).any()
 
 
 @pytest.mark.slow
-def test_dqn_in_one_file_learns():
+def test_dqn_in_one_file_solves_the_task():
     example = loaded("dqn_in_one_file")
     train = jax.jit(jax.vmap(example.make_train(example.CONFIG)))
     returns = train(jax.random.split(jax.random.key(0), example.CONFIG["seeds"]))
-    assert float(jnp.median(returns[:, -2_000:].mean(axis=1))) > 100  # a random policy reaches 22
+    assert (returns.mean(axis=1) >= 475).all()  # of 500; a random policy reaches 22
 
 
 def test_demonstrations_solve_the_task_and_make_a_study(tmp_path, monkeypatch):

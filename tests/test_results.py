@@ -67,7 +67,7 @@ def decide(saved, rows):
         # Wins and losses do not determine whether an arm was tested.
         stopped = row["verdict"] in ("not tested", "not comparable")
         evidence[name] = Evidence(
-            Claim(name, row["name"], row["base"]), count_looks(arm, base, at),
+            Claim(name, row["name"], row["base"], row["direction"]), count_looks(arm, base, at),
             corrected=CONTROL not in name,
             stopped=(row["verdict"], row["reason"]) if stopped else None,
         )  # fmt: skip
@@ -83,10 +83,11 @@ def test_verdicts_follow_from_the_saved_values(path):
     for name, arm in saved["arms"].items():
         at = [seeds for seeds, *_ in saved["looks"][name]]
         families.setdefault("arms", {})[name] = arm | {
-            "name": name, "base": arm["baseline"], "at": at
+            "name": name, "base": arm["baseline"], "at": at, "direction": "either"
         }  # fmt: skip
     for row in saved.get("claims", ()):
         own = row | {"name": row["arm"], "base": row["baseline"], "p_value": row["p"]}
+        own["direction"] = "better"  # as all committed claims state
         families.setdefault(row["family"], {})[row["claim"]] = own
     if any(row["name"] not in saved["values"] for own in families.values() for row in own.values()):
         pytest.skip("the claims are over several tasks, and values are by task")

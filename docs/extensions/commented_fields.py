@@ -5,6 +5,7 @@ step counter`), and hyperparameters by `option`. Both become the section "Fields
 """
 
 import ast
+import dataclasses
 import functools
 import inspect
 import io
@@ -54,7 +55,10 @@ def _options(subject: type) -> Iterator[tuple[str, str]]:
 
 
 def _commented(subject: type) -> Iterator[tuple[str, str]]:
-    """Yield each annotated field of a class with the comment that follows it."""
+    """Yield each annotated field of a class with the comment that follows it, or its type.
+
+    Fields of dataclasses without a comment are left out, because autodoc lists them.
+    """
     classes, comments = _read(subject.__module__)
     definition = classes.get(subject.__qualname__)
     if definition is None:
@@ -68,7 +72,8 @@ def _commented(subject: type) -> Iterator[tuple[str, str]]:
             if line > field.end_lineno and line not in comments:
                 break
             texts += [comments[line]] if line in comments else []
-        yield ast.unparse(field.target), " ".join(texts) or ast.unparse(field.annotation)
+        if texts or not dataclasses.is_dataclass(subject):
+            yield ast.unparse(field.target), " ".join(texts) or ast.unparse(field.annotation)
 
 
 @functools.cache  # Python's own look-up of a class reads its whole module, each time

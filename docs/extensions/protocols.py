@@ -9,7 +9,7 @@ from sphinx.application import Sphinx
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect to autodoc."""
     app.connect("autodoc-process-signature", _drop_constructor)
-    app.connect("autodoc-skip-member", _skip_undocumented_calls)
+    app.connect("autodoc-skip-member", _skip_undocumented)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -20,8 +20,10 @@ def _drop_constructor(
     return ("", None) if is_protocol else None
 
 
-def _skip_undocumented_calls(
+def _skip_undocumented(
     app: Sphinx, what: str, name: str, member: Any, skip: bool, options: Any
 ) -> bool | None:
-    """Omit `__call__` methods without a docstring, such as those of networks."""
-    return True if name == "__call__" and not inspect.getdoc(member) else None
+    """Omit `__call__` methods without a docstring, and Flax's `setup`, which inherits one."""
+    is_call = name == "__call__" and not inspect.getdoc(member)
+    is_setup = name == "setup" and not getattr(member, "__doc__", None)
+    return True if is_call or is_setup else None

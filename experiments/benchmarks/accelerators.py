@@ -4,7 +4,7 @@ One iteration of each loop is compiled for an H100 and a TPU v5e, which the mach
 launches, conditionals on data, copies of large arrays, and XLA's estimate of cycles on the TPU. The
 extras compile-gpu and compile-tpu bring the compilers. On a machine with an accelerator, the loops
 are also timed there: cycles of a replay beside flashbax, training with several numbers of seeds
-and of brax's environments, and the memory in use beside that promised before a run.
+and of brax's environments, and the memory in use beside its estimate from before the run.
 """
 
 import dataclasses
@@ -112,21 +112,21 @@ def _cost(case: str, platform: str, settings: Settings) -> tuple[Cost, float]:
     if case in CYCLES:
         cost = cycle_cost(case, platform, settings.capacity, settings.batch_size)
     else:
-        cost = loop_cost(_config(case, 1, settings.loop_capacity), platform)
+        cost = loop_cost(case_config(case, 1, settings.loop_capacity), platform)
     return cost, time.perf_counter() - begin
 
 
 def cycle_cost(name: str, platform: str | None, capacity: int, batch_size: int) -> Cost:
     """Compile a loop of add, sample and update for a platform."""
 
+    made = replay.make_replay(name, capacity, batch_size, platform)
+
     def init() -> Any:
         inputs = replay.make_inputs(batch_size)
         example = jax.tree.map(lambda x: x[0, 0], inputs.rows)
-        made = replay.make_replay(name, capacity, batch_size)
         return (made.init(jax.random.key(0), example), jnp.zeros(())), replay.at(inputs, 0)
 
     def step(carry: Any, inputs: Any) -> Any:
-        made = replay.make_replay(name, capacity, batch_size)
         return replay.cycle(made, replay.ORDERS[0], carry, inputs)
 
     return compiled_cost(step, *jax.eval_shape(init), platform=platform)
@@ -137,7 +137,9 @@ def loop_cost(config: RunConfig, platform: str | None) -> Cost:
 
     def program() -> Any:
         parts = assemble(config)
-        made = make_program(parts.environment, parts.agent, parts.replay, config.loop)
+        made = make_program(
+            parts.environment, parts.agent, parts.replay, config.loop, platform=platform
+        )
         return over_seeds(made)
 
     def chunk(state: Any, blocks: Any) -> Any:
@@ -149,7 +151,8 @@ def loop_cost(config: RunConfig, platform: str | None) -> Cost:
     )
 
 
-def _config(case: str, seeds: int, capacity: int) -> RunConfig:
+def case_config(case: str, seeds: int, capacity: int) -> RunConfig:
+    """Return the run of a training loop, one of LOOPS."""
     agent, method = case.split("/")
     return training.run_config(AGENTS[agent], method, seeds, capacity)
 
@@ -162,7 +165,7 @@ def timed(settings: Settings) -> list[command.Row]:
     )
     rows = [time_cycle(case, settings) for case in cycles]
     for case, seeds in itertools.product(loops, settings.seeds):
-        rows.append(time_loop(case, _config(case, seeds, settings.loop_capacity), settings))
+        rows.append(time_loop(case, case_config(case, seeds, settings.loop_capacity), settings))
     for count, method in itertools.product(settings.num_envs, ("uniform", "per")):
         rows.append(time_loop(f"brax/{method}", brax_config(method, count), settings))
     command.show_table(rows)
@@ -181,7 +184,7 @@ def time_cycle(case: str, settings: Settings) -> command.Row:
 
 def time_loop(case: str, config: RunConfig, settings: Settings) -> command.Row:
     """Return the microseconds of a step of all seeds, and the memory used and promised."""
-    promised = config.seeds * memory(assemble(config), config)
+    promised = config.seeds * memory(assemble(config), config, jax.default_backend())
     row = {"case": case, "seeds": config.seeds, "num_envs": config.sizes.num_envs}
     return _timed(row, lambda: training.own_loop(config), promised, settings)
 

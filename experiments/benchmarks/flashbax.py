@@ -17,11 +17,11 @@ from jaxreplay.types import Array, Sample, Transition
 PER = per.PERConfig()  # of our prioritised replay
 
 
-def prioritised(capacity: int, batch_size: int) -> Any:
+def prioritised(capacity: int, batch_size: int, platform: str | None = None) -> Any:
     """Return the prioritised flat buffer with the exponents of our PER."""
     buffer = flashbax.make_prioritised_flat_buffer(
         max_length=capacity, min_length=batch_size, sample_batch_size=batch_size,
-        priority_exponent=PER.alpha, device=jax.default_backend(),
+        priority_exponent=PER.alpha, device=platform or jax.default_backend(),
     )  # fmt: skip
 
     def sample(state: Any, key: Array) -> Sample:
@@ -37,7 +37,7 @@ def prioritised(capacity: int, batch_size: int) -> Any:
     return _replay(buffer, capacity, batch_size, sample, update)
 
 
-def uniform(capacity: int, batch_size: int) -> Any:
+def uniform(capacity: int, batch_size: int, platform: str | None = None) -> Any:
     """Return the uniform flat buffer."""
     buffer = flashbax.make_flat_buffer(
         max_length=capacity, min_length=batch_size, sample_batch_size=batch_size

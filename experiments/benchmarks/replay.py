@@ -99,7 +99,8 @@ class Cycles:
         number = jax.ShapeDtypeStruct((), jnp.int32)
         lowered = jax.jit(loop, donate_argnums=0).lower(self._carry, self._inputs, number, number)
         self._loop = lowered.compile()
-        self.large_copies = len(large_copies(self._loop.as_text() or "", replay.capacity))
+        text = self._loop.as_text() or ""
+        self.large_copies = len(large_copies(text, replay.capacity, 128))  # trees have rows of 128
 
     def run(self, count: int) -> float:
         """Run `count` cycles; return their seconds."""
@@ -109,12 +110,15 @@ class Cycles:
         return seconds
 
 
-def make_replay(name: str, capacity: int, batch_size: int) -> Any:
-    """Return the replay of a contender, with the functions of a Replay."""
+def make_replay(name: str, capacity: int, batch_size: int, platform: str | None = None) -> Any:
+    """Return the replay of a contender, with the functions of a Replay.
+
+    `platform` is that of its programs if it is not the default one; flashbax asks for it.
+    """
     if name in FLASHBAX:
         from experiments.benchmarks import flashbax  # of an optional package
 
-        return getattr(flashbax, FLASHBAX[name])(capacity, batch_size)
+        return getattr(flashbax, FLASHBAX[name])(capacity, batch_size, platform)
     method = METHODS[name]
     sampler = method.method(method.config().for_run(1_000_000)).sampler
     return Replay(sampler, capacity=capacity, batch_size=batch_size)

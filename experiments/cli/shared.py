@@ -87,7 +87,9 @@ def labelled(text: str) -> tuple[str, str]:
     name = replay_name(name)
     label = label if equals else name.rpartition(".")[2]
     if label in ("agent", "env", "replay"):
-        raise argparse.ArgumentTypeError(f"'{label}' names other options: use another label")
+        raise argparse.ArgumentTypeError(
+            f"'{label}' cannot be a label, because --{label} is an option: use another label"
+        )
     if not re.fullmatch(r"[A-Za-z]\w*", label):  # also a folder's name
         raise argparse.ArgumentTypeError(
             f"'{label}' is not a label: use letters, digits and underscores, a letter first"
@@ -122,7 +124,7 @@ def labelled_folder(text: str) -> tuple[str, Path]:
 def shown(text: str) -> str:
     """Return a word of the command line for figures and pages (argparse `type`).
 
-    Letters outside the locale are surrogates, which cannot be drawn.
+    Bytes that are not text in the locale become question marks, because fonts lack them.
     """
     return os.fsencode(text).decode(errors="replace")
 

@@ -66,7 +66,7 @@ def read(path: Path) -> Options:
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested tables with dotted names."""
+    """Yield the dotted name (`agent.tau`) and the value of each entry of nested tables."""
     for key, value in content.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
@@ -75,7 +75,7 @@ def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def _texts(value: Any) -> list[str]:
-    """Return the text of each value of a list; spaces separate the parts of one value."""
+    """Return the words of a value on the command line, such as ["64 64"] for [[64, 64]]."""
     if isinstance(value, list):
         return [" ".join(_texts(each)) for each in value]
     return [str(value).lower() if isinstance(value, bool) else str(value)]

@@ -47,7 +47,7 @@ class BraxConfig(CompiledConfig):
     """Options of a brax environment."""
 
     backend: Literal["spring", "positional", "generalized", "mjx"] | None = option(
-        None, "physics; none: spring"
+        None, "physics engine of brax; by default spring"
     )
 
 
@@ -186,7 +186,8 @@ def make_jumanji(name: str, config: CompiledConfig = CompiledConfig()) -> Enviro
             f"jumanji/{name} has actions {env.action_spec}, and agents need one discrete number: "
             f"choose another environment, such as jumanji/{JUMANJI[0]}"
         )
-    # jumanji terminates episodes at its own limit, so that they are truncated one step before.
+    # At its own limit of steps, jumanji ends episodes as if the task had ended (discount 0), which
+    # would be wrong in targets: truncate them one step earlier.
     own = getattr(env, "time_limit", None)
     limits = [limit for limit in (config.max_steps, own and own - 1) if limit]
 

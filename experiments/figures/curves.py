@@ -66,7 +66,7 @@ def learning_curves(
 
 
 def curve_panels(frames: Frames, styles: Styles, threshold: float | None) -> list[Panel]:
-    """Return a panel of all labels; of more than four, also panels of each beside the first."""
+    """Return a panel of all labels and, of more than four, one of each next to the first."""
     drawn = {label: curve_of(frame) for label, frame in frames.items()}
     panel = partial(draw_curves, styles=styles, threshold=threshold)
     if len(drawn) <= CROWD:

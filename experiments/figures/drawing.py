@@ -207,12 +207,13 @@ def finish_rows(
 
 
 def draw_rule(axes: Axes, value: float, text: str = "", *, upright: bool = False) -> None:
-    """Draw a thin dashed line across the axes, with a text at its left end."""
+    """Draw a thin dashed line across the axes, with a text beside its right end."""
     thin = {"color": FAINT, "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1}
     (axes.axvline if upright else axes.axhline)(value, **thin)
     if text:
-        place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "va": "top"}
-        axes.annotate(text, (0, value), xytext=(4, -3), fontsize=9, color=FAINT, **place)
+        place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points"}
+        look = {"fontsize": 9, "color": FAINT, "va": "center"}
+        axes.annotate(text, (1, value), xytext=(3, 0), **look, **place)
 
 
 def draw_legend(axes: Axes, columns: int = 2) -> None:

@@ -64,7 +64,7 @@ class Film:
     def write(self, path: Path, fps: int) -> int:
         """Write the file atomically; return the number of pictures in it.
 
-        Every second picture is dropped until a GIF is smaller than about 3 MB.
+        While a GIF is larger than about 3 MB, every second picture is dropped.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(path, self._gif(fps))

@@ -84,7 +84,7 @@ def forest(
     for row in rows:
         groups.setdefault(row.group, []).append(row)
     several, styles = len(groups) > 1, styles_of(methods)
-    label = rows[0].quantity + ("" if several else f", against {baseline}")
+    label = improvement_label(rows, "" if several else baseline)
     panels = [
         partial(
             draw_improvement, rows=members, styles=styles, label=label,
@@ -96,6 +96,13 @@ def forest(
     few = min(row.seeds for row in rows)
     title = f"{title}, by {metric.name}"
     write_grid(path, title, panels, size, columns=len(groups), seeds=few, dpi=120)
+
+
+def improvement_label(rows: Sequence[Verdict], baseline: str) -> str:
+    """Return the label of the axis of `draw_improvement`, with the levels of the intervals."""
+    levels = sorted({row.level for row in rows}, reverse=True)  # arms outside the family: 95 %
+    shown = " or ".join(f"{100 * level:.3g} %" for level in levels)
+    return f"{rows[0].quantity} [{shown}]" + (f", against {baseline}" if baseline else "")
 
 
 def draw_improvement(
@@ -144,7 +151,8 @@ def draw_leads(
     """Draw wins minus losses after every seed, with markers at looks that decided.
 
     Dashed lines are the boundary at level `alpha` for pairs without ties. An arm beyond it is
-    better or worse for any results of the other arms. Ties and Holm's method only narrow it.
+    better or worse, whatever the results of other arms. Ties and Holm's method only bring the lines
+    closer to 0.
 
     Args:
       axes: the axes.

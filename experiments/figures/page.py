@@ -92,6 +92,11 @@ def check_path(path: Path) -> None:
                 raise ValueError(f"{path} was not written by this command: choose another --out")
 
 
+def has_section(path: Path, anchor: str) -> bool:
+    """Return whether there is a page with a section of this anchor."""
+    return path.exists() and f'<section id="{anchor}"'.encode() in path.read_bytes()
+
+
 def table(cells: Sequence[Sequence[str]], caption: str = "", *, folded: bool = False) -> str:
     """Return a table whose first row is the header; `folded` shows its caption only."""
     header, *rows = cells

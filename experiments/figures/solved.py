@@ -49,8 +49,8 @@ def _of_group(
     task: str,
 ) -> list[str]:
     lines = []
-    for verdict in ("agrees", "disagrees", "no difference", "undecided", "pilot"):
-        turn = -1 if verdict == "disagrees" else 1  # name the more frequent outcome first
+    for verdict in ("better", "worse", "no difference", "undecided", "pilot"):
+        turn = -1 if verdict == "worse" else 1  # name the more frequent outcome first
         word, other = (metric.better, metric.worse)[::turn]
         own = [
             (
@@ -193,9 +193,5 @@ def key_of(
         return name, "the baseline" if label == baseline else ""
     if row.method == CONTROL:
         name = f"{_name(baseline, methods)}, other seeds"
-    verdict = _VERDICTS.get(row.verdict, row.verdict)
     wins, _, losses = row.counts
-    return name, f"sooner in {wins}, later in {losses}: {verdict}"
-
-
-_VERDICTS = {"agrees": "better", "disagrees": "worse"}
+    return name, f"sooner in {wins}, later in {losses}: {row.verdict}"

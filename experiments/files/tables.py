@@ -39,7 +39,7 @@ def decode(path: Path) -> pd.DataFrame:
         stream = zlib.decompressobj(wbits=zlib.MAX_WBITS + 16)  # checks size and checksum
         text = stream.decompress(content, size + 1)
         if not stream.eof or stream.unused_data:
-            raise ValueError("it is cut off, or longer than its text")
+            raise ValueError("it is cut off, or has bytes after its end")
     return parse(path, text, (), _REMEDY)
 
 

@@ -45,9 +45,10 @@ def claims() -> dict[str, tuple[Claim, ...]]:
 def stated(entry: Entry, claim: Claim | Exact) -> str:
     """Return the commit that stated a claim, and whether it was stated before the runs.
 
-    `printed/stated.csv` has the commits by entry, and by the two arms or the name of an exact claim
-    if they differ. A claim was stated "before" its runs; "informed" if an earlier version of the
-    comparison was known; "after" them; or "unclear" if the history does not show it.
+    `printed/stated.csv` has a commit for each entry. Claims with commits of their own are named by
+    arm and baseline (`per/uniform`), or by the name of an exact claim. A claim was stated "before"
+    its runs; "informed" if an earlier version of the comparison was known; "after" them; or
+    "unclear" if the history does not show it.
 
     Returns:
       The commit, with a remark; or "not recorded".

@@ -118,14 +118,14 @@ def smaller(parts: Parts, config: RunConfig) -> str:
     return f"use {max(found, key=found.__getitem__)}"
 
 
-def memory(parts: Parts, config: RunConfig) -> int:
-    """Return the bytes of one seed on the device, without the states of training environments.
+def memory(parts: Parts, config: RunConfig, platform: str) -> int:
+    """Return the bytes of one seed on a device, without the states of training environments.
 
     They include the arrays of evaluations on the host where device and host share their memory.
     """
     evaluation, on_host = _evaluation_bytes(parts, config)
     most = max(evaluation, _inspection_bytes(parts, config))
-    shared = on_host if jax.default_backend() == "cpu" else 0
+    shared = on_host if platform == "cpu" else 0
     return _training_bytes(parts, config) + most + shared
 
 

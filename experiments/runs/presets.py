@@ -69,7 +69,7 @@ def read_tables(path: Path, make: Callable[[str, dict[str, Any]], _Made]) -> dic
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Return nested tables with those of `above` in place of options of `below`."""
+    """Return nested tables of options; values in `above` take precedence over those in `below`."""
     both = dict(below)
     for name, value in above.items():
         if isinstance(value, dict) and name in both:

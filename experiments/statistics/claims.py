@@ -13,10 +13,10 @@ from experiments.statistics import primary, summaries
 if TYPE_CHECKING:  # its import takes half a second, which `--help` does not need
     import pandas as pd
 
-Direction = Literal["better", "at least as good", "worse"]
+Direction = Literal["better", "at least as good", "worse", "either"]
 Outcome = Literal[
-    "agrees", "disagrees", "no difference", "undecided", "not tested", "not comparable", "pilot",
-    "no claim",
+    "agrees", "disagrees", "better", "worse", "no difference", "undecided", "not tested",
+    "not comparable", "pilot", "no claim",
 ]  # fmt: skip
 
 MEAN = "mean:"  # prefix of a metric's column, in the name of a claim's primary metric
@@ -31,7 +31,9 @@ class Claim:
       says: the claim in words.
       arm: label of the arm.
       baseline: label of the arm that it is compared with.
-      direction: better, at least as good, or worse, in the direction of the metric.
+      direction: better, at least as good, or worse, in the direction of the metric. "either" makes
+        no claim and compares the arms: its verdict is "better" or "worse", where that of a claim is
+        "agrees" or "disagrees".
       least: smallest effect that counts, in the unit of the metric, or as a logarithm to base 2 if
         the metric is a ratio. For "better", a win must exceed it; for "at least as good", it is
         the margin by which a win may be worse. Without it, "at least as good" has the margin of
@@ -58,7 +60,7 @@ class Claim:
         return self.least if self.direction == "better" else -self.least
 
     def null(self, margin: float) -> float:
-        """Return the share of untied pairs won under the null, which is below 1/2 by a margin."""
+        """Return the share of untied pairs won under the null: 1/2, or `margin` less."""
         return 0.5 - margin if self.direction == "at least as good" and not self.least else 0.5
 
     @property

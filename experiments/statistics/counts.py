@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike
 Interval = tuple[float, float]
 Values = Sequence[float | None] | np.ndarray  # [seeds]
 
-# Probability of any false "agrees" or "disagrees" in a family of claims.
+# Probability of any false decision for or against an arm in a family of claims.
 ALPHA = 0.05
 # Distance of a probability of improvement from 1/2 that counts as no difference, or as being at
 # least as good.

@@ -86,10 +86,9 @@ class Verdict:
         facts = (
             "quantity", "effective_buffer", "sampler_updates", "train_seconds", "ungated", "pairs",
         )  # fmt: skip
-        claim = {"arm": self.claim.arm, "baseline": self.claim.baseline}
         return {
             **{name: getattr(self, name) for name in names},
-            **claim, "claim": self.claim.direction,
+            "arm": self.claim.arm, "baseline": self.claim.baseline,
             **{name: getattr(self, name) for name in facts},
         }  # fmt: skip
 
@@ -142,12 +141,13 @@ def decide(
 ) -> dict[Any, Verdict]:
     """Decide every claim of a family at the first look that has enough evidence.
 
-    A claim "agrees" or "disagrees" if its p-value, corrected over the family by Holm's method, is
-    below `ALPHA`; the sign is that of the evidence of the p-value. The null of "better" and "worse"
-    is that wins and losses are equally likely, and the null of "at least as good" that the arm
-    wins a share 1/2 - margin of the pairs that do not tie. The verdict "no difference" needs an
-    interval inside (1/2 - margin, 1/2 + margin); where more than half of the pairs tie, it also
-    needs such an interval of the untied pairs. No verdict is given before there are ten seeds.
+    A claim "agrees" or "disagrees", and a comparison is "better" or "worse", if its p-value,
+    corrected over the family by Holm's method, is below `ALPHA`; the sign is that of the evidence
+    of the p-value. The null of "at least as good" is that the arm wins a share 1/2 - margin of the
+    pairs that do not tie, and that of other directions that wins and losses are equally likely. The
+    verdict "no difference" needs an interval inside (1/2 - margin, 1/2 + margin); where more than
+    half of the pairs tie, it also needs such an interval of the untied pairs. No verdict is given
+    before there are ten seeds.
 
     Later looks of a decided claim are ignored and may be missing, so that decisions do not change
     if the study is interrupted or gets more seeds.
@@ -160,8 +160,8 @@ def decide(
       plan: whether to estimate the seeds that undecided claims need (up to 0.5 s per claim).
 
     Returns:
-      The verdict about each claim. The probability that any falsely agrees or disagrees is at most
-      `ALPHA`; that of an error of any interval is another `ALPHA`.
+      The verdict about each claim. The probability that any is falsely decided for or against the
+      arm is at most `ALPHA`; that of an error of any interval is another `ALPHA`.
 
     Raises:
       ValueError: a claim has no look, or several in a fixed design.
@@ -224,6 +224,8 @@ def _outcome(
     if counts.pairs // evidence.tasks < FEWEST_SEEDS:
         return "pilot"
     if p_value < ALPHA:
+        if evidence.claim.direction == "either":
+            return "better" if wins_more else "worse"
         return "agrees" if wins_more != (evidence.claim.direction == "worse") else "disagrees"
     return "no difference" if even and evidence.claim.may_find_no_difference else "undecided"
 

@@ -74,7 +74,8 @@ def driver_of(
       programs: traced and compiled programs, which several drivers may share.
     """
     if job.group.program is not None:
-        layout = Layout(len(runs), job.width, unit)  # pyright: ignore[reportArgumentType]
+        mesh = job.group.program.mesh
+        layout = Layout(len(runs), job.width, unit if mesh is None else (mesh,))  # pyright: ignore[reportArgumentType]
         return CompiledDriver(job.group.program, job.group.inputs(runs), layout, programs)
     config = job.group.points[0].config
     spec, environment, agent, replay = assemble(config)

@@ -168,8 +168,8 @@ def _best_settings(results: Results, written: list[Path]) -> str:
     """Draw the scores against the settings; return the table of the best settings."""
     study, metric = results.study, results.metric
     how = (
-        "The best point was selected on every other seed. The last two columns show the other "
-        "seeds."
+        "Half of the seeds, every second one, selected the best point. The last two columns show "
+        "the other half."
         if tuned.has_choice(results.runs)
         else "Every method has a single point, and the scores include all seeds."
     )

@@ -262,9 +262,7 @@ class Study(Saved):
             remarks += _remarks(point)
         fewest = first.seeds
         if fewest < FEWEST_SEEDS and self.compares and not question.until_decided:
-            remarks.append(
-                f"{fewest} seeds are a pilot without verdicts: use --seeds {FEWEST_SEEDS} or more"
-            )
+            remarks.append(f"{fewest} seeds are a pilot: a verdict needs {FEWEST_SEEDS}")
         return list(dict.fromkeys(remarks))
 
     def _check_claims(self) -> None:
@@ -437,7 +435,7 @@ def _on_updates(point: Point) -> list[str]:
         return []
     return [
         f"{point.label} learns from at most {max(updates, 0)} evaluations, and counts as tested "
-        f"from {FEWEST_UPDATES} on: lower --observe-every for more"
+        f"from {FEWEST_UPDATES} on, which a lower observe_every gives"
     ]
 
 

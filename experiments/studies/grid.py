@@ -8,7 +8,6 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from experiments import environments
 from experiments.cli.parser import read_value
 from experiments.runs.run_config import PREFIXES, SECTIONS, RunConfig, shown_value
 from jaxreplay.option import Option, options_of
@@ -53,11 +52,6 @@ class Point(NamedTuple):
         """Unique identifier within the study."""
         shown = (f"{place.name}={shown_value(value)}" for place, value in self.settings.items())
         return " ".join((self.env, self.label, *shown))
-
-    @property
-    def hosted(self) -> bool:
-        """Whether its runs cannot compile into one program."""
-        return environments.is_host(self.env)
 
     @property
     def name(self) -> str:

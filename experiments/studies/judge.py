@@ -212,7 +212,10 @@ def judge(
         for name, member in members.items()
         if member.baseline != name and len(runs[name].values) >= _FEWEST
     ]
-    claims = [Claim(arm.name, arm.point.name, members[arm.baseline].point.name) for arm in arms]
+    claims = [
+        Claim(arm.name, arm.point.name, members[arm.baseline].point.name, direction="either")
+        for arm in arms
+    ]
     pairs = {arm.name: [(runs[arm.name], runs[arm.baseline])] for arm in arms}
     answers = results.judge(claims, lambda claim: pairs[claim.says], plan and len(arms) <= _PLANNED)
     rows = [

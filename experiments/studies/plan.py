@@ -5,14 +5,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax
-
 from experiments.runs import rates
 from experiments.runs.assembly import assemble, memory, smaller
 from experiments.studies import devices as devices_
 from experiments.studies.devices import Unit, width_of
 from experiments.studies.grid import Point
-from experiments.studies.programs import Group
+from experiments.studies.programs import Group, Kind
 from experiments.studies.store import SeededPoint
 
 
@@ -137,51 +135,51 @@ def make(
     wanted: dict[str, list[SeededPoint]] = {}
     for point, seed in missing:
         wanted.setdefault(point.id, []).append((point, seed))
-    available = _limit(units, limit)
+    available, platform = _limit(units, limit), units[0][0].platform
     jobs = []
     for group in groups:
         runs = [run for point in group.points for run in wanted.get(point.id, ())]
         if not runs:
             continue
-        on_cpu, calls = devices_.is_cpu(units[0][0]), sum(map(len, units))
+        on_cpu, total = platform == "cpu", sum(map(len, units))
         planned = sum(point.config.seeds for point in group.points)
         # Of all runs, not of the missing ones, so that checkpoints fit when a study resumes.
-        mesh = group.points[0].config.loop.mesh
+        calls = 1 if group.kind is Kind.MESH else total  # at the same time
         if width is not None:
             own = min(width, planned)
         elif on_cpu:
             own = min(width_of(group.points[0].config.seeds), planned)
-        else:  # devices of a mesh execute one program
-            own = planned if mesh > 1 else math.ceil(planned / calls)
+        else:
+            own = math.ceil(planned / calls)
         if not together:
-            parts = calls if mesh > 1 and not on_cpu else len(units)
-            size, fit = fitting(group.points[0], parts, available)
+            places = len(units) if on_cpu else total
+            size, fit = fitting(group.points[0], places, available, platform)
             jobs.append(Job(group, tuple(runs), min(own, fit), min(own, fit), size))
             continue
         # All states exist at once: in the memory of the host, or that of every accelerator.
-        places = 1 if on_cpu else calls
-        rounds = 1 if mesh > 1 else math.ceil(math.ceil(len(runs) / own) / calls)
-        least = len(runs) if on_cpu else own * rounds
-        size, _ = fitting(group.points[0], places, available, least)
+        places = 1 if on_cpu else total
+        least = len(runs) if on_cpu else own * math.ceil(math.ceil(len(runs) / own) / calls)
+        size, _ = fitting(group.points[0], places, available, platform, least)
         jobs.append(Job(group, tuple(runs), own, len(runs), size, together))
     return Plan(tuple(jobs), tuple(units), available)
 
 
-def fitting(point: Point, units: int, limit: int, least: int = 1) -> tuple[int, int]:
+def fitting(point: Point, units: int, limit: int, platform: str, least: int = 1) -> tuple[int, int]:
     """Return the bytes of a run's arrays on a device, and the number of runs that fit on each unit.
 
     Args:
       point: point of the run.
       units: number of units that train at the same time.
       limit: bytes available to all of them.
+      platform: platform of their devices.
       least: number of runs that must fit on each.
 
     Raises:
       ValueError: fewer runs fit; the message names the point.
     """
     parts = assemble(point.config)
-    size = memory(parts, point.config)
-    if jax.default_backend() == "cpu":  # virtual devices of a mesh share the memory
+    size = memory(parts, point.config, platform)
+    if platform == "cpu":  # virtual devices of a mesh share the memory
         size *= point.config.loop.mesh
     if (fit := limit // units // size) < least:
         runs = least * units

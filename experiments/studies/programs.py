@@ -6,6 +6,7 @@ its values is compiled separately.
 """
 
 import dataclasses
+import enum
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,10 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments import environments
 from experiments.cli.parser import unknown
 from experiments.environments.types import Array
 from experiments.runs.assembly import assemble
 from experiments.runs.run_config import RunConfig
+from experiments.studies.devices import Unit
 from experiments.studies.grid import Place, Point
 from experiments.training.loop import Program, make_program
 from experiments.training.schedule import Schedule, schedule
@@ -36,8 +39,44 @@ _NEEDS_VALUE = (
 Values = dict[str, Any]  # name of a setting -> [] or [S]
 
 
-# Runs on one device, runs that several devices divide, and runs with environments on the host.
-KINDS = ("device", "mesh", "host")
+class Kind(enum.Enum):
+    """Where runs execute, and the programs that they share."""
+
+    DEVICE = enum.auto()  # on one device
+    MESH = enum.auto()  # divided over several devices
+    HOST = enum.auto()  # around environments on the host
+
+    @classmethod
+    def of(cls, point: Point) -> "Kind":
+        """Return the kind of the runs of a point."""
+        if environments.is_host(point.env):
+            return cls.HOST
+        return cls.MESH if point.config.loop.mesh > 1 else cls.DEVICE
+
+    @property
+    def needs_this_machine(self) -> bool:
+        """Whether a cluster cannot train the runs."""
+        return self is not Kind.DEVICE
+
+    def place(self, units: Sequence[Unit], together: bool) -> tuple[list[Unit], bool]:
+        """Return the units that train the runs, and whether all runs of a program are one batch.
+
+        Args:
+          units: devices of the study.
+          together: whether the runs share their log points, as the seeds of a single run do.
+        """
+        if self is Kind.HOST:  # one device trains all runs of a point
+            return list(units[:1]), True
+        if together or self is Kind.MESH:  # all devices train one batch
+            return [tuple(device for unit in units for device in unit)], together
+        return list(units), together
+
+    def grouped(self, points: Sequence[Point]) -> list["Group"]:
+        """Group points of this kind; only runs on one device share programs."""
+        if self is not Kind.DEVICE:
+            return [group_of([point], ()) for point in points]
+        parts = _partitioned(points, _must_differ)
+        return [group for part in parts for group in _split(part, _candidates(part))]
 
 
 class Group(NamedTuple):
@@ -47,6 +86,11 @@ class Group(NamedTuple):
     traced: tuple[Place, ...]  # settings that are inputs of the program
     # `init` takes a key and the inputs, or a key; None for environments on the host.
     program: Program | None
+
+    @property
+    def kind(self) -> Kind:
+        """Kind of the runs."""
+        return Kind.of(self.points[0])
 
     @property
     def name(self) -> str:
@@ -82,7 +126,8 @@ def check(point: Point) -> None:
       ValueError: the point cannot run; the message names it and the reason.
     """
     try:
-        assemble(point.config) if point.hosted else _program(point.config)
+        if group_of([point], ()).program is None:
+            assemble(point.config)
     except ValueError as error:
         raise ValueError(f"{point.id}: {error}") from None
 
@@ -90,22 +135,10 @@ def check(point: Point) -> None:
 def grouped(points: Sequence[Point]) -> list[Group]:
     """Group the points of a study that can share a program; settings that vary may be inputs.
 
-    All points determine the groups, so that a resumed study has the same programs as before. Points
-    with environments on the host, or on several devices, share nothing.
+    All points determine the groups, so that a resumed study has the same programs as before.
     """
-    groups = []
-    kinds = {kind: [point for point in points if kind_of(point) == kind] for kind in KINDS}
-    for members in _partitioned(kinds["device"], _must_differ):
-        groups += _split(members, _candidates(members))
-    groups += [group_of([point], ()) for point in kinds["mesh"]]
-    return groups + [Group((point,), (), None) for point in kinds["host"]]
-
-
-def kind_of(point: Point) -> str:
-    """Return one of `KINDS`."""
-    if point.hosted:
-        return "host"
-    return "mesh" if point.config.loop.mesh > 1 else "device"
+    kinds = {kind: [point for point in points if Kind.of(point) is kind] for kind in Kind}
+    return [group for kind, members in kinds.items() for group in kind.grouped(members)]
 
 
 def _split(points: Sequence[Point], candidates: Sequence[Place]) -> list[Group]:
@@ -154,8 +187,9 @@ def _metrics(group: Group) -> list[str]:
 
 def group_of(points: Sequence[Point], traced: Sequence[Place]) -> Group:
     """Return the group of points that differ only in the `traced` settings."""
-    config = points[0].config
-    program = with_inputs(config, traced) if traced else _program(config)
+    config, program = points[0].config, None
+    if Kind.of(points[0]) is not Kind.HOST:
+        program = with_inputs(config, traced) if traced else _program(config)
     return Group(tuple(points), tuple(traced), program)
 
 

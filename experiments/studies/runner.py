@@ -105,7 +105,7 @@ def run(
         try:
             findings = work.carry_out()
         except TimeOver:
-            say(f"the {where.hours:g} hours are over: {again or f'--resume {out} continues'}")
+            say(f"the {where.hours:.2g} hours are over: {again or f'--resume {out} continues'}")
             return None
         except Stopped as error:
             if not again:
@@ -219,23 +219,17 @@ class _Work:
             executor.carry_out(jobs, self.results, engine, logs, stops, self._deadline)
 
     def _plans(self, runs: Sequence[SeededPoint]) -> list[tuple[plan.Plan, Engine]]:
-        """Return the plan of the runs that compile, and that of runs on the host, if any.
+        """Return the plan of the runs of each kind, if any.
 
-        All devices of this machine together train a single run, whose log points are shown as they
-        come, and runs that they divide. One device trains all runs of a point with
-        environments on the host.
+        The log points of a single run are shown as they come, so its seeds train together.
         """
         if self._made is not None and self._made[0] == runs:  # as described before training
             return self._made[1]
         plans: list[tuple[plan.Plan, Engine]] = []
-        for kind in programs.KINDS:
-            groups = [group for group in self._groups if programs.kind_of(group.points[0]) == kind]
-            engine = self.engine if kind == "device" else self._here()
-            units, together = engine.units, kind == "host" or self._output is not None
-            if kind == "host":
-                units = units[:1]
-            elif together or kind == "mesh":
-                units = [tuple(device for unit in units for device in unit)]
+        for kind in programs.Kind:
+            groups = [group for group in self._groups if group.kind is kind]
+            engine = self._here() if kind.needs_this_machine else self.engine
+            units, together = kind.place(engine.units, self._output is not None)
             made = plan.make(groups, runs, units, self._width, self.where.memory, together)
             plans += [(made, engine)] * bool(made.jobs)
         self._made = runs, plans

@@ -31,8 +31,8 @@ FORMAT = 2  # 1: tables of sweeps, before studies
 KEYS = ("env", "replay", "agent", "method")  # columns of the table before the settings
 _REMEDY = "restore it, or run the study again"
 _DIGITS = 9  # significant digits that distinguish all float32 numbers
-# Seconds between writes of the table: at most _LONGEST, so that a killed process loses little, and
-# otherwise a multiple of the CPU time of a write, which other work on the machine does not prolong.
+# The table is written again after _PATIENCE times the CPU time of the last write, so that writing
+# takes a small part of the time, but after _LONGEST seconds at most, so that a kill loses little.
 _PATIENCE, _LONGEST = 20, 120.0
 _SOURCES = ("experiments/studies/programs.py",)  # determine numbers, besides sources of all runs
 SeededPoint = tuple[Point, int]  # a point and a seed

@@ -72,7 +72,10 @@ def _head(results: Results, title: str | None) -> Head:
         ("environments" if len(results.envs) > 1 else "environment", ", ".join(results.envs)),
         ("replay", ", ".join(results.methods)),
         *([("settings", ", ".join(results.settings))] if results.settings else []),
-        ("runs", f"{len(results.runs):,} ({len(points):,} point{'s' * (len(points) != 1)})"),
+        (
+            "runs",
+            f"{len(results.store.ended()):,} ({len(points):,} point{'s' * (len(points) != 1)})",
+        ),
         ("seeds", span(_seeds_of_points(results))),
         ("agent steps", span(frame.groupby("point")["step"].max().tolist())),
         ("primary metric", results.metric.name),
@@ -85,7 +88,7 @@ def _warnings(results: Results) -> list[str]:
     """Return warnings about the results, one per line."""
     lines = [results.unjudged] if results.unjudged else []
     points, failed = results.store.facts["points"].values(), len(results.store.facts["failed"])
-    wanted, ended = sum(point["config"]["seeds"] for point in points), len(results.runs)
+    wanted, ended = sum(point["config"]["seeds"] for point in points), len(results.store.ended())
     if ended < wanted:  # up to the first look in a sequential study
         lines.append(f"{ended:,} of {wanted:,} runs have ended.")
     if results.findings and (undecided := len(results.findings.undecided)):
@@ -170,9 +173,9 @@ def _comparison(results: Results, groups: list[ArmGroup]) -> Section | None:
 def _compared(title: str, rows: Any, styles: Styles) -> str:
     """Return two panels for each baseline: wins, and differences, seed by seed."""
     base = rows[0].claim.baseline if title else "the other arm"
-    wins, size = f"{rows[0].quantity}, against {base}", _height(len(rows))
+    wins, size = judged.improvement_label(rows, base), _height(len(rows))
     how_often = partial(judged.draw_improvement, label=wins, title="Wins, seed by seed")
-    by = f"better than {base} by"
+    by = f"better than {base} by: seeds, IQM [95 %]"
     how_much = partial(judged.draw_differences, label=by, title="Differences, seed by seed")
     drawn = [how_often, how_much] if judged.has_differences(rows) else [how_often]
     return page.panels([partial(own, rows=rows, styles=styles) for own in drawn], title, size=size)
@@ -185,7 +188,7 @@ def _best(results: Results) -> Section | None:
     intro = (
         f"Scores: {results.metric.name} ({results.metric.help}), IQM over seeds [95 % bootstrap "
         "interval]; hollow: by default. The best of many points on the seeds that selected it is "
-        "partly luck: every other seed selects, and the rest are shown."
+        "partly luck: half of the seeds select, and the other half is shown."
     )
     if not tuned.has_choice(results.runs):
         intro += " Here every method has a single setting, which is shown on all seeds."

@@ -4,13 +4,20 @@ JAX's batching also finds which outputs depend on which inputs, but it traces th
 several times, and the body of a nested loop as often again. This module reads the traced program.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import jax
 from jax.custom_batching import custom_vmap
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jax.extend.core import (
+    ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    jaxpr_as_fun,
+    jaxprs_in_params,
+)
 
 Flags: TypeAlias = list[bool]
 
@@ -31,8 +38,18 @@ def jit_once(function: Callable[..., Any], **arguments: Any) -> Any:
 def _options() -> dict[str, bool]:
     # XLA's newer fusion emitters make a training step 4 to 25 % faster, but double its compile
     # time. jaxlib 0.11 and later always use them.
-    has_them = jax.__version_info__ < (0, 11) and jax.default_backend() == "cpu"
+    has_them = jax.__version_info__ < (0, 11) and default_platform() == "cpu"
     return {"xla_cpu_use_fusion_emitters": False} if has_them else {}
+
+
+def default_platform() -> str:
+    """Return the platform of JAX's default device, which `jax.default_device` can change."""
+    device = jax.config.jax_default_device
+    return jax.default_backend() if device is None else getattr(device, "platform", device)
+
+
+class Waiting(ValueError):
+    """Devices may send messages unequally often, and so wait for each other forever."""
 
 
 class Traced:
@@ -93,8 +110,11 @@ def depends(
       jaxpr: the traced function.
       inputs: one flag per input.
       on_device: whether the flags mean that devices of a `jax.shard_map` differ; results of
-        reductions over them do not.
+        reductions over them do not, and their own numbers do.
       constants: one flag per constant.
+
+    Raises:
+      Waiting: with `on_device`, a branch or a number of iterations differs, and with it messages.
     """
     known = dict(zip(jaxpr.invars, inputs, strict=True))
     known.update(zip(jaxpr.constvars, constants, strict=False))
@@ -110,7 +130,7 @@ def depends(
             outputs = [False] * len(equation.outvars)
         elif on_device and equation.primitive.name == "axis_index":
             outputs = [True]
-        elif rule is not None and any(given):
+        elif rule is not None and (any(given) or on_device):
             outputs = rule(equation, given, on_device)
         known.update(zip(equation.outvars, outputs, strict=True))
     return [flag(x) for x in jaxpr.outvars]
@@ -159,13 +179,16 @@ def _while(equation: JaxprEqn, given: Flags, on_device: bool) -> Flags:
     of_test, of_body, carry = given[:count], given[count:rest], given[rest:]
     body = _open(equation.params["body_jaxpr"])
     carry = until_stable(lambda carry: depends(body, of_body + carry, on_device), carry)
-    (iterations,) = depends(_open(equation.params["cond_jaxpr"]), of_test + carry, on_device)
+    test = _open(equation.params["cond_jaxpr"])
+    (iterations,) = depends(test, of_test + carry, on_device)
+    _check_messages(iterations and on_device, "the number of iterations of a loop", test, body)
     return [iterations or x for x in carry]
 
 
 def _cond(equation: JaxprEqn, given: Flags, on_device: bool) -> Flags:
     choice, *operands = given
-    parts = map(_open, equation.params["branches"])
+    parts = [_open(branch) for branch in equation.params["branches"]]
+    _check_messages(choice and on_device, "the choice of a branch", *parts)
     branches = [depends(branch, operands, on_device) for branch in parts]
     return [choice or any(outputs) for outputs in zip(*branches, strict=True)]
 
@@ -173,6 +196,8 @@ def _cond(equation: JaxprEqn, given: Flags, on_device: bool) -> Flags:
 def _custom(equation: JaxprEqn, given: Flags, on_device: bool) -> Flags:
     """Apply a function's custom batching rule to shapes, and record the outputs it batches."""
     del on_device
+    if not any(given):
+        return [False] * len(equation.outvars)
     found: list[list[bool]] = []
 
     @custom_vmap
@@ -196,11 +221,27 @@ def _custom(equation: JaxprEqn, given: Flags, on_device: bool) -> Flags:
     return found[0] if found else [False] * len(equation.outvars)
 
 
+def _check_messages(differs: bool, what: str, *parts: Jaxpr) -> None:
+    """Raise Waiting if devices may disagree on whether to execute parts with messages."""
+    names = {name for part in parts for name in _primitives(part)} if differs else set()
+    if found := sorted(names & _MESSAGES):
+        raise Waiting(f"{what} with a message ({', '.join(found)}) may differ between devices")
+
+
+def _primitives(jaxpr: Jaxpr) -> Iterator[str]:
+    """Yield the names of the operations of a traced function, and of functions inside it."""
+    for equation in jaxpr.eqns:
+        yield equation.primitive.name
+        for inner in jaxprs_in_params(equation.params):
+            yield from _primitives(inner)
+
+
 def _open(jaxpr: ClosedJaxpr | Jaxpr) -> Jaxpr:
     return jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
 
 
 _REDUCTIONS = frozenset({"psum", "pmax", "pmin", "all_gather"})
+_MESSAGES = _REDUCTIONS | {"ppermute", "all_to_all", "reduce_scatter"}
 _RULES: Mapping[str, Callable[[JaxprEqn, Flags, bool], Flags]] = MappingProxyType(
     {
         "scan": _scan,

@@ -185,8 +185,6 @@ def check(config: LoopConfig, replay: Replay) -> None:
             "--demos: this replay method sets the priorities of all transitions of one replay: "
             "leave it out, or use another --replay, such as per"
         )
-    if config.mesh > 1:
-        divide(replay, config.mesh)
     if isinstance(replay, Recorded):  # filled before the first step
         return
     if requires.all_new and (new != replay.batch_size or config.updates != 1):
@@ -210,21 +208,17 @@ def check(config: LoopConfig, replay: Replay) -> None:
 
 
 def divide(replay: Replay, count: int) -> Replay:
-    """Return the part of a replay on each of `count` devices.
+    """Return the part of a replay on each of `count` devices; the replay itself on one.
 
     Raises:
       ValueError: devices cannot divide the replay, or one of its sizes.
     """
+    if count == 1:
+        return replay
     if type(replay) is not Replay:
         raise ValueError(
             f"mesh {count}: a mixture with demonstrations is not divided over devices: leave out "
             "--demos, or use mesh 1"
-        )
-    sampler = replay.sampler
-    if sampler.needs_whole is not None:
-        raise ValueError(
-            f"mesh {count}: devices cannot divide the transitions of {type(sampler).__name__}, "
-            f"because {sampler.needs_whole}: use mesh 1, or another --replay, such as per"
         )
     sizes = {name: getattr(replay, name) for name in ("num_envs", "batch_size", "capacity")}
     for name, size in sizes.items():  # the capacity is a multiple of num_envs
@@ -234,7 +228,10 @@ def divide(replay: Replay, count: int) -> Replay:
                 f"{round_up(size, count)}"
             )
     parts = {name: size // count for name, size in sizes.items()}
-    return dataclasses.replace(replay, **parts, axis_name=devices.AXIS)
+    try:
+        return dataclasses.replace(replay, **parts, axis_name=devices.AXIS)
+    except ValueError as error:
+        raise ValueError(f"mesh {count}: {error}") from None
 
 
 def round_up(value: int, multiple: int) -> int:

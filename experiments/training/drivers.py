@@ -13,12 +13,12 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from experiments.training import sharding
 from experiments.training.loop import Program
@@ -90,37 +90,40 @@ class Driver(abc.ABC):
         """Free resources that are not part of the state."""
 
 
+Place: TypeAlias = jax.Device | Mesh
+
+
 class Layout(NamedTuple):
     """The division of S runs into programs.
 
     Attributes:
       runs: S.
       width: runs in a program; copies of the last run pad the last program.
-      devices: one for each concurrent program; on CPU, the same device once per core. A program
-        with a mesh uses the devices of its mesh instead, and has all runs.
+      places: one for each concurrent program: a device (on CPU, the same one once per core), or
+        the mesh whose devices divide every run.
     """
 
     runs: int
     width: int
-    devices: tuple[jax.Device, ...]
+    places: tuple[Place, ...]
 
     @property
     def programs(self) -> int:
         """Number of programs."""
         return math.ceil(self.runs / self.width)
 
-    def members(self, place: int) -> np.ndarray:
+    def members(self, number: int) -> np.ndarray:
         """Return the indices of a program's runs."""
-        first = place * self.width
+        first = number * self.width
         return np.minimum(np.arange(first, first + self.width), self.runs - 1)
 
-    def device(self, place: int) -> jax.Device:
-        """Return the device of a program."""
-        return self.devices[place % len(self.devices)]
+    def place(self, number: int) -> Place:
+        """Return the place of a program."""
+        return self.places[number % len(self.places)]
 
 
 class Programs:
-    """Programs that are traced once, and compiled once for each width and device.
+    """Programs that are traced once, and compiled once for each width and place.
 
     All cores are one device that executes several programs at a time, since threads can share a
     compiled program.
@@ -145,7 +148,7 @@ class Programs:
             return self._traced[id(program)][1]
 
     def compiled(
-        self, program: Program, seeds: Seeds, inputs: Any, device: jax.Device
+        self, program: Program, seeds: Seeds, inputs: Any, place: Place
     ) -> tuple[Any, float]:
         """Return a compiled training loop, and the seconds that this call compiled.
 
@@ -153,10 +156,10 @@ class Programs:
           program: the program of one run.
           seeds: as returned by `seeds`.
           inputs: shapes and dtypes of the inputs of `init` of all runs.
-          device: the device.
+          place: where it runs.
         """
         width = jax.tree.leaves(inputs)[0].shape[0]
-        key = (id(program), width, device)
+        key = (id(program), width, place)
         with self._lock:
             mine = key not in self._compiled
             if mine:
@@ -167,7 +170,7 @@ class Programs:
             return future.result(), 0.0
         began = time.perf_counter()
         try:
-            future.set_result(_compile(program, seeds, inputs, device))
+            future.set_result(_compile(seeds, inputs, place))
         except BaseException as error:
             future.set_exception(error)
             raise
@@ -179,29 +182,28 @@ class Programs:
         self._traced.pop(program, None)
 
 
-def _compile(program: Program, seeds: Seeds, inputs: Any, device: jax.Device) -> Any:
+def _compile(seeds: Seeds, inputs: Any, place: Place) -> Any:
     given = jax.eval_shape(seeds.init, inputs), jax.ShapeDtypeStruct((), jnp.int32)
-    at = _places(program, seeds, device)
     placed = jax.tree.map(
         lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at),
         given,
-        (at, _shared(program, device)),
+        (_of_state(seeds, place), _of_inputs(place)),
     )
     return seeds.chunk.lower(*placed).compile()
 
 
-def _shared(program: Program, device: jax.Device) -> Any:
-    """Return the sharding of inputs that all devices of a program share."""
-    if program.mesh is None:
-        return SingleDeviceSharding(device)
-    return NamedSharding(program.mesh, PartitionSpec())
+def _of_inputs(place: Place) -> Any:
+    """Return the sharding of inputs, which all devices of a place share."""
+    if isinstance(place, Mesh):
+        return NamedSharding(place, PartitionSpec())
+    return SingleDeviceSharding(place)
 
 
-def _places(program: Program, seeds: Seeds, device: jax.Device) -> Any:
+def _of_state(seeds: Seeds, place: Place) -> Any:
     """Return the sharding of every leaf of a program's state."""
-    if program.mesh is None:
-        return jax.tree.map(lambda _: SingleDeviceSharding(device), seeds.one)
-    return sharding.shardings(program.mesh, seeds.axes, seeds.one)
+    if isinstance(place, Mesh):
+        return sharding.shardings(place, seeds.axes, seeds.one)
+    return jax.tree.map(lambda _: SingleDeviceSharding(place), seeds.one)
 
 
 class CompiledDriver(Driver):
@@ -222,11 +224,9 @@ class CompiledDriver(Driver):
           where: division of the runs into programs.
           programs: keeps traces and compiled programs, which several drivers may share.
         """
-        if program.mesh is not None:
-            where = Layout(where.runs, where.runs, where.devices[:1])
         super().__init__(program.schedule)
         self._program, self._inputs, self._where = program, inputs, where
-        self._programs = programs or Programs(len(where.devices))
+        self._programs = programs or Programs(len(where.places))
         self._chunks: list[Any] = []
 
     @functools.cached_property
@@ -243,22 +243,21 @@ class CompiledDriver(Driver):
             lambda x: jax.ShapeDtypeStruct((self._where.width, *x.shape[1:]), x.dtype),
             self._inputs,
         )
-        for place in range(self._where.programs):
-            device = self._where.device(place)
-            chunk, seconds = self._programs.compiled(self._program, self._seeds, shapes, device)
+        places = [self._where.place(number) for number in range(self._where.programs)]
+        for place in places:
+            chunk, seconds = self._programs.compiled(self._program, self._seeds, shapes, place)
             self._chunks.append(chunk)
             self.compiling += seconds
-        places = {self._where.device(place) for place in range(self._where.programs)}
-        self.bytes = _bytes_of(self._chunks[0]) * math.ceil(self._where.programs / len(places))
-        mesh = self._program.mesh
-        if mesh is not None and mesh.devices[0].platform == "cpu":  # which share the memory
-            self.bytes *= mesh.size
+        self.bytes = _bytes_of(self._chunks[0]) * math.ceil(len(places) / len(set(places)))
+        first = places[0]
+        if isinstance(first, Mesh) and first.devices[0].platform == "cpu":  # which share the memory
+            self.bytes *= first.size
 
     def init(self) -> tuple[LoopState, ...]:
-        def begin(place: int) -> LoopState:
-            members = self._where.members(place)
+        def begin(number: int) -> LoopState:
+            members = self._where.members(number)
             inputs = jax.tree.map(lambda x: x[members], self._inputs)
-            return self._seeds.init(jax.device_put(inputs, self._at(place)))
+            return self._seeds.init(jax.device_put(inputs, self._at(number)))
 
         return tuple(self._concurrently(begin))
 
@@ -268,19 +267,18 @@ class CompiledDriver(Driver):
     def resume(self, saved: LoopState) -> tuple[LoopState, ...]:
         """Return copies of the programs' parts of a saved state; `chunk` donates them."""
 
-        def part(place: int, axis: int | None, leaf: Any) -> Any:
+        def part(number: int, axis: int | None, leaf: Any, at: Any) -> Any:
             if leaf is None:
                 return None
-            own = leaf if axis is None else leaf[self._where.members(place)]
-            return jax.device_put(jnp.array(own, copy=True), self._where.device(place))
+            own = leaf if axis is None else leaf[self._where.members(number)]
+            return jax.device_put(jnp.array(own, copy=True), at)
 
-        if self._where.programs == 1 and self._where.width == self._where.runs:
-            return (
-                jax.device_put(saved, _places(self._program, self._seeds, self._where.device(0))),
-            )
+        at = [_of_state(self._seeds, self._where.place(n)) for n in range(self._where.programs)]
+        if len(at) == 1 and self._where.width == self._where.runs:  # without a second copy
+            return (jax.device_put(saved, at[0]),)
         return tuple(
-            map_axes(functools.partial(part, place), self.axes, saved)
-            for place in range(self._where.programs)
+            map_axes(functools.partial(part, number), self.axes, saved, own)
+            for number, own in enumerate(at)
         )
 
     def to_save(self, state: tuple[LoopState, ...]) -> LoopState:
@@ -302,9 +300,9 @@ class CompiledDriver(Driver):
     def chunk(
         self, state: tuple[LoopState, ...], blocks: int
     ) -> tuple[tuple[LoopState, ...], Metrics]:
-        def run(place: int) -> Any:
-            count = jax.device_put(np.int32(blocks), self._at(place))
-            return jax.block_until_ready(self._chunks[place](state[place], count))
+        def run(number: int) -> Any:
+            count = jax.device_put(np.int32(blocks), self._at(number))
+            return jax.block_until_ready(self._chunks[number](state[number], count))
 
         states, metrics = zip(*self._concurrently(run), strict=True)
         joined = {
@@ -313,31 +311,31 @@ class CompiledDriver(Driver):
         }
         return states, joined
 
-    def _at(self, place: int) -> Any:
-        return _shared(self._program, self._where.device(place))
+    def _at(self, number: int) -> Any:
+        return _of_inputs(self._where.place(number))
 
     def _concurrently(self, call: Callable[[int], Any]) -> list[Any]:
-        """Call a function with the place of every program, concurrently on the devices."""
+        """Call a function with the number of every program, concurrently at their places."""
         count = self._where.programs
         if count == 1:
             return [call(0)]
         results: dict[int, Any] = {}
         errors: list[BaseException] = []
-        places: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for place in range(count):
-            places.put(place)
+        numbers: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for number in range(count):
+            numbers.put(number)
 
         def work() -> None:
             with contextlib.suppress(queue.Empty):
                 while not errors:
-                    place = places.get_nowait()
+                    number = numbers.get_nowait()
                     try:
-                        results[place] = call(place)
+                        results[number] = call(number)
                     except BaseException as error:
                         errors.append(error)
 
         # Threads of a pool would keep the process alive after a second Ctrl-C.
-        workers = min(len(self._where.devices), count)
+        workers = min(len(self._where.places), count)
         threads = [threading.Thread(target=work, daemon=True) for _ in range(workers)]
         for thread in threads:
             thread.start()
@@ -345,7 +343,7 @@ class CompiledDriver(Driver):
             thread.join()
         if errors:
             raise errors[0]
-        return [results[place] for place in range(count)]
+        return [results[number] for number in range(count)]
 
 
 def _bytes_of(compiled: Any) -> int:

@@ -21,7 +21,7 @@ from agents.types import Agent
 from experiments.environments.types import Array, Environment
 from experiments.training import sharding
 from experiments.training.carry import Carry
-from experiments.training.compiling import Flags, Traced, differing
+from experiments.training.compiling import Flags, Traced, default_platform, differing
 from experiments.training.config import LoopConfig
 from experiments.training.evaluation import evaluate
 from experiments.training.phases import Mode, Phases, make_phases
@@ -59,6 +59,7 @@ def make_program(
     replay: Replay,
     config: LoopConfig,
     mesh: Mesh | None = None,
+    platform: str | None = None,
 ) -> Program:
     """Compose environment, agent and replay into a Program.
 
@@ -69,12 +70,19 @@ def make_program(
       config: options of the loop.
       mesh: a mesh of one axis, over whose devices the run is divided (see `sharding`); None uses
         the first `config.mesh` devices.
+      platform: the platform that runs the program, such as "cpu", if it is not that of the mesh
+        or of JAX's default device. For accelerators, loops carry small arrays joined and twin
+        critics stacked. The shapes of what they carry must be known when they are traced, before
+        they are compiled for a device; states outside of loops do not depend on the platform.
 
     Raises:
       ValueError: the config cannot run, or devices cannot divide the run.
     """
     config, mesh = sharding.resolve(config, mesh)
-    loop = Loop(environment, make_phases(environment.action_space, agent, replay, config))
+    if platform is None:
+        platform = default_platform() if mesh is None else mesh.devices.flat[0].platform
+    phases = make_phases(environment.action_space, agent, replay, config)
+    loop = Loop(environment, phases, packs=platform != "cpu")
     if mesh is None:
         return Program(loop.init, loop.chunk, loop.schedule)
     init, chunk = sharding.divided(loop.init, loop.chunk, mesh)
@@ -87,6 +95,7 @@ class Loop:
 
     environment: Environment
     phases: Phases
+    packs: bool  # whether loops join small arrays and stack twin critics
 
     @property
     def schedule(self) -> Schedule:
@@ -97,10 +106,10 @@ class Loop:
         start = self.start(key)
         state, _ = self.repeat(
             lambda state: self.collect(state, "warm-up"),
-            _inside(start),
+            self._inside(start),
             self.schedule.warmup_rows,
         )
-        return self.phases.after_warmup(_outside(state, start))
+        return self.phases.after_warmup(self._outside(state, start))
 
     def start(self, key: Array) -> LoopState:
         """Return the state before the first step."""
@@ -139,9 +148,9 @@ class Loop:
     def differing(self) -> Flags | None:
         """Whether each leaf of the state differs between seeds.
 
-        It is None on CPU, and for a run on several devices: neither joins arrays.
+        It is None for loops that join no arrays, also because several devices divide the run.
         """
-        if jax.default_backend() == "cpu" or devices.current() is not None:
+        if not self.packs or devices.current() is not None:
             return None
 
         def once(state: LoopState) -> LoopState:
@@ -149,7 +158,7 @@ class Loop:
             state, _ = self.phases.learn(self.collect(state, "act")[0])
             return self.after_block(state)
 
-        start = Traced(lambda key: _inside(self.start(key)), a_key())
+        start = Traced(lambda key: self._inside(self.start(key)), a_key())
         return differing(start, Traced(once, start.outputs), from_outside=True)
 
     def after_block(self, state: LoopState) -> LoopState:
@@ -177,9 +186,8 @@ class Loop:
 
     def chunk(self, state: LoopState, blocks: Array) -> tuple[LoopState, Metrics]:
         """Run `blocks` blocks and an evaluation."""
-        before, state = state, _inside(state)
+        before, state = state, self._inside(state)
         block = Traced(self.block, state)
-        sharding.check(block, state)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), block.outputs[1:])
 
         first = jnp.zeros((), jnp.int32), state, *zeros
@@ -196,9 +204,19 @@ class Loop:
             lambda joined: carry.separate(joined)[0] < blocks, body, carry.join(first)
         )
         _, state, played, learned = carry.separate(joined)
-        state = _outside(state, before)
+        state = self._outside(state, before)
         returns, lengths = self.evaluate(state, evaluation_key(state))
         return self.phases.log_point(state, played, learned, returns, lengths)
+
+    def _inside(self, state: LoopState) -> LoopState:
+        """Return a state as loops carry it, with pairs of critics stacked if the loop packs."""
+        return state._replace(agent=ensembles.stack_pairs(state.agent)) if self.packs else state
+
+    def _outside(self, state: LoopState, like: LoopState) -> LoopState:
+        """Return a state with the structure of `like`, the argument of `_inside`."""
+        if not self.packs:
+            return state
+        return state._replace(agent=ensembles.split_pairs(state.agent, like.agent))
 
 
 def make_train(
@@ -207,6 +225,7 @@ def make_train(
     replay: Replay,
     config: LoopConfig,
     mesh: Mesh | None = None,
+    platform: str | None = None,
 ) -> Callable[[Array], tuple[LoopState, Metrics]]:
     """Make a whole training run as one pure function of a key.
 
@@ -220,7 +239,7 @@ def make_train(
     Raises:
       ValueError: the config cannot run, or devices cannot divide the run.
     """
-    program = make_program(environment, agent, replay, config, mesh)
+    program = make_program(environment, agent, replay, config, mesh, platform)
 
     def train(key: Array) -> tuple[LoopState, Metrics]:
         blocks = jnp.asarray(program.schedule.log_points, jnp.int32)
@@ -228,13 +247,3 @@ def make_train(
         return state, {"step": jnp.asarray(program.schedule.steps, jnp.int32), **metrics}
 
     return train
-
-
-def _inside(state: LoopState) -> LoopState:
-    """Return a state as loops carry it, with pairs of critics stacked on accelerators."""
-    return state._replace(agent=ensembles.stack_pairs(state.agent))
-
-
-def _outside(state: LoopState, like: LoopState) -> LoopState:
-    """Return a state with the structure of `like`, the argument of `_inside`."""
-    return state._replace(agent=ensembles.split_pairs(state.agent, like.agent))

@@ -39,9 +39,7 @@ def make_phases(
     check(config, replay)
     if config.scale_observations or config.scale_rewards:
         agent = scaling.normalise_inputs(agent)
-    if config.mesh > 1:
-        replay = divide(replay, config.mesh)
-    return Phases(action_space, agent, replay, config)
+    return Phases(action_space, agent, divide(replay, config.mesh), config)
 
 
 @dataclasses.dataclass(frozen=True)

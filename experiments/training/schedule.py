@@ -36,7 +36,8 @@ def schedule(config: LoopConfig, num_envs: int) -> Schedule:
     """
     if config.steps <= round_up(config.warmup, num_envs):
         raise ValueError(
-            f"steps {config.steps} end within the warm-up of {config.warmup}: use more steps"
+            f"steps {config.steps} end within the warm-up of {config.warmup}: use more steps, "
+            "or a smaller warmup (--warmup)"
         )
     if config.steps / config.eval_every > _MAX_LOG_POINTS:
         raise ValueError(

@@ -15,9 +15,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from experiments.training.compiling import Traced, until_stable
+from experiments.training.compiling import Flags, Traced, Waiting, until_stable
 from experiments.training.config import LoopConfig
-from experiments.training.state import Keys, LoopState
+from experiments.training.state import Keys, LoopState, a_key
 from jaxreplay import devices
 
 _WHOLE, _PART = cast(Any, P()), cast(Any, P(devices.AXIS))
@@ -67,7 +67,10 @@ def divided(
         return _map_parts(lambda x: x[None], init(key))
 
     def own_chunk(state: LoopState, blocks: Any) -> Any:
-        state, metrics = chunk(_map_parts(lambda x: x.reshape(x.shape[1:]), state), blocks)
+        state = _map_parts(lambda x: x.reshape(x.shape[1:]), state)
+        traced = Traced(chunk, state, blocks)
+        check(Traced(init, a_key()), traced)
+        state, metrics = traced(state, blocks)
         return _map_parts(lambda x: x[None], state), metrics
 
     # JAX's check of equal values would reject environments with loops; `check` replaces it.
@@ -79,30 +82,45 @@ def divided(
     )
 
 
-def check(block: Traced, state: LoopState) -> None:
-    """Check that devices agree on the state that they share after a block.
+def check(init: Traced, chunk: Traced) -> None:
+    """Check that devices agree on the parts of a state and the metrics that they share.
+
+    `init` and `chunk` contain the whole program: the warm-up, measurements after it, blocks,
+    evaluations and log points. The check follows dependencies in the traced functions. A value may
+    differ between devices if it depends on the number of a device (and so on its keys) without a
+    reduction over devices in between. Numbers are not compared, so a value that is equal for
+    another reason counts as different. Branches and loops that send messages must not depend on
+    such values: a device would wait forever for messages that others do not send.
 
     Args:
-      block: function from the state of a device to the next, and more.
-      state: the state, or shapes and dtypes.
+      init: `init` of one device.
+      chunk: `chunk` of one device.
 
     Raises:
-      ValueError: a part of the agent differs between devices.
+      ValueError: devices may differ in a part of the agent or a metric, or in their messages.
     """
-    if devices.current() is None:
-        return
+
+    def depends(part: Traced, flags: Flags) -> Flags:
+        return part.depends(flags, False, on_device=True)
+
+    state, metrics = chunk.outputs
     specs = jax.tree.leaves(specs_of(state), is_leaf=lambda x: isinstance(x, P))
-    differs = [spec == _PART for spec in specs]
-    found = until_stable(
-        lambda flags: block.depends(flags, False, on_device=True)[: len(flags)], differs
-    )
-    paths = [path for path, _ in jax.tree.leaves_with_path(state)]
-    for path, before, after in zip(paths, differs, found, strict=True):
-        if after and not before:
+    size = len(specs)
+    try:
+        differs = until_stable(lambda flags: depends(chunk, flags)[:size], depends(init, [False]))
+        differs += depends(chunk, differs)[size:]
+    except Waiting as error:
+        raise ValueError(
+            f"mesh: {error}, so devices would wait for each other: use mesh 1, or another agent"
+        ) from None
+    shared = [spec == _WHOLE for spec in specs] + [True] * len(jax.tree.leaves(metrics))
+    leaves = jax.tree.leaves_with_path((state, metrics))
+    for (path, _), is_shared, differ in zip(leaves, shared, differs, strict=True):
+        if differ and is_shared:
             raise ValueError(
-                f"mesh: devices would disagree on {jax.tree_util.keystr(path).lstrip('.')}, which "
-                "this agent with these options computes from a batch without an average: use mesh "
-                "1, or another agent"
+                f"mesh: devices would disagree on {jax.tree_util.keystr(path[1:]).lstrip('.')}, "
+                "which this agent with these options computes from a batch without an average: use "
+                "mesh 1, or another agent"
             )
 
 

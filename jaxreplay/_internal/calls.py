@@ -1,6 +1,7 @@
 """Validation of the arguments of `Replay`. All errors are one-line ValueErrors."""
 
 import functools
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,17 @@ import numpy as np
 from jaxreplay._internal.arguments import SCALARS, as_int32, check_array, check_scalar
 from jaxreplay.sampler import Sampler
 from jaxreplay.traced import cached, is_traced
-from jaxreplay.types import FEEDBACK, IGNORED, Requirements, Sample, Tree, get_field, has_field
+from jaxreplay.types import (
+    FEEDBACK,
+    IGNORED,
+    Draw,
+    Requirements,
+    Sample,
+    State,
+    Tree,
+    get_field,
+    has_field,
+)
 
 
 def check_axis(axis_name: Any, sampler: Sampler) -> None:
@@ -22,8 +33,9 @@ def check_axis(axis_name: Any, sampler: Sampler) -> None:
         raise ValueError(f"axis_name must be the name of a mesh axis or None, got {axis_name!r}")
     if sampler.needs_whole is not None:
         raise ValueError(
-            f"axis_name must be None for {type(sampler).__name__}, which devices cannot divide: "
-            f"{sampler.needs_whole}"
+            f"devices cannot divide the transitions of {type(sampler).__name__}, because "
+            f"{sampler.needs_whole}: use one device (axis_name None), or another method, such as "
+            "per"
         )
 
 
@@ -41,6 +53,13 @@ def check_sampler(sampler: Any) -> None:
             raise ValueError(
                 f"{kind} must be hashable ({error}): use a frozen dataclass with hashable options"
             ) from None
+    for function in ("add", "update"):
+        kinds = [x.kind for x in inspect.signature(getattr(sampler, function)).parameters.values()]
+        if inspect.Parameter.VAR_KEYWORD not in kinds:
+            raise ValueError(
+                f"{kind}.{function} must end with **feedback, because agents may pass more than "
+                "it requires"
+            )
     innermost = sampler  # wrappers pass `observe_return` on to their inner sampler
     while isinstance(inner := getattr(innermost, "inner", None), Sampler):
         innermost = inner
@@ -120,6 +139,48 @@ def checked_batch(batch: Any, slots: int, length: int | None) -> Sample:
     return _as_arrays(batch._replace(indices=indices, version=version))
 
 
+def checked_draw(sampler: Sampler, draw: Any, batch_size: int) -> Draw:
+    """Validate that `draw` is a `Draw` of `batch_size` slots, or sequences of slots."""
+    kind, lead = type(sampler).__name__, (batch_size,)
+    if not isinstance(draw, Draw):
+        got = "an array" if isinstance(draw, jax.Array) else f"a {type(draw).__name__}"
+        raise ValueError(f"{kind}.sample must return jaxreplay.Draw(indices, weights), got {got}")
+    expected = (lead if sampler.length is None else (*lead, sampler.length)), lead
+    shapes = jnp.shape(draw.indices), jnp.shape(draw.weights)
+    if shapes != expected or not jnp.issubdtype(jnp.result_type(draw.indices), jnp.integer):
+        raise ValueError(
+            f"{kind}.sample must return int32 indices of shape {list(expected[0])} and float32 "
+            f"weights of shape {list(lead)}, got {' and '.join(_types(draw[:2])[1])}"
+        )
+    return draw
+
+
+def next_state(sampler: Sampler, function: str, state: State, *args: Any, **feedback: Any) -> State:
+    """Return the state that a function of a sampler returns.
+
+    Raises:
+      ValueError: If the function reads feedback or a field that it does not get, or returns a state
+        of another structure, or with other shapes or dtypes.
+    """
+    name = f"{type(sampler).__name__}.{function}"
+    try:
+        after = getattr(sampler, function)(state, *args, **feedback)
+    except KeyError as error:
+        raise ValueError(
+            f"{name} reads {error}, which is neither in the feedback "
+            f"({', '.join(sorted(feedback)) or 'none'}) nor a field of the transition: declare it "
+            "in Requirements.feedback, feedback_of_new (of `add`) or transition_fields"
+        ) from error
+    if (new := _types(after)) != (old := _types(state)):
+        changed = [f"{x} to {y}" for x, y in zip(old[1], new[1], strict=False) if x != y]
+        got = ", ".join(changed) if new[0] == old[0] else type(after).__name__
+        raise ValueError(
+            f"{name} must return the new state with the structure, shapes and dtypes of the old "
+            f"one, a {type(state).__name__}: it " + ("changes " if changed else "returns ") + got
+        )
+    return after
+
+
 def check_feedback(
     wanted: frozenset[str], feedback: Mapping[str, Any], function: str, shape: tuple[int, ...]
 ) -> None:
@@ -145,6 +206,12 @@ def _reduction(name: str, shape: tuple[int, ...], given: tuple[int, ...]) -> str
     if len(given) == 2 and shape[0] in given:
         return f": reduce it, such as {name}.mean(axis={0 if given[1] == shape[0] else 1})"
     return "" if given else f": pass it before averaging, or use jnp.full({shape[0]}, {name})"
+
+
+def _types(tree: Tree) -> tuple[Any, list[str]]:
+    """Return the structure of a pytree, and the dtypes and shapes of its arrays."""
+    leaves, treedef = jax.tree.flatten(tree)
+    return treedef, [f"{x.dtype}{list(x.shape)}" for x in map(jax.typeof, leaves)]
 
 
 def _shapes(tree: Tree) -> tuple[Any, list[tuple[int, ...]]]:

@@ -46,22 +46,9 @@ def check(platform: str | None) -> None:
     there = _gpu_plugin() if platform == "gpu" else importlib.util.find_spec("libtpu")
     if not there:
         raise ImportError(
-            f"platform '{platform}' needs its compiler: pip install 'jaxreplay[compile-{platform}]'"
-            f" (in a clone: pip install -e '.[compile-{platform}]')"
+            f"platform '{platform}' needs its compiler: in a clone of jaxreplay, "
+            f"pip install '.[compile-{platform}]'"
         )
-
-
-@contextlib.contextmanager
-def tracing_for(platform: str | None) -> Iterator[None]:
-    """Let code that is traced see a platform as `jax.default_backend()`.
-
-    What JAX has traced before, or traces in the context, is not used for another platform.
-    """
-    if platform is None:
-        yield
-        return
-    with _traced_for()(platform), mock.patch.object(jax, "default_backend", lambda: platform):
-        yield
 
 
 def compiled(
@@ -76,15 +63,14 @@ def compiled(
       donate: positions of donated arguments.
     """
     if platform is not None:
-        place = SingleDeviceSharding(_device(platform))
+        place = SingleDeviceSharding(devices(platform)[0])
         shapes = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(
                 x.shape, x.dtype, sharding=place, weak_type=getattr(x, "weak_type", False)
             ),
             shapes,
         )
-    with tracing_for(platform):
-        lowered = jax.jit(function, donate_argnums=donate).lower(*shapes)
+    lowered = jax.jit(function, donate_argnums=donate).lower(*shapes)
     with contextlib.nullcontext() if platform is None else _not_cached():
         return lowered.compile(_OPTIONS.get(platform or ""))
 
@@ -101,11 +87,6 @@ def _not_cached() -> Iterator[None]:
         jax.config.update(name, before)
 
 
-@functools.cache
-def _traced_for() -> Any:
-    return jax.make_user_context(None)  # part of the keys of JAX's caches
-
-
 def _gpu_plugin() -> str | None:
     """Return the name of the module of JAX's plugin for CUDA, if it is installed."""
     if importlib.util.find_spec("jax_plugins") is None:
@@ -115,22 +96,22 @@ def _gpu_plugin() -> str | None:
 
 
 @functools.cache
-def _device(platform: str) -> Any:
-    """Return a device that can be compiled for, but not be used."""
+def devices(platform: str) -> Any:
+    """Return devices that can be compiled for, but not be used: one GPU, or four TPUs."""
     jax.devices()  # the machine's own devices first, which JAX chooses among the plugins it knows
     if platform == "tpu":
         with _environment(_NO_TPU):
-            return topologies.get_topology_desc("v5e:2x2", "tpu").devices[0]
+            return topologies.get_topology_desc("v5e:2x2", "tpu").devices
     describe = functools.partial(
         topologies.get_topology_desc, platform="cuda", target_config=_H100, topology="1x1x1"
     )
     try:
-        return describe().devices[0]
+        return describe().devices
     except NotImplementedError:  # JAX left out the plugin, as its libraries for running are missing
         plugin = importlib.import_module(_gpu_plugin() or "")
         with _environment({"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}):
             plugin.initialize()
-        return describe().devices[0]
+        return describe().devices
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 import dataclasses
 
 from jaxreplay.methods import per
-from jaxreplay.methods.per import PERConfig, PERPriority
+from jaxreplay.methods.per import PERConfig, PERLeaf
 from jaxreplay.methods.proportional import Proportional
 from jaxreplay.sampler import Method
 from jaxreplay.types import Requirements
@@ -13,8 +13,8 @@ _FEEDBACK = frozenset({"expected_td_error"})
 
 def sampler(config: PERConfig = PERConfig()) -> Proportional:
     """Return the EPER sampler: PER with the feedback `expected_td_error` as the TD error."""
-    priority = PERPriority(config.alpha, config.epsilon, config.clip, "expected_td_error")
-    return dataclasses.replace(per.sampler(config), priority=priority, feedback=_FEEDBACK)
+    priority = PERLeaf(config.alpha, config.epsilon, config.clip, "expected_td_error")
+    return dataclasses.replace(per.sampler(config), leaf=priority, feedback=_FEEDBACK)
 
 
 def method(config: PERConfig = PERConfig()) -> Method:

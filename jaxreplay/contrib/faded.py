@@ -127,7 +127,7 @@ class Faded(Sampler):
         old, value = state.old, state.max_leaf / self._factor(later, state.offset)
         if old is not None:
             leaving = sum_tree.get(state.young, places)
-            value = buffer.after(buffer.fence(leaving), value)
+            value = buffer.after(leaving, value)
             since = later - steps * num_envs
             kept = leaving * self._factor(since, state.offset) * self.config.floor
             became, stored = ring_.previous(ring, slots, steps)
@@ -148,7 +148,7 @@ class Faded(Sampler):
             slots = jnp.where(is_old, old, self._slots(state, ring, young))
         chance = self.probability(state, ring, slots, batch_size)
         ones = jnp.ones(batch_size, jnp.float32)
-        return Draw(slots, buffer.after(buffer.fence(chance), ones), probability=chance)
+        return Draw(slots, buffer.after(chance, ones), probability=chance)
 
     def update(
         self, state: FadedState, ring: Ring, sample: Sample, **feedback: Array
@@ -169,7 +169,7 @@ class Faded(Sampler):
     ) -> FadedState:
         """Return the state with priorities from the feedback on `slots` `[B]`."""
         config = self.config
-        leaf = lap.LAPPriority(config.alpha, config.kappa)(feedback, slots, ring)
+        leaf = lap.LAPLeaf(config.alpha, config.kappa)(feedback, slots, ring)
         invalid, largest = proportional.count_invalid_and_max(slots != IGNORED, leaf)
         places, age, is_young = self._places(state, ring, slots)
         is_young &= slots != IGNORED

@@ -33,14 +33,14 @@ class FreshConfig(Config):
     over_updates: int | None = option(None, options.OVER_UPDATES)
     decay: float = option(
         0.999,
-        "factor of a priority for every update since it was computed; 1: no decay",
+        "factor of a leaf, p^alpha, for every update since p was computed; 1: no decay",
         at_least=0.5,
         at_most=1,
     )
 
 
 class FreshState(NamedTuple):
-    """Priorities times `decay^-later`, so that one update changes only the leaves of its batch."""
+    """Leaves times `decay^-later`, so that one update changes only those of its batch."""
 
     scaled: ProportionalState  # its maximum is not scaled
     later: Array  # [] int32, number of updates since the leaves were last divided by the scale
@@ -48,7 +48,7 @@ class FreshState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Fresh(Sampler):
-    """Samples with `P(i) ~ p_i decay^u_i`, u updates after the priority p was computed.
+    """Samples with `P(i) ~ p_i^alpha decay^u_i`, u updates after the priority p was computed.
 
     A priority is computed when the transition is added, in `update`, and in `refresh`. Importance
     weights are those of the inner sampler. Without further draws, a priority with the default decay
@@ -89,7 +89,7 @@ class Fresh(Sampler):
         largest = state.scaled.max_leaf
         new = jnp.broadcast_to(largest, slots.shape)
         if self.inner.initial == "td":
-            leaf = self.inner.priority(feedback, slots, ring)
+            leaf = self.inner.leaf(feedback, slots, ring)
             new = jnp.where((leaf >= 0) & (leaf < jnp.inf), leaf, new)
         scaled = proportional.insert(state.scaled, slots, new * self._scale(state.later))
         scaled = scaled._replace(max_leaf=jnp.maximum(largest, new.max()))
@@ -102,7 +102,7 @@ class Fresh(Sampler):
         self, state: FreshState, ring: Ring, sample: Sample, **feedback: Array
     ) -> FreshState:
         slots, later = sample.indices, state.later + 1
-        leaf = self.inner.priority(feedback, slots, ring)
+        leaf = self.inner.leaf(feedback, slots, ring)
         largest = proportional.count_invalid_and_max(slots != IGNORED, leaf)[1]
         scaled = proportional.write(state.scaled, slots, leaf * self._scale(later))
         scaled = scaled._replace(max_leaf=jnp.maximum(state.scaled.max_leaf, largest))
@@ -113,7 +113,7 @@ class Fresh(Sampler):
         return FreshState(scaled._replace(tree=tree), jnp.where(later == most, 0, later))
 
     def refresh(self, state: FreshState, ring: Ring, slots: Array, **feedback: Array) -> FreshState:
-        leaf, scale = self.inner.priority(feedback, slots, ring), self._scale(state.later)
+        leaf, scale = self.inner.leaf(feedback, slots, ring), self._scale(state.later)
         scaled = proportional.refresh(state.scaled, slots, leaf * scale)
         largest = sum_tree.leaves(scaled.tree).max() / scale
         return state._replace(scaled=scaled._replace(max_leaf=jnp.where(largest > 0, largest, 1.0)))

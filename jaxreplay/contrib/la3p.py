@@ -102,7 +102,7 @@ class LA3P(Sampler):
             slots = join(slots, by_priority, jnp.minimum(by_inverse, size - 1))
         chance = self.probability(state, ring, slots, batch_size)
         ones = jnp.ones(batch_size, jnp.float32)
-        return Draw(slots, buffer.after(buffer.fence(chance), ones), probability=chance)
+        return Draw(slots, buffer.after(chance, ones), probability=chance)
 
     def update(self, state: LA3PState, ring: Ring, sample: Sample, **feedback: Array) -> LA3PState:
         uniform, by_priority, by_inverse = self.config.parts(len(sample.indices)).split(
@@ -135,7 +135,7 @@ class LA3P(Sampler):
         return proportional.metrics(state.priorities, ring)
 
     def _leaf(self, feedback: Mapping[str, Array], slots: Array, ring: Ring) -> Array:
-        return lap.LAPPriority(self.config.alpha, self.config.kappa)(feedback, slots, ring)
+        return lap.LAPLeaf(self.config.alpha, self.config.kappa)(feedback, slots, ring)
 
 
 def _inverse(leaf: Array) -> Array:

@@ -130,7 +130,7 @@ class Masked(Sampler):
         counts = buffer.add(state.counts, slots, _row(0 * ones, ones, jnp.zeros(())))
         before, excess, since = buffer.read(counts, jnp.where(valid, slots, 0)).T
         excess = excess - before * ((progress - since) + rest)
-        leaf = self.inner.priority(feedback, slots, ring)
+        leaf = self.inner.leaf(feedback, slots, ring)
         largest = proportional.count_invalid_and_max(valid, leaf)[1]
         masked = proportional.write(state.masked, slots, leaf * mask(excess, self.config.strength))
         masked = masked._replace(max_leaf=jnp.maximum(state.masked.max_leaf, largest))

@@ -141,7 +141,7 @@ class ReaPER(Sampler):
         # The unknown sum of all masses cancels in weights that are divided by their maximum.
         mass = jnp.maximum(mass, jnp.finfo(jnp.float32).tiny)
         weights = self.config.weight(mass, jnp.ones((), jnp.int32), state.priorities.updates)
-        return Draw(slots, buffer.after(buffer.fence(mass), weights), Aux(ended))
+        return Draw(slots, buffer.after(mass, weights), Aux(ended))
 
     def update(
         self, state: ReaPERState, ring: Ring, sample: Sample, **feedback: Array

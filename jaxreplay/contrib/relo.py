@@ -47,7 +47,7 @@ class ReLoConfig(Config):
 
 
 @dataclasses.dataclass(frozen=True)
-class ReLoPriority:
+class ReLoLeaf:
     """Computes priorities `map(loss - loss of the target network)^alpha`."""
 
     alpha: float
@@ -63,9 +63,9 @@ class ReLoPriority:
 
 def sampler(config: ReLoConfig = ReLoConfig()) -> Proportional:
     """Return the ReLo sampler: PER with another priority, for feedback `reducible_loss`."""
-    priority = ReLoPriority(config.alpha, config.map, config.epsilon)
+    leaf = ReLoLeaf(config.alpha, config.map, config.epsilon)
     return Proportional(
-        priority,
+        leaf,
         importance_weights(config),
         feedback=_FEEDBACK,
         sampling=config.sampling,

@@ -88,7 +88,7 @@ class Reshuffled(Sampler):
     ) -> ReshuffledState:
         places, start, count = sample.aux
         # Make the write follow the read in `sample`, of which `aux` is independent.
-        places = buffer.after(buffer.fence(sample.indices), places)
+        places = buffer.after(sample.indices, places)
         number = jnp.arange(len(places), dtype=jnp.int32)
         drawn, none = number < count, jnp.int32(ring.capacity)
         at_front = jnp.where(drawn, places - start, len(places))

@@ -38,7 +38,7 @@ class LAPConfig(Config):
 
 
 @dataclasses.dataclass(frozen=True)
-class LAPPriority:
+class LAPLeaf:
     """Computes priorities `max(|td|, kappa)^alpha` (Fujimoto et al. 2020, Eq. 9)."""
 
     alpha: float
@@ -53,9 +53,9 @@ def sampler(config: LAPConfig = LAPConfig()) -> Proportional:
 
     Importance weights are 1. By default, new transitions receive the maximum of the priorities.
     """
-    priority = LAPPriority(config.alpha, config.kappa)
+    leaf = LAPLeaf(config.alpha, config.kappa)
     return Proportional(
-        priority, sampling=config.sampling, initial=config.initial, maximum=config.maximum
+        leaf, sampling=config.sampling, initial=config.initial, maximum=config.maximum
     )
 
 

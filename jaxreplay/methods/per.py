@@ -36,7 +36,7 @@ class PERConfig(Config):
 
 
 @dataclasses.dataclass(frozen=True)
-class PERPriority:
+class PERLeaf:
     """Computes `p^alpha` for `p = min(|td|, clip) + epsilon` (Schaul et al. 2016, Sec. 3.3)."""
 
     alpha: float
@@ -59,7 +59,7 @@ def sampler(config: PERConfig = PERConfig()) -> Proportional:
     is constant unless `beta_updates` or `config.for_run` sets the length of its schedule.
     """
     return Proportional(
-        PERPriority(config.alpha, config.epsilon, config.clip),
+        PERLeaf(config.alpha, config.epsilon, config.clip),
         importance_weights(config),
         sampling=config.sampling,
         initial=config.initial,

@@ -1,6 +1,7 @@
-"""Sampling in proportion to priorities stored in a sum tree.
+"""Sampling in proportion to the leaves of a sum tree.
 
-PER and LAP are instances of `Proportional` with different priorities and weights. Other methods,
+The leaf of a transition with priority p is p^alpha in PER. PER and LAP are instances of
+`Proportional` with different leaves and weights. Other methods,
 such as PSER and NERS, store a `ProportionalState` and call the functions in this module.
 """
 
@@ -24,7 +25,7 @@ from jaxreplay.types import Array, Draw, Requirements, Sample, Tree
 
 
 class ProportionalState(NamedTuple):
-    """Priorities of all slots (the leaves of a sum tree), their running maximum, and counters."""
+    """Leaves of all slots, their running maximum, and counters."""
 
     tree: SumTree  # leaves [C] float32, initially 0
     minimum: SumTree | None  # min tree over the positive leaves; None if not tracked
@@ -59,10 +60,10 @@ def init(
 
 
 def largest(state: ProportionalState, axis_name: str | None = None) -> Array:
-    """Return the maximum of the priorities, `[]` float32, which new transitions receive.
+    """Return the largest leaf, `[]` float32, which new transitions receive.
 
     It is the running maximum of all time or, with a max tree, that of the stored transitions, or 1
-    if there are none with a positive priority. With `axis_name`, it is that of all devices.
+    if there are none with a positive leaf. With `axis_name`, it is that of all devices.
     """
     if state.maximum is None:
         return state.max_leaf
@@ -73,44 +74,44 @@ def largest(state: ProportionalState, axis_name: str | None = None) -> Array:
 def insert(
     state: ProportionalState,
     slots: Array,
-    priorities: Array | None = None,
+    leaves: Array | None = None,
     axis_name: str | None = None,
 ) -> ProportionalState:
-    """Store the priorities `[E]` of new transitions at `slots` `[E]` int32.
+    """Store the leaves `[E]` of new transitions at `slots` `[E]` int32.
 
-    The maximum (see `largest`) replaces None and priorities that are negative, NaN or infinite;
-    otherwise, a slot would retain the priority of an overwritten transition.
+    The maximum (see `largest`) replaces None and leaves that are negative, NaN or infinite;
+    otherwise, a slot would retain the leaf of an overwritten transition.
     """
     if state.maximum is not None:  # overwritten transitions do not count
         none = jnp.zeros(slots.shape, jnp.float32)
         state = state._replace(maximum=sum_tree.set(state.maximum, slots, none))
-    if priorities is None:
+    if leaves is None:
         return _set(state, slots, jnp.broadcast_to(largest(state, axis_name), slots.shape))
-    valid = (priorities >= 0) & (priorities < jnp.inf)
-    state = _set(state, slots, jnp.where(valid, priorities, largest(state, axis_name)))
-    return _count(state, slots, priorities, axis_name)
+    valid = (leaves >= 0) & (leaves < jnp.inf)
+    state = _set(state, slots, jnp.where(valid, leaves, largest(state, axis_name)))
+    return _count(state, slots, leaves, axis_name)
 
 
 def write(
-    state: ProportionalState, slots: Array, priorities: Array, axis_name: str | None = None
+    state: ProportionalState, slots: Array, leaves: Array, axis_name: str | None = None
 ) -> ProportionalState:
-    """Update the priorities `[B]` of a batch at `slots` `[B]` int32, and count the update.
+    """Update the leaves `[B]` of a batch at `slots` `[B]` int32, and count the update.
 
-    `IGNORED` slots and priorities that are negative, NaN or infinite are skipped.
+    `IGNORED` slots and leaves that are negative, NaN or infinite are skipped.
     """
-    state = _count(_set(state, slots, priorities), slots, priorities, axis_name)
+    state = _count(_set(state, slots, leaves), slots, leaves, axis_name)
     return state._replace(updates=counters.increment(state.updates))
 
 
 def refresh(
-    state: ProportionalState, slots: Array, priorities: Array, axis_name: str | None = None
+    state: ProportionalState, slots: Array, leaves: Array, axis_name: str | None = None
 ) -> ProportionalState:
-    """Set the priorities `[n]` of slots `[n]` int32, and the maximum to that of all slots.
+    """Set the leaves `[n]` of slots `[n]` int32, and the maximum to that of all slots.
 
-    Unlike `write`, this is no update. `IGNORED` slots and priorities that are negative, NaN or
-    infinite are skipped.
+    Unlike `write`, this is no update. `IGNORED` slots and leaves that are negative, NaN or infinite
+    are skipped.
     """
-    state = _count(_set(state, slots, priorities), slots, priorities, axis_name)
+    state = _count(_set(state, slots, leaves), slots, leaves, axis_name)
     highest = devices.largest(sum_tree.leaves(state.tree).max(), axis_name)
     return state._replace(max_leaf=jnp.where(highest > 0, highest, 1.0))
 
@@ -118,7 +119,7 @@ def refresh(
 def draw(
     state: ProportionalState, ring: Ring, key: Array, batch_size: int, sampling: Sampling
 ) -> tuple[Array, Array]:
-    """Sample slots in proportion to their priorities, or uniformly if all priorities are 0.
+    """Sample slots in proportion to their leaves, or uniformly if all leaves are 0.
 
     Returns:
       Slots `[B]` int32, where B is `batch_size`, and their probabilities `[B]` float32.
@@ -129,7 +130,7 @@ def draw(
 
 
 def probability(state: ProportionalState, ring: Ring, slots: Array) -> Array:
-    """Return the probabilities `[n]` float32 of `slots` `[n]`: priority / sum of priorities.
+    """Return the probabilities `[n]` float32 of `slots` `[n]`: leaf / sum of leaves.
 
     Each of D devices contributes 1 / D of a batch, so it divides the sum of its own by D.
     """
@@ -183,8 +184,9 @@ class ImportanceWeights:
         if self.normalise == "buffer":
             if smallest is None:
                 raise ValueError(
-                    'normalise must be "batch" or "none" for a sampler that does not track the '
-                    'smallest probability, got "buffer"'
+                    'normalise must be "batch" or "none", got "buffer", for a sampler that does '
+                    "not track the smallest probability: its init may do so by "
+                    'proportional.init(capacity, normalise="buffer")'
                 )
             return to_power(probability / smallest, minus)
         weights = to_power(size * probability, minus)
@@ -207,7 +209,7 @@ def weights(
 ) -> Array:
     """Return the importance weights `[B]` float32 of slots drawn with `probability` `[B]`.
 
-    They are 1 if `weight` is None. Even constant weights are made to depend on the priorities that
+    They are 1 if `weight` is None. Even constant weights are made to depend on the leaves that
     were read, so that XLA updates the tree in place.
     """
     if weight is None:
@@ -222,14 +224,13 @@ def weights(
             smallest = -devices.largest(-devices.share(smallest, ring.axis_name), ring.axis_name)
         size = devices.times(size, ring.axis_name)
         values = weight(probability, size, state.updates, smallest, ring.axis_name)
-    fence = buffer.fence(probability, jnp.zeros((), jnp.int32))
-    return buffer.after_on_cpu(fence, values)
+    return buffer.wait(buffer.fence(probability), values)
 
 
 def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
-    """Return metrics: the mean, running maximum and quantiles of priorities.
+    """Return metrics: the mean, running maximum and quantiles of leaves.
 
-    The metric `skipped_leaves` counts negative, NaN or infinite priorities that were skipped.
+    The metric `skipped_leaves` counts negative, NaN or infinite leaves that were skipped.
     """
     size, axis = jnp.maximum(ring_.size(ring), 1), ring.axis_name
     return {
@@ -241,22 +242,22 @@ def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
 
 
 def quantiles(
-    priority: Callable[[Array], Array], size: Array, axis_name: str | None = None
+    leaf: Callable[[Array], Array], size: Array, axis_name: str | None = None
 ) -> dict[str, Array]:
-    """Return the 10th, 50th and 90th percentiles of the priorities of stored transitions.
+    """Return the 10th, 50th and 90th percentiles of the leaves of stored transitions.
 
-    Percentiles are interpolated linearly from the priorities of at most 4096 evenly spaced slots,
+    Percentiles are interpolated linearly from the leaves of at most 4096 evenly spaced slots,
     on each device of a mesh axis.
 
     Args:
-      priority: function from slots `[n]` int32 to priorities `[n]` float32.
+      leaf: function from slots `[n]` int32 to leaves `[n]` float32.
       size: `[]` int32, number of stored transitions (at slots 0 to `size` - 1), at least 1.
     """
     count = jnp.minimum(size, _MAX_QUANTILE_SLOTS)
     number = jnp.arange(_MAX_QUANTILE_SLOTS)
     slots = (number % count * (size / count)).astype(jnp.int32)
     # The array has a static size; entries from index `count` on are duplicates, sorted last.
-    values = jnp.where(number < count, priority(slots), _LARGEST)
+    values = jnp.where(number < count, leaf(slots), _LARGEST)
     ordered = jnp.sort(devices.gathered(values, axis_name))
     count = count * devices.count(axis_name) if axis_name is not None else count
     place = jnp.array([0.1, 0.5, 0.9], jnp.float32) * (count - 1)
@@ -272,39 +273,47 @@ _LARGEST = np.finfo(np.float32).max  # finite, for runs with `jax_debug_infs`
 
 @dataclasses.dataclass(frozen=True)
 class Proportional(Sampler):
-    """Samples transition i with probability `priority_i / sum_j priority_j`.
+    """Samples transition i with probability `leaf_i / sum_j leaf_j`.
+
+    The leaf is `p_i^alpha` in PER (Schaul et al. 2016, Eq. 1), for priorities `p_i`.
 
     Args:
-      priority: `priority(feedback, slots, ring)` returns the non-negative priorities `[B]` float32
-        of the transitions at `slots` `[B]` int32 (some may be `IGNORED`), which become the leaves
-        of a sum tree; `feedback` maps names to `[B]` float32. Implement it as a frozen dataclass if
-        samplers with equal options must be equal.
+      leaf: `leaf(feedback, slots, ring)` returns the non-negative leaves `[B]` float32, such as
+        p^alpha for priorities p, of the transitions at `slots` `[B]` int32 (some may be `IGNORED`);
+        `feedback` maps names to `[B]` float32. Implement it as a frozen dataclass if samplers with
+        equal options must be equal.
       weight: importance weights, such as `ImportanceWeights(beta)`; None for weights of 1.
-      feedback: names of the feedback that `priority` reads, such as "td_error".
+      feedback: names of the feedback that `leaf` reads, such as "td_error".
       sampling: dependence between the draws in a batch; see `sum_tree.sample`.
-      initial: priority of a new transition. "max" is the running maximum, initially 1
+      initial: leaf of a new transition. "max" is the running maximum, initially 1
         (Schaul et al. 2016, Alg. 1); "td" computes it from the feedback for `Replay.add`.
       maximum: maximum for `initial="max"`: of "all_time", or of the "stored" transitions.
+      transition_fields: names of the fields of stored transitions that `leaf` reads, as
+        `types.get_field(ring.gather(memory, slots), "reward")` for its argument `memory`.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> def priority(feedback, slots, ring):
+      >>> def leaf(feedback, slots, ring):
       ...     return jnp.abs(feedback["td_error"]) ** 0.6
-      >>> sampler = Proportional(priority)
+      >>> sampler = Proportional(leaf)
     """
 
-    priority: Callable[[Mapping[str, Array], Array, Ring], Array]
+    leaf: Callable[[Mapping[str, Array], Array, Ring], Array]
     weight: ImportanceWeights | None = None
     feedback: frozenset[str] = frozenset({"td_error"})
     sampling: Sampling = "stratified"
     initial: options.Initial = "max"
     maximum: options.Maximum = "all_time"
+    transition_fields: frozenset[str] = frozenset()
     needs_whole = None
 
     @property
     def requires(self) -> Requirements:
-        of_new = self.feedback if self.initial == "td" else frozenset()
-        return Requirements(feedback=self.feedback, feedback_of_new=of_new)
+        return Requirements(
+            feedback=self.feedback,
+            feedback_of_new=self.feedback if self.initial == "td" else frozenset(),
+            transition_fields=self.transition_fields,
+        )
 
     def init(self, key: Array, ring: Ring) -> ProportionalState:
         normalise = "none" if self.weight is None else self.weight.normalise
@@ -318,8 +327,8 @@ class Proportional(Sampler):
         transition: Tree,
         **feedback: Array,
     ) -> ProportionalState:
-        priorities = self.priority(feedback, slots, ring) if self.initial == "td" else None
-        return insert(state, slots, priorities, ring.axis_name)
+        leaves = self._leaves(feedback, slots, ring) if self.initial == "td" else None
+        return insert(state, slots, leaves, ring.axis_name)
 
     def sample(self, state: ProportionalState, ring: Ring, key: Array, batch_size: int) -> Draw:
         slots, chance = draw(state, ring, key, batch_size, self.sampling)
@@ -328,13 +337,13 @@ class Proportional(Sampler):
     def update(
         self, state: ProportionalState, ring: Ring, sample: Sample, **feedback: Array
     ) -> ProportionalState:
-        priorities = self.priority(feedback, sample.indices, ring)
-        return write(state, sample.indices, priorities, ring.axis_name)
+        leaves = self._leaves(feedback, sample.indices, ring)
+        return write(state, sample.indices, leaves, ring.axis_name)
 
     def refresh(
         self, state: ProportionalState, ring: Ring, slots: Array, **feedback: Array
     ) -> ProportionalState:
-        return refresh(state, slots, self.priority(feedback, slots, ring), ring.axis_name)
+        return refresh(state, slots, self._leaves(feedback, slots, ring), ring.axis_name)
 
     def probability(
         self, state: ProportionalState, ring: Ring, slots: Array, batch_size: int
@@ -346,18 +355,28 @@ class Proportional(Sampler):
             return metrics(state, ring)
         return metrics(state, ring) | {"beta": self.weight.exponent(state.updates)}
 
+    def _leaves(self, feedback: Mapping[str, Array], slots: Array, ring: Ring) -> Array:
+        leaves = self.leaf(feedback, slots, ring)
+        shape = jnp.shape(leaves) if isinstance(leaves, jax.Array) else type(leaves).__name__
+        if shape != slots.shape:
+            raise ValueError(
+                f"leaf must return an array with one number for each of {slots.size} slots, "
+                f"{list(slots.shape)}, got {list(shape) if isinstance(shape, tuple) else shape}"
+            )
+        return leaves
+
 
 def check_valid(state: ProportionalState, ring: Ring) -> None:
     """Check outside jit that a state is consistent with its ring buffer.
 
     Raises:
-      ValueError: If a tree is inconsistent, an empty slot has a positive priority, or a
-        priority exceeds the running maximum.
+      ValueError: If a tree is inconsistent, an empty slot has a positive leaf, or a
+        leaf exceeds the running maximum.
     """
     sum_tree.check_valid(state.tree)
     leaves = sum_tree.leaves(state.tree)
     if leaves[int(ring_.size(ring)) :].any():
-        raise ValueError("the priority of an empty slot must be 0")
+        raise ValueError("the leaf of an empty slot must be 0")
     if leaves.max() > state.max_leaf:
         raise ValueError(f"leaf {leaves.max()} exceeds the running maximum {state.max_leaf}")
     for extremes in (state.minimum, state.maximum):
@@ -365,37 +384,37 @@ def check_valid(state: ProportionalState, ring: Ring) -> None:
             sum_tree.check_valid(extremes)
 
 
-def _set(state: ProportionalState, slots: Array, priorities: Array) -> ProportionalState:
+def _set(state: ProportionalState, slots: Array, leaves: Array) -> ProportionalState:
     minimum = state.minimum
     if minimum is not None:
         # Exclude leaves of 0 from the minimum because they are never sampled.
-        minimum = sum_tree.set(minimum, slots, jnp.where(priorities == 0, _LARGEST, priorities))
+        minimum = sum_tree.set(minimum, slots, jnp.where(leaves == 0, _LARGEST, leaves))
     maximum = state.maximum
     if maximum is not None:
-        maximum = sum_tree.set(maximum, slots, priorities)
-    tree = sum_tree.set(state.tree, slots, priorities)
+        maximum = sum_tree.set(maximum, slots, leaves)
+    tree = sum_tree.set(state.tree, slots, leaves)
     return state._replace(tree=tree, minimum=minimum, maximum=maximum)
 
 
 def _count(
-    state: ProportionalState, slots: Array, priorities: Array, axis_name: str | None
+    state: ProportionalState, slots: Array, leaves: Array, axis_name: str | None
 ) -> ProportionalState:
-    invalid, highest = count_invalid_and_max(slots < state.tree.capacity, priorities)
+    invalid, highest = count_invalid_and_max(slots < state.tree.capacity, leaves)
     skipped = counters.saturating_add(state.skipped, invalid)
     highest = devices.largest(highest, axis_name)
     return state._replace(skipped=skipped, max_leaf=jnp.maximum(state.max_leaf, highest))
 
 
 def count_invalid_and_max(live: Array, values: Array) -> tuple[Array, Array]:
-    """Return the number of invalid priorities, `[]` int32, and the largest valid one, `[]` float32.
+    """Return the number of invalid leaves, `[]` int32, and the largest valid one, `[]` float32.
 
-    The tree skips invalid priorities: those that are negative, NaN or infinite (powers of TD errors
+    The tree skips invalid leaves: those that are negative, NaN or infinite (powers of TD errors
     may overflow). The maximum is at least 0. A single reduction computes both results, because XLA
     compiles two separate reductions to two operations each.
 
     Args:
-      live: `[B]` bool; False excludes a priority from both results.
-      values: `[B]`, priorities.
+      live: `[B]` bool; False excludes a leaf from both results.
+      values: `[B]`, leaves.
     """
     values = jnp.where(live, values.astype(jnp.float32), 0.0)
     valid = jnp.where(jnp.isfinite(values), values, 0.0)

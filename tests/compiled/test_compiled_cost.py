@@ -92,10 +92,12 @@ def test_replays_are_traced_for_the_platform_and_used_on_this_machine_afterwards
 
 def test_decisions_by_platform_are_those_of_the_compiled_platform():
     def step(state):
-        asked = 3 if jax.default_backend() == "tpu" else 1
-        for _ in range(asked):
-            state = jnp.sort(state)[::-1] * 2
-        return jax.lax.platform_dependent(state, cpu=jnp.cumsum, default=lambda x: x)
+        def sort(state, times=1):
+            for _ in range(times):
+                state = jnp.sort(state)[::-1] * 2
+            return state
+
+        return jax.lax.platform_dependent(state, tpu=lambda state: sort(state, 3), default=sort)
 
     gpu, tpu = (compiled_cost(step, jnp.zeros(1000), platform=name) for name in PLATFORMS)
     kinds = [sum(each.kind == "sort" for each in cost.operations) for cost in (gpu, tpu)]

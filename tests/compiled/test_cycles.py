@@ -1,11 +1,13 @@
-"""Cycles of all methods on a GPU and a TPU: copies, branches on data, launches as committed."""
+"""Cycles of all methods and loops of agents on a GPU and a TPU: copies, branches, launches."""
 
 import functools
 import json
 
 import pytest
 
+from experiments.benchmarks import accelerators
 from tests.compiled import cycles
+from tests.documents import ROOT
 
 ROWS = cycles.table()
 # Each of the papers' methods, alone on both platforms and vmapped on a GPU.
@@ -15,6 +17,14 @@ QUICK = {
     for platform, seeds in (("gpu", 1), ("tpu", 1), ("gpu", 4))
 }
 WRITTEN_WITH = json.loads(cycles.TABLE.read_text())["versions"]
+
+BENCHMARK = ROOT / "experiments" / "results" / "benchmark_accelerators.json"
+LOOPS = {
+    f"{row['platform']}/{row['case']}": row
+    for row in json.loads(BENCHMARK.read_text())["results"]
+    if row["case"] in accelerators.LOOPS
+}
+QUICK_LOOPS = ("gpu/dqn/per",)
 
 
 @functools.cache
@@ -47,3 +57,15 @@ def test_cycle_costs_what_the_table_says(name):
     assert cost.launches == pytest.approx(row["launches"], rel=0.1), (
         f"python -m tests.compiled.cycles {method} rewrites the table\n{cost}"
     )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in QUICK_LOOPS else pytest.mark.slow) for name in LOOPS],
+)
+def test_training_loop_costs_what_the_benchmark_says(name):
+    platform, _, case = name.partition("/")
+    cost = accelerators.loop_cost(accelerators.case_config(case, 1, 100_000), platform)
+    row = LOOPS[name]
+    assert cost.conditionals <= row["conditionals"] and cost.copies == 0, str(cost)
+    assert cost.launches == pytest.approx(row["launches"], rel=0.1), str(cost)

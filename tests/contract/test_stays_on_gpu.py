@@ -1,6 +1,6 @@
 """Replay functions stay on the GPU: no program waits for the host.
 
-Programs are traced as if on a GPU and lowered for CUDA, which does not need a GPU.
+Programs are lowered for CUDA, which does not need a GPU.
 """
 
 import functools
@@ -30,13 +30,8 @@ def leaves_device(function, *args):
     return calls | set(re.findall(r"stablehlo\.(infeed|outfeed|send|recv)", text))
 
 
-@pytest.fixture
-def on_gpu(monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-
-
 @pytest.mark.parametrize("name", quick(METHODS))
-def test_replay_functions_stay_on_the_gpu(name, on_gpu):
+def test_replay_functions_stay_on_the_gpu(name):
     case = testing.Case(short(name, 100))
 
     def all_of_it(key, time):
@@ -67,7 +62,7 @@ def told(x):
 
 
 @pytest.mark.parametrize("how", [to_the_host, printed, asked, told])
-def test_host_operations_are_detected(how, on_gpu):
+def test_host_operations_are_detected(how):
     assert leaves_device(how, jnp.ones(3))
     within = functools.partial(jax.lax.fori_loop, 0, 3, lambda _, x: how(x))
     if how is not to_the_host:  # a loop keeps its carry on the device

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments import compare, study
-from experiments.studies import store
+from experiments.studies import results, store, study_page
 from tests.experiments import tiny
 from tests.refusals import assert_names, refusal
 
@@ -44,6 +44,11 @@ def test_arms_are_judged_against_uniform_replay(compared):
     text = (compared / "study.md").read_text()
     assert_names(text, "auc", "huber", "lap")
     assert_names(next(x for x in text.splitlines() if x.startswith("- control")), "walk/4")
+
+
+def test_pages_of_finished_comparisons_miss_no_run(compared):
+    warnings = study_page._warnings(results.read(compared))
+    assert warnings and not any(re.search(r"\b6\b", line) for line in warnings)  # 2 of 3 arms
 
 
 def test_resuming_a_finished_comparison_writes_only_a_requested_page(compared, capsys):

@@ -12,6 +12,7 @@ from experiments import report, study
 from experiments.figures import page
 from experiments.runs.run_config import defaults
 from experiments.studies import results, run_page, store, study_page
+from experiments.studies.definition import Saved
 from tests.experiments import tiny
 from tests.pages import Page
 from tests.refusals import assert_names, refusal
@@ -45,6 +46,21 @@ def test_page_of_a_run_is_written_to_its_folder_and_replaced(run, capsys):
     assert report.main([str(run)]) == 0
     assert (run / "report.html").read_bytes() == first
     assert not [path for path in run.iterdir() if path.suffix == ".tmp"]
+
+
+def test_pages_with_verdicts_are_not_replaced_by_pages_without(tmp_path, monkeypatch, capsys):
+    def lacking(*_):
+        raise ValueError("there is no replay 'mine'")
+
+    folder = Path(shutil.copytree(RESULTS / "discor_walk", tmp_path / "s"))
+    out = folder / "report.html"
+    assert report.main([str(folder)]) == 0
+    page_ = out.read_bytes()
+    monkeypatch.setattr(Saved, "validated", lacking)
+    assert_names(refusal(capsys, report.main, folder), "mine", out)
+    assert out.read_bytes() == page_
+    out.unlink()
+    assert report.main([str(folder)]) == 0 and "mine" in out.read_text()
 
 
 def test_foreign_files_are_not_overwritten(run, capsys):

@@ -265,7 +265,7 @@ def _bucket(order: BucketOrder, ranks: Array) -> tuple[Array, Array, Array]:
 
 
 def _member(order: BucketOrder, bucket: Array, number: Array) -> tuple[Array, Array]:
-    """Find the slot with index `number` `[B]` in each bucket; also return 0, or -1 if missing."""
+    """Return the slot at position `number` `[B]` of each bucket, and 0, or -1 if there is none."""
     levels = _levels(order.capacity)
     block = jnp.zeros_like(bucket)
 

@@ -71,7 +71,7 @@ def add(
         reward = jnp.where(last & (discount > 0), -jnp.inf, reward)
     decay = jnp.where(last, 0.0, discount.astype(jnp.float32))
     state, swept, returns = _move(state, ring, slots)
-    decay = buffer.after(buffer.fence(returns), decay)  # computed from decays
+    decay = buffer.after(returns, decay)  # computed from decays
     places, values = jnp.concatenate([slots, swept]), jnp.concatenate([reward, returns])
     state = state._replace(
         values=buffer.write(state.values, places, values),

@@ -131,7 +131,7 @@ def add_spans(spans: Spans, ring: Ring, slots: Array, first: Array) -> Spans:
     starts = (slots - latest * ring.num_envs) % ring.capacity
     starts = jnp.where((latest > 0) & ~longer, starts, IGNORED)
     places, values = jnp.concatenate([slots, starts]), jnp.concatenate([latest, -latest])
-    values = buffer.after(buffer.fence(overwritten), values)
+    values = buffer.after(overwritten, values)
     return Spans(buffer.write(spans.links, places, values), latest, cut)
 
 

@@ -19,8 +19,8 @@ class RecentErrorsConfig(Config):
 
 
 @dataclasses.dataclass(frozen=True)
-class Priority:
-    """`(|td| 2^(-age / half-life))^alpha`."""
+class Leaf:
+    """`p^alpha` for the priority `p = |td| 2^(-age / half-life)`."""
 
     config: RecentErrorsConfig
 
@@ -31,6 +31,6 @@ class Priority:
 
 
 def method(config: RecentErrorsConfig = RecentErrorsConfig()) -> Method:
-    """Return a method that samples by `Priority`, with importance weights as in PER."""
+    """Return a method that samples in proportion to `Leaf`, with importance weights as in PER."""
     weight = ImportanceWeights(linear(0.4, 1.0, config.beta_updates))
-    return Method(Proportional(Priority(config), weight), objectives.weighted())
+    return Method(Proportional(Leaf(config), weight), objectives.weighted())

@@ -38,7 +38,7 @@ class Seldom(Sampler):
         counts = buffer.read(state.counts, slots.ravel()).reshape(2, batch_size)
         chosen = jnp.where(counts[0] <= counts[1], *slots)
         # The weights depend on the read, so that the next write follows it.
-        return Draw(chosen, buffer.after(buffer.fence(counts), jnp.ones(batch_size)))
+        return Draw(chosen, buffer.after(counts, jnp.ones(batch_size)))
 
     def update(self, state, memory, sample, **feedback):
         counts = buffer.add(state.counts, sample.indices, jnp.ones(sample.indices.shape))

@@ -22,7 +22,7 @@ def judged(label, differences, group=GROUP, **facts) -> Verdict:
     """Return an arm with given differences from the baseline (positive is better)."""
     arm = Runs(label, "walk/10", pd.Series(differences, dtype=float), **facts)
     base = Runs("uniform", "walk/10", 0 * arm.values, is_control=label == CONTROL)
-    (verdict,) = judge([Claim(label, label, "uniform")], lambda _: [(arm, base)])
+    (verdict,) = judge([Claim(label, label, "uniform", "either")], lambda _: [(arm, base)])
     return dataclasses.replace(verdict, group=group)
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 
-import jax
 import pytest
 
 from experiments.runs import rates, run_config
@@ -82,21 +81,20 @@ def test_durations_are_formatted_in_words(minutes, words):
 
 
 @pytest.mark.parametrize(
-    ("env", "backend", "limit", "parts"),
+    ("env", "platform", "limit", "parts"),
     [
         ("gymnax/Pendulum-v1", "gpu", 3e6, ("2 runs", "capacity", "seeds")),
         ("gymnax/Pendulum-v1", "cpu", 9e6, ("2 runs", "capacity", "seeds")),
         ("gymnasium/Pendulum-v1", "cpu", 9e6, ("2 runs", "capacity", "seeds")),
     ],
 )
-def test_runs_beyond_the_memory_are_refused(env, backend, limit, parts, monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+def test_runs_beyond_the_memory_are_refused(env, platform, limit, parts):
     config = defaults(env, "td3", "per")
     sizes = dataclasses.replace(config.sizes, capacity=100_000)
     (point,) = tiny.study_of(dataclasses.replace(config, sizes=sizes)).points()
     with refused(point.id, *parts):
-        plan.fitting(point, 1, int(limit), 2)
-    assert plan.fitting(point, 1, int(100 * limit), 2)[1] >= 2
+        plan.fitting(point, 1, int(limit), platform, 2)
+    assert plan.fitting(point, 1, int(100 * limit), platform, 2)[1] >= 2
 
 
 @pytest.mark.parametrize(
@@ -113,5 +111,5 @@ def test_options_beyond_memory_or_counters_are_named(env, name, value):
     loop = dataclasses.replace(config.loop, **{name: value})
     (point,) = tiny.study_of(dataclasses.replace(config, loop=loop)).points()
     with refused(value) as error:
-        plan.fitting(point, 1, 16 * 10**9)
+        plan.fitting(point, 1, 16 * 10**9, "cpu")
     assert name in str(error.value).replace("-", "_")

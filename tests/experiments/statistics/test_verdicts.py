@@ -45,6 +45,10 @@ def test_swapping_arm_and_baseline_swaps_agreement(counts):
         assert back.p_value == pytest.approx(forth.p_value)
         worse = decide({"a": [mirrored]}, sequential, plan=False, direction="worse")["a"]
         assert (worse.verdict, worse.p_value) == (forth.verdict, back.p_value)
+        compared = decide({"a": [counts]}, sequential, plan=False, direction="either")["a"]
+        words = {"agrees": "better", "disagrees": "worse"}
+        assert compared.verdict == words.get(forth.verdict, forth.verdict)
+        assert compared.p_value == forth.p_value
 
 
 def test_arms_are_decided_at_the_first_possible_look():

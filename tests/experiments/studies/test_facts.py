@@ -91,8 +91,8 @@ def test_verdicts_follow_from_metrics_and_the_gate():
     rows, saved = judged(FRAMES)
     verdicts = {label: row.verdict for label, row in rows.items()}
     assert verdicts == {
-        "per": "agrees", "rank": "disagrees", "lap": "not tested", "pal": "agrees",
-        "ners": "not tested", "ero": "agrees", "control": "undecided",
+        "per": "better", "rank": "worse", "lap": "not tested", "pal": "better",
+        "ners": "not tested", "ero": "better", "control": "undecided",
     }  # fmt: skip
     assert_names(rows["lap"].reason, "effective buffer", "0.97", "0.95")
     assert_names(rows["ners"].reason, "29")
@@ -110,7 +110,7 @@ def test_verdicts_follow_from_metrics_and_the_gate():
 def test_reason_for_a_disabled_gate_is_saved():
     question = Question(ungated="kappa 1 is what the paper says")
     rows, saved = judged({name: FRAMES[name] for name in ("uniform", "lap", "control")}, question)
-    assert rows["lap"].verdict == "agrees"
+    assert rows["lap"].verdict == "better"
     assert saved["question"]["ungated"] == saved["arms"]["lap"]["ungated"] == question.ungated
 
 
@@ -122,7 +122,7 @@ def test_unsolved_seeds_rank_worst_and_are_null_in_json():
     assert rows["per"].counts.wins == SEEDS and rows["per"].pairs["iqm"] is None
     assert saved["values"]["uniform"] == [None] * SEEDS
     assert saved["values"]["per"] == [2_000] * SEEDS
-    assert rows["per"].verdict == "agrees"
+    assert rows["per"].verdict == "better"
 
 
 @pytest.mark.parametrize(("name", "tested"), [("lap", False), ("la3p", True), ("pal", True)])

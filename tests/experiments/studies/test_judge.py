@@ -64,7 +64,7 @@ def test_decided_arms_stop_and_the_baseline_continues():
     values = {"uniform": np.zeros(16), "per": np.ones(16), "lap": np.tile([1.0, -1.0], 8)}
     found = judged(study, values)
     assert {row.label: row.verdict for row in found.rows} == {
-        "per": "agrees", "lap": "undecided"
+        "per": "better", "lap": "undecided"
     }  # fmt: skip
     assert [*found.undecided] == ["lap"]
     seeds, needed = judge.next_look(study, found)
@@ -107,7 +107,7 @@ def test_ties_of_the_first_look_end_no_claim_unless_all_values_are_the_same():
     later = np.concatenate([varied, np.arange(100.0) + 1])
     base = np.concatenate([varied, np.arange(100.0)])
     found = judged(study, {"uniform": base[:112], "per": later[:112]})
-    assert found.rows[0].verdict == "agrees"
+    assert found.rows[0].verdict == "better"
 
 
 @pytest.mark.parametrize("seeds", [12, UNTIL_DECIDED])

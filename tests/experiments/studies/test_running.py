@@ -210,7 +210,7 @@ def test_environments_on_the_host_step_in_the_main_thread(tmp_path, monkeypatch,
 
 
 def test_programs_of_finished_jobs_are_freed_with_their_traces(three, monkeypatch):
-    monkeypatch.setattr(drivers, "_compile", lambda program, seeds, inputs, device: seeds.chunk)
+    monkeypatch.setattr(drivers, "_compile", lambda seeds, inputs, place: seeds.chunk)
     cache, (device,), traces = drivers.Programs(1), devices.choose(1), []
     for job in three.jobs[:2]:
         program, inputs = job.group.program, job.group.inputs(job.runs[:1])

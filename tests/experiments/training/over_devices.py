@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from agents.ddpg import DDPGConfig, ddpg
@@ -30,6 +30,7 @@ from experiments.training.config import LoopConfig, ReplaySizes
 from experiments.training.drivers import CompiledDriver, Layout
 from experiments.training.loop import make_program, make_train
 from experiments.training.seeds import keys_of
+from experiments.training.state import a_key
 from jaxreplay import devices
 from jaxreplay.methods import METHODS
 from jaxreplay.types import Sample, Transition
@@ -38,6 +39,7 @@ from tests.refusals import assert_names, refusal, refused
 
 SIZES = ReplaySizes(num_envs=4, capacity=64, batch_size=16)
 LOOP = LoopConfig(steps=120, warmup=40, eval_every=40, eval_episodes=2, n_step=2)
+COLLECTIVES = "all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter"
 CARTPOLE, PENDULUM = "gymnax/CartPole-v1", "gymnax/Pendulum-v1"
 MAKE = {
     "dqn": (dqn, DQNConfig(hidden=(8,)), CARTPOLE),
@@ -152,8 +154,8 @@ def test_a_divided_batch_gives_the_update_of_the_whole_batch(make, config, metho
 
 
 def driver_of(program, seeds):
-    place = Layout(len(seeds), 1, tuple(jax.devices()[:1]))  # all are in one program
-    driver = CompiledDriver(program, keys_of(seeds), place)
+    layout = Layout(len(seeds), len(seeds), (program.mesh,))
+    driver = CompiledDriver(program, keys_of(seeds), layout)
     driver.prepare()
     return driver
 
@@ -193,6 +195,26 @@ def test_seeds_share_counters_on_several_devices():
     assert axes.replay.sampler.updates is None and axes.replay.sampler.max_leaf == 0
 
 
+def messages(program):
+    """Compile a program; return the messages between devices in an iteration of its loop."""
+    state = jax.eval_shape(program.init, a_key())
+    shapes = jax.tree.map(
+        lambda x, spec: jax.ShapeDtypeStruct(
+            x.shape, x.dtype, sharding=NamedSharding(program.mesh, spec)
+        ),
+        (state, jax.ShapeDtypeStruct((), jnp.int32)),
+        (sharding.specs_of(state), P()),
+    )
+    text = jax.jit(program.chunk).lower(*shapes).compile().as_text()
+    found, name = {}, ""
+    for line in text.splitlines():
+        if begins := re.match(r"(?:ENTRY )?%([\w.-]+) \(", line):
+            name = begins[1]
+        sent = re.findall(rf" (?:{COLLECTIVES})(?:-start)?\(", line)
+        found[name] = found.get(name, 0) + len(sent)
+    return max(found[name] for name in re.findall(r"body=%([\w.-]+)", text))
+
+
 @pytest.mark.parametrize(
     ("agent", "method", "most"),
     [
@@ -203,16 +225,7 @@ def test_seeds_share_counters_on_several_devices():
 )
 def test_an_update_needs_few_messages(agent, method, most):
     """All gradients, sums of metrics and the new maximum are one message."""
-    program = make_program(*parts(agent, method, mesh=4, inspect=0))
-    state = jax.eval_shape(program.init, jax.random.key(0))
-    lowered = jax.jit(program.chunk).lower(state, jax.ShapeDtypeStruct((), jnp.int32))
-    found, name = {}, ""
-    for line in lowered.compile().as_text().splitlines():
-        if begins := re.match(r"(?:ENTRY )?%([\w.-]+) \(", line):
-            name = begins[1]
-        found[name] = found.get(name, 0) + len(re.findall(r" all-\w+\(", line))
-    entry = max(found, key=lambda name: name.startswith("main"))
-    assert 1 <= max(count for name, count in found.items() if name != entry) <= most
+    assert 1 <= messages(make_program(*parts(agent, method, mesh=4, inspect=0))) <= most
 
 
 def test_metrics_are_those_of_all_transitions():
@@ -247,6 +260,60 @@ def test_metrics_are_those_of_all_transitions():
 def test_runs_that_devices_cannot_divide_are_refused(agent, method, change, words):
     with refused(*words):
         driver_of(make_program(*parts(agent, method, **change)), [0])
+
+
+def with_own_numbers(agent):
+    """Let every device initialise its own agent."""
+
+    def init(*args):
+        number = jax.lax.axis_index(devices.AXIS)
+        return jax.tree.map(lambda x: x + number.astype(x.dtype), agent.init(*args))
+
+    return agent._replace(init=init)
+
+
+def with_own_evaluations(agent):
+    """Let the number of a device pass through a jitted function without other inputs."""
+    own = jax.jit(lambda: jax.lax.axis_index(devices.AXIS) % 2)
+    return agent._replace(greedy=lambda *args: agent.greedy(*args) ^ own())
+
+
+def with_rare_message(agent):
+    """Send a message only where a device's own batch asks for it."""
+
+    def update(state, batch, key):
+        asked = batch.transition.reward.sum() > 0
+        jax.lax.cond(asked, lambda x: jax.lax.psum(x, devices.AXIS), lambda x: x, 1.0)
+        return agent.update(state, batch, key)
+
+    return agent._replace(update=update)
+
+
+def with_rare_iteration(agent):
+    """Send as many messages as a device's own actions ask for."""
+
+    def act(state, obs, *others):
+        turns = jnp.abs(jax.tree.leaves(obs)[0]).sum().astype(jnp.int32)
+        jax.lax.fori_loop(0, turns, lambda _, x: jax.lax.pmax(x, devices.AXIS), 1.0)
+        return agent.act(state, obs, *others)
+
+    return agent._replace(act=act)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (with_own_numbers, ("agent",)),
+        (with_own_evaluations, ("eval_",)),
+        (with_rare_message, ("branch", "psum")),
+        (with_rare_iteration, ("iterations", "pmax")),
+    ],
+)
+def test_agents_on_which_devices_may_disagree_are_refused(change, words):
+    environment, agent, replay, config = parts("dqn", "uniform", mesh=2)
+    program = make_program(environment, change(agent), replay, config)
+    with refused("mesh", *words):
+        driver_of(program, [0])
 
 
 @pytest.mark.parametrize(

@@ -122,3 +122,10 @@ def test_rare_programs_use_the_option_if_xla_supports_it(monkeypatch):
     monkeypatch.setattr(compiling, "_options", lambda: {"xla_of_another_version": True})
     with pytest.raises(JaxRuntimeError, match="No such compile option"):
         compiling.jit_once(lambda x: 2 * x)(1.0)
+
+
+def test_the_platform_is_that_of_the_default_device(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert compiling.default_platform() == "gpu"
+    with jax.default_device(jax.devices("cpu")[0]):
+        assert compiling.default_platform() == "cpu"

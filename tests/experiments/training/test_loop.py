@@ -35,7 +35,7 @@ from experiments.training.state import (
     reset_keys,
     step_keys,
 )
-from jaxreplay import Replay, ring
+from jaxreplay import Replay, ring, sum_tree
 from jaxreplay.methods import her, per, refer, uniform
 from jaxreplay.types import Requirements
 from tests.refusals import refused
@@ -225,7 +225,7 @@ OF_PAIRS = {  # agents with twin critics
 
 
 @pytest.mark.parametrize("name", ["dqn", *OF_PAIRS, "discrete_sac"])
-def test_programs_for_accelerators_train_equally(name, monkeypatch):
+def test_programs_for_accelerators_train_equally(name):
     """They join small arrays and stack twin critics, here in programs that run on the CPU."""
     environment = PENDULUM if name in OF_PAIRS else environments.make("gymnax/CartPole-v1")
     agent = None
@@ -236,8 +236,7 @@ def test_programs_for_accelerators_train_equally(name, monkeypatch):
     parts = small(environment, method=uniform.method(), agent=agent, **options)
     keys, found = jax.vmap(jax.random.key)(jnp.arange(2)), []
     for platform in ("cpu", "gpu"):
-        monkeypatch.setattr(jax, "default_backend", lambda platform=platform: platform)
-        program = over_seeds(make_program(*parts))
+        program = over_seeds(make_program(*parts, platform=platform))
         found.append((program.axes, program.chunk(program.init(keys), 5)))
     (axes, expected), (axes_there, there) = found
     assert axes == axes_there
@@ -471,5 +470,5 @@ def test_new_transitions_may_enter_with_their_td_error():
     live = jnp.arange(int(ring.size(state.replay.ring)))
     transitions = ring.gather(state.replay.ring, live)
     expected = agent.feedback(state.agent, transitions, jax.random.key(0))["td_error"]
-    leaves = state.replay.sampler.tree.nodes[: live.size]
+    leaves = sum_tree.leaves(state.replay.sampler.tree)[: live.size]
     np.testing.assert_allclose(leaves, jnp.abs(expected), rtol=1e-4)

@@ -8,7 +8,7 @@ import pytest
 from agents.critics import Critics, reducible_feedback
 from jaxreplay import objectives
 from jaxreplay.contrib import relo
-from jaxreplay.contrib.relo import ReLoConfig, ReLoPriority
+from jaxreplay.contrib.relo import ReLoConfig, ReLoLeaf
 from jaxreplay.types import Requirements
 from tests.jaxreplay.contrib.small_agents import fed_by, is_discrete, made
 
@@ -50,7 +50,7 @@ def test_feedback_that_the_method_does_not_read_is_not_computed():
 )
 def test_priorities_by_hand(options, expected):
     config = ReLoConfig(**options)
-    leaf = ReLoPriority(config.alpha, config.map, config.epsilon)
+    leaf = ReLoLeaf(config.alpha, config.map, config.epsilon)
     feedback = {"reducible_loss": jnp.asarray(HUBER, jnp.float32)}
     np.testing.assert_allclose(leaf(feedback, None, None), expected, rtol=2e-5)
 
