@@ -33,6 +33,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxreplay._internal.platforms import by_platform
 from jaxreplay._internal.tracing import varying
@@ -83,17 +84,33 @@ def write(
       how: "set" replaces the old value of a slot; "max" stores the elementwise maximum of the old
         value and all new values of a slot.
     """
-    at = jnp.asarray(buffer).at[_at_least_two(slots).astype(jnp.uint32)]
+    write = _raise if how == "max" else _set
     values = _at_least_two(values).astype(buffer.dtype)
-    return (at.max if how == "max" else at.set)(values, mode="drop")
+    return write(jnp.asarray(buffer), _at_least_two(slots).astype(jnp.uint32), values)
 
 
 def add(buffer: Buffer, slots: Array, values: Array) -> Buffer:
     """Add `values` to the rows at `slots`; all values of a duplicate slot are added."""
     if len(slots) == 1:
         values = jnp.concatenate([values, jnp.zeros_like(values)])
-    at = jnp.asarray(buffer).at[_at_least_two(slots).astype(jnp.uint32)]
-    return at.add(values.astype(buffer.dtype), mode="drop")
+    values = values.astype(buffer.dtype)
+    return _add(jnp.asarray(buffer), _at_least_two(slots).astype(jnp.uint32), values)
+
+
+def read_elements(buffer: Buffer, slots: Array) -> Array:
+    """Return the elements `[...]` at `slots` `[...]`, row by row, of a buffer `[n, W]`."""
+    return _elements(jnp.asarray(buffer), slots.astype(jnp.uint32))
+
+
+def write_elements(
+    buffer: Buffer, slots: Array, values: Array, how: Literal["set", "max", "add"] = "set"
+) -> Buffer:
+    """Write elements of a buffer `[n, W]`, numbered row by row, as `write` and `add` write rows."""
+    if how == "add" and len(slots) == 1:
+        values = jnp.concatenate([values, jnp.zeros_like(values)])
+    values = _at_least_two(values).astype(buffer.dtype)
+    slots = _at_least_two(slots).astype(jnp.uint32)
+    return _element_writes[how](jnp.asarray(buffer), slots, values)
 
 
 def modify(buffer: Buffer, slots: Array, values: Array) -> tuple[Buffer, Array]:
@@ -184,6 +201,65 @@ def _plain(tree: Any) -> list[Array]:
     leaves = [leaf for leaf in jax.tree.leaves(tree) if leaf.size]
     keys = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves]
     return [jax.random.key_data(x) if k else x for x, k in zip(leaves, keys, strict=True)]
+
+
+def _own(buffer: Array, slots: Array) -> Array:
+    """Let each buffer that `vmap` writes have slots of its own.
+
+    With slots in common, a row of all buffers is written at once, for which XLA on TPU stores the
+    buffers in another order.
+    """
+    if not buffer.size:
+        return slots
+    first = jax.lax.slice(buffer, (0,) * buffer.ndim, (1,) * buffer.ndim).reshape(())
+    first = first.astype(slots.dtype)
+    return slots + (first > first).astype(slots.dtype)  # XLA removes comparisons of an integer
+
+
+def _scatter(how: Literal["set", "max", "add"]) -> Callable[[Array, Array, Array], Array]:
+    """Return a function that writes values `[B, ...]` to slots `[B]` uint32 of a buffer."""
+
+    def scatter(buffer: Array, slots: Array, values: Array) -> Array:
+        return getattr(buffer.at[slots], how)(values, mode="drop")
+
+    def scatter_own(buffer: Array, slots: Array, values: Array) -> Array:
+        return scatter(buffer, _own(buffer, slots), values)
+
+    return by_platform(scatter_own, cpu=scatter)
+
+
+_set, _raise, _add = _scatter("set"), _scatter("max"), _scatter("add")
+
+
+def _scatter_elements(how: Literal["set", "max", "add"]) -> Callable[[Array, Array, Array], Array]:
+    """Return a function that writes values `[B]` to elements `[B]` uint32 of a buffer `[n, W]`."""
+    scatter = _scatter(how)
+
+    def flat(buffer: Array, slots: Array, values: Array) -> Array:
+        return scatter(buffer.ravel(), slots, values).reshape(buffer.shape)
+
+    def by_row(buffer: Array, slots: Array, values: Array) -> Array:
+        at = buffer.at[jnp.divmod(_own(buffer, slots), np.uint32(buffer.shape[1]))]
+        return getattr(at, how)(values, mode="drop")
+
+    # XLA on TPU stores `[n, W]` and `[n * W]` differently, and XLA on GPU copies one to the other.
+    return by_platform(by_row, cpu=flat)
+
+
+_element_writes = {"set": _scatter_elements("set")}
+_element_writes |= {"max": _scatter_elements("max"), "add": _scatter_elements("add")}
+
+
+def _elements_of_flat(buffer: Array, slots: Array) -> Array:
+    return read(buffer.ravel(), slots)
+
+
+def _elements_by_row(buffer: Array, slots: Array) -> Array:
+    at = buffer.at[jnp.divmod(slots, np.uint32(buffer.shape[1]))]
+    return at.get(mode="promise_in_bounds")
+
+
+_elements = by_platform(_elements_of_flat, tpu=_elements_by_row)
 
 
 def _varying_by_platform(default: Callable[..., Any], cpu: Callable[..., Any]) -> Any:

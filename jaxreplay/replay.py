@@ -291,7 +291,8 @@ class Replay:
         dropped = counters.saturating_add(state.dropped, (stored & ~valid).sum(dtype=jnp.int32))
         slots = buffer.once(buffer.wait(state.fence, jnp.where(valid, slots, IGNORED)))
         feedback = {name: jnp.where(valid, values, 0.0) for name, values in feedback.items()}
-        inner = self.sampler.refresh(state.sampler, state.ring, slots, **feedback)
+        given = state.sampler, state.ring, slots
+        inner = calls.next_state(self.sampler, "refresh", *given, **feedback)
         fence = buffer.fence((inner, slots), state.fence)
         return state._replace(sampler=inner, dropped=dropped, fence=fence)
 

@@ -13,9 +13,10 @@ Rounding errors therefore do not accumulate, and an updated tree is bitwise iden
 `rebuild` computes from the same leaves. With `reduce="min"` or "max",
 nodes are minima or maxima instead of sums.
 
-A single array contains all levels, leaves first, to reduce dispatch overhead. Each level is padded
-to a multiple of the branching factor with the identity element (0, or infinity for minima).
-The root is a separate scalar, so reading the root does not delay the next write to the array.
+A single array contains all levels, leaves first, to reduce dispatch overhead, in rows of 128 nodes.
+Each level is padded to a multiple of the branching factor with the identity element (0, or infinity
+for minima). The root is a separate scalar, so reading the root does not delay the next write to the
+array.
 
 Batched writes scatter into the large levels and recompute the small levels completely. Writing a
 single leaf gathers the children of all ancestors in one operation and scatters all results in
@@ -65,7 +66,7 @@ class _Levels(NamedTuple):
 class SumTree(struct.PyTreeNode):
     """Tree of sums (or minima, or maxima) whose leaves are `capacity` priorities."""
 
-    nodes: Buffer  # [T] float32, T nodes in all levels from the leaves up, without the root
+    nodes: Buffer  # [R, 128] float32, all levels from the leaves up, row by row, without the root
     root: Array  # [] float32, sum, minimum or maximum of all leaves
     capacity: int = struct.field(pytree_node=False)
     branching: int = struct.field(pytree_node=False)
@@ -88,8 +89,8 @@ def init(capacity: int, branching: int = 8, reduce: Reduction = "sum") -> SumTre
         raise ValueError(f"capacity must be at least 1, got {capacity}")
     if branching < 2:
         raise ValueError(f"branching must be at least 2, got {branching}")
-    size = _stored(capacity, branching)
-    nodes, root = (jnp.full(shape, _neutral(reduce), jnp.float32) for shape in (size, ()))
+    shapes = _stored(capacity, branching), ()
+    nodes, root = (jnp.full(shape, _neutral(reduce), jnp.float32) for shape in shapes)
     return SumTree(nodes, root, capacity, branching, reduce)
 
 
@@ -123,7 +124,7 @@ def put(tree: SumTree, indices: Array, values: Array, *, raise_only: bool = Fals
     indices = as_int32("indices", indices, tree.capacity)
     valid, values = _validate(tree, indices, values)
     slots = jnp.where(valid, indices, tree.nodes.size)
-    nodes = buffer.write(tree.nodes, slots, values, "max" if raise_only else "set")
+    nodes = buffer.write_elements(tree.nodes, slots, values, "max" if raise_only else "set")
     return tree.replace(nodes=nodes)
 
 
@@ -147,7 +148,8 @@ def add(
     slots = jnp.where(indices < tree.capacity, indices, tree.nodes.size)
     before = get(tree, inside) ** (1 / power)
     values = jax.lax.stop_gradient(values)
-    nodes = buffer.add(buffer.write(tree.nodes, slots, before), slots, values)
+    nodes = buffer.write_elements(tree.nodes, slots, before)
+    nodes = buffer.write_elements(nodes, slots, values, "add")
     sums = get(tree.replace(nodes=nodes), inside)
     return put(tree.replace(nodes=nodes), indices, jnp.minimum(sums**power, limit))
 
@@ -164,7 +166,7 @@ def repair(tree: SumTree, indices: Array) -> SumTree:
 
 def _repair_on_cpu(tree: SumTree, slots: Array) -> Array:
     levels = _levels(tree.capacity, tree.branching)
-    nodes, parents = tree.nodes, slots
+    nodes, parents = tree.nodes.ravel(), slots
     for below, above in itertools.pairwise(levels.starts[: levels.large]):
         parents = parents // tree.branching
         families = below // tree.branching + parents
@@ -174,7 +176,7 @@ def _repair_on_cpu(tree: SumTree, slots: Array) -> Array:
     top = _above(nodes[start : start + size], levels.sizes[levels.large :], tree)
     if top:
         nodes = buffer.write(nodes, jnp.arange(start + size, levels.end), jnp.concatenate(top))
-    return nodes
+    return nodes.reshape(tree.nodes.shape)
 
 
 def _repair_wide(tree: SumTree, slots: Array) -> Array:
@@ -195,7 +197,8 @@ def rebuild(tree: SumTree, leaves: Array) -> SumTree:
     leaves = jax.lax.stop_gradient(leaves.astype(jnp.float32))
     padded = _pad(leaves, size, tree.reduce)
     nodes = jnp.concatenate([padded, *_above(padded, upper_sizes, tree)])
-    nodes = _pad(nodes, _stored(tree.capacity, tree.branching), tree.reduce)
+    shape = _stored(tree.capacity, tree.branching)
+    nodes = _pad(nodes, math.prod(shape), tree.reduce).reshape(shape)
     return tree.replace(nodes=nodes, root=_root(nodes, tree))
 
 
@@ -209,12 +212,13 @@ def rebuild_batched(tree: SumTree, leaves: Array) -> SumTree:
 
 def get(tree: SumTree, indices: Array) -> Array:
     """Return the leaves `[B]` float32 at `indices` (`[B]` int32, less than the capacity)."""
-    return buffer.read(tree.nodes, slots_within(indices, tree.capacity))
+    return buffer.read_elements(tree.nodes, slots_within(indices, tree.capacity))
 
 
 def leaves(tree: SumTree) -> Array:
     """Return all leaves, `[C]` float32."""
-    return tree.nodes[..., : tree.capacity]  # [..., C] for batched trees
+    lead = tree.nodes.shape[:-2]  # of batched trees
+    return tree.nodes.reshape(*lead, -1)[..., : tree.capacity]
 
 
 def total(tree: SumTree) -> Array:
@@ -303,8 +307,9 @@ def _find_in_rows(tree: SumTree, target: Array, rest: Array) -> Array:
 
     # Search the small levels in a separate array, which stays in the cache.
     starts = [start - small for start in levels.starts[levels.large :]]
-    walk = descend(tree.nodes[small : levels.end], starts, walk)
-    return descend(tree.nodes, levels.starts[: levels.large], walk)[0]
+    nodes = tree.nodes.ravel()
+    walk = descend(nodes[small : levels.end], starts, walk)
+    return descend(nodes, levels.starts[: levels.large], walk)[0]
 
 
 def _find_in_nodes(tree: SumTree, target: Array, rest: Array) -> Array:
@@ -312,7 +317,8 @@ def _find_in_nodes(tree: SumTree, target: Array, rest: Array) -> Array:
 
     def children(row: Array) -> list[Array]:
         first = row * tree.branching
-        return [buffer.read(tree.nodes, first + child) for child in range(tree.branching)]
+        places = [first + child for child in range(tree.branching)]
+        return [buffer.read_elements(tree.nodes, place) for place in places]
 
     starts = _levels(tree.capacity, tree.branching).starts
     walk = (jnp.zeros(target.shape, jnp.int32), target, rest)
@@ -375,7 +381,7 @@ def check_valid(tree: SumTree) -> None:
     expected = jax.jit(rebuild)(tree, live)
     if tree.root != expected.root:
         raise ValueError(f"the root must be {expected.root} given its children, got {tree.root}")
-    nodes, correct = np.asarray(tree.nodes), np.asarray(expected.nodes)
+    nodes, correct = np.ravel(tree.nodes), np.ravel(expected.nodes)
     if (nodes != correct).any():
         at = (nodes != correct).argmax()
         raise ValueError(f"node {at} must be {correct[at]} given its children, got {nodes[at]}")
@@ -394,9 +400,9 @@ def _levels(capacity: int, branching: int) -> _Levels:
     return _Levels(tuple(sizes), tuple(starts), end, large)
 
 
-def _stored(capacity: int, branching: int) -> int:
-    """Return the number of stored nodes, which may be more than those of all levels."""
-    return wide_rows.padded(_levels(capacity, branching).end)
+def _stored(capacity: int, branching: int) -> tuple[int, int]:
+    """Return the shape of `nodes`, which may be more than those of all levels."""
+    return wide_rows.stored(_levels(capacity, branching).end, branching)
 
 
 def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
@@ -408,7 +414,7 @@ def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
     targets = _targets(tree, index)
     targets[0] = jnp.where(valid, index, tree.nodes.size)
     *written, root = buffer.once(written)
-    nodes = buffer.write(tree.nodes, jnp.stack(targets), jnp.stack(written))
+    nodes = buffer.write_elements(tree.nodes, jnp.stack(targets), jnp.stack(written))
     return tree.replace(nodes=nodes, root=root)
 
 
@@ -475,7 +481,9 @@ def _above(level: Array, sizes: Sequence[int], tree: SumTree) -> list[Array]:
 
 def _root(nodes: Array, tree: SumTree) -> Array:
     levels = _levels(tree.capacity, tree.branching)
-    return buffer.once(_combine(nodes[None, levels.starts[-1] : levels.end], tree.reduce)[0])
+    start = levels.starts[-1]
+    children = wide_rows.part(nodes, start, levels.end - start)
+    return buffer.once(_combine(children[None], tree.reduce)[0])
 
 
 def _neutral(reduce: str) -> float:

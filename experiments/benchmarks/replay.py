@@ -99,7 +99,8 @@ class Cycles:
         number = jax.ShapeDtypeStruct((), jnp.int32)
         lowered = jax.jit(loop, donate_argnums=0).lower(self._carry, self._inputs, number, number)
         self._loop = lowered.compile()
-        self.large_copies = len(large_copies(self._loop.as_text() or "", replay.capacity))
+        text = self._loop.as_text() or ""
+        self.large_copies = len(large_copies(text, replay.capacity, 128))  # trees have rows of 128
 
     def run(self, count: int) -> float:
         """Run `count` cycles; return their seconds."""

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxreplay._internal import hlo, topologies
+from jaxreplay.sum_tree import SumTree
 
 _ITERATIONS = 100
 _NO_LOOP = (
@@ -158,6 +159,9 @@ class _Large:
         largest = max((max(leaf.shape, default=1) for _, leaf in leaves), default=0)
         self._size = size or max(1, largest // 8)
         shapes = [leaf.shape for _, leaf in leaves if max(leaf.shape, default=0) >= self._size]
+        trees = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, SumTree))
+        trees = [x for x in trees if isinstance(x, SumTree) and x.capacity >= self._size]
+        shapes += [tree.nodes.shape for tree in trees]
         self._counts = {math.prod(shape) for shape in shapes}  # XLA reshapes some
         self.names: dict[str, list[str]] = {}  # HLO type -> names of arrays
         for path, leaf in leaves:

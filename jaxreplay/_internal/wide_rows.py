@@ -2,9 +2,9 @@
 
 On accelerators, every operation of a loop costs a microsecond or more, regardless of its size.
 These functions therefore process two levels of a tree at a time, 64 descendants of a node, and
-recompute more levels completely than on CPU. Sums are those on CPU, bit for bit. TPUs read rows of
-128 nodes, because the layout of `[n, 128]` in memory is that of `[n * 128]`; an array `[n, 8]`
-would be a copy of the tree.
+recompute more levels completely than on CPU. Sums are those on CPU, bit for bit. Trees are stored
+in rows of 128 nodes, which TPUs read and write in place, vmapped or not. On CPU and GPU, the layout
+of `[n, 128]` in memory is that of `[n * 128]` and of `[n * 16, 8]`.
 """
 
 import math
@@ -37,13 +37,17 @@ def aligned(branching: int) -> int:
     return math.lcm(_ROW, branching)
 
 
-def padded(size: int) -> int:
-    """Return the number of stored nodes of a tree with `size` nodes.
+def stored(size: int, branching: int) -> tuple[int, int]:
+    """Return the shape in which `size` nodes are stored: rows of 128 nodes, and the padding."""
+    unit = aligned(branching) * (1 if size <= _TOP else 8)  # TPUs store arrays in tiles of 8 rows
+    return math.ceil(size / unit) * unit // _ROW, _ROW
 
-    TPUs store one-dimensional arrays in tiles of 8 rows.
-    """
-    tile = 8 * _ROW
-    return size if size <= _TOP else math.ceil(size / tile) * tile
+
+def part(nodes: Array, start: int, size: int) -> Array:
+    """Return nodes `start` to `start + size`, `[size]`, of `[R, 128]`."""
+    first = start // _ROW
+    rows = nodes[first : -(-(start + size) // _ROW)].ravel()
+    return rows[start - first * _ROW :][:size]
 
 
 Join = Callable[[list[Array]], Array]  # reduces children to their parent
@@ -60,7 +64,7 @@ def repair(
     """Recompute all ancestors of the leaves `slots` `[B]` uint32 and return the nodes.
 
     Args:
-      nodes: `[T]` float32, all levels from the leaves up, without the root.
+      nodes: `[R, 128]` float32, all levels from the leaves up, without the root.
       slots: `[B]` uint32, leaves.
       sizes: number of nodes of each level.
       starts: index of the first node of each level, a multiple of 128 for large levels.
@@ -69,7 +73,7 @@ def repair(
     """
     level = 0
     while sizes[level] > _DENSE:
-        rows = _rows(nodes, starts[level] // _ROW + slots // _ROW)
+        rows = buffer.read(nodes, starts[level] // _ROW + slots // _ROW)
         parents, grandparents = slots // CHILDREN, slots // CHILDREN**2
         several = _parents(rows, join)
         both = [
@@ -77,18 +81,21 @@ def repair(
             _pick(_parents(several, join), grandparents % 2),
         ]
         at = [starts[level + 1] + parents, starts[level + 2] + grandparents]
-        nodes = buffer.write(nodes, jnp.concatenate(at), jnp.concatenate(both))
+        nodes = buffer.write_elements(nodes, jnp.concatenate(at), jnp.concatenate(both))
         slots, level = grandparents, level + 2
-    start, above = starts[level], []
-    children = nodes[start : start + sizes[level]]
+    start = starts[level]
+    children = part(nodes, start, sizes[level])
+    first = (start + sizes[level]) // _ROW  # first row with nodes above
+    above = [children[first * _ROW - start :]]
     for size in sizes[level + 1 :]:
         children = _parents(children, join)
-        padding = (0, size - children.size)
-        children = jnp.pad(children, padding, constant_values=neutral)
+        children = jnp.pad(children, (0, size - children.size), constant_values=neutral)
         above.append(children)
-    if not above:
+    if len(above) == 1:
         return nodes
-    return jax.lax.dynamic_update_slice(nodes, jnp.concatenate(above), (starts[level + 1],))
+    padding = (0, nodes.size - first * _ROW - sum(x.size for x in above))
+    rows = jnp.pad(jnp.concatenate(above), padding, constant_values=neutral).reshape(-1, _ROW)
+    return jax.lax.dynamic_update_slice(nodes, rows, (first, 0))
 
 
 def find(
@@ -99,7 +106,7 @@ def find(
     Cumulative sums over 64 nodes round differently from those over 8 nodes on CPU.
     """
     level = next(i for i in range(0, len(sizes), 2) if sizes[i] <= _TOP)
-    children = nodes[starts[level] : starts[level] + sizes[level], None]  # [n, 1]
+    children = part(nodes, starts[level], sizes[level])[:, None]  # [n, 1]
     pair = jnp.zeros(target.shape, jnp.int32)  # 128 descendants two levels below are one row
     while True:
         count = len(children) // 2 if level else len(children)
@@ -109,7 +116,9 @@ def find(
             return pair
         target, rest = numerics.floor(target - start, rest)
         level -= 2
-        children = _rows(nodes, (starts[level] // _ROW + pair).astype(jnp.uint32)).T  # [128, B]
+        children = buffer.read(
+            nodes, (starts[level] // _ROW + pair).astype(jnp.uint32)
+        ).T  # [128, B]
 
 
 def ancestors(
@@ -118,7 +127,7 @@ def ancestors(
     """Return a leaf's new value and those of its ancestors, up to the root.
 
     Args:
-      nodes: `[T]` float32.
+      nodes: `[R, 128]` float32.
       targets: `[L]` uint32, index in `nodes` of the leaf and of its ancestors below the root.
       value: `[]`, new value of the leaf.
       valid: `[]` bool, whether to replace the leaf's value.
@@ -128,9 +137,11 @@ def ancestors(
     # Siblings in the order in which `join` adds them: the other child of a pair, the other pair.
     flip, keep, number = _SIBLINGS.T[:, :, None]
     if apart:
-        old, *siblings = [buffer.read(nodes, ((targets ^ f) & k) + n) for f, k, n in _SIBLINGS]
+        old, *siblings = [
+            buffer.read_elements(nodes, ((targets ^ f) & k) + n) for f, k, n in _SIBLINGS
+        ]
     else:
-        old, *siblings = buffer.read(nodes, ((targets ^ flip) & keep) + number)
+        old, *siblings = buffer.read_elements(nodes, ((targets ^ flip) & keep) + number)
     others = [siblings[0], join(siblings[1:3]), join(siblings[3:])]
     written = [jnp.where(valid, value, old[0])]
     for level in range(targets.size):
@@ -139,11 +150,6 @@ def ancestors(
             new = join([new, other[level]])
         written.append(new)
     return written
-
-
-def _rows(nodes: Array, rows: Array) -> Array:
-    """Return rows `[B, 128]` of the nodes, padded to whole rows."""
-    return buffer.read(nodes.reshape(-1, _ROW), rows)
 
 
 def _parents(children: Array, join: Join) -> Array:

@@ -33,14 +33,14 @@ class FreshConfig(Config):
     over_updates: int | None = option(None, options.OVER_UPDATES)
     decay: float = option(
         0.999,
-        "factor of a priority for every update since it was computed; 1: no decay",
+        "factor of a leaf, p^alpha, for every update since p was computed; 1: no decay",
         at_least=0.5,
         at_most=1,
     )
 
 
 class FreshState(NamedTuple):
-    """Priorities times `decay^-later`, so that one update changes only the leaves of its batch."""
+    """Leaves times `decay^-later`, so that one update changes only those of its batch."""
 
     scaled: ProportionalState  # its maximum is not scaled
     later: Array  # [] int32, number of updates since the leaves were last divided by the scale
@@ -48,7 +48,7 @@ class FreshState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Fresh(Sampler):
-    """Samples with `P(i) ~ p_i decay^u_i`, u updates after the priority p was computed.
+    """Samples with `P(i) ~ p_i^alpha decay^u_i`, u updates after the priority p was computed.
 
     A priority is computed when the transition is added, in `update`, and in `refresh`. Importance
     weights are those of the inner sampler. Without further draws, a priority with the default decay

@@ -104,14 +104,14 @@ def write(
 
 
 def refresh(
-    state: ProportionalState, slots: Array, priorities: Array, axis_name: str | None = None
+    state: ProportionalState, slots: Array, leaves: Array, axis_name: str | None = None
 ) -> ProportionalState:
-    """Set the priorities `[n]` of slots `[n]` int32, and the maximum to that of all slots.
+    """Set the leaves `[n]` of slots `[n]` int32, and the maximum to that of all slots.
 
-    Unlike `write`, this is no update. `IGNORED` slots and priorities that are negative, NaN or
-    infinite are skipped.
+    Unlike `write`, this is no update. `IGNORED` slots and leaves that are negative, NaN or infinite
+    are skipped.
     """
-    state = _count(_set(state, slots, priorities), slots, priorities, axis_name)
+    state = _count(_set(state, slots, leaves), slots, leaves, axis_name)
     highest = devices.largest(sum_tree.leaves(state.tree).max(), axis_name)
     return state._replace(max_leaf=jnp.where(highest > 0, highest, 1.0))
 

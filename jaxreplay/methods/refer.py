@@ -7,7 +7,9 @@ first. For agents that learn from returns, the memory also stores Retrace estima
 """
 
 import dataclasses
+import functools
 import math
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax
@@ -16,6 +18,8 @@ from jax.core import Tracer
 
 from jaxreplay import buffer, counters, numerics
 from jaxreplay import ring as ring_
+from jaxreplay._internal.branches import cond_on_schedule
+from jaxreplay._internal.platforms import by_platform
 from jaxreplay.buffer import Buffer
 from jaxreplay.methods.parts import estimates
 from jaxreplay.methods.parts.episodes import choose_forgotten
@@ -230,7 +234,7 @@ class ReFER(Sampler):
         due = ring_.is_due(ring, _refresh_every(self.config, ring))
         if not isinstance(due, Tracer):  # outside jit, where `cond` would compile at every call
             return _refresh_compiled(self.config, state, ring) if due else state
-        return jax.lax.cond(due, lambda s: _refresh(self.config, s, ring), lambda s: s, state)
+        return _refresh_when_due(self.config)(due, state, ring)
 
     def sample(self, state: ReFERState, ring: Ring, key: Array, batch_size: int) -> Draw:
         # Sample from all stored steps until a refresh marks live steps.
@@ -260,6 +264,7 @@ class ReFER(Sampler):
         # At typical batch sizes, comparing all pairs is several times faster than sorting.
         again = jnp.tril(slots[:, None] == slots, -1).any(axis=1)
         far = state.far + jnp.where(again, 0, change).sum(dtype=jnp.int32)
+        ratios, far = buffer.settle((ratios, far))  # read the ratios before the next write
         beta = state.beta
         if config.penalise:
             share = far / jnp.maximum(state.size, 1)
@@ -383,6 +388,17 @@ def _refresh(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
 _refresh_compiled = jax.jit(_refresh, static_argnums=0)
 
 
+@functools.cache
+def _refresh_when_due(config: ReFERConfig) -> Callable[[Array, ReFERState, Ring], ReFERState]:
+    def branch(due: Array, state: ReFERState, ring: Ring) -> ReFERState:
+        return jax.lax.cond(due, lambda s: _refresh(config, s, ring), lambda s: s, state)
+
+    def loop(due: Array, state: ReFERState, ring: Ring) -> ReFERState:
+        return cond_on_schedule(due, lambda s: _refresh(config, s, ring), state)
+
+    return by_platform(loop, cpu=branch)  # on CPU, a branch copies nothing and takes less time
+
+
 def _remember(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
     """Forget episodes if the memory is full, then list and count the live steps."""
     # Remove episodes whose steps might be overwritten before the next refresh.
@@ -408,11 +424,21 @@ def _remember(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
         status=jnp.where(forgotten, jnp.int8(_FORGOTTEN), state.status),
         log_ratio=log_ratio,
         live=live,
-        order=jnp.nonzero(live, size=ring.capacity, fill_value=0)[0].astype(jnp.int32),
+        order=_listed(live),
         size=live.sum(dtype=jnp.int32),
         far=is_far(log_ratio, threshold).sum(dtype=jnp.int32),
         log_c_max=threshold,
     )
+
+
+def _listed(mask: Array) -> Array:
+    """Return the indices of True in a mask `[n]`, `[n]` int32, followed by zeros.
+
+    `jnp.nonzero` does the same in three passes, and copies an array on GPU.
+    """
+    number = jnp.arange(mask.size, dtype=jnp.int32)
+    place = jnp.where(mask, jnp.cumsum(mask, dtype=jnp.int32) - 1, mask.size)
+    return jnp.zeros_like(number).at[place].set(number, mode="drop")
 
 
 def _choose_forgotten(

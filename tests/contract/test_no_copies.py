@@ -26,7 +26,7 @@ from tests.xla import AS_USERS
 # A prime, so that no other array has a dimension of this size. XLA reads arrays that exceed the
 # cache in another way than small ones.
 CAPACITY = 200_003
-CHILDREN = 8  # per node of the tree, which is also read in rows of this length
+WIDTHS = 8, 128  # of the rows in which a tree is read and stored
 BATCH, SEEDS, MANY_SEEDS = 64, 3, 64
 
 
@@ -57,6 +57,11 @@ VARIANTS = {
 
 def replay_of(name, storage=Transitions(), capacity=CAPACITY):
     return Replay(VARIANTS[name].sampler, capacity=capacity, batch_size=BATCH, storage=storage)
+
+
+def copies_in(text, size):
+    """Return the copies of large arrays in HLO, trees included."""
+    return [copy for width in WIDTHS for copy in large_copies(text, size, width)]
 
 
 def compiled(lowered, options=AS_USERS) -> str:
@@ -147,7 +152,7 @@ def test_scanned_step_has_no_large_copies(name, order, seeds):
     text = scanned(replay_of(name, capacity=capacity), order, seeds)
     assert str(capacity) in text
     least = capacity // 4 if name.startswith("rank") else capacity  # four slots per word of buckets
-    copies = large_copies(text, least, CHILDREN)
+    copies = copies_in(text, least)
     if name.startswith("refer"):  # periodically reads the whole memory
         copies = [copy for copy in copies if "/cond/branch_1_fun/" not in copy]
     assert copies == []
@@ -169,7 +174,7 @@ def test_step_with_observations_stored_once_has_no_large_copies(storage, order, 
     text = scanned(replay_of("per", how), order, seeds, example)
     places = str(CAPACITY + -(-CAPACITY // 10))  # and a few more
     assert re.search(rf"\[(?:{SEEDS},)?{places[:2]}\d\d\d\d,(15|5)\]", text)
-    assert large_copies(text, CAPACITY, CHILDREN) == []
+    assert copies_in(text, CAPACITY) == []
 
 
 # A separate loop reads this many rows in parts.
@@ -187,7 +192,7 @@ def test_step_of_many_seeds_has_no_large_copies(name, order, monkeypatch):
     monkeypatch.setattr(gather, "_NEAR", 2**11)  # less than a batch of a seed
     text = scanned(replay_of(name), order, MANY_SEEDS, example_of(jnp.zeros(8)))
     assert re.search(rf"u32\[{MANY_SEEDS},{BATCH},21\].* while\(", text)
-    assert large_copies(text, CAPACITY, CHILDREN) == []
+    assert copies_in(text, CAPACITY) == []
 
 
 # Other operations read arrays that fit into the cache, and XLA may recompute them per consumer.
@@ -241,7 +246,7 @@ def test_warm_up_and_training_have_no_large_copies(method):
     ):
         text = compiled(lowered, options)
         assert str(CAPACITY) in text
-        assert large_copies(text, CAPACITY, CHILDREN) == []
+        assert copies_in(text, CAPACITY) == []
 
 
 def test_reads_after_writes_are_detected_as_copies():

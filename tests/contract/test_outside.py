@@ -18,7 +18,7 @@ from experiments.environments import families as environments
 from experiments.runs import outside, registry
 from experiments.runs.run_config import defaults
 from experiments.studies import store
-from jaxreplay import Replay, Sampler, methods, testing
+from jaxreplay import Replay, Sampler, methods, sum_tree, testing
 from jaxreplay.methods import METHODS, proportional
 from jaxreplay.methods import _registry as replay_registry
 from jaxreplay.option import Config
@@ -108,7 +108,7 @@ def test_custom_method_has_priorities_of_error_times_recency():
     batch = batch._replace(indices=slots, version=state.ring.steps_added - 11 + slots // testing.E)
     state = case.update(state, batch, {"td_error": jnp.full(testing.BATCH, -2.0)})
     age = 11 - np.arange(testing.BATCH) // testing.E  # age in 12 rows; the half-life is 6
-    leaves = state.sampler.tree.nodes[: testing.BATCH]
+    leaves = sum_tree.leaves(state.sampler.tree)[: testing.BATCH]
     np.testing.assert_allclose(leaves, 2.0 * 0.5 ** (age / 6), rtol=1e-5)
 
 

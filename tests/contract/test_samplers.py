@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from experiments.runs import registry
-from jaxreplay import Replay, ring, testing
+from jaxreplay import Replay, ring, sum_tree, testing
 from jaxreplay.contrib import eper, faded, geometric, reaper, relo
 from jaxreplay.methods import (
     METHODS,
@@ -355,7 +355,7 @@ def test_any_sequence_of_operations_keeps_the_invariants(name, operations):
     for slot, (row, leaf) in written.items():
         assert float(held.reward[slot]) == row * E + slot % E
         if leaf_of:
-            np.testing.assert_allclose(state.sampler.tree.nodes[slot], leaf, rtol=1e-4)
+            np.testing.assert_allclose(sum_tree.leaves(state.sampler.tree)[slot], leaf, rtol=1e-4)
     if leaf_of:
         proportional.check_valid(state.sampler, state.ring)
         np.testing.assert_allclose(state.sampler.max_leaf, largest, rtol=1e-4)

@@ -268,7 +268,7 @@ def test_check_valid_detects_a_broken_node():
     with refused("root", "17.0", "16.0"):
         sum_tree.check_valid(tree.replace(root=tree.root + 1.0))
     with refused("2", "nan"):
-        sum_tree.check_valid(tree.replace(nodes=tree.nodes.at[2].set(jnp.nan)))
+        sum_tree.check_valid(tree.replace(nodes=tree.nodes.at[0, 2].set(jnp.nan)))
 
 
 @pytest.mark.parametrize("branching", [8, 32])

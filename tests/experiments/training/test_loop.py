@@ -35,7 +35,7 @@ from experiments.training.state import (
     reset_keys,
     step_keys,
 )
-from jaxreplay import Replay, ring
+from jaxreplay import Replay, ring, sum_tree
 from jaxreplay.methods import her, per, refer, uniform
 from jaxreplay.types import Requirements
 from tests.refusals import refused
@@ -470,5 +470,5 @@ def test_new_transitions_may_enter_with_their_td_error():
     live = jnp.arange(int(ring.size(state.replay.ring)))
     transitions = ring.gather(state.replay.ring, live)
     expected = agent.feedback(state.agent, transitions, jax.random.key(0))["td_error"]
-    leaves = state.replay.sampler.tree.nodes[: live.size]
+    leaves = sum_tree.leaves(state.replay.sampler.tree)[: live.size]
     np.testing.assert_allclose(leaves, jnp.abs(expected), rtol=1e-4)

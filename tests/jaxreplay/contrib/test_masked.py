@@ -49,7 +49,7 @@ class Play:
 
         def step(carry, key):
             state, priorities = carry
-            masks = state.sampler.masked.tree.nodes[: len(priorities)]
+            masks = sum_tree.leaves(state.sampler.masked.tree)[: len(priorities)]
             batch = self.replay.sample(state, key)
             own = priorities[batch.indices]
             expected = self.batch_size * priorities / masks.sum()
@@ -154,7 +154,7 @@ def test_weights_equal_those_of_per():
         batch = replay.sample(state, jax.random.key(seed))
         state = replay.update(state, batch, td_error=np.float32(1 + np.asarray(batch.indices)))
     batch = replay.sample(state, jax.random.key(9))
-    total = np.asarray(state.sampler.masked.tree.nodes)[:8].sum()
+    total = np.asarray(sum_tree.leaves(state.sampler.masked.tree))[:8].sum()
     priority = np.asarray(state.sampler.counts)[np.asarray(batch.indices), 0]
     np.testing.assert_allclose(batch.weights, total / (8 * priority), rtol=1e-5)
 

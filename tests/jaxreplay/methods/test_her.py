@@ -226,7 +226,7 @@ def test_only_transitions_that_are_not_relabelled_change_priorities():
     after = fast.update(state, batch, td_error=np.full(8, 50, np.float32))
     relabelled = np.asarray(batch.aux.relabelled)
     assert 0 < relabelled.sum() < 8
-    nodes, before = (np.asarray(s.sampler.inner.tree.nodes[:8]) for s in (after, state))
+    nodes, before = (np.asarray(s.sampler.inner.tree.nodes[0, :8]) for s in (after, state))
     np.testing.assert_array_equal(nodes != before, ~relabelled)
     assert int(after.dropped) == 0
     share = replay.metrics(after)["relabelled_terminated"]
