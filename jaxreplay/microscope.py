@@ -8,7 +8,6 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from jaxreplay import ring as ring_
@@ -147,7 +146,8 @@ def look(
     told = scene.evaluate(feedback, ring, slots)
     updates = 0 if schedule is None else _updates(int(ring.steps_added), schedule, ring.num_envs)
     batch_size = replay.batch_size // made[name].objective.candidates
-    stage = Scene(ring, slots, told, loss, batch_size, int(updates))
+    td = np.asarray(told["td_error"])[slots]
+    stage = Scene(ring, slots, told, td, scene.slopes(loss, td), batch_size, int(updates))
     views = {}
     for label, method in made.items():
         own = label == name and warm_up.basis(method.sampler) != warm_up.STATELESS
@@ -160,7 +160,7 @@ def look(
     own = views.get(f"{name}{STORED}", views.get(name))
     facts = _facts(stage, counts, schedule)
     effects = scene.effects_of(stage, views, gradient, scene.choose(key, len(slots), gradients))
-    rows = {label: _row(stage, view, own, effects, label) for label, view in views.items()}
+    rows = {label: _row(facts, view, own, effects, label) for label, view in views.items()}
     run, forecasts = _run(stage, own, views.get(name), facts, schedule)
     for label, view in views.items():
         if view.probability is not None:
@@ -249,17 +249,20 @@ def _updates(steps: Any, schedule: Schedule, envs: int) -> Any:
 
 
 def _row(
-    stage: Scene, view: View, own: View, effects: Mapping[str, measures.Effect], label: str
+    facts: Mapping[str, np.ndarray],
+    view: View,
+    own: View,
+    effects: Mapping[str, measures.Effect],
+    label: str,
 ) -> dict[str, Any]:
     """Return the row of a method in `Look.methods`."""
     row = dict.fromkeys(_COLUMNS, float("nan")) | {"basis": view.basis, "seconds": view.seconds}
     chance = view.probability
     if chance is None:
         return row
-    count, ring = len(chance), stage.ring
-    age = np.asarray(ring_.ages(ring))[stage.slots] * ring.num_envs
+    count, age = len(chance), facts["age"]
     expected, oldest = float(chance @ age), max(int(age.max()), 1)
-    newest, reward = max(1, round(count / 100)), field(ring, "reward")
+    newest = max(1, round(count / 100))
     row |= {
         "expected age": expected,
         "recency": 1 - expected / oldest,
@@ -267,11 +270,11 @@ def _row(
         "effective buffer": measures.effective_buffer(chance),
         "TV to uniform": measures.total_variation(chance, np.full(count, 1 / count)),
         "TV to run": measures.total_variation(chance, own.probability),
-        "correlation with |TD|": measures.rank_correlation(chance, np.abs(stage.td)),
+        "correlation with |TD|": measures.rank_correlation(chance, facts["td"]),
         "newest 1 %": float(chance[-newest:].sum()),
     }
-    if reward is not None:
-        row["with reward"] = float(chance[np.asarray(reward)[stage.slots] != 0].sum())
+    if "reward" in facts:
+        row["with reward"] = float(chance[facts["reward"] != 0].sum())
     if label in effects:
         effect = effects[label]
         row |= {"cosine": effect.cosine, "bias": effect.bias, "noise": effect.noise}
@@ -303,7 +306,7 @@ def _run(
         "batch size": stage.batch_size,
     }
     run["rank correlation"] = measures.rank_correlation(own.probability, facts["td"])
-    if exact is not None and exact.probability is not None:
+    if exact is not None and exact is not own:
         run["staleness"] = measures.total_variation(own.probability, exact.probability)
     forecasts: set[str] = set()
     if schedule is not None:

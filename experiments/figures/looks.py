@@ -178,16 +178,21 @@ def _draw_effect(axes: Axes, look: Look) -> None:
         axes.plot(*place, "o", color=colour, markerfacecolor="white" if stored else colour)
         equal = (x for x in labels if np.allclose(x, place, rtol=1e-2, atol=1e-3))
         labels.setdefault(next(equal, place), []).append(name)
+    wide = np.ptp(np.log([x for x, _ in labels])) > np.log(10)
+    points = {place: np.array([np.log(place[0]) if wide else place[0], place[1]])
+              for place in labels}  # fmt: skip
+    span = np.maximum(np.ptp(list(points.values()), axis=0), 1e-3)
     below: dict[tuple[float, float], int] = {}
-    for x, y in sorted(labels):
-        near = [n for (a, b), n in below.items() if abs(np.log(x / a)) < 0.8 and abs(y - b) < 0.1]
-        below[x, y] = max(near, default=-1) + 1
-        shift = {"xytext": (6, 4 - 11 * below[x, y]), "textcoords": "offset points"}
-        axes.annotate(plain(", ".join(labels[x, y])), (x, y), fontsize=8, color=INK, **shift)
+    for place in sorted(labels):
+        off = {x: np.abs(points[place] - points[x]) / span for x in below}
+        near = [below[x] for x in below if (off[x] < (0.2, 0.06)).all()]
+        below[place] = max(near, default=-1) + 1
+        shift = {"xytext": (6, 4 - 11 * below[place]), "textcoords": "offset points"}
+        axes.annotate(plain(", ".join(labels[place])), place, fontsize=8, color=INK, **shift)
     uniform = look.methods["uniform"]
     best = uniform["noise / uniform"] / uniform["noise / oracle"]
-    axes.set_xscale("log")
-    axes.margins(x=0.12)
+    axes.set_xscale("log" if wide else "linear")
+    axes.margins(x=0.15)
     draw_rule(axes, best, upright=True)
     shift = {"xytext": (4, 0), "textcoords": "offset points"}
     at = {"xycoords": axes.get_xaxis_transform(), "fontsize": 8, "color": FAINT}

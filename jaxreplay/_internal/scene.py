@@ -11,7 +11,7 @@ import numpy as np
 from jaxreplay import ring as ring_
 from jaxreplay._internal import measures, warm_up
 from jaxreplay._internal.measures import Gradients
-from jaxreplay.objectives import Loss
+from jaxreplay.objectives import Loss, Objective
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
 from jaxreplay.types import Array, State, Tree
@@ -38,19 +38,10 @@ class Scene(NamedTuple):
     ring: Ring
     slots: np.ndarray  # [N], from the oldest to the newest
     told: dict[str, Array]  # feedback [C]
-    loss: Loss
+    td: np.ndarray  # [N] TD errors
+    slopes: np.ndarray  # [N], derivatives of the agent's loss at them
     batch_size: int
     updates: int  # at which schedules stand
-
-    @property
-    def td(self) -> np.ndarray:
-        """TD errors `[N]`."""
-        return np.asarray(self.told["td_error"])[self.slots]
-
-    @property
-    def slopes(self) -> np.ndarray:
-        """Derivatives `[N]` of the agent's loss."""
-        return np.asarray(jax.grad(lambda td: self.loss(td).sum())(jnp.asarray(self.td)))
 
     def stored(self, method: Method, state: State, key: Array) -> View:
         """Return the view of the replay's own state."""
@@ -79,6 +70,17 @@ class Scene(NamedTuple):
     def _size(self, method: Method) -> int:
         return self.batch_size * method.objective.candidates
 
+    def _factors(self, objective: Objective) -> np.ndarray:
+        """Return the derivatives `[N]` of a method's loss relative to those of the agent's own.
+
+        They are 1 for a method with the loss of the agent, and for one whose loss depends on the
+        place in a batch.
+        """
+        if objective.error is None or objective.roles:
+            return np.ones_like(self.td)
+        own, nothing = slopes(objective.error, self.td), self.slopes == 0
+        return np.where(nothing, 1.0, own / np.where(nothing, 1.0, self.slopes))
+
     def _view(
         self, began: float, basis: str, method: Method, chance: Array, state: State, key: Array
     ) -> View:
@@ -91,13 +93,19 @@ class Scene(NamedTuple):
             )
         weights = warm_up.weights(method, state, self.ring, key, self._size(method), every)
         weights = None if weights is None else weights[self.slots]
-        slopes = warm_up.slope_factors(method.objective, self.td, self.slopes)
+        slopes = self._factors(method.objective)
         if method.objective.choose is not None:
             norms = np.abs(self.slopes * slopes)
             if norms.sum() > 0:
                 basis, probability = "many candidates", norms / norms.sum()
                 weights = np.where(norms > 0, 1 / np.where(norms > 0, norms, 1), 0.0)
         return View(basis, time.perf_counter() - began, probability, weights, slopes)
+
+
+def slopes(loss: Loss, td: np.ndarray) -> np.ndarray:
+    """Return the derivatives `[n]` of a loss at TD errors `[n]`."""
+    derivative = jax.jit(jax.grad(lambda td: loss(td).sum()))
+    return np.asarray(derivative(jnp.asarray(td)))
 
 
 def evaluate(

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxreplay import ring as ring_
 from jaxreplay.methods.proportional import ImportanceWeights
-from jaxreplay.objectives import Objective, plain
+from jaxreplay.objectives import plain
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import IGNORED, Array, State, get_field, has_field
@@ -221,24 +221,6 @@ def _drawn_beta(
     x, y = (v - v.mean(axis=1, keepdims=True) for v in (np.log(chance[slots]), np.log(given)))
     beta = -(x * y).sum() / max(float(np.square(x).sum()), 1e-12)
     return float(beta) if np.abs(y + beta * x).max() < 1e-2 else float("nan")
-
-
-def slope_factors(objective: Objective, td: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-    """Return the derivative of a method's loss relative to that of the agent's own loss, `[n]`.
-
-    It is 1 for a method with the loss of the agent, and for one whose loss depends on the place in
-    a batch.
-
-    Args:
-      objective: the method's objective.
-      td: `[n]`, TD errors.
-      slopes: `[n]`, derivatives of the agent's own loss.
-    """
-    error = objective.error
-    if error is None or objective.roles:
-        return np.ones_like(td)
-    own = np.asarray(jax.grad(lambda td: error(td).sum())(jnp.asarray(td)))
-    return np.where(slopes == 0, 1.0, own / np.where(slopes == 0, 1.0, slopes))
 
 
 def field(ring: Ring, name: str) -> Array | None:

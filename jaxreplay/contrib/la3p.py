@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -66,6 +66,7 @@ class LA3P(Sampler):
     actor from the first and the last. Only the rows of the critic change priorities.
     """
 
+    weight: ClassVar[None] = None
     config: LA3PConfig = LA3PConfig()
 
     @property

@@ -25,7 +25,7 @@ def test_every_public_module_is_an_attribute_of_its_package(package):
 def test_rarely_used_modules_are_imported_on_first_access():
     program = (
         "import sys, jaxreplay\n"
-        "late = ('jaxreplay.datasets', 'jaxreplay.testing')\n"
+        "late = ('jaxreplay.datasets', 'jaxreplay.microscope', 'jaxreplay.testing')\n"
         "assert not any(name in sys.modules for name in late)\n"
         "assert jaxreplay.datasets.fill and jaxreplay.testing.check_method\n"
         "assert all(name in sys.modules for name in late)\n"
