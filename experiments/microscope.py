@@ -137,7 +137,8 @@ def _write(out: Path, seen: Look, saved: Saved, seed: int) -> None:
     card, cells = _card(seen, _own(seen, config)), _cells(seen)
     head = page.Head(f"Replay microscope: {title}", [("agent steps", f"{saved.step:,}")], [])
     content = io.BytesIO()
-    np.savez_compressed(content, **{_key(name): values for name, values in seen.slots.items()})
+    arrays: dict[str, Any] = {_key(name): values for name, values in seen.slots.items()}
+    np.savez_compressed(content, **arrays)
     disk.write_bytes(out / "slots.npz", content.getvalue())
     disk.write_bytes(out / "methods.csv", seen.frame().to_csv(float_format="%.6g").encode())
     text = f"# {head.title}\n\n{saved.step:,} agent steps.\n\n{_markdown(card)}\n\n{seen.table()}\n"

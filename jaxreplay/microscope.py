@@ -157,7 +157,7 @@ def look(
             views[label] = stage.refreshed(method, state.sampler, key)
         elif not own:
             views[label] = stage.exact(method, key, warm)
-    own = views.get(f"{name}{STORED}", views.get(name))
+    own = views[f"{name}{STORED}" if f"{name}{STORED}" in views else name]
     facts = _facts(stage, counts, schedule)
     effects = scene.effects_of(stage, views, gradient, scene.choose(key, len(slots), gradients))
     rows = {label: _row(facts, view, own, effects, label) for label, view in views.items()}
@@ -230,7 +230,7 @@ def _facts(stage: Scene, counts: Counts | None, schedule: Schedule | None) -> di
 
 def _episodes(envs: int, first: np.ndarray | None, last: np.ndarray | None) -> np.ndarray:
     """Return numbers of episodes `[N]`, from 0, given flags `[N]` from the oldest to the newest."""
-    count = len(first if first is not None else last) // envs
+    count = max(0 if x is None else len(x) for x in (first, last)) // envs
     begins = np.zeros((count, envs), bool)
     if first is not None:
         begins |= first.reshape(count, envs).astype(bool)

@@ -30,9 +30,9 @@ from tests.documents import CONTRIBUTING, PAGES, README, ROOT
 
 WRITTEN = {"README.md": README, "CONTRIBUTING.md": CONTRIBUTING, **PAGES}
 RESULTS = ROOT / "experiments" / "results"
-COMMANDS = ("train", "compare", "sweep", "plot", "report", "watch", "microscope", "benchmarks.replay",
-            "benchmarks.training", "benchmarks.accelerators", "benchmarks.commits",
-            "papers list", "papers run", "papers report")  # fmt: skip
+COMMANDS = ("train", "compare", "sweep", "plot", "report", "watch", "microscope",
+            "benchmarks.replay", "benchmarks.training", "benchmarks.accelerators",
+            "benchmarks.commits", "papers list", "papers run", "papers report")  # fmt: skip
 LABELS = ("ners_star", "without", "refer", "per", "rank")  # labels of arms, which replace "replay"
 
 # Commands

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,9 +27,9 @@ class View(NamedTuple):
 
     basis: str
     seconds: float
-    probability: np.ndarray | None = None  # [N]; None if it is not comparable
-    weights: np.ndarray | None = None  # [N], up to a factor
-    slopes: np.ndarray | None = None  # [N], factors of the gradient by the method's own loss
+    probability: Any = None  # [N]; None if it is not comparable
+    weights: Any = None  # [N], up to a factor; None if they are not known
+    slopes: Any = None  # [N], factors of the gradient by the method's own loss
 
 
 class Scene(NamedTuple):

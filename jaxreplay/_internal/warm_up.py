@@ -1,8 +1,7 @@
 """States of samplers for the transitions of another replay, as one exact pass gives them."""
 
-import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -67,14 +66,15 @@ def basis(sampler: Sampler) -> str:
 
 
 # Programs run once, so that compiling them quickly matters more than their speed.
-_quickly = functools.partial(
-    jax.jit,
-    static_argnames=("sampler", "batch_size"),
-    compiler_options={
-        "xla_backend_optimization_level": 0,
-        "xla_llvm_disable_expensive_passes": True,
-    },
-)
+_COMPILER = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _quickly(function: _Function) -> _Function:
+    """Compile a function of a sampler and a batch size, which are static."""
+    static = ("sampler", "batch_size")
+    compiled: Any = jax.jit(function, static_argnames=static, compiler_options=_COMPILER)
+    return compiled
 
 
 @_quickly
