@@ -86,7 +86,7 @@ def learn_weights(
 
     return agent._replace(
         init=init, act=act, greedy=greedy, update=update, feedback=feedback,
-        gradient=gradient if agent.gradient else None,
+        gradient=agent.gradient and gradient,
     )  # fmt: skip
 
 

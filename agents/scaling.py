@@ -72,8 +72,14 @@ def normalise_inputs(agent: Agent) -> Agent:
         like = next(iter(feedback.values()))
         return feedback | {"reward_scale": jnp.full_like(like, state.scaling.reward)}
 
-    remembers = None if agent.recall is None else recall
-    return Agent(init, act, greedy, update, feedback, agent.extras_of_action, remembers)
+    def gradient(state: ScaledState, t: Transition, weights: Array, key: Array) -> Any:
+        assert agent.gradient is not None
+        return agent.gradient(state.agent, scale_transition(state.scaling, t), weights, key)
+
+    return agent._replace(
+        init=init, act=act, greedy=greedy, update=update, feedback=feedback,
+        recall=agent.recall and recall, gradient=agent.gradient and gradient,
+    )  # fmt: skip
 
 
 def scale_observations(scaling: Scaling, obs: chex.ArrayTree) -> chex.ArrayTree:

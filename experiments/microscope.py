@@ -32,6 +32,7 @@ from experiments.runs.run_config import RunConfig
 from experiments.studies import policy
 from experiments.studies.policy import Saved
 from experiments.training.demos import own_part
+from experiments.training.phases import make_phases
 from experiments.training.schedule import schedule
 from jaxreplay import objectives
 from jaxreplay.methods import METHODS
@@ -98,6 +99,7 @@ def through(saved: Saved, names: Sequence[str], options: Options) -> Look:
         lambda t: agent.feedback(agent_state, t, key),
         key=key,
         methods=made,
+        own=config.replay,
         gradient=gradient and (lambda t, weights: gradient(agent_state, t, weights, key)),
         loss=agent.loss,
         schedule=Schedule(config.loop.updates, config.loop.learn_every, plan.warmup_steps),
@@ -123,8 +125,9 @@ def _observer(saved: Saved, own: Method) -> Any:
     objective = objectives.weighted()._replace(
         requires=needs, learned_weights=own.objective.learned_weights
     )
-    make = registry.AGENTS[config.agent].make
-    return make(config.agent_options, parts.spec.action_space, objective)
+    make, space = registry.AGENTS[config.agent].make, parts.spec.action_space
+    agent = make(config.agent_options, space, objective)
+    return make_phases(space, agent, parts.replay, config.loop).agent
 
 
 def _write(out: Path, seen: Look, saved: Saved, seed: int) -> None:

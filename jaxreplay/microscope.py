@@ -90,6 +90,7 @@ def look(
     *,
     key: Array,
     methods: Iterable[str] | Mapping[str, Method] = METHODS,
+    own: str | None = None,
     gradient: Gradient | None = None,
     loss: Loss = mse,
     counts: Counts | None = None,
@@ -100,8 +101,7 @@ def look(
     """Look at a replay, and at other methods on the same transitions; no state changes.
 
     The method of the replay has two rows: "NAME, stored", with its priorities, and NAME, with exact
-    ones. The total variation between them is its staleness. NAME is that of the equal sampler among
-    `methods`, or "run".
+    ones. The total variation between them is its staleness.
 
     Other methods start from an empty state. All stored transitions pass through `Sampler.add` in
     order, then `Sampler.refresh` sets exact priorities. Methods whose probabilities depend on
@@ -113,6 +113,8 @@ def look(
       feedback: returns the agent's feedback on transitions, `td_error` at least.
       key: PRNG key; equal keys give equal numbers.
       methods: names of methods with their default options, or methods by name.
+      own: name of the replay's own method among `methods`, which must have the same sampler; by
+        default the first one that has, or "run".
       gradient: returns the gradient of the weighted loss of transitions by the agent's parameters.
         Without it, gradients by the output, `loss'(td_error)`, are taken as orthogonal.
       loss: the agent's loss of TD errors.
@@ -142,7 +144,7 @@ def look(
     check_choice("warm", warm, ("exact", "none"))
     check_size("gradients", gradients)
     ring, slots = _checked(replay, state)
-    name, made = _methods(methods, replay)
+    name, made = _methods(methods, replay, own)
     told = scene.evaluate(feedback, ring, slots)
     updates = 0 if schedule is None else _updates(int(ring.steps_added), schedule, ring.num_envs)
     batch_size = replay.batch_size // made[name].objective.candidates
@@ -150,18 +152,20 @@ def look(
     stage = Scene(ring, slots, told, td, scene.slopes(loss, td), batch_size, int(updates))
     views = {}
     for label, method in made.items():
-        own = label == name and warm_up.basis(method.sampler) != warm_up.STATELESS
-        if own:
+        stateless = warm_up.basis(method.sampler) == warm_up.STATELESS
+        alone = warm_up.lacks(method, ring, told) is not None
+        is_own = label == name and (alone or not stateless)
+        if is_own:
             views[f"{name}{STORED}"] = stage.stored(method, state.sampler, key)
-        if own and warm_up.has_priorities(method.sampler):
+        if is_own and not alone and warm_up.has_priorities(method.sampler):
             views[label] = stage.refreshed(method, state.sampler, key)
-        elif not own:
+        elif not is_own:
             views[label] = stage.exact(method, key, warm)
-    own = views[f"{name}{STORED}" if f"{name}{STORED}" in views else name]
+    mine = views[f"{name}{STORED}" if f"{name}{STORED}" in views else name]
     facts = _facts(stage, counts, schedule)
     effects = scene.effects_of(stage, views, gradient, scene.choose(key, len(slots), gradients))
-    rows = {label: _row(facts, view, own, effects, label) for label, view in views.items()}
-    run, forecasts = _run(stage, own, views.get(name), facts, schedule)
+    rows = {label: _row(facts, view, mine, effects, label) for label, view in views.items()}
+    run, forecasts = _run(stage, replay.sampler.length or 1, mine, views.get(name), facts, schedule)
     for label, view in views.items():
         if view.probability is not None:
             facts[f"P {label}"] = view.probability
@@ -171,7 +175,7 @@ def look(
 
 
 def _methods(
-    methods: Iterable[str] | Mapping[str, Any], replay: Replay
+    methods: Iterable[str] | Mapping[str, Any], replay: Replay, own: str | None
 ) -> tuple[str, dict[str, Method]]:
     """Return the name of the replay's own method, and methods by name, uniform replay first."""
     if not isinstance(methods, Mapping):
@@ -184,7 +188,11 @@ def _methods(
         for label, entry in made.items()
     }
     equal = [label for label, method in made.items() if method.sampler == replay.sampler]
-    own = equal[0] if equal else "run"
+    if own is not None and own not in equal:
+        raise ValueError(
+            f"own must be a method with the sampler of the replay, {replay.sampler}, got {own!r}"
+        )
+    own = own or (equal[0] if equal else "run")
     return own, made if equal else {**made, own: Method(replay.sampler, plain())}
 
 
@@ -293,6 +301,7 @@ _COLUMNS = (
 
 def _run(
     stage: Scene,
+    length: int,
     own: View,
     exact: View | None,
     facts: Mapping[str, np.ndarray],
@@ -311,7 +320,7 @@ def _run(
     forecasts: set[str] = set()
     if schedule is not None:
         every = schedule.learn_every * ring.num_envs
-        run["replay volume"] = schedule.updates * stage.batch_size / every
+        run["replay volume"] = schedule.updates * stage.batch_size * length / every
         run["updates per step"] = schedule.updates / every
         run["age of the oldest policy"] = float(facts["age_updates"].max())
     if "draws" in facts:

@@ -168,6 +168,8 @@ def weights(
       batch_size: size of a batch.
       chance: `[C]`, probabilities.
     """
+    if method.objective.learned_weights is not None or method.sampler.length is not None:
+        return None
     if method.objective.critic is plain().critic:
         return np.ones(len(chance))  # they have no effect
     declared = _declared(method.sampler)

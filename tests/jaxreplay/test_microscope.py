@@ -195,6 +195,16 @@ def test_methods_that_other_replays_do_not_determine():
     assert f"P run{STORED}" in cold.slots and "P uniform" in cold.slots
 
 
+def test_the_own_method_may_share_its_sampler_with_others():
+    replay, state = filled(uniform.sampler(), np.linspace(-1, 1, 8))
+    seen = look(replay, state, ["discor", "pal"], own="discor")
+    assert f"discor{STORED}" in seen.methods and "discor" not in seen.methods
+    assert np.isnan(seen.methods[f"discor{STORED}"]["noise"])  # its weights are those of the agent
+    assert seen.methods["pal"]["TV to run"] == 0
+    with refused("own", "per"):
+        look(replay, state, ["per"], own="per")
+
+
 def test_bad_states_and_arguments():
     replay, state = filled(per.sampler(), np.ones(4))
     with refused("empty"):
