@@ -31,6 +31,7 @@ from experiments.runs.log import show, waiting
 from experiments.runs.run_config import RunConfig
 from experiments.studies import policy
 from experiments.studies.policy import Saved
+from experiments.training.counting import counted
 from experiments.training.demos import own_part
 from experiments.training.phases import make_phases
 from experiments.training.schedule import schedule
@@ -74,7 +75,8 @@ def _look(args: argparse.Namespace) -> None:
     seed = policy.check_seed(config, options.seed)
     with compilation.cache_programs(args.compilation_cache):
         with waiting(f"loading the replay of seed {seed}"):
-            saved = policy.saved(args.run, study, seed, ["agent", "replay"])
+            fields = ["agent", "replay", *["draws"] * config.loop.count_draws]
+            saved = policy.saved(args.run, study, seed, fields)
         with waiting("looking at it through other methods"):
             seen = through(saved, args.methods, options)
     _write(out, seen, saved, seed)
@@ -90,6 +92,7 @@ def through(saved: Saved, names: Sequence[str], options: Options) -> Look:
     plan = schedule(config.loop, replay.num_envs)
     chosen = METHODS if ALL in names else dict.fromkeys([*names, config.replay])
     made = {name: _method(config, name, plan.updates) for name in chosen}
+    draws = saved.state.get("draws")
     agent = _observer(saved, made[config.replay])
     key = jax.random.key(0)
     gradient = agent.gradient
@@ -102,6 +105,7 @@ def through(saved: Saved, names: Sequence[str], options: Options) -> Look:
         own=config.replay,
         gradient=gradient and (lambda t, weights: gradient(agent_state, t, weights, key)),
         loss=agent.loss,
+        counts=None if draws is None else counted(draws, state.ring),
         schedule=Schedule(config.loop.updates, config.loop.learn_every, plan.warmup_steps),
         warm=options.warm,
         gradients=options.gradients,

@@ -75,6 +75,9 @@ class LoopConfig(Config):
         "devices of one run, which divide its environments, replay and batches",
         at_least=1,
     )
+    count_draws: bool = option(
+        False, "count the draws of every stored transition, which experiments.microscope shows"
+    )
     inspect: int = option(
         16,
         "batches of stored transitions inspected at each log point, for comparison with the "
@@ -185,6 +188,8 @@ def check(config: LoopConfig, replay: Replay) -> None:
             "--demos: this replay method sets the priorities of all transitions of one replay: "
             "leave it out, or use another --replay, such as per"
         )
+    if config.count_draws and config.mesh > 1:
+        raise ValueError("count_draws counts on one device: leave it out, or use mesh 1")
     if isinstance(replay, Recorded):  # filled before the first step
         return
     if requires.all_new and (new != replay.batch_size or config.updates != 1):

@@ -17,6 +17,7 @@ from agents import common, scaling
 from agents.types import Agent, Continuous, Discrete
 from experiments.environments.episodes import example_action
 from experiments.environments.types import Array, TimeStep
+from experiments.training import counting
 from experiments.training import state as state_
 from experiments.training.config import LoopConfig, check, divide
 from experiments.training.demos import own_part
@@ -93,6 +94,9 @@ class Phases:
             fault=counter,
             agent=agent_state,
             replay=replay.init(key_replay, first),
+            draws=counting.start(own_part(replay, None)[0].slots)
+            if self.config.count_draws
+            else (),
         )
 
     def decide(self, state: LoopState, mode: Mode) -> tuple[Array, chex.ArrayTree]:
@@ -165,6 +169,8 @@ class Phases:
         if self.config.inspect:
             seen = {name: values[: len(own.weights)] for name, values in info.feedback.items()}
             metrics |= measure(own, seen, own_state.ring)
+        if self.config.count_draws:
+            state = state._replace(draws=counting.count(state.draws, own, own_state.ring))
         updates, key = state.updates + 1, state_.learning_keys(state)[1]
         replay_state = refreshed(self.replay, replay_state, self.agent, agent_state, updates, key)
         state = state._replace(agent=agent_state, replay=replay_state, updates=updates)

@@ -60,6 +60,7 @@ class LoopState(NamedTuple):
     fault: Array  # [] int32, `rows` after the first step with a non-finite number, or 0
     agent: Any
     replay: Any
+    draws: Any = ()  # see `counting.start`; () without the option `count_draws`
     since: Any = ()  # sums accumulated since the last log point, of a host loop
 
 

@@ -56,6 +56,22 @@ def test_files_of_a_look(run, tmp_path):
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
+def test_counted_draws(run, tmp_path):
+    """Counting changes no number of the run."""
+    folder = tmp_path / "counted"
+    words = [*TINY, "--replay", "per", "--count-draws", "true", "--out", str(folder)]
+    assert train.main(words) == 0
+    assert (folder / "metrics.csv").read_bytes() == (run / "metrics.csv").read_bytes()
+    seen = look(folder, tmp_path / "look", "--methods", "uniform")
+    assert not seen["forecasts"]
+    assert (tmp_path / "look" / "episodes.png").exists()
+    with np.load(tmp_path / "look" / "slots.npz") as slots:
+        draws, first = slots["draws"], slots["first_draw"]
+    assert draws.sum() == 100 * 8  # nothing was overwritten
+    assert seen["run"]["never drawn"] == pytest.approx((draws == 0).mean())
+    np.testing.assert_array_equal(first >= 0, draws > 0)
+
+
 def test_bad_looks(run, tmp_path, capsys):
     for words, parts in (
         ([run, "--seed", 9], ["3 to 4", 9]),

@@ -1,0 +1,41 @@
+"""Draws of every stored transition, for the replay microscope."""
+
+import jax.numpy as jnp
+
+from experiments.environments.types import Array
+from jaxreplay import buffer
+from jaxreplay import ring as ring_
+from jaxreplay.microscope import Counts
+from jaxreplay.ring import Ring
+from jaxreplay.types import IGNORED, Sample
+
+
+def start(slots: int) -> Array:
+    """Return counts `[C, 3]` int32 before any draw.
+
+    A row has the version of the transition that was counted, its draws, and its age in steps at the
+    first draw. The version replaces a write of 0 whenever a slot is overwritten.
+    """
+    return jnp.zeros((slots, 3), jnp.int32)
+
+
+def count(counts: Array, batch: Sample, ring: Ring) -> Array:
+    """Return counts after a batch, which may contain a transition several times.
+
+    Args:
+      counts: `[C, 3]`.
+      batch: `[B]` or `[B, T]`, as drawn.
+      ring: the ring from which it was drawn.
+    """
+    slots, version = batch.indices.ravel(), batch.version.ravel()
+    is_first = buffer.read(counts, slots)[:, 0] != version
+    begun = jnp.stack([version, jnp.zeros_like(version), ring_.age(ring, slots)], axis=1)
+    counts = buffer.write(counts, jnp.where(is_first, slots, IGNORED), begun)
+    return buffer.add(counts, slots, jnp.broadcast_to(jnp.array([0, 1, 0]), begun.shape))
+
+
+def counted(counts: Array, ring: Ring) -> Counts:
+    """Return the draws of the transitions that are stored now."""
+    slots = jnp.arange(ring.capacity, dtype=jnp.int32)
+    is_drawn = (counts[:, 0] == ring_.version(ring, slots)) & (slots < ring_.size(ring))
+    return Counts(jnp.where(is_drawn, counts[:, 1], 0), jnp.where(is_drawn, counts[:, 2], -1))
