@@ -148,7 +148,10 @@ def _write(out: Path, seen: Look, saved: Saved, seed: int) -> None:
     np.savez_compressed(content, **arrays)
     disk.write_bytes(out / "slots.npz", content.getvalue())
     disk.write_bytes(out / "methods.csv", seen.frame().to_csv(float_format="%.6g").encode())
-    text = f"# {head.title}\n\n{saved.step:,} agent steps.\n\n{_markdown(card)}\n\n{seen.table()}\n"
+    known = verdicts(config.env, seen.run["replay volume"])
+    parts = [f"# {head.title}", f"{saved.step:,} agent steps.", _markdown(card)]
+    parts += ["Committed verdicts at the nearest replay volume:", _markdown(known)] if known else []
+    text = "\n\n".join([*parts, f"{seen.table()}\n"])
     disk.write_bytes(out / f"{NAME}.md", text.encode())
     facts = {
         "env": config.env, "agent": config.agent, "replay": config.replay, "seed": seed,
@@ -160,7 +163,7 @@ def _write(out: Path, seen: Look, saved: Saved, seed: int) -> None:
     }  # fmt: skip
     disk.write_json(out / f"{NAME}.json", facts)
     looks.write(seen, out, title)
-    page.write(out / f"{NAME}.html", looks.render(seen, head, cells, card))
+    page.write(out / f"{NAME}.html", looks.render(seen, head, cells, card, known))
 
 
 def digest(seen: Look) -> str:
@@ -211,13 +214,32 @@ def _shown(value: float) -> str:
 
 def _markdown(cells: Sequence[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(row)} |" for row in cells]
-    return "\n".join([lines[0], "| --- | ---: |", *lines[1:]])
+    return "\n".join([lines[0], f"| --- |{' ---: |' * (len(cells[0]) - 1)}", *lines[1:]])
 
 
 def _own(seen: Look, config: RunConfig) -> Mapping[str, Any]:
     """Return the row of the run's own method, as stored."""
     name = f"{config.replay}{STORED}"
     return seen.methods[name if name in seen.methods else config.replay]
+
+
+def verdicts(env: str, volume: float) -> list[list[str]]:
+    """Return the committed verdicts on a task at the nearest replay volume, with a header.
+
+    The list is empty for a task that the suite does not have.
+    """
+    from experiments.suite import OURS
+
+    rows = [row for row in disk.read_json(OURS) if row["task"] == env]
+    if not rows or not volume > 0:
+        return []
+    ratios = {row["replay ratio"] for row in rows}
+    nearest = min(ratios, key=lambda ratio: (abs(math.log(float(ratio) / volume)), float(ratio)))
+    names = ("method", "replay ratio", "against uniform replay", "effective buffer")
+    return [
+        list(names),
+        *([row[name] for name in names] for row in rows if row["replay ratio"] == nearest),
+    ]
 
 
 def _summary(seen: Look, config: RunConfig) -> str:

@@ -89,7 +89,13 @@ def write(look: Look, folder: Any, subtitle: str) -> list[str]:
     return names
 
 
-def render(look: Look, head: Head, cells: Sequence[Sequence[str]], card: Any) -> str:
+def render(
+    look: Look,
+    head: Head,
+    cells: Sequence[Sequence[str]],
+    card: Sequence[Sequence[str]],
+    known: Sequence[Sequence[str]],
+) -> str:
     """Return the HTML of the page.
 
     Args:
@@ -97,6 +103,7 @@ def render(look: Look, head: Head, cells: Sequence[Sequence[str]], card: Any) ->
       head: head of the page.
       cells: cells of the table of methods, including the header.
       card: cells of the table of the run.
+      known: cells of the table of verdicts on its task, or none.
     """
     own, drawn = styles(look), panels(look)
     same = {name: rest for name, rest in distinct(look).items() if rest}
@@ -115,6 +122,9 @@ def render(look: Look, head: Head, cells: Sequence[Sequence[str]], card: Any) ->
     sections = [
         Section("run", "The run", "Quantities of this replay; see docs/microscope.md.",
                 [page.table(card)]),
+        Section("verdicts", "Verdicts on this task", "Of the suite in this repository, at the "
+                "nearest replay volume: wins, losses and ties of seeds.", [page.table(known)])
+        if known else None,
         *(
             Section(
                 name, _TITLES[name], intros[name],

@@ -56,6 +56,14 @@ def test_files_of_a_look(run, tmp_path):
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
+def test_verdicts_of_the_nearest_volume():
+    header, *rows = microscope.verdicts("walk/10", 3.0)
+    assert {row[1] for row in rows} == {"2"} and {"per", "lap"} <= {row[0] for row in rows}
+    assert len(header) == len(rows[0])
+    assert {row[1] for row in microscope.verdicts("walk/10", 64.0)[1:]} == {"8"}
+    assert microscope.verdicts("walk/3", 2.0) == [] == microscope.verdicts("walk/10", 0.0)
+
+
 def test_counted_draws(run, tmp_path):
     """Counting changes no number of the run."""
     folder = tmp_path / "counted"
