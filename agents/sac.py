@@ -140,7 +140,7 @@ class SACConfig(Config):
 
 
 class Clock(NamedTuple):
-    """Counter of updates, and the metrics of the latest update of the actor."""
+    """Counter of updates, with the actor's metrics, which updates without the actor repeat."""
 
     updates: Array  # [] int32
     metrics: dict[str, Array]  # [] float32 each

@@ -101,8 +101,8 @@ def scale_transition(scaling: Scaling, t: Transition) -> Transition:
 def measure_observations(scaling: Scaling, ring: Ring) -> Scaling:
     """Update the scaling with the mean and std of all observations in the ring.
 
-    As in Eq. 21 to 23, statistics are computed per dimension. Here sums are divided by the number
-    of summands, whereas the paper divides by one less.
+    Statistics are per dimension (Novati & Koumoutsakos 2019, Eq. 21 to 23). Sums are divided by the
+    number of summands, whereas the paper divides by one less.
     """
     stored, size = _stored_slots(ring)
 

@@ -93,7 +93,7 @@ class Recall(Protocol):
         Args:
           state: agent state.
           obs: observations `[E, ...]`.
-          previous: as in `Act`.
+          previous: extras of the previous step, or zeros at the first step of an episode.
         """
         ...
 

@@ -86,5 +86,5 @@ def times(value: Array, axis_name: str | None) -> Array:
 
 
 def share(value: Array, axis_name: str | None) -> Array:
-    """Return `value / D`, such as the fraction of a batch, given that of a device's share."""
+    """Return `value / D` for D devices: a fraction of the whole, given one of a device's part."""
     return value if axis_name is None else value / count(axis_name)

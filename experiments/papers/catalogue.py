@@ -3,8 +3,9 @@
 `experiments.toml` has the experiments. The files `entries/PAPER.toml` have a table for each entry
 with the fields of `Entry`: sources by their names, the name of a file in `printed`, and the name of
 the function that draws a layout or computes a statistic next to its options. Table `exact` has
-claims of type `Exact`: the value of column "claim" and the claim in words. Texts "$NAME" are those
-of table `_texts`, and `like` names tables to start from, as in presets.
+claims of type `Exact`: the value of column "claim" and the claim in words. A text "$NAME"
+stands for NAME in table `_texts`, and `like = ["a"]` begins with the fields of table `a`, as in
+presets.
 """
 
 import functools

@@ -64,7 +64,7 @@ class Log(Protocol):
     """A destination of the metrics of a run, while it trains."""
 
     def begin(self, points: Sequence[Sequence[Row]]) -> None:
-        """Begin after log points of before, which a resumed run has: a row per seed for each."""
+        """Begin; a resumed run passes its earlier log points, each a row per seed."""
 
     def log(self, rows: Sequence[Row]) -> None:
         """Write a log point: one row per seed."""

@@ -191,7 +191,7 @@ def _outcome(task: Assignment, reference: Any) -> BatchResult:
 
 
 def work(sent: Sent, runs: Sequence[SeededPoint], number: int, notes: Any) -> Came:
-    """Train a batch on a worker, which keeps its progress in `notes` under the number."""
+    """Train batch `number` on a worker, which reports its progress to the actor `notes`."""
     began, left = ray.get(notes.begin.remote(number))
     node = f"{socket.gethostname()}/{_own_node()[:6]}"
     if sent.code != store.code_version():  # on a node that joined later

@@ -41,7 +41,7 @@ _FILES: Mapping[Kind, tuple[str, ...]] = {
 def is_ours(out: Path, kind: Kind = "study") -> bool:
     """Return whether a folder has results of a kind.
 
-    A `study.json` without a study, or without JSON, is somebody else's: ours are written whole.
+    A `study.json` that does not hold a study is another program's: this one writes it at once.
     """
     mark = out / MARKS[kind]
     if kind == "plot" or not mark.is_file():
