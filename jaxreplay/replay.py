@@ -264,6 +264,39 @@ class Replay:
         return state._replace(sampler=inner, dropped=dropped, fence=fence)
 
     @cached_method
+    def refresh(self, state: ReplayState, slots: Array, **feedback: Array) -> ReplayState:
+        """Set the exact priorities of slots, outside of any batch, and return the new state.
+
+        Schedules over updates, such as that of beta, do not advance. The maximum that new
+        transitions receive becomes that of all stored priorities. Empty slots and NaN or infinite
+        feedback change nothing; the metric `dropped` counts the latter.
+
+        Args:
+          state: state of the replay.
+          slots: `[n]` int32, distinct, such as `jnp.arange(replay.slots)`.
+          **feedback: `[n]` each, including all feedback in `Requirements.feedback`.
+
+        Raises:
+          ValueError: If feedback is missing or its shape is not that of `slots`.
+          NotImplementedError: If the sampler has no exact priorities (`Sampler.refresh`).
+        """
+        state = calls.checked_state(self, "refresh", state)
+        slots = as_int32("slots", slots, int(IGNORED))
+        calls.check_feedback(self.requires.feedback, feedback, "refresh", slots.shape)
+        feedback = _single(feedback)
+        stored = (slots >= 0) & (slots < ring_.size(state.ring))
+        valid = stored
+        for values in feedback.values():
+            valid &= jnp.isfinite(values)
+        dropped = counters.saturating_add(state.dropped, (stored & ~valid).sum(dtype=jnp.int32))
+        slots = buffer.once(buffer.wait(state.fence, jnp.where(valid, slots, IGNORED)))
+        feedback = {name: jnp.where(valid, values, 0.0) for name, values in feedback.items()}
+        given = state.sampler, state.ring, slots
+        inner = calls.next_state(self.sampler, "refresh", *given, **feedback)
+        fence = buffer.fence((inner, slots), state.fence)
+        return state._replace(sampler=inner, dropped=dropped, fence=fence)
+
+    @cached_method
     def after_reading(self, state: ReplayState, batch: Sample) -> ReplayState:
         """Return an equal state whose next writes run after a batch has been read.
 

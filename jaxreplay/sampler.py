@@ -100,6 +100,27 @@ class Sampler:
         del ring, sample, feedback
         return state
 
+    def refresh(self, state: State, ring: Ring, slots: Array, **feedback: Array) -> State:
+        """Return the state with exact priorities of slots, outside of any batch.
+
+        Unlike `update`, this function does not advance schedules over updates, and the maximum
+        that new transitions receive becomes that of all stored priorities. Samplers whose
+        priorities are functions of feedback alone implement it.
+
+        Args:
+          state: state of the sampler.
+          ring: the ring buffer.
+          slots: `[n]` int32, distinct; `IGNORED` as in `update`.
+          **feedback: `[n]` float32 each, including all feedback in `Requirements.feedback`.
+
+        Raises:
+          NotImplementedError: If the sampler has no such priorities.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} has no refresh, which sets exact priorities: use a sampler "
+            "that has, such as per.sampler()"
+        )
+
     def observe_return(self, state: State, ring: Ring, episode_return: Array, key: Array) -> State:
         """Return the state of a learned sampler updated with a mean episode return.
 

@@ -134,6 +134,13 @@ DENSITY = "a policy with an action density (log_ratio)"
 _NONE: frozenset[str] = frozenset()
 
 
+class Refresh(NamedTuple):
+    """When and how a training loop passes feedback on all stored transitions to a replay."""
+
+    every: int  # number of updates between two calls of `Replay.refresh`
+    chunk: int  # number of transitions that the agent evaluates at once
+
+
 class Requirements(NamedTuple):
     """Requirements of a sampler or an objective on agents, transitions and training loops."""
 
@@ -151,6 +158,7 @@ class Requirements(NamedTuple):
     whole_episodes: bool = False  # episodes must be stored completely or not at all
     episode_returns: EpisodeReturns | None = None  # type of the returns passed to `observe_return`
     transition_fields: frozenset[str] = _NONE  # names of fields that the sampler reads
+    refresh: Refresh | None = None  # when the training loop must call `Replay.refresh`
 
     def known(self, feedback: Mapping[str, Any]) -> dict[str, Any]:
         """Return only those entries of `feedback` whose names `Replay` accepts."""

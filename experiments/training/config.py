@@ -180,6 +180,11 @@ def check(config: LoopConfig, replay: Replay) -> None:
             f"n_step is {config.n_step}: this replay method follows single steps along their "
             "episode: use n_step 1"
         )
+    if requires.refresh and isinstance(replay, Mixed):
+        raise ValueError(
+            "--demos: this replay method sets the priorities of all transitions of one replay: "
+            "leave it out, or use another --replay, such as per"
+        )
     if isinstance(replay, Recorded):  # filled before the first step
         return
     if requires.all_new and (new != replay.batch_size or config.updates != 1):

@@ -21,6 +21,7 @@ from experiments.training import state as state_
 from experiments.training.config import LoopConfig, check, divide
 from experiments.training.demos import own_part
 from experiments.training.inspection import conclude, inspect, measure, measure_share
+from experiments.training.refreshing import refreshed
 from experiments.training.state import Episodes, LoopState, Metrics, Sums
 from jaxreplay import devices, n_step
 from jaxreplay.n_step import Step
@@ -164,7 +165,9 @@ class Phases:
         if self.config.inspect:
             seen = {name: values[: len(own.weights)] for name, values in info.feedback.items()}
             metrics |= measure(own, seen, own_state.ring)
-        state = state._replace(agent=agent_state, replay=replay_state, updates=state.updates + 1)
+        updates, key = state.updates + 1, state_.learning_keys(state)[1]
+        replay_state = refreshed(self.replay, replay_state, self.agent, agent_state, updates, key)
+        state = state._replace(agent=agent_state, replay=replay_state, updates=updates)
         return state, _finite(metrics)
 
     def after_block(self, state: LoopState) -> LoopState:

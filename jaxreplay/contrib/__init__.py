@@ -11,10 +11,13 @@ from jaxreplay.contrib import (
     discor,
     eper,
     faded,
+    fresh,
+    geometric,
     la3p,
     laber,
     masked,
     reaper,
+    refresh,
     relo,
     reshuffled,
     reverse,
@@ -24,8 +27,8 @@ from jaxreplay.methods import register
 from jaxreplay.methods.per import PERConfig
 
 __all__ = [
-    "cer", "curious", "discor", "eper", "faded", "la3p", "laber", "masked", "reaper", "relo",
-    "reshuffled", "reverse", "sil",
+    "cer", "curious", "discor", "eper", "faded", "fresh", "geometric", "la3p", "laber", "masked",
+    "reaper", "refresh", "relo", "reshuffled", "reverse", "sil",
 ]  # fmt: skip
 
 register("cer", cer.CERConfig, cer.method)
@@ -41,3 +44,6 @@ register("reaper", reaper.ReaPERConfig, reaper.method)
 register("masked", masked.MaskedConfig, masked.method)
 register("discor", discor.DisCorConfig, discor.method)
 register("sil", sil.SILConfig, sil.method, sil.DISCRETE)
+register("geometric", geometric.GeometricConfig, geometric.method)
+register("refresh", refresh.RefreshConfig, refresh.method)
+register("fresh", fresh.FreshConfig, fresh.method)

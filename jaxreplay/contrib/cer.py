@@ -118,6 +118,9 @@ class CombinedExperience(Sampler):
             feedback, _ = parts.split(feedback)
         return self.inner.update(state, ring, sample, **feedback)
 
+    def refresh(self, state: State, ring: Ring, slots: Array, **feedback: Array) -> State:
+        return self.inner.refresh(state, ring, slots, **feedback)
+
     def end_episodes(self, state: State, ring: Ring) -> State:
         return self.inner.end_episodes(state, ring)
 

@@ -153,7 +153,22 @@ class Faded(Sampler):
     def update(
         self, state: FadedState, ring: Ring, sample: Sample, **feedback: Array
     ) -> FadedState:
-        slots, config = sample.indices, self.config
+        return self._written(state, ring, sample.indices, feedback)
+
+    def refresh(self, state: FadedState, ring: Ring, slots: Array, **feedback: Array) -> FadedState:
+        state = self._written(state, ring, slots, feedback)
+        every = jnp.arange(ring.capacity, dtype=jnp.int32)
+        leaf, age, is_young = self._leaf(state, ring, every)
+        log = jnp.float32(math.log(self.config.fade) * ring.num_envs)
+        fading = jnp.where(is_young, jnp.exp(age * log), self.config.floor)
+        largest = jnp.where(every < ring_.size(ring), leaf / fading, 0.0).max()
+        return state._replace(max_leaf=jnp.where(largest > 0, largest, 1.0))
+
+    def _written(
+        self, state: FadedState, ring: Ring, slots: Array, feedback: Mapping[str, Array]
+    ) -> FadedState:
+        """Return the state with priorities from the feedback on `slots` `[B]`."""
+        config = self.config
         leaf = lap.LAPLeaf(config.alpha, config.kappa)(feedback, slots, ring)
         invalid, largest = proportional.count_invalid_and_max(slots != IGNORED, leaf)
         places, age, is_young = self._places(state, ring, slots)
@@ -172,11 +187,7 @@ class Faded(Sampler):
         )
 
     def probability(self, state: FadedState, ring: Ring, slots: Array, batch_size: int) -> Array:
-        places, _, is_young = self._places(state, ring, slots)
-        leaf = sum_tree.get(state.young, jnp.where(is_young, places, 0))
-        leaf = leaf * self._factor(state.later, state.offset)
-        if state.old is not None:
-            leaf = jnp.where(is_young, leaf, sum_tree.get(state.old, slots))
+        leaf, _, _ = self._leaf(state, ring, slots)
         total = self._total(state)
         chance = leaf / jnp.where(total > 0, total, 1.0)
         return jnp.where(slots < ring_.size(ring), chance, 0.0)
@@ -190,6 +201,15 @@ class Faded(Sampler):
             "young_share": young / jnp.where(total > 0, total, 1.0),
             "skipped_leaves": state.skipped.astype(jnp.float32),
         }
+
+    def _leaf(self, state: FadedState, ring: Ring, slots: Array) -> tuple[Array, Array, Array]:
+        """Return faded priorities `[B]` of `slots`, ages, and whether the slots are young."""
+        places, age, is_young = self._places(state, ring, slots)
+        leaf = sum_tree.get(state.young, jnp.where(is_young, places, 0))
+        leaf = leaf * self._factor(state.later, state.offset)
+        if state.old is not None:
+            leaf = jnp.where(is_young, leaf, sum_tree.get(state.old, slots))
+        return leaf, age, is_young
 
     def _steps(self, ring: Ring) -> int:
         return self.config.age_of_floor(ring.num_envs, ring_.num_steps(ring))

@@ -116,6 +116,13 @@ class LA3P(Sampler):
             sum_tree.set(state.inverse, slots, _inverse(leaf)),
         )
 
+    def refresh(self, state: LA3PState, ring: Ring, slots: Array, **feedback: Array) -> LA3PState:
+        leaf = self._leaf(feedback, slots, ring)
+        return LA3PState(
+            proportional.refresh(state.priorities, slots, leaf),
+            sum_tree.set(state.inverse, slots, _inverse(leaf)),
+        )
+
     def probability(self, state: LA3PState, ring: Ring, slots: Array, batch_size: int) -> Array:
         even = ring_.even_probability(ring, slots)
         total = sum_tree.total(state.inverse)

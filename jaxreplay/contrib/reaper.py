@@ -147,12 +147,7 @@ class ReaPER(Sampler):
         self, state: ReaPERState, ring: Ring, sample: Sample, **feedback: Array
     ) -> ReaPERState:
         slots, valid = sample.indices, sample.indices != IGNORED
-        values = jnp.abs(feedback["td_error"]) + self.config.epsilon
-        values = _clipped(values, ring)
-        places = _places(ring, jnp.where(valid, slots, 0))
-        _, starts = episode_sums.get(state.sums, places)
-        places = jnp.where(valid, places, IGNORED)
-        sums = episode_sums.write(state.sums, ring.capacity, places, values, starts)
+        values, sums = self._sums(state, ring, slots, feedback["td_error"])
         ended = jnp.where(valid, sample.aux.ended_sum, 0.0)
         leaves = to_power(values, self.config.alpha)
         return state._replace(
@@ -161,6 +156,23 @@ class ReaPER(Sampler):
             largest=jnp.maximum(state.largest, jnp.where(valid, values, 0.0).max()),
             largest_sum=jnp.maximum(state.largest_sum, ended.max()),
         )
+
+    def refresh(
+        self, state: ReaPERState, ring: Ring, slots: Array, **feedback: Array
+    ) -> ReaPERState:
+        """Return the state with exact priorities; the largest sum is that of all ended episodes."""
+        values, sums = self._sums(state, ring, slots, feedback["td_error"])
+        leaves = to_power(values, self.config.alpha)
+        priorities = proportional.refresh(state.priorities, slots, leaves)
+        every = jnp.arange(ring.capacity, dtype=jnp.int32)
+        stored, _ = episode_sums.get(sums, _places(ring, every))
+        largest = jnp.where(every < ring_.size(ring), stored, 0.0).max()
+        state = state._replace(
+            priorities=priorities, sums=sums, largest=jnp.where(largest > 0, largest, 1.0)
+        )
+        _, ended = self._reliabilities(state, ring)
+        ended = jnp.where(every < ring_.size(ring), ended, 0.0)
+        return state._replace(largest_sum=ended.max())
 
     def end_episodes(self, state: ReaPERState, ring: Ring) -> ReaPERState:
         return state._replace(spans=episodes.end_spans(state.spans))
@@ -200,13 +212,30 @@ class ReaPER(Sampler):
         reliability = jnp.where(largest > 0, here / jnp.where(largest > 0, largest, 1.0), 1.0)
         return jnp.minimum(reliability, 1.0), jnp.where(running, 0.0, whole)
 
-    def _masses(self, state: ReaPERState, ring: Ring) -> Array:
-        """Return `x^alpha R^omega` of all slots, `[C]` float32."""
+    def _sums(
+        self, state: ReaPERState, ring: Ring, slots: Array, td_error: Array
+    ) -> tuple[Array, EpisodeSums]:
+        """Return the values `[B]` of `slots` `[B]` for their TD errors, and the sums with them."""
+        values = _clipped(jnp.abs(td_error) + self.config.epsilon, ring)
+        valid = slots != IGNORED
+        places = _places(ring, jnp.where(valid, slots, 0))
+        _, starts = episode_sums.get(state.sums, places)
+        places = jnp.where(valid, places, IGNORED)
+        return values, episode_sums.write(state.sums, ring.capacity, places, values, starts)
+
+    def _reliabilities(self, state: ReaPERState, ring: Ring) -> tuple[Array, Array]:
+        """Return the result of `_reliability` for all slots, `[C]` float32 each."""
         size = min(_BLOCK, ring.capacity)
         slots = jnp.arange(-(-ring.capacity // size) * size, dtype=jnp.int32)
         blocks = jnp.minimum(slots, ring.capacity - 1).reshape(-1, size)
-        reliability = jax.lax.map(lambda slots: self._reliability(state, ring, slots)[0], blocks)
-        chance = to_power(reliability.ravel()[: ring.capacity], self.config.omega)
+        reliability, ended = jax.lax.map(
+            lambda slots: self._reliability(state, ring, slots), blocks
+        )
+        return reliability.ravel()[: ring.capacity], ended.ravel()[: ring.capacity]
+
+    def _masses(self, state: ReaPERState, ring: Ring) -> Array:
+        """Return `x^alpha R^omega` of all slots, `[C]` float32."""
+        chance = to_power(self._reliabilities(state, ring)[0], self.config.omega)
         return sum_tree.leaves(state.priorities.tree) * chance
 
     def _draw(self, state: ReaPERState, ring: Ring, key: Array, batch_size: int) -> _Candidates:

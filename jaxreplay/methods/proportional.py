@@ -103,6 +103,19 @@ def write(
     return state._replace(updates=counters.increment(state.updates))
 
 
+def refresh(
+    state: ProportionalState, slots: Array, leaves: Array, axis_name: str | None = None
+) -> ProportionalState:
+    """Set the leaves `[n]` of slots `[n]` int32, and the maximum to that of all slots.
+
+    Unlike `write`, this is no update. `IGNORED` slots and leaves that are negative, NaN or infinite
+    are skipped.
+    """
+    state = _count(_set(state, slots, leaves), slots, leaves, axis_name)
+    highest = devices.largest(sum_tree.leaves(state.tree).max(), axis_name)
+    return state._replace(max_leaf=jnp.where(highest > 0, highest, 1.0))
+
+
 def draw(
     state: ProportionalState, ring: Ring, key: Array, batch_size: int, sampling: Sampling
 ) -> tuple[Array, Array]:
@@ -326,6 +339,11 @@ class Proportional(Sampler):
     ) -> ProportionalState:
         leaves = self._leaves(feedback, sample.indices, ring)
         return write(state, sample.indices, leaves, ring.axis_name)
+
+    def refresh(
+        self, state: ProportionalState, ring: Ring, slots: Array, **feedback: Array
+    ) -> ProportionalState:
+        return refresh(state, slots, self._leaves(feedback, slots, ring), ring.axis_name)
 
     def probability(
         self, state: ProportionalState, ring: Ring, slots: Array, batch_size: int

@@ -175,6 +175,25 @@ class PSER(Sampler):
         slots = jnp.where(jnp.isfinite(values), slots, IGNORED)
         return _pass_back(config, state._replace(priorities=priorities), ring, slots, values)
 
+    def refresh(self, state: PSERState, ring: Ring, slots: Array, **feedback: Array) -> PSERState:
+        """Return the state with exact priorities, also of preceding steps; eta has no effect."""
+        config, old = self.config, state.priorities
+        if config.combine == "add":
+            raise ValueError(
+                "refresh requires combine max, got combine add, with which priorities depend on "
+                "the order of updates"
+            )
+        values = _leaf(config, feedback["td_error"])
+        slots = jnp.where(jnp.isfinite(values), slots, IGNORED)
+        values = jnp.where(slots != IGNORED, values, 0.0)
+        tree = sum_tree.put(old.tree, slots, values)
+        state = state._replace(priorities=old._replace(tree=tree))
+        state = _pass_back(config, state, ring, slots, values)
+        highest = sum_tree.leaves(state.priorities.tree).max()
+        highest = devices.largest(highest, ring.axis_name)
+        largest = jnp.where(highest > 0, highest, 1.0)
+        return state._replace(priorities=state.priorities._replace(max_leaf=largest))
+
     def end_episodes(self, state: PSERState, ring: Ring) -> PSERState:
         return state._replace(positions=episodes.end_positions(state.positions))
 

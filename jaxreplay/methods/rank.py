@@ -148,6 +148,11 @@ class Rank(Sampler):
             updates=counters.increment(state.updates),
         )
 
+    def refresh(self, state: RankState, ring: Ring, slots: Array, **feedback: Array) -> RankState:
+        state = _set(state, slots, jnp.abs(feedback["td_error"]))
+        largest = bucket_order.values(state.order).max()
+        return state._replace(largest=jnp.where(largest > 0, largest, 1.0))
+
     def probability(self, state: RankState, ring: Ring, slots: Array, batch_size: int) -> Array:
         live = slots < ring_.size(ring)
         if self.config.sampling == "greedy":

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from experiments.runs import registry
 from jaxreplay import Replay, ring, sum_tree, testing
-from jaxreplay.contrib import eper, faded, reaper, relo
+from jaxreplay.contrib import eper, faded, geometric, reaper, relo
 from jaxreplay.methods import (
     METHODS,
     her,
@@ -50,6 +50,10 @@ VARIANTS = {name: entry.method(entry.config().for_run(100)) for name, entry in M
     "sequences": sequences.method(sequences.SequencesConfig(length=4, period=2, burn_in=1)),
     "slices": slices.method(slices.SlicesConfig(length=4, burn_in=1)),
     "rank-sorted": rank.method(rank.RankConfig(order="sorted", alpha_end=0.0).for_run(100)),
+    **{
+        f"geometric-{shape}": geometric.method(geometric.GeometricConfig(shape=shape, x=2.0))
+        for shape in ("window", "newest_or_uniform", "comb", "linear", "weighted")
+    },
     "her-rank": her.method(her.HERConfig(over="rank", strategy="episode").for_run(100)),
 }
 
@@ -67,7 +71,10 @@ MORE = {
     ),
 }
 # Variants of methods that the quick tests already cover.
-SLOW = ("per-none", "rank-sorted", "her-rank", "pser-add", "refer-tight")
+SLOW = (
+    "per-none", "rank-sorted", "her-rank", "pser-add", "refer-tight", "geometric-window",
+    "geometric-newest_or_uniform", "geometric-weighted",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "law"), checks(VARIANTS, SLOW, eager=DISTINCT))

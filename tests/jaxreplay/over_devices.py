@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from jaxreplay import Replay, devices, loops
-from jaxreplay.contrib import eper, relo
+from jaxreplay.contrib import eper, geometric, relo
 from jaxreplay.methods import lap, per, pser, uniform
 from jaxreplay.methods.lap import LAPConfig
 from jaxreplay.methods.per import PERConfig
@@ -32,6 +32,7 @@ SAMPLERS = {
     "lap": lap.sampler(LAPConfig(kappa=0.1)),
     "eper": eper.sampler(),
     "relo": relo.sampler(),
+    "geometric": geometric.sampler(geometric.GeometricConfig(fade=0.9)),
     "pser": pser.sampler(PSERConfig(rho=0.6)),
     "pser_add": pser.sampler(PSERConfig(combine="add", decay_on_add=True)),
 }

@@ -1,0 +1,128 @@
+"""Exact priorities: those of all stored transitions are computed again every K updates.
+
+Outdated priorities limit prioritised replay (Pan et al. 2022). The networks that evaluate all
+transitions are those of the agent, so the training loop calls `Replay.refresh`.
+"""
+
+import dataclasses
+from typing import Literal
+
+from jaxreplay.methods import options, per
+from jaxreplay.methods.parts.over import inner_method
+from jaxreplay.option import Config, option
+from jaxreplay.ring import Ring
+from jaxreplay.sampler import Method, Sampler
+from jaxreplay.types import Array, Draw, Provision, Refresh, Requirements, Sample, State, Tree
+
+
+@dataclasses.dataclass(frozen=True)
+class RefreshConfig(Config):
+    """Hyperparameters of exact priorities over a method with its default options."""
+
+    over: Literal["per", "rank", "pser", "lap", "la3p", "eper", "relo", "faded", "reaper"] = option(
+        "per", options.OVER
+    )
+    over_updates: int | None = option(None, options.OVER_UPDATES)
+    every: int = option(1, "K: gradient steps between two evaluations", at_least=1)
+    chunk: int = option(4_096, "transitions that are evaluated at once", at_least=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Refreshed(Sampler):
+    """Samples as an inner sampler, and requires the priorities of all slots every K updates.
+
+    The state is that of the inner sampler. After updates K, 2K, ... of the agent, the training loop
+    calls `Replay.refresh` with the agent's feedback on all stored transitions
+    (`Requirements.refresh`). In between, updates set the priorities of their batches.
+
+    Args:
+      inner: sampler with `refresh`, such as `per.sampler()`.
+      config: options, of which `over` and `over_updates` are ignored.
+
+    Raises:
+      ValueError: If the inner sampler has no `refresh`.
+    """
+
+    inner: Sampler = per.sampler()
+    config: RefreshConfig = RefreshConfig()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.inner, Sampler) or type(self.inner).refresh is Sampler.refresh:
+            raise ValueError(
+                f"inner must be a sampler with refresh, such as per.sampler(), got {self.inner!r}"
+            )
+
+    @property
+    def requires(self) -> Requirements:
+        refresh = Refresh(self.config.every, self.config.chunk)
+        return self.inner.requires._replace(refresh=refresh)
+
+    @property
+    def provides(self) -> frozenset[Provision]:
+        return self.inner.provides
+
+    @property
+    def capacity_factor(self) -> int:
+        return self.inner.capacity_factor
+
+    def check_sizes(self, capacity: int, num_envs: int, batch_size: int) -> None:
+        self.inner.check_sizes(capacity, num_envs, batch_size)
+
+    def init(self, key: Array, ring: Ring) -> State:
+        return self.inner.init(key, ring)
+
+    def add(
+        self, state: State, ring: Ring, slots: Array, transition: Tree, **feedback: Array
+    ) -> State:
+        return self.inner.add(state, ring, slots, transition, **feedback)
+
+    def sample(self, state: State, ring: Ring, key: Array, batch_size: int) -> Draw:
+        return self.inner.sample(state, ring, key, batch_size)
+
+    def update(self, state: State, ring: Ring, sample: Sample, **feedback: Array) -> State:
+        return self.inner.update(state, ring, sample, **feedback)
+
+    def refresh(self, state: State, ring: Ring, slots: Array, **feedback: Array) -> State:
+        return self.inner.refresh(state, ring, slots, **feedback)
+
+    def end_episodes(self, state: State, ring: Ring) -> State:
+        return self.inner.end_episodes(state, ring)
+
+    def probability(self, state: State, ring: Ring, slots: Array, batch_size: int) -> Array:
+        return self.inner.probability(state, ring, slots, batch_size)
+
+    def metrics(self, state: State, ring: Ring) -> dict[str, Array]:
+        return self.inner.metrics(state, ring)
+
+    def ready(self, state: State, ring: Ring, batch_size: int) -> Array:
+        return self.inner.ready(state, ring, batch_size)
+
+
+def sampler(config: RefreshConfig = RefreshConfig()) -> Refreshed:
+    """Return the sampler over an inner sampler with default options."""
+    return Refreshed(inner_method(config).sampler, config)
+
+
+def method(config: RefreshConfig = RefreshConfig()) -> Method:
+    """Return exact priorities: the sampler, and the objective of the inner method."""
+    return combine(inner_method(config), config)
+
+
+def combine(inner: Method, config: RefreshConfig = RefreshConfig()) -> Method:
+    """Return a prioritised method, with any options, with exact priorities every K updates.
+
+    Args:
+      inner: method whose sampler has `refresh`.
+      config: options, of which `over` and `over_updates` are ignored.
+
+    Raises:
+      ValueError: If `inner` is not a method, or its sampler has no `refresh`.
+
+    Example:
+      >>> from jaxreplay.methods import rank
+      >>> combine(rank.method(rank.RankConfig(alpha=0.6))).sampler.requires.refresh
+      Refresh(every=1, chunk=4096)
+    """
+    if not isinstance(inner, Method):
+        raise ValueError(f"inner must be a method, such as per.method(), got {inner!r}")
+    return inner._replace(sampler=Refreshed(inner.sampler, config))
