@@ -36,10 +36,12 @@ def test_the_table_has_rows_of_the_quick_tests():
     assert set(ROWS) >= QUICK and set(ROWS) <= set(cycles.NAMES)
 
 
-def test_only_vmapped_replays_on_tpu_and_refer_are_copied():
-    copied = {name for name, row in ROWS.items() if "copies" in row}
-    known = {name for name in copied if "/refer/" in name}  # has a copying branch
-    assert all(name.startswith("tpu/") and not name.endswith("/1") for name in copied - known)
+def test_only_refer_and_vmapped_rank_and_ners_are_copied_and_only_on_tpu():
+    copied = [name.split("/") for name, row in ROWS.items() if "copies" in row]
+    assert {platform for platform, *_ in copied} == {"tpu"}
+    vmapped = {method for _, method, _, seeds in copied if seeds != "1"}
+    assert vmapped == {"refer", "rank", "ners"}
+    assert {method for _, method, _, seeds in copied if seeds == "1"} == {"refer"}
 
 
 @pytest.mark.parametrize(
