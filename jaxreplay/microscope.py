@@ -278,7 +278,7 @@ def _row(
         "effective buffer": measures.effective_buffer(chance),
         "TV to uniform": measures.total_variation(chance, np.full(count, 1 / count)),
         "TV to run": measures.total_variation(chance, own.probability),
-        "correlation with |TD|": measures.rank_correlation(chance, facts["td"]),
+        "correlation with TD": measures.rank_correlation(chance, facts["td"]),
         "newest 1 %": float(chance[-newest:].sum()),
     }
     if "reward" in facts:
@@ -294,7 +294,7 @@ def _row(
 
 _COLUMNS = (
     "expected age", "recency", "entropy", "effective buffer", "TV to uniform", "TV to run",
-    "correlation with |TD|", "with reward", "newest 1 %", "cosine", "bias", "noise",
+    "correlation with TD", "with reward", "newest 1 %", "cosine", "bias", "noise",
     "noise / uniform", "noise / oracle", "basis", "seconds",
 )  # fmt: skip
 

@@ -17,12 +17,12 @@ from experiments.figures.drawing import (
     finish_rows,
     write_grid,
 )
-from experiments.figures.page import WIDE, Head, Section
+from experiments.figures.page import Head, Section
 from experiments.figures.style import FAINT, INK, Styles, plain, styles_of
 from jaxreplay.microscope import STORED, Look
 
 _BINS, _LEAST, _POINTS, _SAME = 40, -4.0, 1_500, 1e-6
-_LARGE, _SQUARE = (9.0, 5.4), (9.0, 8.2)  # size of a PNG in inches
+_LARGE, _SQUARE = (9.0, 5.4), (9.0, 8.2)  # size of a figure in inches
 
 
 def styles(look: Look) -> Styles:
@@ -75,16 +75,11 @@ _TITLES = {
 
 def write(look: Look, folder: Any, subtitle: str) -> list[str]:
     """Write a PNG of every panel into a folder; return the names of the files."""
-    names = []
+    names, own = [], styles(look)
+    called = {_called(name, same): own[name] for name, same in distinct(look).items()}
     for name, panel in panels(look).items():
-        size, legend = _LARGE, None
-        if name == "who":
-            own = styles(look)
-            legend = {_called(x, same): own[x] for x, same in distinct(look).items()}
-        elif name == "agreement":
-            size = _SQUARE
-        title = f"{_TITLES[name]}: {subtitle}"
-        write_grid(folder / f"{name}.png", title, [panel], size, legend=legend)
+        title, legend = f"{_TITLES[name]}: {subtitle}", called if name == "who" else None
+        write_grid(folder / f"{name}.png", title, [panel], _sizes(name), legend=legend)
         names.append(f"{name}.png")
     return names
 
@@ -105,7 +100,8 @@ def render(
       card: cells of the table of the run.
       known: cells of the table of verdicts on its task, or none.
     """
-    own, drawn = styles(look), panels(look)
+    drawn, own = panels(look), styles(look)
+    legend = {name: own[name] for name in distinct(look)}
     same = {name: rest for name, rest in distinct(look).items() if rest}
     equal = "; ".join(f"{', '.join(rest)} as {name}" for name, rest in same.items())
     intros = {
@@ -128,7 +124,7 @@ def render(
         *(
             Section(
                 name, _TITLES[name], intros[name],
-                [page.panels([panel], "", own if name == "who" else None, WIDE)],
+                [page.panels([panel], "", legend if name == "who" else None, _sizes(name))],
             )
             for name, panel in drawn.items()
         ),
@@ -136,6 +132,10 @@ def render(
                 "says where the state is from.", [page.table(cells)]),
     ]  # fmt: skip
     return page.render(head, sections)
+
+
+def _sizes(name: str) -> tuple[float, float]:
+    return _SQUARE if name == "agreement" else _LARGE
 
 
 def _called(name: str, same: Sequence[str]) -> str:
@@ -172,7 +172,7 @@ def _draw_stale(axes: Axes, look: Look, own: str) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     far, correlation = look.run["staleness"], look.run["rank correlation"]
-    text = f"total variation {far:.3f}, correlation with |TD| {correlation:.2f}"
+    text = f"TV {far:.3f}, correlation with |TD| {correlation:.2f}"
     finish(axes, text, "N P with exact priorities", "N P as stored")
 
 

@@ -48,6 +48,9 @@ def test_files_of_a_look(run, tmp_path):
     with np.load(tmp_path / "a" / "slots.npz") as slots:
         assert slots["P_per_stored"].sum() == pytest.approx(1, abs=1e-4)
         assert len(slots["slot"]) == 120 and {"episode", "td", "age_updates"} <= set(slots)
+    text = (tmp_path / "a" / "microscope.md").read_text()
+    table = [line for line in text.splitlines() if line.startswith("| ")][-len(rows) - 2 :]
+    assert {line.count("|") for line in table} == {len(rows["per"]) + 1}
     page = (tmp_path / "a" / "microscope.html").read_text()
     assert_names(page, "walk/3", "not comparable", "<svg")
     # The same look again, and another seed; the run stays as it is.
