@@ -113,6 +113,7 @@ def test_for_run_fills_the_schedules_of_methods():
         "rank": {"alpha_updates", "beta_updates"}, "relo": {"beta_updates"},
         "eper": {"beta_updates"},
         **{name: {"over_updates"} for name in ("her", "slices", "cer", "masked", "sil")},
+        **{name: {"over_updates"} for name in ("refresh", "fresh")},
     }  # fmt: skip
     assert filled == {name: expected.get(name, set()) for name in METHODS}
 

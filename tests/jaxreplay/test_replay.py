@@ -123,7 +123,7 @@ def test_methods_refuse_objects_that_are_not_a_state(verb):
     rest = {
         "add": (testing.EXAMPLE,), "update": (batch,), "can_sample": (), "metrics": (),
         "sample": (jax.random.key(0),), "observe_return": (1.0, jax.random.key(0)),
-        "probability": ([0],),
+        "probability": ([0],), "refresh": ([0],),
         "end_episodes": (), "add_rollout": (testing.EXAMPLE,), "after_reading": (batch,),
     }  # fmt: skip
     for other in (batch, (state, batch), {}):
