@@ -224,7 +224,13 @@ OF_PAIRS = {  # agents with twin critics
 }
 
 
-@pytest.mark.parametrize("name", ["dqn", *OF_PAIRS, "discrete_sac"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("dqn", "sac_reset") else pytest.mark.slow)
+        for name in ("dqn", *OF_PAIRS, "discrete_sac")
+    ],
+)
 def test_programs_for_accelerators_train_equally(name):
     """They join small arrays and stack twin critics, here in programs that run on the CPU."""
     environment = PENDULUM if name in OF_PAIRS else environments.make("gymnax/CartPole-v1")
