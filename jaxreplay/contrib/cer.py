@@ -9,11 +9,11 @@ from jaxreplay import objectives
 from jaxreplay import ring as ring_
 from jaxreplay.batches import Parts, join
 from jaxreplay.methods import options
-from jaxreplay.methods.parts.over import Inner, check_inner, inner_method
+from jaxreplay.methods.parts.over import Inner, Transparent, check_inner, inner_method
 from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
-from jaxreplay.types import Array, Draw, Requirements, Sample, State, Tree
+from jaxreplay.types import Array, Draw, Requirements, Sample, State
 
 _PAPER = "Zhang & Sutton 2017"
 
@@ -39,7 +39,7 @@ class CERConfig(Config):
 
 
 @dataclasses.dataclass(frozen=True)
-class CombinedExperience(Sampler):
+class CombinedExperience(Transparent):
     """Samples the k newest transitions, and the other B - k rows of a batch from an inner sampler.
 
     The newest transitions are the last rows of the batch, oldest first, with weights of 1. Within a
@@ -74,22 +74,10 @@ class CombinedExperience(Sampler):
     def requires(self) -> Requirements:
         return self.inner.requires._replace(new_steps=True)
 
-    @property
-    def capacity_factor(self) -> int:
-        return self.inner.capacity_factor
-
     def check_sizes(self, capacity: int, num_envs: int, batch_size: int) -> None:
         drawn, _ = self.parts(num_envs, batch_size).sizes
         if drawn:
             self.inner.check_sizes(capacity, num_envs, drawn)
-
-    def init(self, key: Array, ring: Ring) -> State:
-        return self.inner.init(key, ring)
-
-    def add(
-        self, state: State, ring: Ring, slots: Array, transition: Tree, **feedback: Array
-    ) -> State:
-        return self.inner.add(state, ring, slots, transition, **feedback)
 
     def sample(self, state: State, ring: Ring, key: Array, batch_size: int) -> Draw:
         drawn, count = self.parts(ring.num_envs, batch_size).sizes
@@ -117,12 +105,6 @@ class CombinedExperience(Sampler):
             sample, _ = parts.split_sample(sample, [sample.aux, None])
             feedback, _ = parts.split(feedback)
         return self.inner.update(state, ring, sample, **feedback)
-
-    def refresh(self, state: State, ring: Ring, slots: Array, **feedback: Array) -> State:
-        return self.inner.refresh(state, ring, slots, **feedback)
-
-    def end_episodes(self, state: State, ring: Ring) -> State:
-        return self.inner.end_episodes(state, ring)
 
     def probability(self, state: State, ring: Ring, slots: Array, batch_size: int) -> Array:
         drawn, _ = self.parts(ring.num_envs, batch_size).sizes

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxreplay import sum_tree
 from jaxreplay.loops import cond_on_schedule
 from jaxreplay.methods import options, per, proportional
-from jaxreplay.methods.parts.over import inner_method
+from jaxreplay.methods.parts.over import check_proportional, inner_method, over_proportional
 from jaxreplay.methods.proportional import Proportional, ProportionalState
 from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
@@ -67,14 +67,7 @@ class Fresh(Sampler):
     config: FreshConfig = FreshConfig()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.inner, Proportional):
-            raise ValueError(
-                f"inner must be a Proportional, such as per.sampler(), got {self.inner}"
-            )
-        if self.inner.weight is not None and self.inner.weight.normalise == "buffer":
-            raise ValueError('inner must not use normalise="buffer": use "batch" or "none"')
-        if self.inner.maximum != "all_time":
-            raise ValueError('inner must use maximum="all_time", got "stored"')
+        check_proportional(self.inner)
 
     @property
     def requires(self) -> Requirements:
@@ -163,8 +156,4 @@ def combine(inner: Method, config: FreshConfig = FreshConfig()) -> Method:
       >>> combine(relo.method(relo.ReLoConfig(alpha=0.5))).sampler.requires.feedback
       frozenset({'reducible_loss'})
     """
-    if not isinstance(inner, Method) or not isinstance(inner.sampler, Proportional):
-        raise ValueError(
-            f"inner must be a proportional method, such as per.method(), got {inner!r}"
-        )
-    return inner._replace(sampler=Fresh(inner.sampler, config))
+    return over_proportional(inner, lambda sampler: Fresh(sampler, config))

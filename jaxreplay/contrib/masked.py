@@ -13,7 +13,7 @@ from jaxreplay import buffer, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay.buffer import Buffer
 from jaxreplay.methods import options, per, proportional
-from jaxreplay.methods.parts.over import inner_method
+from jaxreplay.methods.parts.over import check_proportional, inner_method, over_proportional
 from jaxreplay.methods.proportional import Proportional, ProportionalState
 from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
@@ -79,15 +79,7 @@ class Masked(Sampler):
     config: MaskedConfig = MaskedConfig()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.inner, Proportional):
-            raise ValueError(
-                f"inner must be a Proportional, such as per.sampler(), got {self.inner}"
-            )
-        weight = self.inner.weight
-        if weight is not None and weight.normalise == "buffer":
-            raise ValueError('inner must not use normalise="buffer": use "batch" or "none"')
-        if self.inner.maximum != "all_time":
-            raise ValueError('inner must use maximum="all_time", got "stored"')
+        check_proportional(self.inner)
 
     @property
     def requires(self) -> Requirements:
@@ -191,8 +183,4 @@ def combine(inner: Method, config: MaskedConfig = MaskedConfig()) -> Method:
       >>> combine(relo.method(relo.ReLoConfig(alpha=0.5))).sampler.requires.feedback
       frozenset({'reducible_loss'})
     """
-    if not isinstance(inner, Method) or not isinstance(inner.sampler, Proportional):
-        raise ValueError(
-            f"inner must be a proportional method, such as per.method(), got {inner!r}"
-        )
-    return inner._replace(sampler=Masked(inner.sampler, config))
+    return over_proportional(inner, lambda sampler: Masked(sampler, config))

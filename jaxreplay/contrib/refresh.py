@@ -8,11 +8,10 @@ import dataclasses
 from typing import Literal
 
 from jaxreplay.methods import options, per
-from jaxreplay.methods.parts.over import inner_method
+from jaxreplay.methods.parts.over import Transparent, inner_method
 from jaxreplay.option import Config, option
-from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
-from jaxreplay.types import Array, Draw, Provision, Refresh, Requirements, Sample, State, Tree
+from jaxreplay.types import Refresh, Requirements
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +27,7 @@ class RefreshConfig(Config):
 
 
 @dataclasses.dataclass(frozen=True)
-class Refreshed(Sampler):
+class Refreshed(Transparent):
     """Samples as an inner sampler, and requires the priorities of all slots every K updates.
 
     The state is that of the inner sampler. After updates K, 2K, ... of the agent, the training loop
@@ -56,46 +55,6 @@ class Refreshed(Sampler):
     def requires(self) -> Requirements:
         refresh = Refresh(self.config.every, self.config.chunk)
         return self.inner.requires._replace(refresh=refresh)
-
-    @property
-    def provides(self) -> frozenset[Provision]:
-        return self.inner.provides
-
-    @property
-    def capacity_factor(self) -> int:
-        return self.inner.capacity_factor
-
-    def check_sizes(self, capacity: int, num_envs: int, batch_size: int) -> None:
-        self.inner.check_sizes(capacity, num_envs, batch_size)
-
-    def init(self, key: Array, ring: Ring) -> State:
-        return self.inner.init(key, ring)
-
-    def add(
-        self, state: State, ring: Ring, slots: Array, transition: Tree, **feedback: Array
-    ) -> State:
-        return self.inner.add(state, ring, slots, transition, **feedback)
-
-    def sample(self, state: State, ring: Ring, key: Array, batch_size: int) -> Draw:
-        return self.inner.sample(state, ring, key, batch_size)
-
-    def update(self, state: State, ring: Ring, sample: Sample, **feedback: Array) -> State:
-        return self.inner.update(state, ring, sample, **feedback)
-
-    def refresh(self, state: State, ring: Ring, slots: Array, **feedback: Array) -> State:
-        return self.inner.refresh(state, ring, slots, **feedback)
-
-    def end_episodes(self, state: State, ring: Ring) -> State:
-        return self.inner.end_episodes(state, ring)
-
-    def probability(self, state: State, ring: Ring, slots: Array, batch_size: int) -> Array:
-        return self.inner.probability(state, ring, slots, batch_size)
-
-    def metrics(self, state: State, ring: Ring) -> dict[str, Array]:
-        return self.inner.metrics(state, ring)
-
-    def ready(self, state: State, ring: Ring, batch_size: int) -> Array:
-        return self.inner.ready(state, ring, batch_size)
 
 
 def sampler(config: RefreshConfig = RefreshConfig()) -> Refreshed:

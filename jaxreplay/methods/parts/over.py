@@ -1,13 +1,15 @@
-"""Methods over another method: the method that options name, and a base class for samplers."""
+"""Methods over another method: the method that options name, and base classes for samplers."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Literal
 
 from jaxreplay.methods import uniform
 from jaxreplay.methods._registry import METHODS
+from jaxreplay.methods.proportional import Proportional
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
-from jaxreplay.types import Array, Requirements, State
+from jaxreplay.types import Array, Draw, Provision, Requirements, Sample, State, Tree
 
 Inner = Literal["uniform", "per", "rank", "pser", "ere"]  # values of the option `over`
 
@@ -40,6 +42,79 @@ def check_inner(sampler: Any) -> None:
             f"inner must not relabel goals, got {kind}: use hindsight replay over a sampler of "
             "single transitions, as in her.Hindsight(cer.sampler())"
         )
+
+
+def check_proportional(inner: Any) -> None:
+    """Raise ValueError unless leaves of an inner sampler may be scaled one by one."""
+    if not isinstance(inner, Proportional):
+        raise ValueError(f"inner must be a Proportional, such as per.sampler(), got {inner}")
+    if inner.weight is not None and inner.weight.normalise == "buffer":
+        raise ValueError('inner must not use normalise="buffer": use "batch" or "none"')
+    if inner.maximum != "all_time":
+        raise ValueError('inner must use maximum="all_time", got "stored"')
+
+
+def over_proportional(inner: Method, wrap: Callable[[Proportional], Sampler]) -> Method:
+    """Return a method with its sampler wrapped; raise ValueError if it is not proportional."""
+    if not isinstance(inner, Method) or not isinstance(inner.sampler, Proportional):
+        raise ValueError(
+            f"inner must be a proportional method, such as per.method(), got {inner!r}"
+        )
+    return inner._replace(sampler=wrap(inner.sampler))
+
+
+@dataclasses.dataclass(frozen=True)
+class Transparent(Sampler):
+    """Base class for samplers over an inner sampler, whose state is theirs."""
+
+    inner: Sampler = uniform.Uniform()
+
+    @property
+    def requires(self) -> Requirements:
+        return self.inner.requires
+
+    @property
+    def provides(self) -> frozenset[Provision]:
+        return self.inner.provides
+
+    @property
+    def capacity_factor(self) -> int:
+        return self.inner.capacity_factor
+
+    def check_sizes(self, capacity: int, num_envs: int, batch_size: int) -> None:
+        self.inner.check_sizes(capacity, num_envs, batch_size)
+
+    def init(self, key: Array, ring: Ring) -> State:
+        return self.inner.init(key, ring)
+
+    def add(
+        self, state: State, ring: Ring, slots: Array, transition: Tree, **feedback: Array
+    ) -> State:
+        return self.inner.add(state, ring, slots, transition, **feedback)
+
+    def sample(self, state: State, ring: Ring, key: Array, batch_size: int) -> Draw:
+        return self.inner.sample(state, ring, key, batch_size)
+
+    def update(self, state: State, ring: Ring, sample: Sample, **feedback: Array) -> State:
+        return self.inner.update(state, ring, sample, **feedback)
+
+    def refresh(self, state: State, ring: Ring, slots: Array, **feedback: Array) -> State:
+        return self.inner.refresh(state, ring, slots, **feedback)
+
+    def observe_return(self, state: State, ring: Ring, episode_return: Array, key: Array) -> State:
+        return self.inner.observe_return(state, ring, episode_return, key)
+
+    def end_episodes(self, state: State, ring: Ring) -> State:
+        return self.inner.end_episodes(state, ring)
+
+    def probability(self, state: State, ring: Ring, slots: Array, batch_size: int) -> Array:
+        return self.inner.probability(state, ring, slots, batch_size)
+
+    def metrics(self, state: State, ring: Ring) -> dict[str, Array]:
+        return self.inner.metrics(state, ring)
+
+    def ready(self, state: State, ring: Ring, batch_size: int) -> Array:
+        return self.inner.ready(state, ring, batch_size)
 
 
 @dataclasses.dataclass(frozen=True)
