@@ -66,13 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _look(args: argparse.Namespace) -> None:
     out, options, began = args.out or args.run / NAME, read_options(args, Options()), time.time()
-    study = policy.read(args.run)
-    (config,) = study.bases.values()
-    for kind in ("env", "agent", "replay"):
-        named, own = getattr(args, kind), getattr(config, kind)
-        if named not in (None, own):
-            raise ValueError(f"the run has --{kind} {own}, not {named}: remove --{kind}")
-    seed = policy.check_seed(config, options.seed)
+    named = {kind: getattr(args, kind) for kind in ("env", "agent", "replay")}
+    study, config, seed = policy.chosen(args.run, named, options.seed)
     with compilation.cache_programs(args.compilation_cache):
         with waiting(f"loading the replay of seed {seed}"):
             fields = ["agent", "replay", *["draws"] * config.loop.count_draws]
@@ -141,7 +136,7 @@ def _write(out: Path, seen: Look, saved: Saved, seed: int) -> None:
     config = saved.config
     out.mkdir(parents=True, exist_ok=True)
     title = f"{config.agent} with {config.replay} on {config.env}, seed {seed}"
-    card, cells = _card(seen, _own(seen, config)), _cells(seen)
+    card, cells = _card(seen, _own(seen, config)), seen.cells()
     head = page.Head(f"Replay microscope: {title}", [("agent steps", f"{saved.step:,}")], [])
     content = io.BytesIO()
     arrays: dict[str, Any] = {_key(name): values for name, values in seen.slots.items()}
@@ -185,12 +180,6 @@ def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
         name: value if isinstance(value, str) else float(value) if math.isfinite(value) else None
         for name, value in values.items()
     }
-
-
-def _cells(seen: Look) -> list[list[str]]:
-    lines = seen.table().split("\n")
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return [rows[0], *rows[2:]]
 
 
 def _card(seen: Look, row: Mapping[str, Any]) -> list[list[str]]:

@@ -143,13 +143,8 @@ def _watch(args: argparse.Namespace) -> None:
     options = read_options(args, Options())
     without_screen()
     film.check_path(out)
-    study = policy.read(args.run)
-    (config,) = study.bases.values()
-    for kind in ("env", "agent", "replay"):
-        named, own = getattr(args, kind), getattr(config, kind)
-        if named not in (None, own):
-            raise ValueError(f"the run has --{kind} {own}, not {named}: remove --{kind}")
-    seed = policy.check_seed(config, options.seed)
+    named = {kind: getattr(args, kind) for kind in ("env", "agent", "replay")}
+    study, config, seed = policy.chosen(args.run, named, options.seed)
     try:
         with compilation.cache_programs(args.compilation_cache):
             with waiting(f"loading the policy of seed {seed}"):

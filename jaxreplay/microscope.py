@@ -68,13 +68,17 @@ class Look:
     forecasts: frozenset[str]
     gradients: str
 
+    def cells(self) -> list[list[str]]:
+        """Return the cells of the table of methods, with a header."""
+        names = list(next(iter(self.methods.values())))
+        rows = [[x, *(_cell(row[name]) for name in names)] for x, row in self.methods.items()]
+        return [["method", *names], *rows]
+
     def table(self) -> str:
         """Return the methods as a table in Markdown."""
-        names = list(next(iter(self.methods.values())))
-        lines = [f"| method | {' | '.join(names)} |", f"| --- |{' ---: |' * len(names)}"]
-        for label, row in self.methods.items():
-            lines.append(f"| {label} | {' | '.join(_cell(row[name]) for name in names)} |")
-        return "\n".join(lines)
+        cells = self.cells()
+        head, *rows = [f"| {' | '.join(row)} |" for row in cells]
+        return "\n".join([head, f"| --- |{' ---: |' * (len(cells[0]) - 1)}", *rows])
 
     def frame(self) -> Any:
         """Return the methods as a pandas DataFrame, indexed by their names."""

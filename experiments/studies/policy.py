@@ -1,7 +1,7 @@
 """The trained policy of one seed of a run, from the run's last checkpoint."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,7 +50,28 @@ def read(folder: Path) -> Study:
     return study
 
 
-def check_seed(config: RunConfig, seed: int | None) -> int:
+def chosen(
+    folder: Path, named: Mapping[str, str | None], seed: int | None
+) -> tuple[Study, RunConfig, int]:
+    """Return the study of the run in a folder, its configuration, and a seed that it has.
+
+    Args:
+      folder: folder of a run.
+      named: environment, agent and method that a command names, or None, by kind.
+      seed: seed of the run; None selects the first.
+
+    Raises:
+      ValueError: If the folder has no run, or the run has another of `named`, or no such seed.
+    """
+    study = read(folder)
+    (config,) = study.bases.values()
+    for kind, name in named.items():
+        if name not in (None, own := getattr(config, kind)):
+            raise ValueError(f"the run has --{kind} {own}, not {name}: remove --{kind}")
+    return study, config, _check_seed(config, seed)
+
+
+def _check_seed(config: RunConfig, seed: int | None) -> int:
     """Return `seed`, by default the first one; raise ValueError if the run does not have it."""
     first, last = config.seed, config.seed + config.seeds - 1
     if seed is not None and not first <= seed <= last:
