@@ -12,7 +12,7 @@ from jaxreplay.methods import options
 from jaxreplay.methods.parts.over import Inner, Transparent, check_inner, inner_method
 from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method, Sampler
+from jaxreplay.sampler import Method
 from jaxreplay.types import Array, Draw, Requirements, Sample, State
 
 _PAPER = "Zhang & Sutton 2017"
@@ -58,7 +58,6 @@ class CombinedExperience(Transparent):
 
     needs_whole = "the newest transitions are those of all environments"
 
-    inner: Sampler
     config: CERConfig = CERConfig()
 
     def __post_init__(self) -> None:

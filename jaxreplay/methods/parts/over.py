@@ -67,7 +67,7 @@ def over_proportional(inner: Method, wrap: Callable[[Proportional], Sampler]) ->
 class Transparent(Sampler):
     """Base class for samplers over an inner sampler, whose state is theirs."""
 
-    inner: Sampler = uniform.Uniform()
+    inner: Sampler
 
     @property
     def requires(self) -> Requirements:
