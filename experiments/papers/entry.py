@@ -27,6 +27,7 @@ PAPERS: Mapping[str, str] = {
     "replay buffer",
     "refer": "Novati and Koumoutsakos 2019, Remember and forget for experience replay",
     "all": "No paper's: tasks on which what is replayed matters",
+    "regimes": "Regimes of replay: when non-uniform replay matters",
 }
 SizeName = Literal["smoke", "small", "paper"]
 SIZES: tuple[SizeName, ...] = get_args(SizeName)

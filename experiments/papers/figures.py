@@ -60,7 +60,7 @@ def _compared(entry: Entry, size: SizeName, data: Data) -> Compared:
     claimed = {
         (claim.arm, claim.baseline): answer
         for claim, answer in zip(entry.claims, judging.judge_entry(entry, size, data), strict=True)
-        if isinstance(claim, Claim)
+        if isinstance(claim, Claim) and not claim.beside
     }
     study = entry.source.study(size)
     (env,) = study.envs

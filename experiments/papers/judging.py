@@ -44,7 +44,7 @@ def _of_study(
     family = judge.family(study, claims, frames, data.store.made(), plan=True)
     then, most = data.store.study, study.question.most_seeds
     arms = {point.name for point in study.points()}
-    now = store.asked(claim for claim in claims if {claim.arm, claim.baseline} <= arms)
+    now = store.asked(claim for claim in claims if {*claim.labels} <= arms)
     same = (
         store.asked(then.claims.get(entry.id, ())) == now
         and dataclasses.replace(then.question, most_seeds=most) == study.question

@@ -27,7 +27,7 @@ def claims() -> dict[str, tuple[Claim, ...]]:
     """Return the claims in `printed/claims.csv` by id of the entry.
 
     A row is a claim, and an empty cell is a default. An example of column `where` is
-    "kind=final;n=16".
+    "kind=final;n=16", and one of column `beside` is "per_every4/uniform_every4".
     """
     found: dict[str, tuple[Claim, ...]] = {}
     header, *rows = printed("claims")
@@ -36,6 +36,7 @@ def claims() -> dict[str, tuple[Claim, ...]]:
         entry = own.pop("entry")
         own["least"] = float(own.get("least", 0))
         own["across"] = "across" in own
+        own["beside"] = tuple(own["beside"].split("/")) if "beside" in own else ()
         pairs = [each.partition("=") for each in own.pop("where", "").split(";") if each]
         own["where"] = {name: _read(text) for name, _, text in pairs}
         found[entry] = (*found.get(entry, ()), Claim(**own))

@@ -201,7 +201,7 @@ def _train(source: Experiment, size: SizeName, places: Places, claims: Claims) -
         return data  # complete, of another version that the user accepts
     arms = {name for own in source.points(size).values() for name in own}
     present = {
-        name: tuple(claim for claim in own if {claim.arm, claim.baseline} <= arms)
+        name: tuple(claim for claim in own if {*claim.labels} <= arms)
         for name, own in claims.items()
     }
     found = runner.run(

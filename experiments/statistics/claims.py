@@ -43,6 +43,10 @@ class Claim:
       primary: metric that decides the claim, or None for the primary metric of the study. Besides
         the primary metrics, `mean:COLUMN` is the mean of a column after the warm-up.
       across: whether the arms may differ in agent, loop and sizes.
+      beside: labels of a second arm and its baseline. The claim is then a contrast: the gain of
+        `arm` over `baseline` is larger ("better") than the gain of the second arm over its
+        baseline, seed by seed. A gain is a difference, or for `steps_to_threshold` the doublings
+        of steps that the arm saves.
     """
 
     says: str
@@ -53,6 +57,12 @@ class Claim:
     where: Mapping[str, Any] = field(default_factory=dict)
     primary: str | None = None
     across: bool = False
+    beside: tuple[str, str] | tuple[()] = ()
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of arm and baseline, then of the second pair of a contrast."""
+        return (self.arm, self.baseline, *self.beside)
 
     @property
     def effect(self) -> float:
@@ -103,6 +113,7 @@ class Runs:
       learned: whether the sampler has its own network.
       train_seconds: compute time of all seeds together, or None if unknown.
       is_control: whether these are runs of the baseline with other seeds.
+      pair: arm and baseline whose difference the values are, in a contrast; see `gain`.
     """
 
     label: str
@@ -119,6 +130,7 @@ class Runs:
     learned: bool = False
     train_seconds: float | None = None
     is_control: bool = False
+    pair: tuple[Runs, Runs] | tuple[()] = ()
     _first: dict[int, Runs] = field(default_factory=dict, init=False, repr=False)
 
     def first(self, seeds: int) -> Runs:
@@ -129,8 +141,14 @@ class Runs:
             values, metrics = self.values.iloc[:seeds], self.metrics
             if metrics is not None:
                 metrics = metrics[metrics["seed"].isin(values.index)]
-            self._first[seeds] = replace(self, values=values, metrics=metrics)
+            pair = tuple(runs.first(seeds) for runs in self.pair)
+            self._first[seeds] = replace(self, values=values, metrics=metrics, pair=pair)
         return self._first[seeds]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Names of these runs, or of the pair that they are the difference of."""
+        return tuple(runs.id for runs in self.pair or (self,))
 
     @functools.cached_property
     def effective_buffer(self) -> float | None:
@@ -151,6 +169,30 @@ class Runs:
 
 
 _UPDATES = "replay/sampler_updates"
+
+
+def gain(arm: Runs, baseline: Runs, ratios: bool, worst: float) -> Runs:
+    """Return the differences of two arms, one per seed that both have.
+
+    Args:
+      arm: runs of an arm.
+      baseline: runs of its baseline.
+      ratios: whether the values are minus numbers of steps, whose logarithms to base 2 are
+        compared.
+      worst: value that replaces those that are not finite, such as minus the steps of the run for
+        a seed that never solved the task.
+    """
+    seeds = arm.values.index.intersection(baseline.values.index)
+
+    def of(runs: Runs) -> pd.Series:
+        values = runs.values.loc[seeds].map(lambda x: x if math.isfinite(x) else worst)
+        return -(-values).map(math.log2) if ratios else values
+
+    return Runs(
+        label=f"{arm.label} over {baseline.label}", env=arm.env,
+        values=round_values(of(arm) - of(baseline)),
+        unit="in doublings of steps" if ratios else arm.unit, pair=(arm, baseline),
+    )  # fmt: skip
 
 
 def values_of(metrics: pd.DataFrame, name: str, threshold: float | None, warmup: int) -> pd.Series:

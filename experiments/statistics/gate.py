@@ -27,6 +27,8 @@ def gate(arm: Runs, baseline: Runs, ungated: str | None = None) -> tuple[Outcome
       baseline: runs of its baseline.
       ungated: reason for judging arms that do not test their methods; None if there is none.
     """
+    if arm.pair and baseline.pair:  # a contrast: both gains must be evidence
+        return gate(*arm.pair, ungated) or gate(*baseline.pair, ungated)
     if reason := incomparable(arm, baseline):
         return "not comparable", reason
     if ungated is not None:

@@ -258,7 +258,7 @@ def _with_numbers(
     return replace(
         verdict, effective_buffer=arm.effective_buffer, sampler_updates=arm.sampler_updates,
         train_seconds=known(arm.train_seconds),
-        runs=tuple(runs.id for pair in evidence.pairs for runs in pair),
+        runs=tuple(id for pair in evidence.pairs for runs in pair for id in runs.ids),
         differences=None  # which tasks do not have in common
         if evidence.tasks > 1 else paired.differences_of(arm.values, baseline.values),
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -271,7 +272,7 @@ class Study(Saved):
         names = dict.fromkeys(name for _, name in points)
         labels = {label for _, label in self.bases}
         for claim in (claim for own in self.claims.values() for claim in own):
-            for label in (claim.arm, claim.baseline):
+            for label in claim.labels:
                 # A size of the study may lack some replay ratios of the claims.
                 if label not in names and label.partition("_every")[0] not in labels:
                     raise ValueError(
@@ -286,8 +287,9 @@ class Study(Saved):
                     f"'{claim.says}': a least effect is in the unit of a single task: name it in "
                     "where"
                 )
-            for env in envs if not claim.across else ():
-                both = [points.get((env, label)) for label in (claim.arm, claim.baseline)]
+            pairs = (claim.labels[:2], claim.labels[2:])[: len(claim.labels) // 2]
+            for env, pair in itertools.product(envs, pairs) if not claim.across else ():
+                both = [points.get((env, label)) for label in pair]
                 own, other = (config and facts.shared_settings(config) for config in both)
                 if own and other and (differs := [k for k in own if own[k] != other[k]]):
                     options = ", ".join(name.rpartition(".")[2] for name in differs)

@@ -19,6 +19,7 @@ from experiments.statistics.claims import (
     Claim,
     NotAsked,
     Runs,
+    gain,
     round_values,
     values_of,
 )
@@ -126,6 +127,7 @@ def _row(family: str, verdict: Verdict) -> dict[str, Any]:
     """Return a claim with its verdict as plain values."""
     claim = verdict.claim
     row = {"family": family, "claim": claim.says, "arm": claim.arm, "baseline": claim.baseline}
+    row |= {"beside": list(claim.beside)} if claim.beside else {}
     numbers = {
         "seeds": verdict.seeds, **verdict.counts._asdict(), "interval": verdict.interval,
         "p": verdict.p_value,
@@ -270,12 +272,24 @@ class _Results:
         envs = [env for env in self._study.envs if claim.where.get("env", env) == env]
         if not envs:
             raise NotAsked(f"there is no task {claim.where.get('env')}", absent=True)
-        places = [(env, label) for env in envs for label in (claim.arm, claim.baseline)]
+        places = [(env, label) for env in envs for label in claim.labels]
         for env, label in places:
             if (env, label) not in self._points or self._points[env, label].id not in self._frames:
                 raise NotAsked(f"there is no arm {label} on {env}", absent=True)
         runs = [self.runs_of(self._points[place], metric, claim.across) for place in places]
-        return list(zip(runs[::2], runs[1::2], strict=True))
+        pairs = list(zip(runs[::2], runs[1::2], strict=True))
+        if not claim.beside:
+            return pairs
+        gains = [self._gain(arm, baseline, metric) for arm, baseline in pairs]
+        return list(zip(gains[::2], gains[1::2], strict=True))
+
+    def _gain(self, arm: Runs, baseline: Runs, metric: str) -> Runs:
+        """Return the gain of an arm for a contrast; unsolved counts as solved at the very end."""
+        assert arm.metrics is not None
+        ratios = metric == "steps_to_threshold"
+        return gain(
+            arm, baseline, ratios, -float(arm.metrics["step"].max()) if ratios else math.nan
+        )
 
     def runs_of(self, point: Point, metric: str, across: bool = False) -> Runs:
         """Return the runs of a point.
