@@ -4,10 +4,11 @@ import dataclasses
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from experiments.figures import judged as judged_figures
-from experiments.statistics.claims import Claim
+from experiments.statistics.claims import Claim, Runs, gain
 from experiments.statistics.counts import Counts
 from experiments.studies import definition, judge, results, runner, study_page
 from experiments.studies.definition import UNTIL_DECIDED, Arm, Study
@@ -85,6 +86,51 @@ def test_tasks_on_which_nobody_learned_are_left_out():
     (found,) = judge.family(own, own.claims["one"], frames, made_of(own), plan=False)
     assert (found.verdict, found.looks[0]) == ("agrees", Counts(16, 0, 0))
     assert_names(found.reason, "walk/5", "walk/6")
+
+
+CONTRAST = Claim("PER gains more than LAP", "per", "uniform", beside=("lap", "uniform"))
+
+
+@pytest.mark.parametrize(
+    ("per", "lap", "least", "expected"),
+    [
+        (2.0, 1.0, 0.0, "agrees"),
+        (1.0, 2.0, 0.0, "disagrees"),
+        (-1.0, -2.0, 0.0, "agrees"),  # both are worse than uniform, PER by less
+        (2.0, 1.0, 1.5, "disagrees"),  # more by 1 only
+    ],
+)
+def test_contrasts_compare_gains_seed_by_seed(per, lap, least, expected):
+    base = np.random.default_rng(0).normal(size=SEEDS)
+    own = with_claims(dataclasses.replace(CONTRAST, least=least))
+    (found,) = judged(own, {"uniform": base, "per": base + per, "lap": base + lap})
+    assert found.verdict == expected and found.seeds == 16
+    np.testing.assert_allclose(found.differences, per - lap, atol=1e-5)
+    assert set(found.runs) == {"walk/4 uniform", "walk/4 per", "walk/4 lap"}
+    assert definition.from_json(own.to_json()).claims == own.claims
+
+
+def test_contrasts_of_steps_count_doublings_and_unsolved_runs_as_the_whole_run():
+    def runs(*steps):
+        values = pd.Series([-float(x) for x in steps])
+        return Runs("an arm", "walk/4", values, id="x", code="y")
+
+    # 400 -> 100 saves two doublings; unsolved counts as 1,600; both unsolved: no gain.
+    saved = gain(runs(100, 100, np.inf), runs(400, np.inf, np.inf), ratios=True, worst=-1600.0)
+    assert list(saved.values) == [2.0, 4.0, 0.0]
+    assert saved.first(2).pair[0].values.size == 2 and saved.ids == ("x", "x")
+
+
+def test_contrasts_need_evidence_of_both_gains():
+    """An arm of the second pair that draws uniformly tests nothing."""
+    own = with_claims(CONTRAST)
+    frames = frames_of(own, {"uniform": np.zeros(16), "per": np.ones(16), "lap": -np.ones(16)})
+    for point in own.points():
+        frames[point.id]["replayed/effective_buffer"] = 0.99 if point.label == "lap" else 0.5
+    (found,) = judge.family(own, own.claims["one"], frames, made_of(own), plan=False)
+    assert found.verdict == "not tested" and "0.99" in found.reason
+    with refused("rank"):
+        with_claims(dataclasses.replace(CONTRAST, beside=("rank", "uniform"))).check()
 
 
 def test_families_are_corrected_and_decided_independently():
