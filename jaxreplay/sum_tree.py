@@ -210,6 +210,12 @@ def rebuild_batched(tree: SumTree, leaves: Array) -> SumTree:
     return jax.jit(build)(leaves)
 
 
+@functools.cache  # one function for each factor, so that it is compiled once
+def scaling(factor: float) -> Callable[[SumTree], SumTree]:
+    """Return a function that multiplies all nodes by `factor`; powers of two keep sums exact."""
+    return lambda tree: tree.replace(nodes=tree.nodes * factor, root=tree.root * factor)
+
+
 def get(tree: SumTree, indices: Array) -> Array:
     """Return the leaves `[B]` float32 at `indices` (`[B]` int32, less than the capacity)."""
     return buffer.read_elements(tree.nodes, slots_within(indices, tree.capacity))

@@ -1,9 +1,8 @@
 """LAP with priorities that fade with age, as in DR.Q (Lyu et al. 2026)."""
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -225,7 +224,7 @@ class Faded(Sampler):
             return state
         log = math.log(self.config.fade)
         due = state.later >= transitions
-        scale = _scaling(2.0**-halvings)
+        scale = sum_tree.scaling(2.0**-halvings)
         young = cond_on_schedule(due, scale, state.young)
         # The rest that is not a whole number of transitions remains in the offset.
         offset = state.offset + jnp.float32(halvings * math.log(2.0) + transitions * log)
@@ -261,9 +260,3 @@ sampler = Faded
 def method(config: FadedConfig = FadedConfig()) -> Method:
     """Return faded LAP: the sampler, and an objective that averages Huber losses (see `lap`)."""
     return Method(sampler(config), objectives.plain(objectives.huber(config.kappa)))
-
-
-@functools.cache  # one function for each factor, so that it is compiled once
-def _scaling(factor: float) -> Callable[[SumTree], SumTree]:
-    """Return a function that multiplies all nodes by a power of two, which keeps sums exact."""
-    return lambda tree: tree.replace(nodes=tree.nodes * factor, root=tree.root * factor)

@@ -4,9 +4,7 @@ The idea is that of FreshPER (arXiv:2604.16918), of which the code was not reada
 """
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable
 from typing import Literal, NamedTuple, cast
 
 import jax.numpy as jnp
@@ -19,7 +17,6 @@ from jaxreplay.methods.proportional import Proportional, ProportionalState
 from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
-from jaxreplay.sum_tree import SumTree
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree
 
 _LARGEST_SCALE = 2.0**16  # leaves are divided by the scale when it has grown to this number
@@ -102,7 +99,9 @@ class Fresh(Sampler):
         if self.config.decay == 1:
             return FreshState(scaled, state.later)
         most = math.ceil(-math.log(_LARGEST_SCALE) / math.log(self.config.decay))
-        tree = cond_on_schedule(later == most, _rescaling(self.config.decay**most), scaled.tree)
+        tree = cond_on_schedule(
+            later == most, sum_tree.scaling(self.config.decay**most), scaled.tree
+        )
         return FreshState(scaled._replace(tree=tree), jnp.where(later == most, 0, later))
 
     def refresh(self, state: FreshState, ring: Ring, slots: Array, **feedback: Array) -> FreshState:
@@ -123,12 +122,6 @@ class Fresh(Sampler):
     def _scale(self, later: Array) -> Array:
         """Return `decay^-later`, `[]` float32."""
         return jnp.exp(later.astype(jnp.float32) * jnp.float32(-math.log(self.config.decay)))
-
-
-@functools.cache  # one function for each factor, so that it is compiled once
-def _rescaling(factor: float) -> Callable[[SumTree], SumTree]:
-    """Return a function that multiplies all leaves, and computes their sums anew."""
-    return lambda tree: sum_tree.rebuild(tree, sum_tree.leaves(tree) * jnp.float32(factor))
 
 
 def sampler(config: FreshConfig = FreshConfig()) -> Fresh:
