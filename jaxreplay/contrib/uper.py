@@ -61,7 +61,8 @@ def information_gain(
       >>> round(float(information_gain(jnp.float32(1.0), jnp.float32(0.25), jnp.float32(2 / 3))), 5)
       0.52803
     """
-    return 0.5 * jnp.log1p((target_error + epistemic) / jnp.maximum(aleatoric, floor))
+    reducible = jnp.maximum(target_error + epistemic, 0.0)
+    return 0.5 * jnp.log1p(reducible / jnp.maximum(aleatoric, floor))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,10 +75,11 @@ class UPERLeaf:
     epsilon: float
 
     def __call__(self, feedback: Mapping[str, Array], slots: Array, ring: Ring) -> Array:
-        priority = feedback["epistemic"]
+        epistemic = feedback["epistemic"]
+        priority = jnp.maximum(epistemic, 0.0)
         if self.priority == "gain":
             priority = information_gain(
-                feedback["target_error"], priority, feedback["aleatoric"], self.floor
+                feedback["target_error"], epistemic, feedback["aleatoric"], self.floor
             )
         return to_power(priority + self.epsilon, self.alpha)
 
