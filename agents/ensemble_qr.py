@@ -19,6 +19,7 @@ from agents.heads import midpoints
 from agents.networks import Network, Obs, Params, QNetwork, apply, batch_of_one
 from agents.types import Agent, Discrete, Info, Offers
 from jaxreplay import counters, objectives
+from jaxreplay.loops import unrolled
 from jaxreplay.objectives import Objective
 from jaxreplay.option import Config, option
 from jaxreplay.types import Array, Sample, Transition
@@ -94,7 +95,7 @@ def masks(seed: Array, sample: Sample, members: int, probability: float) -> Arra
       members: number of heads M.
       probability: probability that a head learns from a transition.
     """
-    key = jax.random.key(seed)
+    key = unrolled(jax.random.key(seed))
 
     def draw(version: Array, slot: Array) -> Array:
         own = jax.random.fold_in(jax.random.fold_in(key, version), slot)
