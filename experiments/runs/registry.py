@@ -6,7 +6,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from agents import acer, ddpg, discrete_sac, dqn, iql, naf, ppo, r2d2, racer, rainbow, sac, td3, td7
+from agents import (
+    acer,
+    ddpg,
+    discrete_sac,
+    dqn,
+    ensemble_qr,
+    iql,
+    naf,
+    ppo,
+    r2d2,
+    racer,
+    rainbow,
+    sac,
+    td3,
+    td7,
+)
 from agents.types import Agent, Offers
 from experiments import environments
 from experiments.environments.types import SIZES
@@ -55,6 +70,10 @@ _AGENTS = {
         "dqn": (dqn.DQNConfig, dqn.dqn, "discrete", dqn.OFFERS, _DISCRETE, _DQN),
         "rainbow": (
             rainbow.RainbowConfig, rainbow.rainbow, "discrete", rainbow.OFFERS, _DISCRETE, _DQN
+        ),
+        "ensemble_qr": (
+            ensemble_qr.EnsembleQRConfig, ensemble_qr.ensemble_qr, "discrete", ensemble_qr.OFFERS,
+            _DISCRETE, _DQN,
         ),
         "r2d2": (
             r2d2.R2D2Config, r2d2.r2d2, "discrete", r2d2.OFFERS, LoopConfig(),
