@@ -55,7 +55,7 @@ def assemble(config: RunConfig) -> Parts:
         sizes = dataclasses.replace(sizes, frame_stack=spec.frame_stack)
     _check_frames(config, sizes, spec)
     make_agent = registry.AGENTS[config.agent].make
-    agent = make_agent(config.agent_options, spec.action_space, method.objective)
+    agent = make_agent(config.agent_options.for_run(updates), spec.action_space, method.objective)
     # Raises an error if the network does not fit the observations.
     jax.eval_shape(agent.init, a_key(), spec.obs, example_action(spec.action_space))
     sampler = method.sampler if spec.goals is None else method.sampler.for_goals(spec.goals)
