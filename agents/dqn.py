@@ -44,8 +44,8 @@ class DQNConfig(Config):
     max_grad_norm: float = option(10.0, options.MAX_GRAD_NORM)
     tau: float = option(
         0.005,
-        "soft-update rate; 1 copies the network, as in Mnih et al. 2015 (every 10 000 updates); with "
-        "target_every 1 that is DQN without a target network",
+        "soft-update rate; 1 copies the network, as in Mnih et al. 2015 (every 10 000 updates); "
+        "with target_every 1, that is DQN without a target network",
         above=0,
         at_most=1,
     )

@@ -81,7 +81,7 @@ class _PQN:
         gradient_steps = None
         if config.learning_rate_updates is not None:
             gradient_steps = config.learning_rate_updates * config.epochs * config.minibatches
-        rate = schedules.linear(config.learning_rate, 0.0, gradient_steps)
+        rate: Any = schedules.linear(config.learning_rate, 0.0, gradient_steps)
         self.optimiser = common.clip_gradients(optax.radam(rate), config.max_grad_norm)
         self.epsilon = common.epsilon_schedule(config)
 

@@ -16,7 +16,7 @@ def advantages(agent: str, sample: Sample, value: Array, next_value: Array, deca
     """Return generalised advantage estimates `[B]` of a rollout, see `returns.advantages`.
 
     The estimates plus `value` are lambda-returns: `G_t = r_t + d_t ((1 - lambda) V_{t+1} +
-    lambda G_{t+1})`, and `G_t = r_t + d_t V_{t+1}` at the last step of an episode or of the rollout.
+    lambda G_{t+1})`, and `G_t = r_t + d_t V_{t+1}` at the last step of an episode or rollout.
 
     Args:
       agent: name of the agent in error messages.
@@ -30,8 +30,10 @@ def advantages(agent: str, sample: Sample, value: Array, next_value: Array, deca
     """
     shape = common.read_aux(agent, sample, "slots", "the method latest").shape
     t = sample.transition
-    given = (x.reshape(shape) for x in (t.reward, t.discount, t.last, value, next_value))
-    return returns.advantages(*given, decay).ravel()
+    return returns.advantages(
+        t.reward.reshape(shape), t.discount.reshape(shape), t.last.reshape(shape),
+        value.reshape(shape), next_value.reshape(shape), decay,
+    ).ravel()  # fmt: skip
 
 
 def train(
