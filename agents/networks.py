@@ -132,7 +132,9 @@ class Torso(nn.Module):
         convolve = _patch_convolution if self.network == "minatar" else _convolution
         for features, size, stride in _CONVOLUTIONS[self.network]:
             x = convolve(x, features, size, stride)
-            x = nn.relu(LayerNorm()(x) if self.layer_norm else x)
+            if self.layer_norm:  # as a matrix: for one seed on CPU, products of 4-D arrays are slow
+                x = LayerNorm()(x.reshape(-1, features)).reshape(x.shape)
+            x = nn.relu(x)
         return x.reshape(x.shape[0], -1)
 
 
