@@ -128,6 +128,7 @@ FEEDBACK = frozenset(
     {
         "td_error", "q_value", "target", "log_ratio", "value", "advantage", "next_value",
         "reward_scale", "reducible_loss", "model_loss", "expected_td_error",
+        "epistemic", "aleatoric", "target_error",
     }
 )  # fmt: skip
 DENSITY = "a policy with an action density (log_ratio)"

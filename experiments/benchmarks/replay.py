@@ -30,7 +30,10 @@ FLASHBAX = MappingProxyType({"flashbax": "prioritised", "flashbax-uniform": "uni
 # These replay sequences, relabelled goals, or candidates that an agent scores.
 _OTHER_BATCHES = {"sequences", "slices", "windows", "latest", "her", "laber"}
 CONTENDERS = (*(name for name in METHODS if name not in _OTHER_BATCHES), *FLASHBAX)
-_FEEDBACK = ("td_error", "target", "log_ratio", "reducible_loss", "expected_td_error")
+_FEEDBACK = (
+    "td_error", "target", "log_ratio", "reducible_loss", "expected_td_error", "epistemic",
+    "aleatoric", "target_error",
+)  # fmt: skip
 _OBS, _ACTION = 17, 6  # sizes of a locomotion task
 _EPISODE = 256  # transitions
 _POOL = 2**14  # distinct transitions, and keys: drawn rows have left the cache before a key recurs

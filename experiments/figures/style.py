@@ -27,6 +27,7 @@ _OF_METHODS = (
     "#6A3D9A", "#B2182B", "#6B8E23", "#000000", "#556B2F", "#FF7F50", "#4682B4", "#1B7F79",
     "#A6761D", "#E7298A", "#4B5CC4", "#9E9AC8", "#3D2B1F", "#2F8F9D", "#C2A000", "#7A3E65",
     "#5F9E4A", "#DAA520", "#800000", "#BA55D3", "#2E8B57", "#708238", "#4B0082",
+    "#C71585",
 )  # fmt: skip
 # Names of methods in sentences and figures; other labels are shown unchanged.
 NAMES = {
@@ -35,7 +36,7 @@ NAMES = {
     "cer": "CER", "reshuffled": "RR-C", "faded": "faded LAP",
     "curious": "curious replay", "relo": "ReLo", "laber": "LaBER", "eper": "EPER",
     "reverse": "reverse replay", "la3p": "LA3P", "reaper": "ReaPER", "masked": "RR-M",
-    "her": "HER", "sil": "SIL", "discor": "DisCor", "geometric": "geometric replay",
+    "her": "HER", "sil": "SIL", "discor": "DisCor", "geometric": "geometric replay", "uper": "UPER",
 }  # fmt: skip
 INK, FAINT = "#333333", "#8a8a8a"
 

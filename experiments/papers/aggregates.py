@@ -65,9 +65,10 @@ AGGREGATES: Mapping[str, Callable[[np.ndarray], Band]] = {
 
 
 class Compared(NamedTuple):
-    """Comparison of the arms of a task with a baseline."""
+    """Comparison of the arms of a task with a baseline, and the verdicts about claims."""
 
     rows: list[Verdict]
+    claims: list[Verdict]
     metric: PrimaryMetric
     baseline: str
 

@@ -40,7 +40,7 @@ _FOLDER = Path(__file__).parent
 _DRAW: Mapping[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
-        layouts.lines, layouts.bars, layouts.forest, layouts.scores, layouts.sooner,
+        layouts.lines, layouts.bars, layouts.forest, layouts.claims, layouts.scores, layouts.sooner,
         layouts.ranked, layouts.settings_grid, sampled.draw_states,
     )
 }  # fmt: skip

@@ -57,9 +57,10 @@ def _compared(entry: Entry, size: SizeName, data: Data) -> Compared:
     claim has the verdict "no claim", unless it was not tested.
     """
     assert isinstance(entry.source, Experiment) and data.store is not None
+    answers = judging.judge_entry(entry, size, data)
     claimed = {
         (claim.arm, claim.baseline): answer
-        for claim, answer in zip(entry.claims, judging.judge_entry(entry, size, data), strict=True)
+        for claim, answer in zip(entry.claims, answers, strict=True)
         if isinstance(claim, Claim) and not claim.beside
     }
     study = entry.source.study(size)
@@ -73,7 +74,7 @@ def _compared(entry: Entry, size: SizeName, data: Data) -> Compared:
         elif row.verdict != "not tested":
             row = dataclasses.replace(row, verdict="no claim", reason="no claim is about it")
         rows.append(row)
-    return Compared(rows, study.metric(env), study.baseline)
+    return Compared(rows, answers, study.metric(env), study.baseline)
 
 
 def _method(arm: str) -> str:

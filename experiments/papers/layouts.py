@@ -4,6 +4,7 @@ A layout is a function of the data to plot and of the path of the figure. Entrie
 keyword arguments in `experiments.papers.entry.Layout`.
 """
 
+import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -173,6 +174,20 @@ def forest(plotted: Plotted, path: Path) -> None:
     found, shown = plotted.judged(), set(plotted.frame["arm"])
     rows = [row for row in found.rows if row.label in shown]
     judged.forest(rows, plotted.methods, found.metric, found.baseline, path, plotted.title)
+
+
+def claims(plotted: Plotted, path: Path) -> None:
+    """Plot the estimate of every claim that was tested, with its interval and verdict."""
+    assert plotted.judged is not None
+    found, rows, methods = plotted.judged(), [], {}
+    for row in (row for row in found.claims if row.looks):
+        arm, baseline, *others = row.claim.labels
+        name = f"{arm} vs {baseline}"
+        if others:
+            name = f"{arm} over {baseline}\nvs {others[0]} over {others[1]}"
+        methods[name] = plotted.methods[arm]
+        rows.append(dataclasses.replace(row, label=name, method=name))
+    judged.forest(rows, methods, found.metric, "", path, plotted.title)
 
 
 def scores(plotted: Plotted, path: Path, *, baseline: str) -> None:

@@ -151,10 +151,25 @@ def everything(entries: Iterable[Entry], size: SizeName, results: Path) -> str:
         if rows:
             rows.sort(key=lambda row: row[2] in _WAITING)
             counts.append([_short(title), [row[2] for row in rows if row[2] != "sweep"]])
-            linked = [[says, _link(name, size), *rest] for says, name, *rest in rows]
+            linked = _folded([[says, _link(name, size), *rest] for says, name, *rest in rows])
             parts += [f"## {title}", "", _plain_table([[*CLAIM_COLUMNS], *linked])]
     top = [TITLE.rstrip(), "", _HEAD, "", _errors(families), "", _counted(counts), _DROPPED, ""]
     return "\n".join([*top, *parts]).rstrip() + "\n"
+
+
+def _folded(rows: list[list[str]]) -> list[list[str]]:
+    """Return rows of claims, with one row for all about methods that drew almost uniformly."""
+    found = [_ALIKE.search(row[4]) if row[2] == "not tested" else None for row in rows]
+    if (count := sum(map(bool, found))) <= _FEW:
+        return rows
+    shares = [match[1] for match in found if match and match[1]] or ["1"]
+    entries = dict.fromkeys(row[1] for row, match in zip(rows, found, strict=True) if match)
+    folded = [
+        f"{count} claims about methods that drew almost uniformly", ", ".join(entries),
+        "not tested", "-",
+        f"effective buffers of {min(shares)} to {max(shares)}, where uniform replay has 1",
+    ]  # fmt: skip
+    return [*(row for row, match in zip(rows, found, strict=True) if not match), folded]
 
 
 def _errors(families: Sequence[Sequence[Verdict]]) -> str:
@@ -210,6 +225,7 @@ def _counted(counts: list[Any]) -> str:
 
 
 CLAIM_COLUMNS = ("claim", "entry", "verdict", "pre-registered", "why")
+_ALIKE = re.compile(r"behaved like uniform\)?: (?:effective buffer ([0-9.]+))?")
 FIGURES = "experiments/results/papers"  # of the committed results
 TITLE = "# Results\n\n"  # first line of every report file
 _ORDER = (
@@ -229,14 +245,16 @@ higher than 95 % where the claims of an entry share it; the p-value decides, so 
 that level may contain one half. *No difference*: the paired probability of improvement is within \
 0.1 of one half, also without the ties. *At least as good*: the arm wins more than 0.4 of the \
 pairs that do not tie, or more than half with the margin that the claim names. *Not tested*: the \
-method behaved like uniform replay, agents hardly learned (where a good return of the task is \
-known), or all values are the same. *Pilot*: fewer than ten seeds.
+method behaved like uniform replay (a paper's claims of this kind share a row), agents hardly \
+learned (where a good return of the task is known), or all values are the same. *Pilot*: fewer \
+than ten seeds. *Undecided* claims state the seeds that would decide with a probability of 80 %: \
+further ones, or those of a new study that adds seeds until decided.
 
 Column *pre-registered* names the commit that stated a claim, if it came before the first commit \
 with results that could show it. *Informed*: an earlier version of the comparison, with other \
 seeds or settings, was known. *After*: such results were committed before. *Unclear*: stated and \
-run in one commit, or with runs that had begun. Tasks are small, minutes to hours on one CPU \
-core: a claim can fail here and hold at the size of the paper."""
+run in one commit, or with runs that had begun. Tasks are small, minutes to hours on one CPU core: \
+a claim can fail here and hold at the size of the paper."""
 _DROPPED = """
 Claims that left this page after their results were seen: PPO learns better than ACER (disagreed, \
 0/10/0; now PPO makes too few updates in such runs), RACER learns better than PPO in 25 000 steps \

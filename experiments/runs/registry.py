@@ -11,6 +11,7 @@ from agents import (
     ddpg,
     discrete_sac,
     dqn,
+    ensemble_qr,
     iql,
     naf,
     ppo,
@@ -72,6 +73,10 @@ _AGENTS = {
         "dqn": (dqn.DQNConfig, dqn.dqn, "discrete", dqn.OFFERS, _DISCRETE, _DQN),
         "rainbow": (
             rainbow.RainbowConfig, rainbow.rainbow, "discrete", rainbow.OFFERS, _DISCRETE, _DQN
+        ),
+        "ensemble_qr": (
+            ensemble_qr.EnsembleQRConfig, ensemble_qr.ensemble_qr, "discrete", ensemble_qr.OFFERS,
+            _DISCRETE, _DQN,
         ),
         "r2d2": (
             r2d2.R2D2Config, r2d2.r2d2, "discrete", r2d2.OFFERS, LoopConfig(),

@@ -57,7 +57,9 @@ class Verdict:
     level: float = 1.0  # 1 - alpha / (claims of the family)
     p_value: float = 1.0  # corrected over the family (Holm)
     raw: float = 1.0  # p-value before the correction
-    expected: int | None = None  # seeds to decide with 80 % probability, if undecided and planned
+    # Seeds that decide with 80 % probability, if undecided and planned; in a fixed design, those of
+    # a new sequential study.
+    expected: int | None = None
     quantity: str = ""  # name of the estimate and its interval
     effective_buffer: float | None = None  # of the arm, as are the following two
     sampler_updates: float | None = None
@@ -194,8 +196,10 @@ def decide(
         (raw, source), counts = tests[name], looks[name][-1]
         verdict = _with_numbers(evidence, looks[name], outcomes[name], alphas[name], sequential)
         verdict = replace(verdict, p_value=corrected[name], raw=raw)
-        if plan and sequential and evidence.corrected and verdict.needs_seeds:
-            verdict = replace(verdict, expected=_expected(evidence, counts, alphas[name], margin))
+        if plan and evidence.corrected and verdict.needs_seeds:
+            seen = counts if sequential else Counts()  # a fixed design has to be run anew
+            needed = _expected(evidence, counts, seen, alphas[name], margin)
+            verdict = replace(verdict, expected=needed)
         size = len(family) if name in family else 0
         verdicts[name] = replace(
             verdict, reason=_reason(evidence, verdict, source, size, sequential)
@@ -264,13 +268,16 @@ def _with_numbers(
     )  # fmt: skip
 
 
-def _expected(evidence: Evidence, counts: Counts, alpha: float, margin: float) -> int | None:
-    """Return the seeds that decide a claim with a probability of 80 %, or None if too many."""
+def _expected(
+    evidence: Evidence, counts: Counts, seen: Counts, alpha: float, margin: float
+) -> int | None:
+    """Return the seeds that decide a claim with a probability of 80 %, or None if too many.
+
+    The seeds in `seen` are among them, and those in `counts` give the rates.
+    """
     null, may_be_even = evidence.claim.null(margin), evidence.claim.may_find_no_difference
-    more = seeds_needed(counts, alpha, margin, null, may_be_even, seen=counts)
-    return (
-        None if more is None else counts.pairs // evidence.tasks + math.ceil(more / evidence.tasks)
-    )
+    more = seeds_needed(counts, alpha, margin, null, may_be_even, seen=seen)
+    return None if more is None else seen.pairs // evidence.tasks + math.ceil(more / evidence.tasks)
 
 
 def _reason(
@@ -299,8 +306,10 @@ def _reason(
     ]
     if verdict.verdict == "pilot":
         parts.append(f"no verdict below {FEWEST_SEEDS} seeds")
-    if verdict.expected is not None:
+    if verdict.expected is not None and sequential:
         parts.append(f"about {verdict.expected - verdict.seeds:,} more seeds to decide")
+    elif verdict.expected is not None:
+        parts.append(f"a sequential study would take about {verdict.expected:,} seeds")
     if remarks := _remarks(evidence):
         parts.append(", ".join(dict.fromkeys(remarks)))
     return "; ".join(parts)

@@ -22,13 +22,14 @@ from jaxreplay.contrib import (
     reshuffled,
     reverse,
     sil,
+    uper,
 )
 from jaxreplay.methods import register
 from jaxreplay.methods.per import PERConfig
 
 __all__ = [
     "cer", "curious", "discor", "eper", "faded", "fresh", "geometric", "la3p", "laber", "masked",
-    "reaper", "refresh", "relo", "reshuffled", "reverse", "sil",
+    "reaper", "refresh", "relo", "reshuffled", "reverse", "sil", "uper",
 ]  # fmt: skip
 
 register("cer", cer.CERConfig, cer.method)
@@ -47,3 +48,4 @@ register("sil", sil.SILConfig, sil.method, sil.DISCRETE)
 register("geometric", geometric.GeometricConfig, geometric.method)
 register("refresh", refresh.RefreshConfig, refresh.method)
 register("fresh", fresh.FreshConfig, fresh.method)
+register("uper", uper.UPERConfig, uper.method)

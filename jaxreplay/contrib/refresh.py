@@ -18,9 +18,9 @@ from jaxreplay.types import Refresh, Requirements
 class RefreshConfig(Config):
     """Hyperparameters of exact priorities over a method with its default options."""
 
-    over: Literal["per", "rank", "pser", "lap", "la3p", "eper", "relo", "faded", "reaper"] = option(
-        "per", options.OVER
-    )
+    over: Literal[
+        "per", "rank", "pser", "lap", "la3p", "eper", "relo", "faded", "reaper", "uper"
+    ] = option("per", options.OVER)
     over_updates: int | None = option(None, options.OVER_UPDATES)
     every: int = option(1, "K: gradient steps between two evaluations", at_least=1)
     chunk: int = option(4_096, "transitions that are evaluated at once", at_least=1)

@@ -13,6 +13,7 @@ from agents.acer import ACERConfig, acer
 from agents.ddpg import DDPGConfig, ddpg
 from agents.discrete_sac import DiscreteSACConfig, discrete_sac
 from agents.dqn import DQNConfig, dqn
+from agents.ensemble_qr import EnsembleQRConfig, ensemble_qr
 from agents.gaussian import Behaviour
 from agents.iql import IQLConfig, iql
 from agents.naf import NAFConfig, naf
@@ -46,6 +47,7 @@ AGENTS = {
     "rainbow": (rainbow, RainbowConfig(**_C51), Discrete(3)),
     "qr_dqn": (rainbow, RainbowConfig(**_C51, head="quantile"), Discrete(3)),
     "iqn": (rainbow, RainbowConfig(**_C51, head="implicit", embedding=8), Discrete(3)),
+    "ensemble_qr": (ensemble_qr, EnsembleQRConfig(**_Q, tau=0.5, quantiles=8), Discrete(3)),
     "r2d2": (r2d2, R2D2Config(**_Q, tau=0.5, memory=4, n_step=1), Discrete(3)),
     "discrete_sac": (discrete_sac, DiscreteSACConfig(**_TWO, initial_alpha=0.01), Discrete(3)),
     "td3": (td3, TD3Config(**_TWO, **_DELAY, tau=0.5), Continuous(2)),
@@ -218,7 +220,7 @@ def test_targets_are_rewards_plus_discounted_values(name):
     np.testing.assert_allclose(more, whole + 2, rtol=1e-4, atol=1e-5)
 
 
-@table(*TRAJECTORIES, *HEADS)
+@table(*TRAJECTORIES, *HEADS, "ensemble_qr")
 def test_targets_have_no_gradient(name):
     """Rewards equal to the targets, without bootstrapping, give the same gradient."""
     state, info = updated(name)
@@ -333,7 +335,7 @@ def test_updates_without_jit_are_the_same(name):
     tools.assert_close((state, info), updated(name), rtol=1e-4, atol=1e-5)
 
 
-@table("tabular", "r2d2", *TRAJECTORIES)
+@table("tabular", "r2d2", "ensemble_qr", *TRAJECTORIES)  # whose heads learn from some rows only
 def test_agents_fit_the_rewards_of_a_fixed_batch(name):
     given = case(name)
     sample = tools.change(given.sample, discount=np.zeros(ROWS, np.float32))
@@ -384,7 +386,10 @@ MADE = {
     for name, (make, config, space) in AGENTS.items()
     if name not in ("qr_dqn", "iqn")
 }
-NAMES = {"discrete_sac": "discrete SAC", "rainbow": "Rainbow", "tabular": "tabular"}
+NAMES = {
+    "discrete_sac": "discrete SAC", "rainbow": "Rainbow", "tabular": "tabular",
+    "ensemble_qr": "Ensemble QR",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -418,7 +423,8 @@ def test_objectives_that_an_agent_lacks_are_refused(name):
             name in ("rainbow", *TRAJECTORIES),
         ),
         "candidates": (
-            [laber.method().objective], name in ("tabular", "r2d2", "iql", *TRAJECTORIES)
+            [laber.method().objective],
+            name in ("tabular", "r2d2", "iql", "ensemble_qr", *TRAJECTORIES),
         ),
     }  # fmt: skip
     for words, (given, lacking) in lacks.items():

@@ -18,7 +18,7 @@ from tests.methods import DISTINCT
 
 # Quick tests: core methods with every agent, distinct methods with one or two agents.
 CORE = ("uniform", "refer", "latest")
-ALSO = (("rainbow", "ners"),)  # its errors are cross-entropies
+ALSO = (("rainbow", "ners"), ("ensemble_qr", "uper"))  # cross-entropies, and uncertainties
 
 
 def is_quick(agent, replay):
@@ -173,7 +173,7 @@ def test_learning_may_be_scanned_with_donated_states(pair):
     assert jax.tree.leaves(donated[1])[0].is_deleted()
 
 
-BOUNDED = ("dqn", "rainbow", "pqn", "discrete_sac", "td3", "td7", "sac", "iql")
+BOUNDED = ("dqn", "rainbow", "pqn", "ensemble_qr", "discrete_sac", "td3", "td7", "sac", "iql")
 FIRST = dict(reversed([param.values[0] for param in PAIRS]))
 
 

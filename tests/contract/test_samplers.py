@@ -129,9 +129,12 @@ FED = {
     "discor": ["dqn", "discrete_sac", "td3", "td7", "sac", "ddpg", "naf"],
     "eper": ["dqn"],
     "laber": ["dqn", "rainbow", "discrete_sac", "td3", "td7", "sac", "ddpg", "naf"],
-    "relo": ["dqn", "discrete_sac", "td3", "td7", "sac", "iql", "ddpg", "naf"],
-}
-LACKING = {"eper": "expected_td_error", "relo": "reducible_loss"}
+    "relo": [
+        "dqn", "ensemble_qr", "discrete_sac", "td3", "td7", "sac", "iql", "ddpg", "naf"
+    ],
+    "uper": ["ensemble_qr"],
+}  # fmt: skip
+LACKING = {"eper": "expected_td_error", "relo": "reducible_loss", "uper": "epistemic"}
 
 
 @pytest.mark.parametrize("name", FED)

@@ -29,7 +29,9 @@ def test_on_eight_virtual_devices(marks):
     assert found.returncode == 0, found.stdout[-4_000:]
 
 
-DIVIDED = {"uniform", "per", "lap", "pal", "pser", "eper", "relo", "laber", "discor", "geometric"}
+DIVIDED = {
+    "uniform", "per", "lap", "pal", "pser", "eper", "relo", "laber", "discor", "geometric", "uper",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", methods.METHODS)

@@ -111,7 +111,7 @@ def test_for_run_fills_the_schedules_of_methods():
     expected = {
         "per": {"beta_updates"}, "ners": {"beta_updates"}, "ere": {"eta_updates"},
         "rank": {"alpha_updates", "beta_updates"}, "relo": {"beta_updates"},
-        "eper": {"beta_updates"},
+        "eper": {"beta_updates"}, "uper": {"beta_updates"},
         **{name: {"over_updates"} for name in ("her", "slices", "cer", "masked", "sil")},
         **{name: {"over_updates"} for name in ("refresh", "fresh")},
     }  # fmt: skip

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 from agents.ddpg import DDPGConfig, ddpg
 from agents.discrete_sac import DiscreteSACConfig, discrete_sac
 from agents.dqn import DQNConfig, dqn
+from agents.ensemble_qr import EnsembleQRConfig, ensemble_qr
 from agents.iql import IQLConfig, iql
 from agents.naf import NAFConfig, naf
 from agents.rainbow import RainbowConfig, rainbow
@@ -44,6 +45,7 @@ CARTPOLE, PENDULUM = "gymnax/CartPole-v1", "gymnax/Pendulum-v1"
 MAKE = {
     "dqn": (dqn, DQNConfig(hidden=(8,)), CARTPOLE),
     "rainbow": (rainbow, RainbowConfig(hidden=(8,)), CARTPOLE),
+    "ensemble_qr": (ensemble_qr, EnsembleQRConfig(hidden=(8,), quantiles=4), CARTPOLE),
     "discrete_sac": (discrete_sac, DiscreteSACConfig(hidden=(8,)), CARTPOLE),
     "sac": (sac, SACConfig(hidden=(8,)), PENDULUM),
     "sac_delay": (sac, SACConfig(hidden=(8,), policy_delay=2), PENDULUM),
@@ -75,7 +77,7 @@ MORE = [
     ("dqn", "uniform", {}), ("dqn", "lap", {}), ("dqn", "pal", {}), ("dqn", "eper", {}),
     ("dqn", "pser", {"n_step": 1}), ("dqn", "relo", {}), ("rainbow", "per", {}),
     ("discrete_sac", "per", {}), ("sac", "per", {}), ("td3", "lap", {}), ("ddpg", "per", {}),
-    ("naf", "uniform", {}), ("iql", "uniform", {}),
+    ("naf", "uniform", {}), ("iql", "uniform", {}), ("ensemble_qr", "uper", {}),
 ]  # fmt: skip
 
 
@@ -113,13 +115,14 @@ def batch_of(space, size=16):
     )  # fmt: skip
     zeros = jnp.zeros(size, jnp.int32)
     weights = jax.random.uniform(keys[3], (size,))
-    return Sample(zeros, transition, weights, zeros)
+    return Sample(jnp.arange(size), transition, weights, zeros)
 
 
 SAME = [
     (dqn, DQNConfig(hidden=(8,)), "per"),
     (dqn, DQNConfig(hidden=(8,), max_grad_norm=0.1), "pal"),
     (dqn, DQNConfig(hidden=(8,)), "eper"),
+    (ensemble_qr, EnsembleQRConfig(hidden=(8,), quantiles=4), "uper"),
     (discrete_sac, DiscreteSACConfig(hidden=(8,)), "per"),
     (td3, TD3Config(hidden=(8,), target_noise=0.0, policy_delay=1), "lap"),
     (ddpg, DDPGConfig(hidden=(8,)), "per"),
@@ -131,7 +134,7 @@ SAME = [
 @pytest.mark.parametrize(("make", "config", "method"), SAME)
 def test_a_divided_batch_gives_the_update_of_the_whole_batch(make, config, method):
     """Agents without random numbers in their updates; the parameters, and the gradient's norm."""
-    discrete = make in (dqn, discrete_sac)
+    discrete = make in (dqn, discrete_sac, ensemble_qr)
     space = Discrete(2) if discrete else Continuous(2)
     objective = METHODS[method].method().objective
     agent, batch = make(config, space, objective), batch_of(space)

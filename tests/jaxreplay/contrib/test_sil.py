@@ -272,7 +272,9 @@ AGENTS = [name for name in registry.AGENTS if registry.feeds(name, "sil")]
 
 
 def test_supported_agents_and_default_losses():
-    assert AGENTS == ["dqn", "discrete_sac", "td3", "td7", "sac", "iql", "ddpg", "naf"]
+    assert AGENTS == [
+        "dqn", "ensemble_qr", "discrete_sac", "td3", "td7", "sac", "iql", "ddpg", "naf",
+    ]  # fmt: skip
     assert registry.replay_options("dqn", "sil").loss == "huber"
     assert registry.replay_options("td3", "sil").loss == "mse"
 

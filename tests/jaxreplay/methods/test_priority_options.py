@@ -22,6 +22,7 @@ OPTIONS = {
     "per": {"initial", "maximum", "sampling", "normalise"},
     "eper": {"initial", "maximum", "sampling", "normalise"},
     "relo": {"initial", "maximum", "sampling", "normalise"},
+    "uper": {"initial", "maximum", "sampling", "normalise"},
     "rank": {"maximum", "sampling", "normalise"},
     "lap": {"initial", "maximum", "sampling"},
     "la3p": {"initial", "maximum", "sampling"},
@@ -40,9 +41,13 @@ RAW = {
     "relo": {"alpha": 1.0, "epsilon": 0.0}, "rank": {}, "lap": {"alpha": 1.0, "kappa": 0.125},
     "la3p": {"alpha": 1.0, "kappa": 0.125}, "pser": {"alpha": 1.0, "epsilon": 0.0},
     "reaper": {"alpha": 1.0, "epsilon": 0.0, "omega": 0.0},
+    "uper": {"alpha": 1.0, "epsilon": 0.0, "priority": "epistemic"},
     "ners": {"features": ("reward", "td_error", "q_value")}, "faded": {"fade": 1.0},
 }  # fmt: skip
-NAMES = ("td_error", "reducible_loss", "expected_td_error", "target")
+NAMES = (
+    "td_error", "reducible_loss", "expected_td_error", "target", "epistemic", "aleatoric",
+    "target_error",
+)  # fmt: skip
 EXAMPLE = Transition(
     reward=np.float32(0), first=np.zeros((), bool), last=np.zeros((), bool), discount=np.float32(0)
 )
@@ -169,7 +174,7 @@ def test_new_transitions_get_the_priority_of_their_td_error(name):
 
 
 # The draws of the others, la3p, sil and sequences, depend on other numbers as well.
-EQUAL = ("per", "eper", "relo", "lap", "pser", "curious", "reaper", "faded", "ners", "rank")
+EQUAL = ("per", "eper", "relo", "uper", "lap", "pser", "curious", "reaper", "faded", "ners", "rank")
 
 
 @pytest.mark.parametrize("name", EQUAL)
@@ -187,7 +192,7 @@ def test_only_independent_draws_repeat_the_same_slot_in_most_batches(name):
     assert [*whole.values()] == [1] and 0.04 < iid < 0.16  # 4! / 4^4 = 0.094, 4 sigma
 
 
-@pytest.mark.parametrize("name", ["per", "eper", "relo"])
+@pytest.mark.parametrize("name", ["per", "eper", "relo", "uper"])
 def test_weights_are_divided_by_the_maximum_that_normalise_names(name):
     """Priorities 1, 2, 4, 8 of four transitions, and beta 1: weights N P^-1 = 15 / (4 p)."""
     scales = {"none": 15 / 4, "buffer": 1.0, "batch": None}
