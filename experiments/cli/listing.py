@@ -32,7 +32,7 @@ def format_catalogue(catalogue: Mapping[str, Any]) -> str:
     needs = [[name, ", ".join(entry["needs"])] for name, entry in replays.items() if entry["needs"]]
     parts = [
         ["agents (--agent):", *_table([["agent", "actions"], *actions])],
-        ["replay methods (--replay), and the agents that they fit:", *_table([head, *fits])],
+        ["replay methods (--replay), and the agents that they fit:", *_table([head, *fits], " ")],
         ["requirements of replay methods on the agent:", *_table(needs)],
         *_environments(catalogue["environments"]),
         ["presets (--preset), and their differences from the papers:"],
@@ -66,9 +66,9 @@ def _preset(name: str, entry: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+def _table(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(map(str.ljust, row, widths)) for row in rows)
+    lines = (gap.join(map(str.ljust, row, widths)) for row in rows)
     return [f"  {line}".rstrip() for line in lines]
 
 
