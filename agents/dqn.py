@@ -34,6 +34,7 @@ class DQNConfig(Config):
     munchausen_clip: float = option(-1.0, "lower bound on tau * log policy", _MUNCHAUSEN, at_most=0)
     network: Network = option("auto", options.NETWORK)
     hidden: tuple[int, ...] = option((128, 128), options.HIDDEN)
+    layer_norm: bool = option(False, options.LAYER_NORM)
     optimiser: Literal["adam", "rmsprop"] = option("adam", options.OPTIMISER)
     learning_rate: float = option(5e-4, options.LEARNING_RATE)
     adam_eps: float = option(1e-8, options.ADAM_EPS, "Kingma & Ba 2015")
@@ -43,7 +44,8 @@ class DQNConfig(Config):
     max_grad_norm: float = option(10.0, options.MAX_GRAD_NORM)
     tau: float = option(
         0.005,
-        "soft-update rate; 1 copies the network, as in Mnih et al. 2015 (every 10 000 updates)",
+        "soft-update rate; 1 copies the network, as in Mnih et al. 2015 (every 10 000 updates); "
+        "with target_every 1, that is DQN without a target network",
         above=0,
         at_most=1,
     )
@@ -121,7 +123,13 @@ class _DQN:
             common.with_default_loss(objective, objectives.huber(1.0)),
         )
         self.num_actions = space.n
-        self.network = QNetwork(space.n, config.network, config.hidden, config.dueling)
+        self.network = QNetwork(
+            space.n,
+            config.network,
+            config.hidden,
+            config.dueling,
+            layer_norm=config.layer_norm,
+        )
         self.optimiser = common.q_optimiser(config)
         self.epsilon = common.epsilon_schedule(config)
 

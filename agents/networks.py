@@ -119,17 +119,22 @@ class ResidualMLP(nn.Module):
 class Torso(nn.Module):
     """Convolutional layers with flattened output, `[B, H, W, C] -> [B, D]`.
 
-    For 84x84 images, the output size D is 3136 ("nature") or 576 ("data_efficient").
+    For 84x84 images, the output size D is 3136 ("nature") or 576 ("data_efficient"). With
+    `layer_norm`, the channels of each pixel are normalised before the activation.
     """
 
     network: Network
+    layer_norm: bool = False
 
     @nn.compact
     def __call__(self, obs: Array) -> Array:
         x = as_float(obs)
         convolve = _patch_convolution if self.network == "minatar" else _convolution
         for features, size, stride in _CONVOLUTIONS[self.network]:
-            x = nn.relu(convolve(x, features, size, stride))
+            x = convolve(x, features, size, stride)
+            if self.layer_norm:  # as a matrix: for one seed on CPU, products of 4-D arrays are slow
+                x = LayerNorm()(x.reshape(-1, features)).reshape(x.shape)
+            x = nn.relu(x)
         return x.reshape(x.shape[0], -1)
 
 
@@ -156,7 +161,7 @@ def network_for(shape: tuple[int, ...]) -> Network:
     )
 
 
-def encode(obs: Obs, network: Network = "auto") -> tuple[Array, int]:
+def encode(obs: Obs, network: Network = "auto", layer_norm: bool = False) -> tuple[Array, int]:
     """Convert observations `[B, ...]` to features, inside a module.
 
     Vectors and scalars are flattened, and images `[B, H, W, C]` pass through a `Torso` each. The
@@ -166,6 +171,7 @@ def encode(obs: Obs, network: Network = "auto") -> tuple[Array, int]:
       obs: one array, or a tree of arrays such as a dict.
       network: network of all images, or "mlp" to flatten them. "auto" is that of `network_for`, or
         in a tree "nature" for images of at least 36 pixels a side.
+      layer_norm: whether convolutions are normalised (see `Torso`).
 
     Returns:
       Features `[B, D]` float32, and the width of the hidden layer that follows the images' torsos,
@@ -181,7 +187,7 @@ def encode(obs: Obs, network: Network = "auto") -> tuple[Array, int]:
         if name == "mlp":
             features.append(flatten(part))
             continue
-        features.append(Torso(name)(part))
+        features.append(Torso(name, layer_norm)(part))
         widths.append(_HIDDEN[name])
         if features[-1].shape[-1] == 0:
             raise ValueError(
@@ -222,7 +228,8 @@ class QNetwork(nn.Module):
     earlier layers (Wang et al. 2016). With `atoms`, the output is `[B, num_actions, atoms]`, and
     value and advantages are combined per atom (Hessel et al. 2018). `hidden` sets the hidden
     layer sizes for "mlp"; image networks have fixed sizes. `layer` creates all layers except
-    convolutions and the embedding.
+    convolutions and the embedding. With `layer_norm`, `LayerNorm` follows
+    convolutions and hidden layers, before their activations.
 
     With `fractions` `[B, K]`, the output `[B, num_actions, K]` is quantiles at these probabilities.
     The last hidden layer receives its inputs times an embedding of `embedding` cosines of the
@@ -236,15 +243,16 @@ class QNetwork(nn.Module):
     atoms: int | None = None
     layer: Layer = dense
     embedding: int = 64
+    layer_norm: bool = False
 
     @nn.compact
     def __call__(self, obs: Obs, fractions: Array | None = None) -> Array:
-        x, width = encode(obs, self.network)
+        x, width = encode(obs, self.network, self.layer_norm)
         hidden = (width,) if width else self.hidden
         if fractions is None:
             return self._values(x, hidden)
         for size in hidden[:-1]:
-            x = nn.relu(self.layer(x, size))
+            x = nn.relu(self._hidden(x, size))
         q = self._values(self._embed(x, fractions), hidden[-1:])  # [B K, num_actions]
         return jnp.moveaxis(q.reshape(*fractions.shape, self.num_actions), 1, 2)
 
@@ -260,7 +268,7 @@ class QNetwork(nn.Module):
         if not self.dueling:
             return self._head(x, (*hidden, self.num_actions))
         for size in hidden[:-1]:
-            x = nn.relu(self.layer(x, size))
+            x = nn.relu(self._hidden(x, size))
         value = self._head(x, (hidden[-1], 1), "value")
         advantages = self._head(x, (hidden[-1], self.num_actions), "advantages")
         if self.atoms is None:
@@ -271,9 +279,18 @@ class QNetwork(nn.Module):
         """Apply an MLP `[B, D] -> [B, sizes[-1]]`, or `[B, sizes[-1], atoms]` if `atoms` is set."""
         *hidden, outputs = sizes
         if self.atoms is None:
-            return MLP((*hidden, outputs), layer=self.layer, name=name)(x)
-        out = MLP((*hidden, outputs * self.atoms), layer=self.layer, name=name)(x)
+            return self._mlp((*hidden, outputs), name)(x)
+        out = self._mlp((*hidden, outputs * self.atoms), name)(x)
         return out.reshape(-1, outputs, self.atoms)
+
+    def _mlp(self, sizes: tuple[int, ...], name: str | None) -> MLP:
+        return MLP(sizes, layer=self._hidden, last=self.layer, name=name)
+
+    @property
+    def _hidden(self) -> Layer:
+        """Function that creates a hidden layer."""
+        layer = self.layer
+        return (lambda x, features: LayerNorm()(layer(x, features))) if self.layer_norm else layer
 
 
 class Critic(nn.Module):

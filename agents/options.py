@@ -9,6 +9,7 @@ TD3 = "Fujimoto et al. 2020, Tab. 6"
 DOUBLE = Declaration("select next actions with the online network", "van Hasselt et al. 2016")
 DUELING = Declaration("separate value and advantage streams", "Wang et al. 2016")
 NETWORK = Declaration("network type; auto selects one by observation shape")
+LAYER_NORM = Declaration("normalise convolutions and hidden layers", "Ba et al. 2016")
 HIDDEN = Declaration("hidden layer sizes of network mlp", at_least=1)
 HIDDEN_OF_ALL = Declaration("hidden layer sizes of every network", at_least=1)
 ACTIVATION = Declaration("activation of the hidden layers")
@@ -31,6 +32,7 @@ VALUE_LEARNING_RATE = Declaration(
     "Adam learning rate for value and advantage networks", REFER, above=0, at_most=10
 )
 ALPHA_LEARNING_RATE = Declaration("Adam learning rate for the log temperature", above=0, at_most=10)
+EPOCHS = Declaration("passes over the batch per update", at_least=1)
 ANNEAL = Declaration(
     "learning rate decay 1 / (1 + anneal * gradient steps); paper: 5e-7", at_least=0
 )

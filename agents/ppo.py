@@ -9,12 +9,11 @@ import numpy as np
 import optax
 from flax import linen as nn
 
-from agents import common, gaussian, options
+from agents import common, gaussian, options, rollouts
 from agents.critics import VALUES
 from agents.gaussian import Behaviour
 from agents.networks import Activation, Actor, Obs, Params, Value, apply, batch_of_one
 from agents.types import Agent, Continuous, Info, Offers
-from jaxreplay import returns
 from jaxreplay.objectives import Objective
 from jaxreplay.option import Config, option
 from jaxreplay.types import Array, Sample, Transition, Trust
@@ -31,7 +30,7 @@ class PPOConfig(Config):
         0.2, "epsilon: the policy loss clips ratios to 1 +- epsilon", _PAPER, above=0
     )
     gae: float = option(0.97, "GAE lambda for advantage estimates", _PAPER, at_least=0, at_most=1)
-    epochs: int = option(10, "passes over the batch per update", _PAPER, at_least=1)
+    epochs: int = option(10, options.EPOCHS, _PAPER)
     minibatch: int = option(64, "number of steps per minibatch", _PAPER, at_least=1)
     initial_variance: float = option(0.2, "initial variance per action dimension", above=0)
     hidden: tuple[int, ...] = option((64, 64), options.HIDDEN_OF_ALL, _PAPER)
@@ -129,12 +128,8 @@ class _PPO:
     def prepare(self, networks: Networks, sample: Sample) -> tuple[Steps, dict[str, Array]]:
         """Compute the Steps to train on, and feedback such as TD errors, for a batch."""
         t = sample.transition
-        shape = common.read_aux("PPO", sample, "slots", "the method latest").shape
         value, next_value = self.value(networks, t.obs), self.value(networks, t.next_obs)
-        advantage = returns.advantages(
-            t.reward.reshape(shape), t.discount.reshape(shape), t.last.reshape(shape),
-            value.reshape(shape), next_value.reshape(shape), self.config.gae,
-        ).ravel()  # fmt: skip
+        advantage = rollouts.advantages("PPO", sample, value, next_value, self.config.gae)
         scaled = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
         log_prob = gaussian.log_prob(*cast(Behaviour, t.extras), t.action)
         target = advantage + value
@@ -155,19 +150,8 @@ class _PPO:
 
     def update(self, state: PPOState, sample: Sample, key: Array) -> tuple[PPOState, Info]:
         steps, feedback = self.prepare(state.networks, sample)
-        total = steps.target.size
-        size = min(self.config.minibatch, total)
-        whole = total // size * size  # an epoch drops the incomplete minibatch
-
-        def minibatch(state: PPOState, rows: Array) -> tuple[PPOState, dict[str, Array]]:
-            return self.gradient_step(state, jax.tree.map(lambda x: x[rows], steps))
-
-        def epoch(state: PPOState, key: Array) -> tuple[PPOState, dict[str, Array]]:
-            order = jax.random.permutation(key, total)[:whole].reshape(-1, size)
-            return jax.lax.scan(minibatch, state, order)
-
-        state, metrics = jax.lax.scan(epoch, state, jax.random.split(key, self.config.epochs))
-        metrics = {name: x.mean() for name, x in metrics.items()}
+        epochs, size = self.config.epochs, min(self.config.minibatch, steps.target.size)
+        state, metrics = rollouts.train(self.gradient_step, state, steps, key, epochs, size)
         metrics["q_value"] = feedback["q_value"].mean()
         metrics["variance"] = self.policy(state.networks, steps.obs)[1].mean()
         trust = self.trust(state.networks, sample.transition)

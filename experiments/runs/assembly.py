@@ -17,7 +17,7 @@ from experiments.runs.run_config import RunConfig, check_seeds
 from experiments.training.config import FRAMES_AHEAD, ReplaySizes
 from experiments.training.demos import TransitionSpec
 from experiments.training.host_loop import MakeHost
-from experiments.training.phases import make_phases
+from experiments.training.phases import Phases, make_phases
 from experiments.training.schedule import schedule
 from experiments.training.seeds import with_axis
 from experiments.training.state import a_key
@@ -55,13 +55,18 @@ def assemble(config: RunConfig) -> Parts:
         sizes = dataclasses.replace(sizes, frame_stack=spec.frame_stack)
     _check_frames(config, sizes, spec)
     make_agent = registry.AGENTS[config.agent].make
-    agent = make_agent(config.agent_options, spec.action_space, method.objective)
+    agent = make_agent(config.agent_options.for_run(updates), spec.action_space, method.objective)
     # Raises an error if the network does not fit the observations.
     jax.eval_shape(agent.init, a_key(), spec.obs, example_action(spec.action_space))
     sampler = method.sampler if spec.goals is None else method.sampler.for_goals(spec.goals)
     task = TransitionSpec(spec.action_space, config.loop.gamma, config.loop.n_step)
     replay = sizes.make(sampler, method.objective.candidates, task)
-    return Parts(spec, environment, agent, replay)
+    parts = Parts(spec, environment, agent, replay)
+    if registry.AGENTS[config.agent].offers.on_policy:
+        # Raises an error if the agent cannot divide a batch into minibatches.
+        phases, start = _start(parts, config)
+        jax.eval_shape(phases.learn, start)
+    return parts
 
 
 def _environment(config: RunConfig) -> tuple[Environment | MakeHost, EnvironmentSpec]:
@@ -131,10 +136,14 @@ def memory(parts: Parts, config: RunConfig, platform: str) -> int:
 
 def _training_bytes(parts: Parts, config: RunConfig) -> int:
     """Return the bytes of one seed's state, without environments."""
+    return _bytes(_start(parts, config)[1])
+
+
+def _start(parts: Parts, config: RunConfig) -> tuple[Phases, Any]:
+    """Return the phases of a run, and the shapes of its first state without environments."""
     phases = make_phases(parts.spec.action_space, parts.agent, parts.replay, config.loop)
     obs = with_axis(parts.spec.obs, parts.replay.num_envs)
-    state = jax.eval_shape(phases.start, a_key(), (), obs)
-    return _bytes(state)
+    return phases, jax.eval_shape(phases.start, a_key(), (), obs)
 
 
 def _evaluation_bytes(parts: Parts, config: RunConfig) -> tuple[int, int]:

@@ -8,7 +8,7 @@ COMPILING = 20.0  # seconds per program
 # Agent steps per second, summed over seeds, with one update per step on one of two cores.
 _STEPS = {
     "dqn": 14_000.0, "td3": 2_000.0, "td7": 300.0, "sac": 1_600.0, "ddpg": 1_500.0, "naf": 1_500.0,
-    "racer": 3_000.0, "ppo": 8_000.0, "acer": 600.0, "rainbow": 1_500.0,
+    "racer": 3_000.0, "ppo": 8_000.0, "pqn": 3_500.0, "acer": 600.0, "rainbow": 1_500.0,
 }  # fmt: skip
 _UNKNOWN = 1_500.0  # rate of agents of other packages
 _PIXELS = {"atari": 0.04, "gymnax": 1.0}  # relative rate with stacks of frames as observations

@@ -15,6 +15,7 @@ from agents import (
     iql,
     naf,
     ppo,
+    pqn,
     r2d2,
     racer,
     rainbow,
@@ -63,6 +64,8 @@ def _sized(batch_size: int) -> ReplaySizes:
 
 
 _PPO_SIZES = ReplaySizes(num_envs=8, capacity=2_048, batch_size=2_048)
+_PQN = LoopConfig(steps=1_000_000, warmup=4_096, learn_every=32, eval_every=50_000)
+_PQN_SIZES = ReplaySizes(num_envs=128, capacity=4_096, batch_size=4_096)
 _DQN, _CONTINUOUS = _sized(64), _sized(256)
 _AGENTS = {
     name: AgentEntry(*parts)
@@ -83,6 +86,7 @@ _AGENTS = {
             discrete_sac.DiscreteSACConfig, discrete_sac.discrete_sac, "discrete",
             discrete_sac.OFFERS, LoopConfig(), _DQN,
         ),
+        "pqn": (pqn.PQNConfig, pqn.pqn, "discrete", pqn.OFFERS, _PQN, _PQN_SIZES),
         "td3": (td3.TD3Config, td3.td3, "continuous", td3.OFFERS, _CONTROL, _CONTINUOUS),
         "td7": (td7.TD7Config, td7.td7, "continuous", td7.OFFERS, _CONTROL, _CONTINUOUS),
         "sac": (sac.SACConfig, sac.sac, "continuous", sac.OFFERS, _OWN_WARMUP, _CONTINUOUS),

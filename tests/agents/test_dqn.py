@@ -109,6 +109,9 @@ def test_epsilon_decreases_linearly_with_updates():
 
 
 def test_target_network_moves_every_target_every_updates():
+    agent, state = tabular(target_every=1, tau=1.0)  # without a target network
+    after, _ = agent.update(state, one_step(0, 1, 0.9), tools.KEY)
+    tools.assert_same(after.target_params, after.params)
     agent, state = tabular(target_every=3, tau=0.25)
     for count in range(1, 7):
         before = state.target_params

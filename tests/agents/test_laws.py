@@ -18,6 +18,7 @@ from agents.gaussian import Behaviour
 from agents.iql import IQLConfig, iql
 from agents.naf import NAFConfig, naf
 from agents.ppo import PPOConfig, ppo
+from agents.pqn import PQNConfig, pqn
 from agents.r2d2 import Memory, R2D2Config, r2d2
 from agents.racer import RACERConfig, racer
 from agents.rainbow import RainbowConfig, rainbow
@@ -58,11 +59,12 @@ AGENTS = {
     "racer": (racer, RACERConfig(hidden=HIDDEN, learning_rate=1e-3), Continuous(2)),
     "acer": (acer, ACERConfig(**_OLD), Continuous(2)),
     "ppo": (ppo, PPOConfig(**_OLD, epochs=2, minibatch=4), Continuous(2)),
+    "pqn": (pqn, PQNConfig(hidden=HIDDEN, learning_rate=1e-2, minibatches=2), Discrete(3)),
 }
 CRITIC = {"iql": ".value_opt_state", "tabular": ".weights"}  # whose gradient is linear in weights
 HEADS = ("rainbow", "qr_dqn", "iqn")  # td_error is a loss
-ACTOR_CRITICS = ("racer", "acer", "ppo")  # without weights, learn from several steps
-DRAW = ("iqn", "sac", "ppo", "acer")  # random numbers belong to rows of the batch
+TRAJECTORIES = ("racer", "acer", "ppo", "pqn")  # without weights, learn from several steps
+DRAW = ("iqn", "sac", "ppo", "pqn", "acer")  # random numbers belong to rows of the batch
 SLOW = ("qr_dqn", "td7")
 
 
@@ -97,9 +99,11 @@ def batch_for(name) -> Sample:
         mask = np.ones((4, 2), bool)
         steps = steps._replace(weights=np.ones(4, np.float32), aux=sequences.Aux(mask, mask))
         return tools.change(steps, extras=Memory(memory, memory))
-    if name in ACTOR_CRITICS:
-        mean = rng.normal(scale=0.1, size=(ROWS, 2)).astype(np.float32)
-        sample = tools.change(sample, extras=Behaviour(mean, np.full((ROWS, 2), 0.3, np.float32)))
+    if name in TRAJECTORIES:
+        if isinstance(space, Continuous):
+            mean = rng.normal(scale=0.1, size=(ROWS, 2)).astype(np.float32)
+            variance = np.full((ROWS, 2), 0.3, np.float32)
+            sample = tools.change(sample, extras=Behaviour(mean, variance))
         slots = windows.Aux(np.arange(ROWS, dtype=np.int32).reshape(4, 2))
         q_ret = rng.normal(size=ROWS).astype(np.float32)
         aux = refer.Aux(np.float32(0.5), np.float32(1.0), q_ret)
@@ -172,7 +176,7 @@ def test_updates_are_pure_and_finite(name):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(first))
 
 
-@table(*ACTOR_CRITICS)
+@table(*TRAJECTORIES)
 def test_targets_of_terminal_transitions_are_rewards(name):
     """The discount alone decides: with 0, the next observation has no effect on the critic."""
     sample = case(name).sample
@@ -197,7 +201,7 @@ def test_targets_of_terminal_transitions_are_rewards(name):
     assert (errors[0] != errors[1])[~ended].all()
 
 
-@table(*ACTOR_CRITICS, "rainbow")
+@table(*TRAJECTORIES, "rainbow")
 def test_targets_are_rewards_plus_discounted_values(name):
     """They are affine in the discount, such as gamma^n, and shift with the reward.
 
@@ -216,7 +220,7 @@ def test_targets_are_rewards_plus_discounted_values(name):
     np.testing.assert_allclose(more, whole + 2, rtol=1e-4, atol=1e-5)
 
 
-@table(*ACTOR_CRITICS, *HEADS, "ensemble_qr")
+@table(*TRAJECTORIES, *HEADS, "ensemble_qr")
 def test_targets_have_no_gradient(name):
     """Rewards equal to the targets, without bootstrapping, give the same gradient."""
     state, info = updated(name)
@@ -229,7 +233,7 @@ def test_targets_have_no_gradient(name):
     tools.assert_close(moments(name, fixed), moments(name, state), rtol=1e-4, atol=1e-6)
 
 
-@table(*ACTOR_CRITICS)
+@table(*TRAJECTORIES)
 def test_weights_scale_gradients_linearly(name):
     sample = case(name).sample
     count = len(sample.weights)
@@ -249,7 +253,7 @@ def test_weights_scale_gradients_linearly(name):
         tools.assert_same(info.feedback, infos[0].feedback)
 
 
-@table(*ACTOR_CRITICS)
+@table(*TRAJECTORIES)
 def test_transitions_of_zero_weight_do_not_change_the_update(name):
     sample = case(name).sample
     weights = np.ones(len(sample.weights), np.float32)
@@ -278,7 +282,7 @@ def test_the_order_of_a_batch_does_not_matter(name):
 
 
 # The targets of these update after a step, from several steps, or with other draws.
-LATER = ("sac", "iql", *ACTOR_CRITICS)
+LATER = ("sac", "iql", *TRAJECTORIES)
 
 
 @table("r2d2")  # its function reads single steps
@@ -331,7 +335,7 @@ def test_updates_without_jit_are_the_same(name):
     tools.assert_close((state, info), updated(name), rtol=1e-4, atol=1e-5)
 
 
-@table("tabular", "r2d2", "ensemble_qr", *ACTOR_CRITICS)  # whose heads learn from some rows only
+@table("tabular", "r2d2", "ensemble_qr", *TRAJECTORIES)  # whose heads learn from some rows only
 def test_agents_fit_the_rewards_of_a_fixed_batch(name):
     given = case(name)
     sample = tools.change(given.sample, discount=np.zeros(ROWS, np.float32))
@@ -416,11 +420,11 @@ def test_objectives_that_an_agent_lacks_are_refused(name):
         "density": ([dense], name not in ("sac", "ddpg", "naf", "racer")),
         "scalar TD errors": (
             [method.method().objective for method in (lap, pal)],
-            name in ("rainbow", *ACTOR_CRITICS),
+            name in ("rainbow", *TRAJECTORIES),
         ),
         "candidates": (
             [laber.method().objective],
-            name in ("tabular", "r2d2", "iql", "ensemble_qr", *ACTOR_CRITICS),
+            name in ("tabular", "r2d2", "iql", "ensemble_qr", *TRAJECTORIES),
         ),
     }  # fmt: skip
     for words, (given, lacking) in lacks.items():
@@ -431,7 +435,7 @@ def test_objectives_that_an_agent_lacks_are_refused(name):
             else:
                 make(config(), space, objective)
     for method in (la3p, sil):
-        if name in ("rainbow", "r2d2", *ACTOR_CRITICS):
+        if name in ("rainbow", "r2d2", *TRAJECTORIES):
             with refused(title, *(("sequences", "roles") if name == "r2d2" else ("TD errors",))):
                 make(config(), space, method.method().objective)
         elif method is la3p:
@@ -485,7 +489,7 @@ def test_images_with_numbers_pass_through_all_functions(name):
     t = Transition(many, action, floats(4), floats(4), many, flag, flag, extras)
     for values in jax.eval_shape(agent.feedback, state, t, key).values():
         assert values.shape == (4,)
-    if name in (*ACTOR_CRITICS, "r2d2"):
+    if name in (*TRAJECTORIES, "r2d2"):
         return
     sample = Sample(flag, t, floats(4), flag)
     assert jax.eval_shape(agent.update, state, sample, key)[0] == state

@@ -133,6 +133,33 @@ def test_patch_convolution_is_a_convolution():
     np.testing.assert_allclose(out, expected.reshape(2, -1), atol=1e-5)
 
 
+def normalised(x):
+    centred = x - x.mean(axis=-1, keepdims=True)
+    return centred / np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + 1e-6)
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_layer_norm_follows_convolutions_and_hidden_layers(dueling):
+    """It normalises the channels of every pixel, and leaves outputs as they are."""
+    net, image = QNetwork(3, dueling=dueling, layer_norm=True), PARTS["image"]
+    out, params = start(net, image)
+    linear = lambda layer, x: x @ layer["kernel"] + layer["bias"]
+    patches = np.lib.stride_tricks.sliding_window_view(image[..., 0] / 255.0, (3, 3), (1, 2))
+    torso, heads = params["params"]["Torso_0"], params["params"]
+    x = np.maximum(normalised(linear(torso["Dense_0"], patches.reshape(2, 6, 9))), 0)
+    names = ("value", "advantages") if dueling else ("MLP_0",)
+    values = [
+        linear(
+            heads[name]["Dense_1"],
+            np.maximum(normalised(linear(heads[name]["Dense_0"], x.reshape(2, -1))), 0),
+        )
+        for name in names
+    ]
+    expected = dueling_q(*values) if dueling else values[0]
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
+    assert set(heads[names[0]]) == {"Dense_0", "Dense_1", "LayerNorm_0"}
+
+
 def test_images_are_scaled_to_unit_range():
     net = QNetwork(3, "minatar")
     image = np.random.default_rng(0).integers(0, 256, (1, 10, 10, 2), np.uint8)

@@ -69,8 +69,9 @@ def pair(request):
     name, method_name = request.param
     entry, method = AGENTS[name], method_of(name, method_name)
     space = Discrete(3) if entry.actions == "discrete" else Continuous(2)
-    loud = {"sigma": 3.0} if name == "rainbow" else {}  # seven actions show the noise
-    agent = entry.make(entry.config(hidden=(8, 8), **loud), space, method.objective)
+    # Seven actions show the noise; minibatches divide the batch.
+    options = {"rainbow": {"sigma": 3.0}, "pqn": {"minibatches": 4}}.get(name, {})
+    agent = entry.make(entry.config(hidden=(8, 8), **options), space, method.objective)
     replay = Replay(method.sampler, capacity=64, batch_size=BATCH, num_envs=E)
     action = jnp.ones((), jnp.int32) if entry.actions == "discrete" else jnp.ones(2) / 2
     scalar, flag, obs = jnp.zeros(()), jnp.zeros((), bool), jnp.zeros(OBS)
@@ -172,7 +173,7 @@ def test_learning_may_be_scanned_with_donated_states(pair):
     assert jax.tree.leaves(donated[1])[0].is_deleted()
 
 
-BOUNDED = ("dqn", "rainbow", "ensemble_qr", "discrete_sac", "td3", "td7", "sac", "iql")
+BOUNDED = ("dqn", "rainbow", "pqn", "ensemble_qr", "discrete_sac", "td3", "td7", "sac", "iql")
 FIRST = dict(reversed([param.values[0] for param in PAIRS]))
 
 

@@ -43,7 +43,8 @@ def test_training_runs_as_one_program(agent_name, name):
     if name == "windows":
         options = dataclasses.replace(options, length=4)
     method = with_goals(METHODS[name].method(options.for_run(60)))
-    agent = entry.make(entry.config(hidden=(8,)), environment.action_space, method.objective)
+    few = {"minibatches": 2} if agent_name == "pqn" else {}
+    agent = entry.make(entry.config(hidden=(8,), **few), environment.action_space, method.objective)
     replay = Replay(method.sampler, capacity=64, batch_size=8, num_envs=2)
     rows = 4 if replay.requires.all_new else 1
     config = dataclasses.replace(

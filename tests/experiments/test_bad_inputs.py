@@ -35,6 +35,7 @@ LINES = {
         --preset canonicall | --preset lap_mujoco --agent naf | --preset refer_racer --replay per
         --agent rainbow --replay lap | --agent dqn --replay refer | --agent dqn --replay latest
         --agent ppo --env gymnax/Pendulum-v1 | --agent sac --env gymnax/Pendulum-v1 --replay latest
+        --agent pqn | --agent pqn --replay latest --num-envs 2 --learn-every 2 --batch-size 4
         --seeds 1000000000 | --seed 4294967296 | --seed 2147483647 --seeds 2 | --seed x | --seed -1
         --capacity 2000000000 --seeds 64 | --capacity 10 --batch-size 64 | --capacity 2147483647
         --num-envs 3 --capacity 100 | --agent.hidden 1000000 1000000 | --steps 100 --warmup 100

@@ -23,6 +23,7 @@ def test_td_error_methods_fit_every_agent_with_a_scalar_error():
             if replay not in special and (agent, replay) != ("td3", "eper"):
                 check_fit(agent, replay, environment)
     check_fit("ppo", "latest", PENDULUM)
+    check_fit("pqn", "latest", CARTPOLE)
 
 
 def test_hindsight_fits_tasks_with_goals_only():
@@ -42,6 +43,7 @@ def test_hindsight_fits_tasks_with_goals_only():
         ("dqn", "refer", CARTPOLE, ("refer", "log_ratio", "dqn")),
         ("td3", "refer", PENDULUM, ("refer", "log_ratio", "td3")),
         ("ppo", "refer", PENDULUM, ("ppo", "refer", "latest")),
+        ("pqn", "per", CARTPOLE, ("pqn", "per", "latest")),
         ("sac", "latest", PENDULUM, ("latest", "sac", "windows")),
         ("racer", "per", PENDULUM, ("racer", "returns", "per", "refer")),
         ("rainbow", "lap", CARTPOLE, ("lap", "rainbow", *OF_SCALARS)),
