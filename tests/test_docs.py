@@ -1,6 +1,7 @@
 """README and docs/: commands parse, Python runs, links resolve, numbers are those of results."""
 
 import importlib
+import itertools
 import json
 import os
 import re
@@ -11,14 +12,17 @@ import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from experiments import compare, study, train
 from experiments.cli.parser import Parser
 from experiments.environments import families as environments
 from experiments.environments.families import FAMILIES
+from experiments.papers import committed
 from experiments.runs import registry
 from experiments.runs.registry import AGENTS
+from experiments.statistics.claims import mean_after
 from experiments.studies import store
 from experiments.studies.options import Question, RunOutput, StudyOptions, Where
 from experiments.training.config import LoopConfig, ReplaySizes
@@ -327,6 +331,27 @@ def test_counts_in_pages_are_those_of_the_committed_runs():
         assert [cell.strip() for cell in rows[label].split("|")] == expected
         wins, _, losses = judged(0)[label]["counts"]
         assert str(wins) in shown and str(losses) in shown  # in this order
+
+
+def test_effective_buffers_in_the_readme_are_those_of_the_committed_runs():
+    rows = re.findall(r"^\| ([^|]+) \|.*\| ([./\d]+) \|$", README.read_text(), re.MULTILINE)
+    shown = {task: list(map(float, cell.split("/"))) for task, cell in rows}
+    tasks = {"walk/10": "all.walk", "DeepSea": "all.deepsea"}
+    for (task, name), (every, ratio) in itertools.product(
+        tasks.items(), ((16, 2), (4, 8), (1, 32))
+    ):
+        if (task, ratio) == ("walk/10", 2):  # the first command
+            arms = judged(0)
+            own = [arms[label]["effective_buffer"] for label in ("per", "rank", "lap", "pser")]
+            own.insert(3, 1.0)  # PAL is not among them
+        else:
+            frame = committed.load(name).frame
+            labels = [f"{label}_every{every}" for label in ("per", "rank", "lap", "pal", "pser")]
+            own = [
+                mean_after(frame[frame["arm"] == label], "replayed/effective_buffer", 1_000)
+                for label in labels
+            ]
+        np.testing.assert_allclose(shown[f"{task}, {ratio}"], own, atol=6e-3)
 
 
 @pytest.mark.slow
