@@ -106,6 +106,7 @@ def _copy_notebooks(app) -> None:
 
 def _link_pages(app, path, docname: str, content: list[str]) -> None:
     content[0] = content[0].replace("(../../RESULTS.md)", "(claims.md)")
+    content[0] = content[0].replace("(../notebooks/", "(notebooks/")  # their copies
     entry = r"\[((\w+)\.[\w.]+)\]\(experiments/results/papers/[^)]*\)"
     content[0] = re.sub(entry, _link_entry, content[0])
 
