@@ -328,10 +328,10 @@ class _SAC:
     def normalised(
         self, critics: Ensemble, state: SACState, t: Transition, key: Array
     ) -> tuple[Array, Array, Ensemble]:
-        """Return values `[N, B]` normalised by the batch, their targets `[B]`, and new statistics.
+        """Return Q-values `[N, B]` under batch normalisation, targets `[B]` and new statistics.
 
-        Without target networks, the batch is that of both the current and the next observations and
-        actions, whose values come from one pass (Bhatt et al. 2024, Sec. 3.1).
+        Without target networks, current and next observations and actions are normalised together,
+        in one forward pass (Bhatt et al. 2024, Sec. 3.1).
         """
         evaluate = functools.partial(
             ensembles.apply_learning, self.critic, critics, key=self.noise(key, 1)

@@ -183,8 +183,8 @@ def gather(ring: Ring, slots: Array) -> Tree:
 def gather_part(ring: Ring, slots: Array, name: str, part: range) -> Array:
     """Return some elements `[B, n]` of a flat field `[C, D]` in slots `[B]` int32.
 
-    The result is that of `gather`, but only the elements in `part` are read, if the field is stored
-    as 32-bit numbers in `words`.
+    They are the elements `part` of the result of `gather`. If the field is stored as 32-bit
+    numbers in `words`, only these elements are read, and otherwise whole rows.
     """
     slots = slots_within(slots, ring.capacity)
     for field in ring.layout.fields:

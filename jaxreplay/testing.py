@@ -391,7 +391,8 @@ def feedback_for_overwritten_slots_is_dropped(case: Case) -> None:
 def overwritten_transitions_are_forgotten(case: Case) -> None:
     """Check that probabilities do not depend on which slots had feedback before being overwritten.
 
-    All transitions are equal, so that only the slots of the feedback differ.
+    Two replays contain equal transitions, and feedback was on different slots before these were
+    overwritten.
     """
 
     def chances(first: int) -> np.ndarray:

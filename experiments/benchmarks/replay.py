@@ -162,7 +162,7 @@ def cycle(replay: Any, order: str, carry: Any, inputs: Inputs) -> Any:
 
 
 def at(inputs: Any, number: Array | int) -> Any:
-    """Return the inputs of a cycle: the entry `number` of each array `[n, ...]`, modulo n."""
+    """Return the inputs of cycle `number`: element `number % n` of each array `[n, ...]`."""
     return jax.tree.map(lambda x: x[number % len(x)], inputs)
 
 

@@ -64,10 +64,11 @@ def make_episodic(
     Raises:
       ValueError: an option does not fit the environment.
     """
-    hidden = _hidden_entries(name, reset, config, ends_with_success)
+    hidden, projection = _changes(name, reset, config, ends_with_success)
 
     def see(obs: chex.ArrayTree) -> chex.ArrayTree:
-        return jnp.delete(jnp.asarray(obs), hidden) if hidden.size else obs
+        seen = jnp.delete(jnp.asarray(obs), hidden) if hidden.size else obs
+        return seen if projection is None else jnp.asarray(seen, jnp.float32) @ projection
 
     shapes = jax.eval_shape(reset, jax.random.key(0))
     sticks = not is_zero(config.sticky)
@@ -125,30 +126,37 @@ def make_episodic(
     return Environment(name, start, advance, action_space, max_steps, renderer=outer)
 
 
-def _hidden_entries(
+def _changes(
     name: str, reset: Reset, config: CompiledConfig, ends_with_success: bool
-) -> np.ndarray:
-    """Return the hidden entries of observations, after checking that the options fit."""
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return hidden entries and the projection of observations, if the options fit.
+
+    Rows of the projection `[entries, config.project]` have length 1, and are the same in every run.
+    """
     if config.sparse and not ends_with_success:
         raise ValueError(
             f"--env.sparse needs episodes that end only with success, and those of {name} do not: "
             "leave it out, or use a task such as gymnax/MountainCar-v0"
         )
     hidden = np.unique(np.asarray(config.hide or (), int))
-    if hidden.size:
-        obs = jax.eval_shape(reset, jax.random.key(0))[1]
-        size = obs.shape[0] if getattr(obs, "ndim", 0) == 1 else 0
-        if not size:
-            raise ValueError(
-                f"--env.hide needs observations that are vectors, and those of {name} are not: "
-                "leave it out"
-            )
-        if hidden[-1] >= size or len(hidden) == size:
-            raise ValueError(
-                f"--env.hide is {' '.join(map(str, hidden))}: {name} observes entries 0 to "
-                f"{size - 1}, of which one must remain"
-            )
-    return hidden
+    if not hidden.size and config.project is None:
+        return hidden, None
+    obs = jax.eval_shape(reset, jax.random.key(0))[1]
+    size = obs.shape[0] if getattr(obs, "ndim", 0) == 1 else 0
+    if not size:
+        raise ValueError(
+            f"--env.{'hide' if hidden.size else 'project'} needs observations that are vectors, "
+            f"and those of {name} are not: leave it out"
+        )
+    if hidden.size and (hidden[-1] >= size or len(hidden) == size):
+        raise ValueError(
+            f"--env.hide is {' '.join(map(str, hidden))}: {name} observes entries 0 to "
+            f"{size - 1}, of which one must remain"
+        )
+    if config.project is None:
+        return hidden, None
+    rows = np.random.default_rng(0).normal(size=(size - len(hidden), config.project))
+    return hidden, np.float32(rows / np.linalg.norm(rows, axis=1, keepdims=True))
 
 
 def example_action(space: Discrete | Continuous) -> Array:

@@ -94,10 +94,10 @@ def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
     Raises:
       ValueError: as in `find`, or an option changes goals or rewards.
     """
-    if config.hide or config.delay > 1 or config.sparse:
+    if config.hide or config.project or config.delay > 1 or config.sparse:
         raise ValueError(
-            f"goals/{name} has rewards of goals, which hindsight computes again: leave out "
-            "--env.hide, --env.delay and --env.sparse"
+            f"goals/{name} computes rewards from goals, and hindsight would ignore these options: "
+            "leave out --env.hide, --env.project, --env.delay and --env.sparse"
         )
     n = find(name)
     return _point(config) if n is None else _bits(name, n, config)

@@ -57,7 +57,7 @@ def make(
     training: bool = True,
     render: bool = False,
 ) -> HostEnvironment:
-    """Make a batch of one of gymnasium's environments, if nothing is `missing`.
+    """Make a batch of an environment of gymnasium, whose packages are installed (see `missing`).
 
     A max_steps of None means gymnasium's time limit. A batch with `render` has one thread.
 

@@ -45,6 +45,11 @@ class CompiledConfig(EnvironmentConfig):
         "entries of vector observations to leave out, such as 1 3 for the velocities of CartPole",
         at_least=0,
     )
+    project: int | None = option(
+        None,
+        "entries of a fixed random projection of vector observations, which takes their place",
+        at_least=1,
+    )
     delay: int = option(
         1, "steps after which their rewards are paid as a sum; the end of an episode pays the rest",
         at_least=1,

@@ -154,7 +154,7 @@ def panels(
 
 
 def films(paths: Mapping[str, Path]) -> Section | None:
-    """Return the section of films of episodes by label, up to `MOST_BYTES` in total."""
+    """Return the section with videos of episodes, by label, of at most `MOST_BYTES` in total."""
     blocks, left_out, total = [], [], 0
     for label, path in paths.items():
         try:

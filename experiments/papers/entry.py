@@ -304,7 +304,7 @@ class Entry:
         return self.id.partition(".")[0]
 
     def at(self, size: SizeName) -> "Entry":
-        """Return the entry with the source for a size.
+        """Return this entry with its experiment or computation at a size.
 
         Raises:
           ValueError: the experiment does not have this size.

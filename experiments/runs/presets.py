@@ -1,4 +1,4 @@
-"""Published settings by name, which replace defaults of the names and options of a run.
+"""Published settings by the name of the preset; they replace defaults of a run.
 
 `presets.toml` contains the settings and describes its format.
 """

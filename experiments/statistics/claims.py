@@ -70,7 +70,7 @@ class Claim:
         return self.least if self.direction == "better" else -self.least
 
     def null(self, margin: float) -> float:
-        """Return the share of untied pairs won under the null: 1/2, or `margin` less."""
+        """Return the share of untied pairs won by the arm under the null: 1/2 or 1/2 - margin."""
         return 0.5 - margin if self.direction == "at least as good" and not self.least else 0.5
 
     @property
@@ -229,9 +229,9 @@ def round_values(values: pd.Series) -> pd.Series:
 def progress_of(metrics: pd.DataFrame, good: float | None) -> float | None:
     """Return how far an agent got from its first evaluation to a good return.
 
-    It is the largest share of that way which the median return over seeds covers, on average over
-    any tenth of training, so that noise is not progress; and 1 if half of the seeds reach the good
-    return.
+    Progress is 0 at the first evaluation and 1 at a good return. The median return over seeds is
+    averaged over a sliding window of a tenth of training, so that noise is not progress, and the
+    largest average counts. If half of the seeds reach the good return, progress is 1.
 
     Args:
       metrics: log points with columns seed, step and eval_return.

@@ -82,8 +82,8 @@ def count_pairs(
       arm: one value per seed.
       baseline: values of the same seeds in the same order.
       higher_is_better: direction of the primary metric.
-      effect: smallest effect that counts, in the metric's unit; negative for a margin. A pair is a
-        win if the arm is better by more than this, and a tie if it is better by exactly this.
+      effect: a pair is a win if the arm is better by more than this, in the metric's unit, a tie if
+        it is better by exactly this, and otherwise a loss; negative for "at least as good".
     """
     sign = 1 if higher_is_better else -1
     signed = (sign * np.array(values, np.float64) for values in (arm, baseline))  # None is NaN
@@ -139,11 +139,11 @@ def log_sign_capital(counts: Iterable[ArrayLike]) -> np.ndarray:
 def anytime_test(looks: Sequence[Counts], m: float = 0.5) -> tuple[float, Counts]:
     """Test mu = m after some looks: the p-value is 1 / (largest capital), at most 1.
 
-    Ties are no evidence, also if m is not 1/2: many of them would make mu approach 1/2, for a ruler
-    that is too coarse and for equal arms alike.
+    Ties are left out for every m: many of them move mu towards 1/2, whether the arms are equal or
+    the metric is too coarse to tell them apart.
 
     Returns:
-      The p-value, and the counts of the look that gave the evidence.
+      The p-value, and the counts of the look with the largest capital.
     """
     logs = log_untied_capital(np.transpose(looks), m)
     return float(np.exp(-max(logs.max(), 0.0))), looks[int(logs.argmax())]

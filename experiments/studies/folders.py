@@ -80,7 +80,7 @@ def check(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool) -> No
 
 
 def prepare(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool) -> None:
-    """Make the folder; unless resumed, remove our earlier files.
+    """Make the folder of a study; unless the study is resumed, delete files of an earlier study.
 
     Raises:
       ValueError: as `check`.

@@ -67,7 +67,7 @@ def chosen(
     (config,) = study.bases.values()
     for kind, name in named.items():
         if name not in (None, own := getattr(config, kind)):
-            raise ValueError(f"the run has --{kind} {own}, not {name}: remove --{kind}")
+            raise ValueError(f"the run used --{kind} {own}, and the command has {name}: remove it")
     return study, config, _check_seed(config, seed)
 
 

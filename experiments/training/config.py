@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Literal
 
 from experiments.training.demos import Recorded, TransitionSpec, own_part, with_demos
 from jaxreplay import devices
@@ -63,6 +64,10 @@ class LoopConfig(Config):
         "std of normal noise added to the reward of each stored step; logged and evaluated returns "
         "have none",
         at_least=0,
+    )
+    reward_noise_at: Literal["steps", "failures"] = option(
+        "steps",
+        "noisy rewards: those of all steps, or of steps that terminate an episode without reward",
     )
     rescale_every: int = option(
         1_000,

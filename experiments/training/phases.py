@@ -125,7 +125,7 @@ class Phases:
           The state, and sums over the training episodes that ended.
         """
         step = Step(
-            state.obs, action, self._noisy(state, out.reward), out.terminated, out.truncated,
+            state.obs, action, self._noisy(state, out), out.terminated, out.truncated,
             out.final_obs, state.episodes.lengths == 0, extras,
         )  # fmt: skip
         window, transition = n_step.push(state.window, step, self.config.gamma)
@@ -261,13 +261,16 @@ class Phases:
             **conclude(learned.means()),
         }
 
-    def _noisy(self, state: LoopState, reward: Array) -> Array:
+    def _noisy(self, state: LoopState, out: TimeStep) -> Array:
         """Return the rewards `[E]` to store, with noise if the config has any."""
-        scale = self.config.reward_noise
+        scale, reward = self.config.reward_noise, out.reward
         if is_zero(scale):
             return reward
         key = jax.random.fold_in(state_.acting_key(state), 1)
-        return reward + scale * jax.random.normal(key, reward.shape)
+        noise = scale * jax.random.normal(key, reward.shape)
+        if self.config.reward_noise_at == "failures":
+            noise = jnp.where(out.terminated & (reward <= 0), noise, 0.0)
+        return reward + noise
 
     def _stored(self, state: LoopState, transition: Transition) -> Any:
         """Return the state of the replay after adding transitions."""

@@ -11,7 +11,7 @@ _MAX_COUNT = 2**31 - 1  # largest value of an int32 step counter
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A LoopConfig in whole blocks; a block is agent steps, then gradient updates."""
+    """The numbers of steps of a LoopConfig, rounded to whole blocks of agent steps and updates."""
 
     warmup_rows: int  # agent steps in each environment before learning
     warmup_steps: int  # agent steps of the warm-up

@@ -150,7 +150,7 @@ def effects_of(
     gradient: Callable[[Tree, Array], Tree] | None,
     chosen: np.ndarray,
 ) -> dict[str, measures.Effect]:
-    """Return the effect of every comparable method, and of the oracle."""
+    """Return bias and noise of the gradients of all methods with probabilities, and the oracle."""
     labels, chances, weights = [], [], []
     for label, view in views.items():
         if view.weights is None or not view.probability[chosen].sum() > 0:

@@ -160,7 +160,7 @@ class ReaPER(Sampler):
     def refresh(
         self, state: ReaPERState, ring: Ring, slots: Array, **feedback: Array
     ) -> ReaPERState:
-        """Return the state with exact priorities; the largest sum is that of all ended episodes."""
+        """Return the state with exact priorities and with the largest sum over ended episodes."""
         values, sums = self._sums(state, ring, slots, feedback["td_error"])
         leaves = to_power(values, self.config.alpha)
         priorities = proportional.refresh(state.priorities, slots, leaves)

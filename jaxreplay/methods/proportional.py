@@ -79,8 +79,8 @@ def insert(
 ) -> ProportionalState:
     """Store the leaves `[E]` of new transitions at `slots` `[E]` int32.
 
-    The maximum (see `largest`) replaces None and leaves that are negative, NaN or infinite;
-    otherwise, a slot would retain the leaf of an overwritten transition.
+    Transitions without a valid leaf (None, negative, NaN or infinite) get the maximum (see
+    `largest`). Without a write, their slots would keep the leaves of overwritten transitions.
     """
     if state.maximum is not None:  # overwritten transitions do not count
         none = jnp.zeros(slots.shape, jnp.float32)

@@ -34,6 +34,24 @@ def test_hidden_entries_are_missing_and_nothing_else_changes():
     assert environments.make(CARTPOLE, hide=(1, 3)).spec.obs.shape == (2,)
 
 
+def test_projections_are_fixed_linear_maps_of_unit_rows():
+    n, actions = 6, lambda time: (time % 6) % 2  # along the walk, again and again
+    (first, whole), (less, projected) = (
+        played(f"walk/{n}", 12, actions=actions, **options) for options in ({}, {"project": 4})
+    )
+    seen = np.array([first, *(out.final_obs for _, out in whole)])
+    codes = np.array([less, *(out.final_obs for _, out in projected)])
+    (_, again) = played(f"walk/{n}", 12, actions=actions, project=4)
+    np.testing.assert_array_equal(codes[1:], [out.final_obs for _, out in again])
+    rows = codes[:n]  # of the states in order
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)
+    np.testing.assert_allclose(codes, seen @ rows, atol=1e-6)
+    assert len(np.unique(rows, axis=0)) == n and not codes[n].any()  # the end is zeros
+    assert [out.reward for _, out in projected] == [out.reward for _, out in whole]
+    both = environments.make(CARTPOLE, hide=(1, 3), project=5)
+    assert both.spec.obs.shape == (5,)
+
+
 @pytest.mark.parametrize("limit", [3, 7, 500])
 def test_delayed_rewards_are_paid_every_few_steps_and_at_the_end(limit):
     _, now = played(CARTPOLE, 80, max_steps=limit)
@@ -86,6 +104,8 @@ def test_sparse_rewards_are_one_for_success():
         (CARTPOLE, {"hide": (1, 4)}, ("--env.hide", "1 4", CARTPOLE)),
         (CARTPOLE, {"hide": (0, 1, 2, 3)}, ("--env.hide", CARTPOLE)),
         ("gymnax/Breakout-MinAtar", {"hide": (0,)}, ("--env.hide", "gymnax/Breakout-MinAtar")),
+        ("gymnax/Breakout-MinAtar", {"project": 4}, ("--env.project", "gymnax/Breakout-MinAtar")),
+        ("goals/PointReach", {"project": 4}, ("goals/PointReach", "--env.project")),
         ("goals/BitFlip-4", {"delay": 2}, ("goals/BitFlip-4", "--env.delay")),
         ("goals/PointReach", {"hide": (0,)}, ("goals/PointReach", "--env.hide")),
         (CARTPOLE, {"sticky": 1.5}, ("sticky", "1.5")),

@@ -379,6 +379,22 @@ def test_stored_rewards_are_noisy_and_logged_returns_are_not():
         make_program(*small(task, method=hindsight, reward_noise=0.5))
 
 
+def test_noise_at_failures_leaves_other_rewards():
+    def stored(noise):
+        parts = small(environments.make("walk/2"), reward_noise=noise, reward_noise_at="failures")
+        program = make_program(*parts)
+        state, _ = jax.jit(program.chunk)(jax.jit(program.init)(jax.random.key(0)), 20)
+        warm_up = slice(40)  # later, the policies differ
+        return jax.tree.map(lambda x: x[warm_up], ring.contents(state.replay.ring))
+
+    clean, noisy = stored(0.0), stored(1.0)
+    failed = (np.asarray(clean.discount) == 0) & (np.asarray(clean.reward) == 0)
+    changed = np.asarray(noisy.reward) != np.asarray(clean.reward)
+    np.testing.assert_array_equal(changed, failed)
+    assert failed.any() and (clean.reward == 1).any()
+    assert abs(noisy.reward[failed].mean()) < 4 / np.sqrt(failed.sum())
+
+
 def test_random_warm_ups_are_refused_with_stored_densities():
     environment = environments.make("gymnax/Pendulum-v1")
     method = refer.method()
