@@ -229,7 +229,7 @@ class QNetwork(nn.Module):
     value and advantages are combined per atom (Hessel et al. 2018). `hidden` sets the hidden
     layer sizes for "mlp"; image networks have fixed sizes. Without hidden layers, Q-values are
     linear in the observation, without bias: a table if observations are one-hot. `layer` creates
-    all layers except convolutions, the embedding and this one. With `layer_norm`, `LayerNorm` follows
+    all other layers except convolutions and the embedding. With `layer_norm`, `LayerNorm` follows
     convolutions and hidden layers, before their activations.
 
     With `fractions` `[B, K]`, the output `[B, num_actions, K]` is quantiles at these probabilities.
