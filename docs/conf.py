@@ -75,10 +75,11 @@ pygments_dark_style = "github-dark"
 
 
 def setup(app) -> None:
-    """Write the pages of results, copy the notebooks, link included pages, expand `modules`."""
+    """Write the pages of results, copy the notebooks, link pages, expand `modules`."""
     app.connect("builder-inited", _write_results)
     app.connect("builder-inited", _copy_notebooks)
     app.connect("include-read", _link_pages)
+    app.connect("source-read", _link_notebooks)
     app.connect("source-read", _document_modules)
 
 
@@ -113,6 +114,10 @@ def _link_pages(app, path, docname: str, content: list[str]) -> None:
 def _link_entry(match: re.Match[str]) -> str:
     name, paper = match[1], match[2]
     return f"[{name}]({paper}.md#{name.replace('.', '-').lower()})"
+
+
+def _link_notebooks(app, docname: str, content: list[str]) -> None:
+    content[0] = content[0].replace("(../notebooks/", "(notebooks/")  # the copies
 
 
 def _document_modules(app, docname: str, content: list[str]) -> None:

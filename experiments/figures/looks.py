@@ -22,7 +22,7 @@ from experiments.figures.style import FAINT, INK, Styles, plain, styles_of
 from jaxreplay.microscope import STORED, Look
 
 _BINS, _LEAST, _POINTS, _SAME = 40, -4.0, 1_500, 1e-6
-_LARGE, _SQUARE = (9.0, 5.4), (9.0, 8.2)  # size of a figure in inches
+_LARGE, _SQUARE, _SMALL = (9.0, 5.4), (9.0, 8.2), (4.6, 3.1)  # size of a figure in inches
 
 
 def styles(look: Look) -> Styles:
@@ -135,7 +135,7 @@ def render(
 
 
 def _sizes(name: str) -> tuple[float, float]:
-    return _SQUARE if name == "agreement" else _LARGE
+    return {"agreement": _SQUARE, "episodes": _SMALL}.get(name, _LARGE)
 
 
 def _called(name: str, same: Sequence[str]) -> str:
@@ -229,6 +229,7 @@ def _draw_agreement(axes: Axes, look: Look) -> None:
 def _draw_episodes(axes: Axes, look: Look) -> None:
     for label, values in places(look).items():
         axes.plot(*values, label=label, color="#0072B2", linewidth=1.7)
+    draw_rule(axes, look.slots["draws"].mean(), "mean")
     finish(axes, "", "step of the episode", "draws")
 
 
