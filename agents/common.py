@@ -161,6 +161,8 @@ def q_optimiser(config: Any) -> optax.GradientTransformation:
             config.rmsprop_eps,
             config.rmsprop_eps_in_root,
         )
+    elif config.optimiser == "sgd":
+        inner = optax.sgd(config.learning_rate)
     return clip_gradients(inner, config.max_grad_norm)
 
 

@@ -33,9 +33,16 @@ class DQNConfig(Config):
     munchausen_tau: float = option(0.03, "softmax policy temperature", _MUNCHAUSEN, above=0)
     munchausen_clip: float = option(-1.0, "lower bound on tau * log policy", _MUNCHAUSEN, at_most=0)
     network: Network = option("auto", options.NETWORK)
-    hidden: tuple[int, ...] = option((128, 128), options.HIDDEN)
+    hidden: tuple[int, ...] | None = option(
+        (128, 128),
+        "hidden layer sizes of network mlp; none: Q linear in the observation, without bias",
+        at_least=1,
+    )
     layer_norm: bool = option(False, options.LAYER_NORM)
-    optimiser: Literal["adam", "rmsprop"] = option("adam", options.OPTIMISER)
+    optimiser: Literal["adam", "rmsprop", "sgd"] = option(
+        "adam",
+        "Adam, centred RMSProp without momentum as in the DQN papers, or gradient descent",
+    )
     learning_rate: float = option(5e-4, options.LEARNING_RATE)
     adam_eps: float = option(1e-8, options.ADAM_EPS, "Kingma & Ba 2015")
     rmsprop_decay: float = option(0.95, options.RMSPROP_DECAY)
@@ -53,6 +60,12 @@ class DQNConfig(Config):
     epsilon_start: float = option(1.0, options.EPSILON_START)
     epsilon_end: float = option(0.05, options.EPSILON_END)
     epsilon_updates: int = option(10_000, options.EPSILON_UPDATES)
+
+    def check(self) -> None:
+        if self.hidden is None and self.dueling:
+            raise ValueError(
+                "hidden is none, and dueling needs hidden layers: use dueling false, or set hidden"
+            )
 
 
 class ExpectedError(NamedTuple):
@@ -126,7 +139,7 @@ class _DQN:
         self.network = QNetwork(
             space.n,
             config.network,
-            config.hidden,
+            config.hidden or (),
             config.dueling,
             layer_norm=config.layer_norm,
         )

@@ -227,8 +227,9 @@ class QNetwork(nn.Module):
     With `dueling`, the value and advantage streams have separate last hidden layers and share all
     earlier layers (Wang et al. 2016). With `atoms`, the output is `[B, num_actions, atoms]`, and
     value and advantages are combined per atom (Hessel et al. 2018). `hidden` sets the hidden
-    layer sizes for "mlp"; image networks have fixed sizes. `layer` creates all layers except
-    convolutions and the embedding. With `layer_norm`, `LayerNorm` follows
+    layer sizes for "mlp"; image networks have fixed sizes. Without hidden layers, Q-values are
+    linear in the observation, without bias: a table if observations are one-hot. `layer` creates
+    all other layers except convolutions and the embedding. With `layer_norm`, `LayerNorm` follows
     convolutions and hidden layers, before their activations.
 
     With `fractions` `[B, K]`, the output `[B, num_actions, K]` is quantiles at these probabilities.
@@ -265,6 +266,8 @@ class QNetwork(nn.Module):
 
     def _values(self, x: Array, hidden: tuple[int, ...]) -> Array:
         """Apply the remaining hidden layers and the outputs to features `[B, D]`."""
+        if not hidden:
+            return Dense(self.num_actions, use_bias=False, kernel_init=uniform_kernel)(x)
         if not self.dueling:
             return self._head(x, (*hidden, self.num_actions))
         for size in hidden[:-1]:

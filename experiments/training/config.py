@@ -68,6 +68,7 @@ class LoopConfig(Config):
     reward_noise_at: Literal["steps", "failures"] = option(
         "steps",
         "noisy rewards: those of all steps, or of steps that terminate an episode without reward",
+        needs=("reward_noise",),
     )
     rescale_every: int = option(
         1_000,

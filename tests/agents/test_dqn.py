@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from agents.dqn import DQNConfig, double_q_target, dqn, munchausen_target
 from agents.types import Discrete
+from jaxreplay.contrib import eper
 from tests.agents import tools
+from tests.refusals import refused
 
 Q_ONLINE = np.float32([[1.0, 2.0], [0.5, 3.0]])
 Q_TARGET = np.float32([[1.0, 1.0], [2.0, -1.0]])
@@ -95,6 +97,47 @@ def test_optimiser_may_be_rmsprop():
     after, _ = agent.update(state, one_step(1, 1, 0), tools.KEY)  # from the value 2 towards 1
     expected = [0, 0.1 / np.sqrt(0.75 * 0.25)]
     np.testing.assert_allclose(descended(after, state), expected, rtol=1e-4)
+
+
+# A table of Q: no hidden layers, gradient descent, and no target network.
+TABLE = {"hidden": None, "optimiser": "sgd", "tau": 1.0, "max_grad_norm": 0.0}
+
+
+@pytest.mark.parametrize("double", [True, False])
+def test_q_learning_with_a_table_agrees_with_numpy(double):
+    rng, states, actions, rows, rate = np.random.default_rng(0), 5, 3, 16, 2.0
+    method = eper.method()  # also learns the expected error, with a second table
+    config = DQNConfig(**TABLE, double=double, learning_rate=rate)
+    agent = tools.compiled(dqn(config, Discrete(actions), method.objective))
+    table = lambda params: np.float64(params["params"]["Dense_0"]["kernel"])
+    state = None
+    for _ in range(20):
+        s, later = rng.integers(states, size=(2, rows))
+        a, weights = rng.integers(actions, size=rows), rng.uniform(0.1, 1, rows)
+        reward, discount = 2 * rng.normal(size=rows), rng.choice([0, 0.9], rows)
+        now, then = np.eye(states, dtype=np.float32)[[s, later]]
+        sample = tools.sample_of(now, np.int32(a), reward, discount, then, weights)
+        state = tools.start(agent, sample) if state is None else state
+        q, expected = table(state.params), table(state.expected.params)
+        assert q.shape == (states, actions)
+        td_error = reward + discount * q[later].max(axis=1) - q[s, a]
+        after, info = agent.update(state, sample, tools.KEY)
+        np.testing.assert_allclose(info.feedback["td_error"], td_error, atol=1e-5)
+        np.testing.assert_allclose(info.feedback["expected_td_error"], expected[s, a], atol=1e-5)
+        # Rows of one state and action add up. The Huber loss limits errors to 1.
+        np.add.at(expected, (s, a), rate * 2 * (td_error - expected[s, a]) / rows)
+        np.add.at(q, (s, a), rate * weights * np.clip(td_error, -1, 1) / rows)
+        np.testing.assert_allclose(table(after.params), q, atol=1e-5)
+        np.testing.assert_allclose(table(after.expected.params), expected, atol=1e-5)
+        tools.assert_same(after.target_params, after.params)
+        state = after
+    for s in range(states):
+        assert agent.greedy(state, np.eye(states, dtype=np.float32)[[s]])[0] == q[s].argmax()
+
+
+def test_dueling_values_are_refused_without_hidden_layers():
+    with refused("hidden", "dueling"):
+        DQNConfig(hidden=None, dueling=True)
 
 
 def test_epsilon_decreases_linearly_with_updates():

@@ -41,7 +41,8 @@ LINES = {
         --num-envs 3 --capacity 100 | --agent.hidden 1000000 1000000 | --steps 100 --warmup 100
         --agent.hidden 100000 100000 --seeds 64 | --steps 2000000000 --eval-every 1 | --warmup 10
         --n-step 1000 | --n-step 2 --agent sac --env gymnax/Pendulum-v1 --replay refer
-        --env.backend mjx | --frame-stack 4 | --agent.hidden none
+        --env.backend mjx | --frame-stack 4 | --agent.hidden none --agent.dueling true
+        --reward-noise-at failures
         --agent.network nature | --scale-observations true --env atari/Pong | --steps | extra
         --compilation-cache '' | --compilation-cache /dev/null/x | --help nothing | --alpha 1
         --replay per --replay.alpha | --replay per --replay.alpha 1 2 | --overwrite true
