@@ -66,9 +66,8 @@ def learn_weights(
     def update(state: WeightedState, sample: Sample, key: Array) -> tuple[WeightedState, Info]:
         if devices.current() is not None:
             raise ValueError(
-                "this replay method computes weights jointly over a batch, which "
-                "devices cannot share: "
-                "use one device, or another method"
+                "this replay method computes weights jointly over a batch, which devices cannot "
+                "share: use one device, or another method"
             )
         next_action = agent.greedy(state.agent, sample.transition.next_obs)
         weights = learned.weights(state.weights, value, sample, next_action)

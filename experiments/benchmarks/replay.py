@@ -23,17 +23,13 @@ from jaxreplay import Replay
 from jaxreplay.methods import METHODS
 from jaxreplay.option import option
 from jaxreplay.testing import large_copies
-from jaxreplay.types import Array, Transition
+from jaxreplay.types import FEEDBACK, Array, Transition
 
 ORDERS = ("add-sample-update", "sample-update-add")
 FLASHBAX = MappingProxyType({"flashbax": "prioritised", "flashbax-uniform": "uniform"})
 # These replay sequences, relabelled goals, or candidates that an agent scores.
 _OTHER_BATCHES = {"sequences", "slices", "windows", "latest", "her", "laber"}
 CONTENDERS = (*(name for name in METHODS if name not in _OTHER_BATCHES), *FLASHBAX)
-_FEEDBACK = (
-    "td_error", "target", "log_ratio", "reducible_loss", "expected_td_error", "epistemic",
-    "aleatoric", "target_error",
-)  # fmt: skip
 _OBS, _ACTION = 17, 6  # sizes of a locomotion task
 _EPISODE = 256  # transitions
 _POOL = 2**14  # distinct transitions, and keys: drawn rows have left the cache before a key recurs
@@ -155,7 +151,7 @@ def cycle(replay: Any, order: str, carry: Any, inputs: Inputs) -> Any:
     read = row.obs.sum(1) + row.action.sum(1) + row.next_obs.sum(1) + row.reward + row.discount
     td_error = inputs.noise + 1e-6 * read
     seen += (td_error * batch.weights).sum()  # the loss depends on the weights, TD errors do not
-    state = replay.update(state, batch, **dict.fromkeys(_FEEDBACK, td_error))
+    state = replay.update(state, batch, **dict.fromkeys(FEEDBACK, td_error))
     if order.endswith("add"):
         state = replay.add(state, inputs.rows)
     return state, seen

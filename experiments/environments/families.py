@@ -114,7 +114,7 @@ def check(name: str) -> None:
     near = difflib.get_close_matches(name, names(), n=1, cutoff=0.5)
     hint = f": did you mean '{near[0]}'?" if near else ""
     raise ValueError(
-        f"unknown environment '{name}'{hint} (families: {', '.join(FAMILIES)}; --list prints all;  "
+        f"unknown environment '{name}'{hint} (families: {', '.join(FAMILIES)}; --list prints all; "
         "mypackage.mytasks/NAME for your own)"
     )
 

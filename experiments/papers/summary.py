@@ -162,12 +162,14 @@ def _folded(rows: list[list[str]]) -> list[list[str]]:
     found = [_ALIKE.search(row[4]) if row[2] == "not tested" else None for row in rows]
     if (count := sum(map(bool, found))) <= _FEW:
         return rows
-    shares = [match[1] for match in found if match and match[1]] or ["1"]
+    shares = sorted(match[1] for match in found if match and match[1])
+    why = "their networks had too few updates"
+    if shares:
+        why = f"effective buffers of {shares[0]} to {shares[-1]}, where uniform replay has 1"
     entries = dict.fromkeys(row[1] for row, match in zip(rows, found, strict=True) if match)
     folded = [
         f"{count} claims about methods that drew almost uniformly", ", ".join(entries),
-        "not tested", "-",
-        f"effective buffers of {min(shares)} to {max(shares)}, where uniform replay has 1",
+        "not tested", "-", why,
     ]  # fmt: skip
     return [*(row for row, match in zip(rows, found, strict=True) if not match), folded]
 

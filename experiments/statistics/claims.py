@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -44,9 +45,8 @@ class Claim:
         the primary metrics, `mean:COLUMN` is the mean of a column after the warm-up.
       across: whether the arms may differ in agent, loop and sizes.
       beside: labels of a second arm and its baseline. The claim is then a contrast: the gain of
-        `arm` over `baseline` is larger ("better") than the gain of the second arm over its
-        baseline, seed by seed. A gain is a difference, or for `steps_to_threshold` the doublings
-        of steps that the arm saves.
+        `arm` over `baseline` is larger ("better") than that of the second arm over its baseline,
+        seed by seed (see `contrast`).
     """
 
     says: str
@@ -60,8 +60,13 @@ class Claim:
     beside: tuple[str, str] | tuple[()] = ()
 
     @property
-    def labels(self) -> tuple[str, ...]:
+    def pairs(self) -> tuple[tuple[str, str], ...]:
         """Labels of arm and baseline, then of the second pair of a contrast."""
+        return ((self.arm, self.baseline), *([self.beside] if self.beside else []))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of all arms."""
         return (self.arm, self.baseline, *self.beside)
 
     @property
@@ -113,7 +118,7 @@ class Runs:
       learned: whether the sampler has its own network.
       train_seconds: compute time of all seeds together, or None if unknown.
       is_control: whether these are runs of the baseline with other seeds.
-      pair: arm and baseline whose difference the values are, in a contrast; see `gain`.
+      pair: arm and baseline whose difference the values are, see `contrast`.
     """
 
     label: str
@@ -171,28 +176,35 @@ class Runs:
 _UPDATES = "replay/sampler_updates"
 
 
-def gain(arm: Runs, baseline: Runs, ratios: bool, worst: float) -> Runs:
-    """Return the differences of two arms, one per seed that both have.
+def contrast(pairs: Sequence[tuple[Runs, Runs]], end: float | None) -> tuple[Runs, Runs]:
+    """Return the gains of two arms over their baselines, one per seed that all four have.
+
+    Seeds that diverged in any of the four have no gains, and tie.
 
     Args:
-      arm: runs of an arm.
-      baseline: runs of its baseline.
-      ratios: whether the values are minus numbers of steps, whose logarithms to base 2 are
-        compared.
-      worst: value that replaces those that are not finite, such as minus the steps of the run for
-        a seed that never solved the task.
+      pairs: the first and the second arm, each with its baseline.
+      end: agent steps of a run, if the values are minus numbers of steps: gains are then in
+        doublings, and a seed that never solved the task counts `end` steps. Otherwise None.
     """
-    seeds = arm.values.index.intersection(baseline.values.index)
+    seeds = functools.reduce(lambda x, y: x.intersection(y), (
+        runs.values.index for pair in pairs for runs in pair
+    ))  # fmt: skip
 
     def of(runs: Runs) -> pd.Series:
-        values = runs.values.loc[seeds].map(lambda x: x if math.isfinite(x) else worst)
-        return -(-values).map(math.log2) if ratios else values
+        values = runs.values.loc[seeds]
+        return values if end is None else -values.clip(lower=-end).map(lambda x: math.log2(-x))
 
-    return Runs(
-        label=f"{arm.label} over {baseline.label}", env=arm.env,
-        values=round_values(of(arm) - of(baseline)),
-        unit="in doublings of steps" if ratios else arm.unit, pair=(arm, baseline),
+    differences = [of(arm) - of(baseline) for arm, baseline in pairs]
+    known = functools.reduce(operator.and_, (gains.map(math.isfinite) for gains in differences))
+    first, second = (
+        Runs(
+            label=f"{pair[0].label} over {pair[1].label}", env=pair[0].env, pair=pair,
+            values=round_values(gains.where(known)),
+            unit=pair[0].unit if end is None else "in doublings of steps",
+        )
+        for pair, gains in zip(pairs, differences, strict=True)
     )  # fmt: skip
+    return first, second
 
 
 def values_of(metrics: pd.DataFrame, name: str, threshold: float | None, warmup: int) -> pd.Series:

@@ -287,8 +287,7 @@ class Study(Saved):
                     f"'{claim.says}': a least effect is in the unit of a single task: name it in "
                     "where"
                 )
-            pairs = (claim.labels[:2], claim.labels[2:])[: len(claim.labels) // 2]
-            for env, pair in itertools.product(envs, pairs) if not claim.across else ():
+            for env, pair in itertools.product(envs, claim.pairs) if not claim.across else ():
                 both = [points.get((env, label)) for label in pair]
                 own, other = (config and facts.shared_settings(config) for config in both)
                 if own and other and (differs := [k for k in own if own[k] != other[k]]):

@@ -19,7 +19,7 @@ from experiments.statistics.claims import (
     Claim,
     NotAsked,
     Runs,
-    gain,
+    contrast,
     round_values,
     values_of,
 )
@@ -280,16 +280,10 @@ class _Results:
         pairs = list(zip(runs[::2], runs[1::2], strict=True))
         if not claim.beside:
             return pairs
-        gains = [self._gain(arm, baseline, metric) for arm, baseline in pairs]
-        return list(zip(gains[::2], gains[1::2], strict=True))
-
-    def _gain(self, arm: Runs, baseline: Runs, metric: str) -> Runs:
-        """Return the gain of an arm for a contrast; unsolved counts as solved at the very end."""
-        assert arm.metrics is not None
-        ratios = metric == "steps_to_threshold"
-        return gain(
-            arm, baseline, ratios, -float(arm.metrics["step"].max()) if ratios else math.nan
-        )
+        end = None
+        if metric == "steps_to_threshold":
+            end = max(float(self._frames[run.id]["step"].max()) for run in runs)
+        return [contrast(pairs[k : k + 2], end) for k in range(0, len(pairs), 2)]
 
     def runs_of(self, point: Point, metric: str, across: bool = False) -> Runs:
         """Return the runs of a point.

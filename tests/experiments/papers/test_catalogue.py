@@ -45,6 +45,7 @@ def test_entries_are_complete():
                 assert claim.direction in ("better", "at least as good", "worse")
                 assert claim.says.strip() and claim.arm != claim.baseline
                 assert stated(entry, claim) != "not recorded", claim.says
+                assert isinstance(entry.source, Experiment) or not claim.beside
     assert {entry.paper for entry in ENTRIES.values()} == set(PAPERS)
     # No experiment, computation or claim is left without an entry.
     assert {*EXPERIMENTS, *(each.name for each in COMPUTATIONS)} <= set(SOURCES)

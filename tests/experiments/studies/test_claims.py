@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from experiments.figures import judged as judged_figures
-from experiments.statistics.claims import Claim, Runs, gain
-from experiments.statistics.counts import Counts
+from experiments.statistics.claims import Claim, Runs, contrast
+from experiments.statistics.counts import Counts, count_pairs
 from experiments.studies import definition, judge, results, runner, study_page
 from experiments.studies.definition import UNTIL_DECIDED, Arm, Study
 from experiments.studies.options import Question, StudyOptions
@@ -110,15 +110,25 @@ def test_contrasts_compare_gains_seed_by_seed(per, lap, least, expected):
     assert definition.from_json(own.to_json()).claims == own.claims
 
 
-def test_contrasts_of_steps_count_doublings_and_unsolved_runs_as_the_whole_run():
-    def runs(*steps):
-        values = pd.Series([-float(x) for x in steps])
-        return Runs("an arm", "walk/4", values, id="x", code="y")
+def runs_of(*values):
+    return Runs("an arm", "walk/4", pd.Series(values, dtype=float), id="x", code="y")
 
+
+def test_contrasts_of_steps_count_doublings_and_unsolved_runs_as_the_whole_run():
     # 400 -> 100 saves two doublings; unsolved counts as 1,600; both unsolved: no gain.
-    saved = gain(runs(100, 100, np.inf), runs(400, np.inf, np.inf), ratios=True, worst=-1600.0)
-    assert list(saved.values) == [2.0, 4.0, 0.0]
+    steps = runs_of(-100, -100, -np.inf, -100), runs_of(-400, -np.inf, -np.inf, -200)
+    none = runs_of(-100, -100, -100, np.nan), runs_of(-100, -100, -100, -100, -100)
+    saved, other = contrast([steps, none], end=1600.0)
+    np.testing.assert_array_equal(saved.values, [2, 4, 0, np.nan])  # one of the four diverged
+    np.testing.assert_array_equal(other.values, [0, 0, 0, np.nan])
     assert saved.first(2).pair[0].values.size == 2 and saved.ids == ("x", "x")
+
+
+def test_a_diverged_baseline_is_no_evidence_about_a_gain():
+    first, second = contrast(
+        [(runs_of(3.0, 3.0), runs_of(1.0, 1.0)), (runs_of(2.0, 2.0), runs_of(np.nan, 1.0))], None
+    )
+    assert count_pairs(first.values, second.values) == Counts(1, 1, 0)
 
 
 def test_contrasts_need_evidence_of_both_gains():
