@@ -40,6 +40,7 @@ class Arm:
       agent_options: options of the agent that differ from the study's.
       loop: options of the training loop that differ from the study's.
       sizes: options of the replay sizes that differ from the study's.
+      env: options of the environments that differ from the study's.
       memory: capacity, as a multiple of the study's.
     """
 
@@ -49,6 +50,7 @@ class Arm:
     agent_options: Options = dataclasses.field(default_factory=dict)
     loop: Options = dataclasses.field(default_factory=dict)
     sizes: Options = dataclasses.field(default_factory=dict)
+    env: Options = dataclasses.field(default_factory=dict)
     memory: float = 1.0
 
 
@@ -390,7 +392,7 @@ def configure(
     chosen = {
         "loop": {**shared["loop"], **arm.loop},
         "sizes": {**shared["sizes"], **arm.sizes},
-        "env_options": shared["env_options"],
+        "env_options": {**shared["env_options"], **arm.env},
         "agent_options": {**known("agent_options"), **arm.agent_options},
         "replay_options": {**known("replay_options"), **arm.options},
     }
