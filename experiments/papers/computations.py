@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable
 import pandas as pd
 
 from experiments.figures.style import NAMES
-from experiments.papers import cliffwalk_tables, digits, lap_tables, printed, sampled
+from experiments.papers import (
+    cliffwalk_tables, digits, earlier_runs, lap_tables, printed, sampled,
+)  # fmt: skip
 from experiments.papers.entry import Claim, Computation, Options, Request
 from experiments.papers.printed import settings
 
@@ -77,7 +79,7 @@ _SAMPLED = Computation(
 
 COMPUTATIONS = (
     SIZES, STARTS, _THEOREM, SWEEP, _LONGER_SWEEP, _SAMPLED,
-    digits.DIGITS, lap_tables.THEORY, lap_tables.RUN_TIME,
+    digits.DIGITS, earlier_runs.EARLIER, lap_tables.THEORY, lap_tables.RUN_TIME,
     printed.TABLE, printed.CHANGES, printed.SCORED,
     settings("per", "per_proportional", "per_rank"),
     settings("lap_fig7", "lap_mujoco", parts=("agent",)),

@@ -214,6 +214,13 @@ def test_arms_that_differ_beyond_their_method_need_an_explicit_claim():
     dataclasses.replace(own, claims={"claims": meant}).check()
 
 
+def test_arms_have_options_of_the_environment():
+    arms = {"uniform": "uniform", "projected": Arm("uniform", env={"project": 3})}
+    own = Study.make("walk/4", "dqn", arms, env_options={"max_steps": 9})
+    options = {label: config.env_options for (_, label), config in own.bases.items()}
+    assert [(own.max_steps, own.project) for own in options.values()] == [(9, None), (9, 3)]
+
+
 def test_studies_report_the_verdicts_of_their_claims():
     own = with_claims(BETTER, dataclasses.replace(BETTER, arm="lap", says="lap is better"))
     values = {"uniform": np.zeros(SEEDS), "per": np.ones(SEEDS), "lap": -np.ones(SEEDS)}
