@@ -267,7 +267,7 @@ class _SAC:
         return gaussian.trust(*_before_tanh(dist), extras.behaviour, extras.pre_tanh)
 
     def noise(self, key: Array, use: int) -> Array | None:
-        """Return a key for dropout, distinct for each use of a key in an update, or None."""
+        """Return the dropout key of forward pass `use` of an update, or None without dropout."""
         return jax.random.fold_in(key, use) if self.config.dropout else None
 
     def critics(self, state: SACState, key: Array) -> Critics:

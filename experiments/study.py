@@ -159,7 +159,7 @@ def _of_json(path: Path) -> Study:
     """Return the study that a `study.json` describes."""
     saved = read_json(path)
     if not isinstance(saved, dict) or "study" not in saved:
-        raise ValueError(f"{path} does not describe a study: name a study.json")
+        raise ValueError(f"{path} does not describe a study: pass the path of a study.json")
     return from_json(saved["study"]).validated(path.parent)
 
 

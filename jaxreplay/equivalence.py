@@ -157,17 +157,16 @@ def minimal_variance_priority(loss: Loss) -> Priority:
 def prioritised_equivalent(loss: Loss) -> tuple[Loss, Priority]:
     """Return the pair (loss, priority) with the expected gradient of `loss` and minimum variance.
 
-    The priority is `|d loss / d td|`, and the loss is L1 times the mean priority (Fujimoto et al.
-    2020, Corollary 2 and Theorem 2). The expected gradient under this priority equals that of
-    `loss` under uniform sampling.
+    The priority is `|d loss / d td|`, and the loss is L1 times the mean priority of the whole
+    buffer (Fujimoto et al. 2020, Corollary 2 and Theorem 2). The expected gradient under this
+    priority equals that of `loss` under uniform sampling, and has the smallest variance.
 
-    The returned loss computes the mean priority from its argument, which must be the TD errors of
-    the whole buffer or of a uniform sample. Do not apply the loss to a batch sampled by priority:
-    for N priorities p_i, the batch mean then estimates `sum_i p_i^2 / sum_i p_i` instead of
-    `sum_i p_i / N`, so gradients are too large. If no priority is 0, multiply `l1` by the harmonic
-    mean of the priorities instead, `1 / (1 / priority(td)).mean()`, with stopped gradients. Under
-    prioritised sampling, 1 / p_i has the mean `N / sum_i p_i`. On a batch of size B, the harmonic
-    mean has a bias of order 1/B.
+    The returned loss computes the mean priority from its argument: pass the TD errors of the whole
+    buffer or of a uniform sample. On a batch drawn by priority, use
+    `l1(td) * stop_gradient(1 / (1 / priority(td)).mean())` instead, if no priority is 0: there, the
+    batch's mean priority estimates `sum_i p_i^2 / sum_i p_i` for N priorities p_i instead of
+    `sum_i p_i / N`, and gradients would be too large. The mean of 1 / p_i estimates
+    `N / sum_i p_i`, so that the harmonic mean is right, but for a bias of order 1/B.
 
     Example:
       >>> from jaxreplay.objectives import mse

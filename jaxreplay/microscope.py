@@ -117,14 +117,16 @@ def look(
       feedback: returns the agent's feedback on transitions, `td_error` at least.
       key: PRNG key; equal keys give equal numbers.
       methods: names of methods with their default options, or methods by name.
-      own: name of the replay's own method among `methods`, which must have the same sampler; by
-        default the first one that has, or "run".
-      gradient: returns the gradient of the weighted loss of transitions by the agent's parameters.
-        Without it, gradients by the output, `loss'(td_error)`, are taken as orthogonal.
+      own: name of the method in `methods` that the replay has; both samplers must be equal. By
+        default, it is the first method with an equal sampler, and is called "run" if there is none.
+      gradient: returns the gradient of the weighted loss of transitions with respect to the agent's
+        parameters. Without it, gradients are those with respect to the output,
+        `loss'(td_error)`, and those of different transitions are assumed to be orthogonal.
       loss: the agent's loss of TD errors.
-      counts: draws that the training loop has counted. Without them, forecasts of uniform replay.
+      counts: draws that the training loop has counted. Without them, the results have expected
+        counts under uniform replay.
       schedule: how often the training loop learns, for quantities in updates.
-      warm: "exact", or "none" for methods that need no feedback only.
+      warm: "exact", or "none", which leaves out all methods that need feedback.
       gradients: number of transitions whose gradients are computed, drawn uniformly.
 
     Raises:

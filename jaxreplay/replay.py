@@ -150,7 +150,8 @@ class Replay:
     def add(self, state: ReplayState, transition: Tree, **feedback: Array) -> ReplayState:
         """Add one transition per environment and return the new state.
 
-        NaN and infinite values are stored as 0. The metric `dropped` counts such transitions.
+        NaN and infinite values are replaced by 0, and the metric `dropped` counts the transitions
+        with such values.
 
         Args:
           state: state of the replay.

@@ -124,7 +124,10 @@ def _neighbours(before: int, after: int) -> tuple[Array, Array, Array]:
 
 
 class AtariEnvironment(HostEnvironment):
-    """A batch of one game, in C++ threads; observations `[84, 84, 4]` uint8, newest frame last."""
+    """Parallel copies of one game, in C++ threads.
+
+    Observations are `[84, 84, 4]` uint8 each, newest frame last.
+    """
 
     def __init__(
         self, name: str, rom: str, num_envs: int, config: AtariConfig, training: bool, render: bool

@@ -97,7 +97,7 @@ def warn_of_few(figure: Figure, seeds: int) -> None:
 def plain(text: str) -> str:
     """Return a user's text for matplotlib: one line, printable, without math mode; idempotent.
 
-    Labels that start with "_", which matplotlib hides, start with a zero-width space instead.
+    A zero-width space precedes a leading "_", because matplotlib hides labels that start with "_".
     """
     text = printable(" ".join(text.removeprefix("\u200b").split()))
     text = re.sub(r"(?<!\\)\$", r"\\$", text)

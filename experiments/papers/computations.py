@@ -7,8 +7,13 @@ import pandas as pd
 
 from experiments.figures.style import NAMES
 from experiments.papers import (
-    cliffwalk_tables, digits, earlier_runs, lap_tables, printed, sampled,
-)  # fmt: skip
+    cliffwalk_tables,
+    digits,
+    earlier_runs,
+    lap_tables,
+    printed,
+    sampled,
+)
 from experiments.papers.entry import Claim, Computation, Options, Request
 from experiments.papers.printed import settings
 

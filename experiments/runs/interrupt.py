@@ -59,7 +59,9 @@ class TimeOver(Exception):
 
 @contextlib.contextmanager
 def deferred(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` at the first signal; raise its exception at a later one or at the end.
+    """Defer the exception of a signal to the next signal, or to the end of the `with` block.
+
+    The first signal calls `stop` instead.
 
     `stop` may run between any two instructions, so it must not wait for a lock.
     """

@@ -38,8 +38,8 @@ from jaxreplay.types import Provision, Requirements
 class AgentEntry(NamedTuple):
     """Constructor, properties and defaults of an agent.
 
-    `make(config, action_space, objective)` returns the agent for the objective of a replay method;
-    by default that is the agent's own unweighted loss.
+    `make(config, action_space, objective)` returns the agent. `objective` is that of a replay
+    method; without it, the agent has its own loss, without importance weights.
     """
 
     config: type[Any]  # a frozen dataclass of `option` fields

@@ -75,7 +75,10 @@ def summarise(frame: pd.DataFrame, threshold: float | None = None) -> dict:
 
 
 def diverged_seeds(frame: pd.DataFrame) -> list[int]:
-    """Return the seeds that diverged: no loss or gradient was finite between some two log points.
+    """Return the seeds that diverged.
+
+    A seed has diverged if, in at least one interval between two log points, no loss was finite, or
+    no gradient norm was, or all updates were skipped.
 
     Args:
       frame: metrics with columns seed and, if available, `agent/loss` and `agent/grad_norm`, means

@@ -102,14 +102,15 @@ def train(
       driver: the driver, which is closed at the end.
       budget: memory shared by all batches; training waits until enough of it is free.
       checkpoint: the checkpoint of the batch.
-      reached: called with the agent steps of each run and the progress before training and at
-        every log point; if it returns False, training stops with a checkpoint and returns None.
+      reached: function of the agent steps of each run and of the progress, called before training
+        and at every log point. If it returns False, training writes a checkpoint and returns None.
       code: version of the code.
       every: seconds between two checkpoints.
       keep: whether to write a checkpoint at the end, too.
 
     Raises:
-      ValueError: the batch needs more memory than the whole budget, or stores frames unfit for it.
+      ValueError: the batch needs more memory than the whole budget, or its replay stores frames and
+        observations cannot be rebuilt from them.
       EnvironmentFailed: an environment on the host failed.
     """
     start = saved_at = time.perf_counter()

@@ -69,9 +69,9 @@ def run(
       cache: folder of compiled programs, "off", or None for the default.
       dry_run: whether to report the plan only.
       show: whether to write the tables and figures, and to print the tables.
-      again: how to continue, for messages; by default, with --resume.
-      output: outputs while a single run trains, whose seeds then share their log points; None
-        for none.
+      again: words of messages for how to continue; "" says that `--resume` does.
+      output: outputs of a single run while it trains, or None. With outputs, all seeds train
+        together and have the same log points.
 
     Returns:
       The results, or None after a dry run or when the hours in `where` are over.

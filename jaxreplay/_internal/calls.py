@@ -33,9 +33,9 @@ def check_axis(axis_name: Any, sampler: Sampler) -> None:
         raise ValueError(f"axis_name must be the name of a mesh axis or None, got {axis_name!r}")
     if sampler.needs_whole is not None:
         raise ValueError(
-            f"devices cannot divide the transitions of {type(sampler).__name__}, because "
-            f"{sampler.needs_whole}: use one device (axis_name None), or another method, such as "
-            "per"
+            f"{type(sampler).__name__} cannot be sharded over devices, because "
+            f"{sampler.needs_whole}: use one device (axis_name None), or a method that can be "
+            "sharded, such as per"
         )
 
 

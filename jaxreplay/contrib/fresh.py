@@ -125,7 +125,7 @@ class Fresh(Sampler):
 
 
 def sampler(config: FreshConfig = FreshConfig()) -> Fresh:
-    """Return the sampler over an inner sampler with default options."""
+    """Return the sampler over the one that `config.over` names, with its default options."""
     return Fresh(cast(Proportional, inner_method(config).sampler), config)
 
 

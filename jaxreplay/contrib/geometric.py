@@ -27,7 +27,7 @@ _HALVINGS = 32  # of the interval that contains the rate of a comb
 
 @dataclasses.dataclass(frozen=True)
 class GeometricConfig(Config):
-    """Hyperparameters of geometric replay and of its controls."""
+    """Hyperparameters of geometric replay and of the distributions to compare it with."""
 
     shape: Literal["geometric", "window", "newest_or_uniform", "comb", "linear", "weighted"] = (
         option(

@@ -159,7 +159,7 @@ def mask(excess: Array, strength: float) -> Array:
 
 
 def sampler(config: MaskedConfig = MaskedConfig()) -> Masked:
-    """Return the sampler over an inner sampler with default options."""
+    """Return the sampler over the one that `config.over` names, with its default options."""
     return Masked(cast(Proportional, inner_method(config).sampler), config)
 
 

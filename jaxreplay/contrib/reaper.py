@@ -59,7 +59,7 @@ class ReaPERState(NamedTuple):
 
 
 class Aux(NamedTuple):
-    """Sums over the episodes of the transitions in a batch."""
+    """For each transition of a batch, the sum over its episode."""
 
     ended_sum: Array  # [B] float32, sum of the episode, or 0 if it is running
 

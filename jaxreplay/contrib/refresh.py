@@ -58,7 +58,7 @@ class Refreshed(Transparent):
 
 
 def sampler(config: RefreshConfig = RefreshConfig()) -> Refreshed:
-    """Return the sampler over an inner sampler with default options."""
+    """Return the sampler over the one that `config.over` names, with its default options."""
     return Refreshed(inner_method(config).sampler, config)
 
 

@@ -137,10 +137,10 @@ def method(config: ReshuffledConfig = ReshuffledConfig()) -> Method:
 
 
 def distinct(key: Array, batch_size: int, count: Array, below: Array) -> Array:
-    """Return random integers `[batch_size]` int32 of which the first `count` are distinct.
+    """Return integers `[batch_size]` int32, of which the first `count` are a random draw.
 
-    They are uniform in [0, `below`); the others are not random. If `below` is less than `count`,
-    the integers are independent.
+    They are drawn uniformly from [0, `below`), without repetition unless `below` is less than
+    `count`. The others have no meaning.
 
     Args:
       key: PRNG key.
