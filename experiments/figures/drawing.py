@@ -191,6 +191,13 @@ def draw_interval(
         axes.annotate(plain(note), (value, row), ha="center", **above)
 
 
+def row_names(labels: Sequence[str]) -> list[str]:
+    """Return the labels of rows, with long lines wrapped; contrasts have two lines of 44."""
+    width = 44 if any("\n" in own for own in labels) else 24
+    wrapped = ["\n".join(textwrap.fill(part, width) for part in own.split("\n")) for own in labels]
+    return list(map(_plain_lines, wrapped))
+
+
 def finish_rows(
     axes: Axes, title: str, x: str, labels: Sequence[str], middle: float | None = None
 ) -> None:
@@ -199,8 +206,7 @@ def finish_rows(
         draw_rule(axes, middle, upright=True)
     finish(axes, title, x)
     axes.set_xlabel(axes.get_xlabel(), loc="right")  # longer than the axes if names are long
-    names = ["\n".join(textwrap.fill(part, 24) for part in own.split("\n")) for own in labels]
-    axes.set_yticks(range(len(labels)), list(map(_plain_lines, names)))
+    axes.set_yticks(range(len(labels)), row_names(labels))
     axes.set_ylim(len(labels) - 0.4, -0.8)
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", color="#e6e6e6", linewidth=0.8)

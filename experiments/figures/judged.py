@@ -15,6 +15,7 @@ from experiments.figures.drawing import (
     draw_rule,
     finish,
     finish_rows,
+    row_names,
     whole_ticks,
     write_grid,
 )
@@ -92,7 +93,9 @@ def forest(
         )
         for group, members in groups.items()
     ]  # fmt: skip
-    size = (max(7.0, 4.0 * len(groups)), 2.1 + 0.38 * max(map(len, groups.values())))
+    lines = 1 + max(name.count("\n") for name in row_names([row.method for row in rows]))
+    height = 2.1 + 0.19 * (1 + lines) * max(map(len, groups.values()))
+    size = (max(7.0, 4.0 * len(groups)), height)
     few = min(row.seeds for row in rows)
     title = f"{title}, by {metric.name}"
     write_grid(path, title, panels, size, columns=len(groups), seeds=few, dpi=120)

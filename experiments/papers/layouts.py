@@ -180,12 +180,17 @@ def claims(plotted: Plotted, path: Path) -> None:
     """Plot the estimate of every claim that was tested, with its interval and verdict."""
     assert plotted.judged is not None
     found, rows, methods = plotted.judged(), [], {}
-    for row in (row for row in found.claims if row.looks):
-        arm, baseline, *others = row.claim.labels
+    tested = [row for row in found.claims if row.looks]
+    ratios = {label.partition("_every")[1:] for row in tested for label in row.claim.labels}
+    common = "".join(*ratios) if len(ratios) == 1 else ""  # a replay ratio that all arms have
+    for row in tested:
+        arm, baseline, *others = (own.removesuffix(common) for own in row.claim.labels)
         name = f"{arm} vs {baseline}"
         if others:
             name = f"{arm} over {baseline}\nvs {others[0]} over {others[1]}"
-        methods[name] = plotted.methods[arm]
+        if row.claim.primary:
+            name = f"{name} ({row.claim.primary})"
+        methods[name] = plotted.methods[row.claim.arm]
         rows.append(dataclasses.replace(row, label=name, method=name))
     judged.forest(rows, methods, found.metric, "", path, plotted.title)
 
