@@ -16,11 +16,12 @@ study = Study.make(
     ["per"],
     seeds="until decided",
     loop={
-        "steps": 40_000, "n_step": 3, "gamma": 0.997, "eval_every": 2_000, "eval_episodes": 2,
-        "inspect": 0,
+        "steps": 12_000, "n_step": 3, "eval_every": 1_000, "eval_episodes": 2, "inspect": 0,
     },
-    sizes={"num_envs": 4, "batch_size": 32, "capacity": 40_000},
-    agent_options={"hidden": (32,), "learning_rate": 1e-3, "tau": 0.01, "epsilon_updates": 3_000},
+    sizes={"num_envs": 4, "batch_size": 64, "capacity": 12_000},
+    agent_options={
+        "hidden": (64, 64), "learning_rate": 1e-3, "tau": 0.01, "epsilon_updates": 2_000,
+    },
     grid={"mesh": [1, 4]},
     question=Question(primary="auc", control=False, most_seeds=512),
     options=StudyOptions(keep=("replayed/effective_buffer",), report=False),
