@@ -13,7 +13,7 @@ from experiments.runs.assembly import assemble
 from experiments.studies.definition import configure
 from experiments.training.loop import make_program
 from jaxreplay.mixing import Mixed, MixedState, mix
-from jaxreplay.replay import ReplayState
+from jaxreplay.replay import Replay, ReplayState
 from jaxreplay.types import Array, Tree
 
 _ENV = "gymnax/Pendulum-v1"
@@ -66,6 +66,12 @@ class _Unfilled(Mixed):
         return super().init(key, example, second=second or self.second.init(key, example))
 
 
+def unfilled(replay: Replay, capacity: int, share: float) -> Mixed:
+    """Return a replay with a share of each batch from an earlier run's last `capacity` steps."""
+    both = mix(replay, dataclasses.replace(replay, capacity=capacity), share, read_only=True)
+    return _Unfilled(both.first, both.second, read_only=True)
+
+
 Train = Callable[[Array], Array]
 
 
@@ -110,9 +116,7 @@ def _program(options: Options, steps: int, batch: int, share: float = 0.0) -> An
     config = configure(Arm("uniform"), _ENV, "sac", None, shared)
     environment, agent, replay = assemble(config)[1:]
     if share:
-        stored = dataclasses.replace(replay, capacity=options["steps"])
-        both = mix(replay, stored, share, batch, read_only=True)
-        replay = _Unfilled(both.first, both.second, read_only=True)
+        replay = unfilled(replay, options["steps"], share)
     return make_program(environment, agent, replay, config.loop)
 
 
