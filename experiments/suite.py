@@ -219,7 +219,8 @@ def _check_sources(methods: Mapping[str, str], out: Path) -> None:
     saved = read_json(path, {"methods": names, "sources": names})
     if saved["methods"] != dict(methods):
         raise ValueError(
-            f"{out} has a suite of others ({', '.join(saved['methods'])}): choose another --out"
+            f"{out} has a suite of other methods ({', '.join(saved['methods'])}): "
+            "choose another --out"
         )
     for label, digest in sources.items():
         if saved["sources"].get(label) != digest:

@@ -243,6 +243,6 @@ def _check_frames(metrics: Metrics) -> None:
         )
     if lost is not None and lost.any():
         raise ValueError(
-            "episodes are too short for the replay's spare frames, and some samples lack frames: set "
-            "a larger --frame-spare, or --frame-stack 0, in another --out"
+            "episodes are too short for the replay's spare frames, and some samples lack frames: "
+            "set a larger --frame-spare, or --frame-stack 0, in another --out"
         )
