@@ -33,7 +33,7 @@ class Claim:
       arm: label of the arm.
       baseline: label of the arm that `arm` is compared with.
       direction: better, at least as good, or worse, in the direction of the metric. "either" makes
-        no claim and compares the arms: its verdict is "better" or "worse", where that of a claim is
+        no claim and compares the arms: its verdict is "better" or "worse", whereas a claim
         "agrees" or "disagrees".
       least: smallest effect that counts, in the unit of the metric, or as a logarithm to base 2 if
         the metric is a ratio. For "better", a win must exceed it; for "at least as good", it is

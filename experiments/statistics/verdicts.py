@@ -144,12 +144,12 @@ def decide(
     """Decide every claim of a family at the first look that has enough evidence.
 
     A claim "agrees" or "disagrees", and a comparison is "better" or "worse", if its p-value,
-    corrected over the family by Holm's method, is below `ALPHA`; the direction is that of the
-    counts that gave the p-value. The null of "at least as good" is that the arm wins a share 1/2 -
-    margin of the pairs that do not tie. The null of other directions is that wins and losses are
-    equally likely. The verdict "no difference" needs an interval inside (1/2 - margin, 1/2 +
-    margin); where more than half of the pairs tie, it also needs such an interval of the untied
-    pairs. No verdict is given before there are ten seeds.
+    corrected over the family by Holm's method, is below `ALPHA`. The counts that gave the p-value
+    determine which of the two. The null of "at least as good" is that the arm wins a share
+    1/2 - margin of the pairs that do not tie. The null of other directions is that wins and losses
+    are equally likely. The verdict "no difference" needs an interval inside
+    (1/2 - margin, 1/2 + margin). If more than half of the pairs tie, the interval of the untied
+    pairs must also lie inside. No verdict is given before there are ten seeds.
 
     Later looks of a decided claim are ignored and may be missing, so that decisions do not change
     if the study is interrupted or gets more seeds.
