@@ -1,8 +1,9 @@
 """Look at the replay of a run, and at other methods: `python -m experiments.microscope --help`.
 
-From the last checkpoint of a run, without training: which transitions the run's method draws, how
-stale its priorities are, how gradients of its batches differ from that of all transitions, and the
-same under every other method that the stored transitions determine.
+The command reads the last checkpoint of a run and trains nothing. It shows which transitions the
+run's method draws, how stale the priorities are, and how gradients of batches differ from the
+gradient of all transitions. Draws and gradients are also shown for every other method whose
+priorities can be computed from the stored transitions.
 """
 
 from experiments.cli import process
@@ -47,12 +48,12 @@ ALL = "all"
 
 @dataclasses.dataclass(frozen=True)
 class Options(Config):
-    """The look."""
+    """Options of a look at the replay of a run."""
 
     seed: int | None = option(None, "seed of the run; none: the run's first seed")
     warm: Literal["exact", "none"] = option(
         "exact",
-        "other methods have exact priorities, or only those without priorities are shown (none)",
+        "other methods: exact computes their priorities; none leaves out those with priorities",
     )
     gradients: int = option(4_096, "transitions whose gradients are computed", at_least=1)
 
@@ -81,7 +82,7 @@ def _look(args: argparse.Namespace) -> None:
 
 
 def through(saved: Saved, names: Sequence[str], options: Options) -> Look:
-    """Look at the replay of a run through methods, by their names or `ALL`."""
+    """Return a look at the replay of a run under the methods `names`, or under all for `ALL`."""
     config, (agent_state, whole) = saved.config, (saved.state[x] for x in ("agent", "replay"))
     replay, state, _ = own_part(saved.parts.replay, whole)
     plan = schedule(config.loop, replay.num_envs)
@@ -108,7 +109,7 @@ def through(saved: Saved, names: Sequence[str], options: Options) -> Look:
 
 
 def _method(config: RunConfig, name: str, updates: int) -> Method:
-    """Return a method with the options of the run if it is its own, and otherwise with defaults."""
+    """Return a method: the run's own with the options of the run, others with their defaults."""
     options = registry.replay_options(config.agent, name)
     if name == config.replay:
         options = config.replay_options

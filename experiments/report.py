@@ -74,7 +74,7 @@ def _render(
     """Return the HTML of a page of a study, or of runs.
 
     Raises:
-      ValueError: verdicts cannot be computed, and the page in `out` has them.
+      ValueError: verdicts cannot be computed, although the earlier page in `out` has verdicts.
     """
     from experiments.figures import page
     from experiments.studies import results, run_page, store, study_page

@@ -1,9 +1,9 @@
 """Run a study until its question is answered: `python -m experiments.study FILE`.
 
 A study trains arms (replay methods with options) on tasks, with settings and seeds, and compares
-every arm with a baseline, seed by seed. FILE is a TOML file of options, named as those of
+every arm with a baseline, seed by seed. FILE is one of three: a TOML file with the options of
 `experiments.sweep`, a Python file that defines `study = Study.make(...)`, or the study.json of
-earlier results, whose study runs again.
+earlier results, to run the same study again.
 """
 
 from experiments.cli import process
@@ -40,7 +40,7 @@ _DRY_RUN = "report the plan, and the seeds still needed"
 
 
 class Front(NamedTuple):
-    """The differences between the commands that run studies."""
+    """The texts, defaults and options that differ between the commands that run studies."""
 
     prog: str
     about: str
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, rest = parser.parse_known_args(words)
     path = Path(args.file)
     if path.suffix not in (".py", ".toml", ".json") or args.file.startswith("-"):
-        parser.error(f"{path} is not a study: name a .py or .toml file, or a study.json of results")
+        parser.error(f"{path} is not a study: pass a .py or .toml file, or a study.json of results")
     if path.suffix == ".toml" and args.resume is not None:
         parser.error(
             f"the study in {args.resume} continues with its own options, not with those of {path}: "
@@ -166,11 +166,11 @@ def _of_json(path: Path) -> Study:
 def _of_python(path: Path) -> Study:
     """Return the study that a Python file defines."""
     if not path.is_file():  # runpy would also run a folder
-        raise ValueError(f"{path} is not a file: name another")
+        raise ValueError(f"{path} is not a file: pass the path of a file")
     try:
         found = runpy.run_path(str(path)).get("study")
     except OSError as error:
-        raise ValueError(f"{path} can't be read ({error.strerror}): name another file") from None
+        raise ValueError(f"{path} can't be read ({error.strerror}): pass another file") from None
     if not isinstance(found, Study):
         raise ValueError(f"{path} does not define a study: add study = Study.make(...)")
     return found
@@ -193,7 +193,7 @@ def _study(
     front: Front,
     before: Study | None,
 ) -> Study:
-    """Return the study that the options define; omitted ones are those of a resumed study."""
+    """Return the study that the options define; a resumed study gives the omitted options."""
     question, options = front.question, front.options
     if before is not None:
         question, options = before.question, before.options
@@ -230,7 +230,7 @@ def _study(
 
 
 def _same_names(names: argparse.Namespace, before: Study) -> Mapping[tuple[str, str], RunConfig]:
-    """Return the arms of the study to resume; raise ValueError if the options name others."""
+    """Return the arms of the study to resume; raise ValueError if the options name other arms."""
     shared.check_resumed(names)
     configs = before.bases.values()
     replays = {f"{label}={config.replay}" for (_, label), config in before.bases.items()}
@@ -254,7 +254,7 @@ def _names_parser(front: Front) -> Parser:
 
 
 def _bases(names: argparse.Namespace, front: Front) -> dict[tuple[str, str], RunConfig]:
-    """Return the configurations of the arms by task and label, without options."""
+    """Return the default configuration of every arm, by task and label."""
     shared.check_listed(names)
     methods = names.replays and [replay for _, replay in names.replays]
     brought = shared.default_names(names, names.envs, methods)
@@ -294,7 +294,12 @@ def _parse(
     if before is not None:
         question, options = before.question, before.options
     without = _OF_SEVERAL if front.single else ()
-    add("--file", type=Path, metavar="FILE", help="read options from a TOML file; these win")
+    add(
+        "--file",
+        type=Path,
+        metavar="FILE",
+        help="TOML file with options; the command line overrides them",
+    )
     add("--dry-run", action="store_true", help=_DRY_RUN)
     if front.single:
         parser.set_defaults(grid=[])

@@ -1,10 +1,11 @@
 """Test a replay method on a fixed set of small tasks: `python -m experiments.suite METHOD`.
 
 METHOD is one of `experiments.compare --list`, or the module of a method of your own, such as
-mypackage.mymethod. It trains on every task that it fits, at two replay ratios, next to uniform
-replay and PER, and seeds are added until it is decided whether it is better than each. OUT/suite.md
-has the verdicts next to those of the methods here, and OUT/suite.json the same as data. The same
-command continues an interrupted suite.
+mypackage.mymethod. The method trains on every task that it fits, at two replay ratios, next to
+uniform replay and PER. Seeds are added until it is decided whether the method is better than
+uniform replay, and whether it is better than PER. OUT/suite.md has the verdicts next to the
+verdicts on the built-in methods, and OUT/suite.json has the verdicts as data. The same command
+continues an interrupted suite.
 """
 
 from experiments.cli import process
@@ -59,7 +60,7 @@ class Task(NamedTuple):
 
     @property
     def source(self) -> Experiment:
-        """The experiment."""
+        """The experiment that the task is part of."""
         return EXPERIMENTS[self.experiment]
 
 
@@ -157,7 +158,7 @@ def run(
     Raises:
       ValueError: If no method fits any task, a task's package is not installed, or the folder
         contains another suite.
-      Stopped: If the user interrupts it, or runs fail. Ended runs are kept.
+      Stopped: If the user interrupts the suite, or runs fail. Ended runs are kept.
     """
     out, end = Path(out), time.monotonic() + 3600 * hours
     for method in methods.values():
@@ -203,7 +204,7 @@ def run(
 
 
 def _check_sources(methods: Mapping[str, str], out: Path) -> None:
-    """Record the sources of the methods; raise ValueError if the folder has other ones."""
+    """Record the sources of the methods; raise ValueError if the folder has others."""
     sources = {
         label: hashlib.sha256(inspect.getsource(inspect.getmodule(made)).encode()).hexdigest()
         for label, method in methods.items()
@@ -218,13 +219,14 @@ def _check_sources(methods: Mapping[str, str], out: Path) -> None:
     saved = read_json(path, {"methods": names, "sources": names})
     if saved["methods"] != dict(methods):
         raise ValueError(
-            f"{out} has a suite of {', '.join(saved['methods'])}: choose another --out"
+            f"{out} has a suite of other methods ({', '.join(saved['methods'])}): "
+            "choose another --out"
         )
     for label, digest in sources.items():
         if saved["sources"].get(label) != digest:
             raise ValueError(
-                f"{label} has changed since the results in {out}, and seeds of both must not be "
-                "counted together: choose another --out"
+                f"{label} has changed since the results in {out} were made, and seeds of both "
+                "versions must not be counted together: choose another --out"
             )
 
 
@@ -264,7 +266,7 @@ def results(studies: Mapping[str, Study], found: Mapping[str, Store]) -> list[di
 
 
 def report(rows: Sequence[Mapping[str, str]], methods: Iterable[str]) -> str:
-    """Return the results of a suite in Markdown, with the committed ones for comparison."""
+    """Return the results of a suite in Markdown, next to those committed for built-in methods."""
     cells = [list(rows[0]), *(list(row.values()) for row in rows)] if rows else []
     results = f"{markdown(cells)}\n{_ABOUT}" if rows else "No task has ended yet.\n"
     return f"# {', '.join(methods)} on the replay suite\n\n{results}{_of_ours()}"
@@ -287,7 +289,7 @@ def _cell(found: Verdict) -> str:
 
 
 def _relative_time(results: Store, point: str, base: str) -> str:
-    """Return the ratio of the seconds of a run to those of the baseline, without compilation."""
+    """Return the time of a run divided by the time of a baseline run, without compilation."""
     seconds = {}
     for own in (point, base):
         per_run = [

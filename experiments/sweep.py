@@ -3,9 +3,9 @@
 `--grid replay.alpha=0.2,0.4 agent.learning_rate=1e-4,3e-4` runs every combination. Settings are
 named as on the command line: `replay.NAME` for every method that has it, `LABEL.NAME` for one
 method only. Seeds, and all settings that can be traced, share one compiled program.
-With `--together true`, the n-th values of all settings belong together, instead of every
-combination. `--until-decided true` adds seeds until every arm is decided. `--file sweep.toml` reads
-the same names from a file, and the grid from a table [grid].
+With `--together true`, only the n-th values of all settings are combined with one another.
+`--until-decided true` adds seeds until every arm is decided. `--file sweep.toml` reads the same
+names from a file, and the grid from a table [grid].
 """
 
 from experiments.cli import process

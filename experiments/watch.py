@@ -38,7 +38,7 @@ from jaxreplay.option import Config, option
 
 @dataclasses.dataclass(frozen=True)
 class Options(Config):
-    """The episode, and the speed of its film."""
+    """The episode to draw, and the speed of its film."""
 
     seed: int | None = option(None, "seed of the policy; none: the run's first seed")
     episode_seed: int = option(0, "seed of the environment", at_least=0)

@@ -56,7 +56,7 @@ class Settings(command.TimedSettings):
     num_envs: tuple[int, ...] = option((256, 4_096), "environments of brax to time", at_least=1)
 
     def check(self) -> None:
-        """Reject capacities below a batch."""
+        """Raise ValueError if a capacity is smaller than a batch."""
         batches = {
             "capacity": (self.capacity, self.batch_size),
             "loop_capacity": (self.loop_capacity, max(case.batch_size for case in AGENTS.values())),
@@ -183,7 +183,7 @@ def time_cycle(case: str, settings: Settings) -> command.Row:
 
 
 def time_loop(case: str, config: RunConfig, settings: Settings) -> command.Row:
-    """Return the microseconds of a step of all seeds, and the memory used and promised."""
+    """Return the microseconds of a step of all seeds, and the memory in use and its estimate."""
     promised = config.seeds * memory(assemble(config), config, jax.default_backend())
     row = {"case": case, "seeds": config.seeds, "num_envs": config.sizes.num_envs}
     return _timed(row, lambda: training.own_loop(config), promised, settings)
@@ -192,7 +192,7 @@ def time_loop(case: str, config: RunConfig, settings: Settings) -> command.Row:
 def _timed(
     row: command.Row, make: Callable[[], timing.Run], promised: int | None, settings: Settings
 ) -> command.Row:
-    """Add times and memory to a row; what does not fit on the device has none."""
+    """Add times and memory to a row; leave them out if the loop does not fit on the device."""
     say("timing {case}, seeds {seeds}, environments {num_envs}".format(**row))
     before, us, used = _bytes_in_use(), None, None
     try:
@@ -217,7 +217,7 @@ def brax_config(method: str, num_envs: int) -> RunConfig:
 
 
 def _bytes_in_use() -> int | None:
-    """Return the bytes of all arrays on the default device, if it counts them."""
+    """Return the bytes of all arrays on the default device, or None if it does not count them."""
     return (jax.local_devices()[0].memory_stats() or {}).get("bytes_in_use")
 
 

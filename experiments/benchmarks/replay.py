@@ -49,7 +49,7 @@ class Settings(command.TimedSettings):
     seeds: int = option(1, "replays in one program, vmapped if several", at_least=1)
 
     def check(self) -> None:
-        """Reject batches larger than a replay, and peers that are not installed."""
+        """Raise ValueError for a batch above the capacity, or for a peer that is not installed."""
         batch_size, capacity = max(self.batch_sizes), min(self.capacities)
         if batch_size > capacity:
             raise ValueError(f"batch_sizes: {batch_size} exceeds the capacity {capacity}")
@@ -112,7 +112,8 @@ class Cycles:
 def make_replay(name: str, capacity: int, batch_size: int, platform: str | None = None) -> Any:
     """Return the replay of a contender, with the functions of a Replay.
 
-    `platform` is that of its programs if it is not the default one; flashbax asks for it.
+    `platform` is the platform of the compiled programs, which flashbax has to know; None means the
+    default platform.
     """
     if name in FLASHBAX:
         from experiments.benchmarks import flashbax  # of an optional package

@@ -50,7 +50,7 @@ def take_turns(
       runs: contenders by name.
       turns: number of turns of each contender.
       seconds: approximate duration of a turn.
-      least: fewest cycles of a turn.
+      least: smallest number of cycles in a turn.
     """
     counts = {name: max(least, cycles_for(run, seconds)) for name, run in runs.items()}
     times: dict[str, list[float]] = {name: [] for name in runs}
@@ -61,7 +61,7 @@ def take_turns(
 
 
 def cycles_for(run: Run, seconds: float) -> int:
-    """Return the number of cycles with a duration of about `seconds`, by increasing it.
+    """Increase the number of cycles until they take about `seconds`; return the number.
 
     The first call may compile and is not counted. The second call may compile again, for a state
     whose types have changed, so the faster of two calls counts.

@@ -2,9 +2,9 @@
 
 DQN on CartPole, TD3 and SAC on Pendulum with one update per step: our loop with several replay
 methods, and the published loops of rejax, if the package is installed (`make bench`), and of
-purejaxrl, of which --purejaxrl names a checkout. Each loop is one program for all seeds; ratios are
-relative to the first replay method. On Linux, `taskset -c 0` in front of the command restricts it
-to one core.
+purejaxrl, if --purejaxrl is the path of a checkout. Each loop is one program for all seeds; ratios
+are relative to the first replay method. On Linux, `taskset -c 0` in front of the command restricts
+it to one core.
 """
 
 import dataclasses
@@ -67,7 +67,7 @@ class Settings(command.TimedSettings):
     seconds: float = option(1.0, f"approximate seconds of a turn (>= {_MIN_STEPS} steps)", above=0)
 
     def check(self) -> None:
-        """Reject a capacity below the batch size, and peers that are not there."""
+        """Raise ValueError for a capacity below the batch size, or for a missing peer."""
         largest = max(CASES[name].batch_size for name in self.cases)
         if self.capacity < largest:
             raise ValueError(f"capacity is {self.capacity}: it must hold a batch of {largest}")
@@ -76,7 +76,9 @@ class Settings(command.TimedSettings):
         if self.purejaxrl is None:
             return
         if not (file := Path(self.purejaxrl) / peers.PUREJAXRL_DQN).is_file():
-            raise ValueError(f"--purejaxrl: there is no {file}: name a clone of purejaxrl")
+            raise ValueError(
+                f"--purejaxrl: there is no {file}: pass the path of a clone of purejaxrl"
+            )
         if lacks := lacking_extra("--purejaxrl", {"flashbax": "bench"}):
             raise ValueError(lacks)
 
@@ -100,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def measure(name: str, seeds: int, settings: Settings) -> list[command.Row]:
     """Time the loops of one case in turns.
 
-    Times are in microseconds per step of all seeds, steps/s those of all seeds together.
+    Times are in microseconds per step of all seeds; steps/s counts the steps of all seeds.
     """
     loops: dict[str, Run] = {}
     for replay in settings.replays:

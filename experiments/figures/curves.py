@@ -42,15 +42,16 @@ def learning_curves(
     """Plot learning curves as a PNG 1200 pixels wide.
 
     Lines are interquartile means over seeds (plain means for fewer than four seeds), and bands are
-    95 % bootstrap intervals (Agarwal et al. 2021). Up to four labels share one panel; of more
-    labels, each has a panel that compares it with the first label.
+    95 % bootstrap intervals (Agarwal et al. 2021). Up to four labels share one panel. With more
+    labels, each label has a panel that compares it with the first label.
 
     Args:
       frames: metrics by label, with columns seed, step and eval_return.
       path: path of the PNG.
       title: title of the figure, in one line.
       threshold: return that counts as solved, plotted as a thin line.
-      methods: replay method of each label, which determines its colour; by default, the label.
+      methods: replay method of each label, which determines its colour; None means that labels are
+        methods.
     """
     styles = styles_of(methods or {label: label for label in frames})
     subtitle, seeds = _subtitle(frames), seeds_of(frames)[0] if len(frames) > 1 else None
@@ -66,7 +67,7 @@ def learning_curves(
 
 
 def curve_panels(frames: Frames, styles: Styles, threshold: float | None) -> list[Panel]:
-    """Return a panel of all labels and, of more than four, one of each next to the first."""
+    """Return a panel of all labels; above four, also one per label that adds the first label."""
     drawn = {label: curve_of(frame) for label, frame in frames.items()}
     panel = partial(draw_curves, styles=styles, threshold=threshold)
     if len(drawn) <= CROWD:

@@ -63,7 +63,7 @@ def write_grid(
       subtitle: line below the title.
       legend: styles of the lines by label, for a legend below the panels.
       shared: whether panels share limits and labels of their axes.
-      seeds: number of seeds; too few for a verdict add a note.
+      seeds: number of seeds; if it is too small for a verdict, the figure has a note.
       dpi: pixels per inch.
     """
     figure, rows = make_figure(*size, dpi), -(-len(panels) // columns)
@@ -92,8 +92,8 @@ def write_grid(
 def to_svg(panel: Panel, size: tuple[float, float]) -> str:
     """Return a panel of a size in inches as an SVG element, with text as text.
 
-    Equal panels give equal strings. Ids are hashes of what they name, so that figures of one page
-    do not clash.
+    Equal panels give equal strings. Ids of elements are hashes of their content, so that ids of
+    several figures on one page do not clash.
     """
     figure, content = make_figure(*size, dpi=72), io.StringIO()
     axes = figure.subplots()

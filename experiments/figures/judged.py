@@ -179,7 +179,7 @@ def draw_leads(
 
 
 def _boundary(seeds: int, alpha: float) -> float:
-    """Return the least wins minus losses that reject mu = 1/2 after `seeds` pairs, or NaN."""
+    """Return the smallest lead (wins minus losses) that rejects mu = 1/2 after `seeds` pairs."""
     for lead in range(seeds % 2, seeds + 1, 2):
         wins = (seeds + lead) // 2
         if log_sign_capital(Counts(wins, 0, seeds - wins)) >= -math.log(alpha):

@@ -37,7 +37,7 @@ def comparable(look: Look) -> list[str]:
 
 
 def distinct(look: Look) -> dict[str, list[str]]:
-    """Return the methods with different probabilities, and those that equal each of them."""
+    """Return methods with distinct probabilities, each with the methods that share them."""
     found: dict[str, list[str]] = {}
     for name in comparable(look):
         chance = look.slots[f"P {name}"]
@@ -50,7 +50,7 @@ def distinct(look: Look) -> dict[str, list[str]]:
 
 
 def panels(look: Look) -> dict[str, Panel]:
-    """Return the panels by the names of their files, without those that have no data."""
+    """Return the panels by the names of their files, without panels that have no data."""
     own = next((name for name in look.methods if name.endswith(STORED)), None)
     found: dict[str, Panel] = {"who": partial(_draw_who, look=look)}
     if own is not None and own.removesuffix(STORED) in comparable(look):
@@ -234,7 +234,7 @@ def _draw_episodes(axes: Axes, look: Look) -> None:
 
 
 def places(look: Look) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
-    """Return steps within episodes, and the mean draws of the transitions at each step."""
+    """Return steps within episodes, and the mean number of draws per transition at each step."""
     episode, draws = look.slots["episode"], look.slots["draws"]
     order = np.argsort(episode, kind="stable")
     _, first, counts = np.unique(episode[order], return_index=True, return_counts=True)

@@ -193,10 +193,10 @@ def draw_means(
     Args:
       axes: the axes.
       name: title and unit of the metric.
-      means: means of each label; the axis is logarithmic on both sides of 0 if they are huge.
+      means: means of each label; if they are huge, the axis is symmetric-logarithmic.
       styles: style of each label.
       stored: means over stored transitions, drawn as thin dotted lines.
-      gate: value on one side of which an arm is not tested.
+      gate: limit of the metric; an arm on the wrong side of it is not tested.
     """
     for label, mean in means.items():
         draw_line(axes, label, mean.index, mean, styles[label])

@@ -1,6 +1,6 @@
 """Figures of a grid: scores against each setting, and methods with best and default settings.
 
-Tables are those of `tuned.scores`. `metric` returns the primary metric of a task.
+Tables come from `tuned.scores`. `metric` returns the primary metric of a task.
 """
 
 from collections.abc import Callable, Mapping, Sequence

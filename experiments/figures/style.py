@@ -45,7 +45,7 @@ Styles = Mapping[str, Style]  # label -> style
 
 
 def make_figure(width: float, height: float, dpi: int = 100) -> Figure:
-    """Make an empty figure, size in inches, without the global state of pyplot."""
+    """Make an empty figure of a size in inches, without the global state of pyplot."""
     return Figure(figsize=(width, height), dpi=dpi, layout="constrained")
 
 

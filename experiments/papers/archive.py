@@ -28,9 +28,9 @@ class Data:
     """Numbers and their origin.
 
     Attributes:
-      frame: table. That of an experiment has one row per log point, with columns env, arm, seed,
-        step, eval_return, diverged (1 if the seed ever diverged) and metrics; that of a computation
-        has its own columns.
+      frame: table. The table of an experiment has one row per log point, with columns env, arm,
+        seed, step, eval_return, diverged (1 if the seed ever diverged) and metrics. The table of a
+        computation has its own columns.
       runs: task -> arm -> configuration, versions and duration in seconds; experiments only.
       made: options, versions and duration in seconds; computations only.
       store: store of the study; experiments only.

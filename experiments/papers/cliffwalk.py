@@ -39,7 +39,8 @@ def prioritised(name: Literal["per", "pser"], initial: str = "max", **options: A
 
     Args:
       name: "per" or "pser".
-      initial: initial priorities: "max", the maximal priority, or "td", that of a TD error of 0.
+      initial: initial priorities: "max", the maximal priority, or "td", the priority of a TD error
+        of 0.
       **options: options of the method.
     """
     fixed = {"beta": 0.0, "epsilon": 1e-4, "sampling": "iid", "initial": initial, **options}
@@ -180,7 +181,7 @@ def _program(n: int, method: Method, linear: bool) -> Program:
     types = _types(n)
 
     def oracle(walk: Walk) -> Walk:
-        """Make the update, of the 2n possible ones, that lowers the error most."""
+        """Make the one of the 2n possible updates that lowers the error most."""
         candidates, _ = jax.vmap(lambda t: agent.update(walk.agent, t, walk.key))(types)
         best = jnp.argmin(jax.vmap(error)(candidates))
         return walk._replace(agent=jax.tree.map(lambda x: x[best], candidates))

@@ -28,8 +28,8 @@ def returns(request: Request) -> pd.DataFrame:
     its last replay is kept. Arms, with N agent steps:
 
     - `scratch`: N steps;
-    - `half`: N steps with half of the batch, so that a transition is replayed as often as the
-      transitions of the run itself in `earlier`;
+    - `half`: N steps with half of the batch size, so that transitions are replayed as often as the
+      run's own transitions are in `earlier`;
     - `earlier`: N steps, where half of each batch comes from the earlier run's N transitions;
     - `continued`: 2 N steps, of which the last N count: as much data as in `earlier`, from one run.
 
@@ -60,7 +60,7 @@ def returns(request: Request) -> pd.DataFrame:
 
 
 class _Unfilled(Mixed):
-    """A mixture whose second replay is empty at first: it is set after the warm-up."""
+    """A mixture whose second replay is empty until it is set after the warm-up."""
 
     def init(self, key: Array, example: Tree, second: ReplayState | None = None) -> MixedState:
         return super().init(key, example, second=second or self.second.init(key, example))

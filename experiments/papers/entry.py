@@ -193,8 +193,8 @@ class Request(NamedTuple):
     """Argument of a function that computes a table.
 
     A computation of minutes is divided into parts: `part(name, compute)` returns the rows of a part
-    that was finished before an interruption, and otherwise those of `compute()`. The rows of a part
-    may depend only on the options and the name of the part.
+    that was finished before an interruption, and otherwise the rows of `compute()`. The rows of a
+    part may depend only on the options and the name of the part.
     """
 
     options: Options  # options of the computation at one size

@@ -53,8 +53,8 @@ def draw(entry: Entry, size: SizeName, data: Data, path: Path) -> None:
 def _compared(entry: Entry, size: SizeName, data: Data) -> Compared:
     """Return the comparison of an experiment's arms with the baseline on its only task.
 
-    Verdicts are those of the entry's claims, so that figure and report agree. An arm without a
-    claim has the verdict "no claim", unless it was not tested.
+    Verdicts are the verdicts on the entry's claims, so that figure and report agree. An arm without
+    a claim has the verdict "no claim", unless it was not tested.
     """
     assert isinstance(entry.source, Experiment) and data.store is not None
     answers = judging.judge_entry(entry, size, data)

@@ -1,7 +1,7 @@
 """Statistics of the papers' tables over many games: gains, and training until a baseline's score.
 
 The gain of an arm over a baseline in a game is (x - y) / |y|, where x and y are their final scores:
-means over seeds and the last five evaluations. The score of the baseline to reach is that of its
+means over seeds and the last five evaluations. The score to reach is the baseline's score at its
 last evaluation. Frames have columns env, arm, seed, step and eval_return.
 """
 
@@ -54,8 +54,8 @@ def until_baseline(data: Data, arms: Sequence[str], baseline: str) -> list[list[
 def of_seeds(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
     """Return the gain of each seed over the same seed of the baseline, in percent.
 
-    The divisor |y| is the baseline's mean over seeds, because that of a single seed can be close to
-    zero.
+    The divisor |y| is the baseline's mean over seeds, because the score of a single seed can be
+    close to zero.
 
     Returns:
       A frame with columns arm, env, seed and value, in the order of `frame`, without the baseline.

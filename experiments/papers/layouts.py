@@ -286,7 +286,7 @@ def settings_grid(plotted: Plotted, path: Path, *, starts: Mapping[str, str]) ->
 
 
 def _styles(plotted: Plotted, groups: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
-    """Return a style for each arm: that of its method, unless three arms of a panel share it."""
+    """Return a style for each arm: its method's style, unless three arms of a panel share it."""
     named = {arm: plotted.methods.get(arm, arm) for members in groups.values() for arm in members}
     crowded = {
         method

@@ -62,7 +62,7 @@ def check_figure(path: Path, name: str, size: SizeName, places: Places) -> None:
 
 
 def read_reusable(source: Source, size: SizeName, places: Places) -> Data:
-    """Return the existing results of a source if they can be reused, or else no data.
+    """Return the existing results of a source if they can be reused, and otherwise empty data.
 
     Raises:
       ValueError: the results are damaged or were made by other code or with other settings, and

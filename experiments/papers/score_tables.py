@@ -85,7 +85,7 @@ def of_runs(entry: Entry, size: SizeName, data: Data) -> Cells:
 
 
 def of_claims(entry: Entry, data: Data) -> Cells:
-    """Return the numbers that the claims of a computation compare; without any, only a header."""
+    """Return the numbers that claims of a computation compare; only a header without claims."""
     source = entry.source
     assert isinstance(source, Computation)
     sides = {
@@ -140,7 +140,7 @@ def _median(values: np.ndarray) -> float | None:
 
 
 def _as_it_is(values: np.ndarray, name: str) -> np.ndarray:
-    """Return values in the direction of the metric; for verdicts, higher is always better."""
+    """Return values with the sign of the metric, undoing that higher is better in verdicts."""
     if name.startswith(claims.MEAN):
         return values
     return values if primary.parse(name, threshold=0.0).higher_is_better else -values

@@ -158,7 +158,7 @@ def everything(entries: Iterable[Entry], size: SizeName, results: Path) -> str:
 
 
 def _folded(rows: list[list[str]]) -> list[list[str]]:
-    """Return rows of claims, with one row for all about methods that drew almost uniformly."""
+    """Return rows of claims, with a single row for all claims about almost uniform draws."""
     found = [_ALIKE.search(row[4]) if row[2] == "not tested" else None for row in rows]
     if (count := sum(map(bool, found))) <= _FEW:
         return rows

@@ -19,8 +19,8 @@ def iqm(x: ArrayLike, axis: int = 0) -> np.ndarray:
     """Return the interquartile mean, the mean of the middle half (Agarwal et al. 2021, section 4).
 
     A quarter of the values, rounded down, is trimmed at either end, as in rliable: the IQM of five
-    seeds is the mean of the middle three, and that of fewer than four seeds is the plain mean. The
-    result is NaN if any value is.
+    seeds is the mean of the middle three, and the IQM of fewer than four seeds is the plain mean.
+    The result is NaN if any value is NaN.
     """
     # Equal to scipy.stats.trim_mean, whose import would delay every run by a second.
     x = np.moveaxis(np.asarray(x, dtype=np.float64), axis, 0)
@@ -41,15 +41,15 @@ def bootstrap_interval(
 
     Up to eight seeds, it is exact: all n^n resamples are enumerated. With few seeds, its coverage
     is below nominal. Nominal 95 % intervals of an IQM cover about 90 % with five seeds, and 93 %
-    with ten; those of a mean cover 80 to 84 % with five, 86 to 90 % with ten, and 90 to 93 % with
-    twenty.
+    with ten; intervals of a mean cover 80 to 84 % with five, 86 to 90 % with ten, and 90 to 93 %
+    with twenty.
 
     Args:
       x: `[seeds]` or `[seeds, points]`; whole seeds are resampled, so that curves stay intact.
       statistic: function of an array and `axis` that does not depend on the order of the seeds.
       level: nominal coverage, 0.95 for 95 %.
-      resamples: number of random resamples if there are too many to enumerate; by default, `DRAWN`,
-        or a tenth of it if there are several points.
+      resamples: number of random resamples if there are too many to enumerate; None means
+        `DRAWN` for a single point, and a tenth of `DRAWN` for several points.
       seed: seed of the random numbers.
 
     Returns:

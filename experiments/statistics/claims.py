@@ -31,16 +31,16 @@ class Claim:
     Attributes:
       says: the claim in words.
       arm: label of the arm.
-      baseline: label of the arm that it is compared with.
+      baseline: label of the arm that `arm` is compared with.
       direction: better, at least as good, or worse, in the direction of the metric. "either" makes
-        no claim and compares the arms: its verdict is "better" or "worse", where that of a claim is
+        no claim and compares the arms: its verdict is "better" or "worse", whereas a claim
         "agrees" or "disagrees".
       least: smallest effect that counts, in the unit of the metric, or as a logarithm to base 2 if
         the metric is a ratio. For "better", a win must exceed it; for "at least as good", it is
         the margin by which a win may be worse. Without it, "at least as good" has the margin of
         the study, in the probability of improvement.
       where: values of columns that select the runs, such as `{"env": "walk/10"}`. A claim about
-        several tasks is about all of them together.
+        several tasks has one verdict for all of them together.
       primary: metric that decides the claim, or None for the primary metric of the study. Besides
         the primary metrics, `mean:COLUMN` is the mean of a column after the warm-up.
       across: whether the arms may differ in agent, loop and sizes.
@@ -80,7 +80,7 @@ class Claim:
 
     @property
     def may_find_no_difference(self) -> bool:
-        """Whether "no difference" is an answer, which it is not beside a margin or least effect."""
+        """Whether "no difference" is a possible verdict; not with a margin or a least effect."""
         return self.direction != "at least as good" and not self.least
 
 
@@ -118,7 +118,7 @@ class Runs:
       learned: whether the sampler has its own network.
       train_seconds: compute time of all seeds together, or None if unknown.
       is_control: whether these are runs of the baseline with other seeds.
-      pair: arm and baseline whose difference the values are, see `contrast`.
+      pair: arm and baseline, if the values are gains of the arm over the baseline (`contrast`).
     """
 
     label: str
@@ -152,7 +152,7 @@ class Runs:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Names of these runs, or of the pair that they are the difference of."""
+        """Names of these runs, or of the arm and the baseline of a pair (see `contrast`)."""
         return tuple(runs.id for runs in self.pair or (self,))
 
     @functools.cached_property
@@ -169,7 +169,7 @@ class Runs:
 
     @functools.cached_property
     def progress(self) -> float | None:
-        """Share of the way to a good return that the agent got, see `progress_of`."""
+        """Progress of the agent towards a good return, from 0 to 1; see `progress_of`."""
         return None if self.metrics is None else progress_of(self.metrics, self.good_return)
 
 
@@ -177,9 +177,9 @@ _UPDATES = "replay/sampler_updates"
 
 
 def contrast(pairs: Sequence[tuple[Runs, Runs]], end: float | None) -> tuple[Runs, Runs]:
-    """Return the gains of two arms over their baselines, one per seed that all four have.
+    """Return the gains of two arms over their baselines, per seed that all four arms have.
 
-    Seeds that diverged in any of the four have no gains, and tie.
+    Seeds that diverged in any of the four arms have no gains, and count as ties.
 
     Args:
       pairs: the first and the second arm, each with its baseline.
@@ -234,7 +234,7 @@ def values_of(metrics: pd.DataFrame, name: str, threshold: float | None, warmup:
 
 
 def round_values(values: pd.Series) -> pd.Series:
-    """Return values to seven digits, so that the rounding of float32 does not break ties."""
+    """Round values to seven digits, so that float32 rounding errors do not break ties."""
     return values.map(lambda value: float(f"{value:.7g}"))
 
 

@@ -1,4 +1,4 @@
-"""Wins, ties and losses of paired seeds, the two tests of them, and corrections of p-values.
+"""Wins, ties and losses of paired seeds, two tests on them, and corrections of p-values.
 
 Seed k of an arm is paired with seed k of its baseline, and wins, ties or loses by the primary
 metric. There are two designs:
@@ -8,10 +8,11 @@ metric. There are two designs:
   that the arm wins.
 * A *sequential* design looks at the seeds again and again until a claim is decided. An ordinary
   test would err more often with every look. The statistic is therefore a test martingale, the
-  *capital* of a gambler who bets against a null. It starts at 1, and under the null it ever reaches
-  1/alpha with probability at most alpha (Ville's inequality). Its inverse is a p-value after any
-  number of seeds. The nulls with small capital form a confidence sequence of the *paired
-  probability of improvement* mu: the mean of 1 for a win, 1/2 for a tie and 0 for a loss.
+  *capital* of a gambler who bets against a null. The capital starts at 1. Under the null, the
+  probability that it ever reaches 1/alpha is at most alpha (Ville's inequality), so its inverse is
+  a p-value after any number of seeds. The nulls with small capital form a confidence sequence of
+  the *paired probability of improvement* mu: the mean of 1 for a win, 1/2 for a tie and 0 for a
+  loss.
 
 P-values of several claims are corrected by Holm's method.
 
@@ -99,7 +100,7 @@ def count_pairs(
 def count_looks(
     arm: Values, baseline: Values, at: Sequence[int], effect: float = 0.0
 ) -> list[Counts]:
-    """Return the counts at every look that has all of its seeds; higher values are better."""
+    """Return the counts at every look whose seeds have all ended; higher values are better."""
     complete = [seeds for seeds in at if seeds <= min(len(arm), len(baseline))]
     return [count_pairs(arm[:n], baseline[:n], effect=effect) for n in complete]
 
@@ -249,7 +250,7 @@ def holm(p_values: Mapping[Any, float]) -> dict[Any, float]:
 
 
 def benjamini_hochberg(p_values: Sequence[float], rate: float = ALPHA) -> list[bool]:
-    """Return which of some p-values are significant at a false discovery rate (1995)."""
+    """Return whether each p-value is significant at a false discovery rate (1995)."""
     ranked = np.sort(p_values)
     below = ranked <= rate * np.arange(1, len(ranked) + 1) / max(len(ranked), 1)
     limit = ranked[below].max(initial=-1.0)

@@ -19,8 +19,8 @@ class Evidence:
     Attributes:
       claim: the claim.
       looks: counts of all seeds up to each look; a single look in a fixed design.
-      stopped: outcome that does not depend on the counts and its reason, or None. Such claims are
-        not part of the family.
+      stopped: outcome that does not depend on the counts, with its reason, or None. A claim with
+        such an outcome is not part of the family.
       corrected: whether the claim belongs to the family over which p-values are corrected; not for
         a control.
       pairs: runs of arm and baseline on the tasks that count; () if only the counts are known.
@@ -51,13 +51,13 @@ def collect(
     Args:
       claim: the claim.
       pairs: runs of arm and baseline on every task.
-      looks: numbers of seeds of the looks of a sequential design, besides one at all seeds; None
-        means one test of all seeds.
+      looks: numbers of seeds at the looks of a sequential design; a look at all seeds is added.
+        None means one test of all seeds.
       ungated: reason to judge arms that the gate stops, or None.
 
     Raises:
       NotAsked: there are fewer than two seeds, or fewer than at the first look.
-      ValueError: arm and baseline have different seeds.
+      ValueError: the arm and its baseline have different seeds.
     """
     remains = [ungated is not None or _has_learned(pair, looks) for pair in pairs]
     if not any(remains):  # the gate stops a claim of which no task remains

@@ -1,4 +1,4 @@
-"""The gate: whether runs are evidence about a claim at all, before wins and losses are looked at.
+"""The gate: a check that runs are evidence about a claim, before wins and losses are counted.
 
 Results are not evidence about a method if its prioritised sampler drew almost uniformly, if its
 learned sampler had hardly any updates, if no agent learned, if all values are the same, or if the
@@ -83,7 +83,7 @@ def why_untested(runs: Runs) -> str | None:
 
 
 def learned(arm: Runs, baseline: Runs) -> bool:
-    """Return whether the agent of either arm learned, or no good return is known for the task."""
+    """Return True if the agent of either arm learned, or if no good return is known."""
     progress = [runs.progress for runs in (arm, baseline) if runs.progress is not None]
     return not progress or max(progress) >= LEAST_PROGRESS
 

@@ -28,12 +28,12 @@ def seeds_needed(
     Studies are simulated with a fixed seed. The rates of wins, ties and losses of each are drawn
     from their posterior under a Dirichlet(1, 1, 1) prior, so that three wins out of three do not
     imply a fourth. Simulated looks are 16 seeds apart at first and 6 % apart later, so the result
-    may be too large by as much.
+    may be too large by up to this distance.
 
     Args:
       pilot: observed or guessed counts, from which the rates are estimated.
       alpha: alpha of the study, divided by its number of claims.
-      margin: as in `decide`.
+      margin: margin of "no difference", as in `decide`.
       null: null of the claim.
       equivalence: whether "no difference" is an answer.
       seen: counts so far.
@@ -59,7 +59,7 @@ def seeds_needed(
 def _decides(
     counts: np.ndarray, alpha: float, margin: float, null: float, equivalence: bool
 ) -> np.ndarray:
-    """Return `[trials]`, whether counts `[3, trials]` decide a study of one claim."""
+    """Return bool `[trials]`: whether counts `[3, trials]` decide a study of one claim."""
     limit = -math.log(alpha)
     decided = log_untied_capital(counts, null) >= limit
     if not equivalence:

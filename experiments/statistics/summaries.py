@@ -25,8 +25,8 @@ def steps_to(threshold: float, steps: ArrayLike, returns: ArrayLike) -> int | No
 def curves(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a table of returns with a column per seed and a row per log point with any value.
 
-    A log point that the frame lacks for a seed has the return of the one before, as in tables of
-    studies with the option `thin`.
+    If the frame lacks a log point of a seed, as in studies with the option `thin`, the table has
+    the seed's return at the log point before.
     """
     # NaN in the frame is a return, of a seed that diverged; a missing row is not.
     present = frame.assign(eval_return=frame["eval_return"].fillna(-math.inf))

@@ -1,4 +1,4 @@
-"""Scores of a study: of every run, and of every method with best and default settings."""
+"""Scores of every run of a study, and of every method with best and with default settings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -88,7 +88,7 @@ def has_choice(table: pd.DataFrame) -> bool:
 
 
 def unseen(seeds: Sequence[int], choice: bool) -> list[int]:
-    """Return the held-out seeds, which score the best points, out of sorted seeds."""
+    """Return the held-out seeds out of sorted seeds; the best points are scored on them."""
     return list(seeds[1::2] or seeds) if choice else list(seeds)
 
 

@@ -108,8 +108,8 @@ def judge(
     Args:
       claims: the claims.
       pairs_of: returns the runs of a claim, or raises NotAsked.
-      looks: numbers of seeds of the looks of a sequential design, besides one at all seeds of each
-        claim; None means one test of all seeds.
+      looks: numbers of seeds at the looks of a sequential design; a look at all seeds of each
+        claim is added. None means one test of all seeds.
       margin: margin of "no difference" and "at least as good".
       ungated: reason to judge arms that the gate stops, or None.
       plan: whether to estimate the seeds that undecided claims still need.
@@ -144,12 +144,12 @@ def decide(
     """Decide every claim of a family at the first look that has enough evidence.
 
     A claim "agrees" or "disagrees", and a comparison is "better" or "worse", if its p-value,
-    corrected over the family by Holm's method, is below `ALPHA`; the sign is that of the evidence
-    of the p-value. The null of "at least as good" is that the arm wins a share 1/2 - margin of the
-    pairs that do not tie, and that of other directions that wins and losses are equally likely. The
-    verdict "no difference" needs an interval inside (1/2 - margin, 1/2 + margin); where more than
-    half of the pairs tie, it also needs such an interval of the untied pairs. No verdict is given
-    before there are ten seeds.
+    corrected over the family by Holm's method, is below `ALPHA`. The counts that gave the p-value
+    determine which of the two. The null of "at least as good" is that the arm wins a share
+    1/2 - margin of the pairs that do not tie. The null of other directions is that wins and losses
+    are equally likely. The verdict "no difference" needs an interval inside
+    (1/2 - margin, 1/2 + margin). If more than half of the pairs tie, the interval of the untied
+    pairs must also lie inside. No verdict is given before there are ten seeds.
 
     Later looks of a decided claim are ignored and may be missing, so that decisions do not change
     if the study is interrupted or gets more seeds.
@@ -157,13 +157,13 @@ def decide(
     Args:
       claims: the family of claims, by name. Looks must have the same numbers of seeds in all of
         them.
-      sequential: whether the test is valid at every look, or at a single one.
-      margin: see above, in (0, 1/2).
+      sequential: whether the test is valid at every look; otherwise there must be a single look.
+      margin: margin of "no difference" and "at least as good", in (0, 1/2).
       plan: whether to estimate the seeds that undecided claims need (up to 0.5 s per claim).
 
     Returns:
-      The verdict about each claim. The probability that any is falsely decided for or against the
-      arm is at most `ALPHA`; that of an error of any interval is another `ALPHA`.
+      The verdict about each claim. The probability that any verdict for or against an arm is
+      false is at most `ALPHA`; the probability that any interval misses is at most another `ALPHA`.
 
     Raises:
       ValueError: a claim has no look, or several in a fixed design.
@@ -273,7 +273,7 @@ def _expected(
 ) -> int | None:
     """Return the seeds that decide a claim with a probability of 80 %, or None if too many.
 
-    The seeds in `seen` are among them, and those in `counts` give the rates.
+    The number includes the seeds in `seen`. Rates of wins and losses are estimated from `counts`.
     """
     null, may_be_even = evidence.claim.null(margin), evidence.claim.may_find_no_difference
     more = seeds_needed(counts, alpha, margin, null, may_be_even, seen=seen)

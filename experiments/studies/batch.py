@@ -32,14 +32,14 @@ class BatchResult(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """A batch for a unit of devices.
+    """A batch of runs that a unit of one or several devices trains.
 
     Attributes:
-      job: the job.
-      runs: points and seeds.
-      reached: called at log points with the agent steps of each run and the progress, if known;
-        returns whether to go on.
-      stopped: returns whether to stop, also between two log points.
+      job: the job, whose program trains the batch.
+      runs: point and seed of each run.
+      reached: function that is called at log points with the agent steps of each run and the
+        progress (None if unknown); returns whether to go on.
+      stopped: function that returns whether to stop, also between two log points.
     """
 
     job: Job
@@ -54,7 +54,7 @@ Train = Callable[[Assignment, Any], BatchResult | None]
 
 
 def decided_by(job: Job, runs: Sequence[SeededPoint]) -> tuple[Any, ...]:
-    """Return what determines the numbers of a batch, for its `Checkpoint`."""
+    """Return the values that determine the numbers of a batch, as arguments of `Checkpoint`."""
     configs = {point.id: point.config.to_json() for point, _ in runs}
     traced = [place.name for place in job.group.traced]
     # Runs that train together have the same numbers with any division into programs.
@@ -95,15 +95,16 @@ def train(
 ) -> Progress | None:
     """Train the runs of a driver to the end of their schedule; return the final progress.
 
-    Training continues from the checkpoint, if there is one. Writing it takes at most a twentieth of
-    the time.
+    Training continues from the checkpoint, if there is one. Writing checkpoints takes at most a
+    twentieth of the time.
 
     Args:
       driver: the driver, which is closed at the end.
       budget: memory shared by all batches; training waits until enough of it is free.
       checkpoint: the checkpoint of the batch.
-      reached: function of the agent steps of each run and of the progress, called before training
-        and at every log point. If it returns False, training writes a checkpoint and returns None.
+      reached: function that is called with the agent steps of each run and with the progress:
+        once before training starts, and then at every log point. If it returns False, training
+        writes a checkpoint and returns None.
       code: version of the code.
       every: seconds between two checkpoints.
       keep: whether to write a checkpoint at the end, too.
@@ -165,7 +166,7 @@ def train(
 
 @contextlib.contextmanager
 def _closing(driver: Driver) -> Iterator[None]:
-    """Close a driver; environments that cannot be closed fail no run."""
+    """Close a driver; its runs do not fail if an environment cannot be closed."""
     try:
         yield
     finally:
@@ -178,7 +179,7 @@ def _closing(driver: Driver) -> Iterator[None]:
 def finished(
     job: Job, runs: Sequence[SeededPoint], progress: Progress, **about: Any
 ) -> BatchResult:
-    """Return the outcome of a batch that finished training, with facts `about` its cost."""
+    """Return the outcome of a batch that finished training, with facts about its cost (`about`)."""
     results, failures = split(runs, job.group.schedule.steps, progress.points)
     cost: dict[str, Any] = {
         "runs": {},
@@ -228,7 +229,7 @@ def _by_run(points: Sequence[Metrics]) -> list[dict[str, list[Any]]]:
 
 
 def _broken(metrics: Metrics) -> np.ndarray:
-    """Return `[S]`: whether a run's environment returned or received a non-finite number."""
+    """Return bool `[S]`: whether a run's environment returned or received a non-finite number."""
     return (metrics["fault"] != 0) | ~np.isfinite(metrics["eval_return"])
 
 
@@ -242,6 +243,6 @@ def _check_frames(metrics: Metrics) -> None:
         )
     if lost is not None and lost.any():
         raise ValueError(
-            "episodes are too short for the replay's spare frames, and samples miss some: set a "
-            "larger --frame-spare, or --frame-stack 0, in another --out"
+            "episodes are too short for the replay's spare frames, and some samples lack frames: "
+            "set a larger --frame-spare, or --frame-stack 0, in another --out"
         )

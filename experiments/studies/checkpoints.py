@@ -1,10 +1,10 @@
 """Checkpoints of batches, from which interrupted studies resume.
 
-A checkpoint is one safetensors file with the metrics of all log points so far and the whole state,
-each array with a checksum, and no pickle. A rename publishes it, so that a process that is killed
-leaves the previous one. Orbax needs at least twice the time to save and to load (84 MB of replay
-and 200 small leaves on two CPU cores), writes a folder of 18 files without fsync, and rejects
-arrays of size zero.
+A checkpoint is one safetensors file with the metrics of all log points so far and the whole state.
+Each array has a checksum, and nothing is pickled. A finished file replaces the previous checkpoint
+by a rename, so that a killed process leaves an intact checkpoint. Orbax needs at least twice the
+time to save and to load (84 MB of replay and 200 small leaves on two CPU cores), writes a folder of
+18 files without fsync, and rejects arrays of size zero.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ class Checkpoint:
     """
 
     def __init__(self, folder: Path, runs: Sequence[tuple[str, int]], *decided_by: Any) -> None:
-        """Name the file in the folder of a study.
+        """Set the path of the checkpoint in the folder of a study.
 
         Args:
           folder: folder of the study.
@@ -162,13 +162,13 @@ def remove_all(folder: Path) -> None:
 
 
 def _paths(folder: Path) -> list[Path]:
-    """Return the checkpoints in the folder of a study; other files are not ours."""
+    """Return the paths of the checkpoints in the folder of a study, without other files."""
     found = (folder / FOLDER).glob("*.safetensors")
     return sorted(path for path in found if re.fullmatch(NAME, path.name))
 
 
 def of_seed(folder: Path, seed: int) -> tuple[Path, list[int], int]:
-    """Return the path, seeds and agent steps of the latest checkpoint with a seed of a run.
+    """Return path, seeds and agent steps of the latest checkpoint that contains a seed of a run.
 
     Raises:
       Damaged: a checkpoint is damaged.

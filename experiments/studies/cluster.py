@@ -225,7 +225,7 @@ def share(accelerator: str | None, amount: float) -> dict[str, Any]:
 
 
 def _asked(nodes: Sequence[dict[str, Any]], accelerator: str | None) -> list[dict[str, Any] | None]:
-    """Return the facts that nodes report, and None for dead nodes that Ray still lists.
+    """Return the facts that each node reports, or None for a dead node that Ray still lists.
 
     Raises:
       ValueError: a node does not answer, or can't run a task.

@@ -72,7 +72,7 @@ class Notes:
         self._left: dict[int, tuple[int, Any]] = {}
 
     def begin(self, batch: int) -> tuple[int, Any]:
-        """Count a start of a batch; return the count and a reference to its checkpoint, if any."""
+        """Count a start of a batch; return its starts and a reference to its checkpoint or None."""
         self._began[batch] = self._began.get(batch, 0) + 1
         self._steps[batch], checkpoint = self._left.get(batch, (0, None))
         return self._began[batch], checkpoint
@@ -104,7 +104,7 @@ class Remote:
         asked = where.device_count or len(joined.slots)
         if asked > len(joined.slots):
             raise ValueError(
-                f"devices is {asked}, but the cluster has {len(joined.slots)}: use at most as many"
+                f"devices is {asked}, but the cluster has {len(joined.slots)}: use fewer"
             )
         self.units = [(slot,) for slot in joined.slots[:asked]]
         self._joined, self._cache, self._every = joined, cache, where.checkpoint_every
@@ -154,7 +154,7 @@ class Remote:
 
 
 def _watch(reference: Any, task: Assignment, number: int, notes: Any) -> bool:
-    """Report the progress of a submitted task until it ends; return whether it did."""
+    """Report the progress of a task until it ends; return False if it is cancelled before."""
     known = 1
     while not ray.wait([reference], timeout=_PAUSE)[0]:
         steps, began = ray.get(notes.read.remote(number))
@@ -224,7 +224,7 @@ def work(sent: Sent, runs: Sequence[SeededPoint], number: int, notes: Any) -> Ca
 
 
 class _Left(Checkpoint):
-    """A checkpoint that is written into the notes, from which a file is made before it is read."""
+    """A checkpoint that is written to the actor `Notes`, and read from a file made of it."""
 
     log_points = 0  # in the checkpoint that was read
 
@@ -250,7 +250,7 @@ _last: dict[tuple[str, str], tuple[Job, Programs]] = {}  # the latest that this 
 
 
 def _made(sent: Sent) -> tuple[Job, Programs]:
-    """Return a job and its program; a process keeps the latest one compiled."""
+    """Return a job and its program; a process keeps only its latest program compiled."""
     if sent.key not in _last:
         _last.clear()
         outside.load_environment(sent.point.env)

@@ -50,7 +50,7 @@ def conclude(results: Results) -> str:
 
 
 def _conclude_run(results: Results) -> str:
-    """Draw the figures of a run; return its table, and where the results are."""
+    """Draw the figures of a run; return its table and the path of the results."""
     folder, run = results.store.folder, run_of(results.store)
     text = summary_table([run.summary or {}])
     if not results.study.options.figures:
@@ -81,7 +81,7 @@ def _of_claim(row: Mapping[str, Any]) -> str:
 
 
 def _draw_comparison(results: Results, study: Study, findings: Findings) -> list[Path]:
-    """Draw the figures of the verdicts and of training; return the main ones."""
+    """Draw the figures of the verdicts and of training; return the paths of the main figures."""
     out, written, groups = results.store.folder, [], results.compared_groups()
     for place, group in enumerate(groups, 1):
         suffix, env = f"_{place}" if len(groups) > 1 else "", group.env
@@ -134,7 +134,7 @@ def leads_panel(results: Results) -> Panel | None:
 
 
 def verdict_cells(results: Results) -> tuple[list[list[str]], list[str]] | None:
-    """Return the table of verdicts, and a line with the reason of each; None without verdicts."""
+    """Return the table of verdicts, and a line for each with its reason; None without verdicts."""
     findings = results.findings
     if findings is None or not (findings.rows or findings.claims):
         return None

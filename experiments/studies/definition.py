@@ -36,12 +36,12 @@ class Arm:
     Attributes:
       replay: name of the method.
       options: options of the method that differ from the defaults or the preset.
-      agent: name of the agent, for studies that compare agents; None means the study's.
+      agent: name of the agent, for studies that compare agents; None means the agent of the study.
       agent_options: options of the agent that differ from the study's.
       loop: options of the training loop that differ from the study's.
       sizes: options of the replay sizes that differ from the study's.
       env: options of the environments that differ from the study's.
-      memory: capacity, as a multiple of the study's.
+      memory: capacity of the replay, as a multiple of the study's capacity.
     """
 
     replay: str
@@ -59,8 +59,9 @@ class Saved:
     """A study with configurations that have not been validated, such as one from a file.
 
     Attributes:
-      bases: configuration of every arm on every task, before settings. Its `seeds` is the number
-        of seeds, or the number of seeds between two looks if the question is `until_decided`.
+      bases: configuration of every arm on every task, before settings of the grid apply. The field
+        `seeds` of a configuration is the number of seeds, or the number of seeds between two looks
+        if the question is `until_decided`.
       axes: settings of the grid.
       question: primary metric, baseline and design, fixed before anything runs.
       options: outputs of the study.
@@ -132,7 +133,7 @@ class Study(Saved):
           arms: arms, or names of replay methods, by label.
           seeds: number of seeds, or "until decided".
           seed: the first seed.
-          preset: published settings, as defaults.
+          preset: name of published settings, which replace the defaults; None for none.
           loop: options of the training loop, such as `{"steps": 40_000}`.
           sizes: options of the replay, such as `{"batch_size": 32}`.
           agent_options: options of the agent.
@@ -140,7 +141,7 @@ class Study(Saved):
           replay_options: options of the replay methods.
           grid: values by setting, such as `{"replay.alpha": [0.4, 0.6]}`.
           question: primary metric, baseline and design.
-          options: outputs.
+          options: outputs of the study.
           claims: claims about the arms, corrected together.
 
         Raises:
@@ -194,8 +195,8 @@ class Study(Saved):
     def baseline(self) -> str:
         """Label of the baseline.
 
-        By default, this is the first arm with uniform replay, else the first with a uniform
-        sampler, else the first.
+        Unless the question names one, this is the first arm with uniform replay. Without such an
+        arm, it is the first arm with a uniform sampler, and otherwise the first arm.
         """
         configs = {label: config for (_, label), config in self.bases.items()}
         return self.question.baseline or facts.baseline_of(configs)
@@ -208,7 +209,7 @@ class Study(Saved):
 
     @property
     def looks(self) -> list[int]:
-        """Numbers of seeds at which arms are compared, at least ten."""
+        """Numbers of seeds at which arms are compared; each number is at least ten."""
         first = next(iter(self.bases.values())).seeds
         if not self.question.until_decided:
             return [first]
@@ -296,7 +297,7 @@ class Study(Saved):
                     options = ", ".join(name.rpartition(".")[2] for name in differs)
                     raise ValueError(
                         f"'{claim.says}' compares arms that differ in {options}: use across=True "
-                        "if the claim is about that"
+                        "if the claim is about this difference"
                     )
             if claim.primary is not None and not claim.primary.startswith(MEAN):
                 primary.parse(claim.primary, self.options.threshold_of(envs[0]))
@@ -375,7 +376,7 @@ def configure(
       arm: the arm.
       env: name of the task.
       agent: name of the agent, unless the arm has its own.
-      preset: published settings, as defaults.
+      preset: name of published settings, which replace the defaults; None for none.
       shared: options of all arms by section: loop, sizes, env_options, agent_options and
         replay_options.
 
@@ -408,7 +409,7 @@ def configure(
 
 
 def _check_known(section: str, names: Iterable[str], *options: Any) -> None:
-    """Raise ValueError if a name is a field of none of the options."""
+    """Raise ValueError unless every name is a field of at least one of the options."""
     known = sorted({field.name for own in options for field in dataclasses.fields(own)})
     if unknown := [name for name in names if name not in known]:
         choices = f"use one of {', '.join(known)}" if known else "it has no options"
@@ -443,7 +444,7 @@ def _on_updates(point: Point) -> list[str]:
 
 
 def _filled(usual: _Config, saved: Mapping[str, Any]) -> _Config:
-    """Return options with saved values; options added since have their defaults."""
+    """Return options with saved values; options that were not saved have their defaults."""
     wanted = {field.name for field in dataclasses.fields(usual)}  # pyright: ignore[reportArgumentType]
     if unknown := sorted(set(saved) - wanted):
         raise ValueError(f"option {unknown[0]} is unknown")

@@ -1,8 +1,8 @@
 """Execution of the missing runs of a study by the devices of this machine or of a Ray cluster.
 
-There is one queue of batches. XLA optimizes a program that is partitioned over all devices
-differently, so that the last digits of its numbers would depend on the number of devices. Each
-device therefore executes whole programs.
+There is one queue of batches. Each device executes whole programs. If a program were partitioned
+over several devices, XLA would optimize it differently, and the last digits of its numbers would
+depend on the number of devices.
 """
 
 import contextlib
@@ -127,14 +127,15 @@ def carry_out(
       plan: missing runs and devices.
       store: store that receives the results.
       engine: trains the batches.
-      logs: destinations of the metrics at log points, of a plan with a single batch.
-      diverged: what stops the batch if a seed diverges; "" goes on.
+      logs: destinations of the metrics at log points, for a plan with a single batch.
+      diverged: name of the option that stops the batch if a seed diverges, for the message; ""
+        means that the batch goes on.
       deadline: value of `time.monotonic` after which batches stop as after Ctrl-C.
 
     Raises:
       Stopped: the user pressed Ctrl-C, a seed diverged, or the cluster is lost; finished runs are
         kept.
-      TimeOver: the deadline came before the end.
+      TimeOver: the deadline passed before all runs ended.
     """
     board = _Board(plan, store, logs, diverged, deadline)
     try:
@@ -168,8 +169,8 @@ class _Board:
     """Queue of pending batches, with a worker for each unit of devices.
 
     Workers are threads, except that environments on the host step in the main thread, as some
-    require. Workers enqueue calls that change the store and write logs. One further thread executes
-    the calls, as signals interrupt only the main thread, and none may be lost.
+    environments require. Workers enqueue calls that change the store and write logs. One further
+    thread executes the calls: signals interrupt only the main thread, so no call is lost.
     """
 
     def __init__(
@@ -192,11 +193,11 @@ class _Board:
 
         Args:
           train: function that trains a batch on a unit of devices.
-          stops: when a batch stops after Ctrl-C, for the message.
+          stops: how soon a batch stops after Ctrl-C, for the message, such as "within seconds".
 
         Raises:
           KeyboardInterrupt: the user pressed Ctrl-C; the batches have stopped.
-          BaseException: the error that stopped a unit; the others have stopped too.
+          BaseException: the error that stopped a unit; the other units have stopped too.
         """
         listener = threading.Thread(target=self._listen, daemon=True)
         units = self._plan.units[: self._plan.batches]
@@ -257,14 +258,14 @@ class _Board:
             return number, self._plan.jobs[number], left[number].pop(0)
 
     def _listen(self) -> None:
-        """Execute calls, also after an error, until None comes; then write and close."""
+        """Execute calls, also after an error, until None comes; then write tables, close logs."""
         while (call := self._next()) is not None:
             self._execute(call)
         for call in (self._write, *(log.close for log in self._logs)):
             self._execute(call)
 
     def _next(self) -> Callable[[], Any] | None:
-        """Return the next call of the workers, or one that writes the tables if none comes soon."""
+        """Return the next call of a worker, or a call that writes the tables if none comes soon."""
         with contextlib.suppress(queue.Empty):
             return self._calls.get(timeout=_PAUSE)
         return (lambda: None) if self._errors else self._flush
@@ -282,7 +283,7 @@ class _Board:
         self._remove(True)
 
     def _flush(self) -> None:
-        """Write the tables unless nothing is new or they were written just before."""
+        """Write the tables if they lack results and the last write was long enough ago."""
         self._remove(self._store.flush())
 
     def _work(self, train: Train, number: int, unit: Unit) -> None:
@@ -314,7 +315,7 @@ class _Board:
         tell(None)
 
     def _explain(self, error: Exception) -> None:
-        """Print an error in full; the table of failures has its first words."""
+        """Print an error in full; the table of failures contains only its first words."""
         text = "".join(traceback.format_exception(error))
         self._calls.put(functools.partial(show, text, sys.stderr))
 
@@ -409,7 +410,7 @@ def ended_rows(store: Store) -> list[list[dict[str, Any]]]:
 def _rows(
     job: Job, runs: Sequence[SeededPoint], known: int, points: Sequence[Metrics]
 ) -> list[list[dict[str, Any]]]:
-    """Return a row per run for each log point after `known` ones."""
+    """Return a row per run for each log point after the first `known` log points."""
     steps = job.group.schedule.steps
     return [
         [

@@ -14,9 +14,10 @@ _PLAIN = "uniform"  # the method of baselines
 
 
 def baseline_of(configs: Mapping[str, RunConfig]) -> str:
-    """Return the label of the first arm with uniform replay, else of the first uniform sampler.
+    """Return the label of the default baseline.
 
-    Without any, it is the first label.
+    This is the first arm with uniform replay. Without such an arm, it is the first arm with a
+    uniform sampler, and otherwise the first arm.
     """
     plain = [label for label, config in configs.items() if config.replay == _PLAIN]
     uniform = [label for label, config in configs.items() if _sampler(config).is_uniform]

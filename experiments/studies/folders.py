@@ -1,7 +1,7 @@
 """Preparation, emptying and locking of the folder of a study or a plot.
 
-A folder is ours if it has the JSON file of its kind. Files are removed only from such folders, and
-only those that have our names.
+A folder is ours if it has the JSON file of its kind. Files are removed only from folders that are
+ours, and only if they have names that this package gives.
 """
 
 import contextlib
@@ -41,7 +41,8 @@ _FILES: Mapping[Kind, tuple[str, ...]] = {
 def is_ours(out: Path, kind: Kind = "study") -> bool:
     """Return whether a folder has results of a kind.
 
-    A `study.json` that does not hold a study is another program's: this one writes it at once.
+    A `study.json` that does not hold a study belongs to another program, because this package
+    never leaves an incomplete one.
     """
     mark = out / MARKS[kind]
     if kind == "plot" or not mark.is_file():
@@ -58,7 +59,7 @@ def check(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool) -> No
 
     Raises:
       ValueError: the folder is unusable or of another kind, contains results of this kind although
-        neither `resume` nor `overwrite` is given, or has none to resume.
+        neither `resume` nor `overwrite` is given, or contains no results although `resume` is.
     """
     _check_path(out)
     ours = sorted(_ours(out, kind))
@@ -68,7 +69,7 @@ def check(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool) -> No
     if found is not None and found != kind:
         raise ValueError(f"{out} holds a {found}, not a {kind}: {_ADVICE}")
     if found is None and resume:
-        raise ValueError(f"{out} holds no run or study to resume: give the folder of one")
+        raise ValueError(f"{out} holds no run or study to resume: use the folder of one")
     if found and not resume and not overwrite:
         resuming = "" if kind == "plot" else f"or --resume {out}, "
         raise ValueError(f"{out} already holds results: add --overwrite, {resuming}or {_ADVICE}")
@@ -113,7 +114,7 @@ def lock(folder: Path) -> Iterator[None]:
     empty at the end is removed, unless it existed and was empty before.
 
     Raises:
-      ValueError: another process has locked the folder, or folder or lock cannot be created.
+      ValueError: another process has locked the folder, or the folder or its lock cannot be made.
     """
     was_empty = folder.is_dir() and all(path.name == LOCK for path in folder.iterdir())
     make(folder)
@@ -158,7 +159,7 @@ def _check_path(out: Path) -> None:
 def _ours(out: Path, kind: Kind, left: bool = False) -> Iterator[Path]:
     """Yield the files and links in a folder that have our names; do not follow links.
 
-    With `left`, yield the temporary files of such names that killed processes left.
+    With `left`, yield instead the temporary files of such names that killed processes left.
     """
     names = re.compile("|".join(_FILES[kind]))
     for name in _FOLDERS:

@@ -97,7 +97,7 @@ def expand(
     Args:
       axes: axes of the grid.
       bases: (task, label) -> the configuration to which settings apply.
-      defaults: whether to add that configuration itself if the grid does not contain it.
+      defaults: whether to add each configuration of `bases` itself if the grid does not contain it.
       together: whether the n-th values of all axes make a point, instead of all combinations.
 
     Raises:
@@ -108,7 +108,9 @@ def expand(
     lengths = {axis.name: len(axis.texts) for axis in axes}
     if together and len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise ValueError(f"values that belong together differ in number ({counts}): give as many")
+        raise ValueError(
+            f"values that belong together differ in number ({counts}): give equally many"
+        )
     join = zip if together else itertools.product
     count = sum(
         (max if together else math.prod)(
@@ -164,7 +166,8 @@ def check_fixed(
 ) -> None:
     """Check that no explicit option is overridden by a grid that does not contain its value.
 
-    `given` has their names, with the label for options of methods: "per.alpha", "agent.tau".
+    `given` has the names of the explicit options; options of methods have the label as prefix:
+    "per.alpha", "agent.tau".
 
     Raises:
       ValueError: an option is overridden; the message names it and the ways to include its value.
@@ -272,7 +275,7 @@ def with_settings(
 
 
 def find(name: str, label: str, config: RunConfig) -> Place | None:
-    """Return the place that a name of the grid refers to, or None if absent."""
+    """Return the place of a setting by its name in the grid; None if the run lacks the setting."""
     scope, _, field = name.rpartition(".")
     for section, prefix in PREFIXES.items():
         own = "replay_options" if scope == label else section

@@ -1,4 +1,4 @@
-"""Verdicts about a study: its claims or arms, and the seeds that undecided ones still need.
+"""Verdicts about claims or arms of a study, and the seeds that undecided ones still need.
 
 A study without claims compares each arm with its baseline. In a sequential study, an arm trains
 further seeds while a claim about it is undecided. `statistics.verdicts` judges the claims.
@@ -68,7 +68,7 @@ class Findings(NamedTuple):
 
     @property
     def undecided(self) -> dict[str, Verdict]:
-        """Verdicts that further seeds can decide in a sequential design; not of the control."""
+        """Verdicts that further seeds can decide in a sequential design, except on the control."""
         arms = {
             verdict.label: verdict
             for verdict in self.rows
@@ -180,7 +180,7 @@ def judge(
     """Judge the claims of the study; without claims, compare every arm with its baseline.
 
     P-values are corrected over the claims of each family, or over all tested arms (Holm). A seed
-    that diverged is worse than any that did not.
+    that diverged is worse than any seed that did not diverge.
 
     Args:
       study: the study.
@@ -289,7 +289,7 @@ class _Results:
         """Return the runs of a point.
 
         Raises:
-          NotAsked: they do not have the metric.
+          NotAsked: the runs do not have the metric.
         """
         key = point.id, metric, across
         if key not in self._runs:
@@ -343,7 +343,7 @@ def judged_frames(results: Store, study: Study) -> dict[str, pd.DataFrame]:
 def next_look(
     study: Study, findings: Findings | None, failed: Collection[str] = ()
 ) -> tuple[int, list[str]] | None:
-    """Return the next number of seeds and the ids of the points that need them, or None at the end.
+    """Return the next number of seeds and the ids of the points that need them; None at the end.
 
     Args:
       study: a sequential study.

@@ -102,7 +102,7 @@ class StudyOptions(Config):
         return THRESHOLDS.get(env) if self.threshold is None else self.threshold
 
     def good_return_of(self, env: str) -> float | None:
-        """Return the return of a good agent on a task, by default the threshold, or None."""
+        """Return the return of a good agent on a task: the threshold, if any, or a known return."""
         threshold = self.threshold_of(env)
         return GOOD_RETURNS.get(env) if threshold is None else threshold
 
@@ -155,7 +155,7 @@ class Where(Config):
 
 @dataclasses.dataclass(frozen=True)
 class RunOutput(Config):
-    """Outputs of a single run while it trains, which a folder does not set."""
+    """Outputs of a single run while it trains; --resume needs them again."""
 
     tensorboard: bool = option(True, "write TensorBoard events; give it again with --resume")
     wandb: bool = option(

@@ -67,7 +67,7 @@ class Plan(NamedTuple):
 
     @property
     def on_host(self) -> bool:
-        """Whether the environments step on the host, which those of all jobs then do."""
+        """Whether the environments step on the host; this is the same for all jobs."""
         return any(job.group.program is None for job in self.jobs)
 
     @property
@@ -130,7 +130,7 @@ def make(
       together: whether all runs of a program are one batch, with common log points.
 
     Raises:
-      ValueError: a single run, or those of a batch, need more memory than is available.
+      ValueError: a single run, or the runs of a batch, need more memory than is available.
     """
     wanted: dict[str, list[SeededPoint]] = {}
     for point, seed in missing:
@@ -172,10 +172,10 @@ def fitting(point: Point, units: int, limit: int, platform: str, least: int = 1)
       units: number of units that train at the same time.
       limit: bytes available to all of them.
       platform: platform of their devices.
-      least: number of runs that must fit on each.
+      least: number of runs that must fit on each unit.
 
     Raises:
-      ValueError: fewer runs fit; the message names the point.
+      ValueError: fewer than `least` runs fit; the message names the point.
     """
     parts = assemble(point.config)
     size = memory(parts, point.config, platform)

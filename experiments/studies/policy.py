@@ -61,13 +61,13 @@ def chosen(
       seed: seed of the run; None selects the first.
 
     Raises:
-      ValueError: If the folder has no run, or the run has another of `named`, or no such seed.
+      ValueError: If the folder has no run, or the run differs from `named` or lacks the seed.
     """
     study = read(folder)
     (config,) = study.bases.values()
     for kind, name in named.items():
         if name not in (None, own := getattr(config, kind)):
-            raise ValueError(f"the run used --{kind} {own}, and the command has {name}: remove it")
+            raise ValueError(f"the run used --{kind} {own}, but the command has {name}: remove it")
     return study, config, _check_seed(config, seed)
 
 
@@ -93,8 +93,8 @@ def load(folder: Path, study: Study, seed: int) -> Policy:
     """Return the policy of a seed of the run in `folder`, without reading its replay.
 
     Raises:
-      ValueError: a package is missing, there is no checkpoint yet, or it is damaged or does not fit
-        the agent.
+      ValueError: a package is missing, there is no checkpoint yet, or the checkpoint is damaged or
+        does not fit the agent.
     """
     parts, config, state, step = saved(folder, study, seed, ["agent"])
     phases = make_phases(parts.spec.action_space, parts.agent, parts.replay, config.loop)

@@ -290,7 +290,7 @@ def _succeeds(function: Callable[[Any], Any], config: RunConfig, places: Sequenc
     """Return whether a function accepts abstract values of settings.
 
     Raises:
-      Exception: If the program of the run fails with concrete values, too, and so has a bug.
+      Exception: If the program of the run also fails with concrete values, which is a bug.
     """
     try:
         with _quiet():

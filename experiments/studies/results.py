@@ -128,7 +128,7 @@ class Results:
         return tuned.swept(self.runs, self.store.settings)
 
     def unseen(self, env: str) -> list[int]:
-        """Return the held-out seeds that score the best points of a task."""
+        """Return the held-out seeds, on which the best points of a task are scored."""
         seeds = sorted(self.runs.loc[self.runs["env"] == env, "seed"].unique())
         return tuned.unseen(seeds, tuned.has_choice(self.runs))
 

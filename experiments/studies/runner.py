@@ -69,7 +69,7 @@ def run(
       cache: folder of compiled programs, "off", or None for the default.
       dry_run: whether to report the plan only.
       show: whether to write the tables and figures, and to print the tables.
-      again: words of messages for how to continue; "" says that `--resume` does.
+      again: words of messages on how to continue; "" means that messages name `--resume`.
       output: outputs of a single run while it trains, or None. With outputs, all seeds train
         together and have the same log points.
 
@@ -245,13 +245,13 @@ class _Work:
         return sum(len(runs) for job, runs in batches if saved(job, runs))
 
     def _here(self) -> Engine:
-        """Return the engine of runs that need this machine, which a cluster does not run."""
+        """Return the engine of this machine, for runs that a cluster cannot train."""
         if isinstance(self.engine, executor.Here):
             return self.engine
         return executor.Here(devices.choose(), self.where)
 
     def _planned(self) -> list[str]:
-        """Return the expected seeds and device time of a claim, by the share of pairs it wins."""
+        """Return the expected seeds and device time of a claim, by its share of won pairs."""
         sizes = [len(claims) for claims in self.study.claims.values()]
         members = judge.members_of(self.study, self.points)
         arms = [own for name, own in members.items() if name != own.baseline]

@@ -126,7 +126,7 @@ class Store:
 
         Args:
           points: points of the study.
-          seeds: number of seeds of every point; None means that of its configuration.
+          seeds: number of seeds of every point; None means the number in its configuration.
         """
         ended = self.ended()
         return [
@@ -158,7 +158,7 @@ class Store:
         self.flush()
 
     def flush(self) -> bool:
-        """Write the files unless nothing is new or they were written just before.
+        """Write the files if they lack runs and the last write was long enough ago.
 
         Returns:
           Whether all runs are on disk.

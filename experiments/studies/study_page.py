@@ -203,7 +203,7 @@ def _best(results: Results) -> Section | None:
 
 
 def _tasks(results: Results) -> Section | None:
-    """Return the section with the probability over all tasks that a method beats the first."""
+    """Return the section on how probably each method beats the first method, over all tasks."""
     first, points = next(iter(results.methods)), results.store.facts["base_points"]
     best = {(row.env, row.label): row.best for row in results.best}
     default = {(env, label): point for env, own in points.items() for label, point in own.items()}
