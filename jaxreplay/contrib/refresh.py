@@ -68,7 +68,7 @@ def method(config: RefreshConfig = RefreshConfig()) -> Method:
 
 
 def combine(inner: Method, config: RefreshConfig = RefreshConfig()) -> Method:
-    """Return a prioritised method, with any options, with exact priorities every K updates.
+    """Return a prioritised method whose priorities are all recomputed every K updates.
 
     Args:
       inner: method whose sampler has `refresh`.

@@ -220,7 +220,7 @@ class Hindsight(Wrapper):
         return self.goals
 
     def _goal(self, state: HindsightState, ring: Ring, slots: Array, bits: Array) -> Array:
-        """Return the slots `[B]` of the steps whose achieved goals are desired instead."""
+        """Return the slots `[B]` of the steps whose achieved goals become the desired goals."""
         end = buffer.read(state.links, buffer.read(state.links, slots))
         age = ring_.age(ring, slots)
         later = age - ring_.age(ring, end)
