@@ -42,9 +42,10 @@ def if_finite(inner: optax.GradientTransformation) -> optax.GradientTransformati
 
     A gradient is considered finite if the sum of squares of every leaf is finite. On accelerators,
     the sum of squares over all leaves must be finite. This test is cheaper than a test of every
-    element and deliberately stricter: for gradients with overflowing squares, Adam's second moment would become infinite and
-    the affected parameters would never change again. Squares are computed in the leaf's dtype, as
-    in Adam (float16 represents squares of numbers below 256), and summed in float32 or wider.
+    element and deliberately stricter: for gradients with overflowing squares, Adam's second moment
+    would become infinite and the affected parameters would never change again. Squares are computed
+    in the leaf's dtype, as in Adam (float16 represents squares of numbers below 256), and summed in
+    float32 or wider.
 
     Args:
       inner: optimiser for finite gradients.

@@ -180,7 +180,7 @@ class PSER(Sampler):
         config, old = self.config, state.priorities
         if config.combine == "add":
             raise ValueError(
-                "refresh requires combine max, got combine add, with which priorities depend on "
+                "refresh requires combine max, got combine add, which makes priorities depend on "
                 "the order of updates"
             )
         values = _leaf(config, feedback["td_error"])
