@@ -221,7 +221,7 @@ def _checked(replay: Any, state: Any) -> tuple[Ring, np.ndarray]:
 
 
 def _facts(stage: Scene, counts: Counts | None, schedule: Schedule | None) -> dict[str, np.ndarray]:
-    """Return what is known of every stored transition, `[N]` by name."""
+    """Return the known properties of all stored transitions by name, `[N]` each."""
     ring, slots = stage.ring, stage.slots
     envs, age = ring.num_envs, np.asarray(ring_.ages(ring))[slots]
     facts = {"slot": slots, "environment": slots % envs, "age": age * envs}
