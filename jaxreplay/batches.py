@@ -46,7 +46,11 @@ class Parts(NamedTuple):
         return [batch._replace(aux=aux) for batch, aux in zip(batches, auxiliary, strict=True)]
 
     def probability(self, *probabilities: Array) -> Array:
-        """Return the expected fractions `[n]` of a batch from slots, given those of each part."""
+        """Return the expected fraction of the batch from each of n slots, `[n]`.
+
+        Args:
+          *probabilities: for each part, the expected fraction of this part from each slot, `[n]`.
+        """
         pairs = zip(self.sizes, probabilities, strict=True)
         return jnp.asarray(sum(size / self.batch_size * chance for size, chance in pairs))
 

@@ -36,7 +36,7 @@ def count(axis_name: str | None) -> int:
 def mean(tree: Tree, axis_name: str | None) -> Tree:
     """Return the means over devices of a pytree of floating-point arrays, such as gradients.
 
-    Use `jax.shard_map(..., check_vma=False)`, or differentiate by parameters that
+    Use `jax.shard_map(..., check_vma=False)`, or differentiate with respect to parameters that
     `loops.varying` has marked; otherwise, JAX itself sums gradients over devices.
     """
     return tree if axis_name is None else jax.lax.pmean(tree, axis_name)
@@ -86,5 +86,5 @@ def times(value: Array, axis_name: str | None) -> Array:
 
 
 def share(value: Array, axis_name: str | None) -> Array:
-    """Return `value / D` for D devices: a fraction of the whole, given one of a device's part."""
+    """Return `value / D` for D devices, which converts a fraction of one part to one of all."""
     return value if axis_name is None else value / count(axis_name)

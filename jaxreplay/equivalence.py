@@ -70,9 +70,9 @@ def pal(
 
     The loss is `kappa^alpha td^2 / (2 lambda)` if `|td| <= kappa`, and
     `kappa |td|^(1 + alpha) / ((1 + alpha) lambda)` otherwise (Fujimoto et al. 2020, Eq. 10 and 31).
-    Lambda is the mean LAP priority over the batch, with stopped gradients; if devices divide the
-    batch along `devices.AXIS`, over the whole batch. The priority of a
-    transition is computed from the largest absolute TD error among all critics.
+    Lambda is the mean LAP priority over the batch, with stopped gradients. If the batch is sharded
+    along `devices.AXIS`, the mean is over the batches of all devices. The priority of a transition
+    is computed from the largest absolute TD error among all critics.
 
     Args:
       alpha: exponent of the equivalent priority, in [0, 1].

@@ -40,11 +40,12 @@ def if_finite(inner: optax.GradientTransformation) -> optax.GradientTransformati
     In contrast to `optax.apply_if_finite`, the number of skipped gradients is unlimited, and an
     elementwise selection, which XLA fuses with the update, replaces the branch.
 
-    A gradient is considered finite if the sum of squares of every leaf is finite, on accelerators
-    the sum over all leaves. This test is cheaper than a test of every element and deliberately
-    stricter: for gradients with overflowing squares, Adam's second moment would become infinite and
-    the affected parameters would never change again. Squares are computed in the leaf's dtype, as
-    in Adam (float16 represents squares of numbers below 256), and summed in float32 or wider.
+    A gradient is considered finite if the sum of squares of every leaf is finite. On accelerators,
+    the sum of squares over all leaves must be finite. This test is cheaper than a test of every
+    element and deliberately stricter: for gradients with overflowing squares, Adam's second moment
+    would become infinite and the affected parameters would never change again. Squares are computed
+    in the leaf's dtype, as in Adam (float16 represents squares of numbers below 256), and summed in
+    float32 or wider.
 
     Args:
       inner: optimiser for finite gradients.

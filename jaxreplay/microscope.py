@@ -49,17 +49,19 @@ class Counts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """What `look` found.
+    """Results of `look`.
 
     Attributes:
       slots: arrays `[N]` of the stored transitions by name, from the oldest to the newest: `slot`,
         `environment`, `episode`, `age` (transitions), `age_updates`, `reward`, `ended`, `td` (the
         current |TD error|), `draws`, `first_draw`, and `P NAME` and `w NAME` of every method. A
-        name is missing if the replay does not store it, or it was not given.
-      methods: for every method the columns of `table`, by name.
-      run: quantities of the run by name, of which those in `forecasts` were not counted.
-      forecasts: names of quantities in `run` that hold for uniform replay in expectation.
-      gradients: "parameters", or "output" if gradients of transitions are taken as orthogonal.
+        name is missing if the replay does not store this quantity, or if it was not passed.
+      methods: for every method, the columns of its row in `table`, by name.
+      run: quantities of the run, by name.
+      forecasts: names of the quantities in `run` that were not counted, and are expected values
+        under uniform replay instead.
+      gradients: "parameters" if gradients are with respect to parameters, or "output" if they are
+        with respect to the output and assumed to be orthogonal between transitions.
     """
 
     slots: dict[str, np.ndarray]
@@ -104,8 +106,8 @@ def look(
 ) -> Look:
     """Look at a replay, and at other methods on the same transitions; no state changes.
 
-    The method of the replay has two rows: "NAME, stored", with its priorities, and NAME, with exact
-    ones. The total variation between them is its staleness.
+    The method of the replay has two rows: "NAME, stored" uses the stored priorities, and NAME uses
+    exact priorities. The staleness of the replay is the total variation between the two.
 
     Other methods start from an empty state. All stored transitions pass through `Sampler.add` in
     order, then `Sampler.refresh` sets exact priorities. Methods whose probabilities depend on
@@ -117,8 +119,9 @@ def look(
       feedback: returns the agent's feedback on transitions, `td_error` at least.
       key: PRNG key; equal keys give equal numbers.
       methods: names of methods with their default options, or methods by name.
-      own: name of the method in `methods` that the replay has; both samplers must be equal. By
-        default, it is the first method with an equal sampler, and is called "run" if there is none.
+      own: name in `methods` of the replay's own method, whose sampler must equal that of the
+        replay. None selects the first method with an equal sampler. If there is no such method,
+        the replay's own method is named "run".
       gradient: returns the gradient of the weighted loss of transitions with respect to the agent's
         parameters. Without it, gradients are those with respect to the output,
         `loss'(td_error)`, and those of different transitions are assumed to be orthogonal.
@@ -218,7 +221,7 @@ def _checked(replay: Any, state: Any) -> tuple[Ring, np.ndarray]:
 
 
 def _facts(stage: Scene, counts: Counts | None, schedule: Schedule | None) -> dict[str, np.ndarray]:
-    """Return what is known of every stored transition, `[N]` by name."""
+    """Return the known properties of all stored transitions by name, `[N]` each."""
     ring, slots = stage.ring, stage.slots
     envs, age = ring.num_envs, np.asarray(ring_.ages(ring))[slots]
     facts = {"slot": slots, "environment": slots % envs, "age": age * envs}

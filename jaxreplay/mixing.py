@@ -34,7 +34,7 @@ class MixedState(NamedTuple):
 
 
 class Aux(NamedTuple):
-    """The auxiliary arrays of both methods; of sequences, also the masks of the whole batch."""
+    """The auxiliary arrays of both methods, and for sequences the masks of the whole batch."""
 
     first: Tree  # `Draw.aux` of the first replay's method
     second: Tree  # of the second
@@ -241,7 +241,7 @@ class Mixed:
           batch: batch returned by `sample`.
 
         Raises:
-          ValueError: If the batch is not of this mixture.
+          ValueError: If the batch was not sampled from this mixture.
         """
         batch = calls.checked_batch(batch, self.slots, self.first.sampler.length)
         if len(batch.indices) != self.batch_size or type(batch.aux) is not Aux:
@@ -321,8 +321,8 @@ def _check_replays(first: Any, second: Any) -> None:
             raise ValueError(f"{name} must be a Replay, got {type(replay).__name__}")
         if "roles" in replay.sampler.provides:
             raise ValueError(
-                f"{name} must not use {type(replay.sampler).__name__}, whose transitions have "
-                "roles by their position in the batch: use another sampler"
+                f"{name} must not use {type(replay.sampler).__name__}, because its transitions are "
+                "used differently depending on their position in the batch: use another sampler"
             )
 
 

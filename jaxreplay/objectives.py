@@ -78,8 +78,8 @@ class Choose(Protocol):
         """Return the choice.
 
         Args:
-          norms: `[N, M]` float32, norms of the gradients of the losses by the critics' outputs. For
-            losses of TD errors, these are `|d loss / d td|`.
+          norms: `[N, M]` float32, norms of the loss gradients with respect to the critics' outputs.
+            For losses of TD errors, these are `|d loss / d td|`.
           key: PRNG key.
         """
         ...
@@ -153,7 +153,7 @@ class Objective(NamedTuple):
         """
         if self.error is None:
             raise ValueError(
-                "objective.error is None: fill in the agent's loss by "
+                "objective.error is None: set it to the agent's loss with "
                 "agents.common.with_default_loss"
             )
         return self.error(td_error).sum(axis=0)

@@ -64,7 +64,7 @@ def option(default: Any, help: str | Declaration, source: str = "", **details: A
     Args:
       default: default value.
       help: help text, or a `Declaration` that several configs share.
-      source: paper and table of the default value; "" means that of the declaration.
+      source: paper and table of the default value; "" means the source in the declaration.
       **details: other fields of a `Declaration`, such as `at_least`.
 
     Example:

@@ -70,12 +70,13 @@ class Replay:
       storage: storage format for observations. `Transitions()` stores both observations of every
         transition, `SharedObservations()` stores every observation once, and `Frames(stack=4)`
         stores every frame of stacked observations once.
-      axis_name: name of a mesh axis under `jax.shard_map` that divides one replay over devices;
-        the sizes are then those of a device's part. See `jaxreplay.devices`.
+      axis_name: name of a mesh axis under `jax.shard_map` over which one replay is sharded. All
+        sizes then describe the part on a single device. See `jaxreplay.devices`. None means that
+        the replay is not sharded.
 
     Raises:
-      ValueError: If the sizes are incompatible with each other or with the sampler, or if a mesh
-        axis cannot divide the sampler's transitions.
+      ValueError: If the sizes are incompatible with each other or with the sampler, or if the
+        transitions of the sampler cannot be sharded over a mesh axis.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -268,9 +269,9 @@ class Replay:
     def refresh(self, state: ReplayState, slots: Array, **feedback: Array) -> ReplayState:
         """Set the exact priorities of slots, outside of any batch, and return the new state.
 
-        Schedules over updates, such as that of beta, do not advance. The maximum that new
-        transitions receive becomes that of all stored priorities. Empty slots and NaN or infinite
-        feedback change nothing; the metric `dropped` counts the latter.
+        Schedules over updates, such as the schedule of beta, do not advance. New transitions then
+        receive the maximum of all stored priorities. Empty slots and NaN or infinite feedback
+        change nothing; the metric `dropped` counts NaN or infinite feedback.
 
         Args:
           state: state of the replay.

@@ -121,7 +121,8 @@ def advantages(
     Args:
       reward, discount, last, value, next_value: as in `retrace`, but `next_value` is read at every
         step, and is the value of the observation before any reset.
-      decay: lambda. 1 yields discounted returns minus V(s_t), and 0 yields one-step TD errors.
+      decay: lambda, in [0, 1]. 1 yields discounted returns minus V(s_t), and 0 yields one-step TD
+        errors.
 
     Raises:
       ValueError: If `decay` is outside of [0, 1].

@@ -32,8 +32,9 @@ class Sampler:
     `jaxreplay.testing.assert_in_place` to check this. `docs/how_to/write_a_method.md` has examples.
 
     Attributes:
-      needs_whole: why `Replay(axis_name=...)` cannot divide the transitions over devices; None if
-        it can, because functions reduce over `ring.axis_name` whatever concerns all transitions.
+      needs_whole: reason why `Replay(axis_name=...)` cannot shard the transitions over devices.
+        None if it can, because the functions reduce over `ring.axis_name` all quantities that
+        depend on all transitions.
     """
 
     needs_whole: ClassVar[str | None] = "its functions do not reduce over devices"
@@ -103,9 +104,9 @@ class Sampler:
     def refresh(self, state: State, ring: Ring, slots: Array, **feedback: Array) -> State:
         """Return the state with exact priorities of slots, outside of any batch.
 
-        Unlike `update`, this function does not advance schedules over updates, and the maximum
-        that new transitions receive becomes that of all stored priorities. Samplers whose
-        priorities are functions of feedback alone implement it.
+        Unlike `update`, this function does not advance schedules over updates. New transitions
+        then receive the maximum of all stored priorities. Samplers implement this function if
+        their priorities depend on feedback alone.
 
         Args:
           state: state of the sampler.
@@ -117,8 +118,8 @@ class Sampler:
           NotImplementedError: If the sampler has no such priorities.
         """
         raise NotImplementedError(
-            f"{type(self).__name__} has no refresh, which sets exact priorities: use a sampler "
-            "that has, such as per.sampler()"
+            f"{type(self).__name__} does not implement refresh, which sets exact priorities: use a "
+            "sampler that implements it, such as per.sampler()"
         )
 
     def observe_return(self, state: State, ring: Ring, episode_return: Array, key: Array) -> State:

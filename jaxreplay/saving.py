@@ -168,7 +168,7 @@ def saved_size(path: str | os.PathLike) -> int:
 
 
 def saved_digest(path: str | os.PathLike) -> str:
-    """Return a digest of a saved replay, which differs for other sizes, fields or arrays.
+    """Return a digest of a saved replay, which depends on its sizes, fields and arrays.
 
     Only the header is read, which holds checksums of the arrays.
 

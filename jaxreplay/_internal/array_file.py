@@ -176,7 +176,7 @@ def _parse(written: str, known: int, about: Mapping[str, type]) -> dict[str, Any
         if not isinstance(header, dict) or type(header.get(name)) is not kind:
             raise ValueError(f"header entry {name} is not {kind.__name__}")
     if not all(isinstance(kind, str) for kind in header.get("leaves", {}).values()):
-        raise ValueError("header entry leaves has other values than text")
+        raise ValueError("header entry leaves must contain only text")
     return header
 
 

@@ -135,7 +135,7 @@ def oracle(gradients: Gradients, batch_size: int) -> Effect:
 
 
 def by_output(slopes: np.ndarray, scaled: np.ndarray) -> Gradients:
-    """Return gradients by the outputs, which are taken as orthogonal.
+    """Return gradients with respect to the outputs, which are assumed to be orthogonal.
 
     Args:
       slopes: `[n]`, derivatives of the losses.

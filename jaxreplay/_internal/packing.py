@@ -40,7 +40,7 @@ class Layout(NamedTuple):
 
 
 def plan(example: Tree) -> Layout:
-    """Return the layout of a pytree: widest dtypes first, all leaves of a width padded to words.
+    """Return the layout of a pytree: widest dtypes first, leaves of equal width padded to words.
 
     Raises:
       ValueError: If a leaf is not an array, a dtype can't be stored, or there are no leaves.

@@ -14,7 +14,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def by_platform(default: Callable[..., Any], **platforms: Function) -> Function:
-    """Return a function of arrays that is compiled from one of several functions.
+    """Return a function that is compiled from the function for the platform in use.
 
     All functions must return arrays of the same shapes and dtypes.
 

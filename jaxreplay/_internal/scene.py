@@ -173,7 +173,7 @@ def effects_of(
 def _by_parameters(
     ring: Ring, slots: np.ndarray, gradient: Callable[[Tree, Array], Tree], scaled: np.ndarray
 ) -> Gradients:
-    """Return sums over gradients by the parameters, computed for each transition in chunks."""
+    """Return sums over gradients with respect to the parameters, computed in chunks."""
 
     def single(row: Tree) -> Array:
         one = jax.tree.map(lambda x: x[None], row)

@@ -19,7 +19,7 @@ class Damaged(ValueError):
 
 @contextlib.contextmanager
 def parsing(what: object, remedy: str) -> Iterator[None]:
-    """Return a context that turns any exception in it into Damaged.
+    """Return a context manager that replaces any exception in its block by Damaged.
 
     Parsers of damaged content raise exceptions of any type, so there is no list of types. The
     message is one line: `what` names the file, then come the reason and the remedy.

@@ -110,7 +110,7 @@ def refreshed(
 
 
 def _at_update(state: State, updates: Array) -> State:
-    """Return a state whose schedules stand at a number of updates."""
+    """Return a state whose schedules are advanced to a number of updates."""
 
     def counted(path: Any, leaf: Array) -> Array:
         name = getattr(path[-1], "name", None) if path else None

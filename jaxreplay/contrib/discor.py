@@ -91,7 +91,7 @@ class DistributionCorrection:
     def weights(
         self, state: DisCorState, value: ValueOf, sample: Sample, next_action: Array
     ) -> Array:
-        """Return weights `[B]` with mean 1, with the sampler's weights as factors."""
+        """Return weights `[B]` with mean 1, which include the sampler's weights as factors."""
         errors = self._next_errors(state, value, sample, next_action)
         discount = get_field(sample.transition, "discount")
         return weights(errors, discount, state.temperature, sample.weights)
@@ -99,7 +99,7 @@ class DistributionCorrection:
     def learn(
         self, state: DisCorState, value: ValueOf, sample: Sample, next_action: Array, td: Array
     ) -> DisCorState:
-        """Take a gradient step on the squared error to the targets, for TD errors `[B]`."""
+        """Take a gradient step on the squared error of Delta, with targets from TD errors `[B]`."""
         config, t = self.config, sample.transition
         errors = self._next_errors(state, value, sample, next_action)
         discount = get_field(t, "discount")

@@ -12,7 +12,7 @@ _FEEDBACK = frozenset({"expected_td_error"})
 
 
 def sampler(config: PERConfig = PERConfig()) -> Proportional:
-    """Return the EPER sampler: PER with the feedback `expected_td_error` as the TD error."""
+    """Return the EPER sampler: PER that reads `expected_td_error` in place of `td_error`."""
     priority = PERLeaf(config.alpha, config.epsilon, config.clip, "expected_td_error")
     return dataclasses.replace(per.sampler(config), leaf=priority, feedback=_FEEDBACK)
 

@@ -65,7 +65,7 @@ class GeometricConfig(Config):
         """Raise ValueError if options exclude each other."""
         given = [name for name in ("fade", "x", "share") if getattr(self, name) is not None]
         if len(given) > 1:
-            raise ValueError(f"give one of {' and '.join(given)}, which exclude each other")
+            raise ValueError(f"{' and '.join(given)} exclude each other: give only one of them")
         if self.share is not None and self.shape != "window":
             raise ValueError(f"share requires shape window, got shape {self.shape}: use fade or x")
 

@@ -28,7 +28,7 @@ class RefreshConfig(Config):
 
 @dataclasses.dataclass(frozen=True)
 class Refreshed(Transparent):
-    """Samples as an inner sampler, and requires the priorities of all slots every K updates.
+    """Samples like an inner sampler, and requires the priorities of all slots every K updates.
 
     The state is that of the inner sampler. After updates K, 2K, ... of the agent, the training loop
     calls `Replay.refresh` with the agent's feedback on all stored transitions
@@ -68,7 +68,7 @@ def method(config: RefreshConfig = RefreshConfig()) -> Method:
 
 
 def combine(inner: Method, config: RefreshConfig = RefreshConfig()) -> Method:
-    """Return a prioritised method, with any options, with exact priorities every K updates.
+    """Return a prioritised method whose priorities are all recomputed every K updates.
 
     Args:
       inner: method whose sampler has `refresh`.

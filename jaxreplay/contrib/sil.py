@@ -280,7 +280,7 @@ def combine(inner: Method, config: SILConfig = SILConfig()) -> Method:
 
     The critic loss is that of the inner method on its rows, plus `coefficient` times the weighted
     mean of `max(R - Q, 0)^2 / 2` on the imitated ones, or of the Huber loss with kappa `clip`. The
-    sum over critics is taken of both. The actor learns from the rows of the inner method.
+    losses of both terms are summed over critics. The actor learns from the inner method's rows.
 
     Args:
       inner: method that draws the first rows, with any options.
@@ -299,8 +299,8 @@ def combine(inner: Method, config: SILConfig = SILConfig()) -> Method:
         raise ValueError(f"inner must be a method, such as per.method(), got {inner!r}")
     if inner.objective.choose is not None:
         raise ValueError(
-            "inner must not choose from candidates, whose rows have no roles: use another method, "
-            "such as per.method()"
+            "inner must not choose rows from candidates, because self-imitation assigns rows by "
+            "position: use another method, such as per.method()"
         )
     if inner.objective.learned_weights is not None:
         raise ValueError(

@@ -42,7 +42,7 @@ def register(
       name: unique name of the method, a single word.
       config: frozen dataclass of `option` fields, each with a default.
       method: function `method(config) -> Method`.
-      discrete: maps options whose defaults differ for discrete actions to these defaults.
+      discrete: defaults for discrete actions, by option name, where they differ from `config`.
       replace: whether to replace a method that is already registered under `name`, for example
         when a notebook cell is run again.
 

@@ -92,8 +92,8 @@ class Hindsight(Wrapper):
     """Samples like another sampler, and replaces desired goals by achieved ones.
 
     Each transition of a batch is relabelled with probability `k / (k + 1)`, independently of the
-    others. Its new goal is the goal that was achieved after a step of the same episode, as far as
-    the episode is stored. Running episodes count up to their newest step. The reward and the
+    others. Its new goal is the goal that was achieved after a stored step of the same episode. The
+    latest step of a running episode is its newest stored step. The reward and the
     discount are those of the new goal: the discount is 0 if the new goal terminates the episode, or
     if the stored step terminated for another reason than its own goal. The fields `first` and
     `last` still describe the stored episode.
@@ -220,7 +220,7 @@ class Hindsight(Wrapper):
         return self.goals
 
     def _goal(self, state: HindsightState, ring: Ring, slots: Array, bits: Array) -> Array:
-        """Return the slots `[B]` of the steps whose achieved goals are desired instead."""
+        """Return the slots `[B]` of the steps whose achieved goals become the desired goals."""
         end = buffer.read(state.links, buffer.read(state.links, slots))
         age = ring_.age(ring, slots)
         later = age - ring_.age(ring, end)

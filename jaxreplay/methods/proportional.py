@@ -132,7 +132,7 @@ def draw(
 def probability(state: ProportionalState, ring: Ring, slots: Array) -> Array:
     """Return the probabilities `[n]` float32 of `slots` `[n]`: leaf / sum of leaves.
 
-    Each of D devices contributes 1 / D of a batch, so it divides the sum of its own by D.
+    Each of D devices contributes 1 / D of a batch, so its probabilities sum to 1 / D.
     """
     total = sum_tree.total(state.tree)
     even = ring_.even_probability(ring, slots)

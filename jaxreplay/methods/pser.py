@@ -176,11 +176,11 @@ class PSER(Sampler):
         return _pass_back(config, state._replace(priorities=priorities), ring, slots, values)
 
     def refresh(self, state: PSERState, ring: Ring, slots: Array, **feedback: Array) -> PSERState:
-        """Return the state with exact priorities, also of preceding steps; eta has no effect."""
+        """Return the state with exact priorities of slots and preceding steps, without eta."""
         config, old = self.config, state.priorities
         if config.combine == "add":
             raise ValueError(
-                "refresh requires combine max, got combine add, with which priorities depend on "
+                "refresh requires combine max, got combine add, which makes priorities depend on "
                 "the order of updates"
             )
         values = _leaf(config, feedback["td_error"])

@@ -84,9 +84,9 @@ class Slices(Wrapper):
 
     `batch_size` is the number of sequences. Weights, and probabilities in batches of the drawn
     steps, are those of the inner sampler. `update` passes one number per sequence to the inner
-    sampler, for the drawn step: of TD errors `[B, T]`, `sequences.priority`; of other feedback,
-    the mean. Both are over the steps in `Aux.learn`. Transitions must have the field `last`,
-    `first`, or both.
+    sampler, as feedback on the drawn step. It reduces TD errors `[B, T]` with
+    `sequences.priority`, and other feedback to its mean, over the steps in `Aux.learn`. Transitions
+    must have the field `last`, `first`, or both.
 
     Args:
       inner: sampler that draws a step of each sequence.

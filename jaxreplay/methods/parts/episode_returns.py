@@ -83,7 +83,7 @@ def add(
 
 
 def end_episodes(state: EpisodeReturns, ring: Ring, truncated: bool) -> EpisodeReturns:
-    """Truncate the running episodes; `truncated` is that of `add`."""
+    """Truncate the running episodes; `truncated` has the same meaning as in `add`."""
     newest = ring_.recent(ring, jnp.arange(ring.num_envs, dtype=jnp.int32))
     slots = jnp.where(state.running, jnp.sort(newest), IGNORED)  # sorted by environment
     values = state.values

@@ -1,4 +1,4 @@
-"""Positions of transitions within episodes, sequences of them, and choice of what to forget."""
+"""Positions of transitions within episodes, sequences of steps, and episodes to forget."""
 
 from collections.abc import Callable
 from typing import NamedTuple

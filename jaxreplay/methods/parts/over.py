@@ -29,8 +29,8 @@ def check_inner(sampler: Any) -> None:
     requires, kind = sampler.requires, type(sampler).__name__
     if "roles" in sampler.provides:
         raise ValueError(
-            f"inner must not be {kind}, whose transitions have roles by their position in the "
-            "batch: use another sampler"
+            f"inner must not be {kind}, because its transitions are used differently depending on "
+            "their position in the batch: use another sampler"
         )
     if sampler.length or sampler.provides or requires.all_new or requires.whole_episodes:
         raise ValueError(
@@ -65,7 +65,7 @@ def over_proportional(inner: Method, wrap: Callable[[Proportional], Sampler]) ->
 
 @dataclasses.dataclass(frozen=True)
 class Transparent(Sampler):
-    """Base class for samplers over an inner sampler, whose state is theirs."""
+    """Base class for samplers that wrap an inner sampler and use its state as their own."""
 
     inner: Sampler
 
@@ -119,7 +119,7 @@ class Transparent(Sampler):
 
 @dataclasses.dataclass(frozen=True)
 class Wrapper(Sampler):
-    """Base class for samplers over an inner sampler, whose state is the field `inner` of theirs.
+    """Base class for samplers that wrap an inner sampler and hold its state in the field `inner`.
 
     Subclasses add the field `config`.
 
