@@ -55,6 +55,11 @@ def read(buffer: Buffer, slots: Array) -> Array:
     return jnp.asarray(buffer).at[slots.astype(jnp.uint32)].get(mode="promise_in_bounds")
 
 
+def read_own(buffer: Buffer, slots: Array) -> Array:
+    """Return rows as `read` does, of slots that vmapped buffers may have in common."""
+    return read(buffer, _own_on_tpu(buffer, slots.astype(jnp.uint32)))
+
+
 def read_or(buffer: Buffer, slots: Array, missing: float | bool) -> Array:
     """Return the rows `[B, ...]` at `slots` `[B]`, filled with `missing` for slots out of range."""
     # Unsigned slots: a negative one would be counted from the end.
@@ -204,16 +209,19 @@ def _plain(tree: Any) -> list[Array]:
 
 
 def _own(buffer: Array, slots: Array) -> Array:
-    """Let each buffer that `vmap` writes have slots of its own.
+    """Let each buffer that `vmap` reads or writes have slots of its own.
 
-    With slots in common, a row of all buffers is written at once, for which XLA on TPU stores the
-    buffers in another order.
+    With slots in common, a row of all buffers is read or written at once, for which XLA on TPU
+    stores the buffers in another order.
     """
     if not buffer.size:
         return slots
     first = jax.lax.slice(buffer, (0,) * buffer.ndim, (1,) * buffer.ndim).reshape(())
     first = first.astype(slots.dtype)
     return slots + (first > first).astype(slots.dtype)  # XLA removes comparisons of an integer
+
+
+_own_on_tpu = by_platform(lambda buffer, slots: slots, tpu=_own)
 
 
 def _scatter(how: Literal["set", "max", "add"]) -> Callable[[Array, Array, Array], Array]:

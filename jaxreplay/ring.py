@@ -175,7 +175,7 @@ def gather(ring: Ring, slots: Array) -> Tree:
     if slots.ndim > 1:
         flat = gather(ring, slots.ravel())
         return jax.tree.map(lambda x: x.reshape(*slots.shape, *x.shape[1:]), flat)
-    row = packing.unpack(ring.layout, buffer.settle(buffer.read(ring.words, slots)))
+    row = packing.unpack(ring.layout, buffer.settle(buffer.read_own(ring.words, slots)))
     return ring.read_outside(row, slots)
 
 

@@ -42,7 +42,7 @@ COPIED = {
     ("gpu", False): {"reaper"},
     ("gpu", True): set(),
     ("tpu", False): {"refer", "reaper"},
-    ("tpu", True): {"refer", "reaper", "rank", "ners", "ero", "latest", "reshuffled", "curious",
+    ("tpu", True): {"refer", "reaper", "rank", "ners", "ero", "reshuffled", "curious",
                     "masked"},
 }  # fmt: skip
 
