@@ -102,6 +102,21 @@ def add(buffer: Buffer, slots: Array, values: Array) -> Buffer:
     return _add(jnp.asarray(buffer), _at_least_two(slots).astype(jnp.uint32), values)
 
 
+def in_rows(values: Array) -> Buffer:
+    """Return a number per slot, `[C]`, in a buffer `[R, 128]` whose elements are then the slots.
+
+    XLA on TPU writes the elements of vmapped buffers in place in this shape; it copies `[C]`. The
+    padding is 0.
+    """
+    rows = -(-values.size // 1024) * 8  # TPUs store tiles of 8 rows
+    return jnp.pad(values, (0, rows * 128 - values.size)).reshape(rows, 128)
+
+
+def of_slots(buffer: Buffer, capacity: int) -> Array:
+    """Return all numbers, `[C]`, that `in_rows` arranged in rows."""
+    return buffer.ravel()[:capacity]
+
+
 def read_elements(buffer: Buffer, slots: Array) -> Array:
     """Return the elements `[...]` at `slots` `[...]`, row by row, of a buffer `[n, W]`."""
     return _elements(jnp.asarray(buffer), slots.astype(jnp.uint32))

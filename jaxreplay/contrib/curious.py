@@ -49,7 +49,7 @@ class CuriousState(NamedTuple):
     """Priorities and numbers of visits of all slots."""
 
     priorities: ProportionalState
-    visits: Buffer  # [C] int32, number of updates with the transition
+    visits: Buffer  # [R, 128] int32 (`buffer.in_rows`), number of updates with the transition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Curious(Sampler):
         return Requirements(feedback=frozenset({self.config.signal}))
 
     def init(self, key: Array, ring: Ring) -> CuriousState:
-        visits = jnp.zeros(ring.capacity, jnp.int32)
+        visits = buffer.in_rows(jnp.zeros(ring.capacity, jnp.int32))
         return CuriousState(proportional.init(ring.capacity), visits)
 
     def add(
@@ -75,7 +75,7 @@ class Curious(Sampler):
     ) -> CuriousState:
         new = jnp.full(slots.shape, self.config.new_priority, jnp.float32)
         priorities = proportional.insert(state.priorities, slots, new)
-        visits = buffer.write(state.visits, slots, jnp.zeros_like(slots))
+        visits = buffer.write_elements(state.visits, slots, jnp.zeros_like(slots))
         return CuriousState(priorities, visits)
 
     def sample(self, state: CuriousState, ring: Ring, key: Array, batch_size: int) -> Draw:
@@ -88,12 +88,12 @@ class Curious(Sampler):
         self, state: CuriousState, ring: Ring, sample: Sample, **feedback: Array
     ) -> CuriousState:
         slots = sample.indices
-        before = buffer.read(state.visits, jnp.where(slots != IGNORED, slots, 0))
+        before = buffer.read_elements(state.visits, jnp.where(slots != IGNORED, slots, 0))
         visits = counters.increment(before)
         values = priority(feedback[self.config.signal], visits, self.config)
         return CuriousState(
             proportional.write(state.priorities, slots, values),
-            buffer.write(state.visits, slots, visits),
+            buffer.write_elements(state.visits, slots, visits),
         )
 
     def probability(self, state: CuriousState, ring: Ring, slots: Array, batch_size: int) -> Array:
@@ -101,7 +101,7 @@ class Curious(Sampler):
 
     def metrics(self, state: CuriousState, ring: Ring) -> dict[str, Array]:
         size = jnp.maximum(ring_.size(ring), 1)
-        visits = state.visits.astype(jnp.float32)
+        visits = buffer.of_slots(state.visits, ring.capacity).astype(jnp.float32)
         return {
             **proportional.metrics(state.priorities, ring),
             "mean_visits": visits.sum() / size,

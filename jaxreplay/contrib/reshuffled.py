@@ -31,7 +31,8 @@ class ReshuffledConfig(Config):
 class ReshuffledState(NamedTuple):
     """A permutation of the slots, of which the current epoch has drawn the first."""
 
-    order: Buffer  # [C] int32, a permutation; empty slots are at their own positions
+    order: Buffer  # [R, 128] int32 (`buffer.in_rows`), a permutation of the slots; empty slots are
+    # at their own positions
     drawn: Array  # [] int32, number of slots that the current epoch has drawn
 
 
@@ -68,7 +69,7 @@ class Reshuffled(Sampler):
 
     def init(self, key: Array, ring: Ring) -> ReshuffledState:
         order = jnp.arange(ring.capacity, dtype=jnp.int32)
-        return ReshuffledState(order, jnp.zeros((), jnp.int32))
+        return ReshuffledState(buffer.in_rows(order), jnp.zeros((), jnp.int32))
 
     def sample(self, state: ReshuffledState, ring: Ring, key: Array, batch_size: int) -> Draw:
         size = jnp.maximum(ring_.size(ring), 1)
@@ -78,7 +79,7 @@ class Reshuffled(Sampler):
         random = distinct(key, batch_size, count, size - start)
         number = jnp.arange(batch_size, dtype=jnp.int32)
         places = jnp.where(number < count, start + random, state.drawn + number - count)
-        slots = buffer.read(state.order, buffer.once(places))
+        slots = buffer.read_elements(state.order, buffer.once(places))
         # An epoch does not begin before the buffer contains a batch.
         count = jnp.where(size < batch_size, 0, count)
         return Draw(slots, jnp.ones(batch_size, jnp.float32), Aux(places, start, count))
@@ -100,11 +101,13 @@ class Reshuffled(Sampler):
         behind = drawn & (at_front >= count)
         came = jnp.maximum(jnp.cumsum(behind, dtype=jnp.int32) - 1, 0)
         front = jnp.where(drawn, start + number, 0)
-        moved = buffer.read(state.order, jnp.concatenate([places, front]))
+        moved = buffer.read_elements(state.order, jnp.concatenate([places, front]))
         slots, before = moved[: len(places)], moved[len(places) :]
         targets = [jnp.where(drawn, front, none), jnp.where(behind, places, none)]
         values = [slots, before[leaving[came]]]
-        order = buffer.write(state.order, jnp.concatenate(targets), jnp.concatenate(values))
+        order = buffer.write_elements(
+            state.order, jnp.concatenate(targets), jnp.concatenate(values)
+        )
         return ReshuffledState(order, jnp.where(count > 0, start + count, state.drawn))
 
     def probability(
@@ -113,7 +116,8 @@ class Reshuffled(Sampler):
         size = jnp.maximum(ring_.size(ring), 1)
         left = jnp.where(size < batch_size, 0, size - state.drawn)
         places = jnp.arange(ring.capacity, dtype=jnp.int32)
-        waits = jnp.zeros(ring.capacity, bool).at[state.order].set(places >= state.drawn)[slots]
+        order = buffer.of_slots(state.order, ring.capacity)
+        waits = jnp.zeros(ring.capacity, bool).at[order].set(places >= state.drawn)[slots]
         now = jnp.minimum(left, batch_size)  # rows that the current epoch fills
         share = jnp.where(waits, now / jnp.maximum(left, 1), 0.0)
         chance = (share + (batch_size - now) / size) / batch_size

@@ -44,8 +44,8 @@ class EROState(NamedTuple):
     params: Any
     opt_state: optax.OptState
     chosen: SumTree  # tree leaves [C] float32: 1 in the subset, 0 otherwise
-    reward: Buffer  # [C] float32, rewards of the stored transitions
-    td_error: Buffer  # [C] float32, TD error when last replayed; initially 0
+    reward: Buffer  # [R, 128] float32, rewards of the stored transitions (`buffer.in_rows`)
+    td_error: Buffer  # [R, 128] float32, TD errors when last replayed; initially 0
     has_observed: Array  # [] bool, whether `observe_return` has been called
     episode_return: Array  # [] float32, episode return at the latest call to `observe_return`
     replay_reward: Array  # [] float32, change in `episode_return` at that call
@@ -105,7 +105,7 @@ class ERO(Sampler):
 
     def init(self, key: Array, ring: Ring) -> EROState:
         params = ReplayPolicy(self.config.hidden).init(key, jnp.zeros((1, 3)))
-        empty = jnp.zeros(ring.capacity, jnp.float32)
+        empty = buffer.in_rows(jnp.zeros(ring.capacity, jnp.float32))
         return EROState(
             params=params,
             opt_state=_optimiser(self.config).init(params),
@@ -124,8 +124,8 @@ class ERO(Sampler):
         ones = jnp.ones(slots.shape, jnp.float32)
         return state._replace(
             chosen=sum_tree.set(state.chosen, slots, ones),
-            reward=buffer.write(state.reward, slots, get_field(transition, "reward")),
-            td_error=buffer.write(state.td_error, slots, 0.0 * ones),
+            reward=buffer.write_elements(state.reward, slots, get_field(transition, "reward")),
+            td_error=buffer.write_elements(state.td_error, slots, 0.0 * ones),
         )
 
     def sample(self, state: EROState, ring: Ring, key: Array, batch_size: int) -> Draw:
@@ -138,7 +138,7 @@ class ERO(Sampler):
         return Draw(jnp.where(enough, within, anywhere), ones, probability=chance)
 
     def update(self, state: EROState, ring: Ring, sample: Sample, **feedback: Array) -> EROState:
-        written = buffer.write(state.td_error, sample.indices, feedback["td_error"])
+        written = buffer.write_elements(state.td_error, sample.indices, feedback["td_error"])
         return state._replace(td_error=written)
 
     def observe_return(
@@ -237,6 +237,7 @@ def _features(state: EROState, ring: Ring) -> Array:
     live = slots < ring_.size(ring)
 
     def squash(values: Array) -> Array:
+        values = buffer.of_slots(values, ring.capacity)
         scale = jnp.std(values, where=live)
         return jnp.tanh(values / jnp.where(scale > 0, scale, 1.0))
 

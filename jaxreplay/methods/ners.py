@@ -98,8 +98,9 @@ class NERSState(NamedTuple):
     params: Any
     opt_state: optax.OptState
     priorities: ProportionalState  # priorities (tree leaves) are score^alpha
-    td_error: Buffer  # [C] float32, tanh(TD error) when last replayed; initially 1
-    q_value: Buffer  # [C] float32, tanh(critic's target) when last replayed; initially 1
+    # Of each slot (`buffer.in_rows`), tanh when last replayed; initially 1
+    td_error: Buffer  # [R, 128] float32, of the TD error
+    q_value: Buffer  # [R, 128] float32, of the critic's target
     positions: Positions | None  # None unless the option `time_feature` is "episode"
     collected: Collected
     has_observed: Array  # [] bool, whether `observe_return` has been called
@@ -148,7 +149,7 @@ class NERS(Sampler):
         )
 
     def init(self, key: Array, ring: Ring) -> NERSState:
-        config, ones = self.config, jnp.ones(ring.capacity, jnp.float32)
+        config, ones = self.config, buffer.in_rows(jnp.ones(ring.capacity, jnp.float32))
         blank = ring_.gather(ring, jnp.zeros(1, jnp.int32))
         scalar = jnp.zeros(1)
         params = _network(config).init(key, _features(config, blank, scalar, scalar, scalar))
@@ -175,8 +176,8 @@ class NERS(Sampler):
             positions = episodes.add_positions(positions, slots, get_field(transition, "first"))
         return state._replace(
             priorities=proportional.insert(state.priorities, slots),
-            td_error=buffer.write(state.td_error, slots, ones),
-            q_value=buffer.write(state.q_value, slots, ones),
+            td_error=buffer.write_elements(state.td_error, slots, ones),
+            q_value=buffer.write_elements(state.q_value, slots, ones),
             positions=positions,
         )
 
@@ -198,8 +199,8 @@ class NERS(Sampler):
         scores = _scores(self.config, state.params, features, valid)
         return state._replace(
             priorities=proportional.write(state.priorities, slots, scores**self.config.alpha),
-            td_error=buffer.write(state.td_error, slots, td_error),
-            q_value=buffer.write(state.q_value, slots, q_value),
+            td_error=buffer.write_elements(state.td_error, slots, td_error),
+            q_value=buffer.write_elements(state.q_value, slots, q_value),
             collected=_collect(state.collected, sample, valid),
         )
 
@@ -271,8 +272,8 @@ def _learn(
         config,
         ring_.gather(ring, slots),
         _time(state, ring, slots),
-        state.td_error[slots],
-        state.q_value[slots],
+        buffer.read_elements(state.td_error, slots),
+        buffer.read_elements(state.q_value, slots),
     )
     tree = state.priorities.tree
     counted_sum = jnp.where(counted, sum_tree.get(tree, slots), 0.0).sum()

@@ -20,6 +20,7 @@ import numpy as np
 from flax import struct
 
 from jaxreplay import buffer, numerics
+from jaxreplay._internal import wide_rows
 from jaxreplay.buffer import Buffer
 from jaxreplay.types import Array
 
@@ -46,11 +47,14 @@ _TOTALS = -(-BUCKETS // _WORDS)  # rows of bucket totals
 
 
 class BucketOrder(struct.PyTreeNode):
-    """Values of `capacity` slots, the bucket of each slot, and counts of slots per bucket."""
+    """Values of `capacity` slots, the bucket of each slot, and counts of slots per bucket.
 
-    values: Buffer  # [S] float32, -1 if unset, where S is the capacity rounded up to whole blocks
-    buckets: Buffer  # [S / 4] uint32, the buckets of four slots per word
-    counts: Buffer  # [words] uint32, slots per bucket in each block and in total (see `_Levels`)
+    All arrays are in rows of 128 (`buffer.in_rows`). S is the capacity rounded up to whole blocks.
+    """
+
+    values: Buffer  # S float32, -1 if unset
+    buckets: Buffer  # S / 4 uint32, the buckets of four slots per word
+    counts: Buffer  # uint32, slots per bucket in each block and in total (see `_Levels`)
     capacity: int = struct.field(pytree_node=False)
 
 
@@ -71,9 +75,9 @@ def init(capacity: int) -> BucketOrder:
         raise ValueError(f"capacity must be in [1, {_MOST:,}], got {capacity}")
     size = -(-capacity // _BLOCK) * _BLOCK
     return BucketOrder(
-        values=jnp.full(size, -1.0, jnp.float32),
-        buckets=jnp.full(size // _PACKED, 2**32 - 1, jnp.uint32),
-        counts=jnp.zeros(_levels(capacity).size, jnp.uint32),
+        values=buffer.in_rows(jnp.full(size, -1.0, jnp.float32)),
+        buckets=buffer.in_rows(jnp.full(size // _PACKED, 2**32 - 1, jnp.uint32)),
+        counts=buffer.in_rows(jnp.zeros(_levels(capacity).size, jnp.uint32)),
         capacity=capacity,
     )
 
@@ -88,16 +92,16 @@ def set(order: BucketOrder, slots: Array, values: Array) -> BucketOrder:
     valid = (slots >= 0) & (slots < order.capacity) & jnp.isfinite(values) & (values >= 0)
     beyond = order.values.size
     near = jnp.where(valid, slots, 0)
-    before = buffer.once(buffer.read(order.values, near))
+    before = buffer.once(buffer.read_elements(order.values, near))
     # A selection that is always `values` makes the write depend on the read (see `buffer`).
     held, new = order.values, jnp.where(jnp.isnan(before), before, values)
     if len(slots) > 1:  # Write the position in the batch; of duplicates, the one that remains wins.
         number = jnp.arange(len(slots), dtype=jnp.float32)
         number = jnp.where(jnp.isnan(before), before, number)
-        held, new = buffer.write(held, jnp.where(valid, slots, beyond), number), values
-        valid &= buffer.once(buffer.read(held, near)) == number
+        held, new = buffer.write_elements(held, jnp.where(valid, slots, beyond), number), values
+        valid &= buffer.once(buffer.read_elements(held, near)) == number
     slots = jnp.where(valid, slots, beyond)
-    held = buffer.write(held, slots, new)
+    held = buffer.write_elements(held, slots, new)
     gone = jnp.where(valid & (before >= 0), bucket_of(before), _NONE)
     come = jnp.where(valid, bucket_of(values), _NONE)
     return _move(order.replace(values=held), slots, gone, come)
@@ -105,7 +109,7 @@ def set(order: BucketOrder, slots: Array, values: Array) -> BucketOrder:
 
 def values(order: BucketOrder) -> Array:
     """Return the value of every slot, `[C]` float32, or -1 for slots without a value."""
-    return order.values[: order.capacity]
+    return buffer.of_slots(order.values, order.capacity)
 
 
 def bucket_of(values: Array) -> Array:
@@ -173,21 +177,22 @@ def check_valid(order: BucketOrder) -> None:
       ValueError: If a value is NaN, infinite or negative, a slot beyond the capacity has a value,
         or the buckets or counts do not match the values.
     """
-    held = np.asarray(order.values)
+    size = -(-order.capacity // _BLOCK) * _BLOCK
+    held = np.ravel(order.values)[:size]
     bad = ~np.isfinite(held) | ((held < 0) & (held != -1))
     bad[order.capacity :] |= held[order.capacity :] != -1
     if bad.any():
         raise ValueError(f"slot {bad.argmax()} has the invalid value {held[bad.argmax()]}")
     slots = np.flatnonzero(held >= 0)
     bucket = np.asarray(bucket_of(jnp.asarray(held[slots])))
-    counts = np.zeros(order.counts.size, np.uint32)
+    counts = np.zeros(_levels(order.capacity).size, np.uint32)
     buckets = np.full((held.size // _PACKED, _PACKED), _NONE, np.uint32)
     buckets.ravel()[slots] = bucket
     buckets = (buckets << 8 * np.arange(_PACKED, dtype=np.uint32)).sum(axis=1, dtype=np.uint32)
     for places, ones in _places(order.capacity, bucket, slots):
         np.add.at(counts, places, ones.astype(np.uint32))
     for name, right in {"buckets": buckets, "counts": counts}.items():
-        stored = np.asarray(getattr(order, name))
+        stored = np.ravel(getattr(order, name))[: right.size]
         if (stored != right).any():
             at = (stored != right).argmax()
             raise ValueError(f"{name}[{at}] is {stored[at]}, expected {right[at]} from the values")
@@ -235,7 +240,8 @@ def _places(capacity: int, bucket: Any, slots: Any) -> Iterator[tuple[Any, Any]]
 def _move(order: BucketOrder, slots: Array, gone: Array, come: Array) -> BucketOrder:
     """Move distinct slots `[B]` from buckets `gone` to buckets `come`; `_NONE` is no bucket."""
     change = (come - gone) << slots % _PACKED * 8  # in the slot's byte; 0 in the other bytes
-    buckets = buffer.add(order.buckets, slots // _PACKED, change.astype(jnp.uint32))
+    change = change.astype(jnp.uint32)
+    buckets = buffer.write_elements(order.buckets, slots // _PACKED, change, "add")
     places, changes = [], []
     gone, come = buffer.once((gone, come))
     for sign, bucket in ((-1, gone), (1, come)):
@@ -243,13 +249,14 @@ def _move(order: BucketOrder, slots: Array, gone: Array, come: Array) -> BucketO
             places.append(jnp.where(bucket < BUCKETS, place, order.counts.size))
             changes.append(sign * increment)
     changes = jnp.concatenate(changes).astype(jnp.uint32)
-    counts = buffer.add(order.counts, jnp.concatenate(places), changes)
+    counts = buffer.write_elements(order.counts, jnp.concatenate(places), changes, "add")
     return order.replace(buckets=buckets, counts=counts)
 
 
 def _totals(order: BucketOrder) -> Array:
     """Return the int32 number of slots in each bucket, padded to whole rows of `_WORDS`."""
-    return order.counts[_levels(order.capacity).starts[-1] :].astype(jnp.int32)
+    levels = _levels(order.capacity)
+    return wide_rows.part(order.counts, levels.starts[-1], _TOTALS * _WORDS).astype(jnp.int32)
 
 
 def _bucket(order: BucketOrder, ranks: Array) -> tuple[Array, Array, Array]:
@@ -258,7 +265,7 @@ def _bucket(order: BucketOrder, ranks: Array) -> tuple[Array, Array, Array]:
     rows = totals.reshape(_TOTALS, _WORDS).sum(axis=1, dtype=jnp.int32)
     row, number = buffer.once(_pick(list(rows), ranks))
     row = jnp.minimum(row, _TOTALS - 1)
-    child, number = _pick(_words(totals, row * _WORDS, _WORDS), number)
+    child, number = _pick(_words(totals[None], row * _WORDS, _WORDS), number)
     child, number = buffer.once((child, number))
     bucket = buffer.once(jnp.minimum(row * _WORDS + child, BUCKETS - 1))
     return bucket, number, buffer.read(totals, bucket)
@@ -293,7 +300,7 @@ def _words(array: Buffer, first: Array, count: int) -> list[Array]:
     XLA would write and read again a single array of all words, which takes three times as long.
     """
     at = buffer.once(first)
-    return [buffer.read(array, at + number) for number in range(count)]
+    return [buffer.read_elements(array, at + number) for number in range(count)]
 
 
 def _flags(word: Array, bucket: Array) -> Array:

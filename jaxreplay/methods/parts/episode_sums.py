@@ -63,11 +63,13 @@ def write(
     for count in large:
         family = start // _CHILDREN + node // _CHILDREN
         families.append(family)
-        prefixes.append(_scan(buffer.read(nodes.reshape(-1, _CHILDREN), family)))
+        # Without `settle`, XLA on GPU reads nodes again after later writes, and copies them for it.
+        siblings = buffer.settle(buffer.read(nodes.reshape(-1, _CHILDREN), family))
+        prefixes.append(_scan(siblings))
         node, start = node // _CHILDREN, start + count
         if start < size:
             nodes = buffer.write(nodes, start + node, prefixes[-1][:, -1])
-    rows, sums_above = jnp.concatenate(families), nodes[start:]
+    rows, sums_above = jnp.concatenate(families), buffer.settle(nodes[start:])
     for count in small:
         above = _scan(jnp.pad(sums_above, (0, count - sums_above.size)).reshape(-1, _CHILDREN))
         prefixes.append(above)

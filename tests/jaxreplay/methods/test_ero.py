@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxreplay import sum_tree
+from jaxreplay import buffer, sum_tree
 from jaxreplay.methods.ero import EROConfig, log_likelihood, sampler
 from tests.slots import Slots
 
@@ -115,9 +115,11 @@ def test_draws_are_uniform_over_the_subset(subset, drawn):
 
 
 def test_new_items_enter_the_subset_with_td_error_0():
-    slots = Subset(CAPACITY).choose([1, 4, 5, 7]).put(td_error=jnp.full(CAPACITY, 2.0)).add()
+    errors = buffer.in_rows(jnp.full(CAPACITY, 2.0))
+    slots = Subset(CAPACITY).choose([1, 4, 5, 7]).put(td_error=errors).add()
     assert np.flatnonzero(slots.chosen()).tolist() == [0, 1, 4, 5, 7]
-    np.testing.assert_array_equal(slots.state.sampler.td_error, [0.0] + [2.0] * (CAPACITY - 1))
+    errors = buffer.of_slots(slots.state.sampler.td_error, CAPACITY)
+    np.testing.assert_array_equal(errors, [0.0] + [2.0] * (CAPACITY - 1))
 
 
 def test_features_are_scaled_by_the_deviation_over_stored_items():

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxreplay import linear, ring, sum_tree, testing
+from jaxreplay import buffer, linear, ring, sum_tree, testing
 from jaxreplay.methods import proportional
 from jaxreplay.methods.ners import Collected, NERSConfig, log_probabilities, method, sampler
 from jaxreplay.methods.parts.score_network import Features, ScoreNetwork, _patches
@@ -228,7 +228,8 @@ def test_new_transitions_get_the_highest_score_and_features_of_one():
     assert slots.leaves().max() <= 1.0 and slots.leaves().min() < 1.0
     slots.rows(range(50, 50 + CAPACITY))  # overwrites all slots
     inner = slots.state.sampler
-    for values in (slots.leaves(), inner.td_error, inner.q_value, inner.priorities.max_leaf):
+    stored = [buffer.of_slots(x, CAPACITY) for x in (inner.td_error, inner.q_value)]
+    for values in (slots.leaves(), *stored, inner.priorities.max_leaf):
         np.testing.assert_array_equal(values, 1.0)
 
 
@@ -236,8 +237,8 @@ def test_a_replayed_batch_is_scored_as_a_set():
     slots = Scored()
     batch, td = slots.replay(times=1)
     inner, t = jax.device_get(slots.state.sampler), batch.transition
-    np.testing.assert_allclose(inner.td_error[batch.indices], np.tanh(td), rtol=1e-6)
-    np.testing.assert_allclose(inner.q_value[batch.indices], np.tanh(2 * td), rtol=1e-6)
+    np.testing.assert_allclose(inner.td_error.ravel()[batch.indices], np.tanh(td), rtol=1e-6)
+    np.testing.assert_allclose(inner.q_value.ravel()[batch.indices], np.tanh(2 * td), rtol=1e-6)
     time = np.float32(batch.version / CAPACITY)
     scalars = [t.action, t.reward, time, np.tanh(td), np.tanh(2 * td)]
     scalars = np.concatenate([x.reshape(BATCH, -1) for x in scalars], axis=1)

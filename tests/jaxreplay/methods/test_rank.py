@@ -209,7 +209,7 @@ def test_the_order_is_never_stale():
 
         def step(state, key, replay=replay):
             batch = replay.sample(state, key)
-            errors = state.sampler.order.values[batch.indices] / 2
+            errors = bucket_order.values(state.sampler.order)[batch.indices] / 2
             return replay.update(state, batch, td_error=errors.clip(1e-3)), batch.indices
 
         keys = jax.random.split(jax.random.key(0), 100)
