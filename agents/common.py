@@ -241,10 +241,10 @@ def centred_rmsprop(
 
 
 def averaged(tree: P) -> P:
-    """Return the means over devices of gradients and losses, which a divided batch gives to each.
+    """Return the means of gradients and losses over the devices that share a batch.
 
-    Devices share one message. Outside of a `jax.shard_map` over `devices.AXIS`, the tree itself is
-    returned.
+    The tree is sent in one message. Outside of a `jax.shard_map` over `devices.AXIS`, the tree
+    itself is returned.
     """
     return devices.mean(tree, devices.current())
 
@@ -301,14 +301,14 @@ def batched_index(values: Array, action: Array) -> Array:
 
 
 def _masked_sum(values: Array, action: Array) -> Array:
-    """Return a sum, which is faster than a gather, whose gradient is a scatter."""
+    """Select the value of each action by a masked sum, faster than a gather and its gradient."""
     mask = jnp.arange(values.shape[1]) == action[:, None]
     mask = mask.reshape(*mask.shape, *[1] * (values.ndim - 2))
     return jnp.where(mask, values, 0).sum(axis=1)
 
 
 def _selected(values: Array, action: Array) -> Array:
-    """Return selections, for which a GPU launches no kernel; for a sum it launches one."""
+    """Select the value of each action by one `where` per action, without a kernel on a GPU."""
     chosen = jnp.zeros_like(values[:, 0])
     for number in range(values.shape[1]):
         is_own = (action == number).reshape(-1, *[1] * (values.ndim - 2))

@@ -94,7 +94,7 @@ def critic_feedback(
 def critic_gradient(
     critics: Critics, transition: Any, weights: Array, target: Array, objective: Objective
 ) -> Ensemble:
-    """Return the gradient of the mean weighted loss of N critics by their parameters.
+    """Return the gradient of the mean weighted loss of N critics with respect to their parameters.
 
     Args:
       critics: the critics.
@@ -167,9 +167,10 @@ def choose(
 
     Args:
       objective: objective with `choose`.
-      norms: `[N, M]`, norms of the gradients of N critics' losses by their outputs.
+      norms: `[N, M]`, norms of the gradients of N critics' losses with respect to their
+        outputs.
       sample: M candidates.
-      key: PRNG key of the update, which may have been used for other numbers.
+      key: PRNG key of the update, from which the choice derives a key of its own.
 
     Returns:
       The choices of N critics, and the batch for the actor.

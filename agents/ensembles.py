@@ -1,9 +1,9 @@
 """Ensembles of critics: initialisation, evaluation of all or some members, and their statistics.
 
-Parameters of up to two critics are a tuple of trees. Those of more are one tree of stacked arrays
-`[N, ...]`, evaluated in one batched product: Adam and target networks then take one operation per
-layer, and compilation does not grow with N. Loops on accelerators stack those of two as well, by
-`stack_pairs`.
+Parameters of one or two critics are a tuple of trees. Parameters of more are a tree of stacked
+arrays `[N, ...]`, evaluated in one batched product: Adam and target networks then take one
+operation per layer, and compilation does not grow with N. Loops on accelerators stack two critics
+as well, by `stack_pairs`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -104,10 +104,10 @@ def stack_pairs(state: Any) -> Any:
 
 
 def split_pairs(state: Any, like: Any) -> Any:
-    """Return the agent's state that `stack_pairs` gave, or a later one, with the tuples of `like`.
+    """Undo `stack_pairs`: return the agent's state with the tuples of `like`.
 
     Args:
-      state: an agent's state.
+      state: result of `stack_pairs`, or a later state of the same agent.
       like: argument of `stack_pairs`.
     """
 
@@ -138,7 +138,7 @@ def trainable(ensemble: Ensemble) -> Ensemble:
 
 
 def with_statistics(ensemble: Ensemble, statistics: Ensemble) -> Ensemble:
-    """Return an ensemble with these statistics: those of `apply_learning`, or of an ensemble."""
+    """Return an ensemble with the statistics that `apply_learning` or another ensemble has."""
     if isinstance(ensemble, tuple):
         return tuple(
             {**fixed, **member} for member, fixed in zip(ensemble, statistics, strict=True)

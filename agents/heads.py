@@ -39,7 +39,7 @@ class Head(Protocol):
         ...
 
     def gradient(self, target: Array, outputs: Array, fractions: Array | None) -> Array:
-        """Return the gradients `[B, m]` of `loss` by `outputs`."""
+        """Return the gradients `[B, m]` of `loss` with respect to `outputs`."""
         ...
 
     def priority(self, loss: Array, target: Array) -> Array:

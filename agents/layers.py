@@ -82,10 +82,10 @@ class LayerNorm(nn.Module):
 class BatchRenorm(nn.Module):
     """Batch renormalisation of `[B, D]` (Ioffe 2017, Alg. 1), with a learned scale and shift.
 
-    While the collection "batch_stats" is mutable (see `learning`), it normalises by mean and
-    variance of the batch, corrected towards the running statistics within bounds, and moves these.
-    Otherwise it normalises by the running statistics. Gradients flow through the statistics of the
-    batch, not through the correction.
+    While the collection "batch_stats" is mutable (see `learning`), the layer normalises by mean and
+    variance of the batch, corrected towards the running statistics within bounds, and updates the
+    running statistics. Otherwise it normalises by the running statistics. Gradients flow through
+    the statistics of the batch, not through the correction.
 
     Constants are those of CrossQ (Bhatt et al. 2024). In the first `warmup` batches there is no
     correction, which is batch normalisation.

@@ -169,8 +169,8 @@ def encode(obs: Obs, network: Network = "auto", layer_norm: bool = False) -> tup
 
     Args:
       obs: one array, or a tree of arrays such as a dict.
-      network: network of all images, or "mlp" to flatten them. "auto" is that of `network_for`, or
-        in a tree "nature" for images of at least 36 pixels a side.
+      network: network of all images, or "mlp" to flatten them. "auto" selects it by
+        `network_for`, or in a tree "nature" for images of at least 36 pixels a side.
       layer_norm: whether convolutions are normalised (see `Torso`).
 
     Returns:
@@ -212,7 +212,7 @@ def _network_of(shape: tuple[int, ...], network: Network, alone: bool) -> Networ
 
 
 def flat_or_encoded(obs: Obs) -> Array:
-    """Return the features `[B, D]` of agents that flatten an image, but encode it in a tree."""
+    """Return features `[B, D]`: flatten a single array, or `encode` a tree of arrays."""
     return flatten(obs) if jax.tree_util.all_leaves([obs]) else encode(obs)[0]
 
 

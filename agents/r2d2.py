@@ -70,8 +70,8 @@ class R2D2Config(Config):
 class Memory(NamedTuple):
     """Extras stored with each step: recurrent states `[..., S]` before and after its observation.
 
-    Updates read the first; acting reads the second, of the previous step. S is `memory` for a GRU,
-    and twice as much for an LSTM.
+    Updates read the state before; acting reads the state after the previous step. S is `memory` for
+    a GRU, and twice as much for an LSTM.
     """
 
     before: Array

@@ -212,7 +212,7 @@ class _Rainbow:
         return self.head.loss(target, taken, draws.fractions), self.head.mean(taken)
 
     def gradient_norms(self, params: Params, t: Transition, target: Array, draws: Draws) -> Array:
-        """Return norms `[B]` of the losses' gradients by the outputs for the stored actions."""
+        """Return norms `[B]` of gradients of losses with respect to the stored actions' outputs."""
         taken = common.batched_index(self.outputs(params, t.obs, *draws), t.action)
         return jnp.linalg.norm(self.head.gradient(target, taken, draws.fractions), axis=-1)
 

@@ -140,7 +140,10 @@ class SACConfig(Config):
 
 
 class Clock(NamedTuple):
-    """Counter of updates, with the actor's metrics, which updates without the actor repeat."""
+    """Number of updates, and the metrics of the latest actor update.
+
+    Updates that skip the actor log these metrics again.
+    """
 
     updates: Array  # [] int32
     metrics: dict[str, Array]  # [] float32 each
@@ -454,7 +457,7 @@ class _SAC:
         return state._replace(**fields, clock=Clock(updates, metrics)), metrics
 
     def reset(self, state: SACState, t: Transition, key: Array) -> SACState:
-        """Re-initialise all but the clock if it is due."""
+        """Re-initialise the agent except for its clock, if a reset is due."""
         every = self.config.reset_every
         if every is None or state.clock is None:
             return state

@@ -129,6 +129,6 @@ def _or_one(scale: Array) -> Array:
 
 
 def _stored_slots(ring: Ring) -> tuple[Array, Array]:
-    """Return a mask `[capacity]` of occupied slots, and the number of occupied slots or 1."""
+    """Return a mask `[capacity]` of occupied slots, and their number, at least 1."""
     size = ring_.size(ring)
     return jnp.arange(ring.capacity) < size, jnp.maximum(size, 1)

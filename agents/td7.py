@@ -77,9 +77,9 @@ class TD7State(NamedTuple):
 
 
 def widen(seen: Array, target: Array, learned: Array) -> Array:
-    """Return the least and largest target `[2]`, of those before and of targets `[B]`.
+    """Return the least and largest target `[2]`: the range `seen`, extended by targets `[B]`.
 
-    Targets count if they are finite and `learned` `[B]` bool is True.
+    Only finite targets extend it, of transitions for which `learned` `[B]` bool is True.
     """
     learned &= jnp.isfinite(target)
     least = target.min(where=learned, initial=seen[0])

@@ -164,7 +164,7 @@ def options(name: str, **changes: Any) -> EnvironmentConfig:
 
 
 def foreign_options(name: str) -> dict[str, str]:
-    """Return the options of other families only, each with the names of these families."""
+    """Return the options that only other families have, with the names of those families."""
     own = _fields(_split(name)[0].config)
     theirs: dict[str, list[str]] = {}
     for prefix, family in FAMILIES.items():

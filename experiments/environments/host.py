@@ -211,7 +211,7 @@ def map_arrays(function: Callable[..., Any], obs: Tree, *others: Tree) -> Tree:
 def environment_seeds(seed: int, num_envs: int) -> list[int]:
     """Return the seed of each environment of a batch.
 
-    Unlike seed, seed + 1, ..., they do not overlap with those of a neighbouring seed.
+    Batches with neighbouring seeds have no seed of an environment in common.
     """
     # 31 bits: the emulator's seeds are signed.
     return [int(x) >> 1 for x in np.random.SeedSequence(seed).generate_state(num_envs)]

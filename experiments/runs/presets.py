@@ -44,8 +44,8 @@ class Preset(NamedTuple):
 def read_tables(path: Path, make: Callable[[str, dict[str, Any]], _Made]) -> dict[str, _Made]:
     """Return the objects that `make` builds from the name and content of each table in a TOML file.
 
-    The content includes that of the tables in `like`. Names such as "_atari" are those of tables
-    that only others start from, and are left out.
+    The content includes the content of the tables in `like`. Tables whose names start with an
+    underscore, such as "_atari", are starting points of others and are left out.
 
     Raises:
       ValueError: the file cannot be read, or `make` fails; the error names file and table.

@@ -175,14 +175,14 @@ def fits(agent: str, environment: str) -> bool:
 
 
 def suits(replay: str, environment: str) -> bool:
-    """Return whether an environment has goals or a replay method needs none."""
+    """Return whether an environment has goals, or the replay method does not need them."""
     entry = METHODS[replay]
     needed = entry.method(entry.config()).requires.goals
     return not needed or environments.has_goals(environment)
 
 
 def feeds(agent: str, replay: str) -> bool:
-    """Return whether agent and replay method meet each other's requirements."""
+    """Return whether the agent meets the method's requirements and the method meets the agent's."""
     return not any(_lacking(agent, _default(agent, replay)))
 
 

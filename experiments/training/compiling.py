@@ -49,7 +49,7 @@ def default_platform() -> str:
 
 
 class Waiting(ValueError):
-    """Devices may send messages unequally often, and so wait for each other forever."""
+    """Devices may send different numbers of messages, and wait for each other forever."""
 
 
 class Traced:
@@ -109,12 +109,13 @@ def depends(
     Args:
       jaxpr: the traced function.
       inputs: one flag per input.
-      on_device: whether the flags mean that devices of a `jax.shard_map` differ; results of
-        reductions over them do not, and their own numbers do.
+      on_device: whether a flag means that values differ between devices of a `jax.shard_map`.
+        Results of reductions over devices do not differ; numbers of the devices do.
       constants: one flag per constant.
 
     Raises:
-      Waiting: with `on_device`, a branch or a number of iterations differs, and with it messages.
+      Waiting: with `on_device`, a branch or a number of iterations with messages differs between
+        devices.
     """
     known = dict(zip(jaxpr.invars, inputs, strict=True))
     known.update(zip(jaxpr.constvars, constants, strict=False))

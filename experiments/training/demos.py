@@ -67,7 +67,7 @@ class Recorded(Replay):
 def _loaded(replay: Replay, path: str, task: TransitionSpec | None, example: Tree) -> ReplayState:
     """Return the state of a replay with the transitions of a file, read when tracing.
 
-    Warns if the transitions seem to be those of another discount, n-step or range of actions.
+    Warns if discounts, n-step or the range of actions seem to differ from the task's.
 
     Raises:
       ValueError: If the file does not fit, or has actions that the task lacks.

@@ -28,7 +28,7 @@ from experiments.training.state import LoopState, Metrics
 
 
 class CutShort(Exception):
-    """A driver stopped on request between two log points.
+    """Raised by a driver that stops on request between two log points.
 
     Attributes:
       state: the state; None during the warm-up.

@@ -64,8 +64,9 @@ def conclude(means: Metrics) -> Metrics:
     Under `replayed/`: `abs_td` and `q_value`, means; `td_std` and `q_std`, standard deviations
     within a batch; `age` in agent steps; `distinct`, the share of different transitions in a batch;
     `effective_batch`, `(sum w)^2 / (B sum w^2)` of the importance weights (Kish 1965);
-    `effective_buffer`, `1 / (N sum P^2)`, the share of the buffer in use, as the harmonic mean over
-    updates: the mean of `P` over draws estimates `sum P^2`. It needs `Draw.probability`.
+    `effective_buffer`, `1 / (N sum P^2)`, the share of the buffer in use. The mean of `P` over
+    draws estimates `sum P^2`, so that this is the harmonic mean over updates; it needs
+    `Draw.probability`.
     """
     if _CONCENTRATION not in means:
         return means
@@ -90,10 +91,10 @@ def inspect(
 
     Returns:
       Under `stored/`, for transitions drawn uniformly: `abs_td`, `q_value`, `td_std`, `q_std` and
-      `age`, as in `conclude`. Under `replayed/`: the exact `effective_buffer` of this moment (the
+      `age`, as in `conclude`. Under `replayed/`: the exact `effective_buffer` of this state (the
       mean over updates replaces it where available); `entropy` of the probabilities, divided by
-      that of uniform sampling; `odds_i`, the share of stored transitions with log10(N P) between
-      ODDS_EDGES[i-1] and ODDS_EDGES[i].
+      the entropy of uniform sampling; `odds_i`, the share of stored transitions with log10(N P)
+      between ODDS_EDGES[i-1] and ODDS_EDGES[i].
     """
     key_stored, key_feedback = jax.random.split(key)
     ring = state.ring

@@ -193,7 +193,7 @@ class Phases:
     ) -> tuple[Array, Any]:
         """Return the actions `[N, ...]` of evaluations, and the agent's memory.
 
-        `memory` is that after the previous step, or `no_memory`.
+        `memory` is the agent's memory after the previous step, or the result of `no_memory`.
         """
         if self.agent.recall is None:
             action = self.agent.greedy(agent_state, obs)
