@@ -95,7 +95,7 @@ def write(
 
 
 def add(buffer: Buffer, slots: Array, values: Array) -> Buffer:
-    """Add `values` to the rows at `slots`; all values of a duplicate slot are added."""
+    """Increment rows at `slots` by `values`; a repeated slot by the sum of its values."""
     if len(slots) == 1:
         values = jnp.concatenate([values, jnp.zeros_like(values)])
     values = values.astype(buffer.dtype)
