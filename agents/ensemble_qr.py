@@ -140,7 +140,7 @@ class _EnsembleQR:
         return common.epsilon_greedy(self.greedy(state, obs), key, epsilon, self.num_actions), None
 
     def targets(self, state: EnsembleQRState, t: Transition) -> Array:
-        """Return each head's target quantiles, `[B, M, m]`, for the action with the largest mean over heads."""
+        """Return each head's target quantiles `[B, M, m]` for the action with the largest mean."""
         heads = self.heads(state.target_params, t.next_obs)
         best = common.batched_index(heads, jnp.argmax(heads.mean(axis=(-2, -1)), axis=-1))
         return t.reward[:, None, None] + t.discount[:, None, None] * best
