@@ -79,7 +79,7 @@ class TD7State(NamedTuple):
 def widen(seen: Array, target: Array, learned: Array) -> Array:
     """Return the least and largest target `[2]`: the range `seen`, extended by targets `[B]`.
 
-    Only finite targets extend it, of transitions for which `learned` `[B]` bool is True.
+    A target counts if it is finite and `learned`, `[B]` bool, is True for its transition.
     """
     learned &= jnp.isfinite(target)
     least = target.min(where=learned, initial=seen[0])

@@ -371,7 +371,7 @@ def donation_changes_nothing(case: Case) -> None:
 def feedback_for_overwritten_slots_is_dropped(case: Case) -> None:
     """Check that feedback for overwritten transitions is dropped and counted, and changes nothing.
 
-    Methods without feedback may count a batch, such as draws without replacement.
+    A method without feedback may change its state, as one that counts the batches it has drawn does.
     """
     batch, state = case.sample(case.full, jax.random.key(0)), case.full
     for time in range(5):

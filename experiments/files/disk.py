@@ -173,7 +173,7 @@ def replacing(path: Path) -> Iterator[Path]:
 def leftovers(folder: Path) -> dict[Path, Path]:
     """Return temporary files of killed processes in a folder, with the paths that they replace.
 
-    Files of this process and of processes that started later are left out: they may be in use.
+    Files of this process and of processes started after it are left out: they may be in use.
     """
     found = {path: _TEMPORARY.fullmatch(path.name) for path in folder.iterdir()}
     return {path: folder / match[1] for path, match in found.items() if match and _is_old(path)}

@@ -27,7 +27,7 @@ def in_words(minutes: float) -> str:
 
 
 def seconds(config: RunConfig) -> float:
-    """Return the estimated duration of a run with all seeds in seconds, without compilation."""
+    """Return the estimated seconds that a run with all its seeds takes, without compilation."""
     family = config.env.partition("/")[0]
     hidden = getattr(config.agent_options, "hidden", None) or (64, 64)
     units = hidden[0] * (hidden[1] if len(hidden) > 1 else hidden[0])

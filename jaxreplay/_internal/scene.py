@@ -89,7 +89,7 @@ class Scene(NamedTuple):
         if not abs(probability.sum() - 1) <= _TOLERANCE or probability.min() < 0:
             raise ValueError(
                 f"probabilities of {type(method.sampler).__name__} sum to {probability.sum():.6g}, "
-                "not to 1: the state is damaged, or draws are not those of `Sampler.probability`"
+                "not to 1: the state is damaged, or `Sampler.probability` does not fit the draws"
             )
         weights = warm_up.weights(method, state, self.ring, key, self._size(method), every)
         weights = None if weights is None else weights[self.slots]

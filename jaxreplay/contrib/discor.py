@@ -127,7 +127,7 @@ class DistributionCorrection:
         )
 
     def metrics(self, state: DisCorState) -> dict[str, Array]:
-        """Return the temperature, the mean error, and the effective fraction of the batch."""
+        """Return the temperature, the mean error, and the effective batch size divided by B."""
         return {
             "error_temperature": state.temperature,
             "mean_error": state.error,
