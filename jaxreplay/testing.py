@@ -371,7 +371,7 @@ def donation_changes_nothing(case: Case) -> None:
 def feedback_for_overwritten_slots_is_dropped(case: Case) -> None:
     """Check that feedback for overwritten transitions is dropped and counted, and changes nothing.
 
-    A method without feedback may change its state, as one that counts the batches it has drawn does.
+    A method without feedback may change its state, for example if it counts its batches.
     """
     batch, state = case.sample(case.full, jax.random.key(0)), case.full
     for time in range(5):
