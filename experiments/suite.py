@@ -57,6 +57,7 @@ class Task(NamedTuple):
     every: tuple[int, int]  # agent steps between two learning phases, for two replay ratios
     most_seeds: int  # number of seeds at which undecided claims stop
     steps: int | None = None  # agent steps; by default, those of the experiment
+    epsilon_steps: int | None = None  # agent steps in which epsilon falls, at both replay ratios
 
     @property
     def source(self) -> Experiment:
@@ -70,9 +71,9 @@ TASKS = (
     Task("walk_dqn", "walk/14", (4, 16), 128),
     Task("deepsea_dqn", "gymnax/DeepSea-bsuite", (4, 16), 128),
     Task("bitflip_dqn", "goals/BitFlip-15", (1, 4), 64),
-    Task("sparse_pendulum_td3", "sparse_pendulum/Pendulum-v0", (4, 16), 32, 110_000),
-    Task("minatar_dqn", "gymnax/Breakout-MinAtar", (1, 4), 32, 40_000),
-    Task("minatar_dqn", "gymnax/Asterix-MinAtar", (1, 4), 32, 40_000),
+    Task("sparse_pendulum_td3", "sparse_pendulum/Pendulum-v0", (4, 8), 32, 110_000),
+    Task("minatar_dqn", "gymnax/Breakout-MinAtar", (1, 4), 32, 40_000, 40_000),
+    Task("minatar_dqn", "gymnax/SpaceInvaders-MinAtar", (1, 4), 32, 40_000, 40_000),
 )
 
 
@@ -87,23 +88,31 @@ def study_of(task: Task, methods: Mapping[str, str], smoke: bool = False) -> Stu
     Raises:
       ValueError: If a method does not fit the task.
     """
-    arms = {label: task.source.arms.get(label, Arm(label)) for label in _BASELINES}
-    arms |= {
-        label: task.source.arms.get(label, Arm(method)) if method == label else Arm(method)
-        for label, method in methods.items()
-    }
     chosen = task.source.sizes["smoke" if smoke else "small"]
     ratios = task.every[:1] if smoke else task.every
     loop = dict(chosen.loop)
     if task.steps is not None and not smoke:
         loop["steps"] = task.steps
+    arms = {}
+    for label, method in {**dict.fromkeys(_BASELINES), **methods}.items():
+        arm = Arm(method or label)
+        if method in (None, label):
+            arm = task.source.arms.get(label, arm)
+        for every in ratios:
+            agent = dict(arm.agent_options)
+            if task.epsilon_steps is not None:
+                envs = chosen.sizes["num_envs"]
+                agent["epsilon_updates"] = task.epsilon_steps // (envs * every)
+            arms[f"{label}_every{every}"] = dataclasses.replace(
+                arm, loop={**arm.loop, "learn_every": every}, agent_options=agent
+            )
     size = dataclasses.replace(
-        chosen, envs=(task.env,), loop=loop, arms=(), every=ratios,
+        chosen, envs=(task.env,), loop=loop, arms=(), every=(),
         seeds=2 if smoke else 16, most_seeds=0 if smoke else task.most_seeds,
     )  # fmt: skip
     source = dataclasses.replace(
         task.source, name=_name(task), arms=arms, small=size, paper=None, columns=_KEPT,
-        question=dataclasses.replace(task.source.question, control=False),
+        question=dataclasses.replace(task.source.question, baseline=None, control=False),
     )  # fmt: skip
     # Each method has its own family of claims, as if it were tested alone.
     claims = {

@@ -31,7 +31,17 @@ def test_methods_are_left_out_of_incompatible_tasks(tmp_path):
 
 def test_custom_methods_keep_their_label():
     study = suite.study_of(suite.TASKS[0], {"ners": "rank"})
-    assert study.bases["walk/10", "ners"].replay == "rank"
+    assert study.bases["walk/10", "ners_every4"].replay == "rank"
+
+
+FALLING = [task for task in suite.TASKS if task.epsilon_steps]
+
+
+@pytest.mark.parametrize("task", FALLING, ids=lambda task: task.env)
+def test_replay_ratios_explore_for_as_many_agent_steps(task):
+    for (_, label), config in suite.study_of(task, {"rank": "rank"}).bases.items():
+        steps = config.agent_options.epsilon_updates * config.sizes.num_envs
+        assert steps * int(label.rpartition("_every")[2]) == task.epsilon_steps
 
 
 def test_suites_are_written_as_a_table_and_not_mixed(tmp_path, monkeypatch):
