@@ -44,15 +44,15 @@ _SCREEN = (210, 160)  # pixels, of all games listed
 
 @dataclasses.dataclass(frozen=True)
 class AtariConfig(EnvironmentConfig):
-    """The protocol; None means the value in the paper of `protocol`."""
+    """Options of the Atari protocol; None means the value in the paper that `protocol` names."""
 
     protocol: Literal["per", "lap", "pser", "ners"] = option(
-        "per", "paper with the values of options that are none"
+        "per", "paper from which options that are none take their values"
     )
     sticky: float | None = option(
         None, "probability, per frame, that the last action repeats", at_least=0, at_most=1
     )
-    noops: int | None = option(None, "no-op frames at a game's start, at most", at_least=0)
+    noops: int | None = option(None, "maximum no-op frames at the start of a game", at_least=0)
     life_loss: bool | None = option(None, "a lost life is terminal (in training; the game goes on)")
     frame_skip: int | None = option(None, "frames that an action lasts", at_least=1)
     max_pool: bool | None = option(None, "observe the pixelwise maximum of the last two frames")
@@ -197,7 +197,7 @@ class AtariEnvironment(HostEnvironment):
         return self._games.reset(options={"reset_mask": games})
 
     def _begin(self, stacks: Array, frames: Array, where: Array) -> Array:
-        """Reset stacks to only the newest frame `where` `[E]` bool an episode begins."""
+        """Return stacks with no frame but the newest `where` `[E]` bool an episode begins."""
         stacks = stacks.copy()
         stacks[where] = 0
         stacks[where, ..., -1] = frames[where]
@@ -225,10 +225,11 @@ def make(
     training: bool = True,
     render: bool = False,
 ) -> AtariEnvironment:
-    """Make a batch of an Atari game, such as MsPacman, if nothing is `missing`.
+    """Make a batch of an Atari game, such as MsPacman; ale-py must be installed.
 
     The protocol's terminal lost lives and clipped rewards apply only in `training`; otherwise
-    episodes are whole games with the game's own score. With `render`, the first game runs twice.
+    episodes are whole games with the game's own score. With `render`, a second emulator also plays
+    the first game, for pictures.
     """
     rom = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
     return AtariEnvironment(f"atari/{name}", rom, num_envs, config, training, render)

@@ -129,9 +129,10 @@ def make_episodic(
 def _changes(
     name: str, reset: Reset, config: CompiledConfig, ends_with_success: bool
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return hidden entries and the projection of observations, if the options fit.
+    """Return the indices of hidden entries, and the projection of observations or None.
 
     Rows of the projection `[entries, config.project]` have length 1, and are the same in every run.
+    Raises ValueError if the options do not fit the environment.
     """
     if config.sparse and not ends_with_success:
         raise ValueError(

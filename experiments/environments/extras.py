@@ -1,4 +1,4 @@
-"""Extras of this project that are not installed."""
+"""Messages about extras of this project that are not installed."""
 
 import importlib.util
 import shlex
@@ -16,7 +16,7 @@ def lacking_extra(what: str, modules: Mapping[str, str]) -> str | None:
 
     Args:
       what: the feature that needs the modules, such as the name of an environment.
-      modules: the extra of this project that installs each module.
+      modules: names of modules, each with the extra of this project that installs it.
     """
     for module, extra in modules.items():
         if importlib.util.find_spec(module) is None:

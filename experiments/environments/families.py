@@ -149,7 +149,7 @@ def missing(name: str) -> str | None:
 
 
 def action_kind(name: str) -> str:
-    """Return "discrete" or "continuous"; unlisted environments may be made to determine it."""
+    """Return "discrete" or "continuous"; may make an environment that is not listed to see it."""
     family, short = _split(name)
     return family.actions[short] if short in family.actions else family.kind(short)
 
@@ -164,7 +164,7 @@ def options(name: str, **changes: Any) -> EnvironmentConfig:
 
 
 def foreign_options(name: str) -> dict[str, str]:
-    """Return the options that only other families have, with the names of those families."""
+    """Return the options that `name` lacks and other families have, with these families' names."""
     own = _fields(_split(name)[0].config)
     theirs: dict[str, list[str]] = {}
     for prefix, family in FAMILIES.items():
@@ -259,7 +259,9 @@ def _changed(
     """Return an environment's options with `changes`; raise for options of other families."""
     kind = _split(name)[0].config
     if config is not None and type(config) is not kind:
-        raise ValueError(f"{name} has options {kind.__name__}, not {type(config).__name__}")
+        raise ValueError(
+            f"the config of {name} must be a {kind.__name__}, not a {type(config).__name__}"
+        )
     known = _fields(kind)
     for option in (option for option in changes if option not in known):
         whose = foreign_options(name).get(option)

@@ -46,7 +46,7 @@ class Within:
     distance: float
 
     def __call__(self, achieved: Array, desired: Array) -> tuple[Array, Array]:
-        """Return the reward, 0 at the goal and -1 elsewhere, and whether it is reached, `[...]`."""
+        """Return the reward (0 at the goal, else -1) and whether the goal is reached, `[...]`."""
         apart = jnp.square(achieved - desired).sum(axis=-1)
         reached = apart <= self.distance**2
         return reached.astype(jnp.float32) - 1.0, reached
@@ -89,7 +89,7 @@ def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
 
     Args:
       name: `PointReach`, or `BitFlip-` and the number of bits, 2 to 64.
-      config: max_steps None is N, or 50 for `PointReach`.
+      config: options; a max_steps of None means N, or 50 for `PointReach`.
 
     Raises:
       ValueError: as in `find`, or an option changes goals or rewards.

@@ -1,8 +1,9 @@
 """Environments of gymnasium, on the host: MuJoCo, Box2D, classic control, and any registered id.
 
-`NAMES` lists those of the papers and similar ones. Any other id registered with gymnasium works if
-its actions are Discrete or a bounded Box, and its observations a Box, Discrete (which becomes
-one-hot), or a Dict of these; `module:id` imports the module first, which registers the id.
+`NAMES` lists the environments of the papers and similar ones. Any other id registered with
+gymnasium works if its actions are Discrete or a bounded Box, and its observations a Box, Discrete
+(which becomes one-hot), or a Dict of these. `module:id` first imports the module, which registers
+the id.
 
 The papers' MuJoCo tasks are v3, of OpenAI Gym with MuJoCo 2, which is no longer maintained. v4 has
 the same dynamics, rewards and endings on current versions of MuJoCo; v5 corrects rewards and

@@ -126,8 +126,8 @@ def find(name: str) -> int | None:
 def load(name: str):
     """Return gymnax's environment and its parameters.
 
-    The import of seaborn, which gymnax uses only to render Pong, is deferred until then, because
-    it is five times as slow as that of gymnax itself.
+    Gymnax uses seaborn only to render Pong, and the import of seaborn takes five times as long as
+    the import of gymnax itself. It is therefore deferred until Pong is rendered.
     """
     if "gymnax" not in sys.modules and "seaborn" not in sys.modules:
         later = ModuleType("seaborn")
@@ -162,7 +162,7 @@ def _actions(env, params, name: str):
 
 
 def _renderer(name: str) -> Render:
-    """Return gymnax's own renderer; raise ValueError if a package of it is missing."""
+    """Return gymnax's own renderer; raise ValueError if a package that it needs is missing."""
     if name.startswith(_DEEP_SEA):
         return _deep_sea
     if reason := lacking_extra(f"a picture of gymnax/{name}", {"pygame": "gymnax"}):

@@ -49,7 +49,8 @@ class HostEnvironment(abc.ABC):
       num_envs: E.
       action_space: action space of each environment.
       max_steps: agent steps after which an episode is truncated.
-      obs: shape and dtype of one environment's observation, or a tree of those of its arrays.
+      obs: shape and dtype of one environment's observation; a tree of them if it has several
+        arrays.
       frame_stack: frames stacked in an observation, newest last; 0 for no stack.
 
     Subclasses for each family implement the abstract methods.
@@ -166,16 +167,20 @@ class HostEnvironment(abc.ABC):
         actions = np.array(actions, np.int64 if discrete else np.float32)
         shape = (self.num_envs,) if discrete else (self.num_envs, self.action_space.size)
         if actions.shape != shape:
-            raise ValueError(f"{self.name} needs actions {list(shape)}, not {list(actions.shape)}")
+            raise ValueError(
+                f"{self.name} needs actions of shape {list(shape)}, not {list(actions.shape)}"
+            )
         if discrete and not ((actions >= 0) & (actions < self.action_space.n)).all():
-            raise ValueError(f"{self.name} has actions 0 to {self.action_space.n - 1}: {actions}")
+            raise ValueError(
+                f"{self.name} has actions 0 to {self.action_space.n - 1}, but was given {actions}"
+            )
         self._steps += 1
         if not discrete:
             self._check_finite("action", actions, "received")
         return actions
 
     def _check_finite(self, kind: str, values: Tree, verb: str = "returned") -> None:
-        """Raise for the first environment with `values` `[E, ...]` that are not all finite."""
+        """Raise EnvironmentFailed for the first environment whose `values` are not all finite."""
         for part in [values] if isinstance(values, Array) else jax.tree.leaves(values):
             if part.dtype.kind != "f" or np.isfinite(part).all():
                 continue

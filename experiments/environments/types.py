@@ -47,11 +47,11 @@ class CompiledConfig(EnvironmentConfig):
     )
     project: int | None = option(
         None,
-        "entries of a fixed random projection of vector observations, which takes their place",
+        "size of a fixed random projection that replaces vector observations",
         at_least=1,
     )
     delay: int = option(
-        1, "steps after which their rewards are paid as a sum; the end of an episode pays the rest",
+        1, "steps whose rewards are paid as a sum, at the last one or at the end of the episode",
         at_least=1,
     )  # fmt: skip
     sparse: bool = option(

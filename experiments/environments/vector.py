@@ -61,8 +61,8 @@ class Indexed(gymnasium.Wrapper):
 class GymnasiumEnvironment(HostEnvironment):
     """A batch of gymnasium's environments, in this thread or with a process each.
 
-    One thread is faster unless a step is much longer than a millisecond. It steps in `receive`,
-    while the device computes the update that was dispatched before.
+    One thread is faster unless a step is much longer than a millisecond. With one thread, `receive`
+    steps the environments, while the device computes the update that was dispatched before.
     """
 
     def __init__(self, name: str, vector: Any, max_steps: int) -> None:

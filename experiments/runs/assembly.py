@@ -92,8 +92,8 @@ def _check_frames(config: RunConfig, sizes: ReplaySizes, spec: EnvironmentSpec) 
     shapes = [x.shape for x in jax.tree.leaves(spec.obs)]
     if sizes.frame_stack and len(shapes) > 1:
         raise ValueError(
-            f"frames are stored once only of observations of one array, and {config.env} observes "
-            f"{len(shapes)}: give --frame-stack 0"
+            "frames can be stored once only for observations that are one array, and those of "
+            f"{config.env} have {len(shapes)} arrays: give --frame-stack 0"
         )
     if config.loop.scale_observations and sizes.frame_stack:
         raise ValueError(
@@ -113,7 +113,7 @@ def _check_frames(config: RunConfig, sizes: ReplaySizes, spec: EnvironmentSpec) 
 
 
 def smaller(parts: Parts, config: RunConfig) -> str:
-    """Return advice about the option that needs the most memory."""
+    """Return advice for a smaller run, about the option that needs the most memory."""
     loop = config.loop
     found = {
         "a smaller capacity, smaller networks, or fewer seeds": _training_bytes(parts, config),
@@ -126,7 +126,8 @@ def smaller(parts: Parts, config: RunConfig) -> str:
 def memory(parts: Parts, config: RunConfig, platform: str) -> int:
     """Return the bytes of one seed on a device, without the states of training environments.
 
-    They include the arrays of evaluations on the host where device and host share their memory.
+    On CPU, where device and host share their memory, the bytes include the arrays of evaluations on
+    the host.
     """
     evaluation, on_host = _evaluation_bytes(parts, config)
     most = max(evaluation, _inspection_bytes(parts, config))

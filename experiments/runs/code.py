@@ -73,7 +73,7 @@ def _text(value: Any) -> str:
 
 
 def _xla_flags(text: str) -> dict[str, str]:
-    """Return the flags in `XLA_FLAGS`, or in the file of that path, that may change numbers."""
+    """Return the flags of XLA that may change numbers; `text` has flags, or the path of a file."""
     if text and not text.startswith("-"):
         try:
             text = Path(text).read_text()

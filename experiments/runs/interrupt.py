@@ -59,11 +59,10 @@ class TimeOver(Exception):
 
 @contextlib.contextmanager
 def deferred(stop: Callable[[], None]) -> Iterator[None]:
-    """Defer the exception of a signal to the next signal, or to the end of the `with` block.
+    """Call `stop` at the first signal, and raise its exception at the end of the `with` block.
 
-    The first signal calls `stop` instead.
-
-    `stop` may run between any two instructions, so it must not wait for a lock.
+    A second signal raises the exception at once. `stop` may run between any two instructions, so it
+    must not wait for a lock.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread receives signals

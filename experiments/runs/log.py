@@ -64,7 +64,7 @@ class Log(Protocol):
     """A destination of the metrics of a run, while it trains."""
 
     def begin(self, points: Sequence[Sequence[Row]]) -> None:
-        """Begin; a resumed run passes its earlier log points, each a row per seed."""
+        """Begin with the earlier log points of a resumed run, if any; each has a row per seed."""
 
     def log(self, rows: Sequence[Row]) -> None:
         """Write a log point: one row per seed."""
@@ -95,7 +95,7 @@ class CSVLog:
             os.fsync(file.fileno())
 
     def _text(self, rows: Sequence[Row]) -> bytes:
-        """Return the lines of rows, the first of which follow a line of the columns."""
+        """Return rows as lines of CSV; a line of column names precedes the first row of a file."""
         text, head = io.StringIO(), self._columns is None and len(rows) > 0
         if head:
             self._columns = ["seed", "step", *sorted(set(rows[0]) - {"seed", "step"})]
@@ -151,7 +151,7 @@ class TensorBoardLog:
 class WandbLog:
     """Weights & Biases: the mean over seeds of every metric, and the return of every seed.
 
-    A resumed run is another run in the same group; the name of the group is that of the folder.
+    A resumed run is another run in the same group, which has the name of the folder.
     """
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Published settings by the name of the preset; they replace defaults of a run.
+"""Presets: published settings, by name, that replace defaults of a run.
 
 `presets.toml` contains the settings and describes its format.
 """
@@ -80,7 +80,7 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def _values(value: Any) -> Any:
-    """Return values as those of options: tuples for arrays, and None for "(none)"."""
+    """Convert values from TOML to values of options: arrays to tuples, and "(none)" to None."""
     if isinstance(value, dict):
         return {name: _values(each) for name, each in value.items()}
     if isinstance(value, list):

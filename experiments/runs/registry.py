@@ -38,8 +38,8 @@ from jaxreplay.types import Provision, Requirements
 class AgentEntry(NamedTuple):
     """Constructor, properties and defaults of an agent.
 
-    `make(config, action_space, objective)` returns the agent. `objective` is that of a replay
-    method; without it, the agent has its own loss, without importance weights.
+    `make(config, action_space, objective)` returns the agent. `objective` is the objective of a
+    replay method; if it is left out, the agent has its own loss, without importance weights.
     """
 
     config: type[Any]  # a frozen dataclass of `option` fields
@@ -218,7 +218,7 @@ def check_fit(agent: str, replay: str, environment: str) -> None:
 
 
 def check_made(agent: str, replay: str, method: Method) -> None:
-    """Raise ValueError if agent and method, made with its options, do not fit one another."""
+    """Raise ValueError if an agent does not fit a `method` that was made with a run's options."""
     _check_lacking(agent, replay, method, " with these options", "use the method's defaults, or ")
 
 
@@ -271,7 +271,7 @@ def _default(agent: str, replay: str) -> Method:
 
 
 def _lacking(agent: str, method: Method) -> tuple[list[str], list[str]]:
-    """Return the unmet requirements of the method, and those of the agent, in words."""
+    """Return the requirements of the method that the agent does not meet, and vice versa."""
     offers, requires = AGENTS[agent].offers, method.requires
     of_agent = offers.lack(requires)
     if method.sampler.length is not None and "sequences" not in offers.reads:

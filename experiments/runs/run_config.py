@@ -97,8 +97,8 @@ def check_seeds(seeds: int, seed: int) -> None:
 def check_saved(saved: Any) -> None:
     """Check the parts of a saved configuration that need no agent, method or environment.
 
-    Options of the loop and the sizes are checked as those of a command line; unknown ones, of other
-    versions, are ignored.
+    Options of the loop and the sizes are checked in the same way as options of a command line.
+    Unknown options, which another version wrote, are ignored.
 
     Raises:
       ValueError: a name or section is missing, or a value has the wrong type or is out of bounds.

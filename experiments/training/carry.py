@@ -22,8 +22,8 @@ class Carry:
     A GPU launches a kernel for every array that an iteration of a loop changes, and a training loop
     changes dozens of small ones: step counters, states of environments, sums of metrics.
 
-    Arrays that all seeds share have a vector of their own, so that under vmap conditions on step
-    counters remain branches.
+    Arrays that all seeds share have a separate vector, so that conditions on step counters remain
+    branches under vmap.
     """
 
     def __init__(self, example: Any, differs: Sequence[bool] | None) -> None:
@@ -52,7 +52,7 @@ class Carry:
         return joined, [leaves[i] for i in self._alone]
 
     def separate(self, carry: Joined) -> Any:
-        """Return the pytree of a result of `join`."""
+        """Return the pytree from which `join` made `carry`."""
         joined, alone = carry
         leaves = dict(zip(self._alone, alone, strict=True))
         for vector, group in zip(joined, self._groups, strict=True):

@@ -1,7 +1,7 @@
-"""Functions that are traced once, data dependencies, and fast compilation of rare programs.
+"""Functions that are traced once, their data dependencies, and fast compilation of rare programs.
 
-JAX's batching also finds which outputs depend on which inputs, but it traces the body of a loop
-several times, and the body of a nested loop as often again. This module reads the traced program.
+JAX's batching also finds which outputs depend on which inputs, but it traces the body of every loop
+several times, which multiplies for nested loops. This module reads a program that is traced once.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ Flags: TypeAlias = list[bool]
 
 
 def jit_once(function: Callable[..., Any], **arguments: Any) -> Any:
-    """Jit a function that is rarely called; on CPU with jaxlib 0.10, in half the compile time.
+    """Jit a function that is rarely called, in half the compile time on CPU with jaxlib 0.10.
 
     Floating-point results may differ from `jax.jit` in their last bits. The function cannot be
     called inside another jitted function, because it has compiler options of its own.
@@ -49,7 +49,7 @@ def default_platform() -> str:
 
 
 class Waiting(ValueError):
-    """Devices may send different numbers of messages, and wait for each other forever."""
+    """Raised if devices may send different numbers of messages, and so wait for others forever."""
 
 
 class Traced:
@@ -73,10 +73,10 @@ class Traced:
         """Return which leaves of the output depend on the flagged leaves of the inputs.
 
         Args:
-          inputs: one flag per leaf of the first inputs.
-          others: the flag of all further leaves, and of values of an enclosing function that is
+          inputs: flags of the leaves of the inputs, in order; the last leaves may be left out.
+          others: the flag of the leaves left out, and of values of an enclosing function that is
             being traced, such as the settings of a sweep.
-          on_device: see `depends`.
+          on_device: see the function `depends`.
         """
         jaxpr = self._jaxpr.jaxpr
         fixed = [isinstance(x, jax.core.Tracer) and others for x in self._jaxpr.consts]
@@ -90,9 +90,9 @@ def differing(init: Traced, step: Traced, from_outside: bool) -> Flags:
     A leaf is shared if neither `init` nor `step` makes it depend on the inputs of `init`.
 
     Args:
-      init: inputs, such as a key -> the state before the loop.
-      step: `(state, *others)` -> the next state, first.
-      from_outside: the flag of the other inputs of `step`, as in `Traced.depends`.
+      init: traced function of inputs, such as a key, that returns the state before the loop.
+      step: traced function of `(state, *others)`; its first result is the next state.
+      from_outside: whether `others` differ between seeds.
     """
     flags = init.depends([], True)
     return until_stable(lambda flags: step.depends(flags, from_outside)[: len(flags)], flags)
@@ -110,12 +110,12 @@ def depends(
       jaxpr: the traced function.
       inputs: one flag per input.
       on_device: whether a flag means that values differ between devices of a `jax.shard_map`.
-        Results of reductions over devices do not differ; numbers of the devices do.
+        Results of reductions over devices do not differ; the index of a device does.
       constants: one flag per constant.
 
     Raises:
-      Waiting: with `on_device`, a branch or a number of iterations with messages differs between
-        devices.
+      Waiting: with `on_device`, a branch or loop contains messages, and the choice of the branch or
+        the number of iterations may differ between devices.
     """
     known = dict(zip(jaxpr.invars, inputs, strict=True))
     known.update(zip(jaxpr.constvars, constants, strict=False))

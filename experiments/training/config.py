@@ -47,7 +47,8 @@ class LoopConfig(Config):
     eval_episodes: int = option(10, "greedy episodes at each log point", at_least=1)
     observe_every: int | None = option(
         None,
-        "agent steps between evaluations for methods that learn from them; none: at log points",
+        "agent steps between the evaluations from which some replay methods learn; none: those at "
+        "log points",
         at_least=1,
     )
     offline: bool = option(
@@ -67,7 +68,8 @@ class LoopConfig(Config):
     )
     reward_noise_at: Literal["steps", "failures"] = option(
         "steps",
-        "noisy rewards: those of all steps, or of steps that terminate an episode without reward",
+        "where rewards get noise: at all steps, or at failures, which are steps that terminate an "
+        "episode with a reward of at most 0",
         needs=("reward_noise",),
     )
     rescale_every: int = option(
@@ -78,17 +80,17 @@ class LoopConfig(Config):
     )
     mesh: int = option(
         1,
-        "devices of one run, which divide its environments, replay and batches",
+        "number of devices over which each run shards its environments, replay and batches",
         at_least=1,
     )
     count_draws: bool = option(
-        False, "count the draws of every stored transition, which experiments.microscope shows"
+        False, "count how often each stored transition is drawn, for experiments.microscope"
     )
     inspect: int = option(
         16,
-        "batches of stored transitions inspected at each log point, for comparison with the "
-        "replayed ones; 0: only the share of the buffer in use is measured, if draws have "
-        "probabilities",
+        "batches of stored transitions to compare with the replayed ones at each log point; 0: no "
+        "comparison, and only methods with known draw probabilities log the share of the buffer "
+        "in use",
         at_least=0,
     )
 
@@ -112,7 +114,7 @@ class ReplaySizes(Config):
         0.04, "space for the last frames of episodes, as a share of the capacity", at_least=0
     )
     demos: str | None = option(
-        None, "file of jaxreplay.save with demonstrations, of which every batch has a share"
+        None, "file of demonstrations, written by jaxreplay.save; every batch has a share of them"
     )
     demos_share: float = option(
         0.5,
@@ -124,7 +126,11 @@ class ReplaySizes(Config):
     )
 
     def resolve(self, steps: int) -> "ReplaySizes":
-        """Return the sizes with the default capacity, a multiple of `num_envs`, for `steps`."""
+        """Return the sizes with a capacity; a given capacity does not change.
+
+        The default is `steps`, but at most a million and at least a batch, rounded up to a multiple
+        of `num_envs`.
+        """
         if self.capacity is not None:
             return self
         capacity = max(min(steps, 1_000_000), self.batch_size)
@@ -137,14 +143,14 @@ class ReplaySizes(Config):
 
         Args:
           sampler: sampler of the replay.
-          candidates: transitions to draw for each one in a gradient step.
-          task: what demonstrations must agree with.
+          candidates: number of transitions drawn per transition of a gradient step.
+          task: properties that demonstrations must share; None does not check them.
 
         Raises:
           ValueError: the sizes do not fit each other, or the capacity is None (see `resolve`).
         """
         if self.capacity is None:
-            raise ValueError("capacity is none: give the slots of the replay")
+            raise ValueError("capacity is none: give the number of slots of the replay")
         storage: Storage = Transitions()
         if self.frame_stack:
             # One value of `ahead` for every n, so that shapes in checkpoints do not depend on n.
@@ -158,12 +164,13 @@ class ReplaySizes(Config):
         )
         if self.demos is None:
             if self.demos_share == 1:
-                raise ValueError("demos_share 1 learns from a file only: give --demos FILE")
+                raise ValueError("demos_share 1 learns only from a file: give --demos FILE")
             return replay
         if candidates > 1 and self.demos_share < 1:
             raise ValueError(
-                "--demos keeps its share of every batch, and this replay method learns from a "
-                "choice of them: leave it out, or use another --replay"
+                "--demos fixes the share of demonstrations in every batch, but this replay method "
+                "learns from only some of the drawn transitions: leave out --demos, or use another "
+                "--replay"
             )
         return with_demos(replay, self.demos, self.demos_share, task)
 
@@ -176,13 +183,14 @@ def check(config: LoopConfig, replay: Replay) -> None:
     """
     if config.offline and replay.requires.new_steps:
         raise ValueError(
-            "offline: this replay method needs new transitions during training: leave it out"
+            "offline adds no transitions during training, but this replay method needs new ones: "
+            "leave out offline"
         )
     requires, new = replay.requires, config.learn_every * replay.num_envs
     if requires.goals and not is_zero(config.reward_noise):
         raise ValueError(
-            "reward_noise: this replay method computes rewards of other goals, which have none: "
-            "leave it out"
+            "reward_noise: this replay method computes rewards for other goals, and these have no "
+            "noise: leave out reward_noise"
         )
     if requires.single_steps and config.n_step != 1:
         raise ValueError(
@@ -191,11 +199,14 @@ def check(config: LoopConfig, replay: Replay) -> None:
         )
     if requires.refresh and isinstance(replay, Mixed):
         raise ValueError(
-            "--demos: this replay method sets the priorities of all transitions of one replay: "
-            "leave it out, or use another --replay, such as per"
+            "--demos makes a mixture of two replays, but this replay method recomputes all "
+            "priorities of a single one: leave out --demos, or use another --replay, such as per"
         )
     if config.count_draws and config.mesh > 1:
-        raise ValueError("count_draws counts on one device: leave it out, or use mesh 1")
+        raise ValueError(
+            f"count_draws works only on one device, and mesh is {config.mesh}: leave out "
+            "count_draws, or use mesh 1"
+        )
     if isinstance(replay, Recorded):  # filled before the first step
         return
     if requires.all_new and (new != replay.batch_size or config.updates != 1):
@@ -219,17 +230,19 @@ def check(config: LoopConfig, replay: Replay) -> None:
 
 
 def divide(replay: Replay, count: int) -> Replay:
-    """Return the part of a replay on each of `count` devices; the replay itself on one.
+    """Return the replay of each of `count` devices, with equal shares of the sizes.
+
+    On one device, it is the replay itself.
 
     Raises:
-      ValueError: devices cannot divide the replay, or one of its sizes.
+      ValueError: the replay cannot be sharded, or one of its sizes is not a multiple of `count`.
     """
     if count == 1:
         return replay
     if type(replay) is not Replay:
         raise ValueError(
-            f"mesh {count}: a mixture with demonstrations is not divided over devices: leave out "
-            "--demos, or use mesh 1"
+            f"mesh {count}: a mixture with demonstrations cannot be sharded over devices: leave "
+            "out --demos, or use mesh 1"
         )
     sizes = {name: getattr(replay, name) for name in ("num_envs", "batch_size", "capacity")}
     for name, size in sizes.items():  # the capacity is a multiple of num_envs

@@ -13,19 +13,20 @@ from jaxreplay.types import IGNORED, Sample
 def start(slots: int) -> Array:
     """Return counts `[C, 3]` int32 before any draw.
 
-    A row has the version of the transition that was counted, its draws, and its age in steps at the
-    first draw. The version replaces a write of 0 whenever a slot is overwritten.
+    The row of a slot has the version of the counted transition, its number of draws, and its age in
+    steps at the first draw. Where the version is not that of the ring, the row is outdated, so that
+    it need not be reset when the slot is overwritten.
     """
     return jnp.zeros((slots, 3), jnp.int32)
 
 
 def count(counts: Array, batch: Sample, ring: Ring) -> Array:
-    """Return counts after a batch, which may contain a transition several times.
+    """Return the counts after a batch is drawn, which may contain a transition several times.
 
     Args:
       counts: `[C, 3]`.
       batch: `[B]` or `[B, T]`, as drawn.
-      ring: the ring from which it was drawn.
+      ring: the ring from which the batch was drawn.
     """
     slots, version = batch.indices.ravel(), batch.version.ravel()
     is_first = buffer.read(counts, slots)[:, 0] != version

@@ -18,7 +18,7 @@ from jaxreplay.types import Array, Sample, Tree
 
 
 class TransitionSpec(NamedTuple):
-    """What a file's transitions must agree with."""
+    """The properties of a task that the transitions of a file must share."""
 
     action_space: Discrete | Continuous
     gamma: float
@@ -65,7 +65,7 @@ class Recorded(Replay):
 
 
 def _loaded(replay: Replay, path: str, task: TransitionSpec | None, example: Tree) -> ReplayState:
-    """Return the state of a replay with the transitions of a file, read when tracing.
+    """Return the state of a replay with the transitions of a file, which is read during tracing.
 
     Warns if discounts, n-step or the range of actions seem to differ from the task's.
 
@@ -83,20 +83,21 @@ def _loaded(replay: Replay, path: str, task: TransitionSpec | None, example: Tre
 
 
 def differences(t: Any, task: TransitionSpec) -> list[str]:
-    """Return in words how transitions `[n, ...]` seem to differ from those of a task."""
+    """Return descriptions of how transitions `[n, ...]` seem to differ from those of a task."""
     found, discount = [], np.asarray(t.discount)
     going_on, expected = discount[discount > 0], task.gamma**task.n_step
     # Only at the ends of episodes do transitions have fewer steps, and larger discounts.
     if going_on.size and not np.isclose(going_on.min(), expected, rtol=1e-4):
         found.append(
             f"discounts from {going_on.min():.6g} to {going_on.max():.6g}, and --gamma "
-            f"{task.gamma} with --n-step {task.n_step} gives {expected:.6g}: use those of the file"
+            f"{task.gamma} with --n-step {task.n_step} gives {expected:.6g}: use the values with "
+            "which the file was made"
         )
     action = np.asarray(t.action)
     if isinstance(task.action_space, Continuous) and (np.abs(action) > 1 + 1e-4).any():
         found.append(
-            f"actions from {action.min():.6g} to {action.max():.6g}, and those of agents are in "
-            "[-1, 1]: rescale them"
+            f"actions from {action.min():.6g} to {action.max():.6g}, and agents have actions in "
+            "[-1, 1]: rescale the actions of the file"
         )
     return found
 
@@ -110,7 +111,8 @@ def with_demos(
       replay: replay of the agent's own experience.
       path: file written by `jaxreplay.save`, with transitions of the same task and agent.
       share: share of the file in each batch; 1 stores none of the agent's own experience.
-      task: what the transitions are compared with when they are loaded; None compares only fields.
+      task: properties to compare with the transitions when they are loaded; None compares only
+        their fields.
 
     Raises:
       ValueError: If the file, the storage or the sampler does not fit.
@@ -122,8 +124,8 @@ def with_demos(
     fits = not requires.new_steps if alone else not sampler.provides
     if not fits or requires.all_new or requires.feedback_of_new:
         raise ValueError(
-            "--demos needs a method that draws stored transitions by the feedback on them: leave "
-            "it out, or use another --replay, such as uniform or per"
+            "--demos: this replay method needs more than stored transitions and the feedback on "
+            "them: leave out --demos, or use another --replay, such as uniform or per"
         )
     size = saving.saved_size(path)
     if size == 0:

@@ -1,4 +1,4 @@
-"""Drivers: the runs of a batch, trained from one log point to the next.
+"""Drivers, which train a batch of runs from one log point to the next.
 
 There is one driver for each kind of environment: `CompiledDriver` here, and
 `host_loop.HostDriver` for environments on the host.
@@ -31,8 +31,8 @@ class CutShort(Exception):
     """Raised by a driver that stops on request between two log points.
 
     Attributes:
-      state: the state; None during the warm-up.
-      blocks: blocks since the latest call of `chunk`.
+      state: state of the runs at the stop; None during the warm-up.
+      blocks: number of blocks that the latest call of `chunk` has completed.
     """
 
     def __init__(self, state: Any, blocks: int) -> None:
@@ -45,13 +45,14 @@ class Driver(abc.ABC):
 
     Attributes:
       schedule: log points and counts.
-      axes: a state of 0 where a leaf has an axis of runs, and None where all runs share it.
-      bytes: memory of inputs, outputs and temporary arrays on the device with most of them, once
-        prepared; 0 if unknown.
+      axes: pytree like the state: 0 for a leaf with an axis of runs, None for a leaf that all runs
+        share.
+      bytes: memory of inputs, outputs and temporary arrays on the device that holds most of them,
+        known after `prepare`; 0 if unknown.
       compiling: seconds of compilation by `prepare`.
-      stop: function that returns whether to stop, set by the caller. A driver on the host then
-        raises CutShort, at the latest after an evaluation for the replay; other drivers go on to
-        the next log point.
+      stop: function, set by the caller, that returns whether to stop. If it returns true, a driver
+        of environments on the host raises CutShort, at the latest after an evaluation for the
+        replay. Other drivers continue to the next log point.
     """
 
     schedule: Schedule
@@ -80,10 +81,10 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def chunk(self, state: Any, blocks: int) -> tuple[Any, Metrics]:
-        """Run `blocks` blocks and an evaluation; donates the state. Metrics are `[S]`."""
+        """Run `blocks` blocks and an evaluation; donate the state. Each metric is `[S]`."""
 
     def to_save(self, state: Any) -> Any:
-        """Return the form of a state that is saved."""
+        """Return a state in the form in which it is saved."""
         return state
 
     def close(self) -> None:  # noqa: B027
@@ -125,8 +126,8 @@ class Layout(NamedTuple):
 class Programs:
     """Programs that are traced once, and compiled once for each width and place.
 
-    All cores are one device that executes several programs at a time, since threads can share a
-    compiled program.
+    On CPU, all cores are one device, which executes several programs at a time: threads can share
+    a compiled program.
     """
 
     def __init__(self, most: int) -> None:
@@ -140,7 +141,7 @@ class Programs:
 
         Args:
           program: the program of one run.
-          example: shapes and dtypes of the inputs of its `init`.
+          example: shapes and dtypes of the inputs of the program's `init`, for one run.
         """
         with self._lock:
             if id(program) not in self._traced:
@@ -150,13 +151,13 @@ class Programs:
     def compiled(
         self, program: Program, seeds: Seeds, inputs: Any, place: Place
     ) -> tuple[Any, float]:
-        """Return a compiled training loop, and the seconds that this call compiled.
+        """Return a compiled training loop, and the seconds that this call spent on compilation.
 
         Args:
           program: the program of one run.
           seeds: as returned by `seeds`.
           inputs: shapes and dtypes of the inputs of `init` of all runs.
-          place: where it runs.
+          place: device or mesh that runs the loop.
         """
         width = jax.tree.leaves(inputs)[0].shape[0]
         key = (id(program), width, place)
@@ -177,7 +178,7 @@ class Programs:
         return future.result(), time.perf_counter() - began
 
     def _forget(self, program: int) -> None:
-        """Drop a program and its (larger) trace; running batches keep their references."""
+        """Drop a program's compiled loops and its trace; running batches keep their references."""
         self._compiled = {key: at for key, at in self._compiled.items() if key[0] != program}
         self._traced.pop(program, None)
 
@@ -207,10 +208,10 @@ def _of_state(seeds: Seeds, place: Place) -> Any:
 
 
 class CompiledDriver(Driver):
-    """Runs whose environments compile: one or several calls of a program.
+    """A driver of runs whose environments compile, in one or several calls of a program.
 
-    The state is a tuple of theirs. A resumed driver gives the same numbers bit for bit, on any
-    number of cores.
+    Its state is a tuple with the state of each call. A resumed driver gives the same numbers bit
+    for bit, on any number of cores.
     """
 
     def __init__(
@@ -220,9 +221,10 @@ class CompiledDriver(Driver):
 
         Args:
           program: the program of one run.
-          inputs: inputs of its `init` for all runs, `[S, ...]`.
+          inputs: inputs of the program's `init` for all runs, `[S, ...]`.
           where: division of the runs into programs.
-          programs: keeps traces and compiled programs, which several drivers may share.
+          programs: store of traces and compiled programs, which several drivers may share; None
+            makes a new one.
         """
         super().__init__(program.schedule)
         self._program, self._inputs, self._where = program, inputs, where
@@ -315,7 +317,7 @@ class CompiledDriver(Driver):
         return _of_inputs(self._where.place(number))
 
     def _concurrently(self, call: Callable[[int], Any]) -> list[Any]:
-        """Call a function with the number of every program, concurrently at their places."""
+        """Return the results of a function for each program's number, called concurrently."""
         count = self._where.programs
         if count == 1:
             return [call(0)]

@@ -53,7 +53,7 @@ def play_out(
 
 
 def python_while(condition: Callable[[Any], Any], body: Callable[[Any], Any], carry: Any) -> Any:
-    """Run `jax.lax.while_loop` in Python."""
+    """Run a loop in Python, as `jax.lax.while_loop` does on a device."""
     while condition(carry):
         carry = body(carry)
     return carry
@@ -89,8 +89,9 @@ def evaluate(
 
     Args:
       environment: the environment.
-      policy: maps observations `[N, ...]`, a key and a memory to actions `[N, ...]` and a memory.
-      no_memory: maps the first observations `[N, ...]` to the first memory.
+      policy: maps observations `[N, ...]`, a key and a memory to actions `[N, ...]` and the next
+        memory.
+      no_memory: maps the first observations `[N, ...]` to the initial memory.
       key: PRNG key of the evaluation.
       episodes: N.
 

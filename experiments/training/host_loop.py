@@ -1,9 +1,9 @@
 """The training loop for environments on the host.
 
-It calls the phases of the compiled loop, jitted, for all seeds together (`[S]` leads). While the
-environments step on the host, the device computes the gradient updates that are due. A block of the
-compiled loop collects before it learns; here both run concurrently, so that updates see the
-transitions before the environments' latest step.
+It calls the phases of the compiled loop, jitted, for all seeds together (arrays have a leading
+`[S]`). While the environments step on the host, the device computes the gradient updates that are
+due. A block of the compiled loop collects before it learns. Here both run concurrently, so that the
+transitions of the current step are not yet in the replay when the updates sample from it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -61,7 +61,7 @@ class Batches:
             batch.close()
 
     def _each(self, call: Callable[[HostEnvironment, Any], Any], args: Iterable[Any]) -> list[Any]:
-        """Call a function of every batch; errors name the seed and the step."""
+        """Call a function with every batch and its argument; errors name the seed and the step."""
         results = []
         for seed, batch, arg in zip(self._seeds, self._batches, args, strict=True):
             try:
@@ -76,7 +76,7 @@ def _stacked(trees: list[Any]) -> Any:
 
 
 class Since(NamedTuple):
-    """Sums since the last log point, saved by a run that stops between two."""
+    """Sums since the last log point, saved by a run that stops between two log points."""
 
     played: Metrics  # over training episodes
     learned: Sums  # over gradient updates
@@ -133,7 +133,7 @@ class HostDriver(Driver):
         return state._replace(since=self._nothing)
 
     def resume(self, state: LoopState) -> LoopState:
-        """Continue from a saved state; a time limit ends the episodes that ran at that time."""
+        """Return the state to continue from; the episodes that were running count as truncated."""
         since, state = state.since, state._replace(since=())
         state = self.device.cut_off(state, self._reset(int(state.rows)))
         return state._replace(since=since)
@@ -151,7 +151,10 @@ class HostDriver(Driver):
         return state._replace(since=self._nothing), metrics
 
     def blocks(self, state: LoopState, blocks: int) -> LoopState:
-        """Run `blocks` blocks; return the state with the sums over them. Donates the argument."""
+        """Run `blocks` blocks; return the state, with their sums added to `since`.
+
+        The argument `state` is donated.
+        """
         device, config = self.device, self._config
         (played, learned), state = state.since, state._replace(since=())
         action, extras = device.decide(state, "act")
@@ -189,7 +192,8 @@ class HostDriver(Driver):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Play whole greedy episodes; return undiscounted returns and lengths, `[S, N]`.
 
-        `check` runs before each step of a log point; without it, the evaluation is for the replay.
+        `check` is called before each step of an evaluation at a log point; None means that the
+        evaluation is for the replay.
         """
         rows, for_replay = int(state.rows), check is None
         self._testing.when = f"evaluation at {self._agent_step(rows)}"
@@ -215,7 +219,7 @@ class HostDriver(Driver):
         return (row + 1) * updates // rows - row * updates // rows
 
     def _receive(self) -> tuple[Tree, TimeStep]:
-        """Receive a step of the environments."""
+        """Receive a step of the training environments, and count it."""
         self._rows += 1
         self.playing.when = self._agent_step(self._rows)
         return self.playing.receive()

@@ -26,14 +26,15 @@ from jaxreplay import n_step
 class HostPhases:
     """Phases over seeds, jitted: arrays have a leading `[S]`.
 
-    The functions are those of `Phases`, and `advance`, which stores a step and returns the next
-    actions. Functions that return a state donate their argument.
+    The functions have the names of those in `Phases`, except `advance`, which stores a step and
+    returns the next actions. Functions that return a state donate the given one.
 
     Attributes:
-      axes: a LoopState of 0 where a leaf has a seed axis, and None where all seeds share it.
+      axes: a LoopState with 0 for a leaf with a seed axis, and None for a leaf that all seeds
+        share.
       like: shapes and dtypes of the state of one seed.
-      nothing_played: sums over no training episodes.
-      nothing_learned: sums over no gradient updates.
+      nothing_played: initial sums over training episodes, zeros.
+      nothing_learned: initial sums over gradient updates, zeros.
     """
 
     def __init__(self, phases: Phases, environment: EnvironmentSpec, seeds: int) -> None:
@@ -109,14 +110,17 @@ class HostPhases:
         return jax.vmap(greedy, (self.axes, 0, 0))(state, obs, memory)
 
     def no_memory(self, obs: Array) -> Any:
-        """Return the agents' memory at the first observations `[S, N, ...]` of episodes."""
+        """Return the initial memory of the agents, zeros for N episodes of each of S seeds.
+
+        `obs` are the first observations, `[S, N, ...]`.
+        """
         first = jax.tree.map(lambda x: x[0], obs)
         one = jax.eval_shape(self._phases.no_memory, self.like.agent, first)
         return jax.tree.map(lambda x: jnp.zeros((rows(obs), *x.shape), x.dtype), one)
 
 
 def _given(phases: Phases, obs: Any) -> tuple[Any, ...]:
-    """Return shapes and dtypes of all inputs from the host, for one seed, as in `_once`."""
+    """Return shapes and dtypes of the arguments `obs`, `out` and `evaluated` of `_once`."""
 
     def shaped(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
@@ -130,7 +134,7 @@ def _given(phases: Phases, obs: Any) -> tuple[Any, ...]:
 def _once(
     phases: Phases, state: LoopState, obs: Any, out: TimeStep, evaluated: tuple[Array, Array]
 ) -> tuple[LoopState, Sums]:
-    """Run every phase of the loop once; return the state and the sums of a gradient update."""
+    """Run every phase of one seed once; return the state and the sums of a gradient update."""
     action, extras = phases.decide(state, "act")
     state, played = phases.take_in(state, "act", action, extras, None, obs, out)
     state = phases.after_warmup(state)

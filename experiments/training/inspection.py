@@ -64,9 +64,9 @@ def conclude(means: Metrics) -> Metrics:
     Under `replayed/`: `abs_td` and `q_value`, means; `td_std` and `q_std`, standard deviations
     within a batch; `age` in agent steps; `distinct`, the share of different transitions in a batch;
     `effective_batch`, `(sum w)^2 / (B sum w^2)` of the importance weights (Kish 1965);
-    `effective_buffer`, `1 / (N sum P^2)`, the share of the buffer in use. The mean of `P` over
-    draws estimates `sum P^2`, so that this is the harmonic mean over updates; it needs
-    `Draw.probability`.
+    `effective_buffer`, `1 / (N sum P^2)` for N transitions of probability P, the share of the
+    buffer in use. It needs `Draw.probability`: the mean of P over draws estimates `sum P^2`, so
+    that `effective_buffer` is a harmonic mean over updates.
     """
     if _CONCENTRATION not in means:
         return means
@@ -93,8 +93,8 @@ def inspect(
       Under `stored/`, for transitions drawn uniformly: `abs_td`, `q_value`, `td_std`, `q_std` and
       `age`, as in `conclude`. Under `replayed/`: the exact `effective_buffer` of this state (the
       mean over updates replaces it where available); `entropy` of the probabilities, divided by
-      the entropy of uniform sampling; `odds_i`, the share of stored transitions with log10(N P)
-      between ODDS_EDGES[i-1] and ODDS_EDGES[i].
+      the entropy of uniform sampling; `odds_i`, the share of stored transitions for which
+      log10(N P) is between ODDS_EDGES[i-1] and ODDS_EDGES[i].
     """
     key_stored, key_feedback = jax.random.split(key)
     ring = state.ring
@@ -138,7 +138,7 @@ def _summary(seen: Mapping[str, Array], where: Array | None = None) -> Metrics:
 
 
 def _std(values: Array, where: Array | None) -> Array:
-    """Return the standard deviation within a batch, of which devices may have shares."""
+    """Return the standard deviation within a batch, which may be sharded over devices."""
     axis = devices.current()
     if axis is None:
         return values.std(where=where)
@@ -146,13 +146,13 @@ def _std(values: Array, where: Array | None) -> Array:
 
 
 def _distinct(drawn: Array) -> Array:
-    """Return the share of different slots in a batch `[B]`."""
+    """Return the number of different slots in a batch `[B]`, divided by B."""
     ordered = jnp.sort(drawn)
     return (1.0 + (ordered[1:] != ordered[:-1]).sum()) / len(drawn)
 
 
 def _effective(weights: Array) -> Array:
-    """Return the effective share of a weighted batch `[B]`."""
+    """Return the effective size of a batch with weights `[B]`, divided by B."""
     axis = devices.current()
     size = len(weights) * devices.count(axis)
     return devices.total(weights.sum(), axis) ** 2 / (

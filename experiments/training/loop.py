@@ -68,15 +68,15 @@ def make_program(
       agent: made with the objective of the replay's method.
       replay: made with the sampler of the same method.
       config: options of the loop.
-      mesh: a mesh of one axis, over whose devices the run is divided (see `sharding`); None uses
+      mesh: a mesh of one axis, over whose devices the run is sharded (see `sharding`); None uses
         the first `config.mesh` devices.
-      platform: the platform that runs the program, such as "cpu", if it is not that of the mesh
-        or of JAX's default device. For accelerators, loops carry small arrays joined and twin
-        critics stacked. The shapes of what they carry must be known when they are traced, before
-        they are compiled for a device; states outside of loops do not depend on the platform.
+      platform: the platform that runs the program, such as "cpu"; None means the platform of the
+        mesh or, without a mesh, of JAX's default device. On accelerators, loops join small arrays
+        and stack twin critics, so the platform must be known when the loops are traced. States
+        outside of loops do not depend on the platform.
 
     Raises:
-      ValueError: the config cannot run, or devices cannot divide the run.
+      ValueError: the config cannot run, or the run cannot be sharded over the devices.
     """
     config, mesh = sharding.resolve(config, mesh)
     if platform is None:
@@ -125,7 +125,7 @@ class Loop:
         return self.phases.take_in(state, mode, action, extras, env_state, obs, out)
 
     def block(self, state: LoopState) -> tuple[LoopState, Metrics, Sums]:
-        """Collect, then learn; return the state and the sums of both."""
+        """Collect, then learn; return the state, and the sums over collecting and learning."""
         phases, config = self.phases, self.phases.config
         state, played = self.repeat(lambda s: self.collect(s, "act"), state, config.learn_every)
         state, learned = self.repeat(phases.learn, state, config.updates)
@@ -134,7 +134,7 @@ class Loop:
     def repeat(
         self, step: Callable[[LoopState], tuple[LoopState, Any]], state: LoopState, count: int
     ) -> tuple[LoopState, Any]:
-        """Apply a function `count` times; return the state and the sums of its other results."""
+        """Apply `step` `count` times; return the state, and the sums of the other results."""
         carry = Carry(state, self.differing)
 
         def body(joined: Any, _: None) -> Any:
@@ -148,7 +148,7 @@ class Loop:
     def differing(self) -> Flags | None:
         """Whether each leaf of the state differs between seeds.
 
-        It is None for loops that join no arrays, also because several devices divide the run.
+        It is None if loops join no arrays: on CPU, or if the run is sharded over several devices.
         """
         if not self.packs or devices.current() is not None:
             return None
@@ -237,7 +237,7 @@ def make_train(
       the agent steps under "step".
 
     Raises:
-      ValueError: the config cannot run, or devices cannot divide the run.
+      ValueError: the config cannot run, or the run cannot be sharded over the devices.
     """
     program = make_program(environment, agent, replay, config, mesh, platform)
 

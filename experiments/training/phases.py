@@ -47,7 +47,7 @@ def make_phases(
 class Phases:
     """Pure functions of a LoopState, made by `make_phases`.
 
-    A run on several devices calls them with the state of each, under `jax.shard_map`.
+    In a run on several devices, each device calls them with its own state, under `jax.shard_map`.
     """
 
     action_space: Discrete | Continuous
@@ -61,7 +61,7 @@ class Phases:
         return self.replay.num_envs * self.config.mesh
 
     def start(self, key: Array, env_state: Any, obs: chex.ArrayTree) -> LoopState:
-        """Return the state before the first step, with `env_state` and `obs` of the reset.
+        """Return the state before the first step, given `env_state` and `obs` of the reset.
 
         Raises:
           ValueError: the warm-up is random, but the agent stores densities of its own actions.
@@ -74,8 +74,9 @@ class Phases:
         extras = jax.eval_shape(agent.act, agent_state, obs, key_agent)[1]
         if self.config.random_warmup and agent.extras_of_action and jax.tree.leaves(extras):
             raise ValueError(
-                "random_warmup is true, and the density that the agent stores with its actions is "
-                "not that of random ones: use random_warmup false, in every arm of a comparison"
+                "random_warmup is true, but this agent stores with each action its density under "
+                "the agent's own policy, which random actions do not follow: use random_warmup "
+                "false, in every arm of a comparison"
             )
         one_extras = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), extras)
         scalar, flag = jnp.zeros((), jnp.float32), jnp.zeros((), bool)
@@ -117,12 +118,13 @@ class Phases:
         obs: chex.ArrayTree,
         out: TimeStep,
     ) -> tuple[LoopState, Metrics]:
-        """Store a step of the environments, `out` `[E]`; offline, only steps of the warm-up.
+        """Store a step of the environments, `out` `[E]`.
 
-        `env_state` and `obs` are those after the step, for the next actions.
+        With the option `offline`, only steps of the warm-up are stored. `env_state` and `obs` are
+        those after the step, for the next actions.
 
         Returns:
-          The state, and sums over the training episodes that ended.
+          The state, and sums over the training episodes that ended in this step.
         """
         step = Step(
             state.obs, action, self._noisy(state, out), out.terminated, out.truncated,
@@ -205,7 +207,10 @@ class Phases:
         return common.epsilon_greedy(action, key, share, self.action_space.n), memory
 
     def no_memory(self, agent_state: Any, obs: chex.ArrayTree) -> Any:
-        """Return the agent's memory at the first observations `[N, ...]` of episodes."""
+        """Return the initial memory of the agent, zeros for N episodes; () for no memory.
+
+        `obs` are the first observations, `[N, ...]`.
+        """
         if self.agent.recall is None:
             return ()
         shapes = jax.eval_shape(self.agent.recall, agent_state, obs)[1]
@@ -241,8 +246,8 @@ class Phases:
 
         Args:
           state: state of the evaluated agent.
-          played: sums of `take_in` since the last log point.
-          learned: sums of `learn` since the last log point.
+          played: total of the sums from `take_in` since the last log point.
+          learned: total of the sums from `learn` since the last log point.
           returns: `[N]` float32, from the evaluation.
           lengths: `[N]` int32, from the evaluation.
         """
@@ -302,7 +307,7 @@ class Phases:
 
 
 def _count(running: Episodes, reward: Array, done: Array) -> tuple[Episodes, Metrics]:
-    """Add a step `[E]` to the running episodes; return them, and sums over those that ended."""
+    """Add a step `[E]`; return the running episodes, and sums over the episodes that ended."""
     returns, lengths = running.returns + reward, running.lengths + 1
     ended = {
         "returns": jnp.where(done, returns, 0.0).sum(),
@@ -349,7 +354,7 @@ def _random_actions(space: Discrete | Continuous, key: Array, count: int) -> Arr
 
 
 def _finite(metrics: Metrics) -> Sums:
-    """Return metrics with counts of 1, or 0 for both where a metric is not finite."""
+    """Return metrics as sums of one term; a metric that is not finite has sum 0 and count 0."""
     values = jnp.stack(list(metrics.values()))
     ok = jnp.isfinite(values)
     return Sums(jnp.where(ok, values, 0.0), ok.astype(jnp.float32), tuple(metrics))

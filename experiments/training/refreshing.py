@@ -18,9 +18,9 @@ def refreshed(
     """Return the state of a replay with the current priorities of all slots, when due.
 
     Args:
-      replay: replay, of which `requires.refresh` says when priorities are due.
+      replay: replay whose `requires.refresh` says when priorities are due.
       replay_state: state of the replay.
-      agent: agent whose `feedback` the priorities follow.
+      agent: agent whose `feedback` determines the priorities.
       agent_state: state of the agent.
       updates: `[]` int32, number of updates so far, including the latest.
       key: PRNG key.
@@ -45,9 +45,9 @@ def refreshed(
 def evaluate(
     agent: Agent, agent_state: Any, ring: Ring, slots: Array, key: Array, chunk: int
 ) -> dict[str, Array]:
-    """Return the agent's feedback on slots `[n]` int32, `[n]` each, evaluated in chunks.
+    """Return the agent's feedback on slots `[n]` int32, evaluated in chunks; each value is `[n]`.
 
-    Chunks of empty slots only, from the first slot on, are not evaluated; their feedback is 0.
+    Chunks that begin with an empty slot are not evaluated; their feedback is 0.
     """
     count = len(slots)
     chunk = min(chunk, count)

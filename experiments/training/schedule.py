@@ -21,7 +21,7 @@ class Schedule:
     updates: int  # gradient updates in total
 
     def step_at(self, log_points: int, blocks: int) -> int:
-        """Return the agent steps after some log points and `blocks` further blocks."""
+        """Return the agent steps after `log_points` log points and `blocks` further blocks."""
         start = self.steps[log_points - 1] if log_points else self.warmup_steps
         return start + blocks * self.block_steps
 
@@ -42,7 +42,7 @@ def schedule(config: LoopConfig, num_envs: int) -> Schedule:
     if config.steps / config.eval_every > _MAX_LOG_POINTS:
         raise ValueError(
             f"eval_every {config.eval_every} makes {config.steps // config.eval_every:,} log "
-            f"points of {config.steps:,} steps: use a larger one"
+            f"points in {config.steps:,} steps: use a larger eval_every"
         )
     block_steps = config.learn_every * num_envs
     warmup_rows = math.ceil(config.warmup / num_envs)
@@ -51,7 +51,7 @@ def schedule(config: LoopConfig, num_envs: int) -> Schedule:
         raise ValueError(
             f"learn_every {config.learn_every} ends the first learning phase at agent step "
             f"{warmup + block_steps:,}, after the last of {config.steps:,} steps: use a smaller "
-            "one, or more steps"
+            "learn_every, or more steps"
         )
     total = math.ceil((config.steps - warmup) / block_steps)
     for name, value, unit, count in (
@@ -61,7 +61,7 @@ def schedule(config: LoopConfig, num_envs: int) -> Schedule:
         if count > _MAX_COUNT:
             raise ValueError(
                 f"{name} {value} makes {count:,} {unit} in all, more than {_MAX_COUNT:,}: use a "
-                "smaller one, or fewer steps"
+                f"smaller {name}, or fewer steps"
             )
     ends = []
     for step in range(config.eval_every, config.steps + config.eval_every, config.eval_every):

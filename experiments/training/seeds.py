@@ -38,7 +38,7 @@ def over_seeds(program: Program, example: Any = None) -> Seeds:
 
     Args:
       program: program of one seed.
-      example: inputs of its `init`, or their shapes and dtypes; by default, a key.
+      example: inputs of the program's `init`, or their shapes and dtypes; by default, a key.
     """
     init = Traced(program.init, a_key() if example is None else example)
     chunk = Traced(program.chunk, init.outputs, jax.ShapeDtypeStruct((), jnp.int32))

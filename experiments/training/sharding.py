@@ -1,9 +1,9 @@
-"""One run on several devices, which divide its environments, replay and batches.
+"""One run on several devices, over which its environments, replay and batches are sharded.
 
 Parameters, optimiser states and step counters are the same on every device: gradients are averaged,
-and every device plays the same evaluations. All else is divided: a device steps its own
-environments, stores their transitions, and draws its share of each batch from them. Its part of the
-state has a leading axis of devices, `[D, ...]`.
+and every device plays the same evaluations. All else is sharded: a device steps its own
+environments, stores their transitions, and draws its share of each batch from them. The sharded
+parts of the state have a leading axis of devices, `[D, ...]`.
 """
 
 import dataclasses
@@ -35,17 +35,18 @@ def make_mesh(places: Sequence[jax.Device] | np.ndarray) -> Mesh:
 
 
 def resolve(config: LoopConfig, mesh: Mesh | None) -> tuple[LoopConfig, Mesh | None]:
-    """Return a config with the mesh's number of devices, and the mesh; None for one device.
+    """Return the config with the number of devices as `mesh`, and the mesh (None for one device).
 
     Raises:
-      ValueError: the mesh has several axes, or needs more devices than there are.
+      ValueError: the mesh has several axes or another size than the config says, or there are too
+        few devices.
     """
     if mesh is None:
         places = jax.devices()
         if config.mesh > len(places):
             raise ValueError(
                 f"mesh {config.mesh} needs {config.mesh} devices, and JAX finds {len(places)}: use "
-                "a smaller one"
+                "a smaller mesh"
             )
         return config, make_mesh(places[: config.mesh]) if config.mesh > 1 else None
     if mesh.devices.ndim != 1:
@@ -53,7 +54,10 @@ def resolve(config: LoopConfig, mesh: Mesh | None) -> tuple[LoopConfig, Mesh | N
             f"mesh must have one axis, got {mesh.axis_names}: use jax.make_mesh((4,), 'd')"
         )
     if config.mesh not in (1, mesh.size):
-        raise ValueError(f"mesh {config.mesh} differs from the given mesh of {mesh.size} devices")
+        raise ValueError(
+            f"mesh {config.mesh} differs from the given mesh of {mesh.size} devices: use mesh "
+            f"{mesh.size}, or leave it out"
+        )
     config = dataclasses.replace(config, mesh=mesh.size)
     return config, make_mesh(mesh.devices) if mesh.size > 1 else None
 
@@ -61,7 +65,7 @@ def resolve(config: LoopConfig, mesh: Mesh | None) -> tuple[LoopConfig, Mesh | N
 def divided(
     init: Callable[..., LoopState], chunk: Callable[..., Any], mesh: Mesh
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return the functions of a Program on the devices of a mesh, given those of one device."""
+    """Return `init` and `chunk` of a Program on a mesh, given the functions of one device."""
 
     def own_init(key: Any) -> LoopState:
         return _map_parts(lambda x: x[None], init(key))
@@ -119,8 +123,8 @@ def check(init: Traced, chunk: Traced) -> None:
         if differ and is_shared:
             raise ValueError(
                 f"mesh: devices would disagree on {jax.tree_util.keystr(path[1:]).lstrip('.')}, "
-                "which this agent with these options computes from a batch without an average: use "
-                "mesh 1, or another agent"
+                "which this agent with these options computes from each device's share of a batch "
+                "without an average over devices: use mesh 1, or another agent"
             )
 
 
@@ -150,7 +154,7 @@ def shardings(mesh: Mesh, axes: Any, state: LoopState) -> Any:
 
 
 def _map_parts(function: Callable[[Any], Any], state: LoopState) -> LoopState:
-    """Map a function over the arrays that devices divide."""
+    """Map a function over the arrays that are sharded over devices."""
     return jax.tree.map(
         lambda spec, x: function(x) if spec == _PART else x,
         specs_of(state), state, is_leaf=lambda x: isinstance(x, P),

@@ -15,14 +15,14 @@ Metrics = dict[str, Array]  # each [] float32
 
 
 class Sums(struct.PyTreeNode):
-    """Sums of metrics over gradient updates, in two arrays: each array adds to compile time."""
+    """Sums of metrics over gradient updates, in only two arrays, which reduces compile time."""
 
     totals: Array  # [M] float32
     counts: Array  # [M] float32, number of terms in each sum
     names: tuple[str, ...] = struct.field(pytree_node=False)
 
     def means(self) -> Metrics:
-        """Return the mean of each metric; NaN without any terms."""
+        """Return the mean of each metric; NaN for a metric without terms."""
         return dict(zip(self.names, self.totals / self.counts, strict=True))
 
 
