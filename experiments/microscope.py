@@ -48,12 +48,13 @@ ALL = "all"
 
 @dataclasses.dataclass(frozen=True)
 class Options(Config):
-    """Options of a look at the replay of a run."""
+    """Options of the microscope, which looks at the replay of a run."""
 
     seed: int | None = option(None, "seed of the run; none: the run's first seed")
     warm: Literal["exact", "none"] = option(
         "exact",
-        "other methods: exact computes their priorities; none leaves out those with priorities",
+        "for other methods: exact computes their priorities; none leaves out all methods with "
+        "priorities",
     )
     gradients: int = option(4_096, "transitions whose gradients are computed", at_least=1)
 
@@ -82,7 +83,7 @@ def _look(args: argparse.Namespace) -> None:
 
 
 def through(saved: Saved, names: Sequence[str], options: Options) -> Look:
-    """Return a look at the replay of a run under the methods `names`, or under all for `ALL`."""
+    """Look at the replay of a run under the methods `names`; `ALL` means all methods."""
     config, (agent_state, whole) = saved.config, (saved.state[x] for x in ("agent", "replay"))
     replay, state, _ = own_part(saved.parts.replay, whole)
     plan = schedule(config.loop, replay.num_envs)
@@ -163,7 +164,7 @@ def _write(out: Path, seen: Look, saved: Saved, seed: int) -> None:
 
 
 def digest(seen: Look) -> str:
-    """Return a digest of the arrays of a look."""
+    """Return a digest of the arrays in a `Look`."""
     found = hashlib.sha256()
     for name, values in sorted(seen.slots.items()):
         found.update(name.encode())
@@ -250,7 +251,7 @@ def _parser() -> Parser:
     parser.add_argument("run", type=shared.folder, metavar="RUN", help="folder of a run")
     parser.add_argument(
         "--methods", nargs="+", type=one_of("replay", [ALL, *METHODS]), default=[ALL],
-        metavar="NAME", help="methods beside the run's own and uniform replay [default all]",
+        metavar="NAME", help="methods besides the run's own and uniform replay [default all]",
     )  # fmt: skip
     shared.add_own_modules(parser)
     add_options(parser, Options, group="look")

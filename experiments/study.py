@@ -193,7 +193,7 @@ def _study(
     front: Front,
     before: Study | None,
 ) -> Study:
-    """Return the study that the options define; a resumed study gives the omitted options."""
+    """Return the study that the options define; omitted options are those of the resumed study."""
     question, options = front.question, front.options
     if before is not None:
         question, options = before.question, before.options
@@ -223,8 +223,8 @@ def _study(
     study = Study(found, tuple(axes), question, options)
     if front.question.control and not study.compares:
         raise ValueError(
-            "one arm without a control has nothing to be compared with: name another, or use "
-            "python -m experiments.train"
+            "the study has one arm and no control, so there is nothing to compare: add another "
+            "arm, or use python -m experiments.train"
         )
     return study
 

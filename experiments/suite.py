@@ -213,7 +213,7 @@ def run(
 
 
 def _check_sources(methods: Mapping[str, str], out: Path) -> None:
-    """Record the sources of the methods; raise ValueError if the folder has others."""
+    """Record the methods and their sources; raise ValueError if the folder has other ones."""
     sources = {
         label: hashlib.sha256(inspect.getsource(inspect.getmodule(made)).encode()).hexdigest()
         for label, method in methods.items()
@@ -275,7 +275,7 @@ def results(studies: Mapping[str, Study], found: Mapping[str, Store]) -> list[di
 
 
 def report(rows: Sequence[Mapping[str, str]], methods: Iterable[str]) -> str:
-    """Return the results of a suite in Markdown, next to those committed for built-in methods."""
+    """Return the results of a suite in Markdown, with the committed results of our methods."""
     cells = [list(rows[0]), *(list(row.values()) for row in rows)] if rows else []
     results = f"{markdown(cells)}\n{_ABOUT}" if rows else "No task has ended yet.\n"
     return f"# {', '.join(methods)} on the replay suite\n\n{results}{_of_ours()}"

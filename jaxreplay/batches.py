@@ -41,7 +41,7 @@ class Parts(NamedTuple):
         ]
 
     def split_sample(self, sample: Sample, auxiliary: Sequence[Tree]) -> list[Sample]:
-        """Return one batch for each part, with these trees as `Sample.aux`."""
+        """Return one batch for each part, with the trees in `auxiliary` as `Sample.aux`."""
         batches = self.split(sample._replace(aux=None))
         return [batch._replace(aux=aux) for batch, aux in zip(batches, auxiliary, strict=True)]
 

@@ -56,7 +56,7 @@ def read(buffer: Buffer, slots: Array) -> Array:
 
 
 def read_own(buffer: Buffer, slots: Array) -> Array:
-    """Return rows as `read` does, of slots that vmapped buffers may have in common."""
+    """Return rows as `read` does, for slots that may be the same for all buffers under `vmap`."""
     return read(buffer, _own_on_tpu(buffer, slots.astype(jnp.uint32)))
 
 
@@ -95,7 +95,7 @@ def write(
 
 
 def add(buffer: Buffer, slots: Array, values: Array) -> Buffer:
-    """Increment rows at `slots` by `values`; a repeated slot by the sum of its values."""
+    """Add `values` to the rows at `slots`; a repeated slot receives the sum of its values."""
     if len(slots) == 1:
         values = jnp.concatenate([values, jnp.zeros_like(values)])
     values = values.astype(buffer.dtype)
@@ -103,10 +103,10 @@ def add(buffer: Buffer, slots: Array, values: Array) -> Buffer:
 
 
 def in_rows(values: Array) -> Buffer:
-    """Return a number per slot, `[C]`, in a buffer `[R, 128]` whose elements are then the slots.
+    """Arrange one number per slot, `[C]`, as a buffer `[R, 128]` with one element per slot.
 
-    XLA on TPU writes the elements of vmapped buffers in place in this shape; it copies `[C]`. The
-    padding is 0.
+    XLA on TPU writes elements of such buffers in place, also under `vmap`. It would copy buffers of
+    shape `[C]`. The padding is 0.
     """
     rows = -(-values.size // 1024) * 8  # TPUs store tiles of 8 rows
     return jnp.pad(values, (0, rows * 128 - values.size)).reshape(rows, 128)
@@ -153,7 +153,7 @@ def modify(buffer: Buffer, slots: Array, values: Array) -> tuple[Buffer, Array]:
 
 
 def once(values: Tree) -> Tree:
-    """Pass on arrays, all of the same shape, unchanged; XLA on CPU computes them only once."""
+    """Return arrays of one shape unchanged, and make XLA on CPU compute them only once."""
     ops = _tuned()
     return ops.once.once(values) if ops else values
 
@@ -197,7 +197,7 @@ def fence(tree: Any, previous: Array | None = None) -> Array:
 
     Args:
       tree: pytree of arrays.
-      previous: an earlier fence, which the result also follows.
+      previous: an earlier fence, after which XLA computes the result as well.
     """
     leaves = _plain(tree)
     zero = _zero(*leaves) if leaves else jnp.zeros((), jnp.int32)
@@ -211,7 +211,7 @@ def wait(fence: Array, tree: Tree) -> Tree:
 
 
 def settle(tree: Tree) -> Tree:
-    """Pass on arrays unchanged; XLA on accelerators computes all of them before any is used."""
+    """Return arrays unchanged; make XLA on accelerators compute all of them before any is used."""
     leaves, treedef = jax.tree.flatten(tree)
     return jax.tree.unflatten(treedef, _settle(*leaves)) if leaves else tree
 
@@ -224,10 +224,10 @@ def _plain(tree: Any) -> list[Array]:
 
 
 def _own(buffer: Array, slots: Array) -> Array:
-    """Let each buffer that `vmap` reads or writes have slots of its own.
+    """Return slots that depend on the buffer, so that `vmap` gives each buffer separate slots.
 
-    With slots in common, a row of all buffers is read or written at once, for which XLA on TPU
-    stores the buffers in another order.
+    If vmapped buffers shared their slots, a slot's rows in all buffers would be read or written
+    together, and XLA on TPU would store the buffers in another order.
     """
     if not buffer.size:
         return slots

@@ -59,7 +59,7 @@ def largest(value: Array, axis_name: str | None) -> Array:
 
 
 def variance(values: Array, axis_name: str | None) -> Array:
-    """Return the variance `[]` of the arrays of all devices together, which have equal sizes."""
+    """Return the variance `[]` of all elements of the devices' arrays, which have equal sizes."""
     if axis_name is None:
         return values.var()
     means, variances = _rows(jnp.stack([values.mean(), values.var()]), axis_name).T
@@ -81,10 +81,10 @@ def gathered(values: Array, axis_name: str | None) -> Array:
 
 
 def times(value: Array, axis_name: str | None) -> Array:
-    """Return the float32 sum over devices of a value that is the same on each, without messages."""
+    """Return `value * D` in float32: the sum over D devices of an equal value, without messages."""
     return value if axis_name is None else value.astype(jnp.float32) * count(axis_name)
 
 
 def share(value: Array, axis_name: str | None) -> Array:
-    """Return `value / D` for D devices, which converts a fraction of one part to one of all."""
+    """Return `value / D` for D devices; converts a fraction of one part to a fraction of all."""
     return value if axis_name is None else value / count(axis_name)

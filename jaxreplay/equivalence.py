@@ -159,14 +159,15 @@ def prioritised_equivalent(loss: Loss) -> tuple[Loss, Priority]:
 
     The priority is `|d loss / d td|`, and the loss is L1 times the mean priority of the whole
     buffer (Fujimoto et al. 2020, Corollary 2 and Theorem 2). The expected gradient under this
-    priority equals that of `loss` under uniform sampling, and has the smallest variance.
+    priority equals the expected gradient of `loss` under uniform sampling, and the gradient's
+    variance is the smallest possible.
 
     The returned loss computes the mean priority from its argument: pass the TD errors of the whole
     buffer or of a uniform sample. On a batch drawn by priority, use
-    `l1(td) * stop_gradient(1 / (1 / priority(td)).mean())` instead, if no priority is 0: there, the
-    batch's mean priority estimates `sum_i p_i^2 / sum_i p_i` for N priorities p_i instead of
-    `sum_i p_i / N`, and gradients would be too large. The mean of 1 / p_i estimates
-    `N / sum_i p_i`, so that the harmonic mean is right, but for a bias of order 1/B.
+    `l1(td) * stop_gradient(1 / (1 / priority(td)).mean())` instead, which requires priorities above
+    0. On such a batch, with N priorities p_i in the buffer, the mean priority estimates
+    `sum_i p_i^2 / sum_i p_i` instead of `sum_i p_i / N`, and gradients would be too large. The
+    harmonic mean of the batch estimates `sum_i p_i / N` with a bias of order 1/B.
 
     Example:
       >>> from jaxreplay.objectives import mse

@@ -115,7 +115,7 @@ def look(
 
     Args:
       replay: the replay.
-      state: its state; not batched, and not empty.
+      state: state of the replay; not batched, and not empty.
       feedback: returns the agent's feedback on transitions, `td_error` at least.
       key: PRNG key; equal keys give equal numbers.
       methods: names of methods with their default options, or methods by name.
@@ -123,10 +123,10 @@ def look(
         replay. None selects the first method with an equal sampler. If there is no such method,
         the replay's own method is named "run".
       gradient: returns the gradient of the weighted loss of transitions with respect to the agent's
-        parameters. Without it, gradients are those with respect to the output,
-        `loss'(td_error)`, and those of different transitions are assumed to be orthogonal.
+        parameters. None uses gradients with respect to the agent's output, `loss'(td_error)`, and
+        assumes that gradients of different transitions are orthogonal.
       loss: the agent's loss of TD errors.
-      counts: draws that the training loop has counted. Without them, the results have expected
+      counts: draws that the training loop has counted. With None, the results have the expected
         counts under uniform replay.
       schedule: how often the training loop learns, for quantities in updates.
       warm: "exact", or "none", which leaves out all methods that need feedback.

@@ -34,25 +34,25 @@ class MixedState(NamedTuple):
 
 
 class Aux(NamedTuple):
-    """The auxiliary arrays of both methods, and for sequences the masks of the whole batch."""
+    """The auxiliary arrays of both methods, and masks of the whole batch if it has sequences."""
 
     first: Tree  # `Draw.aux` of the first replay's method
     second: Tree  # of the second
 
     @property
     def mask(self) -> Array:
-        """`[B, T]` bool, as of `sequences`."""
+        """The masks of both parts of the batch, `[B, T]` bool."""
         return jnp.concatenate([self.first.mask, self.second.mask])
 
     @property
     def learn(self) -> Array:
-        """`[B, T]` bool, as of `sequences`."""
+        """Whether to learn from each step, for both parts of the batch, `[B, T]` bool."""
         return jnp.concatenate([self.first.learn, self.second.learn])
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
             f"Sample.aux of a mixture lacks {name}: use an agent and an objective that do not read "
-            "it, or one replay"
+            f"{name}, or a single replay"
         )
 
 
@@ -65,15 +65,15 @@ class Mixed:
     second, each drawn and weighted by its own method. Slots of the second replay are numbered after
     those of the first. `Sample.aux` is an `Aux` with the arrays of both methods.
 
-    The weighted average of losses over a batch is the average of the averages over both replays,
-    weighted by their batch sizes. To split a batch into minibatches, permute it, or take every n-th
-    transition: `x[i::n]`.
+    An average over a batch is the mean of the averages over its two parts, weighted by the sizes of
+    the parts. To split a batch into minibatches, permute it, or take every n-th transition:
+    `x[i::n]`.
 
     Args:
       first: replay that receives new transitions.
       second: replay that also receives them, unless `read_only` is True.
-      read_only: whether new transitions are not added to the second replay. Its method still
-        receives feedback.
+      read_only: whether to add new transitions only to the first replay. The method of the second
+        replay still receives feedback.
 
     Raises:
       ValueError: If the replays draw sequences of different lengths, or have different numbers of
@@ -285,8 +285,7 @@ def mix(
       share: share of the second replay in each batch, in (0, 1), rounded to whole transitions. It
         was 0.5 for demonstrations in Ball et al. 2023.
       batch_size: number of transitions in a batch. None means `first.batch_size`.
-      read_only: whether new transitions are not added to the second replay.
-
+      read_only: whether to add new transitions only to the first replay.
     Raises:
       ValueError: If a replay would contribute no transition, or cannot draw batches of this size.
 

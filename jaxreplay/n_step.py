@@ -147,8 +147,9 @@ def end_episodes(window: Window) -> Window:
     """Truncate all current episodes after the latest step and return the new window.
 
     Call this function if environments were reset without a final step, for example when a run is
-    resumed. Later pushes then return transitions that do not cross the reset. Windows with n = 1
-    contain no incomplete transitions; call `replay.end_episodes` for the transitions in the replay.
+    resumed. Later pushes then return transitions that do not cross the reset. A window with n = 1
+    contains no incomplete transitions: call `replay.end_episodes` instead, because the latest step
+    is already in the replay.
     """
     steps, n = window.steps, len(window.steps.truncated)
     newest = (window.pushes - 1) % n

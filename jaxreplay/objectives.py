@@ -54,7 +54,7 @@ LossName = Literal["agent", "mse", "huber", "l1"]
 
 
 def named(name: LossName) -> Loss | None:
-    """Return the loss with this name, or None for "agent", the agent's own; "huber" has kappa 1."""
+    """Return a loss by name ("huber" has kappa 1); "agent" returns None, for the agent's own."""
     return {"agent": None, "mse": mse, "huber": huber(1.0), "l1": l1}[name]
 
 
@@ -133,7 +133,7 @@ class Objective(NamedTuple):
     loss as `actor(losses, sample, trust)`. With `choose`, the batch holds candidates: the
     agent evaluates all of them without gradients, and each critic learns from the rows that are
     chosen for it, `sum_n critic(error(td_error_n), sample_n, trust)`. With `learned_weights`, the
-    agent's state includes theirs, and they replace `Sample.weights`.
+    agent's state includes the state of these weights, which replace `Sample.weights`.
     """
 
     error: Loss | None  # maps TD errors [N, B], targets minus values of N critics, to losses of the
@@ -170,7 +170,7 @@ class Objective(NamedTuple):
 
     @property
     def candidates(self) -> int:
-        """Number of transitions to draw for each one that is learned from."""
+        """Number of transitions to draw per transition that is learned from."""
         return 1 if self.choose is None else self.choose.candidates
 
 

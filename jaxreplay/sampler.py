@@ -111,7 +111,8 @@ class Sampler:
         Args:
           state: state of the sampler.
           ring: the ring buffer.
-          slots: `[n]` int32, distinct; `IGNORED` as in `update`.
+          slots: `[n]` int32, distinct, or `IGNORED` where there is nothing to refresh, as in
+            `update`.
           **feedback: `[n]` float32 each, including all feedback in `Requirements.feedback`.
 
         Raises:

@@ -275,7 +275,8 @@ def shares(key: Array, batch_size: int, sampling: Sampling) -> Array:
 def at_shares(tree: SumTree, shares: Array, size: Array | None = None) -> Array:
     """Return the leaf indices at positions `shares` `[B]` uint32, in units of total / 2^32.
 
-    If all leaves are 0, they are those of `size` equal leaves; with None, the result is undefined.
+    If all leaves are 0, positions are looked up among `size` equal leaves; if `size` is None, the
+    result is then undefined.
     """
     indices = find(tree, *numerics.fraction(shares, total(tree)))
     if size is None:
@@ -319,7 +320,7 @@ def _find_in_rows(tree: SumTree, target: Array, rest: Array) -> Array:
 
 
 def _find_in_nodes(tree: SumTree, target: Array, rest: Array) -> Array:
-    """Read every child on its own, so that XLA on GPU fuses reads with what follows."""
+    """Find leaves as `find` does; read every child separately, so that XLA on GPU fuses reads."""
 
     def children(row: Array) -> list[Array]:
         first = row * tree.branching
@@ -431,7 +432,7 @@ def _targets(tree: SumTree, index: Array) -> list[Array]:
 
 
 def _path_on_cpu(tree: SumTree, index: Array, value: Array, valid: Array) -> list[Array]:
-    """Return the value of leaf `index`, new if `valid`, and those of its ancestors."""
+    """Return the values of leaf `index` and of its ancestors after writing `value` if `valid`."""
     families = jnp.stack(_targets(tree, index)) // tree.branching  # row of siblings at each level
     rows = buffer.read(_rows(tree.nodes, tree), families)
     written = [value]

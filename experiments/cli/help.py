@@ -39,7 +39,7 @@ class Group(NamedTuple):
 
 
 def formatter(prog: str, position: int = 34) -> argparse.HelpFormatter:
-    """Return argparse's formatter with our width."""
+    """Return argparse's formatter with lines of `WIDTH` characters."""
     return argparse.HelpFormatter(prog, max_help_position=position, width=WIDTH)
 
 
@@ -86,7 +86,7 @@ def full(
 
 
 def _brief(option: argparse.Action) -> argparse.Action:
-    """Return an option without bounds ("0<=FLOAT<=1|none" is FLOAT) and without a default none."""
+    """Return a copy of an option for short help: FLOAT for "0<=FLOAT<=1|none", no default none."""
     brief = copy.copy(option)
     if isinstance(option.metavar, str) and re.search("[<>]", option.metavar):
         brief.metavar = re.sub(r"[^A-Z]|none", "", option.metavar)

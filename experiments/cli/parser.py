@@ -48,7 +48,7 @@ def one_of(kind: str, names: Iterable[str]) -> Callable[[str], str]:
 
 
 class Ended(SystemExit):
-    """A parser has printed help or an error."""
+    """Raised after a parser has printed help or an error."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -59,7 +59,8 @@ class Parser(argparse.ArgumentParser):
     Attributes:
       reasons: error messages for options that do not exist here, by option.
       groups: groups of options, by name.
-      guide: content of `--help`, which then also accepts a group; None shows all options.
+      guide: content of `--help`, which then also accepts the name of a group; with None, `--help`
+        shows all options.
     """
 
     def __init__(self, *args: Any, add_help: bool = True, **kwargs: Any) -> None:
@@ -75,7 +76,7 @@ class Parser(argparse.ArgumentParser):
             self._add_action(self._help)
 
     def group(self, name: str, about: str = "") -> argparse._ArgumentGroup:
-        """Return the group of options with a name, which is added if it is new."""
+        """Return the group of options called `name`; add the group if it is new."""
         if name not in self.groups:
             arguments = self.add_argument_group(f"{name}: {about}" if about else name)
             self.groups[name] = Group(about, arguments, [])
@@ -102,7 +103,7 @@ class Parser(argparse.ArgumentParser):
         return self._option_string_actions[name]
 
     def convert(self, option: argparse.Action, texts: Sequence[str]) -> Any:
-        """Return the value of an option; raise ValueError if texts are invalid, or their number."""
+        """Return an option's value; raise ValueError for invalid, missing or surplus texts."""
         name, many = option.option_strings[0], option.nargs == "+"
         if not texts or (len(texts) > 1 and not many):
             raise ValueError(f"{name} needs {'a' if many else 'one'} value")
@@ -185,7 +186,7 @@ def add_options(
 
     Args:
       parser: parser to extend.
-      config: a dataclass, or an instance, whose values the help then shows as defaults.
+      config: a dataclass, or an instance of one; the help shows its values as defaults.
       prefix: prefix of every option, as in `--replay.alpha`; empty for top-level options.
       several: fields with a single value for which a list of values is accepted.
       group: name for `--help`; by default the prefix, or "run" without one.
@@ -252,7 +253,7 @@ def _option(name: str) -> str:
 
 
 def _own(option: str) -> str:
-    """Return the name of an option without dashes and its group."""
+    """Return the name of an option without its dashes and without its group."""
     return option.lstrip("-").rpartition(".")[2]
 
 

@@ -68,7 +68,7 @@ def discard_unread() -> bool:
 
 
 def _jax_failure(error: BaseException) -> str | None:
-    """Return the settings with which JAX cannot start, or None if JAX can start.
+    """Return a message with the settings under which JAX cannot start, or None if JAX can start.
 
     JAX reads some settings at import and others at first use, and raises errors of various types.
     """

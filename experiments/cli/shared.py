@@ -45,22 +45,25 @@ def environment(text: str) -> str:
 
 
 def agent_name(text: str) -> str:
-    """Parse the name of an agent, or of a module with one (argparse `type`)."""
+    """Parse the name of an agent, or of a module that defines one (argparse `type`)."""
     return _accepted(text, outside.load_agent, "agent", registry.AGENTS)
 
 
 def replay_name(text: str) -> str:
-    """Parse the name of a replay method, or of a module with one (argparse `type`)."""
+    """Parse the name of a replay method, or of a module that defines one (argparse `type`)."""
     return _accepted(text, outside.load_method, "replay", METHODS)
 
 
 def add_own_modules(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """Add options that import modules of the user which a folder names, once or several times."""
+    """Add options that import the user's own modules, which are only named in a folder of results.
+
+    With `several`, each option may be given several times.
+    """
     action = "append" if several else "store"
     for name, kind in (("env", environment), ("agent", agent_name), ("replay", replay_name)):
         parser.add_argument(
             f"--{name}", type=kind, metavar="NAME", action=action,
-            help=f"{name} of the results, if in a module of your own, which this imports",
+            help=f"{name} of the results, if it is in your own module; imports the module",
         )  # fmt: skip
 
 
@@ -137,7 +140,7 @@ def own_folder(*parts: str) -> Path:
 def names_parser(several: bool = False) -> Parser:
     """Return a parser of the options that decide which other options exist.
 
-    Its `--help` is None if it is not given.
+    The value of `--help` is None if `--help` is not given.
     """
     parser = Parser(add_help=False)
     add_common(parser, several=several)
@@ -204,7 +207,8 @@ def add_devices(parser: Any) -> None:
     """Add `--devices`, which is None for `auto`, to a parser or a group."""
     parser.add_argument(
         "--devices", type=_devices, metavar="N|auto",
-        help="cores or accelerators that share the seeds; numbers on CPU do not depend on it "
+        help="number of cores or accelerators that share the seeds; on CPU, results do not depend "
+        "on it "
         "[default auto: all]",
     )  # fmt: skip
 

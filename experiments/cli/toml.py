@@ -29,7 +29,7 @@ class Options(NamedTuple):
     texts: Sequence[tuple[str, Sequence[str]]]
 
     def values(self, parser: Parser, only: Sequence[str] | None = None) -> argparse.Namespace:
-        """Return the values of the options, or of `only` some, as the parser's types read them.
+        """Return the values of the options, or only of those in `only`, converted by `parser`.
 
         Raises:
           ValueError: one line: an option is unknown, repeated or not allowed in files, a value is
@@ -58,7 +58,9 @@ def read(path: Path) -> Options:
     content = disk.read_toml(path)
     own = content.get("grid", {})
     if not isinstance(own, dict):
-        raise ValueError(f"{path}: [grid] is no table: write NAME = [VALUE, VALUE] below it")
+        raise ValueError(
+            f"{path}: grid is not a table: write [grid], and NAME = [VALUE, VALUE] below it"
+        )
     settings = [f"{name}={','.join(_texts(value))}" for name, value in _flat(own)]
     content["grid"] = settings or {}
     names = ((f"--{name}".replace("_", "-"), value) for name, value in _flat(content))

@@ -131,7 +131,7 @@ def finish(axes: Axes, title: str, x: str, y: str = "", colour: str = INK) -> No
     Args:
       axes: the axes.
       title: title, in one or several lines.
-      x: label of the horizontal axis; `STEPS` has few ticks.
+      x: label of the horizontal axis; with `STEPS`, the axis has few ticks.
       y: label of the vertical axis, left out if it repeats the title.
       colour: colour of the title.
     """
@@ -192,7 +192,7 @@ def draw_interval(
 
 
 def row_names(labels: Sequence[str]) -> list[str]:
-    """Return the labels of rows, with long lines wrapped; contrasts have two lines of 44."""
+    """Return the labels of rows, wrapped to 24 characters, or 44 if a label has several lines."""
     width = 44 if any("\n" in own for own in labels) else 24
     wrapped = ["\n".join(textwrap.fill(part, width) for part in own.split("\n")) for own in labels]
     return list(map(_plain_lines, wrapped))

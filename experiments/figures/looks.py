@@ -94,11 +94,11 @@ def render(
     """Return the HTML of the page.
 
     Args:
-      look: the look.
+      look: result of `microscope.look`.
       head: head of the page.
       cells: cells of the table of methods, including the header.
       card: cells of the table of the run.
-      known: cells of the table of verdicts on its task, or none.
+      known: cells of the table of committed verdicts on the task, or [].
     """
     drawn, own = panels(look), styles(look)
     legend = {name: own[name] for name in distinct(look)}

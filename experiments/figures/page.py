@@ -98,7 +98,7 @@ def has_section(path: Path, anchor: str) -> bool:
 
 
 def table(cells: Sequence[Sequence[str]], caption: str = "", *, folded: bool = False) -> str:
-    """Return a table whose first row is the header; `folded` shows only its caption."""
+    """Return a table whose first row is the header; `folded` hides it below its caption."""
     header, *rows = cells
     named = f"<caption>{_text(caption)}</caption>" if caption and not folded else ""
     lines = [

@@ -5,7 +5,7 @@
   python -m experiments.papers report per.fig1
 
 Runs that two entries share are made once. Finished parts are kept, and the
-same command continues an interrupted one.
+same command continues after an interruption.
 """
 
 from experiments.cli import process
@@ -82,7 +82,10 @@ def _add_options(parser: argparse.ArgumentParser, command: str) -> None:
             "--all", action="store_true", help="all entries, the table of claims first"
         )
         parser.add_argument(
-            "--write", type=Path, metavar="FILE", help="write it there instead of printing it"
+            "--write",
+            type=Path,
+            metavar="FILE",
+            help="write the report to FILE instead of printing it",
         )
 
 
@@ -95,7 +98,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--overwrite",
         action="store_true",
         help="repeat results of another version of the code or other settings, and replace files "
-        "of others",
+        "that this command did not write",
     )
     parser.add_argument(
         "--other-code", action="store_true",

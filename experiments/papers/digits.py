@@ -333,7 +333,8 @@ def _rows(
 def _convolution(x: Array, channels: int) -> Array:
     """Convolve 3x3 inside a Flax module: `[B, H, W, C]` -> `[B, H, W, channels]`.
 
-    Patches times a matrix become one batched product when seeds and step sizes are vmapped.
+    The convolution is a product of patches and a matrix, so that all convolutions become one
+    batched product when seeds and step sizes are vmapped.
     """
     height, width = x.shape[1:3]
     x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))

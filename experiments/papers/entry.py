@@ -79,7 +79,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A comparison of arms on tasks in several sizes, whose runs entries can share.
+    """A comparison of arms on tasks, in several sizes; several entries can share its runs.
 
     Size smoke is derived from size small: two arms on the first task, for seconds.
 
@@ -273,13 +273,13 @@ class Entry:
       ours: function from our results to the cells of the same statistic, for statistics over many
         games.
       lost: part of the paper that is missing in our copy, or reason why there are no numbers.
-      comparable: whether numbers can be compared with the paper's. If not, because the simulator
-        or the tasks differ, only the order of methods can.
+      comparable: whether numbers can be compared with the paper's. If False, because the simulator
+        or the tasks differ, only the order of methods can be compared.
       published: experiment for size paper, if its tasks differ from those of size small.
       missing: reason why the entry cannot be reproduced.
       note: differences from the paper, one sentence each.
-      swept: description of the sweep if the claims are one claim under many settings, which reports
-        count in one row; otherwise "".
+      swept: description of a sweep, whose claims are one claim under many settings; reports count
+        them in one row. "" if the entry is not a sweep.
     """
 
     id: str

@@ -94,7 +94,10 @@ def _pair(
         rows = rows[rows["seed"] >= source.options(size).get("searched", 0)]
         values = rows.set_index("seed")["value"].astype(float)
         if values.index.has_duplicates:
-            raise ValueError(f"'{claim.says}': {name} has several numbers of a seed: name more")
+            raise ValueError(
+                f"claim '{claim.says}': {name} has several values of one seed: name more columns "
+                "in where"
+            )
         values = (np.log2(values) if source.ratios else values).sort_index()
         pair.append(
             Runs(

@@ -59,7 +59,7 @@ def lines(
     level: float = 0.0,
     repeats: str = "seeds",
 ) -> None:
-    """Plot lines with bands: one panel per value of a column, or per group of arms.
+    """Plot lines with bands, in a panel for each value of column `panel` and each group of arms.
 
     Infinite values belong to seeds that did not converge; their number is printed at the upper edge
     of the panel.
@@ -79,9 +79,9 @@ def lines(
       limits: limits of the y-axis.
       nested: arms with coinciding curves, drawn with decreasing widths so that all are visible.
       theory: arms that are closed forms, drawn as markers above the lines.
-      converged: column -> value of the rows of `plotted.table` whose `y` is the `x` at which a seed
-        reached `level`, or infinite. The curve ends there in a dot, and the title of the panel
-        lists the arms with seeds that did not converge.
+      converged: column -> value; selects the rows of `plotted.table` that have, as their `y`, the
+        `x` at which a seed reached `level` (infinite if it did not). The curve ends there in a
+        dot, and the title of the panel lists the arms with seeds that did not converge.
       level: value of `y` at which a seed counts as converged.
       repeats: word for seeds in the titles of panels.
     """
@@ -137,7 +137,9 @@ def bars(
     y_label: str,
     repeats: str = "seeds",
 ) -> None:
-    """Plot column `value` as bars with error bars, one per arm, in one panel per value of a column.
+    """Plot column `value` as one bar with an error bar per arm.
+
+    There is a panel for each value of column `panel`.
 
     Args:
       plotted: data to plot; rows where `value` is NaN are left out.
@@ -222,7 +224,7 @@ def ranked(plotted: Plotted, path: Path, *, label: str, lacking: str) -> None:
       plotted: data to plot, with columns arm and value.
       path: path of the PNG to write.
       label: label of the x-axis, with its unit.
-      lacking: reason why the arms without a number, which the figure lists, have none.
+      lacking: reason why some arms have no number; the figure lists these arms.
     """
     frame = plotted.frame.sort_values("value", ascending=False, kind="stable")
     known, others = frame[frame["value"].notna()], frame.loc[frame["value"].isna(), "arm"]

@@ -169,7 +169,7 @@ def make(
       source: experiment or computation.
       size: its size.
       places: folder of the results, and options of the execution.
-      claims: claims to decide, which end a study with a growing number of seeds.
+      claims: claims to decide; a study with a growing number of seeds ends when they are decided.
 
     Returns:
       The complete table, or None if the time limit was reached.

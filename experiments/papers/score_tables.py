@@ -140,7 +140,7 @@ def _median(values: np.ndarray) -> float | None:
 
 
 def _as_it_is(values: np.ndarray, name: str) -> np.ndarray:
-    """Return values with the sign of the metric, undoing that higher is better in verdicts."""
+    """Return values with the sign of the metric; verdicts negate metrics where lower is better."""
     if name.startswith(claims.MEAN):
         return values
     return values if primary.parse(name, threshold=0.0).higher_is_better else -values

@@ -32,7 +32,7 @@ def read(entry: Entry, size: SizeName, results: Path) -> Data | None:
     try:
         return archive.read(results, entry.source.name, size)
     except ValueError as error:  # damaged, or written by a later version
-        say(f"{error}: it counts as not there")
+        say(f"{error}: the table is treated as missing")
     return None
 
 

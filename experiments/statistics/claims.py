@@ -36,9 +36,9 @@ class Claim:
         no claim and compares the arms: its verdict is "better" or "worse", whereas a claim
         "agrees" or "disagrees".
       least: smallest effect that counts, in the unit of the metric, or as a logarithm to base 2 if
-        the metric is a ratio. For "better", a win must exceed it; for "at least as good", it is
-        the margin by which a win may be worse. Without it, "at least as good" has the margin of
-        the study, in the probability of improvement.
+        the metric is a ratio. For "better", an arm wins a seed if it is better by more than
+        `least`; for "at least as good", if it is worse by less than `least`. If `least` is 0, "at
+        least as good" has the margin of the study, in the probability of improvement.
       where: values of columns that select the runs, such as `{"env": "walk/10"}`. A claim about
         several tasks has one verdict for all of them together.
       primary: metric that decides the claim, or None for the primary metric of the study. Besides
@@ -71,7 +71,7 @@ class Claim:
 
     @property
     def effect(self) -> float:
-        """Difference that a win must exceed: the least effect, or minus the margin."""
+        """Difference that a win must exceed: `least` for "better", otherwise minus `least`."""
         return self.least if self.direction == "better" else -self.least
 
     def null(self, margin: float) -> float:
@@ -183,8 +183,8 @@ def contrast(pairs: Sequence[tuple[Runs, Runs]], end: float | None) -> tuple[Run
 
     Args:
       pairs: the first and the second arm, each with its baseline.
-      end: agent steps of a run, if the values are minus numbers of steps: gains are then in
-        doublings, and a seed that never solved the task counts `end` steps. Otherwise None.
+      end: agent steps of a run, if the values are negated numbers of steps. Gains are then in
+        doublings, and a seed that never solved the task counts `end` steps. None for other values.
     """
     seeds = functools.reduce(lambda x, y: x.intersection(y), (
         runs.values.index for pair in pairs for runs in pair

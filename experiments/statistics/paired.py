@@ -17,7 +17,7 @@ from experiments.statistics.bootstrap import bootstrap_interval, iqm
 def differences_of(arm: ArrayLike, baseline: ArrayLike) -> tuple[float, ...] | None:
     """Return the differences `[seeds]` of an arm from its baseline, or None.
 
-    There are none if any value is not finite: a seed that diverged or never solved the task.
+    The result is None if a value is not finite: the seed diverged or never solved the task.
 
     Args:
       arm: `[seeds]`, one value per seed, which may be infinite or NaN.

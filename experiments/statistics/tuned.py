@@ -88,7 +88,7 @@ def has_choice(table: pd.DataFrame) -> bool:
 
 
 def unseen(seeds: Sequence[int], choice: bool) -> list[int]:
-    """Return the held-out seeds out of sorted seeds; the best points are scored on them."""
+    """Return the held-out seeds out of sorted seeds; all of them without a `choice` of points."""
     return list(seeds[1::2] or seeds) if choice else list(seeds)
 
 

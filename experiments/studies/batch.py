@@ -239,10 +239,10 @@ def _check_frames(metrics: Metrics) -> None:
     if odd is not None and odd.any():
         raise ValueError(
             "episodes begin with stacks that are not zero before the first frame, so frames can't "
-            "be stored once: set --frame-stack 0 in another --out"
+            "be stored once: use --frame-stack 0 and another --out"
         )
     if lost is not None and lost.any():
         raise ValueError(
             "episodes are too short for the replay's spare frames, and some samples lack frames: "
-            "set a larger --frame-spare, or --frame-stack 0, in another --out"
+            "use a larger --frame-spare, or --frame-stack 0, and another --out"
         )

@@ -198,7 +198,7 @@ def read_part(path: Path, name: str, like: Any) -> Any:
 
     Raises:
       Damaged: the checkpoint is damaged.
-      ValueError: it holds other arrays.
+      ValueError: the checkpoint holds other arrays than `like`.
     """
     with array_file.opened(path, _TAG, _FORMAT, _ABOUT, "start the run again") as saved:
         return saved.read(like, f"['state'].{name}")

@@ -234,7 +234,7 @@ def _asked(nodes: Sequence[dict[str, Any]], accelerator: str | None) -> list[dic
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     def look(packages: Sequence[str]) -> dict[str, Any]:
-        """Return a node's code, versions and hardware, or only "lacks" with a failed import.
+        """Return a node's code, versions and hardware, or only "lacks", the error of an import.
 
         Ray serializes a nested function by value, so that it runs on nodes without this package.
         """

@@ -72,7 +72,10 @@ class Notes:
         self._left: dict[int, tuple[int, Any]] = {}
 
     def begin(self, batch: int) -> tuple[int, Any]:
-        """Count a start of a batch; return its starts and a reference to its checkpoint or None."""
+        """Count that a batch starts; return its number of starts, and its checkpoint or None.
+
+        The checkpoint is a reference to the object store.
+        """
         self._began[batch] = self._began.get(batch, 0) + 1
         self._steps[batch], checkpoint = self._left.get(batch, (0, None))
         return self._began[batch], checkpoint
@@ -224,7 +227,7 @@ def work(sent: Sent, runs: Sequence[SeededPoint], number: int, notes: Any) -> Ca
 
 
 class _Left(Checkpoint):
-    """A checkpoint that is written to the actor `Notes`, and read from a file made of it."""
+    """A checkpoint that is written to the actor `Notes` instead of a file."""
 
     log_points = 0  # in the checkpoint that was read
 

@@ -245,17 +245,19 @@ class Study(Saved):
             )
         if question.control and first.seeds < _FEWEST:
             raise ValueError(
-                f"seeds is {first.seeds}: a comparison needs {_FEWEST} for an interval, and "
-                f"{FEWEST_SEEDS} for a verdict: use more --seeds, or --control false"
+                f"seeds is {first.seeds}: a comparison needs {_FEWEST} seeds for an interval, and "
+                f"{FEWEST_SEEDS} seeds for a verdict: use more --seeds, or --control false"
             )
         if question.until_decided:
             if question.most_seeds < first.seeds:
                 raise ValueError(
                     f"most_seeds is {question.most_seeds}, fewer than the first batch of "
-                    f"{first.seeds} seeds: use at least as many"
+                    f"{first.seeds} seeds: use a most_seeds of at least {first.seeds}"
                 )
             if len(labels) < 2 and not self.claims:
-                raise ValueError("until_decided compares arms: name a second arm")
+                raise ValueError(
+                    "until_decided compares arms, and there is only one: add a second arm"
+                )
         for env in self.envs:
             self.metric(env)
         self._check_claims()
@@ -270,7 +272,7 @@ class Study(Saved):
         return list(dict.fromkeys(remarks))
 
     def _check_claims(self) -> None:
-        """Raise ValueError for claims that no results of the study can answer."""
+        """Raise ValueError for a claim that the results of the study cannot answer."""
         points = {(point.env, point.name): point.config for point in self.points()}
         names = dict.fromkeys(name for _, name in points)
         labels = {label for _, label in self.bases}
@@ -279,16 +281,19 @@ class Study(Saved):
                 # A size of the study may lack some replay ratios of the claims.
                 if label not in names and label.partition("_every")[0] not in labels:
                     raise ValueError(
-                        f"'{claim.says}' is about '{label}', which is not an arm: use one of "
-                        f"{', '.join(names)}"
+                        f"claim '{claim.says}' names the arm '{label}', which the study does not "
+                        f"have: use one of {', '.join(names)}"
                     )
             envs = [env for env in self.envs if claim.where.get("env", env) == env]
             if not envs:
-                raise ValueError(f"'{claim.says}' is about {claim.where}, which is not a task")
+                raise ValueError(
+                    f"claim '{claim.says}' has where={claim.where}, which is not a task of the "
+                    f"study: use one of {', '.join(self.envs)} as env"
+                )
             if claim.least and len(envs) > 1:
                 raise ValueError(
-                    f"'{claim.says}': a least effect is in the unit of a single task: name it in "
-                    "where"
+                    f"claim '{claim.says}' has a least effect, whose unit is that of one task, but "
+                    "is about several tasks: name one task as env in where"
                 )
             for env, pair in itertools.product(envs, claim.pairs) if not claim.across else ():
                 both = [points.get((env, label)) for label in pair]
@@ -296,15 +301,15 @@ class Study(Saved):
                 if own and other and (differs := [k for k in own if own[k] != other[k]]):
                     options = ", ".join(name.rpartition(".")[2] for name in differs)
                     raise ValueError(
-                        f"'{claim.says}' compares arms that differ in {options}: use across=True "
-                        "if the claim is about this difference"
+                        f"claim '{claim.says}' compares arms that differ in {options}: use "
+                        "across=True if the claim is about this difference"
                     )
             if claim.primary is not None and not claim.primary.startswith(MEAN):
                 primary.parse(claim.primary, self.options.threshold_of(envs[0]))
 
     @property
     def compares(self) -> bool:
-        """Whether there is a claim, or some arm has a baseline to be compared with."""
+        """Whether the study has a claim, or an arm that can be compared with a baseline."""
         several = len({label for _, label in self.bases}) > 1
         return several or self._has_control or bool(self.claims)
 

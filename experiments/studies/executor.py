@@ -258,7 +258,7 @@ class _Board:
             return number, self._plan.jobs[number], left[number].pop(0)
 
     def _listen(self) -> None:
-        """Execute calls, also after an error, until None comes; then write tables, close logs."""
+        """Execute calls until None comes, even after an error; then write tables and close logs."""
         while (call := self._next()) is not None:
             self._execute(call)
         for call in (self._write, *(log.close for log in self._logs)):

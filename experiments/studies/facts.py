@@ -52,7 +52,7 @@ def replay_ratio(config: RunConfig) -> str:
 
 
 def prioritises(config: RunConfig) -> bool:
-    """Return whether draws of a run should differ from uniform ones, as the gate expects."""
+    """Return whether the gate expects the draws of a run to differ from uniform draws."""
     sampler = _sampler(config)
     # Parts of a batch with roles are drawn differently, so their mixture is not evidence.
     return not sampler.is_uniform and "roles" not in sampler.provides

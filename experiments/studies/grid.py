@@ -109,7 +109,8 @@ def expand(
     if together and len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} {length}" for name, length in lengths.items())
         raise ValueError(
-            f"values that belong together differ in number ({counts}): give equally many"
+            "together combines the n-th values of all settings, but settings have different "
+            f"numbers of values ({counts}): give equally many"
         )
     join = zip if together else itertools.product
     count = sum(
@@ -157,7 +158,7 @@ def check_names(axes: Sequence[Axis], bases: Mapping[tuple[str, str], RunConfig]
         if axis not in taken:
             raise ValueError(
                 f"grid {axis.name} has no effect: a setting for a single label overrides it in "
-                "every method that has it: remove it"
+                f"every method that has it: remove {axis.name}"
             )
 
 
@@ -180,7 +181,8 @@ def check_fixed(
                 option = f"--{name}".replace("_", "-")
                 raise ValueError(
                     f"{option} {shown_value(value)} has no effect because the grid's {axis.name} "
-                    "overrides it: remove it, add it to the grid, or use --defaults true"
+                    "overrides it: remove the option, add its value to the grid, or use --defaults "
+                    "true"
                 )
 
 

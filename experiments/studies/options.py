@@ -24,13 +24,19 @@ class Question(Config):
         "metric that decides: auc, final, last_K of K evaluations, best, steps_to_threshold",
     )
     baseline: str | None = option(
-        None, "label to compare the others with; none: the first with uniform replay or draws"
+        None,
+        "label of the arm to compare the others with; none: the first arm with uniform replay or, "
+        "without one, with uniform draws",
     )
     control: bool = option(
-        True, "run the baseline once more, with other seeds: it should come out undecided"
+        True,
+        "also run the baseline with other seeds: compared with the baseline, it should come out "
+        "undecided",
     )
     ungated: str | None = option(
-        None, "judge arms that test nothing, too, for the reason given here in words"
+        None,
+        "reason, in words, for judging also arms that do not test their method; none: do not "
+        "judge them",
     )
     until_decided: bool = option(
         False,
@@ -38,18 +44,22 @@ class Question(Config):
         "every look; false: train --seeds seeds and test once",
     )
     most_seeds: int = option(
-        256, "seeds at which undecided arms stop", at_least=FEWEST_SEEDS, needs=("until_decided",)
+        256,
+        "number of seeds at which undecided arms stop",
+        at_least=FEWEST_SEEDS,
+        needs=("until_decided",),
     )
     margin: float = option(
         MARGIN,
-        "no difference: the paired probability of improvement is within this margin of 1/2; at "
-        "least as good: wins are above 1/2 less this margin of the pairs that do not tie",
+        "an arm makes no difference if its paired probability of improvement is within this margin "
+        "of 1/2; it is at least as good if it wins a share above 1/2 minus this margin of the "
+        "pairs that do not tie",
         above=0,
         below=0.5,
     )
 
     def check(self) -> None:
-        """Raise ValueError for a gate that is off without a reason."""
+        """Raise ValueError if `ungated` is given without a reason."""
         if self.ungated is not None and len(self.ungated.split()) < 2:
             raise ValueError(
                 "ungated is the reason for judging arms that test nothing: give it in words, or "
@@ -63,8 +73,8 @@ class StudyOptions(Config):
 
     threshold: float | None = option(
         None,
-        "return that counts as solved; none: the environment's own, if any. Where agents get less "
-        "than a tenth of the way there, arms are not tested",
+        "return that counts as solved; none: the environment's own, if any. Arms are not tested if "
+        "agents get less than a tenth of the way to this return",
         at_most=1e12,
     )
     keep: tuple[str, ...] | None = option(
@@ -79,20 +89,20 @@ class StudyOptions(Config):
     )
     thin: int = option(
         1,
-        "keep only every so many log points in the table, and evaluations that differ from the "
-        "one before",
+        "keep one in so many log points in the table, and every evaluation that differs from the "
+        "one before it",
         at_least=1,
     )
     width: int | None = option(
         None,
-        "runs in a program; none: on CPU the number that experiments.train uses for as many seeds, "
-        "which gives the same numbers, and on accelerators the number that fits",
+        "number of runs in a program; none: on CPU, as many as experiments.train uses for this "
+        "number of seeds, so that results are the same; on accelerators, as many as fit",
         at_least=1,
     )
     defaults: bool = option(False, "also run every method without the settings of the grid")
     together: bool = option(
         False,
-        "the n-th values of all settings belong together, instead of every combination",
+        "combine only the n-th values of all settings, instead of running every combination",
     )
     figures: bool = option(True, "draw the figures")
     report: bool = option(True, "write report.html at the end, a page with all results")
@@ -118,12 +128,14 @@ class Where(Config):
     )
     devices: str = option("auto", "number of devices to use; auto: all, on CPU one for each core")
     memory: float | None = option(
-        None, "GB that runs may use on all devices; none: four fifths of the free memory", above=0
+        None,
+        "GB of memory that all runs together may use; none: four fifths of the free memory",
+        above=0,
     )
     checkpoint_every: float = option(
         60.0,
-        "seconds between two checkpoints, from which --resume continues; large ones are rarer, and "
-        "take at most a twentieth of the time",
+        "seconds between two checkpoints, from which --resume continues; large checkpoints are "
+        "written less often, so that writing takes at most a twentieth of the time",
         at_least=0,
     )
     hours: float | None = option(
@@ -162,5 +174,5 @@ class RunOutput(Config):
         False, "log to Weights & Biases (WANDB_MODE=offline works); give it again with --resume"
     )
     stop_on_divergence: bool = option(
-        False, "end a run when between two log points no loss or gradient of a seed was finite"
+        False, "end a run if, between two log points, no loss or no gradient of a seed was finite"
     )

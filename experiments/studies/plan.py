@@ -126,7 +126,7 @@ def make(
       missing: points and seeds.
       units: devices to use.
       width: number of runs in a call of a program; by default, chosen from the devices.
-      limit: GB that runs may use on all devices; by default, four fifths of the free memory.
+      limit: GB of memory that all runs together may use; None means four fifths of the free memory.
       together: whether all runs of a program are one batch, with common log points.
 
     Raises:
@@ -170,8 +170,8 @@ def fitting(point: Point, units: int, limit: int, platform: str, least: int = 1)
     Args:
       point: point of the run.
       units: number of units that train at the same time.
-      limit: bytes available to all of them.
-      platform: platform of their devices.
+      limit: bytes available to all units together.
+      platform: platform of the units' devices.
       least: number of runs that must fit on each unit.
 
     Raises:
@@ -193,7 +193,7 @@ def fitting(point: Point, units: int, limit: int, platform: str, least: int = 1)
 
 
 def _limit(units: Sequence[Unit], limit: float | None) -> int:
-    """Return the bytes available to runs on all devices."""
+    """Return the bytes of memory that all runs together may use."""
     free = devices_.free_bytes([device for unit in units for device in unit])
     return free if limit is None else min(free, int(limit * 1e9))
 

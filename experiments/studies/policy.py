@@ -57,7 +57,7 @@ def chosen(
 
     Args:
       folder: folder of a run.
-      named: environment, agent and method that a command names, or None, by kind.
+      named: environment, agent and method given on the command line, by kind; None if not given.
       seed: seed of the run; None selects the first.
 
     Raises:
@@ -67,7 +67,9 @@ def chosen(
     (config,) = study.bases.values()
     for kind, name in named.items():
         if name not in (None, own := getattr(config, kind)):
-            raise ValueError(f"the run used --{kind} {own}, but the command has {name}: remove it")
+            raise ValueError(
+                f"the run used --{kind} {own}, but the command has {name}: remove --{kind}"
+            )
     return study, config, _check_seed(config, seed)
 
 
@@ -76,7 +78,7 @@ def _check_seed(config: RunConfig, seed: int | None) -> int:
     first, last = config.seed, config.seed + config.seeds - 1
     if seed is not None and not first <= seed <= last:
         has = f"seed {first}" if first == last else f"seeds {first} to {last}"
-        raise ValueError(f"the run has {has}, and no seed {seed}")
+        raise ValueError(f"the run has {has}, and no seed {seed}: use another seed")
     return first if seed is None else seed
 
 
@@ -113,8 +115,8 @@ def saved(folder: Path, study: Study, seed: int, names: Sequence[str]) -> Saved:
 
     Args:
       folder: folder of the run.
-      study: its study.
-      seed: one of its seeds.
+      study: study of the run.
+      seed: one of the run's seeds.
       names: names of fields of `LoopState`, such as "agent"; others are not read.
 
     Raises:

@@ -184,8 +184,8 @@ class Run(NamedTuple):
     """The results of a single run, which may be unfinished.
 
     Attributes:
-      folder: its folder.
-      config: its configuration, as nested plain values.
+      folder: folder of the run.
+      config: configuration of the run, as nested plain values.
       versions: device, and versions of Python, jax and the code.
       frame: metrics of the seeds that have ended or, before that, of all log points so far.
       summary: statistics of the last evaluations, and speed; None before the run has ended.

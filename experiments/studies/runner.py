@@ -151,8 +151,8 @@ class _Work:
             for point in self.points:
                 if (where.device_count or math.inf) < (mesh := point.config.loop.mesh):
                     raise ValueError(
-                        f"mesh is {mesh}, more than {where.devices} devices: use a smaller one, or "
-                        "more --devices"
+                        f"mesh is {mesh}, more than {where.devices} devices: use a smaller mesh, "
+                        "or more --devices"
                     )
                 programs.check(point)
             if resume:
