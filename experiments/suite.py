@@ -275,7 +275,7 @@ def results(studies: Mapping[str, Study], found: Mapping[str, Store]) -> list[di
 
 
 def report(rows: Sequence[Mapping[str, str]], methods: Iterable[str]) -> str:
-    """Return the results of a suite in Markdown, with the committed results of our methods."""
+    """Return a suite's results in Markdown, with the committed results of built-in methods."""
     cells = [list(rows[0]), *(list(row.values()) for row in rows)] if rows else []
     results = f"{markdown(cells)}\n{_ABOUT}" if rows else "No task has ended yet.\n"
     return f"# {', '.join(methods)} on the replay suite\n\n{results}{_of_ours()}"

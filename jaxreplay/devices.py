@@ -50,8 +50,9 @@ def total(tree: Tree, axis_name: str | None) -> Tree:
 def largest(value: Array, axis_name: str | None) -> Array:
     """Return the elementwise maxima of an array over devices.
 
-    Devices exchange their values by a sum of arrays that are zero elsewhere: XLA sends it in one
-    message with the sum of gradients, which it does not do for a maximum.
+    Devices exchange their values as a sum of arrays, each of which is zero outside the device's own
+    row. XLA sends this sum and the sum of gradients in one message, which is not possible for a
+    maximum.
     """
     if axis_name is None:
         return value

@@ -89,7 +89,7 @@ ValueOf = Callable[[Tree, Tree, Array], Array]  # (params, obs, action) -> value
 
 
 class LearnedWeights(Protocol):
-    """Weights of transitions that learn from TD errors; implement it as a frozen dataclass.
+    """Transition weights that are learned from TD errors; implement it as a frozen dataclass.
 
     The agent provides a network: the function `value`, and its initial parameters.
     """

@@ -33,8 +33,8 @@ class Sampler:
 
     Attributes:
       needs_whole: reason why `Replay(axis_name=...)` cannot shard the transitions over devices.
-        None if it can, because the functions reduce over `ring.axis_name` all quantities that
-        depend on all transitions.
+        None means that it can, because the sampler's functions reduce every quantity that depends
+        on all transitions over `ring.axis_name`.
     """
 
     needs_whole: ClassVar[str | None] = "its functions do not reduce over devices"
@@ -72,7 +72,7 @@ class Sampler:
         raise NotImplementedError(f"{type(self).__name__} must implement sample")
 
     def relabel(self, state: State, ring: Ring, draw: Draw, transition: Tree) -> Tree:
-        """Return a batch with fields that are computed when it is read, such as a new goal.
+        """Return transitions with fields that are computed at sampling time, such as a new goal.
 
         The default returns `transition` unchanged.
 
@@ -176,7 +176,7 @@ class Sampler:
     def for_goals(self, goals: Goals) -> "Sampler":
         """Return this sampler for a task with these goals. The default ignores goals.
 
-        Samplers with `Requirements.goals` cannot be used without them.
+        Samplers with `Requirements.goals` cannot be used for tasks without goals.
         """
         del goals
         return self

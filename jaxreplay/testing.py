@@ -307,8 +307,8 @@ def only_written_slots_are_drawn(case: Case) -> None:
 def draws_follow_the_probabilities(case: Case) -> None:
     """Check that sampling frequencies match `probability` within five standard deviations.
 
-    Once with feedback of similar size, and once with feedback between 1e-8 and 1. Importance
-    weights must not increase with probability.
+    The check runs once with feedback of similar size, and once with feedback between 1e-8 and 1.
+    Importance weights must not increase with probability.
     """
     state, keys = case.fill(8), jax.random.split(jax.random.key(1), 2000)
     sample = jax.jit(jax.vmap(case.replay.sample, (None, 0)))

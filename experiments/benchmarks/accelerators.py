@@ -1,10 +1,10 @@
 """Loops on a GPU and a TPU: `python -m experiments.benchmarks.accelerators`.
 
-One iteration of each loop is compiled for an H100 and a TPU v5e, which the machine need not have:
-launches, conditionals on data, copies of large arrays, and XLA's estimate of cycles on the TPU. The
-extras compile-gpu and compile-tpu bring the compilers. On a machine with an accelerator, the loops
-are also timed there: cycles of a replay beside flashbax, training with several numbers of seeds
-and of brax's environments, and the memory in use beside its estimate from before the run.
+One iteration of each loop is compiled for an H100 and a TPU v5e, which the machine need not have.
+The table shows launches, conditionals on data, copies of large arrays, and XLA's estimate of cycles
+on the TPU. The extras compile-gpu and compile-tpu install the compilers. On a machine with an
+accelerator, the loops are also timed there: cycles of a replay next to flashbax, training with
+several numbers of seeds and of brax's environments, and the memory in use next to its estimate.
 """
 
 import dataclasses

@@ -77,8 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def compare(before: str, after: str) -> dict[str, float]:
     """Return the largest relative difference of each column of two `metrics.csv`, largest first.
 
-    Columns without differences are left out. Differences are infinite if only one number is NaN or
-    only one table has the column; in "step" if the tables have different rows.
+    Columns without differences are left out. A difference is infinite if only one number is NaN, or
+    only one table has the column. If the tables have different rows, "step" differs infinitely.
     """
     tables = [pd.read_csv(io.StringIO(text)) for text in (before, after)]
     if len(tables[0]) != len(tables[1]):

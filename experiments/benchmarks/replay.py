@@ -1,6 +1,6 @@
 """Time the cycle of a replay: `python -m experiments.benchmarks.replay`.
 
-A cycle adds a transition, samples a batch and updates it, in a compiled loop over a full replay.
+A cycle calls `add`, `sample` and `update` once, in a compiled loop over a full replay.
 Contenders are replay methods and, if the package is installed (`make bench`), the buffers of
 flashbax; ratios are relative to the first contender. Large copies are the instructions in the loop
 that copy a whole array of the replay.

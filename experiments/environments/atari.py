@@ -1,10 +1,10 @@
 """Atari games on the host, by the vectorised emulator of ale-py, whose wheels contain the games.
 
 ale-py's `AtariVectorEnv` steps games in C++ threads, skips frames, takes the maximum of the last
-two, resizes by area and repeats actions (per frame, "sticky"). This module adds:
+two frames, resizes by area and repeats actions (per frame, "sticky"). This module adds:
 
-* ends: a lost life is terminal while the game continues, and the time limit counts agent steps; the
-  emulator would restart the game at a lost life, and counts no-ops towards its limit.
+* ends: a lost life is terminal while the game continues, and the time limit counts agent steps. The
+  emulator itself would restart the game at a lost life, and count no-ops towards the limit.
 * stacks: channels last, newest last, and zeros before an episode's first frame, also after a lost
   life.
 * bilinear resizing of the full screen, 210 x 160.

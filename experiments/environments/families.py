@@ -178,7 +178,7 @@ def make(name: str, config: EnvironmentConfig | None = None, **changes: Any) -> 
     """Make an environment that compiles, by its full name.
 
     Args:
-      name: one of `names()`, or another of a family with sizes, such as walk/13.
+      name: one of `names()`, or another name with a size, such as walk/13.
       config: its options; by default, `options(name)`.
       **changes: options to replace.
 

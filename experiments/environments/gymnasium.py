@@ -8,7 +8,7 @@ the id.
 The papers' MuJoCo tasks are v3, of OpenAI Gym with MuJoCo 2, which is no longer maintained. v4 has
 the same dynamics, rewards and endings on current versions of MuJoCo; v5 corrects rewards and
 models. The v3 names here are v4 with one change: the 84 contact forces in the observations of Ant
-and Humanoid are zeros, as with MuJoCo 2 (v4 omits Ant's, and computes Humanoid's).
+and Humanoid are zeros, as with MuJoCo 2 (v4 omits them for Ant, and computes them for Humanoid).
 """
 
 import dataclasses

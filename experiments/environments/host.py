@@ -25,7 +25,7 @@ class OneFailed(Exception):
     """One environment of a batch failed.
 
     Args:
-      index: its index.
+      index: index of the environment in the batch.
       reason: the error in one line.
     """
 

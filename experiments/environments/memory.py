@@ -45,8 +45,9 @@ def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
     """Make a task that needs memory.
 
     `TMaze-N` observes the cue at the start, whether the agent is at the junction, and whether it is
-    in between, `[3]` float32. Action 0 moves forward; at the junction, actions 1 and 2 end the
-    episode with reward 1 if they match the cue (1 for cue 1), else -1; other actions stay, at -0.1.
+    in between, `[3]` float32. Action 0 moves forward. At the junction, actions 1 and 2 end the
+    episode with reward 1 if they match the cue (1 for cue 1), else -1. All other actions leave the
+    agent in place, with reward -0.1.
 
     `Chain-N` observes the cue at the start, and the share of the time that is left, `[2]` float32.
     The action after N steps ends the episode with reward 1 if it matches the cue (1 for cue 1),

@@ -2,9 +2,9 @@
 
 `--list` prints the names below; `find_...` accepts all names that the installed package registers.
 
-Playground's tasks are the DeepMind Control suite on MJX in JAX. Its default physics, MuJoCo Warp,
-needs an NVIDIA GPU. Its robots for locomotion and manipulation are left out, because their models
-must be downloaded.
+Playground's tasks are the DeepMind Control suite. They use MJX in JAX, because Playground's default
+physics, MuJoCo Warp, needs an NVIDIA GPU. Playground's robots for locomotion and manipulation are
+left out, because their models must be downloaded.
 """
 
 import dataclasses

@@ -168,7 +168,7 @@ def _make_one(
 
 
 def _without_contact_forces(env: gymnasium.Env, pad: bool) -> gymnasium.Env:
-    """Set the last entries of observations to zero, as v3's contact forces were."""
+    """Set the contact forces at the end of observations to zero, as in v3; `pad` appends them."""
     size = env.observation_space.shape[0] + (_CONTACT_FORCES if pad else 0)
     space = spaces.Box(-np.inf, np.inf, (size,), np.float64)
     zeros = np.zeros(_CONTACT_FORCES)

@@ -42,7 +42,7 @@ def right_action(state: Numbers) -> Numbers:
 
 
 def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
-    """Make the walk; observations are one-hot, `[N]` float32, and 0 after the end of an episode.
+    """Make the walk; observations are one-hot, `[N]` float32, or all 0 after an episode's end.
 
     A max_steps of None means N, the longest episode. Errors are those of `find`.
     """

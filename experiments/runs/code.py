@@ -52,7 +52,7 @@ _WITHOUT_EFFECT = re.compile(  # flags of XLA that do not change numbers
 
 
 def version(*more: str) -> str:
-    """Return the digest of the code, followed by the settings of JAX other than the defaults.
+    """Return the digest of the code, and the settings of JAX that differ from their defaults.
 
     An example is "0123456789ab (jax_enable_x64=true)". Arguments are those of `digest`.
     """

@@ -1,8 +1,8 @@
 """Verdicts about claims, from the values of paired seeds.
 
-The path from claims to verdicts is `judge`: pairs of values of every claim, wins, ties and losses
-at every look, the gate, tests with p-values corrected over the family (`decide`), and the reason in
-words. For the tests, see `counts`; for runs that are no evidence, see `gate`.
+`judge` turns claims into verdicts. It pairs the values of every claim, counts wins, ties and losses
+at every look, applies the gate, tests with p-values corrected over the family (`decide`), and gives
+the reason in words. For the tests, see `counts`; for runs that are no evidence, see `gate`.
 """
 
 import functools

@@ -68,7 +68,7 @@ class Findings(NamedTuple):
 
     @property
     def undecided(self) -> dict[str, Verdict]:
-        """Verdicts that further seeds can decide in a sequential design, except on the control."""
+        """Verdicts that further seeds can decide in a sequential design, without the control's."""
         arms = {
             verdict.label: verdict
             for verdict in self.rows
@@ -326,7 +326,7 @@ def findings_of(results: Store, study: Study, other_code: bool = False) -> Findi
 
 
 def judged_frames(results: Store, study: Study) -> dict[str, pd.DataFrame]:
-    """Return the metrics of the points that can be judged, by id, up to a common look."""
+    """Return the metrics of the points that can be judged, by id, up to each one's latest look."""
     frames, judged = results.frames(), {}
     for point in study.points():
         if point.id not in frames:

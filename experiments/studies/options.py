@@ -25,13 +25,11 @@ class Question(Config):
     )
     baseline: str | None = option(
         None,
-        "label of the arm to compare the others with; none: the first arm with uniform replay or, "
-        "without one, with uniform draws",
+        "label of the baseline; none: the first arm with uniform replay, or else uniform draws",
     )
     control: bool = option(
         True,
-        "also run the baseline with other seeds: compared with the baseline, it should come out "
-        "undecided",
+        "also compare the baseline with itself on other seeds, which should come out undecided",
     )
     ungated: str | None = option(
         None,
