@@ -82,7 +82,9 @@ def _render(
     for _, folder in runs:
         if not results.is_run(store.read(folder)):
             if len(runs) > 1:
-                raise ValueError(f"{folder} is a study with a page of its own: remove the others")
+                raise ValueError(
+                    f"{folder} is a study, which has a page of its own: remove the other folders"
+                )
             found = results.read(folder)
             if found.unjudged and page.has_section(out, "verdicts"):
                 raise ValueError(f"{found.unjudged}; {out} has verdicts and was not replaced")

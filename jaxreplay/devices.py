@@ -51,7 +51,7 @@ def largest(value: Array, axis_name: str | None) -> Array:
     """Return the elementwise maxima of an array over devices.
 
     Devices exchange their values as a sum of arrays, each of which is zero outside the device's own
-    row. XLA sends this sum and the sum of gradients in one message, which is not possible for a
+    row. XLA sends this sum and the sum of gradients in one message, which it does not do for a
     maximum.
     """
     if axis_name is None:

@@ -76,8 +76,8 @@ def if_finite(inner: optax.GradientTransformation) -> optax.GradientTransformati
 def sum_of_squares(tree: Tree) -> Array:
     """Return the sum of the squared magnitudes of all elements of a pytree of arrays, `[]`.
 
-    Its root is the global norm of gradients. On accelerators, one reduction sums over all leaves,
-    since a GPU launches at least one kernel for every reduction.
+    For gradients, the square root of the sum is the global norm. On accelerators, one reduction
+    sums over all leaves, since a GPU launches at least one kernel for every reduction.
 
     Example:
       >>> float(sum_of_squares({"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3)}))

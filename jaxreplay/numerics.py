@@ -48,9 +48,9 @@ def multiply_high(x: Array, y: Array) -> Array:
 def fraction(bits: Array, whole: Array) -> tuple[Array, Array]:
     """Return `bits / 2^32 * whole` as two float32, whose sum is the result.
 
-    A single float32 only resolves 2^-24 of `whole`, such as the sum of all priorities. If
-    priorities differ by many orders of magnitude, some small priorities would never be sampled.
-    Splitting both factors into parts of 12 bits makes every product exact.
+    A single float32 would have a resolution of 2^-24 of `whole`. If `whole` is the sum of
+    priorities that differ by many orders of magnitude, some small priorities would then never be
+    sampled. Splitting both factors into parts of 12 bits makes every product exact.
 
     Args:
       bits: `[...]` uint32.

@@ -33,8 +33,8 @@ class Sampler:
 
     Attributes:
       needs_whole: reason why `Replay(axis_name=...)` cannot shard the transitions over devices.
-        None means that it can, because the sampler's functions reduce every quantity that depends
-        on all transitions over `ring.axis_name`.
+        None means that it can, because the sampler's functions reduce over `ring.axis_name` every
+        quantity that depends on all transitions.
     """
 
     needs_whole: ClassVar[str | None] = "its functions do not reduce over devices"

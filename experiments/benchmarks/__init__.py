@@ -1,1 +1,1 @@
-"""Benchmarks of speed, some with peers, and `commits`, which compares numbers of two commits."""
+"""Benchmarks of speed, some against peers; `commits` compares the numbers of two commits."""

@@ -217,7 +217,7 @@ def brax_config(method: str, num_envs: int) -> RunConfig:
 
 
 def _bytes_in_use() -> int | None:
-    """Return the bytes of all arrays on the default device, or None if it does not count them."""
+    """Return the bytes of all arrays on the default device; None if the device has no count."""
     return (jax.local_devices()[0].memory_stats() or {}).get("bytes_in_use")
 
 

@@ -127,7 +127,7 @@ def load(name: str):
     """Return gymnax's environment and its parameters.
 
     Gymnax uses seaborn only to render Pong, and the import of seaborn takes five times as long as
-    the import of gymnax itself. It is therefore deferred until Pong is rendered.
+    the import of gymnax itself. Seaborn is therefore imported only when Pong is rendered.
     """
     if "gymnax" not in sys.modules and "seaborn" not in sys.modules:
         later = ModuleType("seaborn")

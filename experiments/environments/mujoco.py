@@ -1,4 +1,4 @@
-"""MuJoCo's own renderer, also on machines without a screen, and its messages."""
+"""MuJoCo's own renderer, which also works without a screen, and suppression of its messages."""
 
 import atexit
 import contextlib

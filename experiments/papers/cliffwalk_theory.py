@@ -16,7 +16,7 @@ PROCESSES = ("per-post", "per-pre", "pser-idealised", "pser-post", "pser-pre")
 
 
 def expected_per(n: int, priority: str = "post") -> float:
-    """Return the expected updates of PER (Brittain et al. 2019, Eq. 15); "pre" needs n - 1 more."""
+    """Return PER's expected updates (Brittain et al. 2019, Eq. 15), plus n - 1 for "pre"."""
     expected = 1.0 + (2 ** (n + 1) - 2) * (1.0 - 2.0 ** (1 - n))
     return expected + (n - 1 if priority == "pre" else 0)
 

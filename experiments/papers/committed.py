@@ -27,7 +27,7 @@ def load(name: str, size: SizeName = "small", folder: Path = COMMITTED) -> Data:
         raise ValueError(f"no entry is called '{name}': python -m experiments.papers list")
     source = ENTRIES[name].source
     if source is None:
-        raise ValueError(f"{name} is not to be had: {ENTRIES[name].missing}")
+        raise ValueError(f"{name} cannot be reproduced: {ENTRIES[name].missing}")
     data = archive.read(folder, source.name, size)
     if data is None:
         raise ValueError(

@@ -54,7 +54,7 @@ def _of_study(
 
 
 def _with_remarks(verdict: Verdict, asked: bool, max_seeds: int) -> Verdict:
-    """Return a verdict with remarks on a question other than the study's, and on an early stop."""
+    """Return a verdict with remarks: that the study asked another question, or stopped early."""
     if not verdict.looks:
         return verdict
     remarks = [] if asked else [OTHER_QUESTION]

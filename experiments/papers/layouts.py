@@ -332,7 +332,7 @@ def _line(axes: Axes, arm: str, values: pd.DataFrame, kind: str, style: Any) -> 
 
 
 def _lost(axes: Axes, own: pd.DataFrame, x: str, y: str, styles: Mapping[str, Any]) -> list[str]:
-    """Mark the number of seeds that did not converge at the upper edge; return a caption."""
+    """Print the number of unconverged seeds at the upper edge of the axes; return a caption."""
     lost = own[np.isinf(own[y])]
     for number, arm in enumerate(dict.fromkeys(lost["arm"])):
         for at, count in lost[lost["arm"] == arm].groupby(x)["seed"].nunique().items():

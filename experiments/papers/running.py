@@ -114,7 +114,7 @@ class Parts:
     """Cache of the parts of a computed table, one file per part; see `Request.part`.
 
     The name of a file contains a digest of the settings, code and device, so that parts made with
-    others are not reused.
+    another setting, code or device are not reused.
 
     Attributes:
       folder: folder of the files; it must exist when a part is computed.

@@ -1,4 +1,4 @@
-"""Primary metrics: the number per seed that decides a comparison, chosen before it runs."""
+"""Primary metrics: one number per seed that decides a comparison, chosen before the runs."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def steps_to(threshold: float, steps: ArrayLike, returns: ArrayLike) -> int | No
 
 
 def curves(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of returns with a column per seed and a row per log point with any value.
+    """Return a table of returns: a column per seed, a row per log point at which a seed has one.
 
     If the frame lacks a log point of a seed, as in studies with the option `thin`, the table has
     the seed's return at the log point before.
@@ -77,8 +77,8 @@ def summarise(frame: pd.DataFrame, threshold: float | None = None) -> dict:
 def diverged_seeds(frame: pd.DataFrame) -> list[int]:
     """Return the seeds that diverged.
 
-    A seed has diverged if, in at least one interval between two log points, no loss was finite, or
-    no gradient norm was, or all updates were skipped.
+    A seed has diverged if, in at least one interval between two log points, no loss was finite, no
+    gradient norm was finite, or all updates were skipped.
 
     Args:
       frame: metrics with columns seed and, if available, `agent/loss` and `agent/grad_norm`, means

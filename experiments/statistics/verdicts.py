@@ -155,8 +155,8 @@ def decide(
     if the study is interrupted or gets more seeds.
 
     Args:
-      claims: the family of claims, by name. Looks must have the same numbers of seeds in all of
-        them.
+      claims: the family of claims, by name. All claims must have looks at the same numbers of
+        seeds.
       sequential: whether the test is valid at every look; otherwise there must be a single look.
       margin: margin of "no difference" and "at least as good", in (0, 1/2).
       plan: whether to estimate the seeds that undecided claims need (up to 0.5 s per claim).

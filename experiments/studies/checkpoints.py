@@ -102,7 +102,7 @@ class Checkpoint:
         """Return the progress and the saved state.
 
         Returns:
-          None if there is no file.
+          The progress and the saved state, or None if there is no file.
 
         Raises:
           Stopped: the file is damaged, or of another version; it stays as it is.

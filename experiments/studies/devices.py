@@ -35,10 +35,10 @@ Unit = tuple[Device, ...]  # devices that train a batch together
 
 
 def width_of(seeds: int) -> int:
-    """Return the number of seeds per program on CPU, for 1, 2, 4 or 8 programs.
+    """Return the number of seeds per program on CPU, where 1, 2, 4 or 8 programs share `seeds`.
 
-    It depends only on the number of seeds, never on the machine, so that each seed gives the same
-    numbers bit for bit on one core and on eight.
+    The result depends only on the number of seeds, never on the machine, so that each seed gives
+    the same numbers bit for bit on one core and on eight.
     """
     programs = 1
     while 2 * programs <= min(_MAX_PROGRAMS, seeds // _MIN_SEEDS):

@@ -260,7 +260,7 @@ def read_checked(entry: Option, text: str, at: str) -> Any:
 def with_settings(
     base: RunConfig, settings: Mapping[Place, Any], env: str, label: str
 ) -> RunConfig:
-    """Return a configuration with the settings, which checks their combination.
+    """Return a configuration with the settings, after a check of their combination.
 
     Raises:
       ValueError: the settings are incompatible with one another.

@@ -264,7 +264,7 @@ def _traceable(config: RunConfig, places: Sequence[Place]) -> list[Place]:
 
 
 def _composes(config: RunConfig, places: Sequence[Place]) -> bool:
-    """Return whether a run can be assembled with abstract values, which is the quicker check."""
+    """Return whether a run can be assembled with abstract values, a quick check before tracing."""
 
     def compose(inputs: Any) -> Array:
         own = _with_values(config, {place: inputs[1][place.name] for place in places})
