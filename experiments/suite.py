@@ -213,7 +213,7 @@ def run(
 
 
 def _check_sources(methods: Mapping[str, str], out: Path) -> None:
-    """Record the methods and their sources; raise ValueError if the folder has other ones."""
+    """Record methods and sources; raise ValueError if the folder has other methods or sources."""
     sources = {
         label: hashlib.sha256(inspect.getsource(inspect.getmodule(made)).encode()).hexdigest()
         for label, method in methods.items()

@@ -11,7 +11,7 @@ from jaxreplay.types import Array, Sample, Tree
 
 
 class Parts(NamedTuple):
-    """Successive parts of a batch, each from a source of its own.
+    """Successive parts of a batch, each from a different source.
 
     Example:
       >>> parts = Parts((2, 1))

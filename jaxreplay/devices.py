@@ -4,8 +4,8 @@ A replay with an `axis_name` is one of D equal parts, each on its own device wit
 environments. Devices add, sample and update at the same times, and each draws its share of the
 batch, B / D transitions, from its own part. A transition with priority p on a device whose
 priorities sum to S therefore has the probability p / (D S), the expected fraction of the whole
-batch. Importance weights, the maximum priority of new transitions, and metrics are those of all
-parts together.
+batch. Importance weights, the maximum priority of new transitions, and metrics are computed over
+all parts together.
 
 The functions of this module return their argument, and compile to nothing, for an axis of None.
 """

@@ -66,7 +66,7 @@ def pal(
     form: Form = "pal",
     divide: bool = True,
 ) -> Loss:
-    """Return the PAL loss, whose expected gradient under uniform sampling equals that of LAP.
+    """Return the PAL loss, which has, under uniform sampling, the expected gradient of LAP.
 
     The loss is `kappa^alpha td^2 / (2 lambda)` if `|td| <= kappa`, and
     `kappa |td|^(1 + alpha) / ((1 + alpha) lambda)` otherwise (Fujimoto et al. 2020, Eq. 10 and 31).

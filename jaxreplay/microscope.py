@@ -30,7 +30,7 @@ STORED = ", stored"  # end of the name of a replay's own method with the priorit
 
 
 class Schedule(NamedTuple):
-    """How often a training loop learns; steps are those of each environment.
+    """How often a training loop learns; steps are counted in each environment.
 
     After `warmup` transitions, it takes `updates` gradient steps every `learn_every` steps.
     """
@@ -119,8 +119,8 @@ def look(
       feedback: returns the agent's feedback on transitions, `td_error` at least.
       key: PRNG key; equal keys give equal numbers.
       methods: names of methods with their default options, or methods by name.
-      own: name in `methods` of the replay's own method, whose sampler must equal that of the
-        replay. None selects the first method with an equal sampler. If there is no such method,
+      own: name of the replay's own method in `methods`, with a sampler that equals the replay's
+        sampler. None selects the first method with an equal sampler. If there is no such method,
         the replay's own method is named "run".
       gradient: returns the gradient of the weighted loss of transitions with respect to the agent's
         parameters. None uses gradients with respect to the agent's output, `loss'(td_error)`, and

@@ -60,10 +60,10 @@ class Aux(NamedTuple):
 class Mixed:
     """Two replays with the functions of one, created by `mix`.
 
-    Each function corresponds to that of `Replay` with the same name. A batch consists of
+    Each function corresponds to the function of `Replay` with the same name. A batch consists of
     `first.batch_size` transitions from the first replay, followed by `second.batch_size` from the
     second, each drawn and weighted by its own method. Slots of the second replay are numbered after
-    those of the first. `Sample.aux` is an `Aux` with the arrays of both methods.
+    the slots of the first. `Sample.aux` is an `Aux` with the arrays of both methods.
 
     An average over a batch is the mean of the averages over its two parts, weighted by the sizes of
     the parts. To split a batch into minibatches, permute it, or take every n-th transition:

@@ -279,7 +279,7 @@ class Replay:
           **feedback: `[n]` each, including all feedback in `Requirements.feedback`.
 
         Raises:
-          ValueError: If feedback is missing or its shape is not that of `slots`.
+          ValueError: If feedback is missing, or its shape differs from the shape of `slots`.
           NotImplementedError: If the sampler has no exact priorities (`Sampler.refresh`).
         """
         state = calls.checked_state(self, "refresh", state)

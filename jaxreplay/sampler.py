@@ -116,7 +116,7 @@ class Sampler:
           **feedback: `[n]` float32 each, including all feedback in `Requirements.feedback`.
 
         Raises:
-          NotImplementedError: If the sampler has no such priorities.
+          NotImplementedError: If the sampler does not implement this function.
         """
         raise NotImplementedError(
             f"{type(self).__name__} does not implement refresh, which sets exact priorities: use a "

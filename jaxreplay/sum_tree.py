@@ -408,7 +408,7 @@ def _levels(capacity: int, branching: int) -> _Levels:
 
 
 def _stored(capacity: int, branching: int) -> tuple[int, int]:
-    """Return the shape of `nodes`, which may be more than those of all levels."""
+    """Return the shape of `nodes`, which may have more elements than all levels together."""
     return wide_rows.stored(_levels(capacity, branching).end, branching)
 
 

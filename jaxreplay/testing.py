@@ -182,7 +182,7 @@ def check_method(
 
     Raises:
       AssertionError: If a check fails or raises an error. The message is one line that starts with
-        the name of the config, such as "MyMethod" for `MyMethodConfig`, and that of the check.
+        the names of the config, such as "MyMethod" for `MyMethodConfig`, and of the check.
 
     Example:
       >>> from jaxreplay.methods import uniform

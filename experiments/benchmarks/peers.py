@@ -30,7 +30,7 @@ MakeTrain = Callable[[int, int], Callable[[Array], Any]]
 def loop(make: MakeTrain, config: RunConfig, steps: int) -> timing.Run:
     """Compile a loop as its project documents it: vmapped over seeds, then jitted.
 
-    The time of a run that ends before learning begins is subtracted from that of each run.
+    The time of a run that ends before learning begins is subtracted from the time of each run.
 
     Args:
       make: function that makes the loop.
@@ -92,7 +92,7 @@ def rejax_train(config: RunConfig) -> MakeTrain:
 def purejaxrl_train(folder: Path, config: RunConfig) -> MakeTrain:
     """Return the loop of purejaxrl's DQN, with our sizes of layers.
 
-    All keys except that of the first reset derive from one constant, so that all seeds draw the
+    All keys except the key of the first reset derive from one constant, so that all seeds draw the
     same slots and random actions, and each key is hashed once for all seeds.
     """
     spec = importlib.util.spec_from_file_location("purejaxrl_dqn", folder / PUREJAXRL_DQN)

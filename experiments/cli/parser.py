@@ -127,7 +127,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {line}\n")
 
     def show_help(self, name: str | None) -> None:
-        """Print the guide, or one group of options, or all of them."""
+        """Print the guide, one group of options, or all options."""
         if self.guide is None:
             self.print_help()
             return

@@ -97,7 +97,7 @@ def find(name: str):
     """Return gymnasium's specification of `name` (v4's for the v3 names).
 
     Raises:
-      ValueError: the id is unknown; the message has similar ones.
+      ValueError: the id is unknown; the message names similar ids.
     """
     import gymnasium
 

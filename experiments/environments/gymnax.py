@@ -1,4 +1,4 @@
-"""Environments of gymnax: classic control, MinAtar, small tasks of bsuite and continuous ones.
+"""Environments of gymnax: classic control, MinAtar, small bsuite tasks and continuous tasks.
 
 `DeepSea-bsuite-N` is DeepSea with N rows and columns, 2 to 64; the default is 8. The mapping of
 actions in its cells is drawn once per N and shared by all episodes, runs and seeds, so that one

@@ -49,8 +49,8 @@ class HostEnvironment(abc.ABC):
       num_envs: E.
       action_space: action space of each environment.
       max_steps: agent steps after which an episode is truncated.
-      obs: shape and dtype of one environment's observation; a tree of them if it has several
-        arrays.
+      obs: shape and dtype of one environment's observation, or a tree of shapes and dtypes if it
+        has several arrays.
       frame_stack: frames stacked in an observation, newest last; 0 for no stack.
 
     Subclasses for each family implement the abstract methods.

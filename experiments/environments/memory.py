@@ -53,8 +53,7 @@ def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
     The action after N steps ends the episode with reward 1 if it matches the cue (1 for cue 1),
     else -1.
 
-    A max_steps of None means 4 N + 8 in the maze, and N + 1 in the chain. Errors are those of
-    `find`.
+    A max_steps of None means 4 N + 8 in the maze, and N + 1 in the chain. For errors, see `find`.
     """
     found = find(name)
     assert found is not None

@@ -44,7 +44,7 @@ def right_action(state: Numbers) -> Numbers:
 def make(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
     """Make the walk; observations are one-hot, `[N]` float32, or all 0 after an episode's end.
 
-    A max_steps of None means N, the longest episode. Errors are those of `find`.
+    A max_steps of None means N, the longest episode. For errors, see `find`.
     """
     n = find(name)
     # States are light where action 0 is right and dark where action 1 is; the end is black.

@@ -65,7 +65,7 @@ def write(path: Path, content: str) -> str:
     """Write a page atomically; return one line with its path.
 
     Raises:
-      ValueError: the path is taken by a file that is not such a page.
+      ValueError: there is a file at the path that is not a page of results.
       OSError: the disk is full.
     """
     check_path(path)

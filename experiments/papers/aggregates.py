@@ -169,7 +169,7 @@ def make(
 def seeds_of(frame: pd.DataFrame) -> int:
     """Return the largest number of seeds of an arm.
 
-    Seeds are counted per arm because those of the control differ from those of the other arms.
+    Seeds are counted per arm because the control has other seeds than the other arms.
     """
     return int(frame.groupby("arm")["seed"].nunique().max())
 

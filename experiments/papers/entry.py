@@ -52,7 +52,7 @@ class Size:
       env: options of the tasks.
       preset: published settings, which the options of this size override.
       arms: labels of the arms to run, by default all.
-      every: values of `learn_every` to compare, by default that of the loop.
+      every: values of `learn_every` to compare, by default the value in `loop`.
       note: one sentence about the settings of this size, for reports.
       replay: options of the methods; an arm ignores those that its method does not have.
       most_seeds: largest number of seeds, if seeds are added in batches of `seeds` until every
@@ -84,8 +84,8 @@ class Experiment:
     Size smoke is derived from size small: two arms on the first task, for seconds.
 
     Attributes:
-      name: name of its files.
-      agent: agent of all arms that do not have their own.
+      name: name of the experiment's files.
+      agent: agent of all arms that do not have their own agent.
       arms: arms by label.
       small: size of the committed results, or None if there is only size paper.
       paper: published settings, or None if the paper has no experiment of this kind.
@@ -207,7 +207,7 @@ class Computation:
     """A table computed without training runs: theory, tabular or supervised learning, data.
 
     Attributes:
-      name: name of its files.
+      name: name of the computation's files.
       function: returns the table, one number per row. Rows for claims of type `Claim` have columns
         arm, seed and value; rows for claims of type `Exact` have the columns described there.
       made_of: options of the function.

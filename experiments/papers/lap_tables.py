@@ -162,7 +162,7 @@ def run_times(request: Request) -> pd.DataFrame:
     """Return the duration of a training step with each method relative to uniform replay.
 
     Fujimoto et al. 2020, App. B. The training loops of a task take turns in one process, and the
-    time of a method is divided by that of uniform replay in the same turn.
+    time of a method is divided by the time of uniform replay in the same turn.
 
     Returns:
       Rows with columns task, arm, seed (number of the turn), value (ratio of times) and us

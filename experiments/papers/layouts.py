@@ -171,7 +171,7 @@ def bars(
 
 
 def forest(plotted: Plotted, path: Path) -> None:
-    """Plot the probability of improvement over the baseline of each arm, on one task."""
+    """Plot each arm's probability of improvement over the baseline, on one task."""
     assert plotted.judged is not None
     found, shown = plotted.judged(), set(plotted.frame["arm"])
     rows = [row for row in found.rows if row.label in shown]

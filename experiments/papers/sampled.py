@@ -35,8 +35,8 @@ def sampled_states(request: Request) -> pd.DataFrame:
     """Return transitions of Pendulum drawn by |TD error|, by Q and uniformly from one memory.
 
     Oh et al. 2021, Fig. 1. SAC learns with uniform replay and then evaluates the TD errors and Q of
-    all stored transitions. The transition of rank r (1 for the largest) by either of them is drawn
-    with probability proportional to 1 / r, without replacement.
+    all stored transitions. Transitions are drawn without replacement, by |TD error| or by Q: a
+    transition of rank r (1 for the largest) has a probability proportional to 1 / r.
 
     Options are `steps` (agent steps of training), `seed`, `drawn` (number of transitions to draw),
     `shown` (number of these in the table) and `hidden` (layer sizes).

@@ -1,6 +1,6 @@
 """Compiled programs: their cache between runs, and errors about memory.
 
-JAX's persistent compilation cache stores the programs; results are the same with and without it.
+JAX's persistent compilation cache stores the programs. It does not change any results.
 This module sets its folder and size limit. If the default folder is unusable, nothing is cached.
 """
 

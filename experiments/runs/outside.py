@@ -25,7 +25,7 @@ _BUILT_IN = {
 
 
 def is_outside(kind: str, name: str) -> bool:
-    """Return whether a name of a `kind` (replay, agent or env) is that of another package."""
+    """Return whether a replay, agent or env (`kind`) of this name is from another package."""
     return name.partition("/")[0] not in _BUILT_IN[kind]
 
 

@@ -126,7 +126,7 @@ def check_agent(name: str, agent: str) -> None:
 
 
 def check_demos(name: str | None, config: Any) -> None:
-    """Raise ValueError if a preset needs demonstrations and a RunConfig has no file of them."""
+    """Raise ValueError if a preset needs demonstrations, but a RunConfig has no `demos` file."""
     if name and "demos_share" in PRESETS[name].sizes and config.sizes.demos is None:
         raise ValueError(f"preset '{name}' learns from demonstrations: add --demos FILE")
 

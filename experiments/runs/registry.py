@@ -247,7 +247,7 @@ def check_known(kind: Literal["agent", "replay"], name: str) -> None:
 def fitting_names(
     preset: str | None, envs: Sequence[str] | None, agent: str | None, replays: Sequence[str] | None
 ) -> Names:
-    """Return names of all parts of a run that fit the given ones, for help.
+    """Return names of all parts of a run, for help texts, that fit the given names.
 
     Defaults of the preset or command are kept if they fit. If nothing fits, only the environment is
     adapted to the agent, and the check of the run reports the part that does not fit.

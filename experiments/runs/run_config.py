@@ -135,7 +135,7 @@ def _section(config: Any, saved: dict[str, Any], name: str) -> Any:
 
 
 def defaults(env: str, agent: str, replay: str, preset: str | None = None) -> RunConfig:
-    """Return the default configuration of a run, or that of a preset, by the names of its parts.
+    """Return the default configuration of a run, or a preset's, given the names of its parts.
 
     Raises:
       ValueError: the names do not fit one another.
@@ -170,7 +170,8 @@ def from_folder(saved: Any, folder: Path) -> RunConfig:
 def differing(saved: dict, now: dict) -> list[str]:
     """Return the names of the options in which two nested, JSON-able configurations differ.
 
-    Options that only one of them has are ignored: versions of the code add and remove options.
+    Options that only one configuration has are ignored: versions of the code add and remove
+    options.
     """
     before, after = option_texts(saved), option_texts(now)
     return [name for name in before if before[name] != after.get(name, before[name])]

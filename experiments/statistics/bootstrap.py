@@ -107,7 +107,7 @@ def _picks(
 ) -> tuple[list[np.ndarray], np.ndarray | None]:
     """Return indices `[resamples, size]` of resamples for each stratum, and the resamples' weights.
 
-    Weights are None for random resamples. Otherwise, the resamples are all distinct ones.
+    Weights are None for random resamples. Otherwise, all distinct resamples are enumerated.
     """
     if math.prod(math.comb(2 * size - 1, size) for size in sizes) > ENUMERATED:
         rng = np.random.default_rng(seed)

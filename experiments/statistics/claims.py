@@ -45,8 +45,8 @@ class Claim:
         the primary metrics, `mean:COLUMN` is the mean of a column after the warm-up.
       across: whether the arms may differ in agent, loop and sizes.
       beside: labels of a second arm and its baseline. The claim is then a contrast: the gain of
-        `arm` over `baseline` is larger ("better") than that of the second arm over its baseline,
-        seed by seed (see `contrast`).
+        `arm` over `baseline` is larger ("better") than the gain of the second arm over its
+        baseline, seed by seed (see `contrast`).
     """
 
     says: str

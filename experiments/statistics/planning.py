@@ -25,10 +25,10 @@ def seeds_needed(
 ) -> int | None:
     """Return the number of further pairs that decide a sequential claim with probability `chance`.
 
-    Studies are simulated with a fixed seed. The rates of wins, ties and losses of each are drawn
-    from their posterior under a Dirichlet(1, 1, 1) prior, so that three wins out of three do not
-    imply a fourth. Simulated looks are 16 seeds apart at first and 6 % apart later, so the result
-    may be too large by up to this distance.
+    Studies are simulated with a fixed seed. For each simulated study, the rates of wins, ties and
+    losses are drawn from their posterior under a Dirichlet(1, 1, 1) prior, so that three wins out
+    of three do not imply a fourth. Simulated looks are 16 seeds apart at first and 6 % apart later,
+    so the result may be too large by up to this distance.
 
     Args:
       pilot: observed or guessed counts, from which the rates are estimated.

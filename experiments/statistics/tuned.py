@@ -141,7 +141,7 @@ def tuning_curve(
 
 
 def _merit(rows: pd.DataFrame, sign: int) -> tuple[float, int, float]:
-    """Return the sort key of a point: ranked score, minus diverged seeds, score of the others."""
+    """Return a point's sort key: ranked score, minus diverged seeds, score of the other seeds."""
     sound = rows.loc[rows["diverged"] == 0, "score"]
     others = sign * float(iqm(sound)) if len(sound) else -np.inf
     return sign * float(iqm(rows["ranked"])), -int(rows["diverged"].sum()), others

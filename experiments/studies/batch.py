@@ -204,7 +204,7 @@ def failed(runs: Sequence[SeededPoint], why: str) -> BatchResult:
 def split(
     runs: Sequence[SeededPoint], steps: Sequence[int], points: Sequence[Metrics]
 ) -> tuple[list[tuple[SeededPoint, pd.DataFrame]], list[tuple[SeededPoint, str]]]:
-    """Return the metrics of the successful runs of a batch, and the reasons of the failed ones."""
+    """Return the metrics of a batch's successful runs, and the reasons why other runs failed."""
     results, failures = [], []
     for (point, seed), metrics in zip(runs, _by_run(points), strict=True):
         faults = [int(rows) for rows in metrics["fault"] if rows]

@@ -307,8 +307,8 @@ def _check(node: str, about: dict[str, Any], accelerator: str | None) -> None:
     for name, other in about["versions"].items():
         if other != metadata.version(name):
             raise ValueError(
-                f"node {node} has {name} {other}, this machine {metadata.version(name)}: install "
-                "the same version on all nodes"
+                f"node {node} has {name} {other}, but this machine has {metadata.version(name)}: "
+                "install the same version on all nodes"
             )
     if accelerator is not None and about["platform"] == "cpu":
         raise ValueError(

@@ -53,7 +53,7 @@ def choose(count: int | None = None) -> tuple[jax.Device, ...]:
       count: number of cores or accelerators; by default, all.
 
     Raises:
-      ValueError: the machine has fewer accelerators.
+      ValueError: the machine has fewer than `count` accelerators.
     """
     devices = jax.local_devices()
     if devices[0].platform == "cpu":

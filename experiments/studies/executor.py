@@ -59,7 +59,7 @@ def open_engine(where: Where, cache: Cache, keep: bool = False) -> Iterator[Engi
       keep: whether to keep the last checkpoint of every batch.
 
     Raises:
-      ValueError: the engine is unavailable or has fewer devices.
+      ValueError: the engine is unavailable, or has fewer devices than `where` asks for.
     """
     if where.on == HERE:
         with compilation.cache_programs(cache):

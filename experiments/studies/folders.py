@@ -58,8 +58,8 @@ def check(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool) -> No
     """Check that a folder may be used, without changing it.
 
     Raises:
-      ValueError: the folder is unusable or of another kind, contains results of this kind although
-        neither `resume` nor `overwrite` is given, or contains no results although `resume` is.
+      ValueError: the folder is unusable or of another kind, has results of this kind although
+        `resume` and `overwrite` are False, or has no results although `resume` is True.
     """
     _check_path(out)
     ours = sorted(_ours(out, kind))

@@ -165,7 +165,7 @@ def check_names(axes: Sequence[Axis], bases: Mapping[tuple[str, str], RunConfig]
 def check_fixed(
     axes: Sequence[Axis], bases: Mapping[tuple[str, str], RunConfig], given: Collection[str]
 ) -> None:
-    """Check that no explicit option is overridden by a grid that does not contain its value.
+    """Check that a grid contains the value of each explicit option that it overrides.
 
     `given` has the names of the explicit options; options of methods have the label as prefix:
     "per.alpha", "agent.tau".

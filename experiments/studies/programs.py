@@ -160,7 +160,7 @@ def check_kept(names: Sequence[str], groups: Sequence[Group]) -> None:
     """Check that every metric of `--keep` exists in at least one program.
 
     Raises:
-      ValueError: a metric is unknown; the message names similar ones.
+      ValueError: a metric is unknown; the message names similar metrics.
     """
     missing, known = list(names), {"diverged": None}
     groups = [group for group in groups if group.program is not None]

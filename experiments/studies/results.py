@@ -76,7 +76,7 @@ class Results:
 
     @functools.cached_property
     def runs(self) -> pd.DataFrame:
-        """Scores of all runs except those of the control, as `tuned.scores` returns them."""
+        """Scores of all runs except the control's, in the format of `tuned.scores`."""
         table = self.store.table
         table = table[table["replay"] != CONTROL]
         return tuned.scores(table, self.store.settings, self.study.metric)

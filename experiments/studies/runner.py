@@ -196,7 +196,7 @@ class _Work:
         return findings
 
     def _until_decided(self) -> Findings | None:
-        """Train seeds from look to look; arms with failed runs get no more."""
+        """Train seeds from look to look; arms with failed runs get no further seeds."""
         findings, by_id = None, {point.id: point for point in self.points}
         while True:
             failed = {name.rpartition(" seed ")[0] for name in self.results.facts["failed"]}

@@ -334,7 +334,7 @@ def check_demos(facts: Mapping[str, Any], points: Iterable[Point], folder: Path)
 
 
 def difference(known: Mapping[str, Any], points: Sequence[Point]) -> str:
-    """Return the difference between the saved points of a study, by id, and the present ones.
+    """Return the difference between the saved points of a study, by id, and its present points.
 
     It is "" if there is none.
     """

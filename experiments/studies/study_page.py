@@ -249,7 +249,7 @@ def _sensitivity(results: Results) -> Section | None:
 def _scores(results: Results, points: Mapping[tuple[str, str], str]) -> dict[str, np.ndarray]:
     """Return ranked scores `[seeds, tasks]` of the methods that have these points on every task.
 
-    Higher is better. Scores are those of held-out seeds, and -inf for seeds that diverged.
+    Higher is better. Scores are from held-out seeds; seeds that diverged have -inf.
     """
     sign = 1.0 if results.metric.higher_is_better else -1.0
     shown = {(row.env, row.label): row.shown.seeds for row in results.best}

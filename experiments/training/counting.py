@@ -14,8 +14,8 @@ def start(slots: int) -> Array:
     """Return counts `[C, 3]` int32 before any draw.
 
     The row of a slot has the version of the counted transition, its number of draws, and its age in
-    steps at the first draw. Where the version is not that of the ring, the row is outdated, so that
-    it need not be reset when the slot is overwritten.
+    steps at the first draw. A row is outdated if its version differs from the slot's version in the
+    ring, so that rows need not be reset when slots are overwritten.
     """
     return jnp.zeros((slots, 3), jnp.int32)
 

@@ -59,7 +59,7 @@ class Recorded(Replay):
         return _loaded(plain, self.path, self.task, example)
 
     def add(self, state: ReplayState, transition: Tree, **feedback: Array) -> ReplayState:
-        """Return the same state."""
+        """Return `state` unchanged."""
         del transition, feedback
         return state
 

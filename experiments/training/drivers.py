@@ -100,8 +100,8 @@ class Layout(NamedTuple):
     Attributes:
       runs: S.
       width: runs in a program; copies of the last run pad the last program.
-      places: one for each concurrent program: a device (on CPU, the same one once per core), or
-        the mesh whose devices divide every run.
+      places: one for each concurrent program: a device (on CPU, the same device once per core), or
+        the mesh over which every run is sharded.
     """
 
     runs: int

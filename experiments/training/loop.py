@@ -64,7 +64,7 @@ def make_program(
     """Compose environment, agent and replay into a Program.
 
     Args:
-      environment: one auto-resetting environment; the loop runs `replay.num_envs` of them.
+      environment: an auto-resetting environment, of which the loop runs `replay.num_envs` copies.
       agent: made with the objective of the replay's method.
       replay: made with the sampler of the same method.
       config: options of the loop.

@@ -242,7 +242,7 @@ class Phases:
         returns: Array,
         lengths: Array,
     ) -> tuple[LoopState, Metrics]:
-        """Return the metrics of a log point, and the state after the replay's observation.
+        """Return the metrics of a log point, and the state after the replay observes the returns.
 
         Args:
           state: state of the evaluated agent.

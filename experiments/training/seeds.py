@@ -83,7 +83,7 @@ def _axes(init: Traced, step: Traced, from_outside: bool) -> Any:
 def jit_over_seeds(function: Callable[..., Any], axes: Any, out_axes: Any) -> Any:
     """Vmap over seeds and jit `function(state, *others)`, donating the state.
 
-    `axes` are those of the state; all other inputs have a seed axis.
+    `axes` are the axes of the state; all other inputs have a seed axis.
     """
 
     def mapped(state: Any, *others: Any) -> Any:

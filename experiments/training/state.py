@@ -117,8 +117,8 @@ def fold_in(roots: Array, counter: Array) -> Array:
 def roots(key: Array, num_envs: int) -> tuple[Array, Array, Array, Keys]:
     """Return the keys of the agent, the replay and the resets `[E]`, and the root keys.
 
-    The devices of a run initialise and evaluate the agent with the same keys, and have keys of
-    their own for the rest.
+    The devices of a run initialise and evaluate the agent with the same keys, and have different
+    keys for everything else.
     """
     keys = jax.random.split(unrolled(key), 10 + 2 * num_envs)
     agent, _, evaluate, _ = keys[:4]
