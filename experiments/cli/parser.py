@@ -235,7 +235,9 @@ def read_options(namespace: argparse.Namespace, instance: Instance, prefix: str 
         if entry.needs and not any(getattr(read, name) for name in entry.needs):
             partners = " or ".join(_option(prefix + name) for name in entry.needs)
             option = _option(prefix + entry.name)
-            raise ValueError(f"{option} has no effect without {partners}: add one, or remove it")
+            raise ValueError(
+                f"{option} has no effect without {partners}: add one, or remove {option}"
+            )
     return read
 
 

@@ -137,7 +137,7 @@ def _changes(
     if config.sparse and not ends_with_success:
         raise ValueError(
             f"--env.sparse needs episodes that end only with success, and those of {name} do not: "
-            "leave it out, or use a task such as gymnax/MountainCar-v0"
+            "leave out --env.sparse, or use a task such as gymnax/MountainCar-v0"
         )
     hidden = np.unique(np.asarray(config.hide or (), int))
     if not hidden.size and config.project is None:

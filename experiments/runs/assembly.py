@@ -98,7 +98,7 @@ def _check_frames(config: RunConfig, sizes: ReplaySizes, spec: EnvironmentSpec) 
     if config.loop.scale_observations and sizes.frame_stack:
         raise ValueError(
             "--scale-observations reads whole observations, which this replay does not store: "
-            "leave it out, or give --frame-stack 0"
+            "leave out --scale-observations, or give --frame-stack 0"
         )
     if sizes.frame_stack and config.loop.n_step > FRAMES_AHEAD:
         raise ValueError(
@@ -108,7 +108,8 @@ def _check_frames(config: RunConfig, sizes: ReplaySizes, spec: EnvironmentSpec) 
     if sizes.frame_stack and (len(shapes[0]) < 2 or shapes[0][-1] != sizes.frame_stack):
         raise ValueError(
             f"--frame-stack {sizes.frame_stack} is for observations [..., {sizes.frame_stack}] of "
-            f"stacked frames, and those of {config.env} have shape {shapes[0]}: leave it out"
+            f"stacked frames, and observations of {config.env} have shape {shapes[0]}: leave out "
+            "--frame-stack"
         )
 
 

@@ -205,8 +205,8 @@ def check_fit(agent: str, replay: str, environment: str) -> None:
         fitting = ", ".join(name for name in AGENTS if fits(name, environment))
         raise ValueError(
             f"agent '{agent}' needs {AGENTS[agent].actions} actions and {environment} has "
-            f"{environments.action_kind(environment)} ones: use one of {fitting}, or give --env, "
-            f"such as {EXAMPLES[AGENTS[agent].actions]} (--envs in compare and sweep)"
+            f"{environments.action_kind(environment)} actions: use one of {fitting}, or give "
+            f"--env, such as {EXAMPLES[AGENTS[agent].actions]} (--envs in compare and sweep)"
         )
     _check_lacking(agent, replay, _default(agent, replay))
     if not suits(replay, environment):
@@ -229,7 +229,7 @@ def check_preset(preset: str, agent: str, environment: str) -> None:
         own = PRESETS[preset].env
         raise ValueError(
             f"preset '{preset}' is for {AGENTS[agent].actions} actions and {environment} has "
-            f"{environments.action_kind(environment)} ones: use another environment"
+            f"{environments.action_kind(environment)} actions: use another environment"
             f"{f', such as --env {own}' if own else ''}, or leave out --preset"
         )
 

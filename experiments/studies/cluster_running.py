@@ -107,7 +107,8 @@ class Remote:
         asked = where.device_count or len(joined.slots)
         if asked > len(joined.slots):
             raise ValueError(
-                f"devices is {asked}, but the cluster has {len(joined.slots)}: use fewer"
+                f"devices is {asked}, but the cluster has {len(joined.slots)}: use "
+                f"{len(joined.slots)} or fewer"
             )
         self.units = [(slot,) for slot in joined.slots[:asked]]
         self._joined, self._cache, self._every = joined, cache, where.checkpoint_every

@@ -75,8 +75,8 @@ def check(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool) -> No
         raise ValueError(f"{out} already holds results: add --overwrite, {resuming}or {_ADVICE}")
     if found is None and ours:
         raise ValueError(
-            f"{out} holds {ours[0].relative_to(out)}, which would be overwritten, but no {kind} of "
-            f"ours: {_ADVICE}"
+            f"{out} holds no {kind}, but a file {ours[0].relative_to(out)}, which would be "
+            f"overwritten: {_ADVICE}"
         )
 
 

@@ -56,7 +56,7 @@ def resolve(config: LoopConfig, mesh: Mesh | None) -> tuple[LoopConfig, Mesh | N
     if config.mesh not in (1, mesh.size):
         raise ValueError(
             f"mesh {config.mesh} differs from the given mesh of {mesh.size} devices: use mesh "
-            f"{mesh.size}, or leave it out"
+            f"{mesh.size}, or leave out the option mesh"
         )
     config = dataclasses.replace(config, mesh=mesh.size)
     return config, make_mesh(mesh.devices) if mesh.size > 1 else None
@@ -123,8 +123,8 @@ def check(init: Traced, chunk: Traced) -> None:
         if differ and is_shared:
             raise ValueError(
                 f"mesh: devices would disagree on {jax.tree_util.keystr(path[1:]).lstrip('.')}, "
-                "which this agent with these options computes from each device's share of a batch "
-                "without an average over devices: use mesh 1, or another agent"
+                "because this agent with these options does not average it over devices: use mesh "
+                "1, or another agent"
             )
 
 
