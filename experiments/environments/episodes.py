@@ -152,7 +152,7 @@ def _changes(
     if hidden.size and (hidden[-1] >= size or len(hidden) == size):
         raise ValueError(
             f"--env.hide is {' '.join(map(str, hidden))}: {name} observes entries 0 to "
-            f"{size - 1}, of which one must remain"
+            f"{size - 1}, and at least one must remain"
         )
     if config.project is None:
         return hidden, None

@@ -85,7 +85,7 @@ class HostEnvironment(abc.ABC):
         The current step, if any, is discarded.
 
         Returns:
-          Observations `[E, ...]`, an array or a tree of arrays, as `obs`.
+          Observations `[E, ...]`, an array or a tree of arrays with the structure of `obs`.
 
         Raises:
           EnvironmentFailed: an environment raised an error, or its observation is not finite.

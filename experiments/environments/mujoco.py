@@ -38,8 +38,8 @@ def quiet() -> Iterator[None]:
 def without_screen() -> None:
     """Select an OpenGL library for MuJoCo on Linux without a screen, unless MUJOCO_GL is set.
 
-    MuJoCo reads MUJOCO_GL when it is imported; call this function before. Without a library it
-    sets nothing, since importing MuJoCo might then fail.
+    MuJoCo reads MUJOCO_GL when it is imported, so call this function before the import. If no
+    library is found, MUJOCO_GL remains unset, since importing MuJoCo might otherwise fail.
     """
     if sys.platform != "linux" or os.environ.get("DISPLAY") or "MUJOCO_GL" in os.environ:
         return

@@ -6,8 +6,8 @@ rewarded one in its sequence has rho^k. While all priorities are 0, draws are un
 2^(n+1) - 2 transitions. States are learned from the last to the first, and updates are counted
 until the value of the first state is learned.
 
-The new priority of a transition can be that of its error *after* the update ("post", as in the
-paper's proof) or *before* the update ("pre", as in Alg. 1 of Schaul et al. 2016).
+The new priority of a transition can be its error *after* the update ("post", as in the paper's
+proof) or *before* the update ("pre", as in Alg. 1 of Schaul et al. 2016).
 """
 
 import numpy as np

@@ -137,9 +137,9 @@ def bars(
     y_label: str,
     repeats: str = "seeds",
 ) -> None:
-    """Plot column `value` as one bar with an error bar per arm.
+    """Plot a bar with an error bar for each arm, in a panel for each value of column `panel`.
 
-    There is a panel for each value of column `panel`.
+    The bars show column `value`.
 
     Args:
       plotted: data to plot; rows where `value` is NaN are left out.

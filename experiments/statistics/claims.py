@@ -264,8 +264,8 @@ def progress_of(metrics: pd.DataFrame, good: float | None) -> float | None:
 def mean_after(metrics: pd.DataFrame | None, column: str, warmup: int) -> float | None:
     """Return a metric's mean over log points after the warm-up, then over seeds, or None.
 
-    `Runs.effective_buffer` is such a mean, because every sampler is uniform before learning starts
-    and shortly afterwards.
+    The warm-up is left out because every sampler is uniform before learning starts and shortly
+    afterwards.
 
     Args:
       metrics: log points with columns seed, step and, if the run has it, `column`.

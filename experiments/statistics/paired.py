@@ -35,7 +35,7 @@ def differences_of(arm: ArrayLike, baseline: ArrayLike) -> tuple[float, ...] | N
 def describe(seeds: int, differences: Sequence[float] | None) -> dict[str, Any]:
     """Describe differences of seeds by mean and IQM, with 95 % bootstrap intervals over pairs.
 
-    The IQM is that of the differences, not the difference of two IQMs.
+    The IQM is computed over the differences; it is not the difference of two IQMs.
 
     Args:
       seeds: number of pairs.

@@ -50,7 +50,7 @@ class PrimaryMetric:
         """Check that a number of evaluations suffices for the metric.
 
         Raises:
-          ValueError: there are too few.
+          ValueError: there are too few evaluations.
         """
         if evaluations < self.evaluations:
             needed = f"{self.evaluations} evaluation{'s' * (self.evaluations > 1)}"

@@ -74,7 +74,7 @@ def _cores() -> int:
 def threads() -> int:
     """Return the number of threads that XLA uses on CPU with a single CPU device.
 
-    It determines how XLA splits large matrix products, which affects the last digits of numbers.
+    The number determines how XLA splits large matrix products, and so affects the last digits.
     """
     told = os.environ.get("NPROC", "")  # a variable that XLA reads
     return int(told) if told.isdecimal() else len(os.sched_getaffinity(0))
