@@ -1,4 +1,4 @@
-"""The command line of a benchmark: options from a dataclass, a table, a file of numbers."""
+"""The command line of a benchmark: options from a dataclass, a table and a file of results."""
 
 import argparse
 import dataclasses

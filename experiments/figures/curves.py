@@ -133,7 +133,7 @@ def seeds_of(frames: Frames) -> list[int]:
 
 
 def statistic(seeds: Sequence[int]) -> str:
-    """Return a description of the lines and bands over these numbers of seeds."""
+    """Return a description of the lines and bands, given the numbers of seeds."""
     if list(seeds) == [1]:
         return "one seed"
     middle = "IQM" if seeds[-1] >= 4 else "mean"

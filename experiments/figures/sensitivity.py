@@ -147,7 +147,7 @@ def draw_sensitivity(
 
 
 def draw_best(axes: Axes, rows: Sequence[Tuned], styles: Styles, metric: PrimaryMetric) -> None:
-    """Draw the scores of the methods of a task: at their best, and by default (hollow)."""
+    """Draw the scores of a task's methods with the best and with default settings (hollow)."""
     labels = []
     for place, row in enumerate(rows):
         labels.append(row.label)

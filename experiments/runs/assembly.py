@@ -171,6 +171,6 @@ def machine_bytes() -> int:
 
 
 def device_bytes() -> int:
-    """Return the memory of the first device in bytes; on CPU, of the machine."""
+    """Return the memory of the first device or, on CPU, of the machine, in bytes."""
     limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
     return machine_bytes() if limit is None else limit

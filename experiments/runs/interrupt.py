@@ -54,7 +54,7 @@ def terminable() -> Iterator[None]:
 
 
 class TimeOver(Exception):
-    """The time limit of a study is over."""
+    """Raised when the time limit of a study is over."""
 
 
 @contextlib.contextmanager

@@ -111,7 +111,7 @@ def _draw_comparison(results: Results, study: Study, findings: Findings) -> list
 
 
 def leads_panel(results: Results) -> Panel | None:
-    """Return a panel with wins minus losses after every seed, for studies until decided."""
+    """Return a panel of wins minus losses after every seed; None if the study is not sequential."""
     study, findings = results.study, results.findings
     if findings is None or not (study.question.until_decided and findings.rows):
         return None

@@ -324,7 +324,7 @@ def _measured(state: LoopState, measure: Callable[..., Any]) -> LoopState:
 
 
 def _fault(state: LoopState, out: TimeStep) -> Array:
-    """Return `LoopState.fault` after a step."""
+    """Return the new `LoopState.fault`, which is set at the first non-finite number."""
     seen = [x for x in jax.tree.leaves((out.reward, out.final_obs)) if x.dtype.kind == "f"]
     fine = jnp.stack([jnp.isfinite(x).all() for x in seen]).all()
     return jnp.where(fine | (state.fault > 0), state.fault, state.rows + 1)
