@@ -43,14 +43,17 @@ def seeds_needed(
       A multiple of 16, or None if 10,000 seeds are too few.
     """
     rng = np.random.default_rng(0)
-    rates = rng.dirichlet(np.array(pilot) + 1.0, _TRIALS)[:, None]
+    rates = rng.dirichlet(np.array(pilot) + 1.0, _TRIALS)
     spaced = np.geomspace(_BATCH, _MOST, 120)
     at = np.unique(np.ceil(spaced / _BATCH - _ROUNDING).astype(int)) * _BATCH
-    drawn = rng.multinomial(np.diff(at, prepend=0), rates, (_TRIALS, len(at)))
-    undecided = np.array(seen) + drawn.cumsum(axis=1)  # [trials, looks, 3]
-    for look, further in enumerate(at):
-        decided = _decides(undecided[:, look].T, alpha, margin, null, equivalence)
-        undecided = undecided[~decided]
+    undecided = np.tile(seen, (_TRIALS, 1))  # [trials, 3]
+    for further, pairs in zip(at, np.diff(at, prepend=0), strict=True):
+        # Unlike multinomial numbers, uniform ones are the same in all versions of NumPy.
+        drawn = rng.random((len(rates), pairs, 1)) < rates.cumsum(axis=1)[:, None, :2]
+        wins, not_lost = drawn.sum(axis=1).T
+        undecided += np.stack([wins, not_lost - wins, pairs - not_lost], axis=1)
+        left = ~_decides(undecided.T, alpha, margin, null, equivalence)
+        undecided, rates = undecided[left], rates[left]
         if len(undecided) <= (1 - chance) * _TRIALS + _ROUNDING:
             return int(further)
     return None
