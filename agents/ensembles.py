@@ -44,8 +44,8 @@ def map_members(
         its key (if `key` is given) to a pytree of arrays.
       ensemble: the members.
       key: PRNG key, split into one key per member; None for functions without a key.
-      inputs: one pytree per member, all of the same structure and shapes; None for functions of
-        the parameters only.
+      inputs: one pytree per member, all of the same structure and shapes; None for functions
+        without this argument.
     """
     if not isinstance(ensemble, tuple):
         size = _size(ensemble)

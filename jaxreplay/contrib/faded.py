@@ -50,9 +50,9 @@ class FadedConfig(Config):
         return min(max(math.ceil(self._transitions(self.floor) / num_envs), 1), steps)
 
     def rescaling(self, num_envs: int) -> tuple[int, int]:
-        """Return the number of transitions between rescalings, and of halvings in each rescaling.
+        """Return the number of transitions between rescalings, and the halvings per rescaling.
 
-        A rescaling halves all leaves of the young tree as often as the second number says.
+        A rescaling multiplies all leaves of the young tree by `2^-halvings`.
 
         Raises:
           ValueError: If the priorities fade too fast for the number of environments.

@@ -149,7 +149,7 @@ class Reverse(Sampler):
         }
 
     def _sweeps(self, state: ReverseState, ring: Ring) -> tuple[Array, Array, Array]:
-        """Return slots of sweeps in order of turn, and masks: which move on, which never began."""
+        """Return the sweeps' slots in order of turn, and masks of those that move on or are new."""
         order = (state.turn + np.arange(self.config.sweeps, dtype=np.int32)) % self.config.sweeps
         slots, versions = state.slots[order], state.versions[order]
         return slots, ring_.version(ring, slots) == versions, versions == _NEVER
