@@ -129,7 +129,7 @@ class _Origins:
 
     @functools.cache  # noqa: B019
     def _path(self, frame: str) -> tuple[tuple[str, bool], ...]:
-        """Return places in the source from the inside out, and whether they are in the library."""
+        """Return the source lines of a call stack, innermost first, and which are library code."""
         found: list[tuple[str, bool]] = []
         while frame in self._frames:
             place, parent = self._frames[frame]

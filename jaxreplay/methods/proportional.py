@@ -45,8 +45,9 @@ def init(
 
     Args:
       capacity: C, the number of slots in the ring buffer.
-      maximum: "stored" adds a max tree, so that `largest` is that of stored transitions.
-      normalise: "buffer" adds a min tree, which `weights` needs for this normalisation.
+      maximum: "stored" adds a max tree, from which `largest` reads the maximum over stored
+        transitions.
+      normalise: "buffer" adds a min tree, from which `weights` reads the smallest probability.
     """
     minimum = sum_tree.init(capacity, reduce="min") if normalise == "buffer" else None
     return ProportionalState(

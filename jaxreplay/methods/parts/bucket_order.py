@@ -156,8 +156,8 @@ def find(order: BucketOrder, ranks: Array, turn: Array) -> tuple[Array, Ties]:
 
     The largest value has rank 0; all ranks must be below the number of values. `turn` `[]` or `[B]`
     uint32 rotates ties within their range of ranks, in units of 2^-32 of the range. With random
-    bits, all ties are equally likely at each rank of the range. With one turn `[]`, distinct ranks
-    yield distinct slots; independent samples require one turn per rank.
+    bits, all ties are equally likely at each rank of the range. A single turn `[]` for all ranks
+    yields distinct slots for distinct ranks. Independent samples require one turn per rank.
     """
     ranks = ranks.astype(jnp.int32)
     bucket, place, count = _bucket(order, ranks)
