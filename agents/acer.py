@@ -25,11 +25,11 @@ _PAPER = "Novati & Koumoutsakos 2019, App. D"
 class ACERConfig(Config):
     """ACER hyperparameters; the replay method sets the length and number of trajectories."""
 
-    truncation: float = option(5.0, "c: importance ratio truncation threshold", _PAPER, above=0)
+    truncation: float = option(5.0, "c: importance ratios are truncated at c", _PAPER, above=0)
     trust_region: float = option(
         1.0, "delta: bound on the linearised KL divergence", _PAPER, above=0, finite=False
     )
-    samples: int = option(5, "action samples for the mean advantage", _PAPER, at_least=1)
+    samples: int = option(5, "sampled actions per mean advantage", _PAPER, at_least=1)
     hidden: tuple[int, ...] = option((64, 64), options.HIDDEN_OF_ALL, _PAPER)
     activation: Activation = option("tanh", options.ACTIVATION)
     actor_learning_rate: float = option(1e-4, options.POLICY_LEARNING_RATE)
@@ -177,8 +177,9 @@ class _ACER:
     ) -> tuple[Array, Array]:
         """Return the Retrace estimates Q^ret and Q^opc `[B]` for consecutive steps.
 
-        The trace coefficients are min(1, rho^(1/A)) for Q^ret, where rho is the importance ratio
-        and A the number of action dimensions, and 1 for Q^opc. The policy gradient uses Q^opc.
+        Q^ret has trace coefficients of min(1, rho^(1/A)), where rho is the importance ratio and A
+        the number of action dimensions. Q^opc, which the policy gradient uses, has trace
+        coefficients of 1.
         """
         t = sample.transition
         shape = common.read_aux("ACER", sample, "slots", "the method windows").shape
@@ -252,12 +253,12 @@ class _ACER:
 def acer(config: ACERConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
     """Create an ACER agent with a fixed-variance Gaussian policy.
 
-    Batches must consist of windows of T consecutive steps, at `Sample.aux.slots` `[T, windows]`.
-    ACER does not use the losses in `objective`.
+    Batches must consist of windows of T consecutive steps, whose slots are `Sample.aux.slots`
+    `[T, number of windows]`. ACER does not use the losses in `objective`.
 
     Raises:
       ValueError: If `action_space` is not `Continuous`, or if `objective` requires an action
-        density or replaces a loss of TD errors.
+        density or has a loss of TD errors.
     """
     agent = _ACER(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

@@ -40,10 +40,10 @@ def check_arguments(
 
     Args:
       agent: name of the agent in error messages.
-      action_space: a `kind` with at least one action or dimension.
+      action_space: an instance of `kind`, with at least one action or dimension.
       kind: the action space type that the agent supports.
       objective: an `Objective`, or None.
-      offers: properties of the agent, among them those that the objective requires.
+      offers: properties of the agent, which must include those that the objective requires.
     """
     needed, offered = "discrete", "continuous"
     if kind is Continuous:
@@ -73,7 +73,7 @@ def check_arguments(
     require(
         not lacking,
         f"{agent} lacks {', '.join(lacking)}, which this replay method requires: use another "
-        "method, options of it without this requirement, or another agent",
+        "agent, another method, or options of the method that do not require it",
     )
 
 
@@ -84,10 +84,10 @@ def read_aux(agent: str, sample: Sample, name: str, methods: str) -> Any:
       agent: name of the agent in error messages.
       sample: a batch.
       name: name of the entry.
-      methods: replay methods that provide it, for error messages.
+      methods: replay methods that provide the entry, for error messages.
 
     Raises:
-      ValueError: If the replay method does not provide it.
+      ValueError: If the replay method does not provide the entry.
     """
     values = getattr(sample.aux, name, None)
     require(values is not None, f"{agent} requires Sample.aux.{name}: use {methods}")
@@ -106,7 +106,7 @@ def with_default_loss(objective: Objective | None, error: Callable[[Array], Arra
 
 
 def inverse_time_decay(rate: float, anneal: float) -> optax.Schedule:
-    """Return the learning rate schedule `rate / (1 + anneal k)`, where k is the gradient step.
+    """Return the learning rate schedule `rate / (1 + anneal k)` after k gradient steps.
 
     Novati & Koumoutsakos 2019, Eq. 10.
     """
@@ -129,8 +129,8 @@ def adam(
       anneal: learning rate decay; see `inverse_time_decay`.
       weight_decay: L2 coefficient; the Adam moments include the gradient of the L2 penalty.
       b1: decay rate of the first moment.
-      decoupled_decay: share of the parameters that each step subtracts, times the learning rate, as
-        in AdamW (Loshchilov & Hutter 2019).
+      decoupled_decay: coefficient of the weight decay of AdamW (Loshchilov & Hutter 2019). Each
+        step subtracts the parameters times this coefficient and the learning rate.
     """
     schedule = inverse_time_decay(rate, anneal)
     inner = optax.adam(schedule, b1)
@@ -142,7 +142,12 @@ def adam(
 
 
 def adam_per_field(anneal: float, **rates: float) -> optax.GradientTransformation:
-    """Create `adam` with a learning rate for each named field of a NamedTuple of parameters."""
+    """Create a separate `adam` for each field of a NamedTuple of parameters.
+
+    Args:
+      anneal: decay of all learning rates; see `inverse_time_decay`.
+      **rates: initial learning rate of each field, by field name.
+    """
     optimisers: dict[Any, Any] = {name: adam(rate, anneal) for name, rate in rates.items()}
     return optax.multi_transform(optimisers, lambda params: type(params)(*params._fields))
 
@@ -151,7 +156,7 @@ def q_optimiser(config: Any) -> optax.GradientTransformation:
     """Create the optimiser of a Q-network, including gradient clipping.
 
     Args:
-      config: a config with the options `optimiser` to `max_grad_norm` of `DQNConfig`.
+      config: a config with the options of `DQNConfig` from `optimiser` to `max_grad_norm`.
     """
     inner = optax.adam(config.learning_rate, eps=config.adam_eps)
     if config.optimiser == "rmsprop":
@@ -199,7 +204,7 @@ def clip_gradients(
 
 
 def global_norm(grads: Any) -> Array:
-    """Return the norm `[]` of all gradients of a pytree together."""
+    """Return the L2 norm `[]` of a pytree of gradients, taken as one vector."""
     return jnp.sqrt(sum_of_squares(grads))
 
 
@@ -209,7 +214,8 @@ def centred_rmsprop(
     """Create centred RMSProp without momentum (Graves 2013, Eq. 38-40; Mnih et al. 2015, Tab. 1).
 
     For nearly constant gradients, rounding can make the variance estimate negative. This optimiser
-    then uses 0, whereas the otherwise equivalent `optax.rmsprop(centered=True)` returns NaN.
+    replaces negative estimates by 0, whereas `optax.rmsprop(centered=True)` returns NaN. The two
+    are otherwise equivalent.
 
     Args:
       rate: learning rate.
@@ -308,7 +314,7 @@ def _masked_sum(values: Array, action: Array) -> Array:
 
 
 def _selected(values: Array, action: Array) -> Array:
-    """Select the value of each action by one `where` per action, without a kernel on a GPU."""
+    """Select the value of each action by one `where` per action, without a separate GPU kernel."""
     chosen = jnp.zeros_like(values[:, 0])
     for number in range(values.shape[1]):
         is_own = (action == number).reshape(-1, *[1] * (values.ndim - 2))

@@ -54,7 +54,7 @@ def value_feedback(
     """Return feedback such as TD errors for N critics' values `[N, B]` and a target `[B]`.
 
     Args:
-      q: `[N, B]`.
+      q: `[N, B]`, Q-values of the critics.
       target: `[B]`.
       combine: maps the errors `[N]` of a transition, target minus Q, to its TD error `[]`.
 
@@ -113,10 +113,10 @@ def critic_gradient(
 def reducible_feedback(
     critics: Critics, transition: Any, target: Array, objective: Objective
 ) -> dict[str, Array]:
-    """Return the feedback `reducible_loss` `[B]`, or an empty dict if nothing requires it.
+    """Return the feedback `reducible_loss` `[B]`, or an empty dict unless `objective` requires it.
 
-    It is the loss of the critics minus that of the target critics, for the same targets, as a mean
-    over critics (Sujit et al. 2022).
+    The reducible loss is the loss of a critic minus the loss of its target critic, both for the
+    targets in `target`, averaged over the critics (Sujit et al. 2022).
 
     Args:
       critics: the critics.
@@ -163,7 +163,7 @@ class Chosen(NamedTuple):
 def choose(
     objective: Objective, norms: Array, sample: Sample, key: Array
 ) -> tuple[list[Chosen], Sample]:
-    """Let an objective choose from candidates, and return the choice of each critic and the actor.
+    """Choose the rows of a batch of candidates from which each critic and the actor learn.
 
     Args:
       objective: objective with `choose`.
@@ -173,17 +173,17 @@ def choose(
       key: PRNG key of the update, from which the choice derives a key of its own.
 
     Returns:
-      The choices of N critics, and the batch for the actor.
+      A list of N `Chosen`, one per critic, and the batch for the actor.
 
     Raises:
-      ValueError: If `objective.choose` is None.
+      ValueError: If `objective.choose` is None, or if devices share the batch.
     """
     if objective.choose is None:
         raise ValueError("objective.choose is None: learn from the whole batch instead")
     if devices.current() is not None:
         raise ValueError(
-            "this replay method chooses from all candidates of a batch, which devices cannot "
-            "divide: use one device, or another method"
+            "this replay method chooses from all candidates of a batch, which cannot be sharded "
+            "over devices: use one device, or another method"
         )
     choice = objective.choose(norms, jax.random.fold_in(key, _CHOICE))
 
@@ -210,10 +210,10 @@ def fit(
     objective: Objective,
     key: Array,
 ) -> tuple[Ensemble, Info, Sample]:
-    """Differentiate a loss of N critics for targets without gradients.
+    """Return the gradients of a loss of N critics, with the targets held constant.
 
     If the objective chooses from candidates, each critic learns from the rows that are chosen for
-    it, the loss is the sum over the critics, and the feedback is that of all candidates.
+    it, and the loss is the sum over the critics. The feedback still refers to all candidates.
 
     Args:
       loss: the agent's loss.

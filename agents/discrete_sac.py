@@ -32,8 +32,8 @@ class DiscreteSACConfig(Config):
     initial_alpha: float = option(1.0, options.INITIAL_ALPHA, _PAPER)
     target_entropy: float = option(
         0.98,
-        "target entropy, as a fraction of the largest, log n for n actions; smaller ones often "
-        "learn faster",
+        "target entropy, as a fraction of the maximum entropy log n of n actions; smaller "
+        "fractions often learn faster",
         f"code of {_PAPER}",
         at_least=0,
         at_most=1,

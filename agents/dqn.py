@@ -202,7 +202,7 @@ class _DQN:
         return DQNState(params, target_params, opt_state, updates, expected), info
 
     def learn_error(self, expected: ExpectedError, t: Transition, td_error: Array) -> ExpectedError:
-        """Take a gradient step on the squared difference to TD errors `[B]`."""
+        """Take a gradient step on the squared error of the predictions of TD errors `[B]`."""
 
         def loss(params: Params) -> Array:
             return jnp.square(td_error - self.value(params, t)).mean()

@@ -1,9 +1,9 @@
-"""DQN with an ensemble of quantile heads, which tells epistemic from aleatoric uncertainty.
+"""DQN with an ensemble of quantile heads, which separates epistemic and aleatoric uncertainty.
 
-One torso has M linear heads, each with the quantiles of returns (QR-DQN, Dabney et al. 2018a). Each
-head learns from its own random part of the stored transitions, so that heads agree where there is
-much data (Clements et al. 2019). Uncertainty-prioritised replay (`jaxreplay.contrib.uper`) requires
-the feedback of this agent.
+One torso has M linear heads, each of which predicts the quantiles of returns (QR-DQN, Dabney et al.
+2018a). Each head learns from its own random part of the stored transitions, so that heads agree
+where there is much data (Clements et al. 2019). Uncertainty-prioritised replay
+(`jaxreplay.contrib.uper`) requires the feedback of this agent.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ class EnsembleQRConfig(Config):
     )
     actions: Literal["taken", "mean"] = option(
         "taken",
-        "feedback epistemic and aleatoric: of the stored action, or the mean over all actions",
+        "feedback epistemic and aleatoric: for the stored action, or averaged over all actions",
         f"mean: {_CODE}",
     )
     network: Network = option("auto", options.NETWORK)
@@ -72,10 +72,10 @@ class EnsembleQRState(NamedTuple):
 def uncertainties(quantiles: Array) -> tuple[Array, Array]:
     """Return the epistemic and the aleatoric uncertainty, `[...]` each, of heads `[..., M, m]`.
 
-    The epistemic uncertainty is the variance over the M heads, as a mean over the m quantiles. The
-    aleatoric uncertainty is the variance over quantiles of their means over heads (Clements et al.
-    2019). With the squared error of the mean, they add up to the mean of `(y - quantiles)^2`, for
-    any target y.
+    The epistemic uncertainty is the variance over the M heads, averaged over the m quantiles. For
+    the aleatoric uncertainty, each quantile is averaged over the heads, and the variance of the m
+    averages is taken (Clements et al. 2019). For any target y, the mean of `(y - quantiles)^2` is
+    the sum of both uncertainties and the squared error of the overall mean.
 
     >>> uncertainties(jnp.float32([[0, 2], [2, 4]]))
     (Array(1., dtype=float32), Array(1., dtype=float32))
@@ -86,8 +86,8 @@ def uncertainties(quantiles: Array) -> tuple[Array, Array]:
 def masks(seed: Array, sample: Sample, members: int, probability: float) -> Array:
     """Return which of M heads learn from which transitions, `[M, B]` bool.
 
-    The masks of a transition are a function of its slot and version, the same in every batch until
-    the slot is overwritten, so that they need not be stored.
+    The masks of a transition are computed from its slot and version. They are therefore the same in
+    every batch until the slot is overwritten, and need not be stored.
 
     Args:
       seed: `[]` uint32.
@@ -237,13 +237,15 @@ def ensemble_qr(
     """Create a DQN agent with an ensemble of quantile heads.
 
     The loss is the mean quantile Huber loss over all pairs of a transition and a head that learns
-    from it; with an objective's loss of TD errors, that loss takes the place of the Huber loss. The
-    action with the largest mean over heads and quantiles is greedy, and the best one in targets.
+    from it. A loss of TD errors in `objective` replaces the Huber loss. The greedy action is the
+    action with the largest mean over heads and quantiles; targets use the greedy action of the
+    target network.
 
-    The feedback `td_error` is the target's mean minus that of the prediction, and `target_error`
-    its square; `epistemic` and `aleatoric` are `uncertainties`, before the update.
+    The feedback `td_error` is the mean of the target minus the mean of the prediction, and
+    `target_error` is the square of `td_error`. The feedback `epistemic` and `aleatoric` are the
+    `uncertainties` before the update.
 
-    `Agent.gradient` is that of the loss without masks.
+    `Agent.gradient` is the gradient of the loss without masks.
 
     Args:
       config: hyperparameters.

@@ -1,4 +1,4 @@
-"""Return distributions of a network: probabilities of atoms (C51), or quantiles (QR-DQN, IQN).
+"""Predicted distributions of returns: probabilities of atoms (C51), or quantiles (QR-DQN, IQN).
 
 A head turns outputs `[B, n, m]` for n actions into Q-values, targets and losses. `agents.rainbow`
 selects one.
@@ -27,7 +27,7 @@ class Head(Protocol):
         ...
 
     def move(self, outputs: Array, reward: Array, discount: Array) -> Array:
-        """Return target distributions `[B, m]`, given those of the next states `[B, m]`."""
+        """Return target distributions `[B, m]`, given distributions `[B, m]` at the next states."""
         ...
 
     def mean_of_target(self, target: Array) -> Array:
@@ -35,7 +35,7 @@ class Head(Protocol):
         ...
 
     def loss(self, target: Array, outputs: Array, fractions: Array | None) -> Array:
-        """Return the losses `[B]` of predictions `[B, m]` of the stored actions."""
+        """Return the losses `[B]` of predictions `[B, m]` for the stored actions."""
         ...
 
     def gradient(self, target: Array, outputs: Array, fractions: Array | None) -> Array:
@@ -52,12 +52,12 @@ class Head(Protocol):
         ...
 
     def grid(self, rows: int) -> Array | None:
-        """Return the fractions `[rows, K]` over which Q averages quantiles, or None."""
+        """Return the fractions `[rows, K]` of the quantiles whose mean is Q; None by default."""
         del rows
         return None
 
     def draw(self, key: Array, rows: int) -> tuple[Array | None, Array | None]:
-        """Draw the fractions of predictions and of targets, `[rows, N]` each, or None."""
+        """Draw fractions for predictions and for targets, `[rows, N]` each; None by default."""
         del key, rows
         return None, None
 

@@ -32,7 +32,7 @@ class IQLConfig(Config):
     )
     temperature: float = option(
         3.0,
-        "inverse temperature, the factor of advantages in the actor's weights",
+        "inverse temperature beta in the actor's weights exp(beta * advantage)",
         _PAPER,
         at_least=0,
     )
@@ -41,7 +41,7 @@ class IQLConfig(Config):
     )
     actor_updates: int | None = option(
         None,
-        "updates in which a cosine lowers the actor's learning rate to 0; none: it is constant",
+        "updates over which a cosine lowers the actor's learning rate to 0; none: constant rate",
         f"{_PAPER}: a million",
         at_least=1,
     )
@@ -200,7 +200,7 @@ def iql(config: IQLConfig, action_space: Continuous, objective: Objective | None
       config: hyperparameters.
       action_space: action space of the environment.
       objective: replay method's objective; None selects importance-weighted squared errors. Its
-        weights apply to the value as well, and its loss of TD errors to the critics only.
+        weights apply to the value as well, but its loss of TD errors applies only to the critics.
 
     Raises:
       ValueError: If `action_space` is not `Continuous`, or if `objective` requires an action

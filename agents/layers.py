@@ -43,8 +43,8 @@ def dense(x: Array, features: int) -> Array:
 class Dropout(nn.Module):
     """Dropout that is active if the module is applied with a PRNG key (see `apply`).
 
-    Each 32-bit word masks two units, since hashing dominates the cost; this rounds the rate to a
-    multiple of 2^-16 below 1.
+    Each random 32-bit word masks two units, because drawing the words dominates the cost. The rate
+    is therefore rounded to a multiple of 2^-16 below 1.
     """
 
     rate: float
@@ -87,8 +87,8 @@ class BatchRenorm(nn.Module):
     running statistics. Otherwise it normalises by the running statistics. Gradients flow through
     the statistics of the batch, not through the correction.
 
-    Constants are those of CrossQ (Bhatt et al. 2024). In the first `warmup` batches there is no
-    correction, which is batch normalisation.
+    The default constants are those of CrossQ (Bhatt et al. 2024). The first `warmup` batches are
+    not corrected, so that the layer then performs batch normalisation.
     """
 
     warmup: int = 100_000
@@ -132,7 +132,8 @@ def _moments(x: Array) -> tuple[Array, Array]:
 def _standardised(x: Array, mean: Array, std: Array, gain: Array, offset: Array) -> Array:
     """Return `(x - mean) / std * gain + offset` for mean and std of the batch.
 
-    The gradient treats mean and std as functions of `x`, and is zero with respect to them.
+    The gradient with respect to `x` treats the arguments mean and std as functions of `x`. The
+    gradients with respect to mean and std are zero.
     """
     return (x - mean) * (gain / std) + offset
 

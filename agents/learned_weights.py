@@ -1,4 +1,4 @@
-"""Agents whose critic losses are weighted by an objective that learns, such as that of DisCor."""
+"""Agents whose critic losses have weights that the objective learns, as in DisCor."""
 
 from typing import Any, NamedTuple
 
@@ -24,16 +24,17 @@ def learn_weights(
 ) -> Agent:
     """Wrap an agent so that the objective's learned weights multiply its critic's losses.
 
-    The weights of a batch replace `Sample.weights`. They are computed with the networks before the
-    update, for the agent's greedy next actions, and learn from the feedback `td_error`.
+    The weights of a batch replace `Sample.weights`. They are computed from the state before the
+    update, for the agent's greedy next actions. The network that computes weights then learns from
+    the feedback `td_error` of the update.
 
     Args:
-      agent: agent that computes `td_error`.
+      agent: agent whose feedback includes `td_error`.
       objective: the agent's objective.
       action_space: action space of the agent.
 
     Returns:
-      An agent whose state is a `WeightedState`, or the same agent without learned weights.
+      An agent whose state is a `WeightedState`, or `agent` if the objective learns no weights.
     """
     if objective is None or objective.learned_weights is None:
         return agent
@@ -66,8 +67,8 @@ def learn_weights(
     def update(state: WeightedState, sample: Sample, key: Array) -> tuple[WeightedState, Info]:
         if devices.current() is not None:
             raise ValueError(
-                "this replay method computes weights jointly over a batch, which devices cannot "
-                "share: use one device, or another method"
+                "this replay method computes weights jointly over a batch, which cannot be sharded "
+                "over devices: use one device, or another method"
             )
         next_action = agent.greedy(state.agent, sample.transition.next_obs)
         weights = learned.weights(state.weights, value, sample, next_action)

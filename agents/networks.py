@@ -141,7 +141,8 @@ class Torso(nn.Module):
 def network_for(shape: tuple[int, ...]) -> Network:
     """Return the default network for the shape of a single observation.
 
-    Images of 3 to 16 pixels a side have MinAtar's network, images of 84 x 84 Atari's.
+    The default is "mlp" for vectors, "minatar" for images of 3 to 16 pixels a side, and "nature"
+    for images of 84 x 84 pixels.
 
     >>> network_for((84, 84, 4))
     'nature'
@@ -169,13 +170,14 @@ def encode(obs: Obs, network: Network = "auto", layer_norm: bool = False) -> tup
 
     Args:
       obs: one array, or a tree of arrays such as a dict.
-      network: network of all images, or "mlp" to flatten them. "auto" selects it by
-        `network_for`, or in a tree "nature" for images of at least 36 pixels a side.
+      network: network of all images, or "mlp" to flatten them. "auto" selects the network by
+        `network_for`, except that in a tree, it selects "nature" for images of at least 36 pixels
+        a side.
       layer_norm: whether convolutions are normalised (see `Torso`).
 
     Returns:
-      Features `[B, D]` float32, and the width of the hidden layer that follows the images' torsos,
-      the largest if they differ, or 0 without images.
+      Features `[B, D]` float32, and the width of the hidden layer after the torsos: the largest
+      width that belongs to one of the torsos, or 0 without images.
 
     Raises:
       ValueError: If `network` does not fit the images, or "auto" has no default for an array.
@@ -203,7 +205,7 @@ def encode(obs: Obs, network: Network = "auto", layer_norm: bool = False) -> tup
 
 
 def _network_of(shape: tuple[int, ...], network: Network, alone: bool) -> Network:
-    """Return the network for one array of an observation, its only one if `alone`."""
+    """Return the network for one array; `alone` means that the observation has no other array."""
     is_image = len(shape) == 3
     if network != "auto":
         return network if is_image else "mlp"
@@ -228,13 +230,14 @@ class QNetwork(nn.Module):
     earlier layers (Wang et al. 2016). With `atoms`, the output is `[B, num_actions, atoms]`, and
     value and advantages are combined per atom (Hessel et al. 2018). `hidden` sets the hidden
     layer sizes for "mlp"; image networks have fixed sizes. Without hidden layers, Q-values are
-    linear in the observation, without bias: a table if observations are one-hot. `layer` creates
-    all other layers except convolutions and the embedding. With `layer_norm`, `LayerNorm` follows
-    convolutions and hidden layers, before their activations.
+    linear in the observation, without bias: a table if observations are one-hot. Otherwise, `layer`
+    creates the hidden and output layers. With `layer_norm`, `LayerNorm` follows convolutions and
+    hidden layers, before their activations.
 
-    With `fractions` `[B, K]`, the output `[B, num_actions, K]` is quantiles at these probabilities.
-    The last hidden layer receives its inputs times an embedding of `embedding` cosines of the
-    fraction (Dabney et al. 2018b, Eq. 4, with frequencies from 1 to `embedding`).
+    With `fractions` `[B, K]`, the output consists of the quantiles `[B, num_actions, K]` at these
+    probabilities. The inputs of the last hidden layer are multiplied by an embedding of the
+    fraction, which is computed from `embedding` cosines (Dabney et al. 2018b, Eq. 4, with
+    frequencies from 1 to `embedding`).
     """
 
     num_actions: int
@@ -356,7 +359,7 @@ def apply(network: nn.Module, params: Params, *inputs: Any, key: Array | None = 
 def learning(
     network: nn.Module, variables: Params, *inputs: Any, key: Array | None = None
 ) -> tuple[Any, Params]:
-    """Apply a network that normalises by the batch, and return its output and new statistics.
+    """Apply a network with batch normalisation, and return its output and the new statistics.
 
     The statistics are `{"batch_stats": ...}`, or empty for networks without `BatchRenorm`.
     """

@@ -34,7 +34,7 @@ VALUE_LEARNING_RATE = Declaration(
 ALPHA_LEARNING_RATE = Declaration("Adam learning rate for the log temperature", above=0, at_most=10)
 EPOCHS = Declaration("passes over the batch per update", at_least=1)
 ANNEAL = Declaration(
-    "learning rate decay 1 / (1 + anneal * gradient steps); paper: 5e-7", at_least=0
+    "learning rate decay as 1 / (1 + anneal * gradient steps); paper: 5e-7", at_least=0
 )
 TAU = Declaration("soft-update rate for target networks", above=0, at_most=1)
 TARGET_EVERY = Declaration("updates between target network updates", at_least=1)

@@ -167,13 +167,13 @@ class _PPO:
 def ppo(config: PPOConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
     """Create a PPO agent.
 
-    Batches must consist of the newest steps in chronological order, at `Sample.aux.slots` `[T, E]`
-    for T steps of E environments, and each step must be used in one update only. PPO does not
-    use the losses in `objective`.
+    Batches must consist of the newest T steps of E environments in chronological order, whose slots
+    are `Sample.aux.slots` `[T, E]`. Each step must be used in one update only. PPO does not use the
+    losses in `objective`.
 
     Raises:
       ValueError: If `action_space` is not `Continuous`, or if `objective` requires an action
-        density or replaces a loss of TD errors.
+        density or has a loss of TD errors.
     """
     agent = _PPO(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

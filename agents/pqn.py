@@ -32,7 +32,7 @@ class PQNConfig(Config):
     )
     epochs: int = option(2, options.EPOCHS, _CODE)
     minibatches: int = option(
-        32, "minibatches per epoch, which divide the batch", _CODE, at_least=1
+        32, "minibatches per epoch, a divisor of the batch size", _CODE, at_least=1
     )
     network: Network = option("auto", options.NETWORK)
     hidden: tuple[int, ...] = option((128, 128), options.HIDDEN)
@@ -144,14 +144,14 @@ class _PQN:
 def pqn(config: PQNConfig, action_space: Discrete, objective: Objective | None = None) -> Agent:
     """Create a PQN agent (Gallici et al. 2025).
 
-    Batches must consist of the newest steps in chronological order, at `Sample.aux.slots` `[T, E]`
-    for T steps of E environments, and each step must be used in one update only. PQN does not
-    use the losses in `objective`. The learning rate is constant unless `learning_rate_updates` or
+    Batches must consist of the newest T steps of E environments in chronological order, whose slots
+    are `Sample.aux.slots` `[T, E]`. Each step must be used in one update only. PQN does not use the
+    losses in `objective`. The learning rate is constant unless `learning_rate_updates` or
     `config.for_run` sets the length of its schedule.
 
     Raises:
       ValueError: If `action_space` is not `Discrete`, or if `objective` requires an action
-        density or replaces a loss of TD errors.
+        density or has a loss of TD errors.
     """
     agent = _PQN(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

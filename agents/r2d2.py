@@ -36,7 +36,7 @@ class R2D2Config(Config):
     memory: int = option(64, "size of the recurrent state", f"{_PAPER}: 512", at_least=1)
     n_step: int = option(
         3,
-        "steps of the return within a sequence; the loop's n_step must be 1",
+        "n of the n-step targets within sequences; the loop's n_step must be 1",
         f"{_PAPER}: 5",
         at_least=1,
     )
@@ -45,7 +45,7 @@ class R2D2Config(Config):
         "start sequences from the state stored with their first step; false: from zeros",
         f"{_PAPER}, Sec. 3",
     )
-    rescale: bool = option(False, "rescale values by `rescale` instead of learning returns", _PAPER)
+    rescale: bool = option(False, "learn values of rescaled returns (see `rescale`)", _PAPER)
     network: Network = option("auto", options.NETWORK)
     hidden: tuple[int, ...] = option((64,), options.HIDDEN)
     optimiser: Literal["adam", "rmsprop"] = option("adam", options.OPTIMISER)
@@ -70,8 +70,8 @@ class R2D2Config(Config):
 class Memory(NamedTuple):
     """Extras stored with each step: recurrent states `[..., S]` before and after its observation.
 
-    Updates read the state before; acting reads the state after the previous step. S is `memory` for
-    a GRU, and twice as much for an LSTM.
+    Updates start from `before`; acting starts from `after` of the previous step. S is the option
+    `memory` for a GRU, and twice as much for an LSTM.
     """
 
     before: Array
@@ -84,10 +84,10 @@ def rescale(x: Array, epsilon: float = 1e-3) -> Array:
 
 
 def unscale(x: Array, epsilon: float = 1e-3) -> Array:
-    """Return the inverse of `rescale`, without the cancellation of its usual form.
+    """Return the inverse of `rescale`, in a form without the usual numerical cancellation.
 
-    With `s = sqrt(1 + 4 epsilon (epsilon + 1 + |x|))` and
-    `y = |x| (2 - 4 epsilon / (1 + 2 epsilon + s)) / (1 + s)`, it is `sign(x) y (y + 2)`.
+    The inverse is `sign(x) y (y + 2)`, with `s = sqrt(1 + 4 epsilon (epsilon + 1 + |x|))` and
+    `y = |x| (2 - 4 epsilon / (1 + 2 epsilon + s)) / (1 + s)`.
 
     Example:
       >>> float(jnp.round(unscale(rescale(jnp.float32(100.0))), 3))
@@ -102,8 +102,8 @@ def unscale(x: Array, epsilon: float = 1e-3) -> Array:
 def n_step_targets(reward: Array, discount: Array, last: Array, value: Array, n_step: int) -> Array:
     """Return n-step targets `[T, B]` within sequences.
 
-    The target of step t sums the rewards of up to n steps and bootstraps with the value after the
-    last of them. It ends earlier at the end of an episode or of the sequence.
+    The target of step t sums the discounted rewards of n steps, and bootstraps with the value after
+    the last of these steps. The sum stops early at the end of an episode or of the sequence.
 
     Args:
       reward: `[T, B]`.
@@ -133,8 +133,8 @@ class Encoder(nn.Module):
 class RecurrentQ(nn.Module):
     """Q-values of a recurrent network: `encode`, `step` through time, then `head`.
 
-    The input's part of the gates does not depend on the state, so that `encode` computes it for all
-    steps at once.
+    A part of the gates depends on the input but not on the state. `encode` computes this part for
+    all steps at once.
     """
 
     num_actions: int
@@ -200,8 +200,8 @@ class _R2D2:
         self.config, self.objective = config, common.with_default_loss(objective, objectives.mse)
         common.require(
             not self.objective.roles,
-            "R2D2 learns from sequences, whose steps have no roles by their position in the batch: "
-            "use another replay method",
+            "R2D2 learns from sequences, but this replay method gives transitions roles by their "
+            "position in the batch: use another replay method",
         )
         self.num_actions = space.n
         self.network: Any = RecurrentQ(
@@ -252,7 +252,7 @@ class _R2D2:
         return q.reshape(*burn_in.shape, -1)
 
     def target(self, t: Transition, q: Array, q_target: Array) -> Array:
-        """Return targets `[T, B]`, given Q-values `[T + 1, B, n]` of both networks."""
+        """Return targets `[T, B]`, given online and target Q-values `[T + 1, B, n]`."""
         best = (q if self.config.double else q_target)[1:].argmax(axis=-1)
         value = jnp.take_along_axis(q_target[1:], best[..., None], axis=-1)[..., 0]
         if self.config.rescale:
@@ -315,7 +315,7 @@ class _R2D2:
 
 
 def r2d2(config: R2D2Config, action_space: Discrete, objective: Objective | None = None) -> Agent:
-    """Create an R2D2 agent, for the sequences `[B, T, ...]` of `sequences` or `slices`.
+    """Create an R2D2 agent, for sequences `[B, T, ...]` of the methods `sequences` or `slices`.
 
     The loss of a sequence is half the mean squared TD error over the steps after the burn-in.
 
@@ -326,7 +326,7 @@ def r2d2(config: R2D2Config, action_space: Discrete, objective: Objective | None
 
     Raises:
       ValueError: If `action_space` is not `Discrete`, or if `objective` requires an action
-        density, or roles of transitions in a batch.
+        density, or gives transitions roles by their position in the batch.
     """
     agent = _R2D2(config, action_space, objective)
     return Agent(

@@ -193,7 +193,8 @@ def racer(
     Args:
       config: hyperparameters.
       action_space: action space of the environment.
-      objective: replay method's objective; `objective.actor` reduces the losses, and None averages.
+      objective: replay method's objective, whose `actor` reduces the losses; None selects the
+        importance-weighted mean.
 
     Raises:
       ValueError: If `action_space` is not `Continuous`, or if `objective` replaces a loss of TD

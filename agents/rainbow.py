@@ -61,22 +61,22 @@ class RainbowConfig(Config):
     )
     quantiles: int = option(
         32,
-        "quantiles of head quantile (QR-DQN: 200), or fractions drawn for each prediction and "
-        "target of head implicit (IQN: 64)",
+        "quantiles for head quantile (QR-DQN: 200); for head implicit, fractions drawn for each "
+        "prediction and for each target (IQN: 64)",
         at_least=1,
     )
     averaged: int = option(
         32, "quantiles over which Q averages, for head implicit", f"{_IQN}, Sec. 4", at_least=1
     )
     embedding: int = option(
-        64, "cosines of a fraction, for head implicit", f"{_IQN}, Eq. 4", at_least=1
+        64, "cosines per embedded fraction, for head implicit", f"{_IQN}, Eq. 4", at_least=1
     )
     kappa: float = option(1.0, "kappa of the quantile Huber loss", f"{_QR}; {_IQN}", above=0)
     priority: Literal["cross_entropy", "kl"] = option(
         "cross_entropy",
         "feedback td_error: the cross-entropy, as in the code of Oh et al. 2021, or the KL "
-        "divergence, which subtracts the target entropy (Hessel et al. 2018); heads of quantiles "
-        "give their loss",
+        "divergence, which subtracts the target entropy (Hessel et al. 2018); for quantiles, "
+        "cross_entropy selects the quantile Huber loss",
     )
     network: Network = option("auto", options.NETWORK)
     hidden: tuple[int, ...] = option((128, 128), options.HIDDEN)
@@ -266,10 +266,11 @@ def rainbow(
     """Create a Rainbow agent.
 
     The feedback `td_error` is the non-negative unweighted cross-entropy or KL divergence, depending
-    on `config.priority`, and for quantiles their Huber loss, as in Toromanoff et al. 2019.
-    `q_value` and `target` are the means of the predicted distribution for the stored action and of
-    the target, for IQN over the drawn fractions. Noise is sampled for each step of each
-    environment, and three times per update; `greedy` uses the mean weights.
+    on `config.priority`. For quantiles, it is the quantile Huber loss, as in Toromanoff et al.
+    2019. The feedback `q_value` is the mean of the predicted distribution for the stored action,
+    and `target` is the mean of the target distribution; IQN averages over the drawn fractions.
+    Noise is sampled for each step of each environment, and three times per update; `greedy` uses
+    the mean weights.
 
     Args:
       config: hyperparameters.

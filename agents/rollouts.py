@@ -46,7 +46,8 @@ def train(
 ) -> tuple[S, dict[str, Array]]:
     """Take gradient steps on minibatches of a batch, and return the state and mean metrics.
 
-    Every epoch divides a new permutation of the batch, and drops an incomplete minibatch.
+    Every epoch splits a new permutation of the batch into minibatches, and drops the last one if it
+    is incomplete.
 
     Args:
       step: maps the agent state and a minibatch to the next state and metrics `[]`.

@@ -55,7 +55,7 @@ class SACConfig(Config):
     initial_alpha: float = option(1.0, options.INITIAL_ALPHA)
     target_entropy: float = option(-1.0, "target entropy per action dimension", _PAPER)
     alpha_loss: Literal["alpha", "log_alpha"] = option(
-        "alpha", "factor of the entropy's excess in the temperature loss; log_alpha in REDQ's code"
+        "alpha", "factor of entropy - target in the temperature loss; log_alpha in REDQ's code"
     )
     backup_entropy: bool = option(True, "include the entropy of the next action in targets")
     critics: int = option(2, "number of critics N; 10 in REDQ", _PAPER, at_least=1, at_most=1_000)
@@ -65,7 +65,7 @@ class SACConfig(Config):
     target_reduce: Reduce = option("min", "reduction over target critics in the target")
     actor_reduce: Reduce = option("min", f"reduction over critics in the actor loss; {_REDQ}: mean")
     priority_from: Literal["largest", "mean"] = option(
-        "largest", "td_error: the error of largest magnitude, or the mean of the N magnitudes"
+        "largest", "td_error of N critics: the error of largest magnitude, or the mean magnitude"
     )
     reset_every: int | None = option(
         None,
@@ -110,7 +110,7 @@ class SACConfig(Config):
 
     @property
     def period(self) -> int:
-        """Updates after which policy delay and resets coincide again."""
+        """Least common multiple of `policy_delay` and `reset_every`, in updates."""
         return math.lcm(self.policy_delay, self.reset_every or 1)
 
     def check(self) -> None:
@@ -118,12 +118,12 @@ class SACConfig(Config):
         subset = self.target_subset
         common.require(
             self.period < 2**31,
-            f"policy_delay {self.policy_delay} and reset_every {self.reset_every} coincide too "
-            "rarely: make reset_every a multiple of policy_delay",
+            f"policy_delay {self.policy_delay} and reset_every {self.reset_every} must have a "
+            "common multiple below 2^31: make reset_every a multiple of policy_delay",
         )
         common.require(
             subset is None or subset <= self.critics,
-            f"target_subset is {subset}, of critics={self.critics}: use at most that many",
+            f"target_subset must be at most the number of critics, {self.critics}, got {subset}",
         )
         if self.network == "residual":
             common.require(
@@ -203,8 +203,8 @@ def temperature_loss(
 
     Haarnoja et al. 2018, Eq. 18. The policy entropy is the mean of `-log_prob` `[B]`. Gradient
     descent increases alpha if the entropy is below `target_entropy`, and decreases it otherwise.
-    With `factor="log_alpha"`, log alpha takes the place of alpha, as in the authors' code: slopes
-    do not shrink with alpha.
+    With `factor="log_alpha"`, log alpha takes the place of alpha, as in the authors' code, so that
+    the gradient does not shrink with alpha.
     """
     scale = jnp.exp(log_alpha) if factor == "alpha" else log_alpha
     return -scale * jnp.mean(log_prob + target_entropy)
@@ -439,7 +439,7 @@ class _SAC:
     def delayed_actor(
         self, state: SACState, sample: Sample, key: Array
     ) -> tuple[SACState, dict[str, Array]]:
-        """Improve the actor if it is due; metrics are those of its latest update."""
+        """Update the actor if it is due; return the metrics of its latest update."""
         clock = state.clock
         if clock is None:
             fields, metrics = self.improve_actor(state, sample, key)

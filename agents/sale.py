@@ -95,7 +95,7 @@ def embed(network: ELUNetwork, encoder: Encoder, obs: Obs, action: Array) -> Emb
 
 
 def with_pair(network: ELUNetwork, encoder: Encoder, obs: Embedded, action: Array) -> Embedded:
-    """Return embedded observations with z_sa of actions `[B, A]`."""
+    """Return embedded observations that include the embeddings z_sa of actions `[B, A]`."""
     return obs._replace(pair=apply(network, encoder.pair, _joined(obs.state, action)))
 
 

@@ -78,7 +78,7 @@ def clipped_double_q_target(q_t: Array, reward: Array, discount: Array) -> Array
 
 
 def explore(action: Array, key: Array, std: float) -> Array:
-    """Return actions `[B, A]` with Gaussian noise of a standard deviation, clipped to [-1, 1]."""
+    """Return actions `[B, A]` plus Gaussian noise of scale `std`, clipped to [-1, 1]."""
     return jnp.clip(action + std * jax.random.normal(key, action.shape), -1, 1)
 
 
@@ -91,14 +91,14 @@ def smooth(action: Array, key: Array, std: float, bound: float) -> Array:
 def cloning_loss(q: Array, action: Array, stored: Array, alpha: float) -> Array:
     """Return the actor's losses `[B]` in TD3+BC (Fujimoto & Gu 2021, Eq. 3 to 5).
 
-    The loss is `-lambda q + mean_d (action[d] - stored[d])^2`, with `lambda = alpha / mean(|q|)`
-    over the batch, without gradient.
+    The loss is `-lambda q + mean_d (action[d] - stored[d])^2`. The factor `lambda = alpha /
+    mean(|q|)`, with the mean over the batch, has no gradient.
 
     Args:
       q: `[B]`, Q-values of the policy's actions.
       action: `[B, A]`, actions of the policy.
       stored: `[B, A]`, actions of the data.
-      alpha: weight of Q. The loss of cloning alone has alpha 0.
+      alpha: weight of Q. An alpha of 0 leaves only the cloning loss.
     """
     chex.assert_rank([q, action, stored], [1, 2, 2])
     scale = jnp.maximum(jax.lax.stop_gradient(jnp.abs(q).mean()), _SMALLEST)

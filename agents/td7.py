@@ -251,7 +251,7 @@ def td7(config: TD7Config, action_space: Continuous, objective: Objective | None
       config: hyperparameters.
       action_space: action space of the environment.
       objective: replay method's objective; None selects importance-weighted Huber losses. Its
-        weights apply to the encoder as well, and its loss of TD errors to the critics only.
+        weights apply to the encoder as well, but its loss of TD errors applies only to the critics.
 
     Raises:
       ValueError: If `action_space` is not `Continuous`, or if `objective` requires an action

@@ -47,7 +47,7 @@ class Offers(NamedTuple):
     reads: frozenset[Provision] = frozenset()  # contents of `Sample.aux` that the agent requires
 
     def lack(self, requires: Requirements) -> list[str]:
-        """Return in words the requirements that an agent does not meet; empty if it meets all."""
+        """Return descriptions of the requirements that the agent does not meet."""
         lacking = sorted((requires.feedback | requires.feedback_of_new) - self.feedback)
         if requires.density and not self.density:
             lacking = [name for name in lacking if name != "log_ratio"] + [DENSITY]
@@ -123,10 +123,10 @@ class Agent(NamedTuple):
     * `feedback(state, transition, key)` returns the feedback that `update` would compute for
       transitions `[B, ...]`, as a dict of float32 arrays `[B]`.
     * `recall(state, obs, previous)`: see `Recall`; None for agents without memory.
-    * `gradient(state, transition, weights, key)` returns the gradient of the critics' loss on
-      transitions `[B, ...]` by their parameters, as the mean over the batch with weights `[B]`;
-      None for agents that do not provide it.
-    * `loss` is the loss of TD errors, unless an objective replaces it.
+    * `gradient(state, transition, weights, key)` returns the gradient of the critics' loss with
+      respect to their parameters. The loss is the mean over transitions `[B, ...]` of the losses
+      times `weights` `[B]`. None for agents without such a gradient.
+    * `loss` is the agent's own loss of TD errors, which an objective may replace.
     """
 
     init: Callable[[Array, Tree, Array], State]

@@ -19,7 +19,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class Bounds(NamedTuple):
-    """An interval of numbers; None means that there is no such bound."""
+    """An interval of numbers; a bound of None does not limit the interval."""
 
     at_least: float | None = None  # inclusive lower bound
     above: float | None = None  # exclusive lower bound
@@ -30,7 +30,7 @@ class Bounds(NamedTuple):
     def check(self, name: str, value: Any, alternative: str = "", kind: type | None = None) -> None:
         """Raise ValueError unless a number of type `kind` is within the bounds.
 
-        Without `kind`, scalar arrays are also valid. Traced arrays have no value to be checked.
+        Without `kind`, scalar arrays are also valid. The value of a traced array is not checked.
         `alternative` names other valid values in the message, such as ", or none".
         """
         if kind is None and isinstance(value, jax.Array | np.ndarray):
@@ -124,9 +124,10 @@ def check_array(
     kind: type,
     hint: Callable[[tuple[int, ...]], str] = lambda given: "",
 ) -> None:
-    """Raise ValueError unless a value is an array of a shape and kind; float is any real number.
+    """Raise ValueError unless a value is an array with the given shape and kind of dtype.
 
-    `hint` maps another shape to advice, such as ": use x[:, 0]".
+    `kind` is bool, int, or float, which stands for any real dtype. `hint` maps a wrong shape to
+    advice, such as ": use x[:, 0]".
     """
     if not hasattr(value, "dtype") and not isinstance(value, bool | int | float | complex):
         raise ValueError(f"{name} must be an array, got {type(value).__name__}")
@@ -142,7 +143,10 @@ def check_array(
 
 
 def check_scalar(name: str, example: Any, kind: type) -> None:
-    """Raise ValueError unless a field of the example transition is a scalar, see `check_array`."""
+    """Raise ValueError unless the field `name` of the example transition is a scalar of a kind.
+
+    `example` is the value of the field. For kinds, see `check_array`.
+    """
     check_array(f"{name} of the example", example, (), kind)
 
 
@@ -160,7 +164,11 @@ def as_int32(name: str, given: Any, beyond: int) -> jax.Array:
 
 
 def slots_within(given: Any, count: int) -> jax.Array:
-    """Convert slots to int32; raise ValueError if slots on the host are out of range."""
+    """Convert slots on the host to int32, and return JAX arrays unchanged.
+
+    Raises:
+      ValueError: If slots on the host are not integers in [0, `count`).
+    """
     if isinstance(given, jax.Array):
         return given
     slots = np.asarray(given)
@@ -174,7 +182,7 @@ def slots_within(given: Any, count: int) -> jax.Array:
 
 
 def zero_based(name: str, given: Any, valid: range) -> np.ndarray:
-    """Return recorded discrete actions `[...]` as int32, numbered from 0, not from `valid.start`.
+    """Return recorded discrete actions `[...]` as int32, minus the first valid action.
 
     Raises:
       ValueError: If `valid` is not a range of successive integers, or an action is not in it.
@@ -188,7 +196,7 @@ def zero_based(name: str, given: Any, valid: range) -> np.ndarray:
     if outside.any():
         raise ValueError(
             f"{name} must be in [{valid[0]}, {valid[-1]}], got {outside.sum()} of {actions.size} "
-            f"outside, and values from {actions.min()} to {actions.max()}: use those of the task"
+            f"outside, and values from {actions.min()} to {actions.max()}: pass the task's actions"
         )
     return (actions.astype(np.int64) - valid.start).astype(np.int32)
 

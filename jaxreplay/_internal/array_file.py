@@ -44,7 +44,7 @@ class ArrayFile(NamedTuple):
             return tuple(self.file.get_slice(name).get_shape())
 
     def read(self, like: Tree, part: str = "") -> Tree:
-        """Read the pytree that was written at the path `part`.
+        """Read the subtree at the path `part` of the pytree that was written.
 
         Args:
           like: structure, dtypes and shapes, such as from `jax.eval_shape`.
@@ -59,11 +59,11 @@ class ArrayFile(NamedTuple):
             with untrusted.parsing(self.path, self.remedy):
                 array = self.file.get_tensor(name)
                 if _checksum(array) != self.header["crc32"].get(name):
-                    raise ValueError(f"{name or 'its only array'}: checksum mismatch")
+                    raise ValueError(f"checksum mismatch of {name or 'its only array'}")
                 restored = _restore(array, leaf)
                 stated = self.header["leaves"].get(name)
                 if not stated == describe(restored) == describe(leaf):
-                    raise ValueError(f"{name} is not {describe(leaf)}, but {describe(array)}")
+                    raise ValueError(f"{name} must be {describe(leaf)}, got {describe(array)}")
                 leaves.append(restored)
         return unflatten(like, leaves)
 
@@ -75,7 +75,7 @@ class _Leaves(NamedTuple):
 
 
 def write(tree: Tree, path: Path, temporary: Path, tag: str, about: dict[str, Any]) -> None:
-    """Write a pytree of arrays, typed PRNG keys and Python scalars to `path`, and replace any file.
+    """Write a pytree of arrays, typed PRNG keys and Python scalars; replace any file at `path`.
 
     The write is atomic: a file at `temporary` is complete and on disk before it is renamed to
     `path`. `temporary` must be on the same file system, preferably in an empty folder, because
@@ -138,7 +138,7 @@ def opened(
     Args:
       path: path of the file.
       tag: identifies the program that wrote the file.
-      known: the format that this version reads.
+      known: number of the file format that this version reads.
       about: types of the caller's header entries by name.
       remedy: what to do about a file that cannot be read, for errors.
 
@@ -167,16 +167,16 @@ def opened(
 
 
 def _parse(written: str, known: int, about: Mapping[str, type]) -> dict[str, Any]:
-    """Return the header in the text under a tag; entries of other formats are not validated."""
+    """Return the header from its text; if the format is not `known`, check only its format."""
     header = untrusted.unseal(written)
     kinds = {"format": int}
     if isinstance(header, dict) and header.get("format") == known:
         kinds |= {**about, "leaves": dict, "crc32": dict}
     for name, kind in kinds.items():
         if not isinstance(header, dict) or type(header.get(name)) is not kind:
-            raise ValueError(f"header entry {name} is not {kind.__name__}")
+            raise ValueError(f"header entry {name} must be of type {kind.__name__}")
     if not all(isinstance(kind, str) for kind in header.get("leaves", {}).values()):
-        raise ValueError("header entry leaves must contain only text")
+        raise ValueError("header entry leaves must contain only strings")
     return header
 
 
@@ -203,10 +203,10 @@ def describe(leaf: Any) -> str:
 
 
 def advice(saved: str | None, expected: str | None, otherwise: str) -> str:
-    """Return a remedy if the saved dtype or shape of an array differs from the expected one.
+    """Return a remedy for a file with an array whose dtype or shape may not be as expected.
 
-    `saved` and `expected` are results of `describe`, or None for a missing array. `otherwise` is
-    the remedy for differences that `jax_enable_x64` does not explain.
+    The remedy is to set `jax_enable_x64` if this explains the difference, or else `otherwise`.
+    `saved` and `expected` are results of `describe`, or None for a missing array.
     """
     if saved is None or expected is None or saved == expected:
         return otherwise

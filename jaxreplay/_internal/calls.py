@@ -26,7 +26,7 @@ from jaxreplay.types import (
 
 
 def check_axis(axis_name: Any, sampler: Sampler) -> None:
-    """Raise ValueError unless `axis_name` is None, or a name and the sampler can be sharded."""
+    """Raise ValueError unless `axis_name` is None, or it is a name and `sampler` can be sharded."""
     if axis_name is None:
         return
     if not isinstance(axis_name, str) or not axis_name:
@@ -102,9 +102,9 @@ def checked_state(replay: Any, function: str, state: Any) -> Any:
     expected = _sampler_shapes(replay.sampler, treedef, kinds)
     if sizes[0] != sizes[1] or _shapes(state.sampler) != expected:
         raise ValueError(
-            f"{function} got a state ({type(state.sampler).__name__}) of other options or another "
-            f"sampler, with slots and environments {sizes[0]}, expected {sizes[1]}: pass the state "
-            "that this replay's init returned"
+            f"{function} got a state ({type(state.sampler).__name__}) from a replay with another "
+            f"sampler, other options, or (slots, environments) of {sizes[0]} instead of "
+            f"{sizes[1]}: pass a state from this replay's init"
         )
     return _as_arrays(state)
 
@@ -186,8 +186,8 @@ def check_feedback(
 ) -> None:
     """Raise ValueError unless all required feedback is present, one real number per transition.
 
-    `feedback` may contain all of `FEEDBACK`, for transitions of a shape such as `[B]`. `function`
-    is the name of the called function in messages.
+    `feedback` may contain any of the names in `FEEDBACK`. `shape` is the shape of the transitions,
+    such as `[B]`, and `function` is the name of the called function in messages.
     """
     if not wanted <= feedback.keys() <= FEEDBACK | wanted:
         reads, given = (", ".join(sorted(x)) or "no feedback" for x in (wanted, feedback))

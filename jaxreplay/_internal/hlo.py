@@ -40,8 +40,9 @@ class Operation(NamedTuple):
 def iteration(text: str) -> list[Operation]:
     """Return the operations of one iteration of the largest loop; none if there is no loop.
 
-    Loops inside it count with all iterations if their number is constant, else with one, and
-    conditionals with their largest branch. The largest loop has the most operations.
+    The largest loop is the loop with the most operations. An inner loop counts as all of its
+    iterations if their number is constant, and as one iteration otherwise. A conditional counts as
+    its largest branch.
     """
     program = _Program(text)
     bodies = re.findall(r"body=%([\w.-]+)", text)
@@ -128,7 +129,7 @@ class _Origins:
 
     @functools.cache  # noqa: B019
     def _path(self, frame: str) -> tuple[tuple[str, bool], ...]:
-        """Return places in the source from the inside out, and whether they are in the library."""
+        """Return the source lines of a call stack, innermost first, and which are library code."""
         found: list[tuple[str, bool]] = []
         while frame in self._frames:
             place, parent = self._frames[frame]
@@ -191,7 +192,7 @@ def _copied(line: str) -> list[str]:
 
 
 def _is_generated(line: str) -> bool:
-    """Return whether the compiler made an instruction that is no part of the traced program."""
+    """Return whether the compiler added an instruction that the traced program does not contain."""
     return "op_name=" not in line
 
 

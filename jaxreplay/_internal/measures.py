@@ -1,4 +1,4 @@
-"""Quantities of replay in NumPy: of probabilities, of draws, and of gradients."""
+"""Measures of the probabilities, draws and gradients of replay, in NumPy."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def entropy(probability: np.ndarray) -> float:
-    """Return the entropy of probabilities `[N]`, divided by that of uniform sampling."""
+    """Return the entropy of probabilities `[N]`, divided by the entropy of uniform sampling."""
     positive = probability[probability > 0]
     if len(probability) < 2:
         return 1.0
@@ -56,10 +56,11 @@ def median_wait(waits: np.ndarray, seen: np.ndarray) -> float:
 
 
 def forecast_undrawn(volume: float, full: bool) -> float:
-    """Return the expected share of transitions that uniform replay has not drawn.
+    """Return the expected share of stored transitions that uniform replay has not drawn.
 
-    In a growing buffer, a transition is drawn `volume * log(now / then)` times on average, and in a
-    full one, in proportion to its age.
+    `volume` is the number of draws per added transition. In a growing buffer, a transition that was
+    added at time `then` has been drawn `volume * log(now / then)` times on average. In a full
+    buffer, it has been drawn `volume` times its age as a fraction of the largest age.
     """
     if volume == 0:
         return 1.0
@@ -67,7 +68,7 @@ def forecast_undrawn(volume: float, full: bool) -> float:
 
 
 def forecast_wait(volume: float, stored: int, full: bool) -> float:
-    """Return the median time until a new transition is drawn by uniform replay, in transitions."""
+    """Return the median time until uniform replay draws a new transition, in added transitions."""
     if volume == 0:
         return float("inf")
     return stored * (np.log(2) / volume if full else float(np.expm1(np.log(2) / volume)))
@@ -93,10 +94,10 @@ class Gradients(NamedTuple):
 def effects(
     gradients: Gradients, probability: np.ndarray, weights: np.ndarray, batch_size: int
 ) -> list[Effect]:
-    """Return the effect of M ways to draw independent transitions and to weigh them.
+    """Return the `Effect` of each of M ways to draw and weight independent transitions.
 
     Args:
-      gradients: of n transitions, with the sums of `probability * weights`.
+      gradients: sums over n transitions, with `sums` weighted by `probability * weights`.
       probability: `[M, n]`, each row with sum 1.
       weights: `[M, n]`, up to a factor for each row.
       batch_size: B.
@@ -107,10 +108,10 @@ def effects(
 
 
 def effect(expected: np.ndarray, mean: np.ndarray, second: float, batch_size: int) -> Effect:
-    """Return the effect of batches with an expected gradient `[D]`.
+    """Return the `Effect` of batches, given their expected gradient.
 
     Args:
-      expected: `[D]`, G.
+      expected: `[D]`, expected gradient G of a batch.
       mean: `[D]`, mean gradient of all transitions.
       second: expected squared norm of the weighted gradient of one draw.
       batch_size: B.
@@ -126,16 +127,16 @@ def effect(expected: np.ndarray, mean: np.ndarray, second: float, batch_size: in
 
 
 def oracle(gradients: Gradients, batch_size: int) -> Effect:
-    """Return the effect of the unbiased draw with the smallest variance.
+    """Return the `Effect` of the unbiased way to draw that has the smallest variance.
 
-    It draws in proportion to the norm of the gradient, with weights 1 / (N P).
+    Transitions are drawn in proportion to the norms of their gradients, with weights 1 / (N P).
     """
     second = np.sqrt(gradients.norms).mean() ** 2
     return effect(gradients.mean, gradients.mean, float(second), batch_size)
 
 
 def by_output(slopes: np.ndarray, scaled: np.ndarray) -> Gradients:
-    """Return gradients with respect to the outputs, which are assumed to be orthogonal.
+    """Return `Gradients` with respect to outputs, assumed orthogonal for different transitions.
 
     Args:
       slopes: `[n]`, derivatives of the losses.

@@ -165,7 +165,7 @@ def pack(layout: Layout, tree: Tree, rows: int) -> Array:
 
 
 def _check_leaf(name: str, leaf: Any, lead: tuple[int, ...], field: Field) -> None:
-    """Raise ValueError unless an array `[*lead, ...]` fits into a field, called `name`."""
+    """Raise ValueError unless the array called `name`, `[*lead, ...]`, fits into a field."""
     given, wanted, dtype = jnp.shape(leaf), (*lead, *field.shape), jnp.dtype(field.dtype)
     if given != wanted:
         hint = f": add an axis with {name}[None]" if (1, *given) == wanted else ""
@@ -199,7 +199,7 @@ def _can_be_stored(dtype: Any) -> bool:
 
 
 def _can_be_cast(given: Any, wanted: np.dtype, *, by_value: bool) -> bool:
-    """Return whether `given` can be cast to `wanted`: any float width, but no narrower integers.
+    """Return whether `given` can be cast to `wanted`; floats may be narrowed, integers may not.
 
     With `by_value`, wider integers are accepted because `find_overflow` checks their values.
     """

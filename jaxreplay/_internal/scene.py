@@ -1,4 +1,4 @@
-"""Views of methods on the transitions of one replay, and the effects of their batches."""
+"""How methods draw and weight the transitions of one replay, and the effects of their batches."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ _BYTES = 64_000_000  # of gradients of single transitions at once
 
 
 class View(NamedTuple):
-    """A method's view of the stored transitions, from the oldest to the newest."""
+    """How a method draws and weights the stored transitions, from the oldest to the newest."""
 
     basis: str
     seconds: float
@@ -33,7 +33,7 @@ class View(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """The stored transitions, and what the agent says about them."""
+    """The stored transitions, and the agent's feedback on them."""
 
     ring: Ring
     slots: np.ndarray  # [N], from the oldest to the newest
@@ -44,19 +44,19 @@ class Scene(NamedTuple):
     updates: int  # at which schedules stand
 
     def stored(self, method: Method, state: State, key: Array) -> View:
-        """Return the view of the replay's own state."""
+        """Return the `View` of the replay's own method in its current state."""
         began, size = time.perf_counter(), self._size(method)
         chance = warm_up.probability(method.sampler, state, self.ring, size)
         return self._view(began, "the run's own state", method, chance, state, key)
 
     def refreshed(self, method: Method, state: State, key: Array) -> View:
-        """Return the view of the replay's own method with exact priorities."""
+        """Return the `View` of the replay's own method after setting exact priorities."""
         began, size = time.perf_counter(), self._size(method)
         found = warm_up.refreshed(method.sampler, state, self.ring, self.told, size)
         return self._view(began, "the run's own state, refreshed", method, *found, key)
 
     def exact(self, method: Method, key: Array, warm: str) -> View:
-        """Return the view of a method with an exact state, if there is one."""
+        """Return the `View` of a method in an exact state, or of why there is no such state."""
         began, sampler = time.perf_counter(), method.sampler
         basis, reason = warm_up.basis(sampler), warm_up.lacks(method, self.ring, self.told)
         if reason is None and warm == "none" and basis != warm_up.STATELESS:
@@ -71,10 +71,10 @@ class Scene(NamedTuple):
         return self.batch_size * method.objective.candidates
 
     def _factors(self, objective: Objective) -> np.ndarray:
-        """Return the derivatives `[N]` of a method's loss relative to those of the agent's own.
+        """Return the derivatives `[N]` of a method's loss, divided by those of the agent's loss.
 
-        They are 1 for a method with the loss of the agent, and for one whose loss depends on the
-        place in a batch.
+        The ratios are 1 if the method uses the agent's loss, or if its loss depends on the position
+        of a transition in the batch.
         """
         if objective.error is None or objective.roles:
             return np.ones_like(self.td)
@@ -129,7 +129,10 @@ def evaluate(
     for name, parts in found.items():
         joined = np.concatenate(parts)
         if joined.ndim != 1:
-            raise ValueError(f"feedback {name} must be [B], got {list(joined.shape)} for {chunk}")
+            raise ValueError(
+                f"feedback {name} must have shape [B], one number per transition, got "
+                f"{joined.ndim} dimensions"
+            )
         all_slots = np.zeros(ring.capacity, np.float32)
         all_slots[slots] = joined[: len(slots)]
         told[name] = jnp.asarray(all_slots)
@@ -150,7 +153,7 @@ def effects_of(
     gradient: Callable[[Tree, Array], Tree] | None,
     chosen: np.ndarray,
 ) -> dict[str, measures.Effect]:
-    """Return bias and noise of the gradients of all methods with probabilities, and the oracle."""
+    """Return the `Effect` of each method whose weights are known, and of the oracle, by label."""
     labels, chances, weights = [], [], []
     for label, view in views.items():
         if view.weights is None or not view.probability[chosen].sum() > 0:

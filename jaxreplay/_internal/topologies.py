@@ -58,8 +58,9 @@ def compiled(
 
     Args:
       function: function to compile.
-      *shapes: pytrees of shapes and dtypes, its arguments.
-      platform: "gpu" (H100) or "tpu" (v5e), whether the machine has one or not, or None.
+      *shapes: pytrees of the shapes and dtypes of the function's arguments.
+      platform: "gpu" (H100) or "tpu" (v5e), whether the machine has one or not; None compiles for
+        the default device.
       donate: positions of donated arguments.
     """
     if platform is not None:
@@ -97,7 +98,7 @@ def _gpu_plugin() -> str | None:
 
 @functools.cache
 def devices(platform: str) -> Any:
-    """Return devices that can be compiled for, but not be used: one GPU, or four TPUs."""
+    """Return one GPU or four TPUs, for which programs can be compiled but not run."""
     jax.devices()  # the machine's own devices first, which JAX chooses among the plugins it knows
     if platform == "tpu":
         with _environment(_NO_TPU):
@@ -116,6 +117,6 @@ def devices(platform: str) -> Any:
 
 @contextlib.contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set environment variables that are not set, for the time of a `with` statement."""
+    """Set those of the variables that are unset, for the duration of a `with` statement."""
     with mock.patch.dict(os.environ, {**variables, **os.environ}):
         yield

@@ -75,7 +75,7 @@ def unseal(sealed: str) -> Any:
     """Return the value from a result of `seal`.
 
     Raises:
-      ValueError: If the checksum is wrong, or as `parse_json`.
+      ValueError: If the checksum is wrong, or `parse_json` rejects the text.
     """
     checksum, _, text = sealed.partition(" ")
     if checksum != f"{zlib.crc32(text.encode(errors='replace')):08x}":
@@ -89,7 +89,8 @@ def shallow(value: Any) -> Any:
     Values nested more than `DEEPEST` levels deep would overflow the stack in recursive functions.
 
     Raises:
-      ValueError: If the value is nested more deeply, or an integer needs more than 64 bits.
+      ValueError: If the value is nested more than `DEEPEST` levels deep, or an integer needs more
+        than 64 bits.
     """
     level, depth = [[value]], 0
     while level:

@@ -1,4 +1,4 @@
-"""States of samplers for the transitions of another replay, as one exact pass gives them."""
+"""States of samplers, computed in one exact pass over the transitions of another replay."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -57,7 +57,7 @@ def lacks(method: Method, ring: Ring, feedback: Mapping[str, Array]) -> str | No
 
 
 def basis(sampler: Sampler) -> str:
-    """Return how a sampler without a reason in `lacks` gets its state."""
+    """Return a phrase for how `exact_state` computes the state of a sampler."""
     if "first" in sampler.requires.transition_fields:
         return "exact pass in time order"
     if sampler.requires.feedback:
@@ -93,7 +93,7 @@ def exact(
     updates: Array,
     batch_size: int,
 ) -> tuple[Array, State]:
-    """Return probabilities of all slots, `[C]`, and the state of a sampler as in `exact_state`."""
+    """Return the probabilities `[C]` of all slots, and the `exact_state` after `updates`."""
     state = _at_update(exact_state(sampler, ring, key, feedback), updates)
     slots = jnp.arange(ring.capacity, dtype=jnp.int32)
     return sampler.probability(state, ring, slots, batch_size), state
@@ -103,7 +103,7 @@ def exact(
 def refreshed(
     sampler: Sampler, state: State, ring: Ring, feedback: Mapping[str, Array], batch_size: int
 ) -> tuple[Array, State]:
-    """Return probabilities `[C]` and the state after setting exact priorities in a state."""
+    """Set exact priorities in a state; return the probabilities `[C]` and the new state."""
     state = _refresh(sampler, state, ring, feedback)
     slots = jnp.arange(ring.capacity, dtype=jnp.int32)
     return sampler.probability(state, ring, slots, batch_size), state
@@ -130,7 +130,7 @@ def exact_state(sampler: Sampler, ring: Ring, key: Array, feedback: Mapping[str,
     """Return the state after all stored transitions were added in order, with exact priorities.
 
     Args:
-      sampler: a sampler that `lacks` nothing.
+      sampler: the sampler of a method for which `lacks` returns None.
       ring: the stored transitions.
       key: PRNG key of the initial state.
       feedback: `[C]` each, the agent's feedback on all slots.
@@ -157,8 +157,8 @@ def weights(
 ) -> np.ndarray | None:
     """Return importance weights of all slots, `[C]`, up to a factor; None if they are not known.
 
-    Weights are `P^-beta`. Those that are divided by the largest one of a batch differ by a factor
-    between batches.
+    Weights are proportional to `P^-beta`. If they are divided by the largest weight of a batch, the
+    factor differs between batches.
 
     Args:
       method: the method.
@@ -185,7 +185,7 @@ def weights(
 
 
 def _declared(sampler: Any) -> Any:
-    """Return the importance weights that a sampler declares: None, or () if it declares nothing."""
+    """Return the `weight` that a sampler declares: None for weights of 1, () if not declared."""
     if isinstance(inner := getattr(sampler, "inner", None), Sampler):
         return _declared(inner)
     own = getattr(sampler, "weight", ())
@@ -216,7 +216,7 @@ def _draws(
 def _drawn_beta(
     sampler: Sampler, state: State, ring: Ring, key: Array, batch_size: int, chance: np.ndarray
 ) -> float:
-    """Return the exponent that relates weights to probabilities in draws; NaN if there is none."""
+    """Return the beta with which drawn weights are as `P^-beta`; NaN if there is no such beta."""
     slots, given = map(np.asarray, _draws(sampler, state, ring, key, batch_size))
     if not (given > 0).all() or not (chance[slots] > 0).all():
         return float("nan")

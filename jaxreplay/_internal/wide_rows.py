@@ -2,7 +2,7 @@
 
 On accelerators, every operation of a loop costs a microsecond or more, regardless of its size.
 These functions therefore process two levels of a tree at a time, 64 descendants of a node, and
-recompute more levels completely than on CPU. Sums are those on CPU, bit for bit. Trees are stored
+recompute more levels completely than on CPU. Sums equal those on CPU bit for bit. Trees are stored
 in rows of 128 nodes, which TPUs read and write in place, vmapped or not. On CPU and GPU, the layout
 of `[n, 128]` in memory is that of `[n * 128]` and of `[n * 16, 8]`.
 """
@@ -33,7 +33,7 @@ _TOP = 512  # largest level that is searched completely
 
 
 def aligned(branching: int) -> int:
-    """Return the number of nodes of which the size of a large level is a multiple."""
+    """Return the number of nodes to a multiple of which large levels are padded."""
     return math.lcm(_ROW, branching)
 
 
@@ -174,7 +174,10 @@ def _sums(children: Array, count: int) -> Array:
 
 
 def _last_before(values: Array, target: Array) -> tuple[Array, Array]:
-    """Return the last positive row of `[n, B]` with a start of at most `target`, and its start."""
+    """Return the last positive row of each column whose start is at most `target`, and this start.
+
+    The start of a row of `values` `[n, B]` is the sum of the rows before it.
+    """
     # A difference of sums would lose small values before a large one.
     start = jnp.pad(jax.lax.cumsum(values)[:-1], ((1, 0), (0, 0)))
     chosen = (values > 0) & (start <= target[None])

@@ -26,26 +26,27 @@ class CERConfig(Config):
     over_updates: int | None = option(None, options.OVER_UPDATES)
     newest: int | None = option(
         None,
-        "number of newest transitions in each batch, a multiple of the number of environments to "
-        "treat these equally; none: one for each environment",
+        "number of newest transitions in each batch; only multiples of the number of environments "
+        "treat all environments equally; none: one for each environment",
         f"{_PAPER}: 1",
         at_least=1,
     )
     unbiased: bool = option(
         False,
-        "importance weights 1 / (N P(i)), with which the batch mean estimates the buffer's, and "
-        "which replace those of the inner method",
+        "use weights 1 / (N P(i)), with which the mean over a batch estimates the mean over the "
+        "buffer, instead of the inner method's weights",
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class CombinedExperience(Transparent):
-    """Samples the k newest transitions, and the other B - k rows of a batch from an inner sampler.
+    """Samples B - k rows of a batch from an inner sampler, and adds the k newest transitions.
 
     The newest transitions are the last rows of the batch, oldest first, with weights of 1. Within a
-    step, transitions are ordered by environment, and the first environment counts as the newest. A
-    batch contains at most B of them. The inner sampler may draw them as well, and receives the
-    feedback on all rows, or on its own rows if it describes them by auxiliary arrays.
+    step, transitions are ordered by environment, and the first environment counts as the newest. If
+    k exceeds B, the batch contains only the B newest transitions. The inner sampler may draw the
+    newest transitions as well. It receives the feedback on all rows, or only on its own rows if its
+    draws have auxiliary arrays.
 
     Args:
       inner: sampler of single transitions, such as `rank.sampler()`.
@@ -125,7 +126,7 @@ class CombinedExperience(Transparent):
         return Parts((batch_size - count, count))
 
     def _mixed(self, ring: Ring, slots: Array, chance: Array, batch_size: int) -> Array:
-        """Return the probabilities of `slots` `[n]`, given the inner ones, `chance` `[n]`."""
+        """Return the probabilities of `slots` `[n]`, given `chance` `[n]` of the inner sampler."""
         parts, size = self.parts(ring.num_envs, batch_size), jnp.maximum(ring_.size(ring), 1)
         _, count = parts.sizes
         order = ring_.age(ring, slots) * ring.num_envs + slots % ring.num_envs

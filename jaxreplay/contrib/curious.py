@@ -25,7 +25,7 @@ _CODE = "code of Kauvar et al. 2023"
 class CuriousConfig(Config):
     """Hyperparameters of curious replay.
 
-    With the default options, the number of visits determines priorities up to about 26 visits.
+    With the default options, the visit term dominates priorities up to about 26 visits.
     """
 
     alpha: float = option(0.7, "exponent of the loss", _CODE, at_least=0)

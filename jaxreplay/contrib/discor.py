@@ -1,7 +1,7 @@
 """Distribution correction, DisCor (Kumar, Gupta & Levine 2020): weights from accumulated errors.
 
 A second network estimates how wrong the values at a transition are, as the discounted sum of
-Bellman errors from there on. Transitions with wrong targets receive small weights.
+Bellman errors from this transition on. Transitions with wrong targets receive small weights.
 """
 
 import dataclasses
@@ -32,19 +32,21 @@ class DisCorConfig(Config):
     )
     rate: float = option(
         0.005,
-        "rate at which the temperature follows the mean error; 0 keeps it",
+        "rate at which the temperature follows the mean error; 0: constant temperature",
         _CODE,
         at_least=0,
         at_most=1,
     )
     least: float = option(
-        1e-3, "lower bound on the temperature, which the code does not have", above=0
+        1e-3, "lower bound on the temperature; the authors' code has none", above=0
     )
     nonnegative: bool = option(False, "count negative estimates of errors as 0", f"{_CODE}: false")
     learning_rate: float = option(
         3e-4, "Adam learning rate of the error network", _CODE, above=0, at_most=10
     )
-    tau: float = option(0.005, "soft-update rate of its target network", _CODE, above=0, at_most=1)
+    tau: float = option(
+        0.005, "soft-update rate of the error network's target", _CODE, above=0, at_most=1
+    )
     hidden: tuple[int, ...] = option(
         (256, 256, 256), "hidden layer sizes of the error network", _CODE, at_least=1
     )
@@ -177,8 +179,8 @@ sampler = uniform.sampler
 def method(config: DisCorConfig = DisCorConfig()) -> Method:
     """Return DisCor: the sampler of uniform replay, and an objective that learns weights.
 
-    The objective works with any sampler of single transitions. Its importance weights are then
-    factors of the weights, for example:
+    The objective works with any sampler of single transitions. The learned weights are then
+    multiplied by the sampler's importance weights, for example:
 
       >>> from jaxreplay.methods import per
       >>> both = Method(per.sampler(), method().objective)

@@ -1,4 +1,4 @@
-"""PER by the expected TD error, EPER (Panahi et al. 2024): noise in TD errors has no priority."""
+"""PER by the expected TD error, EPER (Panahi et al. 2024), which averages noise in TD errors."""
 
 import dataclasses
 

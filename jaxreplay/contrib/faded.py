@@ -33,13 +33,13 @@ class FadedConfig(Config):
     kappa: float = option(1.0, options.KAPPA)
     fade: float = option(
         0.9999,
-        "factor of a priority for every transition added later; 1 is LAP",
+        "factor by which every later transition multiplies a priority; 1 is LAP",
         _CODE,
         at_least=0.9,
         at_most=1,
     )
     floor: float = option(
-        0.1, "smallest product of these factors; 1 is LAP", _CODE, above=0, at_most=1
+        0.1, "lower bound on the product of these factors; 1 is LAP", _CODE, above=0, at_most=1
     )
     sampling: Sampling = option("stratified", options.SAMPLING)
 
@@ -50,7 +50,9 @@ class FadedConfig(Config):
         return min(max(math.ceil(self._transitions(self.floor) / num_envs), 1), steps)
 
     def rescaling(self, num_envs: int) -> tuple[int, int]:
-        """Return after how many transitions to halve the young tree's leaves, and how often.
+        """Return the number of transitions between rescalings, and the halvings per rescaling.
+
+        A rescaling multiplies all leaves of the young tree by `2^-halvings`.
 
         Raises:
           ValueError: If the priorities fade too fast for the number of environments.
@@ -90,9 +92,9 @@ class FadedState(NamedTuple):
 class Faded(Sampler):
     """Samples with `P(i) ~ max(|td_i|, kappa)^alpha max(fade^age_i, floor)`, with weights of 1.
 
-    The age is the number of transitions that were added later, in steps of all E environments. The
-    priorities of all young transitions fade by the same factor, so that an addition changes only
-    the leaves of transitions that are new or become old.
+    The age is the number of transitions that later steps have added, a multiple of the number of
+    environments. The priorities of all young transitions fade by the same factor, so that an
+    addition changes only the leaves of transitions that are new or become old.
     """
 
     config: FadedConfig = FadedConfig()

@@ -37,7 +37,7 @@ class FreshConfig(Config):
 
 
 class FreshState(NamedTuple):
-    """Leaves times `decay^-later`, so that one update changes only those of its batch."""
+    """Leaves times `decay^-later`, so that an update changes only the leaves of its batch."""
 
     scaled: ProportionalState  # its maximum is not scaled
     later: Array  # [] int32, number of updates since the leaves were last divided by the scale
@@ -45,11 +45,11 @@ class FreshState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Fresh(Sampler):
-    """Samples with `P(i) ~ p_i^alpha decay^u_i`, u updates after the priority p was computed.
+    """Samples with `P(i) ~ p_i^alpha decay^u_i`, with u_i updates since p_i was computed.
 
-    A priority is computed when the transition is added, in `update`, and in `refresh`. Importance
-    weights are those of the inner sampler. Without further draws, a priority with the default decay
-    underflows to 0 after more than 80,000 updates.
+    A priority p_i is computed when the transition is added, in `update`, and in `refresh`.
+    Importance weights are those of the inner sampler. With the default decay, the priority of a
+    transition that is not drawn again underflows to 0 after more than 80,000 updates.
 
     Args:
       inner: sampler with the priorities and importance weights, such as `per.sampler()`.
@@ -142,7 +142,8 @@ def combine(inner: Method, config: FreshConfig = FreshConfig()) -> Method:
       config: options, of which `over` and `over_updates` are ignored.
 
     Raises:
-      ValueError: If `inner` is not a method with a `Proportional` sampler, or `Fresh` raises.
+      ValueError: If `inner` is not a method with a `Proportional` sampler, or if `Fresh` rejects
+        the sampler.
 
     Example:
       >>> from jaxreplay.contrib import relo

@@ -1,4 +1,4 @@
-"""Geometric replay: probabilities that fall geometrically with age, and controls of equal mean age.
+"""Geometric replay, with probabilities that fall geometrically with age, and comparable shapes.
 
 The idea is that of arXiv:2605.10236, whose code and parametrisation were not readable.
 """
@@ -32,33 +32,34 @@ class GeometricConfig(Config):
     shape: Literal["geometric", "window", "newest_or_uniform", "comb", "linear", "weighted"] = (
         option(
             "geometric",
-            "probabilities by age, all with the mean age of the geometric: geometric; uniform over "
-            "a window of recent steps; the newest steps or uniform; geometric over every j-th age; "
-            "falling linearly; or uniform draws, weighted by the geometric (weighted)",
+            "probabilities by age, all with the mean age of geometric: geometric; uniform over a "
+            "window of recent steps (window); a mixture of the newest steps and of all steps "
+            "(newest_or_uniform); geometric over every j-th age (comb); falling linearly (linear); "
+            "or uniform draws with the probabilities of geometric as weights (weighted)",
         )
     )
     fade: float | None = option(
         None,
-        f"factor of a probability for every transition added later; none: {_FADE}, unless x or "
-        "share is given",
+        f"factor by which every later transition multiplies a probability; none: {_FADE}, unless x "
+        "or share is given",
         above=0,
         below=1,
     )
     x: float | None = option(
         None,
-        "log of the ratio between the probabilities of the newest and of the oldest transition, "
-        "however many are stored, in place of fade",
+        "log of the newest transition's probability divided by the oldest's, for any number of "
+        "stored transitions; replaces fade",
         at_least=0,
     )
     share: float | None = option(
         None,
-        "share of the stored steps in the window, in place of the window with the mean age of the "
-        "geometric",
+        "share of the stored steps in the window of shape window; none: a window with the mean age "
+        "of geometric",
         above=0,
         at_most=1,
     )
     newest: int = option(1, "steps that newest_or_uniform counts as newest", at_least=1)
-    every: int = option(2, "comb: j, of which ages are multiples", at_least=1)
+    every: int = option(2, "j of shape comb, which draws only multiples of j as ages", at_least=1)
     loss: LossName = option("agent", options.LOSS)
 
     def check(self) -> None:
@@ -152,7 +153,7 @@ def mean_age(rate: Array, count: Array) -> Array:
 
 
 def ages(config: GeometricConfig, ring: Ring) -> Geometric | Mixture:
-    """Return the distribution of the ages in steps of the drawn transitions."""
+    """Return the distribution of the ages, in steps, of drawn transitions."""
     most = ring_.num_steps(ring)
     count = jnp.clip(ring.steps_added, 1, most)
     if config.x is not None:
@@ -176,9 +177,9 @@ def ages(config: GeometricConfig, ring: Ring) -> Geometric | Mixture:
 class GeometricReplay(Sampler):
     """Samples steps by age, and their environments uniformly; weights are 1 unless `weighted`.
 
-    The step of age k, of n stored steps of E environments, has the probability
-    `q^k (1 - q) / (1 - q^n)` with `q = fade^E`, divided evenly over its transitions. Draws are
-    independent and with replacement.
+    With `shape="geometric"` and n stored steps of E environments, the step of age k has the
+    probability `q^k (1 - q) / (1 - q^n)`, where `q = fade^E`. The E transitions of a step are
+    equally likely. Draws are independent and with replacement.
     """
 
     config: GeometricConfig = GeometricConfig()
@@ -231,7 +232,7 @@ def method(config: GeometricConfig = GeometricConfig()) -> Method:
 
 
 def _quantile(share: Array, rate: Array, count: Array) -> Array:
-    """Return the integers `[B]` int32 below `count` at cumulative probabilities `[B]`."""
+    """Return quantiles `[B]` int32, below `count`, at cumulative probabilities `share` `[B]`."""
     x = rate * count
     age = -jnp.log1p(share * jnp.expm1(-x)) / jnp.where(x < _FLAT, 1.0, rate)
     age = jnp.where(x < _FLAT, share * count, age)
@@ -249,7 +250,7 @@ def _bernoulli(y: Array) -> Array:
 
 
 def _rate(mean: Array, count: Array) -> Array:
-    """Return the rate `[]` for which `mean_age` is `mean`, or nearly 0 if none is that old."""
+    """Return the rate `[]` for which `mean_age` is `mean`, or nearly 0 if there is no such rate."""
 
     def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = ends
@@ -284,7 +285,8 @@ def _newest_or_uniform(config: GeometricConfig, mean: Array, count: Array) -> Mi
 def _linear(config: GeometricConfig, mean: Array, count: Array) -> Mixture:
     """Return probabilities in proportion to max(W - age, 0) for a real W.
 
-    They are those of two widths that differ by 1, or of all ages and the widest part.
+    The result is a mixture of two linear parts whose widths differ by 1. If W exceeds the number of
+    ages, it is a mixture of a linear and a uniform part, both over all ages.
     """
     reaches = mean > (count - 1) / 3  # the oldest age
     width = jnp.floor(3 * mean + 1)

@@ -27,12 +27,13 @@ class LaBERConfig(Config):
     """Hyperparameters of LaBER."""
 
     candidates: int = option(
-        4, "transitions to draw for each one that is learned from", f"code of {_PAPER}", at_least=1
+        4, "transitions drawn per transition to learn from", f"code of {_PAPER}", at_least=1
     )
     weights: Weights = option(
         "mean",
-        "importance weights of a transition with gradient norm g: mean(g) / g over all candidates, "
-        "with which gradients are unbiased, 1 / g (lazy), or min(g) / g over the chosen ones (max)",
+        "importance weights of a transition with gradient norm g: mean(g) / g with the mean over "
+        "all candidates, so that gradients are unbiased (mean); 1 / g (lazy); or min(g) / g with "
+        "the minimum over the chosen transitions (max)",
         f"{_PAPER}: all three; code for Atari: lazy",
     )
     loss: LossName = option("agent", options.LOSS)
@@ -42,9 +43,9 @@ class LaBERConfig(Config):
 class ChooseByGradient:
     """Chooses B of M candidates for each critic, with probability `norm_i / sum_j norm_j`.
 
-    Draws are independent and with replacement. If all norms are 0, they are uniform. The actor's
-    rows are drawn uniformly with replacement. NaN and infinite norms count as 0, which is never
-    drawn if others are positive.
+    Draws are independent and with replacement. NaN and infinite norms count as 0. Candidates with a
+    norm of 0 are never drawn, unless all norms are 0: draws are then uniform. The actor's rows are
+    drawn uniformly with replacement.
 
     Args:
       candidates: M / B.
@@ -67,8 +68,8 @@ class ChooseByGradient:
         count, rest = divmod(norms.shape[-1], self.candidates)
         if rest:
             raise ValueError(
-                f"batch_size must be a multiple of the {self.candidates} candidates for each row "
-                f"that is learned from, got {norms.shape[-1]}"
+                f"batch_size must be a multiple of {self.candidates}, the number of candidates per "
+                f"transition to learn from, got {norms.shape[-1]}"
             )
         actor_key, *keys = jax.random.split(key, len(norms) + 1)
         chosen = [self._draw(row, key, count) for row, key in zip(norms, keys, strict=True)]
@@ -94,8 +95,8 @@ def method(config: LaBERConfig = LaBERConfig()) -> Method:
     """Return LaBER: the sampler of uniform replay, and an objective that chooses from its batches.
 
     The batch size of the replay is the number of candidates, `candidates` times the number of
-    transitions from which the agent learns. The agent computes the norms for all candidates without
-    gradients, per critic: `|td|` for the squared error, `min(|td|, 1)` for the Huber loss.
+    transitions from which the agent learns. The agent computes the norms of all candidates for each
+    critic in closed form: `|td|` for the squared error, `min(|td|, 1)` for the Huber loss.
     """
     choose = ChooseByGradient(config.candidates, config.weights)
     return Method(

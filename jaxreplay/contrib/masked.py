@@ -42,8 +42,8 @@ class MaskedConfig(Config):
 class MaskedState(NamedTuple):
     """Priorities, masked priorities and counts.
 
-    `progress` is the sum over updates of B / (sum of the masked priorities), so that a transition
-    with priority p is expected to be drawn `p * change` times while `progress` changes.
+    `progress` is the sum over updates of B / (sum of the masked priorities). While `progress`
+    increases by d, a transition with priority p is therefore expected to be drawn `p * d` times.
     """
 
     masked: ProportionalState  # its leaves are masked priorities, and its maximum is not masked
@@ -54,15 +54,15 @@ class MaskedState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Masked(Sampler):
-    """Samples like a proportional sampler, but its counts stay close to their expectations.
+    """Samples like a proportional sampler, but counts of draws stay close to their expectations.
 
     An update increases the expected count of each transition in proportion to its priority p, and
     the actual count of each row by 1. The excess x is the actual minus the expected count when the
     transition was last drawn. Transitions are drawn in proportion to `p exp(-k x)`, where the
-    factor is clipped to [1/4, 4]. A positive excess delays the next draw, and a negative one brings
-    it forward, so that excesses stay bounded, and shares of draws converge to shares of priorities
-    as 1 / (number of batches). New transitions have counts of 0. `update` must be called once for
-    each batch.
+    factor `exp(-k x)` is clipped to [1/4, 4]. A positive excess delays the next draw, and a
+    negative excess brings it forward. Excesses therefore stay bounded, and the difference between
+    shares of draws and shares of priorities falls as 1 / (number of batches). New transitions have
+    counts of 0. `update` must be called once for each batch.
 
     Importance weights are those of the inner sampler, for probabilities without the mask.
 
@@ -176,7 +176,8 @@ def combine(inner: Method, config: MaskedConfig = MaskedConfig()) -> Method:
       config: options, of which `over` and `over_updates` are ignored.
 
     Raises:
-      ValueError: If `inner` is not a method with a `Proportional` sampler, or `Masked` raises.
+      ValueError: If `inner` is not a method with a `Proportional` sampler, or if `Masked` rejects
+        the sampler.
 
     Example:
       >>> from jaxreplay.contrib import relo

@@ -59,13 +59,13 @@ class ReaPERState(NamedTuple):
 
 
 class Aux(NamedTuple):
-    """For each transition of a batch, the sum over its episode."""
+    """The sum of values over the episode of each transition in a batch."""
 
     ended_sum: Array  # [B] float32, sum of the episode, or 0 if it is running
 
 
 class _Candidates(NamedTuple):
-    """Slots, with their reliabilities and the sums of their episodes, if ended."""
+    """Slots, with their reliabilities and the sums of their episodes (0 for running episodes)."""
 
     slots: Array  # [n] int32
     reliability: Array  # [n] float32
@@ -77,12 +77,13 @@ class ReaPER(Sampler):
     """Samples with `P(t) ~ x_t^alpha R_t^omega`, where `x = |td| + epsilon`.
 
     The reliability `R_t` is the sum of x over the stored steps of the episode up to t, divided by
-    that of the whole episode. In running episodes, it is divided by the largest sum of all ended
-    episodes that were in a batch, or by the sum so far if this is larger.
+    the sum over the whole episode. In a running episode, the divisor is the largest sum of an ended
+    episode that was in a batch, or the sum so far if that is larger.
 
-    A changed TD error changes the reliability of the whole episode, so no tree stores it. Instead,
-    candidates are drawn by `x^alpha` and accepted with probability `R^omega`. If 64 rounds accept
-    too few, the rest of the batch is drawn from the probabilities of all stored transitions.
+    A changed TD error changes the reliabilities of the whole episode, so that they are not stored.
+    Instead, candidates are drawn in proportion to `x^alpha` and accepted with probability
+    `R^omega`. If at least 64 rounds have accepted too few candidates, the rest of the batch is
+    drawn from the probabilities of all stored transitions.
     """
 
     config: ReaPERConfig = ReaPERConfig()
@@ -193,7 +194,7 @@ class ReaPER(Sampler):
         }
 
     def _reliability(self, state: ReaPERState, ring: Ring, slots: Array) -> tuple[Array, Array]:
-        """Return the reliabilities of `slots` `[B]`, and the sums of their episodes, if ended."""
+        """Return the reliabilities of `slots` `[B]`, and the sums of their ended episodes, or 0."""
         capacity, num_envs = ring.capacity, ring.num_envs
         earlier, later, running = episodes.read_spans(state.spans, ring, slots)
         step, env = slots // num_envs, slots % num_envs
@@ -215,7 +216,7 @@ class ReaPER(Sampler):
     def _sums(
         self, state: ReaPERState, ring: Ring, slots: Array, td_error: Array
     ) -> tuple[Array, EpisodeSums]:
-        """Return the values `[B]` of `slots` `[B]` for their TD errors, and the sums with them."""
+        """Return the values x of TD errors `[B]`, and the sums with these values at `slots`."""
         values = _clipped(jnp.abs(td_error) + self.config.epsilon, ring)
         valid = slots != IGNORED
         places = _places(ring, jnp.where(valid, slots, 0))
@@ -239,7 +240,7 @@ class ReaPER(Sampler):
         return sum_tree.leaves(state.priorities.tree) * chance
 
     def _draw(self, state: ReaPERState, ring: Ring, key: Array, batch_size: int) -> _Candidates:
-        """Draw slots `[B]`."""
+        """Draw a batch of candidates by rejection sampling."""
         more = batch_size // 2 + 1
         most = max(_LEAST_ROUNDS, ring.capacity // (4 * more))  # takes as long as `_complete`
         key, first_key, second_key, accept_key = jax.random.split(key, 4)
@@ -278,7 +279,7 @@ class ReaPER(Sampler):
     def _complete(
         self, batch: _Candidates, full: Array, key: Array, state: ReaPERState, ring: Ring
     ) -> _Candidates:
-        """Replace the entries of a batch that are not `full` `[B]` by draws from all masses."""
+        """Replace the entries of a batch that are not `full` `[B]` by exact draws."""
         tree = sum_tree.rebuild(state.priorities.tree, self._masses(state, ring))
         drawn = self._at_shares(state, ring, tree, sum_tree.shares(key, len(full), "iid"))
         return jax.tree.map(lambda old, new: jnp.where(full, old, new), batch, drawn)
@@ -286,7 +287,7 @@ class ReaPER(Sampler):
     def _at_shares(
         self, state: ReaPERState, ring: Ring, tree: SumTree, shares: Array
     ) -> _Candidates:
-        """Return the candidates at positions `shares` `[n]` of a tree, or evenly if it is 0."""
+        """Return candidates at positions `shares` `[n]`, as if leaves were equal if all are 0."""
         size = jnp.maximum(ring_.size(ring), 1)
         slots = buffer.once(sum_tree.at_shares(tree, shares, size))
         return _Candidates(slots, *self._reliability(state, ring, slots))
@@ -295,7 +296,7 @@ class ReaPER(Sampler):
 def _fill(
     batch: _Candidates, full: Array, extra: _Candidates, accepted: Array
 ) -> tuple[_Candidates, Array]:
-    """Replace the entries of a batch that are not `full` `[B]` by the first accepted candidates."""
+    """Replace the entries of a batch that are not `full` `[B]` by accepted entries of `extra`."""
     count = len(accepted)
     rank = jnp.where(accepted, jnp.cumsum(accepted, dtype=jnp.int32) - 1, count)
     numbers = jnp.arange(count, dtype=jnp.int32)

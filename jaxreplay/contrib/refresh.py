@@ -1,7 +1,7 @@
-"""Exact priorities: those of all stored transitions are computed again every K updates.
+"""Exact priorities: all stored priorities are recomputed every K updates.
 
-Outdated priorities limit prioritised replay (Pan et al. 2022). The networks that evaluate all
-transitions are those of the agent, so the training loop calls `Replay.refresh`.
+Outdated priorities limit prioritised replay (Pan et al. 2022). All transitions are evaluated by the
+agent's networks, so the training loop calls `Replay.refresh`.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ class RefreshConfig(Config):
         "per", "rank", "pser", "lap", "la3p", "eper", "relo", "faded", "reaper", "uper"
     ] = option("per", options.OVER)
     over_updates: int | None = option(None, options.OVER_UPDATES)
-    every: int = option(1, "K: gradient steps between two evaluations", at_least=1)
+    every: int = option(1, "K: gradient steps between evaluations of the buffer", at_least=1)
     chunk: int = option(4_096, "transitions that are evaluated at once", at_least=1)
 
 
@@ -32,7 +32,7 @@ class Refreshed(Transparent):
 
     The state is that of the inner sampler. After updates K, 2K, ... of the agent, the training loop
     calls `Replay.refresh` with the agent's feedback on all stored transitions
-    (`Requirements.refresh`). In between, updates set the priorities of their batches.
+    (`Requirements.refresh`). Between these calls, updates set the priorities of their batches.
 
     Args:
       inner: sampler with `refresh`, such as `per.sampler()`.

@@ -27,7 +27,7 @@ class ReLoConfig(Config):
 
     alpha: float = option(0.6, options.ALPHA, f"code of {_PAPER}, MinAtar; 0.5 for SAC and Atari")
     epsilon: float = option(
-        1e-5, "added to the map relu before exponentiation", f"code of {_PAPER}", at_least=0
+        1e-5, "added to max(x, 0) if the map is relu", f"code of {_PAPER}", at_least=0
     )
     map: Literal["relu", "exp"] = option(
         "relu",
@@ -77,8 +77,8 @@ def sampler(config: ReLoConfig = ReLoConfig()) -> Proportional:
 def method(config: ReLoConfig = ReLoConfig()) -> Method:
     """Return ReLo: the sampler, and an objective that averages weighted critic losses.
 
-    The objective requires that agents compute `reducible_loss`: the loss of the TD errors minus
-    that of the target network's errors, for the same targets, as a mean over critics.
+    The objective requires that agents compute `reducible_loss`: the loss of a critic minus the loss
+    of its target network, both for the same targets, averaged over critics.
     """
     objective = objectives.weighted(objectives.named(config.loss), config.weigh_actor)._replace(
         requires=Requirements(feedback=_FEEDBACK)

@@ -29,7 +29,7 @@ class ReshuffledConfig(Config):
 
 
 class ReshuffledState(NamedTuple):
-    """A permutation of the slots, of which the current epoch has drawn the first."""
+    """A permutation of the slots; the current epoch has drawn its first `drawn` slots."""
 
     order: Buffer  # [R, 128] int32 (`buffer.in_rows`), a permutation of the slots; empty slots are
     # at their own positions
@@ -53,8 +53,8 @@ class Reshuffled(Sampler):
     `update` must be called once for each batch, before the next one is sampled. A slot that is
     overwritten keeps its position, and a slot that is written for the first time is drawn in the
     current epoch. A batch may contain the end of one epoch and the beginning of the next; only such
-    a batch can repeat a transition. With fewer than B transitions, draws are independent and do not
-    count.
+    a batch can repeat a transition. While fewer than B transitions are stored, draws are
+    independent and belong to no epoch.
     """
 
     config: ReshuffledConfig = ReshuffledConfig()
@@ -141,10 +141,10 @@ def method(config: ReshuffledConfig = ReshuffledConfig()) -> Method:
 
 
 def distinct(key: Array, batch_size: int, count: Array, below: Array) -> Array:
-    """Return integers `[batch_size]` int32, of which the first `count` are a random draw.
+    """Return integers `[batch_size]` int32 whose first `count` entries are drawn at random.
 
-    They are drawn uniformly from [0, `below`), without repetition unless `below` is less than
-    `count`. The others have no meaning.
+    The entries are drawn uniformly from [0, `below`), without repetition unless `below` is less
+    than `count`. The entries after the first `count` have no meaning.
 
     Args:
       key: PRNG key.

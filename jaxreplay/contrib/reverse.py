@@ -27,8 +27,8 @@ class ReverseConfig(Config):
 
     sweeps: int = option(
         64,
-        "simultaneous sweeps, which take turns; each moves one step per batch if there are as many "
-        "as transitions in a batch",
+        "simultaneous sweeps, which take turns; each moves one step per batch if their number is "
+        "the batch size",
         "Lee et al. 2019: 1",
         at_least=1,
     )
@@ -55,10 +55,10 @@ class Reverse(Sampler):
 
     Row b of a batch belongs to sweep `(turn + b) % K`, where `turn` counts all earlier rows. A
     sweep begins at the last step of an episode, drawn uniformly from all episodes with stored
-    steps, and moves to the previous step whenever it has a row. After the first stored step, or if
-    its step has been overwritten, it begins anew. In a running episode, it begins at the newest
-    step. The first step of every sweep in a run is a random transition, so that sweeps through
-    episodes of equal lengths are not at the same step.
+    steps, and moves to the previous step with each of its rows. The last step of a running episode
+    is its newest step. After the first stored step of the episode, or if its step has been
+    overwritten, the sweep begins anew. The very first step of every sweep is a random transition,
+    so that sweeps through episodes of equal lengths are not at the same step.
 
     Each sweep visits every step of its episode once, so that in the long run, every transition is
     equally likely. `update` must be called once for each batch, before the next one is sampled.
@@ -149,7 +149,7 @@ class Reverse(Sampler):
         }
 
     def _sweeps(self, state: ReverseState, ring: Ring) -> tuple[Array, Array, Array]:
-        """Return the sweeps' slots in order of their turn, and which move on or are the first."""
+        """Return the sweeps' slots in order of turn, and masks of those that move on or are new."""
         order = (state.turn + np.arange(self.config.sweeps, dtype=np.int32)) % self.config.sweeps
         slots, versions = state.slots[order], state.versions[order]
         return slots, ring_.version(ring, slots) == versions, versions == _NEVER

@@ -1,8 +1,8 @@
 """Self-imitation, SIL (Oh et al. 2018), for agents with critics: lower-bound Q-learning.
 
 A part of each batch comes from finished episodes, in proportion to the advantage of their returns
-over the critic. In these transitions, the return replaces the target, and critics only learn from
-it where it is above their values.
+over the critic. For these transitions, the return replaces the target, and critics learn only where
+the return is above their values.
 """
 
 import dataclasses
@@ -66,16 +66,16 @@ class SILConfig(Config):
     normalise: options.Normalisation = option("buffer", options.NORMALISE)
     truncated: bool = option(
         False,
-        "imitate truncated episodes as well, with returns that stop at the truncation; these are "
-        "lower bounds only if rewards are not negative",
+        "imitate truncated episodes as well, with returns that stop at the truncation; these "
+        "returns are lower bounds only if rewards are not negative",
         f"{_CODE}: true",
     )
     loss: Literal["mse", "huber", "l1"] = option(
-        "mse", "loss on the TD errors of the other transitions, unless the other method has one"
+        "mse", "loss on TD errors outside of imitation, unless the other method sets a loss"
     )
 
     def parts(self, batch_size: int) -> Parts:
-        """Return the parts of a batch: the rows of the inner sampler, and the imitated ones.
+        """Return the parts of a batch: the rows of the inner sampler, and the imitated rows.
 
         Example:
           >>> SILConfig(share=0.25).parts(64).sizes, SILConfig(share=0.9).parts(2).sizes
@@ -104,7 +104,7 @@ class Aux(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SelfImitation(Wrapper):
-    """Samples the first rows of a batch like another sampler, and the last ones for imitation.
+    """Samples the first rows of a batch from an inner sampler, and the last rows for imitation.
 
     Imitated transitions are drawn from finished episodes in proportion to
     `min(max(R - Q, 1e-6), clip)^alpha`, where R is the discounted return from the transition to the
@@ -113,11 +113,11 @@ class SelfImitation(Wrapper):
     False, and the rows are ordinary transitions, drawn uniformly.
 
     When an episode ends, returns become known backwards from its end, two per new step of its
-    environment. Episodes that are truncated are only imitated if `truncated` is True.
+    environment. Truncated episodes are imitated only if `truncated` is True.
 
     Weights of the imitated transitions are `(N P)^-beta`, by default divided by their maximum over
-    the buffer, `(P / min P)^-beta`. Feedback on them changes only the priorities of the imitation,
-    and other feedback only the inner sampler's.
+    the buffer, `(P / min P)^-beta`. Feedback on imitated transitions changes only the priorities
+    for imitation, and feedback on the other transitions only the state of the inner sampler.
 
     Args:
       inner: sampler that draws the first rows.
@@ -150,7 +150,8 @@ class SelfImitation(Wrapper):
     def check_sizes(self, capacity: int, num_envs: int, batch_size: int) -> None:
         if batch_size < 2:
             raise ValueError(
-                f"batch_size must be at least 2, one of them to be imitated, got {batch_size}"
+                "batch_size must be at least 2, so that a batch can include an imitated row, got "
+                f"{batch_size}"
             )
         super().check_sizes(capacity, num_envs, self.config.parts(batch_size).sizes[0])
 
@@ -278,17 +279,18 @@ def method(config: SILConfig = SILConfig()) -> Method:
 def combine(inner: Method, config: SILConfig = SILConfig()) -> Method:
     """Return a method that also imitates finished episodes whose returns exceed the critic.
 
-    The critic loss is that of the inner method on its rows, plus `coefficient` times the weighted
-    mean of `max(R - Q, 0)^2 / 2` on the imitated ones, or of the Huber loss with kappa `clip`. The
-    losses of both terms are summed over critics. The actor learns from the inner method's rows.
+    The critic loss is the loss of the inner method on its rows, plus `coefficient` times the
+    weighted mean loss of the imitated rows. The loss of an imitated row is the Huber loss of
+    `max(R - Q, 0)` with kappa `clip`, or half its square if `clip` is None. Both terms are summed
+    over critics. The actor learns from the inner method's rows.
 
     Args:
       inner: method that draws the first rows, with any options.
       config: options, of which `over` and `over_updates` are ignored.
 
     Raises:
-      ValueError: If the inner method is not a method, draws other than single transitions, chooses
-        from candidates, or learns weights.
+      ValueError: If `inner` is not a method, draws anything but single transitions, chooses from
+        candidates, or learns weights.
 
     Example:
       >>> from jaxreplay.methods import per
@@ -304,8 +306,8 @@ def combine(inner: Method, config: SILConfig = SILConfig()) -> Method:
         )
     if inner.objective.learned_weights is not None:
         raise ValueError(
-            "inner must not learn weights, as they would learn from returns as well: use another "
-            "method, such as per.method()"
+            "inner must not learn weights, because the weights would also learn from imitated "
+            "returns: use another method, such as per.method()"
         )
     return Method(SelfImitation(inner.sampler, config), _objective(inner.objective, config))
 

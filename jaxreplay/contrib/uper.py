@@ -52,7 +52,7 @@ def information_gain(
     al. 2025, Eq. 11).
 
     Args:
-      target_error: `[...]`, squared TD errors of the mean.
+      target_error: `[...]`, squared TD errors of the mean prediction.
       epistemic: `[...]`, epistemic uncertainties, as variances.
       aleatoric: `[...]`, aleatoric uncertainties, as variances.
       floor: lower bound on `aleatoric`, positive.

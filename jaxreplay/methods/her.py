@@ -1,4 +1,4 @@
-"""Hindsight experience replay, HER (Andrychowicz et al. 2017), over any other sampler.
+"""Hindsight experience replay, HER (Andrychowicz et al. 2017), over another sampler.
 
 Transitions are stored with the goal that the agent pursued. When a batch is read, the desired goals
 of most transitions are replaced by goals that were achieved in the same episode, and rewards and
@@ -73,8 +73,8 @@ class Aux(NamedTuple):
 class HindsightState(NamedTuple):
     """State of the inner sampler, and the data that locate the steps of an episode.
 
-    Episodes of an environment are numbered modulo the number of steps in the ring buffer. As every
-    stored episode has a stored step, two of them never have the same number.
+    Episodes of an environment are numbered modulo the number of steps in the ring buffer. Every
+    stored episode has at least one stored step, so no two stored episodes have the same number.
     """
 
     inner: State
@@ -89,17 +89,17 @@ class HindsightState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Hindsight(Wrapper):
-    """Samples like another sampler, and replaces desired goals by achieved ones.
+    """Samples like an inner sampler, and replaces desired goals by achieved goals.
 
     Each transition of a batch is relabelled with probability `k / (k + 1)`, independently of the
     others. Its new goal is the goal that was achieved after a stored step of the same episode. The
-    latest step of a running episode is its newest stored step. The reward and the
-    discount are those of the new goal: the discount is 0 if the new goal terminates the episode, or
-    if the stored step terminated for another reason than its own goal. The fields `first` and
-    `last` still describe the stored episode.
+    latest step of a running episode is its newest stored step. The reward and the discount are
+    computed for the new goal: the discount is 0 if the new goal terminates the episode, or if the
+    stored step terminated for a reason other than its original goal. The fields `first` and `last`
+    still describe the stored episode.
 
-    Probabilities and weights are those of the inner sampler. Its priorities are updated only by
-    transitions with their own goal, unless `write_back` is True.
+    Probabilities and weights are those of the inner sampler. Only transitions with their original
+    goal update the inner sampler's priorities, unless `write_back` is True.
 
     Args:
       inner: sampler that chooses the slots. It draws the same slots as without hindsight.

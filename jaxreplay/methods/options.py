@@ -26,9 +26,9 @@ INITIAL = Declaration(
     f"{_PER}, Alg. 1; td: Brittain et al. 2019, Sec. 5.3",
 )
 MAXIMUM = Declaration(
-    "maximum that new transitions receive: of all priorities so far, or of those of the stored "
-    "transitions, which falls after an outlier if batches are larger than the number of "
-    "transitions added between them",
+    "priority of new transitions: the maximum of all priorities so far (all_time), or of the "
+    "priorities of stored transitions (stored), which falls after an outlier if batches are larger "
+    "than the number of transitions added between them",
     f"{_PER}, Alg. 1: all_time",
 )
 SAMPLING = Declaration(
@@ -51,7 +51,7 @@ BETA_UPDATES = Declaration(
 )
 CONSTANT_BETA = Declaration("constant importance-sampling exponent", at_least=0, at_most=1)
 NORMALISE = Declaration(
-    "divide importance weights by their batch maximum or buffer maximum, or not at all"
+    "divide importance weights by their maximum in the batch or in the buffer, or not at all"
 )
 LOSS = Declaration(
     "loss on the TD error before importance weighting; 'agent' uses the agent's loss"
@@ -62,7 +62,7 @@ WEIGH_ACTOR = Declaration(
 )
 OVER = Declaration("method that draws the transitions, with its default options")
 OVER_UPDATES = Declaration(
-    "gradient steps of the other method's schedules, such as that of beta; none: the whole run",
+    "gradient steps in the other method's schedules, such as the beta schedule; none: whole run",
     at_least=1,
     whole_run=True,
 )

@@ -25,12 +25,13 @@ class PALConfig(Config):
     )
     twin: Twin = option(
         "own",
-        "weight each twin critic by its own TD error (authors' code) or the largest (exact LAP)",
+        "weight the loss of each twin critic by its own TD error (authors' code) or by the largest "
+        "TD error (exact LAP)",
         f"{_PAPER}, Eq. 31",
     )
     loss: Form = option("pal", "PAL loss, or Huber loss as an ablation", f"{_PAPER}, C.1")
     divide: bool = option(
-        True, "divide by lambda, the mean LAP priority; false is an ablation", f"{_PAPER}, C.1"
+        True, "divide losses by lambda, the mean LAP priority; false: ablation", f"{_PAPER}, C.1"
     )
 
 

@@ -45,8 +45,9 @@ def init(
 
     Args:
       capacity: C, the number of slots in the ring buffer.
-      maximum: "stored" adds a max tree, so that `largest` is that of stored transitions.
-      normalise: "buffer" adds a min tree, which `weights` needs for this normalisation.
+      maximum: "stored" adds a max tree, from which `largest` reads the maximum over stored
+        transitions.
+      normalise: "buffer" adds a min tree, from which `weights` reads the smallest probability.
     """
     minimum = sum_tree.init(capacity, reduce="min") if normalise == "buffer" else None
     return ProportionalState(
@@ -62,8 +63,8 @@ def init(
 def largest(state: ProportionalState, axis_name: str | None = None) -> Array:
     """Return the largest leaf, `[]` float32, which new transitions receive.
 
-    It is the running maximum of all time or, with a max tree, that of the stored transitions, or 1
-    if there are none with a positive leaf. With `axis_name`, it is that of all devices.
+    The largest leaf is the running maximum of all time or, with a max tree, the maximum over the
+    stored transitions, or 1 if that is 0. With `axis_name`, it is the maximum over all devices.
     """
     if state.maximum is None:
         return state.max_leaf
@@ -106,10 +107,10 @@ def write(
 def refresh(
     state: ProportionalState, slots: Array, leaves: Array, axis_name: str | None = None
 ) -> ProportionalState:
-    """Set the leaves `[n]` of slots `[n]` int32, and the maximum to that of all slots.
+    """Set the leaves `[n]` of `slots` `[n]` int32, and reset the running maximum.
 
-    Unlike `write`, this is no update. `IGNORED` slots and leaves that are negative, NaN or infinite
-    are skipped.
+    The running maximum becomes the largest leaf of all slots. Unlike `write`, `refresh` does not
+    count as an update. `IGNORED` slots and leaves that are negative, NaN or infinite are skipped.
     """
     state = _count(_set(state, slots, leaves), slots, leaves, axis_name)
     highest = devices.largest(sum_tree.leaves(state.tree).max(), axis_name)
@@ -175,7 +176,7 @@ class ImportanceWeights:
           size: `[]` int32, number of stored transitions N.
           updates: `[]` int32, number of calls to `update`.
           smallest: `[]` float32, smallest positive probability in the buffer.
-          axis_name: mesh axis over which the batch is divided.
+          axis_name: mesh axis over which the batch is sharded.
 
         Raises:
           ValueError: If `normalise` is "buffer" and `smallest` is None.
@@ -184,8 +185,8 @@ class ImportanceWeights:
         if self.normalise == "buffer":
             if smallest is None:
                 raise ValueError(
-                    'normalise must be "batch" or "none", got "buffer", for a sampler that does '
-                    "not track the smallest probability: its init may do so by "
+                    'normalise must be "batch" or "none", got "buffer", which requires a sampler '
+                    "that tracks the smallest probability: in its init, use "
                     'proportional.init(capacity, normalise="buffer")'
                 )
             return to_power(probability / smallest, minus)
@@ -196,7 +197,7 @@ class ImportanceWeights:
 
 
 def importance_weights(config: Any) -> ImportanceWeights:
-    """Return the weights that the options `beta` to `normalise` of a config describe.
+    """Return the importance weights for the options of a config from `beta` to `normalise`.
 
     Beta is constant unless `beta_updates` sets the length of its schedule.
     """
@@ -209,8 +210,8 @@ def weights(
 ) -> Array:
     """Return the importance weights `[B]` float32 of slots drawn with `probability` `[B]`.
 
-    They are 1 if `weight` is None. Even constant weights are made to depend on the leaves that
-    were read, so that XLA updates the tree in place.
+    The weights are 1 if `weight` is None. Even constant weights are made to depend on the leaves
+    that were read, so that XLA updates the tree in place.
     """
     if weight is None:
         values = jnp.ones_like(probability)
@@ -288,8 +289,9 @@ class Proportional(Sampler):
       initial: leaf of a new transition. "max" is the running maximum, initially 1
         (Schaul et al. 2016, Alg. 1); "td" computes it from the feedback for `Replay.add`.
       maximum: maximum for `initial="max"`: of "all_time", or of the "stored" transitions.
-      transition_fields: names of the fields of stored transitions that `leaf` reads, as
-        `types.get_field(ring.gather(memory, slots), "reward")` for its argument `memory`.
+      transition_fields: names of the fields of stored transitions that `leaf` reads, for example by
+        `types.get_field(jaxreplay.ring.gather(memory, slots), "reward")`, where `memory` is the
+        argument `ring` of `leaf`.
 
     Example:
       >>> import jax.numpy as jnp

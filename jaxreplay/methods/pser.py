@@ -120,8 +120,8 @@ class PSER(Sampler):
     its previous priority (Brittain et al. 2019, Eq. 10). The k-th preceding step, with priority
     `q`, receives `max(rho^k p, q)` (Eq. 6) or `min(rho^k p + q, running maximum)` (Eq. 7),
     if k is at most the window and the step is in the same episode and not overwritten. The result
-    equals that of processing the batch in chronological order. If a batch contains a transition
-    several times with different TD errors, one of these errors is used.
+    is the same as if the batch were processed in chronological order. If a batch contains a
+    transition several times with different TD errors, one of these errors is used.
     """
 
     config: PSERConfig = PSERConfig()

@@ -44,13 +44,15 @@ class RankConfig(Config):
     )
     order: Literal["buckets", "sorted"] = option(
         "buckets",
-        "ranking of |TD errors|: buckets of 7 to 12.5 % width (wider below 3e-5 and above 8192), "
-        "with ties within a bucket, or exact, by sorting the whole buffer for every batch",
+        "ranking of |TD errors|: approximate, in buckets of 7 to 12.5 % width (wider below 3e-5 "
+        "and above 8192) with ties within a bucket; or exact, by sorting the whole buffer for "
+        "every batch",
         f"replaces the heap in {_PAPER}, App. B.2.1",
     )
     weights: Literal["rank", "effective"] = option(
         "rank",
-        "probability in importance weights: of the rank (Eq. 1), or effective, given the segments",
+        "probability in importance weights: that of the rank (Eq. 1), or the effective probability "
+        "of draws from segments",
         f"{_PAPER}, Sec. 3.4",
     )
     maximum: options.Maximum = option("all_time", options.MAXIMUM)

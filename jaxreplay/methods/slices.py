@@ -70,23 +70,23 @@ class SlicesState(NamedTuple):
 class Slices(Wrapper):
     """Samples sequences `[B, T]` of successive steps around the steps that a sampler draws.
 
-    The drawn step is the first one to learn from. It follows up to `burn_in` steps of its episode:
-    fewer if the episode, or what is stored of it, begins later. With `whole=True`, a sequence
-    starts at the first stored step of the episode instead, and all its steps are learned from. Of
-    an episode of more than T steps, it then contains T, the drawn step among them.
+    The agent learns from the drawn step and later steps. Up to `burn_in` stored steps of the same
+    episode precede the drawn step. With `whole=True`, a sequence starts at the first stored step of
+    the episode instead, and the agent learns from all of its steps. If the episode has more than T
+    stored steps, the sequence consists of T steps that include the drawn step.
 
     `Aux.mask` is False after the end of the episode, and after the newest step, which is repeated
-    to the length T. Returns over several steps must end with the mask, since the newest step need
-    not be the `last` one of its episode. Every stored step can be drawn, so each sequence has at
-    least one step to learn from. Whole episodes are drawn as often as the inner sampler draws any
-    of their steps. With uniform draws and losses averaged over `Aux.learn`, all steps then have
+    to the length T. Multi-step returns must end where the mask ends, since the newest step need not
+    be the `last` step of its episode. Every stored step can be drawn, so the agent can learn from
+    at least one step of each sequence. Whole episodes are drawn as often as the inner sampler draws
+    any of their steps. With uniform draws and losses averaged over `Aux.learn`, all steps then have
     the same weight.
 
-    `batch_size` is the number of sequences. Weights, and probabilities in batches of the drawn
-    steps, are those of the inner sampler. `update` passes one number per sequence to the inner
-    sampler, as feedback on the drawn step. It reduces TD errors `[B, T]` with
-    `sequences.priority`, and other feedback to its mean, over the steps in `Aux.learn`. Transitions
-    must have the field `last`, `first`, or both.
+    `batch_size` is the number of sequences. The weights and probabilities of a batch are those that
+    the inner sampler gives to the drawn steps. `update` passes one number per sequence to the inner
+    sampler, as feedback on the drawn step: TD errors `[B, T]` are reduced by `sequences.priority`,
+    and other feedback by the mean, over the steps in `Aux.learn`. Transitions must have the field
+    `last`, `first`, or both.
 
     Args:
       inner: sampler that draws a step of each sequence.
@@ -192,7 +192,7 @@ class Slices(Wrapper):
         return self.length - 1 if self.config.whole else self.config.burn_in
 
     def _before(self, state: SlicesState, ring: Ring, slots: Array) -> Array:
-        """Return how many steps of a sequence precede its drawn step at `slots` `[n]`, `[n]`."""
+        """Return the numbers of steps `[n]` that precede the drawn steps at `slots` `[n]`."""
         if not self._most_before:
             return jnp.zeros_like(slots)
         stored = ring_.size(ring) // ring.num_envs - 1 - ring_.age(ring, slots)

@@ -113,7 +113,7 @@ def values(order: BucketOrder) -> Array:
 
 
 def bucket_of(values: Array) -> Array:
-    """Return the int32 bucket numbers of non-negative values; 0 is in the last bucket."""
+    """Return the int32 bucket numbers of non-negative values; the value 0 is in the last bucket."""
     bits = jnp.maximum(jax.lax.bitcast_convert_type(values, jnp.int32), 0)  # -0.0 is treated as 0
     octave, fine = bits >> _MANTISSA, bits >> (_MANTISSA - _FINE)
     low, high = _LOW << _FINE, _HIGH << _FINE
@@ -156,8 +156,8 @@ def find(order: BucketOrder, ranks: Array, turn: Array) -> tuple[Array, Ties]:
 
     The largest value has rank 0; all ranks must be below the number of values. `turn` `[]` or `[B]`
     uint32 rotates ties within their range of ranks, in units of 2^-32 of the range. With random
-    bits, all ties are equally likely at each rank of the range. With one turn `[]`, distinct ranks
-    yield distinct slots; independent samples require one turn per rank.
+    bits, all ties are equally likely at each rank of the range. A single turn `[]` for all ranks
+    yields distinct slots for distinct ranks. Independent samples require one turn per rank.
     """
     ranks = ranks.astype(jnp.int32)
     bucket, place, count = _bucket(order, ranks)
@@ -202,8 +202,8 @@ class _Levels(NamedTuple):
     """The arrangement of `BucketOrder.counts`: levels of blocks, from the smallest to the largest.
 
     For each bucket, a level has one word per row of the level below, and the highest level has one
-    row. A word of the lowest level contains the counts of four of the smallest blocks. The number
-    of slots in each bucket follows, for the largest values first.
+    row. A word of the lowest level contains the counts of four of the smallest blocks. After all
+    levels, one word per bucket contains the bucket's number of slots, for the largest values first.
     """
 
     rows: tuple[int, ...]  # rows per bucket in each level
@@ -272,7 +272,7 @@ def _bucket(order: BucketOrder, ranks: Array) -> tuple[Array, Array, Array]:
 
 
 def _member(order: BucketOrder, bucket: Array, number: Array) -> tuple[Array, Array]:
-    """Return the slot at position `number` `[B]` of each bucket, and 0, or -1 if there is none."""
+    """Return the slot at position `number` `[B]` of each bucket, and 0, or -1 without a slot."""
     levels = _levels(order.capacity)
     block = jnp.zeros_like(bucket)
 

@@ -21,7 +21,8 @@ class EpisodeReturns(NamedTuple):
     """Returns, and the progress of their computation in each environment.
 
     A pass starts at the newest end of an episode, and stops where the previous pass started. Ages
-    are in steps; the number of steps in the ring buffer stands for steps that do not exist.
+    are in steps. An age equal to the number of steps in the ring buffer means that there is no such
+    step.
     """
 
     values: Buffer  # [C] float32, return of a step, or its reward as long as that is not known;
@@ -64,7 +65,7 @@ def add(
 
     Returns:
       The new state, slots `[2 E]` int32 that may be `IGNORED`, and whether their return is known,
-      `[2 E]` bool. It is not in truncated episodes, unless `truncated` is True.
+      `[2 E]` bool. Returns in truncated episodes are unknown unless `truncated` is True.
     """
     reward = reward.astype(jnp.float32)
     if not truncated:
@@ -98,7 +99,7 @@ def end_episodes(state: EpisodeReturns, ring: Ring, truncated: bool) -> EpisodeR
 
 
 def _move(state: EpisodeReturns, ring: Ring, slots: Array) -> tuple[EpisodeReturns, Array, Array]:
-    """Continue the pass over older steps than those at `slots` `[E]`.
+    """Continue each environment's backward pass by two steps, after new steps at `slots` `[E]`.
 
     Returns:
       The state, and slots `[2 E]` with their returns `[2 E]`; slots may be `IGNORED`.

@@ -1,8 +1,8 @@
 """Sums of values over the steps of an episode, with updates and reads in logarithmic time.
 
-The leaves of a tree are the values of one environment's steps after the other's. A node is the sum
-of the leaves below it, counted from the last start of an episode. A sum up to a step then adds one
-number per level, and as no differences are taken, values of other episodes cause no rounding error.
+The leaves of a tree are the values of steps, grouped by environment. A node is the sum of the
+leaves below it, counted from the last start of an episode. A sum up to a step therefore adds one
+number per level. No differences are taken, so values of other episodes cause no rounding error.
 """
 
 from typing import NamedTuple

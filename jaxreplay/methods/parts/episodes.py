@@ -70,8 +70,9 @@ def follow(positions: Positions, ring: Ring, first: Array, length: int) -> tuple
     """Return the slots of sequences that start at `first` `[B]` int32.
 
     Returns:
-      Slots `[B, T]` of T successive steps, where T is `length`; steps after the newest one repeat
-      it. And a mask `[B, T]` bool of the steps in the same episode as the first step.
+      The slots `[B, T]` of T successive steps, where T is `length`, and a mask `[B, T]` bool of the
+      steps in the same episode as the first step. If a sequence extends past the newest step, the
+      slot of the newest step is repeated.
     """
     steps = jnp.arange(length, dtype=jnp.int32)
     later = jnp.minimum(steps, ring_.age(ring, first)[:, None])
@@ -106,7 +107,7 @@ def pick(values: Array, at: Array) -> Array:
 
 
 class Spans(NamedTuple):
-    """Extents of stored episodes, which a read of two numbers per transition gives."""
+    """Extents of stored episodes; `read_spans` reads only two numbers per transition."""
 
     links: Buffer  # [C] int32, number of earlier steps in the episode of each step; of a first
     # step, minus the number of later ones

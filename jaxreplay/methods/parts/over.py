@@ -15,7 +15,7 @@ Inner = Literal["uniform", "per", "rank", "pser", "ere"]  # values of the option
 
 
 def inner_method(config: Any) -> Method:
-    """Return the method that the options `over` and `over_updates` of a config name."""
+    """Return the method that the options `over` and `over_updates` of a config select."""
     options, method, _ = METHODS[config.over]
     options = options()
     updates = config.over_updates
@@ -23,7 +23,7 @@ def inner_method(config: Any) -> Method:
 
 
 def check_inner(sampler: Any) -> None:
-    """Raise ValueError unless an inner sampler draws single transitions, as they are stored."""
+    """Raise ValueError unless an inner sampler draws single transitions without changing them."""
     if not isinstance(sampler, Sampler):
         raise ValueError(f"inner must be a sampler, such as per.sampler(), got {sampler!r}")
     requires, kind = sampler.requires, type(sampler).__name__

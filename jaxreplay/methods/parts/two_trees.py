@@ -12,8 +12,8 @@ def find(
 ) -> tuple[Array, Array, Array]:
     """Return leaf indices at positions `shares` `[B]` uint32, in units of `total / 2^32`.
 
-    Positions below the sum of the leaves of `first` select a leaf of `first`, and other positions
-    select a leaf of `second`, in units of `1 / scale`.
+    A position below the sum of the leaves of `first` selects a leaf of `first`. For any other
+    position, the excess over this sum, times `scale`, is a position in `second`.
 
     Args:
       first: a tree of sums.
