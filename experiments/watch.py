@@ -61,7 +61,7 @@ class Episode(NamedTuple):
 
 
 def compiled_episode(config: RunConfig, trained: Policy, seed: int) -> Episode:
-    """Start an episode of an environment that compiles."""
+    """Start an episode of a trained policy in an environment that `jax.jit` compiles."""
     environment, agent = trained.environment, trained.agent
     assert environment is not None
     draw = environments.renderer(config.env, config.env_options)

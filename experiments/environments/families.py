@@ -149,7 +149,10 @@ def missing(name: str) -> str | None:
 
 
 def action_kind(name: str) -> str:
-    """Return "discrete" or "continuous"; may make an environment that is not listed to see it."""
+    """Return the kind of an environment's actions: "discrete" or "continuous".
+
+    An environment that its family does not list is made to find out.
+    """
     family, short = _split(name)
     return family.actions[short] if short in family.actions else family.kind(short)
 

@@ -40,8 +40,8 @@ def errors_by_start(request: Request) -> pd.DataFrame:
     """Return updates and error curves for each number of states.
 
     Brittain et al. 2019, Fig. 2 and 7. Initial priorities are maximal or epsilon, depending on the
-    method. The number of seeds may differ between methods. The table has the rows of
-    `updates_by_size`, without columns values and size.
+    method. The number of seeds may differ between methods. The table has the columns of
+    `updates_by_size` except `values` and `size`; column `n` is the number of states.
     """
     rows = []
     for n, name in itertools.product(request.options["states"], request.options["methods"]):

@@ -90,7 +90,10 @@ def count_pairs(
     signed = (sign * np.array(values, np.float64) for values in (arm, baseline))  # None is NaN
     x, y = (np.where(np.isfinite(values), values, -math.inf) for values in signed)
     if x.ndim != 1 or x.shape != y.shape:
-        raise ValueError(f"arms of shape {x.shape} and {y.shape} make no pairs: give [seeds] each")
+        raise ValueError(
+            f"arms of shapes {x.shape} and {y.shape} cannot be paired: use two arrays of one "
+            "dimension with as many seeds"
+        )
     with np.errstate(invalid="ignore"):
         gains = np.where(np.isfinite(x) | np.isfinite(y), x - y, effect)
     wins, losses = int((gains > effect).sum()), int((gains < effect).sum())

@@ -230,9 +230,9 @@ def check(config: LoopConfig, replay: Replay) -> None:
 
 
 def divide(replay: Replay, count: int) -> Replay:
-    """Return the replay of each of `count` devices, with equal shares of the sizes.
+    """Return a replay with sizes divided by `count`, which each of `count` devices has.
 
-    On one device, it is the replay itself.
+    With one device, return `replay` unchanged.
 
     Raises:
       ValueError: the replay cannot be sharded, or one of its sizes is not a multiple of `count`.

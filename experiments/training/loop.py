@@ -44,7 +44,8 @@ class Program(NamedTuple):
     """A run in two functions.
 
     * `init(key) -> LoopState`: the state after the warm-up.
-    * `chunk(LoopState, blocks[]) -> (LoopState, Metrics)`: `blocks` blocks and an evaluation.
+    * `chunk(LoopState, blocks) -> (LoopState, Metrics)`: trains for `blocks` blocks (`[]` int32),
+      as the module's docstring defines them, and then evaluates.
     """
 
     init: Callable[[Array], LoopState]

@@ -44,7 +44,7 @@ def stored(size: int, branching: int) -> tuple[int, int]:
 
 
 def part(nodes: Array, start: int, size: int) -> Array:
-    """Return nodes `start` to `start + size`, `[size]`, of `[R, 128]`."""
+    """Return `size` nodes from number `start` on, `[size]`, of nodes `[R, 128]` in row order."""
     first = start // _ROW
     rows = nodes[first : -(-(start + size) // _ROW)].ravel()
     return rows[start - first * _ROW :][:size]

@@ -48,7 +48,10 @@ class ReLoConfig(Config):
 
 @dataclasses.dataclass(frozen=True)
 class ReLoLeaf:
-    """Computes priorities `map(loss - loss of the target network)^alpha`."""
+    """Computes priorities `f(x)^alpha` of reducible losses x, the loss less the target network's.
+
+    With `map` "relu", `f(x) = max(x, 0) + epsilon`; with "exp", f is exp below 0 and x + 1 above.
+    """
 
     alpha: float
     map: Literal["relu", "exp"]

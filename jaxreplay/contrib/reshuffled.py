@@ -37,7 +37,10 @@ class ReshuffledState(NamedTuple):
 
 
 class Aux(NamedTuple):
-    """Positions of a batch in the permutation, with which `update` moves them to the front."""
+    """Positions of a batch's slots in the permutation.
+
+    `update` moves the slots to the front of the permutation.
+    """
 
     places: Array  # [B] int32, positions in `ReshuffledState.order`
     start: Array  # [] int32, number of slots that the epoch of the last rows had drawn before

@@ -70,5 +70,8 @@ def _check_discrete(entry: MethodEntry) -> None:
         )
     names = {field.name for field in dataclasses.fields(entry.config)}
     for name in sorted(set(entry.discrete) - names):
-        raise ValueError(f"discrete must name options of {entry.config.__name__}, got '{name}'")
+        raise ValueError(
+            f"argument discrete has '{name}', which {entry.config.__name__} does not have: use "
+            f"names of its options"
+        )
     entry.defaults("discrete")
