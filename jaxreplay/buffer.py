@@ -300,7 +300,9 @@ def _wait_on_cpu(fence: Array, *leaves: Array) -> list[Array]:
     def wait(x: Array) -> Array:
         if jnp.issubdtype(x.dtype, jnp.integer):
             return x + fence.astype(x.dtype)  # fewer operations than `jnp.where`
-        return jnp.where(fence == 0, x, jnp.zeros_like(x))
+        # A value that constants rarely have: XLA would see that both branches are the same.
+        other = jnp.nan if jnp.issubdtype(x.dtype, jnp.inexact) else ~x
+        return jnp.where(fence == 0, x, other)
 
     return list(map(wait, leaves))
 
