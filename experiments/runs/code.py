@@ -24,8 +24,8 @@ _DECIDING = (
     "experiments/training/**/*.py",
     "experiments/runs/assembly.py",
 )
-# Settings of JAX that change numbers, with the defaults of jax 0.10. The list has all settings in
-# JAX's compilation key, except for those of checks, devices and memory.
+# Settings of JAX that change numbers, with the defaults of jax 0.10 and 0.11. The list has all
+# settings in JAX's compilation key, except for those of checks, devices and memory.
 SETTINGS: Mapping[str, str] = {
     # random bits
     "jax_default_prng_impl": "threefry2x32", "jax_threefry_partitionable": "true",
@@ -39,6 +39,8 @@ SETTINGS: Mapping[str, str] = {
     "jax_optimization_level": "unknown", "jax_exec_time_optimization_effort": "0.0",
     "jax_compiler_enable_remat_pass": "true", "jax_softmax_custom_jvp": "false",
     "jax_use_direct_linearize": "true", "jax_custom_vjp3": "false", "jax_remat3": "false",
+    "jax_custom_jvp3": "false", "jax_remat_barrier_no_cotangents": "false",
+    "jax_use_hlo_logistic_lowering": "none",
     "jax_scan3": "false", "jax_use_simplified_jaxpr_constants": "false",
     "jax_embedded_constants_max_bytes": "32", "eager_constant_folding": "false",
     "jax_use_shardy_partitioner": "true", "jax_pallas_use_mosaic_gpu": "true",

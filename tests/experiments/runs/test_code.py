@@ -20,7 +20,7 @@ HARMLESS = {
     "jax_no_execution", "jax_mutable_array_checks", "jax_pallas_enable_debug_checks",
     "mesh_context_manager", "abstract_mesh_context_manager", "compute_on_context_manager",
     "xla_metadata_context_manager", "pallas_tpu_interpret_mode_context_manager", "user_context",
-    "axis_env_state",
+    "axis_env_state", "jax_raise_on_ppermute_sort_diff", "layout_tracing_mode",
 }  # fmt: skip
 
 
