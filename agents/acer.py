@@ -29,7 +29,9 @@ class ACERConfig(Config):
     trust_region: float = option(
         1.0, "delta: bound on the linearised KL divergence", _PAPER, above=0, finite=False
     )
-    samples: int = option(5, "sampled actions per mean advantage", _PAPER, at_least=1)
+    samples: int = option(
+        5, "number of sampled actions over which the advantage is averaged", _PAPER, at_least=1
+    )
     hidden: tuple[int, ...] = option((64, 64), options.HIDDEN_OF_ALL, _PAPER)
     activation: Activation = option("tanh", options.ACTIVATION)
     actor_learning_rate: float = option(1e-4, options.POLICY_LEARNING_RATE)

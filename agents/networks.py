@@ -141,8 +141,8 @@ class Torso(nn.Module):
 def network_for(shape: tuple[int, ...]) -> Network:
     """Return the default network for the shape of a single observation.
 
-    The default is "mlp" for vectors, "minatar" for images of 3 to 16 pixels a side, and "nature"
-    for images of 84 x 84 pixels.
+    The default is "mlp" for arrays of at most two axes, "minatar" for images of 3 to 16 pixels a
+    side, and "nature" for images of 84 x 84 pixels.
 
     >>> network_for((84, 84, 4))
     'nature'

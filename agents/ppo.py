@@ -168,8 +168,8 @@ def ppo(config: PPOConfig, action_space: Continuous, objective: Objective | None
     """Create a PPO agent.
 
     Batches must consist of the newest T steps of E environments in chronological order, whose slots
-    are `Sample.aux.slots` `[T, E]`. Each step must be used in one update only. PPO does not use
-    `objective`, and rejects objectives whose effect it would have to miss.
+    are `Sample.aux.slots` `[T, E]`. Each step must be used in one update only. PPO does not use the
+    losses in `objective`.
 
     Raises:
       ValueError: If `action_space` is not `Continuous`, or if `objective` requires an action

@@ -193,8 +193,8 @@ def racer(
     Args:
       config: hyperparameters.
       action_space: action space of the environment.
-      objective: replay method's objective, whose `actor` reduces the losses; None selects the
-        importance-weighted mean.
+      objective: replay method's objective, whose `actor` reduces the losses; None averages the
+        losses without weights.
 
     Raises:
       ValueError: If `action_space` is not `Continuous`, or if `objective` replaces a loss of TD

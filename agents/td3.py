@@ -91,8 +91,8 @@ def smooth(action: Array, key: Array, std: float, bound: float) -> Array:
 def cloning_loss(q: Array, action: Array, stored: Array, alpha: float) -> Array:
     """Return the actor's losses `[B]` in TD3+BC (Fujimoto & Gu 2021, Eq. 3 to 5).
 
-    The loss is `-lambda q + mean_d (action[d] - stored[d])^2`. The factor `lambda = alpha /
-    mean(|q|)`, with the mean over the batch, has no gradient.
+    The loss is `-lambda q + mean_d (action[d] - stored[d])^2`. The factor
+    `lambda = alpha / mean(|q|)`, with the mean over the batch, has no gradient.
 
     Args:
       q: `[B]`, Q-values of the policy's actions.

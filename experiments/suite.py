@@ -57,7 +57,9 @@ class Task(NamedTuple):
     every: tuple[int, int]  # agent steps between two learning phases, for two replay ratios
     most_seeds: int  # number of seeds at which undecided claims stop
     steps: int | None = None  # agent steps; by default, those of the experiment
-    epsilon_steps: int | None = None  # agent steps in which epsilon falls, at both replay ratios
+    # agent steps in which epsilon falls, at both replay ratios; None: in the experiment's number of
+    # updates
+    epsilon_steps: int | None = None
 
     @property
     def source(self) -> Experiment:
@@ -94,25 +96,30 @@ def study_of(task: Task, methods: Mapping[str, str], smoke: bool = False) -> Stu
     if task.steps is not None and not smoke:
         loop["steps"] = task.steps
     arms = {}
-    for label, method in {**dict.fromkeys(_BASELINES), **methods}.items():
-        arm = Arm(method or label)
-        if method in (None, label):
-            arm = task.source.arms.get(label, arm)
-        for every in ratios:
-            agent = dict(arm.agent_options)
-            if task.epsilon_steps is not None:
-                envs = chosen.sizes["num_envs"]
-                agent["epsilon_updates"] = task.epsilon_steps // (envs * every)
-            arms[f"{label}_every{every}"] = dataclasses.replace(
-                arm, loop={**arm.loop, "learn_every": every}, agent_options=agent
+    for label, method in {**{base: base for base in _BASELINES}, **methods}.items():
+        arm = Arm(method)
+        arms[label] = task.source.arms.get(label, arm) if method == label else arm
+    question = dataclasses.replace(task.source.question, control=False)
+    axis = ratios
+    if task.epsilon_steps is not None:  # arms of two ratios have different options
+        axis, question = (), dataclasses.replace(question, baseline=None)
+        rows = task.epsilon_steps // chosen.sizes["num_envs"]
+        arms = {
+            f"{label}_every{every}": dataclasses.replace(
+                arm,
+                loop={**arm.loop, "learn_every": every},
+                agent_options={**arm.agent_options, "epsilon_updates": rows // every},
             )
+            for label, arm in arms.items()
+            for every in ratios
+        }
     size = dataclasses.replace(
-        chosen, envs=(task.env,), loop=loop, arms=(), every=(),
+        chosen, envs=(task.env,), loop=loop, arms=(), every=axis,
         seeds=2 if smoke else 16, most_seeds=0 if smoke else task.most_seeds,
     )  # fmt: skip
     source = dataclasses.replace(
         task.source, name=_name(task), arms=arms, small=size, paper=None, columns=_KEPT,
-        question=dataclasses.replace(task.source.question, baseline=None, control=False),
+        question=question,
     )  # fmt: skip
     # Each method has its own family of claims, as if it were tested alone.
     claims = {

@@ -300,8 +300,11 @@ def _wait_on_cpu(fence: Array, *leaves: Array) -> list[Array]:
     def wait(x: Array) -> Array:
         if jnp.issubdtype(x.dtype, jnp.integer):
             return x + fence.astype(x.dtype)  # fewer operations than `jnp.where`
-        # A value that constants rarely have: XLA would see that both branches are the same.
-        other = jnp.nan if jnp.issubdtype(x.dtype, jnp.inexact) else ~x
+        # Zeros would not do: XLA removes a choice between equal constants.
+        if jnp.issubdtype(x.dtype, jnp.inexact):
+            other = jnp.full_like(x, jnp.finfo(x.dtype).min)
+        else:
+            other = ~x if x.dtype == bool else jnp.zeros_like(x)
         return jnp.where(fence == 0, x, other)
 
     return list(map(wait, leaves))

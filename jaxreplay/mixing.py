@@ -286,6 +286,7 @@ def mix(
         was 0.5 for demonstrations in Ball et al. 2023.
       batch_size: number of transitions in a batch. None means `first.batch_size`.
       read_only: whether to add new transitions only to the first replay.
+
     Raises:
       ValueError: If a replay would contribute no transition, or cannot draw batches of this size.
 

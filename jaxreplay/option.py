@@ -33,8 +33,8 @@ class Declaration(NamedTuple):
       choices: valid names, if the annotation is not a `Literal`.
       at_least: inclusive lower bound.
       above: exclusive lower bound.
-      at_most: inclusive upper bound. The default is L if there is no other upper bound, and the
-        default of the lower bound is -L, where L is 2^31 - 1 for int and 10^6 for float.
+      at_most: inclusive upper bound. Without an upper bound, finite values are at most L, and
+        without a lower bound, at least -L, where L is 2^31 - 1 for int and 10^6 for float.
       below: exclusive upper bound.
       finite: whether values must be finite.
       needs: other options of the config, at least one of which must be enabled for command lines to

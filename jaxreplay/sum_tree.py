@@ -320,7 +320,7 @@ def _find_in_rows(tree: SumTree, target: Array, rest: Array) -> Array:
 
 
 def _find_in_nodes(tree: SumTree, target: Array, rest: Array) -> Array:
-    """Find leaves as `find` does; read every child separately, so that XLA on GPU fuses reads."""
+    """Find leaves as `find` does, with a read per child, which XLA on GPU fuses with others."""
 
     def children(row: Array) -> list[Array]:
         first = row * tree.branching

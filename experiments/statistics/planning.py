@@ -48,7 +48,7 @@ def seeds_needed(
     at = np.unique(np.ceil(spaced / _BATCH - _ROUNDING).astype(int)) * _BATCH
     undecided = np.tile(seen, (_TRIALS, 1))  # [trials, 3]
     for further, pairs in zip(at, np.diff(at, prepend=0), strict=True):
-        # Unlike multinomial numbers, uniform ones are the same in all versions of NumPy.
+        # NumPy 2.5 draws other multinomial numbers than 2.4, but the same uniform ones.
         drawn = rng.random((len(rates), pairs, 1)) < rates.cumsum(axis=1)[:, None, :2]
         wins, not_lost = drawn.sum(axis=1).T
         undecided += np.stack([wins, not_lost - wins, pairs - not_lost], axis=1)

@@ -92,7 +92,8 @@ def differing(init: Traced, step: Traced, from_outside: bool) -> Flags:
     Args:
       init: traced function of inputs, such as a key, that returns the state before the loop.
       step: traced function of `(state, *others)`; its first result is the next state.
-      from_outside: whether `others` differ between seeds.
+      from_outside: whether `others`, and values of an enclosing function that is being traced,
+        differ between seeds.
     """
     flags = init.depends([], True)
     return until_stable(lambda flags: step.depends(flags, from_outside)[: len(flags)], flags)

@@ -124,8 +124,8 @@ def with_demos(
     fits = not requires.new_steps if alone else not sampler.provides
     if not fits or requires.all_new or requires.feedback_of_new:
         raise ValueError(
-            "--demos: this replay method needs more than stored transitions and the feedback on "
-            "them: leave out --demos, or use another --replay, such as uniform or per"
+            "--demos needs a replay method that draws single stored transitions, and needs only "
+            "feedback on them: leave out --demos, or use another --replay, such as uniform or per"
         )
     size = saving.saved_size(path)
     if size == 0:

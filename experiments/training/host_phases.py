@@ -27,7 +27,8 @@ class HostPhases:
     """Phases over seeds, jitted: arrays have a leading `[S]`.
 
     The functions have the names of those in `Phases`, except `advance`, which stores a step and
-    returns the next actions. Functions that return a state donate the given one.
+    returns the next actions, and `cut_off`, which continues after a reset. Functions that return a
+    state donate the given one.
 
     Attributes:
       axes: a LoopState with 0 for a leaf with a seed axis, and None for a leaf that all seeds

@@ -103,8 +103,8 @@ def checked_state(replay: Any, function: str, state: Any) -> Any:
     if sizes[0] != sizes[1] or _shapes(state.sampler) != expected:
         raise ValueError(
             f"{function} got a state ({type(state.sampler).__name__}) from a replay with another "
-            f"sampler, other options, or (slots, environments) of {sizes[0]} instead of "
-            f"{sizes[1]}: pass a state from this replay's init"
+            f"sampler, other options or other sizes: its (slots, environments) are {sizes[0]}, and "
+            f"this replay's are {sizes[1]}: pass a state from this replay's init"
         )
     return _as_arrays(state)
 

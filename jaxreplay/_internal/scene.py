@@ -131,7 +131,7 @@ def evaluate(
         if joined.ndim != 1:
             raise ValueError(
                 f"feedback {name} must have shape [B], one number per transition, got "
-                f"{joined.ndim} dimensions"
+                f"[{', '.join(['B', *map(str, joined.shape[1:])])}]"
             )
         all_slots = np.zeros(ring.capacity, np.float32)
         all_slots[slots] = joined[: len(slots)]

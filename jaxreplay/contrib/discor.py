@@ -38,7 +38,7 @@ class DisCorConfig(Config):
         at_most=1,
     )
     least: float = option(
-        1e-3, "lower bound on the temperature; the authors' code has none", above=0
+        1e-3, "lower bound on the temperature; the third-party code has none", above=0
     )
     nonnegative: bool = option(False, "count negative estimates of errors as 0", f"{_CODE}: false")
     learning_rate: float = option(

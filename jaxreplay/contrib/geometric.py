@@ -1,4 +1,4 @@
-"""Geometric replay, with probabilities that fall geometrically with age, and comparable shapes.
+"""Geometric replay: probabilities fall geometrically with age; other shapes have its mean age.
 
 The idea is that of arXiv:2605.10236, whose code and parametrisation were not readable.
 """
@@ -47,8 +47,8 @@ class GeometricConfig(Config):
     )
     x: float | None = option(
         None,
-        "log of the newest transition's probability divided by the oldest's, for any number of "
-        "stored transitions; replaces fade",
+        "log of the ratio of the newest transition's probability to the oldest's, for any number "
+        "of stored transitions; replaces fade",
         at_least=0,
     )
     share: float | None = option(

@@ -96,7 +96,8 @@ def method(config: LaBERConfig = LaBERConfig()) -> Method:
 
     The batch size of the replay is the number of candidates, `candidates` times the number of
     transitions from which the agent learns. The agent computes the norms of all candidates for each
-    critic in closed form: `|td|` for the squared error, `min(|td|, 1)` for the Huber loss.
+    critic without differentiating the network, as derivatives of the loss with respect to its
+    output: `|td|` for the squared error, `min(|td|, 1)` for the Huber loss.
     """
     choose = ChooseByGradient(config.candidates, config.weights)
     return Method(

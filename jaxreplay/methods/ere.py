@@ -38,7 +38,7 @@ class EREConfig(Config):
 
 
 class EREState(NamedTuple):
-    """Counts of updates and window sizes, for the running and the latest complete episode."""
+    """Counts of updates and window sizes, for the running and latest episode of environment 0."""
 
     done: Array  # [] int32, k: number of updates since the latest episode ended
     length: Array  # [] int32, K: number of updates in the latest complete episode; initially 0

@@ -192,7 +192,7 @@ class Slices(Wrapper):
         return self.length - 1 if self.config.whole else self.config.burn_in
 
     def _before(self, state: SlicesState, ring: Ring, slots: Array) -> Array:
-        """Return the numbers of steps `[n]` that precede the drawn steps at `slots` `[n]`."""
+        """Return how many steps `[n]` of each sequence precede its drawn step at `slots` `[n]`."""
         if not self._most_before:
             return jnp.zeros_like(slots)
         stored = ring_.size(ring) // ring.num_envs - 1 - ring_.age(ring, slots)

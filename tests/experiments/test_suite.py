@@ -31,7 +31,7 @@ def test_methods_are_left_out_of_incompatible_tasks(tmp_path):
 
 def test_custom_methods_keep_their_label():
     study = suite.study_of(suite.TASKS[0], {"ners": "rank"})
-    assert study.bases["walk/10", "ners_every4"].replay == "rank"
+    assert study.bases["walk/10", "ners"].replay == "rank"
 
 
 FALLING = [task for task in suite.TASKS if task.epsilon_steps]
