@@ -123,7 +123,7 @@ class SACConfig(Config):
         )
         common.require(
             subset is None or subset <= self.critics,
-            f"target_subset must be at most the number of critics, {self.critics}, got {subset}",
+            f"target_subset must be at most critics={self.critics}, got {subset}",
         )
         if self.network == "residual":
             common.require(
