@@ -91,8 +91,8 @@ def count_pairs(
     x, y = (np.where(np.isfinite(values), values, -math.inf) for values in signed)
     if x.ndim != 1 or x.shape != y.shape:
         raise ValueError(
-            f"arms of shapes {x.shape} and {y.shape} cannot be paired: use two arrays of one "
-            "dimension with as many seeds"
+            f"arms of shapes {x.shape} and {y.shape} cannot be paired: use two arrays "
+            "`[seeds]` of equal length"
         )
     with np.errstate(invalid="ignore"):
         gains = np.where(np.isfinite(x) | np.isfinite(y), x - y, effect)
