@@ -2,6 +2,8 @@
 
 import ast
 import graphlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,6 +88,21 @@ def test_tests_mirror_the_packages():
     for package in packages - {Path("."), Path("contract"), Path("compiled")}:
         renamed = Path(*("_internal" if part == "internal" else part for part in package.parts))
         assert renamed in known, package
+
+
+EXTRAS = "gymnax brax gymnasium mujoco ale_py minari xminigrid sklearn optuna ray rejax flashbax"
+
+
+def test_commands_start_without_the_packages_of_other_extras():
+    """`make run` installs only those of the extra `codebase`."""
+    commands = [module_of(path) for path in ROOT.glob("experiments/*.py")]
+    code = f"""
+import importlib, sys
+sys.modules |= dict.fromkeys({EXTRAS.split()})
+for name in {sorted(commands)} + ["experiments.papers.catalogue"]:
+    importlib.import_module(name)
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def test_only_the_library_imports_its_internals():

@@ -14,7 +14,6 @@ from typing import Any
 from unittest import mock
 
 import flax.linen as nn
-import gymnax
 import jax
 import jax.numpy as jnp
 
@@ -60,7 +59,8 @@ def rejax_train(config: RunConfig) -> MakeTrain:
 
     Its replay draws batches without replacement, by sorting a random number per slot.
     """
-    import rejax  # an optional package
+    import gymnax  # both packages are optional
+    import rejax
 
     env, params = gymnax.make(config.env.removeprefix("gymnax/"))
     options, sizes = config.agent_options, config.sizes
