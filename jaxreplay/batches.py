@@ -29,7 +29,7 @@ class Parts(NamedTuple):
         return sum(self.sizes)
 
     def split(self, tree: Tree, axis: int = 0) -> list[Any]:
-        """Return the rows of each part, from a pytree of arrays with the batch at `axis`."""
+        """Split a pytree of arrays, whose batch axis is `axis`, into one pytree for each part."""
         ends = itertools.accumulate(self.sizes)
         spans = [range(end - size, end) for size, end in zip(self.sizes, ends, strict=True)]
         return [
@@ -41,15 +41,16 @@ class Parts(NamedTuple):
         ]
 
     def split_sample(self, sample: Sample, auxiliary: Sequence[Tree]) -> list[Sample]:
-        """Return one batch for each part, with the trees in `auxiliary` as `Sample.aux`."""
+        """Split a batch into one `Sample` for each part, with the part's tree in `auxiliary`."""
         batches = self.split(sample._replace(aux=None))
         return [batch._replace(aux=aux) for batch, aux in zip(batches, auxiliary, strict=True)]
 
     def probability(self, *probabilities: Array) -> Array:
-        """Return the expected fraction of the batch from each of n slots, `[n]`.
+        """Return the expected fraction of the batch that comes from each of n slots, `[n]`.
 
         Args:
-          *probabilities: for each part, the expected fraction of this part from each slot, `[n]`.
+          *probabilities: for each part, the expected fraction of the part that comes from each
+            slot, `[n]`.
         """
         pairs = zip(self.sizes, probabilities, strict=True)
         return jnp.asarray(sum(size / self.batch_size * chance for size, chance in pairs))

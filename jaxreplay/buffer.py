@@ -56,7 +56,7 @@ def read(buffer: Buffer, slots: Array) -> Array:
 
 
 def read_own(buffer: Buffer, slots: Array) -> Array:
-    """Return rows as `read` does, for slots that may be the same for all buffers under `vmap`."""
+    """Return rows as `read` does; for `slots` that all vmapped buffers may share (see `_own`)."""
     return read(buffer, _own_on_tpu(buffer, slots.astype(jnp.uint32)))
 
 
@@ -68,9 +68,10 @@ def read_or(buffer: Buffer, slots: Array, missing: float | bool) -> Array:
 
 
 def read_columns(buffer: Buffer, slots: Array, columns: range) -> Array:
-    """Return some columns `[B, n]` of the rows at `slots` `[B]` of a buffer `[n, W]`.
+    """Return the elements in `columns` of the rows at `slots` `[B]`, `[B, len(columns)]`.
 
-    This takes less time than `read`, which reads all cache lines of a row.
+    The buffer has shape `[n, W]`. `read` takes more time, because it reads all cache lines of a
+    row.
     """
     rows = slots.astype(jnp.uint32)[:, None]
     words = jnp.asarray(buffer).at[rows, jnp.asarray(columns, jnp.uint32)]
@@ -113,12 +114,12 @@ def in_rows(values: Array) -> Buffer:
 
 
 def of_slots(buffer: Buffer, capacity: int) -> Array:
-    """Return all numbers, `[C]`, that `in_rows` arranged in rows."""
+    """Return the numbers `[C]` that `in_rows` arranged in a buffer, without the padding."""
     return buffer.ravel()[:capacity]
 
 
 def read_elements(buffer: Buffer, slots: Array) -> Array:
-    """Return the elements `[...]` at `slots` `[...]`, row by row, of a buffer `[n, W]`."""
+    """Return the elements at `slots` `[...]` of a buffer `[n, W]`, numbered row by row."""
     return _elements(jnp.asarray(buffer), slots.astype(jnp.uint32))
 
 
@@ -153,7 +154,7 @@ def modify(buffer: Buffer, slots: Array, values: Array) -> tuple[Buffer, Array]:
 
 
 def once(values: Tree) -> Tree:
-    """Return arrays of one shape unchanged, and make XLA on CPU compute them only once."""
+    """Return arrays, all of the same shape, unchanged; make XLA on CPU compute them only once."""
     ops = _tuned()
     return ops.once.once(values) if ops else values
 
@@ -193,7 +194,7 @@ def after(reads: Any, tree: Tree) -> Tree:
 def fence(tree: Any, previous: Array | None = None) -> Array:
     """Return an int32 zero `[]`, which XLA on CPU computes only after every array of a pytree.
 
-    States carry fences from function to function. On accelerators, they are constants.
+    States carry fences from function to function. On accelerators, fences are constants.
 
     Args:
       tree: pytree of arrays.
@@ -322,7 +323,7 @@ _settle = _varying_by_platform(
 
 
 def _tuned() -> Any:
-    """Return the operations tuned for XLA on CPU, or None without the folder."""
+    """Return the operations tuned for XLA on CPU, or None if they are missing or disabled."""
     return None if tuned is None else tuned.load()
 
 

@@ -16,7 +16,10 @@ LAST = 2**31 - 1  # the largest int32
 
 @functools.cache
 def rewind(period: int) -> int:
-    """Return the amount, about 2^29, to rewind a counter used modulo `period` (1 to 2^30)."""
+    """Return the amount by which to rewind a counter that is used modulo `period`.
+
+    The amount is a multiple of `period`, about 2^29. `period` must be in [1, 2^30].
+    """
     return max(1, 2**29 // period) * period
 
 

@@ -126,9 +126,9 @@ def fill(
         numbers 0 .. n-1. None stores actions unchanged and unchecked.
 
     Raises:
-      ValueError: If there are no episodes or they contain arrays that can't be stored, flags before
-        their last step or actions outside of `actions`, or if the replay does not support recorded
-        episodes.
+      ValueError: If there are no episodes, if they contain arrays that cannot be stored, flags that
+        are True before the last step, or actions outside of `actions`, or if the replay does not
+        support recorded episodes.
     """
     _check_arguments(replay, n_step, chunk)
     feed = _Feed(_convert(episodes, prepare, actions), replay.num_envs)
@@ -237,8 +237,9 @@ def _convert(
             kind, first = (x.get(name, "missing") for x in (kinds, expected))
             if kind != first:
                 raise ValueError(
-                    f"{name} must have one dtype and shape, got {kind} (episode {number}) and "
-                    f"{first} (episode {begun}): convert observations with prepare=..."
+                    f"{name} must have the same dtype and shape in all episodes, got {kind} "
+                    f"(episode {number}) and {first} (episode {begun}): convert observations with "
+                    "prepare=..."
                 )
         yield steps
 
@@ -295,10 +296,13 @@ def _as_array(name: str, values: Any, steps: int) -> np.ndarray:
 
 
 def _as_flags(name: str, values: np.ndarray) -> Any:
-    """Convert flags `[T]` to bool; refuse other numbers, and flags before the last step."""
+    """Convert flags `[T]` to bool, or raise ValueError.
+
+    Flags must be 0 or 1, and may be 1 only at the last step.
+    """
     odd = np.flatnonzero((values != 0) & (values != 1))
     if odd.size:
-        raise ValueError(f"{name} must be flags, got {values[odd[0]]} at step {odd[0]}")
+        raise ValueError(f"{name} must be 0 or 1, got {values[odd[0]]} at step {odd[0]}")
     early = np.flatnonzero(values[:-1])
     if early.size:
         # The observation after such a step is the first one of the next episode.
@@ -324,7 +328,8 @@ def _check_arguments(replay: Replay, n_step: int, chunk: int) -> None:
     if requires.feedback_of_new:
         raise ValueError(
             f"this replay method requires {', '.join(sorted(requires.feedback_of_new))} for new "
-            "transitions, which datasets do not contain: choose options without this requirement"
+            "transitions, but datasets contain no feedback: choose options of the method that "
+            "require no feedback for new transitions"
         )
     if requires.single_steps and n_step != 1:
         raise ValueError(f"n_step must be 1 for this replay method, got {n_step!r}")

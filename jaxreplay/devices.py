@@ -7,7 +7,8 @@ priorities sum to S therefore has the probability p / (D S), the expected fracti
 batch. Importance weights, the maximum priority of new transitions, and metrics are computed over
 all parts together.
 
-The functions of this module return their argument, and compile to nothing, for an axis of None.
+If `axis_name` is None, the functions of this module treat their argument as the only part and
+exchange nothing between devices.
 """
 
 from typing import TypeVar
@@ -82,10 +83,17 @@ def gathered(values: Array, axis_name: str | None) -> Array:
 
 
 def times(value: Array, axis_name: str | None) -> Array:
-    """Return `value * D` in float32: the sum over D devices of an equal value, without messages."""
+    """Return `value * D` in float32.
+
+    The result is the sum over D devices if all devices have the same value. Computing it does not
+    require messages between devices.
+    """
     return value if axis_name is None else value.astype(jnp.float32) * count(axis_name)
 
 
 def share(value: Array, axis_name: str | None) -> Array:
-    """Return `value / D` for D devices; converts a fraction of one part to a fraction of all."""
+    """Return `value / D` for D devices.
+
+    This converts a fraction of one device's part to a fraction of all parts.
+    """
     return value if axis_name is None else value / count(axis_name)

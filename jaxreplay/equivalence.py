@@ -1,4 +1,4 @@
-"""Equivalent losses for other sampling schemes, with the theory of LAP and PAL.
+"""Losses with equal expected gradients under different sampling schemes: theory of LAP and PAL.
 
 All functions are from Fujimoto, Meger & Precup 2020. A loss function maps TD errors of any shape to
 losses of the same shape.
@@ -121,12 +121,13 @@ def pal(
 
 
 def uniform_equivalent(loss: Loss, priority: Priority) -> Loss:
-    """Return the loss for uniform sampling that is equivalent to `loss` sampled by `priority`.
+    """Return the loss that is equivalent, under uniform sampling, to `loss` sampled by `priority`.
 
-    Both have the same expected gradient. The returned loss is
+    Both losses have the same expected gradient. The returned loss is
     `L(td_i) = priority(td_i) * loss(td_i) / lambda`, where lambda is the mean priority. Gradients
     through the priority and lambda are stopped (Fujimoto et al. 2020, Corollary 1). The equivalence
-    is exact on the whole buffer. On a batch of size B, 1 / lambda has a bias of order 1/B.
+    is exact for the TD errors of the whole buffer. For the TD errors of a batch of size B,
+    1 / lambda has a bias of order 1/B.
 
     Args:
       loss: loss function under prioritised sampling.

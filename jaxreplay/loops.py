@@ -2,7 +2,7 @@
 
 * `unrolled(key)` returns a PRNG key that yields the same numbers, but faster in compiled loops.
 * `product(x, kernel)` computes a matrix product that is faster on CPU for small dimensions.
-* `cond_if_any(due, change, tree)` is a conditional for updates that few elements of a batch need.
+* `cond_if_any(due, change, tree)` is a conditional for updates that few vmapped elements need.
 * `if_finite(optimiser)` wraps an optimiser to skip updates with NaN or infinite gradients.
 * `sum_of_squares(tree)` is the square of a global norm, in one kernel on a GPU.
 * `varying(tree)` lets a loop under `jax.shard_map` carry arrays that do not yet vary over devices.

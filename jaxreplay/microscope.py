@@ -1,6 +1,6 @@
-"""The replay microscope: which transitions a replay draws, how stale it is, and to what effect.
+"""The replay microscope, which measures how replay methods draw and weight stored transitions.
 
-`look` evaluates one replay, without training: its own method as stored and with exact priorities,
+`look` evaluates one replay without training: its own method with stored and with exact priorities,
 and other methods on the same transitions. Results are NumPy arrays.
 """
 
@@ -30,9 +30,10 @@ STORED = ", stored"  # end of the name of a replay's own method with the priorit
 
 
 class Schedule(NamedTuple):
-    """How often a training loop learns; steps are counted in each environment.
+    """How often a training loop takes gradient steps.
 
-    After `warmup` transitions, it takes `updates` gradient steps every `learn_every` steps.
+    After `warmup` transitions of all environments together, the loop takes `updates` gradient steps
+    every `learn_every` steps of each environment.
     """
 
     updates: int = 1
@@ -41,9 +42,9 @@ class Schedule(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Draws of the transitions in all slots so far, as counted by a training loop."""
+    """Numbers of draws so far of the transitions in all slots, as counted by a training loop."""
 
-    draws: Any  # [C] int32
+    draws: Any  # [C] int32, number of draws of the transition in each slot
     first_draw: Any  # [C] int32, steps between the write and the first draw; negative if none
 
 
@@ -54,10 +55,11 @@ class Look:
     Attributes:
       slots: arrays `[N]` of the stored transitions by name, from the oldest to the newest: `slot`,
         `environment`, `episode`, `age` (transitions), `age_updates`, `reward`, `ended`, `td` (the
-        current |TD error|), `draws`, `first_draw`, and `P NAME` and `w NAME` of every method. A
-        name is missing if the replay does not store this quantity, or if it was not passed.
-      methods: for every method, the columns of its row in `table`, by name.
-      run: quantities of the run, by name.
+        current |TD error|), `draws`, `first_draw`, and for the method NAME, the probability
+        `P NAME` and the weight `w NAME`. A name is missing if the replay does not store the
+        quantity, or if the quantity was not passed to `look`.
+      methods: for every method, the values in its row of `table`, by the name of the column.
+      run: quantities of the replay as a whole, by name, such as "staleness".
       forecasts: names of the quantities in `run` that were not counted, and are expected values
         under uniform replay instead.
       gradients: "parameters" if gradients are with respect to parameters, or "output" if they are
@@ -71,7 +73,7 @@ class Look:
     gradients: str
 
     def cells(self) -> list[list[str]]:
-        """Return the cells of the table of methods, with a header."""
+        """Return the texts of the cells of `table`, row by row; the first row is the header."""
         names = list(next(iter(self.methods.values())))
         rows = [[x, *(_cell(row[name]) for name in names)] for x, row in self.methods.items()]
         return [["method", *names], *rows]
@@ -104,10 +106,12 @@ def look(
     warm: str = "exact",
     gradients: int = 4_096,
 ) -> Look:
-    """Look at a replay, and at other methods on the same transitions; no state changes.
+    """Measure how a replay's own method, and other methods, draw and weight its transitions.
 
-    The method of the replay has two rows: "NAME, stored" uses the stored priorities, and NAME uses
-    exact priorities. The staleness of the replay is the total variation between the two.
+    The state of the replay does not change. If the exact priorities of its own method are known,
+    the results contain this method twice: "NAME, stored" uses the stored priorities, and NAME uses
+    exact priorities. The staleness of the replay is the total variation between the probabilities
+    of the two.
 
     Other methods start from an empty state. All stored transitions pass through `Sampler.add` in
     order, then `Sampler.refresh` sets exact priorities. Methods whose probabilities depend on
@@ -116,25 +120,28 @@ def look(
     Args:
       replay: the replay.
       state: state of the replay; not batched, and not empty.
-      feedback: returns the agent's feedback on transitions, `td_error` at least.
+      feedback: function that maps transitions `[B, ...]` to the agent's feedback, a dictionary of
+        arrays `[B]` that contains at least `td_error`.
       key: PRNG key; equal keys give equal numbers.
       methods: names of methods with their default options, or methods by name.
       own: name of the replay's own method in `methods`, with a sampler that equals the replay's
         sampler. None selects the first method with an equal sampler. If there is no such method,
         the replay's own method is named "run".
-      gradient: returns the gradient of the weighted loss of transitions with respect to the agent's
-        parameters. None uses gradients with respect to the agent's output, `loss'(td_error)`, and
-        assumes that gradients of different transitions are orthogonal.
+      gradient: function that maps transitions `[B, ...]` and weights `[B]` to the gradient of the
+        weighted loss with respect to the agent's parameters. None uses gradients with respect to
+        the agent's output, `loss'(td_error)`, and assumes that gradients of different transitions
+        are orthogonal.
       loss: the agent's loss of TD errors.
       counts: draws that the training loop has counted. With None, the results have the expected
         counts under uniform replay.
       schedule: how often the training loop learns, for quantities in updates.
-      warm: "exact", or "none", which leaves out all methods that need feedback.
+      warm: "exact" computes the states of other methods from all stored transitions. "none" reports
+        methods that need such a state as not comparable.
       gradients: number of transitions whose gradients are computed, drawn uniformly.
 
     Raises:
-      ValueError: If the state is empty, damaged, batched or of another replay, or if an argument is
-        out of bounds.
+      ValueError: If the state is empty, damaged, batched or from another replay, or if an argument
+        is out of bounds.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -199,7 +206,8 @@ def _methods(
     equal = [label for label, method in made.items() if method.sampler == replay.sampler]
     if own is not None and own not in equal:
         raise ValueError(
-            f"own must be a method with the sampler of the replay, {replay.sampler}, got {own!r}"
+            "own must be the name of a method in methods whose sampler equals the replay's, "
+            f"{replay.sampler}, got {own!r}"
         )
     own = own or (equal[0] if equal else "run")
     return own, made if equal else {**made, own: Method(replay.sampler, plain())}
@@ -209,13 +217,14 @@ def _checked(replay: Any, state: Any) -> tuple[Ring, np.ndarray]:
     """Return the ring of a valid state, and its slots `[N]` from the oldest to the newest."""
     if not isinstance(replay, Replay):
         raise ValueError(
-            f"replay must be a Replay, got {type(replay).__name__}: look at each part of a mixture"
+            f"replay must be a Replay, got {type(replay).__name__}: call look on each replay of a "
+            "mixture"
         )
     ring = calls.checked_state(replay, "look", state).ring
     ring_.check_valid(ring)
     size = int(ring_.size(ring))
     if not size:
-        raise ValueError("the replay is empty: add transitions before looking at it")
+        raise ValueError("the replay is empty: add transitions before calling look")
     slots = np.arange(size, dtype=np.int32)
     return ring, slots[np.argsort(-np.asarray(ring_.ages(ring))[:size], kind="stable")]
 
@@ -240,13 +249,18 @@ def _facts(stage: Scene, counts: Counts | None, schedule: Schedule | None) -> di
     if counts is not None:
         for name, values in zip(("draws", "first_draw"), counts, strict=True):
             if np.shape(values) != (ring.capacity,):
-                raise ValueError(f"counts.{name} must be [{ring.capacity}], got {np.shape(values)}")
+                raise ValueError(
+                    f"counts.{name} must have shape [{ring.capacity}], got {np.shape(values)}"
+                )
             facts[name] = np.asarray(values)[slots]
     return facts
 
 
 def _episodes(envs: int, first: np.ndarray | None, last: np.ndarray | None) -> np.ndarray:
-    """Return numbers of episodes `[N]`, from 0, given flags `[N]` from the oldest to the newest."""
+    """Return the number of each transition's episode, `[N]`, counted from 0.
+
+    `first` and `last` are flags `[N]` of the transitions, from the oldest to the newest, or None.
+    """
     count = max(0 if x is None else len(x) for x in (first, last)) // envs
     begins = np.zeros((count, envs), bool)
     if first is not None:
@@ -316,7 +330,7 @@ def _run(
     facts: Mapping[str, np.ndarray],
     schedule: Schedule | None,
 ) -> tuple[dict[str, float], frozenset[str]]:
-    """Return quantities of the run, and the names of those that are forecasts."""
+    """Return the quantities in `Look.run`, and the names in `Look.forecasts`."""
     ring, count = stage.ring, len(stage.slots)
     run: dict[str, float] = {
         "stored": count,
@@ -354,4 +368,4 @@ def _cell(value: Any) -> str:
     return "" if np.isnan(value) else f"{0.0 if abs(value) < _ROUNDING else value:.4g}"
 
 
-_ROUNDING = 1e-6  # of probabilities in float32
+_ROUNDING = 1e-6  # rounding error of probabilities in float32

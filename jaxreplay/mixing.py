@@ -34,14 +34,14 @@ class MixedState(NamedTuple):
 
 
 class Aux(NamedTuple):
-    """The auxiliary arrays of both methods, and masks of the whole batch if it has sequences."""
+    """The auxiliary arrays of both methods, and masks of the whole batch if it holds sequences."""
 
     first: Tree  # `Draw.aux` of the first replay's method
-    second: Tree  # of the second
+    second: Tree  # `Draw.aux` of the second replay's method
 
     @property
     def mask(self) -> Array:
-        """The masks of both parts of the batch, `[B, T]` bool."""
+        """The `mask` of both parts of the batch, concatenated, `[B, T]` bool."""
         return jnp.concatenate([self.first.mask, self.second.mask])
 
     @property
@@ -58,7 +58,7 @@ class Aux(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Mixed:
-    """Two replays with the functions of one, created by `mix`.
+    """Two replays that are used like a single replay, created by `mix`.
 
     Each function corresponds to the function of `Replay` with the same name. A batch consists of
     `first.batch_size` transitions from the first replay, followed by `second.batch_size` from the
@@ -71,7 +71,7 @@ class Mixed:
 
     Args:
       first: replay that receives new transitions.
-      second: replay that also receives them, unless `read_only` is True.
+      second: replay that also receives new transitions, unless `read_only` is True.
       read_only: whether to add new transitions only to the first replay. The method of the second
         replay still receives feedback.
 
@@ -95,8 +95,9 @@ class Mixed:
             )
         if not self.read_only and first.num_envs != second.num_envs:
             raise ValueError(
-                f"num_envs must be equal, got {first.num_envs} and {second.num_envs}: use "
-                "read_only=True if only the first replay receives new transitions"
+                f"num_envs of both replays must be equal, got {first.num_envs} and "
+                f"{second.num_envs}: use read_only=True if only the first replay receives new "
+                "transitions"
             )
 
     @property
@@ -111,12 +112,12 @@ class Mixed:
 
     @property
     def capacity(self) -> int:
-        """Number of transitions that both replays store."""
+        """Number of transitions that both replays together can store."""
         return self.first.capacity + self.second.capacity
 
     @property
     def slots(self) -> int:
-        """Number of slots in both ring buffers."""
+        """Number of slots in both ring buffers together."""
         return self.first.slots + self.second.slots
 
     @property
@@ -142,7 +143,9 @@ class Mixed:
         first = self.first.init(key_first, example)
         if second is None:
             if self.read_only:
-                raise ValueError("a read-only replay must be filled: pass its state as second")
+                raise ValueError(
+                    "the second replay is read-only and must be filled: pass its state as `second`"
+                )
             second = self.second.init(key_second, example)
         filled: Any = calls.checked_state(self.second, "init", second)
         _check_alike(first, filled)
@@ -212,7 +215,10 @@ class Mixed:
 
     @cached_method
     def probability(self, state: MixedState, slots: Array) -> Array:
-        """Return the expected fractions of a batch from slots of both replays, `[n]` float32."""
+        """Return the expected fraction of a batch that comes from each slot, `[n]` float32.
+
+        Slots of the second replay are numbered after the slots of the first.
+        """
         slots = as_int32("slots", slots, -1)
         first = self.first.probability(state.first, slots)
         second = self.second.probability(state.second, slots - self.first.slots)
@@ -246,8 +252,8 @@ class Mixed:
         batch = calls.checked_batch(batch, self.slots, self.first.sampler.length)
         if len(batch.indices) != self.batch_size or type(batch.aux) is not Aux:
             raise ValueError(
-                f"sample must have {self.batch_size} transitions, got {len(batch.indices)}: pass "
-                "a batch from sample of the same mixture"
+                f"sample must be a batch of {self.batch_size} transitions from this mixture, got "
+                f"{len(batch.indices)} transitions: pass a batch that the mixture's sample returned"
             )
         parts = []
         offsets = (0, self.first.slots)
@@ -282,8 +288,8 @@ def mix(
     Args:
       first: replay that receives new transitions.
       second: replay with its own sampler, capacity and storage.
-      share: share of the second replay in each batch, in (0, 1), rounded to whole transitions. It
-        was 0.5 for demonstrations in Ball et al. 2023.
+      share: share of the second replay in each batch, in (0, 1), rounded to whole transitions. Ball
+        et al. 2023 use 0.5 for demonstrations.
       batch_size: number of transitions in a batch. None means `first.batch_size`.
       read_only: whether to add new transitions only to the first replay.
 

@@ -163,7 +163,7 @@ def _check_fits(window: Window, step: Step) -> None:
         raise ValueError(f"push got a {type(step).__name__}, expected an n_step.Step")
     if jnp.ndim(window.steps.reward) != 2:
         raise ValueError(
-            f"push got a batch of {len(window.steps.reward)} windows, expected one: call push "
+            f"push got {len(window.steps.reward)} vmapped windows, expected one window: call push "
             "under jax.vmap, or select a window with jax.tree.map(lambda x: x[0], windows)"
         )
     example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), window.steps)

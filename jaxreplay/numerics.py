@@ -8,7 +8,7 @@ from jaxreplay.types import Array
 
 
 def bits(key: Array, shape: tuple[int, ...]) -> Array:
-    """Return the same uint32 as `jax.random.bits`, but faster on CPU (see `buffer.unrolled`).
+    """Return the uint32 numbers of `jax.random.bits`, but faster on CPU (see `buffer.unrolled`).
 
     256 numbers take 0.5 us instead of 4 us, and 4096 numbers take 5 us instead of 37 us.
 

@@ -1,4 +1,4 @@
-"""Loss functions of TD errors, and objectives: the part of a replay method in an agent's loss.
+"""Loss functions of TD errors, and objectives, by which replay methods modify an agent's losses.
 
 A loss function maps TD errors of any shape, such as `[N, B]` for N critics, to losses of the same
 shape. TD errors are targets minus values. All loss functions in this module are even.
@@ -54,16 +54,16 @@ LossName = Literal["agent", "mse", "huber", "l1"]
 
 
 def named(name: LossName) -> Loss | None:
-    """Return a loss by name ("huber" has kappa 1); "agent" returns None, for the agent's own."""
+    """Return a loss by name ("huber" has kappa 1), or None, the agent's own loss, for "agent"."""
     return {"agent": None, "mse": mse, "huber": huber(1.0), "l1": l1}[name]
 
 
 class Choice(NamedTuple):
-    """The rows of a batch of M candidates from which N critics and the actor learn."""
+    """The rows from which N critics and the actor learn, chosen from a batch of M candidates."""
 
     rows: Array  # [N, B] int32, rows for each critic
-    weights: Array  # [N, B] float32, factors of `Sample.weights` of these rows
-    actor: Array  # [B] int32
+    weights: Array  # [N, B] float32, factors that multiply the `Sample.weights` of these rows
+    actor: Array  # [B] int32, rows for the actor
 
 
 class Choose(Protocol):
@@ -75,7 +75,7 @@ class Choose(Protocol):
         ...
 
     def __call__(self, norms: Array, key: Array, /) -> Choice:
-        """Return the choice.
+        """Return the rows to learn from.
 
         Args:
           norms: `[N, M]` float32, norms of the loss gradients with respect to the critics' outputs.
@@ -100,7 +100,7 @@ class LearnedWeights(Protocol):
         ...
 
     def init(self, params: Tree, /) -> State:
-        """Return the initial state for parameters of the network."""
+        """Return the initial state, given the initial parameters of the network."""
         ...
 
     def weights(self, state: Any, value: ValueOf, sample: Sample, next_action: Array, /) -> Array:
@@ -118,7 +118,7 @@ class LearnedWeights(Protocol):
     def learn(
         self, state: Any, value: ValueOf, sample: Sample, next_action: Array, td: Array, /
     ) -> State:
-        """Return the state after learning from TD errors `[B]` of the agent before its update."""
+        """Return the state after learning from the TD errors `[B]` before the agent's update."""
         ...
 
     def metrics(self, state: Any, /) -> dict[str, Array]:
@@ -142,7 +142,8 @@ class Objective(NamedTuple):
     actor: Reduce  # for actor losses
     requires: Requirements = Requirements()  # what the objective requires of agents
     choose: Choose | None = None  # chooses rows of a batch of candidates; None keeps all rows
-    learned_weights: LearnedWeights | None = None  # weights with a state; None keeps the sampler's
+    learned_weights: LearnedWeights | None = None  # weights with a state; None keeps the weights
+    # of the sampler
     roles: bool = False  # whether the position of a row in the batch decides its loss
 
     def losses(self, td_error: Array) -> Array:

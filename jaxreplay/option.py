@@ -77,7 +77,7 @@ def option(default: Any, help: str | Declaration, source: str = "", **details: A
 
 
 class Option(NamedTuple):
-    """Declaration of a hyperparameter."""
+    """A hyperparameter: the name, type and default of a field, and its declaration."""
 
     name: str
     default: Any

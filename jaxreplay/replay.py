@@ -269,9 +269,9 @@ class Replay:
     def refresh(self, state: ReplayState, slots: Array, **feedback: Array) -> ReplayState:
         """Set the exact priorities of slots, outside of any batch, and return the new state.
 
-        Schedules over updates, such as the schedule of beta, do not advance. New transitions then
-        receive the maximum of all stored priorities. Empty slots and NaN or infinite feedback
-        change nothing; the metric `dropped` counts NaN or infinite feedback.
+        Schedules over updates, such as the schedule of beta, do not advance. After a call, new
+        transitions receive the maximum of all stored priorities. Empty slots and NaN or infinite
+        feedback change nothing; the metric `dropped` counts NaN or infinite feedback.
 
         Args:
           state: state of the replay.
@@ -280,7 +280,7 @@ class Replay:
 
         Raises:
           ValueError: If feedback is missing, or its shape differs from the shape of `slots`.
-          NotImplementedError: If the sampler has no exact priorities (`Sampler.refresh`).
+          NotImplementedError: If the sampler does not implement `Sampler.refresh`.
         """
         state = calls.checked_state(self, "refresh", state)
         slots = as_int32("slots", slots, int(IGNORED))

@@ -44,7 +44,7 @@ class Ring(struct.PyTreeNode):
 
         Args:
           transition: `[E, ...]`, or a rollout `[T, E, ...]`.
-          lead: `(T, E)` for a rollout; () means `(E,)`.
+          lead: leading axes, `(T, E)` for a rollout; () means `(E,)`.
 
         Raises:
           ValueError: If a field is missing or unknown, its shape does not match the example, or its
@@ -77,11 +77,11 @@ class Ring(struct.PyTreeNode):
 
 
 class Storage(abc.ABC):
-    """Base class for storage formats: frozen dataclasses with one function."""
+    """Base class for storage formats: frozen dataclasses with the function `init`."""
 
     @abc.abstractmethod
     def init(self, example: Tree, capacity: int, num_envs: int) -> Ring:
-        """Return an empty ring buffer, given valid arguments of the function `init`."""
+        """Return an empty ring buffer, given arguments that are valid for `ring.init`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,10 +181,10 @@ def gather(ring: Ring, slots: Array) -> Tree:
 
 @with_default_promotion
 def gather_part(ring: Ring, slots: Array, name: str, part: range) -> Array:
-    """Return some elements `[B, n]` of a flat field `[C, D]` in slots `[B]` int32.
+    """Return the elements `part` of the flat field `name` `[C, D]` in slots `[B]`, `[B, n]`.
 
-    They are the elements `part` of the result of `gather`. If the field is stored as 32-bit
-    numbers in `words`, only these elements are read, and otherwise whole rows.
+    If the field is stored as 32-bit numbers in `words`, only these elements are read. Otherwise,
+    whole transitions are read, as in `gather`.
     """
     slots = slots_within(slots, ring.capacity)
     for field in ring.layout.fields:
@@ -245,7 +245,7 @@ def version(ring: Ring, slots: Array) -> Array:
 
 
 def time(ring: Ring, slots: Array) -> Array:
-    """Return when slots were written, `[B]` float32 from 0 (start) to 1 (latest step)."""
+    """Return the times when slots were written, `[B]` float32: 0 is the start, 1 the last step."""
     return (ring.steps_added - age(ring, slots)) / jnp.maximum(ring.steps_added, 1)
 
 
@@ -305,8 +305,8 @@ def check_valid(ring: Ring) -> None:
 def _check_unbatched(ring: Ring) -> None:
     if jnp.ndim(ring.steps_added):
         raise ValueError(
-            f"ring must not be batched, got a batch of {len(ring.steps_added)}: call the function "
-            "under jax.vmap, or select an element with jax.tree.map(lambda x: x[0], ring)"
+            f"ring must be one ring buffer, got {len(ring.steps_added)} vmapped ring buffers: call "
+            "the function under jax.vmap, or select one with jax.tree.map(lambda x: x[0], ring)"
         )
 
 

@@ -33,8 +33,8 @@ class Sampler:
 
     Attributes:
       needs_whole: reason why `Replay(axis_name=...)` cannot shard the transitions over devices.
-        None means that it can, because the sampler's functions reduce over `ring.axis_name` every
-        quantity that depends on all transitions.
+        None means that `Replay` can shard them, because the sampler's functions reduce every
+        quantity that depends on all transitions over `ring.axis_name`.
     """
 
     needs_whole: ClassVar[str | None] = "its functions do not reduce over devices"
@@ -104,14 +104,14 @@ class Sampler:
     def refresh(self, state: State, ring: Ring, slots: Array, **feedback: Array) -> State:
         """Return the state with exact priorities of slots, outside of any batch.
 
-        Unlike `update`, this function does not advance schedules over updates. New transitions
-        then receive the maximum of all stored priorities. Samplers implement this function if
-        their priorities depend on feedback alone.
+        Unlike `update`, this function does not advance schedules over updates. After a call, new
+        transitions receive the maximum of all stored priorities. Samplers implement this function
+        if their priorities depend on feedback alone.
 
         Args:
           state: state of the sampler.
           ring: the ring buffer.
-          slots: `[n]` int32, distinct, or `IGNORED` where there is nothing to refresh, as in
+          slots: `[n]` int32, distinct, except for `IGNORED`, which marks slots to skip, as in
             `update`.
           **feedback: `[n]` float32 each, including all feedback in `Requirements.feedback`.
 
@@ -193,7 +193,7 @@ class Sampler:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether sampling is uniform by design. If so, comparisons expect uniform frequencies."""
+        """Whether sampling is uniform by design. Studies expect other samplers to prioritise."""
         return False
 
     @property

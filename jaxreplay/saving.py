@@ -140,8 +140,9 @@ def load_rows(
     """
     if names := replay.requires.feedback_of_new:
         raise ValueError(
-            f"this replay method requires {', '.join(sorted(names))} for new transitions, which "
-            "files do not contain: choose options without this requirement"
+            f"this replay method requires {', '.join(sorted(names))} for new transitions, but "
+            "files contain no feedback: choose options of the method that require no feedback for "
+            "new transitions"
         )
     with _open(path) as saved:
         ring = _read_ring(saved, example)
@@ -197,7 +198,7 @@ def _read_ring(saved: ArrayFile, example: Tree) -> Ring:
 
 
 def _read_steps(saved: ArrayFile) -> Array:
-    """Read the number of added steps, given a replay of complete transitions.
+    """Read the step counter of a saved replay that stores complete transitions.
 
     Raises:
       Damaged: If the sizes contradict the arrays.
@@ -266,7 +267,7 @@ def _check_state(replay: Replay, state: ReplayState) -> None:
         raise ValueError("save does not support jit: call it outside of jit with a concrete state")
     if ring.steps_added.ndim:
         raise ValueError(
-            "save got a batch of states, expected one: save each state separately, as in "
+            "save got vmapped states, expected one state: save each state separately, as in "
             "save(replay, jax.tree.map(lambda x: x[seed], state), path)"
         )
     fits = ring.num_envs == replay.num_envs and ring.capacity % replay.capacity == 0
@@ -321,7 +322,7 @@ def _check_same(path: Path, header: dict[str, Any], replay: Replay, like: Replay
 def _check_fields(path: Path, header: dict[str, Any], fields: list[list[str]]) -> None:
     saved = header["row"]
     if not all(isinstance(pair, list) and [*map(type, pair)] == [str, str] for pair in saved):
-        raise Damaged(f"{path} is damaged (its row is no list of names and dtypes): {_REMEDY}")
+        raise Damaged(f"{path} is damaged (`row` is not a list of names and dtypes): {_REMEDY}")
     advice = "pass the example of the saved replay"
     _check_equal(path, dict(saved), dict(fields), "field", "this example", advice)
     if saved != fields:
@@ -331,7 +332,7 @@ def _check_fields(path: Path, header: dict[str, Any], fields: list[list[str]]) -
 def _check_equal(
     path: Path, saved: dict[str, str], expected: dict[str, str], kind: str, owner: str, advice: str
 ) -> None:
-    """Raise ValueError for the first difference between two mappings from names to dtypes."""
+    """Raise ValueError if two mappings from names to dtypes and shapes differ."""
     for name in [*expected, *(name for name in saved if name not in expected)]:
         if saved.get(name) != expected.get(name):
             advice = array_file.advice(saved.get(name), expected.get(name), advice)

@@ -203,7 +203,7 @@ def rebuild(tree: SumTree, leaves: Array) -> SumTree:
 
 
 def rebuild_batched(tree: SumTree, leaves: Array) -> SumTree:
-    """Rebuild a batch of trees from leaves `[..., C]` in a single compiled program."""
+    """Rebuild vmapped trees from leaves `[..., C]` in a single compiled program."""
     build = functools.partial(rebuild, tree)
     for _ in leaves.shape[1:]:
         build = jax.vmap(build)
@@ -250,8 +250,8 @@ def sample(
       sampling: "stratified" divides the total into B equal ranges and draws uniformly from each
         range (Schaul et al. 2016, App. B.2.1). "systematic" uses the same random offset in every
         range (Carpenter et al. 1999). "iid" draws independently. All have equal expected counts.
-      size: `[]` int32, positive. If all leaves are 0, draws are uniform below `size`; with None,
-        the result is then undefined.
+      size: `[]` int32, positive. If all leaves are 0, draws are uniform in [0, size), or undefined
+        if `size` is None.
 
     Raises:
       ValueError: If `sampling` is unknown.
@@ -275,8 +275,8 @@ def shares(key: Array, batch_size: int, sampling: Sampling) -> Array:
 def at_shares(tree: SumTree, shares: Array, size: Array | None = None) -> Array:
     """Return the leaf indices at positions `shares` `[B]` uint32, in units of total / 2^32.
 
-    If all leaves are 0, positions are looked up among `size` equal leaves; if `size` is None, the
-    result is then undefined.
+    If all leaves are 0, positions are looked up among `size` equal leaves, or the result is
+    undefined if `size` is None.
     """
     indices = find(tree, *numerics.fraction(shares, total(tree)))
     if size is None:
@@ -320,7 +320,7 @@ def _find_in_rows(tree: SumTree, target: Array, rest: Array) -> Array:
 
 
 def _find_in_nodes(tree: SumTree, target: Array, rest: Array) -> Array:
-    """Find leaves as `find` does, with a read per child, which XLA on GPU fuses with others."""
+    """Find leaves as `find` does, but read each child separately: XLA on GPU fuses these reads."""
 
     def children(row: Array) -> list[Array]:
         first = row * tree.branching
@@ -350,9 +350,9 @@ def _descend(
 ) -> _Walk:
     """Descend through the levels from the last to the first entry of `starts`.
 
-    `read` returns the children `[B]` of parents, given their rows `[B]` in `[n, branching]`. Level
-    i begins at node `starts[i]`. The loop is unrolled, because a compiled loop would copy `walk`
-    in every turn.
+    `read` returns a list of children, an array `[B]` for each child, given the rows `[B]` that
+    contain them in nodes of shape `[n, branching]`. Level i begins at node `starts[i]`. The loop is
+    unrolled, because a compiled loop would copy `walk` in every iteration.
     """
     for level_start in reversed(starts):
         node, target, rest = walk
@@ -426,7 +426,7 @@ def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
 
 
 def _targets(tree: SumTree, index: Array) -> list[Array]:
-    """Return the places in `nodes` of leaf `index` `[]` uint32 and of its ancestors."""
+    """Return the indices in `nodes` of leaf `index` `[]` uint32 and of its ancestors."""
     starts = enumerate(_levels(tree.capacity, tree.branching).starts)
     return [start + index // tree.branching**level for level, start in starts]
 

@@ -61,7 +61,7 @@ GOALS = Goals(_reached, size=1)  # the last two elements of a flat observation
 
 
 def with_goals(method: Method) -> Method:
-    """Return a method that is ready for use: with `GOALS` if its sampler requires goals."""
+    """Return the method, with `GOALS` in its sampler if the sampler requires goals."""
     if not method.requires.goals:
         return method
     return method._replace(sampler=method.sampler.for_goals(GOALS))
@@ -114,7 +114,7 @@ class Case:
         return self.replay.observe_return(state, values.mean(), keys[2]), batch
 
     def feedback_of(self, values: Array) -> dict[str, Array]:
-        """Return `values`, of shape `self.shape`, as feedback under every name."""
+        """Return `values`, of shape `self.shape`, as feedback for every name in `self.feedback`."""
         return dict.fromkeys(self.feedback, values)
 
     def fill(self, count: int = BATCH) -> Any:
@@ -238,14 +238,14 @@ def states_share_no_buffers(case: Case) -> None:
 
 
 def eager_jit_vmap_and_scan_agree(case: Case) -> None:
-    """Check that eager and transformed calls are equal, and that a step compiles only once."""
+    """Check that eager and transformed calls have equal results, and a step compiles only once."""
     start, steps = case.fill(), 15  # overwrites slots if the capacity factor is 1
     expected: tuple[Any, Any] = (start, None)
     for time in range(steps):
         expected = case.step(expected[0], time)
         if time == 0:  # only once, because eager calls recompile branches and loops
             same(expected, case.cycle(start, time), rtol=1e-5)
-    _ensure(case.traces == 1, "later steps must not recompile")
+    _ensure(case.traces == 1, "`add`, `sample` and `update` must not recompile at later steps")
     states = jax.tree.map(lambda x: jnp.stack([x, x]), start)
     scan = jax.vmap(lambda s: jax.lax.scan(case.cycle, s, jnp.arange(steps)))
     scanned, batches = jax.jit(scan)(states)
@@ -261,10 +261,16 @@ def batches_have_the_promised_shapes(case: Case) -> None:
     _ensure(weights.dtype == np.float32, f"weights must be float32, got {weights.dtype}")
     shapes = [batch.indices.shape, batch.version.shape, batch.weights.shape]
     expected = [case.shape, case.shape, case.shape[:1]]
-    _ensure(shapes == expected, f"indices, version and weights must have {expected}, got {shapes}")
+    _ensure(
+        shapes == expected,
+        f"indices, version and weights must have shapes {expected}, got {shapes}",
+    )
     _ensure(((weights > 0) & (weights < np.inf)).all(), f"weights must be positive, got {weights}")
     row = batch.transition
-    _ensure(_types(row) == _types(case.example, case.shape), f"transitions are {_types(row)}")
+    _ensure(
+        _types(row) == _types(case.example, case.shape),
+        f"transitions must have the structure, dtypes and shapes of the example, got {_types(row)}",
+    )
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[len(case.shape) :]), row)  # [B T, ...]
     obs, number = get_field(flat, "obs"), get_field(flat, "reward")
     if case.method.requires.goals:  # rewards and desired goals may be relabelled
@@ -292,7 +298,10 @@ def only_written_slots_are_drawn(case: Case) -> None:
     for count in (1, 4, 5, 11):  # after one step, the replay contains less than a batch
         state = case.fill(count)
         can = bool(case.replay.can_sample(state))
-        _ensure(can == (count * E >= BATCH), f"can_sample is {can} with {count * E} transitions")
+        _ensure(
+            can == (count * E >= BATCH),
+            f"can_sample must not be {can} with {count * E} transitions",
+        )
         for seed in range(5):
             batch = case.sample(state, jax.random.key(seed))
             valid = np.broadcast_to(np.asarray(batch.weights).T, case.shape[::-1]).T > 0
@@ -301,7 +310,7 @@ def only_written_slots_are_drawn(case: Case) -> None:
             _ensure(written, f"slots must be in [0, {count * E}), got {slots}")
             _ensure(valid.all() or not can, f"weights must be positive, got {batch.weights}")
             number = np.asarray(get_field(batch.transition, "reward"))[valid]
-            _ensure((number < count * E).all(), "rewards must equal those of added transitions")
+            _ensure((number < count * E).all(), "rewards must be rewards of added transitions")
 
 
 def draws_follow_the_probabilities(case: Case) -> None:
@@ -333,7 +342,10 @@ def _check_frequencies(case: Case, chance: Array, batches: Sample) -> None:
     _ensure(not off.any(), f"frequencies of slots {np.flatnonzero(off)} must match `probability`")
     if isinstance(batches.probability, jax.Array) and case.method.sampler.length is None:
         reported = np.asarray(batches.probability).ravel()
-        _ensure(np.allclose(reported, probability[drawn], rtol=1e-4), "Draw.probability is wrong")
+        _ensure(
+            np.allclose(reported, probability[drawn], rtol=1e-4),
+            "`Draw.probability` must equal `Sampler.probability` at the drawn slots",
+        )
     if case.method.sampler.length is None:
         weights, chances = np.asarray(batches.weights, np.float64), probability[drawn]
         increase = np.mean((weights.ravel() - weights.mean()) * (chances - chances.mean()))
@@ -389,10 +401,10 @@ def feedback_for_overwritten_slots_is_dropped(case: Case) -> None:
 
 
 def overwritten_transitions_are_forgotten(case: Case) -> None:
-    """Check that probabilities do not depend on which slots had feedback before being overwritten.
+    """Check that probabilities do not depend on feedback on overwritten transitions.
 
-    Two replays contain equal transitions, and feedback was on different slots before these were
-    overwritten.
+    Two replays contain equal transitions, but different slots received feedback before all slots
+    were overwritten.
     """
 
     def chances(first: int) -> np.ndarray:
@@ -464,7 +476,7 @@ def finite_feedback_of_either_sign_is_kept(case: Case) -> None:
     }
     for name, after in states.items():
         count, before = (int(case.metrics(x)["skipped_leaves"]) for x in (after, state))
-        remedy = "they must be finite and not negative for any TD error, also 0"
+        remedy = "priorities must be finite and not negative for any TD error, including 0"
         _ensure(count == before, f"{name} skipped {count - before} priorities: {remedy}")
 
 
@@ -490,8 +502,8 @@ def only_declared_fields_and_feedback_are_read(case: Case) -> None:
         return
     others = [name for name in fields if name not in declared]
     read = [name for name in others if not _works(trace, [x for x in fields if x != name])]
-    remedy = "declare it in Requirements.transition_fields (transition_fields of Proportional)"
-    _ensure(not read, f"{type(sampler).__name__} reads {', '.join(read)} of transitions: {remedy}")
+    remedy = "declare all in Requirements.transition_fields (Proportional: transition_fields=...)"
+    _ensure(not read, f"{type(sampler).__name__} reads fields {', '.join(read)}: {remedy}")
 
 
 def _every_function(case: Case, example: Tree, key: Array) -> Any:
@@ -553,7 +565,7 @@ def batch_size_may_equal_the_capacity(case: Case) -> None:
 def batch_size_can_be_overridden(case: Case) -> None:
     """Check that `sample(..., batch_size)` draws like a replay with this default batch size.
 
-    Methods that require all new transitions must raise ValueError instead.
+    Methods with `Requirements.all_new` must raise ValueError instead.
     """
     size, key = BATCH * 2, jax.random.key(0)
     state = jax.eval_shape(case.init, key)
@@ -563,9 +575,12 @@ def batch_size_can_be_overridden(case: Case) -> None:
         return
     resized = Case(case.method, case.example, batch_size=size).replay.sample
     programs = [str(jax.make_jaxpr(function)(state, key)) for function in (sample, resized)]
-    _ensure(programs[0] == programs[1], "draws must equal those of a replay with this batch size")
+    _ensure(programs[0] == programs[1], "draws must equal draws of a replay with this batch size")
     batch = jax.eval_shape(sample, state, key)
-    _ensure(batch.weights.shape == (size,), f"weights have shape {batch.weights.shape}")
+    _ensure(
+        batch.weights.shape == (size,),
+        f"weights must have shape [batch_size], got {batch.weights.shape}",
+    )
     feedback = case.feedback_of(jnp.zeros(batch.indices.shape))
     after = jax.eval_shape(case.update, state, batch, feedback)
     _ensure(_types(after) == _types(state), "an update with another batch size must preserve types")

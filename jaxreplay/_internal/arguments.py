@@ -126,7 +126,7 @@ def check_array(
 ) -> None:
     """Raise ValueError unless a value is an array with the given shape and kind of dtype.
 
-    `kind` is bool, int, or float, which stands for any real dtype. `hint` maps a wrong shape to
+    `kind` is bool, int or float; float stands for any real dtype. `hint` maps a wrong shape to
     advice, such as ": use x[:, 0]".
     """
     if not hasattr(value, "dtype") and not isinstance(value, bool | int | float | complex):
@@ -143,7 +143,7 @@ def check_array(
 
 
 def check_scalar(name: str, example: Any, kind: type) -> None:
-    """Raise ValueError unless the field `name` of the example transition is a scalar of a kind.
+    """Raise ValueError unless the field `name` of the example is a scalar of the given kind.
 
     `example` is the value of the field. For kinds, see `check_array`.
     """
@@ -182,7 +182,7 @@ def slots_within(given: Any, count: int) -> jax.Array:
 
 
 def zero_based(name: str, given: Any, valid: range) -> np.ndarray:
-    """Return recorded discrete actions `[...]` as int32, minus the first valid action.
+    """Return recorded discrete actions `[...]` as int32 numbers 0 .. n-1 for n `valid` actions.
 
     Raises:
       ValueError: If `valid` is not a range of successive integers, or an action is not in it.
@@ -196,13 +196,14 @@ def zero_based(name: str, given: Any, valid: range) -> np.ndarray:
     if outside.any():
         raise ValueError(
             f"{name} must be in [{valid[0]}, {valid[-1]}], got {outside.sum()} of {actions.size} "
-            f"outside, and values from {actions.min()} to {actions.max()}: pass the task's actions"
+            f"outside, with values from {actions.min()} to {actions.max()}: pass the range of the "
+            "task's actions"
         )
     return (actions.astype(np.int64) - valid.start).astype(np.int32)
 
 
 def find_overflow(array: np.ndarray, dtype: Any) -> Any:
-    """Return a number from an array that an integer dtype can't represent, or None."""
+    """Return an element of an array that is out of range for an integer dtype, or None."""
     if array.size:
         bounds = jnp.iinfo(dtype)  # JAX would drop the upper 32 bits of 64-bit integers
         for value in (array.min(), array.max()):

@@ -160,8 +160,8 @@ def opened(
         if header["format"] != known:
             version = untrusted.printable(header.get("version", "another version"))
             raise ValueError(
-                f"{path} has format {header['format']} ({version}), but this version reads format "
-                f"{known}: use the version that wrote it"
+                f"{path} has format {header['format']} (written by {version}), but this version "
+                f"reads format {known}: use the version that wrote the file"
             )
         yield ArrayFile(path, file, header, remedy)
 
@@ -174,9 +174,9 @@ def _parse(written: str, known: int, about: Mapping[str, type]) -> dict[str, Any
         kinds |= {**about, "leaves": dict, "crc32": dict}
     for name, kind in kinds.items():
         if not isinstance(header, dict) or type(header.get(name)) is not kind:
-            raise ValueError(f"header entry {name} must be of type {kind.__name__}")
+            raise ValueError(f"header entry `{name}` must be of type {kind.__name__}")
     if not all(isinstance(kind, str) for kind in header.get("leaves", {}).values()):
-        raise ValueError("header entry leaves must contain only strings")
+        raise ValueError("header entry `leaves` must contain only strings")
     return header
 
 

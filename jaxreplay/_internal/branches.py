@@ -46,8 +46,8 @@ def cond_if_any(due: Array, change: Callable[..., Tree], tree: Tree, *extra: Any
 def cond_on_schedule(due: Array, change: Callable[[Tree], Tree], tree: Tree) -> Tree:
     """Return `change(tree)` if `due`, otherwise `tree`, which is not copied.
 
-    The condition must be the same for all elements of a vmapped batch, such as one on a step
-    counter. Otherwise, every element always computes `change`.
+    The condition must be the same for all elements of a vmapped batch, such as a condition on a
+    step counter. Otherwise, every element always computes `change`.
 
     Args:
       due: `[]` bool.
@@ -67,7 +67,7 @@ def _cond_if_any(change: Callable[..., Tree], due: Array, tree: Tree, *extra: An
     inputs = [*leaves, *jax.tree.leaves(extra)]
     traced = jax.make_jaxpr(change)(tree, *extra)
     if any(isinstance(x, Tracer) for x in traced.consts):
-        raise ValueError("change closes over traced arrays: pass them as arguments")
+        raise ValueError("`change` closes over traced arrays: pass the arrays as arguments")
     pairs = zip(traced.jaxpr.outvars, traced.jaxpr.invars, strict=False)
     changed = [place for place, (new, old) in enumerate(pairs) if new is not old]
     run = jaxpr_as_fun(traced)

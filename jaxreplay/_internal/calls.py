@@ -34,8 +34,8 @@ def check_axis(axis_name: Any, sampler: Sampler) -> None:
     if sampler.needs_whole is not None:
         raise ValueError(
             f"{type(sampler).__name__} cannot be sharded over devices, because "
-            f"{sampler.needs_whole}: use one device (axis_name None), or a method that can be "
-            "sharded, such as per"
+            f"{sampler.needs_whole}: use one device (axis_name=None), or a method that can be "
+            "sharded, such as `per`"
         )
 
 
@@ -57,8 +57,8 @@ def check_sampler(sampler: Any) -> None:
         kinds = [x.kind for x in inspect.signature(getattr(sampler, function)).parameters.values()]
         if inspect.Parameter.VAR_KEYWORD not in kinds:
             raise ValueError(
-                f"{kind}.{function} must end with **feedback, because agents may pass more than "
-                "it requires"
+                f"{kind}.{function} must end with **feedback, because agents may pass more "
+                "feedback than the sampler requires"
             )
     innermost = sampler  # wrappers pass `observe_return` on to their inner sampler
     while isinstance(inner := getattr(innermost, "inner", None), Sampler):
@@ -159,8 +159,8 @@ def next_state(sampler: Sampler, function: str, state: State, *args: Any, **feed
     """Return the state that a function of a sampler returns.
 
     Raises:
-      ValueError: If the function reads feedback or a field that it does not get, or returns a state
-        of another structure, or with other shapes or dtypes.
+      ValueError: If the function reads feedback or a field that is missing, or returns a state
+        whose structure, shapes or dtypes differ from those of `state`.
     """
     name = f"{type(sampler).__name__}.{function}"
     try:

@@ -1,4 +1,4 @@
-"""Optimised HLO: copies of large arrays in loops, and the operations of one iteration."""
+"""Analysis of optimised HLO: copies of large arrays in loops, and operations of an iteration."""
 
 import functools
 import math
@@ -23,10 +23,10 @@ class Operation(NamedTuple):
     Attributes:
       kind: name of the operation in HLO, such as "fusion".
       shapes: dtypes and shapes of its results, such as "f32[256]".
-      times: how often an iteration of the loop carries it out.
-      waits: whether it is a branch or a loop that depends on data.
-      cycles: XLA's estimate of its cycles, on TPU.
-      origin: line of the source, and the innermost line of a library that it calls.
+      times: number of times that an iteration of the loop carries out the operation.
+      waits: whether the operation is a branch or a loop that depends on data.
+      cycles: XLA's estimate of the cycles that the operation takes, on TPU.
+      origin: source line outside of libraries, and the innermost library line that it calls.
     """
 
     kind: str
@@ -54,7 +54,7 @@ def _total(operations: list[Operation]) -> int:
 
 
 class _Program:
-    """The computations of a program, and the operations that they launch."""
+    """The computations of a compiled program, and the operations that they launch."""
 
     def __init__(self, text: str) -> None:
         self._computations: dict[str, list[str]] = {}
@@ -91,7 +91,8 @@ class _Program:
         """Return the number of iterations of a loop, if it is constant."""
         if known := re.search(r'known_trip_count":\{"n":"(\d+)"', line):
             return int(known[1])
-        # On TPU, the condition alone says it; JAX's loops of constant length count from 0.
+        # On TPU, only the condition contains the number; JAX's loops of constant length count from
+        # 0.
         (condition,) = re.findall(r"condition=%([\w.-]+)", line)
         lines = "\n".join(self._computations.get(condition, ()))
         bound = re.search(r"ROOT .* compare\(%[\w.-]+, %([\w.-]+)\), direction=LT", lines)
@@ -100,7 +101,7 @@ class _Program:
 
 
 class _Origins:
-    """Lines of the source that the operations of a program come from."""
+    """Source lines of the operations in a compiled program."""
 
     def __init__(self, text: str) -> None:
         def entries(title: str, pattern: str) -> dict[str, tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""Compile a loop over a step, for this machine or for a GPU or TPU, and read what it costs."""
+"""Compile a loop over a step, for this machine or for a GPU or TPU, and return its cost."""
 
 import math
 import re
@@ -19,17 +19,17 @@ _NO_LOOP = (
 
 
 class Cost(NamedTuple):
-    """What one iteration of a compiled loop costs; `print` shows it with its operations.
+    """Cost of one iteration of a compiled loop; `print` shows the cost and the operations.
 
     Attributes:
       platform: platform that the loop is compiled for.
-      launches: operations; on a GPU, kernels that are launched one after the other.
-      conditionals: branches, and loops of unknown length, that depend on data; on a GPU, the host
-        reads the data before it goes on.
-      copies: copies of large arrays. Moves between a TPU's memory and its cache, which other
-        operations overlap, do not count.
+      launches: number of operations; on a GPU, of kernels that are launched one after the other.
+      conditionals: number of branches and of loops of unknown length, which depend on data; on a
+        GPU, the host reads the data before it continues.
+      copies: number of copies of large arrays. Moves between a TPU's memory and its cache, which
+        other operations overlap, do not count.
       cycles: XLA's estimate of cycles on a TPU, None on other platforms.
-      bytes: memory of the device that the program needs, with the state.
+      bytes: device memory that the compiled program needs, including the state.
       operations: operations of the iteration and their origin in the source.
     """
 
@@ -42,7 +42,7 @@ class Cost(NamedTuple):
     operations: tuple[hlo.Operation, ...]
 
     def __str__(self) -> str:
-        """Return a table: how many operations, and cycles, each line of the source causes."""
+        """Return a table of the number of operations (and cycles, on TPU) of each source line."""
         lines: dict[str, list[hlo.Operation]] = {}
         for operation in self.operations:
             lines.setdefault(operation.origin, []).append(operation)
@@ -73,7 +73,7 @@ class Cost(NamedTuple):
 def compiled_cost(
     step: Callable[..., Any], state: Any, *args: Any, platform: str | None = None, size: int = 0
 ) -> Cost:
-    """Compile a loop and return what one iteration costs, without running it.
+    """Compile a loop, without running it, and return the cost of one iteration.
 
     Args:
       step: one iteration of the loop, `(state, *args) -> state` or `-> (state, output)`. A function
@@ -174,7 +174,7 @@ class _Large:
 def _compile(
     step: Callable[..., Any], state: Any, args: tuple[Any, ...], platform: str | None
 ) -> tuple[jax.stages.Compiled, Any]:
-    """Compile a loop over a step, or a step with a loop; also return the shapes of its arrays."""
+    """Compile a loop over a step, or a step that contains a loop; also return the array shapes."""
     topologies.check(platform)
     start, *inputs = jax.eval_shape(lambda *given: given, state, *args)
     jaxpr, result = jax.make_jaxpr(step, return_shape=True)(start, *inputs)

@@ -41,7 +41,7 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 
 def median_wait(waits: np.ndarray, seen: np.ndarray) -> float:
-    """Return the Kaplan-Meier median of waits `[n]`; infinity if it is not reached.
+    """Return the Kaplan-Meier median of waits `[n]`; infinity if the median is not reached.
 
     Args:
       waits: `[n]`, time until the event, or until the end of the observation.
@@ -75,20 +75,20 @@ def forecast_wait(volume: float, stored: int, full: bool) -> float:
 
 
 class Effect(NamedTuple):
-    """The gradient of a batch, compared with the mean gradient of all transitions."""
+    """The gradient of a batch, compared with the mean gradient m of all transitions."""
 
-    cosine: float  # of the expected gradient G and the mean gradient
-    bias: float  # distance between G, scaled to fit, and the mean gradient, relative to the latter
-    variance: float  # of the gradient of a batch
+    cosine: float  # cosine similarity of the expected gradient G of a batch and m
+    bias: float  # |G / s - m| / |m|, where s = G m / |m|^2 scales G to fit m
+    variance: float  # variance of the gradient of a batch
     noise: float  # variance / |G|^2
 
 
 class Gradients(NamedTuple):
     """Sums over the gradients of n transitions."""
 
-    norms: np.ndarray  # [n], squared norms
-    mean: np.ndarray  # [D], of all transitions
-    sums: np.ndarray  # [M, D], weighted in M ways
+    norms: np.ndarray  # [n], squared norm of each gradient
+    mean: np.ndarray  # [D], mean gradient of all transitions
+    sums: np.ndarray  # [M, D], sums of the gradients, weighted in M ways
 
 
 def effects(
@@ -127,7 +127,7 @@ def effect(expected: np.ndarray, mean: np.ndarray, second: float, batch_size: in
 
 
 def oracle(gradients: Gradients, batch_size: int) -> Effect:
-    """Return the `Effect` of the unbiased way to draw that has the smallest variance.
+    """Return the `Effect` of the unbiased sampling distribution with the smallest variance.
 
     Transitions are drawn in proportion to the norms of their gradients, with weights 1 / (N P).
     """

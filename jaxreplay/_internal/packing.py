@@ -123,7 +123,7 @@ def as_stored(layout: Layout, tree: Tree, apart: Mapping[str, str] = MappingProx
     Args:
       layout: layout of one transition.
       tree: pytree of arrays.
-      apart: dtypes, by name, of leaves that are stored outside this layout.
+      apart: dtypes of the leaves that are stored outside this layout, by the name of the leaf.
     """
     dtypes = {field.name: field.dtype for field in layout.fields} | dict(apart)
 

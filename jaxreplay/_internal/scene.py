@@ -1,4 +1,4 @@
-"""How methods draw and weight the transitions of one replay, and the effects of their batches."""
+"""How methods draw and weight the transitions of one replay, and how this affects gradients."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -19,17 +19,17 @@ from jaxreplay.types import Array, State, Tree
 NOT_COMPARABLE, ORACLE = "not comparable", "oracle"
 _TOLERANCE = 1e-4  # of the sum of probabilities
 _CHUNK = 4_096  # transitions whose feedback is evaluated at once
-_BYTES = 64_000_000  # of gradients of single transitions at once
+_BYTES = 64_000_000  # size of the gradients of single transitions that are computed at once
 
 
 class View(NamedTuple):
     """How a method draws and weights the stored transitions, from the oldest to the newest."""
 
-    basis: str
-    seconds: float
+    basis: str  # how the probabilities were computed, or why they are not comparable
+    seconds: float  # time of the computation
     probability: Any = None  # [N]; None if it is not comparable
     weights: Any = None  # [N], up to a factor; None if they are not known
-    slopes: Any = None  # [N], factors of the gradient by the method's own loss
+    slopes: Any = None  # [N], factors by which the method's own loss scales gradients
 
 
 class Scene(NamedTuple):
@@ -39,9 +39,9 @@ class Scene(NamedTuple):
     slots: np.ndarray  # [N], from the oldest to the newest
     told: dict[str, Array]  # feedback [C]
     td: np.ndarray  # [N] TD errors
-    slopes: np.ndarray  # [N], derivatives of the agent's loss at them
+    slopes: np.ndarray  # [N], derivatives of the agent's loss at the TD errors
     batch_size: int
-    updates: int  # at which schedules stand
+    updates: int  # number of gradient steps to which schedules are advanced
 
     def stored(self, method: Method, state: State, key: Array) -> View:
         """Return the `View` of the replay's own method in its current state."""
@@ -56,11 +56,11 @@ class Scene(NamedTuple):
         return self._view(began, "the run's own state, refreshed", method, *found, key)
 
     def exact(self, method: Method, key: Array, warm: str) -> View:
-        """Return the `View` of a method in an exact state, or of why there is no such state."""
+        """Return the `View` of a method in an exact state; without one, `basis` is the reason."""
         began, sampler = time.perf_counter(), method.sampler
         basis, reason = warm_up.basis(sampler), warm_up.lacks(method, self.ring, self.told)
         if reason is None and warm == "none" and basis != warm_up.STATELESS:
-            reason = "has priorities, and warm is none"
+            reason = 'has priorities, which warm="none" does not compute'
         if reason is not None:
             return View(f"{NOT_COMPARABLE}: {reason}", time.perf_counter() - began)
         size, updates = self._size(method), jnp.asarray(self.updates, jnp.int32)
@@ -71,7 +71,7 @@ class Scene(NamedTuple):
         return self.batch_size * method.objective.candidates
 
     def _factors(self, objective: Objective) -> np.ndarray:
-        """Return the derivatives `[N]` of a method's loss, divided by those of the agent's loss.
+        """Return the derivatives `[N]` of a method's loss relative to those of the agent's loss.
 
         The ratios are 1 if the method uses the agent's loss, or if its loss depends on the position
         of a transition in the batch.

@@ -14,7 +14,7 @@ from jax.sharding import SingleDeviceSharding
 
 PLATFORMS = ("gpu", "tpu")
 
-# What XLA asks of a GPU: NVIDIA's figures for the H100 SXM.
+# Description of a GPU that XLA requires, with NVIDIA's figures for the H100 SXM.
 _H100 = """gpu_device_info {
   threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152
   shared_memory_per_core: 233472 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
@@ -78,7 +78,7 @@ def compiled(
 
 @contextlib.contextmanager
 def _not_cached() -> Iterator[None]:
-    """Keep programs that cannot be loaded here out of JAX's persistent cache."""
+    """Keep compiled programs that this machine cannot load out of JAX's persistent cache."""
     name = "jax_persistent_cache_min_compile_time_secs"
     before = getattr(jax.config, name)
     jax.config.update(name, 1e9)
@@ -89,7 +89,7 @@ def _not_cached() -> Iterator[None]:
 
 
 def _gpu_plugin() -> str | None:
-    """Return the name of the module of JAX's plugin for CUDA, if it is installed."""
+    """Return the module name of JAX's plugin for CUDA, or None if the plugin is not installed."""
     if importlib.util.find_spec("jax_plugins") is None:
         return None
     names = [f"jax_plugins.{name}" for name in _GPU_PLUGINS]
@@ -117,6 +117,6 @@ def devices(platform: str) -> Any:
 
 @contextlib.contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set those of the variables that are unset, for the duration of a `with` statement."""
+    """Set the environment variables that are unset, for the duration of a `with` statement."""
     with mock.patch.dict(os.environ, {**variables, **os.environ}):
         yield

@@ -30,12 +30,12 @@ def has_priorities(sampler: Sampler) -> bool:
 
 
 def lacks(method: Method, ring: Ring, feedback: Mapping[str, Array]) -> str | None:
-    """Return why the probabilities of a method are not known for a ring; None if they are.
+    """Return the reason why a ring does not determine a method's probabilities; None if it does.
 
     Args:
       method: the method.
       ring: the stored transitions.
-      feedback: the agent's feedback on them, by name.
+      feedback: the agent's feedback on these transitions, by name.
     """
     sampler, needs = method.sampler, method.requires
     if sampler.length is not None or (needs.single_steps and "trajectories" in sampler.provides):
@@ -65,13 +65,13 @@ def basis(sampler: Sampler) -> str:
     return STATELESS
 
 
-# Programs run once, so that compiling them quickly matters more than their speed.
+# The compiled programs run once, so compile time matters more than run time.
 _COMPILER = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _quickly(function: _Function) -> _Function:
-    """Compile a function of a sampler and a batch size, which are static."""
+    """Compile a function quickly; its arguments `sampler` and `batch_size` are static."""
     static = ("sampler", "batch_size")
     compiled: Any = jax.jit(function, static_argnames=static, compiler_options=_COMPILER)
     return compiled
@@ -93,7 +93,10 @@ def exact(
     updates: Array,
     batch_size: int,
 ) -> tuple[Array, State]:
-    """Return the probabilities `[C]` of all slots, and the `exact_state` after `updates`."""
+    """Return the probabilities `[C]` of all slots, and the `exact_state`.
+
+    Schedules of the state are advanced to the number of gradient steps `updates` `[]`.
+    """
     state = _at_update(exact_state(sampler, ring, key, feedback), updates)
     slots = jnp.arange(ring.capacity, dtype=jnp.int32)
     return sampler.probability(state, ring, slots, batch_size), state
@@ -164,7 +167,7 @@ def weights(
       method: the method.
       state: state of its sampler.
       ring: the stored transitions.
-      key: PRNG key of draws.
+      key: PRNG key for the batches that determine beta if the sampler declares no `weight`.
       batch_size: size of a batch.
       chance: `[C]`, probabilities.
     """
@@ -199,7 +202,7 @@ def _updates_of(state: State) -> int:
     return 0
 
 
-_BATCHES = 16  # whose weights show their relation to probabilities
+_BATCHES = 16  # number of batches whose weights determine beta
 
 
 @_quickly
@@ -216,7 +219,7 @@ def _draws(
 def _drawn_beta(
     sampler: Sampler, state: State, ring: Ring, key: Array, batch_size: int, chance: np.ndarray
 ) -> float:
-    """Return the beta with which drawn weights are as `P^-beta`; NaN if there is no such beta."""
+    """Return the beta for which drawn weights are proportional to `P^-beta`; NaN if none fits."""
     slots, given = map(np.asarray, _draws(sampler, state, ring, key, batch_size))
     if not (given > 0).all() or not (chance[slots] > 0).all():
         return float("nan")
@@ -226,6 +229,6 @@ def _drawn_beta(
 
 
 def field(ring: Ring, name: str) -> Array | None:
-    """Return a stored scalar of all slots `[C]`, or None if there is no such field."""
+    """Return the scalar field `name` of every slot, `[C]`, or None if there is no such field."""
     values = get_field(ring_.contents(ring), name)
     return values if isinstance(values, jax.Array) and values.ndim == 1 else None

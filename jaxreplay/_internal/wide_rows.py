@@ -1,4 +1,4 @@
-"""Operations on sum trees with 8 children per node for accelerators.
+"""Operations, for accelerators, on sum trees with 8 children per node.
 
 On accelerators, every operation of a loop costs a microsecond or more, regardless of its size.
 These functions therefore process two levels of a tree at a time, 64 descendants of a node, and
@@ -33,18 +33,18 @@ _TOP = 512  # largest level that is searched completely
 
 
 def aligned(branching: int) -> int:
-    """Return the number of nodes to a multiple of which large levels are padded."""
+    """Return the n for which large levels are padded to a multiple of n nodes."""
     return math.lcm(_ROW, branching)
 
 
 def stored(size: int, branching: int) -> tuple[int, int]:
-    """Return the shape in which `size` nodes are stored: rows of 128 nodes, and the padding."""
+    """Return the shape `(R, 128)` of an array that stores `size` nodes, including padding."""
     unit = aligned(branching) * (1 if size <= _TOP else 8)  # TPUs store arrays in tiles of 8 rows
     return math.ceil(size / unit) * unit // _ROW, _ROW
 
 
 def part(nodes: Array, start: int, size: int) -> Array:
-    """Return `size` nodes from number `start` on, `[size]`, of nodes `[R, 128]` in row order."""
+    """Return `size` successive nodes, `[size]`, of nodes `[R, 128]`, from the index `start` on."""
     first = start // _ROW
     rows = nodes[first : -(-(start + size) // _ROW)].ravel()
     return rows[start - first * _ROW :][:size]
@@ -124,7 +124,7 @@ def find(
 def ancestors(
     nodes: Array, targets: Array, value: Array, valid: Array, join: Join, *, apart: bool
 ) -> list[Array]:
-    """Return a leaf's new value and those of its ancestors, up to the root.
+    """Return the new values, `[]` each, of a leaf and of its ancestors up to the root.
 
     Args:
       nodes: `[R, 128]` float32.
@@ -132,7 +132,7 @@ def ancestors(
       value: `[]`, new value of the leaf.
       valid: `[]` bool, whether to replace the leaf's value.
       join: reduction of children to their parent.
-      apart: whether to read in 8 operations, which XLA on GPU fuses, or in one.
+      apart: whether to read with 8 operations, which XLA on GPU fuses, instead of one operation.
     """
     # Siblings in the order in which `join` adds them: the other child of a pair, the other pair.
     flip, keep, number = _SIBLINGS.T[:, :, None]
@@ -163,7 +163,7 @@ def _parents(children: Array, join: Join) -> Array:
 
 
 def _pick(values: Array, columns: Array) -> Array:
-    """Return `values[i, columns[i]]` `[B]` for non-negative `[B, n]`."""
+    """Return the elements `values[i, columns[i]]`, `[B]`, of non-negative `values` `[B, n]`."""
     number = np.arange(values.shape[1], dtype=np.uint32)
     return jnp.where(number[None] == columns[:, None], values, 0.0).max(axis=1)
 

@@ -1,7 +1,7 @@
 """PRNG keys with unchanged random numbers whose hash compiles to one operation on CPU.
 
-On one core, training loops of DQN and SAC with PER take 1.5 times as long to compile without them,
-and a step up to 1.06 times as long.
+On one core, training loops of DQN and SAC with PER take 1.5 times as long to compile without these
+keys, and a step takes up to 1.06 times as long.
 """
 
 import functools
