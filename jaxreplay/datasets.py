@@ -108,9 +108,10 @@ def fill(
 ) -> Filled:  # fmt: skip
     """Return a new replay state filled with recorded episodes.
 
-    Each episode is assigned to the environment that has received the fewest steps. In the end, all
-    environments are cut to the length of the shortest one, and episodes that are cut are marked as
-    truncated. A single environment keeps all steps. The discount is 0 only at *terminations*.
+    Each episode is assigned to the environment that has received the fewest steps. Finally, all
+    environments are cut to the smallest number of steps that any of them received, and episodes
+    that are cut are marked as truncated. A single environment keeps all steps. The discount is 0
+    only at *terminations*.
 
     Args:
       replay: a replay that requires no feedback, such as TD errors, for new transitions. Each

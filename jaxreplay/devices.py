@@ -18,8 +18,8 @@ import jax.numpy as jnp
 
 from jaxreplay.types import Array
 
-AXIS = "replay_devices"  # mesh axis of agents, of losses with batch statistics (PAL), and of
-# training programs; a replay may use an axis of any name
+AXIS = "replay_devices"  # name of the mesh axis that agents, losses with batch statistics (PAL) and
+# compiled training loops use; a replay may use an axis of any name
 
 Tree = TypeVar("Tree")
 

@@ -41,7 +41,7 @@ def save(
 ) -> Path:
     """Atomically write the state of a replay to a file.
 
-    Save each element of a batched state separately, selected by
+    Save each element of a vmapped state separately, selected by
     `jax.tree.map(lambda x: x[seed], state)`.
 
     Args:
@@ -89,10 +89,10 @@ def load(replay: Replay, path: str | os.PathLike, example: Tree) -> ReplayState:
 
     The file does not contain the sampler's name and options, such as alpha and beta. Create
     `replay` with the same sampler and options as the saved replay. `load` cannot distinguish
-    samplers with equal state arrays, such as PER and LAP.
+    samplers whose state arrays have the same names, shapes and dtypes, such as PER and LAP.
 
     Args:
-      replay: a replay with the sizes of the saved replay, and a sampler with the same state arrays.
+      replay: a replay with the sizes, sampler and options of the saved replay.
       path: path of the saved replay.
       example: one unbatched transition, as passed to `replay.init`.
 

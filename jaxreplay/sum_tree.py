@@ -21,7 +21,8 @@ array.
 Batched writes scatter into the large levels and recompute the small levels completely. Writing a
 single leaf gathers the children of all ancestors in one operation and scatters all results in
 another. On accelerators, writes process two levels at a time, and so do draws on TPU, where
-rounding can select a neighbouring leaf (`_internal.wide_rows`). Gradients do not flow through.
+rounding can select a neighbouring leaf (`_internal.wide_rows`). Gradients do not flow through a
+tree.
 """
 
 import functools

@@ -310,7 +310,7 @@ def only_written_slots_are_drawn(case: Case) -> None:
             _ensure(written, f"slots must be in [0, {count * E}), got {slots}")
             _ensure(valid.all() or not can, f"weights must be positive, got {batch.weights}")
             number = np.asarray(get_field(batch.transition, "reward"))[valid]
-            _ensure((number < count * E).all(), "rewards must be rewards of added transitions")
+            _ensure((number < count * E).all(), "drawn rewards must be those that were added")
 
 
 def draws_follow_the_probabilities(case: Case) -> None:
@@ -575,7 +575,7 @@ def batch_size_can_be_overridden(case: Case) -> None:
         return
     resized = Case(case.method, case.example, batch_size=size).replay.sample
     programs = [str(jax.make_jaxpr(function)(state, key)) for function in (sample, resized)]
-    _ensure(programs[0] == programs[1], "draws must equal draws of a replay with this batch size")
+    _ensure(programs[0] == programs[1], "draws must equal draws with this default batch size")
     batch = jax.eval_shape(sample, state, key)
     _ensure(
         batch.weights.shape == (size,),

@@ -30,7 +30,7 @@ class ArrayFile(NamedTuple):
     """An open file of arrays."""
 
     path: Path
-    file: Any  # of safetensors
+    file: Any  # open file of the safetensors library
     header: dict[str, Any]  # the caller's entries, and "leaves" and "crc32" of the arrays by path
     remedy: str  # what to do about damage, for errors
 

@@ -191,7 +191,10 @@ def check_feedback(
     """
     if not wanted <= feedback.keys() <= FEEDBACK | wanted:
         reads, given = (", ".join(sorted(x)) or "no feedback" for x in (wanted, feedback))
-        raise ValueError(f"{function} requires {reads}, got {given}")
+        raise ValueError(
+            f"{function} requires {reads} and accepts the names in jaxreplay.types.FEEDBACK, got "
+            f"{given}"
+        )
     for name, values in feedback.items():
         hint = functools.partial(_reduction, name, shape)
         check_array(f"{name} for {function}", values, shape, float, hint)

@@ -1,4 +1,4 @@
-"""How methods draw and weight the transitions of one replay, and how this affects gradients."""
+"""Draws and weights of several methods on the transitions of one replay, and their gradients."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -14,7 +14,7 @@ from jax.sharding import SingleDeviceSharding
 
 PLATFORMS = ("gpu", "tpu")
 
-# Description of a GPU that XLA requires, with NVIDIA's figures for the H100 SXM.
+# The GPU description that XLA requires, with NVIDIA's figures for the H100 SXM.
 _H100 = """gpu_device_info {
   threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152
   shared_memory_per_core: 233472 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128

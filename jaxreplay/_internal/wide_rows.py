@@ -33,7 +33,7 @@ _TOP = 512  # largest level that is searched completely
 
 
 def aligned(branching: int) -> int:
-    """Return the n for which large levels are padded to a multiple of n nodes."""
+    """Return the unit, in nodes, to which the sizes of large levels are rounded up."""
     return math.lcm(_ROW, branching)
 
 

@@ -24,7 +24,7 @@ def once(values: Tree) -> Tree:
     recomputes a broadcast scalar for every element. XLA does not duplicate a reduction. Therefore
     the bits of the arrays are reduced, together with zeros because XLA simplifies reductions of a
     single element. Results of one computation share a reduction; otherwise XLA would repeat the
-    computation for each result. Gradients do not flow through.
+    computation for each result. Gradients do not flow through the operation.
 
     Args:
       values: pytree of integer, boolean or floating-point arrays, all of the same shape.
