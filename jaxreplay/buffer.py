@@ -106,8 +106,8 @@ def add(buffer: Buffer, slots: Array, values: Array) -> Buffer:
 def in_rows(values: Array) -> Buffer:
     """Arrange one number per slot, `[C]`, as a buffer `[R, 128]` with one element per slot.
 
-    XLA on TPU writes elements of such buffers in place, also under `vmap`. It would copy buffers of
-    shape `[C]`. The padding is 0.
+    XLA on TPU writes elements of such buffers in place, also under `vmap`, but would copy buffers
+    of shape `[C]`. The padding is 0.
     """
     rows = -(-values.size // 1024) * 8  # TPUs store tiles of 8 rows
     return jnp.pad(values, (0, rows * 128 - values.size)).reshape(rows, 128)

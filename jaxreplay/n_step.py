@@ -4,7 +4,7 @@ For every environment, each push returns the n-step transition that started n - 
 end of an episode, transitions cover only the remaining steps. Every slot of the replay is
 therefore valid, and sampling does not compute returns. The first n - 1 pushes return placeholders,
 for which `ready` is False and which must not be added to a replay. In a compiled loop, make these
-pushes before the first addition; they also return an example for `Replay.init`:
+pushes before the first addition. The placeholders also provide an example for `Replay.init`:
 
     def fill(window, key):
         return n_step.push(window, play(key), gamma=0.99)  # play: key -> Step [8, ...]

@@ -23,8 +23,8 @@ def integers(key: Array, shape: tuple[int, ...], below: Array | int) -> Array:
 
     The integers result from a fixed-point multiplication of 32 random bits (Lemire 2019,
     arXiv:1805.10941, without rejection). The relative error of an integer's probability
-    `1 / below` is at most `below / 2^32`. An integer takes one hash; in `jax.random.randint`, it
-    takes two hashes and a division.
+    `1 / below` is at most `below / 2^32`. Each integer takes one hash, in contrast to two hashes
+    and a division in `jax.random.randint`.
 
     Args:
       key: PRNG key.

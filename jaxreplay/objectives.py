@@ -108,8 +108,8 @@ class LearnedWeights(Protocol):
 
         Args:
           state: state before the update.
-          value: computes the values `[B]` of the network for its parameters, observations and
-            actions `[B, ...]`.
+          value: function that maps parameters of the network, and observations and actions
+            `[B, ...]`, to the network's values `[B]`.
           sample: the batch.
           next_action: `[B, ...]`, actions of the agent in `next_obs`.
         """
@@ -131,9 +131,9 @@ class Objective(NamedTuple):
 
     An agent computes its critic loss as `critic(losses(td_error), sample, trust)`, and its actor
     loss as `actor(losses, sample, trust)`. With `choose`, the batch holds candidates: the
-    agent evaluates all of them without gradients, and each critic learns from the rows that are
+    agent evaluates all candidates without gradients, and each critic learns from the rows that are
     chosen for it, `sum_n critic(error(td_error_n), sample_n, trust)`. With `learned_weights`, the
-    agent's state includes the state of these weights, which replace `Sample.weights`.
+    agent's state includes the state of the learned weights, which replace `Sample.weights`.
     """
 
     error: Loss | None  # maps TD errors [N, B], targets minus values of N critics, to losses of the

@@ -57,9 +57,10 @@ class Declaration(NamedTuple):
 def option(default: Any, help: str | Declaration, source: str = "", **details: Any) -> Any:
     """Declare a hyperparameter of a `Config` and return its dataclass field.
 
-    The type annotation of the field defines the valid values. It may be `bool`, `int`, `float`,
-    `str`, a `Literal` of names, or `tuple[T, ...]` with one of these types as T. Tuples must not be
-    empty. `| None` makes None valid. Bounds apply to every element of a tuple. NaN is never valid.
+    The type annotation of the field defines the valid values. The type may be `bool`, `int`,
+    `float`, `str`, a `Literal` of names, or `tuple[T, ...]` with one of these types as T. Tuples
+    must not be empty. `| None` makes None valid. Bounds apply to every element of a tuple. NaN is
+    never valid.
 
     Args:
       default: default value.

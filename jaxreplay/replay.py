@@ -302,8 +302,8 @@ class Replay:
     def after_reading(self, state: ReplayState, batch: Sample) -> ReplayState:
         """Return an equal state whose next writes run after a batch has been read.
 
-        Compiled loops call it right after `sample` unless the `update` of this batch comes next.
-        Otherwise, XLA copies the whole ring buffer in every iteration.
+        Call this function in a compiled loop right after `sample`, unless the `update` of the batch
+        comes next. Otherwise, XLA copies the whole ring buffer in every iteration.
 
         Args:
           state: state of the replay.

@@ -563,7 +563,7 @@ def batch_size_may_equal_the_capacity(case: Case) -> None:
 
 
 def batch_size_can_be_overridden(case: Case) -> None:
-    """Check that `sample(..., batch_size)` draws like a replay with this default batch size.
+    """Check that `sample(..., batch_size)` draws like a replay whose default is this batch size.
 
     Methods with `Requirements.all_new` must raise ValueError instead.
     """

@@ -1,7 +1,7 @@
 """Traced options: options that are inputs of a compiled program, such as the settings of a sweep.
 
 The options of a method are usually Python numbers, which a compiled program contains as constants.
-A program for many settings receives them as arrays instead, one element for each setting:
+A program for many settings receives the options as arrays instead, one element for each setting:
 
     def priorities(alpha):
         replay = Replay(per.sampler(PERConfig(alpha=alpha)), capacity=1000, batch_size=32)

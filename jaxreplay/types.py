@@ -115,7 +115,7 @@ class Goals:
         return obs[..., -self.size :]
 
     def replace(self, obs: Array, desired: Array) -> Array:
-        """Return observations `[..., D]` with other desired goals `[..., size]`."""
+        """Return observations `[..., D]` with `desired` `[..., size]` as their desired goals."""
         return jnp.concatenate([obs[..., : -self.size], desired], axis=-1)
 
 

@@ -51,7 +51,7 @@ def cond_on_schedule(due: Array, change: Callable[[Tree], Tree], tree: Tree) -> 
 
     Args:
       due: `[]` bool.
-      change: `(tree) -> tree`, which preserves all shapes and dtypes. Outside of `jit`, it is
+      change: `(tree) -> tree`, which preserves all shapes and dtypes. Outside of `jit`, `change` is
         compiled once: do not define a new function for every call.
       tree: pytree of arrays.
     """

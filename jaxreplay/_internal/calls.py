@@ -26,7 +26,7 @@ from jaxreplay.types import (
 
 
 def check_axis(axis_name: Any, sampler: Sampler) -> None:
-    """Raise ValueError unless `axis_name` is None, or it is a name and `sampler` can be sharded."""
+    """Raise ValueError unless `axis_name` is None, or is a name and `sampler` can be sharded."""
     if axis_name is None:
         return
     if not isinstance(axis_name, str) or not axis_name:

@@ -145,7 +145,8 @@ def advance(newest: Array, age: Array, first: Array, places: int) -> tuple[Array
       newest: `[E]`, position of the latest observation.
       age: `[E]`, agent steps before the latest observation in its episode.
       first: `[E]`, whether the next observation begins an episode.
-      places: `FrameIndex.places`; positions above 2^30 + 2^29 are reduced by a multiple of it.
+      places: `FrameIndex.places`; positions above 2^30 + 2^29 are reduced by a multiple of
+        `places`.
     """
     begins = first | (newest < 0)
     later = newest + 1 + begins
@@ -159,8 +160,8 @@ def write(
 ) -> Buffer:
     """Write the frames of the most recently added step to the pixels.
 
-    These are the observation's newest frame and all frames of the next observation, except frames
-    that were stored with an earlier transition or belong to another episode.
+    The written frames are the observation's newest frame and all frames of the next observation,
+    except frames that were stored with an earlier transition or belong to another episode.
 
     Args:
       pixels: `[E * places + 1, D]`.

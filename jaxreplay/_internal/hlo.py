@@ -63,7 +63,7 @@ class _Program:
         self._origins = _Origins(text)
 
     def operations(self, computation: str) -> list[Operation]:
-        """Return the operations of a computation, and of all that it calls."""
+        """Return the operations of a computation, and of all computations that it calls."""
         found: list[Operation] = []
         for line in self._computations.get(computation, ()):
             match = _OPERATION.match(line)

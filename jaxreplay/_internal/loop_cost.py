@@ -77,8 +77,8 @@ def compiled_cost(
 
     Args:
       step: one iteration of the loop, `(state, *args) -> state` or `-> (state, output)`. A function
-        that returns anything else must contain a loop, of which one iteration is measured. If it
-        contains several loops, the loop with the most operations is measured.
+        that returns anything else must contain a loop, of which one iteration is measured. If the
+        function contains several loops, the loop with the most operations is measured.
       state: pytree of arrays, such as a `ReplayState` with network parameters; shapes and dtypes
         suffice, as from `jax.eval_shape`.
       *args: further arguments of one iteration, such as a key, different in each iteration.

@@ -60,7 +60,7 @@ def forecast_undrawn(volume: float, full: bool) -> float:
 
     `volume` is the number of draws per added transition. In a growing buffer, a transition that was
     added at time `then` has been drawn `volume * log(now / then)` times on average. In a full
-    buffer, it has been drawn `volume` times its age as a fraction of the largest age.
+    buffer, it has been drawn `volume * age / largest age` times on average.
     """
     if volume == 0:
         return 1.0

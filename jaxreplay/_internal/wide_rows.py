@@ -2,9 +2,9 @@
 
 On accelerators, every operation of a loop costs a microsecond or more, regardless of its size.
 These functions therefore process two levels of a tree at a time, 64 descendants of a node, and
-recompute more levels completely than on CPU. Sums equal those on CPU bit for bit. Trees are stored
-in rows of 128 nodes, which TPUs read and write in place, vmapped or not. On CPU and GPU, the layout
-of `[n, 128]` in memory is that of `[n * 128]` and of `[n * 16, 8]`.
+recompute more levels completely than on CPU. Sums equal the sums on CPU bit for bit. Trees are
+stored in rows of 128 nodes, which TPUs read and write in place, vmapped or not. On CPU and GPU,
+arrays `[n, 128]`, `[n * 128]` and `[n * 16, 8]` have the same layout in memory.
 """
 
 import math
@@ -103,7 +103,7 @@ def find(
 ) -> Array:
     """Return the first leaves `[B]` int32 whose cumulative sums exceed `target + rest` `[B]`.
 
-    Cumulative sums over 64 nodes round differently from those over 8 nodes on CPU.
+    Cumulative sums over 64 nodes round differently from the cumulative sums over 8 nodes on CPU.
     """
     level = next(i for i in range(0, len(sizes), 2) if sizes[i] <= _TOP)
     children = part(nodes, starts[level], sizes[level])[:, None]  # [n, 1]
@@ -174,9 +174,10 @@ def _sums(children: Array, count: int) -> Array:
 
 
 def _last_before(values: Array, target: Array) -> tuple[Array, Array]:
-    """Return the last positive row of each column whose start is at most `target`, and this start.
+    """Return, for each column, the last row that is positive and starts at or before `target`.
 
-    The start of a row of `values` `[n, B]` is the sum of the rows before it.
+    Also return the starts of these rows, `[B]`. The start of a row of `values` `[n, B]` is the sum
+    of the rows before it.
     """
     # A difference of sums would lose small values before a large one.
     start = jnp.pad(jax.lax.cumsum(values)[:-1], ((1, 0), (0, 0)))

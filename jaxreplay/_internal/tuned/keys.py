@@ -1,4 +1,4 @@
-"""PRNG keys with unchanged random numbers whose hash compiles to one operation on CPU.
+"""PRNG keys whose random numbers are unchanged, and whose hash compiles to one operation on CPU.
 
 On one core, training loops of DQN and SAC with PER take 1.5 times as long to compile without these
 keys, and a step takes up to 1.06 times as long.
