@@ -66,5 +66,5 @@ def check_noise(noise: str, density: bool) -> None:
     if density and noise != "gaussian":
         raise ValueError(
             "noise must be 'gaussian' for replay methods that compare densities, got "
-            f"{noise!r}: use noise gaussian, or another replay method"
+            f"{noise!r}: use noise='gaussian', or another replay method"
         )

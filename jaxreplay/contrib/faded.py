@@ -39,7 +39,11 @@ class FadedConfig(Config):
         at_most=1,
     )
     floor: float = option(
-        0.1, "lower bound on the product of these factors; 1 is LAP", _CODE, above=0, at_most=1
+        0.1,
+        "lower bound on the product of all factors `fade` of a priority; 1 is LAP",
+        _CODE,
+        above=0,
+        at_most=1,
     )
     sampling: Sampling = option("stratified", options.SAMPLING)
 
