@@ -43,7 +43,7 @@ def check_arguments(
       action_space: an instance of `kind`, with at least one action or dimension.
       kind: the action space type that the agent supports.
       objective: an `Objective`, or None.
-      offers: properties of the agent, which must include those that the objective requires.
+      offers: properties of the agent, which must include all that the objective requires.
     """
     needed, offered = "discrete", "continuous"
     if kind is Continuous:

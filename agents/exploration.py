@@ -47,9 +47,9 @@ class NoisyPolicy:
         return mean + noise, Extras(noise=noise)
 
     def trust(self, mean: Array, t: Transition) -> Trust | None:
-        """Compare `N(mean, noise_std^2)` with the stored behaviour policy.
+        """Return the `Trust` of `N(mean, noise_std^2)`, compared with the stored behaviour policy.
 
-        Returns None if the objective does not require an action density.
+        Return None if the objective does not require an action density.
         """
         if not self.objective.requires.density:
             return None

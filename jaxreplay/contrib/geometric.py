@@ -32,10 +32,10 @@ class GeometricConfig(Config):
     shape: Literal["geometric", "window", "newest_or_uniform", "comb", "linear", "weighted"] = (
         option(
             "geometric",
-            "probabilities by age, all with the mean age of geometric: geometric; uniform over a "
-            "window of recent steps (window); a mixture of the newest steps and of all steps "
-            "(newest_or_uniform); geometric over every j-th age (comb); falling linearly (linear); "
-            "or uniform draws with the probabilities of geometric as weights (weighted)",
+            "probabilities by age, all with the same mean age: falling geometrically (geometric); "
+            "uniform over a window of recent steps (window); a mixture of the newest steps and of "
+            "all steps (newest_or_uniform); geometric over every j-th age (comb); falling linearly "
+            "(linear); or uniform draws with the probabilities of geometric as weights (weighted)",
         )
     )
     fade: float | None = option(

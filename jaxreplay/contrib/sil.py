@@ -301,8 +301,8 @@ def combine(inner: Method, config: SILConfig = SILConfig()) -> Method:
         raise ValueError(f"inner must be a method, such as per.method(), got {inner!r}")
     if inner.objective.choose is not None:
         raise ValueError(
-            "inner must not choose rows from candidates, because self-imitation assigns rows by "
-            "position: use another method, such as per.method()"
+            "inner must not choose from candidates, because self-imitation finds imitated "
+            "transitions by their position in the batch: use another method, such as per.method()"
         )
     if inner.objective.learned_weights is not None:
         raise ValueError(

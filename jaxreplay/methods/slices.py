@@ -84,11 +84,11 @@ class Slices(Wrapper):
     any of their steps. With uniform draws and losses averaged over `Aux.learn`, all steps then have
     the same weight.
 
-    `batch_size` is the number of sequences. Weights and probabilities of sequences are those that
-    the inner sampler gives to the drawn steps; `whole` sequences have no probability. `update`
-    passes one number per sequence to the inner sampler, as feedback on the drawn step: TD errors
-    `[B, T]` are reduced by `sequences.priority`, and other feedback by the mean, over the steps in
-    `Aux.learn`. Transitions must have the field `last`, `first`, or both.
+    `batch_size` is the number of sequences. The weights of a batch, and its probabilities unless
+    `whole` is True, are those that the inner sampler gives to the drawn steps. `update` passes one
+    number per sequence to the inner sampler, as feedback on the drawn step: TD errors `[B, T]` are
+    reduced by `sequences.priority`, and other feedback by the mean, over the steps in `Aux.learn`.
+    Transitions must have the field `last`, `first`, or both.
 
     Args:
       inner: sampler that draws a step of each sequence.

@@ -23,9 +23,8 @@ class EpisodeSums(NamedTuple):
     All arrays contain the levels of the tree, leaves first, padded to whole families of siblings.
     """
 
-    values: (
-        Buffer  # [V] float32, large levels and the next one: sums since the last start below a node
-    )
+    values: Buffer  # [V] float32, large levels and the level above them: sums of a node from the
+    # last start of an episode below it
     prefixes: Buffer  # [F, 8] float32, all levels: sums of a node and its earlier siblings
 
 
